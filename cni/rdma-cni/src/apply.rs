@@ -1,0 +1,262 @@
+//! The only place that changes anything: planned changes are made, the state is looked at
+//! again, and what is still missing is planned again, until nothing is.
+
+use crate::{
+    attachment::Attachment,
+    plan::{self, Obstacle, RailPlan, Wanted},
+};
+use rdma_netns::{Kernel, ObserveError, Observed, Op, OpError, RdmaDevice};
+use std::{
+    net::IpAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often is planned anew: an IPoIB netdev needs three rounds, all others two.
+const ROUNDS: usize = 4;
+
+/// How long a character device may take to appear in `/dev`.
+const CHAR_DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
+
+const POLL: Duration = Duration::from_millis(10);
+
+/// A state that was not reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The kernel refused a change.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The state could not be read.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// There is no way there.
+    #[error(transparent)]
+    Obstacle(#[from] Obstacle),
+    /// All changes were made, and yet something differs.
+    #[error("done, and yet undone again by somebody else: {0}")]
+    Unstable(String),
+    /// Duplicate address detection did not end.
+    #[error(
+        "duplicate address detection of {0} has not ended: the address is in use, or the link has no carrier"
+    )]
+    Tentative(IpAddr),
+    /// A moved RDMA device without the character devices it is said to have.
+    #[error("RDMA device {rdma} was moved, but /dev/infiniband/{node} is not its: {found}")]
+    CharDevice {
+        /// The RDMA device.
+        rdma: String,
+        /// The node's name.
+        node: String,
+        /// What was found there.
+        found: String,
+    },
+}
+
+/// Brings every rail into the pod, with what it is `wanted` to have. `observed` is the
+/// present state; the state afterwards is returned.
+pub fn attach<K: Kernel>(
+    kernel: &K,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    wanted: &[Wanted],
+    mut observed: Observed,
+) -> Result<Observed, ApplyError> {
+    for _ in 0..ROUNDS {
+        let ops = plan::attach(attachment, &observed, wanted)?;
+        if ops.is_empty() {
+            return Ok(observed);
+        }
+        for op in &ops {
+            log::debug!("{op}");
+            kernel.execute(op, Some(pod))?;
+        }
+        observed = kernel.observe(Some(pod))?;
+    }
+    let left = plan::attach(attachment, &observed, wanted)?;
+    if left.is_empty() {
+        Ok(observed)
+    } else {
+        Err(ApplyError::Unstable(words(&left)))
+    }
+}
+
+/// Waits until the character devices of the moved RDMA devices are where they are said to
+/// be, and tells which have got another number by the move.
+pub fn check_char_devices<K: Kernel>(
+    kernel: &K,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    mut observed: Observed,
+) -> Result<Observed, ApplyError> {
+    let deadline = Instant::now() + CHAR_DEVICE_TIMEOUT;
+    loop {
+        match misplaced(attachment, &observed) {
+            None => break,
+            Some(error) if Instant::now() >= deadline => return Err(error),
+            Some(_) => thread::sleep(POLL),
+        }
+        observed = kernel.observe(Some(pod))?;
+    }
+    for (before, after) in moved(attachment, &observed) {
+        let names = |device: &RdmaDevice| -> Vec<String> {
+            device
+                .char_devices
+                .iter()
+                .map(|node| node.name.clone())
+                .collect()
+        };
+        if names(before) != names(after) {
+            log::info!(
+                "RDMA device {}: the move changed its character devices from {} to {}",
+                after.name,
+                names(before).join(" "),
+                names(after).join(" "),
+            );
+        }
+    }
+    Ok(observed)
+}
+
+fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyError> {
+    moved(attachment, observed).find_map(|(before, after)| {
+        let error = |node: &str, found: String| ApplyError::CharDevice {
+            rdma: after.name.clone(),
+            node: node.to_owned(),
+            found,
+        };
+        if after.char_devices.len() < before.char_devices.len() {
+            let node = &before.char_devices[0].name;
+            return Some(error(node, "the kernel has not made it anew".into()));
+        }
+        let node = after.char_devices.iter().find(|node| !node.is_in_place())?;
+        let found = match node.node {
+            Some((major, minor)) => {
+                format!("it is {major}:{minor}, not {}:{}", node.major, node.minor)
+            }
+            None => "there is none".into(),
+        };
+        Some(error(&node.name, found))
+    })
+}
+
+/// The RDMA devices that were moved, before and after.
+fn moved<'a>(
+    attachment: &'a Attachment,
+    observed: &'a Observed,
+) -> impl Iterator<Item = (&'a RdmaDevice, &'a RdmaDevice)> {
+    let moves = attachment.moves_rdma();
+    let devices = attachment
+        .rails
+        .iter()
+        .filter_map(|rail| rail.rdma.as_ref());
+    devices.filter(move |_| moves).filter_map(|before| {
+        let pod = observed.pod.as_ref()?;
+        Some((
+            before,
+            pod.rdma.iter().find(|after| after.index == before.index)?,
+        ))
+    })
+}
+
+/// How long duplicate address detection may take.
+const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Waits for the end of duplicate address detection on the rails.
+pub fn await_detection<K: Kernel>(
+    kernel: &K,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    mut observed: Observed,
+) -> Result<Observed, ApplyError> {
+    let deadline = Instant::now() + DETECTION_TIMEOUT;
+    loop {
+        let rails = attachment.rails.iter();
+        let links = rails.filter_map(|rail| observed.pod.as_ref()?.link(&rail.pod_name));
+        let mut addresses = links.flat_map(|link| &link.addresses);
+        let Some(address) = addresses.find(|address| address.tentative) else {
+            return Ok(observed);
+        };
+        if Instant::now() >= deadline {
+            return Err(ApplyError::Tentative(address.ip));
+        }
+        thread::sleep(POLL);
+        observed = kernel.observe(Some(pod))?;
+    }
+}
+
+/// What kept an attachment from coming home, a sentence for each thing.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", left.join("; "))]
+pub struct Incomplete {
+    /// The sentences.
+    pub left: Vec<String>,
+}
+
+/// Brings everything of `attachment` home. Goes on after an error, and with what is still
+/// missing, as long as that helps. Devices that are nowhere are waited for until
+/// `patience` has passed: a dying namespace gives them back a little later.
+pub fn restore<K: Kernel>(
+    kernel: &K,
+    pod: Option<&K::Pod>,
+    attachment: &Attachment,
+    patience: Duration,
+) -> Result<(), Incomplete> {
+    let deadline = Instant::now() + patience;
+    let mut rounds = 0;
+    let mut refused: Vec<String> = vec![];
+    loop {
+        let observed = kernel.observe(pod).map_err(|error| Incomplete {
+            left: vec![error.to_string()],
+        })?;
+        let plans = plan::detach(attachment, &observed);
+        if plans
+            .iter()
+            .all(|plan| plan.as_ref().is_ok_and(Vec::is_empty))
+        {
+            return Ok(());
+        }
+        if rounds == ROUNDS {
+            return Err(Incomplete {
+                left: if refused.is_empty() {
+                    unstable(plans)
+                } else {
+                    refused
+                },
+            });
+        }
+        let awaited = plans
+            .iter()
+            .any(|plan| matches!(plan, Err(Obstacle::NotHome { .. })));
+        refused = plans
+            .into_iter()
+            .filter_map(|plan| make(kernel, pod, plan).err())
+            .collect();
+        if awaited && Instant::now() < deadline {
+            thread::sleep(POLL);
+        } else {
+            rounds += 1;
+        }
+    }
+}
+
+/// Makes the changes of one rail's plan, up to the first that the kernel refuses.
+fn make<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, plan: RailPlan) -> Result<(), String> {
+    for op in plan.map_err(|obstacle| obstacle.to_string())? {
+        log::debug!("{op}");
+        kernel
+            .execute(&op, pod)
+            .map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// What is not as recorded although every change was made.
+fn unstable(plans: Vec<RailPlan>) -> Vec<String> {
+    let ops = plans.into_iter().flatten().flatten();
+    ops.map(|op| format!("done, and yet undone again by somebody else: {op}"))
+        .collect()
+}
+
+fn words(ops: &[Op]) -> String {
+    ops.iter().map(Op::to_string).collect::<Vec<_>>().join("; ")
+}

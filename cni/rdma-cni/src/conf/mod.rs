@@ -1,0 +1,404 @@
+//! The network configuration: read from standard input, every field of ours checked
+//! before anything is done. Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
+
+mod fields;
+pub mod selector;
+
+use crate::protocol::{
+    SpecVersion,
+    environment::{MAX_IDENTIFIER, is_identifier},
+    version::SUPPORTED,
+};
+use fields::Fields;
+use rdma_netns::{DeviceAddress, InterfaceName};
+use selector::Selector;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+/// A checked network configuration.
+#[derive(Clone, Debug)]
+pub struct Conf {
+    /// `cniVersion`
+    pub version: SpecVersion,
+    /// `name`: the network.
+    pub network: String,
+    /// Installed and configured as `rdma`, the name of the plugin this one replaces: only
+    /// RDMA devices are moved, and the subsystem has to be exclusive for it.
+    pub drop_in: bool,
+    /// Which devices to attach; ADD needs it.
+    pub devices: Option<Devices>,
+    /// `mode`
+    pub mode: Mode,
+    /// `interfaceName`
+    pub interface_name: NamePattern,
+    /// `requireRdma`
+    pub require_rdma: bool,
+    /// `ipam.type`, where addresses are delegated.
+    pub ipam: Option<String>,
+    /// `ipv6`
+    pub ipv6: Ipv6,
+    /// `mtu`, bytes.
+    pub mtu: Option<u32>,
+    /// `stateDir`
+    pub state_dir: PathBuf,
+    /// `log`
+    pub log: Log,
+    /// `prevResult`, whole.
+    pub prev_result: Option<Value>,
+    /// `cni.dev/valid-attachments`, of GC.
+    pub valid_attachments: Option<Vec<ValidAttachment>>,
+    /// The configuration as it came.
+    pub raw: Map<String, Value>,
+}
+
+/// How devices are chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Devices {
+    /// `runtimeConfig.deviceID`, else `deviceID`.
+    Address(DeviceAddress),
+    /// `devices`
+    Selectors(Vec<Selector>),
+}
+
+/// `mode`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Move, unless the device cannot be.
+    Auto,
+    /// The netdev goes into the pod.
+    Move,
+}
+
+/// `ipv6`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6 {
+    /// `dad`
+    pub dad: Dad,
+    /// `acceptRA`
+    pub accept_ra: bool,
+}
+
+/// Duplicate address detection of the pod's IPv6 addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Dad {
+    /// None: the address was assigned, and is usable at once.
+    Off,
+    /// The address is usable while detection goes on.
+    Optimistic,
+    /// ADD waits for the end of detection.
+    Wait,
+}
+
+/// `log`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// `level`
+    pub level: log::LevelFilter,
+    /// `file`, written besides standard error.
+    pub file: Option<PathBuf>,
+}
+
+/// An attachment that the runtime still has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValidAttachment {
+    /// Container id.
+    pub container: String,
+    /// `CNI_IFNAME`
+    pub interface: String,
+}
+
+/// `interfaceName`: `%d` stands for the rail's number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamePattern(String);
+
+/// The configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfError {
+    /// Standard input is no JSON object.
+    #[error("the network configuration on standard input is no JSON object: {0}")]
+    NotJson(String),
+    /// `cniVersion` is not one of ours.
+    #[error("cniVersion {0:?} is not supported; supported are {supported}", supported = versions())]
+    Version(String),
+    /// A known field with a wrong value.
+    #[error("{field}: {value} is not valid: {expected}")]
+    Value {
+        /// Full name of the field.
+        field: String,
+        /// Its value, as JSON.
+        value: String,
+        /// What it has to be.
+        expected: String,
+    },
+    /// A field that has to be there.
+    #[error("{field} is missing: {expected}")]
+    Missing {
+        /// Its name.
+        field: &'static str,
+        /// What it has to be.
+        expected: &'static str,
+    },
+    /// A value of the contract that this version does not do yet.
+    #[error("{field}: {value} is not supported by this version of rdma-cni: {remedy}")]
+    Unsupported {
+        /// Full name of the field.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What to do instead.
+        remedy: &'static str,
+    },
+}
+
+fn versions() -> String {
+    SUPPORTED.map(SpecVersion::as_str).join(", ")
+}
+
+/// The two fields that errors and VERSION need before anything is checked.
+pub fn decode(stdin: &[u8]) -> Result<Map<String, Value>, ConfError> {
+    match serde_json::from_slice(stdin) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(other) => Err(ConfError::NotJson(format!("it is {other:.60}"))),
+        Err(error) if stdin.is_empty() => Err(ConfError::NotJson(format!("it is empty ({error})"))),
+        Err(error) => Err(ConfError::NotJson(error.to_string())),
+    }
+}
+
+/// The `cniVersion` of a configuration; 0.1.0 where it has none, as the specification says.
+pub fn version_text(raw: &Map<String, Value>) -> &str {
+    raw.get("cniVersion")
+        .and_then(Value::as_str)
+        .unwrap_or("0.1.0")
+}
+
+impl Conf {
+    /// The devices to attach, which ADD cannot do without.
+    pub fn required_devices(&self) -> Result<&Devices, ConfError> {
+        self.devices.as_ref().ok_or(ConfError::Missing {
+            field: "deviceID",
+            expected: "name the devices by deviceID, runtimeConfig.deviceID or devices; asking \
+                       kubelet for them (resources) is not in this version",
+        })
+    }
+
+    /// Checks a whole configuration.
+    pub fn parse(raw: Map<String, Value>) -> Result<Self, ConfError> {
+        let fields = Fields::root(&raw);
+        fields.string("cniVersion")?;
+        let version = version_text(&raw);
+        let version =
+            SpecVersion::parse(version).ok_or_else(|| ConfError::Version(version.to_owned()))?;
+        let drop_in = fields.string("type")? == Some("rdma");
+        Ok(Self {
+            version,
+            network: network(fields)?,
+            drop_in,
+            devices: devices(fields)?,
+            mode: mode(fields)?,
+            interface_name: interface_name(fields)?,
+            require_rdma: fields.boolean("requireRdma")?.unwrap_or(true),
+            ipam: ipam(fields)?,
+            ipv6: ipv6(fields)?,
+            mtu: fields.number("mtu", 68, 65535)?,
+            state_dir: absolute(fields, "stateDir")?
+                .unwrap_or_else(|| PathBuf::from("/var/lib/cni/rdma-cni")),
+            log: log_settings(fields)?,
+            prev_result: prev_result(fields)?,
+            valid_attachments: valid_attachments(fields)?,
+            raw: {
+                unfinished(fields)?;
+                raw.clone()
+            },
+        })
+    }
+}
+
+fn network(fields: Fields<'_>) -> Result<String, ConfError> {
+    let expected = "must be the network's name: a letter or digit, then these and _ . -";
+    let name = fields.string("name")?.ok_or(ConfError::Missing {
+        field: "name",
+        expected,
+    })?;
+    if !is_identifier(name) || name.len() > MAX_IDENTIFIER {
+        return Err(fields.wrong("name", expected));
+    }
+    Ok(name.to_owned())
+}
+
+fn devices(fields: Fields<'_>) -> Result<Option<Devices>, ConfError> {
+    for (fields, name) in [
+        (fields.object("runtimeConfig")?, "deviceID"),
+        (fields, "deviceID"),
+    ] {
+        let Some(text) = fields.string(name)?.filter(|text| !text.is_empty()) else {
+            continue;
+        };
+        return DeviceAddress::try_from(text.to_owned())
+            .map(|address| Some(Devices::Address(address)))
+            .map_err(|error| fields.wrong(name, &error.to_string()));
+    }
+    let Some(list) = fields.list("devices")? else {
+        return Ok(None);
+    };
+    if list.is_empty() {
+        return Err(fields.wrong("devices", "must have at least one selector"));
+    }
+    list.iter()
+        .enumerate()
+        .map(|(index, value)| Selector::parse(value, index))
+        .collect::<Result<_, _>>()
+        .map(|selectors| Some(Devices::Selectors(selectors)))
+}
+
+fn mode(fields: Fields<'_>) -> Result<Mode, ConfError> {
+    let choices = [
+        ("auto", Some(Mode::Auto)),
+        ("move", Some(Mode::Move)),
+        ("share", None),
+    ];
+    match fields.choice("mode", &choices)? {
+        None => Ok(Mode::Auto),
+        Some(Some(mode)) => Ok(mode),
+        Some(None) => Err(ConfError::Unsupported {
+            field: "mode",
+            value: "share".into(),
+            remedy: "use \"move\"",
+        }),
+    }
+}
+
+fn interface_name(fields: Fields<'_>) -> Result<NamePattern, ConfError> {
+    let text = fields.string("interfaceName")?.unwrap_or("rdma%d");
+    let pattern = NamePattern(text.to_owned());
+    // as long as it gets: no node has a thousand rails
+    pattern
+        .try_name(999)
+        .map_err(|error| fields.wrong("interfaceName", &error.to_string()))?;
+    Ok(pattern)
+}
+
+impl NamePattern {
+    /// The pod-side name of `rail`.
+    pub fn name(&self, rail: usize) -> Option<InterfaceName> {
+        self.try_name(rail).ok()
+    }
+
+    /// Whether several rails get different names.
+    pub fn counts(&self) -> bool {
+        self.0.contains("%d")
+    }
+
+    fn try_name(&self, rail: usize) -> Result<InterfaceName, rdma_netns::name::InvalidName> {
+        InterfaceName::try_from(self.0.replacen("%d", &rail.to_string(), 1))
+    }
+}
+
+fn ipam(fields: Fields<'_>) -> Result<Option<String>, ConfError> {
+    let ipam = fields.object("ipam")?;
+    let Some(name) = ipam.string("type")?.filter(|name| !name.is_empty()) else {
+        return Ok(None);
+    };
+    if name.contains('/') || name == "." || name == ".." {
+        return Err(ipam.wrong("type", "must be the file name of a plugin in CNI_PATH"));
+    }
+    Ok(Some(name.to_owned()))
+}
+
+fn ipv6(fields: Fields<'_>) -> Result<Ipv6, ConfError> {
+    let ipv6 = fields.object("ipv6")?;
+    let words = [
+        ("off", Dad::Off),
+        ("optimistic", Dad::Optimistic),
+        ("wait", Dad::Wait),
+    ];
+    Ok(Ipv6 {
+        dad: ipv6.choice("dad", &words)?.unwrap_or(Dad::Off),
+        accept_ra: ipv6.boolean("acceptRA")?.unwrap_or(false),
+    })
+}
+
+fn absolute(fields: Fields<'_>, name: &str) -> Result<Option<PathBuf>, ConfError> {
+    match fields.string(name)? {
+        None => Ok(None),
+        Some(text) if text.starts_with('/') => Ok(Some(PathBuf::from(text))),
+        Some(_) => Err(fields.wrong(name, "must be an absolute path")),
+    }
+}
+
+fn log_settings(fields: Fields<'_>) -> Result<Log, ConfError> {
+    use log::LevelFilter as Level;
+    let log = fields.object("log")?;
+    let levels = [
+        ("off", Level::Off),
+        ("error", Level::Error),
+        ("warn", Level::Warn),
+        ("info", Level::Info),
+        ("debug", Level::Debug),
+        ("trace", Level::Trace),
+    ];
+    Ok(Log {
+        level: log.choice("level", &levels)?.unwrap_or(Level::Info),
+        file: absolute(log, "file")?,
+    })
+}
+
+fn prev_result(fields: Fields<'_>) -> Result<Option<Value>, ConfError> {
+    match fields.get("prevResult") {
+        Some(value) if !value.is_object() => Err(fields.wrong("prevResult", "must be an object")),
+        value => Ok(value.cloned()),
+    }
+}
+
+fn valid_attachments(fields: Fields<'_>) -> Result<Option<Vec<ValidAttachment>>, ConfError> {
+    for name in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
+        let Some(list) = fields.list(name)? else {
+            continue;
+        };
+        let attachment = |value: &Value| {
+            let text = |key: &str| Some(value.get(key)?.as_str()?.to_owned());
+            Some(ValidAttachment {
+                container: text("containerID")?,
+                interface: text("ifname")?,
+            })
+        };
+        return list
+            .iter()
+            .map(attachment)
+            .collect::<Option<_>>()
+            .map(Some)
+            .ok_or_else(|| fields.wrong(name, "must list {\"containerID\", \"ifname\"} objects"));
+    }
+    Ok(None)
+}
+
+/// Checks the fields whose work later versions do, so that a value that needs it now is
+/// refused and not ignored.
+fn unfinished(fields: Fields<'_>) -> Result<(), ConfError> {
+    if fields.choice(
+        "smcr",
+        &[("off", false), ("annotation", false), ("on", true)],
+    )? == Some(true)
+    {
+        return Err(ConfError::Unsupported {
+            field: "smcr",
+            value: "on".into(),
+            remedy: "use \"off\"",
+        });
+    }
+    let routing = fields.object("routing")?;
+    routing.number("metric", 0, u32::MAX)?;
+    routing.number("tableBase", 0, u32::MAX)?;
+    let child = fields.object("child")?;
+    child.choice("type", &[("macvlan", ()), ("ipvlan", ())])?;
+    child.string("mode")?;
+    fields.string("podResourcesSocket")?;
+    fields.string("smcUeid")?;
+    if let Some(list) = fields.list("resources")?
+        && !list.iter().all(Value::is_string)
+    {
+        return Err(fields.wrong("resources", "must list resource names"));
+    }
+    Ok(())
+}

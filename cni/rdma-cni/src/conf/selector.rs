@@ -1,0 +1,123 @@
+//! `devices`: which netdevs and RDMA devices of the node are meant.
+
+use super::{ConfError, fields::Fields};
+use glob::Pattern;
+use rdma_netns::{Device, InterfaceName, Link, LinkType, RdmaDevice};
+use serde_json::Value;
+
+/// One selector: all keys that it has must fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selector {
+    /// As it was written, for messages.
+    pub text: String,
+    netdev: Option<Pattern>,
+    rdma: Option<Pattern>,
+    pci: Option<Pattern>,
+    driver: Option<Pattern>,
+    vendor: Option<Pattern>,
+    link_type: Option<LinkType>,
+}
+
+/// What is held against a selector: a netdev and what is known of its hardware.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// The netdev, with the name it has on the host.
+    pub link: &'a Link,
+    /// Its RDMA device.
+    pub rdma: Option<&'a RdmaDevice>,
+    /// Its PCI function or auxiliary device.
+    pub device: Option<&'a Device>,
+}
+
+const KEYS: [&str; 6] = ["netdev", "rdma", "pci", "driver", "vendor", "linkType"];
+
+impl Selector {
+    /// Reads `devices[index]`.
+    pub(crate) fn parse(value: &Value, index: usize) -> Result<Self, ConfError> {
+        let field = format!("devices[{index}]");
+        let wrong = |expected: &str| ConfError::Value {
+            field: field.clone(),
+            value: value.to_string(),
+            expected: expected.to_owned(),
+        };
+        let object = value
+            .as_object()
+            .ok_or_else(|| wrong("must be an object"))?;
+        if let Some(key) = object.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(wrong(&format!("{key:?} is not one of {}", KEYS.join(", "))));
+        }
+        if object.is_empty() {
+            return Err(wrong(
+                "must have at least one key: it would select every netdev",
+            ));
+        }
+        let fields = Fields::root(object);
+        let pattern = |key: &str| -> Result<Option<Pattern>, ConfError> {
+            let Some(text) = fields.string(key)? else {
+                return Ok(None);
+            };
+            Pattern::new(text)
+                .map(Some)
+                .map_err(|error| wrong(&format!("{key}: {}", error.msg)))
+        };
+        Ok(Self {
+            text: value.to_string(),
+            netdev: pattern("netdev")?,
+            rdma: pattern("rdma")?,
+            pci: pattern("pci")?,
+            driver: pattern("driver")?,
+            vendor: pattern("vendor")?,
+            link_type: fields.choice(
+                "linkType",
+                &[
+                    ("ether", LinkType::Ether),
+                    ("infiniband", LinkType::Infiniband),
+                ],
+            )?,
+        })
+    }
+
+    /// Whether all keys fit.
+    pub fn matches(&self, candidate: Candidate<'_>) -> bool {
+        let Candidate { link, rdma, device } = candidate;
+        let fits = |pattern: &Option<Pattern>, text: Option<&str>| match pattern {
+            None => true,
+            Some(pattern) => text.is_some_and(|text| pattern.matches(text)),
+        };
+        let name_fits = match &self.netdev {
+            None => true,
+            Some(pattern) => {
+                pattern.matches(&link.name) || link.alt_names.iter().any(|n| pattern.matches(n))
+            }
+        };
+        name_fits
+            && fits(&self.rdma, rdma.map(|rdma| rdma.name.as_str()))
+            && fits(&self.pci, link.parent.as_deref())
+            && fits(
+                &self.driver,
+                device.and_then(|device| device.driver.as_deref()),
+            )
+            && fits(
+                &self.vendor,
+                device.and_then(|device| device.vendor.as_deref()),
+            )
+            && self
+                .link_type
+                .is_none_or(|link_type| link.link_type == link_type)
+    }
+
+    /// The netdev that it names, if it names just one.
+    pub fn literal_netdev(&self) -> Option<InterfaceName> {
+        InterfaceName::try_from(self.netdev.as_ref()?.as_str())
+            .ok()
+            .filter(|_| self.is_literal())
+    }
+
+    /// Whether it names one certain device, so that finding none is an error.
+    pub fn is_literal(&self) -> bool {
+        [&self.netdev, &self.rdma, &self.pci]
+            .into_iter()
+            .flatten()
+            .any(|pattern| !pattern.as_str().contains(['*', '?', '[']))
+    }
+}

@@ -1,0 +1,109 @@
+//! What a verb can fail with. Which CNI code that is, only [`crate::reply`] knows.
+
+use crate::{
+    apply::{ApplyError, Incomplete},
+    conf::ConfError,
+    ipam::IpamError,
+    plan::Obstacle,
+    protocol::environment::EnvironmentError,
+    select::SelectError,
+    store::StoreError,
+};
+use rdma_netns::{ObserveError, OpenPodError};
+
+/// A verb's failure.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The environment.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// `CNI_NETNS`
+    #[error("CNI_NETNS: {0}")]
+    Netns(#[from] OpenPodError),
+    /// The configuration.
+    #[error(transparent)]
+    Conf(#[from] ConfError),
+    /// A verb that the configuration's version does not have.
+    #[error("cniVersion {version} has no {verb}: it came with {since}")]
+    VerbOfVersion {
+        /// `cniVersion`
+        version: String,
+        /// `CHECK`…
+        verb: &'static str,
+        /// The version that has it.
+        since: &'static str,
+    },
+    /// The devices.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// ADD for an attachment that exists.
+    #[error("{0} is attached already; it needs a DEL before another ADD")]
+    Exists(String),
+    /// The state directory; nothing was changed.
+    #[error("{0}; nothing was changed")]
+    State(#[from] StoreError),
+    /// The kernel's state.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// A plan that cannot be made, before anything was changed.
+    #[error(transparent)]
+    Obstacle(#[from] Obstacle),
+    /// IPAM, where nothing else is at stake.
+    #[error(transparent)]
+    Ipam(#[from] IpamError),
+    /// ADD failed on its way.
+    #[error("{cause}; {}", outcome(left))]
+    Add {
+        /// Why.
+        cause: Cause,
+        /// What is not as before.
+        left: Option<Incomplete>,
+    },
+    /// Something is not back.
+    #[error("restoring is incomplete: {0}")]
+    Incomplete(#[from] Incomplete),
+    /// Devices are home, addresses are not given back.
+    #[error("devices are back on the host, but addresses are still held: {0}")]
+    Release(IpamError),
+    /// CHECK found differences.
+    #[error("{}", .0.join("; "))]
+    Drift(Vec<String>),
+    /// STATUS: ADD would fail.
+    #[error("ADD cannot work: {}", .0.join("; "))]
+    NotReady(Vec<String>),
+    /// Several attachments, each with its error.
+    #[error("{}", each(.0))]
+    Several(Vec<Error>),
+}
+
+/// Why ADD failed after its first change.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    /// A change.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// IPAM.
+    #[error(transparent)]
+    Ipam(#[from] IpamError),
+    /// The record.
+    #[error(transparent)]
+    State(#[from] StoreError),
+    /// The result could not be told.
+    #[error("cannot write the result to standard output: {0}")]
+    Output(std::io::Error),
+}
+
+fn outcome(left: &Option<Incomplete>) -> String {
+    match left {
+        None => "the host is as before".into(),
+        Some(incomplete) => format!("restoring is incomplete: {incomplete}"),
+    }
+}
+
+fn each(errors: &[Error]) -> String {
+    errors
+        .iter()
+        .map(Error::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
+}

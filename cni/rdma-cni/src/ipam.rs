@@ -1,0 +1,280 @@
+//! Delegation to an IPAM plugin (CNI specification, section 4): once per rail, with the
+//! rail's name in the pod as `CNI_IFNAME` and its netdev on the host as `master`.
+
+use crate::{
+    plan::Wanted,
+    protocol::{Command, Environment},
+};
+use rdma_netns::{Address, Route, link::SCOPE_LINK};
+use serde_json::{Map, Value};
+use std::{
+    io::{self, Write},
+    net::IpAddr,
+    path::PathBuf,
+    process::{self, Stdio},
+};
+
+/// An IPAM plugin that was found.
+#[derive(Clone, Debug)]
+pub struct Ipam<'a> {
+    name: &'a str,
+    program: PathBuf,
+    environment: &'a Environment,
+    config: &'a Map<String, Value>,
+}
+
+/// What an IPAM plugin answered to ADD.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// For the kernel.
+    pub wanted: Wanted,
+    /// `ips`, as they came.
+    pub ips: Vec<Value>,
+    /// `routes`, as they came.
+    pub routes: Vec<Value>,
+    /// `dns`, as it came.
+    pub dns: Option<Value>,
+}
+
+/// Delegation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum IpamError {
+    /// No such program.
+    #[error("IPAM plugin {name:?} is not in CNI_PATH ({path})")]
+    NotFound {
+        /// `ipam.type`
+        name: String,
+        /// Where it was looked for.
+        path: String,
+    },
+    /// It could not be run.
+    #[error("cannot run IPAM plugin {program:?}: {source}")]
+    Run {
+        /// The program.
+        program: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// It answered with an error.
+    #[error("IPAM plugin {name:?}, {command}: {message}")]
+    Refused {
+        /// `ipam.type`
+        name: String,
+        /// `ADD`, `DEL`…
+        command: &'static str,
+        /// Its message and details, or how it ended.
+        message: String,
+    },
+    /// Its answer makes no sense.
+    #[error("IPAM plugin {name:?} answered with an invalid {field}: {value}")]
+    Answer {
+        /// `ipam.type`
+        name: String,
+        /// What is wrong.
+        field: &'static str,
+        /// The wrong value.
+        value: String,
+    },
+}
+
+impl<'a> Ipam<'a> {
+    /// Finds the plugin `name` in `CNI_PATH`. `config` is what it gets on standard input.
+    pub fn find(
+        name: &'a str,
+        environment: &'a Environment,
+        config: &'a Map<String, Value>,
+    ) -> Result<Self, IpamError> {
+        let program = environment
+            .path
+            .iter()
+            .map(|directory| directory.join(name))
+            .find(|path| path.is_file())
+            .ok_or_else(|| IpamError::NotFound {
+                name: name.to_owned(),
+                path: environment.all.get("CNI_PATH").cloned().unwrap_or_default(),
+            })?;
+        Ok(Self {
+            name,
+            program,
+            environment,
+            config,
+        })
+    }
+
+    /// Asks for the addresses of the rail `pod_name`, whose netdev was `master` at home.
+    pub fn add(&self, pod_name: &str, master: &str) -> Result<Answer, IpamError> {
+        let output = self.call(Command::Add, &[("CNI_IFNAME", pod_name)], Some(master))?;
+        self.answer(&output)
+    }
+
+    /// Gives the addresses of the rail `pod_name` back, or checks that they are held.
+    pub fn rail(&self, command: Command, rail: RailCall<'_>) -> Result<(), IpamError> {
+        let netns = rail.netns.unwrap_or_default();
+        let variables = [
+            ("CNI_CONTAINERID", rail.container),
+            ("CNI_NETNS", netns),
+            ("CNI_IFNAME", rail.pod_name),
+        ];
+        self.call(command, &variables, Some(rail.master)).map(drop)
+    }
+
+    /// Hands on GC or STATUS.
+    pub fn network(&self, command: Command) -> Result<(), IpamError> {
+        self.call(command, &[], None).map(drop)
+    }
+
+    fn call(
+        &self,
+        command: Command,
+        variables: &[(&str, &str)],
+        master: Option<&str>,
+    ) -> Result<Vec<u8>, IpamError> {
+        let failed = |source| IpamError::Run {
+            program: self.program.clone(),
+            source,
+        };
+        let mut config = self.config.clone();
+        if let Some(master) = master {
+            config.insert("master".into(), master.into());
+        }
+        let mut child = process::Command::new(&self.program)
+            .env_clear()
+            .envs(&self.environment.all)
+            .env("CNI_COMMAND", command.as_str())
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(failed)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // a plugin that ends without reading has its reason, told by its answer
+            let _ = stdin.write_all(&serde_json::to_vec(&config).unwrap_or_default());
+        }
+        let output = child.wait_with_output().map_err(failed)?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        let message = match serde_json::from_slice::<Value>(&output.stdout) {
+            Ok(error) if error.get("msg").is_some() => [&error["msg"], &error["details"]]
+                .into_iter()
+                .filter_map(Value::as_str)
+                .filter(|text| !text.is_empty())
+                .collect::<Vec<_>>()
+                .join(": "),
+            _ => format!("it ended with {} and without a CNI error", output.status),
+        };
+        Err(IpamError::Refused {
+            name: self.name.to_owned(),
+            command: command.as_str(),
+            message,
+        })
+    }
+
+    fn answer(&self, output: &[u8]) -> Result<Answer, IpamError> {
+        let wrong = |field, value: String| IpamError::Answer {
+            name: self.name.to_owned(),
+            field,
+            value,
+        };
+        let result: Value = serde_json::from_slice(output)
+            .map_err(|_| wrong("result", String::from_utf8_lossy(output).trim().to_owned()))?;
+        let list = |name: &'static str| match &result[name] {
+            Value::Null => Ok(vec![]),
+            Value::Array(list) => Ok(list.clone()),
+            other => Err(wrong(name, other.to_string())),
+        };
+        let (ips, routes) = (list("ips")?, list("routes")?);
+        if ips.is_empty() {
+            return Err(wrong("ips", "there is no address".into()));
+        }
+        let mut wanted = Wanted::default();
+        let mut gateways: Vec<IpAddr> = vec![];
+        for ip in &ips {
+            let address = ip["address"].as_str().and_then(prefix);
+            let (ip_address, length) = address.ok_or_else(|| wrong("ips", ip.to_string()))?;
+            wanted.addresses.push(Address::new(ip_address, length));
+            gateways.extend(
+                ip["gateway"]
+                    .as_str()
+                    .and_then(|text| text.parse::<IpAddr>().ok()),
+            );
+        }
+        for route in &routes {
+            let parsed =
+                self::route(route, &gateways).ok_or_else(|| wrong("routes", route.to_string()))?;
+            wanted.routes.push(parsed);
+        }
+        wanted.routes.sort_by_key(|route| route.gateway.is_some());
+        let dns = result
+            .get("dns")
+            .filter(|dns| dns.as_object().is_some_and(|d| !d.is_empty()));
+        Ok(Answer {
+            wanted,
+            ips,
+            routes,
+            dns: dns.cloned(),
+        })
+    }
+}
+
+/// Whose addresses are given back or checked.
+#[derive(Clone, Copy, Debug)]
+pub struct RailCall<'a> {
+    /// Container id of the attachment, which in GC is not the environment's.
+    pub container: &'a str,
+    /// `CNI_NETNS`, if the namespace is still there.
+    pub netns: Option<&'a str>,
+    /// The rail's name in the pod.
+    pub pod_name: &'a str,
+    /// The netdev's name at home.
+    pub master: &'a str,
+}
+
+/// An address with a prefix length. `ipnetwork` would also take `10.0.0.1` and
+/// `10.0.0.1/255.0.0.0`, which no IPAM plugin may answer.
+fn prefix(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let length: u8 = length.parse().ok()?;
+    let network = ipnetwork::IpNetwork::new(address, length).ok()?;
+    Some((network.ip(), network.prefix()))
+}
+
+/// A route; one without a gateway goes by the gateway of its family's address, as the
+/// reference plugins do (`ipam.ConfigureIface`).
+fn route(value: &Value, gateways: &[IpAddr]) -> Option<Route> {
+    let (address, length) = prefix(value["dst"].as_str()?)?;
+    let network = ipnetwork::IpNetwork::new(address, length).ok()?.network();
+    let number = |name: &str| match &value[name] {
+        Value::Null => Some(None),
+        number => Some(Some(u32::try_from(number.as_u64()?).ok()?)),
+    };
+    let gateway = match &value["gw"] {
+        Value::Null => gateways
+            .iter()
+            .find(|gw| gw.is_ipv4() == network.is_ipv4())
+            .copied(),
+        Value::String(text) if text.is_empty() => None,
+        text => Some(text.as_str()?.parse().ok()?),
+    };
+    let mut route = Route::new(network, length);
+    route.gateway = gateway;
+    let scope = match number("scope")? {
+        Some(scope) => u8::try_from(scope).ok()?,
+        None if gateway.is_none() && network.is_ipv4() => SCOPE_LINK,
+        None => 0,
+    };
+    route.scope = scope;
+    route.metric = number("priority")?.filter(|metric| *metric != 0);
+    if network.is_ipv6() && route.metric.is_none() {
+        // IP6_RT_PRIO_USER: what the kernel makes of none
+        route.metric = Some(1024);
+    }
+    if let Some(table) = number("table")? {
+        route.table = table;
+    }
+    route.mtu = number("mtu")?.filter(|mtu| *mtu != 0);
+    route.advmss = number("advmss")?.filter(|advmss| *advmss != 0);
+    Some(route)
+}

@@ -1,0 +1,60 @@
+//! The log: always standard error, and a file besides if one is configured.
+
+use crate::conf::Log;
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write},
+};
+
+struct Both {
+    file: File,
+}
+
+impl Write for Both {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        io::stderr().write_all(text)?;
+        // a full disk must not stop a pod
+        let _ = self.file.write_all(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Starts logging. Each line has `context`: the verb and the container.
+pub fn start(settings: &Log, context: String) {
+    let mut builder = env_logger::Builder::new();
+    builder
+        .filter_level(settings.level)
+        .format(move |out, record| {
+            let level = record.level().as_str().to_ascii_lowercase();
+            writeln!(
+                out,
+                "rdma-cni[{}]: {context}: {level}: {}",
+                std::process::id(),
+                record.args()
+            )
+        });
+    let opened = settings.file.as_ref().map(|path| {
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .map_err(|error| (path, error))
+    });
+    let failed = match opened {
+        Some(Ok(file)) => {
+            builder.target(env_logger::Target::Pipe(Box::new(Both { file })));
+            None
+        }
+        Some(Err(failed)) => Some(failed),
+        None => None,
+    };
+    // a second call in one process, as tests make, changes nothing
+    let _ = builder.try_init();
+    if let Some((path, error)) = failed {
+        log::warn!("log.file: cannot open {path:?}: {error}");
+    }
+}

@@ -1,0 +1,151 @@
+//! From the host into the pod.
+
+use super::{Obstacle, draft::Draft, locate, locate::Located};
+use crate::{
+    attachment::{Attachment, Rail},
+    conf::{Dad, Ipv6},
+};
+use rdma_netns::{
+    Address, Link, LinkType, Observed, Op, Place, RdmaDevice, Route,
+    link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
+};
+
+/// The addresses and routes that a rail's netdev is to have in the pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Addresses, in order.
+    pub addresses: Vec<Address>,
+    /// Routes, those on the link first.
+    pub routes: Vec<Route>,
+}
+
+impl Wanted {
+    /// What the netdev had on the host, less what the kernel makes by itself. In the pod
+    /// nobody renews a lease: the addresses are its for as long as it lives.
+    pub fn kept(home: &Link) -> Self {
+        let addresses = home.addresses.iter().filter(|address| !address.automatic);
+        Self {
+            addresses: addresses
+                .map(|address| Address {
+                    lifetime: None,
+                    label: None,
+                    ..address.clone()
+                })
+                .collect(),
+            routes: home.lasting_routes().cloned().collect(),
+        }
+    }
+
+    /// With the duplicate address detection that `ipv6` asks for.
+    pub fn with_detection(mut self, ipv6: Ipv6) -> Self {
+        let flag = match ipv6.dad {
+            Dad::Off => IFA_F_NODAD,
+            Dad::Optimistic => IFA_F_OPTIMISTIC,
+            Dad::Wait => 0,
+        };
+        for address in self
+            .addresses
+            .iter_mut()
+            .filter(|address| address.ip.is_ipv6())
+        {
+            address.flags = address.flags & !(IFA_F_NODAD | IFA_F_OPTIMISTIC) | flag;
+        }
+        self
+    }
+}
+
+/// What is still to be done until every rail is in the pod with what it is `wanted` to
+/// have, rail by rail.
+pub fn attach(
+    attachment: &Attachment,
+    observed: &Observed,
+    wanted: &[Wanted],
+) -> Result<Vec<Op>, Obstacle> {
+    let mut ops = vec![];
+    for (index, rail) in attachment.rails.iter().enumerate() {
+        let moved = move_rdma(attachment, rail, observed, &mut ops)?;
+        let Some(home) = &rail.home else { continue };
+        if moved && home.link_type == LinkType::Infiniband {
+            // the kernel makes the IPoIB netdev anew, in the pod: planned when it is seen
+            continue;
+        }
+        place_link(
+            attachment,
+            rail,
+            home,
+            observed,
+            wanted.get(index),
+            &mut ops,
+        )?;
+    }
+    Ok(ops)
+}
+
+fn move_rdma(
+    attachment: &Attachment,
+    rail: &Rail,
+    observed: &Observed,
+    ops: &mut Vec<Op>,
+) -> Result<bool, Obstacle> {
+    let Some(home) = rail.rdma.as_ref().filter(|_| attachment.moves_rdma()) else {
+        return Ok(false);
+    };
+    match locate::rdma(home, observed)? {
+        Located::At(Place::Pod, _) => Ok(false),
+        Located::At(Place::Host, RdmaDevice { name, .. }) => {
+            let op = Op::MoveRdma {
+                device: name.clone(),
+                from: Place::Host,
+                to: Place::Pod,
+            };
+            if !ops.contains(&op) {
+                ops.push(op);
+            }
+            Ok(true)
+        }
+        Located::Gone => Err(Obstacle::Vanished {
+            device: home.name.clone(),
+        }),
+    }
+}
+
+fn place_link(
+    attachment: &Attachment,
+    rail: &Rail,
+    home: &Link,
+    observed: &Observed,
+    wanted: Option<&Wanted>,
+    ops: &mut Vec<Op>,
+) -> Result<(), Obstacle> {
+    let Located::At(place, link) = locate::link(rail, home, observed)? else {
+        return Err(Obstacle::Vanished {
+            device: home.name.to_string(),
+        });
+    };
+    let in_pod = observed
+        .pod
+        .as_ref()
+        .and_then(|pod| pod.link(&rail.pod_name));
+    if in_pod.is_some_and(|other| place == Place::Host || other.index != link.index) {
+        return Err(Obstacle::PodNameTaken {
+            name: rail.pod_name.clone(),
+        });
+    }
+    let mut draft = Draft::new(place, link, ops);
+    draft.relocate(Place::Pod, &rail.pod_name);
+    draft.rename(&rail.pod_name);
+    draft.mtu(attachment.mtu.unwrap_or(home.mtu));
+    let has_ipv6 = !home.sysctls.keys().all(|key| key.starts_with("ipv4/"));
+    if has_ipv6 {
+        draft.sysctl("ipv6/accept_ra", i32::from(attachment.accept_ra));
+        draft.sysctl("ipv6/accept_dad", i32::from(attachment.dad != Dad::Off));
+    }
+    draft.up(true);
+    for address in wanted.iter().flat_map(|wanted| &wanted.addresses) {
+        draft.address(address);
+    }
+    for route in wanted.iter().flat_map(|wanted| &wanted.routes) {
+        draft.route(route);
+    }
+    Ok(())
+}

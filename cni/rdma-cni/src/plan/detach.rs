@@ -1,0 +1,80 @@
+//! From wherever everything is back to the host, as it was.
+
+use super::{Obstacle, RailPlan, draft::Draft, locate, locate::Located};
+use crate::attachment::{Attachment, Rail};
+use rdma_netns::{Link, LinkType, Observed, Op, Place};
+
+/// What still differs from the recorded state, a plan for each rail: one that cannot come
+/// home does not keep the others away.
+pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
+    attachment
+        .rails
+        .iter()
+        .map(|rail| rail_home(attachment, rail, observed))
+        .collect()
+}
+
+fn rail_home(attachment: &Attachment, rail: &Rail, observed: &Observed) -> RailPlan {
+    let mut ops = vec![];
+    if let Some(home) = rail.rdma.as_ref().filter(|_| attachment.moves_rdma())
+        && let Located::At(Place::Pod, device) = locate::rdma(home, observed)?
+    {
+        let (from, to) = (Place::Pod, Place::Host);
+        ops.push(Op::MoveRdma {
+            device: device.name.clone(),
+            from,
+            to,
+        });
+    }
+    let Some(home) = &rail.home else {
+        return Ok(ops);
+    };
+    if !ops.is_empty() && home.link_type == LinkType::Infiniband {
+        // the kernel makes the IPoIB netdev anew, on the host: planned when it is seen
+        return Ok(ops);
+    }
+    let Located::At(place, link) = locate::link(rail, home, observed)? else {
+        return Ok(ops);
+    };
+    if let Some(other) = observed.host.link(&home.name)
+        && (place == Place::Pod || other.index != link.index)
+    {
+        let (link, name) = (link.name.clone(), home.name.clone());
+        return Err(Obstacle::HostNameTaken { link, name });
+    }
+    restore_link(home, place, link, &mut ops);
+    Ok(ops)
+}
+
+fn restore_link(home: &Link, place: Place, link: &Link, ops: &mut Vec<Op>) {
+    let mut draft = Draft::new(place, link, ops);
+    if place == Place::Pod {
+        // names that the pod gave it could be taken on the host
+        draft.drop_alt_names(&home.alt_names);
+        if home.parent.is_none() {
+            // a virtual netdev is known by its address on the host
+            draft.mac(&home.mac);
+        }
+        // the move resets the rest: planned when it is seen on the host
+        draft.relocate(Place::Host, &home.name);
+        return;
+    }
+    draft.rename(&home.name);
+    draft.mac(&home.mac);
+    draft.mtu(home.mtu);
+    draft.tx_queue_len(home.tx_queue_len);
+    draft.flags(&home.flags);
+    draft.alias(home.alias.as_deref());
+    draft.drop_alt_names(&home.alt_names);
+    draft.add_alt_names(&home.alt_names);
+    for (key, value) in &home.sysctls {
+        draft.sysctl(key, *value);
+    }
+    draft.up(home.up);
+    for address in home.addresses.iter().filter(|address| !address.automatic) {
+        draft.address(address);
+    }
+    for route in home.lasting_routes() {
+        draft.route(route);
+    }
+}

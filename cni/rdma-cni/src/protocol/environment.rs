@@ -1,0 +1,273 @@
+//! The `CNI_*` environment variables, checked (CNI specification, section 2).
+
+use rdma_netns::InterfaceName;
+use std::{collections::BTreeMap, path::PathBuf};
+
+/// What the runtime asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Attach.
+    Add,
+    /// Detach.
+    Del,
+    /// Is everything as ADD left it?
+    Check,
+    /// Detach what the runtime does not know any more.
+    Gc,
+    /// Could ADD work?
+    Status,
+    /// Which specifications are spoken?
+    Version,
+    /// Ours, by hand: print what ADD would do.
+    Plan,
+}
+
+impl Command {
+    /// As it stands in `CNI_COMMAND`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Add => "ADD",
+            Self::Del => "DEL",
+            Self::Check => "CHECK",
+            Self::Gc => "GC",
+            Self::Status => "STATUS",
+            Self::Version => "VERSION",
+            Self::Plan => "plan",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [
+            Self::Add,
+            Self::Del,
+            Self::Check,
+            Self::Gc,
+            Self::Status,
+            Self::Version,
+        ]
+        .into_iter()
+        .find(|command| command.as_str() == text)
+    }
+
+    fn requires(self, variable: &str) -> bool {
+        match variable {
+            "CNI_CONTAINERID" | "CNI_IFNAME" => {
+                matches!(self, Self::Add | Self::Del | Self::Check | Self::Plan)
+            }
+            "CNI_NETNS" => matches!(self, Self::Add | Self::Check | Self::Plan),
+            "CNI_PATH" => !matches!(self, Self::Version | Self::Plan),
+            _ => false,
+        }
+    }
+}
+
+/// The environment, every value that is there checked.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// `CNI_COMMAND`
+    pub command: Command,
+    /// `CNI_CONTAINERID`, `CNI_IFNAME`, `CNI_NETNS`: for the commands that have them.
+    pub target: Option<Target>,
+    /// `CNI_ARGS`
+    pub args: BTreeMap<String, String>,
+    /// `CNI_PATH`
+    pub path: Vec<PathBuf>,
+    /// Everything, to be handed on to the IPAM plugin.
+    pub all: BTreeMap<String, String>,
+}
+
+/// The attachment that a command is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// `CNI_CONTAINERID`
+    pub container: String,
+    /// `CNI_IFNAME`
+    pub interface: InterfaceName,
+    /// `CNI_NETNS`; DEL may come without.
+    pub netns: Option<PathBuf>,
+}
+
+/// The environment cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvironmentError {
+    /// Variables that the command needs are not set, or empty.
+    #[error("{} needs {}: not set", command.map_or("a CNI plugin", Command::as_str), variables.join(", "))]
+    Missing {
+        /// The command that needs them; none: `CNI_COMMAND` is one of them.
+        command: Option<Command>,
+        /// All that are missing.
+        variables: Vec<&'static str>,
+    },
+    /// A value that breaks the specification's rules.
+    #[error("{variable}={value:?}: {reason}")]
+    Invalid {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// The rule.
+        reason: String,
+    },
+}
+
+impl Environment {
+    /// Checks the environment `all`. `plan` takes the place of `CNI_COMMAND`.
+    pub fn parse(all: BTreeMap<String, String>, plan: bool) -> Result<Self, EnvironmentError> {
+        let get = |name: &str| all.get(name).filter(|value| !value.is_empty());
+        let command = match (plan, get("CNI_COMMAND")) {
+            (true, _) => Some(Command::Plan),
+            (false, Some(text)) => {
+                Some(
+                    Command::parse(text).ok_or_else(|| EnvironmentError::Invalid {
+                        variable: "CNI_COMMAND",
+                        value: text.clone(),
+                        reason: "not one of ADD, DEL, CHECK, GC, STATUS, VERSION".into(),
+                    })?,
+                )
+            }
+            (false, None) => None,
+        };
+        let needed = |variable: &str| command.unwrap_or(Command::Add).requires(variable);
+        let mut missing = match command {
+            Some(_) => vec![],
+            None => vec!["CNI_COMMAND"],
+        };
+        missing.extend(
+            ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"]
+                .into_iter()
+                .filter(|variable| needed(variable) && get(variable).is_none()),
+        );
+        let command = match command {
+            Some(command) if missing.is_empty() => command,
+            _ => {
+                return Err(EnvironmentError::Missing {
+                    command,
+                    variables: missing,
+                });
+            }
+        };
+        let target = match (get("CNI_CONTAINERID"), get("CNI_IFNAME")) {
+            (Some(container), Some(interface)) if command.requires("CNI_CONTAINERID") => {
+                Some(Target {
+                    container: container_id(container)?,
+                    interface: interface_name(interface)?,
+                    netns: get("CNI_NETNS").map(PathBuf::from),
+                })
+            }
+            _ => None,
+        };
+        let path = get("CNI_PATH")
+            .map(|path| std::env::split_paths(path).collect())
+            .unwrap_or_default();
+        let args = arguments(get("CNI_ARGS").map_or("", String::as_str))?;
+        Ok(Self {
+            command,
+            target,
+            args,
+            path,
+            all,
+        })
+    }
+
+    /// Namespace and name of the Kubernetes pod, where the runtime tells them.
+    pub fn pod(&self) -> Option<String> {
+        let namespace = self.args.get("K8S_POD_NAMESPACE")?;
+        let name = self.args.get("K8S_POD_NAME")?;
+        Some(format!("{namespace}/{name}"))
+    }
+}
+
+/// Whether `text` may be a container id or a network's name (specification, section 2).
+pub fn is_identifier(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphanumeric())
+        && bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+}
+
+/// As long as a file name can be, less what records add to it.
+pub const MAX_IDENTIFIER: usize = 200;
+
+fn container_id(text: &str) -> Result<String, EnvironmentError> {
+    let invalid = |reason: String| EnvironmentError::Invalid {
+        variable: "CNI_CONTAINERID",
+        value: text.to_owned(),
+        reason,
+    };
+    if !is_identifier(text) {
+        return Err(invalid(
+            "must start with a letter or digit, and have only these and _ . - after it".into(),
+        ));
+    }
+    if text.len() > MAX_IDENTIFIER {
+        return Err(invalid(format!("longer than {MAX_IDENTIFIER} characters")));
+    }
+    Ok(text.to_owned())
+}
+
+fn interface_name(text: &str) -> Result<InterfaceName, EnvironmentError> {
+    InterfaceName::try_from(text).map_err(|reason| EnvironmentError::Invalid {
+        variable: "CNI_IFNAME",
+        value: text.to_owned(),
+        reason: reason.to_string(),
+    })
+}
+
+fn arguments(text: &str) -> Result<BTreeMap<String, String>, EnvironmentError> {
+    text.split(';')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| {
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or_else(|| EnvironmentError::Invalid {
+                    variable: "CNI_ARGS",
+                    value: text.to_owned(),
+                    reason: format!("{pair:?} is no KEY=VALUE"),
+                })?;
+            Ok((key.to_owned(), value.to_owned()))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(pairs: &[(&str, &str)]) -> Result<Environment, EnvironmentError> {
+        let all = pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        Environment::parse(all, false)
+    }
+
+    #[test]
+    fn all_that_is_missing_is_named() {
+        let error = parse(&[("CNI_COMMAND", "ADD"), ("CNI_IFNAME", "eth0")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "ADD needs CNI_CONTAINERID, CNI_NETNS, CNI_PATH: not set"
+        );
+        let error = parse(&[]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a CNI plugin needs CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH: \
+             not set"
+        );
+    }
+
+    #[test]
+    fn unknown_arguments_are_kept() {
+        let environment = parse(&[
+            ("CNI_COMMAND", "STATUS"),
+            ("CNI_PATH", "/opt/cni/bin:/usr/lib/cni"),
+            (
+                "CNI_ARGS",
+                "IgnoreUnknown=1;K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;X=y=z",
+            ),
+        ])
+        .unwrap();
+        assert_eq!(environment.pod().as_deref(), Some("a/b"));
+        assert_eq!(environment.args["X"], "y=z");
+        assert_eq!(environment.path.len(), 2);
+    }
+}

@@ -1,0 +1,188 @@
+//! The answer to ADD: `prevResult`, whole, and what was added to it, in the shape of the
+//! configuration's version (CNI specification, section 5).
+
+use super::SpecVersion;
+use serde_json::{Map, Value, json};
+use std::net::IpAddr;
+
+/// What ADD gave the pod on one rail.
+#[derive(Clone, Debug, Default)]
+pub struct RailResult {
+    /// Interface name in the pod.
+    pub name: String,
+    /// Its hardware address.
+    pub mac: String,
+    /// Its MTU, bytes.
+    pub mtu: u32,
+    /// `CNI_NETNS`
+    pub sandbox: String,
+    /// PCI address or auxiliary device.
+    pub device: Option<String>,
+    /// Objects with `address`, perhaps `gateway`.
+    pub ips: Vec<Value>,
+    /// Objects with `dst`, perhaps `gw` and more.
+    pub routes: Vec<Value>,
+    /// `dns`
+    pub dns: Option<Value>,
+}
+
+/// `previous` with `rails` appended; nothing in it is changed.
+pub fn extend(previous: Option<&Value>, version: SpecVersion, rails: &[RailResult]) -> Value {
+    let mut result = match previous {
+        Some(Value::Object(object)) => object.clone(),
+        _ => Map::new(),
+    };
+    if previous.is_none() {
+        result.insert("cniVersion".into(), version.as_str().into());
+        result.insert("dns".into(), json!({}));
+    }
+    for rail in rails {
+        let interface = append(&mut result, "interfaces", interface(rail, version));
+        for ip in &rail.ips {
+            append(&mut result, "ips", address(ip, interface, version));
+        }
+        for route in &rail.routes {
+            append(&mut result, "routes", self::route(route, version));
+        }
+        if let (Some(dns), None) = (&rail.dns, previous) {
+            result.insert("dns".into(), dns.clone());
+        }
+    }
+    Value::Object(result)
+}
+
+/// Appends to the list `name`, and tells the index it got.
+fn append(result: &mut Map<String, Value>, name: &str, value: Value) -> usize {
+    let list = result.entry(name).or_insert(Value::Null);
+    if !list.is_array() {
+        *list = json!([]);
+    }
+    let Some(list) = list.as_array_mut() else {
+        return 0;
+    };
+    list.push(value);
+    list.len() - 1
+}
+
+fn interface(rail: &RailResult, version: SpecVersion) -> Value {
+    let mut interface = json!({ "name": rail.name, "mac": rail.mac, "sandbox": rail.sandbox });
+    if version >= SpecVersion::V1_1_0 {
+        interface["mtu"] = rail.mtu.into();
+        if let Some(device) = &rail.device {
+            interface["pciID"] = device.as_str().into();
+        }
+    }
+    interface
+}
+
+fn address(ip: &Value, interface: usize, version: SpecVersion) -> Value {
+    let mut ip = ip.clone();
+    ip["interface"] = interface.into();
+    if let Some(object) = ip.as_object_mut() {
+        object.remove("version");
+    }
+    if version < SpecVersion::V1_0_0 {
+        let text = ip["address"].as_str().unwrap_or_default();
+        ip["version"] = if text.contains(':') { "6" } else { "4" }.into();
+    }
+    ip
+}
+
+fn route(route: &Value, version: SpecVersion) -> Value {
+    let mut route = route.clone();
+    if let (true, Some(object)) = (version < SpecVersion::V1_1_0, route.as_object_mut()) {
+        object.retain(|key, _| key == "dst" || key == "gw");
+    }
+    route
+}
+
+/// An interface of a result, and the addresses that belong to it.
+#[derive(Clone, Debug)]
+pub struct Interface<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// `mac`
+    pub mac: Option<&'a str>,
+    /// `mtu`
+    pub mtu: Option<u32>,
+    /// Its addresses with prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
+}
+
+/// The interface called `name` in a pod, as the final result of a chain has it.
+pub fn find_interface<'a>(result: &'a Value, name: &str) -> Option<Interface<'a>> {
+    let interfaces = result["interfaces"].as_array()?;
+    let is_it = |interface: &&Value| {
+        interface["name"] == name && interface["sandbox"].as_str().is_some_and(|s| !s.is_empty())
+    };
+    let index = interfaces.iter().position(|interface| is_it(&interface))?;
+    let interface = &interfaces[index];
+    let addresses = result["ips"].as_array().into_iter().flatten();
+    let addresses = addresses.filter(|ip| ip["interface"].as_u64() == Some(index as u64));
+    Some(Interface {
+        name: interface["name"].as_str()?,
+        mac: interface["mac"].as_str().filter(|mac| !mac.is_empty()),
+        mtu: interface["mtu"]
+            .as_u64()
+            .and_then(|mtu| u32::try_from(mtu).ok()),
+        addresses: addresses
+            .filter_map(|ip| {
+                let (address, prefix) = ip["address"].as_str()?.split_once('/')?;
+                Some((address.parse().ok()?, prefix.parse().ok()?))
+            })
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rail() -> RailResult {
+        RailResult {
+            name: "rdma0".into(),
+            mac: "02:00:00:00:00:01".into(),
+            mtu: 9000,
+            sandbox: "/run/netns/a".into(),
+            device: Some("0000:3b:00.2".into()),
+            ips: vec![json!({"address": "fd00::2/64", "gateway": "fd00::1"})],
+            routes: vec![json!({"dst": "::/0", "gw": "fd00::1", "priority": 200})],
+            dns: None,
+        }
+    }
+
+    #[test]
+    fn everything_of_the_previous_result_stays() {
+        let previous = json!({
+            "cniVersion": "1.0.0", "x": {"y": [1, null]},
+            "interfaces": [{"name": "cni0"}, {"name": "eth0", "sandbox": "/run/netns/a", "z": 1}],
+            "ips": [{"address": "10.0.0.2/24", "interface": 1, "w": true}],
+        });
+        let result = extend(Some(&previous), SpecVersion::V1_0_0, &[rail()]);
+        assert_eq!(result["x"], previous["x"]);
+        assert_eq!(result["ips"][0], previous["ips"][0]);
+        assert_eq!(result["ips"][1]["interface"], 2);
+        assert_eq!(
+            result["interfaces"].as_array().unwrap()[..2],
+            *previous["interfaces"].as_array().unwrap()
+        );
+        assert_eq!(result["routes"], json!([{"dst": "::/0", "gw": "fd00::1"}]));
+        assert!(result.get("dns").is_none());
+    }
+
+    #[test]
+    fn every_version_has_its_shape() {
+        for version in super::super::version::SUPPORTED {
+            let result = extend(None, version, &[rail()]);
+            assert_eq!(result["cniVersion"], version.as_str());
+            let old = version < SpecVersion::V1_0_0;
+            assert_eq!(
+                result["ips"][0].get("version"),
+                old.then(|| json!("6")).as_ref()
+            );
+            let new = version == SpecVersion::V1_1_0;
+            assert_eq!(result["interfaces"][0].get("mtu").is_some(), new);
+            assert_eq!(result["routes"][0].get("priority").is_some(), new);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The versions of the CNI specification that this plugin speaks.
+
+use std::fmt;
+
+/// A supported version of the CNI specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SpecVersion {
+    /// 0.3.1: `ips[].version`, no CHECK.
+    V0_3_1,
+    /// 0.4.0: CHECK.
+    V0_4_0,
+    /// 1.0.0: `ips[].version` is gone.
+    V1_0_0,
+    /// 1.1.0: GC, STATUS, more of interfaces and routes.
+    V1_1_0,
+}
+
+/// All of them, oldest first.
+pub const SUPPORTED: [SpecVersion; 4] = [
+    SpecVersion::V0_3_1,
+    SpecVersion::V0_4_0,
+    SpecVersion::V1_0_0,
+    SpecVersion::V1_1_0,
+];
+
+impl SpecVersion {
+    /// As it stands in `cniVersion`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V0_3_1 => "0.3.1",
+            Self::V0_4_0 => "0.4.0",
+            Self::V1_0_0 => "1.0.0",
+            Self::V1_1_0 => "1.1.0",
+        }
+    }
+
+    /// The version called `text`, if it is supported.
+    pub fn parse(text: &str) -> Option<Self> {
+        SUPPORTED
+            .into_iter()
+            .find(|version| version.as_str() == text)
+    }
+}
+
+impl fmt::Display for SpecVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,300 @@
+//! Which netdevs and RDMA devices an ADD is about, decided before anything is changed.
+
+use crate::{
+    attachment::{Attachment, Rail},
+    conf::{Conf, Devices, Mode, selector::Candidate, selector::Selector},
+};
+use rdma_netns::{
+    DeviceAddress, InterfaceName, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode,
+};
+
+/// The configured devices cannot be attached to this pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectError {
+    /// Nothing on the node fits.
+    #[error("no device on this node is {0}")]
+    NotFound(String),
+    /// Another attachment has it.
+    #[error("{device} is in use by {holder}")]
+    InUse {
+        /// The device, by address or name.
+        device: String,
+        /// Who has it.
+        holder: String,
+    },
+    /// The device is there, but its netdev is in neither namespace.
+    #[error(
+        "{0} is in use: its netdev is neither on the host nor in this pod, and no record says \
+         whose it is"
+    )]
+    Elsewhere(DeviceAddress),
+    /// A netdev without an RDMA device, and `requireRdma`.
+    #[error(
+        "{0} has no RDMA device on the host; set requireRdma to false to attach it all the same"
+    )]
+    NoRdma(InterfaceName),
+    /// The kernel has no RDMA subsystem.
+    #[error("this kernel has no RDMA subsystem: load ib_core and the device's RDMA driver")]
+    NoSubsystem,
+    /// The RDMA subsystem's mode does not allow what was asked for.
+    #[error(
+        "the RDMA subsystem is in {0} mode, in which no RDMA device can be moved; set \
+         `rdma system set netns exclusive` at boot (module option ib_core netns_mode=0)"
+    )]
+    WrongMode(RdmaMode),
+    /// A bond, or a port of one.
+    #[error("{link} cannot be moved into a pod: {reason}")]
+    CannotMove {
+        /// The netdev.
+        link: InterfaceName,
+        /// Why.
+        reason: &'static str,
+    },
+    /// The pod has an interface of that name.
+    #[error("interface {0} exists in the pod already")]
+    NameTaken(InterfaceName),
+    /// Several rails would get one name.
+    #[error("interfaceName: {rails} rails need a name with %d in it")]
+    NameWithoutNumber {
+        /// How many.
+        rails: usize,
+    },
+}
+
+/// The rails of an ADD with `conf`. `others` are the attachments whose pods live.
+pub fn rails(
+    conf: &Conf,
+    devices: &Devices,
+    observed: &Observed,
+    others: &[Attachment],
+) -> Result<Vec<Rail>, SelectError> {
+    let mode = match (observed.rdma_mode, conf.require_rdma || conf.drop_in) {
+        (None, true) => return Err(SelectError::NoSubsystem),
+        (mode, _) => mode,
+    };
+    if let (true, Some(RdmaMode::Shared)) = (conf.drop_in, mode) {
+        return Err(SelectError::WrongMode(RdmaMode::Shared));
+    }
+    let chosen = match devices {
+        Devices::Address(address) => vec![by_address(address, observed, others)?],
+        Devices::Selectors(selectors) => by_selectors(selectors, observed, others)?,
+    };
+    if chosen.len() > 1 && !conf.interface_name.counts() {
+        return Err(SelectError::NameWithoutNumber {
+            rails: chosen.len(),
+        });
+    }
+    chosen
+        .iter()
+        .enumerate()
+        .map(|(index, (place, link))| rail(conf, observed, index, *place, link))
+        .collect()
+}
+
+fn rail(
+    conf: &Conf,
+    observed: &Observed,
+    index: usize,
+    place: Place,
+    link: &Link,
+) -> Result<Rail, SelectError> {
+    let rdma = rdma_of(&observed.host, link);
+    if conf.require_rdma && rdma.is_none() {
+        return Err(SelectError::NoRdma(link.name.clone()));
+    }
+    if place == Place::Pod || conf.drop_in {
+        let pod_name = link.name.clone();
+        return Ok(Rail {
+            pod_name,
+            home: None,
+            pod_index: None,
+            rdma: rdma.cloned(),
+        });
+    }
+    movable(conf.mode, link)?;
+    let pod_name = conf
+        .interface_name
+        .name(index)
+        .ok_or(SelectError::NameWithoutNumber { rails: index + 1 })?;
+    if observed
+        .pod
+        .as_ref()
+        .is_some_and(|pod| pod.link(&pod_name).is_some())
+    {
+        return Err(SelectError::NameTaken(pod_name));
+    }
+    Ok(Rail {
+        pod_name,
+        home: Some(link.clone()),
+        pod_index: None,
+        rdma: rdma.cloned(),
+    })
+}
+
+/// The RDMA device of `link`, whichever namespace the link is in: by its port where both
+/// are in `host`, else by their hardware.
+fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
+    match host.link_by_index(link.index) {
+        Some(same) if same == link => host.rdma_of(link),
+        _ => {
+            let parent = link.parent.as_ref()?;
+            host.rdma
+                .iter()
+                .find(|rdma| rdma.parent.as_ref() == Some(parent))
+        }
+    }
+}
+
+fn movable(mode: Mode, link: &Link) -> Result<(), SelectError> {
+    let cannot = |reason| {
+        Err(SelectError::CannotMove {
+            link: link.name.clone(),
+            reason,
+        })
+    };
+    match (link.kind.as_deref(), link.master, mode) {
+        (Some("bond"), _, Mode::Move) => cannot("it is a bond, whose ports and LACP stay behind"),
+        (Some("bond"), _, Mode::Auto) => {
+            cannot("it is a bond; sharing it (mode \"share\") is not in this version of rdma-cni")
+        }
+        (_, Some(_), _) => cannot("it is a port of a bond or bridge, which would lose it"),
+        _ => Ok(()),
+    }
+}
+
+fn by_address<'a>(
+    address: &DeviceAddress,
+    observed: &'a Observed,
+    others: &[Attachment],
+) -> Result<(Place, &'a Link), SelectError> {
+    for (place, namespace) in places(observed) {
+        let mut links: Vec<&Link> = namespace
+            .links
+            .iter()
+            .filter(|link| link.parent.as_ref() == Some(address))
+            .collect();
+        // a PF in switchdev mode has its representors as well: the port is what RDMA uses
+        links.sort_by_key(|link| {
+            let is_port = namespace
+                .rdma
+                .iter()
+                .any(|rdma| rdma.has_netdev(link.index));
+            (!is_port, link.index)
+        });
+        if let Some(link) = links.first() {
+            return Ok((place, link));
+        }
+    }
+    let holds = |rail: &Rail| {
+        rail.home.as_ref().and_then(|home| home.parent.as_ref()) == Some(address)
+            || rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref()) == Some(address)
+    };
+    if let Some(holder) = others.iter().find(|other| other.rails.iter().any(holds)) {
+        return Err(SelectError::InUse {
+            device: address.to_string(),
+            holder: holder.holder(),
+        });
+    }
+    match observed.device(address) {
+        Some(_) => Err(SelectError::Elsewhere(address.clone())),
+        None => Err(SelectError::NotFound(address.to_string())),
+    }
+}
+
+fn by_selectors<'a>(
+    selectors: &[Selector],
+    observed: &'a Observed,
+    others: &[Attachment],
+) -> Result<Vec<(Place, &'a Link)>, SelectError> {
+    let mut chosen: Vec<(Place, &Link)> = vec![];
+    for selector in selectors {
+        let held = others.iter().find_map(|other| {
+            let rail = other.rails.iter().find(|rail| {
+                rail.home.as_ref().is_some_and(|home| {
+                    selector.matches(candidate(observed, home, rail.rdma.as_ref()))
+                })
+            })?;
+            Some(SelectError::InUse {
+                device: rail.name().to_owned(),
+                holder: other.holder(),
+            })
+        });
+        if let Some(error) = held {
+            return Err(error);
+        }
+        let mut matching: Vec<(Place, &Link)> = places(observed)
+            .flat_map(|(place, namespace)| namespace.links.iter().map(move |link| (place, link)))
+            .filter(|(place, link)| *place == Place::Host || link.parent.is_some())
+            .filter(|(_, link)| link.link_type != LinkType::Other)
+            .filter(|(_, link)| {
+                selector.matches(candidate(observed, link, rdma_of(&observed.host, link)))
+            })
+            .collect();
+        if matching.is_empty() && selector.is_literal() {
+            return Err(SelectError::NotFound(selector.text.clone()));
+        }
+        matching.sort_by_key(|(_, link)| natural(&link.name));
+        for found in matching {
+            if !chosen
+                .iter()
+                .any(|(place, link)| *place == found.0 && link.index == found.1.index)
+            {
+                chosen.push(found);
+            }
+        }
+    }
+    if chosen.is_empty() {
+        let texts: Vec<&str> = selectors
+            .iter()
+            .map(|selector| selector.text.as_str())
+            .collect();
+        return Err(SelectError::NotFound(texts.join(" or ")));
+    }
+    Ok(chosen)
+}
+
+fn candidate<'a>(
+    observed: &'a Observed,
+    link: &'a Link,
+    rdma: Option<&'a RdmaDevice>,
+) -> Candidate<'a> {
+    let device = link
+        .parent
+        .as_ref()
+        .and_then(|parent| observed.device(parent));
+    Candidate { link, rdma, device }
+}
+
+fn places(observed: &Observed) -> impl Iterator<Item = (Place, &Namespace)> {
+    [Place::Host, Place::Pod]
+        .into_iter()
+        .filter_map(|place| Some((place, observed.at(place)?)))
+}
+
+/// Orders `eth10` behind `eth9`, so that rails are numbered as people number NICs.
+fn natural(name: &str) -> Vec<(bool, u64, String)> {
+    let mut parts: Vec<(bool, u64, String)> = vec![];
+    for c in name.chars() {
+        match (c.to_digit(10), parts.last_mut()) {
+            (Some(digit), Some((true, number, _))) => {
+                *number = number.saturating_mul(10).saturating_add(u64::from(digit));
+            }
+            (Some(digit), _) => parts.push((true, u64::from(digit), String::new())),
+            (None, Some((false, _, text))) => text.push(c),
+            (None, _) => parts.push((false, 0, c.to_string())),
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::natural;
+
+    #[test]
+    fn rails_are_numbered_as_people_do() {
+        let mut names = ["eth10", "eth9", "bond0", "enp65s0f1", "enp3s0"];
+        names.sort_by_key(|name| natural(name));
+        assert_eq!(names, ["bond0", "enp3s0", "enp65s0f1", "eth9", "eth10"]);
+    }
+}

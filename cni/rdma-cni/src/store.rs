@@ -1,0 +1,337 @@
+//! Records on disk, and the locks around them.
+//!
+//! ```text
+//! <stateDir>/lock                                          the node: moves
+//! <stateDir>/attachments/<network>/<container>@<ifname>.json
+//!                                                    .lock  one attachment: its verbs
+//! ```
+//! Neither a container id nor a network's name can contain `@` or `/`, so that no two
+//! attachments share a file. A lock is held on an open file: it ends with its process.
+
+use crate::attachment::{Attachment, FORMAT, Key};
+use rdma_netns::InterfaceName;
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+/// The state directory.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+/// A lock, until it is dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+    path: PathBuf,
+}
+
+/// State that could not be written, read or locked.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {path:?}: {source}")]
+pub struct StoreError {
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// What is on disk for an attachment.
+#[derive(Debug)]
+pub enum Record {
+    /// Nothing.
+    None,
+    /// A record.
+    Good(Box<Attachment>),
+    /// A file that is no record, and why.
+    Corrupt(String),
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError {
+        action,
+        path,
+        source,
+    }
+}
+
+impl Store {
+    /// The state directory `root`, which need not be there yet.
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+        }
+    }
+
+    /// Shows that records can be written, for STATUS.
+    pub fn probe(&self) -> Result<(), StoreError> {
+        fs::create_dir_all(&self.root).map_err(failed("create", &self.root))?;
+        let probe = self.root.join(format!("probe.{}", std::process::id()));
+        let written = fs::write(&probe, [0; 4096]).map_err(failed("write", &probe));
+        let _ = fs::remove_file(&probe);
+        written
+    }
+
+    /// Waits for the node's lock: no two moves at a time, as two could swap the numbers of
+    /// their character devices.
+    pub fn lock_node(&self) -> Result<Lock, StoreError> {
+        fs::create_dir_all(&self.root).map_err(failed("create", &self.root))?;
+        let path = self.root.join("lock");
+        let file = open_lock(&path)?;
+        file.lock().map_err(failed("lock", &path))?;
+        Ok(Lock { _file: file, path })
+    }
+
+    /// Waits for the lock of one attachment.
+    pub fn lock(&self, key: &Key) -> Result<Lock, StoreError> {
+        let path = self.path(key, "lock");
+        let directory = self.directory(&key.network);
+        fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
+        loop {
+            let file = open_lock(&path)?;
+            file.lock().map_err(failed("lock", &path))?;
+            if is_still(&file, &path) {
+                return Ok(Lock { _file: file, path });
+            }
+        }
+    }
+
+    /// The lock of one attachment, if nobody has it.
+    pub fn try_lock(&self, key: &Key) -> Result<Option<Lock>, StoreError> {
+        let path = self.path(key, "lock");
+        loop {
+            let file = open_lock(&path)?;
+            match file.try_lock() {
+                Ok(()) if is_still(&file, &path) => return Ok(Some(Lock { _file: file, path })),
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(source)) => return Err(failed("lock", &path)(source)),
+            }
+        }
+    }
+
+    /// Writes a record such that it is whole and on the disk when this returns.
+    pub fn save(&self, attachment: &Attachment) -> Result<(), StoreError> {
+        let path = self.path(&attachment.key, "json");
+        let temporary = self.path(&attachment.key, "json.new");
+        let text = serde_json::to_vec_pretty(attachment)
+            .map_err(|error| failed("write", &path)(error.into()))?;
+        let write = || -> io::Result<()> {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&temporary)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            File::open(self.directory(&attachment.key.network))?.sync_all()
+        };
+        write().map_err(|source| {
+            let _ = fs::remove_file(&temporary);
+            failed("write", &path)(source)
+        })
+    }
+
+    /// Reads the record of `key`.
+    pub fn load(&self, key: &Key) -> Result<Record, StoreError> {
+        let path = self.path(key, "json");
+        match fs::read(&path) {
+            Ok(text) => Ok(decode(&text, key)),
+            Err(error) if is_absent(&error) => Ok(Record::None),
+            Err(error) => Err(failed("read", &path)(error)),
+        }
+    }
+
+    /// Takes away the record and the lock's file of an attachment. A corrupt record is
+    /// kept under another name, for people.
+    pub fn remove(&self, key: &Key, lock: Lock) -> Result<(), StoreError> {
+        let path = self.path(key, "json");
+        for path in [&path, &lock.path] {
+            match fs::remove_file(path) {
+                Err(error) if !is_absent(&error) => return Err(failed("remove", path)(error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a corrupt record aside, so that it blocks nothing and is not lost.
+    pub fn set_aside(&self, key: &Key) -> Result<PathBuf, StoreError> {
+        let path = self.path(key, "json");
+        let aside = self.path(key, "corrupt");
+        fs::rename(&path, &aside).map_err(failed("rename", &path))?;
+        Ok(aside)
+    }
+
+    /// All attachments of one network, or of all, that have a record.
+    pub fn keys(&self, network: Option<&str>) -> Result<Vec<Key>, StoreError> {
+        let root = self.root.join("attachments");
+        let networks = match network {
+            Some(network) => vec![network.to_owned()],
+            None => names(&root)?,
+        };
+        let mut keys = vec![];
+        for network in networks {
+            for name in names(&self.directory(&network))? {
+                keys.extend(key(&network, &name));
+            }
+        }
+        keys.sort();
+        Ok(keys)
+    }
+
+    fn directory(&self, network: &str) -> PathBuf {
+        self.root.join("attachments").join(network)
+    }
+
+    fn path(&self, key: &Key, extension: &str) -> PathBuf {
+        let Key {
+            network,
+            container,
+            interface,
+        } = key;
+        self.directory(network)
+            .join(format!("{container}@{interface}.{extension}"))
+    }
+}
+
+impl Lock {
+    /// Takes away the lock's file, where no record needs it any more.
+    pub fn discard(self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The key that a record's file name stands for.
+fn key(network: &str, file: &str) -> Option<Key> {
+    let (container, interface) = file.strip_suffix(".json")?.split_once('@')?;
+    Some(Key {
+        network: network.to_owned(),
+        container: container.to_owned(),
+        interface: InterfaceName::try_from(interface).ok()?,
+    })
+}
+
+fn decode(text: &[u8], key: &Key) -> Record {
+    match serde_json::from_slice::<Attachment>(text) {
+        Ok(attachment) if attachment.format > FORMAT => Record::Corrupt(format!(
+            "format {} is newer than this version's {FORMAT}",
+            attachment.format
+        )),
+        Ok(attachment) if attachment.key != *key => {
+            Record::Corrupt(format!("it is the record of {}", attachment.key))
+        }
+        Ok(attachment) => Record::Good(Box::new(attachment)),
+        Err(error) => Record::Corrupt(error.to_string()),
+    }
+}
+
+fn open_lock(path: &Path) -> Result<File, StoreError> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed("open", path))
+}
+
+/// Whether `path` still leads to `file`: its last holder may have removed it meanwhile.
+fn is_still(file: &File, path: &Path) -> bool {
+    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(ours), Ok(theirs)) => id(ours) == id(theirs),
+        _ => false,
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+fn names(directory: &Path) -> Result<Vec<String>, StoreError> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if is_absent(&error) => return Ok(vec![]),
+        entries => entries.map_err(failed("read", directory))?,
+    };
+    entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<io::Result<_>>()
+        .map_err(failed("read", directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(container: &str, interface: &str) -> Key {
+        Key {
+            network: "net".into(),
+            container: container.into(),
+            interface: InterfaceName::try_from(interface).unwrap(),
+        }
+    }
+
+    #[test]
+    fn names_that_differ_share_no_file() {
+        let store = Store::new(Path::new("/state"));
+        let paths = [
+            key("a", "b@c"),
+            key("a-b", "c"),
+            key("a", "b-c"),
+            key("a", "b"),
+        ]
+        .map(|key| store.path(&key, "json"));
+        let mut distinct = paths.to_vec();
+        distinct.sort();
+        distinct.dedup();
+        assert_eq!(distinct.len(), paths.len());
+        for path in &paths {
+            let file = path.file_name().unwrap().to_str().unwrap();
+            assert_eq!(store.path(&super::key("net", file).unwrap(), "json"), *path);
+        }
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_is_taken_anew() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::new(state.path());
+        let key = key("a", "eth0");
+        let first = store.lock(&key).unwrap();
+        assert!(store.try_lock(&key).unwrap().is_none());
+        let waiting = std::thread::spawn({
+            let (store, key) = (store.clone(), key.clone());
+            move || store.lock(&key).unwrap()
+        });
+        store.remove(&key, first).unwrap();
+        let second = waiting.join().unwrap();
+        assert!(second.path.exists());
+        assert!(store.try_lock(&key).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_broken_record_is_told_from_none() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::new(state.path());
+        let key = key("a", "eth0");
+        store.lock(&key).unwrap().discard();
+        assert!(matches!(store.load(&key).unwrap(), Record::None));
+        for text in ["", "{", "{}", "[]", "null", "{\"format\":1}"] {
+            fs::write(store.path(&key, "json"), text).unwrap();
+            assert!(
+                matches!(store.load(&key).unwrap(), Record::Corrupt(_)),
+                "{text:?}"
+            );
+        }
+        assert_eq!(store.keys(None).unwrap(), [key]);
+    }
+}

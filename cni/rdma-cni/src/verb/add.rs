@@ -1,0 +1,297 @@
+//! ADD: record, move, ask for addresses, set them, answer. Whatever fails after the record
+//! was written is undone by planning back towards it.
+
+use super::{Node, release, survey};
+use crate::{
+    apply,
+    attachment::{Attachment, FORMAT, Key, Phase},
+    conf::Dad,
+    error::{Cause, Error},
+    ipam::{Answer, Ipam},
+    plan::{self, Wanted},
+    protocol::result::{self, RailResult},
+    select,
+    store::Lock,
+};
+use rdma_netns::{Kernel, Link, Observed, Pod, link::MAIN_TABLE};
+use serde_json::{Value, json};
+use std::{io, path::Path, time::Duration};
+
+/// A pod's devices that are attached, while the runtime does not know of it yet.
+#[derive(Debug)]
+pub struct Added<K: Kernel> {
+    /// The answer.
+    pub result: Value,
+    attachment: Attachment,
+    pod: K::Pod,
+    lock: Lock,
+}
+
+/// Attaches the configured devices.
+pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Added<K>, Error> {
+    let (_, key) = node.target()?;
+    node.conf.required_devices()?;
+    let pod = node.pod()?;
+    let lock = node.store.lock(&key)?;
+    let started = match begin(node, &key, &pod) {
+        Ok(started) => started,
+        Err(error) => {
+            if !matches!(error, Error::Exists(_)) {
+                lock.discard();
+            }
+            return Err(error);
+        }
+    };
+    let (mut attachment, moved) = started;
+    let finished = match moved {
+        Ok(observed) => finish(node, &mut attachment, &pod, observed),
+        Err(cause) => Err(cause),
+    };
+    match finished {
+        Ok(result) => Ok(Added {
+            result,
+            attachment,
+            pod,
+            lock,
+        }),
+        Err(cause) => Err(undo(node, &attachment, &pod, lock, cause)),
+    }
+}
+
+impl<K: Kernel> Added<K> {
+    /// Takes everything back, since the answer could not be given.
+    pub fn take_back(self, node: &Node<'_, K>, error: io::Error) -> Error {
+        undo(
+            node,
+            &self.attachment,
+            &self.pod,
+            self.lock,
+            Cause::Output(error),
+        )
+    }
+}
+
+/// An attachment with its record written, and how the moves went.
+type Started = (Attachment, Result<Observed, Cause>);
+
+/// Everything under the node's lock: choose, record, move.
+fn begin<K: Kernel>(node: &Node<'_, K>, key: &Key, pod: &K::Pod) -> Result<Started, Error> {
+    let _moves = node.store.lock_node()?;
+    let boot_id = node.kernel.boot_id()?;
+    let others = survey::heal(node, key, &boot_id)?;
+    let observed = node.kernel.observe(Some(pod))?;
+    let attachment = draft(node, key, pod, &observed, &others)?;
+    let wanted = wanted(&attachment);
+    // a plan that cannot be made is found here, before anything is written or changed
+    plan::attach(&attachment, &observed, &wanted)?;
+    node.store.save(&attachment)?;
+    log_rails(&attachment);
+    let moved = apply::attach(node.kernel, pod, &attachment, &wanted, observed)
+        .and_then(|observed| apply::check_char_devices(node.kernel, pod, &attachment, observed))
+        .map_err(Cause::from);
+    Ok((attachment, moved))
+}
+
+/// The record of an attachment that does not exist yet.
+pub fn draft<K: Kernel>(
+    node: &Node<'_, K>,
+    key: &Key,
+    pod: &K::Pod,
+    observed: &Observed,
+    others: &[Attachment],
+) -> Result<Attachment, Error> {
+    let conf = node.conf;
+    Ok(Attachment {
+        format: FORMAT,
+        key: key.clone(),
+        pod: node.environment.pod(),
+        boot_id: observed.boot_id.clone(),
+        netns: pod.path().to_owned(),
+        netns_id: pod.id(),
+        phase: Phase::Attaching,
+        rdma_mode: observed.rdma_mode,
+        mtu: conf.mtu,
+        dad: conf.ipv6.dad,
+        accept_ra: conf.ipv6.accept_ra,
+        ipam: conf.ipam.clone(),
+        rails: select::rails(conf, conf.required_devices()?, observed, others)?,
+        config: conf.raw.clone(),
+    })
+}
+
+/// What the rails' netdevs are to have before IPAM was asked, if it is.
+pub fn wanted(attachment: &Attachment) -> Vec<Wanted> {
+    let kept = |home: &Link| match &attachment.ipam {
+        Some(_) => Wanted::default(),
+        None => Wanted::kept(home).with_detection(attachment.ipv6()),
+    };
+    attachment
+        .rails
+        .iter()
+        .map(|rail| rail.home.as_ref().map(kept).unwrap_or_default())
+        .collect()
+}
+
+/// Everything that other moves need not wait for: IPAM, addresses, the answer.
+fn finish<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &mut Attachment,
+    pod: &K::Pod,
+    mut observed: Observed,
+) -> Result<Value, Cause> {
+    let answers = ask_for_addresses(node, attachment)?;
+    if let Some(answers) = &answers {
+        let ipv6 = attachment.ipv6();
+        let wanted: Vec<Wanted> = answers
+            .iter()
+            .map(|answer| answer.wanted.clone().with_detection(ipv6))
+            .collect();
+        observed = apply::attach(node.kernel, pod, attachment, &wanted, observed)?;
+    }
+    if attachment.dad == Dad::Wait {
+        observed = apply::await_detection(node.kernel, pod, attachment, observed)?;
+    }
+    for rail in &mut attachment.rails {
+        let is_virtual = rail.home.as_ref().is_some_and(|home| home.parent.is_none());
+        let link = observed
+            .pod
+            .as_ref()
+            .and_then(|pod| pod.link(&rail.pod_name));
+        rail.pod_index = link.filter(|_| is_virtual).map(|link| link.index);
+    }
+    attachment.phase = Phase::Attached;
+    node.store.save(attachment)?;
+    let rails = results(attachment, &observed, answers, pod.path());
+    Ok(result::extend(
+        node.conf.prev_result.as_ref(),
+        node.conf.version,
+        &rails,
+    ))
+}
+
+/// One answer for each rail, those that an earlier plugin placed left empty.
+fn ask_for_addresses<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+) -> Result<Option<Vec<Answer>>, Cause> {
+    let Some(name) = &attachment.ipam else {
+        return Ok(None);
+    };
+    let ipam = Ipam::find(name, node.environment, &node.conf.raw)?;
+    let answers = attachment.rails.iter().map(|rail| match &rail.home {
+        Some(home) => ipam.add(&rail.pod_name, &home.name),
+        None => Ok(Answer::default()),
+    });
+    Ok(Some(answers.collect::<Result<_, _>>()?))
+}
+
+fn results(
+    attachment: &Attachment,
+    observed: &Observed,
+    answers: Option<Vec<Answer>>,
+    netns: &Path,
+) -> Vec<RailResult> {
+    let mut answers = answers.into_iter().flatten();
+    let mut results = vec![];
+    for rail in &attachment.rails {
+        let answer = answers.next();
+        let Some(home) = &rail.home else { continue };
+        let link = observed
+            .pod
+            .as_ref()
+            .and_then(|pod| pod.link(&rail.pod_name))
+            .unwrap_or(home);
+        let answer = answer.unwrap_or_else(|| kept_answer(Wanted::kept(home)));
+        results.push(RailResult {
+            name: rail.pod_name.to_string(),
+            mac: link.mac.to_string(),
+            mtu: link.mtu,
+            sandbox: netns.display().to_string(),
+            device: home.parent.as_ref().map(ToString::to_string),
+            ips: answer.ips,
+            routes: answer.routes,
+            dns: answer.dns,
+        });
+    }
+    results
+}
+
+/// Kept addresses and routes, as an IPAM plugin would have answered them.
+fn kept_answer(wanted: Wanted) -> Answer {
+    let ips = wanted.addresses.iter();
+    let ips = ips
+        .map(|a| json!({ "address": format!("{}/{}", a.ip, a.prefix) }))
+        .collect();
+    let routes = wanted.routes.iter().map(|route| {
+        let mut value = json!({ "dst": format!("{}/{}", route.destination, route.prefix) });
+        if let Some(gateway) = route.gateway {
+            value["gw"] = gateway.to_string().into();
+        }
+        let table = Some(route.table).filter(|table| *table != MAIN_TABLE);
+        let numbers = [
+            ("mtu", route.mtu),
+            ("advmss", route.advmss),
+            ("priority", route.metric),
+            ("table", table),
+        ];
+        for (name, number) in numbers {
+            if let Some(number) = number {
+                value[name] = number.into();
+            }
+        }
+        value
+    });
+    let routes = routes.collect();
+    Answer {
+        ips,
+        routes,
+        dns: None,
+        wanted,
+    }
+}
+
+fn undo<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    pod: &K::Pod,
+    lock: Lock,
+    cause: Cause,
+) -> Error {
+    log::error!("{cause}; undoing");
+    let restored = {
+        let _moves = node.store.lock_node();
+        apply::restore(node.kernel, Some(pod), attachment, Duration::ZERO)
+    };
+    let netns = pod.path().display().to_string();
+    let released = release::addresses(node, attachment, Some(&netns));
+    let left = match (restored, released) {
+        (Ok(()), Ok(())) => match node.store.remove(&attachment.key, lock) {
+            Ok(()) => None,
+            Err(error) => Some(apply::Incomplete {
+                left: vec![error.to_string()],
+            }),
+        },
+        (Err(incomplete), _) => Some(incomplete),
+        // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
+        (Ok(()), Err(error)) => {
+            log::warn!("{error}");
+            None
+        }
+    };
+    Error::Add { cause, left }
+}
+
+fn log_rails(attachment: &Attachment) {
+    for rail in &attachment.rails {
+        let rdma = match &rail.rdma {
+            None => "without RDMA device".to_owned(),
+            Some(rdma) if attachment.moves_rdma() => format!("with RDMA device {}", rdma.name),
+            Some(rdma) => format!("RDMA device {} is shared and stays", rdma.name),
+        };
+        let netns = attachment.netns.display();
+        match &rail.home {
+            Some(home) => log::info!("{} goes to {netns} as {}, {rdma}", home.name, rail.pod_name),
+            None => log::info!("{} is in {netns} already, {rdma}", rail.pod_name),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! CHECK: the plan from the present state to the recorded one is empty. What it has is
+//! what drifted, told in words.
+
+use super::Node;
+use crate::{
+    attachment::{Attachment, Rail},
+    error::Error,
+    ipam::{Ipam, RailCall},
+    plan::{self, Wanted, drift},
+    protocol::{Command, SpecVersion, result},
+    store::Record,
+};
+use rdma_netns::{Kernel, Link, Namespace, Pod};
+use serde_json::Value;
+
+/// Compares the attachment with its record and the chain's final result.
+pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
+    node.since("CHECK", SpecVersion::V0_4_0)?;
+    let (_, key) = node.target()?;
+    let previous = node.prev_result()?;
+    let pod = node.pod()?;
+    let attachment = match node.store.load(&key)? {
+        Record::Good(attachment) => *attachment,
+        Record::None => return Err(Error::Drift(vec![format!("there is no record of {key}")])),
+        Record::Corrupt(reason) => {
+            return Err(Error::Drift(vec![format!(
+                "the record of {key} is unreadable: {reason}"
+            )]));
+        }
+    };
+    if pod.id() != attachment.netns_id {
+        let was = attachment.netns.display();
+        return Err(Error::Drift(vec![format!(
+            "CNI_NETNS is not the namespace that the devices were put into ({was})"
+        )]));
+    }
+    let observed = node.kernel.observe(Some(&pod))?;
+    let wanted: Vec<Wanted> = attachment
+        .rails
+        .iter()
+        .map(|rail| wanted(&attachment, rail, previous))
+        .collect();
+    let mut drift = vec![];
+    for (rail, wanted) in split(&attachment, wanted, previous) {
+        match plan::attach(&rail, &observed, &wanted) {
+            Ok(ops) => drift.extend(ops.iter().map(|op| drift::words(op, &observed))),
+            Err(obstacle) => drift.push(obstacle.to_string()),
+        }
+    }
+    if let Some(namespace) = &observed.pod {
+        drift.extend(
+            attachment
+                .rails
+                .iter()
+                .filter_map(|rail| mac_drift(rail, namespace, previous)),
+        );
+    }
+    let moved = attachment
+        .rails
+        .iter()
+        .filter_map(|rail| rail.rdma.as_ref());
+    let now = observed.pod.iter().flat_map(|pod| &pod.rdma);
+    for device in now
+        .filter(|device| attachment.moves_rdma() && moved.clone().any(|m| m.index == device.index))
+    {
+        drift.extend(
+            device
+                .char_devices
+                .iter()
+                .filter(|node| !node.is_in_place())
+                .map(|node| {
+                    format!(
+                        "/dev/infiniband/{} is not RDMA device {}'s",
+                        node.name, device.name
+                    )
+                }),
+        );
+    }
+    if !drift.is_empty() {
+        return Err(Error::Drift(drift));
+    }
+    check_addresses(node, &attachment, &pod)
+}
+
+/// Each rail for itself, so that one drift does not hide another, and with the MTU that
+/// the final result has: a later plugin may have changed it.
+fn split(
+    attachment: &Attachment,
+    wanted: Vec<Wanted>,
+    previous: &Value,
+) -> Vec<(Attachment, Vec<Wanted>)> {
+    let rails = attachment.rails.iter().zip(wanted);
+    rails
+        .map(|(rail, wanted)| {
+            let mtu = result::find_interface(previous, &rail.pod_name).and_then(|i| i.mtu);
+            let single = Attachment {
+                rails: vec![rail.clone()],
+                mtu: mtu.or(attachment.mtu),
+                ..attachment.clone()
+            };
+            (single, vec![wanted])
+        })
+        .collect()
+}
+
+/// What ADD set, less the addresses that the final result does not have any more.
+fn wanted(attachment: &Attachment, rail: &Rail, previous: &Value) -> Wanted {
+    let Some(home) = &rail.home else {
+        return Wanted::default();
+    };
+    let Some(interface) = result::find_interface(previous, &rail.pod_name) else {
+        return Wanted::default();
+    };
+    let addresses = interface.addresses.iter();
+    let addresses: Vec<_> = addresses
+        .map(|(ip, prefix)| rdma_netns::Address::new(*ip, *prefix))
+        .collect();
+    if attachment.ipam.is_some() {
+        return Wanted {
+            addresses,
+            routes: vec![],
+        }
+        .with_detection(attachment.ipv6());
+    }
+    let mut kept = Wanted::kept(home).with_detection(attachment.ipv6());
+    kept.addresses
+        .retain(|address| addresses.iter().any(|other| address.same_as(other)));
+    kept
+}
+
+fn mac_drift(rail: &Rail, namespace: &Namespace, previous: &Value) -> Option<String> {
+    let wanted = result::find_interface(previous, &rail.pod_name)?.mac?;
+    let Link { name, mac, .. } = namespace
+        .link(&rail.pod_name)
+        .filter(|_| rail.home.is_some())?;
+    let differs = !mac.to_string().eq_ignore_ascii_case(wanted);
+    differs.then(|| format!("the hardware address of {name} is {mac}, not {wanted}"))
+}
+
+fn check_addresses<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    pod: &K::Pod,
+) -> Result<(), Error> {
+    let Some(name) = &attachment.ipam else {
+        return Ok(());
+    };
+    let ipam = Ipam::find(name, node.environment, &node.conf.raw)?;
+    let netns = pod.path().display().to_string();
+    for rail in attachment.rails.iter().filter(|rail| rail.home.is_some()) {
+        let call = RailCall {
+            container: &attachment.key.container,
+            netns: Some(&netns),
+            pod_name: &rail.pod_name,
+            master: rail.name(),
+        };
+        ipam.rail(Command::Check, call)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! DEL: everything home, whatever became of pod, record and namespace. Never an error
+//! because something is already gone.
+
+use super::{Node, release};
+use crate::{
+    attachment::{Attachment, FORMAT, Key, Phase, Rail},
+    conf::Devices,
+    error::Error,
+    ipam::{Ipam, RailCall},
+    protocol::Command,
+    store::{Lock, Record},
+};
+use rdma_netns::{InterfaceName, Kernel, Link, Observed, Pod};
+
+/// Detaches what the attachment has.
+pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
+    let (target, key) = node.target()?;
+    let given = match &target.netns {
+        Some(path) => node.pod_if_there(path)?,
+        None => None,
+    };
+    let lock = node.store.lock(&key)?;
+    match node.store.load(&key)? {
+        Record::Good(attachment) => {
+            let pod = given.filter(|pod| pod.id() == attachment.netns_id);
+            let pod = match pod {
+                Some(pod) => Some(pod),
+                None => release::pod_of(node, &attachment)?,
+            };
+            release::attachment(node, &attachment, pod.as_ref(), lock)
+        }
+        Record::None => {
+            let released = without_record(node, &key);
+            lock.discard();
+            released
+        }
+        Record::Corrupt(reason) => {
+            let aside = node.store.set_aside(&key)?;
+            log::warn!("{key}: its record cannot be read ({reason}); kept as {aside:?}");
+            salvage(node, &key, given.as_ref(), lock)
+        }
+    }
+}
+
+/// Gives back what IPAM may hold for an attachment that nothing is recorded of.
+fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
+    let Some(name) = &node.conf.ipam else {
+        return Ok(());
+    };
+    let ipam = Ipam::find(name, node.environment, &node.conf.raw).map_err(Error::Release)?;
+    let netns = node
+        .target()?
+        .0
+        .netns
+        .as_ref()
+        .map(|path| path.display().to_string());
+    for pod_name in rail_names(node) {
+        let call = RailCall {
+            container: &key.container,
+            netns: netns.as_deref(),
+            pod_name: &pod_name,
+            master: "",
+        };
+        ipam.rail(Command::Del, call).map_err(Error::Release)?;
+    }
+    Ok(())
+}
+
+/// The pod-side names that this attachment's rails have, or would have: those of ours in
+/// `prevResult`, and the first.
+fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
+    let interfaces = node
+        .conf
+        .prev_result
+        .as_ref()
+        .and_then(|result| result["interfaces"].as_array());
+    let count = interfaces.map_or(0, Vec::len);
+    let in_result = |name: &InterfaceName| {
+        interfaces
+            .into_iter()
+            .flatten()
+            .any(|interface| interface["name"] == **name)
+    };
+    let names = (0..=count).filter_map(|rail| node.conf.interface_name.name(rail));
+    let mut names: Vec<InterfaceName> = names
+        .enumerate()
+        .filter(|(rail, name)| *rail == 0 || in_result(name))
+        .map(|n| n.1)
+        .collect();
+    names.dedup();
+    names
+}
+
+/// Brings home what the pod has of ours although the record is lost: netdevs by the names
+/// that this configuration gives, under their old names where the configuration tells
+/// them, else as the kernel names those of a dead namespace.
+fn salvage<K: Kernel>(
+    node: &Node<'_, K>,
+    key: &Key,
+    pod: Option<&K::Pod>,
+    lock: Lock,
+) -> Result<(), Error> {
+    without_record(node, key)?;
+    let Some(pod) = pod else {
+        lock.discard();
+        return Ok(());
+    };
+    let observed = node.kernel.observe(Some(pod))?;
+    let rails = lost_rails(node, &observed);
+    for rail in &rails {
+        log::warn!(
+            "{} is salvaged as {} on the host",
+            rail.pod_name,
+            rail.name()
+        );
+    }
+    let attachment = Attachment {
+        format: FORMAT,
+        key: key.clone(),
+        pod: node.environment.pod(),
+        boot_id: observed.boot_id.clone(),
+        netns: pod.path().to_owned(),
+        netns_id: pod.id(),
+        phase: Phase::Attached,
+        rdma_mode: observed.rdma_mode,
+        mtu: node.conf.mtu,
+        dad: node.conf.ipv6.dad,
+        accept_ra: node.conf.ipv6.accept_ra,
+        ipam: None,
+        rails,
+        config: node.conf.raw.clone(),
+    };
+    release::attachment(node, &attachment, Some(pod), lock)
+}
+
+fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
+    let Some(pod) = &observed.pod else {
+        return vec![];
+    };
+    let names = rail_names(node);
+    let ours = pod.links.iter().filter(|link| names.contains(&link.name));
+    let mut rails: Vec<Rail> = ours
+        .map(|link| Rail {
+            pod_name: link.name.clone(),
+            home: Some(home_again(node, observed, link)),
+            pod_index: Some(link.index),
+            rdma: pod.rdma_of(link).cloned(),
+        })
+        .collect();
+    if let Some(Devices::Address(address)) = &node.conf.devices {
+        // moved without its netdev, as the drop-in does
+        let is_ours = |rail: &Rail| {
+            rail.rdma
+                .as_ref()
+                .is_some_and(|r| r.parent.as_ref() == Some(address))
+        };
+        if let Some(rdma) = pod
+            .rdma
+            .iter()
+            .find(|rdma| rdma.parent.as_ref() == Some(address))
+            && !rails.iter().any(is_ours)
+        {
+            let pod_name = node
+                .environment
+                .target
+                .as_ref()
+                .map(|target| target.interface.clone());
+            rails.extend(pod_name.map(|pod_name| Rail {
+                pod_name,
+                home: None,
+                pod_index: None,
+                rdma: Some(rdma.clone()),
+            }));
+        }
+    }
+    rails
+}
+
+/// What can still be said of a netdev's state on the host.
+fn home_again<K>(node: &Node<'_, K>, observed: &Observed, link: &Link) -> Link {
+    let configured = match &node.conf.devices {
+        Some(Devices::Selectors(selectors)) => match selectors.as_slice() {
+            [only] => only.literal_netdev(),
+            _ => None,
+        },
+        _ => None,
+    };
+    let free = |name: &InterfaceName| observed.host.link(name).is_none();
+    let fallback = InterfaceName::try_from(format!("dev{}", link.index));
+    let name = [configured, fallback.ok()].into_iter().flatten().find(free);
+    Link {
+        name: name.unwrap_or_else(|| link.name.clone()),
+        up: false,
+        addresses: vec![],
+        routes: vec![],
+        ..link.clone()
+    }
+}

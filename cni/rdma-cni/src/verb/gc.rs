@@ -1,0 +1,79 @@
+//! GC: brings home what the runtime does not know any more, within its own network.
+
+use super::{Node, release};
+use crate::{
+    attachment::Key,
+    conf::{ConfError, ValidAttachment},
+    error::Error,
+    ipam::Ipam,
+    protocol::{Command, SpecVersion},
+    store::Record,
+};
+use rdma_netns::Kernel;
+
+/// Detaches every recorded attachment that is not in `cni.dev/valid-attachments`.
+pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
+    node.since("GC", SpecVersion::V1_1_0)?;
+    let valid = node
+        .conf
+        .valid_attachments
+        .as_ref()
+        .ok_or(ConfError::Missing {
+            field: "cni.dev/valid-attachments",
+            expected: "without the list every attachment would count as stale; nothing was changed",
+        })?;
+    let is_valid = |key: &Key| {
+        valid.iter().any(
+            |ValidAttachment {
+                 container,
+                 interface,
+             }| { *container == key.container && *interface == *key.interface },
+        )
+    };
+    let mut errors = vec![];
+    for key in node
+        .store
+        .keys(Some(&node.conf.network))?
+        .into_iter()
+        .filter(|key| !is_valid(key))
+    {
+        log::info!("{key}: the runtime does not know it any more");
+        if let Err(error) = detach(node, &key) {
+            log::error!("{key}: {error}");
+            errors.push(error);
+        }
+    }
+    if let Some(name) = &node.conf.ipam {
+        let forwarded = Ipam::find(name, node.environment, &node.conf.raw)
+            .and_then(|ipam| ipam.network(Command::Gc));
+        errors.extend(forwarded.err().map(Error::from));
+    }
+    match errors.len() {
+        0 => Ok(()),
+        1 => errors.pop().map_or(Ok(()), Err),
+        _ => Err(Error::Several(errors)),
+    }
+}
+
+fn detach<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
+    let Some(lock) = node.store.try_lock(key)? else {
+        log::info!("{key}: another verb is at work on it");
+        return Ok(());
+    };
+    match node.store.load(key)? {
+        Record::Good(attachment) => {
+            let pod = release::pod_of(node, &attachment)?;
+            release::attachment(node, &attachment, pod.as_ref(), lock)
+        }
+        Record::None => {
+            lock.discard();
+            Ok(())
+        }
+        Record::Corrupt(reason) => {
+            let aside = node.store.set_aside(key)?;
+            lock.discard();
+            log::warn!("{key}: its record cannot be read ({reason}); kept as {aside:?}");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The verbs. Each is a function of a checked configuration, an environment and a kernel.
+
+pub mod add;
+pub mod check;
+pub mod del;
+pub mod gc;
+pub mod plan;
+pub mod release;
+pub mod status;
+pub mod survey;
+
+use crate::{
+    attachment::Key,
+    conf::{Conf, ConfError},
+    error::Error,
+    protocol::{Environment, SpecVersion, Target, environment::EnvironmentError},
+    store::Store,
+};
+use rdma_netns::{Kernel, OpenPodError};
+
+/// All that a verb works with.
+#[derive(Debug)]
+pub struct Node<'a, K> {
+    /// The kernel.
+    pub kernel: &'a K,
+    /// The environment.
+    pub environment: &'a Environment,
+    /// The configuration.
+    pub conf: &'a Conf,
+    /// The state directory.
+    pub store: Store,
+}
+
+impl<'a, K: Kernel> Node<'a, K> {
+    /// A node with the state directory of `conf`.
+    pub fn new(kernel: &'a K, environment: &'a Environment, conf: &'a Conf) -> Self {
+        Self {
+            kernel,
+            environment,
+            conf,
+            store: Store::new(&conf.state_dir),
+        }
+    }
+
+    /// The attachment that the verb is about.
+    pub fn target(&self) -> Result<(&'a Target, Key), Error> {
+        let environment = self.environment;
+        let target = environment
+            .target
+            .as_ref()
+            .ok_or(EnvironmentError::Missing {
+                command: Some(environment.command),
+                variables: vec!["CNI_CONTAINERID", "CNI_IFNAME"],
+            })?;
+        let key = Key {
+            network: self.conf.network.clone(),
+            container: target.container.clone(),
+            interface: target.interface.clone(),
+        };
+        Ok((target, key))
+    }
+
+    /// The pod's namespace, for verbs that cannot do without.
+    pub fn pod(&self) -> Result<K::Pod, Error> {
+        let (target, _) = self.target()?;
+        let path = target.netns.as_deref().ok_or(EnvironmentError::Missing {
+            command: Some(self.environment.command),
+            variables: vec!["CNI_NETNS"],
+        })?;
+        Ok(self.kernel.open_pod(path)?)
+    }
+
+    /// The pod's namespace, for verbs that also work when it is gone.
+    pub fn pod_if_there(&self, path: &std::path::Path) -> Result<Option<K::Pod>, Error> {
+        match self.kernel.open_pod(path) {
+            Ok(pod) => Ok(Some(pod)),
+            Err(OpenPodError::Missing(_) | OpenPodError::NotNamespace(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Refuses a verb that the configuration's version does not have.
+    pub fn since(&self, verb: &'static str, since: SpecVersion) -> Result<(), Error> {
+        if self.conf.version >= since {
+            return Ok(());
+        }
+        let version = self.conf.version.to_string();
+        Err(Error::VerbOfVersion {
+            version,
+            verb,
+            since: since.as_str(),
+        })
+    }
+
+    /// `prevResult`, for verbs that need it.
+    pub fn prev_result(&self) -> Result<&serde_json::Value, ConfError> {
+        self.conf.prev_result.as_ref().ok_or(ConfError::Missing {
+            field: "prevResult",
+            expected: "must be the result of the whole chain's ADD",
+        })
+    }
+}

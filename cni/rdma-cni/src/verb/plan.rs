@@ -1,0 +1,28 @@
+//! `rdma-cni plan`, by hand: what ADD would do, each change as its `ip`/`rdma` equivalent.
+//! Reads what ADD reads, and changes nothing.
+
+use super::{Node, add, survey};
+use crate::{error::Error, plan};
+use rdma_netns::{Kernel, Pod};
+use std::fmt::Write as _;
+
+/// The changes, one a line.
+pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
+    let (_, key) = node.target()?;
+    let pod = node.pod()?;
+    let observed = node.kernel.observe(Some(&pod))?;
+    let others = survey::living(node, &observed.boot_id)?;
+    let attachment = add::draft(node, &key, &pod, &observed, &others)?;
+    let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
+    let mut text = String::new();
+    for op in plan::attach(&attachment, &observed, &add::wanted(&attachment))? {
+        let _ = writeln!(text, "{}", op.command(&name));
+    }
+    if let Some(ipam) = &attachment.ipam {
+        let _ = writeln!(
+            text,
+            "# then addresses and routes, as IPAM plugin {ipam:?} gives them"
+        );
+    }
+    Ok(text)
+}

@@ -1,0 +1,76 @@
+//! What every way home has in common: the pod's namespace if it is still the same one,
+//! devices, addresses, record.
+
+use super::Node;
+use crate::{
+    apply,
+    attachment::Attachment,
+    error::Error,
+    ipam::{Ipam, RailCall},
+    protocol::Command,
+    store::Lock,
+};
+use rdma_netns::{Kernel, Pod};
+use std::time::Duration;
+
+/// How long a dying namespace's devices are waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The namespace of `attachment`, if that one still exists: another one at the same path
+/// is none of its business.
+pub fn pod_of<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+) -> Result<Option<K::Pod>, Error> {
+    let pod = node.pod_if_there(&attachment.netns)?;
+    Ok(pod.filter(|pod| pod.id() == attachment.netns_id))
+}
+
+/// Brings `attachment` home, gives its addresses back and forgets it. The record stays
+/// until all of that is done, so that it can be tried again.
+pub fn attachment<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    pod: Option<&K::Pod>,
+    lock: Lock,
+) -> Result<(), Error> {
+    let boot_id = node.kernel.boot_id()?;
+    let restored = if attachment.boot_id == boot_id {
+        let _moves = node.store.lock_node()?;
+        apply::restore(node.kernel, pod, attachment, PATIENCE)
+    } else {
+        // after a reboot every device is at home, with what the node's set-up gave it
+        Ok(())
+    };
+    let netns = pod.map(|pod| pod.path().display().to_string());
+    let released = addresses(node, attachment, netns.as_deref());
+    restored?;
+    released?;
+    Ok(node.store.remove(&attachment.key, lock)?)
+}
+
+/// Gives the addresses of all rails back.
+pub fn addresses<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    netns: Option<&str>,
+) -> Result<(), Error> {
+    let Some(name) = &attachment.ipam else {
+        return Ok(());
+    };
+    let ipam = Ipam::find(name, node.environment, &attachment.config).map_err(Error::Release)?;
+    let mut first = None;
+    for rail in attachment.rails.iter().filter(|rail| rail.home.is_some()) {
+        let call = RailCall {
+            container: &attachment.key.container,
+            netns,
+            pod_name: &rail.pod_name,
+            master: rail.name(),
+        };
+        if let Err(error) = ipam.rail(Command::Del, call) {
+            log::warn!("{error}");
+            first.get_or_insert(error);
+        }
+    }
+    first.map_or(Ok(()), |error| Err(Error::Release(error)))
+}

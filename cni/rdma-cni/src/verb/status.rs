@@ -1,0 +1,47 @@
+//! STATUS: would ADD work? State directory, RDMA subsystem, devices, IPAM.
+
+use super::{Node, survey};
+use crate::{
+    conf::Devices,
+    error::Error,
+    ipam::Ipam,
+    protocol::{Command, SpecVersion},
+    select::{self, SelectError},
+};
+use rdma_netns::Kernel;
+
+/// Finds whatever would make an ADD fail, whichever pod it were for.
+pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
+    node.since("STATUS", SpecVersion::V1_1_0)?;
+    let mut reasons = vec![];
+    if let Err(error) = node.store.probe() {
+        reasons.push(error.to_string());
+    }
+    let observed = node.kernel.observe(None)?;
+    let others = survey::living(node, &observed.boot_id)?;
+    match &node.conf.devices {
+        None => reasons.push(
+            node.conf
+                .required_devices()
+                .err()
+                .map_or_else(String::new, |e| e.to_string()),
+        ),
+        Some(devices) => match select::rails(node.conf, devices, &observed, &others) {
+            // a device that a pod has is one that works
+            Ok(_) | Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
+            // runtimeConfig names it at ADD; this one may have been an example
+            Err(SelectError::NotFound(_)) if matches!(devices, Devices::Address(_)) => {}
+            Err(error) => reasons.push(error.to_string()),
+        },
+    }
+    if let Some(name) = &node.conf.ipam {
+        let forwarded = Ipam::find(name, node.environment, &node.conf.raw)
+            .and_then(|ipam| ipam.network(Command::Status));
+        reasons.extend(forwarded.err().map(|error| error.to_string()));
+    }
+    if reasons.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::NotReady(reasons))
+    }
+}

@@ -1,0 +1,30 @@
+//! What the end-to-end tests are made of. The tests drive the installed binaries as a
+//! container runtime does, and look at the outcome with iproute2, never with the
+//! project's own libraries.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`netns`] | throw-away network namespaces, and commands run inside them |
+//! | [`node`] | a machine in small: a host with rails on a switch, pods, a state directory |
+//! | [`plugin`] | one run of one CNI plugin: exact environment and input, a deadline |
+//! | [`runtime`] | a conflist run as libcni runs it: chain, prevResult, cache, GC, STATUS |
+//! | [`ipam`] | a stand-in IPAM plugin that records its calls, and answers or fails as told |
+//! | [`snapshot`] | all that a namespace has, comparable bit for bit |
+//! | [`tmpfs`] | file systems that are full or read-only |
+//! | [`wait`] | waiting for the kernel, with an end |
+
+pub mod ipam;
+pub mod netns;
+pub mod node;
+pub mod plugin;
+pub mod runtime;
+pub mod snapshot;
+pub mod tmpfs;
+pub mod wait;
+
+pub use ipam::StandInIpam;
+pub use netns::Netns;
+pub use node::Node;
+pub use plugin::{Invocation, Outcome};
+pub use runtime::{Attachment, Conflist, Runtime};
+pub use snapshot::Snapshot;

@@ -1,0 +1,187 @@
+//! Throw-away network namespaces, and commands run inside them.
+//!
+//! A namespace is `ip netns add`'s: a bind mount under `/run/netns`, a shared mount, so
+//! that its end reaches every mount namespace. A command runs under `ip netns exec`, in a
+//! mount namespace of its own where `/sys` shows the network namespace. Names have the
+//! process id in them: test processes never meet.
+
+use crate::wait;
+use serde_json::Value;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// A network namespace; removed on drop, unless it is the initial one.
+#[derive(Debug)]
+pub struct Netns {
+    name: Option<String>,
+    path: PathBuf,
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl Netns {
+    /// A new, empty namespace. `label` is a word for a person who sees its name.
+    #[track_caller]
+    pub fn new(label: &str) -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "tests with namespaces need root: run them as root");
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("rdma-{}-{count}-{label}", std::process::id());
+        check(Command::new("ip").args(["netns", "add", &name]));
+        let path = Path::new("/run/netns").join(&name);
+        Self { name: Some(name), path }
+    }
+
+    /// The namespace that this test itself runs in: in the lab, the host that has the NICs.
+    pub fn own() -> Self {
+        Self { name: None, path: PathBuf::from("/proc/self/ns/net") }
+    }
+
+    /// What a runtime would give as `CNI_NETNS`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name under `/run/netns`; empty for the test's own.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or("")
+    }
+
+    /// `program`, to be run inside.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        match &self.name {
+            None => Command::new(program),
+            Some(name) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", name]).arg(program);
+                command
+            }
+        }
+    }
+
+    /// Runs a command line (split at white space) inside; it must succeed. Its output.
+    #[track_caller]
+    pub fn run(&self, line: &str) -> String {
+        let mut words = line.split_whitespace();
+        let program = words.next().expect("a command line has a first word");
+        check(self.command(program).args(words))
+    }
+
+    /// Runs `ip LINE` on the namespace; it must succeed.
+    #[track_caller]
+    pub fn ip(&self, line: &str) -> String {
+        check(self.ip_command().args(line.split_whitespace()))
+    }
+
+    /// Whether `ip LINE` succeeds.
+    pub fn ip_succeeds(&self, line: &str) -> bool {
+        output(self.ip_command().args(line.split_whitespace())).status.success()
+    }
+
+    /// What `ip -j -d LINE` shows; nothing at all counts as an empty list.
+    #[track_caller]
+    pub fn show(&self, line: &str) -> Vec<Value> {
+        let text = self.ip(&format!("-j -d {line}"));
+        parse_list(&text)
+    }
+
+    /// The link called `name`, as `ip -j -d address show` has it.
+    #[track_caller]
+    pub fn link(&self, name: &str) -> Option<Value> {
+        self.show("address show").into_iter().find(|link| link["ifname"] == name)
+    }
+
+    /// Whether there is a link called `name`.
+    #[track_caller]
+    pub fn has_link(&self, name: &str) -> bool {
+        self.link(name).is_some()
+    }
+
+    /// The link's addresses, `10.0.0.1/24`, without IPv6 link-local ones.
+    #[track_caller]
+    pub fn addresses(&self, link: &str) -> Vec<String> {
+        let link = self.link(link).unwrap_or_else(|| panic!("no link {link} in {self:?}"));
+        link["addr_info"]
+            .as_array()
+            .expect("ip shows addr_info")
+            .iter()
+            .filter(|address| address["scope"] != "link")
+            .map(|a| format!("{}/{}", a["local"].as_str().unwrap_or("?"), a["prefixlen"]))
+            .collect()
+    }
+
+    /// The value of `/proc/sys/net/KEY`.
+    #[track_caller]
+    pub fn sysctl(&self, key: &str) -> String {
+        self.run(&format!("cat /proc/sys/net/{key}")).trim().to_owned()
+    }
+
+    /// Writes `/proc/sys/net/KEY`.
+    #[track_caller]
+    pub fn set_sysctl(&self, key: &str, value: &str) {
+        let script = format!("echo {value} >/proc/sys/net/{key}");
+        check(self.command("sh").args(["-c", &script]));
+    }
+
+    /// Ends the namespace before its owner does, as a node does with a pod whose sandbox
+    /// died. What the kernel destroys with it goes a little later.
+    #[track_caller]
+    pub fn die(&self) {
+        let name = self.name.as_ref().expect("the test's own namespace cannot end");
+        check(Command::new("ip").args(["netns", "del", name]));
+        wait::until("the namespace's path is gone", || !self.path.exists());
+    }
+
+    fn ip_command(&self) -> Command {
+        let mut command = Command::new("ip");
+        if let Some(name) = &self.name {
+            command.args(["-n", name]);
+        }
+        command
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name
+            && self.path.exists()
+        {
+            output(Command::new("ip").args(["netns", "del", name]));
+        }
+    }
+}
+
+/// A JSON list as iproute2 prints it; empty output is an empty list, and so are the empty
+/// objects that `ip` leaves for what it filtered out.
+#[track_caller]
+pub(crate) fn parse_list(text: &str) -> Vec<Value> {
+    if text.trim().is_empty() {
+        return vec![];
+    }
+    let list: Vec<Value> = serde_json::from_str(text)
+        .unwrap_or_else(|error| panic!("iproute2 printed no JSON list ({error}): {text}"));
+    list.into_iter().filter(|item| item.as_object().is_none_or(|o| !o.is_empty())).collect()
+}
+
+fn output(command: &mut Command) -> Output {
+    command
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"))
+}
+
+/// Runs a set-up or observation command that must succeed.
+#[track_caller]
+pub(crate) fn check(command: &mut Command) -> String {
+    let output = output(command);
+    assert!(
+        output.status.success(),
+        "{command:?} failed ({}): {}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    String::from_utf8(output.stdout).expect("iproute2 prints UTF-8")
+}

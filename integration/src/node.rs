@@ -1,0 +1,166 @@
+//! A machine in small: a host with rails on a switch, pods, and a state directory.
+
+use crate::{
+    Attachment, Invocation, Netns, Runtime, StandInIpam,
+    plugin::{DEBIAN_PLUGINS, rdma_cni},
+};
+use serde_json::{Value, json};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+use tempfile::TempDir;
+
+/// The machine. Rails are veths whose other ends are on a bridge in a namespace of their
+/// own, so that nothing of the set-up is in the host's.
+#[derive(Debug)]
+pub struct Node {
+    /// The namespace that plugins are started in.
+    pub host: Netns,
+    /// The one that has the switch.
+    pub switch: Netns,
+    /// A stand-in IPAM plugin, found by [`crate::ipam::NAME`].
+    pub ipam: StandInIpam,
+    directory: TempDir,
+    plugin: PathBuf,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Node {
+    /// A host without rails.
+    #[track_caller]
+    pub fn new() -> Self {
+        let plugin = rdma_cni();
+        let host = Netns::new("host");
+        let switch = Netns::new("switch");
+        // The host's link-local addresses are usable at once: a test need not wait. What a
+        // pod does is not touched by that.
+        host.set_sysctl("ipv6/conf/default/dad_transmits", "0");
+        host.set_sysctl("ipv6/conf/default/router_solicitation_delay", "0");
+        host.ip("link set dev lo up");
+        switch.ip("link add name br0 type bridge");
+        switch.ip("link set dev br0 up");
+        let directory = TempDir::new().expect("a temporary directory");
+        let ipam = StandInIpam::install(&directory.path().join("bin"));
+        Self { host, switch, ipam, directory, plugin }
+    }
+
+    /// A host with `rails` called `eth1`, `eth2`…
+    #[track_caller]
+    pub fn with_rails(rails: u32) -> Self {
+        let node = Self::new();
+        for rail in 1..=rails {
+            node.add_rail(&format!("eth{rail}"));
+        }
+        node
+    }
+
+    /// Adds a rail: up, without addresses but its link-local one.
+    #[track_caller]
+    pub fn add_rail(&self, name: &str) {
+        let peer = format!("to-{name}");
+        let switch = self.switch.name();
+        self.host.ip(&format!("link add name {name} type veth peer name {peer} netns {switch}"));
+        self.switch.ip(&format!("link set dev {peer} master br0 up"));
+        self.host.ip(&format!("link set dev {name} up"));
+    }
+
+    /// A pod's namespace.
+    #[track_caller]
+    pub fn pod(&self, label: &str) -> Netns {
+        let pod = Netns::new(label);
+        pod.ip("link set dev lo up");
+        pod
+    }
+
+    /// `stateDir` of the configurations.
+    pub fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    /// A directory for whatever a test has to write.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A network configuration for the host's netdevs `netdevs`, without IPAM.
+    pub fn configuration(&self, netdevs: &[&str]) -> Value {
+        let devices: Vec<Value> = netdevs.iter().map(|netdev| json!({"netdev": netdev})).collect();
+        json!({
+            "cniVersion": "1.1.0",
+            "name": "net",
+            "type": "rdma-cni",
+            "stateDir": self.state(),
+            "requireRdma": false,
+            "devices": devices,
+        })
+    }
+
+    /// `CNI_PATH`: the plugin's directory, the stand-in's, Debian's.
+    pub fn cni_path(&self) -> String {
+        let own = self.plugin.parent().expect("a program is in a directory");
+        let path = env::join_paths([own, self.ipam.directory(), Path::new(DEBIAN_PLUGINS)]);
+        path.expect("no colons").into_string().expect("UTF-8")
+    }
+
+    /// `rdma-cni` with nothing set.
+    pub fn bare(&self) -> Invocation<'_> {
+        Invocation::new(&self.host, &self.plugin)
+    }
+
+    /// `rdma-cni` as a runtime calls it for `pod`: container id is `container`, `CNI_IFNAME`
+    /// is `eth0`.
+    pub fn invoke(&self, command: &str, container: &str, netns: &Path) -> Invocation<'_> {
+        let path = self.cni_path();
+        self.bare()
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", container)
+            .env("CNI_NETNS", netns)
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", &path)
+    }
+
+    /// ADD of `configuration` to `pod`, as container `container`; it must succeed.
+    #[track_caller]
+    pub fn add(&self, configuration: &Value, container: &str, pod: &Netns) -> Value {
+        self.invoke("ADD", container, pod.path()).input(configuration).run().result()
+    }
+
+    /// DEL, which must succeed.
+    #[track_caller]
+    pub fn del(&self, configuration: &Value, container: &str, pod: &Netns) {
+        self.invoke("DEL", container, pod.path()).input(configuration).run().silent();
+    }
+
+    /// A runtime on this machine.
+    pub fn runtime(&self) -> Runtime<'_> {
+        Runtime::new(&self.host, &self.cni_path(), &self.directory.path().join("cache"))
+    }
+
+    /// An attachment called `eth0` of container `container` in `pod`.
+    pub fn attachment(&self, container: &str, pod: &Netns) -> Attachment {
+        Attachment::new(container, pod.path(), "eth0")
+    }
+
+    /// The record of container `container` on network `network`.
+    pub fn record(&self, network: &str, container: &str) -> PathBuf {
+        self.state().join("attachments").join(network).join(format!("{container}@eth0.json"))
+    }
+
+    /// All records, of all networks.
+    pub fn records(&self) -> Vec<PathBuf> {
+        let list = |directory: &Path| -> Vec<PathBuf> {
+            let Ok(entries) = fs::read_dir(directory) else { return vec![] };
+            entries.map(|entry| entry.expect("an entry").path()).collect()
+        };
+        let networks = list(&self.state().join("attachments"));
+        let mut records: Vec<_> = networks.iter().flat_map(|network| list(network)).collect();
+        records.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+        records
+    }
+}

@@ -1,0 +1,267 @@
+//! One run of one CNI plugin: exact environment and input, a deadline, and what came out.
+
+use crate::{Netns, wait};
+use nix::{sys::signal, unistd::Pid};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{Read, Write},
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::{Path, PathBuf},
+    process::{Child, ExitStatus, Stdio},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+/// No plugin may run longer.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Where Debian's containernetworking-plugins are.
+pub const DEBIAN_PLUGINS: &str = "/usr/lib/cni";
+
+/// The `rdma-cni` under test.
+#[track_caller]
+pub fn rdma_cni() -> PathBuf {
+    let path = match std::env::var_os("RDMA_CNI") {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/rdma-cni"),
+    };
+    path.canonicalize().unwrap_or_else(|error| {
+        panic!("there is no {} ({error}): run scripts/build first, or set RDMA_CNI", path.display())
+    })
+}
+
+/// One of Debian's plugins.
+#[track_caller]
+pub fn debian(plugin: &str) -> PathBuf {
+    let path = Path::new(DEBIAN_PLUGINS).join(plugin);
+    assert!(path.exists(), "there is no {path:?}: apt-get install containernetworking-plugins");
+    path
+}
+
+/// A plugin's run, to be told in detail.
+#[derive(Debug)]
+pub struct Invocation<'a> {
+    host: &'a Netns,
+    program: PathBuf,
+    arguments: Vec<String>,
+    environment: BTreeMap<String, String>,
+    input: String,
+    stdout: Option<File>,
+}
+
+impl<'a> Invocation<'a> {
+    /// `program` in the namespace `host`, with an empty environment and input.
+    pub fn new(host: &'a Netns, program: &Path) -> Self {
+        Self {
+            host,
+            program: program.to_owned(),
+            arguments: vec![],
+            environment: BTreeMap::new(),
+            input: String::new(),
+            stdout: None,
+        }
+    }
+
+    /// Adds a command-line argument.
+    pub fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+
+    /// Sets a variable.
+    pub fn env(mut self, name: &str, value: impl AsRef<Path>) -> Self {
+        let value = value.as_ref().to_str().expect("UTF-8").to_owned();
+        self.environment.insert(name.to_owned(), value);
+        self
+    }
+
+    /// Takes a variable away.
+    pub fn without(mut self, name: &str) -> Self {
+        self.environment.remove(name);
+        self
+    }
+
+    /// What the plugin reads from its standard input.
+    pub fn input(mut self, configuration: &Value) -> Self {
+        self.input = configuration.to_string();
+        self
+    }
+
+    /// The same, as a text that need not be JSON.
+    pub fn raw_input(mut self, text: &str) -> Self {
+        self.input = text.to_owned();
+        self
+    }
+
+    /// Where its standard output goes, instead of to the test.
+    pub fn stdout(mut self, file: File) -> Self {
+        self.stdout = Some(file);
+        self
+    }
+
+    /// Runs it to its end.
+    #[track_caller]
+    pub fn run(self) -> Outcome {
+        self.start().wait()
+    }
+
+    /// Starts it.
+    #[track_caller]
+    pub fn start(self) -> Running {
+        let mut command = self.host.command(&self.program);
+        command
+            .args(&self.arguments)
+            .env_clear()
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .envs(&self.environment)
+            .stdin(Stdio::piped())
+            .stdout(self.stdout.map_or_else(Stdio::piped, Stdio::from))
+            .stderr(Stdio::piped())
+            .process_group(0);
+        let mut child =
+            command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        let mut stdin = child.stdin.take().expect("piped");
+        let input = self.input;
+        // A plugin that does not read all of its input has a reason; its answer is what counts.
+        thread::spawn(move || stdin.write_all(input.as_bytes()));
+        Running {
+            what: format!("{} {:?}", self.program.display(), self.environment),
+            stdout: child.stdout.take().map(read_all),
+            stderr: child.stderr.take().map(read_all),
+            child,
+        }
+    }
+}
+
+fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = vec![];
+        from.read_to_end(&mut bytes).expect("a pipe can be read");
+        String::from_utf8(bytes).expect("plugins print UTF-8")
+    })
+}
+
+/// A plugin that has been started.
+#[derive(Debug)]
+pub struct Running {
+    what: String,
+    child: Child,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+impl Running {
+    /// Waits for its end; panics when [`DEADLINE`] is over.
+    #[track_caller]
+    pub fn wait(mut self) -> Outcome {
+        let mut status = None;
+        if !wait::within(DEADLINE, || {
+            status = self.child.try_wait().expect("our own child");
+            status.is_some()
+        }) {
+            self.kill();
+            panic!("did not end within {DEADLINE:?}: {}", self.what);
+        }
+        let text = |reader: Option<JoinHandle<String>>| {
+            reader.map_or_else(String::new, |reader| reader.join().expect("the reader ends"))
+        };
+        Outcome {
+            what: self.what,
+            status: status.expect("it ended"),
+            stdout: text(self.stdout),
+            stderr: text(self.stderr),
+        }
+    }
+
+    /// Whether it has ended within `limit`.
+    pub fn ends_within(&mut self, limit: Duration) -> bool {
+        wait::within(limit, || self.child.try_wait().expect("our own child").is_some())
+    }
+
+    /// SIGKILL for it and all that it started.
+    pub fn kill(&mut self) {
+        let group = Pid::from_raw(self.child.id().cast_signed());
+        let _ = signal::killpg(group, signal::Signal::SIGKILL);
+    }
+}
+
+/// What a plugin's run left.
+#[derive(Debug)]
+pub struct Outcome {
+    what: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it printed, unless it went elsewhere.
+    pub stdout: String,
+    /// Its log.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// It succeeded, and printed one JSON object: that.
+    #[track_caller]
+    pub fn result(&self) -> Value {
+        assert!(self.status.success(), "failed: {self}");
+        let value: Value = serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("printed no JSON ({error}): {self}"));
+        assert!(value.is_object(), "printed no JSON object: {self}");
+        value
+    }
+
+    /// It succeeded, and printed nothing: DEL, CHECK, GC, STATUS.
+    #[track_caller]
+    pub fn silent(&self) {
+        assert!(self.status.success(), "failed: {self}");
+        assert_eq!(self.stdout, "", "printed something: {self}");
+    }
+
+    /// It failed as the specification wants it: exit status 1 or above, one JSON object
+    /// with `cniVersion`, a `code` and a `msg`. The object.
+    #[track_caller]
+    pub fn failure(&self) -> Failure {
+        assert!(!self.status.success(), "succeeded: {self}");
+        assert!(self.status.signal().is_none(), "killed by a signal: {self}");
+        let value: Value = serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("the error is no JSON ({error}): {self}"));
+        let code = value["code"].as_u64().unwrap_or_else(|| panic!("no code: {self}"));
+        let message = value["msg"].as_str().unwrap_or_else(|| panic!("no msg: {self}")).to_owned();
+        assert!(value["cniVersion"].is_string(), "no cniVersion: {self}");
+        let details = value["details"].as_str().unwrap_or("").to_owned();
+        Failure { code, message, details }
+    }
+
+    /// It failed with `code`. Message and details, to look for words in.
+    #[track_caller]
+    pub fn error(&self, code: u64) -> String {
+        let failure = self.failure();
+        assert_eq!(failure.code, code, "another code was expected ({code}): {self}");
+        failure.text()
+    }
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { what, status, stdout, stderr } = self;
+        write!(f, "{what}\n{status}\nstdout: {stdout}\nstderr: {stderr}")
+    }
+}
+
+/// A plugin's error object.
+#[derive(Debug)]
+pub struct Failure {
+    /// `code`
+    pub code: u64,
+    /// `msg`
+    pub message: String,
+    /// `details`, or nothing
+    pub details: String,
+}
+
+impl Failure {
+    /// Message and details.
+    pub fn text(&self) -> String {
+        format!("{} {}", self.message, self.details)
+    }
+}

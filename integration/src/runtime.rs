@@ -1,0 +1,225 @@
+//! A conflist run as libcni runs it: the chain with `prevResult`, `runtimeConfig` for the
+//! capabilities that a plugin declares, the cached result for CHECK and DEL, GC, STATUS.
+
+use crate::{Invocation, Netns, Outcome};
+use serde_json::{Map, Value, json};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+/// A list of plugins' configurations.
+#[derive(Clone, Debug)]
+pub struct Conflist {
+    /// `name`
+    pub name: String,
+    /// `cniVersion`
+    pub version: String,
+    /// `plugins`
+    pub plugins: Vec<Value>,
+}
+
+impl Conflist {
+    /// A list called `net`.
+    pub fn new(version: &str, plugins: Vec<Value>) -> Self {
+        Self { name: "net".into(), version: version.into(), plugins }
+    }
+}
+
+/// A container's interface, as a runtime knows it.
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    /// `CNI_CONTAINERID`
+    pub container: String,
+    /// `CNI_NETNS`
+    pub netns: PathBuf,
+    /// `CNI_IFNAME`
+    pub ifname: String,
+    /// `CNI_ARGS`
+    pub args: BTreeMap<String, String>,
+    /// Capability arguments; each goes to the plugins that declare it.
+    pub capabilities: Map<String, Value>,
+}
+
+impl Attachment {
+    /// One without arguments.
+    pub fn new(container: &str, netns: &Path, ifname: &str) -> Self {
+        Self {
+            container: container.into(),
+            netns: netns.to_owned(),
+            ifname: ifname.into(),
+            args: BTreeMap::new(),
+            capabilities: Map::new(),
+        }
+    }
+
+    /// With one more capability argument.
+    pub fn with_capability(mut self, name: &str, value: Value) -> Self {
+        self.capabilities.insert(name.into(), value);
+        self
+    }
+
+    /// With what kubelet's runtime says of the pod.
+    pub fn of_pod(mut self, namespace: &str, name: &str) -> Self {
+        for (key, value) in
+            [("IgnoreUnknown", "1"), ("K8S_POD_NAMESPACE", namespace), ("K8S_POD_NAME", name)]
+        {
+            self.args.insert(key.into(), value.into());
+        }
+        self
+    }
+}
+
+/// What runs the lists.
+#[derive(Debug)]
+pub struct Runtime<'a> {
+    host: &'a Netns,
+    cni_path: String,
+    cache: PathBuf,
+}
+
+impl<'a> Runtime<'a> {
+    /// A runtime in `host` that finds plugins in `cni_path` and keeps results in `cache`.
+    pub fn new(host: &'a Netns, cni_path: &str, cache: &Path) -> Self {
+        fs::create_dir_all(cache).expect("a directory for the cache");
+        Self { host, cni_path: cni_path.into(), cache: cache.to_owned() }
+    }
+
+    /// ADD through the whole chain. On failure the outcome of the plugin that failed; a
+    /// runtime then calls [`Self::del`].
+    #[track_caller]
+    pub fn add(&self, list: &Conflist, attachment: &Attachment) -> Result<Value, Outcome> {
+        let mut previous = None;
+        for plugin in &list.plugins {
+            let outcome = self.call("ADD", list, plugin, attachment, previous.as_ref());
+            if !outcome.status.success() {
+                return Err(outcome);
+            }
+            previous = Some(outcome.result());
+        }
+        let result = previous.expect("a list has plugins");
+        fs::write(self.cached(list, attachment), result.to_string()).expect("the cache");
+        Ok(result)
+    }
+
+    /// DEL through the chain, last plugin first; ends at the first error.
+    #[track_caller]
+    pub fn del(&self, list: &Conflist, attachment: &Attachment) -> Result<(), Outcome> {
+        let cached = self.cached_result(list, attachment).filter(|_| list.version != "0.3.1");
+        for plugin in list.plugins.iter().rev() {
+            let outcome = self.call("DEL", list, plugin, attachment, cached.as_ref());
+            if !outcome.status.success() {
+                return Err(outcome);
+            }
+            outcome.silent();
+        }
+        let _ = fs::remove_file(self.cached(list, attachment));
+        Ok(())
+    }
+
+    /// CHECK through the chain; every plugin gets the chain's final result.
+    #[track_caller]
+    pub fn check(&self, list: &Conflist, attachment: &Attachment) -> Result<(), Outcome> {
+        let cached = self.cached_result(list, attachment).expect("CHECK comes after ADD");
+        for plugin in &list.plugins {
+            let outcome = self.call("CHECK", list, plugin, attachment, Some(&cached));
+            if !outcome.status.success() {
+                return Err(outcome);
+            }
+            outcome.silent();
+        }
+        Ok(())
+    }
+
+    /// GC of every plugin, each told that only `valid` attachments are there.
+    #[track_caller]
+    pub fn gc(&self, list: &Conflist, valid: &[&Attachment]) -> Vec<Outcome> {
+        let valid: Vec<Value> = valid
+            .iter()
+            .map(|it| json!({"containerID": it.container, "ifname": it.ifname}))
+            .collect();
+        let calls = list.plugins.iter().map(|plugin| {
+            let mut input = self.input(list, plugin, None, None);
+            input["cni.dev/valid-attachments"] = valid.clone().into();
+            input["cni.dev/attachments"] = valid.clone().into();
+            self.program(plugin).env("CNI_COMMAND", "GC").input(&input).run()
+        });
+        calls.collect()
+    }
+
+    /// STATUS of every plugin.
+    #[track_caller]
+    pub fn status(&self, list: &Conflist) -> Vec<Outcome> {
+        let calls = list.plugins.iter().map(|plugin| {
+            let input = self.input(list, plugin, None, None);
+            self.program(plugin).env("CNI_COMMAND", "STATUS").input(&input).run()
+        });
+        calls.collect()
+    }
+
+    fn call(
+        &self,
+        command: &str,
+        list: &Conflist,
+        plugin: &Value,
+        attachment: &Attachment,
+        previous: Option<&Value>,
+    ) -> Outcome {
+        let args: Vec<String> =
+            attachment.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        self.program(plugin)
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", &attachment.container)
+            .env("CNI_NETNS", &attachment.netns)
+            .env("CNI_IFNAME", &attachment.ifname)
+            .env("CNI_ARGS", args.join(";"))
+            .input(&self.input(list, plugin, Some(attachment), previous))
+            .run()
+    }
+
+    fn program(&self, plugin: &Value) -> Invocation<'a> {
+        let kind = plugin["type"].as_str().expect("a plugin has a type");
+        let found = env::split_paths(&self.cni_path)
+            .map(|directory| directory.join(kind))
+            .find(|path| path.exists())
+            .unwrap_or_else(|| panic!("no plugin {kind} in {}", self.cni_path));
+        Invocation::new(self.host, &found).env("CNI_PATH", &self.cni_path)
+    }
+
+    fn input(
+        &self,
+        list: &Conflist,
+        plugin: &Value,
+        attachment: Option<&Attachment>,
+        previous: Option<&Value>,
+    ) -> Value {
+        let mut input = plugin.clone();
+        input["name"] = list.name.clone().into();
+        input["cniVersion"] = list.version.clone().into();
+        if let Some(previous) = previous {
+            input["prevResult"] = previous.clone();
+        }
+        let declared = |name: &str| plugin["capabilities"][name] == true;
+        let granted: Map<String, Value> = attachment
+            .map(|attachment| attachment.capabilities.clone())
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|(name, _)| declared(name))
+            .collect();
+        if !granted.is_empty() {
+            input["runtimeConfig"] = granted.into();
+        }
+        input
+    }
+
+    fn cached(&self, list: &Conflist, attachment: &Attachment) -> PathBuf {
+        let Attachment { container, ifname, .. } = attachment;
+        self.cache.join(format!("{}@{container}@{ifname}", list.name))
+    }
+
+    fn cached_result(&self, list: &Conflist, attachment: &Attachment) -> Option<Value> {
+        let text = fs::read_to_string(self.cached(list, attachment)).ok()?;
+        Some(serde_json::from_str(&text).expect("the cache has what a plugin answered"))
+    }
+}

@@ -1,0 +1,198 @@
+//! All that a namespace has, as `iproute2` shows it: comparable bit for bit.
+//!
+//! A snapshot is a flat, sorted map of paths to values, so that a difference reads as the
+//! lines that differ. Left out is what changes by itself or must change with a move:
+//!
+//! - interface indices, and the index and namespace of a veth's other end: a move gives
+//!   another index when the old one is taken
+//! - `operstate`, carrier and what follows it (`NO-CARRIER`, `LOWER_UP`, `M-DOWN`,
+//!   `linkdown`), and the queueing discipline: all set anew at each up
+//! - counters, timers, and what is left of a lifetime (limited and unlimited are told
+//!   apart)
+//! - IPv6 `tentative`: an address is the same before and after it has been checked
+//! - the order of IPv6 addresses; that of IPv4 is compared, the first is the primary
+//!
+//! Addresses and routes that the kernel makes itself come a little after a link's up:
+//! [`Snapshot::assert_restored`] waits for them.
+
+use crate::{Netns, netns::parse_list, wait};
+use serde_json::{Map, Value};
+use std::{collections::BTreeMap, fmt::Write, path::Path};
+
+/// The state of one namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot(BTreeMap<String, String>);
+
+const FOR_EVER: u64 = u32::MAX as u64;
+
+/// Keys of a link that are not compared.
+const PASSING_KEYS: [&str; 8] = [
+    "ifindex",
+    "link",
+    "link_index",
+    "link_netnsid",
+    "operstate",
+    "qdisc",
+    "flags",
+    "addr_info",
+];
+
+/// Flags of links and routes that come and go by themselves.
+const PASSING_FLAGS: [&str; 6] =
+    ["LOWER_UP", "NO-CARRIER", "M-DOWN", "RUNNING", "linkdown", "dead"];
+
+impl Snapshot {
+    /// The namespace's present state, once its IPv6 addresses have been checked.
+    #[track_caller]
+    pub fn of(netns: &Netns) -> Self {
+        wait::until("no IPv6 address is tentative", || {
+            netns.show("-6 address show tentative").iter().all(|link| link["addr_info"] == Value::Array(vec![]))
+        });
+        let mut state = Self(BTreeMap::new());
+        for link in netns.show("address show") {
+            state.add_link(&link);
+        }
+        for family in ["4", "6"] {
+            for route in netns.show(&format!("-{family} route show table all")) {
+                state.count(&format!("ipv{family} route"), &without_passing(route, &["expires"]));
+            }
+            for rule in netns.show(&format!("-{family} rule show")) {
+                state.count(&format!("ipv{family} rule"), &rule);
+            }
+        }
+        state.add_sysctls(netns);
+        state.add_rdma(netns);
+        state
+    }
+
+    /// Waits until `netns` is as it was when this snapshot was taken; panics with what
+    /// differs when patience is over.
+    #[track_caller]
+    pub fn assert_restored(&self, netns: &Netns) {
+        let mut now = Self::of(netns);
+        wait::within(wait::PATIENCE / 4, || {
+            if now != *self {
+                now = Self::of(netns);
+            }
+            now == *self
+        });
+        assert!(now == *self, "not as before (- before, + now):\n{}", self.difference(&now));
+    }
+
+    /// The lines that differ: `-` what is only in this one, `+` what is only in `now`.
+    pub fn difference(&self, now: &Self) -> String {
+        let mut text = String::new();
+        let paths: std::collections::BTreeSet<_> = self.0.keys().chain(now.0.keys()).collect();
+        for path in paths {
+            let (old, new) = (self.0.get(path), now.0.get(path));
+            if old == new {
+                continue;
+            }
+            for (sign, value) in [('-', old), ('+', new)] {
+                if let Some(value) = value {
+                    let _ = writeln!(text, "{sign} {path}: {value}");
+                }
+            }
+        }
+        text
+    }
+
+    /// The paths of this snapshot that begin with `prefix`, with their values.
+    pub fn part(&self, prefix: &str) -> Vec<String> {
+        let lines = self.0.iter().filter(|(path, _)| path.starts_with(prefix));
+        lines.map(|(path, value)| format!("{path}: {value}")).collect()
+    }
+
+    fn add_link(&mut self, link: &Value) {
+        let path = format!("link {}", text(&link["ifname"]));
+        for (key, value) in link.as_object().into_iter().flatten() {
+            if !PASSING_KEYS.contains(&key.as_str()) {
+                self.0.insert(format!("{path} {key}"), sorted(value).to_string());
+            }
+        }
+        self.0.insert(format!("{path} flags"), lasting_flags(&link["flags"]).to_string());
+        for (place, address) in link["addr_info"].as_array().into_iter().flatten().enumerate() {
+            let key = match text(&address["family"]) {
+                "inet" => format!("{path} ipv4 address {place}"),
+                _ => format!("{path} ipv6 address {}", text(&address["local"])),
+            };
+            self.0.insert(key, lasting_address(address).to_string());
+        }
+    }
+
+    fn count(&mut self, what: &str, item: &Value) {
+        let count = self.0.entry(format!("{what} {}", sorted(item))).or_insert_with(|| "0".into());
+        *count = (count.parse::<u32>().expect("a count") + 1).to_string();
+    }
+
+    /// Every setting of every link, and the two that links inherit from.
+    fn add_sysctls(&mut self, netns: &Netns) {
+        // A secret that is not set cannot be read: no error is shown.
+        let script = "cd /proc/sys/net && grep -rs . ipv4/conf ipv6/conf ipv4/neigh ipv6/neigh || :";
+        for line in crate::netns::check(netns.command("sh").args(["-c", script])).lines() {
+            let (key, value) = line.split_once(':').expect("grep prints path:value");
+            self.0.insert(format!("sysctl {key}"), value.to_owned());
+        }
+    }
+
+    fn add_rdma(&mut self, netns: &Netns) {
+        if !Path::new("/sys/module/ib_core").exists() {
+            return;
+        }
+        for device in parse_list(&netns.run("rdma -j dev show")) {
+            self.count("rdma device", &without_passing(device, &["ifindex"]));
+        }
+        for port in parse_list(&netns.run("rdma -j link show")) {
+            let passing = ["ifindex", "netdev_index", "state", "physical_state"];
+            self.count("rdma port", &without_passing(port, &passing));
+        }
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("")
+}
+
+fn lasting_flags(flags: &Value) -> Value {
+    let flags = flags.as_array().cloned().unwrap_or_default();
+    let mut flags: Vec<_> =
+        flags.into_iter().filter(|flag| !PASSING_FLAGS.contains(&text(flag))).collect();
+    flags.sort_by_key(Value::to_string);
+    Value::Array(flags)
+}
+
+fn lasting_address(address: &Value) -> Value {
+    let mut lasting = without_passing(address.clone(), &["tentative"]);
+    for key in ["valid_life_time", "preferred_life_time"] {
+        if lasting[key].as_u64().is_some_and(|seconds| seconds != FOR_EVER) {
+            lasting[key] = Value::from("limited");
+        }
+    }
+    sorted(&lasting)
+}
+
+fn without_passing(mut item: Value, keys: &[&str]) -> Value {
+    if let Some(object) = item.as_object_mut() {
+        for key in keys {
+            object.remove(*key);
+        }
+        if let Some(flags) = object.get_mut("flags") {
+            *flags = lasting_flags(flags);
+        }
+    }
+    item
+}
+
+/// The same with its objects' keys in order, without a bridge's running timers.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let lasting = object.iter().filter(|(key, _)| !key.ends_with("_timer"));
+            let ordered: BTreeMap<_, _> = lasting.collect();
+            let items = ordered.into_iter().map(|(key, value)| (key.clone(), sorted(value)));
+            Value::Object(items.collect::<Map<_, _>>())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        other => other.clone(),
+    }
+}

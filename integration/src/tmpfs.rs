@@ -1,0 +1,59 @@
+//! File systems that are full or read-only.
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use std::{
+    fs,
+    io::{ErrorKind, Write},
+    path::{Path, PathBuf},
+};
+
+/// A tiny tmpfs; unmounted on drop.
+#[derive(Debug)]
+pub struct Tmpfs {
+    path: PathBuf,
+}
+
+impl Tmpfs {
+    /// Mounts one of 64 KiB on `path`, which is created.
+    #[track_caller]
+    pub fn mount(path: &Path) -> Self {
+        fs::create_dir_all(path).expect("the mount point can be made");
+        mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), Some("size=64k,mode=700"))
+            .unwrap_or_else(|error| panic!("cannot mount a tmpfs on {path:?}: {error}"));
+        Self { path: path.to_owned() }
+    }
+
+    /// From now on nothing can be changed in it.
+    #[track_caller]
+    pub fn make_read_only(&self) {
+        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(None::<&str>, &self.path, None::<&str>, flags, None::<&str>)
+            .unwrap_or_else(|error| panic!("cannot remount {:?} read-only: {error}", self.path));
+    }
+
+    /// Takes all room that is left: not one more byte can be written.
+    #[track_caller]
+    pub fn fill(&self) {
+        let mut ballast = fs::File::create(self.path.join("ballast")).expect("ballast");
+        loop {
+            match ballast.write(&[0; 4096]) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::StorageFull => return,
+                Err(error) => panic!("cannot fill {:?}: {error}", self.path),
+            }
+        }
+    }
+
+    /// Makes room again.
+    #[track_caller]
+    pub fn make_room(&self) {
+        fs::remove_file(self.path.join("ballast")).expect("there is ballast");
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        // Detached: a plugin that is just ending may still be in there.
+        let _ = umount2(&self.path, MntFlags::MNT_DETACH);
+    }
+}

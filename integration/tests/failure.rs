@@ -1,0 +1,228 @@
+//! When something fails on the way, the host is as before.
+
+use integration::{Node, Snapshot, ipam, tmpfs::Tmpfs};
+use serde_json::json;
+use std::fs::{self, OpenOptions};
+
+#[track_caller]
+fn assert_home(node: &Node, before: &Snapshot) {
+    before.assert_restored(&node.host);
+    assert!(node.records().is_empty(), "a record was left: {:?}", node.records());
+}
+
+#[test]
+fn an_existing_name_in_the_pod_is_an_error_before_any_change() {
+    let node = Node::with_rails(2);
+    let before = Snapshot::of(&node.host);
+    let configuration = node.configuration(&["eth1", "eth2"]);
+    for taken in ["rdma0", "rdma1"] {
+        let pod = node.pod("pod");
+        pod.ip(&format!("link add name {taken} type veth peer name other"));
+        let in_pod = Snapshot::of(&pod);
+        let failure = node.invoke("ADD", "a", pod.path()).input(&configuration).run().failure();
+        assert!(failure.text().contains(taken), "{failure:?}");
+        in_pod.assert_restored(&pod);
+        assert_home(&node, &before);
+    }
+}
+
+#[test]
+fn an_alternative_name_in_the_pod_takes_a_name_as_well() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    pod.ip("link add name other0 type veth peer name other1");
+    pod.ip("link property add dev other0 altname rdma0");
+    let configuration = node.configuration(&["eth1"]);
+    let failure = node.invoke("ADD", "a", pod.path()).input(&configuration).run().failure();
+    assert!(failure.text().contains("rdma0"), "{failure:?}");
+    assert_home(&node, &before);
+}
+
+#[test]
+fn a_failing_ipam_plugin_brings_the_netdev_home_and_gets_its_del() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    node.host.ip("address add 192.0.2.5/24 dev eth1");
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["ipam"] = json!({"type": ipam::NAME});
+    node.ipam.fail("ADD", 11, "no address is free");
+    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(104);
+    assert!(text.contains("no address is free"), "the plugin's own words are missing: {text}");
+    assert_home(&node, &before);
+    assert_eq!(node.ipam.interfaces("DEL"), ["rdma0"]);
+    assert!(!pod.has_link("rdma0"));
+}
+
+#[test]
+fn a_failure_at_the_second_rail_brings_the_first_one_home() {
+    let node = Node::with_rails(2);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1", "eth2"]);
+    configuration["ipam"] = json!({"type": ipam::NAME});
+    node.ipam.answer("ADD.rdma0", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
+    node.ipam.fail("ADD.rdma1", 11, "the second pool is empty");
+    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(104);
+    assert!(text.contains("the second pool is empty"), "{text}");
+    assert_home(&node, &before);
+    let mut given_back = node.ipam.interfaces("DEL");
+    given_back.sort();
+    assert_eq!(given_back, ["rdma0", "rdma1"]);
+}
+
+#[test]
+fn a_change_that_the_kernel_refuses_brings_all_rails_home() {
+    let node = Node::with_rails(2);
+    let pod = node.pod("pod");
+    // A macvlan takes no MTU above that of the netdev under it.
+    node.host.ip("link add link eth2 name mac2 type macvlan mode bridge");
+    node.host.ip("link set dev mac2 up");
+    node.host.ip("address add 192.0.2.5/24 dev eth1");
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1", "mac2"]);
+    configuration["mtu"] = 9000.into();
+    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(106);
+    assert!(text.contains("mtu 9000"), "the operation is not told: {text}");
+    assert_home(&node, &before);
+}
+
+#[test]
+fn a_missing_ipam_plugin_and_a_nonsensical_answer_are_ipam_failures() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["ipam"] = json!({"type": "not-installed"});
+    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(104);
+    assert!(text.contains("not-installed"), "{text}");
+    assert_home(&node, &before);
+    configuration["ipam"] = json!({"type": ipam::NAME});
+    for answer in [
+        json!([]),
+        json!({}),
+        json!({"ips": []}),
+        json!({"ips": [{"address": "10.0.0.1"}]}),
+        json!({"ips": [{"address": "10.0.0.1/33"}]}),
+        json!({"ips": [{"address": "10.0.0.1/24"}], "routes": [{"dst": "everywhere"}]}),
+    ] {
+        node.ipam.answer("ADD", &answer);
+        node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(104);
+        assert_home(&node, &before);
+        assert_eq!(node.ipam.calls().last().expect("a call").command, "DEL", "{answer}");
+    }
+}
+
+#[test]
+fn a_result_that_nobody_can_read_is_a_failure_and_the_host_is_restored() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    node.host.ip("address add 192.0.2.5/24 dev eth1");
+    let before = Snapshot::of(&node.host);
+    let configuration = node.configuration(&["eth1"]);
+    let full = || OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let call = node.invoke("ADD", "a", pod.path()).input(&configuration).stdout(full());
+    let outcome = call.run();
+    assert!(!outcome.status.success(), "{outcome}");
+    assert!(outcome.stderr.contains("standard output"), "the log does not say why: {outcome}");
+    assert_home(&node, &before);
+    let outcome = node.bare().env("CNI_COMMAND", "VERSION").stdout(full()).run();
+    assert!(!outcome.status.success(), "{outcome}");
+    node.del(&configuration, "a", &pod);
+    assert_home(&node, &before);
+}
+
+#[test]
+fn a_read_only_state_directory_changes_nothing() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let configuration = node.configuration(&["eth1"]);
+    let state = Tmpfs::mount(&node.state());
+    state.make_read_only();
+    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(105);
+    assert!(text.contains(node.state().to_str().expect("UTF-8")), "{text}");
+    assert_home(&node, &before);
+    assert!(!pod.has_link("rdma0"));
+}
+
+#[test]
+fn a_full_state_directory_changes_nothing() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let configuration = node.configuration(&["eth1"]);
+    let state = Tmpfs::mount(&node.state());
+    state.fill();
+    node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(105);
+    assert_home(&node, &before);
+    assert!(!pod.has_link("rdma0"));
+    state.make_room();
+    node.add(&configuration, "a", &pod);
+    // What was taken can always be brought home: that needs no room.
+    state.fill();
+    node.del(&configuration, "a", &pod);
+    assert_home(&node, &before);
+}
+
+#[test]
+fn a_state_directory_that_is_a_file_changes_nothing() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1"]);
+    let file = node.directory().join("a-file");
+    fs::write(&file, "").expect("a file");
+    for directory in [file.clone(), file.join("below")] {
+        configuration["stateDir"] = directory.to_str().expect("UTF-8").into();
+        node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(105);
+        before.assert_restored(&node.host);
+    }
+}
+
+#[test]
+fn an_ipam_plugin_is_not_asked_when_nothing_can_be_recorded() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    node.ipam.answer("ADD", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["ipam"] = json!({"type": ipam::NAME});
+    let state = Tmpfs::mount(&node.state());
+    state.make_read_only();
+    node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(105);
+    let leaked = node.ipam.interfaces("ADD").len() > node.ipam.interfaces("DEL").len();
+    assert!(!leaked, "an address was asked for and not given back");
+}
+
+#[test]
+fn a_killed_add_is_put_right_by_the_next_del_and_the_next_add() {
+    let node = Node::with_rails(1);
+    node.host.ip("address add 192.0.2.5/24 dev eth1");
+    node.ipam.answer("ADD", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["ipam"] = json!({"type": ipam::NAME});
+    for healed_by_del in [true, false] {
+        let (pod, next) = (node.pod("pod"), node.pod("next"));
+        let calls = node.ipam.calls().len();
+        node.ipam.hold("ADD");
+        let mut running = node.invoke("ADD", "a", pod.path()).input(&configuration).start();
+        integration::wait::until("ADD waits for its IPAM plugin", || {
+            node.ipam.calls().len() > calls
+        });
+        running.kill();
+        assert!(!running.wait().status.success());
+        node.ipam.release("ADD");
+        if healed_by_del {
+            node.del(&configuration, "a", &pod);
+        } else {
+            node.add(&configuration, "next", &next);
+            assert_eq!(next.addresses("rdma0"), ["10.0.0.1/24"]);
+            node.del(&configuration, "next", &next);
+            node.del(&configuration, "a", &pod);
+        }
+        assert_home(&node, &before);
+        assert!(!pod.has_link("rdma0"));
+    }
+}

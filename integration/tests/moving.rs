@@ -1,0 +1,413 @@
+//! What a pod gets by a move, and how its netdev comes home.
+
+use integration::{Netns, Node, Snapshot, ipam, wait};
+use serde_json::{Value, json};
+use std::fs;
+
+/// Gives `eth1` all that a cloud's NIC may have.
+fn dress(node: &Node) {
+    let host = &node.host;
+    for line in [
+        "link set dev eth1 down",
+        "link set dev eth1 address 02:00:00:00:01:01",
+        "link set dev eth1 mtu 1400 txqueuelen 777",
+        "link set dev eth1 alias nic-of-the-cloud",
+        "link property add dev eth1 altname enp59s0f2np2-by-another-name altname cloud1",
+        "link set dev eth1 multicast off allmulticast on",
+        "link set dev eth1 up",
+        "address add 192.0.2.5/24 broadcast 192.0.2.255 dev eth1",
+        "address add 192.0.2.6/24 dev eth1 label eth1:second",
+        "address add 203.0.113.7/32 dev eth1 noprefixroute metric 50",
+        "address add 2001:db8:5::5/64 dev eth1 nodad",
+        "address add 2001:db8:6::6/128 dev eth1 nodad noprefixroute",
+        "route add default via 192.0.2.1 dev eth1 metric 300",
+        "route add 198.51.100.0/24 via 192.0.2.1 dev eth1 src 192.0.2.6 metric 120 mtu 1300",
+        "route add 10.200.0.0/16 dev eth1 scope link metric 200",
+        "route add default via 192.0.2.1 dev eth1 table 1007",
+        "route add 192.0.2.0/24 dev eth1 table 1007 scope link",
+        "-6 route add default via fe80::1 dev eth1 metric 301",
+        "-6 route add 2001:db8:77::/48 via 2001:db8:5::1 dev eth1 metric 99 advmss 1200",
+        "-6 route add 2001:db8:88::/48 dev eth1 table 1007",
+        "rule add from 192.0.2.5 table 1007 priority 1007",
+        "-6 rule add from 2001:db8:5::5 table 1007 priority 1007",
+    ] {
+        host.ip(line);
+    }
+    for (key, value) in SETTINGS {
+        host.set_sysctl(&format!("{}/conf/eth1/{}", key.0, key.1), value);
+    }
+}
+
+const SETTINGS: [((&str, &str), &str); 6] = [
+    (("ipv4", "rp_filter"), "2"),
+    (("ipv4", "arp_ignore"), "1"),
+    (("ipv4", "arp_announce"), "2"),
+    (("ipv4", "accept_local"), "1"),
+    (("ipv6", "accept_ra"), "0"),
+    (("ipv6", "use_tempaddr"), "-1"),
+];
+
+/// A route of `netns` in `table`, as iproute2 shows it.
+fn route(netns: &Netns, family: u8, table: &str, destination: &str) -> Option<Value> {
+    let routes = netns.show(&format!("-{family} route show table {table}"));
+    routes.into_iter().find(|route| route["dst"] == destination)
+}
+
+#[test]
+fn addresses_and_routes_go_along_and_come_home() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    dress(&node);
+    let before = Snapshot::of(&node.host);
+    let configuration = node.configuration(&["eth1"]);
+    let result = node.add(&configuration, "a", &pod);
+
+    assert!(!node.host.has_link("eth1"));
+    let link = pod.link("rdma0").expect("the netdev is in the pod");
+    assert_eq!(link["address"], "02:00:00:00:01:01");
+    assert_eq!(link["mtu"], 1400);
+    assert!(link["flags"].as_array().expect("flags").contains(&json!("UP")), "{link}");
+    let addresses = [
+        "192.0.2.5/24",
+        "192.0.2.6/24",
+        "203.0.113.7/32",
+        "2001:db8:5::5/64",
+        "2001:db8:6::6/128",
+    ];
+    let mut kept = pod.addresses("rdma0");
+    kept.sort();
+    let mut sorted = addresses.map(str::to_owned).to_vec();
+    sorted.sort();
+    assert_eq!(kept, sorted);
+    let answered = result["ips"].as_array().expect("ips").iter().map(|ip| &ip["address"]);
+    let mut answered: Vec<_> = answered.filter_map(Value::as_str).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, sorted, "{result}");
+
+    let specific = route(&pod, 4, "main", "198.51.100.0/24").expect("a route by gateway");
+    assert_eq!((&specific["gateway"], &specific["prefsrc"]), (&json!("192.0.2.1"), &json!("192.0.2.6")));
+    assert_eq!(specific["dev"], "rdma0");
+    assert!(route(&pod, 4, "main", "10.200.0.0/16").is_some(), "a route on the link");
+    assert!(route(&pod, 4, "main", "default").is_some(), "the default route");
+    assert!(route(&pod, 6, "main", "2001:db8:77::/48").is_some(), "an IPv6 route by gateway");
+    assert!(route(&pod, 6, "main", "default").is_some(), "the IPv6 default route");
+
+    node.del(&configuration, "a", &pod);
+    before.assert_restored(&node.host);
+    assert!(!pod.has_link("rdma0"));
+    assert!(node.records().is_empty());
+}
+
+#[test]
+fn a_netdev_that_was_down_comes_home_down() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    node.host.ip("link set dev eth1 down");
+    node.host.ip("address add 192.0.2.5/24 dev eth1");
+    let before = Snapshot::of(&node.host);
+    let configuration = node.configuration(&["eth1"]);
+    node.add(&configuration, "a", &pod);
+    let link = pod.link("rdma0").expect("in the pod");
+    assert!(link["flags"].as_array().expect("flags").contains(&json!("UP")), "up in the pod: {link}");
+    node.del(&configuration, "a", &pod);
+    before.assert_restored(&node.host);
+}
+
+#[test]
+fn what_the_pod_changed_is_restored() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    dress(&node);
+    let before = Snapshot::of(&node.host);
+    let configuration = node.configuration(&["eth1"]);
+    node.add(&configuration, "a", &pod);
+    for line in [
+        "link set dev rdma0 down",
+        "link set dev rdma0 name stolen",
+        "link set dev stolen address 02:66:66:66:66:66",
+        "link set dev stolen mtu 1280 txqueuelen 5 alias mine-now",
+        "link property add dev stolen altname mine",
+        "link property del dev stolen altname cloud1",
+        "link set dev stolen multicast on allmulticast off promisc on arp off",
+        "address flush dev stolen",
+        "address add 10.66.66.66/8 dev stolen",
+        "link set dev stolen up",
+        "route add 10.77.0.0/16 dev stolen",
+    ] {
+        // Alternative names may not have gone along; then there is none to take away.
+        let succeeded = pod.ip_succeeds(line);
+        assert!(succeeded || line.contains("altname"), "{line}");
+    }
+    pod.set_sysctl("ipv4/conf/stolen/rp_filter", "0");
+    pod.set_sysctl("ipv4/conf/stolen/arp_ignore", "8");
+    node.del(&configuration, "a", &pod);
+    before.assert_restored(&node.host);
+}
+
+#[test]
+fn the_pods_name_for_it_is_free_to_choose() {
+    for (pattern, names) in [("roce%d", ["roce0", "roce1"]), ("n%dx", ["n0x", "n1x"])] {
+        let node = Node::with_rails(2);
+        let pod = node.pod("pod");
+        let before = Snapshot::of(&node.host);
+        let mut configuration = node.configuration(&["eth1", "eth2"]);
+        configuration["interfaceName"] = pattern.into();
+        let macs = ["eth1", "eth2"].map(|name| node.host.link(name).expect(name)["address"].clone());
+        node.add(&configuration, "a", &pod);
+        for (name, mac) in names.into_iter().zip(macs) {
+            assert_eq!(pod.link(name).expect(name)["address"], mac);
+        }
+        node.del(&configuration, "a", &pod);
+        before.assert_restored(&node.host);
+    }
+}
+
+#[test]
+fn a_fixed_name_is_enough_for_one_rail_and_refused_for_two() {
+    let node = Node::with_rails(2);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["interfaceName"] = "roce".into();
+    node.add(&configuration, "a", &pod);
+    assert!(pod.has_link("roce"));
+    node.del(&configuration, "a", &pod);
+
+    let mut configuration = node.configuration(&["eth1", "eth2"]);
+    configuration["interfaceName"] = "roce".into();
+    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(7);
+    assert!(text.contains("interfaceName") && text.contains("%d"), "{text}");
+    before.assert_restored(&node.host);
+}
+
+#[test]
+fn selectors_take_globs_and_alternative_names() {
+    let node = Node::with_rails(3);
+    let pod = node.pod("pod");
+    node.host.ip("link property add dev eth3 altname storage-nic");
+    let before = Snapshot::of(&node.host);
+    let configuration = node.configuration(&["eth[12]", "storage-*"]);
+    let result = node.add(&configuration, "a", &pod);
+    let interfaces = result["interfaces"].as_array().expect("interfaces");
+    assert_eq!(interfaces.len(), 3, "{result}");
+    for name in ["rdma0", "rdma1", "rdma2"] {
+        assert!(pod.has_link(name), "{name}");
+    }
+    assert!(pod.has_link("lo"));
+    node.del(&configuration, "a", &pod);
+    before.assert_restored(&node.host);
+}
+
+#[test]
+fn a_netdev_that_is_not_there_is_no_such_device() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let mut by_address = node.configuration(&[]);
+    by_address["deviceID"] = "0000:ff:1f.7".into();
+    by_address.as_object_mut().expect("an object").remove("devices");
+    for (configuration, name) in
+        [(node.configuration(&["eth9"]), "eth9"), (by_address, "0000:ff:1f.7")]
+    {
+        let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(100);
+        assert!(text.contains(name), "{text}");
+    }
+    before.assert_restored(&node.host);
+    assert!(node.records().is_empty());
+}
+
+#[test]
+fn the_mtu_of_the_configuration_holds_in_the_pod_only() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["mtu"] = 4200.into();
+    let result = node.add(&configuration, "a", &pod);
+    assert_eq!(pod.link("rdma0").expect("in the pod")["mtu"], 4200);
+    assert_eq!(result["interfaces"][0]["mtu"], 4200);
+    node.del(&configuration, "a", &pod);
+    before.assert_restored(&node.host);
+}
+
+#[test]
+fn debians_static_gives_addresses_that_are_usable_at_once() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    node.switch.ip("address add 192.0.2.1/24 dev br0");
+    node.switch.ip("address add 2001:db8:1::1/64 dev br0 nodad");
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["cniVersion"] = "1.0.0".into();
+    configuration["ipam"] = json!({
+        "type": "static",
+        "addresses": [
+            {"address": "192.0.2.10/24", "gateway": "192.0.2.1"},
+            {"address": "2001:db8:1::10/64", "gateway": "2001:db8:1::1"},
+        ],
+        "routes": [{"dst": "198.51.100.0/24"}, {"dst": "2001:db8:99::/48"}],
+    });
+    node.add(&configuration, "a", &pod);
+    assert_eq!(pod.show("-6 address show dev rdma0 tentative"), Vec::<Value>::new());
+    assert_eq!(pod.addresses("rdma0"), ["192.0.2.10/24", "2001:db8:1::10/64"]);
+    let gateway = |family, destination| {
+        let route = route(&pod, family, "main", destination);
+        route.unwrap_or_else(|| panic!("no route to {destination}"))["gateway"].clone()
+    };
+    assert_eq!(gateway(4, "198.51.100.0/24"), "192.0.2.1");
+    assert_eq!(gateway(6, "2001:db8:99::/48"), "2001:db8:1::1");
+    // One packet each, sent at once: no second try hides a wait.
+    pod.run("ping -n -c 1 -W 5 -I 192.0.2.10 192.0.2.1");
+    pod.run("ping -n -c 1 -W 5 -I 2001:db8:1::10 2001:db8:1::1");
+    node.del(&configuration, "a", &pod);
+    before.assert_restored(&node.host);
+}
+
+#[test]
+fn debians_host_local_leases_for_every_rail_and_gets_them_back() {
+    let node = Node::with_rails(2);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let leases = node.directory().join("leases");
+    let mut configuration = node.configuration(&["eth1", "eth2"]);
+    configuration["cniVersion"] = "1.0.0".into();
+    configuration["ipam"] = json!({
+        "type": "host-local",
+        "dataDir": leases,
+        "ranges": [[{"subnet": "10.7.0.0/24"}], [{"subnet": "fd00:7::/64"}]],
+    });
+    let result = node.add(&configuration, "a", &pod);
+    assert_eq!(result["ips"].as_array().expect("ips").len(), 4, "{result}");
+    let mut seen = vec![];
+    for rail in ["rdma0", "rdma1"] {
+        let addresses = pod.addresses(rail);
+        assert_eq!(addresses.len(), 2, "{rail}: {addresses:?}");
+        assert!(addresses[0].starts_with("10.7.0."), "{addresses:?}");
+        assert!(addresses[1].starts_with("fd00:7::"), "{addresses:?}");
+        seen.extend(addresses);
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 4, "the rails share an address: {seen:?}");
+    let leased = || -> Vec<String> {
+        let files = fs::read_dir(leases.join("net")).expect("host-local's directory");
+        let names = files.map(|file| file.expect("a file").file_name().into_string());
+        let names = names.map(|name| name.expect("UTF-8"));
+        names.filter(|name| name.starts_with("10.7.") || name.starts_with("fd00:")).collect()
+    };
+    assert_eq!(leased().len(), 4);
+    node.del(&configuration, "a", &pod);
+    assert_eq!(leased(), Vec::<String>::new(), "leases were left");
+    before.assert_restored(&node.host);
+}
+
+#[test]
+fn ipam_is_asked_once_a_rail_with_its_pod_side_name_and_its_host_netdev() {
+    let node = Node::with_rails(2);
+    let pod = node.pod("pod");
+    node.ipam.answer("ADD.rdma0", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
+    node.ipam.answer("ADD.rdma1", &json!({"ips": [{"address": "10.0.1.1/24"}]}));
+    let mut configuration = node.configuration(&["eth1", "eth2"]);
+    configuration["ipam"] = json!({"type": ipam::NAME, "own": {"setting": 1}});
+    node.add(&configuration, "a", &pod);
+    assert_eq!(pod.addresses("rdma0"), ["10.0.0.1/24"]);
+    assert_eq!(pod.addresses("rdma1"), ["10.0.1.1/24"]);
+    let calls = node.ipam.calls();
+    assert_eq!(calls.len(), 2, "{calls:?}");
+    for (call, (name, master)) in calls.iter().zip([("rdma0", "eth1"), ("rdma1", "eth2")]) {
+        assert_eq!((call.command.as_str(), call.ifname.as_str()), ("ADD", name));
+        assert_eq!(call.container, "a");
+        assert_eq!(call.netns, pod.path().to_str().expect("UTF-8"));
+        assert_eq!(call.input["master"], master);
+        assert_eq!(call.input["ipam"]["own"], json!({"setting": 1}));
+        assert_eq!(call.input["name"], "net");
+    }
+    node.del(&configuration, "a", &pod);
+    let mut given_back = node.ipam.interfaces("DEL");
+    given_back.sort();
+    assert_eq!(given_back, ["rdma0", "rdma1"]);
+}
+
+#[test]
+fn duplicate_address_detection_is_done_when_it_is_asked_for() {
+    let node = Node::with_rails(1);
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["ipam"] = json!({"type": ipam::NAME});
+    node.ipam.answer("ADD", &json!({"ips": [{"address": "2001:db8::7/64"}]}));
+    for (dad, settled) in [("off", true), ("optimistic", false), ("wait", true)] {
+        let pod = node.pod("pod");
+        configuration["ipv6"] = json!({"dad": dad});
+        node.add(&configuration, "a", &pod);
+        let address = || {
+            let link = pod.link("rdma0").expect("in the pod");
+            let addresses = link["addr_info"].as_array().expect("addresses").clone();
+            addresses.into_iter().find(|a| a["local"] == "2001:db8::7").expect("the address")
+        };
+        if settled {
+            assert_ne!(address()["tentative"], true, "dad {dad}: {}", address());
+        }
+        assert_eq!(address()["nodad"] == true, dad == "off", "dad {dad}: {}", address());
+        // Optimistic: usable while it is checked.
+        wait::until("detection ends", || address()["tentative"] != true);
+        node.del(&configuration, "a", &pod);
+    }
+}
+
+#[test]
+fn router_advertisements_are_refused_unless_asked_for() {
+    let node = Node::with_rails(1);
+    for (accept, value) in [(None, "0"), (Some(false), "0"), (Some(true), "1")] {
+        let pod = node.pod("pod");
+        let mut configuration = node.configuration(&["eth1"]);
+        if let Some(accept) = accept {
+            configuration["ipv6"] = json!({"acceptRA": accept});
+        }
+        node.add(&configuration, "a", &pod);
+        let found = pod.sysctl("ipv6/conf/rdma0/accept_ra");
+        assert_eq!(found == "0", value == "0", "acceptRA {accept:?} gave {found}");
+        node.del(&configuration, "a", &pod);
+    }
+}
+
+#[test]
+fn the_log_goes_to_standard_error_and_to_its_file() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let file = node.directory().join("plugin.log");
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["log"] = json!({"level": "debug", "file": file});
+    let outcome = node.invoke("ADD", "a", pod.path()).input(&configuration).run();
+    outcome.result();
+    let logged = fs::read_to_string(&file).expect("the log's file");
+    for log in [&outcome.stderr, &logged] {
+        assert!(log.contains("eth1") && log.contains("rdma0"), "operations are not told: {log:?}");
+    }
+    node.invoke("DEL", "a", pod.path()).input(&configuration).run().silent();
+    let longer = fs::read_to_string(&file).expect("the log's file");
+    assert!(longer.starts_with(&logged) && longer.len() > logged.len(), "not appended: {longer}");
+}
+
+#[test]
+fn a_plan_shows_the_operations_and_changes_nothing() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    node.host.ip("address add 192.0.2.5/24 dev eth1");
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["mtu"] = 1400.into();
+    let call = node.invoke("ADD", "a", pod.path()).without("CNI_COMMAND").argument("plan");
+    let outcome = call.input(&configuration).run();
+    assert!(outcome.status.success(), "{outcome}");
+    let text = &outcome.stdout;
+    let lines: Vec<&str> = text.lines().collect();
+    let name = pod.name();
+    let moved = format!("ip link set dev eth1 netns {name} name rdma0");
+    assert!(lines.contains(&moved.as_str()), "no {moved:?} in {text}");
+    for words in ["mtu 1400", "address replace 192.0.2.5/24", "rdma0 up"] {
+        assert!(lines.iter().any(|line| line.contains(words)), "no {words:?} in {text}");
+    }
+    assert!(lines.iter().all(|line| line.starts_with("ip ") || line.starts_with("rdma ")), "{text}");
+    before.assert_restored(&node.host);
+    assert!(node.records().is_empty());
+    assert!(!pod.has_link("rdma0"));
+}

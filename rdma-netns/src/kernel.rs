@@ -1,0 +1,85 @@
+//! The seam between plans and a kernel: [`Linux`](crate::Linux) is the real one, the
+//! tests' fake keeps a small world of namespaces and devices in memory.
+
+use crate::{NetnsId, Observed, Op};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// A kernel: shows its state, and makes one change at a time.
+pub trait Kernel {
+    /// A pod's network namespace, held open.
+    type Pod: Pod;
+
+    /// Which boot it is (`/proc/sys/kernel/random/boot_id`).
+    fn boot_id(&self) -> Result<String, ObserveError>;
+
+    /// Opens the namespace at `path` (`CNI_NETNS`).
+    fn open_pod(&self, path: &Path) -> Result<Self::Pod, OpenPodError>;
+
+    /// Reads the state of the host's namespace and, if given, the pod's. Changes nothing.
+    fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError>;
+
+    /// Makes the one change `op`. `pod` must be given when `op` names it.
+    fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError>;
+}
+
+/// A pod's network namespace.
+pub trait Pod {
+    /// Where it was opened.
+    fn path(&self) -> &Path;
+    /// Which namespace it is, whatever else is found at the path later.
+    fn id(&self) -> NetnsId;
+}
+
+/// Why a path could not be opened as a pod's namespace.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenPodError {
+    /// Nothing is there: the namespace is gone.
+    #[error("there is no {0:?}")]
+    Missing(PathBuf),
+    /// A file that is no network namespace.
+    #[error("{0:?} is no network namespace")]
+    NotNamespace(PathBuf),
+    /// The namespace that this program runs in: nothing can be moved into it.
+    #[error("{0:?} is the host's own network namespace")]
+    HostNamespace(PathBuf),
+    /// The system refused.
+    #[error("cannot open {path:?}: {source}")]
+    Io {
+        /// The path that was asked for.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// The state could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {what}: {source}")]
+pub struct ObserveError {
+    /// What was asked for, `the links of the pod`.
+    pub what: String,
+    /// The kernel's answer.
+    pub source: io::Error,
+}
+
+/// A change that the kernel refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{op}: {source}{}", message.as_ref().map(|m| format!(" ({m})")).unwrap_or_default())]
+pub struct OpError {
+    /// The change that was asked for.
+    pub op: Box<Op>,
+    /// The errno.
+    pub source: io::Error,
+    /// The kernel's own sentence (`NLMSGERR_ATTR_MSG`), where it gave one.
+    pub message: Option<String>,
+}
+
+impl OpError {
+    /// The errno, where the refusal was the kernel's.
+    pub fn errno(&self) -> Option<i32> {
+        self.source.raw_os_error()
+    }
+}

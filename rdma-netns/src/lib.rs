@@ -1,0 +1,38 @@
+//! What this project knows of the kernel: netdevs, RDMA devices, their character
+//! devices, and the network namespaces all of them are in.
+//!
+//! The crate shows ([`Kernel::observe`]) and does ([`Kernel::execute`]); it decides
+//! nothing. What is to be done is planned by its users, as a list of [`Op`]s made from an
+//! [`Observed`] state, so that a plan can be printed, tested as data, and repeated.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`observed`], [`link`], [`rdma`], [`device`] | the data: a node's and a pod's state |
+//! | [`op`] | one change, and its `ip`/`rdma` equivalent |
+//! | [`kernel`] | the seam between both: the trait that Linux and the test's fake implement |
+//! | [`linux`] | the real kernel: rtnetlink, RDMA netlink, sysfs, sysctl |
+//! | [`netns`] | opening, identifying and entering network namespaces |
+//! | [`netlink`] | one request/answer exchange, and the kernel's own error sentence |
+//! | [`smc`] | SMC-R's pnet table over generic netlink |
+
+pub mod device;
+pub mod kernel;
+pub mod link;
+pub mod linux;
+pub mod name;
+pub mod netlink;
+pub mod netns;
+pub mod observed;
+pub mod op;
+pub mod rdma;
+pub mod smc;
+
+pub use device::{Device, DeviceAddress};
+pub use kernel::{Kernel, ObserveError, OpError, OpenPodError, Pod};
+pub use link::{Address, HardwareAddress, Link, LinkFlag, LinkType, Route};
+pub use linux::Linux;
+pub use name::InterfaceName;
+pub use netns::NetnsId;
+pub use observed::{Namespace, Observed};
+pub use op::{Op, Place};
+pub use rdma::{CharDevice, RdmaDevice, RdmaMode};

@@ -1,0 +1,162 @@
+//! Addresses in rtnetlink's words (`RTM_*ADDR`, `include/uapi/linux/if_addr.h`).
+
+use super::ip_of;
+use crate::{
+    Address, Link,
+    link::GIVEN_FLAGS,
+    netlink::{Answer, attributes, text, u32_of},
+};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    address::{AddressAttribute, AddressFlags, AddressHeader, AddressMessage, CacheInfo},
+};
+use std::net::IpAddr;
+
+/// `sizeof(struct ifaddrmsg)`
+const HEADER: usize = 8;
+
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_LABEL: u16 = 3;
+const IFA_BROADCAST: u16 = 4;
+const IFA_CACHEINFO: u16 = 6;
+const IFA_FLAGS: u16 = 8;
+const IFA_RT_PRIORITY: u16 = 9;
+const IFA_PROTO: u16 = 11;
+
+/// `IFA_F_TEMPORARY` of IPv6 (`IFA_F_SECONDARY` of IPv4).
+const TEMPORARY: u32 = 0x01;
+const TENTATIVE: u32 = 0x40;
+const PERMANENT: u32 = 0x80;
+
+/// `IFAPROT_KERNEL_LO`, `_RA` and `_LL` (Linux 5.18).
+const MADE_BY_KERNEL: std::ops::RangeInclusive<u8> = 1..=3;
+
+/// A lifetime that does not end (`INFINITY_LIFE_TIME`, `include/net/addrconf.h`).
+const FOR_EVER: u32 = u32::MAX;
+
+/// Asks for all addresses.
+pub(super) fn dump() -> RouteNetlinkMessage {
+    RouteNetlinkMessage::GetAddress(AddressMessage::default())
+}
+
+/// An `RTM_NEWADDR` as it came.
+struct Seen {
+    index: u32,
+    address: Address,
+    flags: u32,
+    protocol: Option<u8>,
+}
+
+/// Gives every address of a dump to its netdev among `links`.
+pub(super) fn distribute(answers: &[Answer], links: &mut [Link]) {
+    let seen: Vec<Seen> = answers
+        .iter()
+        .filter_map(|answer| parse(&answer.body))
+        .collect();
+    // Before Linux 5.18 no address tells who made it; since, those of `lo` always do.
+    let tells = seen.iter().any(|seen| seen.protocol.is_some());
+    for Seen {
+        index,
+        mut address,
+        flags,
+        protocol,
+    } in seen
+    {
+        let Some(link) = links.iter_mut().find(|link| link.index == index) else {
+            continue;
+        };
+        address.automatic = match address.ip {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(_) if flags & TEMPORARY != 0 => true,
+            IpAddr::V6(_) => match protocol {
+                Some(protocol) => MADE_BY_KERNEL.contains(&protocol),
+                None => !tells && address.is_link_local() && flags & PERMANENT != 0,
+            },
+        };
+        address.label = address.label.filter(|label| **label != *link.name);
+        link.addresses.push(address);
+    }
+}
+
+fn parse(body: &[u8]) -> Option<Seen> {
+    let header = AddressHeader::parse(body).ok()?;
+    let (mut local, mut end, mut protocol) = (None, None, None);
+    let mut flags = u32::from(header.flags.bits());
+    let mut address = Address::new(IpAddr::from([0; 4]), header.prefix_len);
+    address.scope = header.scope.into();
+    for (kind, value) in attributes(body.get(HEADER..)?) {
+        match kind {
+            IFA_ADDRESS => end = ip_of(value),
+            IFA_LOCAL => local = ip_of(value),
+            IFA_BROADCAST => address.broadcast = ip_of(value),
+            IFA_LABEL => address.label = text(value).map(str::to_owned),
+            IFA_FLAGS => flags = u32_of(value)?,
+            IFA_RT_PRIORITY => address.metric = u32_of(value),
+            IFA_PROTO => protocol = value.first().copied(),
+            IFA_CACHEINFO => {
+                let lifetime = CacheInfo::parse(value).ok()?;
+                let lifetime = (lifetime.ifa_valid, lifetime.ifa_preferred);
+                address.lifetime = (lifetime != (FOR_EVER, FOR_EVER)).then_some(lifetime);
+            }
+            _ => {}
+        }
+    }
+    // IFA_ADDRESS is the other end where there is one, and IPv6 has IFA_LOCAL only then.
+    address.ip = local.or(end)?;
+    address.peer = end.filter(|end| *end != address.ip);
+    address.flags = flags & GIVEN_FLAGS;
+    address.tentative = flags & TENTATIVE != 0;
+    Some(Seen {
+        index: header.index,
+        address,
+        flags,
+        protocol,
+    })
+}
+
+/// Sets an address on the netdev `index`.
+pub(super) fn add(index: u32, address: &Address) -> RouteNetlinkMessage {
+    let mut message = message(index, address);
+    message.header.scope = address.scope.into();
+    let flags = AddressFlags::from_bits_retain(address.flags & GIVEN_FLAGS);
+    let attributes = &mut message.attributes;
+    attributes.push(AddressAttribute::Flags(flags));
+    if let Some(IpAddr::V4(broadcast)) = address.broadcast {
+        attributes.push(AddressAttribute::Broadcast(broadcast));
+    }
+    if let Some(metric) = address.metric {
+        attributes.push(AddressAttribute::RoutePriority(metric));
+    }
+    if let Some((valid, preferred)) = address.lifetime {
+        let mut lifetime = CacheInfo::default();
+        (lifetime.ifa_valid, lifetime.ifa_preferred) = (valid, preferred);
+        attributes.push(AddressAttribute::CacheInfo(lifetime));
+    }
+    RouteNetlinkMessage::NewAddress(message)
+}
+
+/// Takes an address from the netdev `index`.
+pub(super) fn remove(index: u32, address: &Address) -> RouteNetlinkMessage {
+    RouteNetlinkMessage::DelAddress(message(index, address))
+}
+
+fn message(index: u32, address: &Address) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = match address.ip {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    };
+    message.header.prefix_len = address.prefix;
+    message.header.index = index;
+    message.attributes = vec![
+        AddressAttribute::Local(address.ip),
+        AddressAttribute::Address(address.peer.unwrap_or(address.ip)),
+    ];
+    if let Some(label) = &address.label {
+        message
+            .attributes
+            .push(AddressAttribute::Label(label.clone()));
+    }
+    message
+}

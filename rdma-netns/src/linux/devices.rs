@@ -1,0 +1,177 @@
+//! PCI functions and auxiliary devices from sysfs, whatever namespace their netdevs and
+//! RDMA devices are in.
+//!
+//! This is read for every pod, so one file (`uevent`) is read of each PCI function, and
+//! more only of those that matter.
+
+use crate::{Device, DeviceAddress};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// A directory of `/sys/class/infiniband_verbs`. That class is not filtered by
+/// namespace, other than `/sys/class/infiniband`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verbs {
+    /// Name of its RDMA device.
+    pub(super) device: String,
+    /// What is behind it; soft devices have nothing.
+    pub(super) parent: Option<DeviceAddress>,
+}
+
+/// The RDMA devices of all namespaces; none where ib_uverbs is not loaded.
+pub(super) fn verbs(sysfs: &Path) -> io::Result<Vec<Verbs>> {
+    let mut found = Vec::new();
+    for directory in entries(&sysfs.join("class/infiniband_verbs"))? {
+        // `abi_version` is in the same directory.
+        let Some(device) = read(&directory, "ibdev") else {
+            continue;
+        };
+        let parent = link_name(&directory, "device").and_then(|name| name.try_into().ok());
+        found.push(Verbs { device, parent });
+    }
+    found.sort_by(|a, b| a.device.cmp(&b.device));
+    Ok(found)
+}
+
+/// The PCI functions and auxiliary devices that have, or can have, netdevs or RDMA
+/// devices, by address.
+pub(super) fn scan(sysfs: &Path, verbs: &[Verbs]) -> io::Result<Vec<Device>> {
+    let pci = sysfs.join("bus/pci/devices");
+    let mut devices = Vec::new();
+    for directory in entries(&pci)? {
+        devices.extend(pci_function(&directory));
+    }
+    for directory in entries(&sysfs.join("bus/auxiliary/devices"))? {
+        devices.extend(auxiliary(&directory, &pci));
+    }
+    for device in &mut devices {
+        let own = verbs
+            .iter()
+            .filter(|verbs| verbs.parent.as_ref() == Some(&device.address));
+        device.rdma = own.map(|verbs| verbs.device.clone()).collect();
+    }
+    devices.sort_by(|a, b| a.address.cmp(&b.address));
+    Ok(devices)
+}
+
+fn pci_function(directory: &Path) -> Option<Device> {
+    let address = address_of(directory)?;
+    let uevent = Uevent::read(directory)?;
+    let relevant = match (uevent.class >> 16, uevent.class >> 8) {
+        // Network controllers, and InfiniBand ones of the class serial bus.
+        (0x02, _) | (_, 0x0c06) => true,
+        // Most of a server's functions are bridges.
+        (0x06, _) => false,
+        _ => has_children(directory),
+    };
+    if !relevant {
+        return None;
+    }
+    let virtual_functions = read(directory, "sriov_numvfs").and_then(|count| count.parse().ok());
+    Some(Device {
+        address,
+        driver: uevent.driver,
+        vendor: uevent.vendor,
+        device: uevent.device,
+        numa_node: numa_node(directory),
+        physical_function: link_name(directory, "physfn").and_then(|name| name.try_into().ok()),
+        virtual_functions: virtual_functions.unwrap_or(0),
+        rdma: Vec::new(),
+    })
+}
+
+/// A sub-function, or what else has a netdev or an RDMA device on the auxiliary bus.
+/// (A PCI function's `mlx5_core.eth.0` and the like have none of their own.)
+fn auxiliary(directory: &Path, pci: &Path) -> Option<Device> {
+    let address = address_of(directory)?;
+    let sub_function = address.split('.').nth(1) == Some("sf");
+    if !sub_function && !has_children(directory) {
+        return None;
+    }
+    // ../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/mlx5_core.sf.4
+    let place = fs::read_link(directory).ok()?;
+    let function = place
+        .components()
+        .rev()
+        .filter_map(|part| DeviceAddress::try_from(part.as_os_str().to_str()?.to_owned()).ok())
+        .find(|address| address.bus() == "pci");
+    let parent = function.as_ref().map(|function| pci.join(&**function));
+    let uevent = parent.as_deref().and_then(Uevent::read);
+    let (vendor, device) = uevent
+        .map(|uevent| (uevent.vendor, uevent.device))
+        .unwrap_or_default();
+    Some(Device {
+        address,
+        driver: link_name(directory, "driver"),
+        vendor,
+        device,
+        numa_node: parent.as_deref().and_then(numa_node),
+        physical_function: function,
+        virtual_functions: 0,
+        rdma: Vec::new(),
+    })
+}
+
+/// What `uevent` tells of a PCI function (`pci_uevent()` in `drivers/pci/pci-driver.c`).
+struct Uevent {
+    class: u32,
+    driver: Option<String>,
+    vendor: Option<String>,
+    device: Option<String>,
+}
+
+impl Uevent {
+    fn read(directory: &Path) -> Option<Self> {
+        let text = read(directory, "uevent")?;
+        let value = |key: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+        };
+        let (vendor, device) = value("PCI_ID").and_then(|ids| ids.split_once(':')).unzip();
+        Some(Self {
+            class: value("PCI_CLASS").and_then(|class| u32::from_str_radix(class, 16).ok())?,
+            driver: value("DRIVER").map(str::to_owned),
+            vendor: vendor.map(str::to_ascii_lowercase),
+            device: device.map(str::to_ascii_lowercase),
+        })
+    }
+}
+
+/// A child of a class makes the class's directory, in whatever namespace the child is.
+fn has_children(directory: &Path) -> bool {
+    directory.join("net").exists() || directory.join("infiniband_verbs").exists()
+}
+
+fn numa_node(directory: &Path) -> Option<u32> {
+    read(directory, "numa_node")?.parse().ok() // -1: not known
+}
+
+fn address_of(directory: &Path) -> Option<DeviceAddress> {
+    DeviceAddress::try_from(directory.file_name()?.to_str()?.to_owned()).ok()
+}
+
+/// The entries of a directory; a bus or class that is not there has none.
+fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(directory) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A file that went away with its device, or that the device does not have, is none.
+fn read(directory: &Path, file: &str) -> Option<String> {
+    let text = fs::read_to_string(directory.join(file)).ok()?;
+    Some(text.trim_end().to_owned())
+}
+
+fn link_name(directory: &Path, link: &str) -> Option<String> {
+    let target = fs::read_link(directory.join(link)).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
+}
+
+#[cfg(test)]
+#[path = "devices_tests.rs"]
+mod tests;

@@ -1,0 +1,176 @@
+//! The scan on a tree like that of a node with a bond, virtual functions and a
+//! sub-function.
+
+use super::*;
+use std::os::unix::fs::symlink;
+use tempfile::TempDir;
+
+const ROOT: &str = "devices/pci0000:3a/0000:3a:00.0";
+
+struct Sysfs(TempDir);
+
+impl Sysfs {
+    fn new() -> Self {
+        let sysfs = Self(tempfile::tempdir().expect("a directory"));
+        for directory in [
+            "bus/pci/devices",
+            "bus/auxiliary/devices",
+            "class/infiniband_verbs",
+        ] {
+            fs::create_dir_all(sysfs.path().join(directory)).expect("a directory");
+        }
+        sysfs.file("class/infiniband_verbs/abi_version", "6\n");
+        sysfs
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        fs::write(self.path().join(path), text).expect("a file");
+    }
+
+    /// A PCI function with its `uevent` and NUMA node.
+    fn pci(&self, address: &str, uevent: &str, numa_node: i32) -> String {
+        let place = format!("{ROOT}/{address}");
+        fs::create_dir_all(self.path().join(&place)).expect("a directory");
+        self.file(&format!("{place}/uevent"), uevent);
+        self.file(&format!("{place}/numa_node"), &format!("{numa_node}\n"));
+        self.link(
+            &format!("bus/pci/devices/{address}"),
+            &format!("../../../{place}"),
+        );
+        place
+    }
+
+    fn auxiliary(&self, function: &str, name: &str) -> String {
+        let place = format!("{ROOT}/{function}/{name}");
+        fs::create_dir_all(self.path().join(&place)).expect("a directory");
+        self.link(
+            &format!("bus/auxiliary/devices/{name}"),
+            &format!("../../../{place}"),
+        );
+        place
+    }
+
+    fn link(&self, path: &str, target: &str) {
+        symlink(target, self.path().join(path)).expect("a link");
+    }
+
+    fn uverbs(&self, number: u32, device: &str, parent: Option<&str>) {
+        let directory = format!("class/infiniband_verbs/uverbs{number}");
+        fs::create_dir_all(self.path().join(&directory)).expect("a directory");
+        self.file(&format!("{directory}/ibdev"), &format!("{device}\n"));
+        if let Some(parent) = parent {
+            self.link(
+                &format!("{directory}/device"),
+                &format!("../../../{ROOT}/{parent}"),
+            );
+        }
+    }
+
+    fn scan(&self) -> Vec<Device> {
+        scan(self.path(), &verbs(self.path()).expect("verbs")).expect("devices")
+    }
+}
+
+fn address(text: &str) -> DeviceAddress {
+    DeviceAddress::try_from(text.to_owned()).expect("an address")
+}
+
+const PF: &str = "DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:101D\n";
+const VF: &str = "DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:101E\n";
+
+#[test]
+fn physical_virtual_and_sub_functions() {
+    let sysfs = Sysfs::new();
+    let pf = sysfs.pci("0000:3b:00.0", PF, 1);
+    sysfs.file(&format!("{pf}/sriov_numvfs"), "2\n");
+    for vf in ["0000:3b:00.2", "0000:3b:00.3"] {
+        let vf = sysfs.pci(vf, VF, -1);
+        sysfs.link(&format!("{vf}/physfn"), "../0000:3b:00.0");
+    }
+    sysfs.auxiliary("0000:3b:00.0", "mlx5_core.eth.0");
+    let sf = sysfs.auxiliary("0000:3b:00.0", "mlx5_core.sf.4");
+    sysfs.link(
+        &format!("{sf}/driver"),
+        "../../../../../bus/auxiliary/drivers/mlx5_core.sf",
+    );
+    sysfs.uverbs(0, "mlx5_0", Some("0000:3b:00.0"));
+    sysfs.uverbs(1, "mlx5_3", Some("0000:3b:00.0/mlx5_core.sf.4"));
+    sysfs.uverbs(2, "rxe0", None);
+    let device = |text: &str, driver: &str, id: &str| Device {
+        address: address(text),
+        driver: Some(driver.to_owned()),
+        vendor: Some("15b3".to_owned()),
+        device: Some(id.to_owned()),
+        numa_node: Some(1),
+        physical_function: None,
+        virtual_functions: 0,
+        rdma: Vec::new(),
+    };
+    let pf = Some(address("0000:3b:00.0"));
+    let expected = [
+        Device {
+            virtual_functions: 2,
+            rdma: vec!["mlx5_0".to_owned()],
+            ..device("0000:3b:00.0", "mlx5_core", "101d")
+        },
+        Device {
+            physical_function: pf.clone(),
+            numa_node: None,
+            ..device("0000:3b:00.2", "mlx5_core", "101e")
+        },
+        Device {
+            physical_function: pf.clone(),
+            numa_node: None,
+            ..device("0000:3b:00.3", "mlx5_core", "101e")
+        },
+        Device {
+            physical_function: pf,
+            rdma: vec!["mlx5_3".to_owned()],
+            ..device("mlx5_core.sf.4", "mlx5_core.sf", "101d")
+        },
+    ];
+    assert_eq!(sysfs.scan(), expected);
+}
+
+#[test]
+fn a_bonds_rdma_device_belongs_to_its_first_function() {
+    let sysfs = Sysfs::new();
+    sysfs.pci("0000:3b:00.0", PF, 0);
+    sysfs.pci("0000:3b:00.1", PF, 0);
+    sysfs.uverbs(0, "mlx5_bond_0", Some("0000:3b:00.0"));
+    let rdma: Vec<_> = sysfs.scan().into_iter().map(|device| device.rdma).collect();
+    assert_eq!(rdma, [vec!["mlx5_bond_0".to_owned()], vec![]]);
+}
+
+#[test]
+fn only_what_can_have_a_netdev_or_an_rdma_device() {
+    let sysfs = Sysfs::new();
+    sysfs.pci("0000:00:00.0", "PCI_CLASS=60000\nPCI_ID=8086:1237\n", -1);
+    sysfs.pci("0000:01:00.0", "PCI_CLASS=30200\nPCI_ID=10DE:2330\n", 0);
+    sysfs.pci("0000:02:00.0", "PCI_CLASS=C0600\nPCI_ID=15B3:1003\n", 0);
+    let odd = sysfs.pci("0000:03:00.0", "PCI_CLASS=120000\nPCI_ID=1DED:107F\n", 0);
+    fs::create_dir(sysfs.path().join(odd).join("infiniband_verbs")).expect("a directory");
+    // No driver is bound to it, and a name that is no address is passed over.
+    sysfs.pci("0000:04:00.0", "PCI_CLASS=20000\nPCI_ID=1AF4:1041\n", 0);
+    fs::create_dir(sysfs.path().join("bus/pci/devices/odd")).expect("a directory");
+    let found: Vec<_> = sysfs
+        .scan()
+        .into_iter()
+        .map(|device| device.address)
+        .collect();
+    assert_eq!(
+        found,
+        ["0000:02:00.0", "0000:03:00.0", "0000:04:00.0"].map(address)
+    );
+}
+
+#[test]
+fn a_machine_without_these_buses() {
+    let nothing = tempfile::tempdir().expect("a directory");
+    assert_eq!(verbs(nothing.path()).expect("none"), []);
+    assert_eq!(scan(nothing.path(), &[]).expect("none"), []);
+}

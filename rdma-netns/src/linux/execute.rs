@@ -1,0 +1,160 @@
+//! Every [`Op`], made by the kernel.
+
+use super::{Space, addresses, links, nldev::Nldev, routes, sysctls};
+use crate::{
+    InterfaceName, Op, Place,
+    netlink::{NetlinkError, Socket},
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use nix::libc;
+use std::{io, os::fd::AsFd};
+
+/// The two namespaces that an operation can name.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'a> {
+    pub(super) host: &'a Space,
+    pub(super) pod: Option<&'a Space>,
+}
+
+impl<'a> Places<'a> {
+    fn at(self, place: Place) -> io::Result<&'a Space> {
+        match place {
+            Place::Host => Ok(self.host),
+            Place::Pod => self.pod.ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "the pod's namespace was not given",
+                )
+            }),
+        }
+    }
+
+    /// Has `change` made to `link`, whose index it gets.
+    fn change(
+        self,
+        at: Place,
+        link: &InterfaceName,
+        flags: i32,
+        change: impl FnOnce(u32) -> RouteNetlinkMessage,
+    ) -> Result<(), NetlinkError> {
+        let mut socket = self.at(at)?.route();
+        let index = index_of(&mut socket, link)?;
+        socket.request(&change(index), flags as u16).map(drop)
+    }
+
+    pub(super) fn execute(self, op: &Op) -> Result<(), NetlinkError> {
+        match op {
+            Op::MoveRdma { device, from, to } => self.move_rdma(device, *from, *to),
+            Op::MoveLink {
+                link,
+                from,
+                to,
+                name,
+            } => self.move_link(link, *from, *to, name),
+            Op::RenameLink { at, link, name } => {
+                self.change(*at, link, 0, |index| links::set_name(index, name))
+            }
+            Op::SetUp { at, link, up } => {
+                self.change(*at, link, 0, |index| links::set_up(index, *up))
+            }
+            Op::SetMtu { at, link, mtu } => {
+                self.change(*at, link, 0, |index| links::set_mtu(index, *mtu))
+            }
+            Op::SetMac { at, link, mac } => {
+                self.change(*at, link, 0, |index| links::set_address(index, mac))
+            }
+            Op::SetTxQueueLen { at, link, packets } => self.change(*at, link, 0, |index| {
+                links::set_tx_queue_len(index, *packets)
+            }),
+            Op::SetFlag { at, link, flag, on } => {
+                self.change(*at, link, 0, |index| links::set_flag(index, *flag, *on))
+            }
+            Op::SetAlias { at, link, alias } => {
+                self.change(*at, link, 0, |index| links::set_alias(index, alias))
+            }
+            Op::SetAltName {
+                at,
+                link,
+                name,
+                present: true,
+            } => {
+                let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+                self.change(*at, link, flags, |index| links::add_alt_name(index, name))
+            }
+            Op::SetAltName {
+                at,
+                link,
+                name,
+                present: false,
+            } => self.change(*at, link, 0, |index| links::remove_alt_name(index, name)),
+            Op::SetSysctl {
+                at,
+                link,
+                key,
+                value,
+            } => {
+                let netns = self.at(*at)?.netns();
+                Ok(netns.run(|| sysctls::write(link, key, *value)).flatten()?)
+            }
+            Op::AddAddress { at, link, address } => {
+                let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+                self.change(*at, link, flags, |index| addresses::add(index, address))
+            }
+            Op::RemoveAddress { at, link, address } => {
+                self.change(*at, link, 0, |index| addresses::remove(index, address))
+            }
+            Op::AddRoute { at, link, route } => {
+                let flags = libc::NLM_F_CREATE | libc::NLM_F_APPEND;
+                match self.change(*at, link, flags, |index| routes::add(index, route)) {
+                    Err(error) if error.errno() == Some(libc::EEXIST) => Ok(()),
+                    outcome => outcome,
+                }
+            }
+            Op::RemoveRoute { at, link, route } => {
+                self.change(*at, link, 0, |index| routes::remove(index, route))
+            }
+        }
+    }
+
+    /// The socket is opened, and the move asked for, by a thread inside `from`.
+    fn move_rdma(self, device: &str, from: Place, to: Place) -> Result<(), NetlinkError> {
+        let target = self.at(to)?.netns();
+        self.at(from)?.netns().run(|| match Nldev::open()? {
+            Some(mut nldev) => nldev.move_device(device, target.as_fd()),
+            None => Err(io::Error::from_raw_os_error(libc::EPROTONOSUPPORT).into()),
+        })?
+    }
+
+    /// `do_setlink()` in `net/core/rtnetlink.c` moves first, under the old name if that
+    /// is free, and renames then: a new name that is taken would leave the netdev moved
+    /// and not renamed. So the name is asked for beforehand.
+    fn move_link(
+        self,
+        link: &InterfaceName,
+        from: Place,
+        to: Place,
+        name: &InterfaceName,
+    ) -> Result<(), NetlinkError> {
+        let target = self.at(to)?;
+        match index_of(&mut target.route(), name) {
+            Ok(_) if from != to => {
+                return Err(NetlinkError {
+                    source: io::Error::from_raw_os_error(libc::EEXIST),
+                    message: Some(format!("there is a netdev called {name}")),
+                });
+            }
+            Err(error) if error.errno() != Some(libc::ENODEV) => return Err(error),
+            _ => {}
+        }
+        let descriptor = target.netns().as_fd();
+        self.change(from, link, 0, |index| {
+            links::into_namespace(index, descriptor, name)
+        })
+    }
+}
+
+fn index_of(socket: &mut Socket, name: &str) -> Result<u32, NetlinkError> {
+    let answers = socket.request(&links::find(name), 0)?;
+    let index = answers.iter().find_map(|answer| links::index(&answer.body));
+    Ok(index.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?)
+}

@@ -1,0 +1,211 @@
+//! Netdevs in rtnetlink's words (`RTM_*LINK`, `include/uapi/linux/if_link.h`).
+
+use super::sysctls;
+use crate::{
+    DeviceAddress, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType,
+    netlink::{attributes, text, u32_of},
+};
+use netlink_packet_core::DefaultNla;
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{
+        LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkLayerType, LinkMessage, Prop,
+    },
+};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `sizeof(struct ifinfomsg)`
+const HEADER: usize = 16;
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_MASTER: u16 = 10;
+const IFLA_TXQLEN: u16 = 13;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_IFALIAS: u16 = 20;
+const IFLA_AF_SPEC: u16 = 26;
+const IFLA_PROP_LIST: u16 = 52;
+const IFLA_ALT_IFNAME: u16 = 53;
+const IFLA_PERM_ADDRESS: u16 = 54;
+const IFLA_PARENT_DEV_NAME: u16 = 56;
+const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
+
+const IFLA_INFO_KIND: u16 = 1;
+
+const FLAGS: [(LinkFlag, LinkFlags); 4] = [
+    (LinkFlag::Promisc, LinkFlags::Promisc),
+    (LinkFlag::AllMulti, LinkFlags::Allmulti),
+    (LinkFlag::Multicast, LinkFlags::Multicast),
+    (LinkFlag::NoArp, LinkFlags::Noarp),
+];
+
+/// Asks for all netdevs, without their counters.
+pub(super) fn dump() -> RouteNetlinkMessage {
+    get(vec![])
+}
+
+/// Asks for the netdev called `name`, alternative names included.
+pub(super) fn find(name: &str) -> RouteNetlinkMessage {
+    get(vec![LinkAttribute::IfName(name.to_owned())])
+}
+
+fn get(mut attributes: Vec<LinkAttribute>) -> RouteNetlinkMessage {
+    attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
+    RouteNetlinkMessage::GetLink(message(0, attributes))
+}
+
+fn message(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes = attributes;
+    message
+}
+
+/// The index in an `RTM_NEWLINK`.
+pub(super) fn index(body: &[u8]) -> Option<u32> {
+    LinkHeader::parse(body).ok().map(|header| header.index)
+}
+
+/// The netdev of an `RTM_NEWLINK`, without addresses and routes.
+pub(super) fn parse(body: &[u8]) -> Option<Link> {
+    let header = LinkHeader::parse(body).ok()?;
+    let mut name = None;
+    let mut link = Link {
+        index: header.index,
+        name: InterfaceName::try_from("?").ok()?, // until IFLA_IFNAME is met
+        mac: HardwareAddress::default(),
+        permanent_mac: None,
+        mtu: 0,
+        up: header.flags.contains(LinkFlags::Up),
+        carrier: header.flags.contains(LinkFlags::LowerUp),
+        flags: FLAGS
+            .iter()
+            .filter(|(_, bit)| header.flags.contains(*bit))
+            .map(|(flag, _)| *flag)
+            .collect(),
+        tx_queue_len: 0,
+        alt_names: Vec::new(),
+        alias: None,
+        kind: None,
+        link_type: match header.link_layer_type {
+            LinkLayerType::Ether => LinkType::Ether,
+            LinkLayerType::Infiniband => LinkType::Infiniband,
+            _ => LinkType::Other,
+        },
+        parent: None,
+        master: None,
+        sysctls: Default::default(),
+        addresses: Vec::new(),
+        routes: Vec::new(),
+    };
+    let (mut parent, mut bus) = (None, None);
+    for (kind, value) in attributes(body.get(HEADER..)?) {
+        let owned = || text(value).map(str::to_owned);
+        match kind {
+            IFLA_IFNAME => name = owned(),
+            IFLA_ADDRESS => link.mac = HardwareAddress(value.to_vec()),
+            IFLA_PERM_ADDRESS => link.permanent_mac = Some(HardwareAddress(value.to_vec())),
+            IFLA_MTU => link.mtu = u32_of(value)?,
+            IFLA_TXQLEN => link.tx_queue_len = u32_of(value)?,
+            IFLA_MASTER => link.master = u32_of(value),
+            IFLA_IFALIAS => link.alias = owned(),
+            IFLA_PROP_LIST => link.alt_names = strings(value, IFLA_ALT_IFNAME).collect(),
+            IFLA_LINKINFO => link.kind = strings(value, IFLA_INFO_KIND).next(),
+            IFLA_PARENT_DEV_NAME => parent = owned(),
+            IFLA_PARENT_DEV_BUS_NAME => bus = text(value),
+            IFLA_AF_SPEC => link.sysctls = sysctls::parse(value),
+            _ => {}
+        }
+    }
+    link.name = InterfaceName::try_from(name?).ok()?;
+    // A virtio NIC's parent is `virtio0` on the bus `virtio`.
+    if matches!(bus, Some("pci" | "auxiliary")) {
+        link.parent = parent.and_then(|parent| DeviceAddress::try_from(parent).ok());
+    }
+    Some(link)
+}
+
+fn strings(list: &[u8], wanted: u16) -> impl Iterator<Item = String> {
+    attributes(list)
+        .filter(move |(kind, _)| *kind == wanted)
+        .filter_map(|(_, value)| text(value).map(str::to_owned))
+}
+
+/// Moves a netdev into the namespace `target` as `name`.
+pub(super) fn into_namespace(
+    index: u32,
+    target: BorrowedFd<'_>,
+    name: &str,
+) -> RouteNetlinkMessage {
+    let descriptor = LinkAttribute::NetNsFd(target.as_raw_fd());
+    set(
+        index,
+        vec![descriptor, LinkAttribute::IfName(name.to_owned())],
+    )
+}
+
+pub(super) fn set_name(index: u32, name: &str) -> RouteNetlinkMessage {
+    set(index, vec![LinkAttribute::IfName(name.to_owned())])
+}
+
+pub(super) fn set_mtu(index: u32, mtu: u32) -> RouteNetlinkMessage {
+    set(index, vec![LinkAttribute::Mtu(mtu)])
+}
+
+pub(super) fn set_address(index: u32, mac: &HardwareAddress) -> RouteNetlinkMessage {
+    set(index, vec![LinkAttribute::Address(mac.0.clone())])
+}
+
+pub(super) fn set_tx_queue_len(index: u32, packets: u32) -> RouteNetlinkMessage {
+    set(index, vec![LinkAttribute::TxQueueLen(packets)])
+}
+
+/// An alias goes without a NUL; one of no bytes is none.
+pub(super) fn set_alias(index: u32, alias: &str) -> RouteNetlinkMessage {
+    let alias = DefaultNla::new(IFLA_IFALIAS, alias.as_bytes().to_vec());
+    set(index, vec![LinkAttribute::Other(alias)])
+}
+
+pub(super) fn set_up(index: u32, up: bool) -> RouteNetlinkMessage {
+    set_flags(index, LinkFlags::Up, up)
+}
+
+pub(super) fn set_flag(index: u32, flag: LinkFlag, on: bool) -> RouteNetlinkMessage {
+    let bits = FLAGS
+        .iter()
+        .filter(|(known, _)| *known == flag)
+        .map(|(_, bit)| *bit)
+        .collect();
+    set_flags(index, bits, on)
+}
+
+fn set_flags(index: u32, bits: LinkFlags, on: bool) -> RouteNetlinkMessage {
+    let mut message = message(index, vec![]);
+    message.header.flags = if on { bits } else { LinkFlags::empty() };
+    message.header.change_mask = bits;
+    RouteNetlinkMessage::SetLink(message)
+}
+
+fn set(index: u32, attributes: Vec<LinkAttribute>) -> RouteNetlinkMessage {
+    RouteNetlinkMessage::SetLink(message(index, attributes))
+}
+
+/// Gives a netdev one more name.
+pub(super) fn add_alt_name(index: u32, name: &str) -> RouteNetlinkMessage {
+    RouteNetlinkMessage::NewLinkProp(alt_name(index, name))
+}
+
+/// Takes an alternative name away.
+pub(super) fn remove_alt_name(index: u32, name: &str) -> RouteNetlinkMessage {
+    RouteNetlinkMessage::DelLinkProp(alt_name(index, name))
+}
+
+fn alt_name(index: u32, name: &str) -> LinkMessage {
+    message(
+        index,
+        vec![LinkAttribute::PropList(vec![Prop::AltIfName(
+            name.to_owned(),
+        )])],
+    )
+}

@@ -1,0 +1,247 @@
+//! The real kernel.
+//!
+//! Requests to rtnetlink are built with `netlink-packet-route`; answers are read one
+//! attribute at a time, since an attribute that a library does not know must not hide a
+//! netdev or fail a node.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `links`, `addresses`, `routes`, `sysctls` | one rtnetlink noun each, both ways |
+//! | [`nldev`] | RDMA netlink |
+//! | `rdma`, `devices` | RDMA devices and the hardware behind them, sysfs and `/dev` included |
+//! | `space` | a namespace and its socket |
+//! | `execute` | every [`Op`] |
+
+mod addresses;
+mod devices;
+mod execute;
+mod links;
+pub mod nldev;
+mod rdma;
+mod routes;
+mod space;
+mod sysctls;
+
+pub use space::Space;
+
+use crate::{
+    Kernel, Link, Namespace, ObserveError, Observed, Op, OpError, OpenPodError, RdmaMode,
+    netlink::{Answer, NetlinkError},
+    netns::OpenError,
+};
+use execute::Places;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use nldev::Nldev;
+use rdma::Surroundings;
+use std::{
+    fs, io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+/// Changes at every boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The kernel this program runs on, as seen from the namespace that the first thread to
+/// use it is in.
+#[derive(Debug)]
+pub struct Linux {
+    sysfs: PathBuf,
+    dev: PathBuf,
+    host: OnceLock<Space>,
+}
+
+impl Default for Linux {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Linux {
+    /// With `/sys` and `/dev` where they usually are.
+    pub fn new() -> Self {
+        Self::with_roots("/sys", "/dev")
+    }
+
+    /// With `/sys` and `/dev` elsewhere: in a test, or a container that has the host's
+    /// mounted.
+    pub fn with_roots(sysfs: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
+        Self {
+            sysfs: sysfs.into(),
+            dev: dev.into(),
+            host: OnceLock::new(),
+        }
+    }
+
+    /// `rdma system set netns MODE`. To exclusive only before there are other
+    /// namespaces, else EBUSY: at boot.
+    pub fn set_rdma_mode(&self, mode: RdmaMode) -> Result<(), NetlinkError> {
+        let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
+        self.host()?
+            .nldev()?
+            .ok_or_else(unsupported)?
+            .set_mode(mode)
+    }
+
+    fn host(&self) -> io::Result<&Space> {
+        match self.host.get() {
+            Some(host) => Ok(host),
+            None => {
+                let host = Space::own()?;
+                Ok(self.host.get_or_init(|| host))
+            }
+        }
+    }
+
+    /// RDMA netlink as `space` sees it. The directory is there as soon as ib_core is;
+    /// asking without it would have the kernel look for a module each time.
+    fn nldev(&self, space: &Space) -> io::Result<Option<Nldev>> {
+        if self.sysfs.join("class/infiniband").exists() {
+            space.nldev()
+        } else {
+            Ok(None)
+        }
+    }
+}
+
+impl Kernel for Linux {
+    type Pod = Space;
+
+    fn boot_id(&self) -> Result<String, ObserveError> {
+        let id = fs::read_to_string(BOOT_ID).map_err(|error| cannot_read(BOOT_ID, error.into()))?;
+        Ok(id.trim_end().to_owned())
+    }
+
+    fn open_pod(&self, path: &Path) -> Result<Space, OpenPodError> {
+        let failed = |source| OpenPodError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let pod = Space::open(path).map_err(|error| match error {
+            OpenError::NotNamespace(path) => OpenPodError::NotNamespace(path),
+            OpenError::Io { path, source } if source.kind() == io::ErrorKind::NotFound => {
+                OpenPodError::Missing(path)
+            }
+            OpenError::Io { path, source } => OpenPodError::Io { path, source },
+        })?;
+        if pod.netns().id() == self.host().map_err(failed)?.netns().id() {
+            return Err(OpenPodError::HostNamespace(path.to_owned()));
+        }
+        Ok(pod)
+    }
+
+    fn observe(&self, pod: Option<&Space>) -> Result<Observed, ObserveError> {
+        let host = self
+            .host()
+            .map_err(|error| cannot_read("the host's namespace", error.into()))?;
+        let boot_id = self.boot_id()?;
+        let verbs = devices::verbs(&self.sysfs)
+            .map_err(|error| cannot_read("the RDMA devices in sysfs", error.into()))?;
+        let devices = devices::scan(&self.sysfs, &verbs)
+            .map_err(|error| cannot_read("the devices in sysfs", error.into()))?;
+        let surroundings = Surroundings {
+            sysfs: &self.sysfs,
+            dev: &self.dev,
+            verbs: &verbs,
+        };
+        let mut rdma_mode = None;
+        let mut namespace = |space: &Space, whose: &str| {
+            let mut nldev = self
+                .nldev(space)
+                .map_err(|error| cannot_read(&format!("RDMA netlink of {whose}"), error.into()))?;
+            let rdma = match &mut nldev {
+                None => Vec::new(),
+                Some(nldev) => {
+                    let failed =
+                        |what| move |error| cannot_read(&format!("{what} of {whose}"), error);
+                    if rdma_mode.is_none() {
+                        rdma_mode = Some(nldev.mode().map_err(failed("the RDMA mode"))?);
+                    }
+                    rdma::read(nldev, &surroundings).map_err(failed("the RDMA devices"))?
+                }
+            };
+            Ok(Namespace {
+                id: space.netns().id(),
+                links: links_of(space, whose)?,
+                rdma,
+            })
+        };
+        let host = namespace(host, "the host")?;
+        let pod = pod.map(|pod| namespace(pod, "the pod")).transpose()?;
+        Ok(Observed {
+            boot_id,
+            rdma_mode,
+            devices,
+            host,
+            pod,
+        })
+    }
+
+    fn execute(&self, op: &Op, pod: Option<&Space>) -> Result<(), OpError> {
+        let outcome = match self.host() {
+            Ok(host) => Places { host, pod }.execute(op),
+            Err(error) => Err(error.into()),
+        };
+        outcome.map_err(|NetlinkError { source, message }| OpError {
+            op: Box::new(op.clone()),
+            source,
+            message,
+        })
+    }
+}
+
+/// All netdevs of a namespace with their addresses and routes.
+fn links_of(space: &Space, whose: &str) -> Result<Vec<Link>, ObserveError> {
+    let mut socket = space.route();
+    let mut dump =
+        |what: &str, request: RouteNetlinkMessage| -> Result<Vec<Answer>, ObserveError> {
+            socket
+                .dump(&request)
+                .map_err(|error| cannot_read(&format!("the {what} of {whose}"), error))
+        };
+    let answers = dump("links", links::dump())?;
+    let mut links: Vec<Link> = answers
+        .iter()
+        .filter_map(|answer| {
+            let link = links::parse(&answer.body);
+            if link.is_none() {
+                log::warn!(
+                    "a netdev of {whose} cannot be understood: {:?}",
+                    answer.body
+                );
+            }
+            link
+        })
+        .collect();
+    addresses::distribute(&dump("addresses", addresses::dump())?, &mut links);
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        for answer in dump("routes", routes::dump(family))? {
+            if let Some((index, route)) = routes::parse(&answer.body)
+                && let Some(link) = links.iter_mut().find(|link| link.index == index)
+            {
+                link.routes.push(route);
+            }
+        }
+    }
+    Ok(links)
+}
+
+fn cannot_read(what: &str, error: NetlinkError) -> ObserveError {
+    if let Some(message) = &error.message {
+        log::debug!("{what}: {message}");
+    }
+    ObserveError {
+        what: what.to_owned(),
+        source: error.source,
+    }
+}
+
+/// An address in network byte order, by its length.
+fn ip_of(value: &[u8]) -> Option<IpAddr> {
+    match value.len() {
+        4 => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),
+        _ => None,
+    }
+}

@@ -1,0 +1,270 @@
+//! RDMA netlink (`include/uapi/rdma/rdma_netlink.h`): the system's namespace mode, RDMA
+//! devices, their ports and character devices, and the move of a device.
+//!
+//! Reading answers for the namespace the socket was opened in. Moving needs more: the
+//! *sending thread* must be in the device's namespace (`ib_device_set_netns_put()` in
+//! `drivers/infiniband/core/device.c` looks at `current`).
+
+use crate::{
+    RdmaMode,
+    netlink::{Answer, NetlinkError, Socket, attributes, text, u32_of, u64_of},
+};
+use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
+use nix::libc;
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+/// `NETLINK_RDMA`
+const PROTOCOL: isize = 20;
+/// `RDMA_NL_NLDEV`
+const CLIENT: u16 = 5;
+
+/// `enum rdma_nldev_command`
+mod command {
+    pub(super) const GET: u16 = 1;
+    pub(super) const SET: u16 = 2;
+    pub(super) const PORT_GET: u16 = 5;
+    pub(super) const SYS_GET: u16 = 6;
+    pub(super) const SYS_SET: u16 = 7;
+    pub(super) const GET_CHARDEV: u16 = 15;
+}
+
+/// `enum rdma_nldev_attr`
+mod attr {
+    pub(super) const DEV_INDEX: u16 = 1;
+    pub(super) const DEV_NAME: u16 = 2;
+    pub(super) const PORT_INDEX: u16 = 3;
+    pub(super) const NODE_GUID: u16 = 6;
+    pub(super) const PORT_STATE: u16 = 12;
+    pub(super) const NDEV_INDEX: u16 = 50;
+    pub(super) const SYS_NETNS_MODE: u16 = 66;
+    pub(super) const NET_NS_FD: u16 = 68;
+    pub(super) const CHARDEV_TYPE: u16 = 69;
+    pub(super) const CHARDEV_NAME: u16 = 70;
+    pub(super) const CHARDEV: u16 = 72;
+}
+
+/// A request of the nldev client.
+struct Request {
+    command: u16,
+    attributes: Vec<DefaultNla>,
+}
+
+impl Request {
+    fn new(command: u16) -> Self {
+        Self {
+            command,
+            attributes: Vec::new(),
+        }
+    }
+
+    fn number(self, kind: u16, value: u32) -> Self {
+        self.with(kind, value.to_ne_bytes().to_vec())
+    }
+
+    fn text(self, kind: u16, value: &str) -> Self {
+        self.with(kind, [value.as_bytes(), b"\0"].concat())
+    }
+
+    fn with(mut self, kind: u16, value: Vec<u8>) -> Self {
+        self.attributes.push(DefaultNla::new(kind, value));
+        self
+    }
+}
+
+impl NetlinkSerializable for Request {
+    fn message_type(&self) -> u16 {
+        CLIENT << 10 | self.command
+    }
+
+    fn buffer_len(&self) -> usize {
+        self.attributes.as_slice().buffer_len()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        self.attributes.as_slice().emit(buffer);
+    }
+}
+
+/// An RDMA device as `RDMA_NLDEV_CMD_GET` tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Number for life.
+    pub index: u32,
+    /// Name.
+    pub name: String,
+    /// Node GUID, `0011:2233:4455:6677`.
+    pub node_guid: String,
+}
+
+/// A port as `RDMA_NLDEV_CMD_PORT_GET` tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortInfo {
+    /// From 1.
+    pub number: u32,
+    /// `enum ib_port_state`
+    pub state: u8,
+    /// Index of its netdev, if that is in the socket's namespace.
+    pub netdev: Option<u32>,
+}
+
+/// A character device as `RDMA_NLDEV_CMD_GET_CHARDEV` tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CharDeviceInfo {
+    /// Name below `/dev/infiniband`.
+    pub name: String,
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// RDMA netlink, spoken from one namespace.
+#[derive(Debug)]
+pub struct Nldev(Socket);
+
+impl Nldev {
+    /// Opens it in the calling thread's namespace; none: there is no RDMA subsystem.
+    pub fn open() -> io::Result<Option<Self>> {
+        match Socket::open(PROTOCOL) {
+            Ok(socket) => Ok(Some(Self(socket))),
+            Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `rdma system show`; a kernel that has no modes (before 5.2) shares.
+    pub fn mode(&mut self) -> Result<RdmaMode, NetlinkError> {
+        let answers = self.0.request(&Request::new(command::SYS_GET), 0)?;
+        let mode = answers.iter().find_map(|answer| parse_mode(&answer.body));
+        Ok(mode.unwrap_or(RdmaMode::Shared))
+    }
+
+    /// `rdma system set netns MODE`; EBUSY while there are other namespaces.
+    pub fn set_mode(&mut self, mode: RdmaMode) -> Result<(), NetlinkError> {
+        let mode = match mode {
+            RdmaMode::Shared => 1,
+            RdmaMode::Exclusive => 0,
+        };
+        let request = Request::new(command::SYS_SET).with(attr::SYS_NETNS_MODE, vec![mode]);
+        self.0.request(&request, 0).map(drop)
+    }
+
+    /// `rdma dev show`
+    pub fn devices(&mut self) -> Result<Vec<DeviceInfo>, NetlinkError> {
+        let answers = self.0.dump(&Request::new(command::GET))?;
+        Ok(bodies(&answers).filter_map(parse_device).collect())
+    }
+
+    /// `rdma link show DEVICE`
+    pub fn ports(&mut self, device: u32) -> Result<Vec<PortInfo>, NetlinkError> {
+        let request = Request::new(command::PORT_GET).number(attr::DEV_INDEX, device);
+        let answers = self.0.dump(&request)?;
+        Ok(bodies(&answers).filter_map(parse_port).collect())
+    }
+
+    /// The character device that the kernel client `client` (`uverbs`, `umad`) has for a
+    /// device or, with umad, for a port of it. A client that is not there gets *loaded*
+    /// by this (`ib_get_client_nl_info()`): ask only when it is.
+    pub fn char_device(
+        &mut self,
+        client: &str,
+        device: u32,
+        port: Option<u32>,
+    ) -> Result<Option<CharDeviceInfo>, NetlinkError> {
+        let mut request = Request::new(command::GET_CHARDEV)
+            .text(attr::CHARDEV_TYPE, client)
+            .number(attr::DEV_INDEX, device);
+        if let Some(port) = port {
+            request = request.number(attr::PORT_INDEX, port);
+        }
+        match self.0.request(&request, 0) {
+            Ok(answers) => Ok(bodies(&answers).find_map(parse_char_device)),
+            // The client has nothing for this device or port.
+            Err(error)
+                if matches!(
+                    error.errno(),
+                    Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL)
+                ) =>
+            {
+                log::debug!("no {client} of RDMA device {device}: {error}");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `rdma dev set DEVICE netns TARGET`, from the namespace of the calling thread.
+    pub fn move_device(&mut self, name: &str, target: BorrowedFd<'_>) -> Result<(), NetlinkError> {
+        let devices = self.devices()?;
+        let Some(device) = devices.iter().find(|device| device.name == name) else {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV).into());
+        };
+        let request = Request::new(command::SET)
+            .number(attr::DEV_INDEX, device.index)
+            .with(attr::NET_NS_FD, target.as_raw_fd().to_ne_bytes().to_vec());
+        self.0.request(&request, 0).map(drop)
+    }
+}
+
+fn bodies(answers: &[Answer]) -> impl Iterator<Item = &[u8]> {
+    answers.iter().map(|answer| &*answer.body)
+}
+
+fn find(body: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(body)
+        .find(|(kind, _)| *kind == wanted)
+        .map(|(_, value)| value)
+}
+
+fn parse_mode(body: &[u8]) -> Option<RdmaMode> {
+    match find(body, attr::SYS_NETNS_MODE)? {
+        [0] => Some(RdmaMode::Exclusive),
+        [_] => Some(RdmaMode::Shared),
+        _ => None,
+    }
+}
+
+fn parse_device(body: &[u8]) -> Option<DeviceInfo> {
+    let guid = find(body, attr::NODE_GUID)
+        .and_then(u64_of)
+        .unwrap_or_default();
+    let group = |shift: u32| guid >> shift & 0xffff;
+    Some(DeviceInfo {
+        index: find(body, attr::DEV_INDEX).and_then(u32_of)?,
+        name: find(body, attr::DEV_NAME).and_then(text)?.to_owned(),
+        node_guid: format!(
+            "{:04x}:{:04x}:{:04x}:{:04x}",
+            group(48),
+            group(32),
+            group(16),
+            group(0)
+        ),
+    })
+}
+
+fn parse_port(body: &[u8]) -> Option<PortInfo> {
+    Some(PortInfo {
+        number: find(body, attr::PORT_INDEX).and_then(u32_of)?,
+        state: find(body, attr::PORT_STATE)
+            .and_then(|value| value.first().copied())
+            .unwrap_or(0),
+        netdev: find(body, attr::NDEV_INDEX).and_then(u32_of),
+    })
+}
+
+fn parse_char_device(body: &[u8]) -> Option<CharDeviceInfo> {
+    // `huge_encode_dev()`, `include/linux/kdev_t.h`: minor 0-7, major 8-19, minor 20-31.
+    let number = find(body, attr::CHARDEV).and_then(u64_of)?;
+    Some(CharDeviceInfo {
+        name: find(body, attr::CHARDEV_NAME).and_then(text)?.to_owned(),
+        major: (number >> 8 & 0xfff) as u32,
+        minor: (number & 0xff | number >> 12 & 0xf_ff00) as u32,
+    })
+}
+
+#[cfg(test)]
+#[path = "nldev_tests.rs"]
+mod tests;

@@ -1,0 +1,132 @@
+//! The codec on bytes; whole exchanges are tried on an RDMA kernel in the lab.
+
+use super::*;
+
+fn bytes(request: &Request) -> Vec<u8> {
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    bytes
+}
+
+fn device() -> Vec<u8> {
+    bytes(
+        &Request::new(command::GET)
+            .number(attr::DEV_INDEX, 3)
+            .text(attr::DEV_NAME, "mlx5_2")
+            .number(attr::PORT_INDEX, 1)
+            .with(
+                attr::NODE_GUID,
+                0x0011_2233_4455_6677_u64.to_ne_bytes().to_vec(),
+            ),
+    )
+}
+
+fn port() -> Vec<u8> {
+    bytes(
+        &Request::new(command::PORT_GET)
+            .number(attr::PORT_INDEX, 1)
+            .with(attr::PORT_STATE, vec![4])
+            .number(attr::NDEV_INDEX, 7),
+    )
+}
+
+fn char_device() -> Vec<u8> {
+    // 231:192, as `new_encode_dev(MKDEV(231, 192))` gives it.
+    bytes(
+        &Request::new(command::GET_CHARDEV)
+            .text(attr::CHARDEV_NAME, "uverbs0")
+            .with(attr::CHARDEV, (231_u64 << 8 | 192).to_ne_bytes().to_vec()),
+    )
+}
+
+#[test]
+fn requests_are_addressed_to_nldev() {
+    let request = Request::new(command::SET)
+        .number(attr::DEV_INDEX, 1)
+        .number(attr::NET_NS_FD, 9);
+    assert_eq!(request.message_type(), 5122);
+    assert_eq!(
+        bytes(&request),
+        [8, 0, 1, 0, 1, 0, 0, 0, 8, 0, 68, 0, 9, 0, 0, 0]
+    );
+    // A string's padding is not counted in its length.
+    assert_eq!(
+        bytes(&Request::new(command::GET_CHARDEV).text(attr::CHARDEV_TYPE, "umad")),
+        [9, 0, 69, 0, b'u', b'm', b'a', b'd', 0, 0, 0, 0]
+    );
+}
+
+#[test]
+fn answers_are_read() {
+    assert_eq!(
+        parse_device(&device()),
+        Some(DeviceInfo {
+            index: 3,
+            name: "mlx5_2".to_owned(),
+            node_guid: "0011:2233:4455:6677".to_owned(),
+        })
+    );
+    assert_eq!(
+        parse_port(&port()),
+        Some(PortInfo {
+            number: 1,
+            state: 4,
+            netdev: Some(7)
+        })
+    );
+    assert_eq!(
+        parse_char_device(&char_device()),
+        Some(CharDeviceInfo {
+            name: "uverbs0".to_owned(),
+            major: 231,
+            minor: 192
+        })
+    );
+    for (byte, mode) in [(0, RdmaMode::Exclusive), (1, RdmaMode::Shared)] {
+        let body = bytes(&Request::new(command::SYS_GET).with(attr::SYS_NETNS_MODE, vec![byte]));
+        assert_eq!(parse_mode(&body), Some(mode));
+    }
+    assert_eq!(parse_mode(&[]), None, "Linux before 5.2");
+}
+
+#[test]
+fn large_device_numbers() {
+    let (major, minor) = (0xabc_u64, 0x1_2345_u64);
+    let number = minor & 0xff | major << 8 | (minor & !0xff) << 12;
+    let body = bytes(
+        &Request::new(command::GET_CHARDEV)
+            .text(attr::CHARDEV_NAME, "umad300")
+            .with(attr::CHARDEV, number.to_ne_bytes().to_vec()),
+    );
+    let found = parse_char_device(&body).expect("a device");
+    assert_eq!(
+        (u64::from(found.major), u64::from(found.minor)),
+        (major, minor)
+    );
+}
+
+#[test]
+fn no_bytes_make_it_panic() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as usize
+    };
+    let samples = [device(), port(), char_device()];
+    for _ in 0..100_000 {
+        let mut body = samples[random() % samples.len()].clone();
+        for _ in 0..=random() % 4 {
+            let at = random() % body.len();
+            body[at] = random() as u8;
+        }
+        body.truncate(random() % (body.len() + 1));
+        let _ = (
+            parse_device(&body),
+            parse_port(&body),
+            parse_char_device(&body),
+            parse_mode(&body),
+        );
+    }
+}

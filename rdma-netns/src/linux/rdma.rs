@@ -1,0 +1,97 @@
+//! RDMA devices of one namespace, put together from RDMA netlink, sysfs and `/dev`.
+
+use super::{devices::Verbs, nldev::Nldev};
+use crate::{CharDevice, RdmaDevice, netlink::NetlinkError, rdma::RdmaPort};
+use nix::libc;
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::Path,
+};
+
+/// What is known beside RDMA netlink.
+pub(super) struct Surroundings<'a> {
+    /// Where `/sys` is.
+    pub(super) sysfs: &'a Path,
+    /// Where `/dev` is.
+    pub(super) dev: &'a Path,
+    /// `/sys/class/infiniband_verbs`; none: ib_uverbs is not loaded.
+    pub(super) verbs: &'a [Verbs],
+}
+
+/// The RDMA devices that `nldev`'s namespace sees.
+pub(super) fn read(
+    nldev: &mut Nldev,
+    surroundings: &Surroundings<'_>,
+) -> Result<Vec<RdmaDevice>, NetlinkError> {
+    let infos = nldev.devices()?;
+    if infos.is_empty() {
+        return Ok(Vec::new());
+    }
+    let class = surroundings.sysfs.join("class");
+    let uverbs = class.join("infiniband_verbs").exists();
+    let umad = class.join("infiniband_mad").exists();
+    let mut devices = Vec::new();
+    for info in infos {
+        // A device that leaves between two questions is not there.
+        let ports = match nldev.ports(info.index) {
+            Err(error) if error.errno() == Some(libc::EINVAL) => continue,
+            ports => ports?,
+        };
+        let mut found = Vec::new();
+        if uverbs {
+            found.extend(nldev.char_device("uverbs", info.index, None)?);
+        }
+        if umad {
+            for port in &ports {
+                found.extend(nldev.char_device("umad", info.index, Some(port.number))?);
+            }
+        }
+        let char_devices = found.into_iter().map(|found| CharDevice {
+            node: node(&surroundings.dev.join("infiniband").join(&found.name)),
+            name: found.name,
+            major: found.major,
+            minor: found.minor,
+        });
+        let ports = ports.into_iter().map(|port| RdmaPort {
+            number: port.number,
+            netdev: port.netdev,
+            state: port.state,
+        });
+        let verbs = surroundings
+            .verbs
+            .iter()
+            .find(|verbs| verbs.device == info.name);
+        devices.push(RdmaDevice {
+            parent: verbs.and_then(|verbs| verbs.parent.clone()),
+            name: info.name,
+            index: info.index,
+            node_guid: info.node_guid,
+            ports: ports.collect(),
+            char_devices: char_devices.collect(),
+        });
+    }
+    Ok(devices)
+}
+
+/// The device number of a character device's node.
+fn node(path: &Path) -> Option<(u32, u32)> {
+    let metadata = fs::metadata(path).ok()?;
+    let number = metadata.rdev();
+    metadata
+        .file_type()
+        .is_char_device()
+        .then(|| (libc::major(number), libc::minor(number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_character_devices_have_a_number() {
+        assert_eq!(node(Path::new("/dev/null")), Some((1, 3)));
+        assert_eq!(node(Path::new("/dev")), None);
+        assert_eq!(node(Path::new("/dev/infiniband/none")), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! Routes in rtnetlink's words (`RTM_*ROUTE`, `include/uapi/linux/rtnetlink.h`).
+//!
+//! Only unicast routes by one netdev are shown. Left out, and told in the debug log, are
+//! those with several next hops, with a nexthop object, with an encapsulation, by source
+//! prefix or by TOS: a [`Route`] cannot say them, and adding a part of one would be worse
+//! than leaving it out. Of the metrics, `mtu` and `advmss` are kept.
+
+use super::ip_of;
+use crate::{
+    Route,
+    netlink::{attributes, u32_of},
+};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    route::{
+        RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric,
+        RouteType, RouteVia,
+    },
+};
+use std::net::IpAddr;
+
+/// `sizeof(struct rtmsg)`
+const HEADER: usize = 12;
+
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
+const RTA_PREFSRC: u16 = 7;
+const RTA_METRICS: u16 = 8;
+const RTA_MULTIPATH: u16 = 9;
+const RTA_TABLE: u16 = 15;
+const RTA_VIA: u16 = 18;
+const RTA_ENCAP: u16 = 22;
+const RTA_NH_ID: u16 = 30;
+
+const RTAX_MTU: u16 = 2;
+const RTAX_ADVMSS: u16 = 8;
+
+/// `RT_TABLE_LOCAL`: kept by the kernel alone.
+const LOCAL_TABLE: u32 = 255;
+
+/// The metric that a route gets when none is given: 0, and 1024 with IPv6
+/// (`IP6_RT_PRIO_USER`, `include/net/ip6_route.h`). Shown as none.
+fn default_metric(destination: IpAddr) -> u32 {
+    if destination.is_ipv4() { 0 } else { 1024 }
+}
+
+/// Asks for all unicast routes of `family`, in all tables.
+pub(super) fn dump(family: AddressFamily) -> RouteNetlinkMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family;
+    message.header.kind = RouteType::Unicast;
+    RouteNetlinkMessage::GetRoute(message)
+}
+
+/// The route of an `RTM_NEWROUTE` and the index of its netdev, if it is one that is shown.
+pub(super) fn parse(body: &[u8]) -> Option<(u32, Route)> {
+    let header = RouteHeader::parse(body).ok()?;
+    let unspecified = match header.address_family {
+        AddressFamily::Inet => IpAddr::from([0; 4]),
+        AddressFamily::Inet6 => IpAddr::from([0; 16]),
+        _ => return None,
+    };
+    // Linux before 4.20 does not filter.
+    if header.kind != RouteType::Unicast || header.flags.contains(RouteFlags::Cloned) {
+        return None;
+    }
+    let mut route = Route::new(unspecified, header.destination_prefix_length);
+    route.table = header.table.into();
+    route.protocol = header.protocol.into();
+    route.scope = header.scope.into();
+    route.onlink = header.flags.contains(RouteFlags::Onlink);
+    let mut netdev = None;
+    let mut beyond = header.source_prefix_length != 0 || header.tos != 0;
+    for (kind, value) in attributes(body.get(HEADER..)?) {
+        match kind {
+            RTA_DST => route.destination = ip_of(value)?,
+            RTA_OIF => netdev = u32_of(value),
+            RTA_GATEWAY => route.gateway = ip_of(value),
+            // `struct rtvia`: the family, then the address.
+            RTA_VIA => route.gateway = value.get(2..).and_then(ip_of),
+            RTA_PREFSRC => route.source = ip_of(value),
+            RTA_PRIORITY => route.metric = u32_of(value),
+            RTA_TABLE => route.table = u32_of(value)?,
+            RTA_METRICS => {
+                for (kind, value) in attributes(value) {
+                    match kind {
+                        RTAX_MTU => route.mtu = u32_of(value),
+                        RTAX_ADVMSS => route.advmss = u32_of(value),
+                        _ => {}
+                    }
+                }
+            }
+            RTA_MULTIPATH | RTA_NH_ID | RTA_ENCAP => beyond = true,
+            _ => {}
+        }
+    }
+    route.metric = route
+        .metric
+        .filter(|metric| *metric != default_metric(route.destination));
+    if route.table == LOCAL_TABLE || route.destination.is_multicast() {
+        return None;
+    }
+    if beyond {
+        log::debug!(
+            "a route to {}/{} is of no kept kind",
+            route.destination,
+            route.prefix
+        );
+        return None;
+    }
+    Some((netdev?, route))
+}
+
+/// Adds a route by the netdev `index`.
+pub(super) fn add(index: u32, route: &Route) -> RouteNetlinkMessage {
+    RouteNetlinkMessage::NewRoute(message(index, route))
+}
+
+/// Takes a route by the netdev `index` away. The kernel compares what is given, and takes
+/// the lowest metric where that is 0.
+pub(super) fn remove(index: u32, route: &Route) -> RouteNetlinkMessage {
+    let metric = route.metric.unwrap_or(default_metric(route.destination));
+    let route = Route {
+        metric: Some(metric),
+        ..route.clone()
+    };
+    RouteNetlinkMessage::DelRoute(message(index, &route))
+}
+
+fn message(index: u32, route: &Route) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header = RouteHeader {
+        address_family: match route.destination {
+            IpAddr::V4(_) => AddressFamily::Inet,
+            IpAddr::V6(_) => AddressFamily::Inet6,
+        },
+        destination_prefix_length: route.prefix,
+        table: u8::try_from(route.table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC),
+        protocol: route.protocol.into(),
+        scope: route.scope.into(),
+        kind: RouteType::Unicast,
+        flags: if route.onlink {
+            RouteFlags::Onlink
+        } else {
+            RouteFlags::empty()
+        },
+        ..RouteHeader::default()
+    };
+    let attributes = &mut message.attributes;
+    attributes.push(RouteAttribute::Oif(index));
+    attributes.push(RouteAttribute::Table(route.table));
+    if route.prefix != 0 {
+        attributes.push(RouteAttribute::Destination(RouteAddress::from(
+            route.destination,
+        )));
+    }
+    match (route.destination, route.gateway) {
+        (_, None) => {}
+        (IpAddr::V4(_), Some(IpAddr::V6(gateway))) => {
+            attributes.push(RouteAttribute::Via(RouteVia::Inet6(gateway)));
+        }
+        (_, Some(gateway)) => {
+            attributes.push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
+        }
+    }
+    if let Some(source) = route.source {
+        attributes.push(RouteAttribute::PrefSource(RouteAddress::from(source)));
+    }
+    if let Some(metric) = route.metric {
+        attributes.push(RouteAttribute::Priority(metric));
+    }
+    let metrics: Vec<_> = [
+        route.mtu.map(RouteMetric::Mtu),
+        route.advmss.map(RouteMetric::Advmss),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !metrics.is_empty() {
+        attributes.push(RouteAttribute::Metrics(metrics));
+    }
+    message
+}

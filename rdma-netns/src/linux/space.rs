@@ -1,0 +1,79 @@
+//! A namespace that is worked in, and the rtnetlink socket that was opened inside it.
+
+use super::nldev::Nldev;
+use crate::{
+    NetnsId,
+    netlink::Socket,
+    netns::{Netns, OpenError},
+};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use std::{
+    io,
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// A namespace with a way in. The socket is kept, since getting one takes a thread.
+#[derive(Debug)]
+pub struct Space {
+    netns: Netns,
+    route: Mutex<Socket>,
+    /// Whether it is the namespace this program runs in: no thread needs to enter it.
+    own: bool,
+}
+
+impl Space {
+    /// The namespace of the calling thread.
+    pub(super) fn own() -> io::Result<Self> {
+        let route = Mutex::new(Socket::open(NETLINK_ROUTE)?);
+        Ok(Self {
+            netns: Netns::current()?,
+            route,
+            own: true,
+        })
+    }
+
+    /// The namespace at `path`.
+    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+        let netns = Netns::open(path)?;
+        let route = netns.run(|| Socket::open(NETLINK_ROUTE)).flatten();
+        let route = route.map_err(|source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            netns,
+            route: Mutex::new(route),
+            own: false,
+        })
+    }
+
+    /// The namespace itself.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    pub(super) fn route(&self) -> MutexGuard<'_, Socket> {
+        // A socket is in order after a panic, too: it tells answers apart by sequence.
+        self.route.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// RDMA netlink as this namespace sees it.
+    pub(super) fn nldev(&self) -> io::Result<Option<Nldev>> {
+        if self.own {
+            Nldev::open()
+        } else {
+            self.netns.run(Nldev::open).flatten()
+        }
+    }
+}
+
+impl crate::Pod for Space {
+    fn path(&self) -> &Path {
+        self.netns.path()
+    }
+
+    fn id(&self) -> NetnsId {
+        self.netns.id()
+    }
+}

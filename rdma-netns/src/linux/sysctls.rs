@@ -1,0 +1,101 @@
+//! The settings below `/proc/sys/net/ipv{4,6}/conf/NETDEV`: read for all netdevs at once
+//! from `IFLA_AF_SPEC`, written through `/proc`.
+
+use crate::netlink::attributes;
+use nix::libc;
+use std::{collections::BTreeMap, fs, io};
+
+/// `IFLA_INET_CONF` in `AF_INET`'s part.
+const IFLA_INET_CONF: u16 = 1;
+/// `IFLA_INET6_CONF` in `AF_INET6`'s part.
+const IFLA_INET6_CONF: u16 = 2;
+
+/// `IPV4_DEVCONF_*` (`include/uapi/linux/ip.h`), which count from 1.
+const IPV4: [(&str, usize); 11] = [
+    ("ipv4/forwarding", 1),
+    ("ipv4/proxy_arp", 3),
+    ("ipv4/accept_redirects", 4),
+    ("ipv4/send_redirects", 6),
+    ("ipv4/rp_filter", 8),
+    ("ipv4/arp_filter", 13),
+    ("ipv4/arp_announce", 18),
+    ("ipv4/arp_ignore", 19),
+    ("ipv4/arp_notify", 22),
+    ("ipv4/accept_local", 23),
+    ("ipv4/src_valid_mark", 24),
+];
+
+/// `DEVCONF_*` (`include/uapi/linux/ipv6.h`), which count from 0.
+const IPV6: [(&str, usize); 9] = [
+    ("ipv6/forwarding", 0),
+    ("ipv6/accept_ra", 3),
+    ("ipv6/accept_redirects", 4),
+    ("ipv6/autoconf", 5),
+    ("ipv6/use_tempaddr", 10),
+    ("ipv6/proxy_ndp", 22),
+    ("ipv6/disable_ipv6", 26),
+    ("ipv6/accept_dad", 27),
+    ("ipv6/addr_gen_mode", 47),
+];
+
+/// What `IFLA_AF_SPEC` says. A protocol that the netdev does not have (IPv6 on an MTU
+/// below 1280) has no settings.
+pub(super) fn parse(families: &[u8]) -> BTreeMap<String, i32> {
+    let mut found = BTreeMap::new();
+    for (family, list) in attributes(families) {
+        let (wanted, table, first) = match i32::from(family) {
+            libc::AF_INET => (IFLA_INET_CONF, &IPV4[..], 1),
+            libc::AF_INET6 => (IFLA_INET6_CONF, &IPV6[..], 0),
+            _ => continue,
+        };
+        let Some((_, values)) = attributes(list).find(|(kind, _)| *kind == wanted) else {
+            continue;
+        };
+        let (values, _) = values.as_chunks::<4>();
+        for (key, index) in table {
+            if let Some(value) = values.get(index - first) {
+                found.insert((*key).to_owned(), i32::from_ne_bytes(*value));
+            }
+        }
+    }
+    found
+}
+
+/// Writes a setting of a netdev of the calling thread's namespace: what is below
+/// `/proc/sys/net` follows the thread (`net_ctl_header_lookup()` in `net/sysctl_net.c`).
+pub(super) fn write(link: &str, key: &str, value: i32) -> io::Result<()> {
+    let Some((family, key)) = key
+        .split_once('/')
+        .filter(|_| crate::link::SYSCTLS.contains(&key))
+    else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a setting that is kept",
+        ));
+    };
+    fs::write(
+        format!("/proc/sys/net/{family}/conf/{link}/{key}"),
+        format!("{value}\n"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::SYSCTLS;
+
+    #[test]
+    fn every_setting_has_an_index() {
+        let mut keys: Vec<_> = IPV4.iter().chain(&IPV6).map(|(key, _)| *key).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, SYSCTLS);
+    }
+
+    #[test]
+    fn only_known_settings_are_written() {
+        for key in ["ipv6/../../../kernel/panic", "accept_ra", "ipv6/mtu"] {
+            let error = write("lo", key, 0).expect_err(key);
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{key}");
+        }
+    }
+}

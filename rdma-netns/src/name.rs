@@ -1,0 +1,124 @@
+//! Names that the kernel takes for a network interface.
+
+use serde::{Deserialize, Serialize};
+use std::{borrow::Borrow, fmt, ops::Deref};
+
+/// A name that the kernel accepts for a network interface: `dev_valid_name()` in
+/// `net/core/dev.c`, and `:` besides, which the kernel refuses for its use in aliases.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct InterfaceName(String);
+
+/// The longest name in bytes: `IFNAMSIZ` without the terminating NUL.
+pub const MAX_INTERFACE_NAME: usize = 15;
+
+/// Why a text is no interface name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidName {
+    /// Nothing at all.
+    #[error("an interface name cannot be empty")]
+    Empty,
+    /// More than [`MAX_INTERFACE_NAME`] bytes.
+    #[error("interface name {0:?} has {len} bytes, at most {MAX_INTERFACE_NAME} are allowed", len = .0.len())]
+    TooLong(String),
+    /// `.` and `..` would be directories in sysfs.
+    #[error("interface name {0:?} is reserved")]
+    Reserved(String),
+    /// `/`, `:` or white space.
+    #[error("interface name {name:?} contains {character:?}")]
+    Character {
+        /// The whole name.
+        name: String,
+        /// The first character that is not allowed.
+        character: char,
+    },
+}
+
+impl TryFrom<String> for InterfaceName {
+    type Error = InvalidName;
+
+    fn try_from(name: String) -> Result<Self, InvalidName> {
+        if name.is_empty() {
+            return Err(InvalidName::Empty);
+        }
+        if name.len() > MAX_INTERFACE_NAME {
+            return Err(InvalidName::TooLong(name));
+        }
+        if name == "." || name == ".." {
+            return Err(InvalidName::Reserved(name));
+        }
+        let forbidden = |c: char| matches!(c, '/' | ':' | '\0') || c.is_whitespace();
+        if let Some(character) = name.chars().find(|c| forbidden(*c)) {
+            return Err(InvalidName::Character { name, character });
+        }
+        Ok(Self(name))
+    }
+}
+
+impl TryFrom<&str> for InterfaceName {
+    type Error = InvalidName;
+
+    fn try_from(name: &str) -> Result<Self, InvalidName> {
+        Self::try_from(name.to_owned())
+    }
+}
+
+impl From<InterfaceName> for String {
+    fn from(name: InterfaceName) -> Self {
+        name.0
+    }
+}
+
+impl Deref for InterfaceName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for InterfaceName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_rules_are_kept() {
+        for good in [
+            "eth0",
+            "a",
+            "enp65s0f1np1",
+            "rdma.100",
+            "0123456789abcde",
+            "eth0@x",
+        ] {
+            assert_eq!(InterfaceName::try_from(good).unwrap().deref(), good);
+        }
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a:b",
+            "a b",
+            "a\tb",
+            "0123456789abcdef",
+        ] {
+            assert!(
+                InterfaceName::try_from(bad).is_err(),
+                "{bad:?} was accepted"
+            );
+        }
+    }
+}

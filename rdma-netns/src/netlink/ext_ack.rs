@@ -1,0 +1,113 @@
+//! `NLMSG_ERROR` and `NLMSG_DONE`: the errno and, with `NETLINK_EXT_ACK`, the sentence
+//! that says what it was about (`Documentation/userspace-api/netlink/intro.rst`).
+
+use super::{NetlinkError, attributes, text};
+use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED};
+use nix::libc;
+use std::io;
+
+/// `sizeof(struct nlmsghdr)`
+const HEADER: usize = 16;
+
+/// `NLMSGERR_ATTR_MSG`
+const MESSAGE: u16 = 1;
+
+/// What an `NLMSG_ERROR` with `flags` says: 0 is the acknowledgement.
+pub(super) fn acknowledgement(flags: u16, body: &[u8]) -> Result<(), NetlinkError> {
+    let original = body
+        .get(4..8)
+        .and_then(super::u32_of)
+        .map_or(HEADER, |length| {
+            if flags & NLM_F_CAPPED == 0 {
+                length as usize
+            } else {
+                HEADER
+            }
+        });
+    // The attributes follow the request as it was, or its header alone.
+    let rest = body
+        .get(4 + original.next_multiple_of(4)..)
+        .unwrap_or_default();
+    outcome(flags, body, rest)
+}
+
+/// What an `NLMSG_DONE` with `flags` says of the dump that it ends.
+pub(super) fn end_of_dump(flags: u16, body: &[u8]) -> Result<(), NetlinkError> {
+    if body.is_empty() {
+        return Ok(());
+    }
+    outcome(flags, body, body.get(4..).unwrap_or_default())
+}
+
+fn outcome(flags: u16, body: &[u8], rest: &[u8]) -> Result<(), NetlinkError> {
+    let Some(code) = body.get(..4).and_then(|bytes| bytes.try_into().ok()) else {
+        return Err(io::Error::from_raw_os_error(libc::EBADMSG).into());
+    };
+    let code = i32::from_ne_bytes(code);
+    if code >= 0 {
+        return Ok(());
+    }
+    let message = (flags & NLM_F_ACK_TLVS != 0)
+        .then(|| attributes(rest).find(|(kind, _)| *kind == MESSAGE))
+        .flatten()
+        .and_then(|(_, value)| text(value))
+        .map(str::to_owned);
+    Err(NetlinkError {
+        source: io::Error::from_raw_os_error(code.saturating_neg()),
+        message,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// errno, the request's header with its length, what followed it, and the sentence.
+    fn error(code: i32, request: &[u8], sentence: &str) -> Vec<u8> {
+        let mut body = code.to_ne_bytes().to_vec();
+        body.extend((HEADER as u32 + 8).to_ne_bytes());
+        body.extend([0; 12]);
+        body.extend(request);
+        body.extend((sentence.len() as u16 + 5).to_ne_bytes());
+        body.extend(MESSAGE.to_ne_bytes());
+        body.extend(sentence.as_bytes());
+        body.push(0);
+        body.resize(body.len().next_multiple_of(4), 0);
+        body
+    }
+
+    #[test]
+    fn the_kernels_sentence_is_found() {
+        let sentence = "Nexthop has invalid gateway";
+        for (flags, request) in [
+            (NLM_F_ACK_TLVS | NLM_F_CAPPED, &[][..]),
+            (NLM_F_ACK_TLVS, &[0; 8]),
+        ] {
+            let error = acknowledgement(flags, &error(-libc::ENETUNREACH, request, sentence));
+            let error = error.expect_err("an error");
+            assert_eq!(error.errno(), Some(libc::ENETUNREACH));
+            assert_eq!(error.message.as_deref(), Some(sentence));
+            assert!(error.to_string().ends_with("(Nexthop has invalid gateway)"));
+        }
+    }
+
+    #[test]
+    fn no_sentence_is_looked_for_without_the_flag() {
+        let error =
+            acknowledgement(NLM_F_CAPPED, &error(-libc::EPERM, &[], "x")).expect_err("error");
+        assert_eq!((error.errno(), error.message), (Some(libc::EPERM), None));
+    }
+
+    #[test]
+    fn success_and_malformed_answers() {
+        assert!(acknowledgement(0, &[0; 20]).is_ok());
+        assert!(end_of_dump(0, &[]).is_ok());
+        assert!(end_of_dump(0, &[0; 4]).is_ok());
+        assert_eq!(
+            acknowledgement(0, &[1, 2]).expect_err("short").errno(),
+            Some(libc::EBADMSG)
+        );
+        let minimum = acknowledgement(NLM_F_ACK_TLVS, &i32::MIN.to_ne_bytes());
+        assert_eq!(minimum.expect_err("an errno").errno(), Some(i32::MAX));
+    }
+}

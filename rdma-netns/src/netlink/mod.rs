@@ -1,0 +1,85 @@
+//! One request/answer exchange with the kernel, for rtnetlink, RDMA netlink and generic
+//! netlink alike.
+//!
+//! This module owns framing, sequence numbers, retries and errors. What a message says
+//! is the business of those who send it: they hand in a body and get bodies back.
+
+mod ext_ack;
+mod socket;
+
+pub use socket::{Answer, Socket};
+
+use netlink_packet_core::{NLA_HEADER_SIZE, NLA_TYPE_MASK};
+use std::{fmt, io};
+
+/// The kernel refused a request, or could not be asked.
+#[derive(Debug)]
+pub struct NetlinkError {
+    /// The errno.
+    pub source: io::Error,
+    /// The kernel's own sentence (`NLMSGERR_ATTR_MSG`), where it gave one.
+    pub message: Option<String>,
+}
+
+impl NetlinkError {
+    /// The errno, where the refusal was the kernel's.
+    pub fn errno(&self) -> Option<i32> {
+        self.source.raw_os_error()
+    }
+}
+
+impl fmt::Display for NetlinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.message {
+            Some(message) => write!(f, "{} ({message})", self.source),
+            None => self.source.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NetlinkError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl From<io::Error> for NetlinkError {
+    fn from(source: io::Error) -> Self {
+        Self {
+            source,
+            message: None,
+        }
+    }
+}
+
+/// The attributes of `bytes` as (type, value), up to the first malformed one. Answers are
+/// read one attribute at a time, so that one that is new or odd hides none but itself.
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let header: [u8; 4] = bytes.get(..NLA_HEADER_SIZE)?.try_into().ok()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & NLA_TYPE_MASK;
+        let value = bytes.get(NLA_HEADER_SIZE..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// A string attribute: up to its NUL.
+pub(crate) fn text(value: &[u8]) -> Option<&str> {
+    let end = value
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(value.len());
+    std::str::from_utf8(&value[..end]).ok()
+}
+
+/// A number in host byte order, of exactly its size.
+pub(crate) fn u32_of(value: &[u8]) -> Option<u32> {
+    value.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// A number in host byte order, of exactly its size.
+pub(crate) fn u64_of(value: &[u8]) -> Option<u64> {
+    value.try_into().ok().map(u64::from_ne_bytes)
+}

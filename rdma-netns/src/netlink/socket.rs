@@ -1,0 +1,217 @@
+//! A netlink socket: sends a request, and reads answers until the kernel has said how
+//! it went.
+
+use super::{NetlinkError, ext_ack};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP,
+    NLMSG_OVERRUN, NetlinkBuffer, NetlinkSerializable,
+};
+use netlink_sys::SocketAddr;
+use nix::{
+    libc,
+    sys::{
+        socket::{setsockopt, sockopt},
+        time::{TimeVal, TimeValLike},
+    },
+};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+/// `sizeof(struct nlmsghdr)`
+const HEADER: usize = 16;
+
+/// How often a dump is begun again when its subject changed meanwhile.
+const DUMP_ATTEMPTS: usize = 10;
+
+/// A request is carried out before its send returns, so an answer that is not there by
+/// then will not come. The limit turns a kernel defect into an error.
+const ANSWER_SECONDS: i64 = 30;
+
+/// Room for the largest part of a dump that the kernel makes (32 KiB,
+/// `netlink_dump()` in `net/netlink/af_netlink.c`).
+const DATAGRAM: usize = 32 << 10;
+
+/// A netlink socket. It asks about the namespace of the thread that opened it, from
+/// whatever thread it is used later. (Moving an RDMA device is the exception: there the
+/// kernel looks at the thread that sends.)
+#[derive(Debug)]
+pub struct Socket {
+    socket: netlink_sys::Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// One message of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// `nlmsg_type`
+    pub kind: u16,
+    /// What follows the header.
+    pub body: Vec<u8>,
+}
+
+/// How an exchange ended when the kernel did not refuse it.
+enum Ending {
+    Complete,
+    /// What was dumped changed meanwhile, or a part of it was lost.
+    Interrupted,
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Socket {
+    /// Opens a socket of `protocol` (`netlink_sys::protocols`) in the calling thread's
+    /// network namespace. EPROTONOSUPPORT: this kernel has no such subsystem.
+    pub fn open(protocol: isize) -> io::Result<Self> {
+        let socket = netlink_sys::Socket::new(protocol)?;
+        // Linux 4.12, 4.3 and 4.20: answers are read without them, too.
+        for outcome in [
+            socket.set_ext_ack(true),
+            socket.set_cap_ack(true),
+            socket.set_netlink_get_strict_chk(true),
+        ] {
+            if let Err(error) = outcome {
+                log::debug!("netlink socket option: {error}");
+            }
+        }
+        setsockopt(
+            &socket,
+            sockopt::ReceiveTimeout,
+            &TimeVal::seconds(ANSWER_SECONDS),
+        )?;
+        Ok(Self {
+            socket,
+            sequence: 0,
+            buffer: Vec::with_capacity(DATAGRAM),
+        })
+    }
+
+    /// Asks for one thing, or makes one change. `flags` besides `NLM_F_REQUEST|NLM_F_ACK`.
+    pub fn request<M>(&mut self, message: &M, flags: u16) -> Result<Vec<Answer>, NetlinkError>
+    where
+        M: NetlinkSerializable,
+    {
+        let mut answers = Vec::new();
+        match self.exchange(message, flags | NLM_F_ACK, &mut answers)? {
+            Ending::Complete => Ok(answers),
+            Ending::Interrupted => Err(io::Error::from_raw_os_error(libc::ENOBUFS).into()),
+        }
+    }
+
+    /// Asks for all there is, again if it changed while it was read.
+    pub fn dump<M>(&mut self, message: &M) -> Result<Vec<Answer>, NetlinkError>
+    where
+        M: NetlinkSerializable,
+    {
+        let mut answers = Vec::new();
+        for _ in 0..DUMP_ATTEMPTS {
+            answers.clear();
+            match self.exchange(message, NLM_F_DUMP, &mut answers)? {
+                Ending::Complete => return Ok(answers),
+                Ending::Interrupted => log::debug!("netlink dump interrupted"),
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EINTR).into())
+    }
+
+    fn exchange<M>(
+        &mut self,
+        message: &M,
+        flags: u16,
+        answers: &mut Vec<Answer>,
+    ) -> Result<Ending, NetlinkError>
+    where
+        M: NetlinkSerializable,
+    {
+        self.sequence = self.sequence.wrapping_add(1);
+        let datagram = frame(message, flags | NLM_F_REQUEST, self.sequence);
+        let kernel = SocketAddr::new(0, 0);
+        retry(|| self.socket.send_to(&datagram, &kernel, 0))?;
+        let mut ending = Ending::Complete;
+        loop {
+            match self.receive() {
+                Ok(true) => {}
+                Ok(false) => continue,
+                // Something was dropped. A dump still comes to its end; an answer that
+                // was dropped does not.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    if flags & NLM_F_DUMP != NLM_F_DUMP {
+                        return Err(error.into());
+                    }
+                    ending = Ending::Interrupted;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT).into());
+                }
+                Err(error) => return Err(error.into()),
+            }
+            let mut rest = self.buffer.as_slice();
+            while let Ok(part) = NetlinkBuffer::new_checked(rest) {
+                let length = part.length() as usize;
+                let body = rest.get(HEADER..length).unwrap_or_default();
+                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+                if part.sequence_number() != self.sequence {
+                    continue; // left over from an exchange that was given up
+                }
+                if part.flags() & NLM_F_DUMP_INTR != 0 {
+                    ending = Ending::Interrupted;
+                }
+                match part.message_type() {
+                    NLMSG_ERROR => {
+                        ext_ack::acknowledgement(part.flags(), body)?;
+                        return Ok(ending);
+                    }
+                    NLMSG_DONE => {
+                        ext_ack::end_of_dump(part.flags(), body)?;
+                        return Ok(ending);
+                    }
+                    NLMSG_NOOP => {}
+                    NLMSG_OVERRUN => ending = Ending::Interrupted,
+                    kind => answers.push(Answer {
+                        kind,
+                        body: body.to_vec(),
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Reads one datagram whole, however long it is. False: it is not the kernel's.
+    fn receive(&mut self) -> io::Result<bool> {
+        self.buffer.clear();
+        let peek = libc::MSG_PEEK | libc::MSG_TRUNC;
+        let length = retry(|| self.socket.recv(&mut &mut [0_u8; 0][..], peek))?;
+        self.buffer.reserve(length.max(DATAGRAM));
+        let (_, sender) = retry(|| self.socket.recv_from(&mut self.buffer, 0))?;
+        Ok(sender.port_number() == 0)
+    }
+}
+
+/// Does it again when a signal came in between.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+fn frame<M: NetlinkSerializable>(message: &M, flags: u16, sequence: u32) -> Vec<u8> {
+    let length = HEADER + message.buffer_len();
+    let mut datagram = vec![0; length];
+    message.serialize(&mut datagram[HEADER..]);
+    let mut header = NetlinkBuffer::new(&mut datagram[..]);
+    header.set_length(length as u32);
+    header.set_message_type(message.message_type());
+    header.set_flags(flags);
+    header.set_sequence_number(sequence);
+    datagram
+}

@@ -1,0 +1,221 @@
+//! Network namespaces: opened by path, told apart, and entered by threads of their own.
+//!
+//! No thread ever comes back from a namespace: [`Netns::run`] gives the work to a thread
+//! that enters, works and ends. So neither an early return nor a panic can leave the
+//! caller in the wrong place.
+
+use nix::{
+    libc,
+    sched::{CloneFlags, setns},
+    sys::statfs::{FsType, fstatfs},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd},
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    thread,
+};
+
+/// Which namespace, for the time of one boot. A path or an inode number alone may
+/// belong to another namespace later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NetnsId {
+    /// Device of the namespace's file (nsfs).
+    pub device: u64,
+    /// Its inode; used again after the namespace's end.
+    pub inode: u64,
+    /// `SO_NETNS_COOKIE` (Linux 5.14), never used again; 0 where the kernel has none.
+    pub cookie: u64,
+}
+
+/// `NSFS_MAGIC` (`include/uapi/linux/magic.h`)
+const NSFS: FsType = FsType(0x6e73_6673);
+
+/// `NS_GET_NSTYPE`, `_IO(0xb7, 3)` (`include/uapi/linux/nsfs.h`)
+const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
+
+/// `SO_NETNS_COOKIE` (`include/uapi/asm-generic/socket.h`)
+const SO_NETNS_COOKIE: libc::c_int = 71;
+
+/// The calling thread's namespace.
+const CURRENT: &str = "/proc/thread-self/ns/net";
+
+/// A network namespace, held open: it lives at least as long as this.
+#[derive(Debug)]
+pub struct Netns {
+    file: File,
+    path: PathBuf,
+    id: NetnsId,
+}
+
+/// Why a path could not be opened as a network namespace.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A file that is no network namespace.
+    #[error("{0:?} is no network namespace")]
+    NotNamespace(PathBuf),
+    /// The system refused; `NotFound`: the namespace is gone.
+    #[error("cannot open {path:?}: {source}")]
+    Io {
+        /// The path that was asked for.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl Netns {
+    /// Opens the namespace at `path`: a bind mount below `/run/netns`, or
+    /// `/proc/PID/ns/net`.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let failed = |source: io::Error| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        // Not to wait for a writer, should it be a FIFO.
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)
+            .map_err(failed)?;
+        if !is_network_namespace(&file).map_err(failed)? {
+            return Err(OpenError::NotNamespace(path.to_owned()));
+        }
+        let netns = Self::identify(file, path).map_err(failed)?;
+        let cookie = netns.run(own_cookie).map_err(failed)?;
+        Ok(Self {
+            id: NetnsId { cookie, ..netns.id },
+            ..netns
+        })
+    }
+
+    /// The namespace that the calling thread is in.
+    pub fn current() -> io::Result<Self> {
+        let netns = Self::identify(File::open(CURRENT)?, Path::new(CURRENT))?;
+        Ok(Self {
+            id: NetnsId {
+                cookie: own_cookie(),
+                ..netns.id
+            },
+            ..netns
+        })
+    }
+
+    fn identify(file: File, path: &Path) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        let id = NetnsId {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            cookie: 0,
+        };
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            id,
+        })
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Which namespace it is.
+    pub fn id(&self) -> NetnsId {
+        self.id
+    }
+
+    /// Runs `work` on a thread inside the namespace and waits for it. What is opened
+    /// there (sockets) stays tied to the namespace; a panic goes on in the caller.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        thread::scope(|scope| {
+            let inside = || {
+                setns(&self.file, CloneFlags::CLONE_NEWNET)?;
+                Ok(work())
+            };
+            let thread = thread::Builder::new()
+                .name("netns".to_owned())
+                .spawn_scoped(scope, inside)?;
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn is_network_namespace(file: &File) -> io::Result<bool> {
+    if fstatfs(file)?.filesystem_type() != NSFS {
+        return Ok(false);
+    }
+    // SAFETY: the request takes no argument and writes nothing; the descriptor is open.
+    let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE as _) };
+    if kind < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(kind == libc::CLONE_NEWNET)
+    }
+}
+
+/// The cookie of the calling thread's namespace; 0 where the kernel has none.
+fn own_cookie() -> u64 {
+    let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() else {
+        return 0;
+    };
+    let mut cookie = 0_u64;
+    let mut length = size_of_val(&cookie) as libc::socklen_t;
+    // SAFETY: the option writes at most `length` bytes, the size of what is pointed to;
+    // the descriptor is open.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if outcome == 0 { cookie } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_network_namespace() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("pod");
+        assert!(matches!(
+            Netns::open(&file),
+            Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound
+        ));
+        File::create(&file).expect("a file");
+        for path in [
+            file.as_path(),
+            Path::new("/proc/self/ns/uts"),
+            Path::new("/dev/null"),
+        ] {
+            assert!(
+                matches!(Netns::open(path), Err(OpenError::NotNamespace(_))),
+                "{path:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn one_namespace_has_one_id() {
+        let current = Netns::current().expect("current");
+        let opened = Netns::open(Path::new("/proc/self/ns/net")).expect("own");
+        assert_eq!(current.id(), opened.id());
+    }
+}

@@ -1,0 +1,334 @@
+//! One change to a network namespace, and how a person would make it.
+
+use crate::{Address, HardwareAddress, InterfaceName, LinkFlag, Route, link};
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt::{self, Write as _},
+    net::IpAddr,
+};
+
+/// On which side of the move something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// The namespace that this program runs in.
+    Host,
+    /// The pod's.
+    Pod,
+}
+
+/// A change that the kernel makes whole or not at all.
+///
+/// `Display` gives its `ip`/`rdma`/`sysctl` equivalent with the pod's namespace called
+/// `pod`; [`Op::command`] takes the name it really has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(
+    missing_docs,
+    reason = "the fields are the capital words of their variant's command"
+)]
+pub enum Op {
+    /// `rdma dev set DEVICE netns NS` (`RDMA_NLDEV_CMD_SET` with `NET_NS_FD`). Made by a
+    /// thread inside `from`: the kernel looks at the caller's namespace, not the socket's.
+    MoveRdma {
+        device: String,
+        from: Place,
+        to: Place,
+    },
+    /// `ip link set dev LINK netns NS name NAME`: moved and renamed in one step, so that
+    /// it never meets a netdev of its old name. Loses addresses, routes and up.
+    MoveLink {
+        link: InterfaceName,
+        from: Place,
+        to: Place,
+        name: InterfaceName,
+    },
+    /// `ip link set dev LINK name NAME`; only while it is down before Linux 6.2.
+    RenameLink {
+        at: Place,
+        link: InterfaceName,
+        name: InterfaceName,
+    },
+    /// `ip link set dev LINK up|down`. Down flushes IPv6 addresses and all routes.
+    SetUp {
+        at: Place,
+        link: InterfaceName,
+        up: bool,
+    },
+    /// `ip link set dev LINK mtu BYTES`
+    SetMtu {
+        at: Place,
+        link: InterfaceName,
+        mtu: u32,
+    },
+    /// `ip link set dev LINK address MAC`
+    SetMac {
+        at: Place,
+        link: InterfaceName,
+        mac: HardwareAddress,
+    },
+    /// `ip link set dev LINK txqueuelen PACKETS`
+    SetTxQueueLen {
+        at: Place,
+        link: InterfaceName,
+        packets: u32,
+    },
+    /// `ip link set dev LINK promisc|allmulticast|multicast|arp on|off`
+    SetFlag {
+        at: Place,
+        link: InterfaceName,
+        flag: LinkFlag,
+        on: bool,
+    },
+    /// `ip link set dev LINK alias TEXT`; an empty text takes it away.
+    SetAlias {
+        at: Place,
+        link: InterfaceName,
+        alias: String,
+    },
+    /// `ip link property add|del dev LINK altname NAME`
+    SetAltName {
+        at: Place,
+        link: InterfaceName,
+        name: String,
+        present: bool,
+    },
+    /// `sysctl -w net.ipv6.conf.LINK.KEY=VALUE`; `key` is one of [`link::SYSCTLS`].
+    SetSysctl {
+        at: Place,
+        link: InterfaceName,
+        key: String,
+        value: i32,
+    },
+    /// `ip address replace ADDRESS dev LINK`
+    AddAddress {
+        at: Place,
+        link: InterfaceName,
+        address: Address,
+    },
+    /// `ip address del ADDRESS dev LINK`
+    RemoveAddress {
+        at: Place,
+        link: InterfaceName,
+        address: Address,
+    },
+    /// `ip route append ROUTE dev LINK`; one that is there already is no error.
+    AddRoute {
+        at: Place,
+        link: InterfaceName,
+        route: Route,
+    },
+    /// `ip route del ROUTE dev LINK`
+    RemoveRoute {
+        at: Place,
+        link: InterfaceName,
+        route: Route,
+    },
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.command("pod"))
+    }
+}
+
+impl Op {
+    /// The command that a person would type on the host, with `pod` for the name of the
+    /// pod's namespace.
+    pub fn command(&self, pod: &str) -> String {
+        let ip = |at: &Place| match at {
+            Place::Host => "ip".to_owned(),
+            Place::Pod => format!("ip -n {pod}"),
+        };
+        let exec = |at: &Place| match at {
+            Place::Host => String::new(),
+            Place::Pod => format!("ip netns exec {pod} "),
+        };
+        let netns = |to: &Place| match to {
+            Place::Host => "1",
+            Place::Pod => pod,
+        };
+        let switch = |on: bool| if on { "on" } else { "off" };
+        match self {
+            Self::MoveRdma { device, from, to } => {
+                format!("{}rdma dev set {device} netns {}", exec(from), netns(to))
+            }
+            Self::MoveLink {
+                link,
+                from,
+                to,
+                name,
+            } => {
+                format!(
+                    "{} link set dev {link} netns {} name {name}",
+                    ip(from),
+                    netns(to)
+                )
+            }
+            Self::RenameLink { at, link, name } => {
+                format!("{} link set dev {link} name {name}", ip(at))
+            }
+            Self::SetUp { at, link, up } => {
+                format!(
+                    "{} link set dev {link} {}",
+                    ip(at),
+                    if *up { "up" } else { "down" }
+                )
+            }
+            Self::SetMtu { at, link, mtu } => format!("{} link set dev {link} mtu {mtu}", ip(at)),
+            Self::SetMac { at, link, mac } => {
+                format!("{} link set dev {link} address {mac}", ip(at))
+            }
+            Self::SetTxQueueLen { at, link, packets } => {
+                format!("{} link set dev {link} txqueuelen {packets}", ip(at))
+            }
+            Self::SetFlag { at, link, flag, on } => {
+                let (flag, on) = match flag {
+                    LinkFlag::Promisc => ("promisc", *on),
+                    LinkFlag::AllMulti => ("allmulticast", *on),
+                    LinkFlag::Multicast => ("multicast", *on),
+                    LinkFlag::NoArp => ("arp", !on),
+                };
+                format!("{} link set dev {link} {flag} {}", ip(at), switch(on))
+            }
+            Self::SetAlias { at, link, alias } => {
+                format!("{} link set dev {link} alias {alias:?}", ip(at))
+            }
+            Self::SetAltName {
+                at,
+                link,
+                name,
+                present,
+            } => {
+                let verb = if *present { "add" } else { "del" };
+                format!("{} link property {verb} dev {link} altname {name}", ip(at))
+            }
+            Self::SetSysctl {
+                at,
+                link,
+                key,
+                value,
+            } => {
+                let (family, key) = key.split_once('/').unwrap_or(("", key));
+                format!(
+                    "{}sysctl -w net/{family}/conf/{link}/{key}={value}",
+                    exec(at)
+                )
+            }
+            Self::AddAddress { at, link, address } => {
+                format!(
+                    "{} address replace {} dev {link}",
+                    ip(at),
+                    address_words(address, true)
+                )
+            }
+            Self::RemoveAddress { at, link, address } => {
+                format!(
+                    "{} address del {} dev {link}",
+                    ip(at),
+                    address_words(address, false)
+                )
+            }
+            Self::AddRoute { at, link, route } => {
+                format!(
+                    "{} route append {}",
+                    ip_route(&ip(at), route),
+                    route_words(route, link)
+                )
+            }
+            Self::RemoveRoute { at, link, route } => {
+                format!(
+                    "{} route del {}",
+                    ip_route(&ip(at), route),
+                    route_words(route, link)
+                )
+            }
+        }
+    }
+}
+
+/// `ip route` takes IPv6 only where it is told so, or sees an IPv6 address first.
+fn ip_route(ip: &str, route: &Route) -> String {
+    match route.destination {
+        IpAddr::V4(_) => ip.to_owned(),
+        IpAddr::V6(_) => format!("{ip} -6"),
+    }
+}
+
+fn address_words(address: &Address, whole: bool) -> String {
+    let Address { ip, prefix, .. } = address;
+    let mut words = match address.peer {
+        Some(peer) => format!("{ip} peer {peer}/{prefix}"),
+        None => format!("{ip}/{prefix}"),
+    };
+    if !whole {
+        return words;
+    }
+    if let Some(broadcast) = address.broadcast {
+        let _ = write!(words, " broadcast {broadcast}");
+    }
+    if address.scope != 0 {
+        let _ = write!(words, " scope {}", address.scope);
+    }
+    if let Some(label) = &address.label {
+        let _ = write!(words, " label {label}");
+    }
+    if let Some(metric) = address.metric {
+        let _ = write!(words, " metric {metric}");
+    }
+    if let Some((valid, preferred)) = address.lifetime {
+        let _ = write!(words, " valid_lft {valid} preferred_lft {preferred}");
+    }
+    for (flag, word) in [
+        (link::IFA_F_HOMEADDRESS, "home"),
+        (link::IFA_F_MANAGETEMPADDR, "mngtmpaddr"),
+        (link::IFA_F_NODAD, "nodad"),
+        (link::IFA_F_OPTIMISTIC, "optimistic"),
+        (link::IFA_F_NOPREFIXROUTE, "noprefixroute"),
+        (link::IFA_F_MCAUTOJOIN, "autojoin"),
+    ] {
+        if address.flags & flag != 0 {
+            let _ = write!(words, " {word}");
+        }
+    }
+    words
+}
+
+fn route_words(route: &Route, link: &str) -> String {
+    let mut words = match route.prefix {
+        0 => "default".to_owned(),
+        prefix => format!("{}/{prefix}", route.destination),
+    };
+    if let Some(gateway) = route.gateway {
+        let family = match (route.destination, gateway) {
+            (IpAddr::V4(_), IpAddr::V6(_)) => "inet6 ",
+            _ => "",
+        };
+        let _ = write!(words, " via {family}{gateway}");
+    }
+    let _ = write!(words, " dev {link}");
+    if route.onlink {
+        words.push_str(" onlink");
+    }
+    if let Some(source) = route.source {
+        let _ = write!(words, " src {source}");
+    }
+    if let Some(metric) = route.metric {
+        let _ = write!(words, " metric {metric}");
+    }
+    if route.table != link::MAIN_TABLE {
+        let _ = write!(words, " table {}", route.table);
+    }
+    if route.protocol != link::PROTOCOL_STATIC {
+        let _ = write!(words, " proto {}", route.protocol);
+    }
+    if route.scope != 0 {
+        let _ = write!(words, " scope {}", route.scope);
+    }
+    for (name, value) in [("mtu", route.mtu), ("advmss", route.advmss)] {
+        if let Some(value) = value {
+            let _ = write!(words, " {name} {value}");
+        }
+    }
+    words
+}

@@ -1,0 +1,86 @@
+//! RDMA devices as the RDMA subsystem shows them in one namespace.
+
+use crate::DeviceAddress;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How the RDMA subsystem treats namespaces, system-wide
+/// (`RDMA_NLDEV_SYS_ATTR_NETNS_MODE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RdmaMode {
+    /// Every namespace sees every RDMA device; none can be moved.
+    Shared,
+    /// An RDMA device is seen in one namespace only, and can be moved.
+    Exclusive,
+}
+
+impl fmt::Display for RdmaMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shared => "shared",
+            Self::Exclusive => "exclusive",
+        })
+    }
+}
+
+/// An RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RdmaDevice {
+    /// Name; can be changed, and is unique on the node as of Linux 6.12.
+    pub name: String,
+    /// Number that the device keeps for life, over renames and moves
+    /// (`RDMA_NLDEV_ATTR_DEV_INDEX`).
+    pub index: u32,
+    /// Node GUID, `0000:1122:3344:5566`-like.
+    pub node_guid: String,
+    /// The PCI function or auxiliary device behind it; soft devices may have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<DeviceAddress>,
+    /// Its ports, from 1.
+    #[serde(default)]
+    pub ports: Vec<RdmaPort>,
+    /// Its character devices, where they are known to the asking namespace.
+    #[serde(default)]
+    pub char_devices: Vec<CharDevice>,
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RdmaPort {
+    /// From 1.
+    pub number: u32,
+    /// Index of the port's netdev, where that is in the same namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netdev: Option<u32>,
+    /// Logical state (`enum ib_port_state`): 1 down, 4 active.
+    pub state: u8,
+}
+
+/// A character device under `/dev/infiniband`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CharDevice {
+    /// `uverbs0`, `umad0`.
+    pub name: String,
+    /// The device number that the kernel gave it.
+    pub major: u32,
+    /// The device number that the kernel gave it.
+    pub minor: u32,
+    /// The numbers that the node in `/dev/infiniband` has, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<(u32, u32)>,
+}
+
+impl CharDevice {
+    /// Whether opening `/dev/infiniband/<name>` leads to this device.
+    pub fn is_in_place(&self) -> bool {
+        self.node == Some((self.major, self.minor))
+    }
+}
+
+impl RdmaDevice {
+    /// Whether one of its ports has the netdev `index`.
+    pub fn has_netdev(&self, index: u32) -> bool {
+        self.ports.iter().any(|port| port.netdev == Some(index))
+    }
+}

@@ -1,0 +1,9 @@
+//! The crate on the real kernel: each test makes a node and a pod of two new network
+//! namespaces, with veth pairs for NICs. RDMA devices are tried in the lab.
+
+mod addresses;
+mod moves;
+mod observe;
+mod routes;
+mod settings;
+mod world;

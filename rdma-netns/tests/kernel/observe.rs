@@ -1,0 +1,68 @@
+//! What is seen of links, and that looking is quick and changes nothing.
+
+use crate::world::with_node;
+use rdma_netns::{Kernel, LinkType, Observed, RdmaMode};
+
+#[test]
+fn links_as_they_are() {
+    with_node(|world| {
+        world.ip("link add br0 type bridge");
+        world.ip("link set wire0 master br0");
+        world.ip("link add link nic0 name child0 type macvlan mode bridge");
+        let host = world.observe().host;
+        let link = |name: &str| host.link(name).unwrap_or_else(|| panic!("no {name}"));
+        assert_eq!(link("lo").link_type, LinkType::Other);
+        assert_eq!(
+            (link("nic0").link_type, link("nic0").mtu),
+            (LinkType::Ether, 1500)
+        );
+        assert_eq!(link("wire0").master, Some(link("br0").index));
+        assert!(link("nic0").up && link("nic0").carrier);
+        assert!(!link("child0").up);
+        let kinds = ["lo", "nic0", "br0", "child0"].map(|name| link(name).kind.as_deref());
+        assert_eq!(kinds, [None, Some("veth"), Some("bridge"), Some("macvlan")]);
+        assert!(host.links.iter().all(|link| link.parent.is_none()));
+    });
+}
+
+#[test]
+fn looking_changes_nothing_and_is_kept_as_text() {
+    with_node(|world| {
+        let first = world.observe();
+        assert_eq!(world.observe(), first);
+        assert_eq!(first.boot_id.len(), 36);
+        assert_eq!(first.boot_id, world.kernel.boot_id().expect("a boot id"));
+        let text = serde_json::to_string(&first).expect("text");
+        assert_eq!(
+            serde_json::from_str::<Observed>(&text).expect("the state"),
+            first
+        );
+        // Devices are only there with a subsystem that has a mode.
+        let modes = [None, Some(RdmaMode::Shared), Some(RdmaMode::Exclusive)];
+        assert!(modes.contains(&first.rdma_mode));
+        assert!(first.rdma_mode.is_some() || first.host.rdma.is_empty());
+    });
+}
+
+#[test]
+fn many_links_are_all_seen() {
+    with_node(|world| {
+        for number in 0..150 {
+            world.ip(&format!(
+                "link add many{number} type veth peer name peer{number}"
+            ));
+        }
+        world.ip("route add 10.0.0.0/8 dev nic0");
+        let host = world.observe().host;
+        assert_eq!(host.links.len(), 303);
+        assert_eq!(
+            host.link("nic0")
+                .expect("nic0")
+                .routes
+                .iter()
+                .filter(|r| r.prefix == 8)
+                .count(),
+            1
+        );
+    });
+}

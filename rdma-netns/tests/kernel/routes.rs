@@ -1,0 +1,204 @@
+//! Routes: shown as they are, and the same after they were added again.
+
+use crate::world::{World, interface, with_node};
+use nix::libc;
+use rdma_netns::{Op, Place, Route, link};
+use std::net::IpAddr;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an IP address")
+}
+
+fn add(route: &Route) -> Op {
+    Op::AddRoute {
+        at: Place::Host,
+        link: interface("nic0"),
+        route: route.clone(),
+    }
+}
+
+fn remove(route: &Route) -> Op {
+    Op::RemoveRoute {
+        at: Place::Host,
+        link: interface("nic0"),
+        route: route.clone(),
+    }
+}
+
+/// The routes of `nic0` that the kernel did not make.
+fn seen(world: &World) -> Vec<Route> {
+    let link = world.host_link("nic0");
+    let mut routes: Vec<_> = link
+        .routes
+        .into_iter()
+        .filter(|route| !route.is_automatic())
+        .collect();
+    routes.sort();
+    routes
+}
+
+fn node_with_addresses(test: impl FnOnce(&World) + Send) {
+    with_node(|world| {
+        world.ip("address add 10.0.0.5/24 dev nic0");
+        world.ip("address add fd00::5/64 dev nic0 nodad");
+        test(world);
+    });
+}
+
+fn all_kinds() -> Vec<Route> {
+    let (v4, v6) = (ip("0.0.0.0"), ip("::"));
+    vec![
+        Route {
+            gateway: Some(ip("10.0.0.1")),
+            ..Route::new(v4, 0)
+        },
+        Route {
+            gateway: Some(ip("10.0.0.1")),
+            metric: Some(200),
+            ..Route::new(v4, 0)
+        },
+        Route {
+            scope: link::SCOPE_LINK,
+            ..Route::new(ip("10.1.0.0"), 16)
+        },
+        Route {
+            gateway: Some(ip("10.0.0.2")),
+            protocol: 3,
+            ..Route::new(ip("10.2.0.0"), 16)
+        },
+        Route {
+            gateway: Some(ip("10.0.0.1")),
+            source: Some(ip("10.0.0.5")),
+            mtu: Some(1400),
+            advmss: Some(1360),
+            ..Route::new(ip("10.3.0.0"), 16)
+        },
+        Route {
+            gateway: Some(ip("192.0.2.1")),
+            onlink: true,
+            ..Route::new(ip("10.4.0.0"), 16)
+        },
+        Route {
+            gateway: Some(ip("10.0.0.1")),
+            table: 1001,
+            metric: Some(7),
+            ..Route::new(v4, 0)
+        },
+        Route {
+            gateway: Some(ip("fd00::1")),
+            ..Route::new(ip("10.5.0.0"), 16)
+        },
+        Route {
+            gateway: Some(ip("fd00::1")),
+            ..Route::new(v6, 0)
+        },
+        Route {
+            gateway: Some(ip("fd00::1")),
+            metric: Some(200),
+            ..Route::new(v6, 0)
+        },
+        Route::new(ip("fd01::"), 64),
+        Route {
+            gateway: Some(ip("fd00::1")),
+            source: Some(ip("fd00::5")),
+            mtu: Some(1400),
+            advmss: Some(1340),
+            ..Route::new(ip("fd03::"), 64)
+        },
+        Route {
+            gateway: Some(ip("fd99::1")),
+            onlink: true,
+            ..Route::new(ip("fd04::"), 64)
+        },
+        Route {
+            gateway: Some(ip("fd00::1")),
+            table: 1001,
+            ..Route::new(v6, 0)
+        },
+        Route {
+            gateway: Some(ip("fe80::1")),
+            table: 100,
+            ..Route::new(v6, 0)
+        },
+    ]
+}
+
+#[test]
+fn routes_round_trip() {
+    node_with_addresses(|world| {
+        let mut wanted = all_kinds();
+        for route in &wanted {
+            world.execute(add(route));
+        }
+        wanted.sort();
+        assert_eq!(seen(world), wanted);
+        for route in &wanted {
+            world.execute(add(route)); // is there already
+        }
+        assert_eq!(seen(world), wanted);
+        for (at, route) in wanted.iter().enumerate() {
+            world.execute(remove(route));
+            assert_eq!(seen(world), wanted[at + 1..], "after {}", remove(route));
+        }
+        let error = world.refused(remove(&wanted[0]));
+        assert_eq!(error.errno(), Some(libc::ESRCH), "{error}");
+    });
+}
+
+#[test]
+fn connected_routes_are_the_kernels() {
+    node_with_addresses(|world| {
+        let link = world.host_link("nic0");
+        for (network, prefix) in [("10.0.0.0", 24), ("fd00::", 64), ("fe80::", 64)] {
+            let found = link
+                .routes
+                .iter()
+                .find(|r| (r.destination, r.prefix) == (ip(network), prefix));
+            let route = found.unwrap_or_else(|| panic!("no route to {network}"));
+            assert!(route.is_automatic(), "{route:?}");
+        }
+        // Of the kernel's own tables nothing is shown: no local, broadcast, multicast.
+        assert!(
+            link.routes
+                .iter()
+                .all(|r| r.table != 255 && !r.destination.is_multicast())
+        );
+    });
+}
+
+#[test]
+fn only_unicast_routes_by_one_netdev_are_shown() {
+    node_with_addresses(|world| {
+        world.ip("address add 10.9.0.5/24 dev wire0");
+        world.ip(
+            "route add 10.8.0.0/16 nexthop via 10.0.0.1 dev nic0 nexthop via 10.9.0.1 dev wire0",
+        );
+        world.ip("nexthop add id 7 via 10.0.0.1 dev nic0");
+        world.ip("route add 10.7.0.0/16 nhid 7");
+        world.ip("route add unreachable 10.6.0.0/16");
+        world.ip("-6 route add blackhole fd06::/64 dev nic0");
+        world.ip("route add 10.5.0.0/16 tos 0x10 via 10.0.0.1");
+        assert_eq!(seen(world), []);
+    });
+}
+
+#[test]
+fn the_kernels_sentence_reaches_the_error() {
+    node_with_addresses(|world| {
+        let route = Route {
+            gateway: Some(ip("192.0.2.1")),
+            ..Route::new(ip("10.9.0.0"), 16)
+        };
+        let error = world.refused(add(&route));
+        assert_eq!(error.errno(), Some(libc::ENETUNREACH), "{error}");
+        assert_eq!(
+            error.message.as_deref(),
+            Some("Nexthop has invalid gateway")
+        );
+        assert!(
+            error
+                .to_string()
+                .contains("ip route append 10.9.0.0/16 via 192.0.2.1 dev nic0")
+        );
+    });
+}

@@ -1,0 +1,167 @@
+//! A node and a pod, as two namespaces that end with the test.
+
+use rdma_netns::{
+    InterfaceName, Kernel, Link, Linux, Observed, Op, OpError, Place, linux::Space, netns::Netns,
+};
+use std::{
+    path::PathBuf,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// `ip netns add`, and `del` on drop.
+struct Named(String);
+
+impl Named {
+    fn new(role: &str) -> Self {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("rdma-netns-{}-{count}-{role}", std::process::id());
+        ip(&["netns", "add", &name]);
+        let named = Self(name);
+        ip(&["-n", &named.0, "link", "set", "lo", "up"]);
+        named
+    }
+
+    fn path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.0)
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        // What is left of a namespace must not hide why a test failed.
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
+    }
+}
+
+/// Runs `ip`; its failure is the test's.
+#[track_caller]
+pub(crate) fn ip(arguments: &[&str]) {
+    let output = Command::new("ip")
+        .args(arguments)
+        .output()
+        .expect("iproute2 is installed");
+    assert!(
+        output.status.success(),
+        "ip {}: {} (these tests need root and network namespaces)",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim_end()
+    );
+}
+
+/// The inside of the node: what the code under test sees as the host.
+pub(crate) struct World {
+    pub(crate) kernel: Linux,
+    pub(crate) pod: Space,
+    node: String,
+    pod_name: String,
+}
+
+/// Runs `test` inside a node that has a NIC `nic0` with its other end `wire0`, both up.
+pub(crate) fn with_node(test: impl FnOnce(&World) + Send) {
+    let (node, pod) = (Named::new("node"), Named::new("pod"));
+    ip(&[
+        "-n", &node.0, "link", "add", "nic0", "type", "veth", "peer", "name", "wire0",
+    ]);
+    for link in ["nic0", "wire0"] {
+        ip(&["-n", &node.0, "link", "set", link, "up"]);
+    }
+    let inside = || {
+        let kernel = Linux::new();
+        let pod_space = kernel.open_pod(&pod.path()).expect("the pod");
+        test(&World {
+            kernel,
+            pod: pod_space,
+            node: node.0.clone(),
+            pod_name: pod.0.clone(),
+        });
+    };
+    Netns::open(&node.path())
+        .expect("the node")
+        .run(inside)
+        .expect("to enter the node");
+}
+
+impl World {
+    pub(crate) fn observe(&self) -> Observed {
+        self.kernel.observe(Some(&self.pod)).expect("a state")
+    }
+
+    /// The netdev called `name` on the host.
+    #[track_caller]
+    pub(crate) fn host_link(&self, name: &str) -> Link {
+        self.observe()
+            .host
+            .link(name)
+            .unwrap_or_else(|| panic!("no {name} on the host"))
+            .clone()
+    }
+
+    /// The netdev called `name` in the pod.
+    #[track_caller]
+    pub(crate) fn pod_link(&self, name: &str) -> Link {
+        let pod = self.observe().pod.expect("the pod");
+        pod.link(name)
+            .unwrap_or_else(|| panic!("no {name} in the pod"))
+            .clone()
+    }
+
+    #[track_caller]
+    pub(crate) fn execute(&self, op: Op) {
+        self.kernel
+            .execute(&op, Some(&self.pod))
+            .unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    #[track_caller]
+    pub(crate) fn refused(&self, op: Op) -> OpError {
+        let outcome = self.kernel.execute(&op, Some(&self.pod));
+        outcome.expect_err(&format!("{op} was not refused"))
+    }
+
+    /// `ip` in the node.
+    #[track_caller]
+    pub(crate) fn ip(&self, arguments: &str) {
+        ip(&["-n", &self.node]
+            .into_iter()
+            .chain(arguments.split(' '))
+            .collect::<Vec<_>>());
+    }
+
+    /// `ip` in the pod.
+    #[track_caller]
+    pub(crate) fn pod_ip(&self, arguments: &str) {
+        ip(&["-n", &self.pod_name]
+            .into_iter()
+            .chain(arguments.split(' '))
+            .collect::<Vec<_>>());
+    }
+}
+
+/// The move of `link` to the pod, as `name`.
+pub(crate) fn to_pod(link: &str, name: &str) -> Op {
+    let (from, to) = (Place::Host, Place::Pod);
+    Op::MoveLink {
+        link: interface(link),
+        from,
+        to,
+        name: interface(name),
+    }
+}
+
+/// The move of `link` to the host, as `name`.
+pub(crate) fn to_host(link: &str, name: &str) -> Op {
+    let (from, to) = (Place::Pod, Place::Host);
+    Op::MoveLink {
+        link: interface(link),
+        from,
+        to,
+        name: interface(name),
+    }
+}
+
+pub(crate) fn interface(name: &str) -> InterfaceName {
+    InterfaceName::try_from(name).expect("an interface name")
+}
