@@ -213,6 +213,9 @@ pub fn restore<K: Kernel>(
             .iter()
             .all(|plan| plan.as_ref().is_ok_and(Vec::is_empty))
         {
+            for name in plan::gone(attachment, &observed) {
+                log::warn!("{name} exists no more: a virtual netdev ends with its namespace");
+            }
             return Ok(());
         }
         if rounds == ROUNDS {

@@ -1,7 +1,10 @@
 //! The record of an attachment: what a pod was given, and how it was before. It is all
 //! that is needed to bring everything home, whoever does it and whenever.
 
-use crate::conf::{Conf, Dad, Ipv6};
+use crate::{
+    conf::{Dad, Ipv6},
+    plan::Wanted,
+};
 use rdma_netns::{InterfaceName, Link, NetnsId, RdmaDevice, RdmaMode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -92,6 +95,9 @@ pub struct Rail {
     /// be known by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_index: Option<u32>,
+    /// The addresses and routes that ADD gave it, once it has.
+    #[serde(default)]
+    pub given: Wanted,
     /// The RDMA device as it was on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaDevice>,
@@ -117,15 +123,6 @@ impl Attachment {
             Some(pod) => format!("pod {pod}, {}", self.key),
             None => self.key.to_string(),
         }
-    }
-
-    /// Takes over what plans need from the configuration.
-    pub fn with_settings(mut self, conf: &Conf) -> Self {
-        self.mtu = conf.mtu;
-        self.dad = conf.ipv6.dad;
-        self.accept_ra = conf.ipv6.accept_ra;
-        self.ipam.clone_from(&conf.ipam);
-        self
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{
     apply::{ApplyError, Incomplete},
+    attachment::Key,
     conf::ConfError,
     ipam::IpamError,
     plan::Obstacle,
@@ -69,8 +70,21 @@ pub enum Error {
     #[error("{}", .0.join("; "))]
     Drift(Vec<String>),
     /// STATUS: ADD would fail.
-    #[error("ADD cannot work: {}", .0.join("; "))]
-    NotReady(Vec<String>),
+    #[error("ADD cannot work: {}", reasons.join("; "))]
+    NotReady {
+        /// Whether pods that run suffer too, as the IPAM plugin says (code 51).
+        limited: bool,
+        /// Why, a sentence each.
+        reasons: Vec<String>,
+    },
+    /// One of several attachments.
+    #[error("{key}: {source}")]
+    Of {
+        /// Which.
+        key: Key,
+        /// Its error.
+        source: Box<Error>,
+    },
     /// Several attachments, each with its error.
     #[error("{}", each(.0))]
     Several(Vec<Error>),

@@ -62,6 +62,8 @@ pub enum IpamError {
         name: String,
         /// `ADD`, `DEL`…
         command: &'static str,
+        /// Its code.
+        code: Option<u64>,
         /// Its message and details, or how it ended.
         message: String,
     },
@@ -155,18 +157,20 @@ impl<'a> Ipam<'a> {
         if output.status.success() {
             return Ok(output.stdout);
         }
-        let message = match serde_json::from_slice::<Value>(&output.stdout) {
-            Ok(error) if error.get("msg").is_some() => [&error["msg"], &error["details"]]
-                .into_iter()
-                .filter_map(Value::as_str)
-                .filter(|text| !text.is_empty())
-                .collect::<Vec<_>>()
-                .join(": "),
-            _ => format!("it ended with {} and without a CNI error", output.status),
+        let error: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let words = [&error["msg"], &error["details"]]
+            .into_iter()
+            .filter_map(Value::as_str);
+        let words: Vec<&str> = words.filter(|text| !text.is_empty()).collect();
+        let message = match words.is_empty() {
+            true => format!("it ended with {} and without a CNI error", output.status),
+            false => words.join(": "),
         };
+        let code = error["code"].as_u64();
         Err(IpamError::Refused {
             name: self.name.to_owned(),
             command: command.as_str(),
+            code,
             message,
         })
     }
@@ -266,11 +270,9 @@ fn route(value: &Value, gateways: &[IpAddr]) -> Option<Route> {
         None => 0,
     };
     route.scope = scope;
-    route.metric = number("priority")?.filter(|metric| *metric != 0);
-    if network.is_ipv6() && route.metric.is_none() {
-        // IP6_RT_PRIO_USER: what the kernel makes of none
-        route.metric = Some(1024);
-    }
+    // IP6_RT_PRIO_USER: what the kernel makes of none
+    let default = if network.is_ipv6() { 1024 } else { 0 };
+    route.metric = number("priority")?.filter(|metric| ![0, default].contains(metric));
     if let Some(table) = number("table")? {
         route.table = table;
     }

@@ -20,6 +20,7 @@ mod code {
     pub(super) const UNDECODABLE: u32 = 6;
     pub(super) const CONFIGURATION: u32 = 7;
     pub(super) const NOT_AVAILABLE: u32 = 50;
+    pub(super) const LIMITED: u32 = 51;
     pub(super) const NO_SUCH_DEVICE: u32 = 100;
     pub(super) const DEVICE_IN_USE: u32 = 101;
     pub(super) const WRONG_MODE: u32 = 102;
@@ -55,8 +56,14 @@ pub fn code(error: &Error) -> u32 {
             Cause::Output(_) => code::IO,
         },
         Error::Drift(_) => code::INTERNAL,
-        Error::NotReady(_) => code::NOT_AVAILABLE,
-        Error::Several(errors) => errors.iter().map(code).max().unwrap_or(code::INTERNAL),
+        Error::NotReady { limited: false, .. } => code::NOT_AVAILABLE,
+        Error::NotReady { limited: true, .. } => code::LIMITED,
+        Error::Of { source, .. } => self::code(source),
+        Error::Several(errors) => errors
+            .iter()
+            .map(self::code)
+            .max()
+            .unwrap_or(code::INTERNAL),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::{
     attachment::{Attachment, Rail},
     conf::{Conf, Devices, Mode, selector::Candidate, selector::Selector},
+    plan::Wanted,
 };
 use rdma_netns::{
     DeviceAddress, InterfaceName, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode,
@@ -108,6 +109,7 @@ fn rail(
             pod_name,
             home: None,
             pod_index: None,
+            given: Wanted::default(),
             rdma: rdma.cloned(),
         });
     }
@@ -127,6 +129,7 @@ fn rail(
         pod_name,
         home: Some(link.clone()),
         pod_index: None,
+        given: Wanted::default(),
         rdma: rdma.cloned(),
     })
 }

@@ -18,6 +18,14 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The fields of `object`, which is called `path`.
+    pub(crate) fn at(object: &'a Map<String, Value>, path: &'a str) -> Self {
+        Self {
+            object: Some(object),
+            path,
+        }
+    }
+
     /// The object called `name`; one that is not there has no fields.
     pub(crate) fn object(self, name: &'a str) -> Result<Self, ConfError> {
         let object = match self.get(name) {

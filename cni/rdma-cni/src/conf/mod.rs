@@ -391,8 +391,17 @@ fn unfinished(fields: Fields<'_>) -> Result<(), ConfError> {
     routing.number("metric", 0, u32::MAX)?;
     routing.number("tableBase", 0, u32::MAX)?;
     let child = fields.object("child")?;
-    child.choice("type", &[("macvlan", ()), ("ipvlan", ())])?;
-    child.string("mode")?;
+    let ipvlan = child.choice("type", &[("macvlan", false), ("ipvlan", true)])? == Some(true);
+    let modes: &[_] = match ipvlan {
+        true => &[("l2", ()), ("l3", ()), ("l3s", ())],
+        false => &[
+            ("bridge", ()),
+            ("private", ()),
+            ("vepa", ()),
+            ("passthru", ()),
+        ],
+    };
+    child.choice("mode", modes)?;
     fields.string("podResourcesSocket")?;
     fields.string("smcUeid")?;
     if let Some(list) = fields.list("resources")?

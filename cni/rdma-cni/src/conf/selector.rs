@@ -51,7 +51,7 @@ impl Selector {
                 "must have at least one key: it would select every netdev",
             ));
         }
-        let fields = Fields::root(object);
+        let fields = Fields::at(object, &field);
         let pattern = |key: &str| -> Result<Option<Pattern>, ConfError> {
             let Some(text) = fields.string(key)? else {
                 return Ok(None);

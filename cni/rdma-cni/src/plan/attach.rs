@@ -9,9 +9,10 @@ use rdma_netns::{
     Address, Link, LinkType, Observed, Op, Place, RdmaDevice, Route,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
+use serde::{Deserialize, Serialize};
 
 /// The addresses and routes that a rail's netdev is to have in the pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// Addresses, in order.
     pub addresses: Vec<Address>,

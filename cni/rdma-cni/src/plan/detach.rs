@@ -2,7 +2,7 @@
 
 use super::{Obstacle, RailPlan, draft::Draft, locate, locate::Located};
 use crate::attachment::{Attachment, Rail};
-use rdma_netns::{Link, LinkType, Observed, Op, Place};
+use rdma_netns::{InterfaceName, Link, LinkType, Observed, Op, Place};
 
 /// What still differs from the recorded state, a plan for each rail: one that cannot come
 /// home does not keep the others away.
@@ -11,6 +11,18 @@ pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
         .rails
         .iter()
         .map(|rail| rail_home(attachment, rail, observed))
+        .collect()
+}
+
+/// The netdevs that exist no more, by the names that they had on the host.
+pub fn gone<'a>(attachment: &'a Attachment, observed: &Observed) -> Vec<&'a InterfaceName> {
+    let homes = attachment
+        .rails
+        .iter()
+        .filter_map(|rail| Some((rail, rail.home.as_ref()?)));
+    homes
+        .filter(|(rail, home)| matches!(locate::link(rail, home, observed), Ok(Located::Gone)))
+        .map(|(_, home)| &home.name)
         .collect()
 }
 

@@ -1,7 +1,10 @@
 //! A netdev as it will be once the changes planned so far are made. Every step adds its
 //! change only if it makes a difference, and knows what the kernel drops with it.
 
-use rdma_netns::{Address, HardwareAddress, InterfaceName, Link, LinkFlag, Op, Place, Route};
+use rdma_netns::{
+    Address, HardwareAddress, InterfaceName, Link, LinkFlag, Op, Place, Route,
+    link::IFA_F_OPTIMISTIC,
+};
 
 pub(super) struct Draft<'a> {
     at: Place,
@@ -167,7 +170,8 @@ impl<'a> Draft<'a> {
 
     pub(super) fn address(&mut self, wanted: &Address) {
         let is_same = |present: &Address| {
-            present.flags == wanted.flags
+            // the kernel takes IFA_F_OPTIMISTIC away when detection ends
+            (present.flags ^ wanted.flags) & !IFA_F_OPTIMISTIC == 0
                 && present.metric == wanted.metric
                 // the kernel derives the scope of an IPv6 address from the address
                 && (wanted.ip.is_ipv6() || present.scope == wanted.scope)

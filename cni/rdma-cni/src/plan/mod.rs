@@ -9,7 +9,7 @@ pub mod drift;
 mod locate;
 
 pub use attach::{Wanted, attach};
-pub use detach::detach;
+pub use detach::{detach, gone};
 
 use rdma_netns::{InterfaceName, Op};
 

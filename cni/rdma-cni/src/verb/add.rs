@@ -81,6 +81,9 @@ fn begin<K: Kernel>(node: &Node<'_, K>, key: &Key, pod: &K::Pod) -> Result<Start
     let others = survey::heal(node, key, &boot_id)?;
     let observed = node.kernel.observe(Some(pod))?;
     let attachment = draft(node, key, pod, &observed, &others)?;
+    if let Some(name) = &attachment.ipam {
+        Ipam::find(name, node.environment, &node.conf.raw)?;
+    }
     let wanted = wanted(&attachment);
     // a plan that cannot be made is found here, before anything is written or changed
     plan::attach(&attachment, &observed, &wanted)?;
@@ -140,18 +143,23 @@ fn finish<K: Kernel>(
     mut observed: Observed,
 ) -> Result<Value, Cause> {
     let answers = ask_for_addresses(node, attachment)?;
-    if let Some(answers) = &answers {
-        let ipv6 = attachment.ipv6();
-        let wanted: Vec<Wanted> = answers
-            .iter()
-            .map(|answer| answer.wanted.clone().with_detection(ipv6))
-            .collect();
-        observed = apply::attach(node.kernel, pod, attachment, &wanted, observed)?;
-    }
+    let given = match &answers {
+        None => wanted(attachment),
+        Some(answers) => {
+            let ipv6 = attachment.ipv6();
+            let wanted = answers
+                .iter()
+                .map(|answer| answer.wanted.clone().with_detection(ipv6));
+            let wanted: Vec<Wanted> = wanted.collect();
+            observed = apply::attach(node.kernel, pod, attachment, &wanted, observed)?;
+            wanted
+        }
+    };
     if attachment.dad == Dad::Wait {
         observed = apply::await_detection(node.kernel, pod, attachment, observed)?;
     }
-    for rail in &mut attachment.rails {
+    for (rail, given) in attachment.rails.iter_mut().zip(given) {
+        rail.given = given;
         let is_virtual = rail.home.as_ref().is_some_and(|home| home.parent.is_none());
         let link = observed
             .pod

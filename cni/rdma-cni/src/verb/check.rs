@@ -10,6 +10,7 @@ use crate::{
     protocol::{Command, SpecVersion, result},
     store::Record,
 };
+use ipnetwork::IpNetwork;
 use rdma_netns::{Kernel, Link, Namespace, Pod};
 use serde_json::Value;
 
@@ -38,7 +39,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     let wanted: Vec<Wanted> = attachment
         .rails
         .iter()
-        .map(|rail| wanted(&attachment, rail, previous))
+        .map(|rail| wanted(rail, previous))
         .collect();
     let mut drift = vec![];
     for (rail, wanted) in split(&attachment, wanted, previous) {
@@ -103,29 +104,26 @@ fn split(
         .collect()
 }
 
-/// What ADD set, less the addresses that the final result does not have any more.
-fn wanted(attachment: &Attachment, rail: &Rail, previous: &Value) -> Wanted {
-    let Some(home) = &rail.home else {
+/// What ADD gave, less what the final result does not have any more: a later plugin may
+/// have taken it away.
+fn wanted(rail: &Rail, result: &Value) -> Wanted {
+    let Some(interface) = result::find_interface(result, &rail.pod_name) else {
         return Wanted::default();
     };
-    let Some(interface) = result::find_interface(previous, &rail.pod_name) else {
-        return Wanted::default();
-    };
-    let addresses = interface.addresses.iter();
-    let addresses: Vec<_> = addresses
-        .map(|(ip, prefix)| rdma_netns::Address::new(*ip, *prefix))
+    let mut wanted = rail.given.clone();
+    wanted
+        .addresses
+        .retain(|address| interface.addresses.contains(&(address.ip, address.prefix)));
+    let routes = result["routes"].as_array().into_iter().flatten();
+    let destinations: Vec<IpNetwork> = routes
+        .filter_map(|route| route["dst"].as_str()?.parse().ok())
         .collect();
-    if attachment.ipam.is_some() {
-        return Wanted {
-            addresses,
-            routes: vec![],
-        }
-        .with_detection(attachment.ipv6());
-    }
-    let mut kept = Wanted::kept(home).with_detection(attachment.ipv6());
-    kept.addresses
-        .retain(|address| addresses.iter().any(|other| address.same_as(other)));
-    kept
+    wanted.routes.retain(|route| {
+        let is_it =
+            |dst: &IpNetwork| dst.network() == route.destination && dst.prefix() == route.prefix;
+        destinations.iter().any(is_it)
+    });
+    wanted
 }
 
 fn mac_drift(rail: &Rail, namespace: &Namespace, previous: &Value) -> Option<String> {

@@ -7,6 +7,7 @@ use crate::{
     conf::Devices,
     error::Error,
     ipam::{Ipam, RailCall},
+    plan::Wanted,
     protocol::Command,
     store::{Lock, Record},
 };
@@ -144,6 +145,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
             pod_name: link.name.clone(),
             home: Some(home_again(node, observed, link)),
             pod_index: Some(link.index),
+            given: Wanted::default(),
             rdma: pod.rdma_of(link).cloned(),
         })
         .collect();
@@ -169,6 +171,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
                 pod_name,
                 home: None,
                 pod_index: None,
+                given: Wanted::default(),
                 rdma: Some(rdma.clone()),
             }));
         }

@@ -39,7 +39,11 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     {
         log::info!("{key}: the runtime does not know it any more");
         if let Err(error) = detach(node, &key) {
-            log::error!("{key}: {error}");
+            let error = Error::Of {
+                key,
+                source: Box::new(error),
+            };
+            log::error!("{error}");
             errors.push(error);
         }
     }

@@ -4,7 +4,7 @@ use super::{Node, survey};
 use crate::{
     conf::Devices,
     error::Error,
-    ipam::Ipam,
+    ipam::{Ipam, IpamError},
     protocol::{Command, SpecVersion},
     select::{self, SelectError},
 };
@@ -14,6 +14,7 @@ use rdma_netns::Kernel;
 pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.since("STATUS", SpecVersion::V1_1_0)?;
     let mut reasons = vec![];
+    let mut limited = false;
     if let Err(error) = node.store.probe() {
         reasons.push(error.to_string());
     }
@@ -37,11 +38,14 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     if let Some(name) = &node.conf.ipam {
         let forwarded = Ipam::find(name, node.environment, &node.conf.raw)
             .and_then(|ipam| ipam.network(Command::Status));
-        reasons.extend(forwarded.err().map(|error| error.to_string()));
+        if let Err(error) = forwarded {
+            limited = matches!(error, IpamError::Refused { code: Some(51), .. });
+            reasons.push(error.to_string());
+        }
     }
     if reasons.is_empty() {
         Ok(())
     } else {
-        Err(Error::NotReady(reasons))
+        Err(Error::NotReady { limited, reasons })
     }
 }
