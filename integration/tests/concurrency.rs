@@ -14,13 +14,18 @@ fn add_at_once(node: &Node, configuration: &Value, pods: &[(&str, &Netns)]) -> V
                 let start = &start;
                 scope.spawn(move || {
                     start.wait();
-                    let call = node.invoke("ADD", container, pod.path()).input(configuration);
+                    let call = node
+                        .invoke("ADD", container, pod.path())
+                        .input(configuration);
                     let args = format!("K8S_POD_NAMESPACE=team;K8S_POD_NAME=pod-{container}");
                     call.env("CNI_ARGS", args).run()
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect()
     })
 }
 
@@ -40,12 +45,21 @@ fn one_of_two_adds_wins_and_the_other_is_told_who_has_the_device() {
         let (name, pod) = pods[winner];
         let (loser, other) = pods[1 - winner];
         let text = outcomes[1 - winner].error(101);
-        assert!(text.contains(name), "the holder's container is not told: {text}");
-        assert!(text.contains(&format!("team/pod-{name}")), "nor its pod: {text}");
+        assert!(
+            text.contains(name),
+            "the holder's container is not told: {text}"
+        );
+        assert!(
+            text.contains(&format!("team/pod-{name}")),
+            "nor its pod: {text}"
+        );
         assert!(pod.has_link("rdma0") && !other.has_link("rdma0"));
         // A runtime deletes what could not be added; the winner must not notice.
         node.del(&configuration, loser, other);
-        assert!(pod.has_link("rdma0"), "the loser's DEL took the winner's device");
+        assert!(
+            pod.has_link("rdma0"),
+            "the loser's DEL took the winner's device"
+        );
         node.del(&configuration, name, pod);
         before.assert_restored(&node.host);
         assert!(node.records().is_empty());
@@ -60,7 +74,10 @@ fn a_second_add_for_the_same_attachment_is_refused_and_harms_nothing() {
     let configuration = node.configuration(&["eth1"]);
     node.add(&configuration, "a", &pod);
     let in_pod = Snapshot::of(&pod);
-    node.invoke("ADD", "a", pod.path()).input(&configuration).run().failure();
+    node.invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .failure();
     in_pod.assert_restored(&pod);
     node.del(&configuration, "a", &pod);
     before.assert_restored(&node.host);
@@ -71,7 +88,8 @@ fn a_slow_del_of_an_old_pod_does_not_reset_what_a_new_pod_holds() {
     let node = Node::with_rails(1);
     let (old, new) = (node.pod("old"), node.pod("new"));
     let before = Snapshot::of(&node.host);
-    node.ipam.answer("ADD", &json!({"ips": [{"address": "10.0.0.7/24"}]}));
+    node.ipam
+        .answer("ADD", &json!({"ips": [{"address": "10.0.0.7/24"}]}));
     let mut old_conf = node.configuration(&["eth1"]);
     old_conf["ipam"] = json!({"type": ipam::NAME});
     let mut new_conf = node.configuration(&["eth1"]);
@@ -80,11 +98,17 @@ fn a_slow_del_of_an_old_pod_does_not_reset_what_a_new_pod_holds() {
 
     node.add(&old_conf, "old", &old);
     node.ipam.hold("DEL");
-    let slow = node.invoke("DEL", "old", old.path()).input(&old_conf).start();
+    let slow = node
+        .invoke("DEL", "old", old.path())
+        .input(&old_conf)
+        .start();
     wait::until("the slow DEL waits for its IPAM plugin", || {
         !node.ipam.interfaces("DEL").is_empty()
     });
-    let mut add = node.invoke("ADD", "new", new.path()).input(&new_conf).start();
+    let mut add = node
+        .invoke("ADD", "new", new.path())
+        .input(&new_conf)
+        .start();
     // Whether a new pod can be had meanwhile, has to wait, or is refused: it is never
     // given and then taken back.
     let early = add.ends_within(Duration::from_secs(3));
@@ -121,7 +145,10 @@ fn a_record_from_before_a_reboot_does_not_block() {
 
     // As after a reboot: the device is at home, the record has another boot's id.
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot id");
-    assert!(text.contains(boot.trim()), "the record has no boot id: {text}");
+    assert!(
+        text.contains(boot.trim()),
+        "the record has no boot id: {text}"
+    );
     let text = text.replace(boot.trim(), "11111111-2222-3333-4444-555555555555");
     fs::write(&record, text).expect("the old record");
     node.add(&configuration, "new", &new);
@@ -140,19 +167,28 @@ fn a_record_from_before_a_reboot_does_not_block() {
 fn a_pod_that_died_without_a_del_does_not_block() {
     let node = Node::with_rails(1);
     let (dead, new) = (node.pod("dead"), node.pod("new"));
-    node.ipam.answer("ADD", &json!({"ips": [{"address": "10.0.0.7/24"}]}));
+    node.ipam
+        .answer("ADD", &json!({"ips": [{"address": "10.0.0.7/24"}]}));
     let mut configuration = node.configuration(&["eth1"]);
     configuration["ipam"] = json!({"type": ipam::NAME});
     node.add(&configuration, "dead", &dead);
     dead.die();
-    wait::until("the kernel destroyed the veth", || !node.switch.has_link("to-eth1"));
+    wait::until("the kernel destroyed the veth", || {
+        !node.switch.has_link("to-eth1")
+    });
     node.add_rail("eth1");
     let before = Snapshot::of(&node.host);
     node.add(&configuration, "new", &new);
-    assert!(!node.record("net", "dead").exists(), "the dead pod's record was left");
+    assert!(
+        !node.record("net", "dead").exists(),
+        "the dead pod's record was left"
+    );
     let calls = node.ipam.calls();
     let given_back = |call: &ipam::Call| call.command == "DEL" && call.container == "dead";
-    assert!(calls.iter().any(given_back), "its address was not given back: {calls:?}");
+    assert!(
+        calls.iter().any(given_back),
+        "its address was not given back: {calls:?}"
+    );
     node.del(&configuration, "new", &new);
     before.assert_restored(&node.host);
 }
@@ -165,7 +201,11 @@ fn a_pod_on_another_network_keeps_its_device() {
     let mut elsewhere = configuration.clone();
     elsewhere["name"] = "elsewhere".into();
     node.add(&configuration, "one", &one);
-    let text = node.invoke("ADD", "two", two.path()).input(&elsewhere).run().error(101);
+    let text = node
+        .invoke("ADD", "two", two.path())
+        .input(&elsewhere)
+        .run()
+        .error(101);
     assert!(text.contains("one"), "{text}");
     node.del(&elsewhere, "two", &two);
     assert!(one.has_link("rdma0"));
@@ -176,7 +216,9 @@ fn sixteen_pods_come_and_go_at_once() {
     const PODS: u32 = 16;
     let node = Node::with_rails(PODS);
     let before = Snapshot::of(&node.host);
-    let pods: Vec<Netns> = (0..PODS).map(|number| node.pod(&format!("p{number}"))).collect();
+    let pods: Vec<Netns> = (0..PODS)
+        .map(|number| node.pod(&format!("p{number}")))
+        .collect();
     let start = Barrier::new(pods.len());
     thread::scope(|scope| {
         for (number, pod) in (1..).zip(&pods) {

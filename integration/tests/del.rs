@@ -9,7 +9,8 @@ use std::{fs, path::Path};
 fn node_with_ipam() -> (Node, Value, Snapshot) {
     let node = Node::with_rails(1);
     node.host.ip("address add 192.0.2.5/24 dev eth1");
-    node.ipam.answer("ADD", &json!({"ips": [{"address": "10.0.0.7/24"}]}));
+    node.ipam
+        .answer("ADD", &json!({"ips": [{"address": "10.0.0.7/24"}]}));
     let mut configuration = node.configuration(&["eth1"]);
     configuration["ipam"] = json!({"type": ipam::NAME});
     let before = Snapshot::of(&node.host);
@@ -19,7 +20,11 @@ fn node_with_ipam() -> (Node, Value, Snapshot) {
 #[track_caller]
 fn assert_home(node: &Node, before: &Snapshot) {
     before.assert_restored(&node.host);
-    assert!(node.records().is_empty(), "a record was left: {:?}", node.records());
+    assert!(
+        node.records().is_empty(),
+        "a record was left: {:?}",
+        node.records()
+    );
 }
 
 #[test]
@@ -39,11 +44,16 @@ fn without_an_add_it_changes_nothing_and_still_gives_addresses_back() {
     let pod = node.pod("pod");
     node.del(&configuration, "never-added", &pod);
     assert_home(&node, &before);
-    node.invoke("DEL", "never-added", Path::new("")).input(&configuration).run().silent();
+    node.invoke("DEL", "never-added", Path::new(""))
+        .input(&configuration)
+        .run()
+        .silent();
     assert_home(&node, &before);
     let calls = node.ipam.calls();
     assert!(
-        calls.iter().any(|call| call.command == "DEL" && call.container == "never-added"),
+        calls
+            .iter()
+            .any(|call| call.command == "DEL" && call.container == "never-added"),
         "the IPAM plugin may hold an address of an ADD that we know nothing of: {calls:?}"
     );
 }
@@ -54,9 +64,15 @@ fn an_empty_or_missing_namespace_does_not_keep_the_netdev_from_home() {
     for netns in ["", "/run/netns/no-such-namespace", "/no/such/directory/x"] {
         let pod = node.pod("pod");
         node.add(&configuration, "a", &pod);
-        node.invoke("DEL", "a", Path::new(netns)).input(&configuration).run().silent();
+        node.invoke("DEL", "a", Path::new(netns))
+            .input(&configuration)
+            .run()
+            .silent();
         assert_home(&node, &before);
-        assert_eq!(node.ipam.interfaces("DEL").last().map(String::as_str), Some("rdma0"));
+        assert_eq!(
+            node.ipam.interfaces("DEL").last().map(String::as_str),
+            Some("rdma0")
+        );
     }
     let pod = node.pod("pod");
     node.add(&configuration, "a", &pod);
@@ -68,7 +84,10 @@ fn an_empty_or_missing_namespace_does_not_keep_the_netdev_from_home() {
 #[test]
 fn it_needs_no_previous_result_and_minds_none() {
     let (node, configuration, before) = node_with_ipam();
-    for previous in [json!({"cniVersion": "1.1.0"}), json!({"interfaces": [{"name": "other"}]})] {
+    for previous in [
+        json!({"cniVersion": "1.1.0"}),
+        json!({"interfaces": [{"name": "other"}]}),
+    ] {
         let pod = node.pod("pod");
         node.add(&configuration, "a", &pod);
         let mut with_previous = configuration.clone();
@@ -96,11 +115,23 @@ fn a_pod_that_died_with_its_veth_can_be_deleted() {
     let pod = node.pod("pod");
     node.add(&configuration, "a", &pod);
     pod.die();
-    wait::until("the kernel destroyed the veth", || !node.switch.has_link("to-eth1"));
-    let outcome = node.invoke("DEL", "a", pod.path()).input(&configuration).run();
+    wait::until("the kernel destroyed the veth", || {
+        !node.switch.has_link("to-eth1")
+    });
+    let outcome = node
+        .invoke("DEL", "a", pod.path())
+        .input(&configuration)
+        .run();
     outcome.silent();
-    assert!(outcome.stderr.contains("eth1"), "that a netdev is gone is worth a word: {outcome}");
-    assert_eq!(node.ipam.interfaces("DEL"), ["rdma0"], "its address was not given back");
+    assert!(
+        outcome.stderr.contains("eth1"),
+        "that a netdev is gone is worth a word: {outcome}"
+    );
+    assert_eq!(
+        node.ipam.interfaces("DEL"),
+        ["rdma0"],
+        "its address was not given back"
+    );
     assert!(node.records().is_empty(), "its record was left");
     node.del(&configuration, "a", &pod);
 }
@@ -112,13 +143,21 @@ fn another_namespace_at_the_same_path_is_left_alone() {
     node.add(&configuration, "a", &pod);
     let path = pod.path().to_owned();
     pod.die();
-    wait::until("the kernel destroyed the veth", || !node.switch.has_link("to-eth1"));
+    wait::until("the kernel destroyed the veth", || {
+        !node.switch.has_link("to-eth1")
+    });
     // A new namespace by the old name, with a netdev by the old name.
     let successor = Netns::new("successor");
     fs::write(&path, "").expect("a mount point");
     let bind = nix::mount::MsFlags::MS_BIND;
-    nix::mount::mount(Some(successor.path()), &path, None::<&str>, bind, None::<&str>)
-        .expect("a bind mount");
+    nix::mount::mount(
+        Some(successor.path()),
+        &path,
+        None::<&str>,
+        bind,
+        None::<&str>,
+    )
+    .expect("a bind mount");
     successor.ip("link add name rdma0 type veth peer name rdma0-peer");
     let before = Snapshot::of(&successor);
     node.del(&configuration, "a", &pod);
@@ -136,13 +175,28 @@ fn a_record_that_cannot_be_read_does_not_block_for_ever() {
         let mut text = fs::read_to_string(&record).expect("the record");
         text.truncate(keep.min(text.len() - 2));
         fs::write(&record, text).expect("the record can be spoilt");
-        let outcome = node.invoke("DEL", container, pod.path()).input(&configuration).run();
+        let outcome = node
+            .invoke("DEL", container, pod.path())
+            .input(&configuration)
+            .run();
         outcome.silent();
-        assert!(outcome.stderr.contains(container), "nothing is said of it: {outcome}");
+        assert!(
+            outcome.stderr.contains(container),
+            "nothing is said of it: {outcome}"
+        );
         node.del(&configuration, container, &pod);
         assert!(node.records().is_empty(), "{:?}", node.records());
-        let given_back = node.ipam.calls().into_iter().filter(|call| call.command == "DEL");
-        assert!(given_back.into_iter().any(|call| call.container == container), "IPAM DEL");
+        let given_back = node
+            .ipam
+            .calls()
+            .into_iter()
+            .filter(|call| call.command == "DEL");
+        assert!(
+            given_back
+                .into_iter()
+                .any(|call| call.container == container),
+            "IPAM DEL"
+        );
         // Whatever became of the netdev: the next pod gets one of that name.
         drop(pod);
         wait::until("the pod's netdevs are gone", || {
@@ -182,11 +236,19 @@ fn a_taken_host_name_is_an_error_that_leaves_the_pod_intact() {
     let pod = node.pod("pod");
     node.add(&configuration, "a", &pod);
     let in_pod = Snapshot::of(&pod);
-    node.host.ip("link add name eth1 type veth peer name usurper");
-    let text = node.invoke("DEL", "a", pod.path()).input(&configuration).run().error(107);
+    node.host
+        .ip("link add name eth1 type veth peer name usurper");
+    let text = node
+        .invoke("DEL", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(107);
     assert!(text.contains("eth1"), "the name is not told: {text}");
     in_pod.assert_restored(&pod);
-    assert!(node.record("net", "a").exists(), "the record is needed for the next try");
+    assert!(
+        node.record("net", "a").exists(),
+        "the record is needed for the next try"
+    );
     node.host.ip("link del dev eth1");
     node.del(&configuration, "a", &pod);
     assert_home(&node, &before);
@@ -198,7 +260,11 @@ fn an_ipam_plugin_that_fails_is_asked_again_and_the_netdev_is_home_meanwhile() {
     let pod = node.pod("pod");
     node.add(&configuration, "a", &pod);
     node.ipam.fail("DEL", 11, "the lease database is away");
-    let text = node.invoke("DEL", "a", pod.path()).input(&configuration).run().error(104);
+    let text = node
+        .invoke("DEL", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(104);
     assert!(text.contains("the lease database is away"), "{text}");
     before.assert_restored(&node.host);
     node.ipam.recover("DEL");

@@ -7,7 +7,11 @@ use std::fs::{self, OpenOptions};
 #[track_caller]
 fn assert_home(node: &Node, before: &Snapshot) {
     before.assert_restored(&node.host);
-    assert!(node.records().is_empty(), "a record was left: {:?}", node.records());
+    assert!(
+        node.records().is_empty(),
+        "a record was left: {:?}",
+        node.records()
+    );
 }
 
 #[test]
@@ -19,7 +23,11 @@ fn an_existing_name_in_the_pod_is_an_error_before_any_change() {
         let pod = node.pod("pod");
         pod.ip(&format!("link add name {taken} type veth peer name other"));
         let in_pod = Snapshot::of(&pod);
-        let failure = node.invoke("ADD", "a", pod.path()).input(&configuration).run().failure();
+        let failure = node
+            .invoke("ADD", "a", pod.path())
+            .input(&configuration)
+            .run()
+            .failure();
         assert!(failure.text().contains(taken), "{failure:?}");
         in_pod.assert_restored(&pod);
         assert_home(&node, &before);
@@ -34,7 +42,11 @@ fn an_alternative_name_in_the_pod_takes_a_name_as_well() {
     pod.ip("link add name other0 type veth peer name other1");
     pod.ip("link property add dev other0 altname rdma0");
     let configuration = node.configuration(&["eth1"]);
-    let failure = node.invoke("ADD", "a", pod.path()).input(&configuration).run().failure();
+    let failure = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .failure();
     assert!(failure.text().contains("rdma0"), "{failure:?}");
     assert_home(&node, &before);
 }
@@ -48,8 +60,15 @@ fn a_failing_ipam_plugin_brings_the_netdev_home_and_gets_its_del() {
     let mut configuration = node.configuration(&["eth1"]);
     configuration["ipam"] = json!({"type": ipam::NAME});
     node.ipam.fail("ADD", 11, "no address is free");
-    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(104);
-    assert!(text.contains("no address is free"), "the plugin's own words are missing: {text}");
+    let text = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(104);
+    assert!(
+        text.contains("no address is free"),
+        "the plugin's own words are missing: {text}"
+    );
     assert_home(&node, &before);
     assert_eq!(node.ipam.interfaces("DEL"), ["rdma0"]);
     assert!(!pod.has_link("rdma0"));
@@ -62,9 +81,14 @@ fn a_failure_at_the_second_rail_brings_the_first_one_home() {
     let before = Snapshot::of(&node.host);
     let mut configuration = node.configuration(&["eth1", "eth2"]);
     configuration["ipam"] = json!({"type": ipam::NAME});
-    node.ipam.answer("ADD.rdma0", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
+    node.ipam
+        .answer("ADD.rdma0", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
     node.ipam.fail("ADD.rdma1", 11, "the second pool is empty");
-    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(104);
+    let text = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(104);
     assert!(text.contains("the second pool is empty"), "{text}");
     assert_home(&node, &before);
     let mut given_back = node.ipam.interfaces("DEL");
@@ -77,14 +101,22 @@ fn a_change_that_the_kernel_refuses_brings_all_rails_home() {
     let node = Node::with_rails(2);
     let pod = node.pod("pod");
     // A macvlan takes no MTU above that of the netdev under it.
-    node.host.ip("link add link eth2 name mac2 type macvlan mode bridge");
+    node.host
+        .ip("link add link eth2 name mac2 type macvlan mode bridge");
     node.host.ip("link set dev mac2 up");
     node.host.ip("address add 192.0.2.5/24 dev eth1");
     let before = Snapshot::of(&node.host);
     let mut configuration = node.configuration(&["eth1", "mac2"]);
     configuration["mtu"] = 9000.into();
-    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(106);
-    assert!(text.contains("mtu 9000"), "the operation is not told: {text}");
+    let text = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(106);
+    assert!(
+        text.contains("mtu 9000"),
+        "the operation is not told: {text}"
+    );
     assert_home(&node, &before);
 }
 
@@ -95,7 +127,11 @@ fn a_missing_ipam_plugin_and_a_nonsensical_answer_are_ipam_failures() {
     let before = Snapshot::of(&node.host);
     let mut configuration = node.configuration(&["eth1"]);
     configuration["ipam"] = json!({"type": "not-installed"});
-    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(104);
+    let text = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(104);
     assert!(text.contains("not-installed"), "{text}");
     assert_home(&node, &before);
     configuration["ipam"] = json!({"type": ipam::NAME});
@@ -108,9 +144,16 @@ fn a_missing_ipam_plugin_and_a_nonsensical_answer_are_ipam_failures() {
         json!({"ips": [{"address": "10.0.0.1/24"}], "routes": [{"dst": "everywhere"}]}),
     ] {
         node.ipam.answer("ADD", &answer);
-        node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(104);
+        node.invoke("ADD", "a", pod.path())
+            .input(&configuration)
+            .run()
+            .error(104);
         assert_home(&node, &before);
-        assert_eq!(node.ipam.calls().last().expect("a call").command, "DEL", "{answer}");
+        assert_eq!(
+            node.ipam.calls().last().expect("a call").command,
+            "DEL",
+            "{answer}"
+        );
     }
 }
 
@@ -121,13 +164,28 @@ fn a_result_that_nobody_can_read_is_a_failure_and_the_host_is_restored() {
     node.host.ip("address add 192.0.2.5/24 dev eth1");
     let before = Snapshot::of(&node.host);
     let configuration = node.configuration(&["eth1"]);
-    let full = || OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
-    let call = node.invoke("ADD", "a", pod.path()).input(&configuration).stdout(full());
+    let full = || {
+        OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .expect("/dev/full")
+    };
+    let call = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .stdout(full());
     let outcome = call.run();
     assert!(!outcome.status.success(), "{outcome}");
-    assert!(outcome.stderr.contains("standard output"), "the log does not say why: {outcome}");
+    assert!(
+        outcome.stderr.contains("standard output"),
+        "the log does not say why: {outcome}"
+    );
     assert_home(&node, &before);
-    let outcome = node.bare().env("CNI_COMMAND", "VERSION").stdout(full()).run();
+    let outcome = node
+        .bare()
+        .env("CNI_COMMAND", "VERSION")
+        .stdout(full())
+        .run();
     assert!(!outcome.status.success(), "{outcome}");
     node.del(&configuration, "a", &pod);
     assert_home(&node, &before);
@@ -141,8 +199,15 @@ fn a_read_only_state_directory_changes_nothing() {
     let configuration = node.configuration(&["eth1"]);
     let state = Tmpfs::mount(&node.state());
     state.make_read_only();
-    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(105);
-    assert!(text.contains(node.state().to_str().expect("UTF-8")), "{text}");
+    let text = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(105);
+    assert!(
+        text.contains(node.state().to_str().expect("UTF-8")),
+        "{text}"
+    );
     assert_home(&node, &before);
     assert!(!pod.has_link("rdma0"));
 }
@@ -155,7 +220,10 @@ fn a_full_state_directory_changes_nothing() {
     let configuration = node.configuration(&["eth1"]);
     let state = Tmpfs::mount(&node.state());
     state.fill();
-    node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(105);
+    node.invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(105);
     assert_home(&node, &before);
     assert!(!pod.has_link("rdma0"));
     state.make_room();
@@ -176,7 +244,10 @@ fn a_state_directory_that_is_a_file_changes_nothing() {
     fs::write(&file, "").expect("a file");
     for directory in [file.clone(), file.join("below")] {
         configuration["stateDir"] = directory.to_str().expect("UTF-8").into();
-        node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(105);
+        node.invoke("ADD", "a", pod.path())
+            .input(&configuration)
+            .run()
+            .error(105);
         before.assert_restored(&node.host);
     }
 }
@@ -185,12 +256,16 @@ fn a_state_directory_that_is_a_file_changes_nothing() {
 fn an_ipam_plugin_is_not_asked_when_nothing_can_be_recorded() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
-    node.ipam.answer("ADD", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
+    node.ipam
+        .answer("ADD", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
     let mut configuration = node.configuration(&["eth1"]);
     configuration["ipam"] = json!({"type": ipam::NAME});
     let state = Tmpfs::mount(&node.state());
     state.make_read_only();
-    node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(105);
+    node.invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(105);
     let leaked = node.ipam.interfaces("ADD").len() > node.ipam.interfaces("DEL").len();
     assert!(!leaked, "an address was asked for and not given back");
 }
@@ -199,7 +274,8 @@ fn an_ipam_plugin_is_not_asked_when_nothing_can_be_recorded() {
 fn a_killed_add_is_put_right_by_the_next_del_and_the_next_add() {
     let node = Node::with_rails(1);
     node.host.ip("address add 192.0.2.5/24 dev eth1");
-    node.ipam.answer("ADD", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
+    node.ipam
+        .answer("ADD", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
     let before = Snapshot::of(&node.host);
     let mut configuration = node.configuration(&["eth1"]);
     configuration["ipam"] = json!({"type": ipam::NAME});
@@ -207,7 +283,10 @@ fn a_killed_add_is_put_right_by_the_next_del_and_the_next_add() {
         let (pod, next) = (node.pod("pod"), node.pod("next"));
         let calls = node.ipam.calls().len();
         node.ipam.hold("ADD");
-        let mut running = node.invoke("ADD", "a", pod.path()).input(&configuration).start();
+        let mut running = node
+            .invoke("ADD", "a", pod.path())
+            .input(&configuration)
+            .start();
         integration::wait::until("ADD waits for its IPAM plugin", || {
             node.ipam.calls().len() > calls
         });

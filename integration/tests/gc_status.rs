@@ -18,8 +18,12 @@ impl Cluster {
         let before = Snapshot::of(&node.host);
         let pods = ["stay", "go", "other"].map(|name| node.pod(name));
         let cluster = Self { node, pods, before };
-        cluster.node.add(&cluster.configuration("eth1"), "stay", &cluster.pods[0]);
-        cluster.node.add(&cluster.configuration("eth2"), "go", &cluster.pods[1]);
+        cluster
+            .node
+            .add(&cluster.configuration("eth1"), "stay", &cluster.pods[0]);
+        cluster
+            .node
+            .add(&cluster.configuration("eth2"), "go", &cluster.pods[1]);
         let mut other = cluster.configuration("eth3");
         other["name"] = "other".into();
         cluster.node.add(&other, "other", &cluster.pods[2]);
@@ -42,7 +46,11 @@ impl Cluster {
 
     fn run(&self, configuration: &Value) -> Outcome {
         let path = self.node.cni_path();
-        let call = self.node.bare().env("CNI_COMMAND", "GC").env("CNI_PATH", &path);
+        let call = self
+            .node
+            .bare()
+            .env("CNI_COMMAND", "GC")
+            .env("CNI_PATH", &path);
         call.input(configuration).run()
     }
 
@@ -83,7 +91,12 @@ fn gc_does_not_take_a_missing_list_for_an_empty_one() {
 #[test]
 fn gc_refuses_a_list_that_it_cannot_understand() {
     let cluster = Cluster::new();
-    for list in [json!("all"), json!({}), json!([{"containerID": "stay"}]), json!([1])] {
+    for list in [
+        json!("all"),
+        json!({}),
+        json!([{"containerID": "stay"}]),
+        json!([1]),
+    ] {
         let mut configuration = cluster.configuration("eth1");
         configuration["cni.dev/valid-attachments"] = list;
         let text = cluster.run(&configuration).error(7);
@@ -95,7 +108,12 @@ fn gc_refuses_a_list_that_it_cannot_understand() {
 #[test]
 fn gc_tells_interfaces_of_one_container_apart() {
     let cluster = Cluster::new();
-    cluster.gc("cni.dev/valid-attachments", &[("stay", "eth0"), ("go", "net1")]).silent();
+    cluster
+        .gc(
+            "cni.dev/valid-attachments",
+            &[("stay", "eth0"), ("go", "net1")],
+        )
+        .silent();
     assert_eq!(cluster.attached(), [true, false, true]);
 }
 
@@ -104,9 +122,16 @@ fn gc_goes_on_after_an_error_and_reports_it() {
     let cluster = Cluster::new();
     let host = &cluster.node.host;
     host.ip("link add name eth1 type veth peer name usurper");
-    let text = cluster.gc("cni.dev/valid-attachments", &[]).failure().text();
+    let text = cluster
+        .gc("cni.dev/valid-attachments", &[])
+        .failure()
+        .text();
     assert!(text.contains("eth1") && text.contains("stay"), "{text}");
-    assert_eq!(cluster.attached(), [true, false, true], "the other one was not removed");
+    assert_eq!(
+        cluster.attached(),
+        [true, false, true],
+        "the other one was not removed"
+    );
     host.ip("link del dev eth1");
     cluster.gc("cni.dev/valid-attachments", &[]).silent();
     assert_eq!(cluster.attached(), [false, false, true]);
@@ -116,7 +141,8 @@ fn gc_goes_on_after_an_error_and_reports_it() {
 fn gc_is_handed_on_to_ipam_with_its_list() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
-    node.ipam.answer("ADD", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
+    node.ipam
+        .answer("ADD", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
     let mut plugin = node.configuration(&["eth1"]);
     plugin["ipam"] = json!({"type": ipam::NAME});
     let list = Conflist::new("1.1.0", vec![plugin]);
@@ -127,7 +153,10 @@ fn gc_is_handed_on_to_ipam_with_its_list() {
     }
     assert!(pod.has_link("rdma0"));
     let calls = node.ipam.calls();
-    let call = calls.iter().find(|call| call.command == "GC").expect("IPAM was asked");
+    let call = calls
+        .iter()
+        .find(|call| call.command == "GC")
+        .expect("IPAM was asked");
     let valid = json!([{"containerID": "a", "ifname": "eth0"}]);
     assert_eq!(call.input["cni.dev/valid-attachments"], valid);
     for outcome in runtime.gc(&list, &[]) {
@@ -183,7 +212,10 @@ fn status_says_when_nothing_can_be_recorded() {
     state.make_read_only();
     for outcome in node.runtime().status(&list) {
         let text = outcome.error(50);
-        assert!(text.contains(node.state().to_str().expect("UTF-8")), "{text}");
+        assert!(
+            text.contains(node.state().to_str().expect("UTF-8")),
+            "{text}"
+        );
     }
 }
 

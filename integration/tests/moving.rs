@@ -66,7 +66,13 @@ fn addresses_and_routes_go_along_and_come_home() {
     let link = pod.link("rdma0").expect("the netdev is in the pod");
     assert_eq!(link["address"], "02:00:00:00:01:01");
     assert_eq!(link["mtu"], 1400);
-    assert!(link["flags"].as_array().expect("flags").contains(&json!("UP")), "{link}");
+    assert!(
+        link["flags"]
+            .as_array()
+            .expect("flags")
+            .contains(&json!("UP")),
+        "{link}"
+    );
     let addresses = [
         "192.0.2.5/24",
         "192.0.2.6/24",
@@ -79,18 +85,37 @@ fn addresses_and_routes_go_along_and_come_home() {
     let mut sorted = addresses.map(str::to_owned).to_vec();
     sorted.sort();
     assert_eq!(kept, sorted);
-    let answered = result["ips"].as_array().expect("ips").iter().map(|ip| &ip["address"]);
+    let answered = result["ips"]
+        .as_array()
+        .expect("ips")
+        .iter()
+        .map(|ip| &ip["address"]);
     let mut answered: Vec<_> = answered.filter_map(Value::as_str).collect();
     answered.sort_unstable();
     assert_eq!(answered, sorted, "{result}");
 
     let specific = route(&pod, 4, "main", "198.51.100.0/24").expect("a route by gateway");
-    assert_eq!((&specific["gateway"], &specific["prefsrc"]), (&json!("192.0.2.1"), &json!("192.0.2.6")));
+    assert_eq!(
+        (&specific["gateway"], &specific["prefsrc"]),
+        (&json!("192.0.2.1"), &json!("192.0.2.6"))
+    );
     assert_eq!(specific["dev"], "rdma0");
-    assert!(route(&pod, 4, "main", "10.200.0.0/16").is_some(), "a route on the link");
-    assert!(route(&pod, 4, "main", "default").is_some(), "the default route");
-    assert!(route(&pod, 6, "main", "2001:db8:77::/48").is_some(), "an IPv6 route by gateway");
-    assert!(route(&pod, 6, "main", "default").is_some(), "the IPv6 default route");
+    assert!(
+        route(&pod, 4, "main", "10.200.0.0/16").is_some(),
+        "a route on the link"
+    );
+    assert!(
+        route(&pod, 4, "main", "default").is_some(),
+        "the default route"
+    );
+    assert!(
+        route(&pod, 6, "main", "2001:db8:77::/48").is_some(),
+        "an IPv6 route by gateway"
+    );
+    assert!(
+        route(&pod, 6, "main", "default").is_some(),
+        "the IPv6 default route"
+    );
 
     node.del(&configuration, "a", &pod);
     before.assert_restored(&node.host);
@@ -108,7 +133,13 @@ fn a_netdev_that_was_down_comes_home_down() {
     let configuration = node.configuration(&["eth1"]);
     node.add(&configuration, "a", &pod);
     let link = pod.link("rdma0").expect("in the pod");
-    assert!(link["flags"].as_array().expect("flags").contains(&json!("UP")), "up in the pod: {link}");
+    assert!(
+        link["flags"]
+            .as_array()
+            .expect("flags")
+            .contains(&json!("UP")),
+        "up in the pod: {link}"
+    );
     node.del(&configuration, "a", &pod);
     before.assert_restored(&node.host);
 }
@@ -152,7 +183,8 @@ fn the_pods_name_for_it_is_free_to_choose() {
         let before = Snapshot::of(&node.host);
         let mut configuration = node.configuration(&["eth1", "eth2"]);
         configuration["interfaceName"] = pattern.into();
-        let macs = ["eth1", "eth2"].map(|name| node.host.link(name).expect(name)["address"].clone());
+        let macs =
+            ["eth1", "eth2"].map(|name| node.host.link(name).expect(name)["address"].clone());
         node.add(&configuration, "a", &pod);
         for (name, mac) in names.into_iter().zip(macs) {
             assert_eq!(pod.link(name).expect(name)["address"], mac);
@@ -175,8 +207,15 @@ fn a_fixed_name_is_enough_for_one_rail_and_refused_for_two() {
 
     let mut configuration = node.configuration(&["eth1", "eth2"]);
     configuration["interfaceName"] = "roce".into();
-    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(7);
-    assert!(text.contains("interfaceName") && text.contains("%d"), "{text}");
+    let text = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(7);
+    assert!(
+        text.contains("interfaceName") && text.contains("%d"),
+        "{text}"
+    );
     before.assert_restored(&node.host);
 }
 
@@ -184,7 +223,8 @@ fn a_fixed_name_is_enough_for_one_rail_and_refused_for_two() {
 fn selectors_take_globs_and_alternative_names() {
     let node = Node::with_rails(3);
     let pod = node.pod("pod");
-    node.host.ip("link property add dev eth3 altname storage-nic");
+    node.host
+        .ip("link property add dev eth3 altname storage-nic");
     let before = Snapshot::of(&node.host);
     let configuration = node.configuration(&["eth[12]", "storage-*"]);
     let result = node.add(&configuration, "a", &pod);
@@ -205,11 +245,19 @@ fn a_netdev_that_is_not_there_is_no_such_device() {
     let before = Snapshot::of(&node.host);
     let mut by_address = node.configuration(&[]);
     by_address["deviceID"] = "0000:ff:1f.7".into();
-    by_address.as_object_mut().expect("an object").remove("devices");
-    for (configuration, name) in
-        [(node.configuration(&["eth9"]), "eth9"), (by_address, "0000:ff:1f.7")]
-    {
-        let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(100);
+    by_address
+        .as_object_mut()
+        .expect("an object")
+        .remove("devices");
+    for (configuration, name) in [
+        (node.configuration(&["eth9"]), "eth9"),
+        (by_address, "0000:ff:1f.7"),
+    ] {
+        let text = node
+            .invoke("ADD", "a", pod.path())
+            .input(&configuration)
+            .run()
+            .error(100);
         assert!(text.contains(name), "{text}");
     }
     before.assert_restored(&node.host);
@@ -248,8 +296,14 @@ fn debians_static_gives_addresses_that_are_usable_at_once() {
         "routes": [{"dst": "198.51.100.0/24"}, {"dst": "2001:db8:99::/48"}],
     });
     node.add(&configuration, "a", &pod);
-    assert_eq!(pod.show("-6 address show dev rdma0 tentative"), Vec::<Value>::new());
-    assert_eq!(pod.addresses("rdma0"), ["192.0.2.10/24", "2001:db8:1::10/64"]);
+    assert_eq!(
+        pod.show("-6 address show dev rdma0 tentative"),
+        Vec::<Value>::new()
+    );
+    assert_eq!(
+        pod.addresses("rdma0"),
+        ["192.0.2.10/24", "2001:db8:1::10/64"]
+    );
     let gateway = |family, destination| {
         let route = route(&pod, family, "main", destination);
         route.unwrap_or_else(|| panic!("no route to {destination}"))["gateway"].clone()
@@ -293,7 +347,9 @@ fn debians_host_local_leases_for_every_rail_and_gets_them_back() {
         let files = fs::read_dir(leases.join("net")).expect("host-local's directory");
         let names = files.map(|file| file.expect("a file").file_name().into_string());
         let names = names.map(|name| name.expect("UTF-8"));
-        names.filter(|name| name.starts_with("10.7.") || name.starts_with("fd00:")).collect()
+        names
+            .filter(|name| name.starts_with("10.7.") || name.starts_with("fd00:"))
+            .collect()
     };
     assert_eq!(leased().len(), 4);
     node.del(&configuration, "a", &pod);
@@ -305,8 +361,10 @@ fn debians_host_local_leases_for_every_rail_and_gets_them_back() {
 fn ipam_is_asked_once_a_rail_with_its_pod_side_name_and_its_host_netdev() {
     let node = Node::with_rails(2);
     let pod = node.pod("pod");
-    node.ipam.answer("ADD.rdma0", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
-    node.ipam.answer("ADD.rdma1", &json!({"ips": [{"address": "10.0.1.1/24"}]}));
+    node.ipam
+        .answer("ADD.rdma0", &json!({"ips": [{"address": "10.0.0.1/24"}]}));
+    node.ipam
+        .answer("ADD.rdma1", &json!({"ips": [{"address": "10.0.1.1/24"}]}));
     let mut configuration = node.configuration(&["eth1", "eth2"]);
     configuration["ipam"] = json!({"type": ipam::NAME, "own": {"setting": 1}});
     node.add(&configuration, "a", &pod);
@@ -333,7 +391,8 @@ fn duplicate_address_detection_is_done_when_it_is_asked_for() {
     let node = Node::with_rails(1);
     let mut configuration = node.configuration(&["eth1"]);
     configuration["ipam"] = json!({"type": ipam::NAME});
-    node.ipam.answer("ADD", &json!({"ips": [{"address": "2001:db8::7/64"}]}));
+    node.ipam
+        .answer("ADD", &json!({"ips": [{"address": "2001:db8::7/64"}]}));
     for (dad, settled) in [("off", true), ("optimistic", false), ("wait", true)] {
         let pod = node.pod("pod");
         configuration["ipv6"] = json!({"dad": dad});
@@ -341,12 +400,20 @@ fn duplicate_address_detection_is_done_when_it_is_asked_for() {
         let address = || {
             let link = pod.link("rdma0").expect("in the pod");
             let addresses = link["addr_info"].as_array().expect("addresses").clone();
-            addresses.into_iter().find(|a| a["local"] == "2001:db8::7").expect("the address")
+            addresses
+                .into_iter()
+                .find(|a| a["local"] == "2001:db8::7")
+                .expect("the address")
         };
         if settled {
             assert_ne!(address()["tentative"], true, "dad {dad}: {}", address());
         }
-        assert_eq!(address()["nodad"] == true, dad == "off", "dad {dad}: {}", address());
+        assert_eq!(
+            address()["nodad"] == true,
+            dad == "off",
+            "dad {dad}: {}",
+            address()
+        );
         // Optimistic: usable while it is checked.
         wait::until("detection ends", || address()["tentative"] != true);
         node.del(&configuration, "a", &pod);
@@ -364,7 +431,11 @@ fn router_advertisements_are_refused_unless_asked_for() {
         }
         node.add(&configuration, "a", &pod);
         let found = pod.sysctl("ipv6/conf/rdma0/accept_ra");
-        assert_eq!(found == "0", value == "0", "acceptRA {accept:?} gave {found}");
+        assert_eq!(
+            found == "0",
+            value == "0",
+            "acceptRA {accept:?} gave {found}"
+        );
         node.del(&configuration, "a", &pod);
     }
 }
@@ -376,15 +447,27 @@ fn the_log_goes_to_standard_error_and_to_its_file() {
     let file = node.directory().join("plugin.log");
     let mut configuration = node.configuration(&["eth1"]);
     configuration["log"] = json!({"level": "debug", "file": file});
-    let outcome = node.invoke("ADD", "a", pod.path()).input(&configuration).run();
+    let outcome = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run();
     outcome.result();
     let logged = fs::read_to_string(&file).expect("the log's file");
     for log in [&outcome.stderr, &logged] {
-        assert!(log.contains("eth1") && log.contains("rdma0"), "operations are not told: {log:?}");
+        assert!(
+            log.contains("eth1") && log.contains("rdma0"),
+            "operations are not told: {log:?}"
+        );
     }
-    node.invoke("DEL", "a", pod.path()).input(&configuration).run().silent();
+    node.invoke("DEL", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .silent();
     let longer = fs::read_to_string(&file).expect("the log's file");
-    assert!(longer.starts_with(&logged) && longer.len() > logged.len(), "not appended: {longer}");
+    assert!(
+        longer.starts_with(&logged) && longer.len() > logged.len(),
+        "not appended: {longer}"
+    );
 }
 
 #[test]
@@ -395,7 +478,10 @@ fn a_plan_shows_the_operations_and_changes_nothing() {
     let before = Snapshot::of(&node.host);
     let mut configuration = node.configuration(&["eth1"]);
     configuration["mtu"] = 1400.into();
-    let call = node.invoke("ADD", "a", pod.path()).without("CNI_COMMAND").argument("plan");
+    let call = node
+        .invoke("ADD", "a", pod.path())
+        .without("CNI_COMMAND")
+        .argument("plan");
     let outcome = call.input(&configuration).run();
     assert!(outcome.status.success(), "{outcome}");
     let text = &outcome.stdout;
@@ -404,9 +490,17 @@ fn a_plan_shows_the_operations_and_changes_nothing() {
     let moved = format!("ip link set dev eth1 netns {name} name rdma0");
     assert!(lines.contains(&moved.as_str()), "no {moved:?} in {text}");
     for words in ["mtu 1400", "address replace 192.0.2.5/24", "rdma0 up"] {
-        assert!(lines.iter().any(|line| line.contains(words)), "no {words:?} in {text}");
+        assert!(
+            lines.iter().any(|line| line.contains(words)),
+            "no {words:?} in {text}"
+        );
     }
-    assert!(lines.iter().all(|line| line.starts_with("ip ") || line.starts_with("rdma ")), "{text}");
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.starts_with("ip ") || line.starts_with("rdma ")),
+        "{text}"
+    );
     before.assert_restored(&node.host);
     assert!(node.records().is_empty());
     assert!(!pod.has_link("rdma0"));

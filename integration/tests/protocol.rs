@@ -17,7 +17,11 @@ fn untouched_node() -> (Node, Netns, Snapshot) {
 #[track_caller]
 fn assert_untouched(node: &Node, before: &Snapshot) {
     before.assert_restored(&node.host);
-    assert_eq!(node.records(), Vec::<std::path::PathBuf>::new(), "a record was left");
+    assert_eq!(
+        node.records(),
+        Vec::<std::path::PathBuf>::new(),
+        "a record was left"
+    );
 }
 
 #[test]
@@ -33,7 +37,12 @@ fn version_answers_in_the_version_that_it_is_asked_in() {
     let node = Node::new();
     for version in VERSIONS {
         let input = json!({"cniVersion": version});
-        let answer = node.bare().env("CNI_COMMAND", "VERSION").input(&input).run().result();
+        let answer = node
+            .bare()
+            .env("CNI_COMMAND", "VERSION")
+            .input(&input)
+            .run()
+            .result();
         assert_eq!(answer["cniVersion"], version);
         assert_eq!(answer["supportedVersions"], json!(VERSIONS));
     }
@@ -61,20 +70,31 @@ fn every_missing_variable_is_named() {
         ("STATUS", &["CNI_PATH"]),
     ];
     for (command, required) in cases {
-        let mut call = node.invoke(command, "a", pod.path()).input(&node.configuration(&["eth1"]));
+        let mut call = node
+            .invoke(command, "a", pod.path())
+            .input(&node.configuration(&["eth1"]));
         for name in all {
             call = call.without(name);
         }
         let text = call.run().error(4);
         for name in required {
-            assert!(text.contains(name), "{command}: {name} is not named in {text:?}");
+            assert!(
+                text.contains(name),
+                "{command}: {name} is not named in {text:?}"
+            );
         }
         for name in required {
             let call = node.invoke(command, "a", pod.path()).without(name);
             let text = call.input(&node.configuration(&["eth1"])).run().error(4);
-            assert!(text.contains(name), "{command}: {name} is not named in {text:?}");
+            assert!(
+                text.contains(name),
+                "{command}: {name} is not named in {text:?}"
+            );
             for other in all.iter().filter(|other| *other != name) {
-                assert!(!text.contains(other), "{command}: {other} is there, yet named in {text:?}");
+                assert!(
+                    !text.contains(other),
+                    "{command}: {other} is there, yet named in {text:?}"
+                );
             }
         }
     }
@@ -92,8 +112,15 @@ fn a_missing_or_unknown_command_is_an_environment_error() {
         .error(4);
     assert!(text.contains("CNI_COMMAND"), "{text}");
     for command in ["add", "EXPLODE", " ADD"] {
-        let text = node.invoke(command, "a", pod.path()).input(&configuration).run().error(4);
-        assert!(text.contains("CNI_COMMAND") && text.contains(command), "{text}");
+        let text = node
+            .invoke(command, "a", pod.path())
+            .input(&configuration)
+            .run()
+            .error(4);
+        assert!(
+            text.contains("CNI_COMMAND") && text.contains(command),
+            "{text}"
+        );
     }
     assert_untouched(&node, &before);
 }
@@ -102,7 +129,9 @@ fn a_missing_or_unknown_command_is_an_environment_error() {
 fn input_that_is_no_json_object_cannot_be_decoded() {
     let (node, pod, before) = untouched_node();
     let cut = &node.configuration(&["eth1"]).to_string()[..60];
-    for input in ["", " ", "{", "nonsense", cut, "[]", "\"text\"", "null", "{} {}"] {
+    for input in [
+        "", " ", "{", "nonsense", cut, "[]", "\"text\"", "null", "{} {}",
+    ] {
         for command in ["ADD", "DEL"] {
             let outcome = node.invoke(command, "a", pod.path()).raw_input(input).run();
             let failure = outcome.failure();
@@ -118,11 +147,22 @@ fn versions_that_are_not_spoken_are_incompatible() {
     let mut configuration = node.configuration(&["eth1"]);
     for version in ["0.1.0", "0.2.0", "0.3.0", "1.2.0", "2.0.0", "one"] {
         configuration["cniVersion"] = version.into();
-        let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(1);
+        let text = node
+            .invoke("ADD", "a", pod.path())
+            .input(&configuration)
+            .run()
+            .error(1);
         assert!(text.contains(version) && text.contains("1.1.0"), "{text}");
     }
-    configuration.as_object_mut().expect("an object").remove("cniVersion");
-    let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(1);
+    configuration
+        .as_object_mut()
+        .expect("an object")
+        .remove("cniVersion");
+    let text = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(1);
     assert!(text.contains("0.1.0"), "no cniVersion means 0.1.0: {text}");
     assert_untouched(&node, &before);
 }
@@ -154,8 +194,16 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
         ("mode", json!(1), "1"),
         ("interfaceName", json!("a/b"), "a/b"),
         ("interfaceName", json!("rail:%d"), "rail:%d"),
-        ("interfaceName", json!("sixteen-letters0"), "sixteen-letters0"),
-        ("interfaceName", json!("very-long-name%d"), "very-long-name%d"),
+        (
+            "interfaceName",
+            json!("sixteen-letters0"),
+            "sixteen-letters0",
+        ),
+        (
+            "interfaceName",
+            json!("very-long-name%d"),
+            "very-long-name%d",
+        ),
         ("interfaceName", json!("rd ma0"), "rd ma0"),
         ("interfaceName", json!(".."), ".."),
         ("interfaceName", json!(""), "interfaceName"),
@@ -166,7 +214,11 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
         ("routing", json!([]), "[]"),
         ("routing", json!({"metric": -1}), "-1"),
         ("routing", json!({"metric": "low"}), "low"),
-        ("routing", json!({"tableBase": 4294967296_u64}), "4294967296"),
+        (
+            "routing",
+            json!({"tableBase": 4294967296_u64}),
+            "4294967296",
+        ),
         ("ipv6", json!(true), "true"),
         ("ipv6", json!({"dad": "perhaps"}), "perhaps"),
         ("ipv6", json!({"acceptRA": "yes"}), "yes"),
@@ -183,7 +235,11 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
         ("log", json!({"level": "loud"}), "loud"),
         ("log", json!({"file": "relative.log"}), "relative.log"),
         ("child", json!({"type": "bridge"}), "bridge"),
-        ("child", json!({"type": "macvlan", "mode": "nonsense"}), "nonsense"),
+        (
+            "child",
+            json!({"type": "macvlan", "mode": "nonsense"}),
+            "nonsense",
+        ),
         ("resources", json!("rdma/hca"), "rdma/hca"),
         ("resources", json!([1]), "1"),
         ("podResourcesSocket", json!(1), "1"),
@@ -198,7 +254,10 @@ fn a_wrong_value_is_told_with_its_field_before_any_change() {
     for (field, value, words) in wrong_values() {
         let mut configuration = node.configuration(&["eth1"]);
         configuration[field] = value.clone();
-        let outcome = node.invoke("ADD", "a", pod.path()).input(&configuration).run();
+        let outcome = node
+            .invoke("ADD", "a", pod.path())
+            .input(&configuration)
+            .run();
         if outcome.status.success() {
             complaints.push(format!("{field}: {value} was accepted"));
             node.del(&node.configuration(&["eth1"]), "a", &pod);
@@ -207,7 +266,10 @@ fn a_wrong_value_is_told_with_its_field_before_any_change() {
         let failure = outcome.failure();
         let text = failure.text();
         if failure.code != 7 || !text.contains(field) || !text.contains(words) {
-            complaints.push(format!("{field}: {value} gave code {} and {text:?}", failure.code));
+            complaints.push(format!(
+                "{field}: {value} gave code {} and {text:?}",
+                failure.code
+            ));
         }
     }
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
@@ -219,8 +281,15 @@ fn a_network_without_a_name_or_devices_is_refused() {
     let (node, pod, before) = untouched_node();
     for field in ["name", "devices"] {
         let mut configuration = node.configuration(&["eth1"]);
-        configuration.as_object_mut().expect("an object").remove(field);
-        let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(7);
+        configuration
+            .as_object_mut()
+            .expect("an object")
+            .remove(field);
+        let text = node
+            .invoke("ADD", "a", pod.path())
+            .input(&configuration)
+            .run()
+            .error(7);
         assert!(text.contains(field), "{field} is not named in {text:?}");
     }
     assert_untouched(&node, &before);
@@ -232,7 +301,11 @@ fn what_is_not_done_yet_is_an_unsupported_field() {
     for (field, value) in [("mode", "share"), ("smcr", "on")] {
         let mut configuration = node.configuration(&["eth1"]);
         configuration[field] = value.into();
-        let text = node.invoke("ADD", "a", pod.path()).input(&configuration).run().error(2);
+        let text = node
+            .invoke("ADD", "a", pod.path())
+            .input(&configuration)
+            .run()
+            .error(2);
         assert!(text.contains(field) && text.contains(value), "{text}");
     }
     assert_untouched(&node, &before);
@@ -252,7 +325,10 @@ fn names_of_interfaces_and_containers_are_checked() {
         for command in ["ADD", "DEL", "CHECK"] {
             let call = node.invoke(command, "a", pod.path()).env(variable, value);
             let text = call.input(&configuration).run().error(4);
-            assert!(text.contains(variable), "{command}, {variable}={value:?}: {text}");
+            assert!(
+                text.contains(variable),
+                "{command}, {variable}={value:?}: {text}"
+            );
         }
     }
     assert_untouched(&node, &before);
@@ -279,11 +355,22 @@ fn the_hosts_own_namespace_is_refused_whatever_path_leads_there() {
     let configuration = node.configuration(&["eth1"]);
     let link = node.directory().join("link-to-the-host");
     std::os::unix::fs::symlink(node.host.path(), &link).expect("a symbolic link");
-    let paths = [node.host.path(), link.as_path(), "/proc/self/ns/net".as_ref()];
+    let paths = [
+        node.host.path(),
+        link.as_path(),
+        "/proc/self/ns/net".as_ref(),
+    ];
     for path in paths {
-        let failure = node.invoke("ADD", "a", path).input(&configuration).run().failure();
+        let failure = node
+            .invoke("ADD", "a", path)
+            .input(&configuration)
+            .run()
+            .failure();
         let text = failure.text();
-        assert!(text.contains("host") && text.contains("namespace"), "{path:?}: {text}");
+        assert!(
+            text.contains("host") && text.contains("namespace"),
+            "{path:?}: {text}"
+        );
         assert_eq!(failure.code, 4, "{text}");
     }
     assert_untouched(&node, &before);
@@ -296,12 +383,27 @@ fn what_is_no_namespace_is_refused() {
     let file = node.directory().join("a-file");
     std::fs::write(&file, "text").expect("a file");
     let missing = node.directory().join("nothing-here");
-    let paths = [file.as_path(), missing.as_path(), node.directory(), "/proc/self/ns/uts".as_ref()];
+    let paths = [
+        file.as_path(),
+        missing.as_path(),
+        node.directory(),
+        "/proc/self/ns/uts".as_ref(),
+    ];
     for path in paths {
-        let failure = node.invoke("ADD", "a", path).input(&configuration).run().failure();
+        let failure = node
+            .invoke("ADD", "a", path)
+            .input(&configuration)
+            .run()
+            .failure();
         let text = failure.text();
-        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
-        assert!(text.contains(name), "the path is not named: {path:?}: {text}");
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a name");
+        assert!(
+            text.contains(name),
+            "the path is not named: {path:?}: {text}"
+        );
         assert_eq!(failure.code, 4, "{path:?}: {text}");
     }
     assert_untouched(&node, &before);
@@ -317,7 +419,9 @@ fn unknown_fields_and_arguments_are_ignored() {
     configuration["args"] = json!({"cni": {"debug": true}});
     configuration["runtimeConfig"] = json!({"io.kubernetes.cri.pod-annotations": {"a": "b"}});
     let call = node.invoke("ADD", "a", pod.path()).input(&configuration);
-    call.env("CNI_ARGS", "K8S_POD_NAME=p;Brand=New;IgnoreUnknown=true").run().result();
+    call.env("CNI_ARGS", "K8S_POD_NAME=p;Brand=New;IgnoreUnknown=true")
+        .run()
+        .result();
     assert!(pod.has_link("rdma0"));
     node.del(&configuration, "a", &pod);
     before.assert_restored(&node.host);

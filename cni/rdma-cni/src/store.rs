@@ -114,8 +114,18 @@ impl Store {
         }
     }
 
-    /// Writes a record such that it is whole and on the disk when this returns.
+    /// Writes a new record such that it is whole and on the disk when this returns.
     pub fn save(&self, attachment: &Attachment) -> Result<(), StoreError> {
+        self.write(attachment, true)
+    }
+
+    /// Writes a record anew, whole; the disk may take its time. It tells how far ADD got,
+    /// which matters until the next boot only.
+    pub fn update(&self, attachment: &Attachment) -> Result<(), StoreError> {
+        self.write(attachment, false)
+    }
+
+    fn write(&self, attachment: &Attachment, durable: bool) -> Result<(), StoreError> {
         let path = self.path(&attachment.key, "json");
         let temporary = self.path(&attachment.key, "json.new");
         let text = serde_json::to_vec_pretty(attachment)
@@ -128,9 +138,14 @@ impl Store {
                 .mode(0o600)
                 .open(&temporary)?;
             file.write_all(&text)?;
-            file.sync_all()?;
+            if durable {
+                file.sync_all()?;
+            }
             fs::rename(&temporary, &path)?;
-            File::open(self.directory(&attachment.key.network))?.sync_all()
+            if durable {
+                File::open(self.directory(&attachment.key.network))?.sync_all()?;
+            }
+            Ok(())
         };
         write().map_err(|source| {
             let _ = fs::remove_file(&temporary);

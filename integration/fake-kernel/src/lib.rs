@@ -1,1 +1,36 @@
-//! A fake kernel.
+//! A fake kernel: a small world of namespaces, netdevs and RDMA devices in memory, with the
+//! kernel's rules, for tests of what is built on [`rdma_netns::Kernel`].
+//!
+//! It is no record of expected calls: whatever is asked for is done, or refused, as Linux
+//! would, and the outcome is there to be looked at. Every rule stands where it is kept,
+//! with the place in the kernel that it is from; `tests/` has one test for each.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`world`] | namespaces and paths, who is in which |
+//! | [`nic`] | hardware to furnish a world with |
+//! | `links`, `addresses`, `routes`, `hca` | the rules |
+//! | `death` | the end of a namespace, unplugging, reboot |
+//! | `observe`, `execute` | the two halves of the seam |
+//! | [`kernel`] | the seam itself, and what can go wrong at it |
+//! | [`snapshot`] | a whole world as text, to be compared |
+//!
+//! What it does not have: packets, routers and their advertisements, GIDs, bonds' LACP.
+//! Time passes by observation: duplicate address detection ends after some of them.
+
+mod addresses;
+mod death;
+mod execute;
+mod hca;
+pub mod kernel;
+mod links;
+pub mod nic;
+mod observe;
+mod routes;
+pub mod snapshot;
+pub mod world;
+
+pub use kernel::{Died, FakeKernel, FakePod, Step, Verdict};
+pub use nic::Nic;
+pub use snapshot::Snapshot;
+pub use world::{Refusal, World};

@@ -51,11 +51,21 @@ fn die() {
 }
 
 fn main() -> ExitCode {
-    let left = std::env::var("RDMA_CNI_KILL_AFTER").ok().and_then(|text| text.parse().ok());
+    let left = std::env::var("RDMA_CNI_KILL_AFTER")
+        .ok()
+        .and_then(|text| text.parse().ok());
     let input = rdma_cni::Input {
         arguments: std::env::args().skip(1).collect(),
         environment: std::env::vars().collect(),
     };
-    let kernel = Killed { linux: Linux::new(), left: Cell::new(left) };
-    rdma_cni::run(input, &mut std::io::stdin(), &mut std::io::stdout(), &kernel)
+    let kernel = Killed {
+        linux: Linux::new(),
+        left: Cell::new(left),
+    };
+    rdma_cni::run(
+        input,
+        &mut std::io::stdin(),
+        &mut std::io::stdout(),
+        &kernel,
+    )
 }

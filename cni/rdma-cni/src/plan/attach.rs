@@ -119,9 +119,8 @@ fn place_link(
     ops: &mut Vec<Op>,
 ) -> Result<(), Obstacle> {
     let Located::At(place, link) = locate::link(rail, home, observed)? else {
-        return Err(Obstacle::Vanished {
-            device: home.name.to_string(),
-        });
+        let device = format!("{} ({} in the pod)", home.name, rail.pod_name);
+        return Err(Obstacle::Vanished { device });
     };
     let in_pod = observed
         .pod

@@ -168,7 +168,7 @@ fn finish<K: Kernel>(
         rail.pod_index = link.filter(|_| is_virtual).map(|link| link.index);
     }
     attachment.phase = Phase::Attached;
-    node.store.save(attachment)?;
+    node.store.update(attachment)?;
     let rails = results(attachment, &observed, answers, pod.path());
     Ok(result::extend(
         node.conf.prev_result.as_ref(),

@@ -1,0 +1,85 @@
+//! Ends: of a namespace, of a device, of a boot.
+
+use crate::world::{HOST, World};
+use rdma_netns::{InterfaceName, NetnsId};
+
+impl World {
+    /// A namespace lives as long as a path or a descriptor leads to it.
+    pub(crate) fn end_if_unused(&mut self, id: NetnsId) {
+        let has_path = self.paths.values().any(|other| *other == Some(id));
+        let unused = |n: &crate::world::Netns| n.id == id && n.descriptors == 0;
+        if id != HOST && !has_path && self.namespaces.iter().any(unused) {
+            self.end(id);
+        }
+    }
+
+    /// `cleanup_net()` lets ib_core's `rdma_dev_exit_net()` go first, which returns RDMA
+    /// devices, then `default_device_exit_batch()` (`net/core/dev.c`): physical netdevs
+    /// return, down, under the name that they had in there, or `dev<index>` where that is
+    /// taken; virtual ones are destroyed.
+    fn end(&mut self, id: NetnsId) {
+        for position in 0..self.hcas.len() {
+            if self.hcas[position].netns == id {
+                self.relocate_rdma(position, HOST);
+            }
+        }
+        self.netdevs.retain(|netdev| {
+            netdev.netns != id || (netdev.is_physical() && netdev.link.index != 1)
+        });
+        for position in 0..self.netdevs.len() {
+            if self.netdevs[position].netns == id {
+                self.refund(position);
+            }
+        }
+        self.namespaces.retain(|netns| netns.id != id);
+    }
+
+    /// Alternative names that are taken on the host are dropped
+    /// (`default_device_exit_net()`).
+    fn refund(&mut self, position: usize) {
+        let link = self.netdevs[position].link.clone();
+        let mut name = link.name.clone();
+        if self.name_in_use(HOST, &name) {
+            let fallback = InterfaceName::try_from(format!("dev{}", link.index));
+            name = fallback
+                .ok()
+                .filter(|name| !self.name_in_use(HOST, name))
+                .unwrap_or_else(|| self.numbered(HOST, "dev"));
+        }
+        let mut alt_names = link.alt_names;
+        alt_names.retain(|alt| !self.name_in_use(HOST, alt));
+        self.netdevs[position].link.alt_names = alt_names;
+        self.relocate(position, HOST, name);
+    }
+
+    /// The function at `address` goes, with its netdevs and RDMA devices, wherever those
+    /// are: `sriov_numvfs` was written, or somebody pulled it out.
+    pub fn unplug(&mut self, address: &str) {
+        self.functions
+            .retain(|function| &*function.address != address);
+        let is_its = |parent: Option<&rdma_netns::DeviceAddress>| {
+            parent.is_some_and(|parent| **parent == *address)
+        };
+        self.netdevs
+            .retain(|netdev| !is_its(netdev.link.parent.as_ref()));
+        self.hcas.retain(|hca| !is_its(hca.parent.as_ref()));
+    }
+
+    /// Marks the present state as what the node's set-up makes at every boot.
+    pub fn switch_on(&mut self) {
+        self.switched_on = None;
+        self.switched_on = Some(Box::new(self.clone()));
+    }
+
+    /// Everything as it was when the node was switched on, but for the boot's id.
+    /// Namespaces get the ids again that those of the boot before had.
+    pub fn reboot(&mut self) {
+        let Some(image) = self.switched_on.take() else {
+            return;
+        };
+        let boot = self.boot + 1;
+        *self = *image.clone();
+        self.boot = boot;
+        self.switched_on = Some(image);
+    }
+}

@@ -1,0 +1,176 @@
+//! RDMA devices and their character devices.
+
+use crate::world::{HOST, Refusal, World, blank};
+use nix::errno::Errno;
+use rdma_netns::{
+    CharDevice, DeviceAddress, HardwareAddress, LinkType, NetnsId, RdmaDevice, RdmaMode,
+    rdma::RdmaPort,
+};
+
+/// `IB_UVERBS_MAJOR` and `IB_UVERBS_BASE_MINOR` (`drivers/infiniband/core/uverbs_main.c`);
+/// umad has the same major and counts from 0.
+const MAJOR: u32 = 231;
+const UVERBS_BASE: u32 = 192;
+
+/// An RDMA device.
+#[derive(Clone, Debug)]
+pub(crate) struct Hca {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+    pub(crate) guid: String,
+    pub(crate) parent: Option<DeviceAddress>,
+    /// Its place in exclusive mode.
+    pub(crate) netns: NetnsId,
+    /// The netdev of its port, by [`crate::links::Netdev::id`].
+    pub(crate) netdev: Option<u64>,
+    /// The driver has `disassociate_ucontext`.
+    pub(crate) movable: bool,
+    /// Its port has an IPoIB netdev, which the kernel makes and unmakes with it.
+    pub(crate) ipoib: bool,
+    /// Numbers of its character devices, and how many observations udev still needs.
+    pub(crate) uverbs: u32,
+    pub(crate) umad: Option<u32>,
+    pub(crate) udev: u32,
+}
+
+impl World {
+    /// `rdma dev set DEVICE netns NS`, by a caller inside `from`: ENODEV where the device
+    /// is not in the caller's namespace, EOPNOTSUPP in shared mode and for a driver that
+    /// cannot let its users go (`ib_device_set_netns_put()`, `rdma_dev_change_netns()`,
+    /// `drivers/infiniband/core/device.c`).
+    pub(crate) fn move_rdma(
+        &mut self,
+        device: &str,
+        from: NetnsId,
+        to: NetnsId,
+    ) -> Result<(), Refusal> {
+        let mode = self.rdma_mode.ok_or(Errno::EPROTONOSUPPORT)?;
+        let position = self
+            .hcas
+            .iter()
+            .position(|hca| hca.name == device && (hca.netns == from || mode == RdmaMode::Shared));
+        let position = position.ok_or(Errno::ENODEV)?;
+        if mode == RdmaMode::Shared || !self.hcas[position].movable {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        if from != to {
+            self.relocate_rdma(position, to);
+        }
+        Ok(())
+    }
+
+    /// The move: every in-kernel client lets go of the device and takes it anew, so that
+    /// its character devices get the lowest free numbers, and its IPoIB netdev is another.
+    pub(crate) fn relocate_rdma(&mut self, position: usize, to: NetnsId) {
+        let uverbs = self.free_uverbs(Some(position));
+        let umad = self.free_umad(Some(position));
+        let udev = self.udev;
+        let hca = &mut self.hcas[position];
+        (hca.uverbs, hca.udev, hca.netns) = (uverbs, udev, to);
+        hca.umad = hca.umad.map(|_| umad);
+        if hca.ipoib {
+            self.remake_ipoib(position);
+        }
+    }
+
+    /// The lowest number that no other device has (`ida_alloc_max()`).
+    pub(crate) fn free_uverbs(&self, but: Option<usize>) -> u32 {
+        self.free(but, |hca| Some(hca.uverbs))
+    }
+
+    pub(crate) fn free_umad(&self, but: Option<usize>) -> u32 {
+        self.free(but, |hca| hca.umad)
+    }
+
+    fn free(&self, but: Option<usize>, number: impl Fn(&Hca) -> Option<u32>) -> u32 {
+        let others = self
+            .hcas
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| Some(*at) != but);
+        let taken: Vec<u32> = others.filter_map(|(_, hca)| number(hca)).collect();
+        (0..)
+            .find(|number| !taken.contains(number))
+            .unwrap_or_default()
+    }
+
+    /// `ipoib_remove_one()` and `ipoib_add_one()`: a new netdev in the device's namespace,
+    /// called `ib%d`, down, with another queue pair in its hardware address.
+    pub(crate) fn remake_ipoib(&mut self, position: usize) {
+        let (netns, guid) = (self.hcas[position].netns, self.hcas[position].guid.clone());
+        let old = self.hcas[position].netdev;
+        self.netdevs.retain(|netdev| Some(netdev.id) != old);
+        let mut link = blank(self.numbered(netns, "ib"));
+        link.index = self.index_in(netns, None);
+        link.kind = Some("ipoib".to_owned());
+        link.link_type = LinkType::Infiniband;
+        link.mtu = 2044;
+        link.tx_queue_len = 256;
+        link.parent = self.hcas[position].parent.clone();
+        link.mac = self.ipoib_address(&guid);
+        link.permanent_mac = Some(link.mac.clone());
+        let id = self.insert(netns, link);
+        self.hcas[position].netdev = Some(id);
+    }
+
+    /// Flags, queue pair number, subnet prefix, port GUID.
+    fn ipoib_address(&mut self, guid: &str) -> HardwareAddress {
+        let queue_pair = self.next_queue_pair;
+        self.next_queue_pair = queue_pair.wrapping_add(1);
+        let mut bytes = vec![0x80, 0, 0, queue_pair, 0xfe, 0x80, 0, 0, 0, 0, 0, 0];
+        let digits: Vec<u8> = guid.bytes().filter(|b| *b != b':').collect();
+        let byte = |pair: &[u8]| {
+            let text = std::str::from_utf8(pair).unwrap_or_default();
+            u8::from_str_radix(text, 16).unwrap_or_default()
+        };
+        bytes.extend(digits.chunks(2).map(byte));
+        HardwareAddress(bytes)
+    }
+
+    /// The RDMA devices that `netns` sees: all in shared mode, else its own. A port's
+    /// netdev is told only where both are there (`fill_port_info()`,
+    /// `drivers/infiniband/core/nldev.c`).
+    pub(crate) fn rdma_in(&self, netns: NetnsId) -> Vec<RdmaDevice> {
+        let shared = self.rdma_mode == Some(RdmaMode::Shared);
+        let seen = self.hcas.iter().filter(|hca| shared || hca.netns == netns);
+        let mut devices: Vec<RdmaDevice> = seen.map(|hca| self.shown(hca, netns)).collect();
+        devices.sort_by_key(|device| device.index);
+        devices
+    }
+
+    fn shown(&self, hca: &Hca, netns: NetnsId) -> RdmaDevice {
+        let mut netdevs = self.netdevs.iter();
+        let netdev = netdevs.find(|n| Some(n.id) == hca.netdev && n.netns == netns);
+        let node = |name: String, minor| CharDevice {
+            name,
+            major: MAJOR,
+            minor,
+            node: (hca.udev == 0).then_some((MAJOR, minor)),
+        };
+        let uverbs = node(format!("uverbs{}", hca.uverbs), UVERBS_BASE + hca.uverbs);
+        let umad = hca.umad.map(|number| node(format!("umad{number}"), number));
+        RdmaDevice {
+            name: hca.name.clone(),
+            index: hca.index,
+            node_guid: hca.guid.clone(),
+            parent: hca.parent.clone(),
+            ports: vec![RdmaPort {
+                number: 1,
+                netdev: netdev.map(|netdev| netdev.link.index),
+                state: 4,
+            }],
+            char_devices: [uverbs].into_iter().chain(umad).collect(),
+        }
+    }
+
+    /// Switches the mode; to exclusive only where no other namespace is
+    /// (`rdma_compatdev_set()`).
+    pub fn set_rdma_mode(&mut self, mode: RdmaMode) -> Result<(), Refusal> {
+        let changes = self.rdma_mode != Some(mode);
+        if changes && self.namespaces.iter().any(|netns| netns.id != HOST) {
+            return Err(Errno::EBUSY.into());
+        }
+        self.rdma_mode = Some(mode);
+        Ok(())
+    }
+}

@@ -1,0 +1,262 @@
+//! The seam: a world behind [`rdma_netns::Kernel`], and what can go wrong at it.
+
+use crate::{
+    snapshot::Snapshot,
+    world::{HOST, Refusal, World},
+};
+use nix::errno::Errno;
+use rdma_netns::{Kernel, NetnsId, ObserveError, Observed, Op, OpError, OpenPodError, Pod};
+use std::{
+    fmt, io,
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// A change that is about to be made.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// Counted from 1 since the process began.
+    pub number: usize,
+    /// The change.
+    pub op: &'a Op,
+}
+
+/// What becomes of a [`Step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The world decides.
+    Proceed,
+    /// It is refused, and nothing happens.
+    Refuse(Errno),
+    /// It happens, and is told as refused.
+    Deceive(Errno),
+    /// The process is killed before it.
+    DieBefore,
+    /// The process is killed after it.
+    DieAfter,
+}
+
+/// The payload of the panic that stands for SIGKILL. It unwinds, so that descriptors are
+/// closed and locks end as they do with a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Died;
+
+type Script = Box<dyn FnMut(&mut World, Step<'_>) -> Verdict + Send>;
+type Blindness = Box<dyn FnMut(usize) -> Option<Errno> + Send>;
+
+struct State {
+    world: World,
+    script: Option<Script>,
+    blindness: Option<Blindness>,
+    journal: Vec<Op>,
+    observations: usize,
+    dead: bool,
+}
+
+/// A kernel with a [`World`] of its own. Clones share it.
+#[derive(Clone)]
+pub struct FakeKernel {
+    state: Arc<Mutex<State>>,
+}
+
+/// A pod's namespace, held open.
+pub struct FakePod {
+    state: Arc<Mutex<State>>,
+    path: PathBuf,
+    id: NetnsId,
+    boot: u32,
+}
+
+impl FakeKernel {
+    /// The kernel of `world`, which is what the node has after every reboot.
+    pub fn new(mut world: World) -> Self {
+        world.switch_on();
+        let state = State {
+            world,
+            script: None,
+            blindness: None,
+            journal: vec![],
+            observations: 0,
+            dead: false,
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// Does something with the world, past the seam.
+    pub fn with<T>(&self, action: impl FnOnce(&mut World) -> T) -> T {
+        action(&mut self.lock().world)
+    }
+
+    /// The whole world, to be compared.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.lock().world)
+    }
+
+    /// A new process: alive, nothing counted, nothing scripted.
+    pub fn begin(&self) {
+        let mut state = self.lock();
+        state.script = None;
+        state.blindness = None;
+        state.journal.clear();
+        state.observations = 0;
+        state.dead = false;
+    }
+
+    /// Asks `script` what becomes of each change; it may do something to the world first.
+    pub fn intercept(&self, script: impl FnMut(&mut World, Step<'_>) -> Verdict + Send + 'static) {
+        self.lock().script = Some(Box::new(script));
+    }
+
+    /// Asks `blindness` whether an observation fails, counted from 1.
+    pub fn blind(&self, blindness: impl FnMut(usize) -> Option<Errno> + Send + 'static) {
+        self.lock().blindness = Some(Box::new(blindness));
+    }
+
+    /// The changes that were asked for since the process began.
+    pub fn journal(&self) -> Vec<Op> {
+        self.lock().journal.clone()
+    }
+
+    /// How often was observed since the process began.
+    pub fn observations(&self) -> usize {
+        self.lock().observations
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, for a process that lives.
+    fn alive(&self) -> MutexGuard<'_, State> {
+        let state = self.lock();
+        if state.dead {
+            drop(state);
+            die();
+        }
+        state
+    }
+}
+
+fn die() -> ! {
+    resume_unwind(Box::new(Died))
+}
+
+impl Kernel for FakeKernel {
+    type Pod = FakePod;
+
+    fn boot_id(&self) -> Result<String, ObserveError> {
+        Ok(self.alive().world.boot_id())
+    }
+
+    fn open_pod(&self, path: &Path) -> Result<FakePod, OpenPodError> {
+        let mut state = self.alive();
+        let id = match state.world.paths.get(path) {
+            None => return Err(OpenPodError::Missing(path.to_owned())),
+            Some(None) => return Err(OpenPodError::NotNamespace(path.to_owned())),
+            Some(Some(HOST)) => return Err(OpenPodError::HostNamespace(path.to_owned())),
+            Some(Some(id)) => *id,
+        };
+        let boot = state.world.boot;
+        let mut namespaces = state.world.namespaces.iter_mut();
+        if let Some(netns) = namespaces.find(|netns| netns.id == id) {
+            netns.descriptors += 1;
+        }
+        Ok(FakePod {
+            state: Arc::clone(&self.state),
+            path: path.to_owned(),
+            id,
+            boot,
+        })
+    }
+
+    fn observe(&self, pod: Option<&FakePod>) -> Result<Observed, ObserveError> {
+        let mut state = self.alive();
+        state.observations += 1;
+        let number = state.observations;
+        let blind = state.blindness.as_mut();
+        if let Some(errno) = blind.and_then(|blind| blind(number)) {
+            return Err(ObserveError {
+                what: "the links of the host".to_owned(),
+                source: io::Error::from_raw_os_error(errno as i32),
+            });
+        }
+        let observed = state.world.observe(pod.map(|pod| pod.id));
+        state.world.pass_time();
+        Ok(observed)
+    }
+
+    fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {
+        let mut guard = self.alive();
+        let state = &mut *guard;
+        state.journal.push(op.clone());
+        let step = Step {
+            number: state.journal.len(),
+            op,
+        };
+        let verdict = match &mut state.script {
+            Some(script) => script(&mut state.world, step),
+            None => Verdict::Proceed,
+        };
+        let pod = pod.map(|pod| pod.id);
+        let mut done = match verdict {
+            Verdict::Refuse(errno) => Err(errno.into()),
+            Verdict::DieBefore => Ok(()),
+            _ => state.world.execute(op, pod),
+        };
+        if let (Verdict::Deceive(errno), Ok(())) = (verdict, done) {
+            done = Err(errno.into());
+        }
+        if matches!(verdict, Verdict::DieBefore | Verdict::DieAfter) {
+            state.dead = true;
+            drop(guard);
+            die();
+        }
+        done.map_err(|Refusal { errno, message }| OpError {
+            op: Box::new(op.clone()),
+            source: io::Error::from_raw_os_error(errno as i32),
+            message: message.map(str::to_owned),
+        })
+    }
+}
+
+impl Pod for FakePod {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn id(&self) -> NetnsId {
+        self.id
+    }
+}
+
+impl Drop for FakePod {
+    fn drop(&mut self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let world = &mut state.world;
+        if world.boot != self.boot {
+            return;
+        }
+        let mut namespaces = world.namespaces.iter_mut();
+        if let Some(netns) = namespaces.find(|netns| netns.id == self.id) {
+            netns.descriptors -= 1;
+            world.end_if_unused(self.id);
+        }
+    }
+}
+
+impl fmt::Debug for FakeKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeKernel").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for FakePod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("FakePod");
+        shown.field("path", &self.path).field("id", &self.id);
+        shown.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,279 @@
+//! Netdevs: what a move, up, down and the other settings do to them.
+
+use crate::world::{Refusal, World, refuse};
+use nix::errno::Errno;
+use rdma_netns::{HardwareAddress, InterfaceName, Link, LinkFlag, LinkType, NetnsId};
+use std::{collections::BTreeMap, net::IpAddr};
+
+/// The smallest MTU that IPv6 works on (`IPV6_MIN_MTU`).
+pub(crate) const IPV6_MIN_MTU: u32 = 1280;
+
+/// A netdev, wherever it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Netdev {
+    /// For life, over moves.
+    pub(crate) id: u64,
+    pub(crate) netns: NetnsId,
+    pub(crate) link: Link,
+    pub(crate) max_mtu: u32,
+    /// The driver changes the hardware address only while down.
+    pub(crate) mac_needs_down: bool,
+    /// How many observations each duplicate address detection still takes.
+    pub(crate) detecting: BTreeMap<IpAddr, u32>,
+}
+
+impl Netdev {
+    /// Whether it is a device of its own, and not made by `ip link add`: `rtnl_link_ops`
+    /// without `netns_refund` (only ipoib sets that).
+    pub(crate) fn is_physical(&self) -> bool {
+        matches!(self.link.kind.as_deref(), None | Some("ipoib"))
+    }
+
+    pub(crate) fn has_ipv6(&self) -> bool {
+        self.link.mtu >= IPV6_MIN_MTU && self.link.sysctls.get("ipv6/disable_ipv6") == Some(&0)
+    }
+
+    /// All that a netdev loses when IPv6 goes: down, a small MTU, `disable_ipv6`
+    /// (`addrconf_ifdown()`, `net/ipv6/addrconf.c`).
+    fn lose_ipv6(&mut self) {
+        self.link.addresses.retain(|address| address.ip.is_ipv4());
+        self.link.routes.retain(|route| route.destination.is_ipv4());
+        self.detecting.clear();
+    }
+}
+
+impl World {
+    /// Puts a new netdev into `netns`, with that namespace's settings.
+    pub(crate) fn insert(&mut self, netns: NetnsId, mut link: Link) -> u64 {
+        link.sysctls = settings(&self.defaults(netns), &link);
+        let id = self.next_netdev;
+        self.next_netdev += 1;
+        self.netdevs.push(Netdev {
+            id,
+            netns,
+            link,
+            max_mtu: 65536,
+            mac_needs_down: false,
+            detecting: BTreeMap::new(),
+        });
+        id
+    }
+
+    /// `ip link set dev LINK netns NS name NAME`. Into another namespace only where name
+    /// and alternative names are free; the index is kept unless taken
+    /// (`__dev_change_net_namespace()`, `net/core/dev.c`).
+    pub(crate) fn move_link(
+        &mut self,
+        from: NetnsId,
+        to: NetnsId,
+        link: &str,
+        name: &InterfaceName,
+    ) -> Result<(), Refusal> {
+        let position = self.position(from, link)?;
+        let moved = &self.netdevs[position].link;
+        if from == to {
+            return self.rename_link(from, link, name);
+        }
+        if moved.master.is_some() || matches!(moved.kind.as_deref(), Some("bond" | "bridge")) {
+            return refuse(
+                Errno::EINVAL,
+                "The interface netns is immutable or has an upper device",
+            );
+        }
+        if self.name_in_use(to, name) {
+            return refuse(Errno::EEXIST, "there is a netdev of that name");
+        }
+        if moved.alt_names.iter().any(|alt| self.name_in_use(to, alt)) {
+            return refuse(
+                Errno::EEXIST,
+                "An interface with the same altname exists in the target netns",
+            );
+        }
+        self.relocate(position, to, name.clone());
+        Ok(())
+    }
+
+    /// The move itself: the netdev is closed, unregistered and registered anew, so that
+    /// `inetdev_destroy()` and `addrconf_ifdown()` take all that IPv4 and IPv6 had.
+    pub(crate) fn relocate(&mut self, position: usize, to: NetnsId, name: InterfaceName) {
+        let index = self.index_in(to, Some(self.netdevs[position].link.index));
+        let sysctls = settings(&self.defaults(to), &self.netdevs[position].link);
+        let netdev = &mut self.netdevs[position];
+        netdev.netns = to;
+        netdev.detecting.clear();
+        let link = &mut netdev.link;
+        (link.index, link.name, link.sysctls) = (index, name, sysctls);
+        (link.up, link.carrier) = (false, false);
+        link.addresses.clear();
+        link.routes.clear();
+    }
+
+    /// `dev_change_name()`: EBUSY while up before Linux 6.2, EEXIST where the name is
+    /// taken, by an alternative name as well.
+    pub(crate) fn rename_link(
+        &mut self,
+        netns: NetnsId,
+        link: &str,
+        name: &InterfaceName,
+    ) -> Result<(), Refusal> {
+        let position = self.position(netns, link)?;
+        if self.netdevs[position].link.name == *name {
+            return Ok(());
+        }
+        if self.netdevs[position].link.up && !self.renames_while_up {
+            return Err(Errno::EBUSY.into());
+        }
+        if self.name_in_use(netns, name) {
+            return Err(Errno::EEXIST.into());
+        }
+        self.netdevs[position].link.name = name.clone();
+        Ok(())
+    }
+
+    /// Down flushes IPv6 addresses and all routes, and keeps IPv4 addresses
+    /// (`fib_disable_ip()`, `addrconf_ifdown()`). Up brings the prefix routes of what is
+    /// there and the link-local address.
+    pub(crate) fn set_up(&mut self, netns: NetnsId, link: &str, up: bool) -> Result<(), Refusal> {
+        let netdev = self.netdev(netns, link)?;
+        if netdev.link.up == up {
+            return Ok(());
+        }
+        (netdev.link.up, netdev.link.carrier) = (up, up);
+        if up {
+            self.start_addresses(netns, link)?;
+        } else {
+            netdev.lose_ipv6();
+            netdev.link.routes.clear();
+        }
+        Ok(())
+    }
+
+    /// Below 1280 the netdev has no IPv6 any more, settings included; back above it has
+    /// the namespace's defaults (`addrconf_notify()`, `NETDEV_CHANGEMTU`).
+    pub(crate) fn set_mtu(&mut self, netns: NetnsId, link: &str, mtu: u32) -> Result<(), Refusal> {
+        let defaults = self.defaults(netns);
+        let netdev = self.netdev(netns, link)?;
+        if mtu < 68 {
+            return refuse(Errno::EINVAL, "mtu less than device minimum");
+        }
+        if mtu > netdev.max_mtu {
+            return refuse(Errno::EINVAL, "mtu greater than device maximum");
+        }
+        let (before, after) = (netdev.link.mtu >= IPV6_MIN_MTU, mtu >= IPV6_MIN_MTU);
+        netdev.link.mtu = mtu;
+        if before == after {
+            return Ok(());
+        }
+        netdev.lose_ipv6();
+        let fresh = settings(&defaults, &netdev.link);
+        let sysctls = &mut netdev.link.sysctls;
+        sysctls.retain(|key, _| key.starts_with("ipv4/"));
+        sysctls.extend(
+            fresh
+                .into_iter()
+                .filter(|(key, _)| key.starts_with("ipv6/")),
+        );
+        self.start_addresses(netns, link)
+    }
+
+    /// IPoIB takes a hardware address only with the present queue pair and subnet prefix
+    /// (`ipoib_check_lladdr()`, `drivers/infiniband/ulp/ipoib/ipoib_main.c`).
+    pub(crate) fn set_mac(
+        &mut self,
+        netns: NetnsId,
+        link: &str,
+        mac: &HardwareAddress,
+    ) -> Result<(), Refusal> {
+        let netdev = self.netdev(netns, link)?;
+        let present = &netdev.link.mac;
+        if mac.0.len() != present.0.len() {
+            return Err(Errno::EINVAL.into());
+        }
+        if netdev.link.link_type == LinkType::Infiniband && mac.0[..12] != present.0[..12] {
+            return Err(Errno::EINVAL.into());
+        }
+        if netdev.mac_needs_down && netdev.link.up {
+            return Err(Errno::EBUSY.into());
+        }
+        netdev.link.mac = mac.clone();
+        Ok(())
+    }
+
+    pub(crate) fn set_flag(
+        &mut self,
+        netns: NetnsId,
+        link: &str,
+        flag: LinkFlag,
+        on: bool,
+    ) -> Result<(), Refusal> {
+        let flags = &mut self.netdev(netns, link)?.link.flags;
+        flags.retain(|other| *other != flag);
+        if on {
+            flags.push(flag);
+            flags.sort();
+        }
+        Ok(())
+    }
+
+    /// Names and alternative names of a namespace are one set
+    /// (`netdev_name_node_alt_create()`).
+    pub(crate) fn set_alt_name(
+        &mut self,
+        netns: NetnsId,
+        link: &str,
+        name: &str,
+        present: bool,
+    ) -> Result<(), Refusal> {
+        let position = self.position(netns, link)?;
+        if present {
+            if self.name_in_use(netns, name) {
+                return Err(Errno::EEXIST.into());
+            }
+            self.netdevs[position].link.alt_names.push(name.to_owned());
+            return Ok(());
+        }
+        let names = &mut self.netdevs[position].link.alt_names;
+        let Some(found) = names.iter().position(|other| other == name) else {
+            return Err(Errno::ENOENT.into());
+        };
+        names.remove(found);
+        Ok(())
+    }
+
+    /// A setting of a protocol that the netdev does not have has no file.
+    pub(crate) fn set_sysctl(
+        &mut self,
+        netns: NetnsId,
+        link: &str,
+        key: &str,
+        value: i32,
+    ) -> Result<(), Refusal> {
+        let netdev = self.netdev(netns, link).map_err(|_| Errno::ENOENT)?;
+        let Some(present) = netdev.link.sysctls.get_mut(key) else {
+            return Err(Errno::ENOENT.into());
+        };
+        if *present == value {
+            return Ok(());
+        }
+        *present = value;
+        match (key, value) {
+            ("ipv6/disable_ipv6", 0) => self.start_addresses(netns, link),
+            ("ipv6/disable_ipv6", _) => {
+                netdev.lose_ipv6();
+                Ok(())
+            }
+            // addrconf_sysctl_addr_gen_mode() looks anew for the address
+            ("ipv6/addr_gen_mode", _) => self.start_addresses(netns, link),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A namespace's settings for a netdev: without IPv6 where its MTU is too small.
+fn settings(defaults: &BTreeMap<String, i32>, link: &Link) -> BTreeMap<String, i32> {
+    let mut settings = defaults.clone();
+    if link.mtu < IPV6_MIN_MTU {
+        settings.retain(|key, _| key.starts_with("ipv4/"));
+    }
+    settings
+}

@@ -1,0 +1,160 @@
+//! Hardware to furnish a world with.
+
+use crate::{
+    hca::Hca,
+    world::{HOST, World, blank},
+};
+use rdma_netns::{Device, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType};
+
+/// A NIC before it is plugged in.
+#[derive(Clone, Debug)]
+pub struct Nic {
+    function: Option<Device>,
+    link: Link,
+    rdma: Option<String>,
+    movable: bool,
+    mac_needs_down: bool,
+    umad: bool,
+}
+
+impl Nic {
+    /// A physical function with its netdev and RDMA device.
+    pub fn physical(address: &str, link: &str, rdma: &str) -> Self {
+        let mut nic = Self::virtual_link(link, "");
+        nic.link.kind = None;
+        nic.link.parent = Some(device_address(address));
+        nic.function = Some(Device {
+            address: device_address(address),
+            driver: Some("mlx5_core".to_owned()),
+            vendor: Some("15b3".to_owned()),
+            device: Some("101d".to_owned()),
+            numa_node: Some(0),
+            physical_function: None,
+            virtual_functions: 0,
+            rdma: vec![],
+        });
+        nic.rdma = Some(rdma.to_owned());
+        nic
+    }
+
+    /// A virtual function of `of`.
+    pub fn virtual_function(address: &str, of: &str, link: &str, rdma: &str) -> Self {
+        let mut nic = Self::physical(address, link, rdma);
+        if let Some(function) = &mut nic.function {
+            function.physical_function = Some(device_address(of));
+            function.device = Some("101e".to_owned());
+        }
+        nic
+    }
+
+    /// A sub-function of `of` on the auxiliary bus.
+    pub fn sub_function(address: &str, of: &str, link: &str, rdma: &str) -> Self {
+        let mut nic = Self::virtual_function(address, of, link, rdma);
+        if let Some(function) = &mut nic.function {
+            function.driver = Some("mlx5_core.sf".to_owned());
+        }
+        nic
+    }
+
+    /// An InfiniBand port; its IPoIB netdev is the kernel's own, called `ib%d`.
+    pub fn infiniband(address: &str, rdma: &str) -> Self {
+        let mut nic = Self::physical(address, "ib", rdma);
+        nic.link.link_type = LinkType::Infiniband;
+        nic.umad = true;
+        nic
+    }
+
+    /// A netdev without hardware, `veth` or such.
+    pub fn virtual_link(name: &str, kind: &str) -> Self {
+        let mut link = blank(InterfaceName::try_from(name).expect("an interface name"));
+        link.kind = Some(kind.to_owned());
+        link.flags = vec![LinkFlag::Multicast];
+        Self {
+            function: None,
+            link,
+            rdma: None,
+            movable: true,
+            mac_needs_down: false,
+            umad: false,
+        }
+    }
+
+    /// With a soft RDMA device on top of it, as rxe makes one.
+    pub fn with_soft_rdma(mut self, rdma: &str) -> Self {
+        self.rdma = Some(rdma.to_owned());
+        self
+    }
+
+    /// Without an RDMA device.
+    pub fn without_rdma(mut self) -> Self {
+        self.rdma = None;
+        self
+    }
+
+    /// With a driver that has no `disassociate_ucontext`.
+    pub fn immovable(mut self) -> Self {
+        self.movable = false;
+        self
+    }
+
+    /// With a driver that changes the hardware address only while down.
+    pub fn with_mac_only_while_down(mut self) -> Self {
+        self.mac_needs_down = true;
+        self
+    }
+}
+
+fn device_address(text: &str) -> DeviceAddress {
+    DeviceAddress::try_from(text.to_owned()).expect("a PCI address or auxiliary device's name")
+}
+
+impl World {
+    /// Plugs `nic` in: it appears in the host's namespace.
+    pub fn plug(&mut self, nic: Nic) {
+        let number = u8::try_from(self.next_netdev).unwrap_or(u8::MAX);
+        let parent = nic.link.parent.clone();
+        if let Some(function) = nic.function {
+            let of = function.physical_function.clone();
+            self.functions.push(function);
+            self.functions.sort_by(|a, b| a.address.cmp(&b.address));
+            let mut functions = self.functions.iter_mut();
+            if let Some(physical) = functions.find(|f| Some(&f.address) == of.as_ref()) {
+                physical.virtual_functions += 1;
+            }
+        }
+        let ipoib = nic.link.link_type == LinkType::Infiniband;
+        let netdev = (!ipoib).then(|| {
+            let mut link = nic.link;
+            link.index = self.index_in(HOST, None);
+            link.mac = HardwareAddress(vec![0x02, 0, 0, 0, 0, number]);
+            let physical = link.parent.is_some();
+            link.permanent_mac = physical.then(|| link.mac.clone());
+            let id = self.insert(HOST, link);
+            if let Some(netdev) = self.netdevs.last_mut() {
+                netdev.max_mtu = if physical { 9978 } else { 65535 };
+                netdev.mac_needs_down = nic.mac_needs_down;
+            }
+            id
+        });
+        let Some(name) = nic.rdma else { return };
+        let index = self.next_hca;
+        self.next_hca += 1;
+        let hca = Hca {
+            name,
+            index,
+            guid: format!("0000:0000:0000:{:04x}", 0x1000 + index),
+            parent,
+            netns: HOST,
+            netdev,
+            movable: nic.movable,
+            ipoib,
+            uverbs: self.free_uverbs(None),
+            umad: nic.umad.then(|| self.free_umad(None)),
+            udev: 0,
+        };
+        self.hcas.push(hca);
+        if ipoib {
+            self.remake_ipoib(self.hcas.len() - 1);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What a world shows, and the time that passes meanwhile.
+
+use crate::world::{HOST, World};
+use rdma_netns::{Device, Link, Namespace, NetnsId, Observed};
+
+impl World {
+    /// Changes at every boot.
+    pub fn boot_id(&self) -> String {
+        format!("00000000-0000-4000-8000-{:012}", self.boot)
+    }
+
+    /// The state of the host, and of the pod's namespace.
+    pub fn observe(&self, pod: Option<NetnsId>) -> Observed {
+        Observed {
+            boot_id: self.boot_id(),
+            rdma_mode: self.rdma_mode,
+            devices: self.devices(),
+            host: self.namespace(HOST),
+            pod: pod.map(|pod| self.namespace(pod)),
+        }
+    }
+
+    pub(crate) fn namespace(&self, id: NetnsId) -> Namespace {
+        let own = self.netdevs.iter().filter(|netdev| netdev.netns == id);
+        let shown = |netdev| {
+            let routes = self.shown_routes(netdev);
+            Link {
+                routes,
+                ..netdev.link.clone()
+            }
+        };
+        let mut links: Vec<Link> = own.map(shown).collect();
+        links.sort_by_key(|link| link.index);
+        Namespace {
+            id,
+            links,
+            rdma: self.rdma_in(id),
+        }
+    }
+
+    /// sysfs, whose `infiniband_verbs` class has the RDMA devices of all namespaces.
+    pub(crate) fn devices(&self) -> Vec<Device> {
+        let functions = self.functions.iter().map(|function| {
+            let own = self.hcas.iter();
+            let own = own.filter(|hca| hca.parent.as_ref() == Some(&function.address));
+            let mut rdma: Vec<String> = own.map(|hca| hca.name.clone()).collect();
+            rdma.sort();
+            Device {
+                rdma,
+                ..function.clone()
+            }
+        });
+        functions.collect()
+    }
+
+    /// Time passes: duplicate address detections and udev come nearer to their ends.
+    pub(crate) fn pass_time(&mut self) {
+        for netdev in &mut self.netdevs {
+            if !netdev.link.carrier {
+                continue;
+            }
+            for left in netdev.detecting.values_mut() {
+                *left = left.saturating_sub(1);
+            }
+            let addresses = &mut netdev.link.addresses;
+            for (ip, _) in netdev.detecting.iter().filter(|(_, left)| **left == 0) {
+                let detected = addresses.iter_mut().filter(|address| address.ip == *ip);
+                detected.for_each(|address| address.tentative = false);
+            }
+            netdev.detecting.retain(|_, left| *left > 0);
+        }
+        for hca in &mut self.hcas {
+            hca.udev = hca.udev.saturating_sub(1);
+        }
+    }
+}

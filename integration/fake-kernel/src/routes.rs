@@ -1,0 +1,141 @@
+//! Routes: which the kernel takes, and which it shows.
+
+use crate::{
+    addresses::network,
+    links::Netdev,
+    world::{Refusal, World, refuse},
+};
+use nix::errno::Errno;
+use rdma_netns::{NetnsId, Route};
+use std::net::IpAddr;
+
+/// `IP6_RT_PRIO_USER`
+const IPV6_METRIC: u32 = 1024;
+
+impl World {
+    /// `ip route append`; one that is there already is no error.
+    pub(crate) fn add_route(
+        &mut self,
+        netns: NetnsId,
+        link: &str,
+        route: &Route,
+    ) -> Result<(), Refusal> {
+        let position = self.position(netns, link)?;
+        let netdev = &self.netdevs[position];
+        let route = normal(route);
+        if network(route.destination, route.prefix) != route.destination {
+            return refuse(Errno::EINVAL, "Invalid prefix for given prefix length");
+        }
+        if route.destination.is_ipv6() && !netdev.has_ipv6() {
+            return refuse(Errno::EACCES, "IPv6 is disabled on nexthop device");
+        }
+        match (route.destination, route.gateway) {
+            // fib_check_nh(), net/ipv4/fib_semantics.c
+            (IpAddr::V4(_), Some(gateway)) if !self.reaches(position, gateway, &route) => {
+                return refuse(Errno::ENETUNREACH, "Nexthop has invalid gateway");
+            }
+            _ if !netdev.link.up => {
+                return refuse(Errno::ENETDOWN, "Nexthop device is not up");
+            }
+            // ip6_validate_gw(), net/ipv6/route.c
+            (IpAddr::V6(_), Some(gateway)) if self.is_local(netns, gateway) => {
+                return refuse(Errno::EINVAL, "Gateway can not be a local address");
+            }
+            (IpAddr::V6(_), Some(gateway)) if !self.reaches(position, gateway, &route) => {
+                return Err(Errno::EHOSTUNREACH.into());
+            }
+            _ => {}
+        }
+        // an IPv6 source must have passed duplicate address detection
+        if route.source.is_some_and(|ip| !self.is_local(netns, ip)) {
+            return refuse(Errno::EINVAL, "Invalid source address");
+        }
+        let netdev = &mut self.netdevs[position];
+        if !netdev.link.routes.contains(&route) {
+            netdev.insert_route(route);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_route(
+        &mut self,
+        netns: NetnsId,
+        link: &str,
+        route: &Route,
+    ) -> Result<(), Refusal> {
+        let route = normal(route);
+        let routes = &mut self.netdev(netns, link)?.link.routes;
+        let Some(found) = routes.iter().position(|other| *other == route) else {
+            return Err(Errno::ESRCH.into());
+        };
+        routes.remove(found);
+        Ok(())
+    }
+
+    /// Whether `gateway` is on the netdev's link: said so by `onlink`, link-local, or by a
+    /// route of that netdev without a gateway.
+    fn reaches(&self, position: usize, gateway: IpAddr, route: &Route) -> bool {
+        let link = &self.netdevs[position].link;
+        if matches!(gateway, IpAddr::V6(ip) if ip.is_unicast_link_local()) || route.onlink {
+            return link.up;
+        }
+        link.routes.iter().any(|other| {
+            other.gateway.is_none()
+                && other.destination.is_ipv4() == gateway.is_ipv4()
+                && network(gateway, other.prefix) == other.destination
+        })
+    }
+
+    /// The routes of the netdev as they are told. IPv6 routes of several netdevs to one
+    /// destination with one metric become one with several next hops
+    /// (`fib6_add_rt2node()`), which [`Route`] cannot say.
+    pub(crate) fn shown_routes(&self, netdev: &Netdev) -> Vec<Route> {
+        let others = || {
+            let same = self.netdevs.iter().filter(|o| o.netns == netdev.netns);
+            same.flat_map(|other| &other.link.routes)
+        };
+        let routes = netdev.link.routes.iter();
+        let alone = |route: &&Route| {
+            route.gateway.is_none()
+                || route.destination.is_ipv4()
+                || others().filter(|other| siblings(route, other)).count() == 1
+        };
+        routes.filter(alone).cloned().collect()
+    }
+}
+
+impl Netdev {
+    /// In the order in which they are told: by table, destination and metric.
+    pub(crate) fn insert_route(&mut self, route: Route) {
+        let key = |r: &Route| {
+            (
+                r.destination.is_ipv6(),
+                r.table,
+                r.destination,
+                r.prefix,
+                r.metric,
+            )
+        };
+        let routes = &mut self.link.routes;
+        routes.push(route);
+        routes.sort_by_key(key);
+    }
+}
+
+fn siblings(one: &Route, other: &Route) -> bool {
+    let key = |r: &Route| (r.destination, r.prefix, r.table, r.metric);
+    other.gateway.is_some() && key(one) == key(other)
+}
+
+/// The default metric is told as none.
+fn normal(route: &Route) -> Route {
+    let default = if route.destination.is_ipv4() {
+        0
+    } else {
+        IPV6_METRIC
+    };
+    Route {
+        metric: route.metric.filter(|metric| ![0, default].contains(metric)),
+        ..route.clone()
+    }
+}

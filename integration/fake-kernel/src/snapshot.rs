@@ -1,0 +1,103 @@
+//! A whole world as text: a line for each thing, so that a difference can be read.
+
+use crate::world::{HOST, World};
+use rdma_netns::Namespace;
+use std::fmt;
+
+/// A world at one moment, without what time alone changes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    lines: Vec<String>,
+}
+
+impl Snapshot {
+    pub(crate) fn of(world: &World) -> Self {
+        let mut lines = vec![];
+        for device in world.devices() {
+            let Ok(text) = serde_json::to_string(&device) else {
+                continue;
+            };
+            lines.push(format!("device {text}"));
+        }
+        for netns in &world.namespaces {
+            let mut paths = world.paths.iter();
+            let place = match netns.id {
+                HOST => "host".to_owned(),
+                id => paths.find(|(_, other)| **other == Some(id)).map_or_else(
+                    || "(no path)".into(),
+                    |(path, _)| path.display().to_string(),
+                ),
+            };
+            describe(&place, world.namespace(netns.id), &mut lines);
+        }
+        Self { lines }
+    }
+
+    /// Without the numbers of netdevs and character devices, which a detour may change.
+    pub fn without_numbers(&self) -> Self {
+        let kept = self.lines.iter();
+        let kept = kept.filter(|line| !line.contains(" index ") && !line.contains(" node "));
+        Self {
+            lines: kept.cloned().collect(),
+        }
+    }
+
+    /// The lines that only one of both has, `-` for those of `self`.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let only = |one: &Self, other: &Self, sign: char| -> Vec<String> {
+            let lines = one.lines.iter().filter(|line| !other.lines.contains(line));
+            lines.map(|line| format!("{sign} {line}")).collect()
+        };
+        let mut lines = only(self, other, '-');
+        lines.extend(only(other, self, '+'));
+        if lines.is_empty() && self != other {
+            lines.push("the same things in another order".to_owned());
+        }
+        lines
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines.join("\n"))
+    }
+}
+
+fn describe(place: &str, namespace: Namespace, lines: &mut Vec<String>) {
+    for mut link in namespace.links {
+        let mut name = format!("{place}: {}", link.name);
+        lines.push(format!("{name} index {}", link.index));
+        for (at, address) in link.addresses.iter_mut().enumerate() {
+            address.tentative = false;
+            lines.push(format!("{name} address {at} {}", text(address)));
+        }
+        for (at, route) in link.routes.iter().enumerate() {
+            lines.push(format!("{name} route {at} {}", text(route)));
+        }
+        for (key, value) in &link.sysctls {
+            lines.push(format!("{name} {key}={value}"));
+        }
+        link.index = 0;
+        link.addresses.clear();
+        link.routes.clear();
+        link.sysctls.clear();
+        name.push(' ');
+        lines.push(name + &text(&link));
+    }
+    for mut device in namespace.rdma {
+        let name = format!("{place}: rdma {}", device.name);
+        for node in &device.char_devices {
+            lines.push(format!("{name} node {}", node.name));
+        }
+        for port in &mut device.ports {
+            // its netdev is one of those above
+            port.netdev = port.netdev.map(|_| 0);
+        }
+        device.char_devices.clear();
+        lines.push(format!("{name} {}", text(&device)));
+    }
+}
+
+fn text(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}

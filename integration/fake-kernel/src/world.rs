@@ -1,0 +1,291 @@
+//! Namespaces, the paths that lead to them, and who is in which.
+
+use crate::{hca::Hca, links::Netdev};
+use nix::errno::Errno;
+use rdma_netns::{Device, HardwareAddress, InterfaceName, Link, LinkType, NetnsId, RdmaMode};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+/// A change that the world refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub errno: Errno,
+    /// The kernel's own sentence (`NLMSGERR_ATTR_MSG`), where it gives one.
+    pub message: Option<&'static str>,
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self {
+            errno,
+            message: None,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.errno, self.message.unwrap_or_default())
+    }
+}
+
+/// `errno` with the kernel's `sentence`.
+pub(crate) fn refuse<T>(errno: Errno, sentence: &'static str) -> Result<T, Refusal> {
+    let message = Some(sentence);
+    Err(Refusal { errno, message })
+}
+
+/// A node: its hardware, and the namespaces of one boot.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// `rdma system`; none: ib_core is not loaded.
+    pub rdma_mode: Option<RdmaMode>,
+    /// Linux 6.2 and later rename a netdev that is up (`IFF_LIVE_RENAME_OK` is gone).
+    pub renames_while_up: bool,
+    /// After how many observations duplicate address detection ends. On Linux it takes
+    /// one to two seconds.
+    pub detection: u32,
+    /// After how many observations udev has made a new character device's node.
+    pub udev: u32,
+    pub(crate) boot: u32,
+    pub(crate) functions: Vec<Device>,
+    pub(crate) namespaces: Vec<Netns>,
+    pub(crate) paths: BTreeMap<PathBuf, Option<NetnsId>>,
+    pub(crate) netdevs: Vec<Netdev>,
+    pub(crate) hcas: Vec<Hca>,
+    pub(crate) next_cookie: u64,
+    pub(crate) next_netdev: u64,
+    pub(crate) next_hca: u32,
+    pub(crate) next_queue_pair: u8,
+    pub(crate) switched_on: Option<Box<World>>,
+}
+
+/// A network namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Netns {
+    pub(crate) id: NetnsId,
+    /// `net.ipv{4,6}.conf.default`: what a netdev gets that comes.
+    pub(crate) defaults: BTreeMap<String, i32>,
+    /// Open descriptors; a namespace ends with the last of these and of its paths.
+    pub(crate) descriptors: u32,
+}
+
+/// The host's namespace, which never ends.
+pub const HOST: NetnsId = NetnsId {
+    device: 4,
+    inode: 0xf000_0000,
+    cookie: 1,
+};
+
+/// Settings of a namespace that nobody has configured.
+const UNTOUCHED: [(&str, i32); 20] = [
+    ("ipv4/accept_local", 0),
+    ("ipv4/accept_redirects", 1),
+    ("ipv4/arp_announce", 0),
+    ("ipv4/arp_filter", 0),
+    ("ipv4/arp_ignore", 0),
+    ("ipv4/arp_notify", 0),
+    ("ipv4/forwarding", 0),
+    ("ipv4/proxy_arp", 0),
+    ("ipv4/rp_filter", 0),
+    ("ipv4/send_redirects", 1),
+    ("ipv4/src_valid_mark", 0),
+    ("ipv6/accept_dad", 1),
+    ("ipv6/accept_ra", 1),
+    ("ipv6/accept_redirects", 1),
+    ("ipv6/addr_gen_mode", 0),
+    ("ipv6/autoconf", 1),
+    ("ipv6/disable_ipv6", 0),
+    ("ipv6/forwarding", 0),
+    ("ipv6/proxy_ndp", 0),
+    ("ipv6/use_tempaddr", 0),
+];
+
+impl World {
+    /// A node without hardware, configured as a Kubernetes node usually is: forwarding,
+    /// with loose reverse path filtering.
+    pub fn new(rdma_mode: Option<RdmaMode>) -> Self {
+        let mut defaults = untouched();
+        for (key, value) in [
+            ("ipv4/forwarding", 1),
+            ("ipv4/rp_filter", 2),
+            ("ipv6/forwarding", 1),
+            ("ipv6/use_tempaddr", 2),
+        ] {
+            defaults.insert(key.to_owned(), value);
+        }
+        let mut world = Self {
+            rdma_mode,
+            renames_while_up: false,
+            detection: 8,
+            udev: 0,
+            boot: 1,
+            functions: vec![],
+            namespaces: vec![],
+            paths: BTreeMap::from([("/proc/1/ns/net".into(), Some(HOST))]),
+            netdevs: vec![],
+            hcas: vec![],
+            next_cookie: HOST.cookie + 1,
+            next_netdev: 1,
+            next_hca: 0,
+            next_queue_pair: 0x41,
+            switched_on: None,
+        };
+        world.namespaces.push(Netns {
+            id: HOST,
+            defaults,
+            descriptors: 1,
+        });
+        world.add_loopback(HOST);
+        world
+    }
+
+    /// Makes a pod's namespace at `path`. Its inode may have been another's, its cookie
+    /// not (`net_gen_cookie()`, `net/core/net_namespace.c`).
+    pub fn create_namespace(&mut self, path: impl AsRef<Path>) -> NetnsId {
+        let taken = |inode: u64| self.namespaces.iter().any(|n| n.id.inode == inode);
+        let inode = (HOST.inode..).find(|inode| !taken(*inode));
+        let id = NetnsId {
+            device: HOST.device,
+            inode: inode.unwrap_or_default(),
+            cookie: self.next_cookie,
+        };
+        self.next_cookie += 1;
+        self.namespaces.push(Netns {
+            id,
+            defaults: untouched(),
+            descriptors: 0,
+        });
+        self.paths.insert(path.as_ref().to_owned(), Some(id));
+        self.add_loopback(id);
+        id
+    }
+
+    /// Puts a file at `path` that is no namespace.
+    pub fn create_file(&mut self, path: impl AsRef<Path>) {
+        self.paths.insert(path.as_ref().to_owned(), None);
+    }
+
+    /// `ip netns del`: takes the path away. The namespace ends with it, unless a process
+    /// has it open.
+    pub fn unmount(&mut self, path: impl AsRef<Path>) {
+        if let Some(Some(id)) = self.paths.remove(path.as_ref()) {
+            self.end_if_unused(id);
+        }
+    }
+
+    /// The namespace at `path`.
+    pub fn namespace_at(&self, path: impl AsRef<Path>) -> Option<NetnsId> {
+        *self.paths.get(path.as_ref())?
+    }
+
+    /// A netdev, by its name or an alternative one.
+    pub fn link(&self, netns: NetnsId, name: &str) -> Option<&Link> {
+        Some(&self.netdevs[self.position(netns, name).ok()?].link)
+    }
+
+    /// The netdevs of a namespace, by index, `lo` first.
+    pub fn links(&self, netns: NetnsId) -> Vec<&Link> {
+        let own = self.netdevs.iter().filter(|netdev| netdev.netns == netns);
+        let mut links: Vec<&Link> = own.map(|netdev| &netdev.link).collect();
+        links.sort_by_key(|link| link.index);
+        links
+    }
+
+    /// Where the RDMA device `name` is; the host's namespace in shared mode.
+    pub fn place_of_rdma(&self, name: &str) -> Option<NetnsId> {
+        let hca = self.hcas.iter().find(|hca| hca.name == name)?;
+        Some(hca.netns)
+    }
+
+    pub(crate) fn position(&self, netns: NetnsId, name: &str) -> Result<usize, Refusal> {
+        let is_it = |link: &Link| &*link.name == name || link.alt_names.iter().any(|a| a == name);
+        self.netdevs
+            .iter()
+            .position(|netdev| netdev.netns == netns && is_it(&netdev.link))
+            .ok_or(Errno::ENODEV.into())
+    }
+
+    pub(crate) fn netdev(&mut self, netns: NetnsId, name: &str) -> Result<&mut Netdev, Refusal> {
+        let position = self.position(netns, name)?;
+        Ok(&mut self.netdevs[position])
+    }
+
+    pub(crate) fn name_in_use(&self, netns: NetnsId, name: &str) -> bool {
+        self.position(netns, name).is_ok()
+    }
+
+    /// The first of `ib0`, `ib1`… that is free (`dev_alloc_name()`).
+    pub(crate) fn numbered(&self, netns: NetnsId, stem: &str) -> InterfaceName {
+        (0_u32..)
+            .filter_map(|number| InterfaceName::try_from(format!("{stem}{number}")).ok())
+            .find(|name| !self.name_in_use(netns, name))
+            .expect("a namespace has fewer netdevs than there are numbers")
+    }
+
+    /// `wanted` if it is free, else the next above all (`dev_new_index()`, which counts on).
+    pub(crate) fn index_in(&self, netns: NetnsId, wanted: Option<u32>) -> u32 {
+        let own = || self.netdevs.iter().filter(|netdev| netdev.netns == netns);
+        let highest = own().map(|netdev| netdev.link.index).max().unwrap_or(0);
+        match wanted {
+            Some(index) if own().all(|netdev| netdev.link.index != index) => index,
+            _ => highest + 1,
+        }
+    }
+
+    pub(crate) fn defaults(&self, netns: NetnsId) -> BTreeMap<String, i32> {
+        let found = self.namespaces.iter().find(|n| n.id == netns);
+        found.map(|n| n.defaults.clone()).unwrap_or_default()
+    }
+
+    /// Whether a netdev of `netns` has the address.
+    pub(crate) fn is_local(&self, netns: NetnsId, ip: IpAddr) -> bool {
+        let mut own = self.netdevs.iter().filter(|netdev| netdev.netns == netns);
+        own.any(|netdev| {
+            let mut addresses = netdev.link.addresses.iter();
+            addresses.any(|address| address.ip == ip && !address.tentative)
+        })
+    }
+
+    fn add_loopback(&mut self, netns: NetnsId) {
+        let mut link = blank(InterfaceName::try_from("lo").expect("a name"));
+        link.index = 1;
+        link.mac = HardwareAddress(vec![0; 6]);
+        link.mtu = 65536;
+        link.link_type = LinkType::Other;
+        self.insert(netns, link);
+    }
+}
+
+fn untouched() -> BTreeMap<String, i32> {
+    UNTOUCHED.map(|(key, value)| (key.to_owned(), value)).into()
+}
+
+/// A netdev that is down and has nothing.
+pub(crate) fn blank(name: InterfaceName) -> Link {
+    Link {
+        index: 0,
+        name,
+        mac: HardwareAddress::default(),
+        permanent_mac: None,
+        mtu: 1500,
+        up: false,
+        carrier: false,
+        flags: vec![],
+        tx_queue_len: 1000,
+        alt_names: vec![],
+        alias: None,
+        kind: None,
+        link_type: LinkType::Ether,
+        parent: None,
+        master: None,
+        sysctls: BTreeMap::new(),
+        addresses: vec![],
+        routes: vec![],
+    }
+}

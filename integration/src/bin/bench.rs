@@ -1,0 +1,259 @@
+//! Size and speed of `rdma-cni` beside Debian's `host-device`, in one run: what counts is
+//! the ratio. Both move the same kind of veth with addresses from Debian's `static`.
+
+use integration::{
+    Netns, Node,
+    plugin::{debian, rdma_cni},
+};
+use nix::{libc, sched::CloneFlags};
+use rdma_netns::{InterfaceName, Kernel, Linux, Op, Place};
+use serde_json::{Value, json};
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+const RUNS: usize = 15;
+const VERSION_RUNS: usize = 300;
+
+fn main() {
+    let node = Node::with_rails(1);
+    // children start in the host's namespace, without `ip netns exec` in the measurement
+    let host = File::open(node.host.path()).expect("the host's namespace");
+    nix::sched::setns(&host, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+    let ours = Plugin::new(
+        &node,
+        rdma_cni(),
+        json!({"devices": [{"netdev": "eth1"}], "requireRdma": false, "interfaceName": "net1", "stateDir": node.state()}),
+    );
+    let peer = Plugin::new(&node, debian("host-device"), json!({"device": "eth1"}));
+
+    println!("medians of {VERSION_RUNS} (VERSION) and {RUNS} (ADD, DEL) runs, in turn\n");
+    println!(
+        "{:<34} {:>12} {:>12} {:>8}",
+        "", "rdma-cni", "host-device", "ratio"
+    );
+    row("size, MB", size(&ours.program), size(&peer.program), 2);
+
+    let (mut our_version, mut peer_version) = (vec![], vec![]);
+    for _ in 0..VERSION_RUNS {
+        our_version.push(ours.run("VERSION", Path::new("/")));
+        peer_version.push(peer.run("VERSION", Path::new("/")));
+    }
+    row(
+        "VERSION, ms",
+        median(&our_version),
+        median(&peer_version),
+        3,
+    );
+
+    for (gateway, title) in [(None, "no gateway"), (Some("2001:db8::1"), "a gateway")] {
+        println!("\nstatic IPv6 address, {title}");
+        ours.configure(gateway);
+        peer.configure(gateway);
+        let (mut our, mut their) = (Times::default(), Times::default());
+        for _ in 0..RUNS {
+            ours.round(&node, &mut our);
+            peer.round(&node, &mut their);
+        }
+        row("ADD, ms", median(&our.add), median(&their.add), 1);
+        row("DEL, ms", median(&our.del), median(&their.del), 1);
+        let both = |times: &Times| median(&times.add) + median(&times.del);
+        row("ADD and DEL, ms", both(&our), both(&their), 1);
+        row(
+            "addresses tentative after ADD",
+            our.tentative,
+            their.tentative,
+            0,
+        );
+        row("peak RSS of ADD, MB", rss(&our.add), rss(&their.add), 1);
+    }
+    let (there, back) = bare_moves(&node);
+    println!(
+        "\nof both, the kernel's share: {there:.1} ms for the move there, {back:.1} ms for the move back; \
+         Debian's static: one\nprocess each. host-device waits for duplicate address detection where \
+         the address has a gateway, and\nelse answers with an address that cannot be used yet; \
+         rdma-cni's can be used at once."
+    );
+}
+
+/// What the kernel takes to move the netdev, with nothing around it: medians, ms.
+fn bare_moves(node: &Node) -> (f64, f64) {
+    let kernel = Linux::new();
+    let (mut there, mut back) = (vec![], vec![]);
+    let name = |text: &str| InterfaceName::try_from(text).expect("a name");
+    for _ in 0..RUNS {
+        let netns = Netns::new("bench");
+        let pod = kernel.open_pod(netns.path()).expect("the pod's namespace");
+        let timed = |op: Op, times: &mut Vec<Run>| {
+            let start = Instant::now();
+            kernel.execute(&op, Some(&pod)).expect("the move");
+            times.push(Run {
+                wall: start.elapsed(),
+                peak_kib: 0,
+            });
+        };
+        let (host, in_pod) = (Place::Host, Place::Pod);
+        let (link, moved) = (name("eth1"), name("net1"));
+        timed(
+            Op::MoveLink {
+                link: link.clone(),
+                from: host,
+                to: in_pod,
+                name: moved.clone(),
+            },
+            &mut there,
+        );
+        netns.ip("link set dev net1 up");
+        timed(
+            Op::MoveLink {
+                link: moved,
+                from: in_pod,
+                to: host,
+                name: link,
+            },
+            &mut back,
+        );
+        node.host.ip("link set dev eth1 up");
+    }
+    (median(&there), median(&back))
+}
+
+fn row(name: &str, ours: f64, theirs: f64, digits: usize) {
+    let ratio = if theirs == 0.0 {
+        "-".into()
+    } else {
+        format!("{:.2}", ours / theirs)
+    };
+    println!("{name:<34} {ours:>12.digits$} {theirs:>12.digits$} {ratio:>8}");
+}
+
+/// One finished process.
+struct Run {
+    wall: Duration,
+    peak_kib: i64,
+}
+
+#[derive(Default)]
+struct Times {
+    add: Vec<Run>,
+    del: Vec<Run>,
+    tentative: f64,
+}
+
+struct Plugin {
+    program: PathBuf,
+    input: PathBuf,
+    configuration: Value,
+    cni_path: String,
+}
+
+impl Plugin {
+    fn new(node: &Node, program: PathBuf, mut configuration: Value) -> Self {
+        let name = program
+            .file_name()
+            .expect("a program has a name")
+            .to_string_lossy();
+        configuration["cniVersion"] = "1.0.0".into();
+        configuration["name"] = "bench".into();
+        configuration["type"] = (*name).into();
+        let input = node.directory().join(format!("{name}.json"));
+        let plugin = Self {
+            program,
+            input,
+            configuration,
+            cni_path: node.cni_path(),
+        };
+        plugin.configure(None);
+        plugin
+    }
+
+    fn configure(&self, gateway: Option<&str>) {
+        let mut address = json!({"address": "2001:db8::2/64"});
+        if let Some(gateway) = gateway {
+            address["gateway"] = gateway.into();
+        }
+        let mut configuration = self.configuration.clone();
+        configuration["ipam"] = json!({"type": "static", "addresses": [address]});
+        fs::write(&self.input, configuration.to_string()).expect("the configuration");
+    }
+
+    /// ADD to a new pod, a look at its address, DEL.
+    fn round(&self, node: &Node, times: &mut Times) {
+        let pod = Netns::new("bench");
+        times.add.push(self.run("ADD", pod.path()));
+        let addresses = pod.ip("-6 address show dev net1 scope global");
+        assert!(
+            addresses.contains("2001:db8::2/64"),
+            "ADD set no address: {addresses}"
+        );
+        times.tentative += f64::from(u8::from(addresses.contains("tentative")));
+        times.del.push(self.run("DEL", pod.path()));
+        assert!(
+            node.host.has_link("eth1"),
+            "DEL did not bring the netdev home"
+        );
+        node.host.ip("link set dev eth1 up");
+    }
+
+    fn run(&self, command: &str, netns: &Path) -> Run {
+        let input = File::open(&self.input).expect("the configuration");
+        let start = Instant::now();
+        let child = Command::new(&self.program)
+            .env_clear()
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", "bench")
+            .env("CNI_NETNS", netns)
+            .env("CNI_IFNAME", "net1")
+            .env("CNI_PATH", &self.cni_path)
+            .stdin(input)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the plugin starts");
+        let pid = libc::pid_t::try_from(child.id()).expect("a process id");
+        let mut status = 0;
+        // SAFETY: an all-zero rusage is a valid one.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the child is ours and not waited for elsewhere; both pointers are valid.
+        let ended = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
+        let wall = start.elapsed();
+        assert_eq!(
+            (ended, status),
+            (pid, 0),
+            "{} {command} failed",
+            self.program.display()
+        );
+        Run {
+            wall,
+            peak_kib: usage.ru_maxrss,
+        }
+    }
+}
+
+fn median(runs: &[Run]) -> f64 {
+    let mut walls: Vec<f64> = runs
+        .iter()
+        .map(|run| run.wall.as_secs_f64() * 1e3)
+        .collect();
+    walls.sort_by(f64::total_cmp);
+    walls[walls.len() / 2]
+}
+
+/// Of the process and nothing else: a child's own children count for it only when waited
+/// for by it, so the IPAM plugin is in neither.
+fn rss(runs: &[Run]) -> f64 {
+    let peak = runs
+        .iter()
+        .map(|run| run.peak_kib)
+        .max()
+        .unwrap_or_default();
+    f64::from(i32::try_from(peak).unwrap_or(i32::MAX)) / 1024.0
+}
+
+fn size(program: &Path) -> f64 {
+    let length = fs::metadata(program).expect("the program is there").len();
+    f64::from(u32::try_from(length).unwrap_or(u32::MAX)) / 1e6
+}

@@ -1,0 +1,111 @@
+//! SIGKILL after every operation of a verb, and what the next call makes of it.
+
+use crate::{Invocation, Netns, Outcome, Snapshot};
+use serde_json::{Value, json};
+use std::{
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+};
+
+/// Which call comes after the one that was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Healer {
+    /// DEL of the same attachment.
+    Del,
+    /// ADD of the same devices to another pod. A pod that lives holds its devices until
+    /// its DEL is through: then the answer is 101, and DEL comes first.
+    Add,
+    /// GC that knows of no attachment.
+    Gc,
+}
+
+/// One attachment that is made and unmade, each time with a kill.
+#[derive(Debug)]
+pub struct Sweep<'a> {
+    /// Where plugins are started.
+    pub host: &'a Netns,
+    /// The plugin.
+    pub plugin: PathBuf,
+    /// The one that kills itself: `rdma-cni-killed`.
+    pub killed: PathBuf,
+    /// `CNI_PATH`
+    pub cni_path: String,
+    /// The whole network configuration.
+    pub configuration: Value,
+    /// How the host has to be whenever nothing is attached.
+    pub before: Snapshot,
+}
+
+impl Sweep<'_> {
+    /// Kills `command` (ADD or DEL) after each of its operations; every time `healer` has
+    /// to bring the host back. How many operations there were.
+    #[track_caller]
+    pub fn run(&self, command: &str, healer: Healer) -> u32 {
+        for operations in 0.. {
+            // shown when an assertion fails
+            println!("{command} is killed after {operations} operations, then {healer:?}");
+            let pod = Netns::new("killed");
+            if command == "DEL" {
+                self.call("ADD", "a", &pod).run().result();
+            }
+            let mut call = self.call(command, "a", &pod);
+            call = call
+                .program(&self.killed)
+                .env("RDMA_CNI_KILL_AFTER", operations.to_string());
+            let outcome = call.run();
+            if outcome.status.success() {
+                self.call("DEL", "a", &pod).run().silent();
+                self.before.assert_restored(self.host);
+                return operations;
+            }
+            assert_eq!(
+                outcome.status.signal(),
+                Some(9),
+                "it was not killed: {outcome}"
+            );
+            self.heal(command, healer, &pod);
+            self.before.assert_restored(self.host);
+            self.call("DEL", "a", &pod).run().silent();
+            self.before.assert_restored(self.host);
+        }
+        unreachable!("a verb has an end")
+    }
+
+    #[track_caller]
+    fn heal(&self, command: &str, healer: Healer, pod: &Netns) {
+        match healer {
+            Healer::Del => self.call("DEL", "a", pod).run().silent(),
+            Healer::Gc => self.gc().silent(),
+            Healer::Add => {
+                let other = Netns::new("other");
+                let outcome = self.call("ADD", "b", &other).run();
+                if !outcome.status.success() {
+                    assert_eq!(command, "DEL", "a killed ADD holds nothing: {outcome}");
+                    outcome.error(101);
+                    self.call("DEL", "a", pod).run().silent();
+                    self.call("ADD", "b", &other).run().result();
+                }
+                self.call("DEL", "b", &other).run().silent();
+            }
+        }
+    }
+
+    fn gc(&self) -> Outcome {
+        let mut configuration = self.configuration.clone();
+        configuration["cni.dev/valid-attachments"] = json!([]);
+        let call = Invocation::new(self.host, &self.plugin).env("CNI_COMMAND", "GC");
+        call.env("CNI_PATH", &self.cni_path)
+            .input(&configuration)
+            .run()
+    }
+
+    fn call(&self, command: &str, container: &str, pod: &Netns) -> Invocation<'_> {
+        Invocation::new(self.host, &self.plugin)
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", container)
+            .env("CNI_NETNS", pod.path())
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", Path::new(&self.cni_path))
+            .input(&self.configuration)
+    }
+}

@@ -1,0 +1,204 @@
+//! The lab's host, from inside the VM: its NICs, their virtual functions with RDMA
+//! devices, and pods on them (`integration/lab/vm --tier full`).
+
+use crate::{
+    Netns, Runtime, StandInIpam,
+    netns::parse_list,
+    plugin::{DEBIAN_PLUGINS, rdma_cni},
+    wait,
+};
+use serde_json::{Value, json};
+use std::{
+    env, fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+use tempfile::TempDir;
+
+/// The NICs: on NUMA nodes 0 and 1, on one fabric.
+pub const NICS: [&str; 2] = ["enp33s0", "enp65s0"];
+
+/// The host. Its virtual functions are made anew for every test.
+#[derive(Debug)]
+pub struct Lab {
+    /// The VM's own namespace.
+    pub host: Netns,
+    /// `functions[nic][number]`
+    pub functions: [Vec<Function>; 2],
+    /// A stand-in IPAM plugin, found by [`crate::ipam::NAME`].
+    pub ipam: StandInIpam,
+    directory: TempDir,
+}
+
+/// A virtual function with its RDMA device.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// Its netdev's name on the host.
+    pub netdev: String,
+    /// Its PCI address.
+    pub pci: String,
+    /// Its RDMA device's name.
+    pub rdma: String,
+}
+
+impl Lab {
+    /// A host with `count` virtual functions on each NIC; all are up.
+    #[track_caller]
+    pub fn new(count: usize) -> Self {
+        for nic in NICS {
+            assert!(
+                Path::new("/sys/class/net").join(nic).exists(),
+                "there is no NIC {nic}: this test runs in the lab, by integration/lab/vm --tier full"
+            );
+        }
+        let host = Netns::own();
+        let directory = TempDir::new().expect("a temporary directory");
+        let programs = directory.path().join("bin");
+        let ipam = StandInIpam::install(&programs);
+        symlink(rdma_cni(), programs.join("rdma")).expect("the drop-in's name");
+        let functions = NICS.map(|nic| make_functions(&host, nic, count));
+        Self {
+            host,
+            functions,
+            ipam,
+            directory,
+        }
+    }
+
+    /// Gives the first function of both NICs to pod 0, the second to pod 1, and so on, by
+    /// addresses that tell rail and pod: [`ipv4`], [`ipv6`].
+    #[track_caller]
+    pub fn give_addresses(&self) {
+        for (rail, functions) in self.functions.iter().enumerate() {
+            for (pod, function) in functions.iter().enumerate() {
+                let netdev = &function.netdev;
+                self.host
+                    .ip(&format!("address add {}/24 dev {netdev}", ipv4(rail, pod)));
+                self.host.ip(&format!(
+                    "address add {}/64 dev {netdev} nodad",
+                    ipv6(rail, pod)
+                ));
+            }
+        }
+    }
+
+    /// The functions of `pod`, one a rail.
+    pub fn rails(&self, pod: usize) -> [&Function; 2] {
+        [&self.functions[0][pod], &self.functions[1][pod]]
+    }
+
+    /// `rdma-cni`'s configuration for both rails of `pod`.
+    pub fn configuration(&self, pod: usize) -> Value {
+        let devices = self.rails(pod).map(|function| json!({"pci": function.pci}));
+        json!({"type": "rdma-cni", "stateDir": self.state(), "devices": devices})
+    }
+
+    /// `stateDir` of the configurations.
+    pub fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    /// A runtime on this host.
+    pub fn runtime(&self) -> Runtime<'_> {
+        let plugin = rdma_cni();
+        let own = plugin.parent().expect("a program is in a directory");
+        let path = env::join_paths([own, self.ipam.directory(), Path::new(DEBIAN_PLUGINS)]);
+        let path = path.expect("no colons").into_string().expect("UTF-8");
+        Runtime::new(&self.host, &path, &self.directory.path().join("cache"))
+    }
+
+    /// A pod's namespace.
+    #[track_caller]
+    pub fn pod(&self, label: &str) -> Netns {
+        let pod = Netns::new(label);
+        pod.ip("link set dev lo up");
+        pod
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for nic in NICS {
+            let _ = fs::write(number_of_functions(nic), "0");
+        }
+    }
+}
+
+/// Address of `pod` on `rail`.
+pub fn ipv4(rail: usize, pod: usize) -> String {
+    format!("10.{}.0.{}", rail + 1, pod + 1)
+}
+
+/// Address of `pod` on `rail`.
+pub fn ipv6(rail: usize, pod: usize) -> String {
+    format!("fd00:{}::{}", rail + 1, pod + 1)
+}
+
+/// The RDMA devices that `ibv_devices` lists in `netns`.
+#[track_caller]
+pub fn verbs_devices(netns: &Netns) -> Vec<String> {
+    let table = netns.run("ibv_devices");
+    let rows = table
+        .lines()
+        .skip(2)
+        .filter_map(|row| row.split_whitespace().next());
+    let mut devices: Vec<String> = rows.map(str::to_owned).collect();
+    devices.sort();
+    devices
+}
+
+/// Opens the character device of the RDMA device `name` in `netns`, and asks it for its
+/// ports.
+#[track_caller]
+pub fn open_verbs(netns: &Netns, name: &str) {
+    let answer = netns.run(&format!("ibv_devinfo -d {name}"));
+    assert!(
+        answer.contains("PORT_ACTIVE"),
+        "{name} is there, but not active: {answer}"
+    );
+}
+
+fn number_of_functions(nic: &str) -> PathBuf {
+    Path::new("/sys/class/net")
+        .join(nic)
+        .join("device/sriov_numvfs")
+}
+
+fn make_functions(host: &Netns, nic: &str, count: usize) -> Vec<Function> {
+    host.ip(&format!("link set dev {nic} up"));
+    let write = |number: usize| {
+        fs::write(number_of_functions(nic), number.to_string())
+            .unwrap_or_else(|error| panic!("cannot make {number} VFs of {nic}: {error}"));
+    };
+    write(0);
+    write(count);
+    let functions = (0..count)
+        .map(|number| make_function(host, nic, number))
+        .collect();
+    host.run("udevadm settle -t 30");
+    functions
+}
+
+fn make_function(host: &Netns, nic: &str, number: usize) -> Function {
+    let link = format!("/sys/class/net/{nic}/device/virtfn{number}");
+    let netdev = format!("{nic}v{number}");
+    wait::until("udev has named the function", || {
+        Path::new(&link).join("net").join(&netdev).exists()
+    });
+    let target = fs::read_link(&link).expect("a link to the function");
+    let pci = target
+        .file_name()
+        .and_then(|name| name.to_str())
+        .expect("a PCI address")
+        .to_owned();
+    let rdma = format!("r_{netdev}");
+    host.ip(&format!("link set dev {netdev} up"));
+    host.run(&format!("rdma link add {rdma} type rxe netdev {netdev}"));
+    wait::until("the RDMA device's port is active", || {
+        let ports = parse_list(&host.run("rdma -j link show"));
+        ports
+            .iter()
+            .any(|port| port["ifname"] == *rdma && port["state"] == "ACTIVE")
+    });
+    Function { netdev, pci, rdma }
+}

@@ -1,0 +1,153 @@
+//! RDMA traffic between two pods: `rping` (connection manager) and `ib_write_bw` (verbs).
+
+use crate::{Netns, wait};
+use std::{
+    fs::File,
+    net::{IpAddr, Ipv6Addr},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+use tempfile::TempDir;
+
+/// How long a client may take under emulation.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A pod's end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct End<'a> {
+    /// Where it is.
+    pub pod: &'a Netns,
+    /// The RDMA device.
+    pub rdma: &'a str,
+    /// Its address.
+    pub address: &'a str,
+}
+
+/// `rping` from `client` to `server`: five messages each way, and their contents compared.
+#[track_caller]
+pub fn rping(server: End<'_>, client: End<'_>) {
+    let log = TempDir::new().expect("a directory for the output");
+    let mut serving = server.pod.command("rping");
+    serving.args(["-s", "-a", server.address, "-v", "-V", "-C", "5"]);
+    let server_end = Process::start(serving, &log.path().join("server"));
+    wait::until("rping listens", || {
+        server
+            .pod
+            .run("rdma resource show cm_id")
+            .contains("LISTEN")
+    });
+    let mut asking = client.pod.command("rping");
+    asking.args([
+        "-c",
+        "-a",
+        server.address,
+        "-I",
+        client.address,
+        "-v",
+        "-V",
+        "-C",
+        "5",
+    ]);
+    let said = Process::start(asking, &log.path().join("client")).end("rping's client");
+    assert_eq!(said.matches("ping data").count(), 5, "{said}");
+    server_end.end("rping's server");
+}
+
+/// `ib_write_bw` from `client` to `server` with the GIDs of their addresses. What is
+/// exchanged beforehand goes over TCP to `by_tcp`, the server's IPv4 address.
+#[track_caller]
+pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) {
+    const PORT: &str = "18515";
+    let log = TempDir::new().expect("a directory for the output");
+    let command = |end: End<'_>| {
+        let index = gid_index(end).to_string();
+        let mut command = end.pod.command("ib_write_bw");
+        command.args([
+            "-d", end.rdma, "-x", &index, "-p", PORT, "-s", "4096", "-n", "100", "-F",
+        ]);
+        command
+    };
+    let server_end = Process::start(command(server), &log.path().join("server"));
+    wait::until("ib_write_bw listens", || {
+        server.pod.run("ss -Hltn").contains(PORT)
+    });
+    let mut asking = command(client);
+    asking.arg(by_tcp);
+    let said = Process::start(asking, &log.path().join("client")).end("ib_write_bw's client");
+    let is_result = |line: &str| line.split_whitespace().next() == Some("4096");
+    assert!(
+        said.lines().any(is_result),
+        "no bandwidth was measured: {said}"
+    );
+    server_end.end("ib_write_bw's server");
+}
+
+/// Index of the GID that `end`'s address is, as its pod's sysfs has it.
+#[track_caller]
+fn gid_index(end: End<'_>) -> usize {
+    let address = match end.address.parse().expect("an IP address") {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    let script = format!("grep -r . /sys/class/infiniband/{}/ports/1/gids/", end.rdma);
+    let mut index = None;
+    wait::until(&format!("{} is a GID of {}", end.address, end.rdma), || {
+        let table = crate::netns::check(end.pod.command("sh").args(["-c", &script]));
+        index = table.lines().find_map(|line| {
+            let (path, gid) = line.split_once(':')?;
+            let gid: Ipv6Addr = gid.parse().ok()?;
+            let file = Path::new(path).file_name()?.to_str()?;
+            (gid == address).then(|| file.parse().ok()).flatten()
+        });
+        index.is_some()
+    });
+    index.expect("it was found")
+}
+
+/// A program with its output in a file; killed on drop.
+struct Process {
+    child: Child,
+    log: std::path::PathBuf,
+}
+
+impl Process {
+    #[track_caller]
+    fn start(mut command: Command, log: &Path) -> Self {
+        let file = File::create(log).expect("a file for the output");
+        let errors = file.try_clone().expect("a second handle");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(errors)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        Self {
+            child,
+            log: log.to_owned(),
+        }
+    }
+
+    /// Waits for its success; its output.
+    #[track_caller]
+    fn end(mut self, what: &str) -> String {
+        let mut status = None;
+        wait::within(LIMIT, || {
+            status = self.child.try_wait().expect("our own child");
+            status.is_some()
+        });
+        let said = std::fs::read_to_string(&self.log).expect("its output");
+        match status {
+            Some(status) => assert!(status.success(), "{what}: {status}: {said}"),
+            None => panic!("{what} did not end within {LIMIT:?}: {said}"),
+        }
+        said
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

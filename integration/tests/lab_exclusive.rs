@@ -1,0 +1,289 @@
+//! In the lab, RDMA devices belong to one namespace:
+//! `integration/lab/vm --tier full --exclusive`, one test at a time.
+
+use integration::{
+    Attachment, Conflist, Netns, Snapshot,
+    killed::{Healer, Sweep},
+    lab::{self, Lab, ipv4, ipv6},
+    plugin, traffic,
+    traffic::End,
+};
+use serde_json::json;
+use std::{sync::Barrier, thread};
+
+/// Two pods with two rails each, on NICs of different NUMA nodes.
+struct TwoPods {
+    lab: Lab,
+    pods: [Netns; 2],
+    before: Snapshot,
+}
+
+impl TwoPods {
+    fn new() -> Self {
+        let lab = Lab::new(2);
+        lab.give_addresses();
+        let before = Snapshot::of(&lab.host);
+        let pods = ["one", "two"].map(|name| lab.pod(name));
+        Self { lab, pods, before }
+    }
+
+    fn list(&self, pod: usize) -> Conflist {
+        Conflist::new("1.1.0", vec![self.lab.configuration(pod)])
+    }
+
+    fn attachment(&self, pod: usize) -> Attachment {
+        Attachment::new(&format!("container-{pod}"), self.pods[pod].path(), "eth0")
+    }
+
+    #[track_caller]
+    fn add(&self) {
+        for pod in 0..2 {
+            let result = self
+                .lab
+                .runtime()
+                .add(&self.list(pod), &self.attachment(pod));
+            let result = result.unwrap_or_else(|outcome| panic!("{outcome}"));
+            let pci = self.lab.rails(pod).map(|function| function.pci.as_str());
+            for (rail, pci) in pci.into_iter().enumerate() {
+                let interface = &result["interfaces"][rail];
+                assert_eq!(interface["name"], format!("rdma{rail}"));
+                assert_eq!(interface["pciID"], pci);
+            }
+        }
+    }
+
+    #[track_caller]
+    fn del(&self) {
+        for pod in 0..2 {
+            let deleted = self
+                .lab
+                .runtime()
+                .del(&self.list(pod), &self.attachment(pod));
+            deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+        }
+    }
+}
+
+#[test]
+fn two_pods_talk_rdma_on_every_rail_and_the_host_is_as_before() {
+    let scene = TwoPods::new();
+    scene.add();
+    assert_eq!(
+        lab::verbs_devices(&scene.lab.host),
+        Vec::<String>::new(),
+        "left on the host"
+    );
+    for pod in 0..2 {
+        let own = scene.lab.rails(pod).map(|function| function.rdma.clone());
+        assert_eq!(lab::verbs_devices(&scene.pods[pod]), own, "pod {pod}");
+        scene
+            .lab
+            .runtime()
+            .check(&scene.list(pod), &scene.attachment(pod))
+            .expect("CHECK");
+    }
+    for rail in 0..2 {
+        let [server, client] = [0, 1].map(|pod| &*scene.lab.rails(pod)[rail].rdma);
+        for address in [ipv4, ipv6] {
+            let (to, from) = (address(rail, 0), address(rail, 1));
+            let server = End {
+                pod: &scene.pods[0],
+                rdma: server,
+                address: &to,
+            };
+            let client = End {
+                pod: &scene.pods[1],
+                rdma: client,
+                address: &from,
+            };
+            traffic::rping(server, client);
+            traffic::write_bandwidth(server, client, &ipv4(rail, 0));
+        }
+    }
+    scene.del();
+    scene.before.assert_restored(&scene.lab.host);
+}
+
+#[test]
+fn devices_of_pods_that_died_come_home_by_their_pci_address() {
+    let scene = TwoPods::new();
+    scene.add();
+    // Both pods' netdevs come back by the pods' names: the second ones as dev<N>.
+    for pod in &scene.pods {
+        pod.die();
+    }
+    integration::wait::until("the kernel gave the netdevs back", || {
+        scene
+            .lab
+            .host
+            .show("link show")
+            .iter()
+            .filter(|link| link["parentdev"].is_string())
+            .count()
+            == 6
+    });
+    scene.del();
+    scene.before.assert_restored(&scene.lab.host);
+}
+
+#[test]
+fn a_del_that_comes_while_the_namespace_is_dying_waits_for_the_devices() {
+    let scene = TwoPods::new();
+    scene.add();
+    for pod in &scene.pods {
+        pod.die();
+    }
+    scene.del();
+    scene.before.assert_restored(&scene.lab.host);
+}
+
+#[test]
+fn a_device_is_found_by_device_id_and_the_runtimes_one_wins() {
+    let scene = TwoPods::new();
+    let [first, second] = scene.lab.rails(0);
+    let mut plugin = scene.lab.configuration(0);
+    plugin.as_object_mut().expect("an object").remove("devices");
+    plugin["deviceID"] = first.pci.as_str().into();
+    plugin["capabilities"] = json!({"deviceID": true});
+    let list = Conflist::new("1.0.0", vec![plugin]);
+    let runtime = scene.lab.runtime();
+    let plain = scene.attachment(0);
+    let with_capability = plain
+        .clone()
+        .with_capability("deviceID", second.pci.as_str().into());
+    for (attachment, function) in [(plain, first), (with_capability, second)] {
+        runtime
+            .add(&list, &attachment)
+            .unwrap_or_else(|outcome| panic!("{outcome}"));
+        assert_eq!(lab::verbs_devices(&scene.pods[0]), [function.rdma.as_str()]);
+        lab::open_verbs(&scene.pods[0], &function.rdma);
+        runtime
+            .del(&list, &attachment)
+            .unwrap_or_else(|outcome| panic!("{outcome}"));
+        scene.before.assert_restored(&scene.lab.host);
+    }
+}
+
+#[test]
+fn fourteen_pods_at_once_each_open_their_own_character_device() {
+    let lab = Lab::new(7);
+    let before = Snapshot::of(&lab.host);
+    let functions: Vec<_> = lab.functions.iter().flatten().collect();
+    let pods: Vec<Netns> = functions
+        .iter()
+        .map(|function| lab.pod(&function.netdev))
+        .collect();
+    let start = Barrier::new(pods.len());
+    thread::scope(|scope| {
+        for (pod, function) in pods.iter().zip(&functions) {
+            let (lab, start) = (&lab, &start);
+            scope.spawn(move || {
+                let plugin = json!({
+                    "type": "rdma-cni", "stateDir": lab.state(), "deviceID": function.pci,
+                });
+                let list = Conflist::new("1.1.0", vec![plugin]);
+                let attachment = Attachment::new(&function.netdev, pod.path(), "eth0");
+                let runtime = lab.runtime();
+                start.wait();
+                runtime
+                    .add(&list, &attachment)
+                    .unwrap_or_else(|outcome| panic!("{outcome}"));
+                assert_eq!(lab::verbs_devices(pod), [function.rdma.as_str()]);
+                start.wait();
+                // No move is under way any more: the numbers are final.
+                lab::open_verbs(pod, &function.rdma);
+                start.wait();
+                runtime
+                    .del(&list, &attachment)
+                    .unwrap_or_else(|outcome| panic!("{outcome}"));
+            });
+        }
+    });
+    before.assert_restored(&lab.host);
+}
+
+#[test]
+fn as_a_drop_in_only_the_rdma_device_is_moved() {
+    let lab = Lab::new(1);
+    let function = lab.rails(0)[0];
+    // host-device brings a netdev home down and without addresses: that is how it is before.
+    lab.host
+        .ip(&format!("link set dev {} down", function.netdev));
+    let before = Snapshot::of(&lab.host);
+    let host_device = json!({"type": "host-device", "pciBusID": function.pci});
+    let drop_in = json!({"type": "rdma", "deviceID": function.pci, "stateDir": lab.state()});
+    let chain = Conflist::new("1.0.0", vec![host_device.clone(), drop_in.clone()]);
+    let only = |plugin| Conflist::new("1.0.0", vec![plugin]);
+    let runtime = lab.runtime();
+    plugin::debian("host-device");
+
+    for reversed in [false, true] {
+        let pod = lab.pod("pod");
+        let attachment = Attachment::new("a", pod.path(), "net1");
+        let result = runtime
+            .add(&chain, &attachment)
+            .unwrap_or_else(|outcome| panic!("{outcome}"));
+        assert_eq!(
+            result["interfaces"].as_array().map(Vec::len),
+            Some(1),
+            "{result}"
+        );
+        assert!(pod.has_link("net1"));
+        lab::open_verbs(&pod, &function.rdma);
+        runtime
+            .check(&chain, &attachment)
+            .unwrap_or_else(|outcome| panic!("{outcome}"));
+        if reversed {
+            for plugin in [&host_device, &drop_in] {
+                let deleted = runtime.del(&only(plugin.clone()), &attachment);
+                deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+            }
+        } else {
+            runtime
+                .del(&chain, &attachment)
+                .unwrap_or_else(|outcome| panic!("{outcome}"));
+        }
+        before.assert_restored(&lab.host);
+    }
+
+    // With the namespace gone, host-device has nothing to bring home by its own means.
+    let pod = lab.pod("pod");
+    let attachment = Attachment::new("a", pod.path(), "net1");
+    runtime
+        .add(&chain, &attachment)
+        .unwrap_or_else(|outcome| panic!("{outcome}"));
+    pod.die();
+    runtime
+        .del(&only(drop_in), &attachment)
+        .unwrap_or_else(|outcome| panic!("{outcome}"));
+    assert!(lab::verbs_devices(&lab.host).contains(&function.rdma));
+    integration::wait::until("its RDMA device is as before", || {
+        Snapshot::of(&lab.host).part("rdma device") == before.part("rdma device")
+    });
+}
+
+#[test]
+fn devices_come_home_after_sigkill_at_every_operation() {
+    let lab = Lab::new(1);
+    lab.give_addresses();
+    let mut configuration = lab.configuration(0);
+    configuration["name"] = "net".into();
+    configuration["cniVersion"] = "1.1.0".into();
+    let sweep = Sweep {
+        host: &lab.host,
+        plugin: plugin::rdma_cni(),
+        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        cni_path: plugin::DEBIAN_PLUGINS.into(),
+        configuration,
+        before: Snapshot::of(&lab.host),
+    };
+    for (command, healer) in [
+        ("ADD", Healer::Del),
+        ("ADD", Healer::Add),
+        ("DEL", Healer::Gc),
+        ("DEL", Healer::Del),
+    ] {
+        let operations = sweep.run(command, healer);
+        assert!(operations > 8, "{command} had only {operations} operations");
+    }
+}

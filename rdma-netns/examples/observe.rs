@@ -1,0 +1,32 @@
+//! Shows what the crate sees of this node, and of a pod: `observe [NETNS-PATH]`. With
+//! `TIMES=n` it looks n times and tells how long that took.
+
+use rdma_netns::{Kernel, Linux};
+use std::{error::Error, path::Path, time::Instant};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let begin = Instant::now();
+    let kernel = Linux::new();
+    let path = std::env::args_os().nth(1);
+    let pod = path
+        .map(|path| kernel.open_pod(Path::new(&path)))
+        .transpose()?;
+    let observed = kernel.observe(pod.as_ref())?;
+    eprintln!("first: {} us", begin.elapsed().as_micros());
+    let times = std::env::var("TIMES")
+        .ok()
+        .and_then(|times| times.parse::<usize>().ok());
+    let Some(count) = times else {
+        println!("{}", serde_json::to_string_pretty(&observed)?);
+        return Ok(());
+    };
+    let mut times = Vec::new();
+    for _ in 0..count {
+        let begin = Instant::now();
+        kernel.observe(pod.as_ref())?;
+        times.push(begin.elapsed().as_micros());
+    }
+    times.sort_unstable();
+    eprintln!("median: {} us", times[times.len() / 2]);
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! RDMA devices on a kernel that has them: in the lab, in its initial namespace and
+//! exclusive mode (`integration/lab/vm TEST --ignored --test-threads=1`).
+
+use rdma_netns::{
+    InterfaceName, Kernel, Linux, Observed, Op, Place, RdmaDevice, RdmaMode,
+    linux::Space,
+    smc::{PnetEntry, PnetId, PnetTable},
+};
+use std::{path::PathBuf, process::Command, time::Instant};
+
+/// Runs a program; its failure is the test's.
+#[track_caller]
+fn run(command: &str) {
+    let mut words = command.split(' ');
+    let program = words.next().unwrap_or_default();
+    let output = Command::new(program).args(words).output().expect(program);
+    assert!(
+        output.status.success(),
+        "{command}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Two rxe devices on the ends of a veth pair, and a namespace; all gone with it.
+struct World {
+    kernel: Linux,
+    name: &'static str,
+}
+
+impl World {
+    fn new(name: &'static str) -> Self {
+        run("ip link add nic0 type veth peer name nic1");
+        for number in 0..2 {
+            run(&format!("ip link set nic{number} up"));
+            run(&format!(
+                "rdma link add rxe{number} type rxe netdev nic{number}"
+            ));
+        }
+        run(&format!("ip netns add {name}"));
+        run(&format!("ip -n {name} link set lo up"));
+        Self {
+            kernel: Linux::new(),
+            name,
+        }
+    }
+
+    fn pod(&self) -> Space {
+        let path = PathBuf::from("/run/netns").join(self.name);
+        self.kernel.open_pod(&path).expect("the pod")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for command in [vec!["netns", "del", self.name], vec!["link", "del", "nic0"]] {
+            let _ = Command::new("ip").args(command).output();
+        }
+    }
+}
+
+fn interface(name: &str) -> InterfaceName {
+    InterfaceName::try_from(name).expect("a name")
+}
+
+fn rdma<'a>(observed: &'a Observed, at: Place, name: &str) -> Option<&'a RdmaDevice> {
+    observed
+        .at(at)?
+        .rdma
+        .iter()
+        .find(|device| device.name == name)
+}
+
+/// Its character devices have the numbers that their nodes have, right away: devtmpfs
+/// makes a node before the kernel answers.
+#[track_caller]
+fn is_whole(device: &RdmaDevice) {
+    assert!(
+        device
+            .char_devices
+            .iter()
+            .any(|found| found.name.starts_with("uverbs"))
+    );
+    for found in &device.char_devices {
+        assert!(found.is_in_place(), "{found:?}");
+        let sysfs = match found.name.starts_with("uverbs") {
+            true => format!("/sys/class/infiniband_verbs/{}/dev", found.name),
+            false => format!("/sys/class/infiniband_mad/{}/dev", found.name),
+        };
+        let text = std::fs::read_to_string(sysfs).expect("sysfs");
+        assert_eq!(text.trim_end(), format!("{}:{}", found.major, found.minor));
+    }
+}
+
+#[test]
+fn an_rdma_device_and_its_link_go_to_the_pod_and_back() {
+    let world = World::new("rdma-there-and-back");
+    let pod = world.pod();
+    let observe = || world.kernel.observe(Some(&pod)).expect("a state");
+    let execute = |op: Op| {
+        let begin = Instant::now();
+        world
+            .kernel
+            .execute(&op, Some(&pod))
+            .unwrap_or_else(|error| panic!("{error}"));
+        println!("{:>8} us  {op}", begin.elapsed().as_micros());
+    };
+    let before = observe();
+    assert_eq!(before.rdma_mode, Some(RdmaMode::Exclusive));
+    let device = rdma(&before, Place::Host, "rxe0").expect("rxe0");
+    println!("{device:#?}");
+    is_whole(device);
+    assert_eq!(device.node_guid.len(), 19);
+    assert_eq!(device.ports.len(), 1);
+    let link = before.host.link("nic0").expect("nic0");
+    assert_eq!(device.ports[0].netdev, Some(link.index));
+    assert_eq!(before.host.rdma_of(link), Some(device));
+
+    let device_to = |from, to| Op::MoveRdma {
+        device: "rxe0".to_owned(),
+        from,
+        to,
+    };
+    execute(device_to(Place::Host, Place::Pod));
+    execute(Op::MoveLink {
+        link: interface("nic0"),
+        from: Place::Host,
+        to: Place::Pod,
+        name: interface("rdma0"),
+    });
+    execute(Op::SetUp {
+        at: Place::Pod,
+        link: interface("rdma0"),
+        up: true,
+    });
+    let moved = observe();
+    assert_eq!(rdma(&moved, Place::Host, "rxe0"), None);
+    let there = rdma(&moved, Place::Pod, "rxe0").expect("in the pod");
+    is_whole(there);
+    assert_eq!(
+        (there.index, &there.node_guid),
+        (device.index, &device.node_guid)
+    );
+    let namespace = moved.pod.as_ref().expect("the pod");
+    let link = namespace.link("rdma0").expect("rdma0");
+    assert_eq!(namespace.rdma_of(link), Some(there));
+    assert_eq!(there.ports[0].netdev, Some(link.index));
+
+    execute(Op::MoveLink {
+        link: interface("rdma0"),
+        from: Place::Pod,
+        to: Place::Host,
+        name: interface("nic0"),
+    });
+    execute(device_to(Place::Pod, Place::Host));
+    execute(Op::SetUp {
+        at: Place::Host,
+        link: interface("nic0"),
+        up: true,
+    });
+    let after = observe();
+    let back = rdma(&after, Place::Host, "rxe0").expect("back");
+    is_whole(back);
+    assert_eq!(back, device);
+    assert_eq!(after.pod.map(|pod| pod.rdma), Some(vec![]));
+}
+
+/// uverbs1 becomes uverbs0 when it moves while 0 is free.
+#[test]
+fn a_character_device_gets_another_number_and_it_is_seen() {
+    let world = World::new("rdma-numbers");
+    let pod = world.pod();
+    let numbers = |at| {
+        let observed = world.kernel.observe(Some(&pod)).expect("a state");
+        let device = rdma(&observed, at, "rxe1").expect("rxe1").clone();
+        is_whole(&device);
+        device.char_devices
+    };
+    let before = numbers(Place::Host);
+    run("rdma link del rxe0");
+    let (from, to) = (Place::Host, Place::Pod);
+    let op = Op::MoveRdma {
+        device: "rxe1".to_owned(),
+        from,
+        to,
+    };
+    world
+        .kernel
+        .execute(&op, Some(&pod))
+        .unwrap_or_else(|error| panic!("{error}"));
+    let after = numbers(Place::Pod);
+    println!("{before:?}\n{after:?}");
+    assert_ne!(before, after);
+}
+
+/// The mode changes only while there is no other namespace, in either direction
+/// (EBUSY of `rdma_compatdev_set()`, `drivers/infiniband/core/device.c`); one ends some time after it was deleted.
+#[track_caller]
+fn set_mode(mode: RdmaMode) {
+    let begin = Instant::now();
+    while let Err(error) = Linux::new().set_rdma_mode(mode) {
+        assert!(begin.elapsed().as_secs() < 20, "no {mode} mode: {error}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn in_shared_mode_a_device_is_everywhere_and_stays() {
+    set_mode(RdmaMode::Shared);
+    let world = World::new("rdma-shared");
+    let pod = world.pod();
+    let observed = world.kernel.observe(Some(&pod)).expect("a state");
+    assert_eq!(observed.rdma_mode, Some(RdmaMode::Shared));
+    let device = rdma(&observed, Place::Pod, "rxe0").expect("seen in the pod");
+    assert_eq!(device.ports[0].netdev, None, "its netdev is elsewhere");
+    is_whole(device);
+    let (from, to) = (Place::Host, Place::Pod);
+    let op = Op::MoveRdma {
+        device: "rxe0".to_owned(),
+        from,
+        to,
+    };
+    let error = world.kernel.execute(&op, Some(&pod)).expect_err("shared");
+    assert_eq!(error.errno(), Some(nix::libc::EOPNOTSUPP), "{error}");
+    let error = world
+        .kernel
+        .set_rdma_mode(RdmaMode::Exclusive)
+        .expect_err("a namespace is there");
+    assert_eq!(error.errno(), Some(nix::libc::EBUSY), "{error}");
+    drop((pod, world));
+    set_mode(RdmaMode::Exclusive);
+}
+
+#[test]
+fn a_device_that_is_not_there_cannot_be_moved() {
+    let world = World::new("rdma-elsewhere");
+    let pod = world.pod();
+    let (from, to) = (Place::Pod, Place::Host);
+    let op = Op::MoveRdma {
+        device: "rxe0".to_owned(),
+        from,
+        to,
+    };
+    let error = world
+        .kernel
+        .execute(&op, Some(&pod))
+        .expect_err("it is on the host");
+    assert_eq!(error.errno(), Some(nix::libc::ENODEV), "{error}");
+}
+
+#[test]
+fn the_pnet_table() {
+    let world = World::new("rdma-pnet");
+    let pod = world.pod();
+    let name = |text| PnetId::try_from(text).expect("a pnet id");
+    let entry = |text, netdev: Option<&str>, rdma: Option<&str>| PnetEntry {
+        name: name(text),
+        netdev: netdev.map(str::to_owned),
+        rdma: rdma.map(|device| (device.to_owned(), 1)),
+    };
+    let mut host = PnetTable::open().expect("the host's table");
+    let mut inside = pod
+        .netns()
+        .run(PnetTable::open)
+        .expect("to enter")
+        .expect("the pod's table");
+    host.add(entry("HOST1", Some("nic0"), Some("rxe0")))
+        .expect("both");
+    host.add(entry("HOST2", Some("nic1"), None))
+        .expect("a netdev");
+    inside
+        .add(entry("POD1", Some("lo"), None))
+        .expect("a netdev of the pod");
+    let mut entries = host.entries().expect("entries");
+    entries.sort_by(|a, b| (&a.name, &a.netdev).cmp(&(&b.name, &b.netdev)));
+    assert_eq!(
+        entries,
+        [
+            entry("HOST1", None, Some("rxe0")),
+            entry("HOST1", Some("nic0"), None),
+            entry("HOST2", Some("nic1"), None),
+        ]
+    );
+    let netdevs: Vec<_> = inside
+        .entries()
+        .expect("entries")
+        .into_iter()
+        .filter(|e| e.netdev.is_some())
+        .collect();
+    assert_eq!(netdevs, [entry("POD1", Some("lo"), None)]);
+    host.remove(name("HOST1")).expect("removed");
+    assert_eq!(
+        host.entries().expect("entries"),
+        [entry("HOST2", Some("nic1"), None)]
+    );
+    let error = host.remove(name("NONE")).expect_err("not there");
+    assert_eq!(error.errno(), Some(nix::libc::ENOENT), "{error}");
+    host.flush().expect("flushed");
+    assert_eq!(host.entries().expect("entries"), []);
+    inside.flush().expect("flushed");
+}
+
+#[test]
+fn looking_is_quick() {
+    let world = World::new("rdma-quick");
+    let pod = world.pod();
+    for (what, pod) in [("host", None), ("host and pod", Some(&pod))] {
+        let mut times: Vec<_> = (0..50)
+            .map(|_| {
+                let begin = Instant::now();
+                world.kernel.observe(pod).expect("a state");
+                begin.elapsed().as_micros()
+            })
+            .collect();
+        times.sort_unstable();
+        println!(
+            "{what}: median {} us, most {} us",
+            times[times.len() / 2],
+            times[times.len() - 1]
+        );
+    }
+}

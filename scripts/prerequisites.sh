@@ -1,0 +1,34 @@
+# shellcheck shell=bash
+# prerequisites.sh - what the scripts need of the machine, installed if it is missing. To be
+# sourced, after steps.sh.
+
+# Debian packages: building and checking; the peers and tools that the tests drive.
+PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins)
+
+missing_packages() {
+	local package
+	for package in "${PACKAGES[@]}"; do
+		[[ -e /var/lib/dpkg/info/$package.list || -e /var/lib/dpkg/info/$package:amd64.list ]] ||
+			echo "$package"
+	done
+}
+
+debian_packages() {
+	local missing
+	mapfile -t missing < <(missing_packages)
+	((${#missing[@]})) || return 0
+	apt-get update -q || true # a broken third-party source is not our business
+	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
+}
+
+rust_components() {
+	rustup component list --installed | grep -q rustfmt || rustup component add rustfmt
+	rustup component list --installed | grep -q clippy || rustup component add clippy
+}
+
+require_root() {
+	[[ $(id -u) == 0 ]] || {
+		echo "$0: needs root: it makes network namespaces and installs what is missing" >&2
+		exit 1
+	}
+}
