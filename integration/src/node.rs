@@ -35,8 +35,13 @@ impl Node {
     /// A host without rails.
     #[track_caller]
     pub fn new() -> Self {
+        Self::on(Netns::new("host"))
+    }
+
+    /// One whose host is `host`: [`Netns::own`], where RDMA devices are to be made.
+    #[track_caller]
+    pub fn on(host: Netns) -> Self {
         let plugin = rdma_cni();
-        let host = Netns::new("host");
         let switch = Netns::new("switch");
         // The host's link-local addresses are usable at once: a test need not wait. What a
         // pod does is not touched by that.

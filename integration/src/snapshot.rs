@@ -7,6 +7,8 @@
 //!   another index when the old one is taken
 //! - `operstate`, carrier and what follows it (`NO-CARRIER`, `LOWER_UP`, `M-DOWN`,
 //!   `linkdown`), and the queueing discipline: all set anew at each up
+//! - the burnt-in address, which no one can set, and which igbvf replaces by the present
+//!   one at each down
 //! - counters, timers, and what is left of a lifetime (limited and unlimited are told
 //!   apart)
 //! - IPv6 `tentative`: an address is the same before and after it has been checked
@@ -26,8 +28,9 @@ pub struct Snapshot(BTreeMap<String, String>);
 const FOR_EVER: u64 = u32::MAX as u64;
 
 /// Keys of a link that are not compared.
-const PASSING_KEYS: [&str; 8] = [
+const PASSING_KEYS: [&str; 9] = [
     "ifindex",
+    "permaddr",
     "link",
     "link_index",
     "link_netnsid",

@@ -55,9 +55,10 @@ pub fn rping(server: End<'_>, client: End<'_>) {
 }
 
 /// `ib_write_bw` from `client` to `server` with the GIDs of their addresses. What is
-/// exchanged beforehand goes over TCP to `by_tcp`, the server's IPv4 address.
+/// exchanged beforehand goes over TCP to `by_tcp`, the server's IPv4 address. Returns the
+/// average, MB/s.
 #[track_caller]
-pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) {
+pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) -> f64 {
     const PORT: &str = "18515";
     let log = TempDir::new().expect("a directory for the output");
     let command = |end: End<'_>| {
@@ -75,12 +76,14 @@ pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) {
     let mut asking = command(client);
     asking.arg(by_tcp);
     let said = Process::start(asking, &log.path().join("client")).end("ib_write_bw's client");
-    let is_result = |line: &str| line.split_whitespace().next() == Some("4096");
-    assert!(
-        said.lines().any(is_result),
-        "no bandwidth was measured: {said}"
-    );
     server_end.end("ib_write_bw's server");
+    // bytes, iterations, peak, average, message rate
+    let mut rows = said
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row.first() == Some(&"4096"));
+    row.and_then(|row| row.get(3)?.parse().ok())
+        .unwrap_or_else(|| panic!("no bandwidth was measured: {said}"))
 }
 
 /// Index of the GID that `end`'s address is, as its pod's sysfs has it.

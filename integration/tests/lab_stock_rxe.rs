@@ -1,27 +1,29 @@
 //! In the lab, with a driver whose devices cannot be moved:
-//! `integration/lab/vm --tier full --exclusive --stock-rxe`.
+//! `integration/lab/vm --tier fast --exclusive --stock-rxe`.
 
-use integration::{Attachment, Conflist, Snapshot, lab::Lab};
+use integration::{Netns, Node, Snapshot};
 
 #[test]
 fn a_driver_that_cannot_move_is_told_with_a_remedy_and_the_host_is_as_before() {
-    let lab = Lab::new(1);
-    lab.give_addresses();
-    let pod = lab.pod("pod");
-    let before = Snapshot::of(&lab.host);
-    let list = Conflist::new("1.1.0", vec![lab.configuration(0)]);
-    let attachment = Attachment::new("a", pod.path(), "eth0");
-    let text = lab
-        .runtime()
-        .add(&list, &attachment)
-        .expect_err("it cannot work")
-        .error(102);
-    for words in [lab.rails(0)[0].rdma.as_str(), "driver", "cannot be moved"] {
+    assert!(
+        std::path::Path::new("/sys/module/rdma_rxe").exists(),
+        "rdma_rxe is not loaded: this test runs in the lab, by integration/lab/vm --stock-rxe"
+    );
+    let node = Node::on(Netns::own());
+    node.add_rail("eth1");
+    node.host.ip("address add 192.0.2.5/24 dev eth1");
+    node.host.run("rdma link add stock0 type rxe netdev eth1");
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["requireRdma"] = true.into();
+    let call = node.invoke("ADD", "a", pod.path());
+    let text = call.input(&configuration).run().error(102);
+    for words in ["stock0", "driver", "cannot be moved"] {
         assert!(text.contains(words), "{words:?} is missing: {text}");
     }
-    before.assert_restored(&lab.host);
-    lab.runtime()
-        .del(&list, &attachment)
-        .unwrap_or_else(|outcome| panic!("{outcome}"));
-    before.assert_restored(&lab.host);
+    before.assert_restored(&node.host);
+    node.del(&configuration, "a", &pod);
+    before.assert_restored(&node.host);
+    assert!(node.records().is_empty());
 }

@@ -1,5 +1,5 @@
 //! RDMA devices on a kernel that has them: in the lab, in its initial namespace and
-//! exclusive mode (`integration/lab/vm TEST --ignored --test-threads=1`).
+//! exclusive mode (`scripts/test` runs them there).
 
 use rdma_netns::{
     InterfaceName, Kernel, Linux, Observed, Op, Place, RdmaDevice, RdmaMode,

@@ -170,6 +170,17 @@ fn by_address<'a>(
     observed: &'a Observed,
     others: &[Attachment],
 ) -> Result<(Place, &'a Link), SelectError> {
+    // also when it is on the host: a DEL that was cut short may have left it half restored
+    let holds = |rail: &Rail| {
+        rail.home.as_ref().and_then(|home| home.parent.as_ref()) == Some(address)
+            || rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref()) == Some(address)
+    };
+    if let Some(holder) = others.iter().find(|other| other.rails.iter().any(holds)) {
+        return Err(SelectError::InUse {
+            device: address.to_string(),
+            holder: holder.holder(),
+        });
+    }
     for (place, namespace) in places(observed) {
         let mut links: Vec<&Link> = namespace
             .links
@@ -187,16 +198,6 @@ fn by_address<'a>(
         if let Some(link) = links.first() {
             return Ok((place, link));
         }
-    }
-    let holds = |rail: &Rail| {
-        rail.home.as_ref().and_then(|home| home.parent.as_ref()) == Some(address)
-            || rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref()) == Some(address)
-    };
-    if let Some(holder) = others.iter().find(|other| other.rails.iter().any(holds)) {
-        return Err(SelectError::InUse {
-            device: address.to_string(),
-            holder: holder.holder(),
-        });
     }
     match observed.device(address) {
         Some(_) => Err(SelectError::Elsewhere(address.clone())),

@@ -54,7 +54,7 @@ impl World {
     }
 
     /// Time passes: duplicate address detections and udev come nearer to their ends.
-    pub(crate) fn pass_time(&mut self) {
+    pub fn pass_time(&mut self) {
         for netdev in &mut self.netdevs {
             if !netdev.link.carrier {
                 continue;

@@ -39,7 +39,7 @@ impl World {
             }
             // ip6_validate_gw(), net/ipv6/route.c
             (IpAddr::V6(_), Some(gateway)) if self.is_local(netns, gateway) => {
-                return refuse(Errno::EINVAL, "Gateway can not be a local address");
+                return Err(Errno::EHOSTUNREACH.into());
             }
             (IpAddr::V6(_), Some(gateway)) if !self.reaches(position, gateway, &route) => {
                 return Err(Errno::EHOSTUNREACH.into());

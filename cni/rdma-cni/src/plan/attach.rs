@@ -140,10 +140,14 @@ fn place_link(
         draft.sysctl("ipv6/accept_ra", i32::from(attachment.accept_ra));
         draft.sysctl("ipv6/accept_dad", i32::from(attachment.dad != Dad::Off));
     }
-    draft.up(true);
-    for address in wanted.iter().flat_map(|wanted| &wanted.addresses) {
-        draft.address(address);
+    if attachment.rails.len() > 1 {
+        // rails on one segment: each answers for its own addresses only, or a peer's frames
+        // take another rail, whose RDMA device drops them
+        draft.sysctl("ipv4/arp_ignore", 1);
+        draft.sysctl("ipv4/arp_announce", 2);
     }
+    draft.up(true);
+    draft.addresses(wanted.iter().flat_map(|wanted| &wanted.addresses));
     for route in wanted.iter().flat_map(|wanted| &wanted.routes) {
         draft.route(route);
     }

@@ -2,7 +2,7 @@
 
 use super::{Obstacle, RailPlan, draft::Draft, locate, locate::Located};
 use crate::attachment::{Attachment, Rail};
-use rdma_netns::{InterfaceName, Link, LinkType, Observed, Op, Place};
+use rdma_netns::{Address, InterfaceName, Link, LinkType, Observed, Op, Place};
 
 /// What still differs from the recorded state, a plan for each rail: one that cannot come
 /// home does not keep the others away.
@@ -71,21 +71,21 @@ fn restore_link(home: &Link, place: Place, link: &Link, ops: &mut Vec<Op>) {
         draft.relocate(Place::Host, &home.name);
         return;
     }
+    // the pod may have made its name on the host an alternative one
+    draft.drop_alt_names(&home.alt_names);
     draft.rename(&home.name);
     draft.mac(&home.mac);
     draft.mtu(home.mtu);
     draft.tx_queue_len(home.tx_queue_len);
     draft.flags(&home.flags);
     draft.alias(home.alias.as_deref());
-    draft.drop_alt_names(&home.alt_names);
     draft.add_alt_names(&home.alt_names);
     for (key, value) in &home.sysctls {
         draft.sysctl(key, *value);
     }
     draft.up(home.up);
-    for address in home.addresses.iter().filter(|address| !address.automatic) {
-        draft.address(address);
-    }
+    let lasting = |address: &&Address| !address.automatic;
+    draft.addresses(home.addresses.iter().filter(lasting));
     for route in home.lasting_routes() {
         draft.route(route);
     }

@@ -2,9 +2,12 @@
 //! change only if it makes a difference, and knows what the kernel drops with it.
 
 use rdma_netns::{
-    Address, HardwareAddress, InterfaceName, Link, LinkFlag, Op, Place, Route,
-    link::IFA_F_OPTIMISTIC,
+    Address, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType, Op, Place, Route,
+    link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
+
+/// Bytes of an IPoIB hardware address before the port's GUID.
+const IPOIB_OWN: usize = 12;
 
 pub(super) struct Draft<'a> {
     at: Place,
@@ -80,7 +83,14 @@ impl<'a> Draft<'a> {
 
     /// The hardware address, and down for it: not every driver changes it while up.
     pub(super) fn mac(&mut self, mac: &HardwareAddress) {
-        if self.link.mac == *mac {
+        let mut mac = mac.clone();
+        if self.link.link_type == LinkType::Infiniband && self.link.mac.0.len() == mac.0.len() {
+            // only the port's GUID at its end can be set: queue pair and subnet prefix are
+            // the new netdev's own (`ipoib_check_lladdr()`, `ipoib_main.c`)
+            let own = mac.0.len().min(IPOIB_OWN);
+            mac.0[..own].copy_from_slice(&self.link.mac.0[..own]);
+        }
+        if self.link.mac == mac {
             return;
         }
         self.up(false);
@@ -90,7 +100,7 @@ impl<'a> Draft<'a> {
             link,
             mac: mac.clone(),
         });
-        self.link.mac = mac.clone();
+        self.link.mac = mac;
     }
 
     pub(super) fn tx_queue_len(&mut self, packets: u32) {
@@ -168,7 +178,19 @@ impl<'a> Draft<'a> {
         }
     }
 
-    pub(super) fn address(&mut self, wanted: &Address) {
+    /// IPv4 addresses in order, IPv6 ones from the last to the first, as the kernel puts the
+    /// newest in front (`ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`).
+    pub(super) fn addresses<'b>(
+        &mut self,
+        wanted: impl DoubleEndedIterator<Item = &'b Address> + Clone,
+    ) {
+        let ipv4 = wanted.clone().filter(|address| address.ip.is_ipv4());
+        ipv4.for_each(|address| self.address(address));
+        let ipv6 = wanted.rev().filter(|address| address.ip.is_ipv6());
+        ipv6.for_each(|address| self.address(address));
+    }
+
+    fn address(&mut self, wanted: &Address) {
         let is_same = |present: &Address| {
             // the kernel takes IFA_F_OPTIMISTIC away when detection ends
             (present.flags ^ wanted.flags) & !IFA_F_OPTIMISTIC == 0
@@ -177,8 +199,22 @@ impl<'a> Draft<'a> {
                 && (wanted.ip.is_ipv6() || present.scope == wanted.scope)
                 && present.label == wanted.label
         };
-        if !self.link.address(wanted).is_some_and(is_same) {
+        let present = self.link.address(wanted);
+        if !present.is_some_and(is_same) {
             let (at, link) = (self.at, self.name());
+            if at == Place::Host && present.is_none() && wanted.ip.is_ipv6() {
+                // it was detected once; and a route can have it as source only after that
+                let flags = wanted.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
+                let address = Address {
+                    flags,
+                    ..wanted.clone()
+                };
+                let link = link.clone();
+                self.ops.push(Op::AddAddress { at, link, address });
+                if flags == wanted.flags {
+                    return;
+                }
+            }
             self.ops.push(Op::AddAddress {
                 at,
                 link,

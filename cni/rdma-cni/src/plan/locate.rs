@@ -20,19 +20,18 @@ pub(super) fn link<'a>(
     home: &Link,
     observed: &'a Observed,
 ) -> Result<Located<'a, Link>, Obstacle> {
-    let places = [Place::Pod, Place::Host];
-    for place in places {
-        let Some(namespace) = observed.at(place) else {
-            continue;
-        };
-        let found = namespace
-            .links
-            .iter()
-            .filter_map(|link| Some((resemblance(rail, home, place, link)?, link)))
-            .max_by_key(|(resemblance, _)| *resemblance);
-        if let Some((_, link)) = found {
-            return Ok(Located::At(place, link));
-        }
+    let links = [Place::Host, Place::Pod].into_iter().flat_map(|place| {
+        let links = observed.at(place).map(|namespace| &namespace.links);
+        links.into_iter().flatten().map(move |link| (place, link))
+    });
+    let found = links
+        .filter(|(place, link)| match &home.parent {
+            Some(_) => link.parent == home.parent,
+            None => is_virtual_home(rail, home, *place, link),
+        })
+        .max_by_key(|(_, link)| resemblance(rail, home, link));
+    if let Some((place, link)) = found {
+        return Ok(Located::At(place, link));
     }
     match &home.parent {
         Some(parent) if observed.device(parent).is_some_and(|d| d.driver.is_some()) => {
@@ -44,29 +43,36 @@ pub(super) fn link<'a>(
     }
 }
 
-/// How surely `link` is the one that was `home`; none: it is not.
-fn resemblance(rail: &Rail, home: &Link, place: Place, link: &Link) -> Option<u32> {
+/// How much `link` is like `home`, to tell several netdevs of one PCI function apart. None of
+/// these traits is sure: a pod can change the first two, igbvf the burnt-in address too, and
+/// an index that is taken is not kept.
+fn resemblance(rail: &Rail, home: &Link, link: &Link) -> usize {
     let traits = [
-        link.index == home.index,
         link.name == home.name || link.name == rail.pod_name,
         link.mac == home.mac,
         link.permanent_mac == home.permanent_mac,
+        link.index == home.index,
     ];
-    let score = traits.iter().map(|fits| u32::from(*fits)).sum();
-    let is_it = match (&home.parent, place) {
-        // several netdevs of one PCI function differ in their burnt-in address
-        (Some(_), _) => {
-            link.parent == home.parent
-                && (link.permanent_mac == home.permanent_mac || link.permanent_mac.is_none())
+    traits.into_iter().filter(|fits| *fits).count()
+}
+
+/// Whether `link`, which has no hardware to be known by, is the one that was `home`.
+fn is_virtual_home(rail: &Rail, home: &Link, place: Place, link: &Link) -> bool {
+    if link.parent.is_some() || link.kind != home.kind {
+        return false;
+    }
+    match (place, rail.pod_index) {
+        (Place::Pod, Some(index)) => link.index == index,
+        (Place::Pod, None) => link.name == rail.pod_name && link.mac == home.mac,
+        (Place::Host, _) => {
+            let traits = [
+                link.index == home.index,
+                link.name == home.name,
+                link.mac == home.mac,
+            ];
+            traits.into_iter().filter(|fits| *fits).count() >= 2
         }
-        _ if link.parent.is_some() || link.kind != home.kind => false,
-        (None, Place::Pod) => match rail.pod_index {
-            Some(index) => link.index == index,
-            None => link.name == rail.pod_name && link.mac == home.mac,
-        },
-        (None, Place::Host) => traits[..3].iter().filter(|fits| **fits).count() >= 2,
-    };
-    is_it.then_some(score)
+    }
 }
 
 /// Finds the RDMA device that was `home` on the host.

@@ -1,0 +1,213 @@
+//! Namespaces that end, nodes that reboot, records that are no good.
+
+use crate::node::{Node, name, settle};
+use fake_kernel::{Nic, Verdict};
+use rdma_netns::{Op, Place, RdmaMode};
+use std::fs;
+
+#[test]
+fn the_path_goes_at_any_change_of_add_or_del() {
+    for verb in ["ADD", "DEL"] {
+        for at in 1.. {
+            let node = Node::new(RdmaMode::Exclusive);
+            let before = node.snapshot();
+            let pod = node.pod("a");
+            if verb == "DEL" {
+                node.add(&pod, &node.two_rails()).must_succeed();
+            }
+            let path = pod.netns.clone();
+            node.kernel.begin();
+            node.kernel.intercept(move |world, step| {
+                if step.number == at {
+                    world.unmount(&path);
+                }
+                Verdict::Proceed
+            });
+            node.run(verb, Some(&pod), &node.two_rails()).must_succeed();
+            if node.kernel.journal().len() < at {
+                assert!(at > 10);
+                break;
+            }
+            node.kernel.begin();
+            node.del(&pod, &node.two_rails()).must_succeed();
+            node.must_be(&before, &format!("path gone at change {at} of {verb}"));
+        }
+    }
+}
+
+#[test]
+fn names_of_the_pod_are_taken_on_the_host() {
+    let node = Node::new(RdmaMode::Exclusive);
+    for taken in ["rdma0", "rdma1", "dev5"] {
+        node.kernel
+            .with(|world| world.plug(Nic::virtual_link(taken, "dummy")));
+    }
+    let before = node.snapshot();
+    let pod = node.pod("a");
+    node.add(&pod, &node.two_rails()).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    let at_home = node.kernel.with(|world| {
+        let links = world.links(fake_kernel::world::HOST);
+        links
+            .iter()
+            .map(|link| link.name.to_string())
+            .collect::<Vec<_>>()
+    });
+    assert!(at_home.contains(&"dev4".to_owned()), "{at_home:?}");
+    assert!(at_home.contains(&"dev0".to_owned()), "{at_home:?}");
+    node.del(&pod, &node.two_rails()).must_succeed();
+    node.must_be(&before, "back from dev<index> and dev0");
+}
+
+#[test]
+fn a_virtual_netdev_ends_with_its_namespace() {
+    let node = Node::new(RdmaMode::Shared);
+    let before = node.snapshot();
+    node.kernel
+        .with(|world| world.plug(Nic::virtual_link("veth0", "veth")));
+    let config = node.config(serde_json::json!({
+        "devices": [{ "netdev": "veth0" }, { "netdev": "eth2" }], "requireRdma": false,
+    }));
+    let pod = node.pod("a");
+    node.add(&pod, &config).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    node.del(&pod, &config).must_succeed();
+    node.must_be(&before, "without the veth");
+}
+
+#[test]
+fn a_record_of_an_earlier_boot_blocks_nothing() {
+    for healer in ["DEL", "ADD", "GC"] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let before = node.snapshot();
+        let old = node.pod("a");
+        node.add(&old, &node.two_rails()).must_succeed();
+        node.kernel.with(|world| {
+            world.reboot();
+            settle(world);
+        });
+        // after a reboot namespaces have the ids again that they had before
+        let new = match healer {
+            "ADD" => node.pod("a"),
+            _ => node.pod("b"),
+        };
+        node.kernel.begin();
+        match healer {
+            "GC" => drop(node.gc(&[], &node.two_rails()).must_succeed()),
+            "DEL" => drop(node.del(&old, &node.two_rails()).must_succeed()),
+            _ => {
+                node.add(&new, &node.two_rails()).must_succeed();
+                node.del(&new, &node.two_rails()).must_succeed();
+            }
+        }
+        if healer != "ADD" {
+            assert!(
+                node.kernel.journal().is_empty(),
+                "{:?}",
+                node.kernel.journal()
+            );
+        }
+        node.kernel.with(|world| world.unmount(&new.netns));
+        node.must_be(&before, healer);
+    }
+}
+
+#[test]
+fn a_device_that_was_pulled_out_keeps_nothing_from_coming_home() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    node.add(&pod, &node.two_rails()).must_succeed();
+    node.kernel.with(|world| world.unplug("0000:3b:00.2"));
+    node.del(&pod, &node.two_rails()).must_succeed();
+    assert_eq!(node.records(), [] as [&str; 0]);
+    let home = node
+        .kernel
+        .with(|world| world.link(fake_kernel::world::HOST, "eth3").is_some());
+    assert!(home, "{:?}", node.snapshot());
+}
+
+/// DEL succeeds whatever is left of the record, and the devices are on the host, so that
+/// people or the node's set-up can do the rest.
+#[test]
+fn a_record_is_truncated_anywhere() {
+    let whole = {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = node.pod("a");
+        node.add(&pod, &node.one_rail()).must_succeed();
+        fs::read(node.record_of(&pod)).unwrap().len()
+    };
+    for length in 0..whole {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = node.pod("a");
+        node.add(&pod, &node.one_rail()).must_succeed();
+        let text = fs::read(node.record_of(&pod)).unwrap();
+        fs::write(node.record_of(&pod), &text[..length]).unwrap();
+        node.del(&pod, &node.one_rail()).must_succeed();
+        node.kernel.with(|world| {
+            let host = fake_kernel::world::HOST;
+            assert_eq!(world.place_of_rdma("mlx5_2"), Some(host), "{length}");
+            let links = world.links(host);
+            let vf = links
+                .iter()
+                .find(|l| l.parent.as_deref() == Some("0000:3b:00.2"));
+            assert!(vf.is_some(), "{length}: {links:?}");
+        });
+        let left = node.records();
+        assert!(
+            left.iter().all(|file| file.ends_with(".corrupt")),
+            "{left:?}"
+        );
+        node.del(&pod, &node.one_rail()).must_succeed();
+    }
+}
+
+#[test]
+fn the_wrong_record_is_no_record() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (pod, other) = (node.pod("a"), node.pod("b"));
+    node.add(&pod, &node.one_rail()).must_succeed();
+    let held = node.snapshot();
+    fs::copy(node.record_of(&pod), node.record_of(&other)).unwrap();
+    node.del(&other, &node.one_rail()).must_succeed();
+    assert_eq!(node.snapshot(), held);
+    node.del(&pod, &node.one_rail()).must_succeed();
+}
+
+#[test]
+fn a_rail_that_a_person_moved_elsewhere_is_told() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (pod, other) = (node.pod("a"), node.pod("b"));
+    node.add(&pod, &node.one_rail()).must_succeed();
+    let (from, to) = (Place::Pod, Place::Host);
+    node.change(
+        Some(&pod),
+        &Op::MoveLink {
+            link: name("rdma0"),
+            from,
+            to,
+            name: name("eth2"),
+        },
+    );
+    let (from, to) = (Place::Host, Place::Pod);
+    node.change(
+        Some(&other),
+        &Op::MoveLink {
+            link: name("eth2"),
+            from,
+            to,
+            name: name("eth2"),
+        },
+    );
+    let message = node.gc(&[], &node.one_rail()).must_fail(107);
+    assert!(message.contains("eth2"), "{message}");
+    node.change(
+        Some(&other),
+        &Op::MoveLink {
+            link: name("eth2"),
+            from: Place::Pod,
+            to: Place::Host,
+            name: name("eth2"),
+        },
+    );
+    node.del(&pod, &node.one_rail()).must_succeed();
+}

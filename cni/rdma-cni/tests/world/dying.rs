@@ -1,0 +1,160 @@
+//! The process is killed at every change of ADD and of DEL.
+
+use crate::node::{Node, Pod};
+use fake_kernel::{Snapshot, Verdict};
+use rdma_netns::RdmaMode;
+use serde_json::Value;
+
+/// How a killed verb is met.
+#[derive(Clone, Copy, Debug)]
+enum Healer {
+    Del,
+    AddOfAnother,
+    Gc,
+}
+
+const HEALERS: [Healer; 3] = [Healer::Del, Healer::AddOfAnother, Healer::Gc];
+
+/// What became of the pod's namespace meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Namespace {
+    Lives,
+    Dies,
+}
+
+/// Kills the process at change `at`; false: it ended before.
+fn kill(node: &Node, at: usize, verdict: Verdict, verb: impl FnOnce(&Node)) -> bool {
+    node.kernel.begin();
+    node.kernel.intercept(move |_, step| {
+        if step.number == at {
+            verdict
+        } else {
+            Verdict::Proceed
+        }
+    });
+    verb(node);
+    let killed = node.kernel.journal().len() >= at;
+    node.kernel.begin();
+    killed
+}
+
+fn heal(
+    node: &Node,
+    healer: Healer,
+    (pod, other): (&Pod, &Pod),
+    config: &Value,
+    before: &Snapshot,
+    what: &str,
+) {
+    match healer {
+        Healer::Del => {
+            node.del(pod, config).must_succeed();
+        }
+        Healer::Gc => {
+            node.gc(&[], config).must_succeed();
+        }
+        Healer::AddOfAnother => {
+            let answer = node.add(other, config);
+            if answer.code() == 101 {
+                // a pod that lives keeps its devices until its DEL has ended
+                assert!(
+                    answer.message().contains("container a"),
+                    "{what}: {answer:?}"
+                );
+                assert!(
+                    node.kernel
+                        .with(|world| world.namespace_at(&pod.netns).is_some())
+                );
+                node.del(pod, config).must_succeed();
+                node.must_be(before, what);
+                return;
+            }
+            assert_eq!(answer.code(), 0, "{what}: {}", answer.value);
+            node.del(other, config).must_succeed();
+            // the runtime deletes what it has started, sooner or later
+            node.del(pod, config).must_succeed();
+        }
+    }
+    node.must_be(before, what);
+}
+
+/// A verb, and what has to be before it.
+struct Killed {
+    config: fn(&Node) -> Value,
+    verb: &'static str,
+    after_add: bool,
+}
+
+impl Killed {
+    /// Kills the verb before and after its first change, then its second… Returns how many
+    /// changes it has.
+    fn everywhere(&self) -> usize {
+        for at in 1.. {
+            for namespace in [Namespace::Lives, Namespace::Dies] {
+                for healer in HEALERS {
+                    for verdict in [Verdict::DieBefore, Verdict::DieAfter] {
+                        if !self.once(at, verdict, namespace, healer) {
+                            return at - 1;
+                        }
+                    }
+                }
+            }
+        }
+        0
+    }
+
+    fn once(&self, at: usize, verdict: Verdict, namespace: Namespace, healer: Healer) -> bool {
+        let node = Node::new(RdmaMode::Exclusive);
+        let other = node.pod("b");
+        let mut before = node.snapshot();
+        let pod = node.pod("a");
+        if namespace == Namespace::Lives {
+            before = node.snapshot();
+        }
+        let config = (self.config)(&node);
+        if self.after_add {
+            node.add(&pod, &config).must_succeed();
+        }
+        let run = |node: &Node| drop(node.run(self.verb, Some(&pod), &config));
+        if !kill(&node, at, verdict, run) {
+            return false;
+        }
+        if namespace == Namespace::Dies {
+            node.kernel.with(|world| world.unmount(&pod.netns));
+        }
+        let what = format!(
+            "{} {verdict:?} {at}, namespace {namespace:?}, {healer:?}",
+            self.verb
+        );
+        heal(&node, healer, (&pod, &other), &config, &before, &what);
+        true
+    }
+}
+
+#[test]
+fn add_is_killed_at_any_change() {
+    let verb = "ADD";
+    for config in [Node::two_rails, Node::one_rail] {
+        let changes = Killed {
+            config,
+            verb,
+            after_add: false,
+        }
+        .everywhere();
+        assert!(changes > 5, "{changes}");
+    }
+}
+
+#[test]
+fn del_is_killed_at_any_change() {
+    let verb = "DEL";
+    for config in [Node::two_rails, Node::one_rail] {
+        let changes = Killed {
+            config,
+            verb,
+            after_add: true,
+        }
+        .everywhere();
+        assert!(changes > 10, "{changes}");
+    }
+}

@@ -1,0 +1,206 @@
+//! Several pods and one device; names on the host that are taken.
+
+use crate::node::{Node, name};
+use fake_kernel::{Nic, Verdict};
+use rdma_netns::{Kernel as _, Op, Place, RdmaMode};
+use serde_json::{Value, json};
+use std::{thread, time::Duration};
+
+#[test]
+fn a_device_has_one_holder() {
+    for config in [Node::two_rails, Node::one_rail] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let config = config(&node);
+        let (first, second) = (node.pod("a"), node.pod("b"));
+        let before = node.snapshot();
+        node.add(&first, &config).must_succeed();
+        let held = node.snapshot();
+        let message = node.add(&second, &config).must_fail(101);
+        assert!(message.contains("container a"), "{message}");
+        assert_eq!(node.snapshot(), held);
+        let message = node.add(&first, &config).must_fail(101);
+        assert!(message.contains("attached already"), "{message}");
+        node.del(&second, &config).must_succeed();
+        assert_eq!(node.snapshot(), held);
+        node.del(&first, &config).must_succeed();
+        node.add(&second, &config).must_succeed();
+        node.del(&second, &config).must_succeed();
+        node.must_be(&before, "after both");
+    }
+}
+
+#[test]
+fn a_late_del_leaves_the_new_holder_alone() {
+    for config in [Node::two_rails, Node::one_rail] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let config = config(&node);
+        let other = node.pod("b");
+        let before = node.snapshot();
+        let old = node.pod("a");
+        node.add(&old, &config).must_succeed();
+        node.kernel.with(|world| world.unmount(&old.netns));
+        node.add(&other, &config).must_succeed();
+        let held = node.snapshot();
+        node.del(&old, &config).must_succeed();
+        assert_eq!(
+            node.snapshot(),
+            held,
+            "{:?}",
+            held.differences(&node.snapshot())
+        );
+        node.del(&other, &config).must_succeed();
+        node.must_be(&before, "after both");
+    }
+}
+
+/// The old pod's DEL was killed when its device was home but not restored: nobody else
+/// gets it in that state.
+#[test]
+fn a_device_is_held_until_its_del_has_ended() {
+    for config in [Node::two_rails, Node::one_rail] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let config = config(&node);
+        let (old, other) = (node.pod("a"), node.pod("b"));
+        let before = node.snapshot();
+        node.add(&old, &config).must_succeed();
+        node.script(|number| {
+            if number == 5 {
+                Verdict::DieBefore
+            } else {
+                Verdict::Proceed
+            }
+        });
+        node.del(&old, &config);
+        node.kernel.begin();
+        let message = node.add(&other, &config).must_fail(101);
+        assert!(message.contains("container a"), "{message}");
+        node.del(&old, &config).must_succeed();
+        node.must_be(&before, "after the second DEL");
+    }
+}
+
+#[test]
+fn a_name_that_is_taken_on_the_host_is_waited_for() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    node.add(&pod, &node.two_rails()).must_succeed();
+    node.kernel
+        .with(|world| world.plug(Nic::virtual_link("eth2", "dummy")));
+    let message = node.del(&pod, &node.two_rails()).must_fail(107);
+    assert!(message.contains("eth2"), "{message}");
+    let netns = node.netns(&pod);
+    let intact = node
+        .kernel
+        .with(|world| world.link(netns, "rdma0").is_some_and(|link| link.up));
+    assert!(intact, "{:?}", node.snapshot());
+    let rename = Op::RenameLink {
+        at: Place::Host,
+        link: name("eth2"),
+        name: name("dummy0"),
+    };
+    node.change(None, &rename);
+    node.del(&pod, &node.two_rails()).must_succeed();
+    let differences = before.differences(&node.snapshot());
+    assert!(
+        differences.iter().all(|line| line.contains("dummy0")),
+        "{differences:#?}"
+    );
+    assert_eq!(node.records(), [] as [&str; 0]);
+}
+
+#[test]
+fn an_alternative_name_that_is_taken_is_waited_for() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    node.add(&pod, &node.one_rail()).must_succeed();
+    node.kernel
+        .with(|world| world.plug(Nic::virtual_link("enp2s0v0", "dummy")));
+    let message = node.del(&pod, &node.one_rail()).must_fail(107);
+    assert!(message.contains("altname"), "{message}");
+    let rename = Op::RenameLink {
+        at: Place::Host,
+        link: name("enp2s0v0"),
+        name: name("dummy0"),
+    };
+    node.change(None, &rename);
+    node.del(&pod, &node.one_rail()).must_succeed();
+    assert_eq!(node.records(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_name_that_is_taken_in_the_pod_is_refused_before_any_change() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    node.kernel
+        .with(|world| world.plug(Nic::virtual_link("rdma1", "dummy")));
+    let (from, to) = (Place::Host, Place::Pod);
+    let into_pod = Op::MoveLink {
+        link: name("rdma1"),
+        from,
+        to,
+        name: name("rdma1"),
+    };
+    node.change(Some(&pod), &into_pod);
+    let before = node.snapshot();
+    node.kernel.begin();
+    node.add(&pod, &node.two_rails()).must_fail(7);
+    assert!(node.kernel.journal().is_empty());
+    node.must_be(&before, "refused");
+}
+
+#[test]
+fn a_namespace_that_is_still_dying_is_waited_for() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let before = node.snapshot();
+    let pod = node.pod("a");
+    node.add(&pod, &node.two_rails()).must_succeed();
+    let descriptor = node.kernel.open_pod(&pod.netns).unwrap();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            drop(descriptor);
+        });
+        node.del(&pod, &node.two_rails()).must_succeed();
+    });
+    node.must_be(&before, "after the namespace's end");
+}
+
+#[test]
+fn the_path_of_a_dead_namespace_may_lead_to_another_pod() {
+    for config in [Node::two_rails, Node::one_rail] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let config: Value = config(&node);
+        let old = node.pod("a");
+        node.add(&old, &config).must_succeed();
+        node.kernel.with(|world| world.unmount(&old.netns));
+        // same path, same inode
+        node.kernel.with(|world| world.create_namespace(&old.netns));
+        let mut new = old.clone();
+        new.container = "b".to_owned();
+        node.add(&new, &config).must_succeed();
+        let held = node.snapshot();
+        node.del(&old, &config).must_succeed();
+        assert_eq!(node.snapshot(), held);
+        node.del(&new, &config).must_succeed();
+        assert_eq!(node.records(), [] as [&str; 0]);
+    }
+}
+
+#[test]
+fn the_second_rail_fails() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let config = node.config(json!({ "devices": [{ "netdev": "eth2" }, { "netdev": "ens2np0" }] }));
+    node.kernel.intercept(|_, step| match step.op {
+        Op::MoveLink { name, .. } if **name == *"rdma1" => {
+            Verdict::Refuse(nix::errno::Errno::EINVAL)
+        }
+        _ => Verdict::Proceed,
+    });
+    let message = node.add(&pod, &config).must_fail(106);
+    assert!(message.contains("ens2np0"), "{message}");
+    node.must_be(&before, "undone");
+}

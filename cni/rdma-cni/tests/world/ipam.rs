@@ -1,0 +1,196 @@
+//! Addresses from an IPAM plugin: a shell script that answers from files.
+
+use crate::node::{Node, Pod};
+use fake_kernel::Verdict;
+use nix::errno::Errno;
+use rdma_netns::{Op, RdmaMode, link::IFA_F_NODAD};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    io::Write as _,
+    process::{Command, Stdio},
+};
+
+const SCRIPT: &[u8] = br#"#!/bin/sh
+echo "$CNI_COMMAND $CNI_IFNAME" >> "$0.log"
+cat > /dev/null
+if [ -e "$0.$CNI_COMMAND.$CNI_IFNAME" ]; then
+    echo '{"cniVersion":"1.1.0","code":50,"msg":"the range is exhausted"}'
+    exit 1
+fi
+[ "$CNI_COMMAND" = ADD ] && cat "$0.$CNI_IFNAME.json"
+exit 0
+"#;
+
+/// A node with an IPAM plugin called `stand-in`.
+struct Served {
+    node: Node,
+    config: Value,
+}
+
+impl Served {
+    fn new(mode: RdmaMode) -> Self {
+        let node = Node::new(mode);
+        let script = node.plugins.join("stand-in");
+        // written by a process of its own: no other test's child may hold it open for
+        // writing when it is started (ETXTBSY)
+        let mut install = Command::new("install")
+            .args(["-m", "755", "/dev/stdin"])
+            .arg(&script)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        install.stdin.take().unwrap().write_all(SCRIPT).unwrap();
+        assert!(install.wait().unwrap().success());
+        let mut config = node.two_rails();
+        config["ipam"] = json!({ "type": "stand-in" });
+        for rail in [0, 1] {
+            let answer = json!({
+                "cniVersion": "1.1.0",
+                "ips": [
+                    { "address": format!("192.168.{rail}.7/24"), "gateway": format!("192.168.{rail}.1") },
+                    { "address": format!("2001:db8:a{rail}::7/64") },
+                ],
+                "routes": [
+                    { "dst": format!("172.16.{rail}.0/24") },
+                    { "dst": format!("2001:db8:b{rail}::/48"), "gw": format!("2001:db8:a{rail}::1") },
+                    { "dst": format!("192.0.2.{rail}/32"), "gw": format!("192.168.{rail}.9"), "priority": 50, "mtu": 1300 },
+                ],
+            });
+            fs::write(
+                node.plugins.join(format!("stand-in.rdma{rail}.json")),
+                answer.to_string(),
+            )
+            .unwrap();
+        }
+        Self { node, config }
+    }
+
+    fn refuses(&self, command: &str, rail: &str) {
+        fs::write(
+            self.node.plugins.join(format!("stand-in.{command}.{rail}")),
+            "",
+        )
+        .unwrap();
+    }
+
+    fn no_longer_refuses(&self, command: &str, rail: &str) {
+        fs::remove_file(self.node.plugins.join(format!("stand-in.{command}.{rail}"))).unwrap();
+    }
+
+    /// What the plugin was asked since the last time.
+    fn calls(&self) -> Vec<String> {
+        let log = self.node.plugins.join("stand-in.log");
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let _ = fs::remove_file(log);
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+fn shown(node: &Node, pod: &Pod, link: &str) -> rdma_netns::Link {
+    let netns = node.netns(pod);
+    node.kernel
+        .with(|world| world.link(netns, link).unwrap().clone())
+}
+
+#[test]
+fn every_rail_has_what_it_was_given() {
+    for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
+        let Served { node, config } = &Served::new(mode);
+        let pod = node.pod("a");
+        let before = node.snapshot();
+        let result = node.add(&pod, config).must_succeed();
+        assert_eq!(result["ips"].as_array().unwrap().len(), 4);
+        for rail in [0, 1] {
+            let link = shown(node, &pod, &format!("rdma{rail}"));
+            let given = link.addresses.iter().filter(|a| !a.automatic);
+            let given: Vec<_> = given
+                .map(|a| (format!("{}/{}", a.ip, a.prefix), a.flags))
+                .collect();
+            assert_eq!(
+                given,
+                [
+                    (format!("192.168.{rail}.7/24"), 0),
+                    (format!("2001:db8:a{rail}::7/64"), IFA_F_NODAD),
+                ]
+            );
+            assert_eq!(link.lasting_routes().count(), 3, "{:?}", link.routes);
+            assert!(link.addresses.iter().all(|address| !address.tentative));
+        }
+        let mut checked = config.clone();
+        checked["prevResult"] = result;
+        node.run("CHECK", Some(&pod), &checked).must_succeed();
+        node.del(&pod, config).must_succeed();
+        node.must_be(&before, "after DEL");
+    }
+}
+
+#[test]
+fn addresses_are_given_back_when_a_rail_gets_none() {
+    let served = Served::new(RdmaMode::Exclusive);
+    let (node, config) = (&served.node, &served.config);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    served.refuses("ADD", "rdma1");
+    let message = node.add(&pod, config).must_fail(104);
+    assert!(message.contains("exhausted"), "{message}");
+    node.must_be(&before, "undone");
+    assert_eq!(
+        served.calls(),
+        ["ADD rdma0", "ADD rdma1", "DEL rdma0", "DEL rdma1"]
+    );
+}
+
+#[test]
+fn addresses_are_given_back_when_any_change_is_refused() {
+    let Served { node, config } = &Served::new(RdmaMode::Exclusive);
+    node.add(&node.pod("a"), config).must_succeed();
+    let changes = node.kernel.journal().len();
+    for at in 1..=changes {
+        let served = Served::new(RdmaMode::Exclusive);
+        let (node, config) = (&served.node, &served.config);
+        let pod = node.pod("a");
+        let before = node.snapshot();
+        node.script(move |number| match number == at {
+            true => Verdict::Refuse(Errno::EIO),
+            false => Verdict::Proceed,
+        });
+        node.add(&pod, config).must_fail(106);
+        node.must_be(&before, &format!("change {at}"));
+        let calls = served.calls();
+        let count = |what: &str| calls.iter().filter(|call| call.starts_with(what)).count();
+        assert_eq!(count("DEL"), 2, "change {at}: {calls:?}");
+        assert!([0, 2].contains(&count("ADD")), "change {at}: {calls:?}");
+    }
+}
+
+#[test]
+fn a_plugin_that_does_not_take_back_keeps_no_device() {
+    let served = Served::new(RdmaMode::Exclusive);
+    let (node, config) = (&served.node, &served.config);
+    let before = node.snapshot();
+    let pod = node.pod("a");
+    node.add(&pod, config).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    served.refuses("DEL", "rdma0");
+    served.calls();
+    node.del(&pod, config).must_fail(104);
+    assert_eq!(served.calls(), ["DEL rdma0", "DEL rdma1"]);
+    assert_eq!(before.differences(&node.snapshot()), [] as [&str; 0]);
+    assert_eq!(node.records(), ["a@eth0.json", "a@eth0.lock"]);
+    served.no_longer_refuses("DEL", "rdma0");
+    node.del(&pod, config).must_succeed();
+    node.must_be(&before, "after the second DEL");
+}
+
+#[test]
+fn a_plugin_that_is_not_there_is_found_out_before_any_change() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let mut config = node.two_rails();
+    config["ipam"] = json!({ "type": "nowhere" });
+    node.add(&pod, &config).must_fail(104);
+    assert_eq!(node.kernel.journal(), [] as [Op; 0]);
+    node.must_be(&before, "refused");
+}

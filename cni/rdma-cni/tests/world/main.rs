@@ -1,0 +1,13 @@
+//! The whole program on a fake kernel: every verb through [`rdma_cni::run`], with real
+//! files for its records, and a world that is compared before and after.
+
+mod addresses;
+mod dead;
+mod dying;
+mod failing;
+mod holding;
+mod ipam;
+mod moving;
+mod node;
+mod refusing;
+mod tampering;

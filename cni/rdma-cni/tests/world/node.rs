@@ -1,0 +1,359 @@
+//! A node with a furnished fake kernel and a state directory, and what its runtime does.
+
+use fake_kernel::{FakeKernel, Nic, Snapshot, Verdict, World};
+use rdma_cni::Input;
+use rdma_netns::{
+    Address, HardwareAddress, InterfaceName, LinkFlag, NetnsId, Op, Place, RdmaMode, Route,
+};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+use tempfile::TempDir;
+
+/// A node.
+pub(crate) struct Node {
+    pub(crate) kernel: FakeKernel,
+    pub(crate) state: TempDir,
+    pub(crate) plugins: PathBuf,
+}
+
+/// A pod, by the names that a runtime gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pod {
+    pub(crate) container: String,
+    pub(crate) netns: PathBuf,
+}
+
+/// What the program answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) value: Value,
+}
+
+impl Answer {
+    /// The CNI error code; 0: none.
+    pub(crate) fn code(&self) -> u64 {
+        self.value["code"].as_u64().unwrap_or(0)
+    }
+
+    pub(crate) fn message(&self) -> String {
+        self.value["msg"].as_str().unwrap_or_default().to_owned()
+    }
+
+    #[track_caller]
+    pub(crate) fn must_succeed(self) -> Value {
+        assert_eq!(self.code(), 0, "{}", self.value);
+        self.value
+    }
+
+    #[track_caller]
+    pub(crate) fn must_fail(self, code: u64) -> String {
+        assert_eq!(self.code(), code, "{}", self.value);
+        self.message()
+    }
+}
+
+/// Two VFs of different PFs, as a node's set-up leaves them: with addresses, routes,
+/// settings and names that a move loses.
+pub(crate) fn furnished(mode: RdmaMode) -> World {
+    let mut world = World::new(Some(mode));
+    world.plug(Nic::physical("0000:3b:00.0", "ens1np0", "mlx5_0"));
+    world.plug(Nic::physical("0000:d8:00.0", "ens2np0", "mlx5_1"));
+    for (rail, address, of) in [
+        (2, "0000:3b:00.2", "0000:3b:00.0"),
+        (3, "0000:d8:00.2", "0000:d8:00.0"),
+    ] {
+        let (link, rdma) = (format!("eth{rail}"), format!("mlx5_{rail}"));
+        let nic = Nic::virtual_function(address, of, &link, &rdma);
+        world.plug(nic.with_mac_only_while_down());
+        configure(&mut world, &link, rail);
+    }
+    world.plug(Nic::virtual_function(
+        "0000:d8:00.3",
+        "0000:d8:00.0",
+        "eth4",
+        "mlx5_4",
+    ));
+    world.plug(Nic::sub_function(
+        "mlx5_core.sf.4",
+        "0000:3b:00.0",
+        "en4s0",
+        "mlx5_5",
+    ));
+    settle(&mut world);
+    world
+}
+
+/// What the node's set-up gives the netdev of a rail.
+pub(crate) fn configure(world: &mut World, link: &str, rail: u8) {
+    let (at, link) = (Place::Host, name(link));
+    let mut ops = vec![
+        Op::SetMtu {
+            at,
+            link: link.clone(),
+            mtu: 4200,
+        },
+        Op::SetTxQueueLen {
+            at,
+            link: link.clone(),
+            packets: 500,
+        },
+        Op::SetFlag {
+            at,
+            link: link.clone(),
+            flag: LinkFlag::AllMulti,
+            on: true,
+        },
+        Op::SetAlias {
+            at,
+            link: link.clone(),
+            alias: format!("rail {rail}"),
+        },
+        Op::SetAltName {
+            at,
+            link: link.clone(),
+            name: format!("enp{rail}s0v0"),
+            present: true,
+        },
+    ];
+    let settings = [
+        ("ipv4/arp_ignore", 1),
+        ("ipv4/arp_announce", 2),
+        ("ipv6/accept_ra", 0),
+        ("ipv6/use_tempaddr", 0),
+    ];
+    ops.extend(settings.map(|(key, value)| Op::SetSysctl {
+        at,
+        link: link.clone(),
+        key: key.to_owned(),
+        value,
+    }));
+    ops.push(Op::SetUp {
+        at,
+        link: link.clone(),
+        up: true,
+    });
+    let addresses = [format!("10.0.{rail}.5/24"), format!("fd00:{rail}::5/64")];
+    ops.extend(addresses.map(|text| Op::AddAddress {
+        at,
+        link: link.clone(),
+        address: address(&text),
+    }));
+    let routes = [
+        (format!("10.{rail}.0.0/16"), format!("10.0.{rail}.1")),
+        (format!("fd{rail}0::/32"), format!("fd00:{rail}::1")),
+    ];
+    ops.extend(routes.map(|(destination, gateway)| Op::AddRoute {
+        at,
+        link: link.clone(),
+        route: route(&destination, &gateway),
+    }));
+    for op in ops {
+        world
+            .execute(&op, None)
+            .unwrap_or_else(|refusal| panic!("{op}: {refusal}"));
+    }
+}
+
+/// Lets duplicate address detection come to its end.
+pub(crate) fn settle(world: &mut World) {
+    (0..world.detection).for_each(|_| world.pass_time());
+}
+
+pub(crate) fn name(text: &str) -> InterfaceName {
+    InterfaceName::try_from(text).unwrap()
+}
+
+pub(crate) fn mac(text: &str) -> HardwareAddress {
+    text.parse().unwrap()
+}
+
+pub(crate) fn address(text: &str) -> Address {
+    let (ip, prefix) = prefix(text);
+    Address::new(ip, prefix)
+}
+
+pub(crate) fn route(destination: &str, gateway: &str) -> Route {
+    let (ip, length) = prefix(destination);
+    Route {
+        gateway: Some(gateway.parse().unwrap()),
+        ..Route::new(ip, length)
+    }
+}
+
+fn prefix(text: &str) -> (IpAddr, u8) {
+    let (ip, length) = text.split_once('/').unwrap();
+    (ip.parse().unwrap(), length.parse().unwrap())
+}
+
+impl Node {
+    /// Furnished, in `mode`.
+    pub(crate) fn new(mode: RdmaMode) -> Self {
+        Self::with(furnished(mode))
+    }
+
+    pub(crate) fn with(world: World) -> Self {
+        // records are synced to the disk: memory is quicker
+        let memory = Path::new("/dev/shm");
+        let state = match memory.is_dir() {
+            true => tempfile::tempdir_in(memory),
+            false => tempfile::tempdir(),
+        };
+        let state = state.unwrap();
+        let plugins = state.path().join("plugins");
+        fs::create_dir(&plugins).unwrap();
+        Self {
+            kernel: FakeKernel::new(world),
+            state,
+            plugins,
+        }
+    }
+
+    /// A new pod, with a namespace.
+    pub(crate) fn pod(&self, container: &str) -> Pod {
+        let netns = PathBuf::from(format!("/run/netns/{container}"));
+        self.kernel.with(|world| world.create_namespace(&netns));
+        Pod {
+            container: container.to_owned(),
+            netns,
+        }
+    }
+
+    pub(crate) fn netns(&self, pod: &Pod) -> NetnsId {
+        let id = self.kernel.with(|world| world.namespace_at(&pod.netns));
+        id.expect("the pod's namespace")
+    }
+
+    /// The configuration of both rails.
+    pub(crate) fn two_rails(&self) -> Value {
+        self.config(json!({ "devices": [{ "netdev": "eth2" }, { "netdev": "eth3" }] }))
+    }
+
+    /// The configuration of one rail.
+    pub(crate) fn one_rail(&self) -> Value {
+        self.config(json!({ "deviceID": "0000:3b:00.2" }))
+    }
+
+    /// A configuration with `fields`.
+    pub(crate) fn config(&self, fields: Value) -> Value {
+        let mut config = json!({
+            "cniVersion": "1.1.0",
+            "name": "rails",
+            "type": "rdma-cni",
+            "stateDir": self.state.path().join("state"),
+            "log": { "level": "off" },
+        });
+        for (key, value) in fields.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        config
+    }
+
+    /// Starts the program as a runtime does.
+    pub(crate) fn run(&self, command: &str, pod: Option<&Pod>, config: &Value) -> Answer {
+        let mut output = vec![];
+        self.run_into(command, pod, config, &mut output);
+        let value = serde_json::from_slice(&output).unwrap_or(Value::Null);
+        Answer { value }
+    }
+
+    pub(crate) fn run_into(
+        &self,
+        command: &str,
+        pod: Option<&Pod>,
+        config: &Value,
+        output: &mut dyn io::Write,
+    ) {
+        let mut environment = BTreeMap::from([
+            ("CNI_COMMAND".to_owned(), command.to_owned()),
+            ("CNI_PATH".to_owned(), self.plugins.display().to_string()),
+            ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
+        ]);
+        if let Some(pod) = pod {
+            environment.extend([
+                ("CNI_CONTAINERID".to_owned(), pod.container.clone()),
+                ("CNI_IFNAME".to_owned(), "eth0".to_owned()),
+                ("CNI_NETNS".to_owned(), pod.netns.display().to_string()),
+            ]);
+        }
+        let input = Input {
+            arguments: vec![],
+            environment,
+        };
+        let stdin = serde_json::to_vec(config).unwrap();
+        let _ = rdma_cni::run(input, &mut stdin.as_slice(), output, &self.kernel);
+    }
+
+    pub(crate) fn add(&self, pod: &Pod, config: &Value) -> Answer {
+        self.run("ADD", Some(pod), config)
+    }
+
+    pub(crate) fn del(&self, pod: &Pod, config: &Value) -> Answer {
+        self.run("DEL", Some(pod), config)
+    }
+
+    /// GC, with `valid` pods.
+    pub(crate) fn gc(&self, valid: &[&Pod], config: &Value) -> Answer {
+        let valid: Vec<Value> = valid
+            .iter()
+            .map(|pod| json!({ "containerID": pod.container, "ifname": "eth0" }))
+            .collect();
+        let mut config = config.clone();
+        config["cni.dev/valid-attachments"] = valid.into();
+        self.run("GC", None, &config)
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.kernel.snapshot()
+    }
+
+    /// A change that a pod, or the host's administrator, makes.
+    #[track_caller]
+    pub(crate) fn change(&self, pod: Option<&Pod>, op: &Op) {
+        let done = self.kernel.with(|world| {
+            let netns = pod.map(|pod| world.namespace_at(&pod.netns).unwrap());
+            world.execute(op, netns)
+        });
+        done.unwrap_or_else(|refusal| panic!("{op}: {refusal}"));
+    }
+
+    /// Every change of the process goes as `verdict` says.
+    pub(crate) fn script(&self, verdict: impl Fn(usize) -> Verdict + Send + 'static) {
+        self.kernel.begin();
+        self.kernel.intercept(move |_, step| verdict(step.number));
+    }
+
+    /// What is left in the state directory of attachments.
+    pub(crate) fn records(&self) -> Vec<String> {
+        let directory = self.state.path().join("state/attachments/rails");
+        let mut names: Vec<String> = fs::read_dir(directory)
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn record_of(&self, pod: &Pod) -> PathBuf {
+        let Pod { container, .. } = pod;
+        Path::new(self.state.path()).join(format!("state/attachments/rails/{container}@eth0.json"))
+    }
+
+    /// Everything is as it was, and nothing is recorded.
+    #[track_caller]
+    pub(crate) fn must_be(&self, before: &Snapshot, what: &str) {
+        let differences = before.differences(&self.snapshot());
+        assert!(
+            differences.is_empty(),
+            "{what}:\n{}",
+            differences.join("\n")
+        );
+        let records = self.records();
+        assert!(records.is_empty(), "{what}: left are {records:?}");
+    }
+}

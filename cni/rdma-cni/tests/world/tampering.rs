@@ -1,0 +1,192 @@
+//! Pods that change what they were given: it comes home as it was.
+
+use crate::node::{Node, Pod, address, mac, name, route};
+use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
+
+const AT: Place = Place::Pod;
+
+/// Does `changes` to a pod's rail, and then `ending`: the device must come home.
+fn comes_home(what: &str, changes: &[Op]) {
+    for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
+        for dies in [false, true] {
+            let node = Node::new(mode);
+            let mut before = node.snapshot();
+            let pod = node.pod("a");
+            if !dies {
+                before = node.snapshot();
+            }
+            node.add(&pod, &node.two_rails()).must_succeed();
+            for op in changes {
+                node.change(Some(&pod), op);
+            }
+            if dies {
+                node.kernel.with(|world| world.unmount(&pod.netns));
+            }
+            node.del(&pod, &node.two_rails()).must_succeed();
+            node.must_be(&before, &format!("{what}, namespace dies: {dies}, {mode}"));
+        }
+    }
+}
+
+fn rail() -> rdma_netns::InterfaceName {
+    name("rdma0")
+}
+
+fn up(up: bool) -> Op {
+    Op::SetUp {
+        at: AT,
+        link: rail(),
+        up,
+    }
+}
+
+#[test]
+fn mtu() {
+    for mtu in [1000, 1400, 9000] {
+        let link = rail();
+        comes_home(&format!("MTU {mtu}"), &[Op::SetMtu { at: AT, link, mtu }]);
+    }
+}
+
+#[test]
+fn hardware_address() {
+    let mac = mac("06:00:00:00:12:34");
+    let change = Op::SetMac {
+        at: AT,
+        link: rail(),
+        mac,
+    };
+    comes_home("hardware address", &[up(false), change.clone(), up(true)]);
+    comes_home("hardware address, left down", &[up(false), change]);
+}
+
+#[test]
+fn names() {
+    let rename = |from: &str, to: &str| Op::RenameLink {
+        at: AT,
+        link: name(from),
+        name: name(to),
+    };
+    comes_home("name", &[up(false), rename("rdma0", "roce")]);
+    // the name of the other rail on the host, and of a netdev that is there
+    for other in ["eth3", "ens1np0"] {
+        comes_home(other, &[up(false), rename("rdma0", other)]);
+    }
+    let down = |rail: &str| Op::SetUp {
+        at: AT,
+        link: name(rail),
+        up: false,
+    };
+    comes_home(
+        "names swapped",
+        &[
+            down("rdma0"),
+            down("rdma1"),
+            rename("rdma0", "x"),
+            rename("rdma1", "rdma0"),
+            rename("x", "rdma1"),
+        ],
+    );
+}
+
+#[test]
+fn alternative_names() {
+    let alt = |name: &str, present| Op::SetAltName {
+        at: AT,
+        link: rail(),
+        name: name.to_owned(),
+        present,
+    };
+    comes_home("one more", &[alt("roce-a", true)]);
+    comes_home("one less", &[alt("enp2s0v0", false)]);
+    // it cannot come home with these
+    comes_home("the host's", &[alt("ens1np0", true), alt("eth2", true)]);
+    comes_home("the other rail's", &[alt("eth3", true), alt("mlx", true)]);
+}
+
+#[test]
+fn addresses_and_routes() {
+    comes_home(
+        "addresses and routes",
+        &[
+            Op::AddAddress {
+                at: AT,
+                link: rail(),
+                address: address("172.16.0.9/16"),
+            },
+            Op::RemoveAddress {
+                at: AT,
+                link: rail(),
+                address: address("10.0.2.5/24"),
+            },
+            Op::AddRoute {
+                at: AT,
+                link: rail(),
+                route: route("192.0.2.0/24", "172.16.0.1"),
+            },
+        ],
+    );
+}
+
+#[test]
+fn flags_and_settings() {
+    let flag = |flag, on| Op::SetFlag {
+        at: AT,
+        link: rail(),
+        flag,
+        on,
+    };
+    let setting = |key: &str, value| Op::SetSysctl {
+        at: AT,
+        link: rail(),
+        key: key.to_owned(),
+        value,
+    };
+    comes_home(
+        "flags and settings",
+        &[
+            flag(LinkFlag::Promisc, true),
+            flag(LinkFlag::NoArp, true),
+            flag(LinkFlag::AllMulti, false),
+            Op::SetTxQueueLen {
+                at: AT,
+                link: rail(),
+                packets: 1,
+            },
+            Op::SetAlias {
+                at: AT,
+                link: rail(),
+                alias: String::new(),
+            },
+            setting("ipv6/disable_ipv6", 1),
+            setting("ipv4/rp_filter", 1),
+            setting("ipv4/forwarding", 1),
+        ],
+    );
+}
+
+#[test]
+fn everything_is_sent_home_by_the_pod_itself() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod: Pod = node.pod("a");
+    let before = node.snapshot();
+    node.add(&pod, &node.two_rails()).must_succeed();
+    let (from, to) = (Place::Pod, Place::Host);
+    for op in [
+        Op::MoveLink {
+            link: rail(),
+            from,
+            to,
+            name: name("lost"),
+        },
+        Op::MoveRdma {
+            device: "mlx5_2".into(),
+            from,
+            to,
+        },
+    ] {
+        node.change(Some(&pod), &op);
+    }
+    node.del(&pod, &node.two_rails()).must_succeed();
+    node.must_be(&before, "sent home");
+}
