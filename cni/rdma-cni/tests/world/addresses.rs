@@ -1,7 +1,7 @@
 //! Addresses and routes that a netdev keeps, and what IPv6 does to them on the way.
 
 use crate::node::{Node, address, configure, furnished, name, route, settle};
-use fake_kernel::{Nic, World};
+use fake_kernel::{Nic, World, world::HOST};
 use rdma_netns::{Address, Op, Place, RdmaMode, Route, link::IFA_F_NODAD};
 use serde_json::json;
 
@@ -228,7 +228,7 @@ fn an_ipoib_netdev_is_made_anew_and_gets_everything_back() {
         }
         node.del(&pod, &config).must_succeed();
         node.kernel.with(|world| {
-            let link = world.link(fake_kernel::world::HOST, "ibp94s0").unwrap();
+            let link = world.link(HOST, "ibp94s0").unwrap();
             assert!(link.up, "{link:?}");
             assert_eq!(link.addresses.len(), 3, "{link:?}");
         });

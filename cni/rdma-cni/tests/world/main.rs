@@ -9,5 +9,6 @@ mod holding;
 mod ipam;
 mod moving;
 mod node;
+mod random;
 mod refusing;
 mod tampering;

@@ -1,0 +1,310 @@
+//! Whatever happens to three pods and four devices, in whatever order: in the end
+//! everything is at home. Each history is made from a number, and can be had again by it.
+
+use crate::node::{Node, Pod, address, mac, name, settle};
+use fake_kernel::{Nic, Verdict, world::HOST};
+use nix::errno::Errno;
+use rdma_cni::{
+    attachment::Attachment,
+    store::{Record, Store},
+};
+use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
+use serde_json::{Value, json};
+
+const HISTORIES: u64 = 60;
+const STEPS: usize = 40;
+
+const DEVICES: [(&str, &str); 4] = [
+    ("eth2", "0000:3b:00.2"),
+    ("eth3", "0000:d8:00.2"),
+    ("eth4", "0000:d8:00.3"),
+    ("en4s0", "mlx5_core.sf.4"),
+];
+
+/// `splitmix64`
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ (z >> 31)) % sides as u64).unwrap()
+    }
+}
+
+/// A pod that was started, and the configuration of its ADD.
+#[derive(Clone)]
+struct Started {
+    pod: Pod,
+    config: Value,
+}
+
+struct History {
+    seed: u64,
+    dice: Dice,
+    node: Node,
+    /// Which pod each of three places has now.
+    places: [Option<Started>; 3],
+    /// All that ever were.
+    started: Vec<Started>,
+    told: Vec<String>,
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let mut dice = Dice(seed);
+        let mode = match dice.roll(4) {
+            0 => RdmaMode::Shared,
+            _ => RdmaMode::Exclusive,
+        };
+        let node = Node::new(mode);
+        if dice.roll(2) == 0 {
+            node.kernel.with(|world| {
+                world.plug(Nic::virtual_link("rdma0", "dummy"));
+                world.switch_on();
+            });
+        }
+        Self {
+            seed,
+            dice,
+            node,
+            places: [None, None, None],
+            started: vec![],
+            told: vec![format!("{mode}")],
+        }
+    }
+
+    fn step(&mut self) {
+        let at = self.dice.roll(3);
+        match (self.dice.roll(12), self.places[at].clone()) {
+            (0..4, None) => self.start(at),
+            (0..2, Some(started)) => self.verb("ADD", &started),
+            (2..5, Some(started)) => {
+                self.verb("DEL", &started);
+                self.end_namespace(at, &started);
+            }
+            (5, Some(started)) => self.verb("DEL", &started),
+            (6..9, Some(started)) => self.tamper(&started),
+            (9, Some(started)) => self.end_namespace(at, &started),
+            (10, _) => self.collect(),
+            (11, _) if self.dice.roll(4) == 0 => self.reboot(),
+            _ => {}
+        }
+        self.no_device_has_two_holders();
+        self.no_device_is_lost();
+    }
+
+    fn start(&mut self, at: usize) {
+        let pod = self.node.pod(&format!("pod{}-{}", at, self.started.len()));
+        let first = self.dice.roll(4);
+        let config = match self.dice.roll(3) {
+            0 => json!({ "deviceID": DEVICES[first].1 }),
+            1 => json!({ "devices": [{ "netdev": DEVICES[first].0 }] }),
+            _ => json!({ "devices": [
+                { "netdev": DEVICES[first].0 },
+                { "pci": DEVICES[(first + 1) % 3].1 },
+            ] }),
+        };
+        let config = self.node.config(config);
+        let started = Started { pod, config };
+        self.places[at] = Some(started.clone());
+        self.started.push(started.clone());
+        self.verb("ADD", &started);
+    }
+
+    /// One verb, which may be disturbed.
+    fn verb(&mut self, verb: &str, started: &Started) {
+        let at = 1 + self.dice.roll(40);
+        let verdict = match self.dice.roll(6) {
+            0 => Verdict::DieBefore,
+            1 => Verdict::DieAfter,
+            2 => Verdict::Refuse(Errno::ENOMEM),
+            3 => Verdict::Deceive(Errno::EIO),
+            _ => Verdict::Proceed,
+        };
+        self.node.script(move |number| match number == at {
+            true => verdict,
+            false => Verdict::Proceed,
+        });
+        let answer = self.node.run(verb, Some(&started.pod), &started.config);
+        let disturbed = verdict != Verdict::Proceed && self.node.kernel.journal().len() >= at;
+        self.node.kernel.begin();
+        let container = &started.pod.container;
+        self.tell(format!(
+            "{verb} {container}, {verdict:?} {at}: {}",
+            answer.value
+        ));
+        match (verb, answer.code()) {
+            _ if disturbed => {}
+            (_, 0) | ("ADD", 101) => {}
+            (_, code) => panic!("{self:?}\n{verb} failed with {code}"),
+        }
+    }
+
+    fn tamper(&mut self, started: &Started) {
+        let (at, link) = (Place::Pod, name(["rdma0", "rdma1"][self.dice.roll(2)]));
+        let op = match self.dice.roll(10) {
+            0 => Op::SetMtu {
+                at,
+                link,
+                mtu: 1000,
+            },
+            1 => Op::SetMtu {
+                at,
+                link,
+                mtu: 9000,
+            },
+            2 | 3 => Op::SetUp {
+                at,
+                link,
+                up: false,
+            },
+            4 => Op::RenameLink {
+                at,
+                link,
+                name: name(DEVICES[self.dice.roll(4)].0),
+            },
+            5 => Op::SetMac {
+                at,
+                link,
+                mac: mac("06:00:00:00:77:77"),
+            },
+            6 => Op::AddAddress {
+                at,
+                link,
+                address: address("fd99::1/64"),
+            },
+            7 => Op::SetAltName {
+                at,
+                link,
+                name: DEVICES[self.dice.roll(4)].0.into(),
+                present: true,
+            },
+            8 => Op::SetFlag {
+                at,
+                link,
+                flag: LinkFlag::Promisc,
+                on: true,
+            },
+            _ => Op::SetSysctl {
+                at,
+                link,
+                key: "ipv6/disable_ipv6".into(),
+                value: 1,
+            },
+        };
+        let done = self.node.kernel.with(|world| {
+            let netns = world.namespace_at(&started.pod.netns);
+            world.execute(&op, netns)
+        });
+        self.tell(format!("{} does {op}: {done:?}", started.pod.container));
+    }
+
+    fn end_namespace(&mut self, at: usize, started: &Started) {
+        self.node
+            .kernel
+            .with(|world| world.unmount(&started.pod.netns));
+        self.places[at] = None;
+        self.tell(format!("{} ends", started.pod.container));
+    }
+
+    fn collect(&mut self) {
+        let valid: Vec<Started> = self.places.iter().flatten().cloned().collect();
+        let valid: Vec<&Pod> = valid.iter().map(|started| &started.pod).collect();
+        let answer = self.node.gc(&valid, &self.node.one_rail());
+        self.tell(format!("GC: {}", answer.value));
+        assert_eq!(answer.code(), 0, "{self:?}");
+    }
+
+    fn reboot(&mut self) {
+        self.node.kernel.with(|world| {
+            world.reboot();
+            settle(world);
+        });
+        self.places = [None, None, None];
+        self.tell("reboot".to_owned());
+    }
+
+    fn tell(&mut self, text: String) {
+        self.told.push(text);
+    }
+
+    fn records(&self) -> Vec<Attachment> {
+        let store = Store::new(&self.node.state.path().join("state"));
+        let keys = store.keys(None).unwrap();
+        let records = keys.iter().map(|key| match store.load(key).unwrap() {
+            Record::Good(attachment) => *attachment,
+            other => panic!("{self:?}\n{key}: {other:?}"),
+        });
+        records.collect()
+    }
+
+    fn no_device_has_two_holders(&self) {
+        let living = self.records().into_iter().filter(|record| {
+            let id = self
+                .node
+                .kernel
+                .with(|world| world.namespace_at(&record.netns));
+            id == Some(record.netns_id)
+        });
+        let rails = living.flat_map(|record| record.rails);
+        let mut homes: Vec<_> = rails.filter_map(|rail| rail.home?.parent).collect();
+        homes.sort();
+        let count = homes.len();
+        homes.dedup();
+        assert_eq!(homes.len(), count, "{self:?}\ntwo records have one device");
+    }
+
+    /// Every device is on the host, or in the pod whose record has it.
+    fn no_device_is_lost(&self) {
+        let records = self.records();
+        for (_, device) in DEVICES {
+            let is_it = |link: &rdma_netns::Link| link.parent.as_deref() == Some(device);
+            let netns = |record: &Attachment| {
+                let rails = record.rails.iter().filter_map(|rail| rail.home.as_ref());
+                rails.clone().any(is_it).then_some(record.netns_id)
+            };
+            let mut possible = vec![HOST];
+            possible.extend(records.iter().filter_map(netns));
+            let found = self.node.kernel.with(|world| {
+                let has = |netns: &_| world.links(*netns).into_iter().any(is_it);
+                possible.iter().any(has)
+            });
+            assert!(found, "{self:?}\n{device} is lost");
+        }
+    }
+}
+
+impl std::fmt::Debug for History {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "history {}:\n{}", self.seed, self.told.join("\n"))
+    }
+}
+
+#[test]
+fn in_the_end_everything_is_at_home() {
+    for seed in 0..HISTORIES {
+        let mut history = History::new(seed);
+        let before = history.node.snapshot().without_numbers();
+        for _ in 0..STEPS {
+            history.step();
+        }
+        for started in history.started.clone() {
+            let answer = history.node.del(&started.pod, &started.config);
+            history.tell(format!(
+                "last DEL {}: {}",
+                started.pod.container, answer.value
+            ));
+            assert_eq!(answer.code(), 0, "{history:?}");
+            history
+                .node
+                .kernel
+                .with(|world| world.unmount(&started.pod.netns));
+        }
+        let differences = before.differences(&history.node.snapshot().without_numbers());
+        assert!(differences.is_empty(), "{history:?}\n{differences:#?}");
+        assert!(history.records().is_empty(), "{history:?}");
+    }
+}
