@@ -198,6 +198,10 @@ impl Plugin {
         node.host.ip("link set dev eth1 up");
     }
 
+    #[expect(
+        clippy::zombie_processes,
+        reason = "wait4 waits, and tells the peak RSS"
+    )]
     fn run(&self, command: &str, netns: &Path) -> Run {
         let input = File::open(&self.input).expect("the configuration");
         let start = Instant::now();
