@@ -37,11 +37,11 @@ pub struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// Kills `command` (ADD or DEL) after each of its operations; every time `healer` has
-    /// to bring the host back. How many operations there were.
+    /// Kills `command` (ADD or DEL) after each of its operations; every time one of
+    /// `healers`, in turn, has to bring the host back. How many operations there were.
     #[track_caller]
-    pub fn run(&self, command: &str, healer: Healer) -> u32 {
-        for operations in 0.. {
+    pub fn run(&self, command: &str, healers: &[Healer]) -> u32 {
+        for (operations, healer) in (0..).zip(healers.iter().cycle().copied()) {
             // shown when an assertion fails
             println!("{command} is killed after {operations} operations, then {healer:?}");
             let pod = Netns::new("killed");

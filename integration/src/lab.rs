@@ -35,7 +35,7 @@ pub struct Lab {
 pub struct Function {
     /// Its netdev's name on the host.
     pub netdev: String,
-    /// Its PCI address.
+    /// Its PCI address; empty if it is a soft one.
     pub pci: String,
     /// Its RDMA device's name.
     pub rdma: String,
@@ -52,6 +52,9 @@ impl Lab {
             );
         }
         let host = Netns::own();
+        // As on a node of the tests without RDMA: link-local addresses are usable at once.
+        host.set_sysctl("ipv6/conf/default/dad_transmits", "0");
+        host.set_sysctl("ipv6/conf/default/router_solicitation_delay", "0");
         let directory = TempDir::new().expect("a temporary directory");
         let programs = directory.path().join("bin");
         let ipam = StandInIpam::install(&programs);
@@ -63,6 +66,32 @@ impl Lab {
             ipam,
             directory,
         }
+    }
+
+    /// A NIC's physical function, with an RDMA device that its user removes.
+    #[track_caller]
+    pub fn physical_function(&self, nic: &str) -> Function {
+        let path = Path::new("/sys/class/net").join(nic).join("device");
+        let pci = file_name(&fs::read_link(path).expect("a link to the function"));
+        let (netdev, rdma) = (nic.to_owned(), format!("r_{nic}"));
+        add_rdma(&self.host, &netdev, &rdma);
+        Function { netdev, pci, rdma }
+    }
+
+    /// An RDMA device on a veth to `switch`, for when there are not enough NICs. It has no
+    /// PCI address, and ends with `switch`.
+    #[track_caller]
+    pub fn add_soft_function(&self, number: usize, switch: &Netns) -> Function {
+        let (netdev, rdma) = (format!("soft{number}"), format!("r_soft{number}"));
+        let peer = format!("to-{netdev}");
+        let at = switch.name();
+        self.host.ip(&format!(
+            "link add name {netdev} type veth peer name {peer} netns {at}"
+        ));
+        switch.ip(&format!("link set dev {peer} up"));
+        add_rdma(&self.host, &netdev, &rdma);
+        let pci = String::new();
+        Function { netdev, pci, rdma }
     }
 
     /// Gives the first function of both NICs to pod 0, the second to pod 1, and so on, by
@@ -186,19 +215,25 @@ fn make_function(host: &Netns, nic: &str, number: usize) -> Function {
         Path::new(&link).join("net").join(&netdev).exists()
     });
     let target = fs::read_link(&link).expect("a link to the function");
-    let pci = target
-        .file_name()
-        .and_then(|name| name.to_str())
-        .expect("a PCI address")
-        .to_owned();
+    let pci = file_name(&target);
     let rdma = format!("r_{netdev}");
+    add_rdma(host, &netdev, &rdma);
+    Function { netdev, pci, rdma }
+}
+
+/// Sets `netdev` up and makes its RDMA device.
+fn add_rdma(host: &Netns, netdev: &str, rdma: &str) {
     host.ip(&format!("link set dev {netdev} up"));
     host.run(&format!("rdma link add {rdma} type rxe netdev {netdev}"));
     wait::until("the RDMA device's port is active", || {
         let ports = parse_list(&host.run("rdma -j link show"));
         ports
             .iter()
-            .any(|port| port["ifname"] == *rdma && port["state"] == "ACTIVE")
+            .any(|port| port["ifname"] == rdma && port["state"] == "ACTIVE")
     });
-    Function { netdev, pci, rdma }
+}
+
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.expect("a PCI address").to_owned()
 }

@@ -30,7 +30,7 @@ fn sweep(node: &Node) -> Sweep<'_> {
 #[track_caller]
 fn assert_healed(command: &str, healer: Healer) {
     let node = Node::with_rails(2);
-    let operations = sweep(&node).run(command, healer);
+    let operations = sweep(&node).run(command, &[healer]);
     assert!(operations > 6, "{command} had only {operations} operations");
     assert!(
         node.records().is_empty(),

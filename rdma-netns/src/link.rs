@@ -44,6 +44,9 @@ pub struct Link {
     /// The PCI function or auxiliary device behind it (Linux 5.14, `IFLA_PARENT_DEV_NAME`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceAddress>,
+    /// The port's name on its switch (`IFLA_PHYS_PORT_NAME`): `p0`, `pf0vf3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port_name: Option<String>,
     /// Index of the bond or bridge it is a port of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<u32>,
@@ -321,10 +324,49 @@ impl Route {
     }
 }
 
+/// Whether `ip` is in the network of `length` bits that `network` is in.
+fn contains(network: IpAddr, length: u8, ip: IpAddr) -> bool {
+    let shift = |bits: u32| bits.saturating_sub(u32::from(length));
+    match (network, ip) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let differing = u64::from(a.to_bits() ^ b.to_bits());
+            differing >> shift(32) == 0
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            (a.to_bits() ^ b.to_bits())
+                .checked_shr(shift(128))
+                .unwrap_or(0)
+                == 0
+        }
+        _ => false,
+    }
+}
+
 impl Link {
     /// Whether `flag` is on.
     pub fn has(&self, flag: LinkFlag) -> bool {
         self.flags.contains(&flag)
+    }
+
+    /// Whether the kernel would take `route` with `addresses`: its source is one of them, and
+    /// its gateway is on the link by them, by a route, or by being link-local.
+    pub fn can_have(&self, route: &Route, addresses: &[Address]) -> bool {
+        let has_source = route
+            .source
+            .is_none_or(|ip| addresses.iter().any(|it| it.ip == ip));
+        let Some(gateway) = route.gateway else {
+            return has_source;
+        };
+        let link_local = matches!(gateway, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let by_address = addresses
+            .iter()
+            .any(|it| it.flags & IFA_F_NOPREFIXROUTE == 0 && contains(it.ip, it.prefix, gateway));
+        let by_route = self.routes.iter().any(|it| {
+            it.gateway.is_none()
+                && !it.is_automatic()
+                && contains(it.destination, it.prefix, gateway)
+        });
+        has_source && (route.onlink || link_local || by_address || by_route)
     }
 
     /// The routes that the kernel does not make by itself, in the order in which they can be
@@ -333,6 +375,13 @@ impl Link {
         let lasting = || self.routes.iter().filter(|route| !route.is_automatic());
         let on_link = lasting().filter(|route| route.gateway.is_none());
         on_link.chain(lasting().filter(|route| route.gateway.is_some()))
+    }
+
+    /// Whether it stands for another function's port on the NIC's switch: `pf0vf3`,
+    /// `c1pf0sf88` (`Documentation/networking/devlink/devlink-port.rst`).
+    pub fn is_representor(&self) -> bool {
+        let name = self.port_name.as_deref().unwrap_or_default();
+        name.contains("pf") && (name.contains("vf") || name.contains("sf"))
     }
 
     /// The address `wanted` as it is on this netdev.

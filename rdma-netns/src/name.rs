@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::{borrow::Borrow, fmt, ops::Deref};
 
 /// A name that the kernel accepts for a network interface: `dev_valid_name()` in
-/// `net/core/dev.c`, and `:` besides, which the kernel refuses for its use in aliases.
+/// `net/core/dev.c`. Neither has it `%`, by which `dev_get_valid_name()` counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct InterfaceName(String);
@@ -24,7 +24,7 @@ pub enum InvalidName {
     /// `.` and `..` would be directories in sysfs.
     #[error("interface name {0:?} is reserved")]
     Reserved(String),
-    /// `/`, `:` or white space.
+    /// `/`, `:`, `%` or white space.
     #[error("interface name {name:?} contains {character:?}")]
     Character {
         /// The whole name.
@@ -47,11 +47,25 @@ impl TryFrom<String> for InterfaceName {
         if name == "." || name == ".." {
             return Err(InvalidName::Reserved(name));
         }
-        let forbidden = |c: char| matches!(c, '/' | ':' | '\0') || c.is_whitespace();
+        let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b';
+        let forbidden = |c: char| matches!(c, '/' | ':' | '%' | '\0') || is_space(c);
         if let Some(character) = name.chars().find(|c| forbidden(*c)) {
             return Err(InvalidName::Character { name, character });
         }
         Ok(Self(name))
+    }
+}
+
+impl InterfaceName {
+    /// Stands for the netdev `index` where its name is no text: a pod may call its netdev by
+    /// any bytes. No netdev has such a name, since `:` is refused in one.
+    pub fn of_index(index: u32) -> Self {
+        Self(format!(":{index}"))
+    }
+
+    /// The index that [`Self::of_index`] was made from.
+    pub fn index(&self) -> Option<u32> {
+        self.0.strip_prefix(':')?.parse().ok()
     }
 }
 
@@ -111,6 +125,7 @@ mod tests {
             "..",
             "a/b",
             "a:b",
+            "a%d",
             "a b",
             "a\tb",
             "0123456789abcdef",

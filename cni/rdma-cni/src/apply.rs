@@ -190,24 +190,32 @@ pub fn await_detection<K: Kernel>(
 pub struct Incomplete {
     /// The sentences.
     pub left: Vec<String>,
+    /// Whether time may bring it: a dying namespace gives its devices back a little later.
+    pub awaited: bool,
 }
 
-/// Brings everything of `attachment` home. Goes on after an error, and with what is still
-/// missing, as long as that helps. Devices that are nowhere are waited for until
-/// `patience` has passed: a dying namespace gives them back a little later.
+/// Brings everything of `attachment` home that is to be had. Goes on after an error, and with
+/// what is still missing, as long as that helps.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
     attachment: &Attachment,
-    patience: Duration,
 ) -> Result<(), Incomplete> {
-    let deadline = Instant::now() + patience;
-    let mut rounds = 0;
-    let mut refused: Vec<String> = vec![];
-    loop {
-        let observed = kernel.observe(pod).map_err(|error| Incomplete {
-            left: vec![error.to_string()],
-        })?;
+    let mut refused = vec![];
+    for round in 0.. {
+        let observed = match kernel.observe(pod) {
+            Ok(observed) => observed,
+            Err(error) if round == ROUNDS => {
+                return Err(Incomplete {
+                    left: vec![error.to_string()],
+                    awaited: false,
+                });
+            }
+            Err(error) => {
+                log::warn!("{error}");
+                continue;
+            }
+        };
         let plans = plan::detach(attachment, &observed);
         if plans
             .iter()
@@ -218,46 +226,65 @@ pub fn restore<K: Kernel>(
             }
             return Ok(());
         }
-        if rounds == ROUNDS {
-            return Err(Incomplete {
-                left: if refused.is_empty() {
-                    unstable(plans)
-                } else {
-                    refused
-                },
-            });
-        }
-        let awaited = plans
+        // what is nowhere is not to be had by another round
+        let nothing_to_do = plans
             .iter()
-            .any(|plan| matches!(plan, Err(Obstacle::NotHome { .. })));
+            .all(|plan| plan.as_ref().map_or(true, Vec::is_empty));
+        if round == ROUNDS || nothing_to_do {
+            let awaited = plans
+                .iter()
+                .any(|plan| matches!(plan, Err(Obstacle::NotHome { .. })));
+            let left = if refused.is_empty() {
+                missing(plans)
+            } else {
+                refused
+            };
+            return Err(Incomplete { left, awaited });
+        }
         refused = plans
             .into_iter()
-            .filter_map(|plan| make(kernel, pod, plan).err())
+            .flat_map(|plan| make(kernel, pod, plan))
             .collect();
-        if awaited && Instant::now() < deadline {
-            thread::sleep(POLL);
-        } else {
-            rounds += 1;
-        }
-    }
-}
-
-/// Makes the changes of one rail's plan, up to the first that the kernel refuses.
-fn make<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, plan: RailPlan) -> Result<(), String> {
-    for op in plan.map_err(|obstacle| obstacle.to_string())? {
-        log::debug!("{op}");
-        kernel
-            .execute(&op, pod)
-            .map_err(|error| error.to_string())?;
     }
     Ok(())
 }
 
-/// What is not as recorded although every change was made.
-fn unstable(plans: Vec<RailPlan>) -> Vec<String> {
-    let ops = plans.into_iter().flatten().flatten();
-    ops.map(|op| format!("done, and yet undone again by somebody else: {op}"))
-        .collect()
+/// Makes the changes of one rail's plan, and tells what was refused. One that others build
+/// upon ends it; any other is passed over, so that an alias that is refused does not keep a
+/// NIC down.
+fn make<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, plan: RailPlan) -> Vec<String> {
+    let ops = match plan {
+        Ok(ops) => ops,
+        Err(obstacle) => return vec![obstacle.to_string()],
+    };
+    let mut refused = vec![];
+    for op in ops {
+        log::debug!("{op}");
+        let Err(error) = kernel.execute(&op, pod) else {
+            continue;
+        };
+        refused.push(error.to_string());
+        let is_basis = matches!(
+            op,
+            Op::MoveRdma { .. } | Op::MoveLink { .. } | Op::RenameLink { .. } | Op::SetUp { .. }
+        );
+        if is_basis {
+            break;
+        }
+    }
+    refused
+}
+
+/// What is missing without any change having been refused.
+fn missing(plans: Vec<RailPlan>) -> Vec<String> {
+    let sentence = |plan: RailPlan| match plan {
+        Ok(ops) => ops
+            .iter()
+            .map(|op| format!("done, and yet undone again by somebody else: {op}"))
+            .collect(),
+        Err(obstacle) => vec![obstacle.to_string()],
+    };
+    plans.into_iter().flat_map(sentence).collect()
 }
 
 fn words(ops: &[Op]) -> String {

@@ -45,6 +45,9 @@ pub struct Attachment {
     /// `namespace/name` of the Kubernetes pod, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
+    /// `CNI_ARGS` of ADD, for the IPAM plugin's DEL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args: Option<String>,
     /// The boot that it belongs to: after another one everything is at home.
     pub boot_id: String,
     /// `CNI_NETNS` of ADD.
@@ -91,6 +94,9 @@ pub struct Rail {
     /// the pod and brings it home.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<Link>,
+    /// Other netdevs of the same PCI function, which it must not be taken for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub siblings: Vec<Sibling>,
     /// Index in the pod, where the netdev has no hardware address of its own on a bus to
     /// be known by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,6 +107,15 @@ pub struct Rail {
     /// The RDMA device as it was on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaDevice>,
+}
+
+/// A netdev that shares its PCI function with a rail's: the other port, a representor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sibling {
+    /// Its name on the host.
+    pub name: InterfaceName,
+    /// Its index on the host.
+    pub index: u32,
 }
 
 impl Attachment {

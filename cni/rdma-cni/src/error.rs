@@ -43,6 +43,20 @@ pub enum Error {
     /// The state directory; nothing was changed.
     #[error("{0}; nothing was changed")]
     State(#[from] StoreError),
+    /// The record could not be taken away, after all was done.
+    #[error("everything is back on the host, but {0}")]
+    Forget(StoreError),
+    /// A record of a later version, which is left as it is.
+    #[error("the record of {key} has format {format}, of a newer rdma-cni: use that one")]
+    Newer {
+        /// Whose.
+        key: Key,
+        /// Its format.
+        format: u64,
+    },
+    /// GC met a record that cannot be read.
+    #[error("its record cannot be read ({0}): DEL brings its devices home")]
+    Unreadable(String),
     /// The kernel's state.
     #[error(transparent)]
     Observe(#[from] ObserveError),

@@ -5,14 +5,23 @@ use crate::{
     plan::Wanted,
     protocol::{Command, Environment},
 };
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use rdma_netns::{Address, Route, link::SCOPE_LINK};
 use serde_json::{Map, Value};
 use std::{
-    io::{self, Write},
+    io::{self, Read, Write},
     net::IpAddr,
+    os::fd::AsFd,
     path::PathBuf,
-    process::{self, Stdio},
+    process::{self, Child, Stdio},
+    time::{Duration, Instant},
 };
+
+/// How long an IPAM plugin may take: the reference `dhcp` tries for about a minute.
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// An IPAM plugin that was found.
 #[derive(Clone, Debug)]
@@ -116,6 +125,8 @@ impl<'a> Ipam<'a> {
             ("CNI_CONTAINERID", rail.container),
             ("CNI_NETNS", netns),
             ("CNI_IFNAME", rail.pod_name),
+            // those of the attachment: in GC and in a heal the environment is another pod's
+            ("CNI_ARGS", rail.args.unwrap_or_default()),
         ];
         self.call(command, &variables, Some(rail.master)).map(drop)
     }
@@ -153,17 +164,22 @@ impl<'a> Ipam<'a> {
             // a plugin that ends without reading has its reason, told by its answer
             let _ = stdin.write_all(&serde_json::to_vec(&config).unwrap_or_default());
         }
-        let output = child.wait_with_output().map_err(failed)?;
-        if output.status.success() {
-            return Ok(output.stdout);
+        let output = read_until_end(&mut child, Instant::now() + LIMIT);
+        if output.is_err() {
+            let _ = child.kill();
         }
-        let error: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let status = child.wait().map_err(failed)?;
+        let output = output.map_err(failed)?;
+        if status.success() {
+            return Ok(output);
+        }
+        let error: Value = serde_json::from_slice(&output).unwrap_or_default();
         let words = [&error["msg"], &error["details"]]
             .into_iter()
             .filter_map(Value::as_str);
         let words: Vec<&str> = words.filter(|text| !text.is_empty()).collect();
         let message = match words.is_empty() {
-            true => format!("it ended with {} and without a CNI error", output.status),
+            true => format!("it ended with {} and without a CNI error", status),
             false => words.join(": "),
         };
         let code = error["code"].as_u64();
@@ -222,6 +238,30 @@ impl<'a> Ipam<'a> {
     }
 }
 
+/// Reads standard output to its end.
+fn read_until_end(child: &mut Child, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut output = vec![];
+    let Some(mut stdout) = child.stdout.take() else {
+        return Ok(output);
+    };
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut ready = [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut ready, timeout) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        let mut buffer = [0; 4096];
+        match stdout.read(&mut buffer)? {
+            0 => return Ok(output),
+            length => output.extend_from_slice(&buffer[..length]),
+        }
+    }
+}
+
 /// Whose addresses are given back or checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RailCall<'a> {
@@ -229,6 +269,8 @@ pub struct RailCall<'a> {
     pub container: &'a str,
     /// `CNI_NETNS`, if the namespace is still there.
     pub netns: Option<&'a str>,
+    /// `CNI_ARGS` of the attachment's ADD.
+    pub args: Option<&'a str>,
     /// The rail's name in the pod.
     pub pod_name: &'a str,
     /// The netdev's name at home.

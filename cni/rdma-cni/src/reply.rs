@@ -4,6 +4,7 @@ use crate::{
     apply::ApplyError,
     conf::ConfError,
     error::{Cause, Error},
+    plan::Obstacle,
     select::SelectError,
 };
 use nix::libc;
@@ -44,8 +45,12 @@ pub fn code(error: &Error) -> u32 {
         Error::Conf(ConfError::Value { .. } | ConfError::Missing { .. }) => code::CONFIGURATION,
         Error::Select(error) => select(error),
         Error::Exists(_) => code::DEVICE_IN_USE,
-        Error::State(_) => code::STATE,
+        Error::State(_) | Error::Forget(_) | Error::Newer { .. } | Error::Unreadable(_) => {
+            code::STATE
+        }
         Error::Observe(_) => code::IO,
+        Error::Obstacle(Obstacle::Vanished { .. }) => code::NO_SUCH_DEVICE,
+        Error::Obstacle(Obstacle::NotHome { .. }) => code::DEVICE_IN_USE,
         Error::Obstacle(_) => code::CONFIGURATION,
         Error::Ipam(_) | Error::Release(_) => code::IPAM,
         Error::Add { left: Some(_), .. } | Error::Incomplete(_) => code::INCOMPLETE,

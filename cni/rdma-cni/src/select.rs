@@ -1,7 +1,7 @@
 //! Which netdevs and RDMA devices an ADD is about, decided before anything is changed.
 
 use crate::{
-    attachment::{Attachment, Rail},
+    attachment::{Attachment, Rail, Sibling},
     conf::{Conf, Devices, Mode, selector::Candidate, selector::Selector},
     plan::Wanted,
 };
@@ -108,6 +108,7 @@ fn rail(
         return Ok(Rail {
             pod_name,
             home: None,
+            siblings: vec![],
             pod_index: None,
             given: Wanted::default(),
             rdma: rdma.cloned(),
@@ -128,10 +129,25 @@ fn rail(
     Ok(Rail {
         pod_name,
         home: Some(link.clone()),
+        siblings: siblings(&observed.host, link),
         pod_index: None,
         given: Wanted::default(),
         rdma: rdma.cloned(),
     })
+}
+
+/// The other netdevs of the PCI function that `link` is one of.
+fn siblings(host: &Namespace, link: &Link) -> Vec<Sibling> {
+    let is_other = |other: &&Link| {
+        link.parent.is_some() && other.parent == link.parent && other.index != link.index
+    };
+    let others = host.links.iter().filter(is_other);
+    others
+        .map(|other| Sibling {
+            name: other.name.clone(),
+            index: other.index,
+        })
+        .collect()
 }
 
 /// The RDMA device of `link`, whichever namespace the link is in: by its port where both
@@ -170,17 +186,7 @@ fn by_address<'a>(
     observed: &'a Observed,
     others: &[Attachment],
 ) -> Result<(Place, &'a Link), SelectError> {
-    // also when it is on the host: a DEL that was cut short may have left it half restored
-    let holds = |rail: &Rail| {
-        rail.home.as_ref().and_then(|home| home.parent.as_ref()) == Some(address)
-            || rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref()) == Some(address)
-    };
-    if let Some(holder) = others.iter().find(|other| other.rails.iter().any(holds)) {
-        return Err(SelectError::InUse {
-            device: address.to_string(),
-            holder: holder.holder(),
-        });
-    }
+    check_holders(address, others)?;
     for (place, namespace) in places(observed) {
         let mut links: Vec<&Link> = namespace
             .links
@@ -193,7 +199,7 @@ fn by_address<'a>(
                 .rdma
                 .iter()
                 .any(|rdma| rdma.has_netdev(link.index));
-            (!is_port, link.index)
+            (link.is_representor(), !is_port, link.index)
         });
         if let Some(link) = links.first() {
             return Ok((place, link));
@@ -202,6 +208,22 @@ fn by_address<'a>(
     match observed.device(address) {
         Some(_) => Err(SelectError::Elsewhere(address.clone())),
         None => Err(SelectError::NotFound(address.to_string())),
+    }
+}
+
+/// An error if another attachment has something of `address`, also when it is on the host: a
+/// DEL that was cut short may have left it half restored.
+fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), SelectError> {
+    let holds = |rail: &Rail| {
+        rail.home.as_ref().and_then(|home| home.parent.as_ref()) == Some(address)
+            || rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref()) == Some(address)
+    };
+    match others.iter().find(|other| other.rails.iter().any(holds)) {
+        None => Ok(()),
+        Some(holder) => Err(SelectError::InUse {
+            device: address.to_string(),
+            holder: holder.holder(),
+        }),
     }
 }
 
@@ -230,6 +252,7 @@ fn by_selectors<'a>(
             .flat_map(|(place, namespace)| namespace.links.iter().map(move |link| (place, link)))
             .filter(|(place, link)| *place == Place::Host || link.parent.is_some())
             .filter(|(_, link)| link.link_type != LinkType::Other)
+            .filter(|(_, link)| !link.is_representor() || selector.literal_netdev().is_some())
             .filter(|(_, link)| {
                 selector.matches(candidate(observed, link, rdma_of(&observed.host, link)))
             })
@@ -246,6 +269,9 @@ fn by_selectors<'a>(
                 chosen.push(found);
             }
         }
+    }
+    for address in chosen.iter().filter_map(|(_, link)| link.parent.as_ref()) {
+        check_holders(address, others)?;
     }
     if chosen.is_empty() {
         let texts: Vec<&str> = selectors

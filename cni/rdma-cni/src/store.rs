@@ -10,6 +10,7 @@
 
 use crate::attachment::{Attachment, FORMAT, Key};
 use rdma_netns::InterfaceName;
+use serde_json::Value;
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
@@ -48,6 +49,8 @@ pub enum Record {
     Good(Box<Attachment>),
     /// A file that is no record, and why.
     Corrupt(String),
+    /// A record of a later version of this plugin, and its format.
+    Newer(u64),
 }
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
@@ -163,17 +166,20 @@ impl Store {
         }
     }
 
-    /// Takes away the record and the lock's file of an attachment. A corrupt record is
-    /// kept under another name, for people.
+    /// Takes away the record and the lock's file of an attachment.
     pub fn remove(&self, key: &Key, lock: Lock) -> Result<(), StoreError> {
-        let path = self.path(key, "json");
-        for path in [&path, &lock.path] {
-            match fs::remove_file(path) {
-                Err(error) if !is_absent(&error) => return Err(failed("remove", path)(error)),
-                _ => {}
-            }
-        }
+        self.forget(key)?;
+        lock.discard();
         Ok(())
+    }
+
+    /// Takes away the record of an attachment, whose lock goes on.
+    pub fn forget(&self, key: &Key) -> Result<(), StoreError> {
+        let path = self.path(key, "json");
+        match fs::remove_file(&path) {
+            Err(error) if !is_absent(&error) => Err(failed("remove", &path)(error)),
+            _ => Ok(()),
+        }
     }
 
     /// Puts a corrupt record aside, so that it blocks nothing and is not lost.
@@ -234,11 +240,15 @@ fn key(network: &str, file: &str) -> Option<Key> {
 }
 
 fn decode(text: &[u8], key: &Key) -> Record {
+    let newer = |value: &Value| {
+        value["format"]
+            .as_u64()
+            .filter(|it| *it > u64::from(FORMAT))
+    };
+    if let Some(format) = serde_json::from_slice(text).ok().as_ref().and_then(newer) {
+        return Record::Newer(format);
+    }
     match serde_json::from_slice::<Attachment>(text) {
-        Ok(attachment) if attachment.format > FORMAT => Record::Corrupt(format!(
-            "format {} is newer than this version's {FORMAT}",
-            attachment.format
-        )),
         Ok(attachment) if attachment.key != *key => {
             Record::Corrupt(format!("it is the record of {}", attachment.key))
         }

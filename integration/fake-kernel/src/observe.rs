@@ -1,7 +1,7 @@
 //! What a world shows, and the time that passes meanwhile.
 
 use crate::world::{HOST, World};
-use rdma_netns::{Device, Link, Namespace, NetnsId, Observed};
+use rdma_netns::{Device, Namespace, NetnsId, Observed};
 
 impl World {
     /// Changes at every boot.
@@ -21,16 +21,7 @@ impl World {
     }
 
     pub(crate) fn namespace(&self, id: NetnsId) -> Namespace {
-        let own = self.netdevs.iter().filter(|netdev| netdev.netns == id);
-        let shown = |netdev| {
-            let routes = self.shown_routes(netdev);
-            Link {
-                routes,
-                ..netdev.link.clone()
-            }
-        };
-        let mut links: Vec<Link> = own.map(shown).collect();
-        links.sort_by_key(|link| link.index);
+        let links = self.links(id).into_iter().cloned().collect();
         Namespace {
             id,
             links,

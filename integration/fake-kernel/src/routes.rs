@@ -1,4 +1,4 @@
-//! Routes: which the kernel takes, and which it shows.
+//! Routes: which the kernel takes, and in which order it tells them.
 
 use crate::{
     addresses::network,
@@ -85,23 +85,6 @@ impl World {
                 && network(gateway, other.prefix) == other.destination
         })
     }
-
-    /// The routes of the netdev as they are told. IPv6 routes of several netdevs to one
-    /// destination with one metric become one with several next hops
-    /// (`fib6_add_rt2node()`), which [`Route`] cannot say.
-    pub(crate) fn shown_routes(&self, netdev: &Netdev) -> Vec<Route> {
-        let others = || {
-            let same = self.netdevs.iter().filter(|o| o.netns == netdev.netns);
-            same.flat_map(|other| &other.link.routes)
-        };
-        let routes = netdev.link.routes.iter();
-        let alone = |route: &&Route| {
-            route.gateway.is_none()
-                || route.destination.is_ipv4()
-                || others().filter(|other| siblings(route, other)).count() == 1
-        };
-        routes.filter(alone).cloned().collect()
-    }
 }
 
 impl Netdev {
@@ -120,11 +103,6 @@ impl Netdev {
         routes.push(route);
         routes.sort_by_key(key);
     }
-}
-
-fn siblings(one: &Route, other: &Route) -> bool {
-    let key = |r: &Route| (r.destination, r.prefix, r.table, r.metric);
-    other.gateway.is_some() && key(one) == key(other)
 }
 
 /// The default metric is told as none.

@@ -228,7 +228,9 @@ impl World {
             .expect("a namespace has fewer netdevs than there are numbers")
     }
 
-    /// `wanted` if it is free, else the next above all (`dev_new_index()`, which counts on).
+    /// `wanted` if it is free, else one above all. (`dev_new_index()` counts on; here the
+    /// indices of netdevs that left are given again, so that one may find its own taken when
+    /// it comes home. On Linux that takes an `ip link add index N`.)
     pub(crate) fn index_in(&self, netns: NetnsId, wanted: Option<u32>) -> u32 {
         let own = || self.netdevs.iter().filter(|netdev| netdev.netns == netns);
         let highest = own().map(|netdev| netdev.link.index).max().unwrap_or(0);
@@ -283,6 +285,7 @@ pub(crate) fn blank(name: InterfaceName) -> Link {
         kind: None,
         link_type: LinkType::Ether,
         parent: None,
+        port_name: None,
         master: None,
         sysctls: BTreeMap::new(),
         addresses: vec![],

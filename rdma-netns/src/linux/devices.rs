@@ -56,6 +56,19 @@ pub(super) fn scan(sysfs: &Path, verbs: &[Verbs]) -> io::Result<Vec<Device>> {
     Ok(devices)
 }
 
+/// The PCI function or auxiliary device behind the netdev's parent `name` on `bus`. The
+/// parent of a virtio NIC, as eRDMA's are, is `virtio3` on a bus of its own, on a PCI function.
+pub(super) fn hardware(sysfs: &Path, bus: &str, name: &str) -> Option<DeviceAddress> {
+    match bus {
+        "pci" | "auxiliary" => name.to_owned().try_into().ok(),
+        "virtio" => {
+            let device = sysfs.join("bus/virtio/devices").join(name);
+            address_of(fs::canonicalize(device).ok()?.parent()?)
+        }
+        _ => None,
+    }
+}
+
 fn pci_function(directory: &Path) -> Option<Device> {
     let address = address_of(directory)?;
     let uevent = Uevent::read(directory)?;

@@ -153,7 +153,10 @@ impl<'a> Places<'a> {
     }
 }
 
-fn index_of(socket: &mut Socket, name: &str) -> Result<u32, NetlinkError> {
+fn index_of(socket: &mut Socket, name: &InterfaceName) -> Result<u32, NetlinkError> {
+    if let Some(index) = name.index() {
+        return Ok(index);
+    }
     let answers = socket.request(&links::find(name), 0)?;
     let index = answers.iter().find_map(|answer| links::index(&answer.body));
     Ok(index.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?)

@@ -1,8 +1,8 @@
 //! Netdevs in rtnetlink's words (`RTM_*LINK`, `include/uapi/linux/if_link.h`).
 
-use super::sysctls;
+use super::{devices, sysctls};
 use crate::{
-    DeviceAddress, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType,
+    HardwareAddress, InterfaceName, Link, LinkFlag, LinkType,
     netlink::{attributes, text, u32_of},
 };
 use netlink_packet_core::DefaultNla;
@@ -12,7 +12,10 @@ use netlink_packet_route::{
         LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkLayerType, LinkMessage, Prop,
     },
 };
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::{
+    os::fd::{AsRawFd, BorrowedFd},
+    path::Path,
+};
 
 /// `sizeof(struct ifinfomsg)`
 const HEADER: usize = 16;
@@ -28,6 +31,7 @@ const IFLA_AF_SPEC: u16 = 26;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
 const IFLA_PERM_ADDRESS: u16 = 54;
+const IFLA_PHYS_PORT_NAME: u16 = 38;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 
@@ -68,12 +72,11 @@ pub(super) fn index(body: &[u8]) -> Option<u32> {
 }
 
 /// The netdev of an `RTM_NEWLINK`, without addresses and routes.
-pub(super) fn parse(body: &[u8]) -> Option<Link> {
+pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     let header = LinkHeader::parse(body).ok()?;
-    let mut name = None;
     let mut link = Link {
         index: header.index,
-        name: InterfaceName::try_from("?").ok()?, // until IFLA_IFNAME is met
+        name: InterfaceName::of_index(header.index), // until IFLA_IFNAME is met
         mac: HardwareAddress::default(),
         permanent_mac: None,
         mtu: 0,
@@ -94,6 +97,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
             _ => LinkType::Other,
         },
         parent: None,
+        port_name: None,
         master: None,
         sysctls: Default::default(),
         addresses: Vec::new(),
@@ -103,7 +107,13 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
     for (kind, value) in attributes(body.get(HEADER..)?) {
         let owned = || text(value).map(str::to_owned);
         match kind {
-            IFLA_IFNAME => name = owned(),
+            IFLA_IFNAME => {
+                if let Some(name) = text(value).and_then(|name| InterfaceName::try_from(name).ok())
+                {
+                    link.name = name;
+                }
+            }
+            IFLA_PHYS_PORT_NAME => link.port_name = owned(),
             IFLA_ADDRESS => link.mac = HardwareAddress(value.to_vec()),
             IFLA_PERM_ADDRESS => link.permanent_mac = Some(HardwareAddress(value.to_vec())),
             IFLA_MTU => link.mtu = u32_of(value)?,
@@ -118,11 +128,8 @@ pub(super) fn parse(body: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
-    link.name = InterfaceName::try_from(name?).ok()?;
-    // A virtio NIC's parent is `virtio0` on the bus `virtio`.
-    if matches!(bus, Some("pci" | "auxiliary")) {
-        link.parent = parent.and_then(|parent| DeviceAddress::try_from(parent).ok());
-    }
+    let parent = parent.zip(bus);
+    link.parent = parent.and_then(|(name, bus)| devices::hardware(sysfs, bus, &name));
     Some(link)
 }
 

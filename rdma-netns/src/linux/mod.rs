@@ -31,6 +31,7 @@ use crate::{
 };
 use execute::Places;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use nix::libc;
 use nldev::Nldev;
 use rdma::Surroundings;
 use std::{
@@ -120,9 +121,7 @@ impl Kernel for Linux {
         };
         let pod = Space::open(path).map_err(|error| match error {
             OpenError::NotNamespace(path) => OpenPodError::NotNamespace(path),
-            OpenError::Io { path, source } if source.kind() == io::ErrorKind::NotFound => {
-                OpenPodError::Missing(path)
-            }
+            OpenError::Io { path, source } if is_missing(&source) => OpenPodError::Missing(path),
             OpenError::Io { path, source } => OpenPodError::Io { path, source },
         })?;
         if pod.netns().id() == self.host().map_err(failed)?.netns().id() {
@@ -163,7 +162,7 @@ impl Kernel for Linux {
             };
             Ok(Namespace {
                 id: space.netns().id(),
-                links: links_of(space, whose)?,
+                links: links_of(space, whose, &self.sysfs)?,
                 rdma,
             })
         };
@@ -191,8 +190,14 @@ impl Kernel for Linux {
     }
 }
 
+/// Whether nothing is there: `/proc/PID/ns/net` of a process that has ended answers ESRCH.
+fn is_missing(error: &io::Error) -> bool {
+    let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+    missing.contains(&error.kind()) || error.raw_os_error() == Some(libc::ESRCH)
+}
+
 /// All netdevs of a namespace with their addresses and routes.
-fn links_of(space: &Space, whose: &str) -> Result<Vec<Link>, ObserveError> {
+fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, ObserveError> {
     let mut socket = space.route();
     let mut dump =
         |what: &str, request: RouteNetlinkMessage| -> Result<Vec<Answer>, ObserveError> {
@@ -204,7 +209,7 @@ fn links_of(space: &Space, whose: &str) -> Result<Vec<Link>, ObserveError> {
     let mut links: Vec<Link> = answers
         .iter()
         .filter_map(|answer| {
-            let link = links::parse(&answer.body);
+            let link = links::parse(&answer.body, sysfs);
             if link.is_none() {
                 log::warn!(
                     "a netdev of {whose} cannot be understood: {:?}",
@@ -217,10 +222,10 @@ fn links_of(space: &Space, whose: &str) -> Result<Vec<Link>, ObserveError> {
     addresses::distribute(&dump("addresses", addresses::dump())?, &mut links);
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         for answer in dump("routes", routes::dump(family))? {
-            if let Some((index, route)) = routes::parse(&answer.body)
-                && let Some(link) = links.iter_mut().find(|link| link.index == index)
-            {
-                link.routes.push(route);
+            for (index, route) in routes::parse(&answer.body).unwrap_or_default() {
+                if let Some(link) = links.iter_mut().find(|link| link.index == index) {
+                    link.routes.push(route);
+                }
             }
         }
     }

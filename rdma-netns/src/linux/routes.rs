@@ -1,7 +1,9 @@
 //! Routes in rtnetlink's words (`RTM_*ROUTE`, `include/uapi/linux/rtnetlink.h`).
 //!
-//! Only unicast routes by one netdev are shown. Left out, and told in the debug log, are
-//! those with several next hops, with a nexthop object, with an encapsulation, by source
+//! Only unicast routes by one netdev are shown. IPv6 routes of one destination and metric are
+//! told by the kernel as one with several next hops, but come and go one by one: each is
+//! shown for itself. Left out, and told in the debug log, are
+//! IPv4 routes with several next hops, and those with a nexthop object, with an encapsulation, by source
 //! prefix or by TOS: a [`Route`] cannot say them, and adding a part of one would be worse
 //! than leaving it out. Of the metrics, `mtu` and `advmss` are kept.
 
@@ -54,8 +56,8 @@ pub(super) fn dump(family: AddressFamily) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetRoute(message)
 }
 
-/// The route of an `RTM_NEWROUTE` and the index of its netdev, if it is one that is shown.
-pub(super) fn parse(body: &[u8]) -> Option<(u32, Route)> {
+/// The routes of an `RTM_NEWROUTE` and the indices of their netdevs, if they are shown.
+pub(super) fn parse(body: &[u8]) -> Option<Vec<(u32, Route)>> {
     let header = RouteHeader::parse(body).ok()?;
     let unspecified = match header.address_family {
         AddressFamily::Inet => IpAddr::from([0; 4]),
@@ -72,6 +74,7 @@ pub(super) fn parse(body: &[u8]) -> Option<(u32, Route)> {
     route.scope = header.scope.into();
     route.onlink = header.flags.contains(RouteFlags::Onlink);
     let mut netdev = None;
+    let mut hops: &[u8] = &[];
     let mut beyond = header.source_prefix_length != 0 || header.tos != 0;
     for (kind, value) in attributes(body.get(HEADER..)?) {
         match kind {
@@ -92,6 +95,7 @@ pub(super) fn parse(body: &[u8]) -> Option<(u32, Route)> {
                     }
                 }
             }
+            RTA_MULTIPATH if header.address_family == AddressFamily::Inet6 => hops = value,
             RTA_MULTIPATH | RTA_NH_ID | RTA_ENCAP => beyond = true,
             _ => {}
         }
@@ -110,7 +114,53 @@ pub(super) fn parse(body: &[u8]) -> Option<(u32, Route)> {
         );
         return None;
     }
-    Some((netdev?, route))
+    if hops.is_empty() {
+        return Some(vec![(netdev?, route)]);
+    }
+    Some(next_hops(hops).map(|hop| hop.of(&route)).collect())
+}
+
+/// A next hop of a route with several (`struct rtnexthop`).
+struct NextHop {
+    netdev: u32,
+    gateway: Option<IpAddr>,
+    onlink: bool,
+}
+
+impl NextHop {
+    /// The route that goes by this one alone.
+    fn of(self, route: &Route) -> (u32, Route) {
+        let Self {
+            netdev,
+            gateway,
+            onlink,
+        } = self;
+        (
+            netdev,
+            Route {
+                gateway,
+                onlink,
+                ..route.clone()
+            },
+        )
+    }
+}
+
+/// `rtnh_len`, `rtnh_flags`, `rtnh_hops`, `rtnh_ifindex`, then attributes.
+fn next_hops(mut hops: &[u8]) -> impl Iterator<Item = NextHop> {
+    const HOP_HEADER: usize = 8;
+    const RTNH_F_ONLINK: u8 = 4;
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(hops.get(..2)?.try_into().ok()?));
+        let hop = hops.get(..length).filter(|hop| hop.len() >= HOP_HEADER)?;
+        hops = hops.get(length.next_multiple_of(4)..).unwrap_or_default();
+        let gateway = attributes(&hop[HOP_HEADER..]).find(|(kind, _)| *kind == RTA_GATEWAY);
+        Some(NextHop {
+            netdev: u32_of(&hop[4..HOP_HEADER])?,
+            gateway: gateway.and_then(|(_, value)| ip_of(value)),
+            onlink: hop[2] & RTNH_F_ONLINK != 0,
+        })
+    })
 }
 
 /// Adds a route by the netdev `index`.

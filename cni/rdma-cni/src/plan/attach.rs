@@ -1,59 +1,14 @@
 //! From the host into the pod.
 
-use super::{Obstacle, draft::Draft, locate, locate::Located};
+use super::{Obstacle, Wanted, draft::Draft, locate, locate::Located};
 use crate::{
     attachment::{Attachment, Rail},
-    conf::{Dad, Ipv6},
+    conf::Dad,
 };
-use rdma_netns::{
-    Address, Link, LinkType, Observed, Op, Place, RdmaDevice, Route,
-    link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
-};
-use serde::{Deserialize, Serialize};
+use rdma_netns::{Link, LinkType, Observed, Op, Place, RdmaDevice};
 
-/// The addresses and routes that a rail's netdev is to have in the pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
-    /// Addresses, in order.
-    pub addresses: Vec<Address>,
-    /// Routes, those on the link first.
-    pub routes: Vec<Route>,
-}
-
-impl Wanted {
-    /// What the netdev had on the host, less what the kernel makes by itself. In the pod
-    /// nobody renews a lease: the addresses are its for as long as it lives.
-    pub fn kept(home: &Link) -> Self {
-        let addresses = home.addresses.iter().filter(|address| !address.automatic);
-        Self {
-            addresses: addresses
-                .map(|address| Address {
-                    lifetime: None,
-                    label: None,
-                    ..address.clone()
-                })
-                .collect(),
-            routes: home.lasting_routes().cloned().collect(),
-        }
-    }
-
-    /// With the duplicate address detection that `ipv6` asks for.
-    pub fn with_detection(mut self, ipv6: Ipv6) -> Self {
-        let flag = match ipv6.dad {
-            Dad::Off => IFA_F_NODAD,
-            Dad::Optimistic => IFA_F_OPTIMISTIC,
-            Dad::Wait => 0,
-        };
-        for address in self
-            .addresses
-            .iter_mut()
-            .filter(|address| address.ip.is_ipv6())
-        {
-            address.flags = address.flags & !(IFA_F_NODAD | IFA_F_OPTIMISTIC) | flag;
-        }
-        self
-    }
-}
+/// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): below it the kernel takes IPv6 away.
+const IPV6_MIN_MTU: u32 = 1280;
 
 /// What is still to be done until every rail is in the pod with what it is `wanted` to
 /// have, rail by rail.
@@ -134,8 +89,14 @@ fn place_link(
     let mut draft = Draft::new(place, link, ops);
     draft.relocate(Place::Pod, &rail.pod_name);
     draft.rename(&rail.pod_name);
-    draft.mtu(attachment.mtu.unwrap_or(home.mtu));
-    let has_ipv6 = !home.sysctls.keys().all(|key| key.starts_with("ipv4/"));
+    let mtu = attachment.mtu.unwrap_or(home.mtu);
+    let mut addresses = wanted.iter().flat_map(|wanted| &wanted.addresses);
+    if mtu < IPV6_MIN_MTU && addresses.any(|address| address.ip.is_ipv6()) {
+        let link = home.name.clone();
+        return Err(Obstacle::MtuTooSmall { link, mtu });
+    }
+    draft.mtu(mtu);
+    let has_ipv6 = mtu >= IPV6_MIN_MTU && home.sysctls.keys().any(|key| key.starts_with("ipv6/"));
     if has_ipv6 {
         draft.sysctl("ipv6/accept_ra", i32::from(attachment.accept_ra));
         draft.sysctl("ipv6/accept_dad", i32::from(attachment.dad != Dad::Off));

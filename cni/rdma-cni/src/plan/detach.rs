@@ -86,7 +86,17 @@ fn restore_link(home: &Link, place: Place, link: &Link, ops: &mut Vec<Op>) {
     draft.up(home.up);
     let lasting = |address: &&Address| !address.automatic;
     draft.addresses(home.addresses.iter().filter(lasting));
+    // a route by an address that the kernel makes comes back with that address at most
+    let to_be: Vec<_> = home
+        .addresses
+        .iter()
+        .filter(|it| !it.automatic)
+        .cloned()
+        .collect();
     for route in home.lasting_routes() {
-        draft.route(route);
+        let can_have = home.can_have(route, &to_be) || link.can_have(route, &link.addresses);
+        if can_have {
+            draft.route(route);
+        }
     }
 }

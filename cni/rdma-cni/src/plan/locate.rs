@@ -3,7 +3,7 @@
 
 use super::Obstacle;
 use crate::attachment::Rail;
-use rdma_netns::{Link, Observed, Place, RdmaDevice};
+use rdma_netns::{Device, Link, Observed, Place, RdmaDevice};
 
 /// Where a recorded device is now.
 #[derive(Debug)]
@@ -26,21 +26,42 @@ pub(super) fn link<'a>(
     });
     let found = links
         .filter(|(place, link)| match &home.parent {
-            Some(_) => link.parent == home.parent,
+            Some(_) => link.parent == home.parent && !is_sibling(rail, *place, link),
             None => is_virtual_home(rail, home, *place, link),
         })
         .max_by_key(|(_, link)| resemblance(rail, home, link));
     if let Some((place, link)) = found {
         return Ok(Located::At(place, link));
     }
-    match &home.parent {
-        Some(parent) if observed.device(parent).is_some_and(|d| d.driver.is_some()) => {
-            Err(Obstacle::NotHome {
-                device: home.name.to_string(),
-            })
-        }
-        _ => Ok(Located::Gone),
+    let exists = match &home.parent {
+        Some(parent) => observed.device(parent).is_some_and(has_netdev_driver),
+        // hardware on another bus than PCI does not end with a namespace
+        None => home.kind.is_none(),
+    };
+    match exists {
+        true => Err(Obstacle::NotHome {
+            device: home.name.to_string(),
+        }),
+        false => Ok(Located::Gone),
     }
+}
+
+/// Whether a netdev can be expected of `device`: not when it was given to a virtual machine.
+fn has_netdev_driver(device: &Device) -> bool {
+    const PASS_THROUGH: [&str; 3] = ["vfio-pci", "pci-stub", "uio_pci_generic"];
+    device
+        .driver
+        .as_deref()
+        .is_some_and(|driver| !PASS_THROUGH.contains(&driver))
+}
+
+/// Whether `link` is another netdev of the same PCI function, at its place on the host.
+fn is_sibling(rail: &Rail, place: Place, link: &Link) -> bool {
+    place == Place::Host
+        && rail
+            .siblings
+            .iter()
+            .any(|it| it.name == link.name && it.index == link.index)
 }
 
 /// How much `link` is like `home`, to tell several netdevs of one PCI function apart. None of
@@ -63,13 +84,17 @@ fn is_virtual_home(rail: &Rail, home: &Link, place: Place, link: &Link) -> bool 
     }
     match (place, rail.pod_index) {
         (Place::Pod, Some(index)) => link.index == index,
-        (Place::Pod, None) => link.name == rail.pod_name && link.mac == home.mac,
-        (Place::Host, _) => {
+        (Place::Pod, None) => {
             let traits = [
                 link.index == home.index,
-                link.name == home.name,
+                link.name == rail.pod_name,
                 link.mac == home.mac,
             ];
+            traits.into_iter().filter(|fits| *fits).count() >= 2
+        }
+        (Place::Host, _) => {
+            let name = link.name == home.name || link.name == rail.pod_name;
+            let traits = [link.index == home.index, name, link.mac == home.mac];
             traits.into_iter().filter(|fits| *fits).count() >= 2
         }
     }

@@ -7,9 +7,11 @@ mod detach;
 mod draft;
 pub mod drift;
 mod locate;
+mod wanted;
 
-pub use attach::{Wanted, attach};
+pub use attach::attach;
 pub use detach::{detach, gone};
+pub use wanted::{Wanted, beside_others};
 
 use rdma_netns::{InterfaceName, Op};
 
@@ -32,6 +34,14 @@ pub enum Obstacle {
     PodNameTaken {
         /// The name.
         name: InterfaceName,
+    },
+    /// IPv6 needs more.
+    #[error("mtu: {mtu} is too small for the IPv6 addresses of {link}: IPv6 needs 1280")]
+    MtuTooSmall {
+        /// The netdev's name on the host.
+        link: InterfaceName,
+        /// Bytes.
+        mtu: u32,
     },
     /// The device exists, but is in neither namespace.
     #[error(

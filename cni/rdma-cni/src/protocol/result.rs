@@ -32,8 +32,10 @@ pub fn extend(previous: Option<&Value>, version: SpecVersion, rails: &[RailResul
         Some(Value::Object(object)) => object.clone(),
         _ => Map::new(),
     };
+    result
+        .entry("cniVersion")
+        .or_insert_with(|| version.as_str().into());
     if previous.is_none() {
-        result.insert("cniVersion".into(), version.as_str().into());
         result.insert("dns".into(), json!({}));
     }
     for rail in rails {

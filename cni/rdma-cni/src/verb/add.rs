@@ -15,7 +15,7 @@ use crate::{
 };
 use rdma_netns::{Kernel, Link, Observed, Pod, link::MAIN_TABLE};
 use serde_json::{Value, json};
-use std::{io, path::Path, time::Duration};
+use std::{io, path::Path};
 
 /// A pod's devices that are attached, while the runtime does not know of it yet.
 #[derive(Debug)]
@@ -33,18 +33,21 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Added<K>, Error> {
     node.conf.required_devices()?;
     let pod = node.pod()?;
     let lock = node.store.lock(&key)?;
+    survey::heal_own(node, &key)?;
     let started = match begin(node, &key, &pod) {
         Ok(started) => started,
         Err(error) => {
-            if !matches!(error, Error::Exists(_)) {
-                lock.discard();
-            }
+            lock.discard();
             return Err(error);
         }
     };
-    let (mut attachment, moved) = started;
+    let Started {
+        mut attachment,
+        wanted,
+        moved,
+    } = started;
     let finished = match moved {
-        Ok(observed) => finish(node, &mut attachment, &pod, observed),
+        Ok(observed) => finish(node, &mut attachment, &pod, observed, wanted),
         Err(cause) => Err(cause),
     };
     match finished {
@@ -72,19 +75,35 @@ impl<K: Kernel> Added<K> {
 }
 
 /// An attachment with its record written, and how the moves went.
-type Started = (Attachment, Result<Observed, Cause>);
+struct Started {
+    attachment: Attachment,
+    wanted: Vec<Wanted>,
+    moved: Result<Observed, Cause>,
+}
 
-/// Everything under the node's lock: choose, record, move.
+/// Everything under the node's lock: heal, choose, record, move. What was healed gives its
+/// addresses back when the lock is free again.
 fn begin<K: Kernel>(node: &Node<'_, K>, key: &Key, pod: &K::Pod) -> Result<Started, Error> {
-    let _moves = node.store.lock_node()?;
-    let boot_id = node.kernel.boot_id()?;
-    let others = survey::heal(node, key, &boot_id)?;
+    let moves = node.store.lock_node()?;
+    let survey = survey::heal(node, key, &node.kernel.boot_id()?)?;
+    let started = start(node, key, pod, &survey.holders);
+    drop(moves);
+    survey.release(node);
+    started
+}
+
+fn start<K: Kernel>(
+    node: &Node<'_, K>,
+    key: &Key,
+    pod: &K::Pod,
+    holders: &[Attachment],
+) -> Result<Started, Error> {
     let observed = node.kernel.observe(Some(pod))?;
-    let attachment = draft(node, key, pod, &observed, &others)?;
+    let attachment = draft(node, key, pod, &observed, holders)?;
     if let Some(name) = &attachment.ipam {
         Ipam::find(name, node.environment, &node.conf.raw)?;
     }
-    let wanted = wanted(&attachment);
+    let wanted = wanted(&attachment, &observed);
     // a plan that cannot be made is found here, before anything is written or changed
     plan::attach(&attachment, &observed, &wanted)?;
     node.store.save(&attachment)?;
@@ -92,7 +111,11 @@ fn begin<K: Kernel>(node: &Node<'_, K>, key: &Key, pod: &K::Pod) -> Result<Start
     let moved = apply::attach(node.kernel, pod, &attachment, &wanted, observed)
         .and_then(|observed| apply::check_char_devices(node.kernel, pod, &attachment, observed))
         .map_err(Cause::from);
-    Ok((attachment, moved))
+    Ok(Started {
+        attachment,
+        wanted,
+        moved,
+    })
 }
 
 /// The record of an attachment that does not exist yet.
@@ -108,6 +131,7 @@ pub fn draft<K: Kernel>(
         format: FORMAT,
         key: key.clone(),
         pod: node.environment.pod(),
+        args: node.environment.all.get("CNI_ARGS").cloned(),
         boot_id: observed.boot_id.clone(),
         netns: pod.path().to_owned(),
         netns_id: pod.id(),
@@ -123,16 +147,14 @@ pub fn draft<K: Kernel>(
 }
 
 /// What the rails' netdevs are to have before IPAM was asked, if it is.
-pub fn wanted(attachment: &Attachment) -> Vec<Wanted> {
+pub fn wanted(attachment: &Attachment, observed: &Observed) -> Vec<Wanted> {
     let kept = |home: &Link| match &attachment.ipam {
         Some(_) => Wanted::default(),
         None => Wanted::kept(home).with_detection(attachment.ipv6()),
     };
-    attachment
-        .rails
-        .iter()
-        .map(|rail| rail.home.as_ref().map(kept).unwrap_or_default())
-        .collect()
+    let homes = attachment.rails.iter().map(|rail| rail.home.as_ref());
+    let wanted = homes.map(|home| home.map(kept).unwrap_or_default());
+    plan::beside_others(attachment, observed, wanted.collect())
 }
 
 /// Everything that other moves need not wait for: IPAM, addresses, the answer.
@@ -141,16 +163,17 @@ fn finish<K: Kernel>(
     attachment: &mut Attachment,
     pod: &K::Pod,
     mut observed: Observed,
+    kept: Vec<Wanted>,
 ) -> Result<Value, Cause> {
     let answers = ask_for_addresses(node, attachment)?;
     let given = match &answers {
-        None => wanted(attachment),
+        None => kept,
         Some(answers) => {
             let ipv6 = attachment.ipv6();
             let wanted = answers
                 .iter()
                 .map(|answer| answer.wanted.clone().with_detection(ipv6));
-            let wanted: Vec<Wanted> = wanted.collect();
+            let wanted = plan::beside_others(attachment, &observed, wanted.collect());
             observed = apply::attach(node.kernel, pod, attachment, &wanted, observed)?;
             wanted
         }
@@ -209,7 +232,7 @@ fn results(
             .as_ref()
             .and_then(|pod| pod.link(&rail.pod_name))
             .unwrap_or(home);
-        let answer = answer.unwrap_or_else(|| kept_answer(Wanted::kept(home)));
+        let answer = answer.unwrap_or_else(|| kept_answer(rail.given.clone()));
         results.push(RailResult {
             name: rail.pod_name.to_string(),
             mac: link.mac.to_string(),
@@ -268,23 +291,27 @@ fn undo<K: Kernel>(
     log::error!("{cause}; undoing");
     let restored = {
         let _moves = node.store.lock_node();
-        apply::restore(node.kernel, Some(pod), attachment, Duration::ZERO)
+        apply::restore(node.kernel, Some(pod), attachment)
     };
     let netns = pod.path().display().to_string();
-    let released = release::addresses(node, attachment, Some(&netns));
-    let left = match (restored, released) {
-        (Ok(()), Ok(())) => match node.store.remove(&attachment.key, lock) {
-            Ok(()) => None,
-            Err(error) => Some(apply::Incomplete {
-                left: vec![error.to_string()],
-            }),
+    let left = match restored {
+        Err(incomplete) => Some(incomplete),
+        Ok(()) => match release::addresses(node, attachment, Some(&netns)) {
+            Ok(()) => {
+                node.store
+                    .remove(&attachment.key, lock)
+                    .err()
+                    .map(|error| apply::Incomplete {
+                        left: vec![error.to_string()],
+                        awaited: false,
+                    })
+            }
+            // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
+            Err(error) => {
+                log::warn!("{error}");
+                None
+            }
         },
-        (Err(incomplete), _) => Some(incomplete),
-        // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
-        (Ok(()), Err(error)) => {
-            log::warn!("{error}");
-            None
-        }
     };
     Error::Add { cause, left }
 }

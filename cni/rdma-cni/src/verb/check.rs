@@ -23,6 +23,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     let attachment = match node.store.load(&key)? {
         Record::Good(attachment) => *attachment,
         Record::None => return Err(Error::Drift(vec![format!("there is no record of {key}")])),
+        Record::Newer(format) => return Err(Error::Newer { key, format }),
         Record::Corrupt(reason) => {
             return Err(Error::Drift(vec![format!(
                 "the record of {key} is unreadable: {reason}"
@@ -147,6 +148,7 @@ fn check_addresses<K: Kernel>(
     let netns = pod.path().display().to_string();
     for rail in attachment.rails.iter().filter(|rail| rail.home.is_some()) {
         let call = RailCall {
+            args: attachment.args.as_deref(),
             container: &attachment.key.container,
             netns: Some(&netns),
             pod_name: &rail.pod_name,

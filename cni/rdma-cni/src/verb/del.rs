@@ -35,9 +35,9 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             lock.discard();
             released
         }
+        Record::Newer(format) => Err(Error::Newer { key, format }),
         Record::Corrupt(reason) => {
-            let aside = node.store.set_aside(&key)?;
-            log::warn!("{key}: its record cannot be read ({reason}); kept as {aside:?}");
+            log::warn!("{key}: its record cannot be read ({reason}): salvaging");
             salvage(node, &key, given.as_ref(), lock)
         }
     }
@@ -49,22 +49,23 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
         return Ok(());
     };
     let ipam = Ipam::find(name, node.environment, &node.conf.raw).map_err(Error::Release)?;
-    let netns = node
-        .target()?
-        .0
-        .netns
-        .as_ref()
-        .map(|path| path.display().to_string());
+    let netns = node.target()?.0.netns.as_ref();
+    let netns = netns.map(|path| path.display().to_string());
+    let mut first = None;
     for pod_name in rail_names(node) {
         let call = RailCall {
             container: &key.container,
             netns: netns.as_deref(),
+            args: node.environment.all.get("CNI_ARGS").map(String::as_str),
             pod_name: &pod_name,
             master: "",
         };
-        ipam.rail(Command::Del, call).map_err(Error::Release)?;
+        if let Err(error) = ipam.rail(Command::Del, call) {
+            log::warn!("{error}");
+            first.get_or_insert(error);
+        }
     }
-    Ok(())
+    first.map_or(Ok(()), |error| Err(Error::Release(error)))
 }
 
 /// The pod-side names that this attachment's rails have, or would have: those of ours in
@@ -101,37 +102,41 @@ fn salvage<K: Kernel>(
     pod: Option<&K::Pod>,
     lock: Lock,
 ) -> Result<(), Error> {
-    without_record(node, key)?;
-    let Some(pod) = pod else {
-        lock.discard();
-        return Ok(());
-    };
-    let observed = node.kernel.observe(Some(pod))?;
-    let rails = lost_rails(node, &observed);
-    for rail in &rails {
-        log::warn!(
-            "{} is salvaged as {} on the host",
-            rail.pod_name,
-            rail.name()
-        );
+    if let Some(pod) = pod {
+        let observed = node.kernel.observe(Some(pod))?;
+        let rails = lost_rails(node, &observed);
+        for rail in &rails {
+            log::warn!(
+                "{} is salvaged as {} on the host",
+                rail.pod_name,
+                rail.name()
+            );
+        }
+        let attachment = Attachment {
+            format: FORMAT,
+            key: key.clone(),
+            pod: node.environment.pod(),
+            args: None,
+            boot_id: observed.boot_id.clone(),
+            netns: pod.path().to_owned(),
+            netns_id: pod.id(),
+            phase: Phase::Attached,
+            rdma_mode: observed.rdma_mode,
+            mtu: node.conf.mtu,
+            dad: node.conf.ipv6.dad,
+            accept_ra: node.conf.ipv6.accept_ra,
+            ipam: None,
+            rails,
+            config: node.conf.raw.clone(),
+        };
+        release::devices(node, &attachment, Some(pod))?;
     }
-    let attachment = Attachment {
-        format: FORMAT,
-        key: key.clone(),
-        pod: node.environment.pod(),
-        boot_id: observed.boot_id.clone(),
-        netns: pod.path().to_owned(),
-        netns_id: pod.id(),
-        phase: Phase::Attached,
-        rdma_mode: observed.rdma_mode,
-        mtu: node.conf.mtu,
-        dad: node.conf.ipv6.dad,
-        accept_ra: node.conf.ipv6.accept_ra,
-        ipam: None,
-        rails,
-        config: node.conf.raw.clone(),
-    };
-    release::attachment(node, &attachment, Some(pod), lock)
+    without_record(node, key)?;
+    // only now: whatever failed before is tried again by another DEL
+    let aside = node.store.set_aside(key)?;
+    log::warn!("{key}: the unreadable record is kept as {aside:?}");
+    lock.discard();
+    Ok(())
 }
 
 fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
@@ -146,6 +151,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
             home: Some(home_again(node, observed, link)),
             pod_index: Some(link.index),
             given: Wanted::default(),
+            siblings: vec![],
             rdma: pod.rdma_of(link).cloned(),
         })
         .collect();
@@ -172,6 +178,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
                 home: None,
                 pod_index: None,
                 given: Wanted::default(),
+                siblings: vec![],
                 rdma: Some(rdma.clone()),
             }));
         }

@@ -73,11 +73,13 @@ fn detach<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
             lock.discard();
             Ok(())
         }
+        Record::Newer(format) => Err(Error::Newer {
+            key: key.clone(),
+            format,
+        }),
         Record::Corrupt(reason) => {
-            let aside = node.store.set_aside(key)?;
             lock.discard();
-            log::warn!("{key}: its record cannot be read ({reason}); kept as {aside:?}");
-            Ok(())
+            Err(Error::Unreadable(reason))
         }
     }
 }

@@ -74,7 +74,11 @@ impl<'a, K: Kernel> Node<'a, K> {
     pub fn pod_if_there(&self, path: &std::path::Path) -> Result<Option<K::Pod>, Error> {
         match self.kernel.open_pod(path) {
             Ok(pod) => Ok(Some(pod)),
-            Err(OpenPodError::Missing(_) | OpenPodError::NotNamespace(_)) => Ok(None),
+            Err(
+                OpenPodError::Missing(_)
+                | OpenPodError::NotNamespace(_)
+                | OpenPodError::HostNamespace(_),
+            ) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -11,10 +11,16 @@ use crate::{
     store::Lock,
 };
 use rdma_netns::{Kernel, Pod};
-use std::time::Duration;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 /// How long a dying namespace's devices are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long others may move devices in between.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The namespace of `attachment`, if that one still exists: another one at the same path
 /// is none of its business.
@@ -34,19 +40,37 @@ pub fn attachment<K: Kernel>(
     pod: Option<&K::Pod>,
     lock: Lock,
 ) -> Result<(), Error> {
-    let boot_id = node.kernel.boot_id()?;
-    let restored = if attachment.boot_id == boot_id {
-        let _moves = node.store.lock_node()?;
-        apply::restore(node.kernel, pod, attachment, PATIENCE)
-    } else {
-        // after a reboot every device is at home, with what the node's set-up gave it
-        Ok(())
-    };
+    devices(node, attachment, pod)?;
     let netns = pod.map(|pod| pod.path().display().to_string());
-    let released = addresses(node, attachment, netns.as_deref());
-    restored?;
-    released?;
-    Ok(node.store.remove(&attachment.key, lock)?)
+    addresses(node, attachment, netns.as_deref())?;
+    node.store
+        .remove(&attachment.key, lock)
+        .map_err(Error::Forget)
+}
+
+/// Brings the devices home, and waits a while for those of a namespace that is just dying.
+/// After a reboot every device is at home, with what the node's set-up gave it.
+pub fn devices<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    pod: Option<&K::Pod>,
+) -> Result<(), Error> {
+    if attachment.boot_id != node.kernel.boot_id()? {
+        return Ok(());
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let restored = {
+            let _moves = node.store.lock_node()?;
+            apply::restore(node.kernel, pod, attachment)
+        };
+        match restored {
+            Err(incomplete) if incomplete.awaited && Instant::now() < deadline => {
+                thread::sleep(PAUSE);
+            }
+            restored => return Ok(restored?),
+        }
+    }
 }
 
 /// Gives the addresses of all rails back.
@@ -64,6 +88,7 @@ pub fn addresses<K: Kernel>(
         let call = RailCall {
             container: &attachment.key.container,
             netns,
+            args: attachment.args.as_deref(),
             pod_name: &rail.pod_name,
             master: rail.name(),
         };

@@ -21,12 +21,9 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     let observed = node.kernel.observe(None)?;
     let others = survey::living(node, &observed.boot_id)?;
     match &node.conf.devices {
-        None => reasons.push(
-            node.conf
-                .required_devices()
-                .err()
-                .map_or_else(String::new, |e| e.to_string()),
-        ),
+        // the device comes with each ADD
+        None if takes_device_id(node) => {}
+        None => reasons.extend(node.conf.required_devices().err().map(|it| it.to_string())),
         Some(devices) => match select::rails(node.conf, devices, &observed, &others) {
             // a device that a pod has is one that works
             Ok(_) | Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
@@ -48,4 +45,10 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     } else {
         Err(Error::NotReady { limited, reasons })
     }
+}
+
+/// Whether the runtime hands the device over at ADD (`runtimeConfig.deviceID`).
+fn takes_device_id<K>(node: &Node<'_, K>) -> bool {
+    let capabilities = node.conf.raw.get("capabilities");
+    capabilities.is_some_and(|capabilities| capabilities["deviceID"] == true)
 }

@@ -5,46 +5,60 @@ use crate::{
     apply,
     attachment::{Attachment, Key, Phase},
     error::Error,
-    store::Record,
+    store::{Lock, Record},
 };
-use rdma_netns::{Kernel, Pod};
-use std::time::Duration;
+use rdma_netns::{Kernel, OpenPodError, Pod};
 
-/// The attachments whose pods live, after those whose pods do not were brought home:
-/// containerd does not call GC, so that ADD is where a crash is healed. What cannot be
-/// healed counts as living, since its devices are not to be had.
+/// What a look at all records found.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Attachments whose devices are not to be had.
+    pub holders: Vec<Attachment>,
+    /// Attachments whose devices were brought home: their addresses are still to be given
+    /// back, by [`Survey::release`].
+    healed: Vec<(Attachment, Lock)>,
+}
+
+/// Brings home what a pod that is gone, or an ADD that was killed, has left: containerd does
+/// not call GC, so that ADD is where a crash is healed. What cannot be brought home has a
+/// holder.
 ///
-/// The node's lock is held by the caller.
-pub fn heal<K: Kernel>(
-    node: &Node<'_, K>,
-    own: &Key,
-    boot_id: &str,
-) -> Result<Vec<Attachment>, Error> {
-    let mut living = vec![];
-    for key in node.store.keys(None)? {
-        let attachment = match node.store.load(&key)? {
-            Record::Good(attachment) => *attachment,
-            Record::None => continue,
-            Record::Corrupt(reason) => {
-                log::warn!("the record of {key} cannot be read ({reason}): its DEL puts it right");
-                continue;
-            }
-        };
-        if key == *own {
-            // the caller has its lock: whoever wrote it is dead
-            match attachment.phase {
-                Phase::Attached if lives(node, &attachment, boot_id) => {
-                    return Err(Error::Exists(key.to_string()));
-                }
-                _ => bring_home(node, &attachment, boot_id)?,
-            }
-            continue;
-        }
-        if let Some(attachment) = heal_other(node, attachment, boot_id) {
-            living.push(attachment);
-        }
+/// The node's lock and that of `own` are held by the caller.
+pub fn heal<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Result<Survey, Error> {
+    let mut survey = Survey::default();
+    for key in node.store.keys(None)?.iter().filter(|key| *key != own) {
+        heal_other(node, key, boot_id, &mut survey)?;
     }
-    Ok(living)
+    Ok(survey)
+}
+
+/// Clears the way for an ADD: a record of the same attachment is that of an ADD that was
+/// killed, or of a pod that is gone. The lock of `key` is held by the caller, and that of the
+/// node is not.
+pub fn heal_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
+    let attachment = match node.store.load(key)? {
+        Record::Good(attachment) => *attachment,
+        Record::None => return Ok(()),
+        Record::Newer(format) => {
+            return Err(Error::Newer {
+                key: key.clone(),
+                format,
+            });
+        }
+        Record::Corrupt(reason) => {
+            let aside = node.store.set_aside(key)?;
+            log::warn!("{key}: its record cannot be read ({reason}); kept as {aside:?}");
+            return Ok(());
+        }
+    };
+    if is_settled(node, &attachment, &node.kernel.boot_id()?) {
+        return Err(Error::Exists(key.to_string()));
+    }
+    log::info!("{key}: an earlier ADD was cut short, or its pod is gone: healing");
+    let pod = release::pod_of(node, &attachment)?;
+    release::devices(node, &attachment, pod.as_ref())?;
+    release::addresses(node, &attachment, None)?;
+    Ok(node.store.forget(key)?)
 }
 
 /// The attachments whose pods live; nothing is changed.
@@ -60,39 +74,67 @@ pub fn living<K: Kernel>(node: &Node<'_, K>, boot_id: &str) -> Result<Vec<Attach
     Ok(living)
 }
 
-fn heal_other<K: Kernel>(
-    node: &Node<'_, K>,
-    attachment: Attachment,
-    boot_id: &str,
-) -> Option<Attachment> {
-    let complete = attachment.phase == Phase::Attached;
-    if complete && lives(node, &attachment, boot_id) {
-        return Some(attachment);
-    }
-    // an ADD or DEL that is under way holds the lock; a killed one does not
-    let lock = match node.store.try_lock(&attachment.key) {
-        Ok(Some(lock)) => lock,
-        Ok(None) => return Some(attachment),
-        Err(error) => {
-            log::warn!("{}: {error}", attachment.key);
-            return Some(attachment);
-        }
-    };
-    log::info!(
-        "{}: its ADD was cut short, or its pod is gone: healing",
-        attachment.key
-    );
-    let healed = bring_home(node, &attachment, boot_id)
-        .and_then(|()| Ok(node.store.remove(&attachment.key, lock)?));
-    match healed {
-        Ok(()) => None,
-        Err(error) => {
-            log::warn!("{}: cannot be healed: {error}", attachment.key);
-            Some(attachment)
+impl Survey {
+    /// Gives the addresses of what was healed back. An IPAM plugin may take its time, and
+    /// fail: the record then stays for another try, and holds no device.
+    pub fn release<K: Kernel>(self, node: &Node<'_, K>) {
+        for (attachment, lock) in self.healed {
+            let released = release::addresses(node, &attachment, None);
+            let forgotten = released.and_then(|()| Ok(node.store.remove(&attachment.key, lock)?));
+            if let Err(error) = forgotten {
+                log::warn!("{}: {error}", attachment.key);
+            }
         }
     }
 }
 
+fn heal_other<K: Kernel>(
+    node: &Node<'_, K>,
+    key: &Key,
+    boot_id: &str,
+    survey: &mut Survey,
+) -> Result<(), Error> {
+    match node.store.load(key)? {
+        Record::Good(attachment) if is_settled(node, &attachment, boot_id) => {
+            survey.holders.push(*attachment);
+            return Ok(());
+        }
+        Record::Good(_) => {}
+        Record::None => return Ok(()),
+        Record::Newer(format) => {
+            log::warn!("{key}: its record has format {format}, of a newer rdma-cni: left alone");
+            return Ok(());
+        }
+        Record::Corrupt(reason) => {
+            log::warn!("{key}: its record cannot be read ({reason}): its DEL puts it right");
+            return Ok(());
+        }
+    }
+    // an ADD or DEL that is under way holds the lock; a killed one does not
+    let lock = node.store.try_lock(key)?;
+    // and may have come to its end between the look and the lock
+    let Record::Good(attachment) = node.store.load(key)? else {
+        if let Some(lock) = lock {
+            lock.discard();
+        }
+        return Ok(());
+    };
+    let Some(lock) = lock.filter(|_| !is_settled(node, &attachment, boot_id)) else {
+        survey.holders.push(*attachment);
+        return Ok(());
+    };
+    log::info!("{key}: its ADD was cut short, or its pod is gone: healing");
+    match bring_home(node, &attachment, boot_id) {
+        Ok(()) => survey.healed.push((*attachment, lock)),
+        Err(error) => {
+            log::warn!("{key}: cannot be healed: {error}");
+            survey.holders.push(*attachment);
+        }
+    }
+    Ok(())
+}
+
+/// The devices; the addresses come when the node's lock is free.
 fn bring_home<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -100,15 +142,28 @@ fn bring_home<K: Kernel>(
 ) -> Result<(), Error> {
     if attachment.boot_id == boot_id {
         let pod = release::pod_of(node, attachment)?;
-        apply::restore(node.kernel, pod.as_ref(), attachment, Duration::ZERO)?;
+        apply::restore(node.kernel, pod.as_ref(), attachment)?;
     }
-    release::addresses(node, attachment, None)
+    Ok(())
 }
 
+fn is_settled<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, boot_id: &str) -> bool {
+    attachment.phase == Phase::Attached && lives(node, attachment, boot_id)
+}
+
+/// Whether its pod lives. A namespace that cannot be looked at for another reason than that
+/// it is gone counts as living: nothing is taken from it.
 fn lives<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, boot_id: &str) -> bool {
-    attachment.boot_id == boot_id
-        && node
-            .kernel
-            .open_pod(&attachment.netns)
-            .is_ok_and(|pod| pod.id() == attachment.netns_id)
+    if attachment.boot_id != boot_id {
+        return false;
+    }
+    match node.kernel.open_pod(&attachment.netns) {
+        Ok(pod) => pod.id() == attachment.netns_id,
+        Err(
+            OpenPodError::Missing(_)
+            | OpenPodError::NotNamespace(_)
+            | OpenPodError::HostNamespace(_),
+        ) => false,
+        Err(OpenPodError::Io { .. }) => true,
+    }
 }

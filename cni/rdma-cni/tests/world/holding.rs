@@ -1,7 +1,7 @@
 //! Several pods and one device; names on the host that are taken.
 
-use crate::node::{Node, name};
-use fake_kernel::{Nic, Verdict};
+use crate::node::{Node, configure, name, settle};
+use fake_kernel::{Nic, Verdict, World};
 use rdma_netns::{Kernel as _, Op, Place, RdmaMode};
 use serde_json::{Value, json};
 use std::{thread, time::Duration};
@@ -203,4 +203,67 @@ fn the_second_rail_fails() {
     let message = node.add(&pod, &config).must_fail(106);
     assert!(message.contains("ens2np0"), "{message}");
     node.must_be(&before, "undone");
+}
+
+#[test]
+fn of_two_at_once_one_wins() {
+    for _ in 0..100 {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pods = [node.pod("a"), node.pod("b")];
+        let before = node.snapshot();
+        let mut codes: Vec<u64> = thread::scope(|scope| {
+            let adds = pods.each_ref().map(|pod| {
+                let node = &node;
+                scope.spawn(move || node.add(pod, &node.two_rails()).code())
+            });
+            adds.map(|add| add.join().unwrap()).into()
+        });
+        codes.sort_unstable();
+        assert_eq!(codes, [0, 101]);
+        thread::scope(|scope| {
+            for pod in &pods {
+                let node = &node;
+                scope.spawn(move || node.del(pod, &node.two_rails()).must_succeed());
+            }
+        });
+        node.must_be(&before, "after both");
+    }
+}
+
+#[test]
+fn many_pods_come_and_go_at_once() {
+    let mut world = World::new(Some(RdmaMode::Exclusive));
+    for rail in 0..8 {
+        let address = format!("0000:01:00.{rail}");
+        let (link, rdma) = (format!("eth{rail}"), format!("mlx5_{rail}"));
+        world.plug(Nic::physical(&address, &link, &rdma));
+        configure(&mut world, &link, rail);
+    }
+    settle(&mut world);
+    let node = Node::with(world);
+    let before = node.snapshot().without_numbers();
+    thread::scope(|scope| {
+        for rail in 0..8 {
+            let node = &node;
+            scope.spawn(move || {
+                let config = node.config(json!({ "deviceID": format!("0000:01:00.{rail}") }));
+                for turn in 0..5 {
+                    let pod = node.pod(&format!("pod{rail}-{turn}"));
+                    node.add(&pod, &config).must_succeed();
+                    let place = node
+                        .kernel
+                        .with(|w| w.place_of_rdma(&format!("mlx5_{rail}")));
+                    assert_eq!(place, Some(node.netns(&pod)));
+                    if turn % 2 == 0 {
+                        node.del(&pod, &config).must_succeed();
+                    }
+                    node.kernel.with(|world| world.unmount(&pod.netns));
+                }
+            });
+        }
+    });
+    node.gc(&[], &node.one_rail()).must_succeed();
+    let differences = before.differences(&node.snapshot().without_numbers());
+    assert!(differences.is_empty(), "{differences:#?}");
+    assert_eq!(node.records(), [] as [&str; 0]);
 }

@@ -53,6 +53,7 @@ impl Served {
                 ],
                 "routes": [
                     { "dst": format!("172.16.{rail}.0/24") },
+                    { "dst": "::/0", "gw": format!("2001:db8:a{rail}::1") },
                     { "dst": format!("2001:db8:b{rail}::/48"), "gw": format!("2001:db8:a{rail}::1") },
                     { "dst": format!("192.0.2.{rail}/32"), "gw": format!("192.168.{rail}.9"), "priority": 50, "mtu": 1300 },
                 ],
@@ -114,7 +115,7 @@ fn every_rail_has_what_it_was_given() {
                     (format!("2001:db8:a{rail}::7/64"), IFA_F_NODAD),
                 ]
             );
-            assert_eq!(link.lasting_routes().count(), 3, "{:?}", link.routes);
+            assert_eq!(link.lasting_routes().count(), 4, "{:?}", link.routes);
             assert!(link.addresses.iter().all(|address| !address.tentative));
         }
         let mut checked = config.clone();
@@ -193,4 +194,27 @@ fn a_plugin_that_is_not_there_is_found_out_before_any_change() {
     node.add(&pod, &config).must_fail(104);
     assert_eq!(node.kernel.journal(), [] as [Op; 0]);
     node.must_be(&before, "refused");
+}
+
+/// The pod is gone, its device is home and goes to another pod, while its addresses are
+/// still held: its DEL gives them back, and leaves the other pod alone.
+#[test]
+fn addresses_that_are_not_taken_back_hold_no_device() {
+    let served = Served::new(RdmaMode::Exclusive);
+    let (node, config) = (&served.node, &served.config);
+    let other = node.pod("b");
+    let before = node.snapshot();
+    let old = node.pod("a");
+    node.add(&old, config).must_succeed();
+    node.kernel.with(|world| world.unmount(&old.netns));
+    served.refuses("DEL", "rdma0");
+    node.add(&other, config).must_succeed();
+    let held = node.snapshot();
+    served.no_longer_refuses("DEL", "rdma0");
+    served.calls();
+    node.del(&old, config).must_succeed();
+    assert_eq!(served.calls(), ["DEL rdma0", "DEL rdma1"]);
+    assert_eq!(node.snapshot(), held);
+    node.del(&other, config).must_succeed();
+    node.must_be(&before, "after both");
 }

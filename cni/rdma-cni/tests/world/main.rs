@@ -3,6 +3,7 @@
 
 mod addresses;
 mod dead;
+mod drop_in;
 mod dying;
 mod failing;
 mod holding;

@@ -37,3 +37,31 @@ fn two_rails_go_and_come_home() {
         node.must_be(&before, "after another DEL");
     }
 }
+
+#[test]
+fn late_device_nodes_are_waited_for() {
+    let node = Node::new(RdmaMode::Exclusive);
+    node.kernel.with(|world| world.udev = 3);
+    let pod = node.pod("a");
+    node.add(&pod, &node.two_rails()).must_succeed();
+    let netns = node.netns(&pod);
+    let seen = node.kernel.with(|world| world.observe(Some(netns)));
+    let mut nodes = seen
+        .pod
+        .unwrap()
+        .rdma
+        .into_iter()
+        .flat_map(|device| device.char_devices);
+    assert!(nodes.all(|node| node.is_in_place()));
+}
+
+#[test]
+fn device_nodes_that_never_come_fail_add() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    node.kernel.with(|world| world.udev = u32::MAX);
+    let message = node.add(&pod, &node.one_rail()).must_fail(106);
+    assert!(message.contains("uverbs"), "{message}");
+    node.must_be(&before, "undone");
+}

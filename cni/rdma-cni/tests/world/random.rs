@@ -1,7 +1,7 @@
 //! Whatever happens to three pods and four devices, in whatever order: in the end
 //! everything is at home. Each history is made from a number, and can be had again by it.
 
-use crate::node::{Node, Pod, address, mac, name, settle};
+use crate::node::{Answer, Node, Pod, address, mac, name, settle};
 use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_cni::{
@@ -39,6 +39,12 @@ impl Dice {
 struct Started {
     pod: Pod,
     config: Value,
+}
+
+/// A pod gave its device the name that another device has on the host, and ended: the other
+/// one comes home after that.
+fn is_blocked(answer: &Answer) -> bool {
+    answer.message().contains("which another netdev has")
 }
 
 struct History {
@@ -139,6 +145,7 @@ impl History {
         match (verb, answer.code()) {
             _ if disturbed => {}
             (_, 0) | ("ADD", 101) => {}
+            ("DEL", 107) if is_blocked(&answer) => {}
             (_, code) => panic!("{self:?}\n{verb} failed with {code}"),
         }
     }
@@ -215,7 +222,7 @@ impl History {
         let valid: Vec<&Pod> = valid.iter().map(|started| &started.pod).collect();
         let answer = self.node.gc(&valid, &self.node.one_rail());
         self.tell(format!("GC: {}", answer.value));
-        assert_eq!(answer.code(), 0, "{self:?}");
+        assert!(answer.code() == 0 || is_blocked(&answer), "{self:?}");
     }
 
     fn reboot(&mut self) {
@@ -292,16 +299,20 @@ fn in_the_end_everything_is_at_home() {
             history.step();
         }
         for started in history.started.clone() {
+            history.node.del(&started.pod, &started.config);
+            history
+                .node
+                .kernel
+                .with(|world| world.unmount(&started.pod.netns));
+        }
+        // nobody's name is in the way any more
+        for started in history.started.clone() {
             let answer = history.node.del(&started.pod, &started.config);
             history.tell(format!(
                 "last DEL {}: {}",
                 started.pod.container, answer.value
             ));
             assert_eq!(answer.code(), 0, "{history:?}");
-            history
-                .node
-                .kernel
-                .with(|world| world.unmount(&started.pod.netns));
         }
         let differences = before.differences(&history.node.snapshot().without_numbers());
         assert!(differences.is_empty(), "{history:?}\n{differences:#?}");

@@ -1,0 +1,166 @@
+//! Plans as data. Each directory beside this file is a case:
+//!
+//! | file | has |
+//! |---|---|
+//! | `request.json` | a network configuration: the plan is ADD's first round |
+//! | `record.json` | or an attachment: the plan is one round of bringing it home |
+//! | `observed.json` | the state of the host and the pod |
+//! | `plan.txt` | the changes, each as its `ip`/`rdma` equivalent |
+//!
+//! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every `plan.txt` anew, to be
+//! read before it is committed.
+
+use rdma_cni::{
+    attachment::{Attachment, FORMAT, Key, Phase},
+    conf::{self, Conf},
+    plan::{self, Wanted},
+    select,
+};
+use rdma_netns::{InterfaceName, Observed, Op};
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+#[test]
+fn plans_are_as_written() {
+    let cases = cases();
+    assert!(cases.len() >= 12, "{cases:?}");
+    let update = std::env::var_os("UPDATE_PLANS").is_some();
+    let mut differences = String::new();
+    for case in cases {
+        let plan = plan_of(&case);
+        let golden = case.join("plan.txt");
+        if update {
+            fs::write(golden, plan).unwrap();
+            continue;
+        }
+        let written = fs::read_to_string(&golden).unwrap_or_default();
+        if plan != written {
+            let name = case.file_name().unwrap().to_string_lossy();
+            let _ = write!(differences, "\n{name}:\n{}", difference(&written, &plan));
+        }
+    }
+    assert!(
+        differences.is_empty(),
+        "plans differ, - written, + made now:\n{differences}"
+    );
+}
+
+#[test]
+fn every_case_is_of_one_kind() {
+    for case in cases() {
+        let kinds = ["request.json", "record.json"];
+        let found = kinds.into_iter().filter(|kind| case.join(kind).exists());
+        assert_eq!(found.count(), 1, "{case:?}");
+        assert!(case.join("observed.json").exists(), "{case:?}");
+    }
+}
+
+fn cases() -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
+    let entries = fs::read_dir(directory).unwrap();
+    let mut cases: Vec<PathBuf> = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir())
+        .collect();
+    cases.sort();
+    cases
+}
+
+fn plan_of(case: &Path) -> String {
+    let read = |file: &str| fs::read(case.join(file)).ok();
+    let observed = read("observed.json").unwrap();
+    let observed: Observed = serde_json::from_slice(&observed)
+        .unwrap_or_else(|error| panic!("{case:?}: observed.json: {error}"));
+    if let Some(request) = read("request.json") {
+        return attach(&request, &observed);
+    }
+    let record: Attachment = serde_json::from_slice(&read("record.json").unwrap())
+        .unwrap_or_else(|error| panic!("{case:?}: record.json: {error}"));
+    detach(&record, &observed)
+}
+
+fn attach(request: &[u8], observed: &Observed) -> String {
+    let conf = Conf::parse(conf::decode(request).unwrap()).unwrap();
+    let devices = conf.required_devices().unwrap();
+    let rails = match select::rails(&conf, devices, observed, &[]) {
+        Ok(rails) => rails,
+        Err(error) => return format!("# refused: {error}\n"),
+    };
+    let attachment = Attachment {
+        format: FORMAT,
+        key: Key {
+            network: conf.network.clone(),
+            container: "a".to_owned(),
+            interface: InterfaceName::try_from("eth0").unwrap(),
+        },
+        pod: None,
+        args: None,
+        boot_id: observed.boot_id.clone(),
+        netns: "/run/netns/pod".into(),
+        netns_id: observed.pod.as_ref().unwrap().id,
+        phase: Phase::Attaching,
+        rdma_mode: observed.rdma_mode,
+        mtu: conf.mtu,
+        dad: conf.ipv6.dad,
+        accept_ra: conf.ipv6.accept_ra,
+        ipam: conf.ipam.clone(),
+        rails,
+        config: conf.raw.clone(),
+    };
+    let wanted: Vec<Wanted> = rdma_cni::verb::add::wanted(&attachment, observed);
+    match plan::attach(&attachment, observed, &wanted) {
+        Ok(ops) => lines(&ops),
+        Err(obstacle) => format!("# refused: {obstacle}\n"),
+    }
+}
+
+fn detach(record: &Attachment, observed: &Observed) -> String {
+    let plans = plan::detach(record, observed);
+    let mut text = String::new();
+    for (rail, plan) in record.rails.iter().zip(plans) {
+        let _ = writeln!(
+            text,
+            "# {} in the pod, {} at home",
+            rail.pod_name,
+            rail.name()
+        );
+        match plan {
+            Ok(ops) if ops.is_empty() => text.push_str("# nothing\n"),
+            Ok(ops) => text.push_str(&lines(&ops)),
+            Err(obstacle) => {
+                let _ = writeln!(text, "# not possible: {obstacle}");
+            }
+        }
+    }
+    text
+}
+
+fn lines(ops: &[Op]) -> String {
+    ops.iter().map(|op| format!("{op}\n")).collect()
+}
+
+/// What both have in common at their ends, left out; the rest, one after the other.
+fn difference(written: &str, made: &str) -> String {
+    let (old, new): (Vec<&str>, Vec<&str>) = (written.lines().collect(), made.lines().collect());
+    let same = |(a, b): &(&&str, &&str)| a == b;
+    let head = old.iter().zip(&new).take_while(same).count();
+    let rest = old.len().min(new.len()) - head;
+    let tail = old
+        .iter()
+        .rev()
+        .zip(new.iter().rev())
+        .take(rest)
+        .take_while(same);
+    let tail = tail.count();
+    let shown = |sign: char, lines: &[&str]| -> String {
+        let changed = &lines[head..lines.len() - tail];
+        changed
+            .iter()
+            .map(|line| format!("  {sign} {line}\n"))
+            .collect()
+    };
+    shown('-', &old) + &shown('+', &new)
+}

@@ -1,0 +1,87 @@
+//! As `rdma` behind a plugin that moves the netdev itself: only the RDMA device is moved,
+//! and comes home whichever of both DELs is first.
+
+use crate::node::{Node, Pod, name};
+use fake_kernel::Verdict;
+use nix::errno::Errno;
+use rdma_netns::{InterfaceName, Op, Place, RdmaMode};
+use serde_json::{Value, json};
+
+fn config(node: &Node, pod: &Pod) -> Value {
+    let mut config = node.one_rail();
+    config["type"] = "rdma".into();
+    config["prevResult"] = json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [{ "name": "net1", "sandbox": pod.netns }],
+        "ips": [],
+    });
+    config
+}
+
+/// What host-device does in ADD, and in DEL.
+fn move_netdev(node: &Node, pod: &Pod, from: Place, to: Place) {
+    let names: [InterfaceName; 2] = match to {
+        Place::Pod => [name("eth2"), name("net1")],
+        Place::Host => [name("net1"), name("eth2")],
+    };
+    let [link, name] = names;
+    let op = Op::MoveLink {
+        link,
+        from,
+        to,
+        name,
+    };
+    node.change(Some(pod), &op);
+}
+
+#[test]
+fn the_rdma_device_follows_and_comes_home() {
+    for order in ["ours first", "theirs first", "ours alone", "namespace gone"] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = node.pod("a");
+        move_netdev(&node, &pod, Place::Host, Place::Pod);
+        let before = node.snapshot();
+        let config = config(&node, &pod);
+        node.kernel.begin();
+        let result = node.add(&pod, &config).must_succeed();
+        assert_eq!(result["interfaces"], config["prevResult"]["interfaces"]);
+        assert_eq!(
+            node.kernel.journal().len(),
+            1,
+            "{:?}",
+            node.kernel.journal()
+        );
+        let netns = node.netns(&pod);
+        let place = node.kernel.with(|world| world.place_of_rdma("mlx5_2"));
+        assert_eq!(place, Some(netns));
+        match order {
+            "theirs first" => move_netdev(&node, &pod, Place::Pod, Place::Host),
+            "namespace gone" => node.kernel.with(|world| world.unmount(&pod.netns)),
+            _ => {}
+        }
+        node.kernel.begin();
+        node.del(&pod, &config).must_succeed();
+        let changes = node.kernel.journal();
+        assert!(changes.len() <= 1, "{order}: {changes:?}");
+        if order == "ours first" {
+            move_netdev(&node, &pod, Place::Pod, Place::Host);
+        }
+        if order == "ours alone" {
+            node.must_be(&before, order);
+        }
+        let place = node.kernel.with(|world| world.place_of_rdma("mlx5_2"));
+        assert_eq!(place, Some(fake_kernel::world::HOST), "{order}");
+        assert_eq!(node.records(), [] as [&str; 0], "{order}");
+    }
+}
+
+#[test]
+fn a_move_that_is_refused_leaves_the_netdev_to_its_plugin() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    move_netdev(&node, &pod, Place::Host, Place::Pod);
+    let before = node.snapshot();
+    node.script(|_| Verdict::Refuse(Errno::EBUSY));
+    node.add(&pod, &config(&node, &pod)).must_fail(106);
+    node.must_be(&before, "undone");
+}

@@ -1,0 +1,137 @@
+//! The kernel's rules, one test for each. Those without RDMA were compared with Linux 6.18
+//! by the same `ip` commands in a throw-away namespace.
+
+mod addresses;
+mod ends;
+mod links;
+mod rdma;
+mod routes;
+mod seam;
+
+use fake_kernel::{Nic, World, world::HOST};
+use nix::errno::Errno;
+use rdma_netns::{Address, InterfaceName, Link, NetnsId, Op, Place, RdmaMode, Route};
+
+const AT: Place = Place::Host;
+
+/// A world with `eth0` (a NIC with RDMA device `mlx5_0`), `eth1` (`mlx5_1`) and a pod.
+fn world(mode: RdmaMode) -> (World, NetnsId) {
+    let mut world = World::new(Some(mode));
+    world.plug(Nic::physical("0000:01:00.0", "eth0", "mlx5_0"));
+    world.plug(Nic::physical("0000:02:00.0", "eth1", "mlx5_1"));
+    let pod = world.create_namespace("/run/netns/pod");
+    (world, pod)
+}
+
+fn exclusive() -> (World, NetnsId) {
+    world(RdmaMode::Exclusive)
+}
+
+/// `eth0`, up, with an address of each family whose detection has ended.
+fn addressed() -> (World, NetnsId) {
+    let (mut world, pod) = exclusive();
+    make(&mut world, up("eth0", true));
+    make(&mut world, add_address("eth0", "10.0.0.5/24"));
+    make(&mut world, add_address("eth0", "fd00::5/64"));
+    (0..world.detection).for_each(|_| world.pass_time());
+    (world, pod)
+}
+
+#[track_caller]
+fn make(world: &mut World, op: Op) {
+    let pod = world.namespace_at("/run/netns/pod");
+    let done = world.execute(&op, pod);
+    done.unwrap_or_else(|refusal| panic!("{op}: {refusal}"));
+}
+
+fn errno(world: &mut World, op: Op) -> Errno {
+    let pod = world.namespace_at("/run/netns/pod");
+    let refusal = world.execute(&op, pod);
+    refusal.expect_err("it is refused").errno
+}
+
+fn host<'a>(world: &'a World, name: &str) -> &'a Link {
+    world.link(HOST, name).expect("a netdev of the host")
+}
+
+fn name(text: &str) -> InterfaceName {
+    text.try_into().expect("an interface name")
+}
+
+fn address(text: &str) -> Address {
+    let (ip, prefix) = text.split_once('/').expect("a prefix");
+    Address::new(
+        ip.parse().expect("an address"),
+        prefix.parse().expect("a length"),
+    )
+}
+
+fn route(destination: &str, gateway: Option<&str>) -> Route {
+    let Address { ip, prefix, .. } = address(destination);
+    Route {
+        gateway: gateway.map(|gateway| gateway.parse().expect("an address")),
+        ..Route::new(ip, prefix)
+    }
+}
+
+fn up(link: &str, up: bool) -> Op {
+    let link = name(link);
+    Op::SetUp { at: AT, link, up }
+}
+
+fn add_address(link: &str, text: &str) -> Op {
+    let (link, address) = (name(link), address(text));
+    Op::AddAddress {
+        at: AT,
+        link,
+        address,
+    }
+}
+
+fn add_route(link: &str, route: Route) -> Op {
+    let link = name(link);
+    Op::AddRoute {
+        at: AT,
+        link,
+        route,
+    }
+}
+
+fn into_pod(link: &str, to: &str) -> Op {
+    Op::MoveLink {
+        link: name(link),
+        from: Place::Host,
+        to: Place::Pod,
+        name: name(to),
+    }
+}
+
+fn home(link: &str, to: &str) -> Op {
+    Op::MoveLink {
+        link: name(link),
+        from: Place::Pod,
+        to: Place::Host,
+        name: name(to),
+    }
+}
+
+fn move_rdma(device: &str, from: Place, to: Place) -> Op {
+    let device = device.to_owned();
+    Op::MoveRdma { device, from, to }
+}
+
+/// Addresses as `ip/prefix`.
+fn texts(link: &Link) -> Vec<String> {
+    let addresses = link.addresses.iter();
+    addresses
+        .map(|a| format!("{}/{}", a.ip, a.prefix))
+        .collect()
+}
+
+/// Routes as `destination/prefix`.
+fn destinations(link: &Link) -> Vec<String> {
+    let routes = link.routes.iter();
+    routes
+        .map(|r| format!("{}/{}", r.destination, r.prefix))
+        .collect()
+}
