@@ -12,6 +12,7 @@ use std::{
     env, fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    process::Command,
 };
 use tempfile::TempDir;
 
@@ -68,12 +69,16 @@ impl Lab {
         }
     }
 
-    /// A NIC's physical function, with an RDMA device that its user removes.
+    /// A NIC's physical function, with an RDMA device.
     #[track_caller]
     pub fn physical_function(&self, nic: &str) -> Function {
         let path = Path::new("/sys/class/net").join(nic).join("device");
         let pci = file_name(&fs::read_link(path).expect("a link to the function"));
         let (netdev, rdma) = (nic.to_owned(), format!("r_{nic}"));
+        // It was there before the defaults were set.
+        for key in ["dad_transmits", "router_solicitation_delay"] {
+            self.host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
+        }
         add_rdma(&self.host, &netdev, &rdma);
         Function { netdev, pci, rdma }
     }
@@ -149,6 +154,11 @@ impl Drop for Lab {
     fn drop(&mut self) {
         for nic in NICS {
             let _ = fs::write(number_of_functions(nic), "0");
+            // Fails where there is none.
+            let mut delete = Command::new("rdma");
+            let _ = delete
+                .args(["link", "delete", &format!("r_{nic}")])
+                .output();
         }
     }
 }

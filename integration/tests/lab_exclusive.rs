@@ -183,7 +183,6 @@ fn a_physical_function_is_moved_like_a_virtual_one() {
         .del(&list, &attachment)
         .unwrap_or_else(|outcome| panic!("{outcome}"));
     before.assert_restored(&lab.host);
-    lab.host.run(&format!("rdma link delete {}", function.rdma));
 }
 
 #[test]

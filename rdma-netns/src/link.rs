@@ -63,26 +63,41 @@ pub struct Link {
 }
 
 /// The per-netdev settings that are kept over a move and back.
-pub const SYSCTLS: [&str; 20] = [
+pub const SYSCTLS: [&str; 35] = [
     "ipv4/accept_local",
     "ipv4/accept_redirects",
+    "ipv4/accept_source_route",
+    "ipv4/arp_accept",
     "ipv4/arp_announce",
     "ipv4/arp_filter",
     "ipv4/arp_ignore",
     "ipv4/arp_notify",
     "ipv4/forwarding",
+    "ipv4/log_martians",
+    "ipv4/promote_secondaries",
     "ipv4/proxy_arp",
+    "ipv4/proxy_arp_pvlan",
+    "ipv4/route_localnet",
     "ipv4/rp_filter",
+    "ipv4/secure_redirects",
     "ipv4/send_redirects",
+    "ipv4/shared_media",
     "ipv4/src_valid_mark",
     "ipv6/accept_dad",
     "ipv6/accept_ra",
+    "ipv6/accept_ra_defrtr",
+    "ipv6/accept_ra_pinfo",
     "ipv6/accept_redirects",
     "ipv6/addr_gen_mode",
     "ipv6/autoconf",
+    "ipv6/dad_transmits",
     "ipv6/disable_ipv6",
     "ipv6/forwarding",
+    "ipv6/max_addresses",
+    "ipv6/ndisc_notify",
+    "ipv6/optimistic_dad",
     "ipv6/proxy_ndp",
+    "ipv6/router_solicitations",
     "ipv6/use_tempaddr",
 ];
 

@@ -54,7 +54,7 @@ pub struct Attachment {
     pub netns: PathBuf,
     /// The namespace that was there.
     pub netns_id: NetnsId,
-    /// How far ADD got.
+    /// How far it got.
     pub phase: Phase,
     /// Mode of the RDMA subsystem at ADD.
     pub rdma_mode: Option<RdmaMode>,
@@ -74,14 +74,18 @@ pub struct Attachment {
     pub config: Map<String, Value>,
 }
 
-/// How far ADD got.
+/// How far an attachment got on its way into the pod or home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
     /// ADD is under way, or was killed.
     Attaching,
-    /// ADD has answered.
+    /// ADD has answered: the pod has its devices.
     Attached,
+    /// DEL or GC is under way, or was killed.
+    Detaching,
+    /// The devices are home, and may be another pod's by now; addresses are still held.
+    Home,
 }
 
 /// One rail.

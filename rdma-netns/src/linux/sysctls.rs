@@ -11,30 +11,45 @@ const IFLA_INET_CONF: u16 = 1;
 const IFLA_INET6_CONF: u16 = 2;
 
 /// `IPV4_DEVCONF_*` (`include/uapi/linux/ip.h`), which count from 1.
-const IPV4: [(&str, usize); 11] = [
+const IPV4: [(&str, usize); 19] = [
     ("ipv4/forwarding", 1),
     ("ipv4/proxy_arp", 3),
     ("ipv4/accept_redirects", 4),
+    ("ipv4/secure_redirects", 5),
     ("ipv4/send_redirects", 6),
+    ("ipv4/shared_media", 7),
     ("ipv4/rp_filter", 8),
+    ("ipv4/accept_source_route", 9),
+    ("ipv4/log_martians", 11),
     ("ipv4/arp_filter", 13),
     ("ipv4/arp_announce", 18),
     ("ipv4/arp_ignore", 19),
+    ("ipv4/promote_secondaries", 20),
+    ("ipv4/arp_accept", 21),
     ("ipv4/arp_notify", 22),
     ("ipv4/accept_local", 23),
     ("ipv4/src_valid_mark", 24),
+    ("ipv4/proxy_arp_pvlan", 25),
+    ("ipv4/route_localnet", 26),
 ];
 
 /// `DEVCONF_*` (`include/uapi/linux/ipv6.h`), which count from 0.
-const IPV6: [(&str, usize); 9] = [
+const IPV6: [(&str, usize); 16] = [
     ("ipv6/forwarding", 0),
     ("ipv6/accept_ra", 3),
     ("ipv6/accept_redirects", 4),
     ("ipv6/autoconf", 5),
+    ("ipv6/dad_transmits", 6),
+    ("ipv6/router_solicitations", 7),
     ("ipv6/use_tempaddr", 10),
+    ("ipv6/max_addresses", 15),
+    ("ipv6/accept_ra_defrtr", 17),
+    ("ipv6/accept_ra_pinfo", 18),
     ("ipv6/proxy_ndp", 22),
+    ("ipv6/optimistic_dad", 23),
     ("ipv6/disable_ipv6", 26),
     ("ipv6/accept_dad", 27),
+    ("ipv6/ndisc_notify", 29),
     ("ipv6/addr_gen_mode", 47),
 ];
 

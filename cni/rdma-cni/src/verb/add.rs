@@ -309,6 +309,7 @@ fn undo<K: Kernel>(
             // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
             Err(error) => {
                 log::warn!("{error}");
+                release::mark(node, attachment, Phase::Home);
                 None
             }
         },

@@ -12,6 +12,9 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     let pod = node.pod()?;
     let observed = node.kernel.observe(Some(&pod))?;
     let others = survey::living(node, &observed.boot_id)?;
+    if others.iter().any(|other| other.key == key) {
+        return Err(Error::Exists(key.to_string()));
+    }
     let attachment = add::draft(node, &key, &pod, &observed, &others)?;
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();

@@ -4,7 +4,7 @@
 use super::Node;
 use crate::{
     apply,
-    attachment::Attachment,
+    attachment::{Attachment, Phase},
     error::Error,
     ipam::{Ipam, RailCall},
     protocol::Command,
@@ -40,12 +40,31 @@ pub fn attachment<K: Kernel>(
     pod: Option<&K::Pod>,
     lock: Lock,
 ) -> Result<(), Error> {
+    if attachment.phase == Phase::Attached {
+        // should this be killed, whoever comes next knows that the pod is done with them
+        mark(node, attachment, Phase::Detaching);
+    }
     devices(node, attachment, pod)?;
     let netns = pod.map(|pod| pod.path().display().to_string());
-    addresses(node, attachment, netns.as_deref())?;
+    if let Err(error) = addresses(node, attachment, netns.as_deref()) {
+        mark(node, attachment, Phase::Home);
+        return Err(error);
+    }
     node.store
         .remove(&attachment.key, lock)
         .map_err(Error::Forget)
+}
+
+/// Writes down how far `attachment` got. What is lost if that fails is only that another
+/// verb could take over earlier.
+pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
+    let marked = Attachment {
+        phase,
+        ..attachment.clone()
+    };
+    if let Err(error) = node.store.update(&marked) {
+        log::warn!("{error}");
+    }
 }
 
 /// Brings the devices home, and waits a while for those of a namespace that is just dying.
@@ -55,7 +74,7 @@ pub fn devices<K: Kernel>(
     attachment: &Attachment,
     pod: Option<&K::Pod>,
 ) -> Result<(), Error> {
-    if attachment.boot_id != node.kernel.boot_id()? {
+    if attachment.phase == Phase::Home || attachment.boot_id != node.kernel.boot_id()? {
         return Ok(());
     }
     let deadline = Instant::now() + PATIENCE;

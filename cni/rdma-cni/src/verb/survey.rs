@@ -66,7 +66,7 @@ pub fn living<K: Kernel>(node: &Node<'_, K>, boot_id: &str) -> Result<Vec<Attach
     let mut living = vec![];
     for key in node.store.keys(None)? {
         if let Record::Good(attachment) = node.store.load(&key)?
-            && lives(node, &attachment, boot_id)
+            && is_settled(node, &attachment, boot_id)
         {
             living.push(*attachment);
         }
@@ -120,15 +120,24 @@ fn heal_other<K: Kernel>(
         return Ok(());
     };
     let Some(lock) = lock.filter(|_| !is_settled(node, &attachment, boot_id)) else {
-        survey.holders.push(*attachment);
+        // somebody else is giving its addresses back: its devices are free
+        if attachment.phase != Phase::Home {
+            survey.holders.push(*attachment);
+        }
         return Ok(());
     };
-    log::info!("{key}: its ADD was cut short, or its pod is gone: healing");
-    match bring_home(node, &attachment, boot_id) {
-        Ok(()) => survey.healed.push((*attachment, lock)),
+    log::info!("{key}: it was cut short, or its pod is gone: healing");
+    let mut attachment = *attachment;
+    let home = bring_home(node, &attachment, boot_id).and_then(|()| {
+        // from here on its devices can be another pod's
+        attachment.phase = Phase::Home;
+        Ok(node.store.update(&attachment)?)
+    });
+    match home {
+        Ok(()) => survey.healed.push((attachment, lock)),
         Err(error) => {
             log::warn!("{key}: cannot be healed: {error}");
-            survey.holders.push(*attachment);
+            survey.holders.push(attachment);
         }
     }
     Ok(())
@@ -140,7 +149,7 @@ fn bring_home<K: Kernel>(
     attachment: &Attachment,
     boot_id: &str,
 ) -> Result<(), Error> {
-    if attachment.boot_id == boot_id {
+    if attachment.boot_id == boot_id && attachment.phase != Phase::Home {
         let pod = release::pod_of(node, attachment)?;
         apply::restore(node.kernel, pod.as_ref(), attachment)?;
     }

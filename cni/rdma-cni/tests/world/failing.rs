@@ -1,7 +1,7 @@
 //! Every change of ADD, and of its undoing, is refused once.
 
 use crate::node::{Node, Pod};
-use fake_kernel::Verdict;
+use fake_kernel::{Snapshot, Verdict};
 use nix::errno::Errno;
 use rdma_netns::RdmaMode;
 
@@ -27,12 +27,9 @@ fn any_change_of_add_is_refused() {
             let node = Node::new(RdmaMode::Exclusive);
             let pod = node.pod("a");
             let before = node.snapshot();
-            node.kernel.intercept(move |_, step| {
-                if step.number == at {
-                    verdict
-                } else {
-                    Verdict::Proceed
-                }
+            node.script(move |number| match number == at {
+                true => verdict,
+                false => Verdict::Proceed,
             });
             let answer = node.add(&pod, &node.two_rails());
             let what = format!("change {at} {verdict:?}: {}", node.kernel.journal()[at - 1]);
@@ -43,28 +40,69 @@ fn any_change_of_add_is_refused() {
     }
 }
 
+/// An ADD that failed, and how the world was before it.
+struct Failed {
+    node: Node,
+    pod: Pod,
+    before: Snapshot,
+    code: u64,
+}
+
+impl Failed {
+    /// ADD whose change `at` is refused, and so is what `refused` says of the changes after
+    /// it, counted from 1.
+    fn new(at: usize, refused: impl Fn(usize) -> bool + Send + 'static) -> Self {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = node.pod("a");
+        let before = node.snapshot();
+        node.script(
+            move |number| match number == at || (number > at && refused(number - at)) {
+                true => Verdict::Refuse(Errno::EIO),
+                false => Verdict::Proceed,
+            },
+        );
+        let code = node.add(&pod, &node.two_rails()).code();
+        Self {
+            node,
+            pod,
+            before,
+            code,
+        }
+    }
+}
+
 #[test]
-fn any_change_of_the_undoing_is_refused_too() {
+fn any_change_of_the_undoing_is_refused_once() {
     for at in 1..=changes_of_add() {
         for undo in 1.. {
-            let node = Node::new(RdmaMode::Exclusive);
-            let pod = node.pod("a");
-            let before = node.snapshot();
-            node.kernel.intercept(move |_, step| {
-                if step.number == at || step.number >= at + undo {
-                    Verdict::Refuse(Errno::EIO)
-                } else {
-                    Verdict::Proceed
-                }
-            });
-            let answer = node.add(&pod, &node.two_rails());
+            let failed = Failed::new(at, move |number| number == undo);
             let what = format!("changes {at} and {undo} of its undoing");
+            assert_eq!(failed.code, 106, "{what}");
+            failed.node.must_be(&failed.before, &what);
+            if failed.node.kernel.journal().len() < at + undo {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn all_changes_of_the_undoing_from_any_on_are_refused() {
+    for at in 1..=changes_of_add() {
+        for undo in 1.. {
+            let Failed {
+                node,
+                pod,
+                before,
+                code,
+            } = Failed::new(at, move |number| number >= undo);
+            let what = format!("change {at}, and all from {undo} on of its undoing");
             node.kernel.begin();
-            if answer.code() == 106 {
+            if code == 106 {
                 node.must_be(&before, &what);
                 break;
             }
-            answer.must_fail(107);
+            assert_eq!(code, 107, "{what}");
             node.del(&pod, &node.two_rails()).must_succeed();
             node.must_be(&before, &what);
         }

@@ -5,7 +5,7 @@ use crate::node::{Answer, Node, Pod, address, mac, name, settle};
 use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_cni::{
-    attachment::Attachment,
+    attachment::{Attachment, Phase},
     store::{Record, Store},
 };
 use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
@@ -248,8 +248,15 @@ impl History {
         records.collect()
     }
 
+    /// The records that hold devices; others only wait for their addresses.
+    fn holding(&self) -> Vec<Attachment> {
+        let mut records = self.records();
+        records.retain(|record| record.phase != Phase::Home);
+        records
+    }
+
     fn no_device_has_two_holders(&self) {
-        let living = self.records().into_iter().filter(|record| {
+        let living = self.holding().into_iter().filter(|record| {
             let id = self
                 .node
                 .kernel
@@ -266,7 +273,7 @@ impl History {
 
     /// Every device is on the host, or in the pod whose record has it.
     fn no_device_is_lost(&self) {
-        let records = self.records();
+        let records = self.holding();
         for (_, device) in DEVICES {
             let is_it = |link: &rdma_netns::Link| link.parent.as_deref() == Some(device);
             let netns = |record: &Attachment| {
