@@ -29,6 +29,7 @@ pub struct Lab {
     /// A stand-in IPAM plugin, found by [`crate::ipam::NAME`].
     pub ipam: StandInIpam,
     directory: TempDir,
+    made: bool,
 }
 
 /// A virtual function with its RDMA device.
@@ -56,16 +57,32 @@ impl Lab {
         // As on a node of the tests without RDMA: link-local addresses are usable at once.
         host.set_sysctl("ipv6/conf/default/dad_transmits", "0");
         host.set_sysctl("ipv6/conf/default/router_solicitation_delay", "0");
+        let functions = NICS.map(|nic| make_functions(&host, nic, count));
+        Self::with(host, functions, true)
+    }
+
+    /// This machine, with functions that it has: those of pod 0 on both rails, then those of
+    /// pod 1, by PCI address.
+    pub fn on_host(pci: &[String; 4]) -> Result<Self, String> {
+        let function = |index: usize| find_function(&pci[index]);
+        let functions = [
+            vec![function(0)?, function(2)?],
+            vec![function(1)?, function(3)?],
+        ];
+        Ok(Self::with(Netns::own(), functions, false))
+    }
+
+    fn with(host: Netns, functions: [Vec<Function>; 2], made: bool) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let programs = directory.path().join("bin");
         let ipam = StandInIpam::install(&programs);
         symlink(rdma_cni(), programs.join("rdma")).expect("the drop-in's name");
-        let functions = NICS.map(|nic| make_functions(&host, nic, count));
         Self {
             host,
             functions,
             ipam,
             directory,
+            made,
         }
     }
 
@@ -103,15 +120,26 @@ impl Lab {
     /// addresses that tell rail and pod: [`ipv4`], [`ipv6`].
     #[track_caller]
     pub fn give_addresses(&self) {
+        self.each_address(|netdev, address| {
+            let nodad = if address.contains(':') { "nodad" } else { "" };
+            self.host
+                .ip(&format!("address add {address} dev {netdev} {nodad}"));
+        });
+    }
+
+    /// Takes away what [`Self::give_addresses`] gave.
+    #[track_caller]
+    pub fn take_addresses(&self) {
+        self.each_address(|netdev, address| {
+            self.host.ip(&format!("address del {address} dev {netdev}"));
+        });
+    }
+
+    fn each_address(&self, mut with: impl FnMut(&str, &str)) {
         for (rail, functions) in self.functions.iter().enumerate() {
             for (pod, function) in functions.iter().enumerate() {
-                let netdev = &function.netdev;
-                self.host
-                    .ip(&format!("address add {}/24 dev {netdev}", ipv4(rail, pod)));
-                self.host.ip(&format!(
-                    "address add {}/64 dev {netdev} nodad",
-                    ipv6(rail, pod)
-                ));
+                with(&function.netdev, &format!("{}/24", ipv4(rail, pod)));
+                with(&function.netdev, &format!("{}/64", ipv6(rail, pod)));
             }
         }
     }
@@ -152,7 +180,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        for nic in NICS {
+        for nic in NICS.iter().filter(|_| self.made) {
             let _ = fs::write(number_of_functions(nic), "0");
             // Fails where there is none.
             let mut delete = Command::new("rdma");
@@ -201,6 +229,23 @@ fn number_of_functions(nic: &str) -> PathBuf {
     Path::new("/sys/class/net")
         .join(nic)
         .join("device/sriov_numvfs")
+}
+
+/// The netdev and the RDMA device of the PCI function `pci`, as they are on this machine.
+fn find_function(pci: &str) -> Result<Function, String> {
+    let only = |kind: &str| {
+        let folder = Path::new("/sys/bus/pci/devices").join(pci).join(kind);
+        let mut entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let name = entries
+            .next()
+            .and_then(|entry| entry.file_name().into_string().ok());
+        name.ok_or_else(|| format!("PCI function {pci}: there is nothing in {folder:?}"))
+    };
+    Ok(Function {
+        netdev: only("net")?,
+        pci: pci.to_owned(),
+        rdma: only("infiniband")?,
+    })
 }
 
 fn make_functions(host: &Netns, nic: &str, count: usize) -> Vec<Function> {

@@ -19,20 +19,31 @@ pub fn attach(
 ) -> Result<Vec<Op>, Obstacle> {
     let mut ops = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
-        let moved = move_rdma(attachment, rail, observed, &mut ops)?;
-        let Some(home) = &rail.home else { continue };
-        if moved && home.link_type == LinkType::Infiniband {
-            // the kernel makes the IPoIB netdev anew, in the pod: planned when it is seen
-            continue;
+        let wanted = wanted.get(index);
+        for op in attach_rail(attachment, rail, observed, wanted)? {
+            // ports of one RDMA device move it once
+            if !ops.contains(&op) {
+                ops.push(op);
+            }
         }
-        place_link(
-            attachment,
-            rail,
-            home,
-            observed,
-            wanted.get(index),
-            &mut ops,
-        )?;
+    }
+    Ok(ops)
+}
+
+/// What is still to be done for one of the rails.
+pub fn attach_rail(
+    attachment: &Attachment,
+    rail: &Rail,
+    observed: &Observed,
+    wanted: Option<&Wanted>,
+) -> Result<Vec<Op>, Obstacle> {
+    let mut ops = vec![];
+    let moved = move_rdma(attachment, rail, observed, &mut ops)?;
+    match &rail.home {
+        // the kernel makes the IPoIB netdev anew, in the pod: planned when it is seen
+        Some(home) if moved && home.link_type == LinkType::Infiniband => {}
+        Some(home) => place_link(attachment, rail, home, observed, wanted, &mut ops)?,
+        None => {}
     }
     Ok(ops)
 }
@@ -49,14 +60,11 @@ fn move_rdma(
     match locate::rdma(home, observed)? {
         Located::At(Place::Pod, _) => Ok(false),
         Located::At(Place::Host, RdmaDevice { name, .. }) => {
-            let op = Op::MoveRdma {
+            ops.push(Op::MoveRdma {
                 device: name.clone(),
                 from: Place::Host,
                 to: Place::Pod,
-            };
-            if !ops.contains(&op) {
-                ops.push(op);
-            }
+            });
             Ok(true)
         }
         Located::Gone => Err(Obstacle::Vanished {
@@ -100,6 +108,10 @@ fn place_link(
     if has_ipv6 {
         draft.sysctl("ipv6/accept_ra", i32::from(attachment.accept_ra));
         draft.sysctl("ipv6/accept_dad", i32::from(attachment.dad != Dad::Off));
+        if attachment.dad == Dad::Optimistic {
+            // without it the kernel drops IFA_F_OPTIMISTIC and says nothing
+            draft.sysctl("ipv6/optimistic_dad", 1);
+        }
     }
     if attachment.rails.len() > 1 {
         // rails on one segment: each answers for its own addresses only, or a peer's frames

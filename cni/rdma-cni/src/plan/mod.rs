@@ -9,7 +9,7 @@ pub mod drift;
 mod locate;
 mod wanted;
 
-pub use attach::attach;
+pub use attach::{attach, attach_rail};
 pub use detach::{detach, gone};
 pub use wanted::{Wanted, beside_others};
 

@@ -37,14 +37,17 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         )]));
     }
     let observed = node.kernel.observe(Some(&pod))?;
-    let wanted: Vec<Wanted> = attachment
-        .rails
-        .iter()
-        .map(|rail| wanted(rail, previous))
-        .collect();
     let mut drift = vec![];
-    for (rail, wanted) in split(&attachment, wanted, previous) {
-        match plan::attach(&rail, &observed, &wanted) {
+    // each rail for itself, so that one drift does not hide another
+    for rail in &attachment.rails {
+        // and with the MTU of the final result: a later plugin may have changed it
+        let mtu = result::find_interface(previous, &rail.pod_name).and_then(|it| it.mtu);
+        let mtu = mtu.or(attachment.mtu);
+        let expected = Attachment {
+            mtu,
+            ..attachment.clone()
+        };
+        match plan::attach_rail(&expected, rail, &observed, Some(&wanted(rail, previous))) {
             Ok(ops) => drift.extend(ops.iter().map(|op| drift::words(op, &observed))),
             Err(obstacle) => drift.push(obstacle.to_string()),
         }
@@ -82,27 +85,6 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         return Err(Error::Drift(drift));
     }
     check_addresses(node, &attachment, &pod)
-}
-
-/// Each rail for itself, so that one drift does not hide another, and with the MTU that
-/// the final result has: a later plugin may have changed it.
-fn split(
-    attachment: &Attachment,
-    wanted: Vec<Wanted>,
-    previous: &Value,
-) -> Vec<(Attachment, Vec<Wanted>)> {
-    let rails = attachment.rails.iter().zip(wanted);
-    rails
-        .map(|(rail, wanted)| {
-            let mtu = result::find_interface(previous, &rail.pod_name).and_then(|i| i.mtu);
-            let single = Attachment {
-                rails: vec![rail.clone()],
-                mtu: mtu.or(attachment.mtu),
-                ..attachment.clone()
-            };
-            (single, vec![wanted])
-        })
-        .collect()
 }
 
 /// What ADD gave, less what the final result does not have any more: a later plugin may
