@@ -205,6 +205,8 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
             "very-long-name%d",
         ),
         ("interfaceName", json!("rd ma0"), "rd ma0"),
+        ("interfaceName", json!("r%d-%d"), "r%d-%d"),
+        ("interfaceName", json!("rail%s"), "rail%s"),
         ("interfaceName", json!(".."), ".."),
         ("interfaceName", json!(""), "interfaceName"),
         ("requireRdma", json!("no"), "no"),

@@ -153,6 +153,10 @@ fn siblings(host: &Namespace, link: &Link) -> Vec<Sibling> {
 /// The RDMA device of `link`, whichever namespace the link is in: by its port where both
 /// are in `host`, else by their hardware.
 fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
+    if link.is_representor() {
+        // its port is one of the physical function's RDMA device, which is not its to take
+        return None;
+    }
     match host.link_by_index(link.index) {
         Some(same) if same == link => host.rdma_of(link),
         _ => {

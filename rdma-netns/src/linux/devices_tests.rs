@@ -174,3 +174,36 @@ fn a_machine_without_these_buses() {
     assert_eq!(verbs(nothing.path()).expect("none"), []);
     assert_eq!(scan(nothing.path(), &[]).expect("none"), []);
 }
+
+/// The parent of a virtio NIC, as eRDMA's are, is on a bus of its own.
+#[test]
+fn a_netdevs_parent_is_its_hardware() {
+    let sysfs = Sysfs::new();
+    fs::create_dir_all(sysfs.path().join("bus/virtio/devices")).expect("a directory");
+    let nic = sysfs.pci("0000:00:05.0", "PCI_CLASS=20000\nPCI_ID=1AF4:1000\n", -1);
+    fs::create_dir(sysfs.path().join(&nic).join("virtio3")).expect("a directory");
+    let virtio = |name: &str, place: &str| {
+        let link = format!("bus/virtio/devices/{name}");
+        sysfs.link(&link, &format!("../../../{place}/{name}"));
+    };
+    virtio("virtio3", &nic);
+    // of a microVM: on virtio-mmio, which is no PCI function
+    let mmio = "devices/platform/a000000.virtio_mmio";
+    fs::create_dir_all(sysfs.path().join(mmio).join("virtio4")).expect("a directory");
+    virtio("virtio4", mmio);
+    virtio("virtio5", "devices/gone");
+    let parents = [
+        ("pci", "0000:3b:00.2", Some("0000:3b:00.2")),
+        ("auxiliary", "mlx5_core.sf.4", Some("mlx5_core.sf.4")),
+        ("virtio", "virtio3", Some("0000:00:05.0")),
+        ("virtio", "virtio4", None),
+        ("virtio", "virtio5", None),
+        ("virtio", "virtio6", None),
+        ("platform", "a000000.virtio_mmio", None),
+        ("pci", "no address", None),
+    ];
+    for (bus, name, expected) in parents {
+        let found = hardware(sysfs.path(), bus, name);
+        assert_eq!(found, expected.map(address), "{bus} {name}");
+    }
+}

@@ -31,6 +31,9 @@ pub struct Candidate<'a> {
 
 const KEYS: [&str; 6] = ["netdev", "rdma", "pci", "driver", "vendor", "linkType"];
 
+/// What makes a name a pattern.
+const WILD: [char; 3] = ['*', '?', '['];
+
 impl Selector {
     /// Reads `devices[index]`.
     pub(crate) fn parse(value: &Value, index: usize) -> Result<Self, ConfError> {
@@ -110,7 +113,7 @@ impl Selector {
     pub fn literal_netdev(&self) -> Option<InterfaceName> {
         InterfaceName::try_from(self.netdev.as_ref()?.as_str())
             .ok()
-            .filter(|_| self.is_literal())
+            .filter(|name| !name.contains(WILD))
     }
 
     /// Whether it names one certain device, so that finding none is an error.
@@ -118,6 +121,6 @@ impl Selector {
         [&self.netdev, &self.rdma, &self.pci]
             .into_iter()
             .flatten()
-            .any(|pattern| !pattern.as_str().contains(['*', '?', '[']))
+            .any(|pattern| !pattern.as_str().contains(WILD))
     }
 }

@@ -2,7 +2,7 @@
 //! back home.
 
 use super::Obstacle;
-use crate::attachment::Rail;
+use crate::attachment::{Rail, Sibling};
 use rdma_netns::{Device, Link, Observed, Place, RdmaDevice};
 
 /// Where a recorded device is now.
@@ -57,11 +57,8 @@ fn has_netdev_driver(device: &Device) -> bool {
 
 /// Whether `link` is another netdev of the same PCI function, at its place on the host.
 fn is_sibling(rail: &Rail, place: Place, link: &Link) -> bool {
-    place == Place::Host
-        && rail
-            .siblings
-            .iter()
-            .any(|it| it.name == link.name && it.index == link.index)
+    let is_it = |it: &Sibling| it.name == link.name || it.index == link.index;
+    place == Place::Host && rail.siblings.iter().any(is_it)
 }
 
 /// How much `link` is like `home`, to tell several netdevs of one PCI function apart. None of

@@ -195,7 +195,9 @@ fn home_again<K>(node: &Node<'_, K>, observed: &Observed, link: &Link) -> Link {
         },
         _ => None,
     };
-    let free = |name: &InterfaceName| observed.host.link(name).is_none();
+    // its own alternative name is no name that it could get
+    let own = |name: &InterfaceName| link.alt_names.iter().any(|alt| *alt == **name);
+    let free = |name: &InterfaceName| observed.host.link(name).is_none() && !own(name);
     let fallback = InterfaceName::try_from(format!("dev{}", link.index));
     let name = [configured, fallback.ok()].into_iter().flatten().find(free);
     Link {

@@ -1,6 +1,6 @@
 //! Addresses from an IPAM plugin: a shell script that answers from files.
 
-use crate::node::{Node, Pod};
+use crate::node::{Node, Pod, alone};
 use fake_kernel::Verdict;
 use nix::errno::Errno;
 use rdma_netns::{Op, RdmaMode, link::IFA_F_NODAD};
@@ -13,6 +13,7 @@ use std::{
 
 const SCRIPT: &[u8] = br#"#!/bin/sh
 echo "$CNI_COMMAND $CNI_IFNAME" >> "$0.log"
+echo "$CNI_COMMAND $CNI_CONTAINERID $CNI_ARGS" >> "$0.args"
 cat > /dev/null
 if [ -e "$0.$CNI_COMMAND.$CNI_IFNAME" ]; then
     echo '{"cniVersion":"1.1.0","code":50,"msg":"the range is exhausted"}'
@@ -34,6 +35,7 @@ impl Served {
         let script = node.plugins.join("stand-in");
         // written by a process of its own: no other test's child may hold it open for
         // writing when it is started (ETXTBSY)
+        let starting = alone();
         let mut install = Command::new("install")
             .args(["-m", "755", "/dev/stdin"])
             .arg(&script)
@@ -42,6 +44,7 @@ impl Served {
             .unwrap();
         install.stdin.take().unwrap().write_all(SCRIPT).unwrap();
         assert!(install.wait().unwrap().success());
+        drop(starting);
         let mut config = node.two_rails();
         config["ipam"] = json!({ "type": "stand-in" });
         for rail in [0, 1] {
@@ -217,4 +220,101 @@ fn addresses_that_are_not_taken_back_hold_no_device() {
     assert_eq!(node.snapshot(), held);
     node.del(&other, config).must_succeed();
     node.must_be(&before, "after both");
+}
+
+/// The pod that is gone, and not the one that is added, is who IPAM is asked for.
+#[test]
+fn healing_asks_ipam_with_the_old_pods_arguments() {
+    let served = Served::new(RdmaMode::Exclusive);
+    let (node, config) = (&served.node, &served.config);
+    let other = node.pod("b");
+    let old = node.pod("a");
+    let add = |pod: &Pod, args: &str| {
+        let mut output = vec![];
+        node.run_on(
+            &node.kernel,
+            "ADD",
+            Some(pod),
+            config,
+            Some(args),
+            &mut output,
+        );
+        let result: serde_json::Value = serde_json::from_slice(&output).unwrap();
+        assert!(result["code"].is_null(), "{result}");
+    };
+    add(&old, "K8S_POD_NAME=old;IP=10.0.0.1");
+    node.kernel.with(|world| world.unmount(&old.netns));
+    add(&other, "K8S_POD_NAME=other;IP=10.0.0.2");
+    let log = fs::read_to_string(node.plugins.join("stand-in.args")).unwrap();
+    let (of_old, of_other) = (
+        "a K8S_POD_NAME=old;IP=10.0.0.1",
+        "b K8S_POD_NAME=other;IP=10.0.0.2",
+    );
+    let count = |line: String| log.lines().filter(|it| **it == *line).count();
+    assert_eq!(count(format!("ADD {of_old}")), 2, "{log}");
+    assert_eq!(count(format!("DEL {of_old}")), 2, "{log}");
+    assert_eq!(count(format!("ADD {of_other}")), 2, "{log}");
+    assert_eq!(log.lines().count(), 6, "{log}");
+}
+
+#[test]
+fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
+    let served = Served::new(RdmaMode::Exclusive);
+    let (node, config) = (&served.node, &served.config);
+    let old = node.pod("a");
+    node.add(&old, config).must_succeed();
+    node.kernel.with(|world| world.reboot());
+    served.refuses("DEL", "rdma0");
+    served.calls();
+    let before = node.snapshot();
+    for turn in 0..2 {
+        let pod = node.pod("b");
+        node.add(&pod, config).must_succeed();
+        let calls = served.calls();
+        assert_eq!(calls[..2], ["DEL rdma0", "DEL rdma1"], "{turn}: {calls:?}");
+        assert!(node.record_of(&old).exists());
+        served.no_longer_refuses("DEL", "rdma0");
+        node.del(&pod, config).must_succeed();
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        served.refuses("DEL", "rdma0");
+        served.calls();
+    }
+    node.del(&old, config).must_fail(104);
+    served.no_longer_refuses("DEL", "rdma0");
+    node.del(&old, config).must_succeed();
+    node.must_be(&before, "after the DEL of the old pod");
+}
+
+/// The record says nothing any more, and IPAM fails: devices come home, and the record is
+/// there until the addresses are given back.
+#[test]
+fn a_corrupt_record_is_kept_until_addresses_are_given_back() {
+    let served = Served::new(RdmaMode::Exclusive);
+    let node = &served.node;
+    let mut config = node.config(json!({ "devices": [{ "netdev": "eth2" }] }));
+    config["ipam"] = served.config["ipam"].clone();
+    let pod = node.pod("a");
+    node.add(&pod, &config).must_succeed();
+    let record = node.record_of(&pod);
+    let text = fs::read_to_string(&record).unwrap();
+    let spoilt = &text[..text.len() / 2];
+    fs::write(&record, spoilt).unwrap();
+    served.refuses("DEL", "rdma0");
+    served.calls();
+    node.del(&pod, &config).must_fail(104);
+    assert_eq!(served.calls(), ["DEL rdma0"]);
+    let is_home = |world: &mut fake_kernel::World| {
+        let host = fake_kernel::world::HOST;
+        assert!(world.link(host, "eth2").is_some());
+        assert_eq!(world.place_of_rdma("mlx5_2"), Some(host));
+    };
+    node.kernel.with(is_home);
+    assert_eq!(fs::read_to_string(&record).unwrap(), spoilt);
+    served.no_longer_refuses("DEL", "rdma0");
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(served.calls(), ["DEL rdma0"]);
+    node.kernel.with(is_home);
+    assert_eq!(node.records(), ["a@eth0.corrupt"]);
+    let aside = record.with_extension("corrupt");
+    assert_eq!(fs::read_to_string(aside).unwrap(), spoilt);
 }

@@ -3,7 +3,7 @@
 use fake_kernel::{FakeKernel, Nic, Snapshot, Verdict, World};
 use rdma_cni::Input;
 use rdma_netns::{
-    Address, HardwareAddress, InterfaceName, LinkFlag, NetnsId, Op, Place, RdmaMode, Route,
+    Address, HardwareAddress, InterfaceName, Kernel, LinkFlag, NetnsId, Op, Place, RdmaMode, Route,
 };
 use serde_json::{Value, json};
 use std::{
@@ -11,8 +11,18 @@ use std::{
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
+    sync::{PoisonError, RwLock, RwLockWriteGuard},
 };
 use tempfile::TempDir;
+
+/// Here all processes are threads of one: a child that is being started has the locks of
+/// every other thread open until it is another program, and keeps them taken.
+static GATE: RwLock<()> = RwLock::new(());
+
+/// Nothing else of these tests runs as long as this is held: children can be started.
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    GATE.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A node.
 pub(crate) struct Node {
@@ -268,6 +278,19 @@ impl Node {
         config: &Value,
         output: &mut dyn io::Write,
     ) {
+        self.run_on(&self.kernel, command, pod, config, None, output);
+    }
+
+    /// On `kernel`, which need not be this node's, with `CNI_ARGS`.
+    pub(crate) fn run_on(
+        &self,
+        kernel: &impl Kernel,
+        command: &str,
+        pod: Option<&Pod>,
+        config: &Value,
+        args: Option<&str>,
+        output: &mut dyn io::Write,
+    ) {
         let mut environment = BTreeMap::from([
             ("CNI_COMMAND".to_owned(), command.to_owned()),
             ("CNI_PATH".to_owned(), self.plugins.display().to_string()),
@@ -280,12 +303,16 @@ impl Node {
                 ("CNI_NETNS".to_owned(), pod.netns.display().to_string()),
             ]);
         }
+        environment.extend(args.map(|args| ("CNI_ARGS".to_owned(), args.to_owned())));
         let input = Input {
             arguments: vec![],
             environment,
         };
         let stdin = serde_json::to_vec(config).unwrap();
-        let _ = rdma_cni::run(input, &mut stdin.as_slice(), output, &self.kernel);
+        let starts_ipam = !config["ipam"].is_null();
+        let _alone = starts_ipam.then(alone);
+        let _beside = (!starts_ipam).then(|| GATE.read().unwrap_or_else(PoisonError::into_inner));
+        let _ = rdma_cni::run(input, &mut stdin.as_slice(), output, kernel);
     }
 
     pub(crate) fn add(&self, pod: &Pod, config: &Value) -> Answer {

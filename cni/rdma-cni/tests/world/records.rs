@@ -1,0 +1,194 @@
+//! Records that are of no use, and those of a later version: what they say is not lost.
+
+use crate::node::{Answer, Node, Pod};
+use fake_kernel::Verdict;
+use nix::errno::Errno;
+use rdma_netns::{Op, Place, RdmaMode};
+use serde_json::{Value, json};
+use std::fs;
+
+/// A pod with its rails, whose record is `spoilt`.
+fn attached(spoilt: impl FnOnce(&str) -> String) -> (Node, Pod, String) {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    node.add(&pod, &node.one_rail()).must_succeed();
+    let record = node.record_of(&pod);
+    let text = spoilt(&fs::read_to_string(&record).unwrap());
+    fs::write(record, &text).unwrap();
+    (node, pod, text)
+}
+
+fn of_version_99(text: &str) -> String {
+    let mut record: Value = serde_json::from_str(text).unwrap();
+    record["format"] = 99.into();
+    record["somethingNew"] = json!({ "rails": 1 });
+    record.as_object_mut().unwrap().remove("phase");
+    record.to_string()
+}
+
+/// Nothing happened to the pod or its record.
+#[track_caller]
+fn left_alone(node: &Node, pod: &Pod, text: &str, held: &fake_kernel::Snapshot) {
+    assert_eq!(held.differences(&node.snapshot()), [] as [&str; 0]);
+    assert_eq!(fs::read_to_string(node.record_of(pod)).unwrap(), text);
+}
+
+#[test]
+fn gc_leaves_a_corrupt_record_to_its_del() {
+    let (node, pod, text) = attached(|text| text[..text.len() / 2].to_owned());
+    let held = node.snapshot();
+    let answer = node.gc(&[], &node.one_rail());
+    let message = format!("{} {}", answer.message(), answer.value["details"]);
+    assert_ne!(answer.code(), 0);
+    assert!(
+        message.contains("container a") && message.contains("DEL"),
+        "{message}"
+    );
+    left_alone(&node, &pod, &text, &held);
+    node.del(&pod, &node.one_rail()).must_succeed();
+    assert_eq!(node.records(), ["a@eth0.corrupt"]);
+}
+
+#[test]
+fn gc_goes_on_after_a_corrupt_record() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = |link: &str| node.config(json!({ "devices": [{ "netdev": link }] }));
+    let (first, second) = (node.pod("a"), node.pod("b"));
+    node.add(&first, &config("eth2")).must_succeed();
+    node.add(&second, &config("eth3")).must_succeed();
+    fs::write(node.record_of(&first), "{").unwrap();
+    assert_ne!(node.gc(&[], &config("eth2")).code(), 0);
+    assert!(!node.record_of(&second).exists());
+    assert_eq!(fs::read_to_string(node.record_of(&first)).unwrap(), "{");
+}
+
+#[test]
+fn a_record_of_a_later_version_is_left_alone() {
+    let (node, pod, text) = attached(of_version_99);
+    let (config, held) = (node.one_rail(), node.snapshot());
+    let told = |answer: Answer| {
+        let message = answer.must_fail(105);
+        assert!(message.contains("format 99"), "{message}");
+    };
+    told(node.del(&pod, &config));
+    left_alone(&node, &pod, &text, &held);
+    told(node.add(&pod, &config));
+    left_alone(&node, &pod, &text, &held);
+    told(node.gc(&[], &config));
+    left_alone(&node, &pod, &text, &held);
+    // its device is in use, as far as this version can tell
+    node.add(&node.pod("b"), &config).must_fail(101);
+    assert_eq!(fs::read_to_string(node.record_of(&pod)).unwrap(), text);
+}
+
+#[test]
+fn an_add_of_others_leaves_a_record_of_a_later_version_alone() {
+    let (node, pod, text) = attached(of_version_99);
+    let other = node.pod("b");
+    let config = node.config(json!({ "devices": [{ "netdev": "eth3" }] }));
+    let held = node.snapshot();
+    node.add(&other, &config).must_succeed();
+    node.del(&other, &config).must_succeed();
+    left_alone(&node, &pod, &text, &held);
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    node.add(&other, &config).must_succeed();
+    node.del(&other, &config).must_succeed();
+    assert_eq!(fs::read_to_string(node.record_of(&pod)).unwrap(), text);
+}
+
+type IsRefused = fn(&Op) -> bool;
+
+/// A change at home that others do not build upon is refused: the NIC is of use all the
+/// same, and the record stays until it is as it was.
+#[test]
+fn one_refused_change_keeps_no_nic_down() {
+    let refused: [(&str, IsRefused); 4] = [
+        ("alias", |op| matches!(op, Op::SetAlias { .. })),
+        (
+            "arp_announce",
+            |op| matches!(op, Op::SetSysctl { at: Place::Host, key, .. } if key == "ipv4/arp_announce"),
+        ),
+        ("txqueuelen", |op| matches!(op, Op::SetTxQueueLen { .. })),
+        ("enp2s0v0", |op| {
+            matches!(op, Op::SetAltName { present: true, .. })
+        }),
+    ];
+    for (what, is_refused) in refused {
+        let node = Node::new(RdmaMode::Exclusive);
+        let before = node.snapshot();
+        let pod = node.pod("a");
+        node.add(&pod, &node.two_rails()).must_succeed();
+        pod_changes(&node, &pod);
+        node.kernel.begin();
+        node.kernel
+            .intercept(move |_, step| match is_refused(step.op) {
+                true => Verdict::Refuse(Errno::EPERM),
+                false => Verdict::Proceed,
+            });
+        let message = node.del(&pod, &node.two_rails()).must_fail(107);
+        assert!(message.contains(what), "{what}: {message}");
+        for (link, address) in [("eth2", "10.0.2.5"), ("eth3", "10.0.3.5")] {
+            let link = node
+                .kernel
+                .with(|world| world.link(fake_kernel::world::HOST, link).cloned());
+            let link = link.unwrap_or_else(|| panic!("{what}: not home"));
+            assert!(link.up, "{what}: {link:?}");
+            let mut addresses = link.addresses.iter().map(|it| it.ip.to_string());
+            assert!(addresses.any(|it| it == address), "{what}: {link:?}");
+            assert_eq!(link.lasting_routes().count(), 2, "{what}: {link:?}");
+        }
+        assert!(node.record_of(&pod).exists(), "{what}");
+        node.kernel.begin();
+        node.del(&pod, &node.two_rails()).must_succeed();
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        node.must_be(&before, what);
+    }
+}
+
+/// What a pod with CAP_NET_ADMIN does, and a move does not undo.
+fn pod_changes(node: &Node, pod: &Pod) {
+    for rail in ["rdma0", "rdma1"] {
+        let (at, link) = (Place::Pod, crate::node::name(rail));
+        let shown = node.netns(pod);
+        let alt = node
+            .kernel
+            .with(|world| world.link(shown, rail).unwrap().alt_names[0].clone());
+        let changes = [
+            Op::SetAlias {
+                at,
+                link: link.clone(),
+                alias: "the pod's".to_owned(),
+            },
+            Op::SetTxQueueLen {
+                at,
+                link: link.clone(),
+                packets: 7,
+            },
+            Op::SetAltName {
+                at,
+                link,
+                name: alt,
+                present: false,
+            },
+        ];
+        changes.iter().for_each(|op| node.change(Some(pod), op));
+    }
+}
+
+#[test]
+fn status_needs_no_device_where_the_runtime_hands_it_over() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let status = |fields: Value| node.run("STATUS", None, &node.config(fields));
+    status(json!({ "capabilities": { "deviceID": true } })).must_succeed();
+    for capabilities in [
+        json!({}),
+        json!({ "deviceID": false }),
+        json!({ "ips": true }),
+        Value::Null,
+    ] {
+        let message = status(json!({ "capabilities": capabilities })).must_fail(50);
+        assert!(message.contains("deviceID"), "{message}");
+    }
+    let message = status(json!({})).must_fail(50);
+    assert!(message.contains("deviceID"), "{message}");
+}
