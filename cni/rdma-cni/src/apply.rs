@@ -117,7 +117,8 @@ pub fn check_char_devices<K: Kernel>(
     Ok(observed)
 }
 
-fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyError> {
+/// A moved RDMA device without the character devices that it is said to have, if there is one.
+pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyError> {
     moved(attachment, observed).find_map(|(before, after)| {
         let error = |node: &str, found: String| ApplyError::CharDevice {
             rdma: after.name.clone(),

@@ -18,6 +18,9 @@ pub enum Error {
     /// The environment.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
+    /// The answer of a verb that changes nothing.
+    #[error("cannot write the answer to standard output: {0}")]
+    Output(std::io::Error),
     /// `CNI_NETNS`
     #[error("CNI_NETNS: {0}")]
     Netns(#[from] OpenPodError),

@@ -27,7 +27,7 @@ pub mod verb;
 
 use conf::Conf;
 use error::Error;
-use protocol::{Command, Environment, environment::EnvironmentError, version::SUPPORTED};
+use protocol::{Command, Environment, version::SUPPORTED};
 use rdma_netns::Kernel;
 use serde_json::{Value, json};
 use std::{
@@ -123,7 +123,7 @@ fn serve<K: Kernel>(
     version: &mut String,
 ) -> Result<(), Error> {
     if environment.command == Command::Version {
-        return answer(output, &versions(text)?);
+        return reply::write(output, &versions(text)?).map_err(Error::Output);
     }
     let raw = conf::decode(text)?;
     conf::version_text(&raw).clone_into(version);
@@ -144,9 +144,7 @@ fn serve<K: Kernel>(
         Command::Status => verb::status::status(&node),
         Command::Plan => {
             let text = verb::plan::plan(&node)?;
-            output
-                .write_all(text.as_bytes())
-                .map_err(|error| stdout_failed(&error))
+            output.write_all(text.as_bytes()).map_err(Error::Output)
         }
         Command::Version => Ok(()),
     }
@@ -166,18 +164,6 @@ fn versions(text: &[u8]) -> Result<Value, Error> {
         "cniVersion": asked.as_deref().unwrap_or(newest),
         "supportedVersions": SUPPORTED.map(protocol::SpecVersion::as_str),
     }))
-}
-
-fn answer(output: &mut dyn Write, value: &Value) -> Result<(), Error> {
-    reply::write(output, value).map_err(|error| stdout_failed(&error))
-}
-
-fn stdout_failed(error: &std::io::Error) -> Error {
-    Error::Environment(EnvironmentError::Invalid {
-        variable: "standard output",
-        value: String::new(),
-        reason: error.to_string(),
-    })
 }
 
 fn context(environment: &Environment) -> String {

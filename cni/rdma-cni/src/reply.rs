@@ -48,7 +48,7 @@ pub fn code(error: &Error) -> u32 {
         Error::State(_) | Error::Forget(_) | Error::Newer { .. } | Error::Unreadable(_) => {
             code::STATE
         }
-        Error::Observe(_) => code::IO,
+        Error::Observe(_) | Error::Output(_) => code::IO,
         Error::Obstacle(Obstacle::Vanished { .. }) => code::NO_SUCH_DEVICE,
         Error::Obstacle(Obstacle::NotHome { .. }) => code::DEVICE_IN_USE,
         Error::Obstacle(_) => code::CONFIGURATION,

@@ -101,8 +101,6 @@ fn route(route: &Value, version: SpecVersion) -> Value {
 /// An interface of a result, and the addresses that belong to it.
 #[derive(Clone, Debug)]
 pub struct Interface<'a> {
-    /// Its name.
-    pub name: &'a str,
     /// `mac`
     pub mac: Option<&'a str>,
     /// `mtu`
@@ -122,7 +120,6 @@ pub fn find_interface<'a>(result: &'a Value, name: &str) -> Option<Interface<'a>
     let addresses = result["ips"].as_array().into_iter().flatten();
     let addresses = addresses.filter(|ip| ip["interface"].as_u64() == Some(index as u64));
     Some(Interface {
-        name: interface["name"].as_str()?,
         mac: interface["mac"].as_str().filter(|mac| !mac.is_empty()),
         mtu: interface["mtu"]
             .as_u64()

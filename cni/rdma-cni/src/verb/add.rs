@@ -4,7 +4,7 @@
 use super::{Node, release, survey};
 use crate::{
     apply,
-    attachment::{Attachment, FORMAT, Key, Phase},
+    attachment::{Attachment, Key, Phase},
     conf::Dad,
     error::{Cause, Error},
     ipam::{Answer, Ipam},
@@ -126,24 +126,9 @@ pub fn draft<K: Kernel>(
     observed: &Observed,
     others: &[Attachment],
 ) -> Result<Attachment, Error> {
-    let conf = node.conf;
-    Ok(Attachment {
-        format: FORMAT,
-        key: key.clone(),
-        pod: node.environment.pod(),
-        args: node.environment.all.get("CNI_ARGS").cloned(),
-        boot_id: observed.boot_id.clone(),
-        netns: pod.path().to_owned(),
-        netns_id: pod.id(),
-        phase: Phase::Attaching,
-        rdma_mode: observed.rdma_mode,
-        mtu: conf.mtu,
-        dad: conf.ipv6.dad,
-        accept_ra: conf.ipv6.accept_ra,
-        ipam: conf.ipam.clone(),
-        rails: select::rails(conf, conf.required_devices()?, observed, others)?,
-        config: conf.raw.clone(),
-    })
+    let devices = node.conf.required_devices()?;
+    let rails = select::rails(node.conf, devices, observed, others)?;
+    Ok(node.record(key, pod, observed, rails))
 }
 
 /// What the rails' netdevs are to have before IPAM was asked, if it is.

@@ -3,6 +3,7 @@
 
 use super::Node;
 use crate::{
+    apply,
     attachment::{Attachment, Rail},
     error::Error,
     ipam::{Ipam, RailCall},
@@ -60,27 +61,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
                 .filter_map(|rail| mac_drift(rail, namespace, previous)),
         );
     }
-    let moved = attachment
-        .rails
-        .iter()
-        .filter_map(|rail| rail.rdma.as_ref());
-    let now = observed.pod.iter().flat_map(|pod| &pod.rdma);
-    for device in now
-        .filter(|device| attachment.moves_rdma() && moved.clone().any(|m| m.index == device.index))
-    {
-        drift.extend(
-            device
-                .char_devices
-                .iter()
-                .filter(|node| !node.is_in_place())
-                .map(|node| {
-                    format!(
-                        "/dev/infiniband/{} is not RDMA device {}'s",
-                        node.name, device.name
-                    )
-                }),
-        );
-    }
+    drift.extend(apply::misplaced(&attachment, &observed).map(|error| error.to_string()));
     if !drift.is_empty() {
         return Err(Error::Drift(drift));
     }

@@ -3,7 +3,7 @@
 
 use super::{Node, release};
 use crate::{
-    attachment::{Attachment, FORMAT, Key, Phase, Rail},
+    attachment::{Key, Rail},
     conf::Devices,
     error::Error,
     ipam::{Ipam, RailCall},
@@ -112,23 +112,7 @@ fn salvage<K: Kernel>(
                 rail.name()
             );
         }
-        let attachment = Attachment {
-            format: FORMAT,
-            key: key.clone(),
-            pod: node.environment.pod(),
-            args: None,
-            boot_id: observed.boot_id.clone(),
-            netns: pod.path().to_owned(),
-            netns_id: pod.id(),
-            phase: Phase::Attached,
-            rdma_mode: observed.rdma_mode,
-            mtu: node.conf.mtu,
-            dad: node.conf.ipv6.dad,
-            accept_ra: node.conf.ipv6.accept_ra,
-            ipam: None,
-            rails,
-            config: node.conf.raw.clone(),
-        };
+        let attachment = node.record(key, pod, &observed, rails);
         release::devices(node, &attachment, Some(pod))?;
     }
     without_record(node, key)?;

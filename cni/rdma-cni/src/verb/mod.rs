@@ -10,13 +10,13 @@ pub mod status;
 pub mod survey;
 
 use crate::{
-    attachment::Key,
+    attachment::{Attachment, FORMAT, Key, Phase, Rail},
     conf::{Conf, ConfError},
     error::Error,
     protocol::{Environment, SpecVersion, Target, environment::EnvironmentError},
     store::Store,
 };
-use rdma_netns::{Kernel, OpenPodError};
+use rdma_netns::{Kernel, Observed, OpenPodError, Pod};
 
 /// All that a verb works with.
 #[derive(Debug)]
@@ -80,6 +80,33 @@ impl<'a, K: Kernel> Node<'a, K> {
                 | OpenPodError::HostNamespace(_),
             ) => Ok(None),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A record of `rails` in `pod`, with the settings of the configuration.
+    pub fn record(
+        &self,
+        key: &Key,
+        pod: &K::Pod,
+        observed: &Observed,
+        rails: Vec<Rail>,
+    ) -> Attachment {
+        Attachment {
+            format: FORMAT,
+            key: key.clone(),
+            pod: self.environment.pod(),
+            args: self.environment.all.get("CNI_ARGS").cloned(),
+            boot_id: observed.boot_id.clone(),
+            netns: pod.path().to_owned(),
+            netns_id: pod.id(),
+            phase: Phase::Attaching,
+            rdma_mode: observed.rdma_mode,
+            mtu: self.conf.mtu,
+            dad: self.conf.ipv6.dad,
+            accept_ra: self.conf.ipv6.accept_ra,
+            ipam: self.conf.ipam.clone(),
+            rails,
+            config: self.conf.raw.clone(),
         }
     }
 
