@@ -3,13 +3,12 @@
 use crate::{
     apply::{ApplyError, Incomplete},
     attachment::Key,
-    conf::ConfError,
     ipam::IpamError,
     plan::Obstacle,
-    protocol::environment::EnvironmentError,
     select::SelectError,
     store::StoreError,
 };
+use cni_protocol::{ConfError, EnvironmentError};
 use rdma_netns::{ObserveError, OpenPodError};
 
 /// A verb's failure.
@@ -27,16 +26,6 @@ pub enum Error {
     /// The configuration.
     #[error(transparent)]
     Conf(#[from] ConfError),
-    /// A verb that the configuration's version does not have.
-    #[error("cniVersion {version} has no {verb}: it came with {since}")]
-    VerbOfVersion {
-        /// `cniVersion`
-        version: String,
-        /// `CHECK`…
-        verb: &'static str,
-        /// The version that has it.
-        since: &'static str,
-    },
     /// The devices.
     #[error(transparent)]
     Select(#[from] SelectError),

@@ -1,10 +1,8 @@
 //! Delegation to an IPAM plugin (CNI specification, section 4): once per rail, with the
 //! rail's name in the pod as `CNI_IFNAME` and its netdev on the host as `master`.
 
-use crate::{
-    plan::Wanted,
-    protocol::{Command, Environment},
-};
+use crate::plan::Wanted;
+use cni_protocol::{Command, Environment};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},

@@ -1,27 +1,17 @@
-//! From errors to CNI error codes, and onto standard output.
+//! From errors to CNI error codes.
 
 use crate::{
     apply::ApplyError,
-    conf::ConfError,
     error::{Cause, Error},
     plan::Obstacle,
     select::SelectError,
 };
+use cni_protocol::{Failure, code};
 use nix::libc;
 use rdma_netns::{Op, OpError};
-use serde_json::{Value, json};
-use std::io::{self, Write};
 
-/// CNI's own codes (specification, section 5, "Error").
-mod code {
-    pub(super) const INCOMPATIBLE_VERSION: u32 = 1;
-    pub(super) const UNSUPPORTED_FIELD: u32 = 2;
-    pub(super) const ENVIRONMENT: u32 = 4;
-    pub(super) const IO: u32 = 5;
-    pub(super) const UNDECODABLE: u32 = 6;
-    pub(super) const CONFIGURATION: u32 = 7;
-    pub(super) const NOT_AVAILABLE: u32 = 50;
-    pub(super) const LIMITED: u32 = 51;
+/// The plugin's own codes, promised in its documentation.
+mod own {
     pub(super) const NO_SUCH_DEVICE: u32 = 100;
     pub(super) const DEVICE_IN_USE: u32 = 101;
     pub(super) const WRONG_MODE: u32 = 102;
@@ -29,35 +19,29 @@ mod code {
     pub(super) const STATE: u32 = 105;
     pub(super) const RESTORED: u32 = 106;
     pub(super) const INCOMPLETE: u32 = 107;
-    /// What the reference plugins answer to a CHECK that found something.
-    pub(super) const INTERNAL: u32 = 999;
 }
 
 /// The CNI error code of `error`.
 pub fn code(error: &Error) -> u32 {
     match error {
-        Error::Environment(_) | Error::Netns(_) => code::ENVIRONMENT,
-        Error::Conf(ConfError::NotJson(_)) => code::UNDECODABLE,
-        Error::Conf(ConfError::Version(_)) | Error::VerbOfVersion { .. } => {
-            code::INCOMPATIBLE_VERSION
-        }
-        Error::Conf(ConfError::Unsupported { .. }) => code::UNSUPPORTED_FIELD,
-        Error::Conf(ConfError::Value { .. } | ConfError::Missing { .. }) => code::CONFIGURATION,
+        Error::Environment(error) => error.code(),
+        Error::Netns(_) => code::ENVIRONMENT,
+        Error::Conf(error) => error.code(),
         Error::Select(error) => select(error),
-        Error::Exists(_) => code::DEVICE_IN_USE,
+        Error::Exists(_) => own::DEVICE_IN_USE,
         Error::State(_) | Error::Forget(_) | Error::Newer { .. } | Error::Unreadable(_) => {
-            code::STATE
+            own::STATE
         }
         Error::Observe(_) | Error::Output(_) => code::IO,
-        Error::Obstacle(Obstacle::Vanished { .. }) => code::NO_SUCH_DEVICE,
-        Error::Obstacle(Obstacle::NotHome { .. }) => code::DEVICE_IN_USE,
+        Error::Obstacle(Obstacle::Vanished { .. }) => own::NO_SUCH_DEVICE,
+        Error::Obstacle(Obstacle::NotHome { .. }) => own::DEVICE_IN_USE,
         Error::Obstacle(_) => code::CONFIGURATION,
-        Error::Ipam(_) | Error::Release(_) => code::IPAM,
-        Error::Add { left: Some(_), .. } | Error::Incomplete(_) => code::INCOMPLETE,
+        Error::Ipam(_) | Error::Release(_) => own::IPAM,
+        Error::Add { left: Some(_), .. } | Error::Incomplete(_) => own::INCOMPLETE,
         Error::Add { cause, left: None } => match cause {
-            Cause::Ipam(_) => code::IPAM,
-            Cause::Apply(ApplyError::Op(error)) if cannot_move(error) => code::WRONG_MODE,
-            Cause::Apply(_) | Cause::State(_) => code::RESTORED,
+            Cause::Ipam(_) => own::IPAM,
+            Cause::Apply(ApplyError::Op(error)) if cannot_move(error) => own::WRONG_MODE,
+            Cause::Apply(_) | Cause::State(_) => own::RESTORED,
             Cause::Output(_) => code::IO,
         },
         Error::Drift(_) => code::INTERNAL,
@@ -74,10 +58,10 @@ pub fn code(error: &Error) -> u32 {
 
 fn select(error: &SelectError) -> u32 {
     match error {
-        SelectError::NotFound(_) | SelectError::NoRdma(_) => code::NO_SUCH_DEVICE,
-        SelectError::InUse { .. } | SelectError::Elsewhere(_) => code::DEVICE_IN_USE,
+        SelectError::NotFound(_) | SelectError::NoRdma(_) => own::NO_SUCH_DEVICE,
+        SelectError::InUse { .. } | SelectError::Elsewhere(_) => own::DEVICE_IN_USE,
         SelectError::NoSubsystem | SelectError::WrongMode(_) | SelectError::CannotMove { .. } => {
-            code::WRONG_MODE
+            own::WRONG_MODE
         }
         SelectError::NameTaken(_) | SelectError::NameWithoutNumber { .. } => code::CONFIGURATION,
     }
@@ -104,23 +88,12 @@ fn remedy(error: &Error) -> Option<&'static str> {
     }
 }
 
-/// The error object for `error`.
-pub fn error(version: &str, error: &Error) -> Value {
-    let mut object = json!({
-        "cniVersion": version,
-        "code": code(error),
-        "msg": error.to_string(),
-    });
-    if let Some(remedy) = remedy(error) {
-        object["details"] = remedy.into();
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        Self {
+            code: code(error),
+            message: error.to_string(),
+            details: remedy(error),
+        }
     }
-    object
-}
-
-/// Writes `value` to `output`, and does not return before it is there.
-pub fn write(output: &mut dyn Write, value: &Value) -> io::Result<()> {
-    let mut text = serde_json::to_vec(value)?;
-    text.push(b'\n');
-    output.write_all(&text)?;
-    output.flush()
 }

@@ -3,6 +3,7 @@
 //! `RDMA_CNI_KILL_AFTER=n`: the process ends after its n-th change; 0 ends it when it is
 //! about to make the first one, with only the record written. All else is `rdma-cni`.
 
+use cni_protocol::Input;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -54,16 +55,12 @@ fn main() -> ExitCode {
     let left = std::env::var("RDMA_CNI_KILL_AFTER")
         .ok()
         .and_then(|text| text.parse().ok());
-    let input = rdma_cni::Input {
-        arguments: std::env::args().skip(1).collect(),
-        environment: std::env::vars().collect(),
-    };
     let kernel = Killed {
         linux: Linux::new(),
         left: Cell::new(left),
     };
     rdma_cni::run(
-        input,
+        Input::of_process(),
         &mut std::io::stdin(),
         &mut std::io::stdout(),
         &kernel,

@@ -1,15 +1,9 @@
 //! The network configuration: read from standard input, every field of ours checked
 //! before anything is done. Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
 
-mod fields;
 pub mod selector;
 
-use crate::protocol::{
-    SpecVersion,
-    environment::{MAX_IDENTIFIER, is_identifier},
-    version::SUPPORTED,
-};
-use fields::Fields;
+use cni_protocol::{ConfError, Fields, Network};
 use rdma_netns::{DeviceAddress, InterfaceName};
 use selector::Selector;
 use serde::{Deserialize, Serialize};
@@ -19,10 +13,8 @@ use std::path::PathBuf;
 /// A checked network configuration.
 #[derive(Clone, Debug)]
 pub struct Conf {
-    /// `cniVersion`
-    pub version: SpecVersion,
-    /// `name`: the network.
-    pub network: String,
+    /// What every plugin's has.
+    pub network: Network,
     /// Installed and configured as `rdma`, the name of the plugin this one replaces: only
     /// RDMA devices are moved, and the subsystem has to be exclusive for it.
     pub drop_in: bool,
@@ -42,12 +34,6 @@ pub struct Conf {
     pub mtu: Option<u32>,
     /// `stateDir`
     pub state_dir: PathBuf,
-    /// `log`
-    pub log: Log,
-    /// `prevResult`, whole.
-    pub prev_result: Option<Value>,
-    /// `cni.dev/valid-attachments`, of GC.
-    pub valid_attachments: Option<Vec<ValidAttachment>>,
     /// The configuration as it came.
     pub raw: Map<String, Value>,
 }
@@ -91,87 +77,9 @@ pub enum Dad {
     Wait,
 }
 
-/// `log`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
-    /// `level`
-    pub level: log::LevelFilter,
-    /// `file`, written besides standard error.
-    pub file: Option<PathBuf>,
-}
-
-/// An attachment that the runtime still has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ValidAttachment {
-    /// Container id.
-    pub container: String,
-    /// `CNI_IFNAME`
-    pub interface: String,
-}
-
 /// `interfaceName`: `%d` stands for the rail's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamePattern(String);
-
-/// The configuration cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfError {
-    /// Standard input is no JSON object.
-    #[error("the network configuration on standard input is no JSON object: {0}")]
-    NotJson(String),
-    /// `cniVersion` is not one of ours.
-    #[error("cniVersion {0:?} is not supported; supported are {supported}", supported = versions())]
-    Version(String),
-    /// A known field with a wrong value.
-    #[error("{field}: {value} is not valid: {expected}")]
-    Value {
-        /// Full name of the field.
-        field: String,
-        /// Its value, as JSON.
-        value: String,
-        /// What it has to be.
-        expected: String,
-    },
-    /// A field that has to be there.
-    #[error("{field} is missing: {expected}")]
-    Missing {
-        /// Its name.
-        field: &'static str,
-        /// What it has to be.
-        expected: &'static str,
-    },
-    /// A value of the contract that this version does not do yet.
-    #[error("{field}: {value} is not supported by this version of rdma-cni: {remedy}")]
-    Unsupported {
-        /// Full name of the field.
-        field: &'static str,
-        /// Its value.
-        value: String,
-        /// What to do instead.
-        remedy: &'static str,
-    },
-}
-
-fn versions() -> String {
-    SUPPORTED.map(SpecVersion::as_str).join(", ")
-}
-
-/// The two fields that errors and VERSION need before anything is checked.
-pub fn decode(stdin: &[u8]) -> Result<Map<String, Value>, ConfError> {
-    match serde_json::from_slice(stdin) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(other) => Err(ConfError::NotJson(format!("it is {other:.60}"))),
-        Err(error) if stdin.is_empty() => Err(ConfError::NotJson(format!("it is empty ({error})"))),
-        Err(error) => Err(ConfError::NotJson(error.to_string())),
-    }
-}
-
-/// The `cniVersion` of a configuration; 0.1.0 where it has none, as the specification says.
-pub fn version_text(raw: &Map<String, Value>) -> &str {
-    raw.get("cniVersion")
-        .and_then(Value::as_str)
-        .unwrap_or("0.1.0")
-}
 
 impl Conf {
     /// The devices to attach, which ADD cannot do without.
@@ -186,14 +94,10 @@ impl Conf {
     /// Checks a whole configuration.
     pub fn parse(raw: Map<String, Value>) -> Result<Self, ConfError> {
         let fields = Fields::root(&raw);
-        fields.string("cniVersion")?;
-        let version = version_text(&raw);
-        let version =
-            SpecVersion::parse(version).ok_or_else(|| ConfError::Version(version.to_owned()))?;
+        let network = Network::parse(&raw)?;
         let drop_in = fields.string("type")? == Some("rdma");
         Ok(Self {
-            version,
-            network: network(fields)?,
+            network,
             drop_in,
             devices: devices(fields)?,
             mode: mode(fields)?,
@@ -202,29 +106,15 @@ impl Conf {
             ipam: ipam(fields)?,
             ipv6: ipv6(fields)?,
             mtu: fields.number("mtu", 68, 65535)?,
-            state_dir: absolute(fields, "stateDir")?
+            state_dir: fields
+                .absolute_path("stateDir")?
                 .unwrap_or_else(|| PathBuf::from("/var/lib/cni/rdma-cni")),
-            log: log_settings(fields)?,
-            prev_result: prev_result(fields)?,
-            valid_attachments: valid_attachments(fields)?,
             raw: {
                 unfinished(fields)?;
                 raw.clone()
             },
         })
     }
-}
-
-fn network(fields: Fields<'_>) -> Result<String, ConfError> {
-    let expected = "must be the network's name: a letter or digit, then these and _ . -";
-    let name = fields.string("name")?.ok_or(ConfError::Missing {
-        field: "name",
-        expected,
-    })?;
-    if !is_identifier(name) || name.len() > MAX_IDENTIFIER {
-        return Err(fields.wrong("name", expected));
-    }
-    Ok(name.to_owned())
 }
 
 fn devices(fields: Fields<'_>) -> Result<Option<Devices>, ConfError> {
@@ -317,60 +207,6 @@ fn ipv6(fields: Fields<'_>) -> Result<Ipv6, ConfError> {
         dad: ipv6.choice("dad", &words)?.unwrap_or(Dad::Off),
         accept_ra: ipv6.boolean("acceptRA")?.unwrap_or(false),
     })
-}
-
-fn absolute(fields: Fields<'_>, name: &str) -> Result<Option<PathBuf>, ConfError> {
-    match fields.string(name)? {
-        None => Ok(None),
-        Some(text) if text.starts_with('/') => Ok(Some(PathBuf::from(text))),
-        Some(_) => Err(fields.wrong(name, "must be an absolute path")),
-    }
-}
-
-fn log_settings(fields: Fields<'_>) -> Result<Log, ConfError> {
-    use log::LevelFilter as Level;
-    let log = fields.object("log")?;
-    let levels = [
-        ("off", Level::Off),
-        ("error", Level::Error),
-        ("warn", Level::Warn),
-        ("info", Level::Info),
-        ("debug", Level::Debug),
-        ("trace", Level::Trace),
-    ];
-    Ok(Log {
-        level: log.choice("level", &levels)?.unwrap_or(Level::Info),
-        file: absolute(log, "file")?,
-    })
-}
-
-fn prev_result(fields: Fields<'_>) -> Result<Option<Value>, ConfError> {
-    match fields.get("prevResult") {
-        Some(value) if !value.is_object() => Err(fields.wrong("prevResult", "must be an object")),
-        value => Ok(value.cloned()),
-    }
-}
-
-fn valid_attachments(fields: Fields<'_>) -> Result<Option<Vec<ValidAttachment>>, ConfError> {
-    for name in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
-        let Some(list) = fields.list(name)? else {
-            continue;
-        };
-        let attachment = |value: &Value| {
-            let text = |key: &str| Some(value.get(key)?.as_str()?.to_owned());
-            Some(ValidAttachment {
-                container: text("containerID")?,
-                interface: text("ifname")?,
-            })
-        };
-        return list
-            .iter()
-            .map(attachment)
-            .collect::<Option<_>>()
-            .map(Some)
-            .ok_or_else(|| fields.wrong(name, "must list {\"containerID\", \"ifname\"} objects"));
-    }
-    Ok(None)
 }
 
 /// Checks the fields whose work later versions do, so that a value that needs it now is

@@ -1,6 +1,6 @@
 //! `devices`: which netdevs and RDMA devices of the node are meant.
 
-use super::{ConfError, fields::Fields};
+use cni_protocol::{ConfError, Fields};
 use glob::Pattern;
 use rdma_netns::{Device, InterfaceName, Link, LinkType, RdmaDevice};
 use serde_json::Value;

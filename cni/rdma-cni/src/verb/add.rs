@@ -9,10 +9,10 @@ use crate::{
     error::{Cause, Error},
     ipam::{Answer, Ipam},
     plan::{self, Wanted},
-    protocol::result::{self, RailResult},
     select,
     store::Lock,
 };
+use cni_protocol::result::{self, RailResult};
 use rdma_netns::{Kernel, Link, Observed, Pod, link::MAIN_TABLE};
 use serde_json::{Value, json};
 use std::{io, path::Path};
@@ -179,8 +179,8 @@ fn finish<K: Kernel>(
     node.store.update(attachment)?;
     let rails = results(attachment, &observed, answers, pod.path());
     Ok(result::extend(
-        node.conf.prev_result.as_ref(),
-        node.conf.version,
+        node.conf.network.prev_result.as_ref(),
+        node.conf.network.version,
         &rails,
     ))
 }

@@ -8,18 +8,18 @@ use crate::{
     error::Error,
     ipam::{Ipam, RailCall},
     plan::{self, Wanted, drift},
-    protocol::{Command, SpecVersion, result},
     store::Record,
 };
+use cni_protocol::{Command, SpecVersion, result};
 use ipnetwork::IpNetwork;
 use rdma_netns::{Kernel, Link, Namespace, Pod};
 use serde_json::Value;
 
 /// Compares the attachment with its record and the chain's final result.
 pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
-    node.since("CHECK", SpecVersion::V0_4_0)?;
+    node.conf.network.since("CHECK", SpecVersion::V0_4_0)?;
     let (_, key) = node.target()?;
-    let previous = node.prev_result()?;
+    let previous = node.conf.network.required_prev_result()?;
     let pod = node.pod()?;
     let attachment = match node.store.load(&key)? {
         Record::Good(attachment) => *attachment,

@@ -8,9 +8,9 @@ use crate::{
     error::Error,
     ipam::{Ipam, RailCall},
     plan::Wanted,
-    protocol::Command,
     store::{Lock, Record},
 };
+use cni_protocol::Command;
 use rdma_netns::{InterfaceName, Kernel, Link, Observed, Pod};
 
 /// Detaches what the attachment has.
@@ -73,6 +73,7 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
 fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
     let interfaces = node
         .conf
+        .network
         .prev_result
         .as_ref()
         .and_then(|result| result["interfaces"].as_array());

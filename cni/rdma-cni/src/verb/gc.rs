@@ -1,27 +1,14 @@
 //! GC: brings home what the runtime does not know any more, within its own network.
 
 use super::{Node, release};
-use crate::{
-    attachment::Key,
-    conf::{ConfError, ValidAttachment},
-    error::Error,
-    ipam::Ipam,
-    protocol::{Command, SpecVersion},
-    store::Record,
-};
+use crate::{attachment::Key, error::Error, ipam::Ipam, store::Record};
+use cni_protocol::{Command, SpecVersion, ValidAttachment};
 use rdma_netns::Kernel;
 
 /// Detaches every recorded attachment that is not in `cni.dev/valid-attachments`.
 pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
-    node.since("GC", SpecVersion::V1_1_0)?;
-    let valid = node
-        .conf
-        .valid_attachments
-        .as_ref()
-        .ok_or(ConfError::Missing {
-            field: "cni.dev/valid-attachments",
-            expected: "without the list every attachment would count as stale; nothing was changed",
-        })?;
+    node.conf.network.since("GC", SpecVersion::V1_1_0)?;
+    let valid = node.conf.network.required_valid_attachments()?;
     let is_valid = |key: &Key| {
         valid.iter().any(
             |ValidAttachment {
@@ -33,7 +20,7 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     let mut errors = vec![];
     for key in node
         .store
-        .keys(Some(&node.conf.network))?
+        .keys(Some(&node.conf.network.name))?
         .into_iter()
         .filter(|key| !is_valid(key))
     {

@@ -11,11 +11,11 @@ pub mod survey;
 
 use crate::{
     attachment::{Attachment, FORMAT, Key, Phase, Rail},
-    conf::{Conf, ConfError},
+    conf::Conf,
     error::Error,
-    protocol::{Environment, SpecVersion, Target, environment::EnvironmentError},
     store::Store,
 };
+use cni_protocol::{Environment, EnvironmentError, Target};
 use rdma_netns::{Kernel, Observed, OpenPodError, Pod};
 
 /// All that a verb works with.
@@ -53,7 +53,7 @@ impl<'a, K: Kernel> Node<'a, K> {
                 variables: vec!["CNI_CONTAINERID", "CNI_IFNAME"],
             })?;
         let key = Key {
-            network: self.conf.network.clone(),
+            network: self.conf.network.name.clone(),
             container: target.container.clone(),
             interface: target.interface.clone(),
         };
@@ -108,26 +108,5 @@ impl<'a, K: Kernel> Node<'a, K> {
             rails,
             config: self.conf.raw.clone(),
         }
-    }
-
-    /// Refuses a verb that the configuration's version does not have.
-    pub fn since(&self, verb: &'static str, since: SpecVersion) -> Result<(), Error> {
-        if self.conf.version >= since {
-            return Ok(());
-        }
-        let version = self.conf.version.to_string();
-        Err(Error::VerbOfVersion {
-            version,
-            verb,
-            since: since.as_str(),
-        })
-    }
-
-    /// `prevResult`, for verbs that need it.
-    pub fn prev_result(&self) -> Result<&serde_json::Value, ConfError> {
-        self.conf.prev_result.as_ref().ok_or(ConfError::Missing {
-            field: "prevResult",
-            expected: "must be the result of the whole chain's ADD",
-        })
     }
 }

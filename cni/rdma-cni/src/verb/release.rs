@@ -7,9 +7,9 @@ use crate::{
     attachment::{Attachment, Phase},
     error::Error,
     ipam::{Ipam, RailCall},
-    protocol::Command,
     store::Lock,
 };
+use cni_protocol::Command;
 use rdma_netns::{Kernel, Pod};
 use std::{
     thread,

@@ -5,14 +5,14 @@ use crate::{
     conf::Devices,
     error::Error,
     ipam::{Ipam, IpamError},
-    protocol::{Command, SpecVersion},
     select::{self, SelectError},
 };
+use cni_protocol::{Command, SpecVersion};
 use rdma_netns::Kernel;
 
 /// Finds whatever would make an ADD fail, whichever pod it were for.
 pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
-    node.since("STATUS", SpecVersion::V1_1_0)?;
+    node.conf.network.since("STATUS", SpecVersion::V1_1_0)?;
     let mut reasons = vec![];
     let mut limited = false;
     if let Err(error) = node.store.probe() {

@@ -12,7 +12,7 @@
 
 use rdma_cni::{
     attachment::{Attachment, FORMAT, Key, Phase},
-    conf::{self, Conf},
+    conf::Conf,
     plan::{self, Wanted},
     select,
 };
@@ -83,7 +83,7 @@ fn plan_of(case: &Path) -> String {
 }
 
 fn attach(request: &[u8], observed: &Observed) -> String {
-    let conf = Conf::parse(conf::decode(request).unwrap()).unwrap();
+    let conf = Conf::parse(cni_protocol::conf::decode(request).unwrap()).unwrap();
     let devices = conf.required_devices().unwrap();
     let rails = match select::rails(&conf, devices, observed, &[]) {
         Ok(rails) => rails,
@@ -92,7 +92,7 @@ fn attach(request: &[u8], observed: &Observed) -> String {
     let attachment = Attachment {
         format: FORMAT,
         key: Key {
-            network: conf.network.clone(),
+            network: conf.network.name.clone(),
             container: "a".to_owned(),
             interface: InterfaceName::try_from("eth0").unwrap(),
         },

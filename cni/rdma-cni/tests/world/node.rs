@@ -1,7 +1,7 @@
 //! A node with a furnished fake kernel and a state directory, and what its runtime does.
 
+use cni_protocol::Input;
 use fake_kernel::{FakeKernel, Nic, Snapshot, Verdict, World};
-use rdma_cni::Input;
 use rdma_netns::{
     Address, HardwareAddress, InterfaceName, Kernel, LinkFlag, NetnsId, Op, Place, RdmaMode, Route,
 };

@@ -111,12 +111,15 @@ pub enum EnvironmentError {
 }
 
 impl Environment {
-    /// Checks the environment `all`. `plan` takes the place of `CNI_COMMAND`.
-    pub fn parse(all: BTreeMap<String, String>, plan: bool) -> Result<Self, EnvironmentError> {
+    /// Checks the environment `all`. `by_hand` takes the place of `CNI_COMMAND`.
+    pub fn parse(
+        all: BTreeMap<String, String>,
+        by_hand: Option<Command>,
+    ) -> Result<Self, EnvironmentError> {
         let get = |name: &str| all.get(name).filter(|value| !value.is_empty());
-        let command = match (plan, get("CNI_COMMAND")) {
-            (true, _) => Some(Command::Plan),
-            (false, Some(text)) => {
+        let command = match (by_hand, get("CNI_COMMAND")) {
+            (Some(command), _) => Some(command),
+            (None, Some(text)) => {
                 Some(
                     Command::parse(text).ok_or_else(|| EnvironmentError::Invalid {
                         variable: "CNI_COMMAND",
@@ -125,7 +128,7 @@ impl Environment {
                     })?,
                 )
             }
-            (false, None) => None,
+            (None, None) => None,
         };
         let needed = |variable: &str| command.unwrap_or(Command::Add).requires(variable);
         let mut missing = match command {
@@ -237,7 +240,7 @@ mod tests {
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
             .collect();
-        Environment::parse(all, false)
+        Environment::parse(all, None)
     }
 
     #[test]

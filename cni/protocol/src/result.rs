@@ -1,7 +1,7 @@
 //! The answer to ADD: `prevResult`, whole, and what was added to it, in the shape of the
 //! configuration's version (CNI specification, section 5).
 
-use super::SpecVersion;
+use crate::SpecVersion;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
@@ -41,7 +41,9 @@ pub fn extend(previous: Option<&Value>, version: SpecVersion, rails: &[RailResul
     for rail in rails {
         let interface = append(&mut result, "interfaces", interface(rail, version));
         for ip in &rail.ips {
-            append(&mut result, "ips", address(ip, interface, version));
+            let mut ip = address(ip, version);
+            ip["interface"] = interface.into();
+            append(&mut result, "ips", ip);
         }
         for route in &rail.routes {
             append(&mut result, "routes", self::route(route, version));
@@ -77,9 +79,9 @@ fn interface(rail: &RailResult, version: SpecVersion) -> Value {
     interface
 }
 
-fn address(ip: &Value, interface: usize, version: SpecVersion) -> Value {
+/// An address of `ips` in the shape of `version`.
+pub fn address(ip: &Value, version: SpecVersion) -> Value {
     let mut ip = ip.clone();
-    ip["interface"] = interface.into();
     if let Some(object) = ip.as_object_mut() {
         object.remove("version");
     }
@@ -90,7 +92,8 @@ fn address(ip: &Value, interface: usize, version: SpecVersion) -> Value {
     ip
 }
 
-fn route(route: &Value, version: SpecVersion) -> Value {
+/// A route in the shape of `version`.
+pub fn route(route: &Value, version: SpecVersion) -> Value {
     let mut route = route.clone();
     if let (true, Some(object)) = (version < SpecVersion::V1_1_0, route.as_object_mut()) {
         object.retain(|key, _| key == "dst" || key == "gw");
@@ -171,7 +174,7 @@ mod tests {
 
     #[test]
     fn every_version_has_its_shape() {
-        for version in super::super::version::SUPPORTED {
+        for version in crate::version::SUPPORTED {
             let result = extend(None, version, &[rail()]);
             assert_eq!(result["cniVersion"], version.as_str());
             let old = version < SpecVersion::V1_0_0;

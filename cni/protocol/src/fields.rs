@@ -1,17 +1,19 @@
 //! Reading fields of a JSON object such that a wrong value is told by its full name.
 
-use super::ConfError;
+use crate::ConfError;
 use serde_json::{Map, Value};
+use std::path::PathBuf;
 
 /// An object of the configuration and the name it has there.
-#[derive(Clone, Copy)]
-pub(crate) struct Fields<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a> {
     object: Option<&'a Map<String, Value>>,
     path: &'a str,
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn root(object: &'a Map<String, Value>) -> Self {
+    /// The fields of the whole configuration.
+    pub fn root(object: &'a Map<String, Value>) -> Self {
         Self {
             object: Some(object),
             path: "",
@@ -19,7 +21,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The fields of `object`, which is called `path`.
-    pub(crate) fn at(object: &'a Map<String, Value>, path: &'a str) -> Self {
+    pub fn at(object: &'a Map<String, Value>, path: &'a str) -> Self {
         Self {
             object: Some(object),
             path,
@@ -27,7 +29,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The object called `name`; one that is not there has no fields.
-    pub(crate) fn object(self, name: &'a str) -> Result<Self, ConfError> {
+    pub fn object(self, name: &'a str) -> Result<Self, ConfError> {
         let object = match self.get(name) {
             None => None,
             Some(Value::Object(object)) => Some(object),
@@ -37,11 +39,12 @@ impl<'a> Fields<'a> {
     }
 
     /// The value called `name`; `null` counts as not there, as for Go's decoders.
-    pub(crate) fn get(self, name: &str) -> Option<&'a Value> {
+    pub fn get(self, name: &str) -> Option<&'a Value> {
         self.object?.get(name).filter(|value| !value.is_null())
     }
 
-    pub(crate) fn string(self, name: &str) -> Result<Option<&'a str>, ConfError> {
+    /// A text.
+    pub fn string(self, name: &str) -> Result<Option<&'a str>, ConfError> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -49,7 +52,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(crate) fn boolean(self, name: &str) -> Result<Option<bool>, ConfError> {
+    /// True or false.
+    pub fn boolean(self, name: &str) -> Result<Option<bool>, ConfError> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Bool(value)) => Ok(Some(*value)),
@@ -57,7 +61,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(crate) fn number(self, name: &str, min: u32, max: u32) -> Result<Option<u32>, ConfError> {
+    /// A whole number from `min` to `max`.
+    pub fn number(self, name: &str, min: u32, max: u32) -> Result<Option<u32>, ConfError> {
         let Some(value) = self.get(name) else {
             return Ok(None);
         };
@@ -69,7 +74,8 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| self.wrong(name, &format!("must be a whole number from {min} to {max}")))
     }
 
-    pub(crate) fn list(self, name: &str) -> Result<Option<&'a Vec<Value>>, ConfError> {
+    /// A list.
+    pub fn list(self, name: &str) -> Result<Option<&'a Vec<Value>>, ConfError> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Array(list)) => Ok(Some(list)),
@@ -77,8 +83,17 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A path that starts with `/`.
+    pub fn absolute_path(self, name: &str) -> Result<Option<PathBuf>, ConfError> {
+        match self.string(name)? {
+            None => Ok(None),
+            Some(text) if text.starts_with('/') => Ok(Some(PathBuf::from(text))),
+            Some(_) => Err(self.wrong(name, "must be an absolute path")),
+        }
+    }
+
     /// One of `choices`, by its word.
-    pub(crate) fn choice<T: Copy>(
+    pub fn choice<T: Copy>(
         self,
         name: &str,
         choices: &[(&str, T)],
@@ -95,7 +110,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The error that `name` here has a value that is not as `expected`.
-    pub(crate) fn wrong(self, name: &str, expected: &str) -> ConfError {
+    pub fn wrong(self, name: &str, expected: &str) -> ConfError {
         ConfError::Value {
             field: self.name_of(name),
             value: self.get(name).cloned().unwrap_or(Value::Null).to_string(),

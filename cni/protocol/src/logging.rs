@@ -1,6 +1,6 @@
 //! The log: always standard error, and a file besides if one is configured.
 
-use crate::conf::Log;
+use crate::{Environment, conf::Log};
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
@@ -23,8 +23,10 @@ impl Write for Both {
     }
 }
 
-/// Starts logging. Each line has `context`: the verb and the container.
-pub fn start(settings: &Log, context: String) {
+/// Starts logging. Each line has the `program` and what it is started for: verb, container,
+/// pod.
+pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
+    let context = context(environment);
     let mut builder = env_logger::Builder::new();
     builder
         .filter_level(settings.level)
@@ -32,7 +34,7 @@ pub fn start(settings: &Log, context: String) {
             let level = record.level().as_str().to_ascii_lowercase();
             writeln!(
                 out,
-                "rdma-cni[{}]: {context}: {level}: {}",
+                "{program}[{}]: {context}: {level}: {}",
                 std::process::id(),
                 record.args()
             )
@@ -57,4 +59,15 @@ pub fn start(settings: &Log, context: String) {
     if let Some((path, error)) = failed {
         log::warn!("log.file: cannot open {path:?}: {error}");
     }
+}
+
+fn context(environment: &Environment) -> String {
+    let mut context = environment.command.as_str().to_owned();
+    if let Some(target) = &environment.target {
+        context = format!("{context} {}@{}", target.container, target.interface);
+    }
+    if let Some(pod) = environment.pod() {
+        context = format!("{context} {pod}");
+    }
+    context
 }

@@ -1,0 +1,216 @@
+//! The network configuration, as far as every plugin reads it.
+
+use crate::{
+    Fields, SpecVersion,
+    environment::{MAX_IDENTIFIER, is_identifier},
+    version::SUPPORTED,
+};
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+/// The fields that every plugin of a network has, checked.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// `cniVersion`
+    pub version: SpecVersion,
+    /// `name`
+    pub name: String,
+    /// `log`
+    pub log: Log,
+    /// `prevResult`, whole.
+    pub prev_result: Option<Value>,
+    /// `cni.dev/valid-attachments`, of GC.
+    pub valid_attachments: Option<Vec<ValidAttachment>>,
+}
+
+/// `log`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// `level`
+    pub level: log::LevelFilter,
+    /// `file`, written besides standard error.
+    pub file: Option<PathBuf>,
+}
+
+/// An attachment that the runtime still has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValidAttachment {
+    /// Container id.
+    pub container: String,
+    /// `CNI_IFNAME`
+    pub interface: String,
+}
+
+/// The configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfError {
+    /// Standard input is no JSON object.
+    #[error("the network configuration on standard input is no JSON object: {0}")]
+    NotJson(String),
+    /// `cniVersion` is not one of ours.
+    #[error("cniVersion {0:?} is not supported; supported are {supported}", supported = versions())]
+    Version(String),
+    /// A verb that the configuration's version does not have.
+    #[error("cniVersion {version} has no {verb}: it came with {since}")]
+    Verb {
+        /// `cniVersion`
+        version: SpecVersion,
+        /// `CHECK`…
+        verb: &'static str,
+        /// The version that has it.
+        since: SpecVersion,
+    },
+    /// A known field with a wrong value.
+    #[error("{field}: {value} is not valid: {expected}")]
+    Value {
+        /// Full name of the field.
+        field: String,
+        /// Its value, as JSON.
+        value: String,
+        /// What it has to be.
+        expected: String,
+    },
+    /// A field that has to be there.
+    #[error("{field} is missing: {expected}")]
+    Missing {
+        /// Its name.
+        field: &'static str,
+        /// What it has to be.
+        expected: &'static str,
+    },
+    /// A value that the plugin does not do.
+    #[error("{field}: {value} is not supported: {remedy}")]
+    Unsupported {
+        /// Full name of the field.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// Why, and what to do instead.
+        remedy: &'static str,
+    },
+}
+
+fn versions() -> String {
+    SUPPORTED.map(SpecVersion::as_str).join(", ")
+}
+
+/// Standard input as a JSON object.
+pub fn decode(stdin: &[u8]) -> Result<Map<String, Value>, ConfError> {
+    match serde_json::from_slice(stdin) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(other) => Err(ConfError::NotJson(format!("it is {other:.60}"))),
+        Err(error) if stdin.is_empty() => Err(ConfError::NotJson(format!("it is empty ({error})"))),
+        Err(error) => Err(ConfError::NotJson(error.to_string())),
+    }
+}
+
+/// The `cniVersion` of a configuration; 0.1.0 where it has none, as the specification says.
+pub fn version_text(raw: &Map<String, Value>) -> &str {
+    raw.get("cniVersion")
+        .and_then(Value::as_str)
+        .unwrap_or("0.1.0")
+}
+
+impl Network {
+    /// Checks the fields that every plugin has.
+    pub fn parse(raw: &Map<String, Value>) -> Result<Self, ConfError> {
+        let fields = Fields::root(raw);
+        fields.string("cniVersion")?;
+        let version = version_text(raw);
+        let version =
+            SpecVersion::parse(version).ok_or_else(|| ConfError::Version(version.to_owned()))?;
+        Ok(Self {
+            version,
+            name: name(fields)?,
+            log: log_settings(fields)?,
+            prev_result: prev_result(fields)?,
+            valid_attachments: valid_attachments(fields)?,
+        })
+    }
+
+    /// Refuses a verb that the configuration's version does not have.
+    pub fn since(&self, verb: &'static str, since: SpecVersion) -> Result<(), ConfError> {
+        match self.version {
+            version if version >= since => Ok(()),
+            version => Err(ConfError::Verb {
+                version,
+                verb,
+                since,
+            }),
+        }
+    }
+
+    /// `prevResult`, for verbs that need it.
+    pub fn required_prev_result(&self) -> Result<&Value, ConfError> {
+        self.prev_result.as_ref().ok_or(ConfError::Missing {
+            field: "prevResult",
+            expected: "must be the result of the whole chain's ADD",
+        })
+    }
+
+    /// `cni.dev/valid-attachments`, for GC.
+    pub fn required_valid_attachments(&self) -> Result<&[ValidAttachment], ConfError> {
+        self.valid_attachments.as_deref().ok_or(ConfError::Missing {
+            field: "cni.dev/valid-attachments",
+            expected: "without the list every attachment would count as stale; nothing was changed",
+        })
+    }
+}
+
+fn name(fields: Fields<'_>) -> Result<String, ConfError> {
+    let expected = "must be the network's name: a letter or digit, then these and _ . -";
+    let name = fields.string("name")?.ok_or(ConfError::Missing {
+        field: "name",
+        expected,
+    })?;
+    if !is_identifier(name) || name.len() > MAX_IDENTIFIER {
+        return Err(fields.wrong("name", expected));
+    }
+    Ok(name.to_owned())
+}
+
+fn log_settings(fields: Fields<'_>) -> Result<Log, ConfError> {
+    use log::LevelFilter as Level;
+    let log = fields.object("log")?;
+    let levels = [
+        ("off", Level::Off),
+        ("error", Level::Error),
+        ("warn", Level::Warn),
+        ("info", Level::Info),
+        ("debug", Level::Debug),
+        ("trace", Level::Trace),
+    ];
+    Ok(Log {
+        level: log.choice("level", &levels)?.unwrap_or(Level::Info),
+        file: log.absolute_path("file")?,
+    })
+}
+
+fn prev_result(fields: Fields<'_>) -> Result<Option<Value>, ConfError> {
+    match fields.get("prevResult") {
+        Some(value) if !value.is_object() => Err(fields.wrong("prevResult", "must be an object")),
+        value => Ok(value.cloned()),
+    }
+}
+
+fn valid_attachments(fields: Fields<'_>) -> Result<Option<Vec<ValidAttachment>>, ConfError> {
+    for name in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
+        let Some(list) = fields.list(name)? else {
+            continue;
+        };
+        let attachment = |value: &Value| {
+            let text = |key: &str| Some(value.get(key)?.as_str()?.to_owned());
+            Some(ValidAttachment {
+                container: text("containerID")?,
+                interface: text("ifname")?,
+            })
+        };
+        return list
+            .iter()
+            .map(attachment)
+            .collect::<Option<_>>()
+            .map(Some)
+            .ok_or_else(|| fields.wrong(name, "must list {\"containerID\", \"ifname\"} objects"));
+    }
+    Ok(None)
+}

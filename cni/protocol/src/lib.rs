@@ -1,0 +1,26 @@
+//! The CNI protocol: environment and standard input in, one JSON object out. Nothing in here
+//! knows of devices or addresses; the plugins of this project have it in common.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`plugin`] | one run of a plugin: arguments, input, the answer, panics and exit code |
+//! | [`environment`] | the `CNI_*` variables |
+//! | [`conf`], [`fields`] | the network configuration: what every plugin reads of it, and reading fields |
+//! | [`result`] | the answer to ADD, in the shape of the configuration's version |
+//! | [`version`], [`code`] | versions and error codes of the specification |
+//! | [`logging`] | standard error, and a file |
+
+pub mod code;
+pub mod conf;
+pub mod environment;
+pub mod fields;
+pub mod logging;
+pub mod plugin;
+pub mod result;
+pub mod version;
+
+pub use conf::{ConfError, Network, ValidAttachment};
+pub use environment::{Command, Environment, EnvironmentError, Target};
+pub use fields::Fields;
+pub use plugin::{Failure, Input, Plugin};
+pub use version::SpecVersion;

@@ -1,0 +1,208 @@
+//! One run of a plugin: what it is started with, its one answer, its exit code.
+
+use crate::{Command, ConfError, Environment, EnvironmentError, code, conf, version::SUPPORTED};
+use serde_json::{Map, Value, json};
+use std::{
+    collections::BTreeMap,
+    io::{self, Read, Write},
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::ExitCode,
+};
+
+/// What a process is started with.
+#[derive(Debug)]
+pub struct Input {
+    /// Arguments, without the program's name.
+    pub arguments: Vec<String>,
+    /// The environment.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Input {
+    /// That of this process.
+    pub fn of_process() -> Self {
+        let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        Self {
+            arguments: std::env::args_os().skip(1).map(lossy).collect(),
+            environment: std::env::vars_os()
+                .map(|(name, value)| (lossy(name), lossy(value)))
+                .collect(),
+        }
+    }
+}
+
+/// A plugin, as people and runtimes meet it.
+#[derive(Clone, Copy, Debug)]
+pub struct Plugin {
+    /// Its program's name.
+    pub name: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// What `--help` prints.
+    pub usage: &'static str,
+    /// Its own commands for people, by their word.
+    pub by_hand: &'static [(&'static str, Command)],
+}
+
+/// An error as CNI tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Error code.
+    pub code: u32,
+    /// One sentence: what, where, what to do.
+    pub message: String,
+    /// More, where there is more.
+    pub details: Option<&'static str>,
+}
+
+impl From<ConfError> for Failure {
+    fn from(error: ConfError) -> Self {
+        Self {
+            code: error.code(),
+            message: error.to_string(),
+            details: None,
+        }
+    }
+}
+
+impl From<EnvironmentError> for Failure {
+    fn from(error: EnvironmentError) -> Self {
+        Self {
+            code: error.code(),
+            message: error.to_string(),
+            details: None,
+        }
+    }
+}
+
+/// A verb's work: environment, decoded configuration, where the answer goes.
+pub type Verb<'a> =
+    dyn Fn(&Environment, Map<String, Value>, &mut dyn Write) -> Result<(), Failure> + 'a;
+
+impl Plugin {
+    /// Runs one verb. `output` gets the one JSON object that CNI asks for; VERSION is answered
+    /// here, every other verb by `verb`.
+    pub fn run(
+        &self,
+        input: Input,
+        stdin: &mut dyn Read,
+        output: &mut dyn Write,
+        verb: &Verb<'_>,
+    ) -> ExitCode {
+        let arguments: Vec<&str> = input.arguments.iter().map(String::as_str).collect();
+        let by_hand = match arguments.as_slice() {
+            [] => None,
+            ["--version" | "-V"] => {
+                return print(output, &format!("{} {}\n", self.name, self.version));
+            }
+            ["--help" | "-h"] => return print(output, self.usage),
+            [word] if self.by_hand.iter().any(|(name, _)| name == word) => {
+                let found = self.by_hand.iter().find(|(name, _)| name == word);
+                found.map(|(_, command)| *command)
+            }
+            _ => {
+                let _ = io::stderr().write_all(self.usage.as_bytes());
+                return ExitCode::from(2);
+            }
+        };
+        let mut version = SUPPORTED[SUPPORTED.len() - 1].as_str().to_owned();
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            serve(input, by_hand, stdin, output, verb, &mut version)
+        }));
+        let failure = match done {
+            Ok(Ok(())) => return ExitCode::SUCCESS,
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure {
+                code: code::INTERNAL,
+                message: format!(
+                    "{} has a defect and stopped; what was begun is undone by DEL. The place is \
+                     on standard error",
+                    self.name
+                ),
+                details: None,
+            },
+        };
+        log::error!("{}", failure.message);
+        // the exit code tells even where nothing can be written
+        let _ = write(output, &failure.object(&version));
+        ExitCode::FAILURE
+    }
+}
+
+fn serve(
+    input: Input,
+    by_hand: Option<Command>,
+    stdin: &mut dyn Read,
+    output: &mut dyn Write,
+    verb: &Verb<'_>,
+    version: &mut String,
+) -> Result<(), Failure> {
+    let environment = Environment::parse(input.environment, by_hand)?;
+    let mut text = vec![];
+    stdin
+        .read_to_end(&mut text)
+        .map_err(|error| ConfError::NotJson(error.to_string()))?;
+    if environment.command == Command::Version {
+        return write(output, &versions(&text)?).map_err(unwritten);
+    }
+    let raw = conf::decode(&text)?;
+    conf::version_text(&raw).clone_into(version);
+    verb(&environment, raw, output)
+}
+
+/// The failure of an answer that cannot be given.
+pub fn unwritten(error: io::Error) -> Failure {
+    Failure {
+        code: code::IO,
+        message: format!("cannot write the answer to standard output: {error}"),
+        details: None,
+    }
+}
+
+fn print(output: &mut dyn Write, text: &str) -> ExitCode {
+    match output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush())
+    {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// VERSION: whatever comes on standard input, nothing included.
+fn versions(text: &[u8]) -> Result<Value, ConfError> {
+    let asked = match text.iter().all(u8::is_ascii_whitespace) {
+        true => None,
+        false => conf::decode(text)?
+            .get("cniVersion")
+            .and_then(Value::as_str)
+            .map(str::to_owned),
+    };
+    let newest = SUPPORTED[SUPPORTED.len() - 1].as_str();
+    Ok(json!({
+        "cniVersion": asked.as_deref().unwrap_or(newest),
+        "supportedVersions": SUPPORTED.map(crate::SpecVersion::as_str),
+    }))
+}
+
+impl Failure {
+    fn object(&self, version: &str) -> Value {
+        let mut object = json!({
+            "cniVersion": version,
+            "code": self.code,
+            "msg": self.message,
+        });
+        if let Some(details) = self.details {
+            object["details"] = details.into();
+        }
+        object
+    }
+}
+
+/// Writes `value` to `output`, and does not return before it is there.
+pub fn write(output: &mut dyn Write, value: &Value) -> io::Result<()> {
+    let mut text = serde_json::to_vec(value)?;
+    text.push(b'\n');
+    output.write_all(&text)?;
+    output.flush()
+}
