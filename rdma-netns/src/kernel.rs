@@ -1,7 +1,7 @@
 //! The seam between plans and a kernel: [`Linux`](crate::Linux) is the real one, the
 //! tests' fake keeps a small world of namespaces and devices in memory.
 
-use crate::{NetnsId, Observed, Op};
+use crate::{GidTable, NetnsId, Observed, Op};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -20,6 +20,15 @@ pub trait Kernel {
 
     /// Reads the state of the host's namespace and, if given, the pod's. Changes nothing.
     fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError>;
+
+    /// Reads the GID table of the RDMA device's `port` (from 1), as the pod's namespace sees
+    /// it, or else the host's. The device not being there is an error (`NotFound`).
+    fn gids(
+        &self,
+        pod: Option<&Self::Pod>,
+        device: &str,
+        port: u32,
+    ) -> Result<GidTable, ObserveError>;
 
     /// Makes the one change `op`. `pod` must be given when `op` names it.
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError>;

@@ -7,7 +7,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`observed`], [`link`], [`rdma`], [`device`] | the data: a node's and a pod's state |
+//! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`device`] | the data: a node's and a pod's state |
 //! | [`op`] | one change, and its `ip`/`rdma` equivalent |
 //! | [`kernel`] | the seam between both: the trait that Linux and the test's fake implement |
 //! | [`linux`] | the real kernel: rtnetlink, RDMA netlink, sysfs, sysctl |
@@ -15,7 +15,10 @@
 //! | [`netlink`] | one request/answer exchange, and the kernel's own error sentence |
 //! | [`smc`] | SMC-R's pnet table over generic netlink |
 
+pub mod child;
 pub mod device;
+pub mod gid;
+pub mod hardware_address;
 pub mod kernel;
 pub mod link;
 pub mod linux;
@@ -25,14 +28,19 @@ pub mod netns;
 pub mod observed;
 pub mod op;
 pub mod rdma;
+pub mod rule;
 pub mod smc;
 
+pub use child::{Child, IpvlanMode, MacvlanMode};
 pub use device::{Device, DeviceAddress};
+pub use gid::{Gid, GidKind, GidTable};
+pub use hardware_address::HardwareAddress;
 pub use kernel::{Kernel, ObserveError, OpError, OpenPodError, Pod};
-pub use link::{Address, HardwareAddress, Link, LinkFlag, LinkType, Route};
+pub use link::{Address, Link, LinkFlag, LinkType, Route};
 pub use linux::Linux;
 pub use name::InterfaceName;
 pub use netns::NetnsId;
 pub use observed::{Namespace, Observed};
 pub use op::{Op, Place};
 pub use rdma::{CharDevice, RdmaDevice, RdmaMode};
+pub use rule::Rule;

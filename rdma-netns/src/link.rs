@@ -1,8 +1,8 @@
 //! A netdev with all that a move between namespaces loses or a pod can change.
 
-use crate::{DeviceAddress, InterfaceName};
+use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr};
+use std::{collections::BTreeMap, net::IpAddr};
 
 /// A netdev as seen in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +50,13 @@ pub struct Link {
     /// Index of the bond or bridge it is a port of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<u32>,
+    /// Index of the netdev it lies on (`IFLA_LINK`), in whichever namespace that is: beside a
+    /// macvlan in a pod this is an index of the host. The ends of a pair (`veth`) have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lower: Option<u32>,
+    /// What kind of child of that netdev it is, if it is one that a pod can be given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<Child>,
     /// Settings under `/proc/sys/net/ipv{4,6}/conf/<name>/` that a move resets, by
     /// `ipv6/accept_ra`-like name; those in [`SYSCTLS`].
     #[serde(default)]
@@ -128,52 +135,6 @@ pub enum LinkType {
     Other,
 }
 
-/// A link-layer address: 6 bytes on Ethernet, 20 on InfiniBand.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct HardwareAddress(pub Vec<u8>);
-
-impl fmt::Display for HardwareAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, byte) in self.0.iter().enumerate() {
-            write!(f, "{}{byte:02x}", if i == 0 { "" } else { ":" })?;
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for HardwareAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text.is_empty() {
-            return Ok(Self::default());
-        }
-        text.split(':')
-            .map(|byte| match byte.len() {
-                2 => u8::from_str_radix(byte, 16).map_err(|_| ()),
-                _ => Err(()),
-            })
-            .collect::<Result<_, ()>>()
-            .map(Self)
-            .map_err(|()| format!("{text:?} is no hardware address"))
-    }
-}
-
-impl TryFrom<String> for HardwareAddress {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<HardwareAddress> for String {
-    fn from(address: HardwareAddress) -> Self {
-        address.to_string()
-    }
-}
-
 /// An IP address on a netdev (`struct ifaddrmsg`, `include/uapi/linux/if_addr.h`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
@@ -203,12 +164,20 @@ pub struct Address {
     /// Remaining lifetimes (valid, preferred), seconds; none: for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<(u32, u32)>,
-    /// Duplicate address detection is under way.
+    /// Not usable yet: duplicate address detection is under way, or has failed.
     #[serde(default)]
     pub tentative: bool,
+    /// Duplicate address detection found another one on the link (`IFA_F_DADFAILED`): the
+    /// address is there and cannot be used.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dad_failed: bool,
     /// The kernel made it itself: link-local, from a router advertisement, or temporary.
     #[serde(default)]
     pub automatic: bool,
+    /// The kernel made it for privacy and replaces it within days (RFC 8981,
+    /// `IFA_F_TEMPORARY`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub temporary: bool,
 }
 
 /// `IFA_F_NODAD`: no duplicate address detection, usable at once.
@@ -245,8 +214,26 @@ impl Address {
             flags: 0,
             lifetime: None,
             tentative: false,
+            dad_failed: false,
             automatic: false,
+            temporary: false,
         }
+    }
+
+    /// Whether its prefix tells which network the netdev is in: it is global, in use, and is
+    /// to stay. Addresses of scope link or host, link-local ones of either family, loopback
+    /// and multicast tell of no network; tentative, duplicate, deprecated (preferred lifetime
+    /// 0) and temporary ones may be another machine's, or gone soon.
+    pub fn names_a_network(&self) -> bool {
+        let is_global = match self.ip {
+            IpAddr::V4(ip) => !ip.is_link_local(),
+            IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+        };
+        let is_unicast =
+            !(self.ip.is_loopback() || self.ip.is_multicast() || self.ip.is_unspecified());
+        let is_deprecated = self.lifetime.is_some_and(|(_, preferred)| preferred == 0);
+        let is_passing = self.tentative || self.dad_failed || is_deprecated || self.temporary;
+        self.scope == 0 && is_global && is_unicast && !is_passing
     }
 
     /// Whether `other` is this very address, whatever its flags and age.
@@ -333,6 +320,12 @@ impl Route {
         }
     }
 
+    /// The metric that counts where there is none: `IP6_RT_PRIO_USER` for IPv6
+    /// (`include/uapi/linux/ipv6_route.h`).
+    pub fn default_metric(&self) -> u32 {
+        if self.destination.is_ipv4() { 0 } else { 1024 }
+    }
+
     /// Whether the kernel makes it by itself, with an address or from an advertisement.
     pub fn is_automatic(&self) -> bool {
         matches!(self.protocol, PROTOCOL_KERNEL | PROTOCOL_RA)
@@ -392,6 +385,11 @@ impl Link {
         on_link.chain(lasting().filter(|route| route.gateway.is_some()))
     }
 
+    /// Whether it is several netdevs in one, which its ports stay with.
+    pub fn is_bond(&self) -> bool {
+        matches!(self.kind.as_deref(), Some("bond" | "team"))
+    }
+
     /// Whether it stands for another function's port on the NIC's switch: `pf0vf3`,
     /// `c1pf0sf88` (`Documentation/networking/devlink/devlink-port.rst`).
     pub fn is_representor(&self) -> bool {
@@ -410,14 +408,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hardware_addresses_are_read_and_written() {
-        let text = "52:54:00:aa:00:01";
-        assert_eq!(text.parse::<HardwareAddress>().unwrap().to_string(), text);
-        for bad in ["52:54:00:aa:00:1", "52-54-00-aa-00-01", "+1:00:00:00:00:00"] {
-            assert!(
-                bad.parse::<HardwareAddress>().is_err() || bad.starts_with('+'),
-                "{bad}"
-            );
+    fn which_addresses_name_a_network() {
+        let address = |ip: &str| Address::new(ip.parse().unwrap(), 24);
+        for ip in ["10.0.0.1", "2001:db8::1", "fd00::1"] {
+            assert!(address(ip).names_a_network(), "{ip}");
         }
+        for ip in [
+            "169.254.0.1",
+            "127.0.0.1",
+            "224.0.0.1",
+            "0.0.0.0",
+            "fe80::1",
+            "::1",
+            "ff02::1",
+            "::",
+        ] {
+            assert!(!address(ip).names_a_network(), "{ip}");
+        }
+        let changes: [fn(&mut Address); 6] = [
+            |it| it.scope = SCOPE_LINK,
+            |it| it.tentative = true,
+            |it| it.dad_failed = true,
+            |it| it.lifetime = Some((3600, 0)),
+            |it| it.lifetime = Some((u32::MAX, 0)),
+            |it| it.temporary = true,
+        ];
+        for change in changes {
+            let mut address = address("2001:db8::1");
+            change(&mut address);
+            assert!(!address.names_a_network(), "{address:?}");
+        }
+        let aging = Address {
+            lifetime: Some((3600, 1)),
+            automatic: true,
+            ..address("2001:db8::1")
+        };
+        assert!(aging.names_a_network(), "from a router advertisement");
+    }
+
+    #[test]
+    fn an_address_of_an_older_record_is_not_temporary() {
+        let address = Address::new("fd00::1".parse().unwrap(), 64);
+        let written = serde_json::to_value(&address).unwrap();
+        assert!(written.get("temporary").is_none(), "{written}");
+        assert_eq!(serde_json::from_value::<Address>(written).unwrap(), address);
     }
 }

@@ -1,6 +1,6 @@
 //! What was seen at one moment: the host's namespace and one pod's.
 
-use crate::{Device, DeviceAddress, Link, NetnsId, RdmaDevice, RdmaMode};
+use crate::{Device, DeviceAddress, Link, NetnsId, RdmaDevice, RdmaMode, Rule};
 use serde::{Deserialize, Serialize};
 
 /// The state that plans are made from.
@@ -31,6 +31,9 @@ pub struct Namespace {
     /// The RDMA devices that are seen in it (all of the node in shared mode).
     #[serde(default)]
     pub rdma: Vec<RdmaDevice>,
+    /// Its routing rules that select by source alone, in the kernel's order.
+    #[serde(default)]
+    pub rules: Vec<Rule>,
 }
 
 impl Observed {
@@ -64,16 +67,93 @@ impl Namespace {
     }
 
     /// The RDMA device whose port `link` is, else the one of the same PCI function or
-    /// auxiliary device.
+    /// auxiliary device. A bond's is, too, that of one of the bond's ports: the netdev of
+    /// `mlx5_bond_0` is told as the bond by some kernels, as a port by others, and its hardware
+    /// is the first port's.
     pub fn rdma_of(&self, link: &Link) -> Option<&RdmaDevice> {
-        self.rdma
+        let ports = self
+            .links
             .iter()
-            .find(|rdma| rdma.has_netdev(link.index))
-            .or_else(|| {
-                let parent = link.parent.as_ref()?;
-                self.rdma
-                    .iter()
-                    .find(|rdma| rdma.parent.as_ref() == Some(parent))
-            })
+            .filter(|port| link.is_bond() && port.master == Some(link.index));
+        let links: Vec<&Link> = std::iter::once(link).chain(ports).collect();
+        let of = |has: &dyn Fn(&RdmaDevice, &Link) -> bool| {
+            links
+                .iter()
+                .find_map(|link| self.rdma.iter().find(|rdma| has(rdma, link)))
+        };
+        of(&|rdma, link| rdma.has_netdev(link.index))
+            .or_else(|| of(&|rdma, link| rdma.parent.is_some() && rdma.parent == link.parent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// `bond0` with its ports `eth0` and `eth1`, an unrelated `eth2`, a bridge with `eth2`.
+    fn host(rdma: &[Value]) -> Namespace {
+        let link = |index: u32, name: &str, more: Value| {
+            let mut link =
+                json!({"index": index, "name": name, "mac": "", "mtu": 1500, "up": true});
+            link.as_object_mut()
+                .expect("an object")
+                .extend(more.as_object().cloned().unwrap_or_default());
+            link
+        };
+        let namespace = json!({
+            "id": {"device": 4, "inode": 1, "cookie": 1},
+            "links": [
+                link(2, "eth0", json!({"parent": "0000:01:00.0", "master": 5})),
+                link(3, "eth1", json!({"parent": "0000:01:00.1", "master": 5})),
+                link(4, "eth2", json!({"parent": "0000:02:00.0", "master": 6})),
+                link(5, "bond0", json!({"kind": "bond"})),
+                link(6, "br0", json!({"kind": "bridge"})),
+            ],
+            "rdma": rdma,
+        });
+        serde_json::from_value(namespace).expect("a namespace")
+    }
+
+    fn device(name: &str, parent: Option<&str>, netdev: Option<u32>) -> Value {
+        json!({
+            "name": name, "index": 0, "node_guid": "", "parent": parent,
+            "ports": [{"number": 1, "netdev": netdev, "state": 4}],
+        })
+    }
+
+    #[track_caller]
+    fn of(host: &Namespace, link: &str) -> Option<String> {
+        let link = host.link(link).expect("a netdev");
+        host.rdma_of(link).map(|rdma| rdma.name.clone())
+    }
+
+    #[test]
+    fn a_bonds_rdma_device_is_found_by_either_netdev_or_its_hardware() {
+        for (parent, netdev) in [
+            (Some("0000:01:00.0"), Some(5)),
+            (Some("0000:09:00.0"), Some(3)),
+            (Some("0000:01:00.0"), None),
+            (None, Some(2)),
+        ] {
+            let other = device("mlx5_2", Some("0000:02:00.0"), Some(4));
+            let host = host(&[other, device("mlx5_bond_0", parent, netdev)]);
+            assert_eq!(of(&host, "bond0").as_deref(), Some("mlx5_bond_0"));
+            assert_eq!(of(&host, "eth2").as_deref(), Some("mlx5_2"));
+        }
+    }
+
+    #[test]
+    fn a_bridges_ports_lend_it_nothing() {
+        let host = host(&[device("mlx5_2", Some("0000:02:00.0"), Some(4))]);
+        assert_eq!(of(&host, "br0"), None);
+        assert_eq!(of(&host, "bond0"), None);
+        assert_eq!(of(&host, "eth1"), None);
+    }
+
+    #[test]
+    fn two_things_without_hardware_have_nothing_in_common() {
+        let host = host(&[device("rxe0", None, None)]);
+        assert_eq!(of(&host, "bond0"), None);
     }
 }

@@ -1,6 +1,6 @@
 //! One change to a network namespace, and how a person would make it.
 
-use crate::{Address, HardwareAddress, InterfaceName, LinkFlag, Route, link};
+use crate::{Address, Child, HardwareAddress, InterfaceName, LinkFlag, Route, Rule, link};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt::{self, Write as _},
@@ -43,6 +43,17 @@ pub enum Op {
         to: Place,
         name: InterfaceName,
     },
+    /// `ip link add link PARENT name NAME netns NS mtu BYTES type macvlan|ipvlan mode MODE`:
+    /// made in the pod from a netdev of the host by one request, so that it never is on the
+    /// host and nothing can be left there.
+    AddChild {
+        parent: InterfaceName,
+        child: Child,
+        name: InterfaceName,
+        mtu: u32,
+    },
+    /// `ip link del dev LINK`; one that is gone already is no error.
+    RemoveLink { at: Place, link: InterfaceName },
     /// `ip link set dev LINK name NAME`; only while it is down before Linux 6.2.
     RenameLink {
         at: Place,
@@ -124,6 +135,20 @@ pub enum Op {
         link: InterfaceName,
         route: Route,
     },
+    /// `ip rule add RULE`; one that is there already is no error.
+    AddRule { at: Place, rule: Rule },
+    /// `ip rule del RULE`; one that is gone already is no error.
+    RemoveRule { at: Place, rule: Rule },
+    /// `arping -c 1 -U -I LINK ADDRESS`, for IPv6 `ndsend ADDRESS LINK`: tells the link once
+    /// which hardware address has ADDRESS now, so that neighbours that know another one need
+    /// not find out by themselves. Changes nothing, so that it is part of no plan. Where
+    /// nobody asks for hardware addresses, or not in Ethernet's way (NOARP, InfiniBand), and
+    /// on a link that is down nothing is sent, which is no error.
+    Announce {
+        at: Place,
+        link: InterfaceName,
+        address: IpAddr,
+    },
 }
 
 impl fmt::Display for Op {
@@ -165,6 +190,15 @@ impl Op {
                     netns(to)
                 )
             }
+            Self::AddChild {
+                parent,
+                child,
+                name,
+                mtu,
+            } => {
+                format!("ip link add link {parent} name {name} netns {pod} mtu {mtu} type {child}")
+            }
+            Self::RemoveLink { at, link } => format!("{} link del dev {link}", ip(at)),
             Self::RenameLink { at, link, name } => {
                 format!("{} link set dev {link} name {name}", ip(at))
             }
@@ -232,24 +266,35 @@ impl Op {
             Self::AddRoute { at, link, route } => {
                 format!(
                     "{} route append {}",
-                    ip_route(&ip(at), route),
+                    of_family(&ip(at), route.destination),
                     route_words(route, link)
                 )
             }
             Self::RemoveRoute { at, link, route } => {
                 format!(
                     "{} route del {}",
-                    ip_route(&ip(at), route),
+                    of_family(&ip(at), route.destination),
                     route_words(route, link)
                 )
             }
+            Self::AddRule { at, rule } => {
+                format!("{} rule add {rule}", of_family(&ip(at), rule.from))
+            }
+            Self::RemoveRule { at, rule } => {
+                format!("{} rule del {rule}", of_family(&ip(at), rule.from))
+            }
+            Self::Announce { at, link, address } => match address {
+                IpAddr::V4(_) => format!("{}arping -c 1 -U -I {link} {address}", exec(at)),
+                IpAddr::V6(_) => format!("{}ndsend {address} {link}", exec(at)),
+            },
         }
     }
 }
 
-/// `ip route` takes IPv6 only where it is told so, or sees an IPv6 address first.
-fn ip_route(ip: &str, route: &Route) -> String {
-    match route.destination {
+/// `ip route` and `ip rule` take IPv6 only where they are told so, or see an IPv6 address
+/// first.
+fn of_family(ip: &str, address: IpAddr) -> String {
+    match address {
         IpAddr::V4(_) => ip.to_owned(),
         IpAddr::V6(_) => format!("{ip} -6"),
     }
@@ -332,3 +377,7 @@ fn route_words(route: &Route, link: &str) -> String {
     }
     words
 }
+
+#[cfg(test)]
+#[path = "op_tests.rs"]
+mod tests;

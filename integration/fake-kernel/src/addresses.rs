@@ -65,6 +65,22 @@ impl World {
         Ok(())
     }
 
+    /// Tells neighbours of an address, if they look for any by this netdev. Whether it has the
+    /// address is not asked: a packet socket sends what it is given.
+    pub(crate) fn announce(
+        &mut self,
+        netns: NetnsId,
+        link: &str,
+        address: IpAddr,
+    ) -> Result<(), Refusal> {
+        let link = &self.netdev(netns, link)?.link;
+        if link.up && link.link_type == LinkType::Ether && !link.has(LinkFlag::NoArp) {
+            let mac = link.mac.clone();
+            self.announced.push((mac, address));
+        }
+        Ok(())
+    }
+
     /// What going up, or getting IPv6 back, makes of a netdev's addresses.
     pub(crate) fn start_addresses(&mut self, netns: NetnsId, link: &str) -> Result<(), Refusal> {
         let detection = self.detection;
@@ -145,7 +161,10 @@ impl Netdev {
         }
         let mut added = address.clone();
         // ipv6_allow_optimistic_dad(): without the setting the flag is dropped in silence
-        added.flags &= GIVEN_FLAGS & !IFA_F_OPTIMISTIC;
+        added.flags &= GIVEN_FLAGS;
+        if self.link.sysctls.get("ipv6/optimistic_dad") == Some(&0) {
+            added.flags &= !IFA_F_OPTIMISTIC;
+        }
         added.scope = if address.is_link_local() {
             SCOPE_LINK
         } else {
@@ -198,9 +217,11 @@ impl Netdev {
     }
 
     /// The address that the kernel makes for every netdev that is up
-    /// (`addrconf_addr_gen()`), unless `addr_gen_mode` is 1 (none).
+    /// (`addrconf_addr_gen()`), unless `addr_gen_mode` is 1 (none) or it is a bond's port
+    /// (`IFF_NO_ADDRCONF`).
     fn link_local(&self) -> Option<Address> {
         let wants = self.has_ipv6()
+            && self.link.master.is_none()
             && self.link.sysctls.get("ipv6/addr_gen_mode") != Some(&1)
             && self.link.link_type != LinkType::Other
             && !self.link.addresses.iter().any(Address::is_link_local);

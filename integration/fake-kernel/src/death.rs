@@ -26,12 +26,14 @@ impl World {
         self.netdevs.retain(|netdev| {
             netdev.netns != id || (netdev.is_physical() && netdev.link.index != 1)
         });
+        self.reap();
         for position in 0..self.netdevs.len() {
             if self.netdevs[position].netns == id {
                 self.refund(position);
             }
         }
         self.namespaces.retain(|netns| netns.id != id);
+        self.refresh_gids();
     }
 
     /// Alternative names that are taken on the host are dropped
@@ -63,6 +65,8 @@ impl World {
         self.netdevs
             .retain(|netdev| !is_its(netdev.link.parent.as_ref()));
         self.hcas.retain(|hca| !is_its(hca.parent.as_ref()));
+        self.reap();
+        self.refresh_gids();
     }
 
     /// Marks the present state as what the node's set-up makes at every boot.

@@ -8,6 +8,12 @@ impl World {
     /// Makes the one change `op`; `pod` is the namespace that it may name. Tests use it
     /// for what people and pods do on their own, too.
     pub fn execute(&mut self, op: &Op, pod: Option<NetnsId>) -> Result<(), Refusal> {
+        let done = self.make(op, pod);
+        self.refresh_gids();
+        done
+    }
+
+    fn make(&mut self, op: &Op, pod: Option<NetnsId>) -> Result<(), Refusal> {
         let at = |place: &Place| match place {
             Place::Host => Ok(HOST),
             Place::Pod => pod.ok_or(Refusal::from(Errno::EINVAL)),
@@ -20,6 +26,13 @@ impl World {
                 to,
                 name,
             } => self.move_link(at(from)?, at(to)?, link, name),
+            Op::AddChild {
+                parent,
+                child,
+                name,
+                mtu,
+            } => self.add_child(at(&Place::Pod)?, parent, *child, name, *mtu),
+            Op::RemoveLink { at: place, link } => self.remove_link(at(place)?, link),
             Op::RenameLink {
                 at: place,
                 link,
@@ -95,6 +108,13 @@ impl World {
                 link,
                 route,
             } => self.remove_route(at(place)?, link, route),
+            Op::AddRule { at: place, rule } => self.add_rule(at(place)?, rule),
+            Op::RemoveRule { at: place, rule } => self.remove_rule(at(place)?, rule),
+            Op::Announce {
+                at: place,
+                link,
+                address,
+            } => self.announce(at(place)?, link, *address),
         }
     }
 }

@@ -1,6 +1,9 @@
 //! RDMA devices and their character devices.
 
-use crate::world::{HOST, Refusal, World, blank};
+use crate::{
+    gids::Table,
+    world::{HOST, Refusal, World, blank},
+};
 use nix::errno::Errno;
 use rdma_netns::{
     CharDevice, DeviceAddress, HardwareAddress, LinkType, NetnsId, RdmaDevice, RdmaMode,
@@ -31,6 +34,8 @@ pub(crate) struct Hca {
     pub(crate) uverbs: u32,
     pub(crate) umad: Option<u32>,
     pub(crate) udev: u32,
+    /// The GIDs of its port.
+    pub(crate) gids: Table,
 }
 
 impl World {
@@ -68,6 +73,7 @@ impl World {
         let hca = &mut self.hcas[position];
         (hca.uverbs, hca.udev, hca.netns) = (uverbs, udev, to);
         hca.umad = hca.umad.map(|_| umad);
+        hca.gids = Table::default();
         if hca.ipoib {
             self.remake_ipoib(position);
         }
@@ -100,6 +106,7 @@ impl World {
         let (netns, guid) = (self.hcas[position].netns, self.hcas[position].guid.clone());
         let old = self.hcas[position].netdev;
         self.netdevs.retain(|netdev| Some(netdev.id) != old);
+        self.reap();
         let mut link = blank(self.numbered(netns, "ib"));
         link.index = self.index_in(netns, None);
         link.kind = Some("ipoib".to_owned());

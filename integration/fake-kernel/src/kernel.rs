@@ -5,7 +5,9 @@ use crate::{
     world::{HOST, Refusal, World},
 };
 use nix::errno::Errno;
-use rdma_netns::{Kernel, NetnsId, ObserveError, Observed, Op, OpError, OpenPodError, Pod};
+use rdma_netns::{
+    GidTable, Kernel, NetnsId, ObserveError, Observed, Op, OpError, OpenPodError, Pod,
+};
 use std::{
     fmt, io,
     panic::resume_unwind,
@@ -186,6 +188,22 @@ impl Kernel for FakeKernel {
         let observed = state.world.observe(pod.map(|pod| pod.id));
         state.world.pass_time();
         Ok(observed)
+    }
+
+    fn gids(
+        &self,
+        pod: Option<&FakePod>,
+        device: &str,
+        port: u32,
+    ) -> Result<GidTable, ObserveError> {
+        let seen = self
+            .alive()
+            .world
+            .gids(pod.map_or(HOST, |pod| pod.id), device, port);
+        seen.ok_or_else(|| ObserveError {
+            what: format!("the GIDs of {device}, port {port}"),
+            source: io::Error::from_raw_os_error(Errno::ENOENT as i32),
+        })
     }
 
     fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {

@@ -8,25 +8,30 @@
 //! | module | owns |
 //! |---|---|
 //! | [`world`] | namespaces and paths, who is in which |
-//! | [`nic`] | hardware to furnish a world with |
-//! | `links`, `addresses`, `routes`, `hca` | the rules |
+//! | [`nic`], `bonds` | hardware to furnish a world with |
+//! | `links`, `children`, `addresses`, `routes`, `rules`, `hca`, `gids` | the rules |
 //! | `death` | the end of a namespace, unplugging, reboot |
 //! | `observe`, `execute` | the two halves of the seam |
 //! | [`kernel`] | the seam itself, and what can go wrong at it |
 //! | [`snapshot`] | a whole world as text, to be compared |
 //!
-//! What it does not have: packets, routers and their advertisements, GIDs, bonds' LACP.
+//! What it does not have: packets, routers and their advertisements, bonds' LACP, the default
+//! GIDs that the kernel makes of a hardware address.
 //! Time passes by observation: duplicate address detection ends after some of them.
 
 mod addresses;
+mod bonds;
+mod children;
 mod death;
 mod execute;
+mod gids;
 mod hca;
 pub mod kernel;
 mod links;
 pub mod nic;
 mod observe;
 mod routes;
+mod rules;
 pub mod snapshot;
 pub mod world;
 

@@ -1,8 +1,13 @@
 //! Netdevs: what a move, up, down and the other settings do to them.
 
-use crate::world::{Refusal, World, refuse};
+use crate::{
+    children::is_routed,
+    world::{Refusal, World, refuse},
+};
 use nix::errno::Errno;
-use rdma_netns::{HardwareAddress, InterfaceName, Link, LinkFlag, LinkType, NetnsId};
+use rdma_netns::{
+    Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType, MacvlanMode, NetnsId,
+};
 use std::{collections::BTreeMap, net::IpAddr};
 
 /// The smallest MTU that IPv6 works on (`IPV6_MIN_MTU`).
@@ -15,6 +20,8 @@ pub(crate) struct Netdev {
     pub(crate) id: u64,
     pub(crate) netns: NetnsId,
     pub(crate) link: Link,
+    /// The netdev that it lies on, by [`Netdev::id`].
+    pub(crate) below: Option<u64>,
     pub(crate) max_mtu: u32,
     /// The driver changes the hardware address only while down.
     pub(crate) mac_needs_down: bool,
@@ -52,6 +59,7 @@ impl World {
             id,
             netns,
             link,
+            below: None,
             max_mtu: 65536,
             mac_needs_down: false,
             detecting: BTreeMap::new(),
@@ -106,6 +114,8 @@ impl World {
         (link.up, link.carrier) = (false, false);
         link.addresses.clear();
         link.routes.clear();
+        let id = netdev.id;
+        self.tell_children(id);
     }
 
     /// `dev_change_name()`: EBUSY while up before Linux 6.2, EEXIST where the name is
@@ -134,17 +144,24 @@ impl World {
     /// (`fib_disable_ip()`, `addrconf_ifdown()`). Up brings the prefix routes of what is
     /// there and the link-local address.
     pub(crate) fn set_up(&mut self, netns: NetnsId, link: &str, up: bool) -> Result<(), Refusal> {
-        let netdev = self.netdev(netns, link)?;
+        let position = self.position(netns, link)?;
+        let medium = self.has_medium(position);
+        let netdev = &mut self.netdevs[position];
         if netdev.link.up == up {
             return Ok(());
         }
-        (netdev.link.up, netdev.link.carrier) = (up, up);
+        let id = netdev.id;
+        (netdev.link.up, netdev.link.carrier) = (up, up && medium);
         if up {
+            if is_routed(&netdev.link) {
+                self.set_flag(netns, link, LinkFlag::NoArp, true)?;
+            }
             self.start_addresses(netns, link)?;
         } else {
             netdev.lose_ipv6();
             netdev.link.routes.clear();
         }
+        self.tell_children(id);
         Ok(())
     }
 
@@ -152,16 +169,23 @@ impl World {
     /// the namespace's defaults (`addrconf_notify()`, `NETDEV_CHANGEMTU`).
     pub(crate) fn set_mtu(&mut self, netns: NetnsId, link: &str, mtu: u32) -> Result<(), Refusal> {
         let defaults = self.defaults(netns);
-        let netdev = self.netdev(netns, link)?;
+        let position = self.position(netns, link)?;
+        let allowed = self.parent_allows(position, mtu);
+        let netdev = &mut self.netdevs[position];
         if mtu < 68 {
             return refuse(Errno::EINVAL, "mtu less than device minimum");
         }
         if mtu > netdev.max_mtu {
             return refuse(Errno::EINVAL, "mtu greater than device maximum");
         }
+        if !allowed {
+            return Err(Errno::EINVAL.into());
+        }
         let (before, after) = (netdev.link.mtu >= IPV6_MIN_MTU, mtu >= IPV6_MIN_MTU);
         netdev.link.mtu = mtu;
+        let id = netdev.id;
         if before == after {
+            self.tell_children(id);
             return Ok(());
         }
         netdev.lose_ipv6();
@@ -173,10 +197,12 @@ impl World {
                 .into_iter()
                 .filter(|(key, _)| key.starts_with("ipv6/")),
         );
+        self.tell_children(id);
         self.start_addresses(netns, link)
     }
 
-    /// IPoIB takes a hardware address only with the present queue pair and subnet prefix
+    /// An ipvlan child takes none (it has no `ndo_set_mac_address`), a passthru one gives it to
+    /// its parent. IPoIB takes a hardware address only with the present queue pair and subnet prefix
     /// (`ipoib_check_lladdr()`, `drivers/infiniband/ulp/ipoib/ipoib_main.c`).
     pub(crate) fn set_mac(
         &mut self,
@@ -184,7 +210,13 @@ impl World {
         link: &str,
         mac: &HardwareAddress,
     ) -> Result<(), Refusal> {
-        let netdev = self.netdev(netns, link)?;
+        let position = self.position(netns, link)?;
+        let position = match self.netdevs[position].link.child {
+            Some(Child::Ipvlan(_)) => return Err(Errno::EOPNOTSUPP.into()),
+            Some(Child::Macvlan(MacvlanMode::Passthru)) => self.below(position).unwrap_or(position),
+            _ => position,
+        };
+        let netdev = &mut self.netdevs[position];
         let present = &netdev.link.mac;
         if mac.0.len() != present.0.len() {
             return Err(Errno::EINVAL.into());
@@ -196,6 +228,8 @@ impl World {
             return Err(Errno::EBUSY.into());
         }
         netdev.link.mac = mac.clone();
+        let id = netdev.id;
+        self.tell_children(id);
         Ok(())
     }
 

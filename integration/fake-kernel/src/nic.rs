@@ -151,6 +151,7 @@ impl World {
             uverbs: self.free_uverbs(None),
             umad: nic.umad.then(|| self.free_umad(None)),
             udev: 0,
+            gids: Default::default(),
         };
         self.hcas.push(hca);
         if ipoib {

@@ -1,7 +1,7 @@
 //! What a world shows, and the time that passes meanwhile.
 
 use crate::world::{HOST, World};
-use rdma_netns::{Device, Namespace, NetnsId, Observed};
+use rdma_netns::{Device, Namespace, NetnsId, Observed, link::IFA_F_OPTIMISTIC};
 
 impl World {
     /// Changes at every boot.
@@ -26,6 +26,7 @@ impl World {
             id,
             links,
             rdma: self.rdma_in(id),
+            rules: self.rules(id).to_vec(),
         }
     }
 
@@ -55,8 +56,13 @@ impl World {
             }
             let addresses = &mut netdev.link.addresses;
             for (ip, _) in netdev.detecting.iter().filter(|(_, left)| **left == 0) {
+                // addrconf_dad_stop(), addrconf_dad_work(): one that failed stays tentative, too
+                let failed = self.duplicates.contains(ip);
                 let detected = addresses.iter_mut().filter(|address| address.ip == *ip);
-                detected.for_each(|address| address.tentative = false);
+                detected.for_each(|address| {
+                    (address.tentative, address.dad_failed) = (failed, failed);
+                    address.flags &= !IFA_F_OPTIMISTIC;
+                });
             }
             netdev.detecting.retain(|_, left| *left > 0);
         }

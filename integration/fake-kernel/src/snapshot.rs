@@ -78,11 +78,15 @@ fn describe(place: &str, namespace: Namespace, lines: &mut Vec<String>) {
             lines.push(format!("{name} {key}={value}"));
         }
         link.index = 0;
+        link.lower = link.lower.map(|_| 0);
         link.addresses.clear();
         link.routes.clear();
         link.sysctls.clear();
         name.push(' ');
         lines.push(name + &text(&link));
+    }
+    for rule in namespace.rules {
+        lines.push(format!("{place}: rule {rule}"));
     }
     for mut device in namespace.rdma {
         let name = format!("{place}: rdma {}", device.name);

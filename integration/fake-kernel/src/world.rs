@@ -2,7 +2,7 @@
 
 use crate::{hca::Hca, links::Netdev};
 use nix::errno::Errno;
-use rdma_netns::{Device, HardwareAddress, InterfaceName, Link, LinkType, NetnsId, RdmaMode};
+use rdma_netns::{Device, HardwareAddress, InterfaceName, Link, LinkType, NetnsId, RdmaMode, Rule};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -52,6 +52,17 @@ pub struct World {
     pub detection: u32,
     /// After how many observations udev has made a new character device's node.
     pub udev: u32,
+    /// Addresses that another host on every link has: detection finds them.
+    pub duplicates: Vec<IpAddr>,
+    /// How many places a GID table has.
+    pub gid_table_size: u32,
+    /// Whether an address has a GID of RoCE v1, too, before that of RoCE v2.
+    pub gids_of_roce_v1: bool,
+    /// How often a table is read without a GID that is new there. On Linux it takes 11 to
+    /// 58 ms.
+    pub gid_delay: u32,
+    /// What neighbours were told of who has which address, in order.
+    pub announced: Vec<(HardwareAddress, IpAddr)>,
     pub(crate) boot: u32,
     pub(crate) functions: Vec<Device>,
     pub(crate) namespaces: Vec<Netns>,
@@ -73,6 +84,7 @@ pub(crate) struct Netns {
     pub(crate) defaults: BTreeMap<String, i32>,
     /// Open descriptors; a namespace ends with the last of these and of its paths.
     pub(crate) descriptors: u32,
+    pub(crate) rules: Vec<Rule>,
 }
 
 /// The host's namespace, which never ends.
@@ -83,7 +95,7 @@ pub const HOST: NetnsId = NetnsId {
 };
 
 /// Settings of a namespace that nobody has configured.
-const UNTOUCHED: [(&str, i32); 20] = [
+const UNTOUCHED: [(&str, i32); 21] = [
     ("ipv4/accept_local", 0),
     ("ipv4/accept_redirects", 1),
     ("ipv4/arp_announce", 0),
@@ -102,6 +114,7 @@ const UNTOUCHED: [(&str, i32); 20] = [
     ("ipv6/autoconf", 1),
     ("ipv6/disable_ipv6", 0),
     ("ipv6/forwarding", 0),
+    ("ipv6/optimistic_dad", 0),
     ("ipv6/proxy_ndp", 0),
     ("ipv6/use_tempaddr", 0),
 ];
@@ -124,6 +137,11 @@ impl World {
             renames_while_up: false,
             detection: 8,
             udev: 0,
+            duplicates: vec![],
+            gid_table_size: 128,
+            gids_of_roce_v1: false,
+            gid_delay: 0,
+            announced: vec![],
             boot: 1,
             functions: vec![],
             namespaces: vec![],
@@ -140,6 +158,7 @@ impl World {
             id: HOST,
             defaults,
             descriptors: 1,
+            rules: vec![],
         });
         world.add_loopback(HOST);
         world
@@ -160,6 +179,7 @@ impl World {
             id,
             defaults: untouched(),
             descriptors: 0,
+            rules: vec![],
         });
         self.paths.insert(path.as_ref().to_owned(), Some(id));
         self.add_loopback(id);
@@ -287,6 +307,8 @@ pub(crate) fn blank(name: InterfaceName) -> Link {
         parent: None,
         port_name: None,
         master: None,
+        lower: None,
+        child: None,
         sysctls: BTreeMap::new(),
         addresses: vec![],
         routes: vec![],

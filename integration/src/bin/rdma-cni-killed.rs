@@ -8,7 +8,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use rdma_netns::{Kernel, Linux, ObserveError, Observed, Op, OpError, OpenPodError};
+use rdma_netns::{GidTable, Kernel, Linux, ObserveError, Observed, Op, OpError, OpenPodError};
 use std::{cell::Cell, path::Path, process::ExitCode};
 
 struct Killed {
@@ -29,6 +29,15 @@ impl Kernel for Killed {
 
     fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError> {
         self.linux.observe(pod)
+    }
+
+    fn gids(
+        &self,
+        pod: Option<&Self::Pod>,
+        device: &str,
+        port: u32,
+    ) -> Result<GidTable, ObserveError> {
+        self.linux.gids(pod, device, port)
     }
 
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError> {

@@ -26,6 +26,8 @@ const IFA_PROTO: u16 = 11;
 
 /// `IFA_F_TEMPORARY` of IPv6 (`IFA_F_SECONDARY` of IPv4).
 const TEMPORARY: u32 = 0x01;
+/// `IFA_F_DADFAILED`
+const DAD_FAILED: u32 = 0x08;
 const TENTATIVE: u32 = 0x40;
 const PERMANENT: u32 = 0x80;
 
@@ -68,7 +70,7 @@ pub(super) fn distribute(answers: &[Answer], links: &mut [Link]) {
         };
         address.automatic = match address.ip {
             IpAddr::V4(_) => false,
-            IpAddr::V6(_) if flags & TEMPORARY != 0 => true,
+            IpAddr::V6(_) if address.temporary => true,
             IpAddr::V6(_) => match protocol {
                 Some(protocol) => MADE_BY_KERNEL.contains(&protocol),
                 None => !tells && address.is_link_local() && flags & PERMANENT != 0,
@@ -107,6 +109,8 @@ fn parse(body: &[u8]) -> Option<Seen> {
     address.peer = end.filter(|end| *end != address.ip);
     address.flags = flags & GIVEN_FLAGS;
     address.tentative = flags & TENTATIVE != 0;
+    address.dad_failed = flags & DAD_FAILED != 0;
+    address.temporary = address.ip.is_ipv6() && flags & TEMPORARY != 0;
     Some(Seen {
         index: header.index,
         address,

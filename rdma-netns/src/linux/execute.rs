@@ -1,13 +1,19 @@
 //! Every [`Op`], made by the kernel.
 
-use super::{Space, addresses, links, nldev::Nldev, routes, sysctls};
+use super::{
+    Space, addresses, announce,
+    children::{ANY_INDEX, NewChild},
+    links,
+    nldev::Nldev,
+    routes, rules, sysctls,
+};
 use crate::{
-    InterfaceName, Op, Place,
+    Child, InterfaceName, Op, Place,
     netlink::{NetlinkError, Socket},
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc;
-use std::{io, os::fd::AsFd};
+use std::{io, net::IpAddr, os::fd::AsFd};
 
 /// The two namespaces that an operation can name.
 #[derive(Clone, Copy)]
@@ -51,6 +57,15 @@ impl<'a> Places<'a> {
                 to,
                 name,
             } => self.move_link(link, *from, *to, name),
+            Op::AddChild {
+                parent,
+                child,
+                name,
+                mtu,
+            } => self.add_child(parent, *child, name, *mtu),
+            Op::RemoveLink { at, link } => {
+                tolerate(libc::ENODEV, self.change(*at, link, 0, links::remove))
+            }
             Op::RenameLink { at, link, name } => {
                 self.change(*at, link, 0, |index| links::set_name(index, name))
             }
@@ -105,15 +120,83 @@ impl<'a> Places<'a> {
             }
             Op::AddRoute { at, link, route } => {
                 let flags = libc::NLM_F_CREATE | libc::NLM_F_APPEND;
-                match self.change(*at, link, flags, |index| routes::add(index, route)) {
-                    Err(error) if error.errno() == Some(libc::EEXIST) => Ok(()),
-                    outcome => outcome,
-                }
+                let added = self.change(*at, link, flags, |index| routes::add(index, route));
+                tolerate(libc::EEXIST, added)
             }
             Op::RemoveRoute { at, link, route } => {
                 self.change(*at, link, 0, |index| routes::remove(index, route))
             }
+            Op::AddRule { at, rule } => {
+                let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+                let mut socket = self.at(*at)?.route();
+                let added = socket.request(&rules::add(rule), flags as u16);
+                tolerate(libc::EEXIST, added.map(drop))
+            }
+            Op::RemoveRule { at, rule } => {
+                let mut socket = self.at(*at)?.route();
+                let removed = socket.request(&rules::remove(rule), 0);
+                tolerate(libc::ENOENT, removed.map(drop))
+            }
+            Op::Announce { at, link, address } => self.announce(*at, link, *address),
         }
+    }
+
+    /// One request on the host's socket, where the parent is found, with the pod's namespace
+    /// as the place to make the child in. `NLM_F_EXCL`, or a netdev of that name would be
+    /// changed.
+    ///
+    /// Linux before 6.15 looks for a netdev of that name in the socket's namespace, not in the
+    /// child's (`rtnl_newlink()`, `net/core/rtnetlink.c`), so that a pod could not have the
+    /// name of any netdev of the host. It does not look where an index is given.
+    fn add_child(
+        self,
+        parent: &InterfaceName,
+        child: Child,
+        name: &InterfaceName,
+        mtu: u32,
+    ) -> Result<(), NetlinkError> {
+        let pod = self.at(Place::Pod)?;
+        let mut host = self.host.route();
+        let new = NewChild {
+            lower: index_of(&mut host, parent)?,
+            child,
+            target: pod.netns().as_fd(),
+            name,
+            mtu,
+        };
+        let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+        let Err(refusal) = host.request(&new.request(ANY_INDEX), flags) else {
+            return Ok(());
+        };
+        let mut inside = pod.route();
+        let free_in_pod = matches!(
+            index_of(&mut inside, name),
+            Err(error) if error.errno() == Some(libc::ENODEV)
+        );
+        if refusal.errno() != Some(libc::EEXIST) || !free_in_pod {
+            return Err(refusal);
+        }
+        let index = 1 + highest_index(&mut host)?.max(highest_index(&mut inside)?);
+        host.request(&new.request(index), flags).map(drop)
+    }
+
+    /// From the hardware address that the netdev has now, which its driver may have chosen.
+    fn announce(
+        self,
+        at: Place,
+        link: &InterfaceName,
+        address: IpAddr,
+    ) -> Result<(), NetlinkError> {
+        let space = self.at(at)?;
+        let mut socket = space.route();
+        let index = index_of(&mut socket, link)?;
+        let answers = socket.request(&links::by_index(index), 0)?;
+        let mut answers = answers.iter();
+        let Some(mac) = answers.find_map(|answer| links::neighbours_find(&answer.body)) else {
+            return Ok(());
+        };
+        let frame = announce::frame(address, mac);
+        Ok(announce::send(space.packet()?, &frame, index)?)
     }
 
     /// The socket is opened, and the move asked for, by a thread inside `from`.
@@ -151,6 +234,22 @@ impl<'a> Places<'a> {
             links::into_namespace(index, descriptor, name)
         })
     }
+}
+
+/// What `errno` says is as it should be already.
+fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
+    match outcome {
+        Err(error) if error.errno() == Some(errno) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+fn highest_index(socket: &mut Socket) -> Result<u32, NetlinkError> {
+    let answers = socket.dump(&links::dump())?;
+    let indices = answers
+        .iter()
+        .filter_map(|answer| links::index(&answer.body));
+    Ok(indices.max().unwrap_or_default())
 }
 
 fn index_of(socket: &mut Socket, name: &InterfaceName) -> Result<u32, NetlinkError> {

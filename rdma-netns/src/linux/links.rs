@@ -1,6 +1,6 @@
 //! Netdevs in rtnetlink's words (`RTM_*LINK`, `include/uapi/linux/if_link.h`).
 
-use super::{devices, sysctls};
+use super::{children, devices, sysctls};
 use crate::{
     HardwareAddress, InterfaceName, Link, LinkFlag, LinkType,
     netlink::{attributes, text, u32_of},
@@ -23,6 +23,7 @@ const HEADER: usize = 16;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
@@ -35,7 +36,7 @@ const IFLA_PHYS_PORT_NAME: u16 = 38;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 
-const IFLA_INFO_KIND: u16 = 1;
+pub(super) const IFLA_INFO_KIND: u16 = 1;
 
 const FLAGS: [(LinkFlag, LinkFlags); 4] = [
     (LinkFlag::Promisc, LinkFlags::Promisc),
@@ -46,20 +47,25 @@ const FLAGS: [(LinkFlag, LinkFlags); 4] = [
 
 /// Asks for all netdevs, without their counters.
 pub(super) fn dump() -> RouteNetlinkMessage {
-    get(vec![])
+    get(0, vec![])
 }
 
 /// Asks for the netdev called `name`, alternative names included.
 pub(super) fn find(name: &str) -> RouteNetlinkMessage {
-    get(vec![LinkAttribute::IfName(name.to_owned())])
+    get(0, vec![LinkAttribute::IfName(name.to_owned())])
 }
 
-fn get(mut attributes: Vec<LinkAttribute>) -> RouteNetlinkMessage {
+/// Asks for the netdev `index`.
+pub(super) fn by_index(index: u32) -> RouteNetlinkMessage {
+    get(index, vec![])
+}
+
+fn get(index: u32, mut attributes: Vec<LinkAttribute>) -> RouteNetlinkMessage {
     attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
-    RouteNetlinkMessage::GetLink(message(0, attributes))
+    RouteNetlinkMessage::GetLink(message(index, attributes))
 }
 
-fn message(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
+pub(super) fn message(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.header.index = index;
     message.attributes = attributes;
@@ -69,6 +75,18 @@ fn message(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
 /// The index in an `RTM_NEWLINK`.
 pub(super) fn index(body: &[u8]) -> Option<u32> {
     LinkHeader::parse(body).ok().map(|header| header.index)
+}
+
+/// The hardware address by which neighbours find the netdev of an `RTM_NEWLINK`, in Ethernet's
+/// way: none on another medium, with `IFF_NOARP`, or while it is down.
+pub(super) fn neighbours_find(body: &[u8]) -> Option<[u8; 6]> {
+    let header = LinkHeader::parse(body).ok()?;
+    let is_found = header.link_layer_type == LinkLayerType::Ether
+        && header.flags.contains(LinkFlags::Up)
+        && !header.flags.contains(LinkFlags::Noarp);
+    let mut attributes = attributes(body.get(HEADER..)?).filter(|_| is_found);
+    let (_, address) = attributes.find(|(kind, _)| *kind == IFLA_ADDRESS)?;
+    address.try_into().ok()
 }
 
 /// The netdev of an `RTM_NEWLINK`, without addresses and routes.
@@ -99,6 +117,8 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
         parent: None,
         port_name: None,
         master: None,
+        lower: None,
+        child: None,
         sysctls: Default::default(),
         addresses: Vec::new(),
         routes: Vec::new(),
@@ -118,15 +138,24 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
             IFLA_PERM_ADDRESS => link.permanent_mac = Some(HardwareAddress(value.to_vec())),
             IFLA_MTU => link.mtu = u32_of(value)?,
             IFLA_TXQLEN => link.tx_queue_len = u32_of(value)?,
+            // 0: there is none, as a tunnel says
+            IFLA_LINK => link.lower = u32_of(value).filter(|index| *index != 0),
             IFLA_MASTER => link.master = u32_of(value),
             IFLA_IFALIAS => link.alias = owned(),
             IFLA_PROP_LIST => link.alt_names = strings(value, IFLA_ALT_IFNAME).collect(),
-            IFLA_LINKINFO => link.kind = strings(value, IFLA_INFO_KIND).next(),
+            IFLA_LINKINFO => {
+                link.kind = strings(value, IFLA_INFO_KIND).next();
+                link.child = children::parse(value);
+            }
             IFLA_PARENT_DEV_NAME => parent = owned(),
             IFLA_PARENT_DEV_BUS_NAME => bus = text(value),
             IFLA_AF_SPEC => link.sysctls = sysctls::parse(value),
             _ => {}
         }
+    }
+    // The other end of a pair, which does not lie below this one.
+    if matches!(link.kind.as_deref(), Some("veth" | "vxcan" | "netkit")) {
+        link.lower = None;
     }
     let parent = parent.zip(bus);
     link.parent = parent.and_then(|(name, bus)| devices::hardware(sysfs, bus, &name));
@@ -196,6 +225,11 @@ fn set_flags(index: u32, bits: LinkFlags, on: bool) -> RouteNetlinkMessage {
 
 fn set(index: u32, attributes: Vec<LinkAttribute>) -> RouteNetlinkMessage {
     RouteNetlinkMessage::SetLink(message(index, attributes))
+}
+
+/// Takes a netdev away for good.
+pub(super) fn remove(index: u32) -> RouteNetlinkMessage {
+    RouteNetlinkMessage::DelLink(message(index, vec![]))
 }
 
 /// Gives a netdev one more name.

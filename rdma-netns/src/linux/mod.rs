@@ -6,26 +6,35 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `links`, `addresses`, `routes`, `sysctls` | one rtnetlink noun each, both ways |
+//! | `links`, `children`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink noun each, both ways |
+//! | `announce` | what tells neighbours who has an address now |
+//! | `held` | all addresses, without anything else |
 //! | [`nldev`] | RDMA netlink |
 //! | `rdma`, `devices` | RDMA devices and the hardware behind them, sysfs and `/dev` included |
+//! | `gids` | the GID tables in sysfs |
 //! | `space` | a namespace and its socket |
 //! | `execute` | every [`Op`] |
 
 mod addresses;
+mod announce;
+mod children;
 mod devices;
 mod execute;
+mod gids;
+mod held;
 mod links;
 pub mod nldev;
 mod rdma;
 mod routes;
+mod rules;
 mod space;
 mod sysctls;
 
 pub use space::Space;
 
 use crate::{
-    Kernel, Link, Namespace, ObserveError, Observed, Op, OpError, OpenPodError, RdmaMode,
+    GidTable, Kernel, Link, Namespace, ObserveError, Observed, Op, OpError, OpenPodError, RdmaMode,
+    Rule,
     netlink::{Answer, NetlinkError},
     netns::OpenError,
 };
@@ -164,6 +173,7 @@ impl Kernel for Linux {
                 id: space.netns().id(),
                 links: links_of(space, whose, &self.sysfs)?,
                 rdma,
+                rules: rules_of(space, whose)?,
             })
         };
         let host = namespace(host, "the host")?;
@@ -174,6 +184,18 @@ impl Kernel for Linux {
             devices,
             host,
             pod,
+        })
+    }
+
+    fn gids(&self, pod: Option<&Space>, device: &str, port: u32) -> Result<GidTable, ObserveError> {
+        let table = match pod {
+            None => gids::read(&self.sysfs, device, port),
+            Some(pod) => gids::read_inside(pod.netns(), &self.sysfs, device, port),
+        };
+        table.map_err(|error| {
+            let whose = if pod.is_some() { "pod" } else { "host" };
+            let what = format!("the GIDs of {device}, port {port}, as seen by the {whose}");
+            cannot_read(&what, error.into())
         })
     }
 
@@ -230,6 +252,16 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
         }
     }
     Ok(links)
+}
+
+/// The routing rules of a namespace, of both families.
+fn rules_of(space: &Space, whose: &str) -> Result<Vec<Rule>, ObserveError> {
+    let answers = space.route().dump(&rules::dump());
+    let answers = answers.map_err(|error| cannot_read(&format!("the rules of {whose}"), error))?;
+    Ok(answers
+        .iter()
+        .filter_map(|answer| rules::parse(&answer.body))
+        .collect())
 }
 
 fn cannot_read(what: &str, error: NetlinkError) -> ObserveError {

@@ -42,12 +42,6 @@ const RTAX_ADVMSS: u16 = 8;
 /// `RT_TABLE_LOCAL`: kept by the kernel alone.
 const LOCAL_TABLE: u32 = 255;
 
-/// The metric that a route gets when none is given: 0, and 1024 with IPv6
-/// (`IP6_RT_PRIO_USER`, `include/net/ip6_route.h`). Shown as none.
-fn default_metric(destination: IpAddr) -> u32 {
-    if destination.is_ipv4() { 0 } else { 1024 }
-}
-
 /// Asks for all unicast routes of `family`, in all tables.
 pub(super) fn dump(family: AddressFamily) -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
@@ -102,7 +96,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Vec<(u32, Route)>> {
     }
     route.metric = route
         .metric
-        .filter(|metric| *metric != default_metric(route.destination));
+        .filter(|metric| *metric != route.default_metric());
     if route.table == LOCAL_TABLE || route.destination.is_multicast() {
         return None;
     }
@@ -171,7 +165,7 @@ pub(super) fn add(index: u32, route: &Route) -> RouteNetlinkMessage {
 /// Takes a route by the netdev `index` away. The kernel compares what is given, and takes
 /// the lowest metric where that is 0.
 pub(super) fn remove(index: u32, route: &Route) -> RouteNetlinkMessage {
-    let metric = route.metric.unwrap_or(default_metric(route.destination));
+    let metric = route.metric.unwrap_or(route.default_metric());
     let route = Route {
         metric: Some(metric),
         ..route.clone()

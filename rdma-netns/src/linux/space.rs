@@ -1,6 +1,6 @@
-//! A namespace that is worked in, and the rtnetlink socket that was opened inside it.
+//! A namespace that is worked in, and the sockets that were opened inside it.
 
-use super::nldev::Nldev;
+use super::{announce, nldev::Nldev};
 use crate::{
     NetnsId,
     netlink::Socket,
@@ -9,8 +9,9 @@ use crate::{
 use netlink_sys::protocols::NETLINK_ROUTE;
 use std::{
     io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 /// A namespace with a way in. The socket is kept, since getting one takes a thread.
@@ -18,6 +19,7 @@ use std::{
 pub struct Space {
     netns: Netns,
     route: Mutex<Socket>,
+    packet: OnceLock<OwnedFd>,
     /// Whether it is the namespace this program runs in: no thread needs to enter it.
     own: bool,
 }
@@ -29,6 +31,7 @@ impl Space {
         Ok(Self {
             netns: Netns::current()?,
             route,
+            packet: OnceLock::new(),
             own: true,
         })
     }
@@ -44,6 +47,7 @@ impl Space {
         Ok(Self {
             netns,
             route: Mutex::new(route),
+            packet: OnceLock::new(),
             own: false,
         })
     }
@@ -56,6 +60,19 @@ impl Space {
     pub(super) fn route(&self) -> MutexGuard<'_, Socket> {
         // A socket is in order after a panic, too: it tells answers apart by sequence.
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A packet socket, kept from its first use: to close one takes some 10 ms, as the kernel
+    /// waits until no CPU can be receiving by it (`packet_release()`, `net/packet/af_packet.c`).
+    pub(super) fn packet(&self) -> io::Result<BorrowedFd<'_>> {
+        let socket = match self.packet.get() {
+            Some(socket) => socket,
+            None => {
+                let socket = self.netns.run(announce::open).flatten()?;
+                self.packet.get_or_init(|| socket)
+            }
+        };
+        Ok(socket.as_fd())
     }
 
     /// RDMA netlink as this namespace sees it.

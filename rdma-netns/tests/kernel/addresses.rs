@@ -1,9 +1,13 @@
 //! Addresses: shown as they are, and the same after they were set again.
 
-use crate::world::{World, interface, with_node};
+use crate::world::{World, interface, to_pod, with_node};
 use nix::libc;
 use rdma_netns::{Address, Op, Place, link};
-use std::net::IpAddr;
+use std::{
+    net::IpAddr,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("an IP address")
@@ -150,6 +154,27 @@ fn what_the_kernel_made_itself() {
 }
 
 #[test]
+fn temporary_addresses_are_seen() {
+    with_node(|world| {
+        world.ip("address add 10.1.0.5/24 dev nic0");
+        // with IPv4 the same bit says that it is not the first of its prefix
+        world.ip("address add 10.1.0.6/24 dev nic0");
+        let path = "/proc/sys/net/ipv6/conf/nic0/use_tempaddr";
+        std::fs::write(path, "2").expect("the setting");
+        world.ip("address add fd01::5/64 dev nic0 nodad mngtmpaddr");
+        let link = world.host_link("nic0");
+        let (temporary, others): (Vec<_>, Vec<_>) =
+            link.addresses.iter().partition(|address| address.temporary);
+        let [temporary] = temporary[..] else {
+            panic!("not one temporary address: {link:?}");
+        };
+        assert!(temporary.automatic && temporary.ip != ip("fd01::5"));
+        assert!(others.iter().any(|address| address.ip == ip("fd01::5")));
+        assert!(others.iter().any(|address| address.ip == ip("10.1.0.6")));
+    });
+}
+
+#[test]
 fn duplicate_detection_is_seen() {
     with_node(|world| {
         world.execute(add(&Address::new(ip("fd01::5"), 64)));
@@ -172,5 +197,42 @@ fn an_address_that_is_not_there_cannot_be_taken_away() {
     with_node(|world| {
         let error = world.refused(remove(&Address::new(ip("10.1.0.5"), 24)));
         assert_eq!(error.errno(), Some(libc::EADDRNOTAVAIL), "{error}");
+    });
+}
+
+#[test]
+fn a_metric_is_that_of_the_prefix_route() {
+    with_node(|world| {
+        for (text, network, prefix, flags) in [
+            ("10.1.0.5", "10.1.0.0", 24, 0),
+            ("fd01::5", "fd01::", 64, link::IFA_F_NODAD),
+        ] {
+            let address = Address {
+                metric: Some(300),
+                flags,
+                ..Address::new(ip(text), prefix)
+            };
+            world.execute(add(&address));
+            let link = world.host_link("nic0");
+            assert_eq!(link.address(&address), Some(&address));
+            let mut routes = link.routes.iter();
+            let route = routes.find(|r| (r.destination, r.prefix) == (ip(network), prefix));
+            assert_eq!(route.expect("a prefix route").metric, Some(300));
+        }
+    });
+}
+
+#[test]
+fn a_duplicate_is_seen() {
+    with_node(|world| {
+        world.execute(to_pod("wire0", "wire0"));
+        world.pod_ip("link set wire0 up");
+        world.pod_ip("address add fd01::5/64 dev wire0 nodad");
+        world.execute(add(&Address::new(ip("fd01::5"), 64)));
+        let begin = Instant::now();
+        while !seen(world)[0].dad_failed {
+            assert!(begin.elapsed().as_secs() < 10, "{:?}", seen(world));
+            sleep(Duration::from_millis(20));
+        }
     });
 }

@@ -2,8 +2,11 @@
 //! namespaces, with veth pairs for NICs. RDMA devices are tried in the lab.
 
 mod addresses;
+mod announce;
+mod children;
 mod moves;
 mod observe;
 mod routes;
+mod rules;
 mod settings;
 mod world;

@@ -36,9 +36,9 @@ impl Drop for Named {
     }
 }
 
-/// Runs `ip`; its failure is the test's.
+/// Runs `ip`; its failure is the test's. What it printed.
 #[track_caller]
-pub(crate) fn ip(arguments: &[&str]) {
+pub(crate) fn ip(arguments: &[&str]) -> String {
     let output = Command::new("ip")
         .args(arguments)
         .output()
@@ -49,6 +49,7 @@ pub(crate) fn ip(arguments: &[&str]) {
         arguments.join(" "),
         String::from_utf8_lossy(&output.stderr).trim_end()
     );
+    String::from_utf8(output.stdout).expect("iproute2 prints UTF-8")
 }
 
 /// The inside of the node: what the code under test sees as the host.
@@ -123,20 +124,20 @@ impl World {
 
     /// `ip` in the node.
     #[track_caller]
-    pub(crate) fn ip(&self, arguments: &str) {
+    pub(crate) fn ip(&self, arguments: &str) -> String {
         ip(&["-n", &self.node]
             .into_iter()
             .chain(arguments.split(' '))
-            .collect::<Vec<_>>());
+            .collect::<Vec<_>>())
     }
 
     /// `ip` in the pod.
     #[track_caller]
-    pub(crate) fn pod_ip(&self, arguments: &str) {
+    pub(crate) fn pod_ip(&self, arguments: &str) -> String {
         ip(&["-n", &self.pod_name]
             .into_iter()
             .chain(arguments.split(' '))
-            .collect::<Vec<_>>());
+            .collect::<Vec<_>>())
     }
 }
 

@@ -1,6 +1,6 @@
 //! A change that would have to be made, told as what is wrong.
 
-use rdma_netns::{LinkFlag, Observed, Op};
+use rdma_netns::{LinkFlag, Observed, Op, Place, Route, link::MAIN_TABLE};
 
 /// What is wrong, given that `op` would put it right.
 pub fn words(op: &Op, observed: &Observed) -> String {
@@ -10,6 +10,11 @@ pub fn words(op: &Op, observed: &Observed) -> String {
         Op::MoveLink { link, name, .. } => {
             format!("{link} is on the host, not in the pod as {name}")
         }
+        Op::AddChild { name, .. } => format!("{name} is not in the pod"),
+        Op::RemoveLink { at, link } => match at {
+            Place::Host => format!("{link} is on the host"),
+            Place::Pod => format!("{link} is in the pod"),
+        },
         Op::RenameLink { link, name, .. } => format!("{name} is called {link} now"),
         Op::SetUp { link, up, .. } => format!("{link} is {}", if *up { "down" } else { "up" }),
         Op::SetMtu { at, link, mtu } => match present(*at, link) {
@@ -52,6 +57,17 @@ pub fn words(op: &Op, observed: &Observed) -> String {
                 None => format!("{setting} is not {value}"),
             }
         }
+        Op::AddAddress { at, link, address }
+            if present(*at, link).is_some_and(|link| link.address(address).is_some()) =>
+        {
+            let (ip, prefix) = (address.ip, address.prefix);
+            match address.metric {
+                Some(metric) => format!(
+                    "the address {ip}/{prefix} of {link} is not as it was given (metric {metric})"
+                ),
+                None => format!("the address {ip}/{prefix} of {link} is not as it was given"),
+            }
+        }
         Op::AddAddress { link, address, .. } => {
             format!(
                 "{link} has lost its address {}/{}",
@@ -64,11 +80,23 @@ pub fn words(op: &Op, observed: &Observed) -> String {
                 address.ip, address.prefix
             )
         }
-        Op::AddRoute { link, route, .. } => {
+        Op::AddRoute { at, link, route }
+            if present(*at, link)
+                .is_some_and(|link| link.routes.iter().any(|it| replaces(it, route))) =>
+        {
             format!(
-                "{link} has lost its route to {}/{}",
+                "the route of {link} to {}/{} is not as it was given",
                 route.destination, route.prefix
             )
+        }
+        Op::AddRoute { link, route, .. } => {
+            let (destination, prefix) = (route.destination, route.prefix);
+            match route.table {
+                MAIN_TABLE => format!("{link} has lost its route to {destination}/{prefix}"),
+                table => {
+                    format!("{link} has lost its route to {destination}/{prefix} in table {table}")
+                }
+            }
         }
         Op::RemoveRoute { link, route, .. } => {
             format!(
@@ -76,5 +104,17 @@ pub fn words(op: &Op, observed: &Observed) -> String {
                 route.destination, route.prefix
             )
         }
+        Op::AddRule { rule, .. } => format!("the rule \"{rule}\" is gone"),
+        Op::RemoveRule { rule, .. } => format!("there is the rule \"{rule}\""),
+        Op::Announce { link, address, .. } => {
+            format!("the neighbours of {link} have not been told that it has {address}")
+        }
     }
+}
+
+/// Whether `present` leads to where `wanted` does, in the same table and by the same router, but
+/// otherwise differs.
+fn replaces(present: &Route, wanted: &Route) -> bool {
+    let way = |it: &Route| (it.destination, it.prefix, it.table, it.gateway);
+    way(present) == way(wanted)
 }

@@ -4,7 +4,7 @@
 use crate::node::{Answer, Node, Pod};
 use fake_kernel::{FakeKernel, FakePod};
 use nix::errno::Errno;
-use rdma_netns::{Kernel, ObserveError, Observed, Op, OpError, OpenPodError};
+use rdma_netns::{GidTable, Kernel, ObserveError, Observed, Op, OpError, OpenPodError};
 use serde_json::Value;
 use std::{
     io,
@@ -72,6 +72,15 @@ impl Kernel for Wrapped<'_> {
             }
         }
         Ok(observed)
+    }
+
+    fn gids(
+        &self,
+        pod: Option<&FakePod>,
+        device: &str,
+        port: u32,
+    ) -> Result<GidTable, ObserveError> {
+        self.kernel.gids(pod, device, port)
     }
 
     fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {

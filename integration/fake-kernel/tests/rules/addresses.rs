@@ -1,7 +1,10 @@
 //! Addresses and the routes that come with them.
 
 use super::*;
-use rdma_netns::link::{IFA_F_NODAD, IFA_F_NOPREFIXROUTE, IFA_F_OPTIMISTIC};
+use rdma_netns::{
+    LinkFlag,
+    link::{IFA_F_NODAD, IFA_F_NOPREFIXROUTE, IFA_F_OPTIMISTIC},
+};
 
 fn with(text: &str, change: impl FnOnce(&mut Address)) -> Op {
     let mut address = address(text);
@@ -127,17 +130,60 @@ fn without_accept_dad_there_is_no_detection() {
     );
 }
 
-/// `optimistic_dad` is off unless somebody turns it on.
+/// `optimistic_dad` is off unless somebody turns it on; then detection takes the flag away.
 #[test]
 fn optimistic_is_dropped_in_silence() {
     let (mut world, _) = addressed();
-    make(
-        &mut world,
-        with("fd00::6/64", |address| address.flags = IFA_F_OPTIMISTIC),
-    );
-    let link = host(&world, "eth0");
-    let added = link.address(&address("fd00::6/64")).unwrap();
-    assert!(added.tentative && added.flags == 0, "{added:?}");
+    for (setting, flags) in [(0, 0), (1, IFA_F_OPTIMISTIC)] {
+        let text = format!("fd00:{setting}::6/64");
+        for op in [
+            Op::SetSysctl {
+                at: AT,
+                link: name("eth0"),
+                key: "ipv6/optimistic_dad".to_owned(),
+                value: setting,
+            },
+            with(&text, |address| address.flags = IFA_F_OPTIMISTIC),
+        ] {
+            make(&mut world, op);
+        }
+        let shown = |world: &World| {
+            let link = host(world, "eth0");
+            link.address(&address(&text)).unwrap().clone()
+        };
+        let added = shown(&world);
+        assert!(added.tentative && added.flags == flags, "{added:?}");
+        (0..world.detection).for_each(|_| world.pass_time());
+        let detected = shown(&world);
+        assert!(!detected.tentative && detected.flags == 0, "{detected:?}");
+    }
+}
+
+/// Who is told what, and by whom not.
+#[test]
+fn an_announcement_has_the_hardware_address_of_now() {
+    let (mut world, _) = addressed();
+    let announce = |link: &str| Op::Announce {
+        at: AT,
+        link: name(link),
+        address: address("10.0.0.5/24").ip,
+    };
+    make(&mut world, announce("eth0"));
+    make(&mut world, announce("lo"));
+    let mac = host(&world, "eth0").mac.clone();
+    assert_eq!(world.announced, [(mac, address("10.0.0.5/24").ip)]);
+    let no_arp = |on| Op::SetFlag {
+        at: AT,
+        link: name("eth0"),
+        flag: LinkFlag::NoArp,
+        on,
+    };
+    for changes in [vec![no_arp(true)], vec![no_arp(false), up("eth0", false)]] {
+        changes.into_iter().for_each(|op| make(&mut world, op));
+        make(&mut world, announce("eth0"));
+        assert_eq!(world.announced.len(), 1);
+    }
+    assert_eq!(errno(&mut world, announce("eth7")), Errno::ENODEV);
 }
 
 #[test]
@@ -235,4 +281,21 @@ fn an_address_that_was_set_while_down_works_once_up() {
             .iter()
             .all(|address| !address.tentative)
     );
+}
+
+#[test]
+fn a_duplicate_is_found_and_cannot_be_used() {
+    let (mut world, _) = exclusive();
+    world.duplicates.push("fd00::5".parse().unwrap());
+    make(&mut world, up("eth0", true));
+    make(&mut world, add_address("eth0", "fd00::5/64"));
+    make(&mut world, add_address("eth0", "fd00::6/64"));
+    (0..world.detection).for_each(|_| world.pass_time());
+    let state = |text: &str| {
+        let link = host(&world, "eth0");
+        let found = link.address(&address(text)).expect("an address");
+        (found.tentative, found.dad_failed)
+    };
+    assert_eq!(state("fd00::5/64"), (true, true));
+    assert_eq!(state("fd00::6/64"), (false, false));
 }

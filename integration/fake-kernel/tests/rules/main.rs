@@ -2,15 +2,22 @@
 //! and alternative names were compared with Linux 6.18, by the same `ip` commands.
 
 mod addresses;
+mod bonds;
+mod children;
 mod ends;
+mod gids;
 mod links;
 mod rdma;
 mod routes;
+mod rules;
 mod seam;
 
 use fake_kernel::{Nic, World, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{Address, InterfaceName, Link, NetnsId, Op, Place, RdmaMode, Route};
+use rdma_netns::{
+    Address, Child, InterfaceName, IpvlanMode, Link, MacvlanMode, NetnsId, Op, Place, RdmaMode,
+    Route,
+};
 
 const AT: Place = Place::Host;
 
@@ -94,6 +101,34 @@ fn add_route(link: &str, route: Route) -> Op {
         at: AT,
         link,
         route,
+    }
+}
+
+const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
+const IPVLAN: Child = Child::Ipvlan(IpvlanMode::L2);
+
+/// A child of `parent` in the pod, with its parent's usual MTU.
+fn add_child(parent: &str, child: Child, to: &str) -> Op {
+    Op::AddChild {
+        parent: name(parent),
+        child,
+        name: name(to),
+        mtu: 1500,
+    }
+}
+
+fn remove_link(at: Place, link: &str) -> Op {
+    let link = name(link);
+    Op::RemoveLink { at, link }
+}
+
+/// `op` done in the pod instead of on the host.
+fn in_pod(op: Op) -> Op {
+    let at = Place::Pod;
+    match op {
+        Op::SetUp { link, up, .. } => Op::SetUp { at, link, up },
+        Op::AddAddress { link, address, .. } => Op::AddAddress { at, link, address },
+        other => other,
     }
 }
 

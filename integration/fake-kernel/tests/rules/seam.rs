@@ -91,10 +91,46 @@ fn the_dead_do_nothing() {
         dies(&|| drop(kernel.observe(None)));
         dies(&|| drop(kernel.boot_id()));
         dies(&|| drop(kernel.open_pod(Path::new(POD))));
+        dies(&|| drop(kernel.gids(None, "mlx5_0", 1)));
         kernel.begin();
         let host = kernel.observe(None).unwrap().host;
         assert_eq!(host.link("eth0").unwrap().up, happens);
         assert!(!host.link("eth1").unwrap().up);
+    }
+}
+
+#[test]
+fn children_and_rules_fail_and_die_as_all_else() {
+    let rule = rdma_netns::Rule {
+        from: "10.0.0.5".parse().unwrap(),
+        prefix: 32,
+        table: 1000,
+        priority: 9,
+    };
+    let at = Place::Pod;
+    for op in [
+        add_child("eth0", BRIDGE, "rdma1"),
+        remove_link(at, "rdma0"),
+        Op::AddRule { at, rule },
+    ] {
+        for verdict in [
+            Verdict::Refuse(Errno::EIO),
+            Verdict::Deceive(Errno::EIO),
+            Verdict::DieBefore,
+            Verdict::DieAfter,
+        ] {
+            let kernel = kernel();
+            let pod = kernel.open_pod(Path::new(POD)).unwrap();
+            let first = add_child("eth0", BRIDGE, "rdma0");
+            kernel.execute(&first, Some(&pod)).unwrap();
+            let before = kernel.snapshot();
+            kernel.intercept(move |_, _| verdict);
+            let outcome = catch_unwind(AssertUnwindSafe(|| kernel.execute(&op, Some(&pod))));
+            let died = matches!(verdict, Verdict::DieBefore | Verdict::DieAfter);
+            assert_eq!(outcome.is_err(), died);
+            let happens = matches!(verdict, Verdict::Deceive(_) | Verdict::DieAfter);
+            assert_eq!(before != kernel.snapshot(), happens, "{op} {verdict:?}");
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! RDMA devices on a kernel that has them: in the lab, in its initial namespace and
 //! exclusive mode (`scripts/test` runs them there).
 
+mod children;
+mod gids;
+
 use rdma_netns::{
     InterfaceName, Kernel, Linux, Observed, Op, Place, RdmaDevice, RdmaMode,
     linux::Space,

@@ -1,0 +1,177 @@
+//! Macvlan and ipvlan netdevs, and what they have from the netdev that they lie on.
+
+use crate::world::{HOST, Refusal, World, blank, refuse};
+use nix::errno::Errno;
+use rdma_netns::{
+    Child, HardwareAddress, InterfaceName, IpvlanMode, Link, LinkFlag, LinkType, MacvlanMode,
+    NetnsId,
+};
+
+impl World {
+    /// `ip link add link PARENT name NAME netns NS`: in `pod` at once, of a netdev of the host.
+    /// It has no carrier while its parent is down, but can be set up all the same.
+    pub(crate) fn add_child(
+        &mut self,
+        pod: NetnsId,
+        parent: &str,
+        child: Child,
+        name: &InterfaceName,
+        mtu: u32,
+    ) -> Result<(), Refusal> {
+        let position = self.position(HOST, parent)?;
+        if self.name_in_use(pod, name) {
+            return Err(Errno::EEXIST.into());
+        }
+        self.can_bear(position, child, mtu)?;
+        let (id, parent) = (self.netdevs[position].id, &self.netdevs[position].link);
+        let mut link = blank(name.clone());
+        link.mac = if shares_mac(child) {
+            parent.mac.clone()
+        } else {
+            let [.., high, low] = self.next_netdev.to_be_bytes();
+            HardwareAddress(vec![0x02, 0x6d, 0x76, 0, high, low])
+        };
+        link.lower = Some(parent.index);
+        link.index = self.index_in(pod, None);
+        link.kind = Some(child.kind().to_owned());
+        (link.child, link.mtu) = (Some(child), mtu);
+        link.flags = vec![LinkFlag::Multicast];
+        self.insert(pod, link);
+        if let Some(netdev) = self.netdevs.last_mut() {
+            netdev.below = Some(id);
+        }
+        // ipvlan_set_port_mode(): one mode for all
+        let siblings = self.netdevs.iter_mut().filter(|n| n.below == Some(id));
+        if let Child::Ipvlan(_) = child {
+            siblings.for_each(|sibling| sibling.link.child = Some(child));
+        }
+        Ok(())
+    }
+
+    /// EINVAL where the parent is not Ethernet, where its packets are smaller than a macvlan's
+    /// shall be, or where a passthru child is or shall be not the only one
+    /// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`); EBUSY where somebody else takes
+    /// the parent's frames: a bond, a bridge, children of the other kind
+    /// (`netdev_rx_handler_register()`, `net/core/dev.c`).
+    fn can_bear(&self, position: usize, child: Child, mtu: u32) -> Result<(), Refusal> {
+        let (id, parent) = (self.netdevs[position].id, &self.netdevs[position].link);
+        if mtu < 68 {
+            return refuse(Errno::EINVAL, "mtu less than device minimum");
+        }
+        if parent.link_type != LinkType::Ether || !fits(child, mtu, parent) {
+            return Err(Errno::EINVAL.into());
+        }
+        let siblings = self.netdevs.iter().filter(|n| n.below == Some(id));
+        let siblings: Vec<Child> = siblings.filter_map(|n| n.link.child).collect();
+        let other_kind = |sibling: &Child| sibling.kind() != child.kind();
+        if parent.master.is_some() || siblings.iter().any(other_kind) {
+            return Err(Errno::EBUSY.into());
+        }
+        let passthru = Child::Macvlan(MacvlanMode::Passthru);
+        if siblings.contains(&passthru) || (child == passthru && !siblings.is_empty()) {
+            return Err(Errno::EINVAL.into());
+        }
+        Ok(())
+    }
+
+    /// `ip link del`; one that is gone already is no error. A netdev of hardware has no
+    /// `dellink` and stays: EOPNOTSUPP (`rtnl_delete_link()`).
+    pub(crate) fn remove_link(&mut self, netns: NetnsId, link: &str) -> Result<(), Refusal> {
+        let Ok(position) = self.position(netns, link) else {
+            return Ok(());
+        };
+        if self.netdevs[position].is_physical() {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        self.netdevs.remove(position);
+        self.reap();
+        Ok(())
+    }
+
+    /// After netdevs went: so do those that lay on them, and a bond's ports are free.
+    pub(crate) fn reap(&mut self) {
+        let alive: Vec<u64> = self.netdevs.iter().map(|netdev| netdev.id).collect();
+        self.netdevs
+            .retain(|netdev| netdev.below.is_none_or(|id| alive.contains(&id)));
+        let masters: Vec<(NetnsId, u32)> = self
+            .netdevs
+            .iter()
+            .map(|netdev| (netdev.netns, netdev.link.index))
+            .collect();
+        for netdev in &mut self.netdevs {
+            let netns = netdev.netns;
+            let master = netdev.link.master;
+            netdev.link.master = master.filter(|index| masters.contains(&(netns, *index)));
+        }
+    }
+
+    /// The netdev that another lies on.
+    pub(crate) fn below(&self, position: usize) -> Option<usize> {
+        let id = self.netdevs[position].below?;
+        self.netdevs.iter().position(|netdev| netdev.id == id)
+    }
+
+    /// Whether what the netdev lies on, if it lies on something, has a carrier.
+    pub(crate) fn has_medium(&self, position: usize) -> bool {
+        let below = self.below(position);
+        below.is_none_or(|below| self.netdevs[below].link.carrier)
+    }
+
+    /// Not where a macvlan would be larger than its parent (`macvlan_change_mtu()`).
+    pub(crate) fn parent_allows(&self, position: usize, mtu: u32) -> bool {
+        let child = self.netdevs[position].link.child;
+        let below = self.below(position);
+        child
+            .zip(below)
+            .is_none_or(|(child, below)| fits(child, mtu, &self.netdevs[below].link))
+    }
+
+    /// Gives children what they have from the netdev `id`, which has changed: carrier, hardware
+    /// address, number, MTU (`macvlan_device_event()`, `ipvlan_device_event()`).
+    pub(crate) fn tell_children(&mut self, id: u64) {
+        let Some(parent) = self.netdevs.iter().find(|netdev| netdev.id == id) else {
+            return;
+        };
+        let parent = parent.link.clone();
+        let mut resized = vec![];
+        for netdev in self.netdevs.iter_mut().filter(|n| n.below == Some(id)) {
+            let link = &mut netdev.link;
+            link.lower = Some(parent.index);
+            link.carrier = link.up && parent.carrier;
+            if link.child.is_some_and(shares_mac) {
+                link.mac = parent.mac.clone();
+            }
+            let mtu = match link.child {
+                Some(Child::Ipvlan(_)) => parent.mtu,
+                _ => link.mtu.min(parent.mtu),
+            };
+            if mtu != link.mtu {
+                resized.push((netdev.netns, link.name.clone(), mtu));
+            }
+        }
+        for (netns, name, mtu) in resized {
+            // it is no larger than its parent, and not too small, as its parent is not
+            let _ = self.set_mtu(netns, &name, mtu);
+        }
+    }
+}
+
+/// Whether it has its parent's hardware address, whatever that becomes.
+fn shares_mac(child: Child) -> bool {
+    matches!(
+        child,
+        Child::Ipvlan(_) | Child::Macvlan(MacvlanMode::Passthru)
+    )
+}
+
+/// Without ARP while up (`ipvlan_open()`).
+pub(crate) fn is_routed(link: &Link) -> bool {
+    matches!(
+        link.child,
+        Some(Child::Ipvlan(IpvlanMode::L3 | IpvlanMode::L3s))
+    )
+}
+
+fn fits(child: Child, mtu: u32, parent: &Link) -> bool {
+    matches!(child, Child::Ipvlan(_)) || mtu <= parent.mtu
+}

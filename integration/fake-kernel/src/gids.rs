@@ -1,0 +1,164 @@
+//! GID tables: every address of an RDMA port's netdev, and of what lies on it, has a place
+//! there (`drivers/infiniband/core/roce_gid_mgmt.c`, `cache.c`). In whichever namespace the
+//! netdev is, in exclusive mode as well: who sees the table is another question.
+
+use crate::{hca::Hca, links::Netdev, world::World};
+use rdma_netns::{Gid, GidKind, GidTable, NetnsId, RdmaMode};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv6Addr},
+};
+
+/// An address that has GIDs, by [`Netdev::id`]. Two netdevs with one address have each their
+/// own.
+type Owner = (u64, IpAddr);
+
+/// The table of a port.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table {
+    places: Vec<Option<Place>>,
+    /// Addresses that came when there was no room. They are not tried again.
+    missed: BTreeSet<Owner>,
+}
+
+/// A place that is taken.
+#[derive(Clone, Debug)]
+struct Place {
+    owner: Owner,
+    kind: GidKind,
+    /// How often it will still not be shown.
+    hidden: u32,
+}
+
+impl Table {
+    fn knows(&self, owner: &Owner) -> bool {
+        let mut taken = self.places.iter().flatten();
+        self.missed.contains(owner) || taken.any(|place| place.owner == *owner)
+    }
+
+    fn keep(&mut self, owners: &[Owner]) {
+        for place in &mut self.places {
+            if place.as_ref().is_some_and(|p| !owners.contains(&p.owner)) {
+                *place = None;
+            }
+        }
+        self.missed.retain(|owner| owners.contains(owner));
+    }
+
+    /// The first free place below `size` (`find_gid()`). Where there is none only the kernel's
+    /// log tells; the address is set all the same.
+    fn add(&mut self, owner: Owner, kind: GidKind, size: usize, hidden: u32) {
+        self.places.resize(size.max(self.places.len()), None);
+        let free = self.places[..size].iter_mut().find(|place| place.is_none());
+        match free {
+            Some(place) => {
+                *place = Some(Place {
+                    owner,
+                    kind,
+                    hidden,
+                });
+            }
+            None => {
+                self.missed.insert(owner);
+            }
+        }
+    }
+}
+
+impl World {
+    /// The GID table of a port as `netns` sees it; none: it sees no such device, or the device
+    /// has no such port. Each look brings what is hidden nearer ([`World::gid_delay`]).
+    pub fn gids(&mut self, netns: NetnsId, device: &str, port: u32) -> Option<GidTable> {
+        self.refresh_gids();
+        let shared = self.rdma_mode == Some(RdmaMode::Shared);
+        let size = self.gid_table_size;
+        let netdevs = &self.netdevs;
+        let name = |id: u64| netdevs.iter().find(|netdev| netdev.id == id);
+        let mut hcas = self.hcas.iter_mut();
+        let hca = hcas.find(|hca| hca.name == device && (shared || hca.netns == netns))?;
+        if port != 1 {
+            return None;
+        }
+        if hca.ipoib {
+            let gids = vec![port_gid(&hca.guid)];
+            return Some(GidTable { size, gids });
+        }
+        let mut gids = vec![];
+        for (index, place) in hca.gids.places.iter_mut().enumerate() {
+            let Some(place) = place else { continue };
+            if place.hidden > 0 {
+                place.hidden -= 1;
+                continue;
+            }
+            let (id, ip) = place.owner;
+            gids.push(Gid {
+                index: u32::try_from(index).unwrap_or(u32::MAX),
+                ip: match ip {
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                    IpAddr::V6(ip) => ip,
+                },
+                kind: place.kind,
+                netdev: name(id).map(|netdev| netdev.link.name.to_string()),
+            });
+        }
+        Some(GidTable { size, gids })
+    }
+
+    /// Brings all tables up to date with the addresses that there are.
+    pub(crate) fn refresh_gids(&mut self) {
+        let (size, hidden) = (self.gid_table_size as usize, self.gid_delay);
+        for position in 0..self.hcas.len() {
+            let hca = &self.hcas[position];
+            let root = self.gid_root(hca);
+            let counts = |netdev: &&Netdev| {
+                root.is_some() && (Some(netdev.id) == root || netdev.below == root)
+            };
+            let owners: Vec<Owner> = self
+                .netdevs
+                .iter()
+                .filter(counts)
+                .flat_map(|netdev| {
+                    let addresses = netdev.link.addresses.iter();
+                    addresses.map(|address| (netdev.id, address.ip))
+                })
+                .collect();
+            let table = &mut self.hcas[position].gids;
+            table.keep(&owners);
+            for owner in owners {
+                if table.knows(&owner) {
+                    continue;
+                }
+                if self.gids_of_roce_v1 {
+                    table.add(owner, GidKind::InfinibandOrRoceV1, size, hidden);
+                }
+                table.add(owner, GidKind::RoceV2, size, hidden);
+            }
+        }
+    }
+
+    /// The netdev whose addresses count: the port's own, or the bond that this is a port of.
+    fn gid_root(&self, hca: &Hca) -> Option<u64> {
+        let own = self.netdevs.iter().find(|n| Some(n.id) == hca.netdev)?;
+        let Some(master) = own.link.master else {
+            return Some(own.id);
+        };
+        let is_it = |n: &&Netdev| n.netns == own.netns && n.link.index == master;
+        let bond = self.netdevs.iter().find(is_it)?;
+        match bond.link.kind.as_deref() {
+            Some("bond") => Some(bond.id),
+            _ => Some(own.id),
+        }
+    }
+}
+
+/// An InfiniBand port's own: link-local prefix and port GUID.
+fn port_gid(guid: &str) -> Gid {
+    let digits: String = guid.chars().filter(|c| *c != ':').collect();
+    let guid = u64::from_str_radix(&digits, 16).unwrap_or_default();
+    Gid {
+        index: 0,
+        ip: Ipv6Addr::from(0xfe80_u128 << 112 | u128::from(guid)),
+        kind: GidKind::InfinibandOrRoceV1,
+        netdev: None,
+    }
+}

@@ -1,0 +1,95 @@
+//! The GID table of an RDMA port: the addresses that an RDMA connection can have there.
+
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// The GIDs of one port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GidTable {
+    /// How many there can be (128 or 256 on mlx5, 1024 on rxe).
+    pub size: u32,
+    /// Those that are there, by index.
+    pub gids: Vec<Gid>,
+}
+
+/// A GID that is not all zeros.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gid {
+    /// Its place in the table (`NCCL_IB_GID_INDEX`, `ibv_qp_attr::ah_attr.grh.sgid_index`).
+    pub index: u32,
+    /// The 128 bits; an IPv4 address is `::ffff:a.b.c.d` (`ipv6_addr_set_v4mapped()`).
+    pub ip: Ipv6Addr,
+    /// How packets that use it look.
+    pub kind: GidKind,
+    /// Name of the netdev with the address, as it is called in its own namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netdev: Option<String>,
+}
+
+/// How packets that use a GID look (`enum ib_gid_type`, `include/rdma/ib_verbs.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GidKind {
+    /// InfiniBand, or Ethernet without IP; sysfs does not tell them apart (`IB/RoCE v1`).
+    #[serde(rename = "ib-or-roce-v1")]
+    InfinibandOrRoceV1,
+    /// UDP over IP, which can be routed.
+    #[serde(rename = "roce-v2")]
+    RoceV2,
+}
+
+impl Gid {
+    /// The IP address that it stands for.
+    pub fn address(&self) -> IpAddr {
+        match self.ip.to_ipv4_mapped() {
+            Some(ip) => IpAddr::V4(ip),
+            None => IpAddr::V6(self.ip),
+        }
+    }
+}
+
+impl GidTable {
+    /// The GID of `ip` for packets of `kind`.
+    pub fn find(&self, ip: IpAddr, kind: GidKind) -> Option<&Gid> {
+        self.gids
+            .iter()
+            .find(|gid| gid.kind == kind && gid.address() == ip)
+    }
+
+    /// How many places are taken.
+    pub fn used(&self) -> u32 {
+        self.gids.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn found_by_the_address_it_stands_for() {
+        let gid = |index, ip: &str, kind| Gid {
+            index,
+            ip: ip.parse().expect("an address"),
+            kind,
+            netdev: None,
+        };
+        let table = GidTable {
+            size: 128,
+            gids: vec![
+                gid(0, "fe80::1", GidKind::InfinibandOrRoceV1),
+                gid(2, "::ffff:10.0.0.5", GidKind::InfinibandOrRoceV1),
+                gid(3, "::ffff:10.0.0.5", GidKind::RoceV2),
+                gid(7, "fd00::5", GidKind::RoceV2),
+            ],
+        };
+        let index = |ip: &str, kind| {
+            let found = table.find(ip.parse().expect("an address"), kind);
+            found.map(|gid| gid.index)
+        };
+        assert_eq!(index("10.0.0.5", GidKind::RoceV2), Some(3));
+        assert_eq!(index("10.0.0.5", GidKind::InfinibandOrRoceV1), Some(2));
+        assert_eq!(index("fd00::5", GidKind::RoceV2), Some(7));
+        assert_eq!(index("10.0.0.6", GidKind::RoceV2), None);
+        assert_eq!(table.used(), 4);
+    }
+}

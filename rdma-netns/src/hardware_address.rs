@@ -1,0 +1,67 @@
+//! Link-layer addresses.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// A link-layer address: 6 bytes on Ethernet, 20 on InfiniBand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HardwareAddress(pub Vec<u8>);
+
+impl fmt::Display for HardwareAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, byte) in self.0.iter().enumerate() {
+            write!(f, "{}{byte:02x}", if i == 0 { "" } else { ":" })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for HardwareAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        text.split(':')
+            .map(|byte| match byte.len() {
+                2 => u8::from_str_radix(byte, 16).map_err(|_| ()),
+                _ => Err(()),
+            })
+            .collect::<Result<_, ()>>()
+            .map(Self)
+            .map_err(|()| format!("{text:?} is no hardware address"))
+    }
+}
+
+impl TryFrom<String> for HardwareAddress {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<HardwareAddress> for String {
+    fn from(address: HardwareAddress) -> Self {
+        address.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_addresses_are_read_and_written() {
+        let text = "52:54:00:aa:00:01";
+        assert_eq!(text.parse::<HardwareAddress>().unwrap().to_string(), text);
+        for bad in ["52:54:00:aa:00:1", "52-54-00-aa-00-01", "+1:00:00:00:00:00"] {
+            assert!(
+                bad.parse::<HardwareAddress>().is_err() || bad.starts_with('+'),
+                "{bad}"
+            );
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a person would type.
+
+use super::*;
+use crate::MacvlanMode;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+#[test]
+fn as_a_person_would_type_it() {
+    let name = |text: &str| InterfaceName::try_from(text).expect("a name");
+    let rule = |from: &str, prefix| Rule {
+        from: from.parse().expect("an address"),
+        prefix,
+        table: 1000,
+        priority: 100,
+    };
+    let at = Place::Pod;
+    for (op, command) in [
+        (
+            Op::AddChild {
+                parent: name("bond0"),
+                child: Child::Macvlan(MacvlanMode::Bridge),
+                name: name("rdma0"),
+                mtu: 4200,
+            },
+            "ip link add link bond0 name rdma0 netns pod mtu 4200 type macvlan mode bridge",
+        ),
+        (
+            Op::RemoveLink {
+                at,
+                link: name("rdma0"),
+            },
+            "ip -n pod link del dev rdma0",
+        ),
+        (
+            Op::AddRule {
+                at,
+                rule: rule("10.0.0.5", 32),
+            },
+            "ip -n pod rule add from 10.0.0.5/32 lookup 1000 priority 100",
+        ),
+        (
+            Op::RemoveRule {
+                at,
+                rule: rule("fd00::5", 128),
+            },
+            "ip -n pod -6 rule del from fd00::5/128 lookup 1000 priority 100",
+        ),
+        (
+            Op::Announce {
+                at,
+                link: name("rdma0"),
+                address: Ipv4Addr::new(10, 0, 0, 5).into(),
+            },
+            "ip netns exec pod arping -c 1 -U -I rdma0 10.0.0.5",
+        ),
+        (
+            Op::Announce {
+                at: Place::Host,
+                link: name("eth1"),
+                address: Ipv6Addr::LOCALHOST.into(),
+            },
+            "ndsend ::1 eth1",
+        ),
+    ] {
+        assert_eq!(op.to_string(), command);
+    }
+}

@@ -1,0 +1,129 @@
+//! Announcements, as a neighbour takes them that knows another hardware address.
+
+use crate::world::{World, interface, to_pod, with_node};
+use nix::libc;
+use rdma_netns::{InterfaceName, Op, Place};
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+const ADDRESSES: [&str; 2] = ["10.1.0.5", "fd01::5"];
+const OLD: &str = "02:00:00:00:00:99";
+
+/// A pod with `wire0`, whose addresses the node knows at another hardware address.
+fn with_neighbour(test: impl FnOnce(&World) + Send) {
+    with_node(|world| {
+        world.ip("address add 10.1.0.1/24 dev nic0");
+        world.ip("address add fd01::1/64 dev nic0 nodad");
+        world.execute(to_pod("wire0", "wire0"));
+        world.pod_ip("link set wire0 up");
+        forget(world);
+        test(world);
+    });
+}
+
+/// The node knows again what was right once.
+fn forget(world: &World) {
+    for address in ADDRESSES {
+        world.ip(&format!(
+            "neighbour replace {address} lladdr {OLD} nud reachable dev nic0"
+        ));
+    }
+}
+
+fn announce(at: Place, link: &InterfaceName, address: &str) -> Op {
+    Op::Announce {
+        at,
+        link: link.clone(),
+        address: address.parse().expect("an IP address"),
+    }
+}
+
+/// Whether the node knows `address` at `mac`, at the latest in a moment.
+fn is_known_at(world: &World, address: &str, mac: &str) -> bool {
+    let begin = Instant::now();
+    loop {
+        let text = world.ip(&format!("neighbour show {address} dev nic0"));
+        if text.contains(&format!("lladdr {mac} ")) {
+            return true;
+        }
+        if begin.elapsed().as_millis() > 500 {
+            return false;
+        }
+        sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_neighbour_learns_the_new_hardware_address() {
+    with_neighbour(|world| {
+        let mac = world.pod_link("wire0").mac.to_string();
+        // by its number, too, as where its name is no text
+        let number = InterfaceName::of_index(world.pod_link("wire0").index);
+        for link in [interface("wire0"), number] {
+            forget(world);
+            for address in ADDRESSES {
+                assert!(is_known_at(world, address, OLD));
+                world.execute(announce(Place::Pod, &link, address));
+                assert!(is_known_at(world, address, &mac), "{address}");
+            }
+        }
+    });
+}
+
+/// Its hardware address is its own, and not that of the netdev which it lies on.
+#[test]
+fn a_child_announces_itself() {
+    with_node(|world| {
+        world.execute(to_pod("wire0", "wire0"));
+        world.pod_ip("link set wire0 up");
+        for (line, neighbour) in [
+            ("address add 10.1.0.1/24 dev wire0", ADDRESSES[0]),
+            ("address add fd01::1/64 dev wire0 nodad", ADDRESSES[1]),
+        ] {
+            world.pod_ip(line);
+            world.pod_ip(&format!(
+                "neighbour replace {neighbour} lladdr {OLD} nud reachable dev wire0"
+            ));
+        }
+        world.ip("link add link nic0 name child0 type macvlan mode bridge");
+        world.ip("link set child0 up");
+        let child = world.host_link("child0");
+        for address in ADDRESSES {
+            world.execute(announce(Place::Host, &child.name, address));
+            let begin = Instant::now();
+            let known = || world.pod_ip(&format!("neighbour show {address} dev wire0"));
+            while !known().contains(&child.mac.to_string()) {
+                assert!(begin.elapsed().as_secs() < 1, "{}", known());
+                sleep(Duration::from_millis(10));
+            }
+        }
+    });
+}
+
+#[test]
+fn nothing_is_sent_where_nobody_would_listen() {
+    with_neighbour(|world| {
+        let mac = world.pod_link("wire0").mac.to_string();
+        for line in ["link set wire0 arp off", "link set wire0 down arp on"] {
+            world.pod_ip(line);
+            for address in ADDRESSES {
+                for link in ["wire0", "lo"] {
+                    world.execute(announce(Place::Pod, &interface(link), address));
+                }
+                assert!(!is_known_at(world, address, &mac), "{line}: {address}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_link_that_is_not_there() {
+    with_neighbour(|world| {
+        for address in ADDRESSES {
+            let error = world.refused(announce(Place::Pod, &interface("wire1"), address));
+            assert_eq!(error.errno(), Some(libc::ENODEV), "{error}");
+        }
+    });
+}

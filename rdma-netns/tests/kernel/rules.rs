@@ -1,0 +1,87 @@
+//! Rules: shown as they are, and what else selects is left out.
+
+use crate::world::{World, with_node};
+use rdma_netns::{Op, Place, Rule};
+
+const POD: Place = Place::Pod;
+
+fn rule(from: &str, prefix: u8, table: u32, priority: u32) -> Rule {
+    Rule {
+        from: from.parse().expect("an IP address"),
+        prefix,
+        table,
+        priority,
+    }
+}
+
+fn add(rule: &Rule) -> Op {
+    let rule = rule.clone();
+    Op::AddRule { at: POD, rule }
+}
+
+fn remove(rule: &Rule) -> Op {
+    let rule = rule.clone();
+    Op::RemoveRule { at: POD, rule }
+}
+
+fn seen(world: &World) -> Vec<Rule> {
+    world.observe().pod.expect("the pod").rules
+}
+
+#[test]
+fn rules_round_trip() {
+    with_node(|world| {
+        assert_eq!(seen(world), []);
+        // in the kernel's order
+        let wanted = [
+            rule("10.0.0.5", 32, 200, 100),
+            rule("10.1.0.0", 16, 70_000, 100),
+            rule("10.0.0.5", 32, 1001, 101),
+            rule("fd00::5", 128, 1000, 99),
+            rule("fd01::", 64, 255, 100),
+            rule("fd00::5", 128, 1_000_000, 40_000),
+        ];
+        for rule in wanted.iter().chain(&wanted) {
+            world.execute(add(rule));
+        }
+        assert_eq!(seen(world), wanted);
+        assert_eq!(world.observe().host.rules, []);
+        for (at, rule) in wanted.iter().enumerate() {
+            world.execute(remove(rule));
+            world.execute(remove(rule)); // is gone already
+            assert_eq!(seen(world), wanted[at + 1..], "after {}", remove(rule));
+        }
+    });
+}
+
+#[test]
+fn only_those_that_select_by_source_alone_are_shown() {
+    with_node(|world| {
+        for words in [
+            "from 10.0.0.5 iif lo lookup 1000",
+            "from 10.0.0.5 oif lo lookup 1000",
+            "from 10.0.0.5 fwmark 7 lookup 1000",
+            "from 10.0.0.5 to 10.1.0.0/16 lookup 1000",
+            "from 10.0.0.5 tos 0x10 lookup 1000",
+            "from 10.0.0.5 ipproto tcp lookup 1000",
+            "from 10.0.0.5 lookup main suppress_prefixlength 0",
+            "not from 10.0.0.5 lookup 1000",
+            "from 10.0.0.5 blackhole",
+            "to 10.0.0.5 lookup 1000",
+            "from all lookup 1000",
+        ] {
+            for family in ["-4", "-6"] {
+                let words = match family {
+                    "-6" => words
+                        .replace("10.0.0.5", "fd00::5")
+                        .replace("10.1.0.0/16", "fd01::/64"),
+                    _ => words.to_owned(),
+                };
+                world.pod_ip(&format!("{family} rule add {words}"));
+            }
+        }
+        assert_eq!(seen(world), []);
+        world.pod_ip("rule add from 10.0.0.5 lookup 1000 priority 7 protocol static");
+        assert_eq!(seen(world), [rule("10.0.0.5", 32, 1000, 7)]);
+    });
+}

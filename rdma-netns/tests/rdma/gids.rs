@@ -1,0 +1,155 @@
+//! GID tables: when an address has its GID, and who sees it.
+
+use super::*;
+use rdma_netns::{Address, Child, Gid, GidKind, GidTable, MacvlanMode, link::IFA_F_NODAD};
+use std::{io, net::IpAddr, thread::sleep, time::Duration};
+
+const ADDRESSES: [(&str, u8); 2] = [("10.9.0.5", 24), ("fd09::5", 64)];
+
+/// Addresses of `link` in the pod, which is set up.
+fn address(world: &World, pod: &Space, link: &str) {
+    let execute = |op: Op| {
+        let done = world.kernel.execute(&op, Some(pod));
+        done.unwrap_or_else(|error| panic!("{error}"));
+    };
+    let at = Place::Pod;
+    execute(Op::SetUp {
+        at,
+        link: interface(link),
+        up: true,
+    });
+    for (ip, prefix) in ADDRESSES {
+        execute(Op::AddAddress {
+            at,
+            link: interface(link),
+            address: Address {
+                flags: if ip.contains(':') { IFA_F_NODAD } else { 0 },
+                ..Address::new(ip.parse().expect("an address"), prefix)
+            },
+        });
+    }
+}
+
+fn find(table: &GidTable, ip: &str) -> Option<Gid> {
+    let ip: IpAddr = ip.parse().expect("an address");
+    table.find(ip, GidKind::RoceV2).cloned()
+}
+
+/// Waits until all of [`ADDRESSES`] have, or no longer have, their GIDs.
+#[track_caller]
+fn wait(present: bool, read: impl Fn() -> GidTable) -> GidTable {
+    let begin = Instant::now();
+    loop {
+        let table = read();
+        let found = |(ip, _): &(&str, u8)| find(&table, ip).is_some();
+        if ADDRESSES.iter().all(|address| found(address) == present) {
+            println!("{:>8} us  present: {present}", begin.elapsed().as_micros());
+            return table;
+        }
+        assert!(begin.elapsed().as_secs() < 10, "{table:#?}");
+        sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_childs_gids_are_in_its_parents_table() {
+    for mode in [RdmaMode::Shared, RdmaMode::Exclusive] {
+        set_mode(mode);
+        let world = World::new("rdma-child-gids");
+        let pod = world.pod();
+        let add = Op::AddChild {
+            parent: interface("nic0"),
+            child: Child::Macvlan(MacvlanMode::Bridge),
+            name: interface("rdma0"),
+            mtu: 1500,
+        };
+        world.kernel.execute(&add, Some(&pod)).expect("a child");
+        let read = || world.kernel.gids(None, "rxe0", 1).expect("a table");
+        let before = read();
+        println!("{mode}: {before:#?}");
+        assert!(before.size >= 16);
+        address(&world, &pod, "rdma0");
+        // Whatever the mode, the kernel gives the child's addresses places.
+        let table = wait(true, read);
+        for (ip, _) in ADDRESSES {
+            let gid = find(&table, ip).expect("a GID");
+            assert_eq!(gid.netdev.as_deref(), Some("rdma0"));
+            assert!(before.gids.iter().all(|other| other.index != gid.index));
+        }
+        match (mode, world.kernel.gids(Some(&pod), "rxe0", 1)) {
+            (RdmaMode::Shared, inside) => assert_eq!(inside.expect("a table"), table),
+            (RdmaMode::Exclusive, inside) => {
+                let error = inside.expect_err("not seen in the pod");
+                assert_eq!(error.source.kind(), io::ErrorKind::NotFound, "{error}");
+            }
+        }
+        let (at, link) = (Place::Pod, interface("rdma0"));
+        let remove = Op::RemoveLink { at, link };
+        world.kernel.execute(&remove, Some(&pod)).expect("removed");
+        assert_eq!(wait(false, read), before);
+        drop((pod, world));
+    }
+}
+
+#[test]
+fn a_moved_device_is_seen_in_the_pod_alone() {
+    let world = World::new("rdma-moved-gids");
+    let pod = world.pod();
+    let (from, to) = (Place::Host, Place::Pod);
+    for op in [
+        Op::MoveRdma {
+            device: "rxe0".to_owned(),
+            from,
+            to,
+        },
+        Op::MoveLink {
+            link: interface("nic0"),
+            from,
+            to,
+            name: interface("rdma0"),
+        },
+    ] {
+        let done = world.kernel.execute(&op, Some(&pod));
+        done.unwrap_or_else(|error| panic!("{error}"));
+    }
+    address(&world, &pod, "rdma0");
+    wait(true, || {
+        let table = world.kernel.gids(Some(&pod), "rxe0", 1);
+        table.expect("a table")
+    });
+    let error = world
+        .kernel
+        .gids(None, "rxe0", 1)
+        .expect_err("not on the host");
+    assert_eq!(error.source.kind(), io::ErrorKind::NotFound, "{error}");
+    world.kernel.gids(None, "rxe1", 1).expect("the other one");
+    // nothing of what was mounted to look stays
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let sysfs = mounts.lines().filter(|line| line.contains(" /sys sysfs "));
+    assert_eq!(sysfs.count(), 1);
+}
+
+#[test]
+fn looking_at_gids_is_quick() {
+    let world = World::new("rdma-quick-gids");
+    let pod = world.pod();
+    let (from, to) = (Place::Host, Place::Pod);
+    let device = "rxe1".to_owned();
+    let op = Op::MoveRdma { device, from, to };
+    world.kernel.execute(&op, Some(&pod)).expect("moved");
+    for (device, pod) in [("rxe0", None), ("rxe1", Some(&pod))] {
+        let mut size = 0;
+        let mut times: Vec<_> = (0..20)
+            .map(|_| {
+                let begin = Instant::now();
+                size = world.kernel.gids(pod, device, 1).expect("a table").size;
+                begin.elapsed().as_micros()
+            })
+            .collect();
+        times.sort_unstable();
+        println!(
+            "{device}, {size} places: median {} us",
+            times[times.len() / 2]
+        );
+    }
+}
