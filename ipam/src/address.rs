@@ -1,0 +1,117 @@
+//! Addresses as numbers, so that a range of any size is two of them.
+
+use ipnetwork::IpNetwork;
+use std::{fmt, net::IpAddr};
+
+/// IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// IPv4
+    V4,
+    /// IPv6
+    V6,
+}
+
+impl Family {
+    /// That of `ip`.
+    pub fn of(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// The address of this family that `number` stands for; of IPv4 the low 32 bits.
+    pub fn address(self, number: u128) -> IpAddr {
+        match self {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "numbers of IPv4 addresses have 32 bits"
+            )]
+            Self::V4 => IpAddr::V4((number as u32).into()),
+            Self::V6 => IpAddr::V6(number.into()),
+        }
+    }
+
+    /// The longest prefix that still has an address to give out: without the network's and
+    /// the broadcast address (IPv4), or the anycast address (IPv6), two or three are left.
+    pub fn longest_prefix(self) -> u8 {
+        match self {
+            Self::V4 => 30,
+            Self::V6 => 126,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// The number that stands for `ip`.
+pub fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u32::from(ip).into(),
+        IpAddr::V6(ip) => ip.into(),
+    }
+}
+
+/// `ADDRESS/LENGTH`, strictly. `ipnetwork` would also take `10.0.0.1` and
+/// `10.0.0.0/255.0.0.0`. An IPv4-mapped address (`::ffff:10.0.0.1`) is none of either family.
+pub fn cidr(text: &str) -> Option<IpNetwork> {
+    let (address, length) = text.split_once('/')?;
+    if !length.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    IpNetwork::new(plain(address)?, length.parse().ok()?).ok()
+}
+
+/// An address, strictly.
+pub fn plain(text: &str) -> Option<IpAddr> {
+    let ip: IpAddr = text.parse().ok()?;
+    (ip.to_canonical() == ip).then_some(ip)
+}
+
+/// The prefix that `network` is of, without host bits.
+pub fn prefix(network: IpNetwork) -> IpNetwork {
+    IpNetwork::new(network.network(), network.prefix()).unwrap_or(network)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_and_its_address_are_one() {
+        for text in ["0.0.0.0", "10.1.2.3", "255.255.255.255"] {
+            let ip: IpAddr = text.parse().unwrap();
+            assert_eq!(Family::V4.address(number(ip)), ip);
+        }
+        for text in ["::", "fd00::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"] {
+            let ip: IpAddr = text.parse().unwrap();
+            assert_eq!(Family::V6.address(number(ip)), ip);
+        }
+    }
+
+    #[test]
+    fn sloppy_networks_are_refused() {
+        for text in [
+            "10.0.0.1",
+            "10.0.0.0/255.0.0.0",
+            "10.0.0.0/+8",
+            "10.0.0.0/33",
+            "010.0.0.0/8",
+            "fd00::/129",
+            "::ffff:10.0.0.0/120",
+            "/8",
+            "",
+        ] {
+            assert_eq!(cidr(text), None, "{text}");
+        }
+        assert_eq!(cidr("fd00::5/64").unwrap().to_string(), "fd00::5/64");
+    }
+}

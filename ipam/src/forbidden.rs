@@ -1,0 +1,184 @@
+//! Addresses of a pool that no pod ever gets.
+
+use crate::{
+    address::{Family, number},
+    range::Pool,
+};
+use ipnetwork::IpNetwork;
+use std::net::IpAddr;
+
+/// Why an address is not given out. The text completes "10.0.0.1 is …".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// A gateway or another router.
+    #[error("the gateway")]
+    Gateway,
+    /// A netdev of this host has it, or had it before it went into a pod.
+    #[error("an address of this host itself")]
+    Own,
+    /// The first address of a prefix of which no router is known.
+    #[error("where a router usually is, and none is known")]
+    RouterPlace,
+    /// All host bits are 0 (RFC 1122, section 3.2.1.3).
+    #[error("the network address of {0}")]
+    Network(IpNetwork),
+    /// All host bits are 1 (RFC 1122, section 3.2.1.3).
+    #[error("the broadcast address of {0}")]
+    Broadcast(IpNetwork),
+    /// All interface identifier bits are 0 (RFC 4291, section 2.6.1).
+    #[error("the subnet-router anycast address of {0}")]
+    Anycast(IpNetwork),
+    /// An interface identifier of IANA's registry (RFC 5453).
+    #[error("reserved by RFC 5453")]
+    Identifier,
+}
+
+/// Interface identifiers that RFC 5453 keeps from use in a /64: those of IANA's Ethernet
+/// block (proxy mobile IPv6 is one), and the subnet anycast addresses of RFC 2526. All-zero,
+/// the third, is [`Why::Anycast`].
+const IDENTIFIERS: [(u64, u64); 2] = [
+    (0x0200_5eff_fe00_0000, 0x0200_5eff_feff_ffff),
+    (0xfdff_ffff_ffff_ff80, 0xfdff_ffff_ffff_ffff),
+];
+
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    first: u128,
+    last: u128,
+    why: Why,
+}
+
+/// The addresses of one pool that are not given out.
+#[derive(Clone, Debug)]
+pub struct Forbidden {
+    family: Family,
+    intervals: Vec<Interval>,
+}
+
+impl Forbidden {
+    /// Those of `pool` on a host that has the addresses `own`.
+    pub fn of(pool: &Pool, own: &[IpAddr]) -> Self {
+        let family = pool.family();
+        let mut forbidden = Self {
+            family,
+            intervals: vec![],
+        };
+        for range in pool.ranges() {
+            let (first, last) = (
+                number(range.subnet.network()),
+                number(range.subnet.broadcast()),
+            );
+            match family {
+                Family::V4 => {
+                    forbidden.push(first, first, Why::Network(range.subnet));
+                    forbidden.push(last, last, Why::Broadcast(range.subnet));
+                }
+                Family::V6 => forbidden.push(first, first, Why::Anycast(range.subnet)),
+            }
+            if family == Family::V6 && range.subnet.prefix() == 64 {
+                for (low, high) in IDENTIFIERS {
+                    let (low, high) = (first | u128::from(low), first | u128::from(high));
+                    forbidden.push(low, high, Why::Identifier);
+                }
+            }
+        }
+        let gateways = pool.ranges().iter().filter_map(|range| range.gateway);
+        for ip in gateways.chain(pool.routers.iter().copied()) {
+            forbidden.address(ip, Why::Gateway);
+        }
+        for ip in own {
+            forbidden.address(*ip, Why::Own);
+        }
+        if let Some(ip) = pool.router_place {
+            forbidden.address(ip, Why::RouterPlace);
+        }
+        forbidden
+    }
+
+    fn address(&mut self, ip: IpAddr, why: Why) {
+        if Family::of(ip) == self.family {
+            self.push(number(ip), number(ip), why);
+        }
+    }
+
+    fn push(&mut self, first: u128, last: u128, why: Why) {
+        self.intervals.push(Interval { first, last, why });
+    }
+
+    /// Why `number` is not given out, if it is not.
+    pub fn why(&self, number: u128) -> Option<Why> {
+        self.interval(number).map(|interval| interval.why)
+    }
+
+    /// The last of the forbidden addresses that `number` is among.
+    pub fn until(&self, number: u128) -> Option<u128> {
+        self.interval(number).map(|interval| interval.last)
+    }
+
+    fn interval(&self, number: u128) -> Option<&Interval> {
+        self.intervals
+            .iter()
+            .find(|interval| (interval.first..=interval.last).contains(&number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{address::cidr, range::Range};
+
+    #[test]
+    fn each_has_its_reason() {
+        let pool = |subnet: &str| {
+            let range = Range::new(cidr(subnet).unwrap(), None, None, None).unwrap();
+            Pool::new(vec![range], "0".into()).unwrap()
+        };
+        let own = ["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()];
+        for (subnet, ip, why) in [
+            (
+                "10.0.0.0/24",
+                "10.0.0.0",
+                "the network address of 10.0.0.0/24",
+            ),
+            (
+                "10.0.0.0/24",
+                "10.0.0.255",
+                "the broadcast address of 10.0.0.0/24",
+            ),
+            ("10.0.0.0/24", "10.0.0.1", "the gateway"),
+            ("10.0.0.0/24", "10.0.0.7", "an address of this host itself"),
+            (
+                "fd00::/64",
+                "fd00::",
+                "the subnet-router anycast address of fd00::/64",
+            ),
+            ("fd00::/64", "fd00::7", "an address of this host itself"),
+            (
+                "fd00::/64",
+                "fd00::200:5eff:fe00:5213",
+                "reserved by RFC 5453",
+            ),
+            (
+                "fd00::/64",
+                "fd00::fdff:ffff:ffff:ff80",
+                "reserved by RFC 5453",
+            ),
+        ] {
+            let forbidden = Forbidden::of(&pool(subnet), &own);
+            let reason = forbidden.why(number(ip.parse().unwrap()));
+            assert_eq!(
+                reason.map(|it| it.to_string()).as_deref(),
+                Some(why),
+                "{ip}"
+            );
+        }
+        let forbidden = Forbidden::of(&pool("fd00::/64"), &own);
+        for free in [
+            "fd00::2",
+            "fd00::fdff:ffff:ffff:ff7f",
+            "fd00::ffff:ffff:ffff:ffff",
+        ] {
+            assert_eq!(forbidden.why(number(free.parse().unwrap())), None, "{free}");
+        }
+    }
+}

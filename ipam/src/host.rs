@@ -1,0 +1,46 @@
+//! What the own namespace, the host's, says: its addresses, and a parent's.
+
+use crate::{
+    address::number,
+    parent::{GatewayRoute, Parent},
+};
+use ipnetwork::IpNetwork;
+use rdma_netns::{Kernel, Linux, ObserveError, Route, link::MAIN_TABLE};
+use std::net::IpAddr;
+
+/// The addresses that this host has, on any netdev.
+pub fn addresses(linux: &Linux) -> Result<Vec<IpAddr>, ObserveError> {
+    linux.addresses()
+}
+
+/// The netdev called `name`, if this host has it: its addresses that name a network, and its
+/// routes by a gateway in the main table.
+pub fn parent(linux: &Linux, name: &str) -> Result<Option<Parent>, ObserveError> {
+    let host = linux.observe(None)?.host;
+    let Some(link) = host.link(name) else {
+        return Ok(None);
+    };
+    let addresses = link
+        .addresses
+        .iter()
+        .filter(|address| address.names_a_network())
+        .filter_map(|address| IpNetwork::new(address.ip, address.prefix).ok());
+    let mut routes: Vec<&Route> = link
+        .routes
+        .iter()
+        .filter(|route| route.table == MAIN_TABLE)
+        .collect();
+    routes.sort_by_key(|route| (route.prefix, number(route.destination), route.metric));
+    Ok(Some(Parent {
+        name: name.to_owned(),
+        addresses: addresses.collect(),
+        routes: routes.into_iter().filter_map(gateway_route).collect(),
+    }))
+}
+
+fn gateway_route(route: &Route) -> Option<GatewayRoute> {
+    Some(GatewayRoute {
+        destination: IpNetwork::new(route.destination, route.prefix).ok()?,
+        gateway: route.gateway?,
+    })
+}

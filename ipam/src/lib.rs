@@ -1,0 +1,96 @@
+//! `rdma-ipam`: a CNI IPAM plugin. It gives addresses from ranges, as host-local does and in
+//! its directory, or from the prefixes of the netdev that the pod's interface comes from.
+//!
+//! ```text
+//! environment + stdin → conf      checked; bad input stops here
+//!          host, parent → Pool    what one address is given from
+//!     forbidden, choose → address pure: strategy, what is never given out, what is held
+//!        store::reserve           a note, the leases, on disk before the answer
+//! ```
+//! | module | owns |
+//! |---|---|
+//! | [`address`], [`range`] | arithmetic on addresses; ranges and pools of them |
+//! | [`forbidden`] | what no pod gets: gateways, the host's own addresses, anycast… |
+//! | [`choose`], [`stable`] | the order in which addresses are tried |
+//! | [`parent`], [`host`] | pools from a netdev's prefixes; looking at the netdev |
+//! | [`store`], [`secret`] | everything on disk |
+//! | [`conf`], [`resolv`] | the configuration |
+//! | [`verb`] | ADD, DEL, CHECK, GC, STATUS |
+
+pub mod address;
+pub mod choose;
+pub mod conf;
+pub mod error;
+pub mod forbidden;
+pub mod host;
+pub mod parent;
+pub mod range;
+pub mod resolv;
+pub mod secret;
+pub mod stable;
+pub mod store;
+pub mod verb;
+
+use cni_protocol::{Command, Environment, Failure, Input, Plugin, logging, plugin};
+use conf::Place;
+use error::Error;
+use rdma_netns::Linux;
+use serde_json::{Map, Value};
+use std::{
+    io::{Read, Write},
+    process::ExitCode,
+};
+use store::Disk;
+use verb::Node;
+
+const PLUGIN: Plugin = Plugin {
+    name: "rdma-ipam",
+    version: env!("CARGO_PKG_VERSION"),
+    by_hand: &[],
+    usage: "\
+rdma-ipam is a CNI IPAM plugin: another CNI plugin starts it, with CNI_COMMAND and the other
+CNI_ variables set, and its own network configuration on standard input.
+
+By hand:
+  rdma-ipam --version   print the version
+",
+};
+
+/// Runs one verb. `output` gets the one JSON object that CNI asks for.
+pub fn run<D: Disk>(
+    input: Input,
+    stdin: &mut dyn Read,
+    output: &mut dyn Write,
+    disk: &D,
+    linux: &Linux,
+) -> ExitCode {
+    PLUGIN.run(input, stdin, output, &|environment, raw, output| {
+        serve(disk, linux, environment, &raw, output).map_err(Failure::from)
+    })
+}
+
+fn serve<D: Disk>(
+    disk: &D,
+    linux: &Linux,
+    environment: &Environment,
+    raw: &Map<String, Value>,
+    output: &mut dyn Write,
+) -> Result<(), Error> {
+    let place = Place::parse(raw)?;
+    logging::start(PLUGIN.name, &place.network.log, environment);
+    let node = Node::new(disk, linux, environment, &place, raw);
+    match environment.command {
+        Command::Add => {
+            let added = verb::add::add(&node)?;
+            plugin::write(output, &added.result).map_err(|error| {
+                added.take_back(&node);
+                Error::Output(error)
+            })
+        }
+        Command::Del => verb::del::del(&node),
+        Command::Check => verb::check::check(&node),
+        Command::Gc => verb::gc::gc(&node),
+        Command::Status => verb::status::status(&node),
+        Command::Version | Command::Plan => Ok(()),
+    }
+}

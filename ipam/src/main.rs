@@ -1,0 +1,16 @@
+//! Standard input, output and environment of the process, the real disk and kernel.
+
+use cni_protocol::Input;
+use rdma_ipam::store::RealDisk;
+use rdma_netns::Linux;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rdma_ipam::run(
+        Input::of_process(),
+        &mut std::io::stdin(),
+        &mut std::io::stdout(),
+        &RealDisk,
+        &Linux::new(),
+    )
+}

@@ -1,0 +1,288 @@
+//! Pools from the prefixes of the parent netdev, and what its routes say of gateways.
+//!
+//! One prefix for each family: the first usable one in the order that the kernel (or
+//! `masterAddresses`) tells the addresses, or the one that a requested address is in. A
+//! gateway of the parent that is inside the prefix is told as the address's `gateway`, and no
+//! router is given out. Where the parent has no gateway inside the prefix, the prefix's first
+//! address, where routers usually are, is not given out either.
+
+use crate::{
+    address::{Family, prefix},
+    range::{Pool, Range},
+};
+use ipnetwork::IpNetwork;
+use rdma_netns::Address;
+use serde_json::{Value, json};
+use std::net::IpAddr;
+
+/// What is known of a parent netdev.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parent {
+    /// Its name on the host.
+    pub name: String,
+    /// Its addresses with their prefixes, in order.
+    pub addresses: Vec<IpNetwork>,
+    /// Its routes by a gateway.
+    pub routes: Vec<GatewayRoute>,
+}
+
+/// A route that goes by a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatewayRoute {
+    /// Where it leads.
+    pub destination: IpNetwork,
+    /// By which router.
+    pub gateway: IpAddr,
+}
+
+/// A parent has nothing to allocate from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParentError {
+    /// No address that counts.
+    #[error(
+        "{parent}{} has no global {family} address on this host: give it a lasting one \
+         whose prefix is /{longest} or shorter, or choose another ipam.family",
+        of_rail(rail),
+        longest = family.longest_prefix()
+    )]
+    NoAddress {
+        /// The netdev.
+        parent: String,
+        /// `CNI_IFNAME`; STATUS has none.
+        rail: Option<String>,
+        /// Which is asked for.
+        family: Family,
+    },
+    /// Only prefixes without a free address.
+    #[error(
+        "{parent}{} has no {family} prefix to give addresses from: {address} leaves \
+         none; give the netdev a prefix of /{longest} or shorter",
+        of_rail(rail),
+        longest = family.longest_prefix()
+    )]
+    TooSmall {
+        /// The netdev.
+        parent: String,
+        /// `CNI_IFNAME`; STATUS has none.
+        rail: Option<String>,
+        /// Which is asked for.
+        family: Family,
+        /// What it has.
+        address: IpNetwork,
+    },
+}
+
+fn of_rail(rail: &Option<String>) -> String {
+    match rail {
+        Some(rail) => format!(" (rail {rail})"),
+        None => String::new(),
+    }
+}
+
+/// What a caller told may be any address; of its state nothing is known here.
+fn names_a_network(address: &IpNetwork) -> bool {
+    Address::new(address.ip(), address.prefix()).names_a_network()
+}
+
+impl Parent {
+    /// The pool of each of `families`, for the rail that the pod calls `rail`.
+    pub fn pools(
+        &self,
+        rail: Option<&str>,
+        families: &[Family],
+        requested: &[IpAddr],
+    ) -> Result<Vec<Pool>, ParentError> {
+        families
+            .iter()
+            .map(|family| self.pool(rail, *family, requested))
+            .collect()
+    }
+
+    fn pool(
+        &self,
+        rail: Option<&str>,
+        family: Family,
+        requested: &[IpAddr],
+    ) -> Result<Pool, ParentError> {
+        let addresses: Vec<IpNetwork> = self
+            .addresses
+            .iter()
+            .copied()
+            .filter(|address| Family::of(address.ip()) == family && names_a_network(address))
+            .collect();
+        let pools: Vec<Pool> = addresses
+            .iter()
+            .filter_map(|address| self.pool_of(prefix(*address)))
+            .collect();
+        let asked_for = |pool: &&Pool| requested.iter().any(|ip| pool.range_of(*ip).is_some());
+        let chosen = pools.iter().find(asked_for).or_else(|| pools.first());
+        chosen.cloned().ok_or_else(|| {
+            let (parent, rail) = (self.name.clone(), rail.map(str::to_owned));
+            match addresses.first() {
+                None => ParentError::NoAddress {
+                    parent,
+                    rail,
+                    family,
+                },
+                Some(address) => ParentError::TooSmall {
+                    parent,
+                    rail,
+                    family,
+                    address: *address,
+                },
+            }
+        })
+    }
+
+    fn pool_of(&self, subnet: IpNetwork) -> Option<Pool> {
+        let mut range = Range::of_prefix(subnet).ok()?;
+        let routers: Vec<IpAddr> = self
+            .routes
+            .iter()
+            .map(|route| route.gateway)
+            .filter(|gateway| subnet.contains(*gateway))
+            .collect();
+        range.gateway = routers.first().copied();
+        let first = range.family().address(range.start);
+        let has_gateway = range.gateway.is_some();
+        // a file name, and what a person reads
+        let pointer = subnet.to_string().replace('/', "_");
+        let mut pool = Pool::new(vec![range], pointer).ok()?;
+        pool.routers = routers;
+        // forbidden, not left out of the range: a stable address is a function of the range's
+        // size, which must not change with the routes
+        pool.router_place = (!has_gateway).then_some(first);
+        Some(pool)
+    }
+
+    /// The parent's gateway routes that a pod with an address of each of `pools` can use: the
+    /// gateway is in the pool's prefix, or link-local.
+    pub fn routes_for(&self, pools: &[Pool]) -> Vec<Value> {
+        let usable = |route: &&GatewayRoute| {
+            pools.iter().any(|pool| {
+                let is_reachable = |range: &Range| range.subnet.contains(route.gateway);
+                Family::of(route.gateway) == pool.family()
+                    && (pool.ranges().iter().any(is_reachable) || is_link_local(route.gateway))
+            })
+        };
+        self.routes
+            .iter()
+            .filter(usable)
+            .map(|route| {
+                json!({
+                    "dst": prefix(route.destination).to_string(),
+                    "gw": route.gateway.to_string(),
+                })
+            })
+            .collect()
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::cidr;
+
+    fn parent(addresses: &[&str], routes: &[(&str, &str)]) -> Parent {
+        let route = |(destination, gateway): &(&str, &str)| GatewayRoute {
+            destination: cidr(destination).unwrap(),
+            gateway: gateway.parse().unwrap(),
+        };
+        Parent {
+            name: "bond1".into(),
+            addresses: addresses.iter().map(|text| cidr(text).unwrap()).collect(),
+            routes: routes.iter().map(route).collect(),
+        }
+    }
+
+    const BOTH: [Family; 2] = [Family::V4, Family::V6];
+
+    #[test]
+    fn the_first_usable_prefix_of_each_family_is_taken() {
+        let parent = parent(
+            &[
+                "fe80::5/64",
+                "2001:db8::7/128",
+                "2001:db8:1::10/64",
+                "2001:db8:2::10/64",
+                "169.254.1.1/16",
+                "10.1.0.9/24",
+            ],
+            &[
+                ("::/0", "fe80::1"),
+                ("0.0.0.0/0", "10.1.0.253"),
+                ("10.8.0.0/16", "10.1.0.252"),
+                ("10.9.0.0/16", "192.0.2.1"),
+            ],
+        );
+        let pools = parent.pools(Some("net1"), &BOTH, &[]).unwrap();
+        let texts: Vec<String> = pools.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "10.1.0.1-10.1.0.254 of 10.1.0.0/24",
+                "2001:db8:1::1-2001:db8:1:0:ffff:ffff:ffff:ffff of 2001:db8:1::/64"
+            ]
+        );
+        let pointers: Vec<&str> = pools.iter().map(|pool| &*pool.pointer).collect();
+        assert_eq!(pointers, ["10.1.0.0_24", "2001:db8:1::_64"]);
+        assert_eq!(pools[0].ranges()[0].gateway, "10.1.0.253".parse().ok());
+        assert_eq!(pools[0].routers.len(), 2);
+        assert_eq!(pools[0].router_place, None);
+        assert_eq!(pools[1].ranges()[0].gateway, None);
+        assert_eq!(pools[1].router_place, "2001:db8:1::1".parse().ok());
+        assert_eq!(
+            Value::from(parent.routes_for(&pools)),
+            json!([
+                {"dst": "::/0", "gw": "fe80::1"},
+                {"dst": "0.0.0.0/0", "gw": "10.1.0.253"},
+                {"dst": "10.8.0.0/16", "gw": "10.1.0.252"},
+            ])
+        );
+        assert_eq!(
+            Value::from(parent.routes_for(&pools[1..])),
+            json!([{"dst": "::/0", "gw": "fe80::1"}])
+        );
+    }
+
+    #[test]
+    fn a_requested_address_chooses_its_prefix() {
+        let parent = parent(&["2001:db8:1::10/64", "2001:db8:2::10/64"], &[]);
+        let requested = ["2001:db8:2::5".parse().unwrap()];
+        let pools = parent
+            .pools(Some("net1"), &[Family::V6], &requested)
+            .unwrap();
+        assert_eq!(pools[0].ranges()[0].subnet.to_string(), "2001:db8:2::/64");
+    }
+
+    #[test]
+    fn what_the_node_lacks_is_told() {
+        let said = |addresses: &[&str], family| {
+            let error = parent(addresses, &[]).pools(Some("net1"), &[family], &[]);
+            error.unwrap_err().to_string()
+        };
+        assert_eq!(
+            said(&["fe80::5/64", "10.0.0.1/24"], Family::V6),
+            "bond1 (rail net1) has no global IPv6 address on this host: give it a lasting one \
+             whose prefix is /126 or shorter, or choose another ipam.family"
+        );
+        for (address, family, longest) in [
+            ("2001:db8::7/128", Family::V6, "126"),
+            ("2001:db8::7/127", Family::V6, "126"),
+            ("10.0.0.1/32", Family::V4, "30"),
+            ("10.0.0.1/31", Family::V4, "30"),
+        ] {
+            assert_eq!(
+                said(&[address], family),
+                format!(
+                    "bond1 (rail net1) has no {family} prefix to give addresses from: {address} leaves \
+                     none; give the netdev a prefix of /{longest} or shorter"
+                )
+            );
+        }
+    }
+}

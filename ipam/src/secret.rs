@@ -1,0 +1,146 @@
+//! The node's secret, which makes stable addresses unguessable and different from node to
+//! node (RFC 7217, section 5: `secret_key`).
+//!
+//! `<dataDir>/.rdma-ipam.secret`, 32 bytes, mode 0600. No network can be called so. It is made
+//! on first use, under a lock on the data directory itself, and renamed into place: two first
+//! users agree, and a killed one leaves nothing that counts.
+
+use crate::{
+    stable::SECRET,
+    store::{Change, Disk, StoreError, failed, make},
+};
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+const NAME: &str = ".rdma-ipam.secret";
+
+/// There is no secret to work with.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// It could not be read or made.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Somebody wrote into it.
+    #[error(
+        "{path:?} has {length} bytes, not {SECRET}: restore it, or remove it to have a new one made, \
+         with which pods get other stable addresses than before"
+    )]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// What it has.
+        length: usize,
+    },
+}
+
+/// The secret; made if there is none.
+pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretError> {
+    let path = data_dir.join(NAME);
+    if let Some(secret) = read(&path)? {
+        return Ok(secret);
+    }
+    if !data_dir.is_dir() {
+        make(disk, Change::MakeDirectory(data_dir.to_owned()))?;
+    }
+    let directory = File::open(data_dir).map_err(failed("open", data_dir))?;
+    directory.lock().map_err(failed("lock", data_dir))?;
+    if let Some(secret) = read(&path)? {
+        return Ok(secret);
+    }
+    let secret = random().map_err(failed("read", Path::new(RANDOM)))?;
+    let new = data_dir.join(format!("{NAME}.new"));
+    match fs::symlink_metadata(&new) {
+        Ok(_) => make(disk, Change::Remove(new.clone()))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("read", &new)(error).into()),
+    }
+    make(
+        disk,
+        Change::Write {
+            path: new.clone(),
+            content: secret.to_vec(),
+            mode: 0o600,
+            durable: true,
+        },
+    )?;
+    make(
+        disk,
+        Change::Rename {
+            from: new,
+            to: path,
+        },
+    )?;
+    make(disk, Change::Sync(data_dir.to_owned()))?;
+    Ok(secret)
+}
+
+fn read(path: &Path) -> Result<Option<[u8; SECRET]>, SecretError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", path)(error).into()),
+    };
+    let length = bytes.len();
+    let wrong = |_| SecretError::Length {
+        path: path.to_owned(),
+        length,
+    };
+    bytes.try_into().map(Some).map_err(wrong)
+}
+
+/// Does not block once the kernel has its randomness, which it has long before pods.
+const RANDOM: &str = "/dev/urandom";
+
+fn random() -> io::Result<[u8; SECRET]> {
+    let mut bytes = [0; SECRET];
+    File::open(RANDOM)?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::RealDisk;
+    use std::{collections::HashSet, os::unix::fs::PermissionsExt, thread};
+
+    #[test]
+    fn first_users_agree() {
+        for _ in 0..20 {
+            let data_dir = tempfile::tempdir().unwrap();
+            let data_dir = data_dir.path().join("networks");
+            let secrets: HashSet<_> = thread::scope(|scope| {
+                let users: Vec<_> = (0..8)
+                    .map(|_| scope.spawn(|| secret(&RealDisk, &data_dir).unwrap()))
+                    .collect();
+                users.into_iter().map(|user| user.join().unwrap()).collect()
+            });
+            assert_eq!(secrets.len(), 1);
+            let mode = fs::metadata(data_dir.join(NAME))
+                .unwrap()
+                .permissions()
+                .mode();
+            assert_eq!(mode & 0o777, 0o600);
+            assert_eq!(fs::read_dir(&data_dir).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_damaged_secret_is_not_replaced_silently() {
+        let data_dir = tempfile::tempdir().unwrap();
+        fs::write(data_dir.path().join(NAME), [0; 31]).unwrap();
+        let error = secret(&RealDisk, data_dir.path()).unwrap_err().to_string();
+        assert!(error.contains("has 31 bytes, not 32"), "{error}");
+    }
+
+    #[test]
+    fn what_a_killed_maker_left_does_not_count() {
+        let data_dir = tempfile::tempdir().unwrap();
+        fs::write(data_dir.path().join(".rdma-ipam.secret.new"), [0; 7]).unwrap();
+        let first = secret(&RealDisk, data_dir.path()).unwrap();
+        assert_eq!(secret(&RealDisk, data_dir.path()).unwrap(), first);
+        assert_ne!(first, [0; SECRET]);
+    }
+}

@@ -1,0 +1,403 @@
+//! Leases on disk, in host-local's directory, so that a node can switch over and back.
+//!
+//! ```text
+//! <dataDir>/<network>/lock                            flock, host-local's too
+//!                     <address>                       a lease, as host-local writes it
+//!                     last_reserved_ip.<pointer>      the round robin's last address
+//!                     rdma-ipam/attachments/<container>@<ifname>   → "<address>,<address>"
+//!                     rdma-ipam/conflicts/<address>                → "<seconds since 1970>"
+//!                     rdma-ipam/lease.new, pointer.new             while being written
+//! ```
+//! host-local walks all of it, reads every file, and takes one for a lease whose content is a
+//! container's id (and an interface's name). What stays under `rdma-ipam/` are therefore
+//! *notes*: symbolic links that lead nowhere, which host-local cannot read and leaves alone.
+//! Making a link is one atomic change, so that a note is never seen half-written. Only
+//! `lease.new` looks like a lease; host-local, which takes the same lock, sees it only if its
+//! maker was killed, and removes it with the attachment.
+//!
+//! # What a kill, or a loss of power, leaves
+//!
+//! ADD, under the lock, makes these changes in this order:
+//!
+//! 1. the attachment's note, with all addresses it is about to get;
+//! 2. `lease.new` with the leases' content, and fsync; fsync of the notes' directory;
+//! 3. for each address a hard link of `lease.new`: a lease that is seen is whole, and making
+//!    it fails if the address is held, also by somebody who does not take the lock;
+//! 4. `lease.new` goes; fsync of the directory; only then is the answer given.
+//!
+//! Stopped before 3: a note without leases. Stopped within 3: a note, and leases for a part of
+//! its addresses. Either way the note and the leases differ, and DEL, or the same attachment's
+//! next ADD, walks the directory and takes away what there is. Stopped after 3: the attachment holds
+//! all its addresses; whether the runtime got the answer cannot be told from here, so the next
+//! ADD is refused and the runtime has to call DEL, as the specification has it after a failed
+//! ADD. A note may tell an address that meanwhile another attachment got: a lease is only
+//! ever taken away if its content names the attachment.
+//!
+//! DEL removes the leases, syncs their directory, then removes the note. Stopped in between,
+//! it is repeated. The note's removal is not synced: one that comes back after a loss of power
+//! tells of leases that are not there, which is harmless, and goes with the next ADD, DEL or GC.
+//!
+//! Without any note (a lease of host-local's, or a note lost with the power before step 2
+//! ended), and with one that differs, DEL walks the directory. So no lease is lost, whatever
+//! is. GC looks at leases, not at notes.
+//!
+//! The round robin's pointer is renamed into place, not synced: an old one costs a look at an
+//! address that is held.
+
+mod change;
+mod lease;
+mod walk;
+
+pub use change::{Change, Disk, RealDisk};
+pub use lease::{Lease, Owner};
+pub use walk::Contents;
+
+use crate::choose::Occupancy;
+use std::{
+    collections::BTreeSet,
+    fs::{self, File, OpenOptions},
+    io,
+    net::IpAddr,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// How long an address that another machine was found to use is avoided.
+pub const AVOIDED: Duration = Duration::from_secs(60 * 60);
+
+/// The leases of one network.
+#[derive(Clone, Debug)]
+pub struct Store<'a, D> {
+    disk: &'a D,
+    directory: PathBuf,
+}
+
+/// The leases while nobody else can change them, host-local included.
+#[derive(Debug)]
+pub struct Locked<'a, D> {
+    store: &'a Store<'a, D>,
+    _lock: File,
+}
+
+/// The data directory could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {path:?}: {source}; ipam.dataDir must be a directory that can be written")]
+pub struct StoreError {
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// What an attachment has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// No note; host-local may have given it something.
+    Nothing,
+    /// All addresses of its note.
+    Complete(Vec<IpAddr>),
+    /// Not all addresses of its note: its ADD or DEL was killed, or host-local did its DEL.
+    Partial,
+}
+
+pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError {
+        action,
+        path,
+        source,
+    }
+}
+
+/// Makes `change`, and tells what failed.
+pub(crate) fn make(disk: &impl Disk, change: Change) -> Result<(), StoreError> {
+    disk.make(&change)
+        .map_err(|source| failed(change.verb(), change.path())(source))
+}
+
+impl<'a, D: Disk> Store<'a, D> {
+    /// The leases of `network` under `data_dir`, which need not be there yet.
+    pub fn new(disk: &'a D, data_dir: &Path, network: &str) -> Self {
+        Self {
+            disk,
+            directory: data_dir.join(network),
+        }
+    }
+
+    /// Waits for the network's lock; makes its directories.
+    pub fn lock(&'a self) -> Result<Locked<'a, D>, StoreError> {
+        for directory in [self.attachments(), self.conflicts()] {
+            if !directory.is_dir() {
+                make(self.disk, Change::MakeDirectory(directory))?;
+                // so that what is synced in it later is not lost with it
+                for above in self.directory.ancestors().take(2) {
+                    make(self.disk, Change::Sync(above.to_owned()))?;
+                }
+            }
+        }
+        self.lock_file()
+    }
+
+    /// Waits for the network's lock, if there is anything of the network.
+    pub fn lock_existing(&'a self) -> Result<Option<Locked<'a, D>>, StoreError> {
+        match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("read", &self.directory)(error)),
+            Ok(_) => self.lock().map(Some),
+        }
+    }
+
+    fn lock_file(&'a self) -> Result<Locked<'a, D>, StoreError> {
+        let path = self.directory.join("lock");
+        let mut options = OpenOptions::new();
+        let file = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .open(&path)
+            .map_err(failed("open", &path))?;
+        file.lock().map_err(failed("lock", &path))?;
+        Ok(Locked {
+            store: self,
+            _lock: file,
+        })
+    }
+
+    fn own(&self, name: &str) -> PathBuf {
+        self.directory.join(OWN).join(name)
+    }
+
+    fn attachments(&self) -> PathBuf {
+        self.own("attachments")
+    }
+
+    fn conflicts(&self) -> PathBuf {
+        self.own("conflicts")
+    }
+
+    fn note_of(&self, owner: &Owner) -> PathBuf {
+        self.attachments().join(owner.file_name())
+    }
+
+    fn lease(&self, ip: IpAddr) -> PathBuf {
+        self.directory.join(ip.to_string())
+    }
+
+    fn pointer(&self, pointer: &str) -> PathBuf {
+        self.directory.join(format!("{POINTER}{pointer}"))
+    }
+}
+
+/// The sub-directory that is not host-local's.
+const OWN: &str = "rdma-ipam";
+
+/// What the pointers' files begin with; host-local has one for each range set.
+const POINTER: &str = "last_reserved_ip.";
+
+impl<D: Disk> Locked<'_, D> {
+    fn make(&self, change: Change) -> Result<(), StoreError> {
+        make(self.store.disk, change)
+    }
+
+    /// Removes `path`; it is no error if it is gone. Tells whether it was there.
+    fn remove(&self, path: PathBuf) -> Result<bool, StoreError> {
+        let change = Change::Remove(path);
+        match self.store.disk.make(&change) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(failed(change.verb(), change.path())(error)),
+        }
+    }
+
+    /// Makes `change`, which makes the new file `path`, of which a killed one may be left.
+    fn make_anew(&self, path: &Path, change: Change) -> Result<(), StoreError> {
+        self.remove(path.to_owned())?;
+        self.make(change)
+    }
+
+    /// The addresses that the note of `owner` tells. None: there is none, or it makes no sense.
+    pub fn noted(&self, owner: &Owner) -> Result<Option<Vec<IpAddr>>, StoreError> {
+        let text = note(&self.store.note_of(owner))?;
+        let ips = text.map(|text| text.split(',').map(str::parse).collect());
+        Ok(ips.and_then(Result::ok))
+    }
+
+    /// What `owner` has, by its note.
+    pub fn holding(&self, owner: &Owner) -> Result<Holding, StoreError> {
+        let Some(told) = self.noted(owner)? else {
+            return Ok(match note(&self.store.note_of(owner))? {
+                None => Holding::Nothing,
+                Some(_) => Holding::Partial,
+            });
+        };
+        for ip in &told {
+            if !self.lease(*ip)?.is_some_and(|lease| lease.is_of(owner)) {
+                return Ok(Holding::Partial);
+            }
+        }
+        Ok(Holding::Complete(told))
+    }
+
+    /// The lease of `ip`.
+    pub fn lease(&self, ip: IpAddr) -> Result<Option<Lease>, StoreError> {
+        let path = self.store.lease(ip);
+        match fs::read(&path) {
+            Ok(content) => Ok(Some(Lease::parse(&content))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => Ok(Some(Lease::Foreign)),
+            Err(error) => Err(failed("read", &path)(error)),
+        }
+    }
+
+    /// Gives all of `ips` to `owner`, who has none. After an error it still has none.
+    pub fn reserve(&self, owner: &Owner, ips: &[IpAddr]) -> Result<(), StoreError> {
+        let reserved = self.try_reserve(owner, ips);
+        if reserved.is_err()
+            && let Err(error) = self.release(owner, ips)
+        {
+            log::error!("cannot undo what was begun, DEL does: {error}");
+        }
+        reserved
+    }
+
+    fn try_reserve(&self, owner: &Owner, ips: &[IpAddr]) -> Result<(), StoreError> {
+        let text: Vec<String> = ips.iter().map(ToString::to_string).collect();
+        self.make(Change::Note {
+            path: self.store.note_of(owner),
+            text: text.join(","),
+        })?;
+        let new = self.store.own("lease.new");
+        let write = Change::Write {
+            path: new.clone(),
+            content: owner.content().into_bytes(),
+            mode: 0o644,
+            durable: true,
+        };
+        // A kill between linking and removing leaves it as another name of leases: it is
+        // removed, never written to.
+        self.make_anew(&new, write)?;
+        self.make(Change::Sync(self.store.attachments()))?;
+        for ip in ips {
+            self.make(Change::Link {
+                from: new.clone(),
+                to: self.store.lease(*ip),
+            })?;
+        }
+        self.remove(new)?;
+        self.make(Change::Sync(self.store.directory.clone()))
+    }
+
+    /// Takes those of `ips` that are `owner`'s away from it, and its note. Tells them.
+    pub fn release(&self, owner: &Owner, ips: &[IpAddr]) -> Result<Vec<IpAddr>, StoreError> {
+        let mut released = vec![];
+        for ip in ips {
+            if self.lease(*ip)?.is_some_and(|lease| lease.is_of(owner)) {
+                self.remove(self.store.lease(*ip))?;
+                released.push(*ip);
+            }
+        }
+        if !released.is_empty() {
+            self.make(Change::Sync(self.store.directory.clone()))?;
+        }
+        self.remove(self.store.note_of(owner))?;
+        Ok(released)
+    }
+
+    /// Where the round robin `pointer` got to.
+    pub fn last(&self, pointer: &str) -> Option<IpAddr> {
+        let text = fs::read_to_string(self.store.pointer(pointer)).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// The round robin `pointer` got to `ip`.
+    pub fn set_last(&self, pointer: &str, ip: IpAddr) -> Result<(), StoreError> {
+        let new = self.store.own("pointer.new");
+        let write = Change::Write {
+            path: new.clone(),
+            content: ip.to_string().into_bytes(),
+            mode: 0o644,
+            durable: false,
+        };
+        self.make_anew(&new, write)?;
+        self.make(Change::Rename {
+            from: new,
+            to: self.store.pointer(pointer),
+        })
+    }
+
+    /// Another machine uses `ip`: it is avoided for [`AVOIDED`] from now on.
+    pub fn avoid(&self, ip: IpAddr) -> Result<(), StoreError> {
+        let path = self.store.conflicts().join(ip.to_string());
+        let note = Change::Note {
+            path: path.clone(),
+            text: seconds().to_string(),
+        };
+        self.make_anew(&path, note)
+    }
+
+    /// Shows that leases can be written, for STATUS.
+    pub fn probe(&self) -> Result<(), StoreError> {
+        let path = self.store.own("lease.new");
+        let write = Change::Write {
+            path: path.clone(),
+            content: vec![0; 4096],
+            mode: 0o600,
+            durable: false,
+        };
+        let written = self.make_anew(&path, write);
+        self.remove(path)?;
+        written
+    }
+}
+
+impl<D: Disk> Occupancy for Locked<'_, D> {
+    type Error = StoreError;
+
+    fn is_taken(&self, ip: IpAddr) -> Result<bool, StoreError> {
+        let path = self.store.lease(ip);
+        match fs::symlink_metadata(&path) {
+            Ok(_) => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("read", &path)(error)),
+        }
+        let conflict = note(&self.store.conflicts().join(ip.to_string()))?;
+        Ok(conflict.is_some_and(|time| is_avoided(&time)))
+    }
+
+    fn all_taken(&self) -> Result<BTreeSet<IpAddr>, StoreError> {
+        let leases = walk::names(&self.store.directory)?;
+        let mut taken: BTreeSet<IpAddr> = leases.iter().filter_map(|it| it.parse().ok()).collect();
+        let directory = self.store.conflicts();
+        for name in walk::names(&directory)? {
+            if note(&directory.join(&name))?.is_some_and(|time| is_avoided(&time)) {
+                taken.extend(name.parse::<IpAddr>());
+            }
+        }
+        Ok(taken)
+    }
+}
+
+/// What the note at `path` says.
+fn note(path: &Path) -> Result<Option<String>, StoreError> {
+    match fs::read_link(path) {
+        Ok(text) => Ok(Some(text.to_string_lossy().into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // EINVAL: it is no link, so it is none of ours
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(Some(String::new())),
+        Err(error) => Err(failed("read", path)(error)),
+    }
+}
+
+/// Whether a conflict that was seen at `time` still counts. The clock may have been set: one
+/// in the future counts if it is near.
+fn is_avoided(time: &str) -> bool {
+    time.parse()
+        .is_ok_and(|time: u64| seconds().abs_diff(time) < AVOIDED.as_secs())
+}
+
+/// Seconds since 1970.
+fn seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
+}

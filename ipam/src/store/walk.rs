@@ -1,0 +1,155 @@
+//! Reading the whole directory: what DEL of an unknown attachment, GC and STATUS do.
+
+use super::{
+    Change, Disk, Lease, Locked, OWN, Owner, POINTER, StoreError, failed, is_avoided, note,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+/// All that is in a network's directory.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// The leases.
+    pub leases: BTreeMap<IpAddr, Lease>,
+    /// Files that neither host-local nor this plugin made.
+    pub foreign: Vec<PathBuf>,
+}
+
+impl Contents {
+    /// A warning for each thing that somebody should look at.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings: Vec<String> = self.foreign.iter().map(|path| warning(path)).collect();
+        for (ip, lease) in &self.leases {
+            match lease {
+                Lease::Empty => warnings.push(format!(
+                    "the lease of {ip} is empty, as host-local leaves it when it is killed: the \
+                     address counts as held until GC"
+                )),
+                Lease::Foreign => warnings.push(format!(
+                    "the file {ip} is no lease; it is left alone, and the address counts as held"
+                )),
+                Lease::Of(_) | Lease::OfContainer(_) => {}
+            }
+        }
+        warnings
+    }
+
+    /// The addresses of the leases that are `wanted`.
+    pub fn leased(&self, wanted: impl Fn(&Lease) -> bool) -> Vec<IpAddr> {
+        let leases = self.leases.iter();
+        let leases = leases.filter(|(_, lease)| wanted(lease));
+        leases.map(|(ip, _)| *ip).collect()
+    }
+}
+
+/// What is to be said of a foreign file.
+fn warning(path: &Path) -> String {
+    format!("{path:?} is no lease; it is left alone, and does not belong here")
+}
+
+/// Whether host-local or this plugin has a file called `name`, other than a lease.
+fn is_known(name: &str) -> bool {
+    name == "lock" || name == OWN || name.starts_with(POINTER)
+}
+
+impl<D: Disk> Locked<'_, D> {
+    /// Reads every lease.
+    pub fn read(&self) -> Result<Contents, StoreError> {
+        let mut contents = Contents::default();
+        for name in names(&self.store.directory)? {
+            match name.parse() {
+                Ok(ip) => contents.leases.extend(self.lease(ip)?.map(|it| (ip, it))),
+                Err(_) if is_known(&name) => {}
+                Err(_) => contents.foreign.push(self.store.directory.join(name)),
+            }
+        }
+        Ok(contents)
+    }
+
+    /// A warning for each file that neither host-local nor this plugin made, by their names:
+    /// no lease is read.
+    pub fn foreign(&self) -> Result<Vec<String>, StoreError> {
+        let names = names(&self.store.directory)?.into_iter();
+        let foreign = names.filter(|name| name.parse::<IpAddr>().is_err() && !is_known(name));
+        Ok(foreign
+            .map(|name| warning(&self.store.directory.join(name)))
+            .collect())
+    }
+
+    /// All leases of `owner`, whatever its note says: those of host-local, too. One that names
+    /// the container alone counts only where none names the interface, as for host-local.
+    pub fn leases_of(&self, owner: &Owner) -> Result<Vec<IpAddr>, StoreError> {
+        let contents = self.read()?;
+        for warning in contents.warnings() {
+            log::warn!("{warning}");
+        }
+        let exact = contents.leased(|lease| *lease == Lease::Of(owner.clone()));
+        Ok(match exact.is_empty() {
+            true => contents.leased(|lease| lease.is_of(owner)),
+            false => exact,
+        })
+    }
+
+    /// Takes away every lease that `is_stale`, every note of an attachment whose lease would
+    /// be, marks that do not count any more, and what a killed ADD left. Goes on after an
+    /// error, and tells all.
+    pub fn sweep(
+        &self,
+        contents: &Contents,
+        is_stale: impl Fn(&Lease) -> bool,
+    ) -> (Vec<IpAddr>, Vec<StoreError>) {
+        let (mut swept, mut errors) = (vec![], vec![]);
+        for (ip, lease) in &contents.leases {
+            if is_stale(lease) {
+                match self.remove(self.store.lease(*ip)) {
+                    Ok(_) => swept.push(*ip),
+                    Err(error) => errors.push(error),
+                }
+            }
+        }
+        if !swept.is_empty() {
+            errors.extend(self.make(Change::Sync(self.store.directory.clone())).err());
+        }
+        let is_stale_note = |name: &str| match Owner::of_file_name(name) {
+            Some(owner) => is_stale(&Lease::Of(owner)),
+            None => false,
+        };
+        let attachments = self.store.attachments();
+        errors.extend(
+            self.forget(&attachments, |name, _| is_stale_note(name))
+                .err(),
+        );
+        let conflicts = self.store.conflicts();
+        errors.extend(self.forget(&conflicts, |_, time| !is_avoided(time)).err());
+        for new in ["lease.new", "pointer.new"] {
+            errors.extend(self.remove(self.store.own(new)).err());
+        }
+        (swept, errors)
+    }
+
+    /// Removes the notes in `directory` whose name and text are `old`.
+    fn forget(&self, directory: &Path, old: impl Fn(&str, &str) -> bool) -> Result<(), StoreError> {
+        for name in names(directory)? {
+            let path = directory.join(&name);
+            if note(&path)?.is_some_and(|text| old(&name, &text)) {
+                self.remove(path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The names in `directory`.
+pub(super) fn names(directory: &Path) -> Result<BTreeSet<String>, StoreError> {
+    fs::read_dir(directory)
+        .and_then(|entries| {
+            entries
+                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+                .collect::<io::Result<_>>()
+        })
+        .map_err(failed("read", directory))
+}

@@ -1,0 +1,224 @@
+//! ADD: one free address from each pool.
+
+use super::{Node, pools::Offer};
+use crate::{
+    choose::{self, Choice, Occupancy},
+    conf::{Plan, Strategy},
+    error::{Error, list},
+    forbidden::Forbidden,
+    range::Pool,
+    resolv, secret,
+    stable::{self, Identity, SECRET},
+    store::{Disk, Holding, Locked, Owner},
+};
+use cni_protocol::result;
+use serde_json::{Map, Value, json};
+use std::{fs, net::IpAddr};
+
+/// An ADD that is on the disk and not yet told.
+#[derive(Debug)]
+pub struct Added {
+    /// The answer.
+    pub result: Value,
+    owner: Owner,
+    ips: Vec<IpAddr>,
+}
+
+/// Gives the attachment its addresses.
+pub fn add<D: Disk>(node: &Node<'_, D>) -> Result<Added, Error> {
+    let owner = node.owner()?;
+    let plan = Plan::parse(node.raw, node.environment)?;
+    let dns = dns(&plan)?;
+    let offer = node.offer(&plan)?;
+    let requests = requests(&offer, &plan.requested)?;
+    let secret = match plan.strategy {
+        Strategy::Sequential => None,
+        Strategy::Stable => Some(secret::secret(node.disk, &node.place.data_dir)?),
+    };
+    let locked = node.store.lock()?;
+    match locked.holding(&owner)? {
+        Holding::Nothing => {}
+        Holding::Complete(ips) => return Err(Error::Holds { owner, ips }),
+        Holding::Partial => {
+            log::warn!("an earlier ADD or DEL of {owner} was cut off; what it left is given back");
+            locked.release(&owner, &locked.leases_of(&owner)?)?;
+        }
+    }
+    let mut ips = vec![];
+    for (pool, request) in offer.pools.iter().zip(requests) {
+        let forbidden = Forbidden::of(pool, &offer.own);
+        ips.push(match (request, &secret) {
+            (Some(ip), _) => requested(&locked, &forbidden, ip)?,
+            (None, Some(secret)) => again(&locked, pool, &forbidden, &node.identity(), secret)?,
+            (None, None) => next(&locked, pool, &forbidden)?,
+        });
+    }
+    locked.reserve(&owner, &ips)?;
+    if plan.strategy == Strategy::Sequential {
+        for (pool, ip) in offer.pools.iter().zip(&ips) {
+            // without it the next address is looked for from the beginning
+            if let Err(error) = locked.set_last(&pool.pointer, *ip) {
+                log::warn!("{error}");
+            }
+        }
+    }
+    log::info!("{} given to {owner}", list(&ips));
+    Ok(Added {
+        result: answer(node, &offer, &ips, dns),
+        owner,
+        ips,
+    })
+}
+
+impl Added {
+    /// Gives the addresses back, as nobody was told of them.
+    pub fn take_back<D: Disk>(&self, node: &Node<'_, D>) {
+        let back = node.store.lock();
+        if let Err(error) = back.and_then(|locked| locked.release(&self.owner, &self.ips)) {
+            log::error!("{error}; DEL gives {} back", list(&self.ips));
+        }
+    }
+}
+
+/// For each pool the address that is asked for. Each request has to be one pool's.
+fn requests(offer: &Offer, requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, Error> {
+    let mut requests = vec![None; offer.pools.len()];
+    for ip in requested {
+        let index = offer.pools.iter().position(|pool| {
+            let is_there = |range: &crate::range::Range| range.subnet.contains(*ip);
+            pool.range_of(*ip).is_some()
+                // so that it is told as what it is: the network's, the broadcast address…
+                || (pool.ranges().iter().any(is_there)
+                    && Forbidden::of(pool, &offer.own)
+                        .why(crate::address::number(*ip))
+                        .is_some())
+        });
+        let Some(index) = index else {
+            let pools: Vec<String> = offer.pools.iter().map(ToString::to_string).collect();
+            return Err(Error::Outside {
+                ip: *ip,
+                pools: pools.join(" or "),
+            });
+        };
+        if let Some(other) = requests[index].replace(*ip) {
+            return Err(Error::Several {
+                ips: [other, *ip],
+                pool: offer.pools[index].to_string(),
+            });
+        }
+    }
+    Ok(requests)
+}
+
+fn requested<D: Disk>(
+    locked: &Locked<'_, D>,
+    forbidden: &Forbidden,
+    ip: IpAddr,
+) -> Result<IpAddr, Error> {
+    if let Some(why) = forbidden.why(crate::address::number(ip)) {
+        return Err(Error::Forbidden { ip, why });
+    }
+    if let Some(holder) = locked.lease(ip)? {
+        return Err(Error::Taken { ip, holder });
+    }
+    match locked.is_taken(ip)? {
+        true => Err(Error::Conflict(ip)),
+        false => Ok(ip),
+    }
+}
+
+/// `sequential`
+fn next<D: Disk>(
+    locked: &Locked<'_, D>,
+    pool: &Pool,
+    forbidden: &Forbidden,
+) -> Result<IpAddr, Error> {
+    let segments = choose::round_robin(pool, locked.last(&pool.pointer));
+    let tries = segments
+        .iter()
+        .flat_map(|segment| segment.first..=segment.last);
+    let choice = choose::choose(pool, forbidden, tries, &segments, locked)?;
+    found(pool, choice)
+}
+
+/// `stable`. Where all tries are held, the first gap after the first try is taken.
+fn again<D: Disk>(
+    locked: &Locked<'_, D>,
+    pool: &Pool,
+    forbidden: &Forbidden,
+    identity: &Identity,
+    secret: &[u8; SECRET],
+) -> Result<IpAddr, Error> {
+    let mut tries = stable::addresses(pool, identity, secret).peekable();
+    let first = tries.peek().map(|number| pool.family().address(*number));
+    let segments = choose::round_robin(pool, first);
+    let choice = choose::choose(pool, forbidden, tries, &segments, locked)?;
+    found(pool, choice)
+}
+
+fn found(pool: &Pool, choice: Choice) -> Result<IpAddr, Error> {
+    match choice {
+        Choice::Free(ip) => Ok(ip),
+        Choice::Full { held } => Err(Error::Exhausted {
+            pool: pool.to_string(),
+            held,
+        }),
+    }
+}
+
+impl<D: Disk> Node<'_, D> {
+    /// Whose address a stable one is.
+    fn identity(&self) -> Identity {
+        let target = self.environment.target.as_ref();
+        let (container, interface) = target
+            .map(|target| (target.container.clone(), target.interface.to_string()))
+            .unwrap_or_default();
+        let pod = self.environment.pod().unwrap_or_else(|| {
+            log::warn!(
+                "CNI_ARGS tells no K8S_POD_NAMESPACE and K8S_POD_NAME: the address is stable for \
+                 this container only"
+            );
+            container
+        });
+        Identity {
+            network: self.place.network.name.clone(),
+            interface,
+            pod,
+        }
+    }
+}
+
+fn dns(plan: &Plan) -> Result<Value, Error> {
+    let Some(path) = &plan.resolv_conf else {
+        return Ok(json!({}));
+    };
+    let text = fs::read_to_string(path).map_err(|source| Error::ResolvConf {
+        path: path.clone(),
+        source,
+    })?;
+    Ok(resolv::dns(&text))
+}
+
+/// The result, which has no interfaces: those are the business of who asked.
+fn answer<D: Disk>(node: &Node<'_, D>, offer: &Offer, ips: &[IpAddr], dns: Value) -> Value {
+    let version = node.place.network.version;
+    let addresses = offer.pools.iter().zip(ips).map(|(pool, ip)| {
+        let ranges = pool.ranges();
+        let range = pool.range_of(*ip).unwrap_or(&ranges[0]);
+        let mut address = json!({ "address": format!("{ip}/{}", range.subnet.prefix()) });
+        if let Some(gateway) = range.gateway {
+            address["gateway"] = gateway.to_string().into();
+        }
+        result::address(&address, version)
+    });
+    let mut answer = Map::new();
+    answer.insert("cniVersion".into(), version.as_str().into());
+    answer.insert("ips".into(), addresses.collect());
+    if !offer.routes.is_empty() {
+        let routes = offer.routes.iter();
+        let routes = routes.map(|route| result::route(route, version));
+        answer.insert("routes".into(), routes.collect());
+    }
+    answer.insert("dns".into(), dns);
+    Value::Object(answer)
+}

@@ -1,0 +1,76 @@
+//! CHECK: the attachment still holds what ADD gave it.
+
+use super::Node;
+use crate::{
+    conf::{Plan, Source},
+    error::Error,
+    store::Disk,
+};
+use cni_protocol::{SpecVersion, result};
+use serde_json::Value;
+use std::net::IpAddr;
+
+/// Every lease that ADD left is there, and every address that the attachment has by
+/// `prevResult` and that comes from here is leased to it. Other plugins may have given the
+/// interface addresses, or have taken one out of `prevResult`: both is theirs to check.
+pub fn check<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
+    node.place.network.since("CHECK", SpecVersion::V0_4_0)?;
+    let owner = node.owner()?;
+    let told = told(node.place.network.prev_result.as_ref(), &owner.interface);
+    let nothing = || Error::Drift(vec![format!("{owner} holds no address")]);
+    let locked = node.store.lock_existing()?.ok_or_else(nothing)?;
+    let expected = match locked.noted(&owner)? {
+        Some(ips) => ips,
+        None => locked.leases_of(&owner)?,
+    };
+    if expected.is_empty() {
+        return Err(nothing());
+    }
+    let mut drift = vec![];
+    for ip in &expected {
+        match locked.lease(*ip)? {
+            Some(lease) if lease.is_of(&owner) => {}
+            None => drift.push(format!("the lease of {ip} is gone")),
+            Some(other) => drift.push(format!("{ip} is held by {other}, not by {owner}")),
+        }
+    }
+    for ip in told.iter().flatten().filter(|ip| !expected.contains(ip)) {
+        match locked.lease(*ip)? {
+            Some(lease) if lease.is_of(&owner) => {}
+            Some(other) => drift.push(format!("{ip} is held by {other}, not by {owner}")),
+            // the next ADD may give it to another pod
+            None if is_in_ranges(node, *ip) => drift.push(format!(
+                "prevResult has {ip} on {}, which is not leased",
+                owner.interface
+            )),
+            None => {}
+        }
+    }
+    match drift.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Drift(drift)),
+    }
+}
+
+/// The addresses that `interface` has by the chain's result; all of them, where the result is
+/// an IPAM plugin's, without interfaces. None: there is no result.
+fn told(previous: Option<&Value>, interface: &str) -> Option<Vec<IpAddr>> {
+    let previous = previous?;
+    if let Some(found) = result::find_interface(previous, interface) {
+        return Some(found.addresses.into_iter().map(|(ip, _)| ip).collect());
+    }
+    let is_bare = previous["interfaces"].as_array().is_none_or(Vec::is_empty);
+    let ips = previous["ips"].as_array().filter(|_| is_bare)?;
+    let ips = ips.iter().filter_map(|ip| {
+        let (ip, _) = ip["address"].as_str()?.split_once('/')?;
+        ip.parse().ok()
+    });
+    Some(ips.collect())
+}
+
+fn is_in_ranges<D: Disk>(node: &Node<'_, D>, ip: IpAddr) -> bool {
+    match Plan::parse(node.raw, node.environment).map(|plan| plan.source) {
+        Ok(Source::Ranges(pools)) => pools.iter().any(|pool| pool.range_of(ip).is_some()),
+        Ok(Source::Parent { .. }) | Err(_) => false,
+    }
+}

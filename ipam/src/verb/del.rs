@@ -1,0 +1,48 @@
+//! DEL: the attachment's addresses are free again.
+
+use super::Node;
+use crate::{
+    conf,
+    error::{Error, list},
+    store::{Disk, Holding, Locked, Owner},
+};
+use std::net::IpAddr;
+
+/// Gives back all that the attachment holds; needs neither namespace nor parent, and nothing
+/// of the configuration but where the leases are. It is no error if there are none.
+pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
+    let owner = node.owner()?;
+    let conflicts = conf::conflicts(node.raw).unwrap_or_else(|error| {
+        log::warn!("{error}; the addresses are given back all the same");
+        vec![]
+    });
+    let Some(locked) = node.store.lock_existing()? else {
+        return Ok(());
+    };
+    avoid(&locked, &owner, &conflicts)?;
+    let ips = match locked.holding(&owner)? {
+        Holding::Complete(ips) => ips,
+        // unknown here, or not as this plugin left it: host-local had a part in it
+        Holding::Partial | Holding::Nothing => locked.leases_of(&owner)?,
+    };
+    let released = locked.release(&owner, &ips)?;
+    if !released.is_empty() {
+        log::info!("{} given back by {owner}", list(&released));
+    }
+    Ok(())
+}
+
+/// Marks those of `conflicts` that `owner` holds as in use by another machine.
+fn avoid<D: Disk>(
+    locked: &Locked<'_, D>,
+    owner: &Owner,
+    conflicts: &[IpAddr],
+) -> Result<(), Error> {
+    for ip in conflicts {
+        if locked.lease(*ip)?.is_some_and(|lease| lease.is_of(owner)) {
+            log::warn!("another machine uses {ip}; it is avoided for an hour");
+            locked.avoid(*ip)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! GC: addresses of attachments that the runtime does not have are free again.
+
+use super::Node;
+use crate::{
+    error::{Error, list},
+    store::{Disk, Lease, Owner},
+};
+use cni_protocol::{SpecVersion, ValidAttachment};
+use std::collections::BTreeSet;
+
+/// Frees every lease of this network whose attachment is not in `cni.dev/valid-attachments`,
+/// and empty ones: nobody can have got their address. One that names a container alone is
+/// kept if the container has an attachment. Files that are no leases are left alone.
+pub fn gc<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
+    node.place.network.since("GC", SpecVersion::V1_1_0)?;
+    let valid = node.place.network.required_valid_attachments()?;
+    let Some(locked) = node.store.lock_existing()? else {
+        return Ok(());
+    };
+    let containers: BTreeSet<&str> = valid.iter().map(|it| &*it.container).collect();
+    let owners: BTreeSet<Owner> = valid.iter().map(owner).collect();
+    let contents = locked.read()?;
+    for warning in contents.warnings() {
+        log::warn!("{warning}");
+    }
+    let (swept, errors) = locked.sweep(&contents, |lease| match lease {
+        Lease::Of(owner) => !owners.contains(owner),
+        Lease::OfContainer(container) => !containers.contains(&**container),
+        Lease::Empty => true,
+        Lease::Foreign => false,
+    });
+    if !swept.is_empty() {
+        log::info!(
+            "{} given back: the runtime has none of their attachments",
+            list(&swept)
+        );
+    }
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Sweep(errors)),
+    }
+}
+
+fn owner(valid: &ValidAttachment) -> Owner {
+    Owner {
+        container: valid.container.clone(),
+        interface: valid.interface.clone(),
+    }
+}

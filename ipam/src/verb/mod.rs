@@ -1,0 +1,60 @@
+//! The CNI verbs.
+
+pub mod add;
+pub mod check;
+pub mod del;
+pub mod gc;
+mod pools;
+pub mod status;
+
+use crate::{
+    conf::Place,
+    store::{Disk, Owner, Store},
+};
+use cni_protocol::{Environment, EnvironmentError};
+use rdma_netns::Linux;
+use serde_json::{Map, Value};
+
+/// All that a verb works with.
+#[derive(Debug)]
+pub struct Node<'a, D> {
+    disk: &'a D,
+    linux: &'a Linux,
+    environment: &'a Environment,
+    place: &'a Place,
+    raw: &'a Map<String, Value>,
+    store: Store<'a, D>,
+}
+
+impl<'a, D: Disk> Node<'a, D> {
+    /// For the network of `place`; `raw` is its configuration.
+    pub fn new(
+        disk: &'a D,
+        linux: &'a Linux,
+        environment: &'a Environment,
+        place: &'a Place,
+        raw: &'a Map<String, Value>,
+    ) -> Self {
+        Self {
+            disk,
+            linux,
+            environment,
+            place,
+            raw,
+            store: Store::new(disk, &place.data_dir, &place.network.name),
+        }
+    }
+
+    /// The attachment that the verb is about.
+    fn owner(&self) -> Result<Owner, EnvironmentError> {
+        let target = self.environment.target.as_ref();
+        let target = target.ok_or_else(|| EnvironmentError::Missing {
+            command: Some(self.environment.command),
+            variables: vec!["CNI_CONTAINERID", "CNI_IFNAME"],
+        })?;
+        Ok(Owner {
+            container: target.container.clone(),
+            interface: target.interface.to_string(),
+        })
+    }
+}

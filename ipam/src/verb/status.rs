@@ -1,0 +1,70 @@
+//! STATUS: would ADD work? Configuration, data directory, secret, free addresses, parent.
+
+use super::Node;
+use crate::{
+    choose::{self, Occupancy},
+    conf::{Plan, Source, Strategy},
+    error::Error,
+    forbidden::Forbidden,
+    secret,
+    store::{Disk, StoreError},
+};
+use cni_protocol::SpecVersion;
+
+/// Finds whatever would make an ADD fail, whichever pod it were for.
+pub fn status<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
+    node.place.network.since("STATUS", SpecVersion::V1_1_0)?;
+    let plan = Plan::parse(node.raw, node.environment)?;
+    let mut reasons = vec![];
+    if let Err(error) = leases(node, &plan, &mut reasons) {
+        reasons.push(error.to_string());
+    }
+    if plan.strategy == Strategy::Stable
+        && let Err(error) = secret::secret(node.disk, &node.place.data_dir)
+    {
+        reasons.push(error.to_string());
+    }
+    match reasons.is_empty() {
+        true => Ok(()),
+        false => Err(Error::NotReady(reasons)),
+    }
+}
+
+fn leases<D: Disk>(
+    node: &Node<'_, D>,
+    plan: &Plan,
+    reasons: &mut Vec<String>,
+) -> Result<(), StoreError> {
+    let locked = node.store.lock()?;
+    locked.probe()?;
+    for warning in locked.foreign()? {
+        log::warn!("{warning}");
+    }
+    if matches!(
+        &plan.source,
+        Source::Parent {
+            name: None,
+            told: None,
+            ..
+        }
+    ) {
+        // the parent comes with each ADD
+        return Ok(());
+    }
+    let offer = match node.offer(plan) {
+        Ok(offer) => offer,
+        Err(error) => {
+            reasons.push(error.to_string());
+            return Ok(());
+        }
+    };
+    let taken = locked.all_taken()?;
+    for pool in &offer.pools {
+        let forbidden = Forbidden::of(pool, &offer.own);
+        if let Some(held) = choose::exhausted(pool, &forbidden, &taken) {
+            let pool = pool.to_string();
+            reasons.push(Error::Exhausted { pool, held }.to_string());
+        }
+    }
+    Ok(())
+}

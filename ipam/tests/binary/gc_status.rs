@@ -1,0 +1,107 @@
+//! GC frees what the runtime does not know; STATUS tells what ADD would.
+
+use super::node::{Node, call};
+use serde_json::json;
+use std::fs;
+
+#[test]
+fn gc_frees_all_but_the_valid() {
+    let node = Node::new();
+    let mut conf =
+        node.conf(json!({"ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd77::/64"}]]}));
+    for (container, interface) in [
+        ("a", "rdma0"),
+        ("a", "rdma1"),
+        ("b", "rdma0"),
+        ("c", "eth0"),
+    ] {
+        call("ADD", container, &conf)
+            .env("CNI_IFNAME", interface)
+            .result();
+    }
+    // left by an old host-local, which told no interface
+    node.write("10.77.0.50", "b");
+    node.write("10.77.0.51", "gone");
+    node.write("10.77.0.52", "gone\r\neth0");
+    // a note whose leases host-local gave back
+    std::os::unix::fs::symlink(
+        "10.77.0.60",
+        node.leases_dir().join("rdma-ipam/attachments/x@y"),
+    )
+    .unwrap();
+    conf["cni.dev/valid-attachments"] = json!([
+        {"containerID": "a", "ifname": "rdma1"},
+        {"containerID": "b", "ifname": "rdma0"},
+    ]);
+    let gc = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"]
+        .iter()
+        .fold(call("GC", "", &conf), |call, name| call.without(name));
+    gc.ok();
+    assert_eq!(
+        node.leases(),
+        ["10.77.0.3", "10.77.0.4", "10.77.0.50", "fd77::3", "fd77::4"]
+    );
+    assert_eq!(node.notes(), ["a@rdma1", "b@rdma0"]);
+    conf.as_object_mut()
+        .unwrap()
+        .remove("cni.dev/valid-attachments");
+    assert_eq!(
+        call("GC", "", &conf).error().0,
+        7,
+        "no list is not an empty list"
+    );
+    conf["cni.dev/valid-attachments"] = json!([]);
+    gc_all(&node, &conf);
+}
+
+fn gc_all(node: &Node, conf: &serde_json::Value) {
+    let mut other = conf.clone();
+    other["name"] = "other".into();
+    call("ADD", "z", &other).result();
+    call("GC", "", conf).ok();
+    assert_eq!(node.leases(), [""; 0]);
+    assert_eq!(node.notes(), [""; 0]);
+    assert!(
+        node.data_dir().join("other/10.77.0.2").exists(),
+        "another network's"
+    );
+}
+
+#[test]
+fn gc_of_a_network_that_never_was() {
+    let node = Node::new();
+    let mut conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
+    conf["cni.dev/valid-attachments"] = json!([]);
+    call("GC", "", &conf).ok();
+    assert!(!node.data_dir().exists());
+}
+
+#[test]
+fn status_before_the_first_pod() {
+    let node = Node::new();
+    let conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
+    call("STATUS", "", &conf).ok();
+    assert_eq!(node.leases(), [""; 0]);
+    let left = fs::read_dir(node.leases_dir().join("rdma-ipam")).unwrap();
+    assert_eq!(left.count(), 2, "its trial is gone");
+}
+
+#[test]
+fn status_names_every_reason() {
+    let node = Node::new();
+    let conf = node.conf(json!({
+        "strategy": "stable",
+        "ranges": [[{"subnet": "10.77.0.0/30"}], [{"subnet": "10.78.0.0/30"}]],
+    }));
+    call("ADD", "a", &conf).result();
+    fs::write(node.data_dir().join(".rdma-ipam.secret"), "").unwrap();
+    let (code, message) = call("STATUS", "", &conf).error();
+    assert_eq!(code, 50);
+    for reason in [
+        "of 10.77.0.0/30: 1 are held",
+        "of 10.78.0.0/30: 1 are held",
+        "has 0 bytes",
+    ] {
+        assert!(message.contains(reason), "{message}");
+    }
+}

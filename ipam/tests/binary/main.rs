@@ -1,0 +1,16 @@
+//! The real binary: every verb, in every version, alone, beside host-local, killed and in a
+//! crowd.
+
+mod bad_input;
+mod check;
+mod cost;
+mod examples;
+mod gc_status;
+mod host_local;
+mod killed;
+mod node;
+mod parent;
+mod protocol;
+mod requests;
+mod stable;
+mod stress;

@@ -1,0 +1,253 @@
+//! A node with a data directory, and a caller of IPAM plugins.
+
+use nix::sched::{CloneFlags, unshare};
+use serde_json::{Map, Value, json};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+};
+use tempfile::TempDir;
+
+pub(crate) const RDMA_IPAM: &str = env!("CARGO_BIN_EXE_rdma-ipam");
+pub(crate) const HOST_LOCAL: &str = "/usr/lib/cni/host-local";
+
+pub(crate) struct Node {
+    directory: TempDir,
+}
+
+/// What came out of a plugin.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) success: bool,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// A call of a plugin, to be told in detail.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    program: String,
+    environment: BTreeMap<String, String>,
+    input: Value,
+}
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        Self {
+            directory: tempfile::tempdir().expect("a directory"),
+        }
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.directory.path().join("networks")
+    }
+
+    /// The network's directory.
+    pub(crate) fn leases_dir(&self) -> PathBuf {
+        self.data_dir().join("net")
+    }
+
+    /// A configuration with these fields in `ipam`.
+    pub(crate) fn conf(&self, ipam: Value) -> Value {
+        let mut ipam: Map<String, Value> = ipam.as_object().expect("an object").clone();
+        ipam.insert("type".into(), "rdma-ipam".into());
+        ipam.entry("dataDir")
+            .or_insert_with(|| self.data_dir().to_str().into());
+        json!({"cniVersion": "1.1.0", "name": "net", "ipam": ipam})
+    }
+
+    /// The addresses that are leased, in order.
+    pub(crate) fn leases(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.leases_dir()) else {
+            return vec![];
+        };
+        let names = entries.map(|it| {
+            it.expect("an entry")
+                .file_name()
+                .into_string()
+                .expect("text")
+        });
+        let mut ips: Vec<IpAddr> = names.filter_map(|name| name.parse().ok()).collect();
+        ips.sort();
+        ips.iter().map(ToString::to_string).collect()
+    }
+
+    /// The notes of attachments, in order.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let directory = self.leases_dir().join("rdma-ipam/attachments");
+        let Ok(entries) = fs::read_dir(directory) else {
+            return vec![];
+        };
+        let mut names: Vec<String> = entries
+            .map(|it| {
+                it.expect("an entry")
+                    .file_name()
+                    .into_string()
+                    .expect("text")
+            })
+            .collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn write(&self, name: &str, content: &str) {
+        fs::create_dir_all(self.leases_dir()).expect("a directory");
+        fs::write(self.leases_dir().join(name), content).expect("a file");
+    }
+}
+
+/// `command` for the attachment (`container`, `eth0`) with this configuration.
+pub(crate) fn call(command: &str, container: &str, input: &Value) -> Call {
+    let environment = [
+        ("CNI_COMMAND", command),
+        ("CNI_CONTAINERID", container),
+        ("CNI_NETNS", "/run/netns/x"),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_PATH", "/opt/cni/bin"),
+    ];
+    Call {
+        program: RDMA_IPAM.into(),
+        environment: environment.map(|(k, v)| (k.into(), v.into())).into(),
+        input: input.clone(),
+    }
+}
+
+impl Call {
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.insert(name.into(), value.into());
+        self
+    }
+
+    pub(crate) fn without(mut self, name: &str) -> Self {
+        self.environment.remove(name);
+        self
+    }
+
+    pub(crate) fn program(mut self, program: &str) -> Self {
+        self.program = program.into();
+        self
+    }
+
+    pub(crate) fn host_local(mut self) -> Self {
+        assert!(
+            Path::new(HOST_LOCAL).exists(),
+            "there is no {HOST_LOCAL}: apt-get install containernetworking-plugins"
+        );
+        // Debian's knows no CNI 1.1
+        if self.input["cniVersion"] == "1.1.0" {
+            self.input["cniVersion"] = "1.0.0".into();
+        }
+        self.program(HOST_LOCAL)
+    }
+
+    pub(crate) fn start(&self) -> Child {
+        let mut child = Command::new(&self.program)
+            .env_clear()
+            .envs(&self.environment)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the plugin starts");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        let text = match &self.input {
+            Value::String(text) => text.clone(),
+            input => input.to_string(),
+        };
+        // a plugin may answer without reading
+        let _ = stdin.write_all(text.as_bytes());
+        child
+    }
+
+    pub(crate) fn run(&self) -> Outcome {
+        let output = self.start().wait_with_output().expect("its end");
+        Outcome {
+            success: output.status.success(),
+            stdout: String::from_utf8(output.stdout).expect("UTF-8"),
+            stderr: String::from_utf8(output.stderr).expect("UTF-8"),
+        }
+    }
+
+    /// Runs it, and it succeeds without an answer.
+    #[track_caller]
+    pub(crate) fn ok(&self) {
+        let outcome = self.run();
+        assert!(
+            outcome.success && outcome.stdout.is_empty(),
+            "{self:?}: {outcome:?}"
+        );
+    }
+
+    /// Runs it, and it succeeds with an answer.
+    #[track_caller]
+    pub(crate) fn result(&self) -> Value {
+        let outcome = self.run();
+        assert!(outcome.success, "{self:?}: {outcome:?}");
+        serde_json::from_str(&outcome.stdout).expect("one JSON object")
+    }
+
+    /// Runs it, and it succeeds with these addresses.
+    #[track_caller]
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let result = self.result();
+        let ips = result["ips"].as_array().expect("ips");
+        let text = |ip: &Value| ip["address"].as_str().expect("address").to_owned();
+        ips.iter().map(text).collect()
+    }
+
+    /// Runs it, and it succeeds with one address, without its prefix length.
+    #[track_caller]
+    pub(crate) fn address(&self) -> String {
+        let addresses = self.addresses();
+        assert_eq!(addresses.len(), 1, "{self:?}");
+        addresses[0].split_once('/').expect("a length").0.to_owned()
+    }
+
+    /// Runs it, and it fails with this code and sentence.
+    #[track_caller]
+    pub(crate) fn error(&self) -> (u64, String) {
+        let outcome = self.run();
+        assert!(!outcome.success, "{self:?}: {outcome:?}");
+        let error: Value = serde_json::from_str(&outcome.stdout).expect("one JSON object");
+        assert!(error["cniVersion"].is_string(), "{error}");
+        let message = error["msg"].as_str().expect("msg").to_owned();
+        (error["code"].as_u64().expect("code"), message)
+    }
+
+    /// Runs it, and it fails with exactly this.
+    #[track_caller]
+    pub(crate) fn fails(&self, code: u64, message: &str) {
+        assert_eq!(self.error(), (code, message.to_owned()));
+    }
+}
+
+/// Runs `work` on a thread in a network and mount namespace of its own, and so everything that
+/// it starts.
+pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let inside = || {
+            let flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS;
+            unshare(flags).expect("these tests need root");
+            shell("mount --make-rprivate / && ip link set lo up");
+            work()
+        };
+        match scope.spawn(inside).join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+#[track_caller]
+pub(crate) fn shell(script: &str) {
+    let output = Command::new("sh")
+        .args(["-ec", script])
+        .output()
+        .expect("a shell");
+    assert!(output.status.success(), "{script}: {output:?}");
+}

@@ -1,0 +1,232 @@
+//! `from: parent`: prefixes and gateways of the netdev that a rail comes from.
+
+use super::node::{Node, apart, call, shell};
+use serde_json::{Value, json};
+use std::{thread, time::Duration};
+
+fn told(node: &Node, ipam: Value, addresses: &[&str]) -> Value {
+    let mut conf = node.conf(ipam);
+    conf["ipam"]["from"] = "parent".into();
+    conf["master"] = "bond1".into();
+    conf["masterAddresses"] = json!(addresses);
+    conf
+}
+
+#[test]
+fn what_the_caller_tells_is_used() {
+    let node = Node::new();
+    let mut conf = told(
+        &node,
+        json!({"family": "both"}),
+        &["2001:db8:1::10/64", "10.77.0.2/24"],
+    );
+    conf["masterRoutes"] = json!([
+        {"dst": "0.0.0.0/0", "gw": "10.77.0.3"},
+        {"dst": "::/0", "gw": "fe80::1"},
+        {"dst": "10.99.0.0/16", "gw": "192.0.2.1"},
+    ]);
+    let result = call("ADD", "a", &conf).result();
+    assert_eq!(
+        result["ips"],
+        json!([
+            {"address": "10.77.0.1/24", "gateway": "10.77.0.3"},
+            {"address": "2001:db8:1::2/64"},
+        ])
+    );
+    assert_eq!(
+        result["routes"],
+        json!([{"dst": "0.0.0.0/0", "gw": "10.77.0.3"}, {"dst": "::/0", "gw": "fe80::1"}])
+    );
+    // neither the parent's own address, which may have left the host, nor the gateway
+    assert_eq!(
+        call("ADD", "b", &conf).addresses(),
+        ["10.77.0.4/24", "2001:db8:1::3/64"]
+    );
+    let asked = call("ADD", "c", &conf).env("CNI_ARGS", "IP=2001:db8:1::1");
+    asked.fails(
+        7,
+        "the requested address 2001:db8:1::1 is where a router usually is, and none is known, which \
+         no pod gets: ask for another one",
+    );
+    conf["ipam"]["routes"] = json!([]);
+    assert!(call("ADD", "c", &conf).result().get("routes").is_none());
+    call("STATUS", "", &conf).ok();
+    // gone with the parent, DEL works all the same
+    let bare = node.conf(json!({"from": "parent"}));
+    for container in ["a", "b", "c"] {
+        call("DEL", container, &bare).ok();
+    }
+    assert_eq!(node.leases(), [""; 0]);
+}
+
+#[test]
+fn rails_share_no_round_robin() {
+    let node = Node::new();
+    let rails = [&["2001:db8:1::10/64"][..], &["2001:db8:2::10/64"]];
+    for container in ["a", "b", "c"] {
+        let addresses: Vec<String> = rails
+            .iter()
+            .enumerate()
+            .map(|(index, rail)| {
+                let add = call("ADD", container, &told(&node, json!({}), rail));
+                add.env("CNI_IFNAME", &format!("rdma{index}")).address()
+            })
+            .collect();
+        let last = addresses[0].strip_prefix("2001:db8:1::").unwrap();
+        assert_eq!(addresses[1], format!("2001:db8:2::{last}"));
+    }
+}
+
+#[test]
+fn the_node_is_looked_at() {
+    apart(|| {
+        shell(
+            "ip link add bond1 type veth peer name far
+             ip link set bond1 up; ip link set far up
+             ip addr add fe80::55/64 dev bond1 nodad
+             ip addr add 2001:db8:5::1/128 dev bond1 nodad
+             ip addr add 2001:db8:6::1/64 dev bond1 nodad preferred_lft 0
+             ip addr add 2001:db8:8::10/64 dev bond1 nodad
+             ip addr add 2001:db8:7::10/64 dev bond1 nodad
+             ip addr add 10.77.0.2/24 dev bond1
+             ip route add default via 10.77.0.1
+             ip route add default via 10.77.0.9 metric 50 table 100
+             ip -6 route add default via 2001:db8:7::9 dev bond1
+             ip link property add dev bond1 altname roce0",
+        );
+        let node = Node::new();
+        let mut conf = node.conf(json!({"from": "parent"}));
+        conf["master"] = "roce0".into();
+        let result = call("ADD", "a", &conf).result();
+        let expected = json!({"address": "2001:db8:7::1/64", "gateway": "2001:db8:7::9"});
+        assert_eq!(result["ips"], json!([expected]));
+        assert_eq!(
+            result["routes"],
+            json!([{"dst": "::/0", "gw": "2001:db8:7::9"}])
+        );
+        conf["ipam"]["family"] = "both".into();
+        let result = call("ADD", "b", &conf).result();
+        assert_eq!(
+            result["ips"],
+            json!([
+                {"address": "10.77.0.3/24", "gateway": "10.77.0.1"},
+                {"address": "2001:db8:7::2/64", "gateway": "2001:db8:7::9"},
+            ])
+        );
+        conf["runtimeConfig"] = json!({"ips": ["2001:db8:8::20"]});
+        assert_eq!(
+            call("ADD", "c", &conf).addresses(),
+            ["10.77.0.4/24", "2001:db8:8::20/64"]
+        );
+        conf["runtimeConfig"] = json!({"ips": ["2001:db8:6::20"]});
+        let (code, message) = call("ADD", "d", &conf).error();
+        assert_eq!(code, 7);
+        assert!(
+            message.starts_with("the requested address 2001:db8:6::20 is not in 10.77.0.1-"),
+            "{message}"
+        );
+    });
+}
+
+#[test]
+fn tentative_duplicate_and_temporary_addresses_do_not_count() {
+    apart(|| {
+        shell(
+            "ip link add bond1 type veth peer name far
+             echo 1 >/proc/sys/net/ipv6/conf/bond1/accept_dad
+             echo 2 >/proc/sys/net/ipv6/conf/bond1/use_tempaddr
+             ip link set bond1 up; ip link set far up
+             ip addr add 2001:db8:9::1/64 dev far nodad
+             ip addr add 2001:db8:9::1/64 dev bond1 mngtmpaddr",
+        );
+        let node = Node::new();
+        let mut conf = node.conf(json!({"from": "parent"}));
+        conf["master"] = "bond1".into();
+        let said = "bond1 (rail eth0) has no global IPv6 address on this host: give it a lasting one \
+                    whose prefix is /126 or shorter, or choose another ipam.family";
+        call("ADD", "a", &conf).fails(101, said);
+        // by now it is a duplicate, and the temporary one beside it is in use
+        thread::sleep(Duration::from_millis(2500));
+        shell("test -n \"$(ip addr show dev bond1 dadfailed)\"");
+        shell("ip addr show dev bond1 temporary | grep inet6 | grep -qv tentative");
+        call("ADD", "a", &conf).fails(101, said);
+        shell("ip addr flush dev bond1; ip addr add 2001:db8:9::2/64 dev bond1 nodad");
+        call("ADD", "a", &conf).result();
+    });
+}
+
+#[test]
+fn an_address_that_is_not_global_does_not_count() {
+    apart(|| {
+        shell(
+            "ip link add bond1 type veth peer name far
+             ip link set bond1 up; ip link set far up
+             ip addr add 169.254.7.1/16 dev bond1
+             ip addr add 10.77.0.2/24 dev bond1 scope link",
+        );
+        let node = Node::new();
+        let mut conf = node.conf(json!({"from": "parent", "family": "ipv4"}));
+        conf["master"] = "bond1".into();
+        call("ADD", "a", &conf).fails(
+            101,
+            "bond1 (rail eth0) has no global IPv4 address on this host: give it a lasting one whose \
+             prefix is /30 or shorter, or choose another ipam.family",
+        );
+        shell("ip addr add 10.78.0.2/24 dev bond1");
+        assert_eq!(call("ADD", "a", &conf).address(), "10.78.0.3");
+    });
+}
+
+#[test]
+fn what_the_node_lacks_is_told() {
+    let node = Node::new();
+    let none = told(&node, json!({}), &["fe80::1/64", "10.77.0.2/24"]);
+    let said = "bond1 (rail net1) has no global IPv6 address on this host: give it a lasting one whose \
+                prefix is /126 or shorter, or choose another ipam.family";
+    call("ADD", "a", &none)
+        .env("CNI_IFNAME", "net1")
+        .fails(101, said);
+    let said = said.replace(" (rail net1)", "");
+    call("STATUS", "", &none).fails(50, &format!("ADD cannot work: {said}"));
+    let lone = told(
+        &node,
+        json!({"family": "both"}),
+        &["2001:db8::1/128", "10.77.0.2/24"],
+    );
+    call("ADD", "a", &lone).fails(
+        101,
+        "bond1 (rail eth0) has no IPv6 prefix to give addresses from: 2001:db8::1/128 leaves none; \
+         give the netdev a prefix of /126 or shorter",
+    );
+    let mut missing = node.conf(json!({"from": "parent"}));
+    call("ADD", "a", &missing).fails(
+        7,
+        "master is missing: with ipam.from \"parent\" it has to name the netdev whose prefixes are \
+         used; rdma-cni hands it on",
+    );
+    // the parent comes with each ADD
+    call("STATUS", "", &missing).ok();
+    missing["master"] = "nosuch0".into();
+    call("ADD", "a", &missing).fails(
+        7,
+        "master: this host has no netdev \"nosuch0\", and masterAddresses are not told",
+    );
+    for (field, value, said) in [
+        (
+            "masterAddresses",
+            json!(["2001:db8::1"]),
+            "masterAddresses: [\"2001:db8::1\"] is not valid: must list addresses with their prefix \
+             lengths",
+        ),
+        (
+            "masterRoutes",
+            json!([{"dst": "::/0"}]),
+            "masterRoutes: [{\"dst\":\"::/0\"}] is not valid: must list {\"dst\", \"gw\"} objects",
+        ),
+    ] {
+        let mut conf = told(&node, json!({}), &["2001:db8:1::10/64"]);
+        conf[field] = value;
+        call("ADD", "a", &conf).fails(7, said);
+    }
+    assert_eq!(node.leases(), [""; 0]);
+}

@@ -1,0 +1,174 @@
+//! Addresses that a pod asks for.
+
+use super::node::{Node, apart, call, shell};
+use serde_json::json;
+
+#[test]
+fn every_way_to_ask() {
+    let node = Node::new();
+    let conf =
+        node.conf(json!({"ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd77::/64"}]]}));
+    let asked = |place: &[&str], ips: serde_json::Value| {
+        let mut conf = conf.clone();
+        let mut inner = &mut conf;
+        for key in place {
+            inner = &mut inner[*key];
+        }
+        *inner = ips;
+        conf
+    };
+    let by_args = call("ADD", "a", &conf).env("CNI_ARGS", "IgnoreUnknown=1;IP=10.77.0.50");
+    assert_eq!(by_args.addresses(), ["10.77.0.50/24", "fd77::2/64"]);
+    let by_cni_args = asked(&["args", "cni", "ips"], json!(["fd77::50"]));
+    // the round robin goes on after what was asked for, as host-local's does
+    assert_eq!(
+        call("ADD", "b", &by_cni_args).addresses(),
+        ["10.77.0.51/24", "fd77::50/64"]
+    );
+    let by_capability = asked(
+        &["runtimeConfig", "ips"],
+        json!(["10.77.0.60/24", "fd77::60"]),
+    );
+    assert_eq!(
+        call("ADD", "c", &by_capability).addresses(),
+        ["10.77.0.60/24", "fd77::60/64"]
+    );
+    let bad = asked(&["runtimeConfig", "ips"], json!(["10.77.0"]));
+    call("ADD", "d", &bad).fails(
+        7,
+        "runtimeConfig.ips: [\"10.77.0\"] is not valid: must list addresses, each perhaps with a \
+         prefix length",
+    );
+}
+
+#[test]
+fn what_cannot_be_had() {
+    apart(|| {
+        shell("ip link add up0 type veth peer name up1; ip addr add 10.77.0.9/24 dev up0");
+        let node = Node::new();
+        let conf = node.conf(json!({"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.5"}));
+        let ask = |ip: &str| call("ADD", "a", &conf).env("CNI_ARGS", &format!("IP={ip}"));
+        for (ip, what) in [
+            ("10.77.0.1", "the gateway"),
+            ("10.77.0.9", "an address of this host itself"),
+            ("10.77.0.0", "the network address of 10.77.0.0/24"),
+            ("10.77.0.255", "the broadcast address of 10.77.0.0/24"),
+        ] {
+            let said = format!(
+                "the requested address {ip} is {what}, which no pod gets: ask for another one"
+            );
+            ask(ip).fails(7, &said);
+        }
+        for ip in ["10.77.0.4", "10.78.0.4", "fd77::1"] {
+            let said = format!(
+                "the requested address {ip} is not in 10.77.0.5-10.77.0.254 of 10.77.0.0/24, where \
+                 addresses are given from"
+            );
+            ask(ip).fails(7, &said);
+        }
+        call("ADD", "b", &conf)
+            .env("CNI_ARGS", "IP=10.77.0.7")
+            .result();
+        ask("10.77.0.7").fails(
+            11,
+            "the requested address 10.77.0.7 is held by b eth0; it is free after that one's DEL",
+        );
+        let mut two = conf.clone();
+        two["runtimeConfig"] = json!({"ips": ["10.77.0.10", "10.77.0.11"]});
+        call("ADD", "a", &two).fails(
+            7,
+            "the requested addresses 10.77.0.10 and 10.77.0.11 are of one range set, \
+             10.77.0.5-10.77.0.254 of 10.77.0.0/24, which gives one address",
+        );
+        let v6 = node.conf(json!({"subnet": "fd77::/64"}));
+        call("ADD", "a", &v6).env("CNI_ARGS", "IP=fd77::").fails(
+            7,
+            "the requested address fd77:: is the subnet-router anycast address of fd77::/64, which \
+             no pod gets: ask for another one",
+        );
+        assert_eq!(node.leases(), ["10.77.0.7"]);
+    });
+}
+
+#[test]
+fn the_hosts_own_addresses_are_not_given() {
+    apart(|| {
+        shell("ip link add up0 type veth peer name up1; ip addr add 10.77.0.2/24 dev up0");
+        shell("ip addr add 10.77.0.4/32 dev lo");
+        let node = Node::new();
+        let conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
+        assert_eq!(call("ADD", "a", &conf).address(), "10.77.0.3");
+        assert_eq!(call("ADD", "b", &conf).address(), "10.77.0.5");
+    });
+}
+
+#[test]
+fn nor_are_those_of_nics_that_are_in_pods() {
+    let node = Node::new();
+    let ranges = json!({"ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd77::/64"}]]});
+    let parent = json!({"from": "parent", "family": "both"});
+    for (ipam, v4, v6) in [
+        (ranges, "10.77.0.4/24", "fd77::3/64"),
+        // the parent's own address is the next one
+        (parent, "10.77.0.5/24", "fd77::4/64"),
+    ] {
+        let mut conf = node.conf(ipam);
+        conf["master"] = "nic1".into();
+        conf["masterAddresses"] = json!(["10.77.0.4/24", "fd77::3/64"]);
+        conf["hostAddresses"] = json!(["10.77.0.2", "10.77.0.3", "fd77::2", "192.0.2.1"]);
+        for ip in ["10.77.0.3", "fd77::2"] {
+            let asked = call("ADD", "a", &conf).env("CNI_ARGS", &format!("IP={ip}"));
+            let said = format!(
+                "the requested address {ip} is an address of this host itself, which no pod gets: \
+                 ask for another one"
+            );
+            asked.fails(7, &said);
+        }
+        assert_eq!(call("ADD", "a", &conf).addresses(), [v4, v6]);
+        call("STATUS", "", &conf).ok();
+        // DEL reads nothing of it
+        conf["hostAddresses"] = json!([5]);
+        call("DEL", "a", &conf).ok();
+    }
+}
+
+#[test]
+fn ranges_of_the_runtime_come_first() {
+    let node = Node::new();
+    let mut conf = node.conf(json!({"ranges": [[{"subnet": "10.77.0.0/24"}]]}));
+    conf["runtimeConfig"] = json!({"ipRanges": [[{"subnet": "10.78.0.0/24"}]]});
+    assert_eq!(
+        call("ADD", "a", &conf).addresses(),
+        ["10.78.0.2/24", "10.77.0.2/24"]
+    );
+}
+
+#[test]
+fn a_set_with_several_ranges_goes_on_in_the_next() {
+    let node = Node::new();
+    let conf = node.conf(json!({"ranges": [[
+        {"subnet": "10.77.0.0/29", "rangeStart": "10.77.0.5", "gateway": "10.77.0.6"},
+        {"subnet": "10.78.0.0/24"},
+    ]]}));
+    let result = call("ADD", "a", &conf).result();
+    assert_eq!(
+        result["ips"][0],
+        json!({"address": "10.77.0.5/29", "gateway": "10.77.0.6"})
+    );
+    let result = call("ADD", "b", &conf).result();
+    assert_eq!(
+        result["ips"][0],
+        json!({"address": "10.78.0.2/24", "gateway": "10.78.0.1"})
+    );
+}
+
+#[test]
+fn a_gateway_outside_the_subnet_is_taken_as_by_host_local() {
+    let node = Node::new();
+    let conf = node.conf(json!({"subnet": "fd77::/64", "gateway": "fe80::1"}));
+    let result = call("ADD", "a", &conf).result();
+    assert_eq!(
+        result["ips"][0],
+        json!({"address": "fd77::1/64", "gateway": "fe80::1"})
+    );
+}
