@@ -5,7 +5,7 @@ use crate::{
     attachment::Attachment,
     plan::{self, Obstacle, RailPlan, Wanted},
 };
-use rdma_netns::{Kernel, ObserveError, Observed, Op, OpError, RdmaDevice};
+use rdma_netns::{Kernel, ObserveError, Observed, Op, OpError, Place, RdmaDevice};
 use std::{
     net::IpAddr,
     thread,
@@ -35,6 +35,27 @@ pub enum ApplyError {
     /// All changes were made, and yet something differs.
     #[error("done, and yet undone again by somebody else: {0}")]
     Unstable(String),
+    /// Another machine has the address.
+    #[error("{0} is in use by another machine: duplicate address detection found it")]
+    Duplicate(IpAddr),
+    /// An address that cannot be used for RDMA.
+    #[error(
+        "{rdma} has no RoCE v2 GID for {address} after {} ms: {used} of {size} GIDs are used{}",
+        waited.as_millis(),
+        if used >= size { "; the table is full, fewer pods can share this device" } else { "" }
+    )]
+    NoGid {
+        /// The RDMA device.
+        rdma: String,
+        /// The address.
+        address: IpAddr,
+        /// How long it was waited for.
+        waited: Duration,
+        /// Places of the table that are taken.
+        used: u32,
+        /// Places of the table.
+        size: u32,
+    },
     /// Duplicate address detection did not end.
     #[error(
         "duplicate address detection of {0} has not ended: the address is in use, or the link has no carrier"
@@ -68,7 +89,9 @@ pub fn attach<K: Kernel>(
         }
         for op in &ops {
             log::debug!("{op}");
-            kernel.execute(op, Some(pod))?;
+            if let Err(error) = kernel.execute(op, Some(pod)) {
+                return Err(explain(kernel, pod, attachment, wanted, error));
+            }
         }
         observed = kernel.observe(Some(pod))?;
     }
@@ -77,6 +100,23 @@ pub fn attach<K: Kernel>(
         Ok(observed)
     } else {
         Err(ApplyError::Unstable(words(&left)))
+    }
+}
+
+/// Why a change was refused: by what is seen now, if that tells, else in the kernel's words.
+fn explain<K: Kernel>(
+    kernel: &K,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    wanted: &[Wanted],
+    error: OpError,
+) -> ApplyError {
+    let planned = kernel
+        .observe(Some(pod))
+        .map(|observed| plan::attach(attachment, &observed, wanted));
+    match planned {
+        Ok(Err(obstacle)) => obstacle.into(),
+        _ => error.into(),
     }
 }
 
@@ -174,6 +214,9 @@ pub fn await_detection<K: Kernel>(
         let rails = attachment.rails.iter();
         let links = rails.filter_map(|rail| observed.pod.as_ref()?.link(&rail.pod_name));
         let mut addresses = links.flat_map(|link| &link.addresses);
+        if let Some(address) = addresses.clone().find(|address| address.dad_failed) {
+            return Err(ApplyError::Duplicate(address.ip));
+        }
         let Some(address) = addresses.find(|address| address.tentative) else {
             return Ok(observed);
         };
@@ -182,6 +225,40 @@ pub fn await_detection<K: Kernel>(
         }
         thread::sleep(POLL);
         observed = kernel.observe(Some(pod))?;
+    }
+}
+
+/// Tells the neighbours of the rails which hardware address has the addresses that we gave: a
+/// router that knew one of them in another pod would go on sending there, for 46 s in the lab.
+/// The kernel tells nobody: `arp_notify` does when a netdev goes up, which has no address yet,
+/// and `ndisc_notify` at the end of duplicate address detection, if there is any
+/// (`inetdev_event()`, `net/ipv4/devinet.c`; `addrconf_dad_completed()`, `net/ipv6/addrconf.c`).
+///
+/// Not told are link-local addresses, which come with a hardware address, and tentative ones,
+/// which may turn out to be another machine's (RFC 4862, section 5.4; RFC 4429, section 2.1).
+/// A refusal is logged only: neighbours find out by themselves, if late.
+pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, observed: &Observed) {
+    for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
+        let links = observed.pod.as_ref();
+        let Some(link) = links.and_then(|pod| pod.link(&rail.pod_name)) else {
+            continue;
+        };
+        let given = rail.given.addresses.iter();
+        let present = given.filter_map(|address| link.address(address));
+        for address in present.filter(|it| !it.is_link_local() && !it.tentative) {
+            let op = Op::Announce {
+                at: Place::Pod,
+                link: rail.pod_name.clone(),
+                address: address.ip,
+            };
+            log::debug!("{op}");
+            if let Err(error) = kernel.execute(&op, Some(pod)) {
+                log::warn!(
+                    "{error}; who knew {} elsewhere may send there yet",
+                    address.ip
+                );
+            }
+        }
     }
 }
 

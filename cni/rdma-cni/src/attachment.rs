@@ -2,16 +2,25 @@
 //! that is needed to bring everything home, whoever does it and whenever.
 
 use crate::{
-    conf::{Dad, Ipv6},
+    conf::{Conf, Dad, Ipv6, Routing},
     plan::Wanted,
 };
-use rdma_netns::{InterfaceName, Link, NetnsId, RdmaDevice, RdmaMode};
+use rdma_netns::{
+    Child, DeviceAddress, InterfaceName, Link, NetnsId, Observed, RdmaDevice, RdmaMode,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+    path::{Path, PathBuf},
+};
 
-/// The format of the record. A reader refuses a higher one.
-pub const FORMAT: u32 = 1;
+/// The newest format of the record. A reader refuses a higher one.
+pub const FORMAT: u32 = 2;
+
+/// The format without [`Rail::shared`], which versions of this plugin read that know only moves.
+const FORMAT_OF_MOVES: u32 = 1;
 
 /// What names an attachment: CNI's own triple.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -38,7 +47,7 @@ impl fmt::Display for Key {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attachment {
-    /// [`FORMAT`]
+    /// At most [`FORMAT`].
     pub format: u32,
     /// What names it.
     pub key: Key,
@@ -65,6 +74,9 @@ pub struct Attachment {
     pub dad: Dad,
     /// Whether router advertisements are taken in the pod.
     pub accept_ra: bool,
+    /// `routing`; records of versions that made no tables have none.
+    #[serde(default = "Routing::without_tables")]
+    pub routing: Routing,
     /// The IPAM plugin's type, where one was asked for addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipam: Option<String>,
@@ -94,10 +106,13 @@ pub enum Phase {
 pub struct Rail {
     /// Its netdev's name in the pod.
     pub pod_name: InterfaceName,
-    /// The netdev as it was on the host. None: an earlier plugin of the chain put it into
-    /// the pod and brings it home.
+    /// The netdev as it was on the host, if it was moved. With `shared` none as well: an earlier
+    /// plugin of the chain put it into the pod and brings it home.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<Link>,
+    /// The netdev that stays on the host, if the pod has a child of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<Shared>,
     /// Other netdevs of the same PCI function, which it must not be taken for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Sibling>,
@@ -105,12 +120,46 @@ pub struct Rail {
     /// be known by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_index: Option<u32>,
-    /// The addresses and routes that ADD gave it, once it has.
+    /// The addresses, routes and rules that ADD gives it, as soon as they are known.
     #[serde(default)]
     pub given: Wanted,
     /// The RDMA device as it was on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaDevice>,
+    /// The GIDs of its addresses, once they are there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gids: Vec<RailGid>,
+}
+
+/// A netdev that stays on the host, and what the pod has of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shared {
+    /// The netdev's name on the host.
+    pub parent: InterfaceName,
+    /// The netdev's index on the host.
+    pub parent_index: u32,
+    /// The netdev's MTU, bytes: the child's can be no larger.
+    pub parent_mtu: u32,
+    /// The netdev's PCI function or auxiliary device; a bond has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceAddress>,
+    /// What the pod has.
+    pub child: Child,
+}
+
+/// Where a RoCE v2 GID is: what a program has to name to send from an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RailGid {
+    /// The address.
+    pub address: IpAddr,
+    /// The same in 128 bits.
+    pub gid: Ipv6Addr,
+    /// Port of the RDMA device, from 1.
+    pub port: u32,
+    /// Place in the port's table (`NCCL_IB_GID_INDEX`, `-x` of perftest).
+    pub index: u32,
 }
 
 /// A netdev that shares its PCI function with a rail's: the other port, a representor.
@@ -123,6 +172,49 @@ pub struct Sibling {
 }
 
 impl Attachment {
+    /// The record of `rails` that are still as `observed`, for the pod's namespace at a path.
+    pub fn new(
+        key: Key,
+        (netns, netns_id): (&Path, NetnsId),
+        conf: &Conf,
+        observed: &Observed,
+        rails: Vec<Rail>,
+    ) -> Self {
+        Self {
+            format: Self::format_of(&rails),
+            key,
+            pod: None,
+            args: None,
+            boot_id: observed.boot_id.clone(),
+            netns: netns.to_owned(),
+            netns_id,
+            phase: Phase::Attaching,
+            rdma_mode: observed.rdma_mode,
+            mtu: conf.mtu,
+            dad: conf.ipv6.dad,
+            accept_ra: conf.ipv6.accept_ra,
+            routing: conf.routing,
+            ipam: conf.ipam.clone(),
+            rails,
+            config: conf.raw.clone(),
+        }
+    }
+
+    /// The format that these rails need.
+    fn format_of(rails: &[Rail]) -> u32 {
+        match rails.iter().any(|rail| rail.shared.is_some()) {
+            true => FORMAT,
+            false => FORMAT_OF_MOVES,
+        }
+    }
+
+    /// The table of the routes of rail `index`, where each rail has one.
+    pub fn table(&self, index: usize) -> Option<u32> {
+        let base = Some(self.routing.table_base).filter(|base| *base != 0)?;
+        let index = u32::try_from(index).ok()?;
+        (self.rails.len() > 1 && self.rails.get(index as usize)?.is_ours()).then(|| base + index)
+    }
+
     /// Whether its RDMA devices go into the pod.
     pub fn moves_rdma(&self) -> bool {
         self.rdma_mode == Some(RdmaMode::Exclusive)
@@ -136,6 +228,14 @@ impl Attachment {
         }
     }
 
+    /// The addresses that moved netdevs have on the host when they are there.
+    pub fn away(&self) -> impl Iterator<Item = IpAddr> {
+        let homes = self.rails.iter().filter_map(|rail| rail.home.as_ref());
+        let addresses = homes.flat_map(|home| &home.addresses);
+        let global = addresses.filter(|address| !address.is_link_local());
+        global.map(|address| address.ip)
+    }
+
     /// The holder of its devices, for people.
     pub fn holder(&self) -> String {
         match &self.pod {
@@ -145,9 +245,65 @@ impl Attachment {
     }
 }
 
+impl Shared {
+    /// A `child` of `parent`, as that is now.
+    pub fn of(parent: &Link, child: Child) -> Self {
+        Self {
+            parent: parent.name.clone(),
+            parent_index: parent.index,
+            parent_mtu: parent.mtu,
+            device: parent.parent.clone(),
+            child,
+        }
+    }
+
+    /// Whether `link`, on the host, is the parent: an index can be another netdev's after the
+    /// parent has gone.
+    pub fn is_of(&self, link: &Link) -> bool {
+        let same = link.parent == self.device;
+        link.index == self.parent_index
+            && same
+            && (self.device.is_some() || link.name == self.parent)
+    }
+}
+
 impl Rail {
-    /// The rail's name for people: the netdev's name at home.
-    pub fn name(&self) -> &str {
-        self.home.as_ref().map_or(&self.pod_name, |home| &home.name)
+    /// A rail that has nothing but its name in the pod.
+    pub fn new(pod_name: InterfaceName) -> Self {
+        Self {
+            pod_name,
+            home: None,
+            shared: None,
+            siblings: vec![],
+            pod_index: None,
+            given: Wanted::default(),
+            rdma: None,
+            gids: vec![],
+        }
+    }
+
+    /// The rail's name for people: the netdev's name on the host.
+    pub fn name(&self) -> &InterfaceName {
+        let home = self.home.as_ref().map(|home| &home.name);
+        let parent = self.shared.as_ref().map(|shared| &shared.parent);
+        home.or(parent).unwrap_or(&self.pod_name)
+    }
+
+    /// Whether this plugin brings the netdev into the pod: no earlier one of the chain did.
+    pub fn is_ours(&self) -> bool {
+        self.home.is_some() || self.shared.is_some()
+    }
+
+    /// The netdev as it was, or is, on the host.
+    pub fn on_host<'a>(&'a self, observed: &'a Observed) -> Option<&'a Link> {
+        let shared = self.shared.as_ref();
+        let parent = shared.and_then(|it| observed.host.link_by_index(it.parent_index));
+        self.home.as_ref().or(parent)
+    }
+
+    /// The PCI function or auxiliary device of the netdev.
+    pub fn device(&self) -> Option<&DeviceAddress> {
+        let home = self.home.as_ref().and_then(|home| home.parent.as_ref());
+        home.or_else(|| self.shared.as_ref()?.device.as_ref())
     }
 }

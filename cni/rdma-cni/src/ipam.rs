@@ -1,25 +1,25 @@
 //! Delegation to an IPAM plugin (CNI specification, section 4): once per rail, with the
 //! rail's name in the pod as `CNI_IFNAME` and its netdev on the host as `master`.
 
+mod master;
+mod run;
+
+pub use master::Master;
+
 use crate::plan::Wanted;
-use cni_protocol::{Command, Environment};
-use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-};
+use cni_protocol::{Command, Environment, ValidAttachment};
 use rdma_netns::{Address, Route, link::SCOPE_LINK};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::{
-    io::{self, Read, Write},
+    io,
     net::IpAddr,
-    os::fd::AsFd,
     path::PathBuf,
-    process::{self, Child, Stdio},
+    process,
     time::{Duration, Instant},
 };
 
 /// How long an IPAM plugin may take: the reference `dhcp` tries for about a minute.
-const LIMIT: Duration = Duration::from_secs(90);
+pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// An IPAM plugin that was found.
 #[derive(Clone, Debug)]
@@ -28,6 +28,7 @@ pub struct Ipam<'a> {
     program: PathBuf,
     environment: &'a Environment,
     config: &'a Map<String, Value>,
+    deadline: Option<Instant>,
 }
 
 /// What an IPAM plugin answered to ADD.
@@ -107,12 +108,27 @@ impl<'a> Ipam<'a> {
             program,
             environment,
             config,
+            deadline: None,
         })
     }
 
-    /// Asks for the addresses of the rail `pod_name`, whose netdev was `master` at home.
-    pub fn add(&self, pod_name: &str, master: &str) -> Result<Answer, IpamError> {
-        let output = self.call(Command::Add, &[("CNI_IFNAME", pod_name)], Some(master))?;
+    /// With all its calls over by `deadline`, and not [`LIMIT`] for each.
+    pub fn until(self, deadline: Instant) -> Self {
+        Self {
+            deadline: Some(deadline),
+            ..self
+        }
+    }
+
+    /// Asks for the addresses of the rail `pod_name`, whose netdev on the host is, or was,
+    /// `master`.
+    pub fn add(&self, pod_name: &str, master: &Master<'_>) -> Result<Answer, IpamError> {
+        let config = master.handed_on(self.config);
+        let args = self.environment.all.get("CNI_ARGS");
+        let args = args.map(|args| master.args(args));
+        let mut variables = vec![("CNI_IFNAME", pod_name)];
+        variables.extend(args.as_deref().map(|args| ("CNI_ARGS", args)));
+        let output = self.call(Command::Add, &variables, &config)?;
         self.answer(&output)
     }
 
@@ -126,48 +142,54 @@ impl<'a> Ipam<'a> {
             // those of the attachment: in GC and in a heal the environment is another pod's
             ("CNI_ARGS", rail.args.unwrap_or_default()),
         ];
-        self.call(command, &variables, Some(rail.master)).map(drop)
+        let mut config = self.config.clone();
+        config.insert("master".into(), rail.master.into());
+        if !rail.conflicts.is_empty() {
+            let conflicts = rail.conflicts.iter().map(|ip| ip.to_string().into());
+            config.insert("conflicts".into(), Value::Array(conflicts.collect()));
+        }
+        self.call(command, &variables, &config).map(drop)
     }
 
-    /// Hands on GC or STATUS.
-    pub fn network(&self, command: Command) -> Result<(), IpamError> {
-        self.call(command, &[], None).map(drop)
+    /// Hands on GC, with those attachments that IPAM knows under the rails' names.
+    pub fn gc(&self, valid: &[ValidAttachment]) -> Result<(), IpamError> {
+        let valid = valid
+            .iter()
+            .map(|it| json!({ "containerID": it.container, "ifname": it.interface }));
+        let mut config = self.config.clone();
+        config.remove("cni.dev/attachments");
+        config.insert("cni.dev/valid-attachments".into(), valid.collect());
+        self.call(Command::Gc, &[], &config).map(drop)
+    }
+
+    /// Hands on STATUS; with a rail's `master` where there is one.
+    pub fn status(&self, master: Option<&Master<'_>>) -> Result<(), IpamError> {
+        let config = match master {
+            Some(master) => master.handed_on(self.config),
+            None => self.config.clone(),
+        };
+        self.call(Command::Status, &[], &config).map(drop)
     }
 
     fn call(
         &self,
         command: Command,
         variables: &[(&str, &str)],
-        master: Option<&str>,
+        config: &Map<String, Value>,
     ) -> Result<Vec<u8>, IpamError> {
         let failed = |source| IpamError::Run {
             program: self.program.clone(),
             source,
         };
-        let mut config = self.config.clone();
-        if let Some(master) = master {
-            config.insert("master".into(), master.into());
-        }
-        let mut child = process::Command::new(&self.program)
+        let mut program = process::Command::new(&self.program);
+        program
             .env_clear()
             .envs(&self.environment.all)
             .env("CNI_COMMAND", command.as_str())
-            .envs(variables.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .map_err(failed)?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // a plugin that ends without reading has its reason, told by its answer
-            let _ = stdin.write_all(&serde_json::to_vec(&config).unwrap_or_default());
-        }
-        let output = read_until_end(&mut child, Instant::now() + LIMIT);
-        if output.is_err() {
-            let _ = child.kill();
-        }
-        let status = child.wait().map_err(failed)?;
-        let output = output.map_err(failed)?;
+            .envs(variables.iter().copied());
+        let input = serde_json::to_vec(config).unwrap_or_default();
+        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + LIMIT);
+        let (status, output) = run::until(deadline, program, &input).map_err(failed)?;
         if status.success() {
             return Ok(output);
         }
@@ -207,20 +229,19 @@ impl<'a> Ipam<'a> {
             return Err(wrong("ips", "there is no address".into()));
         }
         let mut wanted = Wanted::default();
-        let mut gateways: Vec<IpAddr> = vec![];
         for ip in &ips {
             let address = ip["address"].as_str().and_then(prefix);
             let (ip_address, length) = address.ok_or_else(|| wrong("ips", ip.to_string()))?;
             wanted.addresses.push(Address::new(ip_address, length));
-            gateways.extend(
+            wanted.gateways.extend(
                 ip["gateway"]
                     .as_str()
                     .and_then(|text| text.parse::<IpAddr>().ok()),
             );
         }
         for route in &routes {
-            let parsed =
-                self::route(route, &gateways).ok_or_else(|| wrong("routes", route.to_string()))?;
+            let parsed = self::route(route, &wanted.gateways)
+                .ok_or_else(|| wrong("routes", route.to_string()))?;
             wanted.routes.push(parsed);
         }
         wanted.routes.sort_by_key(|route| route.gateway.is_some());
@@ -236,30 +257,6 @@ impl<'a> Ipam<'a> {
     }
 }
 
-/// Reads standard output to its end.
-fn read_until_end(child: &mut Child, deadline: Instant) -> io::Result<Vec<u8>> {
-    let mut output = vec![];
-    let Some(mut stdout) = child.stdout.take() else {
-        return Ok(output);
-    };
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        let mut ready = [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut ready, timeout) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(error) => return Err(error.into()),
-        }
-        let mut buffer = [0; 4096];
-        match stdout.read(&mut buffer)? {
-            0 => return Ok(output),
-            length => output.extend_from_slice(&buffer[..length]),
-        }
-    }
-}
-
 /// Whose addresses are given back or checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RailCall<'a> {
@@ -271,8 +268,10 @@ pub struct RailCall<'a> {
     pub args: Option<&'a str>,
     /// The rail's name in the pod.
     pub pod_name: &'a str,
-    /// The netdev's name at home.
+    /// The netdev's name on the host.
     pub master: &'a str,
+    /// Addresses that another machine was found to have.
+    pub conflicts: &'a [IpAddr],
 }
 
 /// An address with a prefix length. `ipnetwork` would also take `10.0.0.1` and
@@ -310,9 +309,7 @@ fn route(value: &Value, gateways: &[IpAddr]) -> Option<Route> {
         None => 0,
     };
     route.scope = scope;
-    // IP6_RT_PRIO_USER: what the kernel makes of none
-    let default = if network.is_ipv6() { 1024 } else { 0 };
-    route.metric = number("priority")?.filter(|metric| ![0, default].contains(metric));
+    route.metric = number("priority")?.filter(|metric| *metric != 0);
     if let Some(table) = number("table")? {
         route.table = table;
     }

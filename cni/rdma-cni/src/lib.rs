@@ -1,5 +1,5 @@
-//! `rdma-cni`: a chained CNI plugin that moves RDMA netdevs and RDMA devices into pods,
-//! and home again whatever happens in between.
+//! `rdma-cni`: a chained CNI plugin that moves RDMA netdevs and RDMA devices into pods, or gives
+//! them children of netdevs that stay, and brings all of it home whatever happens in between.
 //!
 //! ```text
 //! environment + stdin → conf        checked; bad input stops here
@@ -7,7 +7,9 @@
 //!         plan::attach → Vec<Op>    pure; only what is missing
 //!          store::save              on disk before the first change
 //!                apply              the only loop that changes anything
-//!      protocol::result             prevResult + ours
+//!         ipam, routing             addresses; metrics, tables and rules of their routes
+//!          gids, rails              what programs have to name
+//! cni_protocol::result              prevResult + ours
 //! ```
 //! The record holds the state before the move, and `plan::detach` computes whatever still
 //! differs from it: a failed ADD, DEL, GC and a heal after a crash are that one function.
@@ -16,8 +18,10 @@ pub mod apply;
 pub mod attachment;
 pub mod conf;
 pub mod error;
+pub mod gids;
 pub mod ipam;
 pub mod plan;
+pub mod rails;
 pub mod reply;
 pub mod select;
 pub mod store;

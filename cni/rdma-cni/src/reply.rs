@@ -33,7 +33,9 @@ pub fn code(error: &Error) -> u32 {
             own::STATE
         }
         Error::Observe(_) | Error::Output(_) => code::IO,
-        Error::Obstacle(Obstacle::Vanished { .. }) => own::NO_SUCH_DEVICE,
+        Error::Obstacle(Obstacle::Vanished { .. } | Obstacle::ParentDown { .. }) => {
+            own::NO_SUCH_DEVICE
+        }
         Error::Obstacle(Obstacle::NotHome { .. }) => own::DEVICE_IN_USE,
         Error::Obstacle(_) => code::CONFIGURATION,
         Error::Ipam(_) | Error::Release(_) => own::IPAM,
@@ -60,9 +62,11 @@ fn select(error: &SelectError) -> u32 {
     match error {
         SelectError::NotFound(_) | SelectError::NoRdma(_) => own::NO_SUCH_DEVICE,
         SelectError::InUse { .. } | SelectError::Elsewhere(_) => own::DEVICE_IN_USE,
-        SelectError::NoSubsystem | SelectError::WrongMode(_) | SelectError::CannotMove { .. } => {
-            own::WRONG_MODE
-        }
+        SelectError::NoSubsystem
+        | SelectError::WrongMode(_)
+        | SelectError::Exclusive(_)
+        | SelectError::CannotShare { .. }
+        | SelectError::CannotMove { .. } => own::WRONG_MODE,
         SelectError::NameTaken(_) | SelectError::NameWithoutNumber { .. } => code::CONFIGURATION,
     }
 }

@@ -1,9 +1,10 @@
 //! Which netdevs and RDMA devices an ADD is about, decided before anything is changed.
 
+mod share;
+
 use crate::{
     attachment::{Attachment, Rail, Sibling},
     conf::{Conf, Devices, Mode, selector::Candidate, selector::Selector},
-    plan::Wanted,
 };
 use rdma_netns::{
     DeviceAddress, InterfaceName, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode,
@@ -43,6 +44,21 @@ pub enum SelectError {
          `rdma system set netns exclusive` at boot (module option ib_core netns_mode=0)"
     )]
     WrongMode(RdmaMode),
+    /// A pod with a child sees the RDMA device in shared mode only.
+    #[error(
+        "{0} cannot be shared: the RDMA subsystem is in exclusive mode, in which a pod does not \
+         see the RDMA device of a netdev that stays on the host; set `rdma system set netns \
+         shared` at boot (module option ib_core netns_mode=1), or move devices that are no bonds"
+    )]
+    Exclusive(InterfaceName),
+    /// The netdev takes no children.
+    #[error("{link} cannot be shared: {reason}")]
+    CannotShare {
+        /// The netdev.
+        link: InterfaceName,
+        /// Why.
+        reason: String,
+    },
     /// A bond, or a port of one.
     #[error("{link} cannot be moved into a pod: {reason}")]
     CannotMove {
@@ -77,8 +93,14 @@ pub fn rails(
         return Err(SelectError::WrongMode(RdmaMode::Shared));
     }
     let chosen = match devices {
-        Devices::Address(address) => vec![by_address(address, observed, others)?],
-        Devices::Selectors(selectors) => by_selectors(selectors, observed, others)?,
+        Devices::Address(address) => {
+            let (place, link) = by_address(address, observed, others)?;
+            vec![(
+                place,
+                share::bond_of(conf.mode, &observed.host, place, link),
+            )]
+        }
+        Devices::Selectors(selectors) => by_selectors(conf.mode, selectors, observed, others)?,
     };
     if chosen.len() > 1 && !conf.interface_name.counts() {
         return Err(SelectError::NameWithoutNumber {
@@ -88,13 +110,14 @@ pub fn rails(
     chosen
         .iter()
         .enumerate()
-        .map(|(index, (place, link))| rail(conf, observed, index, *place, link))
+        .map(|(index, (place, link))| rail(conf, observed, others, index, *place, link))
         .collect()
 }
 
 fn rail(
     conf: &Conf,
     observed: &Observed,
+    others: &[Attachment],
     index: usize,
     place: Place,
     link: &Link,
@@ -106,15 +129,10 @@ fn rail(
     if place == Place::Pod || conf.drop_in {
         let pod_name = link.name.clone();
         return Ok(Rail {
-            pod_name,
-            home: None,
-            siblings: vec![],
-            pod_index: None,
-            given: Wanted::default(),
             rdma: rdma.cloned(),
+            ..Rail::new(pod_name)
         });
     }
-    movable(conf.mode, link)?;
     let pod_name = conf
         .interface_name
         .name(index)
@@ -126,14 +144,33 @@ fn rail(
     {
         return Err(SelectError::NameTaken(pod_name));
     }
-    Ok(Rail {
-        pod_name,
-        home: Some(link.clone()),
-        siblings: siblings(&observed.host, link),
-        pod_index: None,
-        given: Wanted::default(),
+    let rail = Rail {
         rdma: rdma.cloned(),
-    })
+        ..Rail::new(pod_name)
+    };
+    match share::reason(conf.mode, link, others) {
+        Some(reason) => {
+            log::info!("{} is shared: {reason}", link.name);
+            Ok(Rail {
+                shared: Some(share::shared(
+                    conf.child,
+                    observed.rdma_mode,
+                    &rail,
+                    link,
+                    others,
+                )?),
+                ..rail
+            })
+        }
+        None => {
+            share::movable(link, others)?;
+            Ok(Rail {
+                home: Some(link.clone()),
+                siblings: siblings(&observed.host, link),
+                ..rail
+            })
+        }
+    }
 }
 
 /// The other netdevs of the PCI function that `link` is one of.
@@ -165,23 +202,6 @@ fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
                 .iter()
                 .find(|rdma| rdma.parent.as_ref() == Some(parent))
         }
-    }
-}
-
-fn movable(mode: Mode, link: &Link) -> Result<(), SelectError> {
-    let cannot = |reason| {
-        Err(SelectError::CannotMove {
-            link: link.name.clone(),
-            reason,
-        })
-    };
-    match (link.kind.as_deref(), link.master, mode) {
-        (Some("bond"), _, Mode::Move) => cannot("it is a bond, whose ports and LACP stay behind"),
-        (Some("bond"), _, Mode::Auto) => {
-            cannot("it is a bond; sharing it (mode \"share\") is not in this version of rdma-cni")
-        }
-        (_, Some(_), _) => cannot("it is a port of a bond or bridge, which would lose it"),
-        _ => Ok(()),
     }
 }
 
@@ -218,11 +238,16 @@ fn by_address<'a>(
 /// An error if another attachment has something of `address`, also when it is on the host: a
 /// DEL that was cut short may have left it half restored.
 fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), SelectError> {
-    let holds = |rail: &Rail| {
+    let holds = |rail: &&Rail| {
         rail.home.as_ref().and_then(|home| home.parent.as_ref()) == Some(address)
             || rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref()) == Some(address)
     };
-    match others.iter().find(|other| other.rails.iter().any(holds)) {
+    let holds_any = |other: &&Attachment| {
+        // what is shared is held by nobody
+        let mut exclusive = other.rails.iter().filter(|rail| rail.shared.is_none());
+        exclusive.any(|rail| holds(&rail))
+    };
+    match others.iter().find(holds_any) {
         None => Ok(()),
         Some(holder) => Err(SelectError::InUse {
             device: address.to_string(),
@@ -232,6 +257,7 @@ fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), S
 }
 
 fn by_selectors<'a>(
+    mode: Mode,
     selectors: &[Selector],
     observed: &'a Observed,
     others: &[Attachment],
@@ -245,7 +271,7 @@ fn by_selectors<'a>(
                 })
             })?;
             Some(SelectError::InUse {
-                device: rail.name().to_owned(),
+                device: rail.name().to_string(),
                 holder: other.holder(),
             })
         });
@@ -260,6 +286,7 @@ fn by_selectors<'a>(
             .filter(|(_, link)| {
                 selector.matches(candidate(observed, link, rdma_of(&observed.host, link)))
             })
+            .map(|(place, link)| (place, share::bond_of(mode, &observed.host, place, link)))
             .collect();
         if matching.is_empty() && selector.is_literal() {
             return Err(SelectError::NotFound(selector.text.clone()));

@@ -4,6 +4,7 @@
 //! <stateDir>/lock                                          the node: moves
 //! <stateDir>/attachments/<network>/<container>@<ifname>.json
 //!                                                    .lock  one attachment: its verbs
+//! <stateDir>/rails/…                                       what programs name: crate::rails
 //! ```
 //! Neither a container id nor a network's name can contain `@` or `/`, so that no two
 //! attachments share a file. A lock is held on an open file: it ends with its process.
@@ -16,6 +17,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// The state directory.
@@ -53,6 +55,13 @@ pub enum Record {
     Newer(u64),
 }
 
+impl StoreError {
+    /// `action` on `path` was refused.
+    pub(crate) fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
+        failed(action, path)(source)
+    }
+}
+
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |source| StoreError {
@@ -68,6 +77,11 @@ impl Store {
         Self {
             root: root.to_owned(),
         }
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Shows that records can be written, for STATUS.
@@ -164,6 +178,15 @@ impl Store {
             Err(error) if is_absent(&error) => Ok(Record::None),
             Err(error) => Err(failed("read", &path)(error)),
         }
+    }
+
+    /// How long ago the record of `key` was written.
+    pub fn age(&self, key: &Key) -> Duration {
+        let written = fs::metadata(self.path(key, "json")).and_then(|it| it.modified());
+        written
+            .ok()
+            .and_then(|it| it.elapsed().ok())
+            .unwrap_or_default()
     }
 
     /// Takes away the record and the lock's file of an attachment.
@@ -337,7 +360,7 @@ mod tests {
             let (store, key) = (store.clone(), key.clone());
             move || store.lock(&key).unwrap()
         });
-        store.remove(&key, first).unwrap();
+        first.discard();
         let second = waiting.join().unwrap();
         assert!(second.path.exists());
         assert!(store.try_lock(&key).unwrap().is_none());

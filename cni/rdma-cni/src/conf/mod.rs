@@ -1,10 +1,14 @@
 //! The network configuration: read from standard input, every field of ours checked
 //! before anything is done. Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
 
+mod child;
+mod routing;
 pub mod selector;
 
 use cni_protocol::{ConfError, Fields, Network};
-use rdma_netns::{DeviceAddress, InterfaceName};
+pub use routing::Routing;
+
+use rdma_netns::{Child, DeviceAddress, InterfaceName};
 use selector::Selector;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -22,6 +26,10 @@ pub struct Conf {
     pub devices: Option<Devices>,
     /// `mode`
     pub mode: Mode,
+    /// `child`
+    pub child: Child,
+    /// `routing`
+    pub routing: Routing,
     /// `interfaceName`
     pub interface_name: NamePattern,
     /// `requireRdma`
@@ -50,10 +58,12 @@ pub enum Devices {
 /// `mode`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Move, unless the device cannot be.
+    /// Share a bond, a port of one, and what is shared already; move the rest.
     Auto,
     /// The netdev goes into the pod.
     Move,
+    /// The pod gets a child of the netdev, which stays on the host.
+    Share,
 }
 
 /// `ipv6`
@@ -101,6 +111,8 @@ impl Conf {
             drop_in,
             devices: devices(fields)?,
             mode: mode(fields)?,
+            child: child::parse(fields)?,
+            routing: Routing::parse(fields)?,
             interface_name: interface_name(fields)?,
             require_rdma: fields.boolean("requireRdma")?.unwrap_or(true),
             ipam: ipam(fields)?,
@@ -144,19 +156,11 @@ fn devices(fields: Fields<'_>) -> Result<Option<Devices>, ConfError> {
 
 fn mode(fields: Fields<'_>) -> Result<Mode, ConfError> {
     let choices = [
-        ("auto", Some(Mode::Auto)),
-        ("move", Some(Mode::Move)),
-        ("share", None),
+        ("auto", Mode::Auto),
+        ("move", Mode::Move),
+        ("share", Mode::Share),
     ];
-    match fields.choice("mode", &choices)? {
-        None => Ok(Mode::Auto),
-        Some(Some(mode)) => Ok(mode),
-        Some(None) => Err(ConfError::Unsupported {
-            field: "mode",
-            value: "share".into(),
-            remedy: "use \"move\"",
-        }),
-    }
+    Ok(fields.choice("mode", &choices)?.unwrap_or(Mode::Auto))
 }
 
 fn interface_name(fields: Fields<'_>) -> Result<NamePattern, ConfError> {
@@ -223,21 +227,6 @@ fn unfinished(fields: Fields<'_>) -> Result<(), ConfError> {
             remedy: "use \"off\"",
         });
     }
-    let routing = fields.object("routing")?;
-    routing.number("metric", 0, u32::MAX)?;
-    routing.number("tableBase", 0, u32::MAX)?;
-    let child = fields.object("child")?;
-    let ipvlan = child.choice("type", &[("macvlan", false), ("ipvlan", true)])? == Some(true);
-    let modes: &[_] = match ipvlan {
-        true => &[("l2", ()), ("l3", ()), ("l3s", ())],
-        false => &[
-            ("bridge", ()),
-            ("private", ()),
-            ("vepa", ()),
-            ("passthru", ()),
-        ],
-    };
-    child.choice("mode", modes)?;
     fields.string("podResourcesSocket")?;
     fields.string("smcUeid")?;
     if let Some(list) = fields.list("resources")?

@@ -2,7 +2,7 @@
 
 use super::{Obstacle, Wanted, draft::Draft, locate, locate::Located};
 use crate::{
-    attachment::{Attachment, Rail},
+    attachment::{Attachment, Rail, Shared},
     conf::Dad,
 };
 use rdma_netns::{Link, LinkType, Observed, Op, Place, RdmaDevice};
@@ -39,12 +39,26 @@ pub fn attach_rail(
 ) -> Result<Vec<Op>, Obstacle> {
     let mut ops = vec![];
     let moved = move_rdma(attachment, rail, observed, &mut ops)?;
-    match &rail.home {
+    match (&rail.home, &rail.shared) {
         // the kernel makes the IPoIB netdev anew, in the pod: planned when it is seen
-        Some(home) if moved && home.link_type == LinkType::Infiniband => {}
-        Some(home) => place_link(attachment, rail, home, observed, wanted, &mut ops)?,
-        None => {}
+        (Some(home), _) if moved && home.link_type == LinkType::Infiniband => {}
+        (Some(home), _) => {
+            let draft = placed(rail, home, observed, &mut ops)?;
+            let mtu = attachment.mtu.unwrap_or(home.mtu);
+            furnish(attachment, rail, draft, home, mtu, wanted)?;
+        }
+        (None, Some(shared)) => share(attachment, rail, shared, observed, wanted, &mut ops)?,
+        (None, None) => {}
     }
+    let rules = wanted.iter().flat_map(|wanted| &wanted.rules);
+    let is_missing = |rule: &&_| {
+        let pod = observed.pod.as_ref();
+        !pod.is_some_and(|pod| pod.rules.contains(rule))
+    };
+    ops.extend(rules.filter(is_missing).map(|rule| Op::AddRule {
+        at: Place::Pod,
+        rule: rule.clone(),
+    }));
     Ok(ops)
 }
 
@@ -73,38 +87,103 @@ fn move_rdma(
     }
 }
 
-fn place_link(
-    attachment: &Attachment,
+/// The netdev that was `home` on the host, in the pod under its name there.
+fn placed<'a>(
     rail: &Rail,
     home: &Link,
     observed: &Observed,
-    wanted: Option<&Wanted>,
-    ops: &mut Vec<Op>,
-) -> Result<(), Obstacle> {
+    ops: &'a mut Vec<Op>,
+) -> Result<Draft<'a>, Obstacle> {
     let Located::At(place, link) = locate::link(rail, home, observed)? else {
         let device = format!("{} ({} in the pod)", home.name, rail.pod_name);
         return Err(Obstacle::Vanished { device });
     };
-    let in_pod = observed
-        .pod
-        .as_ref()
-        .and_then(|pod| pod.link(&rail.pod_name));
-    if in_pod.is_some_and(|other| place == Place::Host || other.index != link.index) {
-        return Err(Obstacle::PodNameTaken {
-            name: rail.pod_name.clone(),
-        });
-    }
+    let present = Some(link).filter(|_| place == Place::Pod);
+    check_name(rail, present, observed)?;
     let mut draft = Draft::new(place, link, ops);
     draft.relocate(Place::Pod, &rail.pod_name);
     draft.rename(&rail.pod_name);
-    let mtu = attachment.mtu.unwrap_or(home.mtu);
+    Ok(draft)
+}
+
+/// Refuses a name that another netdev than `present` has in the pod.
+fn check_name(rail: &Rail, present: Option<&Link>, observed: &Observed) -> Result<(), Obstacle> {
+    let pod = observed.pod.as_ref();
+    let named = pod.and_then(|pod| pod.link(&rail.pod_name));
+    match named {
+        Some(named) if present.is_none_or(|link| link.index != named.index) => {
+            Err(Obstacle::PodNameTaken {
+                name: rail.pod_name.clone(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The netdev that is to bear a child with `mtu`, if it can.
+pub fn bearer<'a>(shared: &Shared, mtu: u32, observed: &'a Observed) -> Result<&'a Link, Obstacle> {
+    let Some(parent) = observed.host.link_by_index(shared.parent_index) else {
+        let device = shared.parent.to_string();
+        return Err(Obstacle::Vanished { device });
+    };
+    if mtu > parent.mtu {
+        return Err(Obstacle::MtuTooLarge {
+            parent: parent.name.clone(),
+            mtu,
+            limit: parent.mtu,
+        });
+    }
+    if !parent.up {
+        let parent = parent.name.clone();
+        return Err(Obstacle::ParentDown { parent });
+    }
+    Ok(parent)
+}
+
+/// A child of the netdev that stays on the host.
+fn share(
+    attachment: &Attachment,
+    rail: &Rail,
+    shared: &Shared,
+    observed: &Observed,
+    wanted: Option<&Wanted>,
+    ops: &mut Vec<Op>,
+) -> Result<(), Obstacle> {
+    let mtu = attachment.mtu.unwrap_or(shared.parent_mtu);
+    let parent = bearer(shared, mtu, observed)?;
+    let present = locate::child(rail, shared, observed);
+    check_name(rail, present, observed)?;
+    let mut draft = match present {
+        Some(link) => Draft::new(Place::Pod, link, ops),
+        None => Draft::child(shared.child, parent, &rail.pod_name, mtu, ops),
+    };
+    draft.rename(&rail.pod_name);
+    furnish(attachment, rail, draft, parent, mtu, wanted)
+}
+
+/// Settings, up, addresses and routes of a netdev in the pod. `origin` is the one on the host
+/// that it was, or lies on.
+fn furnish(
+    attachment: &Attachment,
+    rail: &Rail,
+    mut draft: Draft<'_>,
+    origin: &Link,
+    mtu: u32,
+    wanted: Option<&Wanted>,
+) -> Result<(), Obstacle> {
     let mut addresses = wanted.iter().flat_map(|wanted| &wanted.addresses);
-    if mtu < IPV6_MIN_MTU && addresses.any(|address| address.ip.is_ipv6()) {
-        let link = home.name.clone();
-        return Err(Obstacle::MtuTooSmall { link, mtu });
+    if addresses.any(|address| address.ip.is_ipv6()) {
+        if mtu < IPV6_MIN_MTU {
+            let link = origin.name.clone();
+            return Err(Obstacle::MtuTooSmall { link, mtu });
+        }
+        if draft.is_ipv6_disabled() {
+            let link = rail.pod_name.clone();
+            return Err(Obstacle::Ipv6Disabled { link });
+        }
     }
     draft.mtu(mtu);
-    let has_ipv6 = mtu >= IPV6_MIN_MTU && home.sysctls.keys().any(|key| key.starts_with("ipv6/"));
+    let has_ipv6 = mtu >= IPV6_MIN_MTU && origin.sysctls.keys().any(|key| key.starts_with("ipv6/"));
     if has_ipv6 {
         draft.sysctl("ipv6/accept_ra", i32::from(attachment.accept_ra));
         draft.sysctl("ipv6/accept_dad", i32::from(attachment.dad != Dad::Off));

@@ -1,17 +1,22 @@
 //! From wherever everything is back to the host, as it was.
 
-use super::{Obstacle, RailPlan, draft::Draft, locate, locate::Located};
+use super::{Obstacle, RailPlan, draft::Draft, locate, locate::Located, routing};
 use crate::attachment::{Attachment, Rail};
 use rdma_netns::{Address, InterfaceName, Link, LinkType, Observed, Op, Place};
 
 /// What still differs from the recorded state, a plan for each rail: one that cannot come
 /// home does not keep the others away.
 pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
-    attachment
-        .rails
-        .iter()
-        .map(|rail| rail_home(attachment, rail, observed))
-        .collect()
+    let rails = attachment.rails.iter().enumerate();
+    let rails = rails.map(|(index, rail)| {
+        let rules = rules(attachment, index, observed);
+        match rail_home(attachment, rail, observed) {
+            // first what is possible
+            Err(_) if !rules.is_empty() => Ok(rules),
+            home => home.map(|home| rules.into_iter().chain(home).collect()),
+        }
+    });
+    rails.collect()
 }
 
 /// The netdevs that exist no more, by the names that they had on the host.
@@ -26,6 +31,17 @@ pub fn gone<'a>(attachment: &'a Attachment, observed: &Observed) -> Vec<&'a Inte
         .collect()
 }
 
+/// Takes the rules of rail `index` away: unlike routes they stay when its netdev goes.
+fn rules(attachment: &Attachment, index: usize, observed: &Observed) -> Vec<Op> {
+    let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
+    let ours = rules.filter(|rule| routing::is_rule_of(attachment, index, rule));
+    ours.map(|rule| Op::RemoveRule {
+        at: Place::Pod,
+        rule: rule.clone(),
+    })
+    .collect()
+}
+
 fn rail_home(attachment: &Attachment, rail: &Rail, observed: &Observed) -> RailPlan {
     let mut ops = vec![];
     if let Some(home) = rail.rdma.as_ref().filter(|_| attachment.moves_rdma())
@@ -37,6 +53,14 @@ fn rail_home(attachment: &Attachment, rail: &Rail, observed: &Observed) -> RailP
             from,
             to,
         });
+    }
+    if let Some(shared) = &rail.shared {
+        ops.extend(
+            locate::child(rail, shared, observed).map(|link| Op::RemoveLink {
+                at: Place::Pod,
+                link: link.name.clone(),
+            }),
+        );
     }
     let Some(home) = &rail.home else {
         return Ok(ops);

@@ -2,7 +2,7 @@
 //! change only if it makes a difference, and knows what the kernel drops with it.
 
 use rdma_netns::{
-    Address, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType, Op, Place, Route,
+    Address, Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType, Op, Place, Route,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
 
@@ -24,6 +24,38 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// A new child of `parent`, made in the pod.
+    pub(super) fn child(
+        child: Child,
+        parent: &Link,
+        name: &InterfaceName,
+        mtu: u32,
+        ops: &'a mut Vec<Op>,
+    ) -> Self {
+        ops.push(Op::AddChild {
+            parent: parent.name.clone(),
+            child,
+            name: name.clone(),
+            mtu,
+        });
+        let mut link = Link {
+            name: name.clone(),
+            mtu,
+            ..parent.clone()
+        };
+        forget(&mut link);
+        Self {
+            at: Place::Pod,
+            link,
+            ops,
+        }
+    }
+
+    /// Whether the kernel takes no IPv6 address for it.
+    pub(super) fn is_ipv6_disabled(&self) -> bool {
+        self.link.sysctls.get("ipv6/disable_ipv6") == Some(&1)
+    }
+
     /// Moved to the other namespace: down, without addresses, routes and settings.
     pub(super) fn relocate(&mut self, to: Place, name: &InterfaceName) {
         if self.at == to {
@@ -38,10 +70,7 @@ impl<'a> Draft<'a> {
         });
         self.at = to;
         self.link.name = name.clone();
-        self.link.up = false;
-        self.link.addresses.clear();
-        self.link.routes.clear();
-        self.link.sysctls.clear();
+        forget(&mut self.link);
     }
 
     /// Renamed, and down for it: kernels before 6.2 rename no netdev that is up.
@@ -237,4 +266,12 @@ impl<'a> Draft<'a> {
     fn name(&self) -> InterfaceName {
         self.link.name.clone()
     }
+}
+
+/// What a netdev that comes into a namespace has: nothing that is known.
+fn forget(link: &mut Link) {
+    link.up = false;
+    link.addresses.clear();
+    link.routes.clear();
+    link.sysctls.clear();
 }

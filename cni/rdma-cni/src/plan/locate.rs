@@ -2,7 +2,7 @@
 //! back home.
 
 use super::Obstacle;
-use crate::attachment::{Rail, Sibling};
+use crate::attachment::{Rail, Shared, Sibling};
 use rdma_netns::{Device, Link, Observed, Place, RdmaDevice};
 
 /// Where a recorded device is now.
@@ -94,6 +94,26 @@ fn is_virtual_home(rail: &Rail, home: &Link, place: Place, link: &Link) -> bool 
             let traits = [link.index == home.index, name, link.mac == home.mac];
             traits.into_iter().filter(|fits| *fits).count() >= 2
         }
+    }
+}
+
+/// Finds the pod's child of a netdev that stayed on the host. The pod can have renamed it, and
+/// can have made other children of the same parent only from outside.
+pub(super) fn child<'a>(rail: &Rail, shared: &Shared, observed: &'a Observed) -> Option<&'a Link> {
+    let links = observed.pod.iter().flat_map(|pod| &pod.links);
+    let children = links.filter(|link| {
+        link.lower == Some(shared.parent_index)
+            && link.kind.as_deref() == Some(shared.child.kind())
+            && (link.name == rail.pod_name || rail.pod_index == Some(link.index))
+    });
+    children.max_by_key(|link| rail.pod_index == Some(link.index))
+}
+
+/// The RDMA device of `rail`, if it is on the host, under whatever name.
+pub fn rdma_on_host<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaDevice> {
+    match rdma(rail.rdma.as_ref()?, observed) {
+        Ok(Located::At(Place::Host, device)) => Some(device),
+        _ => None,
     }
 }
 

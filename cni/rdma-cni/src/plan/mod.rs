@@ -7,11 +7,14 @@ mod detach;
 mod draft;
 pub mod drift;
 mod locate;
+mod routing;
 mod wanted;
 
-pub use attach::{attach, attach_rail};
+pub use attach::{attach, attach_rail, bearer};
 pub use detach::{detach, gone};
-pub use wanted::{Wanted, beside_others};
+pub use locate::rdma_on_host;
+pub use routing::{connected, routed, taken_table};
+pub use wanted::Wanted;
 
 use rdma_netns::{InterfaceName, Op};
 
@@ -34,6 +37,40 @@ pub enum Obstacle {
     PodNameTaken {
         /// The name.
         name: InterfaceName,
+    },
+    /// The netdev that a child is to lie on is down: the child could not be set up.
+    #[error("{parent} is down: it has to be up on the host before pods can share it")]
+    ParentDown {
+        /// The netdev's name on the host.
+        parent: InterfaceName,
+    },
+    /// A child's packets pass through its parent.
+    #[error("mtu: {mtu} is more than the {limit} of {parent}")]
+    MtuTooLarge {
+        /// The parent's name on the host.
+        parent: InterfaceName,
+        /// Bytes.
+        mtu: u32,
+        /// Bytes.
+        limit: u32,
+    },
+    /// A sysctl keeps IPv6 away.
+    #[error(
+        "{link} cannot have its IPv6 address: IPv6 is switched off in the pod \
+         (net.ipv6.conf.{link}.disable_ipv6 is 1; see net.ipv6.conf.default.disable_ipv6)"
+    )]
+    Ipv6Disabled {
+        /// The netdev's name in the pod.
+        link: InterfaceName,
+    },
+    /// A routing table of the rails is another one's.
+    #[error(
+        "routing.tableBase: table {table} is in use in the pod already; choose another base for \
+         this network"
+    )]
+    TableTaken {
+        /// The table.
+        table: u32,
     },
     /// IPv6 needs more.
     #[error("mtu: {mtu} is too small for the IPv6 addresses of {link}: IPv6 needs 1280")]

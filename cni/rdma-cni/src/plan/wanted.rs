@@ -1,26 +1,26 @@
 //! What a rail's netdev is to have in the pod: kept from the host, or given by IPAM.
 
-use crate::{
-    attachment::Attachment,
-    conf::{Dad, Ipv6},
-};
+use crate::conf::{Dad, Ipv6};
 use rdma_netns::{
-    Address, Link, Observed, Route,
+    Address, Link, Route, Rule,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
-/// The metric of a route that must stand back behind another one: that of the eRDMA
-/// controller, which leaves room for the node's own.
-const LOWEST_METRIC: u32 = 200;
-
-/// The addresses and routes that a rail's netdev is to have in the pod.
+/// What a rail's netdev is to have in the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// Addresses, in order.
     pub addresses: Vec<Address>,
     /// Routes, those on the link first.
     pub routes: Vec<Route>,
+    /// Rules that lead to the rail's own table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+    /// Routers of the addresses' networks, as IPAM names them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<IpAddr>,
 }
 
 impl Wanted {
@@ -38,7 +38,11 @@ impl Wanted {
             .lasting_routes()
             .filter(|route| home.can_have(route, &addresses));
         let routes = routes.cloned().collect();
-        Self { addresses, routes }
+        Self {
+            addresses,
+            routes,
+            ..Self::default()
+        }
     }
 
     /// With the duplicate address detection that `ipv6` asks for.
@@ -57,47 +61,4 @@ impl Wanted {
         }
         self
     }
-}
-
-/// `wanted`, with routes that stand back behind those that others have to the same
-/// destination: the pod's own default route stays the one that is used, and the kernel makes
-/// no route of several next hops of the two.
-pub fn beside_others(
-    attachment: &Attachment,
-    observed: &Observed,
-    mut wanted: Vec<Wanted>,
-) -> Vec<Wanted> {
-    let is_rail = |link: &&Link| {
-        attachment
-            .rails
-            .iter()
-            .any(|rail| rail.home.is_some() && rail.pod_name == link.name)
-    };
-    let others = observed
-        .pod
-        .iter()
-        .flat_map(|pod| &pod.links)
-        .filter(|link| !is_rail(link));
-    let mut present: Vec<Route> = others.flat_map(|link| link.routes.clone()).collect();
-    for rail in &mut wanted {
-        for route in &mut rail.routes {
-            let same = |other: &&Route| {
-                (other.destination, other.prefix, other.table)
-                    == (route.destination, route.prefix, route.table)
-            };
-            let highest = present.iter().filter(same).map(metric).max();
-            if let Some(highest) = highest {
-                let behind = highest.saturating_add(1).max(LOWEST_METRIC);
-                route.metric = Some(behind.max(metric(route)));
-            }
-        }
-        present.extend(rail.routes.iter().cloned());
-    }
-    wanted
-}
-
-/// The metric that counts: without one an IPv6 route has 1024 (`IP6_RT_PRIO_USER`).
-fn metric(route: &Route) -> u32 {
-    let default = if route.destination.is_ipv4() { 0 } else { 1024 };
-    route.metric.unwrap_or(default)
 }

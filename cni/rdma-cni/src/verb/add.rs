@@ -3,19 +3,21 @@
 
 use super::{Node, release, survey};
 use crate::{
-    apply,
-    attachment::{Attachment, Key, Phase},
+    apply::{self, ApplyError},
+    attachment::{Attachment, Key, Phase, Shared},
     conf::Dad,
     error::{Cause, Error},
-    ipam::{Answer, Ipam},
-    plan::{self, Wanted},
-    select,
+    gids,
+    ipam::{Answer, Ipam, Master},
+    plan::{self, Obstacle, Wanted},
+    rails, select,
     store::Lock,
 };
 use cni_protocol::result::{self, RailResult};
+use ipnetwork::IpNetwork;
 use rdma_netns::{Kernel, Link, Observed, Pod, link::MAIN_TABLE};
 use serde_json::{Value, json};
-use std::{io, path::Path};
+use std::{io, net::IpAddr, path::Path};
 
 /// A pod's devices that are attached, while the runtime does not know of it yet.
 #[derive(Debug)]
@@ -44,10 +46,11 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Added<K>, Error> {
     let Started {
         mut attachment,
         wanted,
+        away,
         moved,
     } = started;
     let finished = match moved {
-        Ok(observed) => finish(node, &mut attachment, &pod, observed, wanted),
+        Ok(observed) => finish(node, &mut attachment, &pod, observed, wanted, &away),
         Err(cause) => Err(cause),
     };
     match finished {
@@ -78,6 +81,8 @@ impl<K: Kernel> Added<K> {
 struct Started {
     attachment: Attachment,
     wanted: Vec<Wanted>,
+    /// The host's addresses that are not on the host now, with netdevs that pods have.
+    away: Vec<IpAddr>,
     moved: Result<Observed, Cause>,
 }
 
@@ -104,6 +109,9 @@ fn start<K: Kernel>(
         Ipam::find(name, node.environment, &node.conf.raw)?;
     }
     let wanted = wanted(&attachment, &observed);
+    if let Some(table) = plan::taken_table(&attachment, &observed) {
+        return Err(Obstacle::TableTaken { table }.into());
+    }
     // a plan that cannot be made is found here, before anything is written or changed
     plan::attach(&attachment, &observed, &wanted)?;
     node.store.save(&attachment)?;
@@ -111,9 +119,12 @@ fn start<K: Kernel>(
     let moved = apply::attach(node.kernel, pod, &attachment, &wanted, observed)
         .and_then(|observed| apply::check_char_devices(node.kernel, pod, &attachment, observed))
         .map_err(Cause::from);
+    let pods = holders.iter().chain([&attachment]);
+    let away = pods.flat_map(Attachment::away).collect();
     Ok(Started {
         attachment,
         wanted,
+        away,
         moved,
     })
 }
@@ -139,7 +150,7 @@ pub fn wanted(attachment: &Attachment, observed: &Observed) -> Vec<Wanted> {
     };
     let homes = attachment.rails.iter().map(|rail| rail.home.as_ref());
     let wanted = homes.map(|home| home.map(kept).unwrap_or_default());
-    plan::beside_others(attachment, observed, wanted.collect())
+    plan::routed(attachment, observed, wanted.collect())
 }
 
 /// Everything that other moves need not wait for: IPAM, addresses, the answer.
@@ -149,54 +160,78 @@ fn finish<K: Kernel>(
     pod: &K::Pod,
     mut observed: Observed,
     kept: Vec<Wanted>,
+    away: &[IpAddr],
 ) -> Result<Value, Cause> {
-    let answers = ask_for_addresses(node, attachment)?;
-    let given = match &answers {
+    let answers = ask_for_addresses(node, attachment, &observed, away)?;
+    let wanted = match &answers {
         None => kept,
         Some(answers) => {
             let ipv6 = attachment.ipv6();
             let wanted = answers
                 .iter()
                 .map(|answer| answer.wanted.clone().with_detection(ipv6));
-            let wanted = plan::beside_others(attachment, &observed, wanted.collect());
-            observed = apply::attach(node.kernel, pod, attachment, &wanted, observed)?;
-            wanted
+            plan::routed(attachment, &observed, wanted.collect())
         }
     };
+    for (rail, wanted) in attachment.rails.iter_mut().zip(&wanted) {
+        rail.given = wanted.clone();
+    }
+    if answers.is_some() {
+        // should this be killed, it is known which addresses must not be in use any more
+        node.store.update(attachment)?;
+        observed = apply::attach(node.kernel, pod, attachment, &wanted, observed)?;
+    }
     if attachment.dad == Dad::Wait {
         observed = apply::await_detection(node.kernel, pod, attachment, observed)?;
     }
-    for (rail, given) in attachment.rails.iter_mut().zip(given) {
-        rail.given = given;
-        let is_virtual = rail.home.as_ref().is_some_and(|home| home.parent.is_none());
+    let gids = gids::wait(node.kernel, pod, attachment, &observed)?;
+    for (rail, gids) in attachment.rails.iter_mut().zip(gids) {
+        rail.gids = gids;
+        let has_no_device =
+            rail.is_ours() && rail.home.as_ref().is_none_or(|it| it.parent.is_none());
         let link = observed
             .pod
             .as_ref()
             .and_then(|pod| pod.link(&rail.pod_name));
-        rail.pod_index = link.filter(|_| is_virtual).map(|link| link.index);
+        rail.pod_index = link.filter(|_| has_no_device).map(|link| link.index);
     }
+    rails::write(node.store.root(), attachment)?;
+    // nobody need hear of what is undone: only the record can fail after this
+    apply::announce(node.kernel, pod, attachment, &observed);
     attachment.phase = Phase::Attached;
     node.store.update(attachment)?;
+    let network = &node.conf.network;
     let rails = results(attachment, &observed, answers, pod.path());
-    Ok(result::extend(
-        node.conf.network.prev_result.as_ref(),
-        node.conf.network.version,
-        &rails,
-    ))
+    let mut result = result::extend(network.prev_result.as_ref(), network.version, &rails);
+    let rails = rails::list(attachment);
+    if !rails.is_empty() {
+        result["rails"] = rails.into();
+    }
+    Ok(result)
 }
 
 /// One answer for each rail, those that an earlier plugin placed left empty.
 fn ask_for_addresses<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
+    observed: &Observed,
+    away: &[IpAddr],
 ) -> Result<Option<Vec<Answer>>, Cause> {
     let Some(name) = &attachment.ipam else {
         return Ok(None);
     };
     let ipam = Ipam::find(name, node.environment, &node.conf.raw)?;
-    let answers = attachment.rails.iter().map(|rail| match &rail.home {
-        Some(home) => ipam.add(&rail.pod_name, &home.name),
-        None => Ok(Answer::default()),
+    let on_host: Vec<&Link> = attachment
+        .rails
+        .iter()
+        .filter_map(|rail| rail.on_host(observed))
+        .collect();
+    let mut masters = Master::of(&on_host, away).into_iter();
+    let answers = attachment.rails.iter().map(|rail| {
+        let master = rail.on_host(observed).and_then(|_| masters.next());
+        master.map_or(Ok(Answer::default()), |master| {
+            ipam.add(&rail.pod_name, &master)
+        })
     });
     Ok(Some(answers.collect::<Result<_, _>>()?))
 }
@@ -209,21 +244,30 @@ fn results(
 ) -> Vec<RailResult> {
     let mut answers = answers.into_iter().flatten();
     let mut results = vec![];
-    for rail in &attachment.rails {
+    for (index, rail) in attachment.rails.iter().enumerate() {
         let answer = answers.next();
-        let Some(home) = &rail.home else { continue };
-        let link = observed
-            .pod
-            .as_ref()
+        let pod = observed.pod.as_ref();
+        let Some(link) = pod
             .and_then(|pod| pod.link(&rail.pod_name))
-            .unwrap_or(home);
-        let answer = answer.unwrap_or_else(|| kept_answer(rail.given.clone()));
+            .filter(|_| rail.is_ours())
+        else {
+            continue;
+        };
+        let table = attachment.table(index);
+        let kept = answer_of(&rail.given, table);
+        let answer = match answer {
+            None => kept,
+            Some(answer) => Answer {
+                routes: complete(kept.routes, &answer.routes),
+                ..answer
+            },
+        };
         results.push(RailResult {
             name: rail.pod_name.to_string(),
             mac: link.mac.to_string(),
             mtu: link.mtu,
             sandbox: netns.display().to_string(),
-            device: home.parent.as_ref().map(ToString::to_string),
+            device: rail.device().map(ToString::to_string),
             ips: answer.ips,
             routes: answer.routes,
             dns: answer.dns,
@@ -232,13 +276,39 @@ fn results(
     results
 }
 
-/// Kept addresses and routes, as an IPAM plugin would have answered them.
-fn kept_answer(wanted: Wanted) -> Answer {
+/// The `routes` as they were set, with whatever else IPAM's answer said of them.
+fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
+    let destination = |route: &Value| route["dst"].as_str()?.parse::<IpNetwork>().ok();
+    let network =
+        |route: &Value| Some((destination(route)?.network(), destination(route)?.prefix()));
+    let gateway = |route: &Value| route["gw"].as_str()?.parse::<IpAddr>().ok();
+    let table = |route: &Value| route["table"].as_u64().unwrap_or(MAIN_TABLE.into());
+    let mut answered = answered.to_vec();
+    let complete = |set: Value| {
+        let is_it = |it: &Value| {
+            let same_way = it["gw"].is_null() || gateway(it) == gateway(&set);
+            network(it) == network(&set) && table(it) == table(&set) && same_way
+        };
+        // each answers for one: several to one destination are in the same order
+        let found = answered.iter().position(is_it);
+        let mut route = found.map_or_else(|| json!({}), |index| answered.remove(index));
+        for (key, value) in set.as_object().into_iter().flatten() {
+            route[key] = value.clone();
+        }
+        route
+    };
+    routes.into_iter().map(complete).collect()
+}
+
+/// Addresses and routes, as an IPAM plugin would have answered them. Those of the rail's own
+/// `table` are no news: they say the same once more.
+fn answer_of(wanted: &Wanted, table: Option<u32>) -> Answer {
     let ips = wanted.addresses.iter();
     let ips = ips
         .map(|a| json!({ "address": format!("{}/{}", a.ip, a.prefix) }))
         .collect();
-    let routes = wanted.routes.iter().map(|route| {
+    let routes = wanted.routes.iter().filter(|it| Some(it.table) != table);
+    let routes = routes.map(|route| {
         let mut value = json!({ "dst": format!("{}/{}", route.destination, route.prefix) });
         if let Some(gateway) = route.gateway {
             value["gw"] = gateway.to_string().into();
@@ -261,8 +331,7 @@ fn kept_answer(wanted: Wanted) -> Answer {
     Answer {
         ips,
         routes,
-        dns: None,
-        wanted,
+        ..Answer::default()
     }
 }
 
@@ -274,14 +343,19 @@ fn undo<K: Kernel>(
     cause: Cause,
 ) -> Error {
     log::error!("{cause}; undoing");
+    let conflicts: Vec<IpAddr> = match &cause {
+        Cause::Apply(ApplyError::Duplicate(ip)) => vec![*ip],
+        _ => vec![],
+    };
     let restored = {
         let _moves = node.store.lock_node();
         apply::restore(node.kernel, Some(pod), attachment)
     };
+    release::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();
     let left = match restored {
         Err(incomplete) => Some(incomplete),
-        Ok(()) => match release::addresses(node, attachment, Some(&netns)) {
+        Ok(()) => match release::addresses(node, attachment, Some(&netns), &conflicts) {
             Ok(()) => {
                 node.store
                     .remove(&attachment.key, lock)
@@ -310,9 +384,14 @@ fn log_rails(attachment: &Attachment) {
             Some(rdma) => format!("RDMA device {} is shared and stays", rdma.name),
         };
         let netns = attachment.netns.display();
-        match &rail.home {
-            Some(home) => log::info!("{} goes to {netns} as {}, {rdma}", home.name, rail.pod_name),
-            None => log::info!("{} is in {netns} already, {rdma}", rail.pod_name),
+        let name = &rail.pod_name;
+        match (&rail.home, &rail.shared) {
+            (Some(home), _) => log::info!("{} goes to {netns} as {name}, {rdma}", home.name),
+            (None, Some(shared)) => {
+                let Shared { parent, child, .. } = shared;
+                log::info!("{netns} gets {name}, {child} on {parent}, {rdma}");
+            }
+            (None, None) => log::info!("{name} is in {netns} already, {rdma}"),
         }
     }
 }

@@ -6,14 +6,16 @@ use crate::{
     apply,
     attachment::{Attachment, Rail},
     error::Error,
+    gids,
     ipam::{Ipam, RailCall},
     plan::{self, Wanted, drift},
     store::Record,
 };
 use cni_protocol::{Command, SpecVersion, result};
 use ipnetwork::IpNetwork;
-use rdma_netns::{Kernel, Link, Namespace, Pod};
+use rdma_netns::{Kernel, Link, Namespace, Pod, Route};
 use serde_json::Value;
+use std::net::IpAddr;
 
 /// Compares the attachment with its record and the chain's final result.
 pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
@@ -38,9 +40,9 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         )]));
     }
     let observed = node.kernel.observe(Some(&pod))?;
-    let mut drift = vec![];
+    let (mut drift, mut left) = (vec![], vec![]);
     // each rail for itself, so that one drift does not hide another
-    for rail in &attachment.rails {
+    for (index, rail) in attachment.rails.iter().enumerate() {
         // and with the MTU of the final result: a later plugin may have changed it
         let mtu = result::find_interface(previous, &rail.pod_name).and_then(|it| it.mtu);
         let mtu = mtu.or(attachment.mtu);
@@ -48,19 +50,23 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             mtu,
             ..attachment.clone()
         };
-        match plan::attach_rail(&expected, rail, &observed, Some(&wanted(rail, previous))) {
+        let wanted = wanted(rail, attachment.table(index), previous);
+        if let Some(pod) = &observed.pod {
+            drift.extend(connected_drift(rail, &wanted, pod));
+        }
+        left.extend(wanted.addresses.iter().map(|address| address.ip));
+        match plan::attach_rail(&expected, rail, &observed, Some(&wanted)) {
             Ok(ops) => drift.extend(ops.iter().map(|op| drift::words(op, &observed))),
             Err(obstacle) => drift.push(obstacle.to_string()),
         }
     }
     if let Some(namespace) = &observed.pod {
-        drift.extend(
-            attachment
-                .rails
-                .iter()
-                .filter_map(|rail| mac_drift(rail, namespace, previous)),
-        );
+        drift.extend(attachment.rails.iter().flat_map(|rail| {
+            let mac = mac_drift(rail, namespace, previous);
+            mac.into_iter().chain(child_drift(rail, namespace))
+        }));
     }
+    drift.extend(gids::drift(node.kernel, &pod, &attachment, &left));
     drift.extend(apply::misplaced(&attachment, &observed).map(|error| error.to_string()));
     if !drift.is_empty() {
         return Err(Error::Drift(drift));
@@ -70,7 +76,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
 
 /// What ADD gave, less what the final result does not have any more: a later plugin may
 /// have taken it away.
-fn wanted(rail: &Rail, result: &Value) -> Wanted {
+fn wanted(rail: &Rail, table: Option<u32>, result: &Value) -> Wanted {
     let Some(interface) = result::find_interface(result, &rail.pod_name) else {
         return Wanted::default();
     };
@@ -82,7 +88,13 @@ fn wanted(rail: &Rail, result: &Value) -> Wanted {
     let destinations: Vec<IpNetwork> = routes
         .filter_map(|route| route["dst"].as_str()?.parse().ok())
         .collect();
+    let is_left = |ip: IpAddr| wanted.addresses.iter().any(|address| address.ip == ip);
+    wanted.rules.retain(|rule| is_left(rule.from));
+    let has_rules = !wanted.rules.is_empty();
     wanted.routes.retain(|route| {
+        if Some(route.table) == table {
+            return has_rules;
+        }
         let is_it =
             |dst: &IpNetwork| dst.network() == route.destination && dst.prefix() == route.prefix;
         destinations.iter().any(is_it)
@@ -92,11 +104,49 @@ fn wanted(rail: &Rail, result: &Value) -> Wanted {
 
 fn mac_drift(rail: &Rail, namespace: &Namespace, previous: &Value) -> Option<String> {
     let wanted = result::find_interface(previous, &rail.pod_name)?.mac?;
-    let Link { name, mac, .. } = namespace
-        .link(&rail.pod_name)
-        .filter(|_| rail.home.is_some())?;
+    let Link { name, mac, .. } = namespace.link(&rail.pod_name).filter(|_| rail.is_ours())?;
     let differs = !mac.to_string().eq_ignore_ascii_case(wanted);
     differs.then(|| format!("the hardware address of {name} is {mac}, not {wanted}"))
+}
+
+/// The kernel makes them, so that no plan has them.
+fn connected_drift(rail: &Rail, wanted: &Wanted, namespace: &Namespace) -> Vec<String> {
+    let Some(Link { name, routes, .. }) = namespace.link(&rail.pod_name).filter(|link| link.up)
+    else {
+        return vec![];
+    };
+    let addresses = wanted.addresses.iter();
+    // what has no metric of ours is as the kernel likes it
+    let connected = addresses.filter_map(plan::connected);
+    let connected = connected.filter_map(|route| Some((route.metric?, route)));
+    let is_missing = |(metric, wanted): &(u32, Route)| {
+        let is_it = |it: &Route| {
+            (it.destination, it.prefix, it.table)
+                == (wanted.destination, wanted.prefix, wanted.table)
+                && it.metric == Some(*metric)
+        };
+        !routes.iter().any(is_it)
+    };
+    let words = |(
+        metric,
+        Route {
+            destination,
+            prefix,
+            ..
+        },
+    )| {
+        format!("{name} has lost its route to {destination}/{prefix} with metric {metric}")
+    };
+    connected.filter(is_missing).map(words).collect()
+}
+
+/// A child's mode decides whom it reaches; somebody with rights on the host can change it.
+fn child_drift(rail: &Rail, namespace: &Namespace) -> Option<String> {
+    let wanted = rail.shared.as_ref()?.child;
+    let Link { name, child, .. } = namespace.link(&rail.pod_name)?;
+    let found = (*child)?;
+    let differs = found.kind() == wanted.kind() && found != wanted;
+    differs.then(|| format!("{name} is {found}, not {wanted}"))
 }
 
 fn check_addresses<K: Kernel>(
@@ -109,13 +159,14 @@ fn check_addresses<K: Kernel>(
     };
     let ipam = Ipam::find(name, node.environment, &node.conf.raw)?;
     let netns = pod.path().display().to_string();
-    for rail in attachment.rails.iter().filter(|rail| rail.home.is_some()) {
+    for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
         let call = RailCall {
             args: attachment.args.as_deref(),
             container: &attachment.key.container,
             netns: Some(&netns),
             pod_name: &rail.pod_name,
             master: rail.name(),
+            conflicts: &[],
         };
         ipam.rail(Command::Check, call)?;
     }

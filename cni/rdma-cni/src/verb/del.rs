@@ -1,13 +1,13 @@
 //! DEL: everything home, whatever became of pod, record and namespace. Never an error
 //! because something is already gone.
 
-use super::{Node, release};
+use super::{Node, others, release};
 use crate::{
-    attachment::{Key, Rail},
+    attachment::{Key, Rail, Shared},
     conf::Devices,
     error::Error,
     ipam::{Ipam, RailCall},
-    plan::Wanted,
+    rails,
     store::{Lock, Record},
 };
 use cni_protocol::Command;
@@ -32,6 +32,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         }
         Record::None => {
             let released = without_record(node, &key);
+            rails::remove(node.store.root(), &key, node.environment.pod().as_deref())?;
             lock.discard();
             released
         }
@@ -51,14 +52,19 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
     let ipam = Ipam::find(name, node.environment, &node.conf.raw).map_err(Error::Release)?;
     let netns = node.target()?.0.netns.as_ref();
     let netns = netns.map(|path| path.display().to_string());
+    let others = names_of_others(node, key);
     let mut first = None;
-    for pod_name in rail_names(node) {
+    for pod_name in rail_names(node)
+        .into_iter()
+        .filter(|name| !others.contains(name))
+    {
         let call = RailCall {
             container: &key.container,
             netns: netns.as_deref(),
             args: node.environment.all.get("CNI_ARGS").map(String::as_str),
             pod_name: &pod_name,
             master: "",
+            conflicts: &[],
         };
         if let Err(error) = ipam.rail(Command::Del, call) {
             log::warn!("{error}");
@@ -66,6 +72,19 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
         }
     }
     first.map_or(Ok(()), |error| Err(Error::Release(error)))
+}
+
+/// The rails of the pod's other attachments: their leases are not this one's to give back.
+fn names_of_others<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Vec<InterfaceName> {
+    let keys = node.store.keys(Some(&key.network)).unwrap_or_default();
+    let others = keys
+        .iter()
+        .filter(|other| other.container == key.container && *other != key);
+    let records = others.filter_map(|other| match others::load(node, other) {
+        Record::Good(attachment) => Some(attachment.rails),
+        _ => None,
+    });
+    records.flatten().map(|rail| rail.pod_name).collect()
 }
 
 /// The pod-side names that this attachment's rails have, or would have: those of ours in
@@ -117,6 +136,7 @@ fn salvage<K: Kernel>(
         release::devices(node, &attachment, Some(pod))?;
     }
     without_record(node, key)?;
+    rails::remove(node.store.root(), key, node.environment.pod().as_deref())?;
     // only now: whatever failed before is tried again by another DEL
     let aside = node.store.set_aside(key)?;
     log::warn!("{key}: the unreadable record is kept as {aside:?}");
@@ -132,12 +152,14 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
     let ours = pod.links.iter().filter(|link| names.contains(&link.name));
     let mut rails: Vec<Rail> = ours
         .map(|link| Rail {
-            pod_name: link.name.clone(),
-            home: Some(home_again(node, observed, link)),
+            home: link
+                .child
+                .is_none()
+                .then(|| home_again(node, observed, link)),
+            shared: shared_again(observed, link),
             pod_index: Some(link.index),
-            given: Wanted::default(),
-            siblings: vec![],
             rdma: pod.rdma_of(link).cloned(),
+            ..Rail::new(link.name.clone())
         })
         .collect();
     if let Some(Devices::Address(address)) = &node.conf.devices {
@@ -159,16 +181,19 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
                 .as_ref()
                 .map(|target| target.interface.clone());
             rails.extend(pod_name.map(|pod_name| Rail {
-                pod_name,
-                home: None,
-                pod_index: None,
-                given: Wanted::default(),
-                siblings: vec![],
                 rdma: Some(rdma.clone()),
+                ..Rail::new(pod_name)
             }));
         }
     }
     rails
+}
+
+/// What `link` is a child of, if it is one of a netdev that stayed on the host.
+fn shared_again(observed: &Observed, link: &Link) -> Option<Shared> {
+    let child = link.child?;
+    let parent = observed.host.link_by_index(link.lower?)?;
+    Some(Shared::of(parent, child))
 }
 
 /// What can still be said of a netdev's state on the host.

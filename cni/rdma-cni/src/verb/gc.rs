@@ -1,9 +1,12 @@
 //! GC: brings home what the runtime does not know any more, within its own network.
 
-use super::{Node, release};
+use super::{Node, others, release};
 use crate::{attachment::Key, error::Error, ipam::Ipam, store::Record};
-use cni_protocol::{Command, SpecVersion, ValidAttachment};
-use rdma_netns::Kernel;
+use cni_protocol::{SpecVersion, ValidAttachment};
+use rdma_netns::{InterfaceName, Kernel};
+
+/// More rails than any node has.
+const MOST_RAILS: usize = 64;
 
 /// Detaches every recorded attachment that is not in `cni.dev/valid-attachments`.
 pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
@@ -35,8 +38,9 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         }
     }
     if let Some(name) = &node.conf.ipam {
-        let forwarded = Ipam::find(name, node.environment, &node.conf.raw)
-            .and_then(|ipam| ipam.network(Command::Gc));
+        let known = known(node, valid)?;
+        let forwarded =
+            Ipam::find(name, node.environment, &node.conf.raw).and_then(|ipam| ipam.gc(&known));
         errors.extend(forwarded.err().map(Error::from));
     }
     match errors.len() {
@@ -44,6 +48,41 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         1 => errors.pop().map_or(Ok(()), Err),
         _ => Err(Error::Several(errors)),
     }
+}
+
+/// The attachments as IPAM knows them: a rail's lease is held under the rail's name. What still
+/// has a record keeps its leases: its devices are not home yet. Where a valid attachment's record
+/// cannot be read, or is not there, it keeps all that its rails could be called.
+fn known<K: Kernel>(
+    node: &Node<'_, K>,
+    valid: &[ValidAttachment],
+) -> Result<Vec<ValidAttachment>, Error> {
+    let mut known = valid.to_vec();
+    let mut add = |container: &str, interface: &InterfaceName| {
+        known.push(ValidAttachment {
+            container: container.to_owned(),
+            interface: interface.to_string(),
+        });
+    };
+    let mut readable = vec![];
+    for key in node.store.keys(Some(&node.conf.network.name))? {
+        if let Record::Good(attachment) = others::load(node, &key) {
+            for rail in &attachment.rails {
+                add(&key.container, &rail.pod_name);
+            }
+            readable.push(key);
+        }
+    }
+    let is_readable = |it: &&ValidAttachment| {
+        let is_it = |key: &Key| key.container == it.container && *key.interface == *it.interface;
+        readable.iter().any(is_it)
+    };
+    for unknown in valid.iter().filter(|it| !is_readable(it)) {
+        for name in (0..MOST_RAILS).filter_map(|rail| node.conf.interface_name.name(rail)) {
+            add(&unknown.container, &name);
+        }
+    }
+    Ok(known)
 }
 
 fn detach<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {

@@ -4,13 +4,14 @@ pub mod add;
 pub mod check;
 pub mod del;
 pub mod gc;
+pub mod others;
 pub mod plan;
 pub mod release;
 pub mod status;
 pub mod survey;
 
 use crate::{
-    attachment::{Attachment, FORMAT, Key, Phase, Rail},
+    attachment::{Attachment, Key, Rail},
     conf::Conf,
     error::Error,
     store::Store,
@@ -92,21 +93,15 @@ impl<'a, K: Kernel> Node<'a, K> {
         rails: Vec<Rail>,
     ) -> Attachment {
         Attachment {
-            format: FORMAT,
-            key: key.clone(),
             pod: self.environment.pod(),
             args: self.environment.all.get("CNI_ARGS").cloned(),
-            boot_id: observed.boot_id.clone(),
-            netns: pod.path().to_owned(),
-            netns_id: pod.id(),
-            phase: Phase::Attaching,
-            rdma_mode: observed.rdma_mode,
-            mtu: self.conf.mtu,
-            dad: self.conf.ipv6.dad,
-            accept_ra: self.conf.ipv6.accept_ra,
-            ipam: self.conf.ipam.clone(),
-            rails,
-            config: self.conf.raw.clone(),
+            ..Attachment::new(
+                key.clone(),
+                (pod.path(), pod.id()),
+                self.conf,
+                observed,
+                rails,
+            )
         }
     }
 }

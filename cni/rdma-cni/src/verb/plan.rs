@@ -1,8 +1,11 @@
 //! `rdma-cni plan`, by hand: what ADD would do, each change as its `ip`/`rdma` equivalent.
 //! Reads what ADD reads, and changes nothing.
 
-use super::{Node, add, survey};
-use crate::{error::Error, plan};
+use super::{Node, add, others};
+use crate::{
+    error::Error,
+    plan::{self, Obstacle},
+};
 use rdma_netns::{Kernel, Pod};
 use std::fmt::Write as _;
 
@@ -11,11 +14,14 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     let (_, key) = node.target()?;
     let pod = node.pod()?;
     let observed = node.kernel.observe(Some(&pod))?;
-    let others = survey::living(node, &observed.boot_id)?;
+    let others = others::living(node, &observed.boot_id)?;
     if others.iter().any(|other| other.key == key) {
         return Err(Error::Exists(key.to_string()));
     }
     let attachment = add::draft(node, &key, &pod, &observed, &others)?;
+    if let Some(table) = plan::taken_table(&attachment, &observed) {
+        return Err(Obstacle::TableTaken { table }.into());
+    }
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
     for op in plan::attach(&attachment, &observed, &add::wanted(&attachment, &observed))? {

@@ -1,17 +1,20 @@
 //! What every way home has in common: the pod's namespace if it is still the same one,
 //! devices, addresses, record.
 
-use super::Node;
+use super::{Node, others};
 use crate::{
-    apply,
+    apply::{self, Incomplete},
     attachment::{Attachment, Phase},
     error::Error,
-    ipam::{Ipam, RailCall},
+    gids,
+    ipam::{self, Ipam, RailCall},
+    rails,
     store::Lock,
 };
 use cni_protocol::Command;
 use rdma_netns::{Kernel, Pod};
 use std::{
+    net::IpAddr,
     thread,
     time::{Duration, Instant},
 };
@@ -45,14 +48,25 @@ pub fn attachment<K: Kernel>(
         mark(node, attachment, Phase::Detaching);
     }
     devices(node, attachment, pod)?;
-    let netns = pod.map(|pod| pod.path().display().to_string());
-    if let Err(error) = addresses(node, attachment, netns.as_deref()) {
+    forget_rails(node, attachment);
+    if attachment.ipam.is_some() {
+        // IPAM may take its time: others can have the devices meanwhile
         mark(node, attachment, Phase::Home);
-        return Err(error);
     }
+    let netns = pod.map(|pod| pod.path().display().to_string());
+    addresses(node, attachment, netns.as_deref(), &[])?;
     node.store
         .remove(&attachment.key, lock)
         .map_err(Error::Forget)
+}
+
+/// Takes the rails' file away as soon as what it tells is not the pod's any more, whatever IPAM
+/// says. That it is there longer harms nobody.
+pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
+    let (key, pod) = (&attachment.key, attachment.pod.as_deref());
+    if let Err(error) = rails::remove(node.store.root(), key, pod) {
+        log::warn!("{error}");
+    }
 }
 
 /// Writes down how far `attachment` got. What is lost if that fails is only that another
@@ -81,7 +95,7 @@ pub fn devices<K: Kernel>(
     loop {
         let restored = {
             let _moves = node.store.lock_node()?;
-            apply::restore(node.kernel, pod, attachment)
+            home(node, attachment, pod)
         };
         match restored {
             Err(incomplete) if incomplete.awaited && Instant::now() < deadline => {
@@ -92,24 +106,77 @@ pub fn devices<K: Kernel>(
     }
 }
 
-/// Gives the addresses of all rails back.
+/// Brings the devices home, as far as they can be; the node's lock is held by the caller.
+pub fn home<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    pod: Option<&K::Pod>,
+) -> Result<(), Incomplete> {
+    apply::restore(node.kernel, pod, attachment)?;
+    if pod.is_some() {
+        return Ok(());
+    }
+    let in_use = gids::lingering(node.kernel, attachment).map_err(|error| Incomplete {
+        left: vec![error.to_string()],
+        awaited: false,
+    })?;
+    // a pod that has the same address now is not this one's namespace
+    match in_use
+        .iter()
+        .find(|ip| !others::is_given_to_another(node, attachment, **ip))
+    {
+        None => Ok(()),
+        Some(address) => Err(Incomplete {
+            left: vec![format!(
+                "{address} is still configured: its pod's namespace is kept alive by a process"
+            )],
+            awaited: true,
+        }),
+    }
+}
+
+/// Gives the addresses of all rails back; of `conflicts`, which another machine was found to
+/// have, each rail's are told with it.
 pub fn addresses<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
     netns: Option<&str>,
+    conflicts: &[IpAddr],
+) -> Result<(), Error> {
+    addresses_until(
+        node,
+        attachment,
+        netns,
+        conflicts,
+        Instant::now() + ipam::LIMIT,
+    )
+}
+
+/// As [`addresses`], with what is not done by `deadline` left undone.
+pub fn addresses_until<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    netns: Option<&str>,
+    conflicts: &[IpAddr],
+    deadline: Instant,
 ) -> Result<(), Error> {
     let Some(name) = &attachment.ipam else {
         return Ok(());
     };
     let ipam = Ipam::find(name, node.environment, &attachment.config).map_err(Error::Release)?;
+    let ipam = ipam.until(deadline);
     let mut first = None;
-    for rail in attachment.rails.iter().filter(|rail| rail.home.is_some()) {
+    for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
+        let addresses = &rail.given.addresses;
+        let is_its = |ip: &&IpAddr| addresses.iter().any(|address| address.ip == **ip);
+        let conflicts: Vec<IpAddr> = conflicts.iter().filter(is_its).copied().collect();
         let call = RailCall {
             container: &attachment.key.container,
             netns,
             args: attachment.args.as_deref(),
             pod_name: &rail.pod_name,
             master: rail.name(),
+            conflicts: &conflicts,
         };
         if let Err(error) = ipam.rail(Command::Del, call) {
             log::warn!("{error}");

@@ -1,42 +1,57 @@
 //! STATUS: would ADD work? State directory, RDMA subsystem, devices, IPAM.
 
-use super::{Node, survey};
+use super::{Node, others};
 use crate::{
+    attachment::{Attachment, Rail},
     conf::Devices,
     error::Error,
-    ipam::{Ipam, IpamError},
+    ipam::{Ipam, IpamError, Master},
+    plan,
     select::{self, SelectError},
 };
-use cni_protocol::{Command, SpecVersion};
-use rdma_netns::Kernel;
+use cni_protocol::SpecVersion;
+use rdma_netns::{Kernel, Link};
+use std::net::IpAddr;
 
 /// Finds whatever would make an ADD fail, whichever pod it were for.
 pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.conf.network.since("STATUS", SpecVersion::V1_1_0)?;
     let mut reasons = vec![];
     let mut limited = false;
+    let mut rails: Vec<Rail> = vec![];
     if let Err(error) = node.store.probe() {
         reasons.push(error.to_string());
     }
     let observed = node.kernel.observe(None)?;
-    let others = survey::living(node, &observed.boot_id)?;
+    let others = others::living(node, &observed.boot_id)?;
     match &node.conf.devices {
         // the device comes with each ADD
         None if takes_device_id(node) => {}
         None => reasons.extend(node.conf.required_devices().err().map(|it| it.to_string())),
         Some(devices) => match select::rails(node.conf, devices, &observed, &others) {
+            Ok(found) => {
+                let shared = found.iter().filter_map(|rail| rail.shared.as_ref());
+                reasons.extend(shared.filter_map(|shared| {
+                    let mtu = node.conf.mtu.unwrap_or(shared.parent_mtu);
+                    Some(plan::bearer(shared, mtu, &observed).err()?.to_string())
+                }));
+                rails = found;
+            }
             // a device that a pod has is one that works
-            Ok(_) | Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
+            Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
             // runtimeConfig names it at ADD; this one may have been an example
             Err(SelectError::NotFound(_)) if matches!(devices, Devices::Address(_)) => {}
             Err(error) => reasons.push(error.to_string()),
         },
     }
     if let Some(name) = &node.conf.ipam {
-        let forwarded = Ipam::find(name, node.environment, &node.conf.raw)
-            .and_then(|ipam| ipam.network(Command::Status));
-        if let Err(error) = forwarded {
-            limited = matches!(error, IpamError::Refused { code: Some(51), .. });
+        let away: Vec<IpAddr> = others.iter().flat_map(Attachment::away).collect();
+        let on_host: Vec<&Link> = rails
+            .iter()
+            .filter_map(|rail| rail.on_host(&observed))
+            .collect();
+        for error in ask(node, name, &Master::of(&on_host, &away)) {
+            limited |= matches!(error, IpamError::Refused { code: Some(51), .. });
             reasons.push(error.to_string());
         }
     }
@@ -45,6 +60,32 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     } else {
         Err(Error::NotReady { limited, reasons })
     }
+}
+
+/// The complaints of IPAM, for each of the rails' netdevs if they are known.
+fn ask<K>(node: &Node<'_, K>, name: &str, masters: &[Master<'_>]) -> Vec<IpamError> {
+    let ipam = match Ipam::find(name, node.environment, &node.conf.raw) {
+        Ok(ipam) => ipam,
+        Err(error) => return vec![error],
+    };
+    let asked: Vec<_> = match masters {
+        [] => vec![ipam.status(None)],
+        masters => masters
+            .iter()
+            .map(|master| ipam.status(Some(master)))
+            .collect(),
+    };
+    let mut complaints: Vec<IpamError> = vec![];
+    for error in asked.into_iter().filter_map(Result::err) {
+        // what is not about one rail is told once
+        if !complaints
+            .iter()
+            .any(|it| it.to_string() == error.to_string())
+        {
+            complaints.push(error);
+        }
+    }
+    complaints
 }
 
 /// Whether the runtime hands the device over at ADD (`runtimeConfig.deviceID`).

@@ -1,13 +1,19 @@
-//! The other attachments of the node: who holds what, and what is stale.
+//! A look at all records before an ADD: who holds what, and what is stale and healed.
 
-use super::{Node, release};
+use super::{Node, others, release};
 use crate::{
-    apply,
     attachment::{Attachment, Key, Phase},
     error::Error,
     store::{Lock, Record},
 };
-use rdma_netns::{Kernel, OpenPodError, Pod};
+use rdma_netns::Kernel;
+use std::time::{Duration, Instant};
+
+/// How long the addresses of other pods may keep an ADD waiting.
+const BUDGET: Duration = Duration::from_secs(5);
+
+/// How long a record whose addresses IPAM did not take back is left alone by others.
+const BACK_OFF: Duration = Duration::from_secs(300);
 
 /// What a look at all records found.
 #[derive(Debug, Default)]
@@ -51,38 +57,31 @@ pub fn heal_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
             return Ok(());
         }
     };
-    if is_settled(node, &attachment, &node.kernel.boot_id()?) {
+    if others::is_settled(node, &attachment, &node.kernel.boot_id()?) {
         return Err(Error::Exists(key.to_string()));
     }
     log::info!("{key}: an earlier ADD was cut short, or its pod is gone: healing");
     let pod = release::pod_of(node, &attachment)?;
     release::devices(node, &attachment, pod.as_ref())?;
-    release::addresses(node, &attachment, None)?;
+    release::addresses(node, &attachment, None, &[])?;
+    release::forget_rails(node, &attachment);
     Ok(node.store.forget(key)?)
-}
-
-/// The attachments whose pods live; nothing is changed.
-pub fn living<K: Kernel>(node: &Node<'_, K>, boot_id: &str) -> Result<Vec<Attachment>, Error> {
-    let mut living = vec![];
-    for key in node.store.keys(None)? {
-        if let Record::Good(attachment) = node.store.load(&key)?
-            && is_settled(node, &attachment, boot_id)
-        {
-            living.push(*attachment);
-        }
-    }
-    Ok(living)
 }
 
 impl Survey {
     /// Gives the addresses of what was healed back. An IPAM plugin may take its time, and
-    /// fail: the record then stays for another try, and holds no device.
+    /// fail: the record then stays for another try, and holds no device. The pod that waits for
+    /// it is another one: it waits for [`BUDGET`] in all.
     pub fn release<K: Kernel>(self, node: &Node<'_, K>) {
+        let deadline = Instant::now() + BUDGET;
         for (attachment, lock) in self.healed {
-            let released = release::addresses(node, &attachment, None);
+            release::forget_rails(node, &attachment);
+            let released = release::addresses_until(node, &attachment, None, &[], deadline);
             let forgotten = released.and_then(|()| Ok(node.store.remove(&attachment.key, lock)?));
             if let Err(error) = forgotten {
                 log::warn!("{}: {error}", attachment.key);
+                // from now on it is left alone for a while
+                release::mark(node, &attachment, Phase::Home);
             }
         }
     }
@@ -94,9 +93,15 @@ fn heal_other<K: Kernel>(
     boot_id: &str,
     survey: &mut Survey,
 ) -> Result<(), Error> {
-    match node.store.load(key)? {
-        Record::Good(attachment) if is_settled(node, &attachment, boot_id) => {
+    match others::load(node, key) {
+        Record::Good(attachment) if others::is_settled(node, &attachment, boot_id) => {
             survey.holders.push(*attachment);
+            return Ok(());
+        }
+        // IPAM has refused it a little while ago
+        Record::Good(attachment)
+            if attachment.phase == Phase::Home && node.store.age(key) < BACK_OFF =>
+        {
             return Ok(());
         }
         Record::Good(_) => {}
@@ -111,15 +116,21 @@ fn heal_other<K: Kernel>(
         }
     }
     // an ADD or DEL that is under way holds the lock; a killed one does not
-    let lock = node.store.try_lock(key)?;
+    let lock = match node.store.try_lock(key) {
+        Ok(lock) => lock,
+        Err(error) => {
+            log::warn!("{key}: {error}");
+            return Ok(());
+        }
+    };
     // and may have come to its end between the look and the lock
-    let Record::Good(attachment) = node.store.load(key)? else {
+    let Record::Good(attachment) = others::load(node, key) else {
         if let Some(lock) = lock {
             lock.discard();
         }
         return Ok(());
     };
-    let Some(lock) = lock.filter(|_| !is_settled(node, &attachment, boot_id)) else {
+    let Some(lock) = lock.filter(|_| !others::is_settled(node, &attachment, boot_id)) else {
         // somebody else is giving its addresses back: its devices are free
         if attachment.phase != Phase::Home {
             survey.holders.push(*attachment);
@@ -151,28 +162,7 @@ fn bring_home<K: Kernel>(
 ) -> Result<(), Error> {
     if attachment.boot_id == boot_id && attachment.phase != Phase::Home {
         let pod = release::pod_of(node, attachment)?;
-        apply::restore(node.kernel, pod.as_ref(), attachment)?;
+        release::home(node, attachment, pod.as_ref())?;
     }
     Ok(())
-}
-
-fn is_settled<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, boot_id: &str) -> bool {
-    attachment.phase == Phase::Attached && lives(node, attachment, boot_id)
-}
-
-/// Whether its pod lives. A namespace that cannot be looked at for another reason than that
-/// it is gone counts as living: nothing is taken from it.
-fn lives<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, boot_id: &str) -> bool {
-    if attachment.boot_id != boot_id {
-        return false;
-    }
-    match node.kernel.open_pod(&attachment.netns) {
-        Ok(pod) => pod.id() == attachment.netns_id,
-        Err(
-            OpenPodError::Missing(_)
-            | OpenPodError::NotNamespace(_)
-            | OpenPodError::HostNamespace(_),
-        ) => false,
-        Err(OpenPodError::Io { .. }) => true,
-    }
 }

@@ -5,13 +5,14 @@
 //! | `request.json` | a network configuration: the plan is ADD's first round |
 //! | `record.json` | or an attachment: the plan is one round of bringing it home |
 //! | `observed.json` | the state of the host and the pod |
+//! | `answers.json` | beside a request: what IPAM gave each rail; without it IPAM is still to come |
 //! | `plan.txt` | the changes, each as its `ip`/`rdma` equivalent |
 //!
 //! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every `plan.txt` anew, to be
 //! read before it is committed.
 
 use rdma_cni::{
-    attachment::{Attachment, FORMAT, Key, Phase},
+    attachment::{Attachment, Key},
     conf::Conf,
     plan::{self, Wanted},
     select,
@@ -75,42 +76,42 @@ fn plan_of(case: &Path) -> String {
     let observed: Observed = serde_json::from_slice(&observed)
         .unwrap_or_else(|error| panic!("{case:?}: observed.json: {error}"));
     if let Some(request) = read("request.json") {
-        return attach(&request, &observed);
+        let answers = read("answers.json").map(|answers| {
+            serde_json::from_slice::<Vec<Wanted>>(&answers)
+                .unwrap_or_else(|error| panic!("{case:?}: answers.json: {error}"))
+        });
+        return attach(&request, &observed, answers);
     }
     let record: Attachment = serde_json::from_slice(&read("record.json").unwrap())
         .unwrap_or_else(|error| panic!("{case:?}: record.json: {error}"));
     detach(&record, &observed)
 }
 
-fn attach(request: &[u8], observed: &Observed) -> String {
+fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<Wanted>>) -> String {
     let conf = Conf::parse(cni_protocol::conf::decode(request).unwrap()).unwrap();
     let devices = conf.required_devices().unwrap();
     let rails = match select::rails(&conf, devices, observed, &[]) {
         Ok(rails) => rails,
         Err(error) => return format!("# refused: {error}\n"),
     };
-    let attachment = Attachment {
-        format: FORMAT,
-        key: Key {
-            network: conf.network.name.clone(),
-            container: "a".to_owned(),
-            interface: InterfaceName::try_from("eth0").unwrap(),
-        },
-        pod: None,
-        args: None,
-        boot_id: observed.boot_id.clone(),
-        netns: "/run/netns/pod".into(),
-        netns_id: observed.pod.as_ref().unwrap().id,
-        phase: Phase::Attaching,
-        rdma_mode: observed.rdma_mode,
-        mtu: conf.mtu,
-        dad: conf.ipv6.dad,
-        accept_ra: conf.ipv6.accept_ra,
-        ipam: conf.ipam.clone(),
-        rails,
-        config: conf.raw.clone(),
+    let key = Key {
+        network: conf.network.name.clone(),
+        container: "a".to_owned(),
+        interface: InterfaceName::try_from("eth0").unwrap(),
     };
-    let wanted: Vec<Wanted> = rdma_cni::verb::add::wanted(&attachment, observed);
+    let pod = (
+        Path::new("/run/netns/pod"),
+        observed.pod.as_ref().unwrap().id,
+    );
+    let attachment = Attachment::new(key, pod, &conf, observed, rails);
+    let wanted: Vec<Wanted> = match answers {
+        None => rdma_cni::verb::add::wanted(&attachment, observed),
+        Some(answers) => {
+            let ipv6 = attachment.ipv6();
+            let answers = answers.into_iter().map(|it| it.with_detection(ipv6));
+            plan::routed(&attachment, observed, answers.collect())
+        }
+    };
     match plan::attach(&attachment, observed, &wanted) {
         Ok(ops) => lines(&ops),
         Err(obstacle) => format!("# refused: {obstacle}\n"),

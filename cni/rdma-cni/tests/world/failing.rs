@@ -9,7 +9,7 @@ use rdma_netns::RdmaMode;
 fn changes_of_add() -> usize {
     let node = Node::new(RdmaMode::Exclusive);
     node.add(&node.pod("a"), &node.two_rails()).must_succeed();
-    node.kernel.journal().len()
+    node.changes()
 }
 
 fn works_again(node: &Node, pod: &Pod, what: &str) {

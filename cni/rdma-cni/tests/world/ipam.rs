@@ -1,15 +1,18 @@
 //! Addresses from an IPAM plugin: a shell script that answers from files.
 
-use crate::node::{Node, Pod, alone};
+use crate::{
+    leases::install,
+    node::{Node, Pod},
+};
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{Op, RdmaMode, link::IFA_F_NODAD};
-use serde_json::{Value, json};
-use std::{
-    fs,
-    io::Write as _,
-    process::{Command, Stdio},
+use rdma_netns::{
+    Op, RdmaMode, Route,
+    link::{IFA_F_NODAD, MAIN_TABLE},
 };
+use serde_json::{Value, json};
+use std::fs;
+use std::time::{Duration, SystemTime};
 
 const SCRIPT: &[u8] = br#"#!/bin/sh
 echo "$CNI_COMMAND $CNI_IFNAME" >> "$0.log"
@@ -32,19 +35,7 @@ struct Served {
 impl Served {
     fn new(mode: RdmaMode) -> Self {
         let node = Node::new(mode);
-        let script = node.plugins.join("stand-in");
-        // written by a process of its own: no other test's child may hold it open for
-        // writing when it is started (ETXTBSY)
-        let starting = alone();
-        let mut install = Command::new("install")
-            .args(["-m", "755", "/dev/stdin"])
-            .arg(&script)
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        install.stdin.take().unwrap().write_all(SCRIPT).unwrap();
-        assert!(install.wait().unwrap().success());
-        drop(starting);
+        install(&node, "stand-in", SCRIPT);
         let mut config = node.two_rails();
         config["ipam"] = json!({ "type": "stand-in" });
         for rail in [0, 1] {
@@ -118,7 +109,16 @@ fn every_rail_has_what_it_was_given() {
                     (format!("2001:db8:a{rail}::7/64"), IFA_F_NODAD),
                 ]
             );
-            assert_eq!(link.lasting_routes().count(), 4, "{:?}", link.routes);
+            let main = |route: &&Route| route.table == MAIN_TABLE;
+            assert_eq!(
+                link.lasting_routes().filter(main).count(),
+                4,
+                "{:?}",
+                link.routes
+            );
+            // the same, the networks of both addresses, and a default by IPv6's gateway or IPv4's
+            let own = link.routes.iter().filter(|it| it.table == 1000 + rail);
+            assert!(own.count() >= 6, "{:?}", link.routes);
             assert!(link.addresses.iter().all(|address| !address.tentative));
         }
         let mut checked = config.clone();
@@ -149,7 +149,7 @@ fn addresses_are_given_back_when_a_rail_gets_none() {
 fn addresses_are_given_back_when_any_change_is_refused() {
     let Served { node, config } = &Served::new(RdmaMode::Exclusive);
     node.add(&node.pod("a"), config).must_succeed();
-    let changes = node.kernel.journal().len();
+    let changes = node.changes();
     for at in 1..=changes {
         let served = Served::new(RdmaMode::Exclusive);
         let (node, config) = (&served.node, &served.config);
@@ -267,11 +267,17 @@ fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
     served.refuses("DEL", "rdma0");
     served.calls();
     let before = node.snapshot();
-    for turn in 0..2 {
+    // asked at once, left alone for a while, and asked again
+    for (turn, first) in ["DEL rdma0", "ADD rdma0", "DEL rdma0"].iter().enumerate() {
+        if turn == 2 {
+            let record = fs::File::options().write(true).open(node.record_of(&old));
+            let long_ago = SystemTime::now() - Duration::from_secs(600);
+            record.unwrap().set_modified(long_ago).unwrap();
+        }
         let pod = node.pod("b");
         node.add(&pod, config).must_succeed();
         let calls = served.calls();
-        assert_eq!(calls[..2], ["DEL rdma0", "DEL rdma1"], "{turn}: {calls:?}");
+        assert_eq!(calls[0], *first, "{turn}: {calls:?}");
         assert!(node.record_of(&old).exists());
         served.no_longer_refuses("DEL", "rdma0");
         node.del(&pod, config).must_succeed();

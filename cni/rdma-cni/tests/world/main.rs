@@ -2,18 +2,29 @@
 //! files for its records, and a world that is compared before and after.
 
 mod addresses;
+mod announcing;
 mod dead;
 mod drop_in;
 mod dying;
 mod failing;
+mod gids;
 mod holding;
 mod ipam;
+mod ipam_rails;
+mod leases;
 mod moving;
 mod namespaces;
 mod node;
 mod nowhere;
+mod old_records;
 mod random;
 mod records;
 mod refusing;
+mod reviewed;
+mod reviewed_routes;
+mod routing;
+mod share;
+mod share_drift;
+mod share_ends;
 mod tampering;
 mod wrapped;

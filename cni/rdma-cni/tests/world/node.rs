@@ -354,6 +354,16 @@ impl Node {
         self.kernel.intercept(move |_, step| verdict(step.number));
     }
 
+    /// How many changes the process has asked for. Announcements are none: nothing fails by
+    /// them, and nothing has to be changed after them.
+    pub(crate) fn changes(&self) -> usize {
+        let journal = self.kernel.journal();
+        let is_change = |op: &Op| !matches!(op, Op::Announce { .. });
+        let changes = journal.iter().filter(|op| is_change(op)).count();
+        assert!(journal[..changes].iter().all(is_change), "{journal:?}");
+        changes
+    }
+
     /// What is left in the state directory of attachments.
     pub(crate) fn records(&self) -> Vec<String> {
         let directory = self.state.path().join("state/attachments/rails");

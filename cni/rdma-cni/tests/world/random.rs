@@ -1,5 +1,5 @@
-//! Whatever happens to three pods and four devices, in whatever order: in the end
-//! everything is at home. Each history is made from a number, and can be had again by it.
+//! Whatever happens to three pods, four devices and, where RDMA devices are shared, a bond, in
+//! whatever order: in the end everything is at home. Each history is made from a number, and can be had again by it.
 
 use crate::node::{Answer, Node, Pod, address, mac, name, settle};
 use fake_kernel::{Nic, Verdict, world::HOST};
@@ -11,7 +11,7 @@ use rdma_cni::{
 use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
 use serde_json::{Value, json};
 
-const HISTORIES: u64 = 60;
+const HISTORIES: u64 = 100;
 const STEPS: usize = 40;
 
 const DEVICES: [(&str, &str); 4] = [
@@ -51,6 +51,7 @@ struct History {
     seed: u64,
     dice: Dice,
     node: Node,
+    mode: RdmaMode,
     /// Which pod each of three places has now.
     places: [Option<Started>; 3],
     /// All that ever were.
@@ -72,10 +73,24 @@ impl History {
                 world.switch_on();
             });
         }
+        if mode == RdmaMode::Shared {
+            node.kernel.with(|world| {
+                world.plug_bond(0);
+                for (link, _) in DEVICES {
+                    let (at, link) = (Place::Host, name(link));
+                    world
+                        .execute(&Op::SetUp { at, link, up: true }, None)
+                        .unwrap();
+                }
+                settle(world);
+                world.switch_on();
+            });
+        }
         Self {
             seed,
             dice,
             node,
+            mode,
             places: [None, None, None],
             started: vec![],
             told: vec![format!("{mode}")],
@@ -105,7 +120,14 @@ impl History {
     fn start(&mut self, at: usize) {
         let pod = self.node.pod(&format!("pod{}-{}", at, self.started.len()));
         let first = self.dice.roll(4);
+        let shares = self.mode == RdmaMode::Shared && self.dice.roll(2) == 0;
         let config = match self.dice.roll(3) {
+            0 if shares => json!({ "deviceID": DEVICES[first].1, "mode": "share" }),
+            1 if shares => json!({ "deviceID": "0000:01:00.1" }),
+            _ if shares => json!({
+                "devices": [{ "netdev": "bond0" }, { "netdev": DEVICES[first].0 }],
+                "mode": (["auto", "share"][self.dice.roll(2)]),
+            }),
             0 => json!({ "deviceID": DEVICES[first].1 }),
             1 => json!({ "devices": [{ "netdev": DEVICES[first].0 }] }),
             _ => json!({ "devices": [
@@ -263,8 +285,17 @@ impl History {
                 .with(|world| world.namespace_at(&record.netns));
             id == Some(record.netns_id)
         });
-        let rails = living.flat_map(|record| record.rails);
-        let mut homes: Vec<_> = rails.filter_map(|rail| rail.home?.parent).collect();
+        let rails: Vec<_> = living.flat_map(|record| record.rails).collect();
+        let shared = rails
+            .iter()
+            .filter_map(|rail| rail.shared.as_ref()?.device.clone());
+        let shared: Vec<_> = shared.collect();
+        let mut homes: Vec<_> = rails
+            .into_iter()
+            .filter_map(|rail| rail.home?.parent)
+            .collect();
+        let moved = homes.iter().find(|home| shared.contains(home));
+        assert_eq!(moved, None, "{self:?}\nmoved, and shared");
         homes.sort();
         let count = homes.len();
         homes.dedup();
@@ -324,5 +355,8 @@ fn in_the_end_everything_is_at_home() {
         let differences = before.differences(&history.node.snapshot().without_numbers());
         assert!(differences.is_empty(), "{history:?}\n{differences:#?}");
         assert!(history.records().is_empty(), "{history:?}");
+        let rails = history.node.state.path().join("state/rails/rails");
+        let files = std::fs::read_dir(rails).into_iter().flatten();
+        assert_eq!(files.count(), 0, "{history:?}\nrails' files are left");
     }
 }

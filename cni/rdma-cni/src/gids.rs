@@ -1,0 +1,222 @@
+//! The GIDs of a pod's addresses: an address can be used for RDMA only when the kernel has put
+//! it into the table of the RDMA device, which it does a little later, and not at all when the
+//! table is full (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`; the address is set
+//! all the same, and only the kernel's log tells).
+
+use crate::{
+    apply::ApplyError,
+    attachment::{Attachment, Rail, RailGid},
+    plan,
+};
+use rdma_netns::{
+    GidTable, Kernel, Link, LinkType, ObserveError, Observed, RdmaDevice, gid::GidKind,
+};
+use std::{
+    net::IpAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a GID may take: 11 to 58 ms were seen, on a machine that emulates its processor.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it may take when no place is free, or where ADD can go on without knowing it.
+const SHORT_PATIENCE: Duration = Duration::from_secs(1);
+
+const POLL: Duration = Duration::from_millis(10);
+
+/// The RoCE v2 GIDs of every rail. A child of a shared netdev is no use without: that is an
+/// error. A moved one's are looked up only for people and programs that want to know.
+pub fn wait<K: Kernel>(
+    kernel: &K,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    observed: &Observed,
+) -> Result<Vec<Vec<RailGid>>, ApplyError> {
+    let started = Instant::now();
+    let whose = Some(pod).filter(|_| attachment.moves_rdma());
+    let of_rail = |rail: &Rail| -> Result<Vec<RailGid>, ApplyError> {
+        let (Some(rdma), Some(link)) = (&rail.rdma, in_pod(rail, observed)) else {
+            return Ok(vec![]);
+        };
+        if link.link_type == LinkType::Infiniband {
+            return Ok(vec![]);
+        }
+        let addresses = link
+            .addresses
+            .iter()
+            .filter(|it| !it.automatic && it.scope == 0);
+        addresses
+            .filter_map(|address| {
+                let needs_it = rail.shared.is_some();
+                let found = find(kernel, whose, rdma, address.ip, (started, needs_it));
+                settle(rail, rdma, address.ip, found, started).transpose()
+            })
+            .collect()
+    };
+    attachment.rails.iter().map(of_rail).collect()
+}
+
+/// Those of the addresses `left` whose GIDs differ from the record, in words.
+pub fn drift<K: Kernel>(
+    kernel: &K,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    left: &[IpAddr],
+) -> Vec<String> {
+    let whose = Some(pod).filter(|_| attachment.moves_rdma());
+    let mut drift = vec![];
+    for rail in &attachment.rails {
+        let Some(rdma) = &rail.rdma else { continue };
+        let is_left = |given: &&RailGid| left.contains(&given.address);
+        for given in rail.gids.iter().filter(is_left) {
+            let name = &rdma.name;
+            let RailGid {
+                address,
+                index,
+                port,
+                ..
+            } = given;
+            match tables(kernel, whose, rdma).map(|tables| locate(&tables, *address)) {
+                Ok(Some(found)) if found == *given => {}
+                Ok(Some(found)) => drift.push(format!(
+                    "the GID of {address} has index {} on {name} port {}, not {index} on port {port}",
+                    found.index, found.port
+                )),
+                Ok(None) => drift.push(format!("{name} has no RoCE v2 GID for {address}")),
+                Err(error) => drift.push(error.to_string()),
+            }
+        }
+    }
+    drift
+}
+
+/// The addresses of shared netdevs that are still in use although the pod's namespace is not to
+/// be found any more: a process keeps the namespace alive.
+pub fn lingering<K: Kernel>(
+    kernel: &K,
+    attachment: &Attachment,
+) -> Result<Vec<IpAddr>, ObserveError> {
+    let shared = attachment.rails.iter().filter(|rail| rail.shared.is_some());
+    let shared: Vec<&Rail> = shared
+        .filter(|rail| !rail.given.addresses.is_empty())
+        .collect();
+    if shared.is_empty() {
+        return Ok(vec![]);
+    }
+    let observed = kernel.observe(None)?;
+    let mut in_use = vec![];
+    for rail in shared {
+        // a device that is gone has no GIDs
+        let Some(rdma) = plan::rdma_on_host(rail, &observed) else {
+            continue;
+        };
+        let tables = tables(kernel, None, rdma)?;
+        let addresses = rail.given.addresses.iter().map(|address| address.ip);
+        in_use.extend(addresses.filter(|ip| locate(&tables, *ip).is_some()));
+    }
+    Ok(in_use)
+}
+
+fn in_pod<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a Link> {
+    observed.pod.as_ref()?.link(&rail.pod_name)
+}
+
+/// A port's number and its GIDs.
+type Table = (u32, GidTable);
+
+fn tables<K: Kernel>(
+    kernel: &K,
+    whose: Option<&K::Pod>,
+    rdma: &RdmaDevice,
+) -> Result<Vec<Table>, ObserveError> {
+    let ports = rdma.ports.iter().map(|port| port.number);
+    ports
+        .map(|port| Ok((port, kernel.gids(whose, &rdma.name, port)?)))
+        .collect()
+}
+
+/// Whether the device is none of RoCE: iWARP, as erdma has it, knows one GID, which is its
+/// hardware address (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`, `siw`, `irdma`).
+fn is_without_addresses(tables: &[Table]) -> bool {
+    !tables.is_empty() && tables.iter().all(|(_, table)| table.size == 1)
+}
+
+fn locate(tables: &[Table], ip: IpAddr) -> Option<RailGid> {
+    tables.iter().find_map(|(port, table)| {
+        let gid = table.find(ip, GidKind::RoceV2)?;
+        Some(RailGid {
+            address: ip,
+            gid: gid.ip,
+            port: *port,
+            index: gid.index,
+        })
+    })
+}
+
+/// Looks for the GID of `ip` until it is there, or is not to be expected any more. Else the
+/// tables as they were seen last.
+fn find<K: Kernel>(
+    kernel: &K,
+    whose: Option<&K::Pod>,
+    rdma: &RdmaDevice,
+    ip: IpAddr,
+    (started, needs_it): (Instant, bool),
+) -> Result<Result<RailGid, Vec<Table>>, ObserveError> {
+    loop {
+        let tables = tables(kernel, whose, rdma)?;
+        if let Some(gid) = locate(&tables, ip) {
+            return Ok(Ok(gid));
+        }
+        if is_without_addresses(&tables) {
+            return Ok(Err(tables));
+        }
+        let is_full = tables.iter().all(|(_, table)| table.used() >= table.size);
+        let patience = if needs_it && !is_full {
+            PATIENCE
+        } else {
+            SHORT_PATIENCE
+        };
+        if started.elapsed() >= patience {
+            return Ok(Err(tables));
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// What becomes of a search: an error only where the rail is no use without.
+fn settle(
+    rail: &Rail,
+    rdma: &RdmaDevice,
+    ip: IpAddr,
+    found: Result<Result<RailGid, Vec<Table>>, ObserveError>,
+    started: Instant,
+) -> Result<Option<RailGid>, ApplyError> {
+    let name = &rdma.name;
+    let waited = started.elapsed();
+    let error = match found {
+        Ok(Ok(gid)) => {
+            let (index, port) = (gid.index, gid.port);
+            let waited = waited.as_millis();
+            log::info!("{ip} is GID {index} of {name} port {port}, after {waited} ms");
+            return Ok(Some(gid));
+        }
+        Ok(Err(tables)) if is_without_addresses(&tables) => {
+            log::debug!("the GIDs of {name} are not made of IP addresses");
+            return Ok(None);
+        }
+        Ok(Err(tables)) => ApplyError::NoGid {
+            rdma: name.clone(),
+            address: ip,
+            waited,
+            used: tables.iter().map(|(_, table)| table.used()).sum(),
+            size: tables.iter().map(|(_, table)| table.size).sum(),
+        },
+        Err(error) => ApplyError::Observe(error),
+    };
+    if rail.shared.is_some() {
+        return Err(error);
+    }
+    log::warn!("{error}");
+    Ok(None)
+}

@@ -1,0 +1,132 @@
+//! What an IPAM plugin is told of a rail's netdev on the host: in `move` mode it has left the
+//! host by then, and its addresses with it.
+
+use ipnetwork::IpNetwork;
+use rdma_netns::{Address, Link, link::MAIN_TABLE};
+use serde_json::{Map, Value, json};
+use std::net::IpAddr;
+
+/// A rail's netdev on the host, the networks of the other rails, and the host's addresses that
+/// are away with netdevs in pods.
+#[derive(Clone, Debug)]
+pub struct Master<'a> {
+    link: &'a Link,
+    elsewhere: Vec<IpNetwork>,
+    away: &'a [IpAddr],
+}
+
+impl<'a> Master<'a> {
+    /// One for each of the `links` of a pod's rails.
+    pub fn of(links: &[&'a Link], away: &'a [IpAddr]) -> Vec<Self> {
+        let elsewhere = |index: usize| {
+            let others = links
+                .iter()
+                .enumerate()
+                .filter(|(other, _)| *other != index);
+            let others = others.flat_map(|(_, link)| networks(link));
+            let own: Vec<IpNetwork> = networks(links[index]).collect();
+            others.filter(|network| !own.contains(network)).collect()
+        };
+        links
+            .iter()
+            .enumerate()
+            .map(|(index, link)| Self {
+                link,
+                elsewhere: elsewhere(index),
+                away,
+            })
+            .collect()
+    }
+
+    /// `config` with `master`, `masterAddresses`, `masterRoutes` and `hostAddresses`, and without the requested
+    /// addresses (`runtimeConfig.ips`, `args.cni.ips`) that are in another rail's network.
+    pub(super) fn handed_on(&self, config: &Map<String, Value>) -> Map<String, Value> {
+        let mut config = config.clone();
+        let addresses = usable(self.link).map(|it| format!("{}/{}", it.ip, it.prefix).into());
+        let addresses: Vec<Value> = addresses.collect();
+        let routes = self.link.routes.iter();
+        let routes = routes.filter(|route| route.table == MAIN_TABLE);
+        let routes = routes.filter_map(|route| {
+            let gateway = route.gateway?;
+            let destination = format!("{}/{}", route.destination, route.prefix);
+            Some(json!({ "dst": destination, "gw": gateway.to_string() }))
+        });
+        let routes: Vec<Value> = routes.collect();
+        config.insert("master".into(), self.link.name.to_string().into());
+        config.insert("masterAddresses".into(), addresses.into());
+        config.insert("masterRoutes".into(), routes.into());
+        let away = self.away.iter().map(|ip| ip.to_string().into());
+        config.insert("hostAddresses".into(), Value::Array(away.collect()));
+        if let Some(wishes) = config.get_mut("runtimeConfig") {
+            self.keep_own(wishes);
+        }
+        if let Some(wishes) = config.get_mut("args").and_then(|it| it.get_mut("cni")) {
+            self.keep_own(wishes);
+        }
+        config
+    }
+
+    /// `CNI_ARGS` without the requested addresses (`IP=`) that are in another rail's network.
+    pub(super) fn args(&self, args: &str) -> String {
+        args_without(args, &self.elsewhere)
+    }
+
+    fn keep_own(&self, wishes: &mut Value) {
+        if let Some(Value::Array(ips)) = wishes.get_mut("ips") {
+            ips.retain(|ip| !is_in(ip.as_str().unwrap_or_default(), &self.elsewhere));
+        }
+    }
+}
+
+fn args_without(args: &str, networks: &[IpNetwork]) -> String {
+    let pairs = args.split(';').filter_map(|pair| {
+        let Some(list) = pair.strip_prefix("IP=") else {
+            return Some(pair.to_owned());
+        };
+        // the reference `static` takes several
+        let left: Vec<&str> = list.split(',').filter(|ip| !is_in(ip, networks)).collect();
+        (!left.is_empty()).then(|| format!("IP={}", left.join(",")))
+    });
+    pairs.collect::<Vec<_>>().join(";")
+}
+
+/// Whether `ip`, perhaps with a prefix length, is in one of `networks`.
+fn is_in(ip: &str, networks: &[IpNetwork]) -> bool {
+    let ip = ip
+        .split('/')
+        .next()
+        .and_then(|text| text.parse::<IpAddr>().ok());
+    ip.is_some_and(|ip| networks.iter().any(|network| network.contains(ip)))
+}
+
+fn networks(link: &Link) -> impl Iterator<Item = IpNetwork> {
+    usable(link).filter_map(|it| {
+        let network = IpNetwork::new(it.ip, it.prefix).ok()?;
+        IpNetwork::new(network.network(), it.prefix).ok()
+    })
+}
+
+/// The addresses that stand for a network.
+fn usable(link: &Link) -> impl Iterator<Item = &Address> {
+    link.addresses.iter().filter(|it| it.names_a_network())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_lose_the_other_rails_addresses() {
+        let elsewhere = ["10.1.0.0/16", "fd00:1::/64"].map(|it| it.parse().unwrap());
+        for (given, left) in [
+            ("", ""),
+            ("IP=10.1.0.5", ""),
+            ("IP=10.0.0.5", "IP=10.0.0.5"),
+            ("A=b;IP=fd00:1::5/64;C=10.1.0.5", "A=b;C=10.1.0.5"),
+            ("IP=10.1.0.5/16,fd00::5/64;A=b", "IP=fd00::5/64;A=b"),
+            ("IP=;A", "IP=;A"),
+        ] {
+            assert_eq!(args_without(given, &elsewhere), left);
+        }
+    }
+}

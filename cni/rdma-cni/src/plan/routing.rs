@@ -1,0 +1,220 @@
+//! Which of the pod's routes is used: metrics beside the pod's own, and a table for each of
+//! several rails, so that a reply leaves by the rail that its address is on.
+
+use super::Wanted;
+use crate::attachment::Attachment;
+use ipnetwork::IpNetwork;
+use rdma_netns::{
+    Address, Link, Observed, Route, Rule,
+    link::{IFA_F_NOPREFIXROUTE, MAIN_TABLE, SCOPE_LINK},
+};
+use std::net::IpAddr;
+
+/// The priority of the rails' rules: before the main table (32766), behind what others put in
+/// front of everything.
+const RULE_PRIORITY: u32 = 1000;
+
+/// `wanted`, with the metrics, tables and rules that `routing` asks for.
+///
+/// A route stands back behind those that others have to the same destination: the pod's own
+/// default route stays the one that is used, and the kernel makes no route of several next hops
+/// of the two.
+pub fn routed(
+    attachment: &Attachment,
+    observed: &Observed,
+    mut wanted: Vec<Wanted>,
+) -> Vec<Wanted> {
+    let mut present = others(attachment, observed);
+    for (index, rail) in wanted.iter_mut().enumerate() {
+        let metric = attachment.routing.metric;
+        connect(rail, &present, metric);
+        for route in &mut rail.routes {
+            // what IPAM gives has no metric of its own
+            if attachment.ipam.is_some() && route.metric.is_none() && metric != 0 {
+                route.metric = Some(metric);
+            }
+            // as the kernel tells it
+            route.metric = route.metric.filter(|it| *it != route.default_metric());
+        }
+        stand_back(&mut rail.routes, &present, metric);
+        present.extend(rail.addresses.iter().filter_map(connected));
+        present.extend(rail.routes.iter().cloned());
+        if let Some(table) = attachment.table(index) {
+            give_table(rail, table);
+        }
+    }
+    wanted
+}
+
+/// The table of a rail that somebody else in the pod uses, if there is one.
+pub fn taken_table(attachment: &Attachment, observed: &Observed) -> Option<u32> {
+    let pod = observed.pod.as_ref()?;
+    let tables = (0..attachment.rails.len()).filter_map(|index| attachment.table(index));
+    let routes = others(attachment, observed);
+    let is_taken = |table: &u32| {
+        routes.iter().any(|route| route.table == *table)
+            || pod.rules.iter().any(|rule| rule.table == *table)
+    };
+    tables.into_iter().find(is_taken)
+}
+
+/// Whether `rule` was made for the rail `index`.
+pub(super) fn is_rule_of(attachment: &Attachment, index: usize, rule: &Rule) -> bool {
+    rule.priority == RULE_PRIORITY && attachment.table(index) == Some(rule.table)
+}
+
+/// The routes in the pod that are not of these rails.
+fn others(attachment: &Attachment, observed: &Observed) -> Vec<Route> {
+    let is_rail = |link: &&Link| {
+        let rails = attachment.rails.iter();
+        rails
+            .filter(|rail| rail.is_ours())
+            .any(|rail| rail.pod_name == link.name)
+    };
+    let links = observed.pod.iter().flat_map(|pod| &pod.links);
+    let others = links.filter(|link| !is_rail(link));
+    others.flat_map(|link| link.routes.clone()).collect()
+}
+
+/// Gives the routes that the kernel makes of the addresses a metric, and drops what would
+/// double them.
+fn connect(rail: &mut Wanted, present: &[Route], metric: u32) {
+    for address in &mut rail.addresses {
+        let Some(route) = connected(address) else {
+            continue;
+        };
+        let metric = highest(&route, present).map_or(metric, |it| metric.max(it.saturating_add(1)));
+        address.metric = Some(metric).filter(|metric| *metric != 0);
+    }
+    let connected: Vec<Route> = rail.addresses.iter().filter_map(connected).collect();
+    let gateways = &rail.gateways;
+    rail.routes.retain(|route| {
+        // IPAM's own router is what a route without one was completed with
+        let is_direct = route.gateway.is_none_or(|it| gateways.contains(&it));
+        let is_double =
+            |it: &Route| is_direct && route.table == MAIN_TABLE && same_destination(it, route);
+        !connected.iter().any(is_double)
+    });
+}
+
+/// The prefix route that the kernel makes of `address`.
+pub fn connected(address: &Address) -> Option<Route> {
+    let host = if address.ip.is_ipv4() { 32 } else { 128 };
+    let has_route = address.flags & IFA_F_NOPREFIXROUTE == 0
+        && address.prefix < host
+        && address.peer.is_none()
+        && !address.is_link_local();
+    let network = IpNetwork::new(address.ip, address.prefix).ok()?.network();
+    has_route.then(|| Route {
+        metric: address.metric,
+        ..Route::new(network, address.prefix)
+    })
+}
+
+/// Puts `routes` behind those that are `present`: all to one destination by as much, so that
+/// their order, and what is of several next hops on purpose, stays.
+fn stand_back(routes: &mut [Route], present: &[Route], behind: u32) {
+    let before = routes.to_vec();
+    for route in routes {
+        let Some(highest) = highest(route, present) else {
+            continue;
+        };
+        let same = before.iter().filter(|it| same_destination(it, route));
+        let lowest = same.map(metric).min().unwrap_or_default();
+        let needed = highest.saturating_add(1).max(behind);
+        let metric = metric(route).saturating_add(needed.saturating_sub(lowest));
+        route.metric = Some(metric).filter(|metric| *metric != route.default_metric());
+    }
+}
+
+/// The highest metric of `present` routes to where `route` leads.
+fn highest(route: &Route, present: &[Route]) -> Option<u32> {
+    let same = present.iter().filter(|it| same_destination(it, route));
+    same.map(metric).max()
+}
+
+fn same_destination(a: &Route, b: &Route) -> bool {
+    (a.destination, a.prefix, a.table) == (b.destination, b.prefix, b.table)
+}
+
+/// The metric that counts.
+fn metric(route: &Route) -> u32 {
+    route.metric.unwrap_or(route.default_metric())
+}
+
+/// The rail's own `table`: all its routes, its gateway as the way to everywhere else, and a
+/// rule for each of its addresses. The routes of the main table stay, for programs that look
+/// nowhere else.
+fn give_table(rail: &mut Wanted, table: u32) {
+    // a NIC that had this table on the host keeps what is in it
+    let kept: Vec<Route> = rail
+        .routes
+        .iter()
+        .filter(|it| it.table == table)
+        .cloned()
+        .collect();
+    let mut routes: Vec<Route> = vec![];
+    let mut push = |route: Route| {
+        let is_there = |it: &Route| {
+            // those by several gateways are one way of several next hops
+            let same_way = it.gateway.is_none() || it.gateway == route.gateway;
+            same_destination(it, &route) && it.metric == route.metric && same_way
+        };
+        if !routes.iter().any(is_there) && !kept.iter().any(|it| same_destination(it, &route)) {
+            routes.push(route);
+        }
+    };
+    for address in &rail.addresses {
+        let Some(connected) = connected(address) else {
+            continue;
+        };
+        let is_ipv4 = address.ip.is_ipv4();
+        push(Route {
+            table,
+            metric: None,
+            scope: if is_ipv4 { SCOPE_LINK } else { 0 },
+            source: Some(address.ip).filter(|_| is_ipv4),
+            ..connected
+        });
+    }
+    for route in rail.routes.iter().filter(|it| it.table == MAIN_TABLE) {
+        let route = route.clone();
+        push(Route { table, ..route });
+    }
+    let mut defaults: Vec<bool> = rail
+        .routes
+        .iter()
+        .filter(|it| it.prefix == 0 && [MAIN_TABLE, table].contains(&it.table))
+        .map(|it| it.destination.is_ipv4())
+        .collect();
+    for gateway in &rail.gateways {
+        let nowhere: IpAddr = match gateway {
+            IpAddr::V4(_) => [0; 4].into(),
+            IpAddr::V6(_) => [0; 16].into(),
+        };
+        let on_link = |it: &Address| {
+            IpNetwork::new(it.ip, it.prefix).is_ok_and(|network| network.contains(*gateway))
+        };
+        let link_local = matches!(gateway, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let is_reached = link_local || rail.addresses.iter().any(on_link);
+        if is_reached && !defaults.contains(&gateway.is_ipv4()) {
+            defaults.push(gateway.is_ipv4());
+            push(Route {
+                table,
+                gateway: Some(*gateway),
+                ..Route::new(nowhere, 0)
+            });
+        }
+    }
+    routes.sort_by_key(|route| route.gateway.is_some());
+    rail.routes.extend(routes);
+    let lasting = rail.addresses.iter().filter(|it| !it.is_link_local());
+    rail.rules = lasting
+        .map(|address| Rule {
+            from: address.ip,
+            prefix: if address.ip.is_ipv4() { 32 } else { 128 },
+            table,
+            priority: RULE_PRIORITY,
+        })
+        .collect();
+}

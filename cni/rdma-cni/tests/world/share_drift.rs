@@ -1,0 +1,273 @@
+//! CHECK of shared rails, their routes and rules; IPv6 that is switched off.
+
+use crate::{
+    leases::{Leases, link_of},
+    node::{Node, Pod, name},
+};
+use fake_kernel::Verdict;
+use rdma_netns::{Child, IpvlanMode, Op, Place, Route, Rule, link::MAIN_TABLE};
+use serde_json::{Value, json};
+
+const AT: Place = Place::Pod;
+
+/// A pod with two shared rails; what `change` does to it, CHECK tells in `words`.
+fn drift(config: Value, change: impl Fn(&Node, &Pod), words: &[&str]) {
+    let leases = Leases::new(2);
+    let node = &leases.node;
+    let pod = node.pod("a");
+    let config = leases.config(config);
+    let result = node.add(&pod, &config).must_succeed();
+    change(node, &pod);
+    let message = leases.check(&pod, &config, &result).must_fail(999);
+    for word in words {
+        assert!(message.contains(word), "{word:?} is not in {message}");
+    }
+    node.del(&pod, &config).must_succeed();
+    let netns = node.netns(&pod);
+    node.kernel.with(|world| {
+        assert_eq!(
+            world
+                .links(netns)
+                .iter()
+                .filter(|it| it.kind.is_some())
+                .count(),
+            0
+        );
+        assert_eq!(world.rules(netns), []);
+    });
+}
+
+#[test]
+fn check_sees_what_became_of_rails_and_routes() {
+    let link = || name("rdma1");
+    let find = |node: &Node, pod: &Pod, wanted: fn(&Route) -> bool| {
+        let routes = link_of(node, pod, "rdma1").routes;
+        routes.into_iter().find(wanted).unwrap()
+    };
+    drift(
+        json!({}),
+        |node, pod| {
+            node.change(
+                Some(pod),
+                &Op::RemoveLink {
+                    at: AT,
+                    link: link(),
+                },
+            );
+        },
+        &["rdma1 is not in the pod", "no RoCE v2 GID for 10.1.0.7"],
+    );
+    drift(
+        json!({}),
+        |node, pod| {
+            let rule = Rule {
+                from: "10.1.0.7".parse().unwrap(),
+                prefix: 32,
+                table: 1001,
+                priority: 1000,
+            };
+            node.change(Some(pod), &Op::RemoveRule { at: AT, rule });
+        },
+        &["the rule \"from 10.1.0.7/32 lookup 1001 priority 1000\" is gone"],
+    );
+    drift(
+        json!({}),
+        |node, pod| {
+            let route = find(node, pod, |it| it.table == 1001 && it.prefix == 16);
+            node.change(
+                Some(pod),
+                &Op::RemoveRoute {
+                    at: AT,
+                    link: link(),
+                    route,
+                },
+            );
+        },
+        &["rdma1 has lost its route to 10.1.0.0/16 in table 1001"],
+    );
+    drift(
+        json!({}),
+        |node, pod| {
+            let route = find(node, pod, |it| it.table == MAIN_TABLE && it.prefix == 12);
+            node.change(
+                Some(pod),
+                &Op::RemoveRoute {
+                    at: AT,
+                    link: link(),
+                    route: route.clone(),
+                },
+            );
+            let route = Route {
+                metric: Some(9),
+                ..route
+            };
+            node.change(
+                Some(pod),
+                &Op::AddRoute {
+                    at: AT,
+                    link: link(),
+                    route,
+                },
+            );
+        },
+        &["rdma1 to 172.16.0.0/12 is not as it was given"],
+    );
+    drift(
+        json!({}),
+        |node, pod| {
+            let addresses = link_of(node, pod, "rdma1").addresses;
+            let mut address = addresses.into_iter().find(|it| it.ip.is_ipv4()).unwrap();
+            address.metric = Some(9);
+            node.change(
+                Some(pod),
+                &Op::AddAddress {
+                    at: AT,
+                    link: link(),
+                    address,
+                },
+            );
+        },
+        &["10.1.0.7/16 of rdma1 is not as it was given (metric 200)"],
+    );
+    drift(
+        json!({ "child": { "type": "ipvlan" } }),
+        |node, _| {
+            // there is one mode for all that lie on one netdev
+            let other = node.pod("other");
+            node.change(
+                Some(&other),
+                &Op::AddChild {
+                    parent: name("bond1"),
+                    child: Child::Ipvlan(IpvlanMode::L3),
+                    name: name("x"),
+                    mtu: 1500,
+                },
+            );
+        },
+        &["rdma1 is ipvlan mode l3, not ipvlan mode l2"],
+    );
+    drift(
+        json!({}),
+        |node, _| {
+            node.change(
+                None,
+                &Op::SetUp {
+                    at: Place::Host,
+                    link: name("bond1"),
+                    up: false,
+                },
+            );
+        },
+        &["bond1 is down"],
+    );
+    drift(
+        json!({}),
+        |node, pod| {
+            node.change(
+                Some(pod),
+                &Op::SetMtu {
+                    at: AT,
+                    link: link(),
+                    mtu: 1400,
+                },
+            );
+        },
+        &["the MTU of rdma1 is 1400, not 1500"],
+    );
+}
+
+#[test]
+fn ipv6_that_the_pod_has_switched_off_is_told() {
+    let leases = Leases::new(1);
+    let node = &leases.node;
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let netns = node.netns(&pod);
+    node.kernel.begin();
+    node.kernel.intercept(move |world, step| {
+        // what net.ipv6.conf.default.disable_ipv6 does to a netdev that comes
+        if let Op::SetUp { link, up: true, .. } = step.op {
+            let key = "ipv6/disable_ipv6".to_owned();
+            let off = Op::SetSysctl {
+                at: AT,
+                link: link.clone(),
+                key,
+                value: 1,
+            };
+            world.execute(&off, Some(netns)).unwrap();
+        }
+        Verdict::Proceed
+    });
+    let message = node.add(&pod, &leases.config(json!({}))).must_fail(106);
+    for word in [
+        "IPv6 is switched off in the pod",
+        "net.ipv6.conf.rdma0.disable_ipv6 is 1",
+    ] {
+        assert!(message.contains(word), "{message}");
+    }
+    leases.must_be(&before, "undone");
+}
+
+/// A later plugin of the chain took an address away, and said so.
+#[test]
+fn an_address_that_the_final_result_does_not_have_is_not_missed() {
+    let leases = Leases::new(1);
+    let node = &leases.node;
+    let pod = node.pod("a");
+    let config = leases.config(json!({}));
+    let mut result = node.add(&pod, &config).must_succeed();
+    let addresses = link_of(node, &pod, "rdma0").addresses;
+    let address = addresses.into_iter().find(|it| it.ip.is_ipv4()).unwrap();
+    let link = name("rdma0");
+    node.change(
+        Some(&pod),
+        &Op::RemoveAddress {
+            at: AT,
+            link,
+            address,
+        },
+    );
+    leases.check(&pod, &config, &result).must_fail(999);
+    for list in ["ips", "routes"] {
+        let list = result[list].as_array_mut().unwrap();
+        list.retain(|it| it.to_string().contains("::"));
+    }
+    leases.check(&pod, &config, &result).must_succeed();
+}
+
+/// The kernel makes them; somebody with rights in the pod can take them away, and the pod's
+/// primary network then has what is for the rail.
+#[test]
+fn a_connected_route_that_is_gone_or_has_another_metric_is_drift() {
+    for prefix in ["10.1.0.0/16", "fd00:1::/64"] {
+        for metric in [None, Some(9)] {
+            let told = format!("rdma1 has lost its route to {prefix} with metric 200");
+            let change = |node: &Node, pod: &Pod| {
+                let routes = link_of(node, pod, "rdma1").routes.into_iter();
+                let is_it = |it: &Route| {
+                    it.table == MAIN_TABLE && format!("{}/{}", it.destination, it.prefix) == prefix
+                };
+                let route = routes.into_iter().find(is_it).unwrap();
+                let link = name("rdma1");
+                let remove = Op::RemoveRoute {
+                    at: AT,
+                    link: link.clone(),
+                    route: route.clone(),
+                };
+                node.change(Some(pod), &remove);
+                if metric.is_some() {
+                    let route = Route { metric, ..route };
+                    node.change(
+                        Some(pod),
+                        &Op::AddRoute {
+                            at: AT,
+                            link,
+                            route,
+                        },
+                    );
+                }
+            };
+            drift(json!({}), change, &[&told]);
+        }
+    }
+}

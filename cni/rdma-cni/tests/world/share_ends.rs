@@ -1,0 +1,298 @@
+//! Share mode that is refused, killed, or whose pod is gone: no child, rule, lease, rails' file
+//! or record is left.
+
+use crate::{
+    leases::{Leases, has_link, link_of, run_named},
+    node::{Node, Pod},
+};
+use fake_kernel::{Snapshot, Verdict};
+use nix::errno::Errno;
+use rdma_netns::Kernel;
+use serde_json::{Value, json};
+use std::{thread, time::Duration};
+
+/// How many changes ADD of two bonds makes, how many announcements after them, and how many
+/// changes its DEL makes.
+fn changes() -> (usize, usize, usize) {
+    let leases = Leases::new(2);
+    let node = &leases.node;
+    let pod = node.pod("a");
+    node.add(&pod, &leases.config(json!({}))).must_succeed();
+    let add = node.changes();
+    let announcements = node.kernel.journal().len() - add;
+    node.kernel.begin();
+    node.del(&pod, &leases.config(json!({}))).must_succeed();
+    (add, announcements, node.kernel.journal().len())
+}
+
+#[test]
+fn any_change_of_add_is_refused() {
+    for at in 1..=changes().0 {
+        for verdict in [Verdict::Refuse(Errno::EIO), Verdict::Deceive(Errno::EIO)] {
+            let leases = Leases::new(2);
+            let node = &leases.node;
+            let pod = node.pod("a");
+            let before = node.snapshot();
+            node.script(move |number| match number == at {
+                true => verdict,
+                false => Verdict::Proceed,
+            });
+            node.add(&pod, &leases.config(json!({}))).must_fail(106);
+            leases.must_be(&before, &format!("change {at}, {verdict:?}"));
+        }
+    }
+}
+
+#[test]
+fn any_change_of_del_is_refused_once() {
+    for at in 1..=changes().2 {
+        let leases = Leases::new(2);
+        let node = &leases.node;
+        let pod = node.pod("a");
+        let before = node.snapshot();
+        let config = leases.config(json!({}));
+        node.add(&pod, &config).must_succeed();
+        node.script(move |number| match number == at {
+            true => Verdict::Refuse(Errno::EBUSY),
+            false => Verdict::Proceed,
+        });
+        node.del(&pod, &config).must_succeed();
+        leases.must_be(&before, &format!("change {at}"));
+    }
+}
+
+/// How a killed verb is met.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Healer {
+    Del,
+    AddOfAnother,
+    Gc,
+}
+
+/// Kills `verb` after change `at`; what is left goes with whatever comes next.
+fn kill(verb: &str, at: usize, dies: bool, healer: Healer) {
+    let what = format!("{verb} {at}, namespace dies: {dies}, {healer:?}");
+    let leases = Leases::new(2);
+    let node = &leases.node;
+    let config = leases.config(json!({}));
+    let other = node.pod("b");
+    let without: Snapshot = node.snapshot();
+    let pod = node.pod("a");
+    let before = if dies { without } else { node.snapshot() };
+    if verb == "DEL" {
+        node.add(&pod, &config).must_succeed();
+    }
+    node.script(move |number| match (at, number) {
+        (0, 1) => Verdict::DieBefore,
+        (at, number) if at == number => Verdict::DieAfter,
+        _ => Verdict::Proceed,
+    });
+    node.run(verb, Some(&pod), &config);
+    assert!(node.kernel.journal().len() >= at, "{what}");
+    node.kernel.begin();
+    if dies {
+        node.kernel.with(|world| world.unmount(&pod.netns));
+    }
+    match healer {
+        Healer::Del => drop(node.del(&pod, &config).must_succeed()),
+        Healer::Gc => drop(node.gc(&[], &config).must_succeed()),
+        Healer::AddOfAnother => {
+            // what is shared is no obstacle, whoever has what of it
+            node.add(&other, &config).must_succeed();
+            assert_eq!(leases.held(), ["b@rdma0", "b@rdma1"], "{what}");
+            if !dies {
+                let netns = node.netns(&pod);
+                let rules = node.kernel.with(|world| world.rules(netns).len());
+                assert_eq!((rules, has_link(node, &pod, "rdma0")), (0, false), "{what}");
+            }
+            node.del(&other, &config).must_succeed();
+        }
+    }
+    leases.must_be(&before, &what);
+    node.del(&pod, &config).must_succeed();
+    leases.must_be(&before, &what);
+}
+
+#[test]
+fn add_and_del_are_killed_at_any_change() {
+    let (add, announcements, del) = changes();
+    assert!(add >= 30 && announcements == 4 && del >= 6, "{add} {del}");
+    for (verb, changes) in [("ADD", add + announcements), ("DEL", del)] {
+        for at in 0..=changes {
+            for healer in [Healer::Del, Healer::AddOfAnother, Healer::Gc] {
+                // both of each three, in turn
+                let dies = (at + healer as usize).is_multiple_of(2);
+                kill(verb, at, dies, healer);
+            }
+        }
+    }
+}
+
+/// A pod, by its name, with its namespace gone.
+fn named(leases: &Leases, container: &str, name: &str) -> (Pod, Value) {
+    let pod = leases.node.pod(container);
+    let config = leases.config(json!({}));
+    let result = run_named(&leases.node, "ADD", &pod, name, &config);
+    assert!(result["code"].is_null(), "{result}");
+    (pod, result)
+}
+
+#[test]
+fn a_namespace_that_is_gone_keeps_no_lease_and_no_file() {
+    for healer in [Healer::Del, Healer::Gc, Healer::AddOfAnother] {
+        let leases = Leases::new(2);
+        let node = &leases.node;
+        let before = node.snapshot();
+        let config = leases.config(json!({}));
+        let (pod, _) = named(&leases, "a", "trainer-0");
+        assert_eq!(leases.rails_files(), ["ns_trainer-0"]);
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        match healer {
+            Healer::Del => drop(node.del(&pod, &config).must_succeed()),
+            Healer::Gc => drop(node.gc(&[], &config).must_succeed()),
+            Healer::AddOfAnother => {
+                let other = node.pod("b");
+                node.add(&other, &config).must_succeed();
+                assert_eq!(leases.held(), ["b@rdma0", "b@rdma1"]);
+                assert_eq!(leases.rails_files(), ["b"]);
+                node.del(&other, &config).must_succeed();
+                node.kernel.with(|world| world.unmount(&other.netns));
+            }
+        }
+        leases.must_be(&before, &format!("{healer:?}"));
+    }
+}
+
+#[test]
+fn a_reboot_leaves_leases_and_files_to_whoever_comes() {
+    let leases = Leases::new(2);
+    let node = &leases.node;
+    let before = node.snapshot();
+    let config = leases.config(json!({}));
+    let (pod, _) = named(&leases, "a", "trainer-0");
+    node.kernel.with(|world| {
+        world.reboot();
+        crate::node::settle(world);
+    });
+    node.kernel.begin();
+    node.del(&pod, &config).must_succeed();
+    assert!(node.kernel.journal().is_empty());
+    leases.must_be(&before, "after the reboot");
+}
+
+/// A process of the pod, which nobody sees, has its namespace: the address is still in use, and
+/// given to another pod it would be there twice.
+#[test]
+fn a_namespace_that_is_kept_alive_keeps_its_leases() {
+    let leases = Leases::new(1);
+    let node = &leases.node;
+    let before = node.snapshot();
+    let config = leases.config(json!({}));
+    let (pod, _) = named(&leases, "a", "trainer-0");
+    let process = node.kernel.open_pod(&pod.netns).unwrap();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    // an ADD does not wait for it, and takes nothing from it
+    let other = node.pod("b");
+    leases.gives("rdma0", &crate::leases::answer(0, 8));
+    node.add(&other, &config).must_succeed();
+    assert_eq!(leases.held(), ["a@rdma0", "b@rdma0"]);
+    node.del(&other, &config).must_succeed();
+    node.kernel.with(|world| world.unmount(&other.netns));
+    let message = node.del(&pod, &config).must_fail(107);
+    for word in ["10.0.0.7", "still configured", "kept alive"] {
+        assert!(message.contains(word), "{message}");
+    }
+    assert_eq!(leases.held(), ["a@rdma0"]);
+    assert!(node.record_of(&pod).exists());
+    // it ends while DEL waits
+    let ending = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(300));
+        drop(process);
+    });
+    node.del(&pod, &config).must_succeed();
+    ending.join().unwrap();
+    leases.must_be(&before, "when the process has ended");
+}
+
+#[test]
+fn the_file_of_a_newer_pod_of_the_same_name_stays() {
+    let leases = Leases::new(2);
+    let node = &leases.node;
+    let before = node.snapshot();
+    let config = leases.config(json!({}));
+    let (old, _) = named(&leases, "old", "trainer-0");
+    leases.gives("rdma0", &crate::leases::answer(0, 8));
+    leases.gives("rdma1", &crate::leases::answer(1, 8));
+    let (new, _) = named(&leases, "new", "trainer-0");
+    run_named(node, "DEL", &old, "trainer-0", &config);
+    let file = leases
+        .rails_file("ns_trainer-0")
+        .expect("that of the newer");
+    assert_eq!(
+        (&file["containerID"], &file["pod"]),
+        (&json!("new"), &json!("ns/trainer-0"))
+    );
+    // once more, without a record
+    run_named(node, "DEL", &old, "trainer-0", &config);
+    assert_eq!(leases.rails_files(), ["ns_trainer-0"]);
+    node.del(&new, &config).must_succeed();
+    for pod in [old, new] {
+        node.kernel.with(|world| world.unmount(&pod.netns));
+    }
+    leases.must_be(&before, "after both");
+}
+
+/// The rails are no longer the pod's, whether or not IPAM has taken the addresses back.
+#[test]
+fn the_file_goes_with_the_devices_and_the_record_with_the_leases() {
+    for lives in [true, false] {
+        let leases = Leases::new(2);
+        let node = &leases.node;
+        let config = leases.config(json!({}));
+        let (pod, _) = named(&leases, "a", "trainer-0");
+        if !lives {
+            node.kernel.with(|world| world.unmount(&pod.netns));
+        }
+        leases.refuses("DEL", true);
+        node.del(&pod, &config).must_fail(104);
+        assert_eq!(leases.rails_files(), [""; 0]);
+        assert!(node.record_of(&pod).exists());
+        leases.refuses("DEL", false);
+        node.del(&pod, &config).must_succeed();
+        assert_eq!((leases.held(), node.records()), (vec![], vec![]));
+    }
+}
+
+/// Its own namespace is in the way of no other pod, and ADD can be tried again.
+#[test]
+fn an_add_that_failed_can_be_repeated() {
+    let leases = Leases::new(2);
+    let node = &leases.node;
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let config = leases.config(json!({}));
+    leases.refuses("ADD", true);
+    for _ in 0..2 {
+        let message = node.add(&pod, &config).must_fail(104);
+        assert!(message.contains("the store is away"), "{message}");
+        leases.must_be(&before, "failed");
+    }
+    leases.refuses("ADD", false);
+    let result = node.add(&pod, &config).must_succeed();
+    leases.check(&pod, &config, &result).must_succeed();
+    // a verb that has lost its record
+    let message = node.add(&pod, &config).must_fail(101);
+    assert!(message.contains("attached already"), "{message}");
+    node.del(&pod, &config).must_succeed();
+    leases.must_be(&before, "after DEL");
+    link_is_free(node);
+}
+
+/// `eth8`, which nobody shares, can be moved still.
+fn link_is_free(node: &Node) {
+    let pod = node.pod("z");
+    let config = node.config(json!({ "deviceID": "0000:3b:00.0" }));
+    node.add(&pod, &config).must_succeed();
+    assert_eq!(link_of(node, &pod, "rdma0").child, None);
+    node.del(&pod, &config).must_succeed();
+}
