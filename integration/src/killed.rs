@@ -45,6 +45,7 @@ impl Sweep<'_> {
             // shown when an assertion fails
             println!("{command} is killed after {operations} operations, then {healer:?}");
             let pod = Netns::new("killed");
+            let bare = Snapshot::of(&pod);
             if command == "DEL" {
                 self.call("ADD", "a", &pod).run().result();
             }
@@ -65,6 +66,8 @@ impl Sweep<'_> {
             );
             self.heal(command, healer, &pod);
             self.before.assert_restored(self.host);
+            // children and rules
+            bare.assert_restored(&pod);
             self.call("DEL", "a", &pod).run().silent();
             self.before.assert_restored(self.host);
         }

@@ -12,25 +12,31 @@
 //! | [`snapshot`] | all that a namespace has, comparable bit for bit |
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
+//! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
+//! | [`bonded`] | in the lab, the chain on those rails |
 //! | [`traffic`] | RDMA between two pods |
 //! | [`tmpfs`] | file systems that are full or read-only |
 //! | [`wait`] | waiting for the kernel, with an end |
 
+pub mod bonded;
 pub mod ipam;
 pub mod killed;
 pub mod lab;
 pub mod netns;
 pub mod node;
 pub mod plugin;
+pub mod rails;
 pub mod runtime;
 pub mod snapshot;
 pub mod tmpfs;
 pub mod traffic;
 pub mod wait;
 
+pub use bonded::{Bonded, BondedPod};
 pub use ipam::StandInIpam;
 pub use netns::Netns;
 pub use node::Node;
 pub use plugin::{Invocation, Outcome};
+pub use rails::Rails;
 pub use runtime::{Attachment, Conflist, Runtime};
 pub use snapshot::Snapshot;

@@ -8,10 +8,12 @@
 use crate::wait;
 use serde_json::Value;
 use std::{
+    io::Write,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
+use tempfile::NamedTempFile;
 
 /// A network namespace; removed on drop, unless it is the initial one.
 #[derive(Debug)]
@@ -82,6 +84,15 @@ impl Netns {
     #[track_caller]
     pub fn ip(&self, line: &str) -> String {
         check(self.ip_command().args(line.split_whitespace()))
+    }
+
+    /// Runs `ip` once for all `lines`, which must succeed: many are made in the time of one.
+    #[track_caller]
+    pub fn ip_batch(&self, lines: &[String]) {
+        let mut file = NamedTempFile::new().expect("a temporary file");
+        file.write_all(lines.join("\n").as_bytes())
+            .expect("room for the lines");
+        check(self.ip_command().arg("-batch").arg(file.path()));
     }
 
     /// Whether `ip LINE` succeeds.

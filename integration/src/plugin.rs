@@ -5,7 +5,7 @@ use nix::{sys::signal, unistd::Pid};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
-    fs::File,
+    fs::{self, File},
     io::{Read, Write},
     os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
@@ -202,9 +202,53 @@ impl Running {
 
     /// SIGKILL for it and all that it started.
     pub fn kill(&mut self) {
-        let group = Pid::from_raw(self.child.id().cast_signed());
-        let _ = signal::killpg(group, signal::Signal::SIGKILL);
+        let _ = signal::killpg(self.pid(), signal::Signal::SIGKILL);
     }
+
+    /// SIGKILL for it alone: what it started goes on.
+    pub fn kill_alone(&mut self) {
+        let _ = self.child.kill();
+    }
+
+    /// Waits for a program called `name` that it starts. None: it ended before one was seen.
+    pub fn await_child(&mut self, name: &str) -> Option<Pid> {
+        while self.child.try_wait().expect("our own child").is_none() {
+            let found = self.children().into_iter().find(|it| is_called(*it, name));
+            if found.is_some() {
+                return found;
+            }
+            thread::yield_now();
+        }
+        None
+    }
+
+    /// SIGKILL for `child`, if that is still a child called `name`.
+    pub fn kill_child(&mut self, child: Pid, name: &str) -> bool {
+        self.children().contains(&child)
+            && is_called(child, name)
+            && signal::kill(child, signal::Signal::SIGKILL).is_ok()
+    }
+
+    fn children(&self) -> Vec<Pid> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid()));
+        let lists = threads.into_iter().flatten().filter_map(|thread| {
+            let list = thread.ok()?.path().join("children");
+            fs::read_to_string(list).ok()
+        });
+        let numbers = lists.flat_map(|list| {
+            let words: Vec<i32> = list.split(' ').filter_map(|it| it.parse().ok()).collect();
+            words
+        });
+        numbers.map(Pid::from_raw).collect()
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+}
+
+fn is_called(process: Pid, name: &str) -> bool {
+    fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|comm| comm.trim() == name)
 }
 
 /// What a plugin's run left.

@@ -1,7 +1,7 @@
 //! A conflist run as libcni runs it: the chain with `prevResult`, `runtimeConfig` for the
 //! capabilities that a plugin declares, the cached result for CHECK and DEL, GC, STATUS.
 
-use crate::{Invocation, Netns, Outcome};
+use crate::{Invocation, Netns, Outcome, plugin::Running};
 use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeMap,
@@ -178,6 +178,19 @@ impl<'a> Runtime<'a> {
         calls.collect()
     }
 
+    /// One plugin's part of ADD, DEL or CHECK, started: for tests that kill it.
+    #[track_caller]
+    pub fn start(
+        &self,
+        command: &str,
+        list: &Conflist,
+        plugin: &Value,
+        attachment: &Attachment,
+    ) -> Running {
+        self.invocation(command, list, plugin, attachment, None)
+            .start()
+    }
+
     fn call(
         &self,
         command: &str,
@@ -186,6 +199,18 @@ impl<'a> Runtime<'a> {
         attachment: &Attachment,
         previous: Option<&Value>,
     ) -> Outcome {
+        self.invocation(command, list, plugin, attachment, previous)
+            .run()
+    }
+
+    fn invocation(
+        &self,
+        command: &str,
+        list: &Conflist,
+        plugin: &Value,
+        attachment: &Attachment,
+        previous: Option<&Value>,
+    ) -> Invocation<'a> {
         let args: Vec<String> = attachment
             .args
             .iter()
@@ -198,7 +223,6 @@ impl<'a> Runtime<'a> {
             .env("CNI_IFNAME", &attachment.ifname)
             .env("CNI_ARGS", args.join(";"))
             .input(&self.input(list, plugin, Some(attachment), previous))
-            .run()
     }
 
     fn program(&self, plugin: &Value) -> Invocation<'a> {

@@ -9,6 +9,7 @@
 //!   `linkdown`), and the queueing discipline: all set anew at each up
 //! - the burnt-in address, which no one can set, and which igbvf replaces by the present
 //!   one at each down
+//! - what a bond and its LACP partner have agreed upon
 //! - counters, timers, and what is left of a lifetime (limited and unlimited are told
 //!   apart)
 //! - IPv6 `tentative`: an address is the same before and after it has been checked
@@ -128,8 +129,12 @@ impl Snapshot {
         let path = format!("link {}", text(&link["ifname"]));
         for (key, value) in link.as_object().into_iter().flatten() {
             if !PASSING_KEYS.contains(&key.as_str()) {
+                let value = match key.as_str() {
+                    "linkinfo" => without_lacp(value.clone()),
+                    _ => value.clone(),
+                };
                 self.0
-                    .insert(format!("{path} {key}"), sorted(value).to_string());
+                    .insert(format!("{path} {key}"), sorted(&value).to_string());
             }
         }
         self.0.insert(
@@ -223,6 +228,20 @@ fn without_passing(mut item: Value, keys: &[&str]) -> Value {
 }
 
 /// The same with its objects' keys in order, without a bridge's running timers.
+/// Without what a bond and its partner have agreed upon, and agree upon anew at any time.
+fn without_lacp(mut linkinfo: Value) -> Value {
+    const AGREED: [&str; 5] = ["ad_", "state", "mii_status", "active_", "link_failure"];
+    for part in ["info_slave_data", "info_data"] {
+        if let Some(Value::Object(data)) = linkinfo.get_mut(part) {
+            data.retain(|key, _| {
+                let is_setting = ["ad_select", "ad_actor_sys_prio", "ad_user_port_key"];
+                is_setting.contains(&key.as_str()) || !AGREED.iter().any(|it| key.starts_with(it))
+            });
+        }
+    }
+    linkinfo
+}
+
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(object) => {

@@ -59,36 +59,105 @@ pub fn rping(server: End<'_>, client: End<'_>) {
 /// average, MB/s.
 #[track_caller]
 pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) -> f64 {
-    const PORT: &str = "18515";
-    let log = TempDir::new().expect("a directory for the output");
-    let command = |end: End<'_>| {
-        let index = gid_index(end).to_string();
-        let mut command = end.pod.command("ib_write_bw");
-        command.args([
-            "-d", end.rdma, "-x", &index, "-p", PORT, "-s", "4096", "-n", "100", "-F",
-        ]);
-        command
-    };
-    let server_end = Process::start(command(server), &log.path().join("server"));
-    wait::until("ib_write_bw listens", || {
-        server.pod.run("ss -Hltn").contains(PORT)
-    });
-    let mut asking = command(client);
-    asking.arg(by_tcp);
-    let said = Process::start(asking, &log.path().join("client")).end("ib_write_bw's client");
-    server_end.end("ib_write_bw's server");
-    // bytes, iterations, peak, average, message rate
-    let mut rows = said
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let row = rows.find(|row| row.first() == Some(&"4096"));
-    row.and_then(|row| row.get(3)?.parse().ok())
-        .unwrap_or_else(|| panic!("no bandwidth was measured: {said}"))
+    Write::new(server, client, by_tcp).start().bandwidth()
 }
 
-/// Index of the GID that `end`'s address is, as its pod's sysfs has it.
+/// A run of `ib_write_bw`, to be told in detail.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    ends: [End<'a>; 2],
+    by_tcp: &'a str,
+    port: u16,
+    count: u32,
+    gids: Option<[usize; 2]>,
+}
+
+impl<'a> Write<'a> {
+    /// As [`write_bandwidth`] does it: 100 writes of 4 KiB.
+    pub fn new(server: End<'a>, client: End<'a>, by_tcp: &'a str) -> Self {
+        Self {
+            ends: [server, client],
+            by_tcp,
+            port: 18515,
+            count: 100,
+            gids: None,
+        }
+    }
+
+    /// Another TCP port: for a second run in the same pod at the same time.
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// That many writes of 4 KiB.
+    pub fn count(mut self, count: u32) -> Self {
+        self.count = count;
+        self
+    }
+
+    /// These GID indices, the server's first, instead of those of the addresses.
+    pub fn gids(mut self, server: usize, client: usize) -> Self {
+        self.gids = Some([server, client]);
+        self
+    }
+
+    /// Starts the server, waits until it listens, and starts the client.
+    #[track_caller]
+    pub fn start(self) -> Writing {
+        let gids = self.gids.unwrap_or_else(|| self.ends.map(gid_index));
+        let (port, count) = (self.port.to_string(), self.count.to_string());
+        let log = TempDir::new().expect("a directory for the output");
+        let command = |end: End<'_>, gid: usize| {
+            let mut command = end.pod.command("ib_write_bw");
+            let gid = gid.to_string();
+            command.args(["-d", end.rdma, "-x", &gid, "-p", &port]);
+            command.args(["-s", "4096", "-n", &count, "-F"]);
+            command
+        };
+        let server = Process::start(command(self.ends[0], gids[0]), &log.path().join("server"));
+        wait::until("ib_write_bw listens", || {
+            let listening = self.ends[0].pod.run("ss -Hltn");
+            listening.contains(&format!(":{port} "))
+        });
+        let mut asking = command(self.ends[1], gids[1]);
+        asking.arg(self.by_tcp);
+        let client = Process::start(asking, &log.path().join("client"));
+        Writing {
+            server,
+            client,
+            _log: log,
+        }
+    }
+}
+
+/// An `ib_write_bw` at work; killed on drop.
+pub struct Writing {
+    server: Process,
+    client: Process,
+    _log: TempDir,
+}
+
+impl Writing {
+    /// Waits for its success; the average, MB/s. That is 0 now and then on a machine with much
+    /// to do, all data being there: a proof of traffic is a counter, not this.
+    #[track_caller]
+    pub fn bandwidth(self) -> f64 {
+        let said = self.client.end("ib_write_bw's client");
+        self.server.end("ib_write_bw's server");
+        // bytes, iterations, peak, average, message rate
+        let mut rows = said
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let row = rows.find(|row| row.first() == Some(&"4096"));
+        row.and_then(|row| row.get(3)?.parse().ok())
+            .unwrap_or_else(|| panic!("no bandwidth was measured: {said}"))
+    }
+}
+
+/// Index of the GID that `end`'s address is, as its pod's sysfs has it; waits for it.
 #[track_caller]
-fn gid_index(end: End<'_>) -> usize {
+pub fn gid_index(end: End<'_>) -> usize {
     let address = match end.address.parse().expect("an IP address") {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,

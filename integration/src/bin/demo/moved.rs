@@ -1,22 +1,19 @@
-//! What `scripts/demo` shows: two pods get two rails each through the chain, RDMA flows
-//! between them over devices that were moved into them, and everything comes home.
-//! Runs in the lab, full tier, exclusive mode; or, with four PCI functions named, on this
-//! machine: both rails of the first pod, then both of the second.
+//! Devices of their own: two pods get two rails each, RDMA flows between them over devices that
+//! were moved into them, and everything comes home.
 
+use super::{PODS, attachment, heading, print, stop};
 use integration::{
-    Attachment, Conflist, Netns, Snapshot,
+    Conflist, Snapshot,
     lab::{self, Lab, ipv4, ipv6},
     traffic::{self, End},
 };
-use std::{env, process, time::Instant};
+use std::time::Instant;
 
-const PODS: [&str; 2] = ["pod-a", "pod-b"];
-
-fn main() {
+/// With four PCI functions of this machine, or those of the lab.
+pub(super) fn show(functions: &[String]) {
     let start = Instant::now();
-    let functions: Vec<String> = env::args().skip(1).collect();
     let lab_was_made = functions.is_empty();
-    let lab = match <&[String; 4]>::try_from(functions.as_slice()) {
+    let lab = match <&[String; 4]>::try_from(functions) {
         _ if lab_was_made => Lab::new(PODS.len()),
         Ok(functions) => Lab::on_host(functions).unwrap_or_else(|reason| stop(&reason)),
         Err(_) => stop("name four PCI functions: two rails of pod-a, two of pod-b"),
@@ -109,22 +106,4 @@ fn main() {
             false => "",
         }
     );
-}
-
-/// Ends before anything was changed.
-fn stop(reason: &str) -> ! {
-    eprintln!("demo: {reason}");
-    process::exit(2)
-}
-
-fn attachment(index: usize, pod: &Netns) -> Attachment {
-    Attachment::new(&format!("sandbox-{index}"), pod.path(), "eth0").of_pod("default", PODS[index])
-}
-
-fn heading(text: &str) {
-    println!("\n== {text}\n");
-}
-
-fn print(text: &str) {
-    println!("{}\n", text.trim_end());
 }

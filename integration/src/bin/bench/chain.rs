@@ -1,34 +1,30 @@
-//! Size and speed of `rdma-cni` beside Debian's `host-device`, in one run: what counts is
-//! the ratio. Both move the same kind of veth with addresses from Debian's `static`.
+//! `rdma-cni` beside Debian's `host-device`. Both move the same kind of veth with addresses from
+//! Debian's `static`.
 
+use super::run::{Run, median, row, rss, run, size};
 use integration::{
     Netns, Node,
     plugin::{debian, rdma_cni},
 };
-use nix::{libc, sched::CloneFlags};
 use rdma_netns::{InterfaceName, Kernel, Linux, Op, Place};
 use serde_json::{Value, json};
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 const RUNS: usize = 15;
 const VERSION_RUNS: usize = 300;
 
-fn main() {
-    let node = Node::with_rails(1);
-    // children start in the host's namespace, without `ip netns exec` in the measurement
-    let host = File::open(node.host.path()).expect("the host's namespace");
-    nix::sched::setns(&host, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+/// In the namespace of `node`'s host.
+pub(super) fn measure(node: &Node) {
     let ours = Plugin::new(
-        &node,
+        node,
         rdma_cni(),
         json!({"devices": [{"netdev": "eth1"}], "requireRdma": false, "interfaceName": "net1", "stateDir": node.state()}),
     );
-    let peer = Plugin::new(&node, debian("host-device"), json!({"device": "eth1"}));
+    let peer = Plugin::new(node, debian("host-device"), json!({"device": "eth1"}));
 
     println!("medians of {VERSION_RUNS} (VERSION) and {RUNS} (ADD, DEL) runs, in turn\n");
     println!(
@@ -55,8 +51,8 @@ fn main() {
         peer.configure(gateway);
         let (mut our, mut their) = (Times::default(), Times::default());
         for _ in 0..RUNS {
-            ours.round(&node, &mut our);
-            peer.round(&node, &mut their);
+            ours.round(node, &mut our);
+            peer.round(node, &mut their);
         }
         row("ADD, ms", median(&our.add), median(&their.add), 1);
         row("DEL, ms", median(&our.del), median(&their.del), 1);
@@ -70,7 +66,7 @@ fn main() {
         );
         row("peak RSS of ADD, MB", rss(&our.add), rss(&their.add), 1);
     }
-    let (there, back) = bare_moves(&node);
+    let (there, back) = bare_moves(node);
     println!(
         "\nof both, the kernel's share: {there:.1} ms for the move there, {back:.1} ms for the move back; \
          Debian's static: one\nprocess each. host-device waits for duplicate address detection where \
@@ -119,21 +115,6 @@ fn bare_moves(node: &Node) -> (f64, f64) {
         node.host.ip("link set dev eth1 up");
     }
     (median(&there), median(&back))
-}
-
-fn row(name: &str, ours: f64, theirs: f64, digits: usize) {
-    let ratio = if theirs == 0.0 {
-        "-".into()
-    } else {
-        format!("{:.2}", ours / theirs)
-    };
-    println!("{name:<34} {ours:>12.digits$} {theirs:>12.digits$} {ratio:>8}");
-}
-
-/// One finished process.
-struct Run {
-    wall: Duration,
-    peak_kib: i64,
 }
 
 #[derive(Default)]
@@ -198,66 +179,20 @@ impl Plugin {
         node.host.ip("link set dev eth1 up");
     }
 
-    #[expect(
-        clippy::zombie_processes,
-        reason = "wait4 waits, and tells the peak RSS"
-    )]
     fn run(&self, command: &str, netns: &Path) -> Run {
         let input = File::open(&self.input).expect("the configuration");
-        let start = Instant::now();
-        let child = Command::new(&self.program)
-            .env_clear()
-            .env("CNI_COMMAND", command)
-            .env("CNI_CONTAINERID", "bench")
-            .env("CNI_NETNS", netns)
-            .env("CNI_IFNAME", "net1")
-            .env("CNI_PATH", &self.cni_path)
-            .stdin(input)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the plugin starts");
-        let pid = libc::pid_t::try_from(child.id()).expect("a process id");
-        let mut status = 0;
-        // SAFETY: an all-zero rusage is a valid one.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the child is ours and not waited for elsewhere; both pointers are valid.
-        let ended = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
-        let wall = start.elapsed();
-        assert_eq!(
-            (ended, status),
-            (pid, 0),
-            "{} {command} failed",
-            self.program.display()
+        let netns = netns.to_str().expect("UTF-8");
+        let (run, _) = run(
+            &self.program,
+            &[
+                ("CNI_COMMAND", command),
+                ("CNI_CONTAINERID", "bench"),
+                ("CNI_NETNS", netns),
+                ("CNI_IFNAME", "net1"),
+                ("CNI_PATH", &self.cni_path),
+            ],
+            input,
         );
-        Run {
-            wall,
-            peak_kib: usage.ru_maxrss,
-        }
+        run
     }
-}
-
-fn median(runs: &[Run]) -> f64 {
-    let mut walls: Vec<f64> = runs
-        .iter()
-        .map(|run| run.wall.as_secs_f64() * 1e3)
-        .collect();
-    walls.sort_by(f64::total_cmp);
-    walls[walls.len() / 2]
-}
-
-/// Of the process and nothing else: a child's own children count for it only when waited
-/// for by it, so the IPAM plugin is in neither.
-fn rss(runs: &[Run]) -> f64 {
-    let peak = runs
-        .iter()
-        .map(|run| run.peak_kib)
-        .max()
-        .unwrap_or_default();
-    f64::from(i32::try_from(peak).unwrap_or(i32::MAX)) / 1024.0
-}
-
-fn size(program: &Path) -> f64 {
-    let length = fs::metadata(program).expect("the program is there").len();
-    f64::from(u32::try_from(length).unwrap_or(u32::MAX)) / 1e6
 }

@@ -1,0 +1,186 @@
+//! `rdma-ipam` beside Debian's `host-local`: what an address costs when none is held, and when
+//! 50,000 are.
+
+use super::run::{Run, median, row, run};
+use integration::{
+    Node,
+    plugin::{debian, rdma_cni},
+};
+use rdma_ipam::store::{Change, Disk, Owner, RealDisk, Store};
+use serde_json::{Value, json};
+use std::{
+    fs::{self, File},
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::{Path, PathBuf},
+};
+
+const RUNS: usize = 31;
+const HELD: u32 = 50_000;
+
+/// The real disk, without waiting for it: what is filled in here need not survive a crash.
+struct Hasty;
+
+impl Disk for Hasty {
+    fn make(&self, change: &Change) -> io::Result<()> {
+        match change {
+            Change::Sync(_) => Ok(()),
+            Change::Write {
+                path,
+                content,
+                mode,
+                ..
+            } => RealDisk.make(&Change::Write {
+                path: path.clone(),
+                content: content.clone(),
+                mode: *mode,
+                durable: false,
+            }),
+            change => RealDisk.make(change),
+        }
+    }
+}
+
+/// One plugin, one range.
+struct Side {
+    program: PathBuf,
+    directory: PathBuf,
+    input: PathBuf,
+}
+
+pub(super) fn measure(node: &Node) {
+    let ours = rdma_cni().with_file_name("rdma-ipam");
+    let peer = debian("host-local");
+    println!("\naddresses from a range, medians of {RUNS} runs, in turn\n");
+    println!(
+        "{:<34} {:>12} {:>12} {:>8}",
+        "", "rdma-ipam", "host-local", "ratio"
+    );
+    for (family, subnet, start) in [
+        (
+            "IPv4 /14",
+            "10.64.0.0/14",
+            IpAddr::V4(Ipv4Addr::new(10, 64, 0, 1)),
+        ),
+        (
+            "IPv6 /64",
+            "fd00:be::/64",
+            "fd00:be::1".parse::<Ipv6Addr>().expect("an address").into(),
+        ),
+    ] {
+        let sides = ["none", "50,000"]
+            .map(|held| [&ours, &peer].map(|program| Side::new(node, program, subnet, held)));
+        let [_, [our_full, their_full]] = &sides;
+        our_full.fill_ours(start);
+        their_full.fill_theirs(start);
+        // what was written in haste is not to be waited for by those that are measured
+        nix::unistd::sync();
+        let costs = costs(&sides);
+        for (held, costs) in ["none", "50,000"].iter().zip(&costs) {
+            for (verb, [ours, theirs]) in ["ADD", "DEL"].iter().zip(costs) {
+                let name = format!("{family}, {held} held: {verb}, ms");
+                row(&name, *ours, *theirs, 2);
+            }
+        }
+        let growth = |side: usize| costs[1][0][side] / costs[0][0][side];
+        row(&format!("{family}: ADD's growth"), growth(0), growth(1), 2);
+    }
+    println!(
+        "\nrdma-ipam waits for the disk (fsync of the leases and their directory), host-local does \
+         not: a lease of\nhost-local's can be lost with the machine's power. host-local's DEL reads \
+         every lease."
+    );
+}
+
+/// Medians of ADD and DEL, ours and theirs, for each pair of `sides`; all in turn, so that what
+/// else the machine does is in all of them.
+fn costs(sides: &[[Side; 2]; 2]) -> [[[f64; 2]; 2]; 2] {
+    let mut times: [[[Vec<Run>; 2]; 2]; 2] = Default::default();
+    for _ in 0..RUNS {
+        for (pair, times) in sides.iter().zip(&mut times) {
+            for (index, side) in pair.iter().enumerate() {
+                for (verb, times) in ["ADD", "DEL"].iter().zip(&mut *times) {
+                    times[index].push(side.run(verb));
+                }
+            }
+        }
+    }
+    times.map(|verbs| verbs.map(|sides| sides.map(|runs| median(&runs))))
+}
+
+impl Side {
+    fn new(node: &Node, program: &Path, subnet: &str, held: &str) -> Self {
+        let name = program.file_name().expect("a name").to_string_lossy();
+        let label = format!("{name}-{held}-{}", subnet.replace(['/', ':'], "-"));
+        let directory = node.directory().join(&label);
+        let input = node.directory().join(format!("{label}.json"));
+        let configuration = json!({
+            "cniVersion": "1.0.0", "name": "bench", "type": "bench",
+            "ipam": { "type": *name, "dataDir": directory, "ranges": [[{ "subnet": subnet }]] },
+        });
+        fs::write(&input, configuration.to_string()).expect("the configuration");
+        Self {
+            program: program.to_owned(),
+            directory,
+            input,
+        }
+    }
+
+    fn run(&self, verb: &str) -> Run {
+        let environment = [
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", "bench"),
+            ("CNI_NETNS", "/run/netns/none"),
+            ("CNI_IFNAME", "net1"),
+            ("CNI_PATH", "/usr/lib/cni"),
+        ];
+        let input = File::open(&self.input).expect("the configuration");
+        let (run, said) = run(&self.program, &environment, input);
+        if verb == "ADD" {
+            let result: Value = serde_json::from_str(&said).expect("a result");
+            assert!(result["ips"][0]["address"].is_string(), "{said}");
+        }
+        run
+    }
+
+    /// As 50,000 pods' ADDs would.
+    fn fill_ours(&self, start: IpAddr) {
+        let store = Store::new(&Hasty, &self.directory, "bench");
+        let leases = store.lock().expect("the lock");
+        for number in 0..HELD {
+            let owner = owner(number);
+            let ip = nth(start, number);
+            leases.reserve(&owner, &[ip]).expect("a lease");
+        }
+        leases
+            .set_last("0", nth(start, HELD - 1))
+            .expect("the last one");
+    }
+
+    /// As host-local writes its leases.
+    fn fill_theirs(&self, start: IpAddr) {
+        let directory = self.directory.join("bench");
+        fs::create_dir_all(&directory).expect("the directory");
+        for number in 0..HELD {
+            let path = directory.join(nth(start, number).to_string());
+            fs::write(path, owner(number).content()).expect("a lease");
+        }
+        let last = nth(start, HELD - 1).to_string();
+        fs::write(directory.join("last_reserved_ip.0"), last).expect("the last one");
+    }
+}
+
+fn owner(number: u32) -> Owner {
+    Owner {
+        container: format!("sandbox{number}"),
+        interface: "net1".into(),
+    }
+}
+
+/// The `number`th address after the first that a pod could have: that one is the gateway.
+fn nth(start: IpAddr, number: u32) -> IpAddr {
+    match start {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() + 1 + number).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() + 1 + u128::from(number)).into(),
+    }
+}

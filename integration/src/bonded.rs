@@ -1,0 +1,189 @@
+//! The chain on both sides of the bonded rails: `rdma-cni` in `share` mode with `rdma-ipam`,
+//! as an operator would configure it, and pods that are attached by it.
+
+use crate::{
+    Attachment, Conflist, Netns, Rails, Runtime,
+    plugin::rdma_cni,
+    rails::{Bond, Side},
+    traffic::{self, End, Write},
+};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Both nodes, each with its own state.
+#[derive(Debug)]
+pub struct Bonded {
+    /// The fabric and the bonds.
+    pub rails: Rails,
+    directory: TempDir,
+}
+
+/// A pod that has its rails.
+#[derive(Debug)]
+pub struct BondedPod {
+    /// Where it is.
+    pub side: Side,
+    /// Its namespace.
+    pub netns: Netns,
+    /// ADD's result.
+    pub result: Value,
+    /// What it was attached with.
+    pub list: Conflist,
+    /// As the runtime knows it.
+    pub attachment: Attachment,
+}
+
+impl Default for Bonded {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bonded {
+    /// With all rails up.
+    #[track_caller]
+    pub fn new() -> Self {
+        Self {
+            rails: Rails::new(),
+            directory: TempDir::new().expect("a temporary directory"),
+        }
+    }
+
+    /// `rdma-cni`'s configuration for both rails of `side`: nothing in it is of one node, but
+    /// the names of the bonds, which both nodes of the lab have in one namespace.
+    pub fn configuration(&self, side: Side) -> Value {
+        let devices = [0, 1].map(|rail| json!({ "netdev": Bond::new(side, rail).netdev() }));
+        json!({
+            "type": "rdma-cni",
+            "stateDir": self.state(side),
+            "devices": devices,
+            "ipam": {
+                "type": "rdma-ipam",
+                "from": "parent",
+                "family": "both",
+                "strategy": "stable",
+                "dataDir": self.leases(side),
+            },
+        })
+    }
+
+    /// `stateDir` of `side`.
+    pub fn state(&self, side: Side) -> PathBuf {
+        self.directory.path().join(format!("state-{side:?}"))
+    }
+
+    /// `dataDir` of `side`.
+    pub fn leases(&self, side: Side) -> PathBuf {
+        self.directory.path().join(format!("leases-{side:?}"))
+    }
+
+    /// The addresses that are given out on `side`: the names of the lease files.
+    pub fn held(&self, side: Side) -> Vec<String> {
+        let files = std::fs::read_dir(self.leases(side).join("net"));
+        let names = files.into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        names
+            .filter(|name| name.parse::<std::net::IpAddr>().is_ok())
+            .collect()
+    }
+
+    /// `CNI_PATH`: where the plugins under test are.
+    pub fn cni_path(&self) -> String {
+        let plugin = rdma_cni();
+        let own = plugin.parent().and_then(Path::to_str).expect("UTF-8");
+        own.to_owned()
+    }
+
+    /// A runtime on the nodes.
+    pub fn runtime(&self) -> Runtime<'_> {
+        let cache = self.directory.path().join("cache");
+        Runtime::new(&self.rails.host, &self.cni_path(), &cache)
+    }
+
+    /// A pod called `name`, attached with `configuration`.
+    #[track_caller]
+    pub fn pod(&self, side: Side, name: &str, configuration: Value) -> BondedPod {
+        let netns = Netns::new(name);
+        netns.ip("link set dev lo up");
+        let list = Conflist::new("1.1.0", vec![configuration]);
+        let container = format!("sandbox-{name}");
+        let attachment = Attachment::new(&container, netns.path(), "eth0").of_pod("default", name);
+        let added = self.runtime().add(&list, &attachment);
+        let result = added.unwrap_or_else(|outcome| panic!("{outcome}"));
+        BondedPod {
+            side,
+            netns,
+            result,
+            list,
+            attachment,
+        }
+    }
+
+    /// DEL of `pod`.
+    #[track_caller]
+    pub fn delete(&self, pod: &BondedPod) {
+        let deleted = self.runtime().del(&pod.list, &pod.attachment);
+        deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+    }
+
+    /// How many GIDs the RDMA device of `bond` has.
+    #[track_caller]
+    pub fn gids(&self, bond: Bond) -> usize {
+        let directory = format!("/sys/class/infiniband/{}/ports/1/gids", bond.rdma());
+        let files = std::fs::read_dir(directory).expect("the device's GIDs");
+        let text = files.map(|file| {
+            let path = file.expect("a GID").path();
+            std::fs::read_to_string(path).expect("a GID")
+        });
+        let is_used = |gid: &String| gid.bytes().any(|b| !matches!(b, b'0' | b':' | b'\n'));
+        text.filter(is_used).count()
+    }
+}
+
+impl BondedPod {
+    /// Its bond on `rail`.
+    pub fn bond(&self, rail: usize) -> Bond {
+        Bond::new(self.side, rail)
+    }
+
+    /// What the result says of `rail`: RDMA device, port, GID indices.
+    pub fn rail(&self, rail: usize) -> &Value {
+        &self.result["rails"][rail]
+    }
+
+    /// Its address on `rail`, of IPv6 or IPv4, and the index of that address's GID.
+    #[track_caller]
+    pub fn address(&self, rail: usize, ipv6: bool) -> (String, usize) {
+        let gids = self.rail(rail)["gids"].as_array().expect("a list");
+        let is_it = |gid: &&Value| {
+            let address = gid["address"].as_str().expect("an address");
+            address.contains(':') == ipv6
+        };
+        let gid = gids.iter().find(is_it);
+        let gid = gid.unwrap_or_else(|| panic!("IPv6 {ipv6}: {}", self.result));
+        let index = gid["index"].as_u64().expect("an index");
+        let address = gid["address"].as_str().expect("an address");
+        (address.to_owned(), index as usize)
+    }
+}
+
+/// `rping`, and `ib_write_bw` by the GID indices of the results, from `client` to `server` on
+/// `rail`. The bandwidth that is told, MB/s: 0 now and then on a busy machine.
+#[track_caller]
+pub fn traffic(server: &BondedPod, client: &BondedPod, rail: usize, ipv6: bool) -> f64 {
+    let pods = [server, client];
+    let devices = pods.map(|pod| pod.bond(rail).rdma());
+    let addresses = pods.map(|pod| pod.address(rail, ipv6));
+    let end = |index: usize| End {
+        pod: &pods[index].netns,
+        rdma: &devices[index],
+        address: &addresses[index].0,
+    };
+    traffic::rping(end(0), end(1));
+    let (by_tcp, _) = server.address(rail, false);
+    Write::new(end(0), end(1), &by_tcp)
+        .gids(addresses[0].1, addresses[1].1)
+        .start()
+        .bandwidth()
+}
