@@ -157,7 +157,10 @@ fn gc_is_handed_on_to_ipam_with_its_list() {
         .iter()
         .find(|call| call.command == "GC")
         .expect("IPAM was asked");
-    let valid = json!([{"containerID": "a", "ifname": "eth0"}]);
+    // IPAM knows the attachment by its rail's name
+    let [runtimes, rails] =
+        ["eth0", "rdma0"].map(|name| json!({"containerID": "a", "ifname": name}));
+    let valid = json!([runtimes, rails]);
     assert_eq!(call.input["cni.dev/valid-attachments"], valid);
     for outcome in runtime.gc(&list, &[]) {
         outcome.silent();

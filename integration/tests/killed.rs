@@ -2,10 +2,15 @@
 //! host back. With veths; with RDMA devices it is a test of the lab.
 
 use integration::{
-    Node, Snapshot,
+    Node, Snapshot, ipam,
     killed::{Healer, Sweep},
     plugin::rdma_cni,
+    wait,
 };
+use serde_json::json;
+use std::{fs, time::Duration};
+
+const LIMIT: Duration = Duration::from_secs(10);
 
 fn sweep(node: &Node) -> Sweep<'_> {
     for line in [
@@ -67,4 +72,63 @@ fn an_add_heals_a_killed_del() {
 #[test]
 fn gc_heals_a_killed_del() {
     assert_healed("DEL", Healer::Gc);
+}
+
+/// Children with addresses, tables and rules, all of which are the pod's.
+#[test]
+fn whoever_comes_removes_the_children_of_a_killed_verb() {
+    for command in ["ADD", "DEL"] {
+        let node = Node::with_rails(2);
+        for rail in [0, 1] {
+            let ips = json!([
+                {"address": format!("10.9.{rail}.7/24"), "gateway": format!("10.9.{rail}.1")},
+                {"address": format!("fd00:9:{rail}::7/64")},
+            ]);
+            let answer = json!({"ips": ips, "routes": [{"dst": "0.0.0.0/0"}]});
+            node.ipam.answer(&format!("ADD.rdma{rail}"), &answer);
+        }
+        let mut sweep = sweep(&node);
+        sweep.configuration["mode"] = "share".into();
+        sweep.configuration["mtu"] = 1400.into();
+        sweep.configuration["ipam"] = json!({"type": ipam::NAME});
+        let operations = sweep.run(command, &[Healer::Add, Healer::Gc, Healer::Del]);
+        assert!(operations > 5, "{command} had only {operations} operations");
+        assert!(node.records().is_empty(), "{:?}", node.records());
+        let (given, taken) = (node.ipam.interfaces("ADD"), node.ipam.interfaces("DEL"));
+        assert!(taken.len() >= given.len(), "{given:?} {taken:?}");
+    }
+}
+
+/// An ADD that went on after its DEL would hold an address for nobody.
+#[test]
+fn the_ipam_plugin_ends_with_a_killed_add() {
+    let node = Node::with_rails(1);
+    let before = Snapshot::of(&node.host);
+    let pod = node.pod("pod");
+    node.ipam
+        .answer("ADD", &json!({"ips": [{"address": "10.9.0.7/24"}]}));
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["ipam"] = json!({"type": ipam::NAME});
+    node.ipam.hold("ADD");
+    let mut add = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .start();
+    assert!(wait::within(LIMIT, || node.ipam.calls().len() == 1));
+    let process = add.await_child(ipam::NAME).expect("it is waiting");
+    let status = format!("/proc/{process}/status");
+    add.kill_alone();
+    // whoever inherits it may not take note of its end
+    let is_over = |status: String| status.contains("State:\tZ");
+    let ended = wait::within(LIMIT, || fs::read_to_string(&status).map_or(true, is_over));
+    assert!(ended, "the IPAM plugin goes on");
+    assert!(add.ends_within(LIMIT));
+    node.ipam.release("ADD");
+    node.del(&configuration, "a", &pod);
+    let calls: Vec<String> = node.ipam.calls().into_iter().map(|it| it.command).collect();
+    assert_eq!(calls, ["ADD", "DEL"]);
+    before.assert_restored(&node.host);
+    node.add(&configuration, "a", &pod);
+    node.del(&configuration, "a", &pod);
+    before.assert_restored(&node.host);
 }

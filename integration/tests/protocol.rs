@@ -298,17 +298,27 @@ fn a_network_without_a_name_or_devices_is_refused() {
 }
 
 #[test]
-fn what_is_not_done_yet_is_an_unsupported_field() {
+fn what_is_not_done_is_an_unsupported_field() {
     let (node, pod, before) = untouched_node();
-    for (field, value) in [("mode", "share"), ("smcr", "on")] {
+    let child = |kind: &str, mode: &str| json!({ "type": kind, "mode": mode });
+    for (field, value, words) in [
+        ("smcr", json!("on"), "smcr: on"),
+        (
+            "child",
+            child("macvlan", "passthru"),
+            "child.mode: passthru",
+        ),
+        ("child", child("ipvlan", "l3"), "child.mode: l3"),
+        ("child", child("ipvlan", "l3s"), "child.mode: l3s"),
+    ] {
         let mut configuration = node.configuration(&["eth1"]);
-        configuration[field] = value.into();
+        configuration[field] = value;
         let text = node
             .invoke("ADD", "a", pod.path())
             .input(&configuration)
             .run()
             .error(2);
-        assert!(text.contains(field) && text.contains(value), "{text}");
+        assert!(text.contains(words), "{text}");
     }
     assert_untouched(&node, &before);
 }

@@ -1,0 +1,119 @@
+//! An address that is given again is reached at its new place at once, by a neighbour that
+//! knows the old one.
+
+use integration::{Netns, Node, ipam, plugin::rdma_cni, wait};
+use serde_json::{Value, json};
+use std::{path::Path, time::Duration};
+
+const ADDRESSES: [&str; 2] = ["10.0.0.7", "fd00::7"];
+
+/// A node with the rail `eth1`, whose switch is the neighbour, and an IPAM plugin that gives
+/// [`ADDRESSES`] to whoever asks. `mac1` and `mac2` are to be moved: the switch's port stays up
+/// meanwhile, as a VF's does. That of a veth goes down with it, and may be up again only when
+/// ADD has ended.
+fn node() -> Node {
+    let node = Node::with_rails(1);
+    for name in ["mac1", "mac2"] {
+        let host = &node.host;
+        host.ip(&format!(
+            "link add link eth1 name {name} type macvlan mode bridge"
+        ));
+        host.ip(&format!("link set dev {name} up"));
+    }
+    node.switch.ip("address add 10.0.0.254/24 dev br0");
+    node.switch.ip("address add fd00::fe/64 dev br0 nodad");
+    let ips = ADDRESSES.map(|address| match address.contains(':') {
+        true => json!({"address": format!("{address}/64")}),
+        false => json!({"address": format!("{address}/24")}),
+    });
+    node.ipam.answer("ADD", &json!({ "ips": ips }));
+    node
+}
+
+fn configuration(node: &Node, netdev: &str, mode: &str) -> Value {
+    let mut configuration = node.configuration(&[netdev]);
+    configuration["mode"] = mode.into();
+    configuration["ipam"] = json!({"type": ipam::NAME});
+    configuration
+}
+
+/// Whether the neighbour gets an answer within a second.
+fn is_reached(neighbour: &Netns, address: &str) -> bool {
+    let mut ping = neighbour.command("ping");
+    let output = ping.args(["-n", "-c", "1", "-W", "1", address]).output();
+    output.expect("ping is installed").status.success()
+}
+
+/// The hardware address that the neighbour sends to.
+fn known(neighbour: &Netns, address: &str) -> Value {
+    let entries = neighbour.show(&format!("neighbour show {address} dev br0"));
+    entries
+        .first()
+        .map_or(Value::Null, |entry| entry["lladdr"].clone())
+}
+
+fn mac(pod: &Netns) -> Value {
+    pod.link("rdma0").expect("the rail")["address"].clone()
+}
+
+/// A pod on the first netdev is followed by one on the second with its addresses, while the
+/// neighbour has just heard from the first.
+fn followed(mode: &str, netdevs: [&str; 2]) {
+    let node = node();
+    let [first, second] = netdevs.map(|netdev| configuration(&node, netdev, mode));
+    let old = node.pod("old");
+    node.add(&first, "old", &old);
+    let gone = mac(&old);
+    for address in ADDRESSES {
+        let reached = || is_reached(&node.switch, address);
+        assert!(wait::within(Duration::from_secs(5), reached));
+        assert_eq!(known(&node.switch, address), gone);
+    }
+    node.del(&first, "old", &old);
+    let new = node.pod("new");
+    node.add(&second, "new", &new);
+    assert_ne!(mac(&new), gone, "nothing is to be announced");
+    for address in ADDRESSES {
+        assert!(
+            is_reached(&node.switch, address),
+            "{mode}: {address} is known at {}, and is at {}",
+            known(&node.switch, address),
+            mac(&new)
+        );
+        assert_eq!(known(&node.switch, address), mac(&new));
+    }
+}
+
+#[test]
+fn of_another_child() {
+    followed("share", ["eth1", "eth1"]);
+}
+
+#[test]
+fn of_another_netdev() {
+    followed("move", ["mac1", "mac2"]);
+}
+
+/// Without `CAP_NET_RAW` no packet socket can be opened: the pod starts all the same.
+#[test]
+fn that_cannot_be_announced() {
+    let node = node();
+    for (mode, netdev) in [("share", "eth1"), ("move", "mac1")] {
+        let configuration = configuration(&node, netdev, mode);
+        let pod = node.pod(mode);
+        let mut call = node.invoke("ADD", mode, pod.path());
+        call = call.program(Path::new("setpriv"));
+        for argument in ["--bounding-set", "-net_raw", "--inh-caps", "-net_raw"] {
+            call = call.argument(argument);
+        }
+        let plugin = rdma_cni().display().to_string();
+        let outcome = call.argument(&plugin).input(&configuration).run();
+        outcome.result();
+        for address in ADDRESSES {
+            let line = outcome.stderr.lines().find(|line| line.contains(address));
+            let line = line.unwrap_or_else(|| panic!("{address} is not in {outcome}"));
+            assert!(line.contains(" warn: "), "{line}");
+        }
+        node.del(&configuration, mode, &pod);
+    }
+}

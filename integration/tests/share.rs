@@ -1,0 +1,215 @@
+//! Share mode on real netdevs: macvlan children of a host's veth, in pods. What RDMA adds to it
+//! is tried in the lab.
+
+use integration::{Netns, Node, Snapshot, ipam, wait};
+use serde_json::{Value, json};
+
+/// A node with the rail `eth1`, whose switch has `10.0.0.254/24` and `fd00::fe/64`, and the
+/// configuration that shares it.
+fn shared() -> (Node, Value) {
+    let node = Node::with_rails(1);
+    node.switch.ip("address add 10.0.0.254/24 dev br0");
+    node.switch.ip("address add fd00::fe/64 dev br0 nodad");
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["mode"] = "share".into();
+    configuration["ipam"] = json!({"type": ipam::NAME});
+    (node, configuration)
+}
+
+/// ADD to a new pod, with addresses that end in `number`.
+#[track_caller]
+fn started(node: &Node, configuration: &Value, number: u32) -> (Netns, Value) {
+    let ips = json!([
+        {"address": format!("10.0.0.{number}/24"), "gateway": "10.0.0.254"},
+        {"address": format!("fd00::{number}/64")},
+    ]);
+    node.ipam.answer("ADD", &json!({ "ips": ips }));
+    let pod = node.pod(&format!("pod{number}"));
+    let result = node.add(configuration, &number.to_string(), &pod);
+    (pod, result)
+}
+
+#[track_caller]
+fn ping(from: &Netns, address: &str) {
+    from.run(&format!("ping -n -c 3 -i 0.05 -W 5 {address}"));
+}
+
+#[test]
+fn pods_on_one_netdev_reach_each_other_and_the_network() {
+    let (node, configuration) = shared();
+    let before = Snapshot::of(&node.host);
+    let pods: Vec<(Netns, Value)> = [7, 8, 9]
+        .into_iter()
+        .map(|number| started(&node, &configuration, number))
+        .collect();
+    for (number, (pod, result)) in [7, 8, 9].into_iter().zip(&pods) {
+        let link = pod.link("rdma0").expect("in the pod");
+        assert_eq!(link["linkinfo"]["info_kind"], "macvlan");
+        assert_eq!(link["linkinfo"]["info_data"]["mode"], "bridge");
+        assert_eq!(result["interfaces"][0]["mac"], link["address"]);
+        let addresses = [format!("10.0.0.{number}/24"), format!("fd00::{number}/64")];
+        assert_eq!(pod.addresses("rdma0"), addresses);
+    }
+    let [first, second] = [&pods[0].0, &pods[1].0];
+    for address in ["10.0.0.8", "fd00::8", "10.0.0.254", "fd00::fe"] {
+        ping(first, address);
+    }
+    ping(second, "10.0.0.9");
+    ping(&node.switch, "fd00::7");
+    for (number, (pod, result)) in [7, 8, 9].into_iter().zip(&pods) {
+        let container = number.to_string();
+        let mut with_result = configuration.clone();
+        with_result["prevResult"] = result.clone();
+        let call = node.invoke("CHECK", &container, pod.path());
+        call.input(&with_result).run().silent();
+        node.del(&configuration, &container, pod);
+        assert!(!pod.has_link("rdma0"));
+    }
+    before.assert_restored(&node.host);
+    assert!(node.records().is_empty(), "{:?}", node.records());
+}
+
+#[test]
+fn a_child_that_the_pod_renamed_is_removed() {
+    let (node, configuration) = shared();
+    let before = Snapshot::of(&node.host);
+    let (pod, result) = started(&node, &configuration, 7);
+    for line in [
+        "link set dev rdma0 down",
+        "link set dev rdma0 name net7",
+        "link set dev net7 up",
+    ] {
+        pod.ip(line);
+    }
+    // another one of its name, which is not ours
+    pod.ip("link add name rdma0 type veth peer name rdma0-peer");
+    let mut with_result = configuration.clone();
+    with_result["prevResult"] = result;
+    let call = node.invoke("CHECK", "7", pod.path());
+    call.input(&with_result).run().failure();
+    node.del(&configuration, "7", &pod);
+    assert!(!pod.has_link("net7") && pod.has_link("rdma0"));
+    before.assert_restored(&node.host);
+    assert!(node.records().is_empty());
+}
+
+#[test]
+fn a_namespace_that_was_deleted_leaves_nothing() {
+    let (node, configuration) = shared();
+    let before = Snapshot::of(&node.host);
+    let (pod, _) = started(&node, &configuration, 7);
+    let (other, _) = started(&node, &configuration, 8);
+    pod.die();
+    for _ in 0..2 {
+        node.del(&configuration, "7", &pod);
+    }
+    assert_eq!(node.ipam.interfaces("DEL"), ["rdma0", "rdma0"]);
+    // the netdev is up and borne on
+    ping(&other, "10.0.0.254");
+    other.die();
+    node.del(&configuration, "8", &other);
+    before.assert_restored(&node.host);
+    assert!(node.records().is_empty());
+}
+
+#[test]
+fn drift_of_a_child_is_told() {
+    let cases: [(&str, &[&str]); 5] = [
+        ("link del dev rdma0", &["rdma0 is not in the pod"]),
+        (
+            "link set dev rdma0 type macvlan mode private",
+            &["private", "bridge"],
+        ),
+        ("link set dev rdma0 mtu 1400", &["1400"]),
+        (
+            "link set dev rdma0 address 02:00:00:00:77:77",
+            &["02:00:00:00:77:77"],
+        ),
+        ("address del 10.0.0.7/24 dev rdma0", &["10.0.0.7/24"]),
+    ];
+    for (change, words) in cases {
+        let (node, configuration) = shared();
+        let (pod, result) = started(&node, &configuration, 7);
+        pod.ip(change);
+        let mut with_result = configuration.clone();
+        with_result["prevResult"] = result;
+        let call = node.invoke("CHECK", "7", pod.path());
+        let text = call.input(&with_result).run().failure().text();
+        for word in words {
+            assert!(
+                text.contains(word),
+                "{change}: {word:?} is not told in {text:?}"
+            );
+        }
+        node.del(&configuration, "7", &pod);
+        assert!(!pod.has_link("rdma0"));
+    }
+}
+
+#[test]
+fn what_is_shared_stays_and_what_is_free_moves() {
+    let (node, mut configuration) = shared();
+    let before = Snapshot::of(&node.host);
+    let (pod, _) = started(&node, &configuration, 7);
+    let second = node.pod("second");
+    configuration["mode"] = "move".into();
+    let call = node.invoke("ADD", "8", second.path());
+    let text = call.input(&configuration).run().error(101);
+    assert!(text.contains("container 7"), "{text}");
+    assert!(node.host.has_link("eth1") && pod.has_link("rdma0"));
+    configuration["mode"] = "auto".into();
+    let (third, _) = started(&node, &configuration, 9);
+    assert!(node.host.has_link("eth1"));
+    node.del(&configuration, "9", &third);
+    node.del(&configuration, "7", &pod);
+    before.assert_restored(&node.host);
+    let (fourth, _) = started(&node, &configuration, 10);
+    assert!(!node.host.has_link("eth1"), "it is free: auto moves it");
+    node.del(&configuration, "10", &fourth);
+    wait::until("it is home", || node.host.has_link("eth1"));
+}
+
+#[test]
+fn refused_in_words_and_without_a_trace() {
+    let (node, configuration) = shared();
+    let pod = node.pod("pod");
+    let refused = |fields: Value, code| {
+        let mut configuration = configuration.clone();
+        for (key, value) in fields.as_object().expect("an object") {
+            configuration[key] = value.clone();
+        }
+        let before = Snapshot::of(&node.host);
+        let call = node.invoke("ADD", "a", pod.path());
+        let text = call.input(&configuration).run().error(code);
+        before.assert_restored(&node.host);
+        assert!(node.records().is_empty() && !pod.has_link("rdma0"));
+        assert!(node.ipam.calls().is_empty());
+        text
+    };
+    let text = refused(json!({"mtu": 1600}), 7);
+    assert!(text.contains("1600") && text.contains("1500"), "{text}");
+    node.host.ip("link set dev eth1 down");
+    let text = refused(json!({}), 100);
+    assert!(text.contains("eth1 is down"), "{text}");
+    node.host.ip("link set dev eth1 up");
+    node.host.ip("link add name br1 type bridge");
+    node.host.ip("link set dev eth1 master br1");
+    let text = refused(json!({}), 102);
+    assert!(text.contains("eth1") && text.contains("bridge"), "{text}");
+}
+
+#[test]
+fn a_plan_has_the_child() {
+    let (node, configuration) = shared();
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let call = node.invoke("ADD", "a", pod.path());
+    let call = call.without("CNI_COMMAND").argument("plan");
+    let text = call.input(&configuration).run().stdout;
+    let name = pod.name();
+    let line = format!(
+        "ip link add link eth1 name rdma0 netns {name} mtu 1500 type macvlan mode bridge\n"
+    );
+    assert!(text.contains(&line), "no {line:?} in {text}");
+    before.assert_restored(&node.host);
+}
