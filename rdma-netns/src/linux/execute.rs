@@ -195,8 +195,15 @@ impl<'a> Places<'a> {
         let Some(mac) = answers.find_map(|answer| links::neighbours_find(&answer.body)) else {
             return Ok(());
         };
-        let frame = announce::frame(address, mac);
-        Ok(announce::send(space.packet()?, &frame, index)?)
+        drop(socket);
+        match address {
+            IpAddr::V4(address) => announce::announce(space.packet()?, address, mac, index)?,
+            IpAddr::V6(address) => space
+                .netns()
+                .run(|| announce::advertise(address, mac, index))
+                .flatten()?,
+        }
+        Ok(())
     }
 
     /// The socket is opened, and the move asked for, by a thread inside `from`.

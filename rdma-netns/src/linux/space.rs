@@ -62,7 +62,7 @@ impl Space {
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A packet socket, kept from its first use: to close one takes some 10 ms, as the kernel
+    /// A packet socket, kept from its first use: to close one takes some 15 ms, as the kernel
     /// waits until no CPU can be receiving by it (`packet_release()`, `net/packet/af_packet.c`).
     pub(super) fn packet(&self) -> io::Result<BorrowedFd<'_>> {
         let socket = match self.packet.get() {

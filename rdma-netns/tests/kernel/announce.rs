@@ -18,6 +18,8 @@ fn with_neighbour(test: impl FnOnce(&World) + Send) {
         world.ip("address add fd01::1/64 dev nic0 nodad");
         world.execute(to_pod("wire0", "wire0"));
         world.pod_ip("link set wire0 up");
+        // nobody announces an address that is not there
+        world.pod_ip("address add fd01::5/64 dev wire0 nodad");
         forget(world);
         test(world);
     });
@@ -89,6 +91,7 @@ fn a_child_announces_itself() {
         }
         world.ip("link add link nic0 name child0 type macvlan mode bridge");
         world.ip("link set child0 up");
+        world.ip("address add fd01::5/64 dev child0 nodad");
         let child = world.host_link("child0");
         for address in ADDRESSES {
             world.execute(announce(Place::Host, &child.name, address));
