@@ -320,6 +320,12 @@ impl Route {
         }
     }
 
+    /// Whether `other` leads to the same place, in the same table.
+    pub fn same_destination(&self, other: &Self) -> bool {
+        (self.destination, self.prefix, self.table)
+            == (other.destination, other.prefix, other.table)
+    }
+
     /// The metric that counts where there is none: `IP6_RT_PRIO_USER` for IPv6
     /// (`include/uapi/linux/ipv6_route.h`).
     pub fn default_metric(&self) -> u32 {

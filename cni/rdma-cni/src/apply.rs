@@ -212,7 +212,7 @@ pub fn await_detection<K: Kernel>(
     let deadline = Instant::now() + DETECTION_TIMEOUT;
     loop {
         let rails = attachment.rails.iter();
-        let links = rails.filter_map(|rail| observed.pod.as_ref()?.link(&rail.pod_name));
+        let links = rails.filter_map(|rail| rail.in_pod(&observed));
         let mut addresses = links.flat_map(|link| &link.addresses);
         if let Some(address) = addresses.clone().find(|address| address.dad_failed) {
             return Err(ApplyError::Duplicate(address.ip));
@@ -239,8 +239,7 @@ pub fn await_detection<K: Kernel>(
 /// A refusal is logged only: neighbours find out by themselves, if late.
 pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, observed: &Observed) {
     for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
-        let links = observed.pod.as_ref();
-        let Some(link) = links.and_then(|pod| pod.link(&rail.pod_name)) else {
+        let Some(link) = rail.in_pod(observed) else {
             continue;
         };
         let given = rail.given.addresses.iter();

@@ -294,6 +294,11 @@ impl Rail {
         self.home.is_some() || self.shared.is_some()
     }
 
+    /// The netdev as it is in the pod.
+    pub fn in_pod<'a>(&self, observed: &'a Observed) -> Option<&'a Link> {
+        observed.pod.as_ref()?.link(&self.pod_name)
+    }
+
     /// The netdev as it was, or is, on the host.
     pub fn on_host<'a>(&'a self, observed: &'a Observed) -> Option<&'a Link> {
         let shared = self.shared.as_ref();

@@ -8,9 +8,7 @@ use crate::{
     attachment::{Attachment, Rail, RailGid},
     plan,
 };
-use rdma_netns::{
-    GidTable, Kernel, Link, LinkType, ObserveError, Observed, RdmaDevice, gid::GidKind,
-};
+use rdma_netns::{GidTable, Kernel, LinkType, ObserveError, Observed, RdmaDevice, gid::GidKind};
 use std::{
     net::IpAddr,
     thread,
@@ -36,7 +34,7 @@ pub fn wait<K: Kernel>(
     let started = Instant::now();
     let whose = Some(pod).filter(|_| attachment.moves_rdma());
     let of_rail = |rail: &Rail| -> Result<Vec<RailGid>, ApplyError> {
-        let (Some(rdma), Some(link)) = (&rail.rdma, in_pod(rail, observed)) else {
+        let (Some(rdma), Some(link)) = (&rail.rdma, rail.in_pod(observed)) else {
             return Ok(vec![]);
         };
         if link.link_type == LinkType::Infiniband {
@@ -67,9 +65,19 @@ pub fn drift<K: Kernel>(
     let whose = Some(pod).filter(|_| attachment.moves_rdma());
     let mut drift = vec![];
     for rail in &attachment.rails {
-        let Some(rdma) = &rail.rdma else { continue };
         let is_left = |given: &&RailGid| left.contains(&given.address);
-        for given in rail.gids.iter().filter(is_left) {
+        let given: Vec<&RailGid> = rail.gids.iter().filter(is_left).collect();
+        let Some(rdma) = rail.rdma.as_ref().filter(|_| !given.is_empty()) else {
+            continue;
+        };
+        let tables = match tables(kernel, whose, rdma) {
+            Ok(tables) => tables,
+            Err(error) => {
+                drift.push(error.to_string());
+                continue;
+            }
+        };
+        for given in given {
             let name = &rdma.name;
             let RailGid {
                 address,
@@ -77,14 +85,13 @@ pub fn drift<K: Kernel>(
                 port,
                 ..
             } = given;
-            match tables(kernel, whose, rdma).map(|tables| locate(&tables, *address)) {
-                Ok(Some(found)) if found == *given => {}
-                Ok(Some(found)) => drift.push(format!(
+            match locate(&tables, *address) {
+                Some(found) if found == *given => {}
+                Some(found) => drift.push(format!(
                     "the GID of {address} has index {} on {name} port {}, not {index} on port {port}",
                     found.index, found.port
                 )),
-                Ok(None) => drift.push(format!("{name} has no RoCE v2 GID for {address}")),
-                Err(error) => drift.push(error.to_string()),
+                None => drift.push(format!("{name} has no RoCE v2 GID for {address}")),
             }
         }
     }
@@ -116,10 +123,6 @@ pub fn lingering<K: Kernel>(
         in_use.extend(addresses.filter(|ip| locate(&tables, *ip).is_some()));
     }
     Ok(in_use)
-}
-
-fn in_pod<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a Link> {
-    observed.pod.as_ref()?.link(&rail.pod_name)
 }
 
 /// A port's number and its GIDs.

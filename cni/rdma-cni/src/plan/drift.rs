@@ -115,6 +115,5 @@ pub fn words(op: &Op, observed: &Observed) -> String {
 /// Whether `present` leads to where `wanted` does, in the same table and by the same router, but
 /// otherwise differs.
 fn replaces(present: &Route, wanted: &Route) -> bool {
-    let way = |it: &Route| (it.destination, it.prefix, it.table, it.gateway);
-    way(present) == way(wanted)
+    present.same_destination(wanted) && present.gateway == wanted.gateway
 }

@@ -92,7 +92,7 @@ fn connect(rail: &mut Wanted, present: &[Route], metric: u32) {
         // IPAM's own router is what a route without one was completed with
         let is_direct = route.gateway.is_none_or(|it| gateways.contains(&it));
         let is_double =
-            |it: &Route| is_direct && route.table == MAIN_TABLE && same_destination(it, route);
+            |it: &Route| is_direct && route.table == MAIN_TABLE && it.same_destination(route);
         !connected.iter().any(is_double)
     });
 }
@@ -119,7 +119,7 @@ fn stand_back(routes: &mut [Route], present: &[Route], behind: u32) {
         let Some(highest) = highest(route, present) else {
             continue;
         };
-        let same = before.iter().filter(|it| same_destination(it, route));
+        let same = before.iter().filter(|it| it.same_destination(route));
         let lowest = same.map(metric).min().unwrap_or_default();
         let needed = highest.saturating_add(1).max(behind);
         let metric = metric(route).saturating_add(needed.saturating_sub(lowest));
@@ -129,12 +129,8 @@ fn stand_back(routes: &mut [Route], present: &[Route], behind: u32) {
 
 /// The highest metric of `present` routes to where `route` leads.
 fn highest(route: &Route, present: &[Route]) -> Option<u32> {
-    let same = present.iter().filter(|it| same_destination(it, route));
+    let same = present.iter().filter(|it| it.same_destination(route));
     same.map(metric).max()
-}
-
-fn same_destination(a: &Route, b: &Route) -> bool {
-    (a.destination, a.prefix, a.table) == (b.destination, b.prefix, b.table)
 }
 
 /// The metric that counts.
@@ -158,9 +154,9 @@ fn give_table(rail: &mut Wanted, table: u32) {
         let is_there = |it: &Route| {
             // those by several gateways are one way of several next hops
             let same_way = it.gateway.is_none() || it.gateway == route.gateway;
-            same_destination(it, &route) && it.metric == route.metric && same_way
+            it.same_destination(&route) && it.metric == route.metric && same_way
         };
-        if !routes.iter().any(is_there) && !kept.iter().any(|it| same_destination(it, &route)) {
+        if !routes.iter().any(is_there) && !kept.iter().any(|it| it.same_destination(&route)) {
             routes.push(route);
         }
     };

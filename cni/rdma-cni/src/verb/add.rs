@@ -109,9 +109,6 @@ fn start<K: Kernel>(
         Ipam::find(name, node.environment, &node.conf.raw)?;
     }
     let wanted = wanted(&attachment, &observed);
-    if let Some(table) = plan::taken_table(&attachment, &observed) {
-        return Err(Obstacle::TableTaken { table }.into());
-    }
     // a plan that cannot be made is found here, before anything is written or changed
     plan::attach(&attachment, &observed, &wanted)?;
     node.store.save(&attachment)?;
@@ -139,7 +136,11 @@ pub fn draft<K: Kernel>(
 ) -> Result<Attachment, Error> {
     let devices = node.conf.required_devices()?;
     let rails = select::rails(node.conf, devices, observed, others)?;
-    Ok(node.record(key, pod, observed, rails))
+    let attachment = node.record(key, pod, observed, rails);
+    match plan::taken_table(&attachment, observed) {
+        Some(table) => Err(Obstacle::TableTaken { table }.into()),
+        None => Ok(attachment),
+    }
 }
 
 /// What the rails' netdevs are to have before IPAM was asked, if it is.
@@ -189,10 +190,7 @@ fn finish<K: Kernel>(
         rail.gids = gids;
         let has_no_device =
             rail.is_ours() && rail.home.as_ref().is_none_or(|it| it.parent.is_none());
-        let link = observed
-            .pod
-            .as_ref()
-            .and_then(|pod| pod.link(&rail.pod_name));
+        let link = rail.in_pod(&observed);
         rail.pod_index = link.filter(|_| has_no_device).map(|link| link.index);
     }
     rails::write(node.store.root(), attachment)?;
@@ -246,11 +244,7 @@ fn results(
     let mut results = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
         let answer = answers.next();
-        let pod = observed.pod.as_ref();
-        let Some(link) = pod
-            .and_then(|pod| pod.link(&rail.pod_name))
-            .filter(|_| rail.is_ours())
-        else {
+        let Some(link) = rail.in_pod(observed).filter(|_| rail.is_ours()) else {
             continue;
         };
         let table = attachment.table(index);

@@ -120,11 +120,7 @@ fn connected_drift(rail: &Rail, wanted: &Wanted, namespace: &Namespace) -> Vec<S
     let connected = addresses.filter_map(plan::connected);
     let connected = connected.filter_map(|route| Some((route.metric?, route)));
     let is_missing = |(metric, wanted): &(u32, Route)| {
-        let is_it = |it: &Route| {
-            (it.destination, it.prefix, it.table)
-                == (wanted.destination, wanted.prefix, wanted.table)
-                && it.metric == Some(*metric)
-        };
+        let is_it = |it: &Route| it.same_destination(wanted) && it.metric == Some(*metric);
         !routes.iter().any(is_it)
     };
     let words = |(

@@ -2,10 +2,7 @@
 //! Reads what ADD reads, and changes nothing.
 
 use super::{Node, add, others};
-use crate::{
-    error::Error,
-    plan::{self, Obstacle},
-};
+use crate::{error::Error, plan};
 use rdma_netns::{Kernel, Pod};
 use std::fmt::Write as _;
 
@@ -19,9 +16,6 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
         return Err(Error::Exists(key.to_string()));
     }
     let attachment = add::draft(node, &key, &pod, &observed, &others)?;
-    if let Some(table) = plan::taken_table(&attachment, &observed) {
-        return Err(Obstacle::TableTaken { table }.into());
-    }
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
     for op in plan::attach(&attachment, &observed, &add::wanted(&attachment, &observed))? {
