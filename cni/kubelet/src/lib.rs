@@ -1,0 +1,40 @@
+//! Kubelet's gRPC interfaces, over Unix sockets.
+//!
+//! | module | is served by | who asks |
+//! |---|---|---|
+//! | [`pod_resources`] | kubelet | `rdma-cni`, at ADD; the daemon, for its metrics |
+//! | `device_plugin` | the daemon; its `Registration` by kubelet | kubelet; the daemon |
+//! | `plugin_registration` | the daemon | kubelet's plugin watcher |
+//!
+//! Without the feature `device-plugin` there is the client of pod-resources alone, on a runtime
+//! of one thread: a CNI plugin is started for every pod.
+
+pub mod pod_resources;
+
+#[cfg(feature = "device-plugin")]
+#[expect(
+    missing_docs,
+    reason = "generated code; proto/device_plugin.proto says what it is"
+)]
+pub mod device_plugin {
+    tonic::include_proto!("v1beta1");
+
+    /// The version that is registered.
+    pub const VERSION: &str = "v1beta1";
+    /// `Device.health` of a device that can be allocated.
+    pub const HEALTHY: &str = "Healthy";
+    /// `Device.health` of one that is there, and cannot.
+    pub const UNHEALTHY: &str = "Unhealthy";
+}
+
+#[cfg(feature = "device-plugin")]
+#[expect(
+    missing_docs,
+    reason = "generated code; proto/plugin_registration.proto says what it is"
+)]
+pub mod plugin_registration {
+    tonic::include_proto!("pluginregistration");
+
+    /// `PluginInfo.type` of a device plugin.
+    pub const DEVICE_PLUGIN: &str = "DevicePlugin";
+}
