@@ -1,0 +1,238 @@
+//! CDI entries (Container Device Interface, specification 0.5): a container that was given a
+//! device by its CDI name gets the character devices that the entry has when the container is
+//! created, which is after the chain's ADD. So the entry can be put right by a move that
+//! renumbered them.
+//!
+//! There is one file, ours, with one entry for each device. Other vendors' files are not looked at.
+
+use crate::{CharNode, FileError, file};
+use rdma_netns::DeviceAddress;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Vendor and class of all entries.
+pub const KIND: &str = "rdma-device-plugin/rdma";
+
+/// The entry of the connection manager's device, `/dev/infiniband/rdma_cm`.
+pub const CONNECTION_MANAGER: &str = "rdma_cm";
+
+/// The first version in which a name may start with a digit, as a PCI address does.
+const VERSION: &str = "0.5.0";
+
+/// The file of a node.
+#[derive(Clone, Debug)]
+pub struct Cdi {
+    path: PathBuf,
+    lock: PathBuf,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// A device's address, or [`CONNECTION_MANAGER`].
+    pub name: String,
+    /// The character devices, each at its own path in the container as well.
+    pub nodes: Vec<CharNode>,
+}
+
+/// The full CDI name of an entry, `rdma-device-plugin/rdma=0000:3b:00.2`.
+pub fn full_name(entry: &str) -> String {
+    format!("{KIND}={entry}")
+}
+
+impl Cdi {
+    /// The file in the CDI directory; one writer at a time, by a lock in the state directory.
+    pub fn new(directory: &Path, state_dir: &Path) -> Self {
+        Self {
+            path: directory.join("rdma-device-plugin-rdma.json"),
+            lock: state_dir.join("cdi.lock"),
+        }
+    }
+
+    /// Replaces all entries. Whether that was any news.
+    ///
+    /// `entries` is asked when nobody else can write any more: what it looks up then is not older
+    /// than what a move has just written.
+    pub fn write(&self, entries: impl FnOnce() -> Vec<Entry>) -> Result<bool, FileError> {
+        let _lock = file::lock(&self.lock)?;
+        self.put(entries().iter().map(Entry::json).collect())
+    }
+
+    /// Puts the entry of `device` right, whose character devices are `nodes` now: of those, the
+    /// kinds that the entry has already. Whether that was any news; without an entry nothing is.
+    pub fn renumber(&self, device: &DeviceAddress, nodes: &[CharNode]) -> Result<bool, FileError> {
+        let _lock = file::lock(&self.lock)?;
+        let mut content: Value = file::read(&self.path)?.unwrap_or_default();
+        let Some(devices) = content["devices"].as_array_mut() else {
+            return Ok(false);
+        };
+        let Some(entry) = devices.iter_mut().find(|entry| entry["name"] == **device) else {
+            return Ok(false);
+        };
+        let kinds = kinds(entry);
+        let nodes = nodes
+            .iter()
+            .filter(|it| kinds.iter().any(|kind| kind == it.kind()));
+        *entry = Entry {
+            name: device.to_string(),
+            nodes: nodes.cloned().collect(),
+        }
+        .json();
+        let devices = std::mem::take(devices);
+        self.put(devices)
+    }
+
+    /// Takes the file away, if it is there.
+    pub fn remove(&self) -> Result<(), FileError> {
+        let _lock = file::lock(&self.lock)?;
+        self.take_away().map(|_| ())
+    }
+
+    /// Writes what has something to give: the specification knows no entry without an edit, and
+    /// no file without an entry.
+    fn put(&self, mut devices: Vec<Value>) -> Result<bool, FileError> {
+        devices.retain(|entry| !kinds(entry).is_empty());
+        if devices.is_empty() {
+            return self.take_away();
+        }
+        let spec = json!({ "cdiVersion": VERSION, "kind": KIND, "devices": devices });
+        file::replace(&self.path, &spec, 0o644)
+    }
+
+    fn take_away(&self) -> Result<bool, FileError> {
+        match std::fs::remove_file(&self.path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(FileError::new("remove", &self.path, error)),
+        }
+    }
+}
+
+impl Entry {
+    fn json(&self) -> Value {
+        let nodes = self.nodes.iter().map(|node| {
+            json!({
+                "path": format!("/dev/infiniband/{}", node.name),
+                "type": "c",
+                "major": node.major,
+                "minor": node.minor,
+                "permissions": "rw",
+            })
+        });
+        json!({
+            "name": self.name,
+            "containerEdits": { "deviceNodes": nodes.collect::<Vec<_>>() },
+        })
+    }
+}
+
+/// The kinds of character devices that an entry has: `uverbs`, `umad`, `issm`.
+fn kinds(entry: &Value) -> Vec<String> {
+    let nodes = entry["containerEdits"]["deviceNodes"].as_array();
+    let names = nodes.into_iter().flatten().filter_map(|node| {
+        let name = node["path"].as_str()?.rsplit('/').next()?;
+        Some(
+            name.trim_end_matches(|c: char| c.is_ascii_digit())
+                .to_owned(),
+        )
+    });
+    names.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn node(name: &str, minor: u32) -> CharNode {
+        CharNode {
+            name: name.into(),
+            major: 231,
+            minor,
+        }
+    }
+
+    fn spec(directory: &Path) -> Value {
+        let file = directory.join("cdi/rdma-device-plugin-rdma.json");
+        serde_json::from_slice(&fs::read(file).expect("the spec")).expect("JSON")
+    }
+
+    #[test]
+    fn a_move_puts_its_own_entry_right() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let cdi = Cdi::new(&directory.path().join("cdi"), directory.path());
+        let entry = |name: &str, nodes| Entry {
+            name: name.into(),
+            nodes,
+        };
+        let entries = || {
+            vec![
+                entry("0000:3b:00.2", vec![node("uverbs0", 192)]),
+                entry("0000:3b:00.3", vec![node("uverbs1", 193), node("umad1", 1)]),
+                entry(CONNECTION_MANAGER, vec![node("rdma_cm", 0)]),
+            ]
+        };
+        assert!(cdi.write(entries).expect("written"));
+        assert!(!cdi.write(entries).expect("no news"));
+        let before = spec(directory.path());
+
+        let address = |text: &str| DeviceAddress::try_from(text.to_owned()).expect("an address");
+        let now = [node("uverbs4", 196), node("umad4", 4)];
+        assert!(
+            cdi.renumber(&address("0000:3b:00.2"), &now)
+                .expect("renumbered")
+        );
+        let after = spec(directory.path());
+        let nodes = &after["devices"][0]["containerEdits"]["deviceNodes"];
+        assert_eq!(
+            nodes.as_array().map(Vec::len),
+            Some(1),
+            "umad was not asked for"
+        );
+        assert_eq!(nodes[0]["path"], "/dev/infiniband/uverbs4");
+        assert_eq!(nodes[0]["minor"], 196);
+        assert_eq!(after["devices"][1], before["devices"][1]);
+        assert_eq!(after["devices"][2], before["devices"][2]);
+
+        assert!(
+            !cdi.renumber(&address("0000:3b:00.2"), &now)
+                .expect("no news")
+        );
+        assert!(
+            !cdi.renumber(&address("0000:3b:00.7"), &now)
+                .expect("no entry")
+        );
+        cdi.remove().expect("removed");
+        cdi.remove().expect("removed again");
+        assert!(
+            !cdi.renumber(&address("0000:3b:00.2"), &now)
+                .expect("no file")
+        );
+    }
+
+    #[test]
+    fn only_our_own_file_is_touched() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let cdi_dir = directory.path().join("cdi");
+        fs::create_dir(&cdi_dir).expect("a directory");
+        let other = cdi_dir.join("nvidia.com-gpu.json");
+        fs::write(&other, "{}").expect("written");
+        let cdi = Cdi::new(&cdi_dir, directory.path());
+        let entry = |nodes| Entry {
+            name: CONNECTION_MANAGER.into(),
+            nodes,
+        };
+        assert!(
+            cdi.write(|| vec![entry(vec![node("rdma_cm", 0)])])
+                .expect("written")
+        );
+        // a file without an entry, or an entry without a device, is none to the runtime
+        assert!(cdi.write(|| vec![entry(vec![])]).expect("written"));
+        let left: Vec<_> = fs::read_dir(&cdi_dir)
+            .expect("a directory")
+            .flatten()
+            .collect();
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].path(), other);
+    }
+}

@@ -1,0 +1,86 @@
+//! Small JSON files, read and replaced as a whole.
+
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+/// A file could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {path:?}: {source}")]
+pub struct FileError {
+    /// `read`, `write`, `lock`
+    verb: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl FileError {
+    pub(crate) fn new(verb: &'static str, path: &Path, source: io::Error) -> Self {
+        Self {
+            verb,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// The file's content; none if there is no such file.
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
+    let text = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|source| FileError::new("read", path, source))?,
+    };
+    serde_json::from_slice(&text)
+        .map(Some)
+        .map_err(|error| FileError::new("read", path, error.into()))
+}
+
+/// Replaces the file, unless it says the same already. Whether it did not.
+///
+/// The name of the new one until it is renamed has no ending that a reader looks for, and is
+/// the caller's own: two writers do not write into one file.
+pub(crate) fn replace<T: Serialize>(
+    path: &Path,
+    content: &T,
+    mode: u32,
+) -> Result<bool, FileError> {
+    let failed = |source| FileError::new("write", path, source);
+    let mut text = serde_json::to_vec_pretty(content).map_err(|error| failed(error.into()))?;
+    text.push(b'\n');
+    if fs::read(path).is_ok_and(|present| present == text) {
+        return Ok(false);
+    }
+    let temporary = path.with_extension(format!("{}.new", std::process::id()));
+    let write = || {
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(mode)
+            .open(&temporary)?;
+        file.write_all(&text)?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        failed(error)
+    })?;
+    Ok(true)
+}
+
+/// Waits until nobody else holds the lock file at `path`; it is free again when the answer is
+/// dropped.
+pub(crate) fn lock(path: &Path) -> Result<File, FileError> {
+    let lock = || {
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+        let file = File::create(path)?;
+        file.lock()?;
+        Ok(file)
+    };
+    lock().map_err(|source| FileError::new("lock", path, source))
+}

@@ -1,0 +1,130 @@
+//! What one Allocate gave for an id: the chain attaches just that, and before a container starts
+//! the daemon looks whether its character devices still are those.
+//!
+//! A grant outlasts the daemon, and the node's boot too: kubelet does not allocate again what it
+//! has in its own checkpoint. The next grant of the same id takes its place.
+
+use crate::{CharNode, FileError, Sharing, file};
+use rdma_netns::DeviceAddress;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The grants of a node.
+#[derive(Clone, Debug)]
+pub struct Grants {
+    root: PathBuf,
+}
+
+/// What an id was given for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Grant {
+    /// The resource's name.
+    pub resource: String,
+    /// Kubelet's id.
+    pub id: String,
+    /// Whether the devices are one pod's alone.
+    pub sharing: Sharing,
+    /// Whether the container gets them by CDI names; else by path.
+    pub cdi: bool,
+    /// The devices.
+    pub devices: Vec<GrantedDevice>,
+}
+
+/// One device of a grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GrantedDevice {
+    /// Its PCI function or auxiliary device.
+    pub address: DeviceAddress,
+    /// Its RDMA device's name then.
+    pub rdma: String,
+    /// The character devices that were given.
+    pub char_devices: Vec<CharNode>,
+}
+
+impl Grants {
+    /// Those in the state directory.
+    pub fn new(state_dir: &Path) -> Self {
+        Self {
+            root: state_dir.join("granted"),
+        }
+    }
+
+    /// The grant of `id`; none: it was never given.
+    pub fn read(&self, resource: &str, id: &str) -> Result<Option<Grant>, FileError> {
+        let grant: Option<Grant> = file::read(&self.path(resource, id))?;
+        Ok(grant.filter(|grant| grant.resource == resource && grant.id == id))
+    }
+
+    /// Records it.
+    pub fn write(&self, grant: &Grant) -> Result<(), FileError> {
+        file::replace(&self.path(&grant.resource, &grant.id), grant, 0o600).map(|_| ())
+    }
+
+    fn path(&self, resource: &str, id: &str) -> PathBuf {
+        let id = format!("{}.json", file_name(id));
+        self.root.join(file_name(resource)).join(id)
+    }
+}
+
+/// `/` separates a resource's prefix, and an id's device, from the rest; no name starts with a
+/// dot then, and two names that become one are told apart by what is in the file.
+fn file_name(name: &str) -> String {
+    name.replace('/', "@").replace("..", "@@")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(resource: &str, id: &str) -> Grant {
+        Grant {
+            resource: resource.into(),
+            id: id.into(),
+            sharing: Sharing::Shared,
+            cdi: false,
+            devices: vec![GrantedDevice {
+                address: "0000:3b:00.0".to_owned().try_into().expect("an address"),
+                rdma: "mlx5_0".into(),
+                char_devices: vec![CharNode {
+                    name: "uverbs0".into(),
+                    major: 231,
+                    minor: 192,
+                }],
+            }],
+        }
+    }
+
+    #[test]
+    fn the_last_one_counts() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let grants = Grants::new(directory.path());
+        assert_eq!(grants.read("rdma/hca", "17").expect("read"), None);
+        let mut grant = grant("rdma/hca", "17");
+        grants.write(&grant).expect("written");
+        grant.devices[0].rdma = "mlx5_1".into();
+        grants.write(&grant).expect("written");
+        assert_eq!(grants.read("rdma/hca", "17").expect("read"), Some(grant));
+        assert_eq!(grants.read("rdma/hca", "1").expect("read"), None);
+    }
+
+    #[test]
+    fn no_name_leads_elsewhere() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let state = directory.path().join("state");
+        let grants = Grants::new(&state);
+        for id in ["erdma_0/3", "../../3", "..", "/etc/3"] {
+            grants.write(&grant("aliyun/erdma", id)).expect("written");
+            let read = grants.read("aliyun/erdma", id).expect("read");
+            assert_eq!(read.map(|grant| grant.id), Some(id.to_owned()));
+        }
+        let entries = std::fs::read_dir(directory.path()).expect("a directory");
+        assert_eq!(entries.count(), 1, "something was written beside the state");
+        // the same file name, another id
+        assert_eq!(
+            grants.read("aliyun/erdma", "erdma_0@3").expect("read"),
+            None
+        );
+    }
+}

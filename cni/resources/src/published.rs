@@ -1,0 +1,127 @@
+//! What the daemon advertises: which devices each resource's ids stand for.
+
+use crate::{FileError, Sharing, file};
+use rdma_netns::DeviceAddress;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// The format that this version writes, and the newest that it reads.
+pub const FORMAT: u32 = 1;
+
+/// The file's content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Published {
+    /// [`FORMAT`]
+    pub format: u32,
+    /// Where the runtime looks for CDI specs, if containers get devices by CDI names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cdi_dir: Option<PathBuf>,
+    /// By resource name.
+    pub resources: BTreeMap<String, Resource>,
+}
+
+/// One resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Resource {
+    /// Whether an id is one pod's alone.
+    pub sharing: Sharing,
+    /// What they stand for.
+    #[serde(flatten)]
+    pub devices: Devices,
+}
+
+/// What ids stand for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Devices {
+    /// Each for all of these.
+    Every(Vec<DeviceAddress>),
+    /// Each for its own.
+    ById(BTreeMap<String, Vec<DeviceAddress>>),
+}
+
+impl Resource {
+    /// The devices that `id` stands for; none: there is no such id.
+    pub fn devices(&self, id: &str) -> Option<&[DeviceAddress]> {
+        match &self.devices {
+            Devices::Every(all) => Some(all),
+            Devices::ById(each) => each.get(id).map(Vec::as_slice),
+        }
+    }
+}
+
+impl Published {
+    /// Reads what was published; none if nothing was.
+    pub fn read(state_dir: &Path) -> Result<Option<Self>, FileError> {
+        file::read(&path(state_dir))
+    }
+
+    /// Publishes. Whether that was any news.
+    pub fn write(&self, state_dir: &Path) -> Result<bool, FileError> {
+        file::replace(&path(state_dir), self, 0o644)
+    }
+}
+
+fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join("resources.json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn address(text: &str) -> DeviceAddress {
+        DeviceAddress::try_from(text.to_owned()).expect("an address")
+    }
+
+    #[test]
+    fn comes_back_as_it_was_written() {
+        let directory = tempfile::tempdir().expect("a directory");
+        assert_eq!(Published::read(directory.path()).expect("read"), None);
+        let hca = Resource {
+            sharing: Sharing::Shared,
+            devices: Devices::Every(vec![address("0000:3b:00.0"), address("0000:5e:00.0")]),
+        };
+        let nic = address("mlx5_core.sf.4");
+        let erdma = Resource {
+            sharing: Sharing::Exclusive,
+            devices: Devices::ById([("erdma_0/1".to_owned(), vec![nic.clone()])].into()),
+        };
+        assert_eq!(hca.devices("17").map(<[_]>::len), Some(2));
+        assert_eq!(erdma.devices("erdma_0/1"), Some([nic].as_slice()));
+        assert_eq!(erdma.devices("erdma_0/2"), None);
+        let published = Published {
+            format: FORMAT,
+            cdi_dir: None,
+            resources: [
+                ("rdma/hca".to_owned(), hca),
+                ("aliyun/erdma".to_owned(), erdma),
+            ]
+            .into(),
+        };
+        assert!(published.write(directory.path()).expect("written"));
+        assert!(!published.write(directory.path()).expect("no news"));
+        let read = Published::read(directory.path()).expect("read");
+        assert_eq!(read, Some(published));
+    }
+
+    #[test]
+    fn the_format_is_a_promise_to_other_versions() {
+        let text = json!({
+            "format": 1,
+            "cdiDir": "/var/run/cdi",
+            "resources": {
+                "rdma/hca": { "sharing": "shared", "every": ["0000:3b:00.0"] },
+                "rdma/vf": { "sharing": "exclusive", "byId": { "0000:3b:00.2": ["0000:3b:00.2"] } },
+            },
+        });
+        let published: Published = serde_json::from_value(text.clone()).expect("understood");
+        assert_eq!(serde_json::to_value(published).expect("JSON"), text);
+    }
+}
