@@ -8,6 +8,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`device`] | the data: a node's and a pod's state |
+//! | [`inventory`] | the hardware that resources are made of |
 //! | [`op`] | one change, and its `ip`/`rdma` equivalent |
 //! | [`kernel`] | the seam between both: the trait that Linux and the test's fake implement |
 //! | [`linux`] | the real kernel: rtnetlink, RDMA netlink, sysfs, sysctl |
@@ -19,6 +20,7 @@ pub mod child;
 pub mod device;
 pub mod gid;
 pub mod hardware_address;
+pub mod inventory;
 pub mod kernel;
 pub mod link;
 pub mod linux;
@@ -35,6 +37,7 @@ pub use child::{Child, IpvlanMode, MacvlanMode};
 pub use device::{Device, DeviceAddress};
 pub use gid::{Gid, GidKind, GidTable};
 pub use hardware_address::HardwareAddress;
+pub use inventory::{Accelerator, Function, Hca, HcaPort, Inventory, Netdev, PciPath};
 pub use kernel::{Kernel, ObserveError, OpError, OpenPodError, Pod};
 pub use link::{Address, Link, LinkFlag, LinkType, Route};
 pub use linux::Linux;

@@ -1,0 +1,16 @@
+//! `rdma-device-plugin`: tells kubelet which RDMA devices a node has, and gives them to
+//! containers.
+//!
+//! ```text
+//! file → conf::parse → Conf                        pure; bad input stops here
+//! Linux::inventory   → Inventory                   read-only
+//! (Conf, Inventory, unhealthy) → offer::offers     pure: what is advertised, and what each id
+//!                                                  stands for
+//! Offer + ids        → offer::answer, prefer       pure: what a container gets
+//! ```
+//! Everything that can change while the daemon runs is in one [`node::Node`], made anew at each
+//! change and never changed in place.
+
+pub mod conf;
+pub mod node;
+pub mod offer;

@@ -1,0 +1,114 @@
+//! What RDMA resources of a node are made of, whatever namespace it is in at the time: read
+//! from sysfs and `/dev` alone ([`Linux::inventory`](crate::Linux::inventory)).
+
+use crate::{CharDevice, Device, DeviceAddress, HardwareAddress, LinkType};
+use serde::{Deserialize, Serialize};
+
+/// A node's RDMA hardware.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA device,
+    /// by address.
+    #[serde(default)]
+    pub functions: Vec<Function>,
+    /// GPUs and other accelerators, by address.
+    #[serde(default)]
+    pub accelerators: Vec<Accelerator>,
+    /// `/dev/infiniband/rdma_cm`; none: rdma_ucm is not loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_manager: Option<CharDevice>,
+}
+
+/// A PCI function or auxiliary device, and what it makes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
+    /// The device.
+    #[serde(flatten)]
+    pub device: Device,
+    /// Where on PCI it is (an auxiliary device: its function).
+    #[serde(default)]
+    pub path: PciPath,
+    /// Its netdevs that are in this program's namespace.
+    #[serde(default)]
+    pub netdevs: Vec<Netdev>,
+    /// Its RDMA devices, of all namespaces.
+    #[serde(default)]
+    pub hcas: Vec<Hca>,
+}
+
+/// The way from the root of PCI to a function, the function itself left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PciPath {
+    /// `pci0000:3a`; empty: not known.
+    #[serde(default)]
+    pub host_bridge: String,
+    /// Root port first, then the ports of switches.
+    #[serde(default)]
+    pub bridges: Vec<DeviceAddress>,
+}
+
+/// A netdev, as far as resources go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Netdev {
+    /// Its name.
+    pub name: String,
+    /// Its present hardware address.
+    pub mac: HardwareAddress,
+    /// What it is a link of.
+    #[serde(default)]
+    pub link_type: LinkType,
+    /// Whether the medium is there.
+    #[serde(default)]
+    pub carrier: bool,
+    /// The bond or bridge that it is a port of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub master: Option<String>,
+}
+
+/// An RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hca {
+    /// Its name.
+    pub name: String,
+    /// Its ports, from 1. None: the device is in another namespace, whose sysfs is not this one.
+    #[serde(default)]
+    pub ports: Vec<HcaPort>,
+    /// `uverbs0`, `umad0`, `issm0`.
+    #[serde(default)]
+    pub char_devices: Vec<CharDevice>,
+}
+
+/// A port of an RDMA device, as sysfs shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HcaPort {
+    /// From 1.
+    pub number: u32,
+    /// Logical state (`enum ib_port_state`): 1 down, 4 active.
+    pub state: u8,
+    /// What it is a link of.
+    pub link_type: LinkType,
+}
+
+/// A PCI function of a display or processing-accelerator class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accelerator {
+    /// The function.
+    pub address: DeviceAddress,
+    /// PCI vendor id, `10de`.
+    pub vendor: String,
+    /// NUMA node; none: the firmware does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// Where on PCI it is.
+    #[serde(default)]
+    pub path: PciPath,
+}
+
+impl Inventory {
+    /// The function at `address`.
+    pub fn function(&self, address: &DeviceAddress) -> Option<&Function> {
+        self.functions
+            .iter()
+            .find(|function| function.device.address == *address)
+    }
+}
