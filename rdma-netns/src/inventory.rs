@@ -25,6 +25,10 @@ pub struct Function {
     /// The device.
     #[serde(flatten)]
     pub device: Device,
+    /// Which virtual function it is of its physical function, from 0; or the number that a
+    /// sub-function was given. None: it is neither.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
     /// Where on PCI it is (an auxiliary device: its function).
     #[serde(default)]
     pub path: PciPath,
@@ -63,6 +67,9 @@ pub struct Netdev {
     /// The bond or bridge that it is a port of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
+    /// A default route of this namespace leaves by it: the node would be cut off without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub default_route: bool,
 }
 
 /// An RDMA device.

@@ -6,7 +6,9 @@
 
 use crate::{Device, DeviceAddress};
 use std::{
-    fs, io,
+    ffi::OsStr,
+    fs::{self, File},
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -14,6 +16,8 @@ use std::{
 /// namespace, other than `/sys/class/infiniband`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verbs {
+    /// `uverbs0`
+    pub(super) name: String,
     /// Name of its RDMA device.
     pub(super) device: String,
     /// What is behind it; soft devices have nothing.
@@ -29,7 +33,12 @@ pub(super) fn verbs(sysfs: &Path) -> io::Result<Vec<Verbs>> {
             continue;
         };
         let parent = link_name(&directory, "device").and_then(|name| name.try_into().ok());
-        found.push(Verbs { device, parent });
+        let name = directory.file_name().and_then(OsStr::to_str);
+        found.push(Verbs {
+            name: name.unwrap_or_default().to_owned(),
+            device,
+            parent,
+        });
     }
     found.sort_by(|a, b| a.device.cmp(&b.device));
     Ok(found)
@@ -82,14 +91,18 @@ fn pci_function(directory: &Path) -> Option<Device> {
     if !relevant {
         return None;
     }
-    let virtual_functions = read(directory, "sriov_numvfs").and_then(|count| count.parse().ok());
+    let physical_function = link_name(directory, "physfn").and_then(|name| name.try_into().ok());
+    let virtual_functions = match &physical_function {
+        None => read(directory, "sriov_numvfs").and_then(|count| count.parse().ok()),
+        Some(_) => None,
+    };
     Some(Device {
         address,
         driver: uevent.driver,
         vendor: uevent.vendor,
         device: uevent.device,
         numa_node: numa_node(directory),
-        physical_function: link_name(directory, "physfn").and_then(|name| name.try_into().ok()),
+        physical_function,
         virtual_functions: virtual_functions.unwrap_or(0),
         rdma: Vec::new(),
     })
@@ -128,15 +141,15 @@ fn auxiliary(directory: &Path, pci: &Path) -> Option<Device> {
 }
 
 /// What `uevent` tells of a PCI function (`pci_uevent()` in `drivers/pci/pci-driver.c`).
-struct Uevent {
-    class: u32,
+pub(super) struct Uevent {
+    pub(super) class: u32,
     driver: Option<String>,
-    vendor: Option<String>,
+    pub(super) vendor: Option<String>,
     device: Option<String>,
 }
 
 impl Uevent {
-    fn read(directory: &Path) -> Option<Self> {
+    pub(super) fn read(directory: &Path) -> Option<Self> {
         let text = read(directory, "uevent")?;
         let value = |key: &str| {
             text.lines()
@@ -157,16 +170,16 @@ fn has_children(directory: &Path) -> bool {
     directory.join("net").exists() || directory.join("infiniband_verbs").exists()
 }
 
-fn numa_node(directory: &Path) -> Option<u32> {
+pub(super) fn numa_node(directory: &Path) -> Option<u32> {
     read(directory, "numa_node")?.parse().ok() // -1: not known
 }
 
-fn address_of(directory: &Path) -> Option<DeviceAddress> {
+pub(super) fn address_of(directory: &Path) -> Option<DeviceAddress> {
     DeviceAddress::try_from(directory.file_name()?.to_str()?.to_owned()).ok()
 }
 
 /// The entries of a directory; a bus or class that is not there has none.
-fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(directory) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -175,12 +188,18 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// A file that went away with its device, or that the device does not have, is none.
-fn read(directory: &Path, file: &str) -> Option<String> {
-    let text = fs::read_to_string(directory.join(file)).ok()?;
+///
+/// sysfs gives all of a file at one read, one page at most.
+pub(super) fn read(directory: &Path, file: &str) -> Option<String> {
+    let mut page = [0; 4096];
+    let length = File::open(directory.join(file))
+        .and_then(|mut file| file.read(&mut page))
+        .ok()?;
+    let text = std::str::from_utf8(&page[..length]).ok()?;
     Some(text.trim_end().to_owned())
 }
 
-fn link_name(directory: &Path, link: &str) -> Option<String> {
+pub(super) fn link_name(directory: &Path, link: &str) -> Option<String> {
     let target = fs::read_link(directory.join(link)).ok()?;
     Some(target.file_name()?.to_str()?.to_owned())
 }

@@ -3,12 +3,11 @@
 //! A pod is waited for until its GIDs are there, so this is read often: of each place in the
 //! table one file, by three system calls, and more only of those that are taken.
 
+use super::inside;
 use crate::{Gid, GidKind, GidTable, netns::Netns};
 use nix::{
     fcntl::{OFlag, openat},
     libc,
-    mount::{MsFlags, mount},
-    sched::{CloneFlags, unshare},
     sys::stat::Mode,
 };
 use std::{
@@ -59,9 +58,7 @@ fn gid(gids: &File, index: u32) -> io::Result<Ipv6Addr> {
     Ok(text.trim_end().parse().unwrap_or(Ipv6Addr::UNSPECIFIED))
 }
 
-/// The same as seen in `netns`. What is in `/sys/class/infiniband` depends on the namespace
-/// that sysfs was mounted in (`sysfs_init_fs_context()`, `fs/sysfs/mount.c`), so the thread
-/// that enters mounts its own; the mount ends with it.
+/// The same as seen in `netns`: the thread that enters mounts its own sysfs.
 pub(super) fn read_inside(
     netns: &Netns,
     sysfs: &Path,
@@ -70,13 +67,7 @@ pub(super) fn read_inside(
 ) -> io::Result<GidTable> {
     netns
         .run(|| {
-            unshare(CloneFlags::CLONE_NEWNS)?;
-            let nothing = None::<&str>;
-            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-            mount(nothing, "/", nothing, private, nothing)?;
-            let flags =
-                MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-            mount(Some("sysfs"), sysfs, Some("sysfs"), flags, nothing)?;
+            inside::mount_own(sysfs)?;
             read(sysfs, device, port)
         })
         .flatten()

@@ -50,6 +50,11 @@ pub(super) fn dump() -> RouteNetlinkMessage {
     get(0, vec![])
 }
 
+/// Asks for all netdevs of the namespace that has the number `nsid` in this one.
+pub(super) fn dump_of(nsid: i32) -> RouteNetlinkMessage {
+    get(0, vec![LinkAttribute::IfNetnsId(nsid)]) // IFLA_TARGET_NETNSID by its older name
+}
+
 /// Asks for the netdev called `name`, alternative names included.
 pub(super) fn find(name: &str) -> RouteNetlinkMessage {
     get(0, vec![LinkAttribute::IfName(name.to_owned())])

@@ -12,6 +12,9 @@
 //! | [`nldev`] | RDMA netlink |
 //! | `rdma`, `devices` | RDMA devices and the hardware behind them, sysfs and `/dev` included |
 //! | `gids` | the GID tables in sysfs |
+//! | `inventory` | the hardware that resources are made of |
+//! | [`monitor`] | events: what tells that something changed |
+//! | [`inside`] | what only a thread in a pod's namespace can read |
 //! | `space` | a namespace and its socket |
 //! | `execute` | every [`Op`] |
 
@@ -22,7 +25,10 @@ mod devices;
 mod execute;
 mod gids;
 mod held;
+pub mod inside;
+mod inventory;
 mod links;
+pub mod monitor;
 pub mod nldev;
 mod rdma;
 mod routes;

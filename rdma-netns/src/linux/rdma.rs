@@ -75,7 +75,7 @@ pub(super) fn read(
 }
 
 /// The device number of a character device's node.
-fn node(path: &Path) -> Option<(u32, u32)> {
+pub(super) fn node(path: &Path) -> Option<(u32, u32)> {
     let metadata = fs::metadata(path).ok()?;
     let number = metadata.rdev();
     metadata

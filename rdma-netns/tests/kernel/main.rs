@@ -4,6 +4,8 @@
 mod addresses;
 mod announce;
 mod children;
+mod inside;
+mod monitor;
 mod moves;
 mod observe;
 mod routes;

@@ -1,0 +1,102 @@
+//! What only a thread in a pod's namespace can read: RDMA devices that are the pod's alone, over
+//! RDMA netlink and in the sysfs that the namespace sees.
+//!
+//! The namespace is held open for the time of the call only. Entering needs `CAP_SYS_ADMIN`.
+
+use super::nldev::{Nldev, PortInfo};
+use crate::{
+    NetnsId,
+    netlink::NetlinkError,
+    netns::{Netns, OpenError},
+};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// An RDMA device's name and its ports.
+pub type Ports = (String, Vec<PortInfo>);
+
+/// A pod's namespace could not be looked into.
+#[derive(Debug, thiserror::Error)]
+pub enum InsideError {
+    /// It cannot be opened; `NotFound`: it is gone.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Another namespace is there by now.
+    #[error("another network namespace is at {0:?} by now")]
+    Other(PathBuf),
+    /// The system refused; `PermissionDenied`: entering needs `CAP_SYS_ADMIN`.
+    #[error("cannot read in the network namespace at {path:?}: {source}")]
+    Read {
+        /// Where it is.
+        path: PathBuf,
+        /// The system's answer.
+        source: NetlinkError,
+    },
+}
+
+/// The RDMA devices that the namespace at `path` sees, with the states of their ports. None where
+/// there is no RDMA subsystem.
+pub fn ports(path: &Path, id: NetnsId) -> Result<Vec<Ports>, InsideError> {
+    let read = || -> Result<Vec<Ports>, NetlinkError> {
+        let Some(mut nldev) = Nldev::open()? else {
+            return Ok(Vec::new());
+        };
+        let devices = nldev.devices()?;
+        let with_ports = devices.into_iter().filter_map(|device| {
+            // a device that leaves between two questions is not there
+            let ports = nldev.ports(device.index).ok()?;
+            Some((device.name, ports))
+        });
+        Ok(with_ports.collect())
+    };
+    within(path, id, |netns| {
+        netns.run(read).map_err(NetlinkError::from).flatten()
+    })
+}
+
+/// Does `work` with `sysfs` as the namespace at `path` sees it: what is in
+/// `/sys/class/infiniband` depends on the namespace that sysfs was mounted in.
+pub fn with_sysfs<T: Send>(
+    path: &Path,
+    id: NetnsId,
+    sysfs: &Path,
+    work: impl FnOnce(&Path) -> T + Send,
+) -> Result<T, InsideError> {
+    within(path, id, |netns| {
+        let inside = || mount_own(sysfs).map(|()| work(sysfs));
+        netns.run(inside).flatten().map_err(NetlinkError::from)
+    })
+}
+
+fn within<T>(
+    path: &Path,
+    id: NetnsId,
+    read: impl FnOnce(&Netns) -> Result<T, NetlinkError>,
+) -> Result<T, InsideError> {
+    let netns = Netns::open(path)?;
+    if netns.id() != id {
+        return Err(InsideError::Other(path.to_owned()));
+    }
+    read(&netns).map_err(|source| InsideError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Mounts, for the calling thread alone, what sysfs shows of the namespace that it is in
+/// (`sysfs_init_fs_context()`, `fs/sysfs/mount.c`). The mount ends with the thread.
+pub(super) fn mount_own(sysfs: &Path) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let nothing = None::<&str>;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(nothing, "/", nothing, private, nothing)?;
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("sysfs"), sysfs, Some("sysfs"), flags, nothing)?;
+    Ok(())
+}

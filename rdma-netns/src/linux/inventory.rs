@@ -1,0 +1,399 @@
+//! The hardware that resources are made of, from sysfs and `/dev` alone: whatever namespace an
+//! RDMA device is in, its character devices are told by classes that are not filtered.
+//!
+//! What goes away while it is being read is not there: no error comes of it.
+
+use super::{
+    Linux, cannot_read,
+    devices::{self, Uevent, Verbs, address_of, entries, link_name, numa_node, read},
+    rdma,
+};
+use crate::{
+    Accelerator, CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort,
+    Inventory, LinkType, Netdev, ObserveError, PciPath,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::{OsStr, OsString},
+    fs, io,
+    path::{Component, Path, PathBuf},
+};
+
+/// PCI vendors whose display controllers compute (pci.ids): NVIDIA, AMD, Intel, Moore Threads.
+/// Those of others are for a server's console.
+const GPU_VENDORS: [&str; 4] = ["10de", "1002", "8086", "1ed5"];
+
+/// The IPv4 and IPv6 routes of the thread's namespace.
+const ROUTES: [&str; 2] = [
+    "/proc/thread-self/net/route",
+    "/proc/thread-self/net/ipv6_route",
+];
+
+impl Linux {
+    /// The node's RDMA hardware, with the netdevs that are in this program's namespace.
+    pub fn inventory(&self) -> Result<Inventory, ObserveError> {
+        self.hardware(true)
+    }
+
+    /// The same without the ports of RDMA devices: the state of one is asked of its firmware,
+    /// which can take its time, or not answer for a minute when it is broken.
+    pub fn inventory_without_ports(&self) -> Result<Inventory, ObserveError> {
+        self.hardware(false)
+    }
+
+    fn hardware(&self, with_ports: bool) -> Result<Inventory, ObserveError> {
+        let [ipv4, ipv6] = ROUTES.map(|path| fs::read_to_string(path).unwrap_or_default());
+        let reader = Reader {
+            sysfs: &self.sysfs,
+            dev: &self.dev,
+            default_routes: default_routes(&ipv4, &ipv6),
+            with_ports,
+        };
+        reader
+            .inventory()
+            .map_err(|error| cannot_read("the RDMA hardware in sysfs", error.into()))
+    }
+}
+
+struct Reader<'a> {
+    sysfs: &'a Path,
+    dev: &'a Path,
+    /// Names of the netdevs that have one.
+    default_routes: BTreeSet<String>,
+    /// Whether ports are looked at.
+    with_ports: bool,
+}
+
+impl Reader<'_> {
+    fn inventory(&self) -> io::Result<Inventory> {
+        let verbs = devices::verbs(self.sysfs)?;
+        let scanned = devices::scan(self.sysfs, &verbs)?;
+        let numbers = self.virtual_functions(&scanned);
+        let char_devices = self.char_devices(&verbs)?;
+        let netdevs: BTreeSet<_> = entries(&self.sysfs.join("class/net"))?
+            .into_iter()
+            .filter_map(|path| Some(path.file_name()?.to_owned()))
+            .collect();
+        let mut functions: Vec<Function> = scanned
+            .into_iter()
+            .map(|device| self.function(device, &numbers, &netdevs))
+            .collect();
+        for verbs in &verbs {
+            let place = match &verbs.parent {
+                Some(parent) => functions
+                    .iter()
+                    .position(|function| function.device.address == *parent),
+                None => self.soft_place(&verbs.device, &functions),
+            };
+            let Some(function) = place.and_then(|place| functions.get_mut(place)) else {
+                continue;
+            };
+            if !function.device.rdma.contains(&verbs.device) {
+                function.device.rdma.push(verbs.device.clone());
+            }
+            function.hcas.push(Hca {
+                ports: self.ports(&verbs.device),
+                char_devices: char_devices.get(&verbs.device).cloned().unwrap_or_default(),
+                name: verbs.device.clone(),
+            });
+        }
+        let own: BTreeSet<&str> = verbs
+            .iter()
+            .filter(|verbs| verbs.parent.is_some())
+            .map(|verbs| verbs.device.as_str())
+            .collect();
+        for function in &mut functions {
+            // before soft-RoCE on its netdev
+            let other = |hca: &Hca| !own.contains(hca.name.as_str());
+            function.hcas.sort_by_key(other);
+        }
+        let present: BTreeSet<&DeviceAddress> = functions
+            .iter()
+            .map(|function| &function.device.address)
+            .collect();
+        let accelerators = self.accelerators(&present)?;
+        Ok(Inventory {
+            functions,
+            accelerators,
+            connection_manager: self.char_device(&self.sysfs.join("class/misc/rdma_cm")),
+        })
+    }
+
+    fn function(
+        &self,
+        device: Device,
+        numbers: &BTreeMap<DeviceAddress, u32>,
+        present: &BTreeSet<OsString>,
+    ) -> Function {
+        let bus = device.address.bus();
+        let directory = self
+            .sysfs
+            .join("bus")
+            .join(bus)
+            .join("devices")
+            .join(&*device.address);
+        let pci = match (&device.physical_function, bus) {
+            (Some(function), "auxiliary") => self.sysfs.join("bus/pci/devices").join(&**function),
+            _ => directory.clone(),
+        };
+        let number = match bus {
+            "auxiliary" => read(&directory, "sfnum").and_then(|number| number.parse().ok()),
+            _ => numbers.get(&device.address).copied(),
+        };
+        Function {
+            number,
+            path: path(&pci),
+            netdevs: self.netdevs(&directory, &device, present),
+            hcas: Vec::new(),
+            device,
+        }
+    }
+
+    /// The number of each virtual function, by the links `virtfn0`… of its physical function.
+    fn virtual_functions(&self, devices: &[Device]) -> BTreeMap<DeviceAddress, u32> {
+        let mut numbers = BTreeMap::new();
+        for device in devices.iter().filter(|device| device.virtual_functions > 0) {
+            let directory = self.sysfs.join("bus/pci/devices").join(&*device.address);
+            for link in entries(&directory).unwrap_or_default() {
+                let name = link.file_name().and_then(OsStr::to_str);
+                let number = name.and_then(|name| name.strip_prefix("virtfn")?.parse().ok());
+                let target = number.and_then(|_| fs::read_link(&link).ok());
+                let address = target.as_deref().and_then(address_of);
+                numbers.extend(address.zip(number));
+            }
+        }
+        numbers
+    }
+
+    /// The netdevs of a function that are in this namespace. Those of a virtio NIC are one level
+    /// further down.
+    fn netdevs(
+        &self,
+        directory: &Path,
+        device: &Device,
+        present: &BTreeSet<OsString>,
+    ) -> Vec<Netdev> {
+        // netdevs that stand for virtual and sub-functions are the physical function's
+        let physical = device.physical_function.is_none();
+        let mut paths = entries(&directory.join("net")).unwrap_or_default();
+        if paths.is_empty() {
+            let below = entries(directory).unwrap_or_default();
+            let virtio = below.iter().filter(|path| {
+                let name = path.file_name().and_then(OsStr::to_str);
+                name.is_some_and(|name| name.starts_with("virtio"))
+            });
+            paths.extend(virtio.flat_map(|path| entries(&path.join("net")).unwrap_or_default()));
+        }
+        let mut found: Vec<Netdev> = paths
+            .iter()
+            .filter_map(|path| path.file_name())
+            .filter(|name| present.contains(*name))
+            .filter_map(|name| self.netdev(name, physical))
+            .collect();
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        found
+    }
+
+    fn netdev(&self, name: &OsStr, physical: bool) -> Option<Netdev> {
+        let directory = self.sysfs.join("class/net").join(name);
+        let port_name = || read(&directory, "phys_port_name");
+        if physical && port_name().is_some_and(|name| is_representor(&name)) {
+            return None;
+        }
+        Some(Netdev {
+            name: name.to_str()?.to_owned(),
+            mac: read(&directory, "address")?
+                .parse::<HardwareAddress>()
+                .unwrap_or_default(),
+            // ARPHRD_ETHER, ARPHRD_INFINIBAND
+            link_type: match read(&directory, "type")?.as_str() {
+                "1" => LinkType::Ether,
+                "32" => LinkType::Infiniband,
+                _ => LinkType::Other,
+            },
+            carrier: read(&directory, "carrier").as_deref() == Some("1"),
+            master: link_name(&directory, "master"),
+            default_route: name
+                .to_str()
+                .is_some_and(|name| self.default_routes.contains(name)),
+        })
+    }
+
+    /// The character devices of each RDMA device.
+    fn char_devices(&self, verbs: &[Verbs]) -> io::Result<BTreeMap<String, Vec<CharDevice>>> {
+        let class = self.sysfs.join("class");
+        let mut found: BTreeMap<String, Vec<CharDevice>> = BTreeMap::new();
+        for verbs in verbs {
+            let node = self.char_device(&class.join("infiniband_verbs").join(&verbs.name));
+            found.entry(verbs.device.clone()).or_default().extend(node);
+        }
+        for directory in entries(&class.join("infiniband_mad"))? {
+            let device = read(&directory, "ibdev");
+            if let Some((device, node)) = device.zip(self.char_device(&directory)) {
+                found.entry(device).or_default().push(node);
+            }
+        }
+        // uverbs first, then as people count
+        let key = |node: &CharDevice| {
+            let kind = node.name.trim_end_matches(|c: char| c.is_ascii_digit());
+            let other = kind != "uverbs";
+            (other, kind.to_owned(), node.name.len(), node.name.clone())
+        };
+        for nodes in found.values_mut() {
+            nodes.sort_by_key(key);
+        }
+        Ok(found)
+    }
+
+    /// The character device of a class's directory, and its node.
+    fn char_device(&self, directory: &Path) -> Option<CharDevice> {
+        let name = directory.file_name()?.to_str()?.to_owned();
+        let number = read(directory, "dev")?;
+        let (major, minor) = number.split_once(':')?;
+        Some(CharDevice {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+            node: rdma::node(&self.dev.join("infiniband").join(&name)),
+            name,
+        })
+    }
+
+    /// The ports of an RDMA device that is in this namespace.
+    fn ports(&self, device: &str) -> Vec<HcaPort> {
+        if !self.with_ports {
+            return Vec::new();
+        }
+        let directory = self
+            .sysfs
+            .join("class/infiniband")
+            .join(device)
+            .join("ports");
+        let port = |path: &PathBuf| {
+            let state = read(path, "state")?;
+            Some(HcaPort {
+                number: path.file_name()?.to_str()?.parse().ok()?,
+                state: state.split(':').next()?.trim().parse().ok()?,
+                link_type: match read(path, "link_layer")?.as_str() {
+                    "Ethernet" => LinkType::Ether,
+                    "InfiniBand" => LinkType::Infiniband,
+                    _ => LinkType::Other,
+                },
+            })
+        };
+        let paths = entries(&directory).unwrap_or_default();
+        let mut ports: Vec<HcaPort> = paths.iter().filter_map(port).collect();
+        ports.sort_by_key(|port| port.number);
+        ports
+    }
+
+    /// The function of a soft device that is in this namespace: its netdev's, which rxe tells as
+    /// `parent`, others by the GID table; a bond's is that of its first port.
+    fn soft_place(&self, device: &str, functions: &[Function]) -> Option<usize> {
+        let directory = self.sysfs.join("class/infiniband").join(device);
+        let netdev =
+            read(&directory, "parent").or_else(|| read(&directory, "ports/1/gid_attrs/ndevs/0"))?;
+        let of = |is: &dyn Fn(&Netdev) -> bool| {
+            let netdevs = functions.iter().enumerate().flat_map(|(place, function)| {
+                function.netdevs.iter().map(move |netdev| (netdev, place))
+            });
+            let fitting = netdevs.filter(|(netdev, _)| is(netdev));
+            fitting
+                .min_by(|a, b| a.0.name.cmp(&b.0.name))
+                .map(|(_, place)| place)
+        };
+        of(&|it| it.name == netdev)
+            .or_else(|| of(&|it| it.master.as_deref() == Some(netdev.as_str())))
+    }
+
+    fn accelerators(&self, others: &BTreeSet<&DeviceAddress>) -> io::Result<Vec<Accelerator>> {
+        let mut found = Vec::new();
+        for directory in entries(&self.sysfs.join("bus/pci/devices"))? {
+            let address = address_of(&directory).filter(|address| !others.contains(address));
+            let Some((address, uevent)) = address.zip(Uevent::read(&directory)) else {
+                continue;
+            };
+            let path = path(&directory);
+            let vendor = uevent.vendor.unwrap_or_default();
+            if is_accelerator(uevent.class, &vendor, &path) {
+                found.push(Accelerator {
+                    numa_node: numa_node(&directory),
+                    address,
+                    vendor,
+                    path,
+                });
+            }
+        }
+        found.sort_by(|a, b| a.address.cmp(&b.address));
+        Ok(found)
+    }
+}
+
+/// Processing accelerators, 3D controllers, and the graphics cards of vendors whose cards
+/// compute. A display controller on the root bus is part of the processor.
+fn is_accelerator(class: u32, vendor: &str, path: &PciPath) -> bool {
+    match (class >> 16, class >> 8) {
+        (0x12, _) | (_, 0x0302) => true,
+        (0x03, _) => GPU_VENDORS.contains(&vendor) && !path.bridges.is_empty(),
+        _ => false,
+    }
+}
+
+/// A netdev on the host that stands for a virtual or sub-function: `pf0vf3`, `c1pf0sf88`
+/// (`devlink_port_attrs_*_set` in `net/devlink/port.c`).
+fn is_representor(port_name: &str) -> bool {
+    let after = port_name.split_once("pf").map(|(_, after)| after);
+    let after = after.map(|after| after.trim_start_matches(|c: char| c.is_ascii_digit()));
+    after.is_some_and(|after| after.starts_with("vf") || after.starts_with("sf"))
+}
+
+/// The netdevs by which default routes leave: `/proc/net/route` has the netdev, the
+/// destination… and the mask in the eighth column, `/proc/net/ipv6_route` the destination, its
+/// length… and the netdev in the last (`fib_route_seq_show()` in `net/ipv4/fib_trie.c`,
+/// `ipv6_route_native_seq_show()` in `net/ipv6/ip6_fib.c`). An unreachable default is on `lo`.
+fn default_routes(ipv4: &str, ipv6: &str) -> BTreeSet<String> {
+    let columns =
+        |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
+    let zero = |text: Option<&String>| text.is_some_and(|text| text.bytes().all(|b| b == b'0'));
+    let ipv4 = ipv4
+        .lines()
+        .map(columns)
+        .filter(|columns| zero(columns.get(1)) && zero(columns.get(7)));
+    let ipv6 = ipv6
+        .lines()
+        .map(columns)
+        .filter(|columns| zero(columns.first()) && zero(columns.get(1)));
+    let first = ipv4.filter_map(|columns| columns.into_iter().next());
+    let last = ipv6.filter_map(|columns| columns.into_iter().next_back());
+    first.chain(last).collect()
+}
+
+/// The way from the root of PCI to the function whose link on the bus this is:
+/// `../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0`.
+fn path(link: &Path) -> PciPath {
+    let Ok(target) = fs::read_link(link) else {
+        return PciPath::default();
+    };
+    let mut path = PciPath::default();
+    for part in target.components() {
+        let Component::Normal(part) = part else {
+            continue;
+        };
+        let Some(part) = part.to_str() else {
+            continue;
+        };
+        if part.starts_with("pci") && part.contains(':') {
+            // a host bridge below a function (VMD) starts anew
+            path.host_bridge = part.to_owned();
+            path.bridges.clear();
+        } else {
+            path.bridges
+                .extend(DeviceAddress::try_from(part.to_owned()));
+        }
+    }
+    path.bridges.pop();
+    path
+}
+
+#[cfg(test)]
+#[path = "inventory_tests.rs"]
+mod tests;

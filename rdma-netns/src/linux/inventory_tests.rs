@@ -1,0 +1,388 @@
+//! The inventory of made-up nodes: a sysfs and a `/dev` in a directory of its own.
+
+use super::*;
+use serde_json::{Value, json};
+use std::{
+    os::unix::fs::symlink,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+struct Node(TempDir);
+
+impl Node {
+    fn new() -> Self {
+        let node = Self(tempfile::tempdir().expect("a directory"));
+        for directory in ["sys/bus/pci/devices", "sys/class/net", "dev/infiniband"] {
+            node.directory(directory);
+        }
+        node
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn directory(&self, path: &str) {
+        fs::create_dir_all(self.path(path)).expect("a directory");
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, format!("{text}\n")).expect("a file");
+    }
+
+    fn link(&self, path: &str, target: impl AsRef<Path>) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        symlink(target, path).expect("a link");
+    }
+
+    /// A PCI function at `devices/<place>/<address>`; where it is.
+    fn pci(&self, place: &str, address: &str, class: &str, id: &str) -> String {
+        let directory = format!("sys/devices/{place}/{address}");
+        let uevent = format!("DRIVER=mlx5_core\nPCI_CLASS={class}\nPCI_ID={id}");
+        self.file(&format!("{directory}/uevent"), &uevent);
+        self.file(&format!("{directory}/numa_node"), "1");
+        let target = format!("../../../devices/{place}/{address}");
+        self.link(&format!("sys/bus/pci/devices/{address}"), target);
+        directory
+    }
+
+    /// A netdev of the device at `directory`, in this namespace.
+    fn netdev(&self, directory: &str, name: &str, mac: &str) -> String {
+        let netdev = format!("{directory}/net/{name}");
+        self.file(&format!("{netdev}/address"), mac);
+        self.file(&format!("{netdev}/type"), "1");
+        self.file(&format!("{netdev}/carrier"), "1");
+        self.link(&format!("sys/class/net/{name}"), self.path(&netdev));
+        netdev
+    }
+
+    /// An RDMA device; `/dev/infiniband/uverbsN` is `/dev/null`, which is 1:3.
+    fn rdma(&self, number: u32, name: &str, parent: Option<&str>) {
+        let class = format!("sys/class/infiniband_verbs/uverbs{number}");
+        self.file(&format!("{class}/ibdev"), name);
+        self.file(&format!("{class}/dev"), "1:3");
+        self.link(&format!("dev/infiniband/uverbs{number}"), "/dev/null");
+        if let Some(parent) = parent {
+            self.link(&format!("{class}/device"), self.path(parent));
+        }
+    }
+
+    /// What of it this namespace shows.
+    fn visible(&self, name: &str, state: &str) {
+        let port = format!("sys/class/infiniband/{name}/ports/1");
+        self.file(&format!("{port}/state"), state);
+        self.file(&format!("{port}/link_layer"), "Ethernet");
+    }
+
+    fn inventory(&self) -> Inventory {
+        let linux = Linux::with_roots(self.path("sys"), self.path("dev"));
+        linux.inventory().expect("an inventory")
+    }
+
+    /// Addresses, and the names of netdevs and RDMA devices.
+    fn names(&self) -> Vec<(String, Vec<String>, Vec<String>)> {
+        let names = |function: Function| {
+            let netdevs = function.netdevs.into_iter().map(|netdev| netdev.name);
+            let hcas = function.hcas.into_iter().map(|hca| hca.name);
+            (
+                function.device.address.to_string(),
+                netdevs.collect(),
+                hcas.collect(),
+            )
+        };
+        self.inventory().functions.into_iter().map(names).collect()
+    }
+}
+
+fn row(address: &str, netdevs: &[&str], hcas: &[&str]) -> (String, Vec<String>, Vec<String>) {
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    (address.to_owned(), owned(netdevs), owned(hcas))
+}
+
+const ROOT: &str = "pci0000:3a/0000:3a:00.0";
+const PF: &str = "15B3:101D";
+
+#[test]
+fn all_that_is_told_of_a_function() {
+    let node = Node::new();
+    let pf = node.pci(ROOT, "0000:3b:00.0", "20000", PF);
+    let netdev = node.netdev(&pf, "ens1f0", "94:6d:ae:00:00:01");
+    node.link(&format!("{netdev}/master"), "../../../virtual/net/bond0");
+    node.rdma(0, "mlx5_bond_0", Some(&pf));
+    node.visible("mlx5_bond_0", "4: ACTIVE");
+    for (name, dev) in [("umad0", "231:0"), ("issm0", "231:64")] {
+        node.file(
+            &format!("sys/class/infiniband_mad/{name}/ibdev"),
+            "mlx5_bond_0",
+        );
+        node.file(&format!("sys/class/infiniband_mad/{name}/dev"), dev);
+    }
+    node.file("sys/class/infiniband_mad/abi_version", "5");
+    node.file("sys/class/misc/rdma_cm/dev", "10:58");
+    let found = serde_json::to_value(node.inventory()).expect("JSON");
+    let char_device = |name: &str, major: u32, minor: u32, node: Value| {
+        let mut device = json!({"name": name, "major": major, "minor": minor});
+        if !node.is_null() {
+            device["node"] = node;
+        }
+        device
+    };
+    let expected = json!({
+        "functions": [{
+            "address": "0000:3b:00.0",
+            "driver": "mlx5_core",
+            "vendor": "15b3",
+            "device": "101d",
+            "numa_node": 1,
+            "virtual_functions": 0,
+            "rdma": ["mlx5_bond_0"],
+            "path": { "host_bridge": "pci0000:3a", "bridges": ["0000:3a:00.0"] },
+            "netdevs": [{
+                "name": "ens1f0", "mac": "94:6d:ae:00:00:01", "link_type": "ether",
+                "carrier": true, "master": "bond0",
+            }],
+            "hcas": [{
+                "name": "mlx5_bond_0",
+                "ports": [{"number": 1, "state": 4, "link_type": "ether"}],
+                "char_devices": [
+                    char_device("uverbs0", 1, 3, json!([1, 3])),
+                    char_device("issm0", 231, 64, Value::Null),
+                    char_device("umad0", 231, 0, Value::Null),
+                ],
+            }],
+        }],
+        "accelerators": [],
+        "connection_manager": char_device("rdma_cm", 10, 58, Value::Null),
+    });
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn virtual_functions_have_numbers_and_are_seen_while_they_are_in_pods() {
+    let node = Node::new();
+    let pf = node.pci(ROOT, "0000:3b:00.0", "20000", PF);
+    node.file(&format!("{pf}/sriov_numvfs"), "2");
+    node.netdev(&pf, "ens1f0", "94:6d:ae:00:00:01");
+    let other = node.netdev(&pf, "ens1f0r1", "94:6d:ae:00:00:09");
+    node.file(&format!("{other}/phys_port_name"), "pf0vf1");
+    for (number, address) in [(1, "0000:3b:00.2"), (0, "0000:3b:00.3")] {
+        let vf = node.pci(ROOT, address, "20000", "15B3:101E");
+        node.link(&format!("{vf}/physfn"), "../0000:3b:00.0");
+        node.link(&format!("{pf}/virtfn{number}"), format!("../{address}"));
+        node.directory(&format!("{vf}/net/eth{number}"));
+        node.rdma(number, &format!("mlx5_{number}"), Some(&vf));
+    }
+    let functions = node.inventory().functions;
+    let numbers: Vec<_> = functions.iter().map(|function| function.number).collect();
+    assert_eq!(numbers, [None, Some(1), Some(0)]);
+    assert!(functions[1].hcas[0].ports.is_empty());
+    assert!(functions[1].hcas[0].char_devices[0].is_in_place());
+    assert_eq!(
+        node.names(),
+        [
+            row("0000:3b:00.0", &["ens1f0"], &[]),
+            row("0000:3b:00.2", &[], &["mlx5_1"]),
+            row("0000:3b:00.3", &[], &["mlx5_0"]),
+        ]
+    );
+}
+
+#[test]
+fn a_sub_function_is_where_its_function_is() {
+    let node = Node::new();
+    let pf = node.pci(ROOT, "0000:3b:00.0", "20000", PF);
+    let sf = format!("{pf}/mlx5_core.sf.4");
+    node.file(&format!("{sf}/sfnum"), "88");
+    node.link(
+        "sys/bus/auxiliary/devices/mlx5_core.sf.4",
+        format!("../../../devices/{ROOT}/0000:3b:00.0/mlx5_core.sf.4"),
+    );
+    node.netdev(&sf, "ens1f0s88", "94:6d:ae:00:00:58");
+    node.rdma(0, "mlx5_4", Some(&sf));
+    let functions = node.inventory().functions;
+    let sf = &functions[1];
+    assert_eq!(sf.number, Some(88));
+    assert_eq!(sf.path, functions[0].path);
+    assert_eq!(sf.hcas[0].name, "mlx5_4");
+    assert_eq!(sf.netdevs[0].name, "ens1f0s88");
+}
+
+#[test]
+fn a_virtio_nics_netdev_is_one_level_further_down() {
+    let node = Node::new();
+    let nic = node.pci("pci0000:00", "0000:00:05.0", "20000", "1DED:107F");
+    node.netdev(&format!("{nic}/virtio3"), "eth1", "00:16:3e:00:00:01");
+    node.rdma(0, "erdma_0", Some(&nic));
+    assert_eq!(node.names(), [row("0000:00:05.0", &["eth1"], &["erdma_0"])]);
+    let path = &node.inventory().functions[0].path;
+    assert_eq!(
+        (path.host_bridge.as_str(), path.bridges.len()),
+        ("pci0000:00", 0)
+    );
+}
+
+#[test]
+fn soft_roce_belongs_to_the_hardware_below_its_netdev() {
+    let node = Node::new();
+    for (address, netdev, master) in [
+        ("0000:01:00.0", "eth0", None),
+        ("0000:02:00.0", "eth3", Some("bond0")),
+        ("0000:02:00.1", "eth2", Some("bond0")),
+        ("0000:03:00.0", "eth4", None),
+    ] {
+        let function = node.pci(ROOT, address, "20000", "8086:10C9");
+        let directory = node.netdev(&function, netdev, "52:54:00:00:00:01");
+        if let Some(master) = master {
+            node.link(&format!("{directory}/master"), format!("../../{master}"));
+        }
+    }
+    // the netdev as rxe tells it; by the GID table; of a bond; of nothing; of none
+    for (number, name, file, netdev) in [
+        (0, "rxe0", "parent", "eth0"),
+        (1, "soft1", "ports/1/gid_attrs/ndevs/0", "eth4"),
+        (2, "rxe2", "parent", "bond0"),
+        (3, "rxe3", "parent", "veth7"),
+        (4, "rxe4", "node_desc", "somewhere else"),
+    ] {
+        node.rdma(number, name, None);
+        node.file(&format!("sys/class/infiniband/{name}/{file}"), netdev);
+    }
+    // a device of the function itself comes first
+    node.rdma(
+        5,
+        "zzz",
+        Some("sys/devices/pci0000:3a/0000:3a:00.0/0000:01:00.0"),
+    );
+    assert_eq!(
+        node.names(),
+        [
+            row("0000:01:00.0", &["eth0"], &["zzz", "rxe0"]),
+            row("0000:02:00.0", &["eth3"], &[]),
+            row("0000:02:00.1", &["eth2"], &["rxe2"]),
+            row("0000:03:00.0", &["eth4"], &["soft1"]),
+        ]
+    );
+}
+
+#[test]
+fn accelerators_and_their_way_from_the_root() {
+    let node = Node::new();
+    let switch = format!("{ROOT}/0000:3b:00.0/0000:3c:04.0");
+    node.pci(ROOT, "0000:3b:00.0", "60400", "1000:C030");
+    node.pci(&switch, "0000:3d:00.0", "30200", "10DE:2330");
+    node.pci(&switch, "0000:3e:00.0", "120000", "1DA3:1020");
+    node.pci(ROOT, "0000:3f:00.0", "30000", "1002:744C");
+    node.pci(ROOT, "0000:40:00.0", "30000", "1A03:2000");
+    node.pci("pci0000:00", "0000:00:02.0", "30000", "8086:4680");
+    node.pci(
+        "pci0000:00/0000:00:0e.0/pci10000:80/10000:80:01.0",
+        "10000:81:00.0",
+        "30200",
+        "10DE:2330",
+    );
+    let found: Vec<(String, String, Vec<String>)> = node
+        .inventory()
+        .accelerators
+        .into_iter()
+        .map(|it| {
+            let bridges = it.path.bridges.iter().map(|it| it.to_string()).collect();
+            (it.address.to_string(), it.path.host_bridge, bridges)
+        })
+        .collect();
+    let row = |address: &str, bridge: &str, bridges: &[&str]| {
+        let bridges = bridges.iter().map(|it| (*it).to_owned()).collect();
+        (address.to_owned(), bridge.to_owned(), bridges)
+    };
+    let below = ["0000:3a:00.0", "0000:3b:00.0", "0000:3c:04.0"];
+    assert_eq!(
+        found,
+        [
+            row("0000:3d:00.0", "pci0000:3a", &below),
+            row("0000:3e:00.0", "pci0000:3a", &below),
+            row("0000:3f:00.0", "pci0000:3a", &["0000:3a:00.0"]),
+            row("10000:81:00.0", "pci10000:80", &["10000:80:01.0"]),
+        ]
+    );
+}
+
+#[test]
+fn the_netdevs_of_default_routes() {
+    let ipv4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\n\
+        eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\n\
+        eth1\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\n\
+        eth2\t00000000\t0100000A\t0003\t0\t0\t0\t00000080\t0\n";
+    let zeros = "0".repeat(32);
+    let row = |destination: &str, length: &str, netdev: &str| {
+        format!(
+            "{destination} {length} {zeros} 00 {zeros} 00000400 00000001 00000000 00000003 {netdev}\n"
+        )
+    };
+    let other = format!("fe80{}", "0".repeat(28));
+    let ipv6 = row(&zeros, "00", "eth3") + &row(&other, "40", "eth4") + &row(&zeros, "03", "eth5");
+    let found: Vec<String> = default_routes(ipv4, &ipv6).into_iter().collect();
+    assert_eq!(found, ["eth0", "eth3"]);
+    assert_eq!(default_routes("", "").len(), 0);
+}
+
+#[test]
+fn what_goes_away_meanwhile_is_not_there() {
+    let node = Node::new();
+    let pf = node.pci(ROOT, "0000:3b:00.0", "20000", PF);
+    node.file(&format!("{pf}/sriov_numvfs"), "2");
+    node.link("sys/bus/pci/devices/0000:3b:00.2", "../../../devices/gone");
+    node.link(&format!("{pf}/virtfn0"), "../0000:3b:00.2");
+    node.link(&format!("{pf}/virtfn1"), "../nothing");
+    node.link("sys/class/net/ens1f0", "../../devices/gone/net/ens1f0");
+    node.directory(&format!("{pf}/net/ens1f0"));
+    node.link("sys/class/infiniband_verbs/uverbs0", "../../devices/gone");
+    node.rdma(1, "mlx5_1", Some("sys/devices/gone/0000:3b:00.2"));
+    node.file("sys/class/infiniband_verbs/uverbs2/ibdev", "mlx5_0");
+    node.link("sys/class/infiniband_verbs/uverbs2/device", node.path(&pf));
+    assert_eq!(node.names(), [row("0000:3b:00.0", &[], &["mlx5_0"])]);
+    let hca = node.inventory().functions.remove(0).hcas.remove(0);
+    assert_eq!(hca.char_devices, []);
+}
+
+#[test]
+fn a_machine_without_any_of_it() {
+    let nothing = tempfile::tempdir().expect("a directory");
+    let linux = Linux::with_roots(nothing.path(), nothing.path());
+    assert_eq!(linux.inventory().expect("none"), Inventory::default());
+}
+
+#[test]
+fn many_virtual_functions_are_read_quickly() {
+    let node = Node::new();
+    let pf = node.pci(ROOT, "0000:3b:00.0", "20000", PF);
+    node.file(&format!("{pf}/sriov_numvfs"), "256");
+    for number in 0..256_u32 {
+        let address = format!(
+            "0000:{:02x}:{:02x}.{}",
+            0x3c + number / 256,
+            number / 8,
+            number % 8
+        );
+        let vf = node.pci(ROOT, &address, "20000", "15B3:101E");
+        node.link(&format!("{vf}/physfn"), "../0000:3b:00.0");
+        node.link(&format!("{pf}/virtfn{number}"), format!("../{address}"));
+        node.netdev(&vf, &format!("eth{number}"), "94:6d:ae:00:00:01");
+        node.rdma(number, &format!("mlx5_{number}"), Some(&vf));
+        node.visible(&format!("mlx5_{number}"), "4: ACTIVE");
+    }
+    let mut fastest = Duration::MAX;
+    let mut inventory = Inventory::default();
+    for _ in 0..5 {
+        let start = Instant::now();
+        inventory = node.inventory();
+        fastest = fastest.min(start.elapsed());
+    }
+    println!("256 virtual functions: {fastest:?}");
+    assert_eq!(inventory.functions.len(), 257);
+    assert!(inventory.functions[256].hcas[0].char_devices[0].is_in_place());
+    // many times what it takes, as the machine may be busy
+    assert!(fastest < Duration::from_secs(1), "{fastest:?}");
+}

@@ -1,0 +1,150 @@
+//! A netlink socket that is only listened to.
+
+use netlink_sys::SocketAddr;
+use nix::libc;
+use std::{
+    io, mem,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+};
+
+/// Room for bursts, bytes: 256 virtual functions that come at once, and pods beside them.
+const BURST: u32 = 1 << 20;
+
+/// The largest event: a netdev's message is below 4 KiB, a uevent's is at most 2 KiB and a
+/// little (`UEVENT_BUFFER_SIZE`).
+const LARGEST: usize = 32 << 10;
+
+/// A socket with a group or more.
+#[derive(Debug)]
+pub(super) struct Feed {
+    socket: netlink_sys::Socket,
+    buffer: Vec<u8>,
+    /// How much of it was received last.
+    length: usize,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// A datagram, and the number of the namespace it is from; none: the socket's own.
+    Datagram(Option<i32>),
+    /// There is none now.
+    Nothing,
+    /// Some were dropped.
+    Lost,
+}
+
+impl AsFd for Feed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Feed {
+    /// Opens it in the calling thread's namespace.
+    pub(super) fn open(protocol: isize, group: u32) -> io::Result<Self> {
+        let mut socket = netlink_sys::Socket::new(protocol)?;
+        socket.set_non_blocking(true)?;
+        if let Err(error) = socket.set_rx_buf_sz(BURST) {
+            log::debug!("the buffer of a netlink socket: {error}");
+        }
+        socket.bind(&SocketAddr::new(0, 0))?;
+        socket.add_membership(group)?;
+        Ok(Self {
+            socket,
+            buffer: vec![0; LARGEST],
+            length: 0,
+        })
+    }
+
+    /// Hears one more group.
+    pub(super) fn join(&self, group: u32) -> io::Result<()> {
+        self.socket.add_membership(group)
+    }
+
+    /// Hears all namespaces that have a number in this one. EPERM without `CAP_NET_BROADCAST`.
+    pub(super) fn listen_to_all_namespaces(&self) -> io::Result<()> {
+        self.socket.set_listen_all_namespaces(true)
+    }
+
+    /// What was received last.
+    pub(super) fn datagram(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+
+    /// Takes the next datagram of the kernel's; does not wait for it.
+    pub(super) fn receive(&mut self) -> io::Result<Received> {
+        loop {
+            let message = match self.take() {
+                Ok(message) => message,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => continue,
+                    Some(libc::EAGAIN) => return Ok(Received::Nothing),
+                    Some(libc::ENOBUFS) => return Ok(Received::Lost),
+                    _ => return Err(error),
+                },
+            };
+            if message.sender != 0 {
+                continue; // another program's
+            }
+            if message.truncated {
+                return Ok(Received::Lost);
+            }
+            return Ok(Received::Datagram(message.namespace));
+        }
+    }
+
+    fn take(&mut self) -> io::Result<Message> {
+        // SAFETY: all zeros is a value of each of these structures of numbers and pointers.
+        let (mut sender, mut header): (libc::sockaddr_nl, libc::msghdr) =
+            unsafe { (mem::zeroed(), mem::zeroed()) };
+        let mut part = libc::iovec {
+            iov_base: self.buffer.as_mut_ptr().cast(),
+            iov_len: self.buffer.len(),
+        };
+        let mut control = [0_u64; 8]; // aligned for a cmsghdr
+        header.msg_name = (&raw mut sender).cast();
+        header.msg_namelen = size_of_val(&sender) as libc::socklen_t;
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&control) as _;
+        // SAFETY: every pointer in the header is to a live object of the length beside it.
+        let length = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, 0) };
+        self.length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+        Ok(Message {
+            sender: sender.nl_pid,
+            truncated: header.msg_flags & libc::MSG_TRUNC != 0,
+            namespace: namespace_of(&header),
+        })
+    }
+}
+
+/// What came with a datagram.
+struct Message {
+    /// 0: the kernel.
+    sender: u32,
+    truncated: bool,
+    namespace: Option<i32>,
+}
+
+/// The number that `netlink_cmsg_listen_all_nsid()` (`net/netlink/af_netlink.c`) puts beside a
+/// datagram of another namespace.
+fn namespace_of(header: &libc::msghdr) -> Option<i32> {
+    // SAFETY: the header's control buffer is alive, and as long as the kernel left it to be;
+    // the macros stay within it, and a number is read only where there is room for one.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(header);
+        while let Some(control) = next.as_ref() {
+            let room = libc::CMSG_LEN(size_of::<i32>() as u32);
+            if control.cmsg_level == libc::SOL_NETLINK
+                && control.cmsg_type == libc::NETLINK_LISTEN_ALL_NSID
+                && control.cmsg_len >= room as _
+            {
+                return Some(libc::CMSG_DATA(control).cast::<i32>().read_unaligned());
+            }
+            next = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+    None
+}

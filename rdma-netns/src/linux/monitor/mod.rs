@@ -1,0 +1,325 @@
+//! The kernel's own word that something changed: netdevs of this namespace and of pods', RDMA
+//! devices and the hardware behind them.
+//!
+//! Nothing is ever left open in a pod's namespace: a socket there would keep the namespace alive
+//! after the pod's end, and its devices from coming home. Instead a pod's namespace gets a number
+//! in this one (`RTM_NEWNSID`), which keeps nothing alive. By that number its events are told
+//! apart on a socket of this namespace (`NETLINK_LISTEN_ALL_NSID`), and its netdevs are asked
+//! for (`IFLA_TARGET_NETNSID`) without a thread that enters.
+//!
+//! | needs | for |
+//! |---|---|
+//! | `CAP_NET_BROADCAST` | events of pods' namespaces (`netlink_setsockopt()`, `net/netlink/af_netlink.c`) |
+//! | `CAP_NET_ADMIN` | a number for a namespace, and to ask for its netdevs (`net/core/rtnetlink.c`) |
+//!
+//! What is missing is told ([`Monitor::losses`]) and done without.
+
+mod feed;
+mod nsid;
+mod uevent;
+
+pub use nsid::Nsid;
+pub use uevent::Uevent;
+
+use super::links;
+use crate::{
+    Link, NetnsId,
+    netlink::{NetlinkError, Socket},
+};
+use feed::{Feed, Received};
+use netlink_packet_core::NetlinkBuffer;
+use netlink_sys::protocols::{NETLINK_KOBJECT_UEVENT, NETLINK_ROUTE};
+use nix::{
+    libc,
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+};
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    path::{Path, PathBuf},
+};
+
+/// `enum rtnetlink_groups` (`include/uapi/linux/rtnetlink.h`)
+const RTNLGRP_LINK: u32 = 1;
+/// `enum rtnetlink_groups`
+const RTNLGRP_NSID: u32 = 28;
+/// The kernel's own group; udev's is 2.
+const UEVENTS: u32 = 1;
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_DELNSID: u16 = 89;
+
+/// `sizeof(struct nlmsghdr)`
+const HEADER: usize = 16;
+
+/// How many datagrams are read at one go: whoever waits for something else as well gets its turn.
+const AT_ONE_GO: usize = 4096;
+
+/// Something changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A netdev is new, or is another than before.
+    Link {
+        /// Where it is; none: in this namespace.
+        namespace: Option<Nsid>,
+        /// The netdev, without addresses and routes.
+        link: Box<Link>,
+    },
+    /// A netdev is gone from a namespace.
+    LinkGone {
+        /// Where it was; none: in this namespace.
+        namespace: Option<Nsid>,
+        /// The netdev as it was.
+        link: Box<Link>,
+    },
+    /// A watched namespace has ended; its number can be another's from now on.
+    NamespaceGone(Nsid),
+    /// A device came, went, or is another than before.
+    Device(Uevent),
+    /// Events came faster than they were read, and some are lost: look again at everything.
+    Lost,
+}
+
+/// In short, for a log.
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = |namespace: &Option<Nsid>| match namespace {
+            None => String::new(),
+            Some(nsid) => format!(" in namespace {nsid}"),
+        };
+        match self {
+            Self::Link { namespace, link } => write!(
+                f,
+                "netdev {}{}: {}, {}",
+                link.name,
+                place(namespace),
+                if link.up { "up" } else { "down" },
+                if link.carrier {
+                    "carrier"
+                } else {
+                    "no carrier"
+                },
+            ),
+            Self::LinkGone { namespace, link } => {
+                write!(f, "netdev {}{}: gone", link.name, place(namespace))
+            }
+            Self::NamespaceGone(nsid) => write!(f, "namespace {nsid}: gone"),
+            Self::Device(event) => write!(f, "{} of {}", event.action, event.path),
+            Self::Lost => f.write_str("events that were lost"),
+        }
+    }
+}
+
+/// What events are not told of, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum Loss {
+    /// No events of pods' namespaces.
+    #[error("netdevs in pods' namespaces are not followed: {0} (this needs CAP_NET_BROADCAST)")]
+    Namespaces(io::Error),
+    /// No events of the ends of namespaces.
+    #[error("the ends of namespaces are not told: {0}")]
+    Ends(io::Error),
+    /// No events of devices.
+    #[error("devices that come and go are not told: {0}")]
+    Devices(io::Error),
+}
+
+/// Why a namespace cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// It cannot be opened; `NotFound`: it is gone.
+    #[error("cannot open {path:?}: {source}")]
+    Open {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Another namespace is there by now.
+    #[error("another network namespace is at {0:?} by now")]
+    Other(PathBuf),
+    /// The kernel gave it no number.
+    #[error("no number for the network namespace at {path:?}: {source} (this needs CAP_NET_ADMIN)")]
+    Number {
+        /// Where it is.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: NetlinkError,
+    },
+}
+
+/// The events of a node.
+#[derive(Debug)]
+pub struct Monitor {
+    sysfs: PathBuf,
+    /// Readable when one of the feeds is.
+    ready: Epoll,
+    routes: Feed,
+    uevents: Option<Feed>,
+    requests: Socket,
+    watched: BTreeMap<Nsid, NetnsId>,
+    losses: Vec<Loss>,
+    more: bool,
+}
+
+impl AsFd for Monitor {
+    /// Readable when there are events.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ready.0.as_fd()
+    }
+}
+
+impl AsRawFd for Monitor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.ready.0.as_raw_fd()
+    }
+}
+
+impl Monitor {
+    /// Listens in the calling thread's namespace. `sysfs` is where `/sys` is.
+    ///
+    /// An error only where not even this namespace's netdevs can be followed.
+    pub fn open(sysfs: impl Into<PathBuf>) -> io::Result<Self> {
+        let mut losses = Vec::new();
+        let routes = Feed::open(NETLINK_ROUTE, RTNLGRP_LINK)?;
+        if let Err(error) = routes.join(RTNLGRP_NSID) {
+            losses.push(Loss::Ends(error));
+        }
+        if let Err(error) = routes.listen_to_all_namespaces() {
+            losses.push(Loss::Namespaces(error));
+        }
+        let uevents = Feed::open(NETLINK_KOBJECT_UEVENT, UEVENTS)
+            .map_err(|error| losses.push(Loss::Devices(error)))
+            .ok();
+        let ready = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        ready.add(&routes, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        if let Some(uevents) = &uevents {
+            ready.add(uevents, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
+        }
+        Ok(Self {
+            sysfs: sysfs.into(),
+            ready,
+            routes,
+            uevents,
+            requests: Socket::open(NETLINK_ROUTE)?,
+            watched: BTreeMap::new(),
+            losses,
+            more: false,
+        })
+    }
+
+    /// What is not told.
+    pub fn losses(&self) -> &[Loss] {
+        &self.losses
+    }
+
+    /// Follows the namespace at `path` too, if it is still the one that `id` says (its cookie,
+    /// which only a thread inside can ask for, is left out of account).
+    pub fn watch(&mut self, path: &Path, id: NetnsId) -> Result<Nsid, WatchError> {
+        let nsid = nsid::of(&mut self.requests, path, id)?;
+        self.watched.insert(nsid, id);
+        Ok(nsid)
+    }
+
+    /// Follows a namespace no longer.
+    pub fn forget(&mut self, namespace: Nsid) {
+        self.watched.remove(&namespace);
+    }
+
+    /// The netdevs of a watched namespace or, by none, of this one; without addresses and routes.
+    pub fn links(&mut self, namespace: Option<Nsid>) -> Result<Vec<Link>, NetlinkError> {
+        let request = namespace.map_or_else(links::dump, |nsid| links::dump_of(nsid.0));
+        let answers = self.requests.dump(&request)?;
+        let parse = |body: &[u8]| links::parse(body, &self.sysfs);
+        Ok(answers.iter().filter_map(|it| parse(&it.body)).collect())
+    }
+
+    /// Whether the last [`events`](Self::events) may not have been all.
+    pub fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// The events that there are by now; does not wait for any.
+    pub fn events(&mut self) -> io::Result<Vec<Event>> {
+        let mut events = Vec::new();
+        self.more = true;
+        let mut at_end = false;
+        for _ in 0..AT_ONE_GO {
+            match self.routes.receive()? {
+                Received::Nothing => {
+                    at_end = true;
+                    break;
+                }
+                Received::Lost => events.push(Event::Lost),
+                Received::Datagram(namespace) => {
+                    let namespace = namespace.map(Nsid);
+                    let told = of_rtnetlink(
+                        self.routes.datagram(),
+                        namespace,
+                        &mut self.watched,
+                        &self.sysfs,
+                    );
+                    events.extend(told);
+                }
+            }
+        }
+        let Some(uevents) = &mut self.uevents else {
+            self.more = !at_end;
+            return Ok(events);
+        };
+        for _ in 0..AT_ONE_GO {
+            match uevents.receive()? {
+                Received::Nothing => {
+                    self.more = !at_end;
+                    break;
+                }
+                Received::Lost => events.push(Event::Lost),
+                Received::Datagram(_) => {
+                    events.extend(Uevent::parse(uevents.datagram()).map(Event::Device));
+                }
+            }
+        }
+        Ok(events)
+    }
+}
+
+/// The events in a datagram that came from `namespace`; none: this one's.
+fn of_rtnetlink(
+    datagram: &[u8],
+    namespace: Option<Nsid>,
+    watched: &mut BTreeMap<Nsid, NetnsId>,
+    sysfs: &Path,
+) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut rest = datagram;
+    while let Ok(part) = NetlinkBuffer::new_checked(rest) {
+        let length = part.length() as usize;
+        let body = rest.get(HEADER..length).unwrap_or_default();
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        match part.message_type() {
+            RTM_DELNSID if namespace.is_none() => {
+                let gone = nsid::parse(body).filter(|nsid| watched.remove(nsid).is_some());
+                events.extend(gone.map(Event::NamespaceGone));
+            }
+            kind @ (RTM_NEWLINK | RTM_DELLINK) => {
+                // a bridge tells of its ports in the same words
+                if body.first() != Some(&(libc::AF_UNSPEC as u8))
+                    || namespace.is_some_and(|nsid| !watched.contains_key(&nsid))
+                {
+                    continue;
+                }
+                let Some(link) = links::parse(body, sysfs).map(Box::new) else {
+                    continue;
+                };
+                events.push(match kind {
+                    RTM_NEWLINK => Event::Link { namespace, link },
+                    _ => Event::LinkGone { namespace, link },
+                });
+            }
+            _ => {}
+        }
+    }
+    events
+}

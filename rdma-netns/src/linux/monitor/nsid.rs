@@ -1,0 +1,97 @@
+//! Numbers of namespaces in this one (`net/core/net_namespace.c`).
+
+use super::WatchError;
+use crate::{
+    NetnsId,
+    netlink::{NetlinkError, Socket, attributes},
+};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    nsid::{NsidAttribute, NsidMessage},
+};
+use nix::libc;
+use std::{
+    fmt,
+    fs::{File, OpenOptions},
+    io,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+    path::Path,
+};
+
+/// The number that a namespace has in this one. It keeps nothing alive, and is another
+/// namespace's, maybe, after this one's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nsid(pub(super) i32);
+
+impl fmt::Display for Nsid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// `sizeof(struct rtgenmsg)`, aligned.
+const HEADER: usize = 4;
+const NETNSA_NSID: u16 = 1;
+
+/// The number of the namespace at `path`; it gets one if it has none. The namespace is open for
+/// the time of this call only.
+pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, WatchError> {
+    let failed = |source: io::Error| WatchError::Open {
+        path: path.to_owned(),
+        source,
+    };
+    // Not to wait for a writer, should it be a FIFO.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if (metadata.dev(), metadata.ino()) != (id.device, id.inode) {
+        return Err(WatchError::Other(path.to_owned()));
+    }
+    let number = |source| WatchError::Number {
+        path: path.to_owned(),
+        source,
+    };
+    if let Some(nsid) = ask(socket, &file).map_err(number)? {
+        return Ok(nsid);
+    }
+    // -1: the kernel chooses
+    let wish = message(vec![descriptor(&file), NsidAttribute::Id(-1)]);
+    match socket.request(&RouteNetlinkMessage::NewNsId(wish), 0) {
+        Ok(_) => {}
+        // somebody else was quicker
+        Err(error) if error.errno() == Some(libc::EEXIST) => {}
+        Err(error) => return Err(number(error)),
+    }
+    let nsid = ask(socket, &file).map_err(number)?;
+    nsid.ok_or_else(|| number(io::Error::from_raw_os_error(libc::ENOENT).into()))
+}
+
+fn ask(socket: &mut Socket, file: &File) -> Result<Option<Nsid>, NetlinkError> {
+    let request = RouteNetlinkMessage::GetNsId(message(vec![descriptor(file)]));
+    let answers = socket.request(&request, 0)?;
+    Ok(answers.iter().find_map(|answer| parse(&answer.body)))
+}
+
+fn descriptor(file: &File) -> NsidAttribute {
+    NsidAttribute::Fd(file.as_raw_fd().unsigned_abs())
+}
+
+fn message(attributes: Vec<NsidAttribute>) -> NsidMessage {
+    let mut message = NsidMessage::default();
+    message.attributes = attributes;
+    message
+}
+
+/// The number in an `RTM_NEWNSID` or `RTM_DELNSID`; -1 is none.
+pub(super) fn parse(body: &[u8]) -> Option<Nsid> {
+    let mut attributes = attributes(body.get(HEADER..)?);
+    let (_, value) = attributes.find(|(kind, _)| *kind == NETNSA_NSID)?;
+    let number = value.try_into().ok().map(i32::from_ne_bytes)?;
+    (number >= 0).then_some(Nsid(number))
+}

@@ -1,0 +1,77 @@
+//! Kernel uevents (`lib/kobject_uevent.c`): `add@/devices/…`, a NUL, and `KEY=value`s.
+
+/// The subsystems whose devices make or are RDMA devices.
+const SUBSYSTEMS: [&str; 6] = [
+    "net",
+    "infiniband",
+    "infiniband_verbs",
+    "infiniband_mad",
+    "pci",
+    "auxiliary",
+];
+
+/// `kobject_actions`; `bind` and `unbind` are of drivers.
+const ACTIONS: [&str; 6] = ["add", "remove", "change", "move", "bind", "unbind"];
+
+/// A device came, went, or is another than before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uevent {
+    /// `add`, `remove`, `change`, `move`, `bind`, `unbind`.
+    pub action: String,
+    /// `net`, `infiniband`, `pci`…
+    pub subsystem: String,
+    /// Below `/sys`: `/devices/pci0000:3a/…`.
+    pub path: String,
+}
+
+impl Uevent {
+    /// None: it is not one of the subsystems that matter here.
+    pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
+        let mut fields = datagram.split(|byte| *byte == 0).map(str::from_utf8);
+        let (action, path) = fields.next()?.ok()?.split_once('@')?;
+        let mut subsystem = None;
+        for field in fields.flatten() {
+            if let Some(value) = field.strip_prefix("SUBSYSTEM=") {
+                subsystem = Some(value);
+            }
+        }
+        let subsystem = subsystem.filter(|it| SUBSYSTEMS.contains(it))?;
+        ACTIONS.contains(&action).then(|| Self {
+            action: action.to_owned(),
+            subsystem: subsystem.to_owned(),
+            path: path.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_matters() {
+        let text = b"add@/devices/virtual/net/dummy0\0ACTION=add\0DEVPATH=/devices/virtual/net/dummy0\0SUBSYSTEM=net\0INTERFACE=dummy0\0SEQNUM=7\0";
+        let event = Uevent::parse(text).expect("an event");
+        assert_eq!(
+            (event.action.as_str(), event.subsystem.as_str()),
+            ("add", "net")
+        );
+        assert_eq!(event.path, "/devices/virtual/net/dummy0");
+    }
+
+    #[test]
+    fn what_is_none() {
+        for text in [
+            &b""[..],
+            b"add@",
+            b"\0\0\0",
+            b"add@/devices/x\0SUBSYSTEM=block\0",
+            b"add@/devices/x\0SUBSYSTEM=queues\0",
+            b"shout@/devices/x\0SUBSYSTEM=net\0",
+            b"add@/devices/\xff\0SUBSYSTEM=net\0",
+            b"libudev\0\xfe\xed\xca\xfe\0SUBSYSTEM=net\0",
+        ] {
+            assert_eq!(Uevent::parse(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Events of this namespace and of pods', and that listening keeps no pod's namespace alive.
+
+use crate::world::{World, ip, to_pod, with_node};
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rdma_netns::{
+    Pod,
+    linux::{
+        inside,
+        monitor::{Event, Loss, Monitor, Nsid, WatchError},
+    },
+};
+use std::{
+    io,
+    os::fd::AsFd,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// What the issue promises.
+const SOON: Duration = Duration::from_secs(1);
+
+fn open() -> Monitor {
+    Monitor::open("/sys").expect("a monitor")
+}
+
+fn watch(world: &World, monitor: &mut Monitor) -> Nsid {
+    let pod = &world.pod;
+    monitor.watch(pod.path(), pod.id()).expect("a number")
+}
+
+/// Waits for an event that is as wanted, and is told of it in time.
+#[track_caller]
+fn expect(monitor: &mut Monitor, what: &str, wanted: impl Fn(&Event) -> bool) {
+    let begin = Instant::now();
+    while let Some(rest) = SOON.checked_sub(begin.elapsed()) {
+        let rest = PollTimeout::try_from(rest).expect("a time-out");
+        poll(&mut [PollFd::new(monitor.as_fd(), PollFlags::POLLIN)], rest).expect("polled");
+        if monitor.events().expect("events").iter().any(&wanted) {
+            return;
+        }
+    }
+    panic!("{what} was not told within {SOON:?}");
+}
+
+fn carrier(namespace: Option<Nsid>, name: &str, on: bool) -> impl Fn(&Event) -> bool {
+    move |event| {
+        matches!(event, Event::Link { namespace: at, link }
+            if *at == namespace && *link.name == *name && link.carrier == on)
+    }
+}
+
+#[test]
+fn a_carrier_is_told_here_and_in_a_pod() {
+    with_node(|world| {
+        let mut monitor = open();
+        let pod = watch(world, &mut monitor);
+        world.ip("link set wire0 down");
+        expect(&mut monitor, "nic0's end", carrier(None, "nic0", false));
+
+        world.execute(to_pod("nic0", "rdma0"));
+        expect(
+            &mut monitor,
+            "the leave",
+            |event| matches!(event, Event::LinkGone { namespace: None, link } if *link.name == *"nic0"),
+        );
+        world.pod_ip("link set rdma0 up");
+        world.ip("link set wire0 up");
+        expect(&mut monitor, "up", carrier(Some(pod), "rdma0", true));
+        world.ip("link set wire0 down");
+        expect(&mut monitor, "down", carrier(Some(pod), "rdma0", false));
+
+        let links = monitor.links(Some(pod)).expect("links");
+        let rdma0 = links.iter().find(|link| *link.name == *"rdma0");
+        let rdma0 = rdma0.expect("rdma0 in the pod");
+        assert!(rdma0.up && !rdma0.carrier);
+        let own = monitor.links(None).expect("links");
+        assert!(own.iter().any(|link| *link.name == *"wire0"));
+        assert!(!own.iter().any(|link| *link.name == *"rdma0"));
+        assert!(monitor.losses().is_empty(), "{:?}", monitor.losses());
+    });
+}
+
+#[test]
+fn a_pod_that_is_not_watched_is_not_told_of() {
+    with_node(|world| {
+        let mut monitor = open();
+        let pod = watch(world, &mut monitor);
+        // a second question finds the same number
+        assert_eq!(watch(world, &mut monitor), pod);
+        monitor.forget(pod);
+        world.pod_ip("link add other0 type bridge");
+        world.ip("link add mark0 type bridge");
+        let begin = Instant::now();
+        let mut marked = false;
+        while !marked && begin.elapsed() < SOON {
+            for event in monitor.events().expect("events") {
+                if let Event::Link { namespace, link } = event {
+                    assert_eq!(namespace, None, "{link:?}");
+                    marked |= *link.name == *"mark0";
+                }
+            }
+        }
+        assert!(marked, "this namespace's own netdev was not told of");
+    });
+}
+
+#[test]
+fn a_watched_namespace_dies_with_its_last_user() {
+    with_node(|world| {
+        let mut monitor = open();
+        let name = format!("rdma-netns-{}-dying", std::process::id());
+        let path = Path::new("/run/netns").join(&name);
+        ip(&["netns", "add", &name]);
+        let id = rdma_netns::netns::Netns::open(&path).expect("open").id();
+        let nsid = monitor.watch(&path, id).expect("a number");
+        world.ip(&format!(
+            "link add eth0 netns {name} type veth peer name veth0"
+        ));
+        assert!(monitor.links(Some(nsid)).expect("links").len() >= 2);
+        // nor does looking inside keep it alive
+        inside::ports(&path, id).expect("read");
+        ip(&["netns", "del", &name]);
+        // the pair's other end goes when the namespace really ends; the two can come at once
+        let (mut number, mut end) = (false, false);
+        let begin = Instant::now();
+        while !(number && end) {
+            assert!(begin.elapsed() < SOON, "told: {number}, ended: {end}");
+            for event in monitor.events().expect("events") {
+                number |= event == Event::NamespaceGone(nsid);
+                end |= matches!(event, Event::LinkGone { namespace: None, link } if *link.name == *"veth0");
+            }
+        }
+        assert!(monitor.links(Some(nsid)).is_err());
+        let gone = monitor.watch(&path, id).expect_err("it is gone");
+        assert!(
+            matches!(&gone, WatchError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound),
+            "{gone}"
+        );
+    });
+}
+
+#[test]
+fn another_namespace_at_the_path_is_not_taken_for_it() {
+    with_node(|world| {
+        let mut monitor = open();
+        let other = rdma_netns::netns::Netns::current().expect("own").id();
+        let refused = monitor.watch(world.pod.path(), other).expect_err("another");
+        assert!(matches!(refused, WatchError::Other(_)), "{refused}");
+        let refused = inside::ports(world.pod.path(), other).expect_err("another");
+        assert!(
+            matches!(refused, inside::InsideError::Other(_)),
+            "{refused}"
+        );
+    });
+}
+
+#[test]
+fn a_new_device_is_told_by_a_uevent() {
+    with_node(|world| {
+        let mut monitor = open();
+        for (command, action) in [("add", "add"), ("delete", "remove")] {
+            let kind = if command == "add" { " type bridge" } else { "" };
+            world.ip(&format!("link {command} plugged0{kind}"));
+            expect(&mut monitor, action, |event| {
+                matches!(event, Event::Device(uevent)
+                    if uevent.action == action && uevent.subsystem == "net"
+                        && uevent.path.ends_with("/plugged0"))
+            });
+        }
+    });
+}
+
+#[test]
+fn lost_events_are_told() {
+    with_node(|world| {
+        let mut monitor = open();
+        let batch = tempfile::NamedTempFile::new().expect("a file");
+        let lines: String = (0..3000)
+            .map(|i| format!("link set nic0 mtu {}\n", 1400 + i % 2))
+            .collect();
+        std::fs::write(batch.path(), lines).expect("written");
+        world.ip(&format!("-batch {}", batch.path().display()));
+        expect(&mut monitor, "the loss", |event| *event == Event::Lost);
+        // and listening goes on
+        while !monitor.events().expect("events").is_empty() {}
+        world.ip("link set wire0 down");
+        expect(
+            &mut monitor,
+            "what came later",
+            carrier(None, "nic0", false),
+        );
+    });
+}
+
+/// Gives up all capabilities of the calling thread, and of those that it starts.
+fn give_up_capabilities() {
+    // struct __user_cap_header_struct of _LINUX_CAPABILITY_VERSION_3, and its two data blocks
+    let header = [0x2008_0522_u32, 0];
+    let none = [0_u32; 6];
+    // SAFETY: both are of the sizes that this version has.
+    let outcome = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
+    assert_eq!(outcome, 0, "{}", io::Error::last_os_error());
+}
+
+#[test]
+fn without_capabilities_less_is_told() {
+    with_node(|world| {
+        let (path, id) = (world.pod.path(), world.pod.id());
+        let without = || {
+            give_up_capabilities();
+            let mut monitor = open();
+            let losses: Vec<String> = monitor.losses().iter().map(Loss::to_string).collect();
+            assert_eq!(losses.len(), 1, "{losses:?}");
+            assert!(losses[0].contains("CAP_NET_BROADCAST"), "{losses:?}");
+            let refused = monitor.watch(path, id).expect_err("no number");
+            assert!(refused.to_string().contains("CAP_NET_ADMIN"), "{refused}");
+            let refused = inside::ports(path, id).expect_err("no way in");
+            assert!(refused.to_string().contains("not permitted"), "{refused}");
+            assert!(!monitor.links(None).expect("own links").is_empty());
+            world.ip("link set wire0 down");
+            expect(&mut monitor, "nic0's end", carrier(None, "nic0", false));
+        };
+        std::thread::scope(|scope| scope.spawn(without).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
