@@ -9,9 +9,13 @@ pub mod v1 {
 }
 
 use std::{
+    error::Error,
+    fs, io,
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     time::Duration,
 };
+use tokio::{net::UnixStream, time::Instant};
 use tonic::{
     Code, Status,
     transport::{Channel, Endpoint, Error as TransportError},
@@ -24,7 +28,10 @@ use v1::{
 /// As kubelet's own clients have it (`podresources.MaxMessageSize`, 16 MiB): a list is of all pods.
 const LARGEST_ANSWER: usize = 16 << 20;
 
-/// Kubelet could not be asked. All of these pass: it starts, or is busy.
+/// How long until kubelet is asked again that was away, or had no time.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Kubelet could not be asked; [`Self::passes`] tells whether that passes by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// Nobody answers at the socket.
@@ -33,7 +40,15 @@ pub enum AskError {
         /// The socket.
         socket: PathBuf,
         /// Why.
-        source: TransportError,
+        source: io::Error,
+    },
+    /// There is no such socket, or none that may be used.
+    #[error("kubelet's pod-resources cannot be had at {socket:?}: {source}")]
+    NoSocket {
+        /// The path.
+        socket: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// It refused.
     #[error("kubelet at {socket:?} answered {}: {}", status.code(), status.message())]
@@ -56,35 +71,87 @@ pub enum AskError {
     Runtime(std::io::Error),
 }
 
+impl AskError {
+    /// Whether asking again later can help: kubelet restarts, is busy, or did not answer in time.
+    /// Kubelet leaves its socket behind when it ends, and makes it anew when it starts: a path
+    /// with nothing at it, or with something else, stays as it is.
+    pub fn passes(&self) -> bool {
+        match self {
+            Self::Away { .. } | Self::Silent { .. } | Self::Runtime(_) => true,
+            Self::NoSocket { .. } => false,
+            Self::Refused { status, .. } => !matches!(
+                status.code(),
+                Code::Unimplemented | Code::PermissionDenied | Code::Unauthenticated
+            ),
+        }
+    }
+}
+
 /// What kubelet allocated to the pod's containers. None: kubelet does not know the pod (yet).
 ///
-/// `Get` is asked first, for one pod; where kubelet has it turned off, `List`. Containers that
-/// init containers alone share their devices with are not told by kubelet: an init container
-/// counts only if it restarts (a sidecar).
+/// `Get` is asked first, for one pod; where kubelet has it turned off, `List`. Until `limit` is
+/// over, kubelet is asked again when it is away (it restarts) or has answered that it is
+/// asked too often (more than 100 times a second, `pkg/kubelet/apis/grpc/ratelimit.go`).
+///
+/// Of init containers only those that restart (sidecars) count: kubelet tells of no others, whose
+/// devices are the later containers' as well.
 pub async fn of_pod(
     socket: &Path,
     namespace: &str,
     name: &str,
     limit: Duration,
 ) -> Result<Option<PodResources>, AskError> {
+    let deadline = Instant::now() + limit;
     within(socket, limit, async {
-        let mut client = connect(socket).await?;
-        let request = GetPodResourcesRequest {
-            pod_name: name.to_owned(),
-            pod_namespace: namespace.to_owned(),
-        };
-        match client.get(request).await {
-            Ok(answer) => Ok(answer.into_inner().pod_resources),
-            // kubelet has no code of its own for "turned off" and for "no such pod"
-            Err(status) if matches!(status.code(), Code::Unimplemented | Code::Unknown) => {
-                let pods = list(socket, &mut client).await?;
-                let is_it = |pod: &PodResources| pod.name == name && pod.namespace == namespace;
-                Ok(pods.into_iter().find(is_it))
+        loop {
+            match ask(socket, namespace, name).await {
+                Err(error) if is_brief(&error) && Instant::now() + PAUSE < deadline => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                answer => return answer,
             }
-            Err(status) => Err(refused(socket, status)),
         }
     })
     .await
+}
+
+async fn ask(socket: &Path, namespace: &str, name: &str) -> Result<Option<PodResources>, AskError> {
+    let mut client = connect(socket).await?;
+    let request = GetPodResourcesRequest {
+        pod_name: name.to_owned(),
+        pod_namespace: namespace.to_owned(),
+    };
+    match client.get(request).await {
+        Ok(answer) => Ok(answer.into_inner().pod_resources),
+        Err(status) if status.code() == Code::NotFound => Ok(None),
+        // kubelet has no code of its own for "turned off" and for "no such pod"
+        Err(status) if matches!(status.code(), Code::Unimplemented | Code::Unknown) => {
+            let pods = list(socket, &mut client).await?;
+            let is_it = |pod: &PodResources| pod.name == name && pod.namespace == namespace;
+            Ok(pods.into_iter().find(is_it))
+        }
+        Err(status) => Err(refused(socket, status)),
+    }
+}
+
+/// Whether a moment is worth waiting for.
+fn is_brief(error: &AskError) -> bool {
+    match error {
+        AskError::Away { .. } => true,
+        AskError::NoSocket { source, .. } => source.kind() == io::ErrorKind::NotFound,
+        AskError::Refused { status, .. } => {
+            matches!(status.code(), Code::Unavailable | Code::ResourceExhausted)
+        }
+        AskError::Silent { .. } | AskError::Runtime(_) => false,
+    }
+}
+
+/// Whether somebody listens at the socket; nothing is asked.
+pub fn probe_blocking(socket: &Path, limit: Duration) -> Result<(), AskError> {
+    blocking(within(socket, limit, async {
+        let stream = UnixStream::connect(socket).await;
+        stream.map(|_| ()).map_err(|error| away(socket, error))
+    }))
 }
 
 /// The same, from a program without a runtime: all that is made for it is gone again when it
@@ -95,11 +162,15 @@ pub fn of_pod_blocking(
     name: &str,
     limit: Duration,
 ) -> Result<Option<PodResources>, AskError> {
+    blocking(of_pod(socket, namespace, name, limit))
+}
+
+fn blocking<T>(question: impl Future<Output = Result<T, AskError>>) -> Result<T, AskError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(AskError::Runtime)?
-        .block_on(of_pod(socket, namespace, name, limit))
+        .block_on(question)
 }
 
 /// What kubelet allocated to all pods of the node.
@@ -126,10 +197,7 @@ async fn within<T>(
 }
 
 async fn connect(socket: &Path) -> Result<PodResourcesListerClient<Channel>, AskError> {
-    let away = |source| AskError::Away {
-        socket: socket.to_owned(),
-        source,
-    };
+    let away = |error| away(socket, system_error(error));
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(away)?;
     let channel = endpoint.connect().await.map_err(away)?;
     Ok(PodResourcesListerClient::new(channel).max_decoding_message_size(LARGEST_ANSWER))
@@ -142,6 +210,37 @@ async fn list(
     let answer = client.list(ListPodResourcesRequest {}).await;
     let answer = answer.map_err(|status| refused(socket, status))?;
     Ok(answer.into_inner().pod_resources)
+}
+
+/// Nobody answers at `socket`, for a while or for ever.
+fn away(socket: &Path, source: io::Error) -> AskError {
+    let socket = socket.to_owned();
+    let is_other = |found: &fs::Metadata| !found.file_type().is_socket();
+    let source = match fs::metadata(&socket) {
+        Ok(found) if is_other(&found) => io::Error::other("it is no socket"),
+        _ if matches!(
+            source.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+        ) =>
+        {
+            source
+        }
+        _ => return AskError::Away { socket, source },
+    };
+    AskError::NoSocket { socket, source }
+}
+
+/// The system's own error, which tonic wraps in "transport error".
+fn system_error(error: TransportError) -> io::Error {
+    let mut cause: &dyn Error = &error;
+    loop {
+        let errno = cause.downcast_ref().and_then(io::Error::raw_os_error);
+        match (errno, cause.source()) {
+            (Some(errno), _) => return io::Error::from_raw_os_error(errno),
+            (None, Some(source)) => cause = source,
+            (None, None) => return io::Error::other(error),
+        }
+    }
 }
 
 fn refused(socket: &Path, status: Status) -> AskError {

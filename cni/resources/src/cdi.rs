@@ -59,33 +59,39 @@ impl Cdi {
     }
 
     /// Puts the entry of `device` right, whose character devices are `nodes` now: of those, the
-    /// kinds that the entry has already. Whether that was any news; without an entry nothing is.
-    pub fn renumber(&self, device: &DeviceAddress, nodes: &[CharNode]) -> Result<bool, FileError> {
+    /// kinds that the entry has already. Without an entry, the kinds of `promised` make one: the
+    /// daemon may have looked just when a move had taken the device apart. Whether that was any
+    /// news; without either nothing is.
+    pub fn renumber(
+        &self,
+        device: &DeviceAddress,
+        nodes: &[CharNode],
+        promised: &[CharNode],
+    ) -> Result<bool, FileError> {
         let _lock = file::lock(&self.lock)?;
-        let mut content: Value = file::read(&self.path)?.unwrap_or_default();
-        let Some(devices) = content["devices"].as_array_mut() else {
-            return Ok(false);
+        let content: Value = file::read(&self.path)?.unwrap_or_default();
+        let mut devices = content["devices"].as_array().cloned().unwrap_or_default();
+        let present = devices.iter().position(|it| it["name"] == **device);
+        let kinds = match present {
+            Some(index) => kinds(&devices[index]),
+            None => promised.iter().map(|it| it.kind().to_owned()).collect(),
         };
-        let Some(entry) = devices.iter_mut().find(|entry| entry["name"] == **device) else {
-            return Ok(false);
-        };
-        let kinds = kinds(entry);
-        let nodes = nodes
-            .iter()
-            .filter(|it| kinds.iter().any(|kind| kind == it.kind()));
-        *entry = Entry {
+        let has_kind = |it: &&CharNode| kinds.iter().any(|kind| kind == it.kind());
+        let entry = Entry {
             name: device.to_string(),
-            nodes: nodes.cloned().collect(),
+            nodes: nodes.iter().filter(has_kind).cloned().collect(),
+        };
+        match present {
+            Some(index) => devices[index] = entry.json(),
+            None if entry.nodes.is_empty() => return Ok(false),
+            None => devices.push(entry.json()),
         }
-        .json();
-        let devices = std::mem::take(devices);
         self.put(devices)
     }
 
-    /// Takes the file away, if it is there.
-    pub fn remove(&self) -> Result<(), FileError> {
-        let _lock = file::lock(&self.lock)?;
-        self.take_away().map(|_| ())
+    /// Whether there is a file.
+    pub fn is_there(&self) -> bool {
+        self.path.exists()
     }
 
     /// Writes what has something to give: the specification knows no entry without an edit, and
@@ -179,7 +185,7 @@ mod tests {
         let address = |text: &str| DeviceAddress::try_from(text.to_owned()).expect("an address");
         let now = [node("uverbs4", 196), node("umad4", 4)];
         assert!(
-            cdi.renumber(&address("0000:3b:00.2"), &now)
+            cdi.renumber(&address("0000:3b:00.2"), &now, &[])
                 .expect("renumbered")
         );
         let after = spec(directory.path());
@@ -195,17 +201,18 @@ mod tests {
         assert_eq!(after["devices"][2], before["devices"][2]);
 
         assert!(
-            !cdi.renumber(&address("0000:3b:00.2"), &now)
+            !cdi.renumber(&address("0000:3b:00.2"), &now, &[])
                 .expect("no news")
         );
         assert!(
-            !cdi.renumber(&address("0000:3b:00.7"), &now)
+            !cdi.renumber(&address("0000:3b:00.7"), &now, &[])
                 .expect("no entry")
         );
-        cdi.remove().expect("removed");
-        cdi.remove().expect("removed again");
+        assert!(cdi.is_there());
+        assert!(cdi.write(Vec::new).expect("written"));
+        assert!(!cdi.is_there());
         assert!(
-            !cdi.renumber(&address("0000:3b:00.2"), &now)
+            !cdi.renumber(&address("0000:3b:00.2"), &now, &[])
                 .expect("no file")
         );
     }

@@ -2,10 +2,12 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// A file could not be read or written.
@@ -64,6 +66,8 @@ pub(crate) fn replace<T: Serialize>(
             .mode(mode)
             .open(&temporary)?;
         file.write_all(&text)?;
+        // else a machine that loses power now can come back with an empty file of the new name
+        file.sync_all()?;
         fs::rename(&temporary, path)
     };
     write().map_err(|error| {
@@ -73,14 +77,58 @@ pub(crate) fn replace<T: Serialize>(
     Ok(true)
 }
 
-/// Waits until nobody else holds the lock file at `path`; it is free again when the answer is
-/// dropped.
+/// How long another process may hold a lock: it looks at the hardware and writes one file. Who
+/// waits may have the node's lock, for which every other move waits.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const POLL: Duration = Duration::from_millis(5);
+
+/// Waits until nobody else holds the lock file at `path`, but not for ever: a process that was
+/// stopped, or that a driver does not answer, holds up no pod's end. It is free again when the
+/// answer is dropped.
 pub(crate) fn lock(path: &Path) -> Result<File, FileError> {
+    let deadline = Instant::now() + PATIENCE;
     let lock = || {
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
         let file = File::create(path)?;
-        file.lock()?;
-        Ok(file)
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(POLL),
+                Err(TryLockError::WouldBlock) => {
+                    let held = format!("another process has held it for {PATIENCE:?}");
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, held));
+                }
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
     };
     lock().map_err(|source| FileError::new("lock", path, source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_waited_for_and_not_for_ever() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("cdi.lock");
+        let held = lock(&path).expect("free");
+        let waiting = thread::spawn({
+            let path = path.clone();
+            move || lock(&path).map(drop)
+        });
+        thread::sleep(Duration::from_millis(100));
+        assert!(!waiting.is_finished(), "two have it");
+        drop(held);
+        waiting.join().expect("no panic").expect("its turn");
+
+        let _held = lock(&path).expect("free");
+        let message = lock(&path).expect_err("held").to_string();
+        assert!(
+            message.contains("cdi.lock") && message.contains("5s"),
+            "{message}"
+        );
+    }
 }

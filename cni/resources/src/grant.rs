@@ -9,6 +9,9 @@ use rdma_netns::DeviceAddress;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
+/// The format that this version writes. A field that a later one adds is passed over.
+pub const FORMAT: u32 = 1;
+
 /// The grants of a node.
 #[derive(Clone, Debug)]
 pub struct Grants {
@@ -19,6 +22,8 @@ pub struct Grants {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
+    /// [`FORMAT`]
+    pub format: u32,
     /// The resource's name.
     pub resource: String,
     /// Kubelet's id.
@@ -80,6 +85,7 @@ mod tests {
 
     fn grant(resource: &str, id: &str) -> Grant {
         Grant {
+            format: FORMAT,
             resource: resource.into(),
             id: id.into(),
             sharing: Sharing::Shared,

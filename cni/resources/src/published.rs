@@ -3,6 +3,7 @@
 use crate::{FileError, Sharing, file};
 use rdma_netns::DeviceAddress;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -56,9 +57,25 @@ impl Resource {
 }
 
 impl Published {
-    /// Reads what was published; none if nothing was.
+    /// Reads what was published; none if nothing was. Of a newer format, which can look different,
+    /// there is only the number and, if it still is called so, the CDI directory.
     pub fn read(state_dir: &Path) -> Result<Option<Self>, FileError> {
-        file::read(&path(state_dir))
+        let path = path(state_dir);
+        let Some(content) = file::read::<Value>(&path)? else {
+            return Ok(None);
+        };
+        let format = content["format"].as_u64().and_then(|it| it.try_into().ok());
+        if let Some(format) = format.filter(|format| *format > FORMAT) {
+            return Ok(Some(Self {
+                format,
+                cdi_dir: content["cdiDir"].as_str().map(PathBuf::from),
+                resources: BTreeMap::new(),
+            }));
+        }
+        let published = serde_json::from_value(content);
+        published
+            .map(Some)
+            .map_err(|error| FileError::new("read", &path, error.into()))
     }
 
     /// Publishes. Whether that was any news.
