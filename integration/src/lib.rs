@@ -9,20 +9,28 @@
 //! | [`plugin`] | one run of one CNI plugin: exact environment and input, a deadline |
 //! | [`runtime`] | a conflist run as libcni runs it: chain, prevResult, cache, GC, STATUS |
 //! | [`ipam`] | a stand-in IPAM plugin that records its calls, and answers or fails as told |
+//! | [`daemon`] | `rdma-device-plugin` as a process: what it says, what it takes |
+//! | [`machine`] | a made-up node for it: a sysfs tree, device files, directories |
 //! | [`snapshot`] | all that a namespace has, comparable bit for bit |
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
+//! | [`kubelet`] | a kubelet stand-in: device manager, plugin watcher |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
 //! | [`bonded`] | in the lab, the chain on those rails |
+//! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
 //! | [`traffic`] | RDMA between two pods |
 //! | [`tmpfs`] | file systems that are full or read-only |
 //! | [`wait`] | waiting for the kernel, with an end |
 
 pub mod bonded;
+pub mod daemon;
 pub mod ipam;
 pub mod killed;
+pub mod kubelet;
 pub mod lab;
+pub mod machine;
 pub mod netns;
+pub mod nics;
 pub mod node;
 pub mod plugin;
 pub mod rails;
@@ -33,8 +41,11 @@ pub mod traffic;
 pub mod wait;
 
 pub use bonded::{Bonded, BondedPod};
+pub use daemon::Daemon;
 pub use ipam::StandInIpam;
+pub use machine::Machine;
 pub use netns::Netns;
+pub use nics::BondedNics;
 pub use node::Node;
 pub use plugin::{Invocation, Outcome};
 pub use rails::Rails;

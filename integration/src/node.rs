@@ -3,6 +3,7 @@
 use crate::{
     Attachment, Invocation, Netns, Runtime, StandInIpam,
     plugin::{DEBIAN_PLUGINS, rdma_cni},
+    wait,
 };
 use serde_json::{Value, json};
 use std::{
@@ -82,6 +83,13 @@ impl Node {
         self.switch
             .ip(&format!("link set dev {peer} master br0 up"));
         self.host.ip(&format!("link set dev {name} up"));
+        // it comes with the carrier, which is told a little later
+        wait::until("the rail has its link-local address", || {
+            let link = self.host.link(name).unwrap_or_default();
+            link["addr_info"]
+                .as_array()
+                .is_some_and(|it| !it.is_empty())
+        });
     }
 
     /// A pod's namespace.

@@ -23,13 +23,21 @@ pub const DEBIAN_PLUGINS: &str = "/usr/lib/cni";
 /// The `rdma-cni` under test.
 #[track_caller]
 pub fn rdma_cni() -> PathBuf {
-    let path = match std::env::var_os("RDMA_CNI") {
+    built("RDMA_CNI", "rdma-cni")
+}
+
+/// The program that `variable` names, else the one in `dist/`.
+#[track_caller]
+pub(crate) fn built(variable: &str, name: &str) -> PathBuf {
+    let path = match std::env::var_os(variable) {
         Some(path) => PathBuf::from(path),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/rdma-cni"),
+        None => Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../dist")
+            .join(name),
     };
     path.canonicalize().unwrap_or_else(|error| {
         panic!(
-            "there is no {} ({error}): run scripts/build first, or set RDMA_CNI",
+            "there is no {} ({error}): run scripts/build first, or set {variable}",
             path.display()
         )
     })

@@ -244,7 +244,10 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
         ),
         ("resources", json!("rdma/hca"), "rdma/hca"),
         ("resources", json!([1]), "1"),
+        ("resources", json!([]), "[]"),
+        ("resources", json!(["hca"]), "hca"),
         ("podResourcesSocket", json!(1), "1"),
+        ("podResourcesSocket", json!("kubelet.sock"), "kubelet.sock"),
         ("prevResult", json!("text"), "text"),
     ]
 }

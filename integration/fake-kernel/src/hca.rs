@@ -145,6 +145,13 @@ impl World {
         devices
     }
 
+    /// The RDMA device of the hardware at `address`, as it is seen where it is.
+    pub fn rdma_device(&self, address: &DeviceAddress) -> Option<RdmaDevice> {
+        let mut hcas = self.hcas.iter();
+        let hca = hcas.find(|hca| hca.parent.as_ref() == Some(address))?;
+        Some(self.shown(hca, hca.netns))
+    }
+
     fn shown(&self, hca: &Hca, netns: NetnsId) -> RdmaDevice {
         let mut netdevs = self.netdevs.iter();
         let netdev = netdevs.find(|n| Some(n.id) == hca.netdev && n.netns == netns);

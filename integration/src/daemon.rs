@@ -1,0 +1,184 @@
+//! The daemon as a process: what it says, what it takes, and its end.
+
+use crate::{plugin::built, wait::PATIENCE};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Condvar, Mutex},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// The `rdma-device-plugin` under test, as `scripts/build` makes it.
+#[track_caller]
+pub fn rdma_device_plugin() -> PathBuf {
+    built("RDMA_DEVICE_PLUGIN", "rdma-device-plugin")
+}
+
+type Lines = Arc<(Mutex<Vec<String>>, Condvar)>;
+
+/// A daemon that runs; killed when dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    lines: Lines,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    /// Starts it with what `command` says; its standard error is kept.
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        let stderr = BufReader::new(child.stderr.take().expect("its standard error"));
+        let lines: Lines = Arc::default();
+        let said = lines.clone();
+        let reader = thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                said.0.lock().expect("the lines").push(line);
+                said.1.notify_all();
+            }
+        });
+        Self {
+            child,
+            lines,
+            reader: Some(reader),
+        }
+    }
+
+    /// How many lines it has said that contain `words`.
+    pub fn count(&self, words: &str) -> usize {
+        let lines = self.lines.0.lock().expect("the lines");
+        lines.iter().filter(|line| line.contains(words)).count()
+    }
+
+    /// The first line that contains `words`, as soon as there is one.
+    #[track_caller]
+    pub fn line(&self, words: &str) -> String {
+        self.says(words);
+        let lines = self.lines.0.lock().expect("the lines");
+        let line = lines.iter().find(|line| line.contains(words));
+        line.expect("it was said").clone()
+    }
+
+    /// Waits until it has said `words`.
+    #[track_caller]
+    pub fn says(&self, words: &str) {
+        self.says_times(words, 1);
+    }
+
+    /// Waits until it has said `words` so many times.
+    #[track_caller]
+    pub fn says_times(&self, words: &str, times: usize) {
+        let lines = self.lines.0.lock().expect("the lines");
+        let enough = |lines: &mut Vec<String>| {
+            lines.iter().filter(|line| line.contains(words)).count() < times
+        };
+        let waited = self.lines.1.wait_timeout_while(lines, PATIENCE, enough);
+        let (lines, waited) = waited.expect("the lines");
+        assert!(
+            !waited.timed_out(),
+            "not said {times} times: {words:?}\n{}",
+            lines.join("\n")
+        );
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).expect("a signal sent");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
+    }
+
+    fn proc(&self, below: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{below}", self.child.id()))
+    }
+
+    /// Open file descriptors.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(self.proc("fd")).expect("descriptors").count()
+    }
+
+    /// Threads.
+    pub fn threads(&self) -> usize {
+        fs::read_dir(self.proc("task")).expect("threads").count()
+    }
+
+    /// Resident memory, KiB.
+    pub fn memory(&self) -> u64 {
+        let status = fs::read_to_string(self.proc("status")).expect("its status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.expect("VmRSS").parse().expect("a number")
+    }
+
+    /// How often one of its threads went to sleep, of those that still are there.
+    pub fn sleeps(&self) -> u64 {
+        let threads = fs::read_dir(self.proc("task")).expect("threads");
+        let of = |thread: fs::DirEntry| {
+            // a thread that ends meanwhile
+            let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.map_or(0, |it| it.trim().parse().expect("a number"))
+        };
+        threads.map(|it| of(it.expect("a thread"))).sum()
+    }
+
+    /// CPU time used, in ticks of a hundredth second.
+    pub fn ticks(&self) -> u64 {
+        let stat = fs::read_to_string(self.proc("stat")).expect("its times");
+        let fields: Vec<_> = stat
+            .rsplit(") ")
+            .next()
+            .expect("fields")
+            .split(' ')
+            .collect();
+        // utime and stime, the 14th and 15th of proc_pid_stat(5)
+        [fields[11], fields[12]]
+            .iter()
+            .map(|it| it.parse::<u64>().expect("ticks"))
+            .sum()
+    }
+
+    /// SIGTERM, or another signal; how it ended, and how long that took.
+    #[track_caller]
+    pub fn end(mut self, signal: Signal) -> (ExitStatus, Duration) {
+        let at = Instant::now();
+        self.signal(signal);
+        let end = at + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a status") {
+                return (status, at.elapsed());
+            }
+            assert!(Instant::now() < end, "it does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        if thread::panicking() {
+            let lines = self.lines.0.lock().expect("the lines");
+            eprintln!("the daemon said:\n{}", lines.join("\n"));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! A node with all of it: kubelet's part, the daemon on this machine's own devices, and what the
+//! chain is configured with.
+
+use super::{Allocation, DeviceManager, Wish, pod_resources::PodResourcesServer};
+use crate::{
+    Daemon,
+    daemon::rdma_device_plugin,
+    plugin::{DEBIAN_PLUGINS, rdma_cni},
+};
+use serde_json::{Value, json};
+use std::{
+    env, fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+use tempfile::TempDir;
+
+/// The node.
+#[derive(Debug)]
+pub struct Node {
+    /// Kubelet's device manager.
+    pub kubelet: DeviceManager,
+    /// The daemon.
+    pub daemon: Daemon,
+    pod_resources: PodResourcesServer,
+    directory: TempDir,
+}
+
+impl Node {
+    /// One whose daemon has the configuration file `configuration`.
+    #[track_caller]
+    pub fn start(configuration: &str) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let at = |below: &str| directory.path().join(below);
+        fs::create_dir_all(at("kubelet/pod-resources")).expect("a directory");
+        let pod_resources = PodResourcesServer::start(&at("kubelet/pod-resources/kubelet.sock"));
+        let kubelet = DeviceManager::started(&at("kubelet"));
+        fs::write(at("config.json"), configuration).expect("the configuration");
+        let mut command = Command::new(rdma_device_plugin());
+        for (flag, below) in [
+            ("--config", "config.json"),
+            ("--kubelet-dir", "kubelet"),
+            ("--cdi-dir", "cdi"),
+            ("--state-dir", "state"),
+        ] {
+            command.arg(flag).arg(at(below));
+        }
+        command.args(["--metrics-address", "127.0.0.1:0", "--log-level", "debug"]);
+        Self {
+            kubelet,
+            daemon: Daemon::start(&mut command),
+            pod_resources,
+            directory,
+        }
+    }
+
+    /// What kubelet does before it has a pod's sandbox made; its pod-resources tells of it then.
+    #[track_caller]
+    pub fn allocate(&self, wish: &Wish) -> Allocation {
+        let allocation = self.kubelet.allocate(wish);
+        let allocation = allocation.unwrap_or_else(|status| panic!("{wish:?}: {status}"));
+        self.pod_resources.set_pods(&self.kubelet.pod_resources());
+        allocation
+    }
+
+    /// The pod is gone.
+    pub fn free(&self, pod: &str) {
+        self.kubelet.free(pod);
+        self.pod_resources.set_pods(&self.kubelet.pod_resources());
+    }
+
+    /// `rdma-cni`'s entry in a conflist: what is attached is what kubelet says.
+    pub fn chain(&self, resources: &[&str]) -> Value {
+        json!({
+            "type": "rdma-cni",
+            "resources": resources,
+            "podResourcesSocket": self.pod_resources.socket(),
+            "stateDir": self.path("state"),
+        })
+    }
+
+    /// `CNI_PATH`: where the plugins under test and Debian's are.
+    pub fn cni_path(&self) -> String {
+        let plugin = rdma_cni();
+        let own = plugin.parent().expect("a program is in a directory");
+        let path = env::join_paths([own, Path::new(DEBIAN_PLUGINS)]);
+        path.expect("no colons").into_string().expect("UTF-8")
+    }
+
+    /// A file or directory of the node.
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.directory.path().join(below)
+    }
+
+    /// The device nodes of a device's entry in the CDI file: name, major, minor.
+    #[track_caller]
+    pub fn cdi_nodes(&self, device: &str) -> Vec<(String, u64, u64)> {
+        let file = self.path("cdi/rdma-device-plugin-rdma.json");
+        let text = fs::read(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
+        let spec: Value = serde_json::from_slice(&text).expect("JSON");
+        let entries = spec["devices"].as_array().expect("a list");
+        let entry = entries.iter().find(|entry| entry["name"] == device);
+        let entry = entry.unwrap_or_else(|| panic!("{device} is not in {spec:#}"));
+        let nodes = entry["containerEdits"]["deviceNodes"].as_array();
+        let nodes = nodes.expect("a list").iter().map(|node| {
+            let name = node["path"]
+                .as_str()
+                .and_then(|path| path.rsplit('/').next());
+            let number = |key: &str| node[key].as_u64().expect("a number");
+            (
+                name.expect("a path").to_owned(),
+                number("major"),
+                number("minor"),
+            )
+        });
+        nodes.collect()
+    }
+
+    /// What `/metrics` says.
+    #[track_caller]
+    pub fn metrics(&self) -> String {
+        let line = self.daemon.line("metrics are at http://");
+        let (_, address) = line.split_once("http://").expect("an address");
+        let address = address.trim_end().trim_end_matches("/metrics");
+        let mut stream = TcpStream::connect(address).expect("the daemon listens");
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).expect("a time limit");
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+            .expect("a question");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer
+    }
+
+    /// The value of the first metric that is called `name` and has all of `labels`.
+    #[track_caller]
+    pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let text = self.metrics();
+        let has = |line: &&str| {
+            let rest = line.strip_prefix(name);
+            rest.is_some_and(|rest| {
+                rest.starts_with(['{', ' '])
+                    && labels
+                        .iter()
+                        .all(|(key, value)| rest.contains(&format!("{key}=\"{value}\"")))
+            })
+        };
+        let line = text.lines().find(has)?;
+        line.rsplit(' ').next()?.parse().ok()
+    }
+}

@@ -1,0 +1,259 @@
+//! Kubelet's pod-resources, on a thread and a runtime of its own: what pods were allocated, and
+//! everything that kubelet does besides answering.
+
+use crate::wait;
+use kubelet_api::pod_resources::v1::{
+    ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
+    ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+    pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
+};
+use std::{
+    fs,
+    os::unix::net::UnixListener as StdListener,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+use tokio::{net::UnixListener, sync::oneshot};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Code, Request, Response, Status, transport::Server};
+
+/// How `Get` is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Get {
+    /// With the pod, or that there is none.
+    Works,
+    /// The feature gate is off.
+    TurnedOff,
+    /// A kubelet from before `Get`.
+    Unimplemented,
+}
+
+/// How a question is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    /// Answered at once.
+    Prompt,
+    /// Answered after this time.
+    Slow(Duration),
+    /// Never answered.
+    Silent,
+    /// Refused, so many times: asked too often.
+    Busy(u32),
+    /// Refused, always.
+    Refusing(Code),
+}
+
+#[derive(Debug)]
+struct State {
+    pods: Vec<PodResources>,
+    get: Get,
+    mood: Mood,
+    asked: Vec<&'static str>,
+}
+
+/// The stand-in; it is away when this is dropped.
+#[derive(Debug)]
+pub struct PodResourcesServer {
+    socket: PathBuf,
+    state: Arc<Mutex<State>>,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// A pod whose containers have `devices`: resource and ids, a list for each container.
+pub fn pod(namespace: &str, name: &str, containers: &[&[(&str, &[&str])]]) -> PodResources {
+    let devices = |(resource, ids): &(&str, &[&str])| ContainerDevices {
+        resource_name: (*resource).to_owned(),
+        device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+    };
+    let containers = containers.iter().enumerate();
+    let containers = containers.map(|(number, list)| ContainerResources {
+        name: format!("container{number}"),
+        devices: list.iter().map(devices).collect(),
+    });
+    PodResources {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        containers: containers.collect(),
+    }
+}
+
+impl PodResourcesServer {
+    /// One that listens at `socket`, and knows no pod.
+    #[track_caller]
+    pub fn start(socket: &Path) -> Self {
+        let state = State {
+            pods: vec![],
+            get: Get::Works,
+            mood: Mood::Prompt,
+            asked: vec![],
+        };
+        let mut server = Self {
+            socket: socket.to_owned(),
+            state: Arc::new(Mutex::new(state)),
+            running: None,
+        };
+        server.come();
+        server
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Knows `pods`, and no others.
+    pub fn set_pods(&self, pods: &[PodResources]) {
+        self.state().pods = pods.to_vec();
+    }
+
+    /// Answers `Get` so.
+    pub fn set_get(&self, get: Get) {
+        self.state().get = get;
+    }
+
+    /// Takes questions so.
+    pub fn set_mood(&self, mood: Mood) {
+        self.state().mood = mood;
+    }
+
+    /// What it was asked since the last time: `Get`, `List`.
+    pub fn asked(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.state().asked)
+    }
+
+    /// Ends, as kubelet does: the socket's file stays.
+    pub fn go(&mut self) {
+        if let Some(Running { stop, thread }) = self.running.take() {
+            let _ = stop.send(());
+            thread.join().expect("the server's thread ends");
+        }
+    }
+
+    /// Starts again, as kubelet does: the socket's file is made anew.
+    #[track_caller]
+    pub fn come(&mut self) {
+        self.go();
+        let directory = self.socket.parent().expect("a socket is in a directory");
+        fs::create_dir_all(directory).expect("the socket's directory");
+        let _ = fs::remove_file(&self.socket);
+        let listener = StdListener::bind(&self.socket).expect("the socket is free");
+        listener.set_nonblocking(true).expect("a socket can be");
+        let (stop, stopped) = oneshot::channel();
+        let answers = Answers(Arc::clone(&self.state));
+        let thread = thread::spawn(move || serve(listener, answers, stopped));
+        self.running = Some(Running { stop, thread });
+        let socket = &self.socket;
+        wait::until("kubelet listens", || {
+            std::os::unix::net::UnixStream::connect(socket).is_ok()
+        });
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for PodResourcesServer {
+    fn drop(&mut self) {
+        self.go();
+    }
+}
+
+/// Until it is stopped; questions that are not answered then end with it.
+fn serve(listener: StdListener, answers: Answers, stopped: oneshot::Receiver<()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let listener = UnixListener::from_std(listener).expect("a listener");
+        let service = PodResourcesListerServer::new(answers);
+        let server = Server::builder().add_service(service);
+        let served = server.serve_with_incoming(UnixListenerStream::new(listener));
+        tokio::select! {
+            ended = served => ended.expect("the server goes on"),
+            _ = stopped => {}
+        }
+    });
+}
+
+#[derive(Debug)]
+struct Answers(Arc<Mutex<State>>);
+
+impl Answers {
+    async fn take(&self, question: &'static str) -> Result<(), Status> {
+        let mood = {
+            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            state.asked.push(question);
+            let mood = state.mood;
+            if let Mood::Busy(left) = mood {
+                state.mood = match left {
+                    0 | 1 => Mood::Prompt,
+                    left => Mood::Busy(left - 1),
+                };
+            }
+            mood
+        };
+        match mood {
+            Mood::Prompt | Mood::Busy(0) => Ok(()),
+            Mood::Slow(time) => {
+                tokio::time::sleep(time).await;
+                Ok(())
+            }
+            Mood::Silent => std::future::pending().await,
+            // `pkg/kubelet/apis/grpc/ratelimit.go`
+            Mood::Busy(_) => Err(Status::resource_exhausted("rejected by rate limit")),
+            Mood::Refusing(code) => Err(Status::new(code, "refused by the test")),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for Answers {
+    async fn list(
+        &self,
+        _: Request<ListPodResourcesRequest>,
+    ) -> Result<Response<ListPodResourcesResponse>, Status> {
+        self.take("List").await?;
+        let pod_resources = self.state().pods.clone();
+        Ok(Response::new(ListPodResourcesResponse { pod_resources }))
+    }
+
+    /// As `pkg/kubelet/apis/podresources/server_v1.go` has it: plain errors, which gRPC for Go
+    /// gives the code Unknown.
+    async fn get(
+        &self,
+        request: Request<GetPodResourcesRequest>,
+    ) -> Result<Response<GetPodResourcesResponse>, Status> {
+        self.take("Get").await?;
+        let GetPodResourcesRequest {
+            pod_name,
+            pod_namespace,
+        } = request.into_inner();
+        let state = self.state();
+        match state.get {
+            Get::Works => {}
+            Get::TurnedOff => return Err(Status::unknown("PodResources API Get method disabled")),
+            Get::Unimplemented => return Err(Status::unimplemented("unknown method Get")),
+        }
+        let is_it = |pod: &&PodResources| pod.name == pod_name && pod.namespace == pod_namespace;
+        let not_found = || format!("pod {pod_name} in namespace {pod_namespace} not found");
+        let pod = state.pods.iter().find(is_it);
+        let pod = pod.ok_or_else(|| Status::unknown(not_found()))?;
+        Ok(Response::new(GetPodResourcesResponse {
+            pod_resources: Some(pod.clone()),
+        }))
+    }
+}

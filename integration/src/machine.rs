@@ -1,0 +1,214 @@
+//! A made-up node for the daemon: a sysfs tree with RDMA NICs and virtual functions, device files,
+//! and the directories that it works in. Nothing in it is hardware; the kernel tells of none of
+//! its changes.
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Major number of InfiniBand's character devices.
+const MAJOR: u64 = 231;
+
+/// A node; it goes with this value.
+#[derive(Debug)]
+pub struct Machine {
+    root: tempfile::TempDir,
+}
+
+/// An RDMA NIC of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Nic<'a> {
+    /// On PCI: `0000:3b:00.0`.
+    pub address: &'a str,
+    /// Name of its RDMA device.
+    pub rdma: &'a str,
+    /// Name of its netdev.
+    pub netdev: &'a str,
+    /// As sysfs says it: -1 is not known.
+    pub numa_node: i32,
+    /// Of `uverbs`.
+    pub number: u64,
+}
+
+impl Machine {
+    /// One without RDMA.
+    pub fn bare() -> Self {
+        let machine = Self {
+            root: tempfile::tempdir().expect("a directory"),
+        };
+        for directory in [
+            "sys/bus/pci/devices",
+            "sys/class/net",
+            "sys/class/infiniband",
+            "sys/class/infiniband_verbs",
+            "dev/infiniband",
+            "state",
+            "cdi",
+            "etc",
+        ] {
+            fs::create_dir_all(machine.path(directory)).expect("a directory");
+        }
+        machine
+    }
+
+    /// One with these NICs, and `rdma_cm`.
+    pub fn with(nics: &[Nic<'_>]) -> Self {
+        let machine = Self::bare();
+        fs::create_dir_all(machine.path("sys/class/misc/rdma_cm")).expect("a directory");
+        machine.write("sys/class/misc/rdma_cm/dev", "10:58\n");
+        machine.node("rdma_cm", 10, 58);
+        for nic in nics {
+            machine.plug(nic);
+        }
+        machine
+    }
+
+    /// The program's command line on this node.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env_clear();
+        for (flag, below) in [
+            ("--config", "etc/config.json"),
+            ("--kubelet-dir", "kubelet"),
+            ("--cdi-dir", "cdi"),
+            ("--sysfs", "sys"),
+            ("--dev", "dev"),
+            ("--state-dir", "state"),
+        ] {
+            command.arg(flag).arg(self.path(below));
+        }
+        command
+    }
+
+    /// Where something of it is.
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.root.path().join(below)
+    }
+
+    /// Writes a file of it.
+    pub fn write(&self, below: &str, text: &str) {
+        fs::write(self.path(below), text).expect("written");
+    }
+
+    /// The configuration of the seeds, or another one.
+    pub fn configure(&self, text: &str) {
+        self.write("etc/config.json", text);
+    }
+
+    /// Puts a NIC in.
+    pub fn plug(&self, nic: &Nic<'_>) {
+        let place = format!("sys/devices/pci0000:00/{}", nic.address);
+        let device = format!("../../../devices/pci0000:00/{}", nic.address);
+        fs::create_dir_all(self.path(&format!("{place}/net/{}", nic.netdev))).expect("a directory");
+        self.write(
+            &format!("{place}/uevent"),
+            "DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:101D\n",
+        );
+        self.write(
+            &format!("{place}/numa_node"),
+            &format!("{}\n", nic.numa_node),
+        );
+        self.link(&format!("sys/bus/pci/devices/{}", nic.address), &device);
+        let netdev = format!("{place}/net/{}", nic.netdev);
+        self.write(&format!("{netdev}/type"), "1\n");
+        self.write(&format!("{netdev}/carrier"), "1\n");
+        self.write(
+            &format!("{netdev}/address"),
+            &format!(
+                "02:00:00:00:{:02x}:{:02x}\n",
+                nic.number >> 8,
+                nic.number & 0xff
+            ),
+        );
+        self.link(
+            &format!("sys/class/net/{}", nic.netdev),
+            &format!(
+                "../../devices/pci0000:00/{}/net/{}",
+                nic.address, nic.netdev
+            ),
+        );
+        let port = format!("sys/class/infiniband/{}/ports/1", nic.rdma);
+        fs::create_dir_all(self.path(&port)).expect("a directory");
+        self.write(&format!("{port}/state"), "4: ACTIVE\n");
+        self.write(&format!("{port}/link_layer"), "Ethernet\n");
+        self.number(nic, nic.number);
+    }
+
+    /// Makes `virtual_one`, which is plugged in, the virtual function `index` of `physical`.
+    pub fn is_virtual(&self, virtual_one: &Nic<'_>, physical: &Nic<'_>, index: usize) {
+        let pci = "sys/devices/pci0000:00";
+        let (own, of) = (virtual_one.address, physical.address);
+        self.link(&format!("{pci}/{own}/physfn"), &format!("../{of}"));
+        self.link(&format!("{pci}/{of}/virtfn{index}"), &format!("../{own}"));
+        let count = format!("{pci}/{of}/sriov_numvfs");
+        let before = fs::read_to_string(self.path(&count)).unwrap_or_default();
+        let before: usize = before.trim_end().parse().unwrap_or_default();
+        self.write(&count, &format!("{}\n", before.max(index + 1)));
+    }
+
+    /// Gives the NIC's `uverbs` a number.
+    pub fn number(&self, nic: &Nic<'_>, number: u64) {
+        let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
+        fs::create_dir_all(self.path(&verbs)).expect("a directory");
+        self.write(&format!("{verbs}/ibdev"), &format!("{}\n", nic.rdma));
+        self.write(
+            &format!("{verbs}/dev"),
+            &format!("{MAJOR}:{}\n", 192 + number),
+        );
+        let device = format!("../../../devices/pci0000:00/{}", nic.address);
+        self.link(&format!("{verbs}/device"), &device);
+        self.node(&format!("uverbs{number}"), MAJOR, 192 + number);
+    }
+
+    /// Takes the character device of this number away.
+    pub fn without_number(&self, number: u64) {
+        let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
+        fs::remove_dir_all(self.path(&verbs)).expect("removed");
+        fs::remove_file(self.path(&format!("dev/infiniband/uverbs{number}"))).expect("removed");
+    }
+
+    /// Takes the NIC out.
+    pub fn unplug(&self, nic: &Nic<'_>) {
+        self.without_number(nic.number);
+        let own = self.path(&format!("sys/devices/pci0000:00/{}", nic.address));
+        if let Ok(physical) = fs::read_link(own.join("physfn")) {
+            let of = fs::read_dir(own.join(physical)).expect("its physical function");
+            for link in of.map(|it| it.expect("an entry").path()) {
+                if fs::read_link(&link).is_ok_and(|it| it.ends_with(nic.address)) {
+                    fs::remove_file(link).expect("removed");
+                }
+            }
+        }
+        for below in [
+            format!("sys/bus/pci/devices/{}", nic.address),
+            format!("sys/class/net/{}", nic.netdev),
+        ] {
+            fs::remove_file(self.path(&below)).expect("removed");
+        }
+        for below in [
+            format!("sys/class/infiniband/{}", nic.rdma),
+            format!("sys/devices/pci0000:00/{}", nic.address),
+        ] {
+            fs::remove_dir_all(self.path(&below)).expect("removed");
+        }
+    }
+
+    fn link(&self, path: &str, target: &str) {
+        symlink(target, self.path(path)).expect("a link");
+    }
+
+    fn node(&self, name: &str, major: u64, minor: u64) {
+        let path = self.path("dev/infiniband").join(name);
+        mknod(
+            &path,
+            SFlag::S_IFCHR,
+            Mode::S_IRUSR | Mode::S_IWUSR,
+            makedev(major, minor),
+        )
+        .expect("a device file, which only root can make");
+    }
+}
