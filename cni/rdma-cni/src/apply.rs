@@ -181,7 +181,7 @@ pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyEr
 }
 
 /// The RDMA devices that were moved, before and after.
-fn moved<'a>(
+pub(crate) fn moved<'a>(
     attachment: &'a Attachment,
     observed: &'a Observed,
 ) -> impl Iterator<Item = (&'a RdmaDevice, &'a RdmaDevice)> {
@@ -272,14 +272,15 @@ pub struct Incomplete {
 }
 
 /// Brings everything of `attachment` home that is to be had. Goes on after an error, and with
-/// what is still missing, as long as that helps.
+/// what is still missing, as long as that helps. What is seen then.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
     attachment: &Attachment,
-) -> Result<(), Incomplete> {
+) -> Result<Observed, Incomplete> {
     let mut refused = vec![];
-    for round in 0.. {
+    let mut round = 0;
+    loop {
         let observed = match kernel.observe(pod) {
             Ok(observed) => observed,
             Err(error) if round == ROUNDS => {
@@ -290,6 +291,7 @@ pub fn restore<K: Kernel>(
             }
             Err(error) => {
                 log::warn!("{error}");
+                round += 1;
                 continue;
             }
         };
@@ -301,7 +303,7 @@ pub fn restore<K: Kernel>(
             for name in plan::gone(attachment, &observed) {
                 log::warn!("{name} exists no more: a virtual netdev ends with its namespace");
             }
-            return Ok(());
+            return Ok(observed);
         }
         // what is nowhere is not to be had by another round
         let nothing_to_do = plans
@@ -322,8 +324,8 @@ pub fn restore<K: Kernel>(
             .into_iter()
             .flat_map(|plan| make(kernel, pod, plan))
             .collect();
+        round += 1;
     }
-    Ok(())
 }
 
 /// Makes the changes of one rail's plan, and tells what was refused. One that others build

@@ -2,6 +2,7 @@
 //! that is needed to bring everything home, whoever does it and whenever.
 
 use crate::{
+    allocation::Allocated,
     conf::{Conf, Dad, Ipv6, Routing},
     plan::Wanted,
 };
@@ -126,6 +127,9 @@ pub struct Rail {
     /// The RDMA device as it was on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaDevice>,
+    /// What kubelet gave to the pod's containers, where kubelet was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated: Option<Allocated>,
     /// The GIDs of its addresses, once they are there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gids: Vec<RailGid>,
@@ -278,6 +282,7 @@ impl Rail {
             pod_index: None,
             given: Wanted::default(),
             rdma: None,
+            allocated: None,
             gids: vec![],
         }
     }

@@ -3,7 +3,9 @@
 use crate::{
     apply::{ApplyError, Incomplete},
     attachment::Key,
+    char_devices::CharDeviceError,
     ipam::IpamError,
+    kubelet::KubeletError,
     plan::Obstacle,
     select::SelectError,
     store::StoreError,
@@ -26,6 +28,9 @@ pub enum Error {
     /// The configuration.
     #[error(transparent)]
     Conf(#[from] ConfError),
+    /// What kubelet allocated.
+    #[error(transparent)]
+    Kubelet(#[from] KubeletError),
     /// The devices.
     #[error(transparent)]
     Select(#[from] SelectError),
@@ -102,6 +107,9 @@ pub enum Cause {
     /// A change.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// What the pod's containers would get.
+    #[error(transparent)]
+    CharDevice(Box<CharDeviceError>),
     /// IPAM.
     #[error(transparent)]
     Ipam(#[from] IpamError),

@@ -3,10 +3,12 @@
 //!
 //! ```text
 //! environment + stdin → conf        checked; bad input stops here
+//!            kubelet, allocation    which devices the pod was allocated, if kubelet is to say
 //!       kernel.observe → Observed   read-only, before anything is changed
 //!         plan::attach → Vec<Op>    pure; only what is missing
 //!          store::save              on disk before the first change
 //!                apply              the only loop that changes anything
+//!             char_devices          what containers are given still is what they were promised
 //!         ipam, routing             addresses; metrics, tables and rules of their routes
 //!          gids, rails              what programs have to name
 //! cni_protocol::result              prevResult + ours
@@ -14,12 +16,15 @@
 //! The record holds the state before the move, and `plan::detach` computes whatever still
 //! differs from it: a failed ADD, DEL, GC and a heal after a crash are that one function.
 
+pub mod allocation;
 pub mod apply;
 pub mod attachment;
+pub mod char_devices;
 pub mod conf;
 pub mod error;
 pub mod gids;
 pub mod ipam;
+pub mod kubelet;
 pub mod plan;
 pub mod rails;
 pub mod reply;
@@ -36,7 +41,7 @@ use std::{
     io::{Read, Write},
     process::ExitCode,
 };
-use verb::Node;
+use verb::{Node, add::Outcome};
 
 const PLUGIN: Plugin = Plugin {
     name: "rdma-cni",
@@ -76,7 +81,12 @@ fn serve<K: Kernel>(
     let node = Node::new(kernel, environment, &conf);
     match environment.command {
         Command::Add => {
-            let added = verb::add::add(&node)?;
+            let added = match verb::add::add(&node)? {
+                Outcome::Added(added) => added,
+                Outcome::NothingToDo(result) => {
+                    return plugin::write(output, &result).map_err(Error::Output);
+                }
+            };
             match plugin::write(output, &added.result) {
                 Ok(()) => Ok(()),
                 Err(error) => Err(added.take_back(&node, error)),

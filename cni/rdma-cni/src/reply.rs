@@ -3,6 +3,7 @@
 use crate::{
     apply::ApplyError,
     error::{Cause, Error},
+    kubelet::KubeletError,
     plan::Obstacle,
     select::SelectError,
 };
@@ -15,6 +16,7 @@ mod own {
     pub(super) const NO_SUCH_DEVICE: u32 = 100;
     pub(super) const DEVICE_IN_USE: u32 = 101;
     pub(super) const WRONG_MODE: u32 = 102;
+    pub(super) const POD_RESOURCES: u32 = 103;
     pub(super) const IPAM: u32 = 104;
     pub(super) const STATE: u32 = 105;
     pub(super) const RESTORED: u32 = 106;
@@ -27,6 +29,7 @@ pub fn code(error: &Error) -> u32 {
         Error::Environment(error) => error.code(),
         Error::Netns(_) => code::ENVIRONMENT,
         Error::Conf(error) => error.code(),
+        Error::Kubelet(error) => kubelet(error),
         Error::Select(error) => select(error),
         Error::Exists(_) => own::DEVICE_IN_USE,
         Error::State(_) | Error::Forget(_) | Error::Newer { .. } | Error::Unreadable(_) => {
@@ -43,7 +46,7 @@ pub fn code(error: &Error) -> u32 {
         Error::Add { cause, left: None } => match cause {
             Cause::Ipam(_) => own::IPAM,
             Cause::Apply(ApplyError::Op(error)) if cannot_move(error) => own::WRONG_MODE,
-            Cause::Apply(_) | Cause::State(_) => own::RESTORED,
+            Cause::Apply(_) | Cause::CharDevice(_) | Cause::State(_) => own::RESTORED,
             Cause::Output(_) => code::IO,
         },
         Error::Drift(_) => code::INTERNAL,
@@ -58,9 +61,22 @@ pub fn code(error: &Error) -> u32 {
     }
 }
 
+/// What passes by itself is tried again by whoever called; the rest needs a person.
+fn kubelet(error: &KubeletError) -> u32 {
+    match error {
+        KubeletError::Nameless => code::CONFIGURATION,
+        KubeletError::Ask { source } if !source.passes() => own::POD_RESOURCES,
+        KubeletError::Ask { .. } | KubeletError::Unknown { .. } => code::TRY_LATER,
+        KubeletError::File(_) | KubeletError::Newer(_) => own::STATE,
+        KubeletError::Allocation(_) => own::NO_SUCH_DEVICE,
+    }
+}
+
 fn select(error: &SelectError) -> u32 {
     match error {
-        SelectError::NotFound(_) | SelectError::NoRdma(_) => own::NO_SUCH_DEVICE,
+        SelectError::NotFound(_) | SelectError::Allocation(_) | SelectError::NoRdma(_) => {
+            own::NO_SUCH_DEVICE
+        }
         SelectError::InUse { .. } | SelectError::Elsewhere(_) => own::DEVICE_IN_USE,
         SelectError::NoSubsystem
         | SelectError::WrongMode(_)

@@ -1,14 +1,34 @@
 //! Which netdevs and RDMA devices an ADD is about, decided before anything is changed.
 
+mod allocated;
 mod share;
 
 use crate::{
+    allocation::{AllocationError, Allotment, Meaning},
     attachment::{Attachment, Rail, Sibling},
-    conf::{Conf, Devices, Mode, selector::Candidate, selector::Selector},
+    conf::{Conf, Mode, selector::Candidate, selector::Selector},
 };
 use rdma_netns::{
     DeviceAddress, InterfaceName, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode,
 };
+
+/// What is to be attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice<'a> {
+    /// One device.
+    Address(&'a DeviceAddress),
+    /// Whatever fits.
+    Selectors(&'a [Selector]),
+    /// What kubelet allocated.
+    Allocated(Vec<Meaning>),
+}
+
+/// A netdev that becomes a rail, and what kubelet says of it.
+struct Chosen<'a> {
+    place: Place,
+    link: &'a Link,
+    allotment: Option<Allotment>,
+}
 
 /// The configured devices cannot be attached to this pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +36,9 @@ pub enum SelectError {
     /// Nothing on the node fits.
     #[error("no device on this node is {0}")]
     NotFound(String),
+    /// What kubelet allocated.
+    #[error(transparent)]
+    Allocation(#[from] AllocationError),
     /// Another attachment has it.
     #[error("{device} is in use by {holder}")]
     InUse {
@@ -81,7 +104,7 @@ pub enum SelectError {
 /// The rails of an ADD with `conf`. `others` are the attachments whose pods live.
 pub fn rails(
     conf: &Conf,
-    devices: &Devices,
+    choice: &Choice<'_>,
     observed: &Observed,
     others: &[Attachment],
 ) -> Result<Vec<Rail>, SelectError> {
@@ -92,15 +115,10 @@ pub fn rails(
     if let (true, Some(RdmaMode::Shared)) = (conf.drop_in, mode) {
         return Err(SelectError::WrongMode(RdmaMode::Shared));
     }
-    let chosen = match devices {
-        Devices::Address(address) => {
-            let (place, link) = by_address(address, observed, others)?;
-            vec![(
-                place,
-                share::bond_of(conf.mode, &observed.host, place, link),
-            )]
-        }
-        Devices::Selectors(selectors) => by_selectors(conf.mode, selectors, observed, others)?,
+    let chosen = match choice {
+        Choice::Address(address) => vec![by_address(conf.mode, address, observed, others)?],
+        Choice::Selectors(selectors) => by_selectors(conf.mode, selectors, observed, others)?,
+        Choice::Allocated(meanings) => allocated::choose(conf.mode, meanings, observed, others)?,
     };
     if chosen.len() > 1 && !conf.interface_name.counts() {
         return Err(SelectError::NameWithoutNumber {
@@ -108,9 +126,9 @@ pub fn rails(
         });
     }
     chosen
-        .iter()
+        .into_iter()
         .enumerate()
-        .map(|(index, (place, link))| rail(conf, observed, others, index, *place, link))
+        .map(|(index, chosen)| rail(conf, observed, others, index, chosen))
         .collect()
 }
 
@@ -119,9 +137,14 @@ fn rail(
     observed: &Observed,
     others: &[Attachment],
     index: usize,
-    place: Place,
-    link: &Link,
+    chosen: Chosen<'_>,
 ) -> Result<Rail, SelectError> {
+    let Chosen {
+        place,
+        link,
+        allotment,
+    } = chosen;
+    let (sharing, allocated) = allotment.map(|it| (it.sharing, it.allocated)).unzip();
     let rdma = rdma_of(&observed.host, link);
     if conf.require_rdma && rdma.is_none() {
         return Err(SelectError::NoRdma(link.name.clone()));
@@ -130,6 +153,7 @@ fn rail(
         let pod_name = link.name.clone();
         return Ok(Rail {
             rdma: rdma.cloned(),
+            allocated,
             ..Rail::new(pod_name)
         });
     }
@@ -146,9 +170,10 @@ fn rail(
     }
     let rail = Rail {
         rdma: rdma.cloned(),
+        allocated,
         ..Rail::new(pod_name)
     };
-    match share::reason(conf.mode, link, others) {
+    match share::reason(conf.mode, sharing, link, others) {
         Some(reason) => {
             log::info!("{} is shared: {reason}", link.name);
             Ok(Rail {
@@ -206,10 +231,11 @@ fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
 }
 
 fn by_address<'a>(
+    mode: Mode,
     address: &DeviceAddress,
     observed: &'a Observed,
     others: &[Attachment],
-) -> Result<(Place, &'a Link), SelectError> {
+) -> Result<Chosen<'a>, SelectError> {
     check_holders(address, others)?;
     for (place, namespace) in places(observed) {
         let mut links: Vec<&Link> = namespace
@@ -226,12 +252,28 @@ fn by_address<'a>(
             (link.is_representor(), !is_port, link.index)
         });
         if let Some(link) = links.first() {
-            return Ok((place, link));
+            return Ok(Chosen::at(mode, observed, place, link));
         }
     }
     match observed.device(address) {
         Some(_) => Err(SelectError::Elsewhere(address.clone())),
         None => Err(SelectError::NotFound(address.to_string())),
+    }
+}
+
+impl<'a> Chosen<'a> {
+    /// The netdev `link`, or the bond that stands for it.
+    fn at(mode: Mode, observed: &'a Observed, place: Place, link: &'a Link) -> Self {
+        Self {
+            place,
+            link: share::bond_of(mode, &observed.host, place, link),
+            allotment: None,
+        }
+    }
+
+    fn is_in(&self, chosen: &[Self]) -> bool {
+        let is_same = |it: &Self| it.place == self.place && it.link.index == self.link.index;
+        chosen.iter().any(is_same)
     }
 }
 
@@ -261,8 +303,8 @@ fn by_selectors<'a>(
     selectors: &[Selector],
     observed: &'a Observed,
     others: &[Attachment],
-) -> Result<Vec<(Place, &'a Link)>, SelectError> {
-    let mut chosen: Vec<(Place, &Link)> = vec![];
+) -> Result<Vec<Chosen<'a>>, SelectError> {
+    let mut chosen: Vec<Chosen<'a>> = vec![];
     for selector in selectors {
         let held = others.iter().find_map(|other| {
             let rail = other.rails.iter().find(|rail| {
@@ -278,7 +320,7 @@ fn by_selectors<'a>(
         if let Some(error) = held {
             return Err(error);
         }
-        let mut matching: Vec<(Place, &Link)> = places(observed)
+        let mut matching: Vec<Chosen<'a>> = places(observed)
             .flat_map(|(place, namespace)| namespace.links.iter().map(move |link| (place, link)))
             .filter(|(place, link)| *place == Place::Host || link.parent.is_some())
             .filter(|(_, link)| link.link_type != LinkType::Other)
@@ -286,22 +328,19 @@ fn by_selectors<'a>(
             .filter(|(_, link)| {
                 selector.matches(candidate(observed, link, rdma_of(&observed.host, link)))
             })
-            .map(|(place, link)| (place, share::bond_of(mode, &observed.host, place, link)))
+            .map(|(place, link)| Chosen::at(mode, observed, place, link))
             .collect();
         if matching.is_empty() && selector.is_literal() {
             return Err(SelectError::NotFound(selector.text.clone()));
         }
-        matching.sort_by_key(|(_, link)| natural(&link.name));
+        matching.sort_by_key(|found| natural(&found.link.name));
         for found in matching {
-            if !chosen
-                .iter()
-                .any(|(place, link)| *place == found.0 && link.index == found.1.index)
-            {
+            if !found.is_in(&chosen) {
                 chosen.push(found);
             }
         }
     }
-    for address in chosen.iter().filter_map(|(_, link)| link.parent.as_ref()) {
+    for address in chosen.iter().filter_map(|it| it.link.parent.as_ref()) {
         check_holders(address, others)?;
     }
     if chosen.is_empty() {

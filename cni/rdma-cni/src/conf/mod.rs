@@ -2,6 +2,7 @@
 //! before anything is done. Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
 
 mod child;
+mod resources;
 mod routing;
 pub mod selector;
 
@@ -22,8 +23,10 @@ pub struct Conf {
     /// Installed and configured as `rdma`, the name of the plugin this one replaces: only
     /// RDMA devices are moved, and the subsystem has to be exclusive for it.
     pub drop_in: bool,
-    /// Which devices to attach; ADD needs it.
+    /// Which devices to attach; ADD needs it. Only a drop-in can have none.
     pub devices: Option<Devices>,
+    /// `podResourcesSocket`
+    pub pod_resources_socket: PathBuf,
     /// `mode`
     pub mode: Mode,
     /// `child`
@@ -53,12 +56,15 @@ pub enum Devices {
     Address(DeviceAddress),
     /// `devices`
     Selectors(Vec<Selector>),
+    /// `resources`: what kubelet allocated to the pod of these, in this order.
+    Resources(Vec<String>),
 }
 
 /// `mode`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Share a bond, a port of one, and what is shared already; move the rest.
+    /// Share a bond, a port of one, what kubelet gives to several pods, and what is shared
+    /// already; move the rest.
     Auto,
     /// The netdev goes into the pod.
     Move,
@@ -96,8 +102,8 @@ impl Conf {
     pub fn required_devices(&self) -> Result<&Devices, ConfError> {
         self.devices.as_ref().ok_or(ConfError::Missing {
             field: "deviceID",
-            expected: "name the devices by deviceID, runtimeConfig.deviceID or devices; asking \
-                       kubelet for them (resources) is not in this version",
+            expected: "name the device by deviceID or runtimeConfig.deviceID, or kubelet's \
+                       resources by resources",
         })
     }
 
@@ -109,7 +115,14 @@ impl Conf {
         Ok(Self {
             network,
             drop_in,
-            devices: devices(fields)?,
+            devices: match devices(fields)? {
+                None if drop_in => None,
+                None => Some(resources::by_default()),
+                devices => devices,
+            },
+            pod_resources_socket: fields
+                .absolute_path("podResourcesSocket")?
+                .unwrap_or_else(|| PathBuf::from("/var/lib/kubelet/pod-resources/kubelet.sock")),
             mode: mode(fields)?,
             child: child::parse(fields)?,
             routing: Routing::parse(fields)?,
@@ -130,6 +143,8 @@ impl Conf {
 }
 
 fn devices(fields: Fields<'_>) -> Result<Option<Devices>, ConfError> {
+    // wrong ones are told also where they do not count
+    let resources = resources::parse(fields)?;
     for (fields, name) in [
         (fields.object("runtimeConfig")?, "deviceID"),
         (fields, "deviceID"),
@@ -142,7 +157,7 @@ fn devices(fields: Fields<'_>) -> Result<Option<Devices>, ConfError> {
             .map_err(|error| fields.wrong(name, &error.to_string()));
     }
     let Some(list) = fields.list("devices")? else {
-        return Ok(None);
+        return Ok(resources.map(Devices::Resources));
     };
     if list.is_empty() {
         return Err(fields.wrong("devices", "must have at least one selector"));
@@ -227,12 +242,6 @@ fn unfinished(fields: Fields<'_>) -> Result<(), ConfError> {
             remedy: "use \"off\"",
         });
     }
-    fields.string("podResourcesSocket")?;
     fields.string("smcUeid")?;
-    if let Some(list) = fields.list("resources")?
-        && !list.iter().all(Value::is_string)
-    {
-        return Err(fields.wrong("resources", "must list resource names"));
-    }
     Ok(())
 }

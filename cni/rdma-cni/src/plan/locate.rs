@@ -117,6 +117,14 @@ pub fn rdma_on_host<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaD
     }
 }
 
+/// The RDMA device of `rail`, on the host or in the pod, under whatever name.
+pub fn rdma_anywhere<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaDevice> {
+    match rdma(rail.rdma.as_ref()?, observed) {
+        Ok(Located::At(_, device)) => Some(device),
+        _ => None,
+    }
+}
+
 /// Finds the RDMA device that was `home` on the host.
 pub(super) fn rdma<'a>(
     home: &RdmaDevice,

@@ -12,7 +12,7 @@ mod wanted;
 
 pub use attach::{attach, attach_rail, bearer};
 pub use detach::{detach, gone};
-pub use locate::rdma_on_host;
+pub use locate::{rdma_anywhere, rdma_on_host};
 pub use routing::{connected, routed, taken_table};
 pub use wanted::Wanted;
 

@@ -6,6 +6,7 @@ use crate::{
     conf::Mode,
 };
 use rdma_netns::{Child, Link, LinkType, Namespace, Place, RdmaMode};
+use rdma_resources::Sharing;
 
 /// What is selected where `link` is: the bond that it is a port of, unless it is to be moved.
 pub(super) fn bond_of<'a>(
@@ -21,14 +22,24 @@ pub(super) fn bond_of<'a>(
     }
 }
 
-/// Why `link` is shared and not moved, if it is.
-pub(super) fn reason(mode: Mode, link: &Link, others: &[Attachment]) -> Option<String> {
+/// Why `link` is shared and not moved, if it is. `sharing` is kubelet's word, if it has one:
+/// that other pods have the device too, or that none has.
+pub(super) fn reason(
+    mode: Mode,
+    sharing: Option<Sharing>,
+    link: &Link,
+    others: &[Attachment],
+) -> Option<String> {
     match mode {
         Mode::Move => None,
         Mode::Share => Some("mode is \"share\"".into()),
         Mode::Auto if link.is_bond() => Some("a bond cannot be moved".into()),
-        Mode::Auto => sharer(link, others)
-            .map(|other| format!("{} has a child of it already", other.holder())),
+        Mode::Auto => match sharing {
+            Some(Sharing::Shared) => Some("kubelet gives its resource to several pods".into()),
+            Some(Sharing::Exclusive) => None,
+            None => sharer(link, others)
+                .map(|other| format!("{} has a child of it already", other.holder())),
+        },
     }
 }
 

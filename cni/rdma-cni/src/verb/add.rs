@@ -5,12 +5,14 @@ use super::{Node, release, survey};
 use crate::{
     apply::{self, ApplyError},
     attachment::{Attachment, Key, Phase, Shared},
+    char_devices,
     conf::Dad,
     error::{Cause, Error},
     gids,
     ipam::{Answer, Ipam, Master},
     plan::{self, Obstacle, Wanted},
-    rails, select,
+    rails,
+    select::{self, Choice},
     store::Lock,
 };
 use cni_protocol::result::{self, RailResult};
@@ -18,6 +20,14 @@ use ipnetwork::IpNetwork;
 use rdma_netns::{Kernel, Link, Observed, Pod, link::MAIN_TABLE};
 use serde_json::{Value, json};
 use std::{io, net::IpAddr, path::Path};
+
+/// How ADD went.
+pub enum Outcome<K: Kernel> {
+    /// The pod has devices.
+    Added(Box<Added<K>>),
+    /// No device was allocated to it: the result of the plugins before.
+    NothingToDo(Value),
+}
 
 /// A pod's devices that are attached, while the runtime does not know of it yet.
 #[derive(Debug)]
@@ -29,14 +39,21 @@ pub struct Added<K: Kernel> {
     lock: Lock,
 }
 
-/// Attaches the configured devices.
-pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Added<K>, Error> {
+/// Attaches the configured or allocated devices.
+pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     let (_, key) = node.target()?;
-    node.conf.required_devices()?;
+    let Some(choice) = node.choice()? else {
+        log::debug!("{key}: kubelet allocated no device to the pod");
+        let network = &node.conf.network;
+        // as it came, or one that says nothing
+        let unchanged = network.prev_result.clone();
+        let empty = || result::extend(None, network.version, &[]);
+        return Ok(Outcome::NothingToDo(unchanged.unwrap_or_else(empty)));
+    };
     let pod = node.pod()?;
     let lock = node.store.lock(&key)?;
     survey::heal_own(node, &key)?;
-    let started = match begin(node, &key, &pod) {
+    let started = match begin(node, &choice, &key, &pod) {
         Ok(started) => started,
         Err(error) => {
             lock.discard();
@@ -54,12 +71,12 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Added<K>, Error> {
         Err(cause) => Err(cause),
     };
     match finished {
-        Ok(result) => Ok(Added {
+        Ok(result) => Ok(Outcome::Added(Box::new(Added {
             result,
             attachment,
             pod,
             lock,
-        }),
+        }))),
         Err(cause) => Err(undo(node, &attachment, &pod, lock, cause)),
     }
 }
@@ -88,10 +105,15 @@ struct Started {
 
 /// Everything under the node's lock: heal, choose, record, move. What was healed gives its
 /// addresses back when the lock is free again.
-fn begin<K: Kernel>(node: &Node<'_, K>, key: &Key, pod: &K::Pod) -> Result<Started, Error> {
+fn begin<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    key: &Key,
+    pod: &K::Pod,
+) -> Result<Started, Error> {
     let moves = node.store.lock_node()?;
     let survey = survey::heal(node, key, &node.kernel.boot_id()?)?;
-    let started = start(node, key, pod, &survey.holders);
+    let started = start(node, choice, key, pod, &survey.holders);
     drop(moves);
     survey.release(node);
     started
@@ -99,12 +121,13 @@ fn begin<K: Kernel>(node: &Node<'_, K>, key: &Key, pod: &K::Pod) -> Result<Start
 
 fn start<K: Kernel>(
     node: &Node<'_, K>,
+    choice: &Choice<'_>,
     key: &Key,
     pod: &K::Pod,
     holders: &[Attachment],
 ) -> Result<Started, Error> {
     let observed = node.kernel.observe(Some(pod))?;
-    let attachment = draft(node, key, pod, &observed, holders)?;
+    let attachment = draft(node, choice, key, pod, &observed, holders)?;
     if let Some(name) = &attachment.ipam {
         Ipam::find(name, node.environment, &node.conf.raw)?;
     }
@@ -115,7 +138,13 @@ fn start<K: Kernel>(
     log_rails(&attachment);
     let moved = apply::attach(node.kernel, pod, &attachment, &wanted, observed)
         .and_then(|observed| apply::check_char_devices(node.kernel, pod, &attachment, observed))
-        .map_err(Cause::from);
+        .map_err(Cause::from)
+        .and_then(|observed| {
+            match char_devices::settle(node.store.root(), &attachment, &observed) {
+                Ok(()) => Ok(observed),
+                Err(error) => Err(Cause::CharDevice(Box::new(error))),
+            }
+        });
     let pods = holders.iter().chain([&attachment]);
     let away = pods.flat_map(Attachment::away).collect();
     Ok(Started {
@@ -129,13 +158,13 @@ fn start<K: Kernel>(
 /// The record of an attachment that does not exist yet.
 pub fn draft<K: Kernel>(
     node: &Node<'_, K>,
+    choice: &Choice<'_>,
     key: &Key,
     pod: &K::Pod,
     observed: &Observed,
     others: &[Attachment],
 ) -> Result<Attachment, Error> {
-    let devices = node.conf.required_devices()?;
-    let rails = select::rails(node.conf, devices, observed, others)?;
+    let rails = select::rails(node.conf, choice, observed, others)?;
     let attachment = node.record(key, pod, observed, rails);
     match plan::taken_table(&attachment, observed) {
         Some(table) => Err(Obstacle::TableTaken { table }.into()),
@@ -343,7 +372,7 @@ fn undo<K: Kernel>(
     };
     let restored = {
         let _moves = node.store.lock_node();
-        apply::restore(node.kernel, Some(pod), attachment)
+        release::restore(node, Some(pod), attachment)
     };
     release::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();

@@ -4,28 +4,29 @@
 use super::Node;
 use crate::{
     apply,
-    attachment::{Attachment, Rail},
+    attachment::{Attachment, Key, Rail},
+    conf::Devices,
     error::Error,
     gids,
     ipam::{Ipam, RailCall},
     plan::{self, Wanted, drift},
+    select::Choice,
     store::Record,
 };
 use cni_protocol::{Command, SpecVersion, result};
 use ipnetwork::IpNetwork;
 use rdma_netns::{Kernel, Link, Namespace, Pod, Route};
 use serde_json::Value;
-use std::net::IpAddr;
+use std::{fmt::Write as _, net::IpAddr};
 
 /// Compares the attachment with its record and the chain's final result.
 pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.conf.network.since("CHECK", SpecVersion::V0_4_0)?;
     let (_, key) = node.target()?;
     let previous = node.conf.network.required_prev_result()?;
-    let pod = node.pod()?;
     let attachment = match node.store.load(&key)? {
         Record::Good(attachment) => *attachment,
-        Record::None => return Err(Error::Drift(vec![format!("there is no record of {key}")])),
+        Record::None => return without_record(node, &key),
         Record::Newer(format) => return Err(Error::Newer { key, format }),
         Record::Corrupt(reason) => {
             return Err(Error::Drift(vec![format!(
@@ -33,6 +34,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             )]));
         }
     };
+    let pod = node.pod()?;
     if pod.id() != attachment.netns_id {
         let was = attachment.netns.display();
         return Err(Error::Drift(vec![format!(
@@ -72,6 +74,23 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         return Err(Error::Drift(drift));
     }
     check_addresses(node, &attachment, &pod)
+}
+
+/// Right for a pod that was passed through, to which kubelet allocated nothing.
+fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
+    let mut drift = format!("there is no record of {key}");
+    if let Some(Devices::Resources(_)) = &node.conf.devices {
+        let Some(Choice::Allocated(meanings)) = node.choice()? else {
+            return Ok(());
+        };
+        let ids: Vec<String> = meanings.iter().map(|it| it.id.to_string()).collect();
+        let _ = write!(
+            drift,
+            ", and yet kubelet allocated {} to it",
+            ids.join(", ")
+        );
+    }
+    Err(Error::Drift(vec![drift]))
 }
 
 /// What ADD gave, less what the final result does not have any more: a later plugin may

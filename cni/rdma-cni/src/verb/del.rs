@@ -49,15 +49,16 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
     let Some(name) = &node.conf.ipam else {
         return Ok(());
     };
+    let names = rail_names(node);
+    if names.is_empty() {
+        return Ok(());
+    }
     let ipam = Ipam::find(name, node.environment, &node.conf.raw).map_err(Error::Release)?;
     let netns = node.target()?.0.netns.as_ref();
     let netns = netns.map(|path| path.display().to_string());
     let others = names_of_others(node, key);
     let mut first = None;
-    for pod_name in rail_names(node)
-        .into_iter()
-        .filter(|name| !others.contains(name))
-    {
+    for pod_name in names.into_iter().filter(|name| !others.contains(name)) {
         let call = RailCall {
             container: &key.container,
             netns: netns.as_deref(),
@@ -88,14 +89,11 @@ fn names_of_others<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Vec<InterfaceNam
 }
 
 /// The pod-side names that this attachment's rails have, or would have: those of ours in
-/// `prevResult`, and the first.
+/// `prevResult`, and the first. A pod that was passed through has none: where kubelet says what is
+/// attached, the first counts only if there is no `prevResult` to tell.
 fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
-    let interfaces = node
-        .conf
-        .network
-        .prev_result
-        .as_ref()
-        .and_then(|result| result["interfaces"].as_array());
+    let result = node.conf.network.prev_result.as_ref();
+    let interfaces = result.and_then(|result| result["interfaces"].as_array());
     let count = interfaces.map_or(0, Vec::len);
     let in_result = |name: &InterfaceName| {
         interfaces
@@ -103,10 +101,11 @@ fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
             .flatten()
             .any(|interface| interface["name"] == **name)
     };
+    let told = result.is_some() && matches!(node.conf.devices, Some(Devices::Resources(_)));
     let names = (0..=count).filter_map(|rail| node.conf.interface_name.name(rail));
     let mut names: Vec<InterfaceName> = names
         .enumerate()
-        .filter(|(rail, name)| *rail == 0 || in_result(name))
+        .filter(|(rail, name)| (*rail == 0 && !told) || in_result(name))
         .map(|n| n.1)
         .collect();
     names.dedup();

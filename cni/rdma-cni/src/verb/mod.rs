@@ -12,8 +12,10 @@ pub mod survey;
 
 use crate::{
     attachment::{Attachment, Key, Rail},
-    conf::Conf,
+    conf::{Conf, Devices},
     error::Error,
+    kubelet,
+    select::Choice,
     store::Store,
 };
 use cni_protocol::{Environment, EnvironmentError, Target};
@@ -59,6 +61,22 @@ impl<'a, K: Kernel> Node<'a, K> {
             interface: target.interface.clone(),
         };
         Ok((target, key))
+    }
+
+    /// What is to be attached to the pod; none: kubelet allocated nothing to it. Nothing is
+    /// opened, locked or looked at for that but kubelet's answer.
+    pub fn choice(&self) -> Result<Option<Choice<'a>>, Error> {
+        Ok(match self.conf.required_devices()? {
+            Devices::Address(address) => Some(Choice::Address(address)),
+            Devices::Selectors(selectors) => Some(Choice::Selectors(selectors)),
+            Devices::Resources(resources) => {
+                let ids = kubelet::ids(self.conf, self.environment, resources)?;
+                match ids.is_empty() {
+                    true => None,
+                    false => Some(Choice::Allocated(kubelet::meanings(self.conf, &ids)?)),
+                }
+            }
+        })
     }
 
     /// The pod's namespace, for verbs that cannot do without.

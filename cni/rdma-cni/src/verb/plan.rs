@@ -9,13 +9,16 @@ use std::fmt::Write as _;
 /// The changes, one a line.
 pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     let (_, key) = node.target()?;
+    let Some(choice) = node.choice()? else {
+        return Ok("# nothing: kubelet allocated no device to the pod\n".to_owned());
+    };
     let pod = node.pod()?;
     let observed = node.kernel.observe(Some(&pod))?;
     let others = others::living(node, &observed.boot_id)?;
     if others.iter().any(|other| other.key == key) {
         return Err(Error::Exists(key.to_string()));
     }
-    let attachment = add::draft(node, &key, &pod, &observed, &others)?;
+    let attachment = add::draft(node, &choice, &key, &pod, &observed, &others)?;
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
     for op in plan::attach(&attachment, &observed, &add::wanted(&attachment, &observed))? {

@@ -5,6 +5,7 @@ use super::{Node, others};
 use crate::{
     apply::{self, Incomplete},
     attachment::{Attachment, Phase},
+    char_devices,
     error::Error,
     gids,
     ipam::{self, Ipam, RailCall},
@@ -106,13 +107,25 @@ pub fn devices<K: Kernel>(
     }
 }
 
+/// Brings the netdevs and RDMA devices home, and their CDI entries; the node's lock is held by
+/// the caller.
+pub fn restore<K: Kernel>(
+    node: &Node<'_, K>,
+    pod: Option<&K::Pod>,
+    attachment: &Attachment,
+) -> Result<(), Incomplete> {
+    let observed = apply::restore(node.kernel, pod, attachment)?;
+    char_devices::settle_home(node.store.root(), attachment, &observed);
+    Ok(())
+}
+
 /// Brings the devices home, as far as they can be; the node's lock is held by the caller.
 pub fn home<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
     pod: Option<&K::Pod>,
 ) -> Result<(), Incomplete> {
-    apply::restore(node.kernel, pod, attachment)?;
+    restore(node, pod, attachment)?;
     if pod.is_some() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! STATUS: would ADD work? State directory, RDMA subsystem, devices, IPAM.
+//! STATUS: would ADD work? State directory, RDMA subsystem, devices or kubelet, IPAM.
 
 use super::{Node, others};
 use crate::{
@@ -6,8 +6,8 @@ use crate::{
     conf::Devices,
     error::Error,
     ipam::{Ipam, IpamError, Master},
-    plan,
-    select::{self, SelectError},
+    kubelet, plan,
+    select::{self, Choice, SelectError},
 };
 use cni_protocol::SpecVersion;
 use rdma_netns::{Kernel, Link};
@@ -24,11 +24,22 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     }
     let observed = node.kernel.observe(None)?;
     let others = others::living(node, &observed.boot_id)?;
-    match &node.conf.devices {
-        // the device comes with each ADD
-        None if takes_device_id(node) => {}
-        None => reasons.extend(node.conf.required_devices().err().map(|it| it.to_string())),
-        Some(devices) => match select::rails(node.conf, devices, &observed, &others) {
+    let choice = match &node.conf.devices {
+        Some(Devices::Address(address)) => Some(Choice::Address(address)),
+        Some(Devices::Selectors(selectors)) => Some(Choice::Selectors(selectors)),
+        // the devices come with each ADD
+        None | Some(Devices::Resources(_)) if takes_device_id(node) => None,
+        Some(Devices::Resources(_)) => {
+            reasons.extend(kubelet::probe(node.conf).err().map(|it| it.to_string()));
+            None
+        }
+        None => {
+            reasons.extend(node.conf.required_devices().err().map(|it| it.to_string()));
+            None
+        }
+    };
+    if let Some(choice) = choice {
+        match select::rails(node.conf, &choice, &observed, &others) {
             Ok(found) => {
                 let shared = found.iter().filter_map(|rail| rail.shared.as_ref());
                 reasons.extend(shared.filter_map(|shared| {
@@ -40,9 +51,9 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             // a device that a pod has is one that works
             Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
             // runtimeConfig names it at ADD; this one may have been an example
-            Err(SelectError::NotFound(_)) if matches!(devices, Devices::Address(_)) => {}
+            Err(SelectError::NotFound(_)) if matches!(choice, Choice::Address(_)) => {}
             Err(error) => reasons.push(error.to_string()),
-        },
+        }
     }
     if let Some(name) = &node.conf.ipam {
         let away: Vec<IpAddr> = others.iter().flat_map(Attachment::away).collect();
@@ -88,8 +99,12 @@ fn ask<K>(node: &Node<'_, K>, name: &str, masters: &[Master<'_>]) -> Vec<IpamErr
     complaints
 }
 
-/// Whether the runtime hands the device over at ADD (`runtimeConfig.deviceID`).
+/// Whether the runtime hands the device over at ADD (`runtimeConfig.deviceID`), and nobody has
+/// named kubelet's resources.
 fn takes_device_id<K>(node: &Node<'_, K>) -> bool {
+    if node.conf.raw.contains_key("resources") {
+        return false;
+    }
     let capabilities = node.conf.raw.get("capabilities");
     capabilities.is_some_and(|capabilities| capabilities["deviceID"] == true)
 }

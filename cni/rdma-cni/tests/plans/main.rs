@@ -13,9 +13,9 @@
 
 use rdma_cni::{
     attachment::{Attachment, Key},
-    conf::Conf,
+    conf::{Conf, Devices},
     plan::{self, Wanted},
-    select,
+    select::{self, Choice},
 };
 use rdma_netns::{InterfaceName, Observed, Op};
 use std::{
@@ -89,8 +89,12 @@ fn plan_of(case: &Path) -> String {
 
 fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<Wanted>>) -> String {
     let conf = Conf::parse(cni_protocol::conf::decode(request).unwrap()).unwrap();
-    let devices = conf.required_devices().unwrap();
-    let rails = match select::rails(&conf, devices, observed, &[]) {
+    let choice = match conf.required_devices().unwrap() {
+        Devices::Address(address) => Choice::Address(address),
+        Devices::Selectors(selectors) => Choice::Selectors(selectors),
+        Devices::Resources(_) => panic!("kubelet is not asked here"),
+    };
+    let rails = match select::rails(&conf, &choice, observed, &[]) {
         Ok(rails) => rails,
         Err(error) => return format!("# refused: {error}\n"),
     };

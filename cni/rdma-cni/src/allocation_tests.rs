@@ -1,0 +1,195 @@
+use super::*;
+use kubelet_api::pod_resources::v1::{ContainerDevices, ContainerResources};
+use rdma_resources::{Resource, grant::GrantedDevice, published};
+
+fn address(text: &str) -> DeviceAddress {
+    DeviceAddress::try_from(text.to_owned()).expect("an address")
+}
+
+fn id(resource: &str, id: &str) -> Id {
+    Id {
+        resource: resource.into(),
+        id: id.into(),
+    }
+}
+
+fn pod(containers: &[&[(&str, &[&str])]]) -> PodResources {
+    let devices = |(resource, ids): &(&str, &[&str])| ContainerDevices {
+        resource_name: (*resource).into(),
+        device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+    };
+    let containers = containers.iter().map(|list| ContainerResources {
+        name: "c".into(),
+        devices: list.iter().map(devices).collect(),
+    });
+    PodResources {
+        containers: containers.collect(),
+        ..PodResources::default()
+    }
+}
+
+fn resources(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn function(text: &str, rdma: &str) -> Device {
+    serde_json::from_value(serde_json::json!({ "address": text, "rdma": [rdma] }))
+        .expect("a device")
+}
+
+fn grant(resource: &str, of: &str, sharing: Sharing, cdi: bool, devices: &[(&str, u32)]) -> Grant {
+    let devices = devices.iter().map(|(text, number)| GrantedDevice {
+        address: address(text),
+        rdma: format!("mlx5_{number}"),
+        char_devices: vec![node(*number)],
+    });
+    Grant {
+        format: rdma_resources::grant::FORMAT,
+        resource: resource.into(),
+        id: of.into(),
+        sharing,
+        cdi,
+        devices: devices.collect(),
+    }
+}
+
+fn node(number: u32) -> CharNode {
+    CharNode {
+        name: format!("uverbs{number}"),
+        major: 231,
+        minor: 192 + number,
+    }
+}
+
+#[test]
+fn ids_are_the_containers_together_each_once() {
+    // a sidecar, and two containers; one resource in two entries, as of two NUMA nodes
+    let pod = pod(&[
+        &[("rdma/hca", &["7"])],
+        &[
+            ("rdma/vf", &["0000:3b:00.3"]),
+            ("rdma/hca", &["12"]),
+            ("rdma/vf", &["0000:3b:00.2", "0000:3b:00.3"]),
+            ("nvidia.com/gpu", &["GPU-1"]),
+        ],
+        &[("rdma/hca", &["7"])],
+    ]);
+    assert_eq!(
+        ids(&pod, &resources(&["rdma/vf", "rdma/hca"])),
+        [
+            id("rdma/vf", "0000:3b:00.2"),
+            id("rdma/vf", "0000:3b:00.3"),
+            id("rdma/hca", "7"),
+            id("rdma/hca", "12"),
+        ]
+    );
+    assert_eq!(ids(&pod, &resources(&["aliyun/erdma"])), []);
+}
+
+#[test]
+fn a_grant_counts_more_than_what_is_published_and_that_more_than_the_id() {
+    let of = id("rdma/vf", "0000:3b:00.2");
+    let published = Published {
+        format: published::FORMAT,
+        cdi_dir: None,
+        resources: [(
+            "rdma/vf".to_owned(),
+            Resource {
+                sharing: Sharing::Shared,
+                devices: published::Devices::Every(vec![address("0000:5e:00.1")]),
+            },
+        )]
+        .into(),
+    };
+    let granted = grant(
+        "rdma/vf",
+        "0000:3b:00.2",
+        Sharing::Exclusive,
+        true,
+        &[("0000:d8:00.2", 3)],
+    );
+    let meaning = |grant, published| super::meaning(&of, grant, published).expect("a meaning");
+    let first = meaning(Some(granted), Some(&published));
+    assert_eq!(
+        first.devices,
+        Named::Addresses(vec![address("0000:d8:00.2")])
+    );
+    assert_eq!((first.sharing, first.given.len()), (Sharing::Exclusive, 1));
+    let second = meaning(None, Some(&published));
+    assert_eq!(
+        second.devices,
+        Named::Addresses(vec![address("0000:5e:00.1")])
+    );
+    assert_eq!((second.sharing, second.given.len()), (Sharing::Shared, 0));
+    let third = meaning(None, None);
+    assert_eq!(
+        third.devices,
+        Named::Addresses(vec![address("0000:3b:00.2")])
+    );
+    assert_eq!(third.sharing, Sharing::Exclusive);
+}
+
+#[test]
+fn an_id_that_says_nothing_is_named() {
+    let meaning = |text: &str| super::meaning(&id("aliyun/erdma", text), None, None);
+    let of_nic = meaning("erdma_0/17").expect("a NIC's");
+    assert_eq!(of_nic.devices, Named::Rdma("erdma_0".into()));
+    assert_eq!(of_nic.sharing, Sharing::Shared);
+    for text in [
+        "17",
+        "erdma_0",
+        "erdma_0/",
+        "/17",
+        "a/b/17",
+        "erdma_0/x",
+        "",
+    ] {
+        let error = meaning(text).expect_err("refused");
+        assert_eq!(error, AllocationError::Unrecorded(id("aliyun/erdma", text)));
+        let sentence = error.to_string();
+        assert!(sentence.contains("aliyun/erdma") && sentence.contains(&format!("{text:?}")));
+    }
+    let empty = grant("rdma/hca", "1", Sharing::Shared, false, &[]);
+    let error = super::meaning(&id("rdma/hca", "1"), Some(empty), None).expect_err("refused");
+    assert_eq!(error, AllocationError::Nothing(id("rdma/hca", "1")));
+}
+
+#[test]
+fn devices_are_in_the_order_of_resources_then_addresses() {
+    let of = |resource: &str, text: &str, sharing, devices: &[(&str, u32)]| {
+        let grant = grant(resource, text, sharing, false, devices);
+        meaning(&id(resource, text), Some(grant), None).expect("a meaning")
+    };
+    let shared = [("0000:d8:00.0", 1), ("0000:3b:00.0", 0)];
+    let meanings = [
+        of("rdma/vf", "b", Sharing::Exclusive, &[("0000:d8:00.2", 5)]),
+        of("rdma/vf", "a", Sharing::Exclusive, &[("0000:3b:00.2", 4)]),
+        of("rdma/hca", "1", Sharing::Shared, &shared),
+        of("rdma/hca", "2", Sharing::Shared, &shared),
+        meaning(&id("aliyun/erdma", "mlx5_4/3"), None, None).expect("a meaning"),
+    ];
+    let functions = [function("0000:3b:00.2", "mlx5_4")];
+    let found = devices(&meanings, &functions).expect("devices");
+    let order: Vec<&str> = found.iter().map(|it| &*it.address).collect();
+    assert_eq!(
+        order,
+        [
+            "0000:3b:00.2",
+            "0000:d8:00.2",
+            "0000:3b:00.0",
+            "0000:d8:00.0"
+        ]
+    );
+    // what one resource shares is shared
+    let sharings: Vec<Sharing> = found.iter().map(|it| it.sharing).collect();
+    use Sharing::{Exclusive, Shared};
+    assert_eq!(sharings, [Shared, Exclusive, Shared, Shared]);
+    assert_eq!(
+        found[0].allocated.ids,
+        [id("rdma/vf", "a"), id("aliyun/erdma", "mlx5_4/3")]
+    );
+    assert_eq!(found[2].allocated.ids.len(), 2);
+    assert_eq!(found[2].allocated.by_path, [node(0)]);
+    let error = devices(&meanings, &[]).expect_err("refused");
+    assert!(error.to_string().contains("mlx5_4"), "{error}");
+}

@@ -1,0 +1,174 @@
+//! The character devices that containers are given, after a move: the kernel makes them anew, with
+//! the lowest free number, and kubelet's Allocate was before.
+//!
+//! A container gets a device by its CDI name, whose entry is put right here, in time for the
+//! container; or by a path, which nobody can put right any more.
+
+use crate::{
+    apply,
+    attachment::{Attachment, Rail},
+    plan,
+};
+use rdma_netns::{CharDevice, Observed, RdmaDevice};
+use rdma_resources::{Cdi, CharNode, FileError, Published};
+use std::path::Path;
+
+/// A container would get another device than it was promised.
+#[derive(Debug, thiserror::Error)]
+pub enum CharDeviceError {
+    /// The entry of a device that the pod's containers get by its CDI name.
+    #[error("the CDI entry of RDMA device {rdma} cannot be put right after its move: {source}")]
+    Entry {
+        /// The RDMA device.
+        rdma: String,
+        /// Why.
+        source: FileError,
+    },
+    /// A path that leads elsewhere now.
+    #[error(
+        "the move gave RDMA device {rdma} {now}, but a container of the pod was promised \
+         /dev/infiniband/{promised} ({id}), which {}; set cdi to true in rdma-device-plugin's \
+         configuration, or delete the pod, so that it is allocated anew",
+        holder.as_ref().map_or("is no device's here now".to_owned(), |it| format!("is {it}'s now"))
+    )]
+    Promised {
+        /// The RDMA device.
+        rdma: String,
+        /// Its character devices now.
+        now: String,
+        /// The one that kubelet gave the container.
+        promised: String,
+        /// What was allocated.
+        id: String,
+        /// The RDMA device that has it now.
+        holder: Option<String>,
+    },
+}
+
+/// After the moves of an ADD, under the node's lock: CDI entries follow, and paths that were given
+/// still lead to the devices that they were given for.
+pub fn settle(
+    state_dir: &Path,
+    attachment: &Attachment,
+    observed: &Observed,
+) -> Result<(), CharDeviceError> {
+    if !attachment.moves_rdma() {
+        return Ok(());
+    }
+    let mut failed = follow(state_dir, attachment, observed, true);
+    if let Some(needed) = failed.iter().position(|it| it.by_name) {
+        let Failed { rdma, source, .. } = failed.swap_remove(needed);
+        return Err(CharDeviceError::Entry { rdma, source });
+    }
+    tell(&failed);
+    match broken_promise(attachment, observed) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// After devices have come home: the daemon may be down. What cannot be written the daemon puts
+/// right, or the next move.
+pub fn settle_home(state_dir: &Path, attachment: &Attachment, observed: &Observed) {
+    if attachment.moves_rdma() {
+        tell(&follow(state_dir, attachment, observed, false));
+    }
+}
+
+/// An entry that could not be put right.
+struct Failed {
+    rdma: String,
+    /// Whether containers of the pod get the device by its CDI name.
+    by_name: bool,
+    source: FileError,
+}
+
+fn tell(failed: &[Failed]) {
+    for Failed { rdma, source, .. } in failed {
+        log::warn!("the CDI entry of RDMA device {rdma}: {source}");
+    }
+}
+
+/// Puts the CDI entries of the attachment's RDMA devices right, where the runtime has any;
+/// those that containers `need` and that are not there are made. Goes on after an error.
+fn follow(
+    state_dir: &Path,
+    attachment: &Attachment,
+    observed: &Observed,
+    need: bool,
+) -> Vec<Failed> {
+    let rails = attachment.rails.iter();
+    let mut present: Vec<(&Rail, &RdmaDevice)> = rails
+        .filter_map(|rail| Some((rail, plan::rdma_anywhere(rail, observed)?)))
+        .collect();
+    let by_name = |rail: &Rail| rail.allocated.as_ref().is_some_and(|it| it.cdi);
+    // what is needed is what is told first
+    present.sort_by_key(|(rail, _)| !by_name(rail));
+    let Some((first, device)) = present.first() else {
+        return vec![];
+    };
+    let failed = |rail: &Rail, device: &RdmaDevice, source| Failed {
+        rdma: device.name.clone(),
+        by_name: by_name(rail),
+        source,
+    };
+    let directory = match Published::read(state_dir) {
+        Ok(published) => published.and_then(|it| it.cdi_dir),
+        Err(source) => return vec![failed(first, device, source)],
+    };
+    let Some(directory) = directory else {
+        return vec![];
+    };
+    let cdi = Cdi::new(&directory, state_dir);
+    let mut all = vec![];
+    for (rail, device) in present {
+        let Some(address) = &device.parent else {
+            continue;
+        };
+        let nodes: Vec<CharNode> = device.char_devices.iter().map(CharNode::from).collect();
+        let allocated = rail.allocated.as_ref().filter(|_| need);
+        let promised = allocated.map_or(&[] as &[CharNode], |it| &it.by_name);
+        match cdi.renumber(address, &nodes, promised) {
+            Ok(true) => log::info!("{}: its CDI entry has {} now", device.name, names(device)),
+            Ok(false) => {}
+            Err(source) => all.push(failed(rail, device, source)),
+        }
+    }
+    all
+}
+
+/// A path that kubelet gave a container, and that is not the moved device's any more.
+fn broken_promise(attachment: &Attachment, observed: &Observed) -> Option<CharDeviceError> {
+    apply::moved(attachment, observed).find_map(|(before, after)| {
+        let is_its = |rail: &&Rail| rail.rdma.as_ref() == Some(before);
+        let rail = attachment.rails.iter().find(is_its)?;
+        let allocated = rail.allocated.as_ref()?;
+        // the runtime looks the path up: that its number is another since a boot is no matter
+        let kept = |node: &CharNode| after.char_devices.iter().any(|it| it.name == node.name);
+        let promised = allocated.by_path.iter().find(|node| !kept(node))?;
+        Some(CharDeviceError::Promised {
+            rdma: after.name.clone(),
+            now: names(after),
+            promised: promised.name.clone(),
+            id: allocated
+                .ids
+                .first()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            holder: holder(&promised.name, observed),
+        })
+    })
+}
+
+/// The RDMA device that has the character device `name` now, as far as is seen.
+fn holder(name: &str, observed: &Observed) -> Option<String> {
+    let pod = observed.pod.iter().flat_map(|pod| &pod.rdma);
+    let mut devices = pod.chain(&observed.host.rdma);
+    let has_it = |device: &&RdmaDevice| device.char_devices.iter().any(|it| it.name == name);
+    devices.find(has_it).map(|device| device.name.clone())
+}
+
+fn names(device: &RdmaDevice) -> String {
+    let names = device.char_devices.iter().map(|it: &CharDevice| &*it.name);
+    names.collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,118 @@
+//! `resources`: names of kubelet's resources.
+
+use super::Devices;
+use cni_protocol::{ConfError, Fields};
+
+/// What is asked for where nothing is configured: the names that clusters have.
+const DEFAULT: [&str; 2] = ["rdma/hca", "aliyun/erdma"];
+
+/// Of a name's part before and after the slash, `validation.IsDNS1123Subdomain` and
+/// `IsQualifiedName` (`k8s.io/apimachinery/pkg/util/validation`).
+const LONGEST_PREFIX: usize = 253;
+const LONGEST_NAME: usize = 63;
+
+pub(super) fn by_default() -> Devices {
+    Devices::Resources(DEFAULT.map(str::to_owned).into())
+}
+
+/// The configured names; none: there are none.
+pub(super) fn parse(fields: Fields<'_>) -> Result<Option<Vec<String>>, ConfError> {
+    let Some(list) = fields.list("resources")? else {
+        return Ok(None);
+    };
+    if list.is_empty() {
+        return Err(fields.wrong("resources", "must have at least one resource name"));
+    }
+    let mut names: Vec<String> = vec![];
+    for (index, value) in list.iter().enumerate() {
+        let Some(name) = value.as_str().filter(|name| is_resource_name(name)) else {
+            return Err(ConfError::Value {
+                field: format!("resources[{index}]"),
+                value: value.to_string(),
+                expected: "must be the name of one of kubelet's resources, prefix/name as \
+                           \"rdma/hca\" is"
+                    .to_owned(),
+            });
+        };
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(Some(names))
+}
+
+/// Whether kubelet could have a resource of this name (`IsExtendedResourceName`,
+/// `k8s.io/kubernetes/pkg/apis/core/v1/helper`).
+fn is_resource_name(text: &str) -> bool {
+    let Some((prefix, name)) = text.split_once('/') else {
+        return false;
+    };
+    let small = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let is_label = |label: &str| framed(label, small, |b| b == b'-');
+    prefix.len() <= LONGEST_PREFIX
+        && prefix.split('.').all(is_label)
+        && prefix != "kubernetes.io"
+        && !prefix.ends_with(".kubernetes.io")
+        && name.len() <= LONGEST_NAME
+        && framed(name, |b| b.is_ascii_alphanumeric(), |b| b"-_.".contains(&b))
+}
+
+/// Whether `text` starts and ends with `outer`, and has only these and `inner`.
+fn framed(text: &str, outer: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
+    let bytes = text.as_bytes();
+    let ends = [bytes.first(), bytes.last()];
+    ends.iter().all(|it| it.is_some_and(|b| outer(*b)))
+        && bytes.iter().all(|b| outer(*b) || inner(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn read(value: Value) -> Result<Option<Vec<String>>, String> {
+        let conf = json!({ "resources": value });
+        let fields = conf.as_object().expect("an object");
+        parse(Fields::root(fields)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn names_are_kubelets() {
+        let names = [
+            "rdma/hca",
+            "aliyun/erdma",
+            "nvidia.com/mlnx-nics_1.x",
+            "a/B",
+        ];
+        assert_eq!(
+            read(json!(names)),
+            Ok(Some(names.map(str::to_owned).into()))
+        );
+        for bad in [
+            json!("hca"),
+            json!("rdma/"),
+            json!("/hca"),
+            json!("rdma/h/ca"),
+            json!("RDMA/hca"),
+            json!("rdma/-hca"),
+            json!("rdma./hca"),
+            json!("kubernetes.io/hca"),
+            json!(format!("rdma/{}", "a".repeat(64))),
+            json!(17),
+        ] {
+            let error = read(json!(["rdma/hca", bad])).expect_err("refused");
+            assert!(error.contains("resources[1]"), "{error}");
+            assert!(error.contains(&bad.to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_counts_once() {
+        let twice = json!(["rdma/hca", "rdma/vf", "rdma/hca"]);
+        let names = vec!["rdma/hca".to_owned(), "rdma/vf".to_owned()];
+        assert_eq!(read(twice), Ok(Some(names)));
+        assert_eq!(read(Value::Null), Ok(None));
+        assert!(read(json!([])).is_err());
+        assert!(read(json!("rdma/hca")).is_err());
+    }
+}

@@ -1,0 +1,112 @@
+//! What kubelet allocated to a pod: asked of kubelet, and looked up in what the daemon wrote.
+
+use crate::{
+    allocation::{self, AllocationError, Id, Meaning},
+    conf::Conf,
+};
+use cni_protocol::Environment;
+use kubelet_api::pod_resources::{self, AskError};
+use rdma_resources::{FileError, Grants, Published, published};
+use std::{cell::OnceCell, time::Duration};
+
+/// How long kubelet may take, with all that is tried again. Whoever waits is a pod's sandbox, and
+/// the runtime's own caller comes again.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// What kubelet allocated is not to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeletError {
+    /// Nobody says which pod it is.
+    #[error(
+        "deviceID and devices are missing, and kubelet cannot be asked which devices the pod \
+         has: CNI_ARGS does not name it (K8S_POD_NAMESPACE, K8S_POD_NAME); without Kubernetes, \
+         name the devices by deviceID or devices"
+    )]
+    Nameless,
+    /// Kubelet.
+    #[error("{source}{}", if source.passes() { "; try again" } else { REMEDY })]
+    Ask {
+        /// Why.
+        source: AskError,
+    },
+    /// A pod that kubelet has not heard of.
+    #[error(
+        "kubelet at {socket:?} does not know pod {pod}: it has just started, or did not make \
+         this pod; try again. A pod that is not kubelet's needs deviceID or devices"
+    )]
+    Unknown {
+        /// The socket.
+        socket: std::path::PathBuf,
+        /// Namespace and name.
+        pod: String,
+    },
+    /// What the daemon wrote cannot be read.
+    #[error(
+        "{0}; it is rdma-device-plugin's: delete the pod to have its devices allocated anew, and \
+         start the daemon anew if that is not enough"
+    )]
+    File(#[from] FileError),
+    /// What the daemon wrote is of a later version.
+    #[error(
+        "resources.json in stateDir has format {0}, of a newer rdma-device-plugin: bring \
+         rdma-cni to the same version"
+    )]
+    Newer(u32),
+    /// An id that leads to no device.
+    #[error(transparent)]
+    Allocation(#[from] AllocationError),
+}
+
+const REMEDY: &str = "; set podResourcesSocket to kubelet's, or name the devices by deviceID or \
+                      devices";
+
+/// The ids of `resources` that kubelet allocated to the pod.
+pub fn ids(
+    conf: &Conf,
+    environment: &Environment,
+    resources: &[String],
+) -> Result<Vec<Id>, KubeletError> {
+    let name = |key: &str| environment.args.get(key).filter(|text| !text.is_empty());
+    let (Some(namespace), Some(name)) = (name("K8S_POD_NAMESPACE"), name("K8S_POD_NAME")) else {
+        return Err(KubeletError::Nameless);
+    };
+    let socket = &conf.pod_resources_socket;
+    let pod = pod_resources::of_pod_blocking(socket, namespace, name, LIMIT)
+        .map_err(|source| KubeletError::Ask { source })?
+        .ok_or_else(|| KubeletError::Unknown {
+            socket: socket.clone(),
+            pod: format!("{namespace}/{name}"),
+        })?;
+    Ok(allocation::ids(&pod, resources))
+}
+
+/// What the ids stand for. What is published is read only for an id that was not granted.
+pub fn meanings(conf: &Conf, ids: &[Id]) -> Result<Vec<Meaning>, KubeletError> {
+    let grants = Grants::new(&conf.state_dir);
+    let published = OnceCell::new();
+    let meaning = |id: &Id| {
+        let grant = grants.read(&id.resource, &id.id)?;
+        if grant.is_none() && published.get().is_none() {
+            let _ = published.set(read_published(conf)?);
+        }
+        let published = published.get().and_then(Option::as_ref);
+        let meaning = allocation::meaning(id, grant, published)?;
+        log::debug!("{id}: {:?}, {:?}", meaning.devices, meaning.sharing);
+        Ok(meaning)
+    };
+    ids.iter().map(meaning).collect()
+}
+
+fn read_published(conf: &Conf) -> Result<Option<Published>, KubeletError> {
+    let published = Published::read(&conf.state_dir)?;
+    match published.as_ref().map(|it| it.format) {
+        Some(newer) if newer > published::FORMAT => Err(KubeletError::Newer(newer)),
+        _ => Ok(published),
+    }
+}
+
+/// Whether kubelet could be asked.
+pub fn probe(conf: &Conf) -> Result<(), KubeletError> {
+    pod_resources::probe_blocking(&conf.pod_resources_socket, LIMIT)
+        .map_err(|source| KubeletError::Ask { source })
+}

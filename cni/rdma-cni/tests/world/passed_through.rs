@@ -1,0 +1,279 @@
+//! Pods to which kubelet allocated nothing, and a kubelet that does not say.
+
+use crate::kubelet::{Cluster, Devices};
+use integration::kubelet::pod_resources::{Get, Mood, pod as kubelet_pod};
+use rdma_netns::RdmaMode;
+use serde_json::{Value, json};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+fn previous() -> Value {
+    json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [{ "name": "eth0", "mac": "02:00:00:00:00:01", "extra": { "kept": 1 } }],
+        "ips": [{ "address": "10.1.0.5/16", "interface": 0 }],
+        "dns": {},
+        "plugin.example/own": [1, 2],
+    })
+}
+
+const NONE: Devices<'_> = &[("nvidia.com/gpu", &["GPU-1"])];
+
+#[test]
+fn nothing_is_opened_or_locked_or_healed_for_them() {
+    let cluster = Cluster::new(RdmaMode::Exclusive);
+    let pod = cluster.pod("a", NONE);
+    let mut config = cluster.config(json!({}));
+    config["prevResult"] = previous();
+    // not even this is a reason to fail
+    cluster.node.kernel.with(|world| world.unmount(&pod.netns));
+    assert_eq!(cluster.add(&pod, &config).must_succeed(), previous());
+    assert_eq!(cluster.node.kernel.observations(), 0);
+    assert!(!cluster.state_dir().exists(), "something was written");
+    assert_eq!(cluster.kubelet.asked(), ["Get"]);
+
+    cluster.run("CHECK", &pod, &config).must_succeed();
+    assert_eq!(cluster.kubelet.asked(), ["Get"]);
+    cluster.kubelet.set_mood(Mood::Silent);
+    let start = Instant::now();
+    cluster.del(&pod, &config).must_succeed();
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "DEL asked kubelet"
+    );
+    assert_eq!(cluster.kubelet.asked(), [] as [&str; 0]);
+}
+
+/// IPAM is not asked for them either: here there is none to ask.
+#[test]
+fn nothing_is_given_back_that_was_never_had() {
+    let cluster = Cluster::new(RdmaMode::Exclusive);
+    let pod = cluster.pod("a", NONE);
+    let mut config = cluster.config(json!({ "ipam": { "type": "not-installed" } }));
+    for result in [previous(), json!({ "cniVersion": "1.1.0", "dns": {} })] {
+        config["prevResult"] = result;
+        cluster.add(&pod, &config).must_succeed();
+        cluster.del(&pod, &config).must_succeed();
+    }
+    // a rail of ours in the result, or no result that could tell
+    config["prevResult"]["interfaces"] = json!([{ "name": "rdma0" }]);
+    cluster.del(&pod, &config).must_fail(104);
+    config.as_object_mut().unwrap().remove("prevResult");
+    cluster.del(&pod, &config).must_fail(104);
+}
+
+#[test]
+fn as_the_first_plugin_they_get_a_result_that_says_nothing() {
+    let cluster = Cluster::new(RdmaMode::Exclusive);
+    let pod = cluster.pod("a", NONE);
+    for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+        let config = cluster.config(json!({ "cniVersion": version }));
+        let result = cluster.add(&pod, &config).must_succeed();
+        assert_eq!(result, json!({ "cniVersion": version, "dns": {} }));
+    }
+}
+
+#[test]
+fn list_serves_where_get_does_not() {
+    let cluster = Cluster::new(RdmaMode::Exclusive);
+    let mut config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    config["prevResult"] = previous();
+    for get in [Get::TurnedOff, Get::Unimplemented] {
+        cluster.kubelet.set_get(get);
+        let pod = cluster.pod("a", NONE);
+        assert_eq!(cluster.add(&pod, &config).must_succeed(), previous());
+        assert_eq!(cluster.kubelet.asked(), ["Get", "List"]);
+        cluster.pod("a", &[("rdma/vf", &["0000:3b:00.2"])]);
+        let result = cluster.add(&pod, &config).must_succeed();
+        assert_eq!(result["interfaces"].as_array().unwrap().len(), 2);
+        cluster.del(&pod, &config).must_succeed();
+        cluster.node.kernel.with(|world| world.unmount(&pod.netns));
+        cluster.kubelet.asked();
+    }
+}
+
+#[test]
+fn a_check_of_a_pod_that_should_have_devices_fails_without_a_record() {
+    let cluster = Cluster::new(RdmaMode::Exclusive);
+    let pod = cluster.pod("a", &[("rdma/vf", &["0000:3b:00.2"])]);
+    let mut config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    config["prevResult"] = previous();
+    let message = cluster.run("CHECK", &pod, &config).must_fail(999);
+    assert!(
+        message.contains("no record") && message.contains("0000:3b:00.2"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_pod_that_kubelet_does_not_know_is_tried_again() {
+    let cluster = Cluster::new(RdmaMode::Exclusive);
+    let pod = cluster.node.pod("a");
+    cluster.kubelet.set_pods(&[
+        kubelet_pod("default", "b", &[NONE]),
+        kubelet_pod("other", "a", &[NONE]),
+    ]);
+    let config = cluster.config(json!({}));
+    for get in [Get::Works, Get::TurnedOff] {
+        cluster.kubelet.set_get(get);
+        let message = cluster.add(&pod, &config).must_fail(11);
+        assert!(message.contains("default/a"), "{message}");
+    }
+}
+
+#[test]
+fn a_pod_without_a_name_needs_a_device() {
+    let cluster = Cluster::new(RdmaMode::Exclusive);
+    let pod = cluster.pod("a", NONE);
+    let config = cluster.config(json!({}));
+    for args in [
+        "",
+        "IgnoreUnknown=1",
+        "K8S_POD_NAME=a",
+        "K8S_POD_NAMESPACE=;K8S_POD_NAME=a",
+    ] {
+        let message = cluster.run_with("ADD", &pod, &config, args).must_fail(7);
+        for word in ["deviceID", "devices", "K8S_POD_NAMESPACE"] {
+            assert!(message.contains(word), "{message}");
+        }
+    }
+    let mut drop_in = config.clone();
+    drop_in["type"] = "rdma".into();
+    let message = cluster.add(&pod, &drop_in).must_fail(7);
+    assert!(message.contains("deviceID"), "{message}");
+    assert_eq!(cluster.kubelet.asked(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_kubelet_that_is_busy_or_restarts_is_waited_for() {
+    let mut cluster = Cluster::new(RdmaMode::Exclusive);
+    let pod = cluster.pod("a", NONE);
+    let mut config = cluster.config(json!({}));
+    config["prevResult"] = previous();
+    cluster.kubelet.set_mood(Mood::Busy(3));
+    cluster.add(&pod, &config).must_succeed();
+    assert_eq!(cluster.kubelet.asked(), ["Get"; 4]);
+    cluster
+        .kubelet
+        .set_mood(Mood::Slow(Duration::from_millis(300)));
+    cluster.add(&pod, &config).must_succeed();
+
+    cluster.kubelet.set_mood(Mood::Prompt);
+    cluster.kubelet.go();
+    let Cluster { node, kubelet } = cluster;
+    let (kubelet, node) = (std::sync::Mutex::new(kubelet), node);
+    let socket = config["podResourcesSocket"].clone();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            kubelet.lock().unwrap().come();
+        });
+        let mut output = vec![];
+        let args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=a";
+        node.run_on(
+            &node.kernel,
+            "ADD",
+            Some(&pod),
+            &config,
+            Some(args),
+            &mut output,
+        );
+        let answer: Value = serde_json::from_slice(&output).unwrap();
+        assert_eq!(answer, previous(), "{socket}");
+    });
+}
+
+#[test]
+fn what_passes_is_code_11_and_comes_soon() {
+    let mut cluster = Cluster::new(RdmaMode::Exclusive);
+    let pod = cluster.pod("a", NONE);
+    let config = cluster.config(json!({}));
+    let fails = |cluster: &Cluster, word: &str| {
+        let start = Instant::now();
+        let message = cluster.add(&pod, &config).must_fail(11);
+        assert!(
+            message.contains(word) && message.contains("kubelet"),
+            "{message}"
+        );
+        assert!(message.contains("try again"), "{message}");
+        assert!(
+            start.elapsed() < Duration::from_secs(3),
+            "{word}: {:?}",
+            start.elapsed()
+        );
+    };
+    cluster.kubelet.set_mood(Mood::Silent);
+    fails(&cluster, "did not answer within 2s");
+    cluster
+        .kubelet
+        .set_mood(Mood::Refusing(tonic::Code::Internal));
+    fails(&cluster, "refused by the test");
+    cluster.kubelet.go();
+    fails(&cluster, "Connection refused");
+}
+
+#[test]
+fn what_does_not_pass_is_code_103_and_status_says_so() {
+    let mut cluster = Cluster::new(RdmaMode::Exclusive);
+    let pod = cluster.pod("a", NONE);
+    let config = cluster.config(json!({}));
+    let status = |cluster: &Cluster| cluster.node.run("STATUS", None, &config);
+    status(&cluster).must_succeed();
+    cluster.kubelet.go();
+    let message = status(&cluster).must_fail(50);
+    assert!(message.contains("kubelet does not answer"), "{message}");
+
+    cluster.kubelet.come();
+    let no_service = Mood::Refusing(tonic::Code::Unimplemented);
+    cluster.kubelet.set_mood(no_service);
+    cluster.add(&pod, &config).must_fail(103);
+    assert_eq!(cluster.kubelet.asked(), ["Get", "List"]);
+    cluster.kubelet.go();
+
+    let socket = cluster.kubelet.socket().to_owned();
+    fs::remove_file(&socket).unwrap();
+    let absent = |cluster: &Cluster, word: &str| {
+        for (code, message) in [
+            (103, cluster.add(&pod, &config).must_fail(103)),
+            (50, status(cluster).must_fail(50)),
+        ] {
+            assert!(message.contains(word), "{code}: {message}");
+            assert!(message.contains("podResourcesSocket"), "{code}: {message}");
+        }
+    };
+    absent(&cluster, "No such file");
+    fs::write(&socket, "").unwrap();
+    absent(&cluster, "no socket");
+    fs::remove_file(&socket).unwrap();
+    cluster.kubelet.come();
+    status(&cluster).must_succeed();
+
+    // a kubelet that hangs keeps nobody waiting
+    cluster.kubelet.set_mood(Mood::Silent);
+    status(&cluster).must_succeed();
+    // where the runtime hands the device over, kubelet is not asked
+    cluster.kubelet.go();
+    let mut by_runtime = config.clone();
+    by_runtime["capabilities"] = json!({ "deviceID": true });
+    cluster.node.run("STATUS", None, &by_runtime).must_succeed();
+    by_runtime["resources"] = json!(["rdma/vf"]);
+    cluster.node.run("STATUS", None, &by_runtime).must_fail(50);
+}
+
+#[test]
+fn a_plan_by_hand_asks_kubelet_too() {
+    let cluster = Cluster::new(RdmaMode::Exclusive);
+    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    for (devices, word) in [
+        (NONE, "nothing: kubelet allocated no device"),
+        (&[("rdma/vf", ["0000:3b:00.2"].as_slice())], "eth2"),
+    ] {
+        let pod = cluster.pod("a", devices);
+        let text = cluster.plan(&pod, &config);
+        assert!(text.contains(word), "{text}");
+        cluster.node.kernel.with(|world| world.unmount(&pod.netns));
+    }
+    assert_eq!(cluster.node.records(), [] as [&str; 0]);
+}

@@ -1,0 +1,263 @@
+//! A move gives an RDMA device other character devices than kubelet promised the container.
+
+use crate::{
+    kubelet::{Cluster, every, record},
+    node::{Pod, furnished},
+};
+use fake_kernel::Verdict;
+use rdma_netns::{Op, RdmaMode};
+use rdma_resources::{Grants, Sharing};
+use serde_json::{Value, json};
+use std::fs;
+
+const VF: &str = "0000:3b:00.2";
+
+/// A node whose first number is free after Allocate: the next move takes it.
+fn with_a_hole(cdi: bool) -> (Cluster, Value, Pod) {
+    let mut world = furnished(RdmaMode::Exclusive);
+    world.unplug("0000:3b:00.0");
+    let cluster = Cluster::with(world);
+    cluster.publish(&[("rdma/vf", every(&[VF], Sharing::Exclusive))], cdi);
+    cluster.grant(("rdma/vf", VF), Sharing::Exclusive, cdi, &[VF]);
+    let pod = cluster.pod("a", &[("rdma/vf", &[VF])]);
+    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    (cluster, config, pod)
+}
+
+fn uverbs(cluster: &Cluster) -> String {
+    cluster.rdma(&crate::kubelet::address(VF)).char_devices[0]
+        .name
+        .clone()
+}
+
+fn entry(cluster: &Cluster) -> Value {
+    let spec = cluster.spec();
+    let devices = spec["devices"].as_array().unwrap();
+    let own = devices.iter().find(|it| it["name"] == VF).unwrap();
+    own["containerEdits"]["deviceNodes"][0].clone()
+}
+
+#[test]
+fn the_cdi_entry_follows_there_and_home() {
+    let (cluster, config, pod) = with_a_hole(true);
+    assert_eq!(uverbs(&cluster), "uverbs2");
+    cluster.add(&pod, &config).must_succeed();
+    assert_eq!(uverbs(&cluster), "uverbs0");
+    assert_eq!(entry(&cluster)["path"], "/dev/infiniband/uverbs0");
+    assert_eq!(entry(&cluster)["minor"], 192);
+    assert_eq!(record(&cluster, &pod)["rails"][0]["allocated"]["cdi"], true);
+    cluster.entries_must_be_right("after ADD");
+
+    cluster.del(&pod, &config).must_succeed();
+    cluster.entries_must_be_right("after DEL");
+}
+
+/// A number becomes free while the pod has the device: it comes home to that one.
+#[test]
+fn the_cdi_entry_follows_a_number_that_changes_on_the_way_home() {
+    for end in [
+        "DEL",
+        "GC after the pod's death",
+        "the next ADD after it",
+        "a failed ADD",
+    ] {
+        let cluster = Cluster::new(RdmaMode::Exclusive);
+        cluster.publish(&[("rdma/vf", every(&[VF], Sharing::Exclusive))], true);
+        let pod = cluster.pod("a", &[("rdma/vf", &[VF])]);
+        let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+        let kernel = &cluster.node.kernel;
+        if end == "a failed ADD" {
+            kernel.intercept(|world, step| match step.op {
+                Op::MoveLink { .. } if step.number < 5 => {
+                    world.unplug("0000:3b:00.0");
+                    Verdict::Refuse(nix::errno::Errno::EINVAL)
+                }
+                _ => Verdict::Proceed,
+            });
+            cluster.add(&pod, &config).must_fail(106);
+        } else {
+            cluster.add(&pod, &config).must_succeed();
+            assert_eq!(uverbs(&cluster), "uverbs2");
+            kernel.with(|world| world.unplug("0000:3b:00.0"));
+        }
+        match end {
+            "DEL" => drop(cluster.del(&pod, &config).must_succeed()),
+            "GC after the pod's death" => {
+                kernel.with(|world| world.unmount(&pod.netns));
+                cluster.node.gc(&[], &config).must_succeed();
+            }
+            "the next ADD after it" => {
+                kernel.with(|world| world.unmount(&pod.netns));
+                let other = cluster.pod("b", &[("rdma/vf", &["0000:d8:00.3"])]);
+                cluster.add(&other, &config).must_succeed();
+            }
+            _ => {}
+        }
+        assert_eq!(uverbs(&cluster), "uverbs0", "{end}");
+        assert_eq!(entry(&cluster)["path"], "/dev/infiniband/uverbs0", "{end}");
+    }
+}
+
+#[test]
+fn the_entry_of_a_device_that_was_named_follows_too() {
+    let (cluster, mut config, pod) = with_a_hole(true);
+    config["deviceID"] = VF.into();
+    cluster.add(&pod, &config).must_succeed();
+    cluster.entries_must_be_right("after ADD");
+    cluster.del(&pod, &config).must_succeed();
+    cluster.entries_must_be_right("after DEL");
+}
+
+#[test]
+fn a_dead_pods_device_takes_its_entry_home() {
+    let (cluster, config, pod) = with_a_hole(true);
+    cluster.add(&pod, &config).must_succeed();
+    cluster.node.kernel.with(|world| world.unmount(&pod.netns));
+    let valid: [&Pod; 0] = [];
+    cluster.node.gc(&valid, &config).must_succeed();
+    cluster.entries_must_be_right("after GC");
+}
+
+/// The process is killed at every change of ADD and of DEL; whoever comes then puts it right.
+#[test]
+fn entries_are_right_after_a_kill_at_any_change() {
+    for verb in ["ADD", "DEL"] {
+        for verdict in [Verdict::DieBefore, Verdict::DieAfter] {
+            for healer in ["DEL", "GC", "ADD of another"] {
+                for at in 1.. {
+                    let what = format!("{verb} {verdict:?} at {at}, then {healer}");
+                    if !killed_and_healed(verb, (at, verdict), healer, &what) {
+                        assert!(at > 3, "{what}: no changes");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// False: the verb had ended before.
+fn killed_and_healed(
+    verb: &str,
+    (at, verdict): (usize, Verdict),
+    healer: &str,
+    what: &str,
+) -> bool {
+    let (cluster, config, pod) = with_a_hole(true);
+    let kernel = &cluster.node.kernel;
+    if verb == "DEL" {
+        cluster.add(&pod, &config).must_succeed();
+    }
+    kernel.begin();
+    kernel.intercept(move |_, step| match step.number == at {
+        true => verdict,
+        false => Verdict::Proceed,
+    });
+    cluster.run(verb, &pod, &config);
+    let killed = kernel.journal().len() >= at;
+    kernel.begin();
+    if !killed {
+        return false;
+    }
+    match healer {
+        "DEL" => drop(cluster.del(&pod, &config).must_succeed()),
+        "GC" => drop(cluster.node.gc(&[], &config).must_succeed()),
+        _ => {
+            kernel.with(|world| world.unmount(&pod.netns));
+            let other = cluster.pod("b", &[("rdma/vf", &[VF])]);
+            cluster.add(&other, &config).must_succeed();
+        }
+    }
+    cluster.entries_must_be_right(what);
+    true
+}
+
+#[test]
+fn an_entry_that_cannot_be_written_fails_the_pod_that_has_it_by_name() {
+    let (cluster, config, pod) = with_a_hole(true);
+    let file = cluster
+        .node
+        .state
+        .path()
+        .join("cdi/rdma-device-plugin-rdma.json");
+    fs::write(&file, "{").unwrap();
+    let message = cluster.add(&pod, &config).must_fail(106);
+    assert!(
+        message.contains("mlx5_2") && message.contains("CDI"),
+        "{message}"
+    );
+    assert_eq!(cluster.node.records(), [] as [&str; 0]);
+
+    // by a device that was named nobody was promised anything
+    let mut by_hand = config.clone();
+    by_hand["deviceID"] = VF.into();
+    cluster.add(&pod, &by_hand).must_succeed();
+    cluster.del(&pod, &by_hand).must_succeed();
+}
+
+#[test]
+fn a_path_that_leads_elsewhere_after_the_move_fails_the_pod() {
+    let (cluster, config, pod) = with_a_hole(false);
+    let message = cluster.add(&pod, &config).must_fail(106);
+    for word in ["mlx5_2", "uverbs0", "uverbs2", "rdma/vf", "cdi"] {
+        assert!(message.contains(word), "{word}: {message}");
+    }
+    assert!(message.contains("no device's"), "{message}");
+    assert_eq!(cluster.node.records(), [] as [&str; 0]);
+    // a pod that is allocated anew gets the number that the device has now
+    cluster.grant(("rdma/vf", VF), Sharing::Exclusive, false, &[VF]);
+    cluster.add(&pod, &config).must_succeed();
+    cluster.del(&pod, &config).must_succeed();
+}
+
+#[test]
+fn a_path_that_is_another_devices_now_is_told_with_its_name() {
+    let (cluster, config, pod) = with_a_hole(false);
+    // both come home with lower numbers than they had: mlx5_3 has uverbs2 now, as promised to us
+    for device in [VF, "0000:d8:00.2"] {
+        let mut by_hand = config.clone();
+        by_hand["deviceID"] = device.into();
+        cluster.add(&pod, &by_hand).must_succeed();
+        cluster.del(&pod, &by_hand).must_succeed();
+    }
+    let message = cluster.add(&pod, &config).must_fail(106);
+    assert!(
+        message.contains("uverbs2") && message.contains("is mlx5_3's now"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_path_that_stays_right_is_no_reason() {
+    let cluster = Cluster::new(RdmaMode::Exclusive);
+    cluster.grant(("rdma/vf", VF), Sharing::Exclusive, false, &[VF]);
+    let pod = cluster.pod("a", &[("rdma/vf", &[VF])]);
+    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    cluster.add(&pod, &config).must_succeed();
+    assert_eq!(uverbs(&cluster), "uverbs2");
+    cluster.del(&pod, &config).must_succeed();
+
+    // granted before a boot that gave the driver another major number
+    let grants = Grants::new(&cluster.state_dir());
+    let mut grant = grants.read("rdma/vf", VF).unwrap().unwrap();
+    grant.devices[0].char_devices[0].major = 511;
+    grants.write(&grant).unwrap();
+    cluster.add(&pod, &config).must_succeed();
+    assert_eq!(uverbs(&cluster), "uverbs2");
+}
+
+/// The major number of the 33rd device and up is another one after each boot, maybe
+/// (`alloc_chrdev_region()` in `ib_uverbs_init()`).
+#[test]
+fn a_path_that_has_another_number_since_a_boot_is_no_reason() {
+    let cluster = Cluster::new(RdmaMode::Exclusive);
+    cluster.grant(("rdma/vf", VF), Sharing::Exclusive, false, &[VF]);
+    let grants = rdma_resources::Grants::new(&cluster.state_dir());
+    let mut before = grants.read("rdma/vf", VF).unwrap().unwrap();
+    before.devices[0].char_devices[0].major = 511;
+    grants.write(&before).unwrap();
+    let pod = cluster.pod("a", &[("rdma/vf", &[VF])]);
+    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    cluster.add(&pod, &config).must_succeed();
+    cluster.del(&pod, &config).must_succeed();
+}

@@ -1,0 +1,121 @@
+//! CDI entries and resources that are not as this program or the daemon left them.
+
+use crate::{
+    kubelet::{Cluster, every},
+    node::{Pod, furnished},
+};
+use fake_kernel::Verdict;
+use rdma_netns::{Op, RdmaMode};
+use rdma_resources::Sharing;
+use serde_json::{Value, json};
+use std::{fs, path::PathBuf};
+
+const VF: &str = "0000:3b:00.2";
+const OTHER: &str = "0000:d8:00.2";
+
+/// A node whose first number is free, and a pod with `VF`, by CDI name.
+fn with_a_hole() -> (Cluster, Value, Pod) {
+    let mut world = furnished(RdmaMode::Exclusive);
+    world.unplug("0000:3b:00.0");
+    let cluster = Cluster::with(world);
+    cluster.publish(&[("rdma/vf", every(&[VF], Sharing::Exclusive))], true);
+    cluster.grant(("rdma/vf", VF), Sharing::Exclusive, true, &[VF]);
+    let pod = cluster.pod("a", &[("rdma/vf", &[VF])]);
+    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    (cluster, config, pod)
+}
+
+fn file(cluster: &Cluster) -> PathBuf {
+    let state = cluster.node.state.path();
+    state.join("cdi/rdma-device-plugin-rdma.json")
+}
+
+/// Whatever is written there: no verb ends in the middle, and DEL ends well.
+#[test]
+fn a_file_that_is_no_spec_stops_nobody() {
+    for text in [
+        "[]",
+        "7",
+        "\"x\"",
+        "null",
+        "{\"devices\":{}}",
+        "{\"devices\":[7]}",
+    ] {
+        let (cluster, config, pod) = with_a_hole();
+        let mut by_hand = config.clone();
+        by_hand["deviceID"] = VF.into();
+        cluster.add(&pod, &by_hand).must_succeed();
+        fs::write(file(&cluster), text).unwrap();
+        cluster.del(&pod, &by_hand).must_succeed();
+        cluster.add(&pod, &by_hand).must_succeed();
+        cluster.del(&pod, &by_hand).must_succeed();
+    }
+}
+
+/// The daemon looks while a move has taken the device apart, and finds nothing to write of it.
+#[test]
+fn an_entry_that_went_during_the_move_is_there_after_it() {
+    let (cluster, config, pod) = with_a_hole();
+    let before = cluster.spec();
+    let cdi = cluster.cdi();
+    let others = cluster.entries();
+    cluster.node.kernel.intercept(move |_, step| {
+        if matches!(step.op, Op::MoveRdma { .. }) {
+            let others = others.iter().filter(|it| it.name != VF).cloned();
+            cdi.write(|| others.collect()).unwrap();
+        }
+        Verdict::Proceed
+    });
+    cluster.add(&pod, &config).must_succeed();
+    let after = cluster.spec();
+    let devices = |spec: &Value| spec["devices"].as_array().unwrap().clone();
+    let entry = devices(&after).into_iter().find(|it| it["name"] == VF);
+    let entry = entry.expect("the entry that the container needs");
+    let path = &entry["containerEdits"]["deviceNodes"][0]["path"];
+    assert_eq!(path, "/dev/infiniband/uverbs0");
+    assert_eq!(devices(&after).len(), devices(&before).len());
+}
+
+/// The entry of a device that is given by path is needed by nobody; the other's is.
+#[test]
+fn an_entry_that_is_needed_counts_though_another_failed_first() {
+    let cluster = Cluster::new(RdmaMode::Exclusive);
+    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    cluster.publish(&[("rdma/vf", every(&[VF], Sharing::Exclusive))], true);
+    cluster.grant(("rdma/vf", VF), Sharing::Exclusive, false, &[VF]);
+    cluster.grant(("rdma/vf", OTHER), Sharing::Exclusive, true, &[OTHER]);
+    let pod = cluster.pod("a", &[("rdma/vf", &[VF, OTHER])]);
+    let spec = fs::read(file(&cluster)).unwrap();
+    fs::write(file(&cluster), "{").unwrap();
+    let message = cluster.add(&pod, &config).must_fail(106);
+    assert!(message.contains("mlx5_3"), "{message}");
+
+    fs::write(file(&cluster), spec).unwrap();
+    let resources = cluster.state_dir().join("resources.json");
+    cluster.node.kernel.intercept(move |_, step| {
+        if matches!(step.op, Op::MoveRdma { .. }) {
+            fs::write(&resources, "{").unwrap();
+        }
+        Verdict::Proceed
+    });
+    let message = cluster.add(&pod, &config).must_fail(106);
+    assert!(
+        message.contains("mlx5_3") && message.contains("resources.json"),
+        "{message}"
+    );
+    assert_eq!(cluster.node.records(), [] as [&str; 0]);
+}
+
+/// A later version can say it in other words: what is told is that it is one.
+#[test]
+fn a_later_format_is_told_as_one() {
+    let (cluster, config, pod) = with_a_hole();
+    fs::remove_dir_all(cluster.state_dir().join("granted")).unwrap();
+    let text = json!({ "format": 2, "pools": [], "resources": ["rdma/vf"] });
+    fs::write(cluster.state_dir().join("resources.json"), text.to_string()).unwrap();
+    let message = cluster.add(&pod, &config).must_fail(105);
+    assert!(
+        message.contains("format 2") && message.contains("newer"),
+        "{message}"
+    );
+}
