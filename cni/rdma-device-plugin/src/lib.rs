@@ -7,10 +7,23 @@
 //! (Conf, Inventory, unhealthy) → offer::offers     pure: what is advertised, and what each id
 //!                                                  stands for
 //! Offer + ids        → offer::answer, prefer       pure: what a container gets
+//! SIGHUP, the file, netlink → node::Signal → Daemon → a new Node → files for the chain
+//!                                                  → kubelet::Plugin, one for each resource
 //! ```
 //! Everything that can change while the daemon runs is in one [`node::Node`], made anew at each
 //! change and never changed in place.
 
+pub mod check;
+pub mod cli;
 pub mod conf;
+pub mod config_file;
+pub mod daemon;
+pub mod hardware;
+pub mod health;
+pub mod kubelet;
+pub mod metrics;
 pub mod node;
 pub mod offer;
+pub mod privilege;
+pub mod publish;
+pub mod watch;

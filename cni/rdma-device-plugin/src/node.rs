@@ -1,7 +1,7 @@
 //! All that the daemon knows of its node at one time.
 
 use crate::{
-    conf::Conf,
+    conf::{Conf, ResourceName},
     offer::{Offer, Unhealthy},
 };
 use rdma_netns::Inventory;
@@ -18,4 +18,24 @@ pub struct Node {
     pub unhealthy: Unhealthy,
     /// What is advertised.
     pub offers: Vec<Offer>,
+}
+
+impl Node {
+    /// What it has of `resource`.
+    pub fn offer(&self, resource: &ResourceName) -> Option<&Offer> {
+        self.offers.iter().find(|offer| offer.name == *resource)
+    }
+}
+
+/// Why the daemon is to look at something again; sent to it from wherever that is noticed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// All of it may be different.
+    Reload,
+    /// The configuration may be another one.
+    Configuration,
+    /// Devices may have come, gone or been renumbered.
+    Hardware,
+    /// This is the hardware now, and what of it is not healthy.
+    Seen(Arc<Inventory>, Unhealthy),
 }

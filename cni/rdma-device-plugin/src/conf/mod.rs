@@ -1,8 +1,34 @@
 //! The configuration file, in the daemon's own format or one of the three that users have.
+//!
+//! | module | format | recognised by |
+//! |---|---|---|
+//! | `own` | ours | `resources` |
+//! | `mode` | k8s-rdma-sriov-dev-plugin | `mode` |
+//! | `config_list` | k8s-rdma-shared-dev-plugin | `configList` |
+//! | `resource_list` | sriov-network-device-plugin | `resourceList` |
+//!
+//! All of them may be JSON or YAML. An unknown field is an error in our own format; in the
+//! others it is a remark, as their owners pass over it. A field that is known there, and not
+//! done here, is a remark if nothing else comes of it, and else an error.
 
+mod config_list;
+mod fields;
+mod listed;
+mod mode;
 pub mod name;
+mod own;
+mod resource_list;
+pub mod selector;
 
 pub use name::ResourceName;
+pub use selector::Selector;
+
+use fields::Fields;
+use serde_json::Value;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// A checked configuration: what the node is to offer.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,6 +37,15 @@ pub struct Conf {
     pub resources: Vec<ResourceConf>,
     /// Containers get devices by CDI names instead of paths.
     pub cdi: bool,
+}
+
+/// A configuration, and what its user should know about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parsed {
+    /// The configuration.
+    pub conf: Conf,
+    /// One sentence each: fields that are passed over, resources that are left out.
+    pub remarks: Vec<String>,
 }
 
 /// One resource.
@@ -22,8 +57,13 @@ pub struct ResourceConf {
     pub place: String,
     /// How its ids are made.
     pub ids: Ids,
+    /// Its devices: those that fit one of the selectors; without a selector, all that have an
+    /// RDMA device.
+    pub devices: Vec<Selector>,
     /// Whether containers get `umad` and `issm` character devices too.
     pub umad: bool,
+    /// Whether kubelet is told the NUMA nodes of its ids.
+    pub topology: bool,
 }
 
 /// How a resource's ids are made.
@@ -54,4 +94,213 @@ pub enum Allocate {
     All,
     /// One device, near the pod's CPUs.
     Numa,
+}
+
+/// Ids of a shared resource where the file does not say.
+const SHARED_IDS: u32 = 1000;
+
+/// Ids of each NIC where the file does not say.
+const NIC_IDS: u32 = 200;
+
+/// More ids than this would not fit into one message to kubelet (4 MiB, gRPC's default).
+pub(crate) const MOST_IDS: u32 = 50_000;
+
+/// The same for each NIC, of which there may be more than eight.
+const MOST_NIC_IDS: u32 = 5_000;
+
+/// The configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfError {
+    /// The file could not be read.
+    #[error("cannot read {file:?}: {source}")]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// There is nothing in it.
+    #[error(
+        "{file:?} is empty; write which resources the node offers, or {{\"mode\":\"hca\"}} for rdma/hca"
+    )]
+    Empty {
+        /// The file.
+        file: PathBuf,
+    },
+    /// It is neither JSON nor YAML.
+    #[error("{file:?}, line {line}, column {column}: no valid {language}: {problem}")]
+    Syntax {
+        /// The file.
+        file: PathBuf,
+        /// `JSON`, `YAML`
+        language: &'static str,
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: u64,
+        /// What the parser says.
+        problem: String,
+    },
+    /// It has none of the formats, or more than one.
+    #[error(
+        "{file:?}: {found}; at the top there must be one of resources (rdma-device-plugin), mode \
+         (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), resourceList \
+         (sriov-network-device-plugin)"
+    )]
+    Format {
+        /// The file.
+        file: PathBuf,
+        /// What is there instead.
+        found: String,
+    },
+    /// A value cannot be used.
+    #[error("{file:?}: {wrong}")]
+    Value {
+        /// The file.
+        file: PathBuf,
+        /// Where, and why.
+        #[source]
+        wrong: Wrong,
+    },
+}
+
+/// A value that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct Wrong {
+    /// `resourceList[1].resourceName`
+    pub place: String,
+    /// What is wrong, and what to do.
+    pub problem: String,
+}
+
+impl Wrong {
+    fn new(place: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self {
+            place: place.into(),
+            problem: problem.into(),
+        }
+    }
+}
+
+impl Conf {
+    /// Reads the file.
+    pub fn read(file: &Path) -> Result<Parsed, ConfError> {
+        let text = std::fs::read_to_string(file).map_err(|source| ConfError::Read {
+            file: file.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, file)
+    }
+
+    /// Reads `text`, which is the content of `file`.
+    pub fn parse(text: &str, file: &Path) -> Result<Parsed, ConfError> {
+        let value = value_of(text, file)?;
+        let failed = |found: String| ConfError::Format {
+            file: file.to_owned(),
+            found,
+        };
+        let object = value
+            .as_object()
+            .ok_or_else(|| failed("there is no object".to_owned()))?;
+        type Read = fn(&Fields<'_>) -> Result<Parsed, Wrong>;
+        let formats: [(&str, Read); 4] = [
+            ("resources", own::read),
+            ("mode", mode::read),
+            ("configList", config_list::read),
+            ("resourceList", resource_list::read),
+        ];
+        let own = Fields::root(object, false);
+        let foreign = Fields::root(object, true);
+        let fields = |key: &str| if key == "resources" { &own } else { &foreign };
+        let mut present = formats
+            .iter()
+            .filter(|(key, _)| fields(key).get(key).is_some());
+        let (key, read) = present.next().ok_or_else(|| {
+            let keys: Vec<&str> = object.keys().map(String::as_str).collect();
+            failed(match keys.as_slice() {
+                [] => "the object has no fields".to_owned(),
+                keys => format!("none of the fields {} is known", keys.join(", ")),
+            })
+        })?;
+        if let Some((other, _)) = present.next() {
+            return Err(failed(format!("{key} and {other} are of two formats")));
+        }
+        let parsed = read(fields(key)).and_then(|parsed| {
+            checked(&parsed.conf)?;
+            Ok(parsed)
+        });
+        parsed.map_err(|wrong| ConfError::Value {
+            file: file.to_owned(),
+            wrong,
+        })
+    }
+}
+
+/// What holds in every format.
+fn checked(conf: &Conf) -> Result<(), Wrong> {
+    for (index, resource) in conf.resources.iter().enumerate() {
+        let before = &conf.resources[..index];
+        if let Some(same) = before.iter().find(|other| other.name == resource.name) {
+            return Err(Wrong::new(
+                &resource.place,
+                format!(
+                    "the resource {} is in {} already; give one of them another name",
+                    resource.name, same.place
+                ),
+            ));
+        }
+        if let Some(other) = before
+            .iter()
+            .find(|it| conf.cdi && it.umad != resource.umad)
+        {
+            return Err(Wrong::new(
+                &resource.place,
+                format!(
+                    "with cdi, umad must be the same here as in {}: a device has one CDI entry",
+                    other.place
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A file that starts with a bracket is JSON: its errors are told better so.
+fn value_of(text: &str, file: &Path) -> Result<Value, ConfError> {
+    let file = || file.to_owned();
+    let text = text.trim_start_matches('\u{feff}');
+    let start = text.trim_start();
+    if start.is_empty() {
+        return Err(ConfError::Empty { file: file() });
+    }
+    if start.starts_with(['{', '[']) {
+        return serde_json::from_str(text).map_err(|error| ConfError::Syntax {
+            file: file(),
+            language: "JSON",
+            line: error.line() as u64,
+            column: error.column() as u64,
+            problem: error.to_string(),
+        });
+    }
+    let value: Value = serde_saphyr::from_str(text).map_err(|error| {
+        let location = error.location();
+        let problem = error.without_snippet().to_string();
+        ConfError::Syntax {
+            file: file(),
+            language: "YAML",
+            line: location.as_ref().map_or(1, |location| location.line()),
+            column: location.as_ref().map_or(1, |location| location.column()),
+            problem,
+        }
+    })?;
+    if value.is_null() {
+        return Err(ConfError::Empty { file: file() });
+    }
+    Ok(value)
+}
+
+/// A resource's name, which is at `place`.
+fn name_at(name: &str, place: String) -> Result<ResourceName, Wrong> {
+    ResourceName::new(name).map_err(|error| Wrong::new(place, error.to_string()))
 }

@@ -6,15 +6,134 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(String);
 
+/// Kubelet refuses the name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is no name of a resource: {rule}")]
+pub struct InvalidName {
+    name: String,
+    rule: &'static str,
+}
+
+/// Longest prefix: a DNS subdomain (RFC 1123; `DNS1123SubdomainMaxLength`).
+const LONGEST_PREFIX: usize = 253;
+
+/// Longest name after the prefix (`qualifiedNameMaxLength`).
+const LONGEST_NAME: usize = 63;
+
+/// Kubelet makes the name of a quota of it, with this in front; that has to be a name, too.
+const QUOTA: usize = "requests.".len();
+
 impl ResourceName {
+    /// Checks it as kubelet does (`IsExtendedResourceName` in
+    /// `pkg/apis/core/v1/helper/helpers.go`).
+    pub fn new(name: &str) -> Result<Self, InvalidName> {
+        let refused = |rule| {
+            Err(InvalidName {
+                name: name.to_owned(),
+                rule,
+            })
+        };
+        let Some((prefix, rest)) = name.split_once('/') else {
+            return refused("it must have a prefix, as rdma/hca has");
+        };
+        if rest.contains('/') {
+            return refused("there must be one / in it");
+        }
+        if prefix.ends_with("kubernetes.io") {
+            return refused("the domain kubernetes.io is Kubernetes' own");
+        }
+        if name.starts_with("requests.") {
+            return refused("requests. in front is Kubernetes' own");
+        }
+        if prefix.len() + QUOTA > LONGEST_PREFIX {
+            return refused("the prefix may have at most 244 characters");
+        }
+        if !prefix.split('.').all(is_label) {
+            return refused(
+                "the prefix must be a domain: lower-case letters, digits and -, in parts separated by dots",
+            );
+        }
+        if rest.len() > LONGEST_NAME {
+            return refused("after the prefix there may be at most 63 characters");
+        }
+        let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+        let inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+        let bytes = rest.as_bytes();
+        if !ends(bytes.first()) || !ends(bytes.last()) || !bytes.iter().all(inner) {
+            return refused(
+                "after the prefix there must be letters, digits, -, _ and ., first and last a letter or digit",
+            );
+        }
+        Ok(Self(name.to_owned()))
+    }
+
     /// The whole name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
+/// Of a domain, as RFC 1123 has it.
+fn is_label(label: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !label.is_empty()
+        && label.bytes().all(inner)
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+}
+
 impl fmt::Display for ResourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_kubelet_takes() {
+        let longest = format!("{}/{}", "a".repeat(244), "b".repeat(63));
+        for name in [
+            "rdma/hca",
+            "rdma/hca_shared_devices_a",
+            "aliyun/erdma",
+            "intel.com/mlnx_sriov.rdma-1",
+            "nvidia.com/0",
+            &longest,
+        ] {
+            let kept = ResourceName::new(name).map(|name| name.as_str().to_owned());
+            assert_eq!(kept.as_deref(), Ok(name));
+        }
+    }
+
+    #[test]
+    fn names_that_it_refuses() {
+        let long_prefix = format!("{}/hca", "a".repeat(245));
+        let long_name = format!("rdma/{}", "b".repeat(64));
+        for (name, rule) in [
+            ("", "must have a prefix"),
+            ("hca", "must have a prefix"),
+            ("rdma/", "first and last"),
+            ("/hca", "must be a domain"),
+            ("rdma/hca/1", "one /"),
+            ("kubernetes.io/hca", "Kubernetes' own"),
+            ("node.kubernetes.io/hca", "Kubernetes' own"),
+            ("requests.rdma/hca", "Kubernetes' own"),
+            ("RDMA/hca", "must be a domain"),
+            ("rdma_x/hca", "must be a domain"),
+            ("rdma..com/hca", "must be a domain"),
+            ("-rdma/hca", "must be a domain"),
+            ("rdma/-hca", "first and last"),
+            ("rdma/h ca", "first and last"),
+            ("rdma/hcä", "first and last"),
+            (&long_prefix, "at most 244"),
+            (&long_name, "at most 63"),
+        ] {
+            let refused = ResourceName::new(name).expect_err(name).to_string();
+            assert!(refused.contains(rule), "{refused}");
+            assert!(refused.contains(&format!("{name:?}")), "{refused}");
+        }
     }
 }

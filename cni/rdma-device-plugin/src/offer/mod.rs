@@ -1,15 +1,46 @@
 //! What a node offers to kubelet: a pure function of configuration, hardware and health.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `select` | which devices a resource has |
+//! | `known` | those that it had before, of which less is seen while they are in a pod |
+//! | `ids` | what each id stands for |
+//! | `answer` | what a container gets for ids |
+//! | `granted` | whether it still would get the same |
+//! | `prefer`, `distance` | which ids kubelet had better allocate |
+//! | `cdi` | CDI entries |
+//! | `table` | all of it for people |
 
-use crate::conf::{Conf, ResourceName};
+mod answer;
+mod cdi;
+pub mod distance;
+mod granted;
+mod ids;
+mod known;
+mod prefer;
+mod select;
+mod table;
+
+pub use answer::AnswerError;
+pub use cdi::cdi_entries;
+pub use granted::{Stale, still_as_granted};
+pub use known::Known;
+pub use prefer::Preference;
+pub use table::table;
+
+use crate::conf::{Allocate, Conf, Ids, MOST_IDS, ResourceConf, ResourceName};
+use kubelet_api::device_plugin::{Device, HEALTHY, NumaNode, TopologyInfo, UNHEALTHY};
 use rdma_netns::{DeviceAddress, Hca, Inventory, PciPath};
-use rdma_resources::Sharing;
-use std::collections::BTreeMap;
+use rdma_resources::{Resource, Sharing, published::Devices};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One resource as it is advertised.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
     /// The resource.
     pub name: ResourceName,
+    /// How its ids are made.
+    pub kind: Ids,
     /// Whether an id's devices are one pod's alone.
     pub sharing: Sharing,
     /// Its devices, by address.
@@ -33,8 +64,10 @@ pub struct OfferedDevice {
     pub numa_node: Option<u32>,
     /// Where on PCI it is.
     pub path: PciPath,
-    /// Hardware address of its netdev, where that is in this namespace.
+    /// Hardware address of its netdev, as it was last seen in this namespace.
     pub mac: Option<String>,
+    /// Why it is not healthy, if it is not: no container gets it then.
+    pub fault: Option<String>,
 }
 
 /// An id of a resource.
@@ -54,10 +87,166 @@ pub struct OfferedId {
 pub type Unhealthy = BTreeMap<DeviceAddress, String>;
 
 /// What a node has to offer, and what in the configuration came to nothing, in words.
+///
+/// `known` is what was offered before: a device in a pod shows too little of itself to be
+/// selected by its netdev, and stays what it was. A device of a resource that has lost its
+/// RDMA device stays in it, and is as healthy as `unhealthy` says: a move makes the RDMA device
+/// anew, which takes a moment. A resource without any device is not offered.
 pub fn offers(
-    _conf: &Conf,
-    _inventory: &Inventory,
-    _unhealthy: &Unhealthy,
+    conf: &Conf,
+    inventory: &Inventory,
+    unhealthy: &Unhealthy,
+    known: &Known,
 ) -> (Vec<Offer>, Vec<String>) {
-    unimplemented!()
+    let mut remarks = Vec::new();
+    let mut taken = BTreeMap::new();
+    let mut offers = Vec::new();
+    for resource in &conf.resources {
+        let mut devices = select::devices(resource, inventory, known, &mut remarks);
+        if resource.ids == Ids::Exclusive {
+            devices.retain(|device| match taken.get(&device.address) {
+                None => true,
+                Some(other) => {
+                    remarks.push(format!(
+                        "{}: {} is in {other} already, and not in {}",
+                        resource.place, device.address, resource.name
+                    ));
+                    false
+                }
+            });
+            let own = devices.iter().map(|device| device.address.clone());
+            taken.extend(own.map(|address| (address, &resource.name)));
+        }
+        if devices.is_empty() {
+            remarks.push(format!(
+                "{}: no RDMA device of this node is selected, so {} is not offered",
+                resource.place, resource.name
+            ));
+            continue;
+        }
+        let kind = limited(resource, devices.len(), &mut remarks);
+        offers.push(offer(resource, kind, conf.cdi, devices, unhealthy));
+    }
+    if offers.is_empty() && inventory.functions.iter().all(|it| it.hcas.is_empty()) {
+        let nothing = "this node has no RDMA devices: nothing is offered until there are some";
+        return (offers, vec![nothing.to_owned()]);
+    }
+    remarks.extend(twofold(&offers));
+    (offers, remarks)
+}
+
+/// How the resource's ids are made, such that kubelet takes the list.
+fn limited(resource: &ResourceConf, devices: usize, remarks: &mut Vec<String>) -> Ids {
+    let Ids::PerNic { count, allocate } = resource.ids else {
+        return resource.ids;
+    };
+    let devices = u32::try_from(devices).unwrap_or(u32::MAX);
+    let most = MOST_IDS / devices.max(1);
+    if count > most {
+        remarks.push(format!(
+            "{}: {} has {most} ids a NIC instead of {count}: kubelet takes no list of more than \
+             {MOST_IDS}, and there are {devices} NICs",
+            resource.place, resource.name
+        ));
+    }
+    Ids::PerNic {
+        count: count.min(most),
+        allocate,
+    }
+}
+
+fn offer(
+    resource: &ResourceConf,
+    kind: Ids,
+    cdi: bool,
+    mut devices: Vec<OfferedDevice>,
+    unhealthy: &Unhealthy,
+) -> Offer {
+    for device in &mut devices {
+        device.fault = unhealthy.get(&device.address).cloned();
+    }
+    let mut ids = ids::ids(kind, &devices, &|device| device.fault.is_none());
+    if !resource.topology {
+        for id in &mut ids {
+            id.numa_nodes.clear();
+        }
+    }
+    Offer {
+        name: resource.name.clone(),
+        kind,
+        sharing: match kind {
+            Ids::Exclusive => Sharing::Exclusive,
+            Ids::Shared { .. } | Ids::PerNic { .. } => Sharing::Shared,
+        },
+        devices,
+        ids,
+        cdi,
+        umad: resource.umad,
+    }
+}
+
+/// Devices that one pod may have for itself, and others share.
+fn twofold(offers: &[Offer]) -> Option<String> {
+    let of = |sharing| {
+        let offers = offers.iter().filter(move |offer| offer.sharing == sharing);
+        offers.flat_map(|offer| offer.devices.iter().map(|device| &device.address))
+    };
+    let shared: BTreeSet<&DeviceAddress> = of(Sharing::Shared).collect();
+    let both: Vec<&str> = of(Sharing::Exclusive)
+        .filter(|address| shared.contains(*address))
+        .map(|address| &**address)
+        .collect();
+    (!both.is_empty()).then(|| {
+        format!(
+            "{} can be one pod's alone and, by another resource, be shared with it; select them \
+             for one resource only",
+            both.join(", ")
+        )
+    })
+}
+
+impl Offer {
+    /// Its ids as kubelet is told them, always all.
+    pub fn list(&self) -> Vec<Device> {
+        let device = |id: &OfferedId| Device {
+            id: id.id.clone(),
+            health: if id.healthy { HEALTHY } else { UNHEALTHY }.to_owned(),
+            topology: (!id.numa_nodes.is_empty()).then(|| TopologyInfo {
+                nodes: id
+                    .numa_nodes
+                    .iter()
+                    .map(|node| NumaNode {
+                        id: i64::from(*node),
+                    })
+                    .collect(),
+            }),
+        };
+        self.ids.iter().map(device).collect()
+    }
+
+    /// What its ids stand for, for the chain.
+    pub fn published(&self) -> Resource {
+        let address = |index: &usize| self.devices.get(*index).map(|it| it.address.clone());
+        let devices = match self.kind {
+            Ids::Shared {
+                allocate: Allocate::All,
+                ..
+            } => Devices::Every(self.devices.iter().map(|it| it.address.clone()).collect()),
+            _ => Devices::ById(
+                self.ids
+                    .iter()
+                    .map(|id| {
+                        (
+                            id.id.clone(),
+                            id.devices.iter().filter_map(address).collect(),
+                        )
+                    })
+                    .collect(),
+            ),
+        };
+        Resource {
+            sharing: self.sharing,
+            devices,
+        }
+    }
 }

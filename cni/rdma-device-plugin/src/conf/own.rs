@@ -1,0 +1,200 @@
+//! The daemon's own format.
+//!
+//! ```yaml
+//! resources:
+//! - name: rdma/hca
+//!   kind: shared          # or perNic, exclusive
+//!   count: 1000           # ids; perNic: of each NIC, 200
+//!   allocate: all         # or numa: an id stands for one device; perNic: numa if not given
+//!   devices:              # any of these; without it all RDMA devices
+//!   - netdev: bond*       # all of these; each a pattern, or a list of patterns
+//!     rdma: mlx5_bond_*
+//!     pci: "0000:3b:*"
+//!     driver: mlx5_core
+//!     vendor: 15b3
+//!     device: "101e"
+//!     linkType: ether     # or infiniband
+//!     pf: ens1f0#0-3,5    # virtual or sub-functions of this netdev or PCI function
+//!   umad: false           # umad and issm character devices too
+//!   topology: true        # tell kubelet the NUMA nodes
+//! cdi: false              # containers get devices by CDI names
+//! ```
+
+use super::{
+    Allocate, Conf, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, ResourceConf, SHARED_IDS, Wrong,
+    fields::{Fields, one_of},
+    name_at,
+    selector::{Parent, Selector, Text},
+};
+use rdma_netns::{DeviceAddress, LinkType};
+
+const KEYS: [&str; 2] = ["resources", "cdi"];
+const RESOURCE_KEYS: [&str; 7] = [
+    "name", "kind", "count", "allocate", "devices", "umad", "topology",
+];
+const SELECTOR_KEYS: [&str; 8] = [
+    "netdev", "rdma", "pci", "driver", "vendor", "device", "linkType", "pf",
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Shared,
+    PerNic,
+    Exclusive,
+}
+
+pub(super) fn read(fields: &Fields<'_>) -> Result<Parsed, Wrong> {
+    none_else(fields, &KEYS)?;
+    let list = fields.objects("resources")?.unwrap_or_default();
+    if list.is_empty() {
+        return Err(fields.wrong("resources", "must have at least one resource"));
+    }
+    Ok(Parsed {
+        conf: Conf {
+            resources: list.iter().map(resource).collect::<Result<_, _>>()?,
+            cdi: fields.boolean("cdi")?.unwrap_or(false),
+        },
+        remarks: Vec::new(),
+    })
+}
+
+fn resource(fields: &Fields<'_>) -> Result<ResourceConf, Wrong> {
+    none_else(fields, &RESOURCE_KEYS)?;
+    let Some(name) = fields.text("name")? else {
+        return Err(fields.wrong("name", "must be a text"));
+    };
+    let kinds = [
+        ("shared", Kind::Shared),
+        ("perNic", Kind::PerNic),
+        ("exclusive", Kind::Exclusive),
+    ];
+    let Some(kind) = fields.choice("kind", &kinds)? else {
+        return Err(fields.wrong("kind", &one_of(kinds.map(|(word, _)| word))));
+    };
+    let most = if kind == Kind::PerNic {
+        MOST_NIC_IDS
+    } else {
+        MOST_IDS
+    };
+    let count = fields.number("count", 1, most)?;
+    let allocate = fields.choice(
+        "allocate",
+        &[("all", Allocate::All), ("numa", Allocate::Numa)],
+    )?;
+    let ids = match kind {
+        Kind::Shared => Ids::Shared {
+            count: count.unwrap_or(SHARED_IDS),
+            allocate: allocate.unwrap_or(Allocate::All),
+        },
+        Kind::PerNic => Ids::PerNic {
+            count: count.unwrap_or(NIC_IDS),
+            allocate: allocate.unwrap_or(Allocate::Numa),
+        },
+        Kind::Exclusive => {
+            for key in ["count", "allocate"] {
+                if fields.get(key).is_some() {
+                    return Err(fields.wrong(
+                        key,
+                        "must be left out with kind exclusive: there is one id for each device",
+                    ));
+                }
+            }
+            Ids::Exclusive
+        }
+    };
+    let devices = fields.objects("devices")?;
+    if devices.as_ref().is_some_and(Vec::is_empty) {
+        return Err(fields.wrong(
+            "devices",
+            "must have at least one selector; leave it out to select all RDMA devices",
+        ));
+    }
+    Ok(ResourceConf {
+        name: name_at(name, fields.place_of("name"))?,
+        place: fields.place().to_owned(),
+        ids,
+        devices: devices
+            .unwrap_or_default()
+            .iter()
+            .map(selector)
+            .collect::<Result<_, _>>()?,
+        umad: fields.boolean("umad")?.unwrap_or(false),
+        topology: fields.boolean("topology")?.unwrap_or(true),
+    })
+}
+
+fn selector(fields: &Fields<'_>) -> Result<Selector, Wrong> {
+    none_else(fields, &SELECTOR_KEYS)?;
+    let wrong = |key: &str| {
+        let place = fields.place_of(key);
+        |problem: String| Wrong::new(place, problem)
+    };
+    let globs = |key: &str| -> Result<Vec<Text>, Wrong> {
+        let texts = fields.texts(key)?;
+        let globs = texts.iter().map(|text| Text::glob(text));
+        globs.collect::<Result<_, _>>().map_err(wrong(key))
+    };
+    let link_type = |word: &&str| match *word {
+        "ether" => Ok(LinkType::Ether),
+        "infiniband" => Ok(LinkType::Infiniband),
+        _ => Err(fields.wrong("linkType", "must be ether or infiniband")),
+    };
+    let mut parents = Vec::new();
+    let mut roots = Vec::new();
+    for text in fields.texts("pf")? {
+        let parent = Parent::parse(text, Text::glob).map_err(wrong("pf"))?;
+        let name = text.split('#').next().unwrap_or_default();
+        match DeviceAddress::try_from(name.to_owned()) {
+            Ok(_) => roots.push(parent),
+            Err(_) => parents.push(parent),
+        }
+    }
+    if !parents.is_empty() && !roots.is_empty() {
+        return Err(fields.wrong(
+            "pf",
+            "must be all netdevs or all PCI addresses; write a second selector",
+        ));
+    }
+    let selector = Selector {
+        place: fields.place().to_owned(),
+        netdev: globs("netdev")?,
+        rdma: globs("rdma")?,
+        address: globs("pci")?,
+        driver: globs("driver")?,
+        vendor: globs("vendor")?,
+        device: globs("device")?,
+        link_type: fields
+            .texts("linkType")?
+            .iter()
+            .map(link_type)
+            .collect::<Result<_, _>>()?,
+        pf: parents,
+        root: roots,
+        sort: None,
+    };
+    let empty = Selector {
+        place: selector.place.clone(),
+        ..Selector::default()
+    };
+    if selector == empty {
+        return Err(Wrong::new(
+            selector.place,
+            format!(
+                "must have at least one of {}: it would select every device",
+                SELECTOR_KEYS.join(", ")
+            ),
+        ));
+    }
+    Ok(selector)
+}
+
+/// An unknown field would be a wish that is not fulfilled.
+fn none_else(fields: &Fields<'_>, known: &[&str]) -> Result<(), Wrong> {
+    match fields.others(known).into_iter().next() {
+        None => Ok(()),
+        Some(place) => Err(Wrong::new(
+            place,
+            format!("not known; the fields here are {}", known.join(", ")),
+        )),
+    }
+}

@@ -1,0 +1,206 @@
+//! Which devices of a node a resource is made of.
+
+use glob::Pattern;
+use rdma_netns::LinkType;
+use regex_lite::Regex;
+use std::{fmt, ops::RangeInclusive};
+
+/// One selector: a device must fit every list that is not empty, and one element of the list is
+/// enough.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Selector {
+    /// Where in the file it is.
+    pub place: String,
+    /// Names of the device's netdev, or of the bond that the netdev is a port of.
+    pub netdev: Vec<Text>,
+    /// Names of its RDMA device.
+    pub rdma: Vec<Text>,
+    /// PCI addresses and auxiliary devices.
+    pub address: Vec<Text>,
+    /// Drivers.
+    pub driver: Vec<Text>,
+    /// PCI vendor ids.
+    pub vendor: Vec<Text>,
+    /// PCI device ids.
+    pub device: Vec<Text>,
+    /// Link types of its netdev, or else of its RDMA device's ports.
+    pub link_type: Vec<LinkType>,
+    /// Netdevs of its physical function. A device that is no virtual or sub-function is its own.
+    pub pf: Vec<Parent>,
+    /// Addresses of its physical function.
+    pub root: Vec<Parent>,
+    /// What sort of device it is.
+    pub sort: Option<Sort>,
+}
+
+/// What sort of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// PCI functions.
+    Pci,
+    /// PCI virtual functions.
+    Virtual,
+    /// Auxiliary devices: sub-functions.
+    Auxiliary,
+}
+
+/// A physical function, and which of its virtual or sub-functions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parent {
+    /// It.
+    pub text: Text,
+    /// Their numbers; none: all of them.
+    pub numbers: Vec<RangeInclusive<u32>>,
+}
+
+/// What a text is compared with.
+#[derive(Clone, Debug)]
+pub struct Text {
+    written: String,
+    how: How,
+}
+
+#[derive(Clone, Debug)]
+enum How {
+    Exactly,
+    Glob(Pattern),
+    /// Anywhere in the text.
+    Regex(Regex),
+}
+
+impl Text {
+    /// The text itself, in upper or lower case.
+    pub fn exactly(written: &str) -> Self {
+        Self {
+            written: written.to_owned(),
+            how: How::Exactly,
+        }
+    }
+
+    /// A shell's pattern. The error says what is wrong with it.
+    pub fn glob(written: &str) -> Result<Self, String> {
+        let pattern = Pattern::new(written).map_err(|error| error.msg.to_owned())?;
+        Ok(Self {
+            written: written.to_owned(),
+            how: How::Glob(pattern),
+        })
+    }
+
+    /// The text itself, or a regular expression that is found in it, as in
+    /// sriov-network-device-plugin's `pfNames` and `rootDevices` (`getItem` in
+    /// `pkg/resources/deviceSelectors.go`). Other than there, a name without any special
+    /// character is no expression: `eth1` is not `eth10`.
+    pub fn exactly_or_regex(written: &str) -> Self {
+        let special = written.contains(|c: char| r"\^$*+?()[]{}|".contains(c));
+        let how = match Regex::new(written) {
+            Ok(regex) if special => How::Regex(regex),
+            _ => How::Exactly,
+        };
+        Self {
+            written: written.to_owned(),
+            how,
+        }
+    }
+
+    /// Whether `text` fits.
+    pub fn fits(&self, text: &str) -> bool {
+        self.written.eq_ignore_ascii_case(text)
+            || match &self.how {
+                How::Exactly => false,
+                How::Glob(pattern) => pattern.matches(text),
+                How::Regex(regex) => regex.is_match(text),
+            }
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Self) -> bool {
+        self.written == other.written
+            && std::mem::discriminant(&self.how) == std::mem::discriminant(&other.how)
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.written)
+    }
+}
+
+impl Parent {
+    /// Reads `ens1f0`, `ens1f0#0-3,5`; `text` reads what is before the `#`. The error says what
+    /// is wrong.
+    pub fn parse(
+        written: &str,
+        text: impl FnOnce(&str) -> Result<Text, String>,
+    ) -> Result<Self, String> {
+        let Some((name, numbers)) = written.split_once('#') else {
+            return Ok(Self {
+                text: text(written)?,
+                numbers: Vec::new(),
+            });
+        };
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let range = first.parse().ok()?..=last.parse().ok()?;
+            (!range.is_empty()).then_some(range)
+        };
+        let numbers = numbers
+            .split(',')
+            .map(|part| {
+                range(part).ok_or_else(|| {
+                    format!("{part:?} after # must be a number or a range of numbers, 0-3")
+                })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            text: text(name)?,
+            numbers,
+        })
+    }
+
+    /// Whether the function with this number is one of them.
+    pub fn has(&self, number: Option<u32>) -> bool {
+        self.numbers.is_empty()
+            || number.is_some_and(|number| self.numbers.iter().any(|range| range.contains(&number)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_fit_exactly_by_glob_or_by_regular_expression() {
+        assert!(Text::exactly("15B3").fits("15b3"));
+        assert!(!Text::exactly("ens1*").fits("ens1f0"));
+        let glob = Text::glob("ens?f[01]").expect("a glob");
+        assert!(glob.fits("ens1f0") && !glob.fits("ens1f2"));
+        assert!(Text::glob("ens[").is_err());
+        let regex = Text::exactly_or_regex("^ens.*f0$");
+        assert!(regex.fits("ens12f0") && !regex.fits("ens12f01"));
+        assert!(Text::exactly_or_regex("f0|f1").fits("ens1f1np1"));
+        assert!(!Text::exactly_or_regex("eth1").fits("eth10"));
+        assert!(!Text::exactly_or_regex("0000:3b:00.0").fits("0000:3b:00:0"));
+        assert!(Text::exactly_or_regex("a[").fits("a["));
+    }
+
+    #[test]
+    fn virtual_functions_by_number() {
+        let parse = |text: &str| Parent::parse(text, |name| Ok(Text::exactly(name)));
+        let some = parse("ens1f0#0-3,5").expect("a range");
+        let has: Vec<u32> = (0..8).filter(|number| some.has(Some(*number))).collect();
+        assert_eq!(has, [0, 1, 2, 3, 5]);
+        assert!(!some.has(None));
+        assert!(parse("ens1f0").expect("all").has(None));
+        for bad in [
+            "ens1f0#",
+            "ens1f0#a",
+            "ens1f0#1-",
+            "ens1f0#3-1",
+            "ens1f0#1#2",
+        ] {
+            let error = parse(bad).expect_err(bad);
+            assert!(error.contains("number or a range"), "{error}");
+        }
+    }
+}

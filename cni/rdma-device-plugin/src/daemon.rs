@@ -1,0 +1,376 @@
+//! The daemon's one loop: something has changed, so everything is planned anew, and what differs
+//! is done.
+//!
+//! ```text
+//! SIGHUP, the file, netlink → Signal → Node → files for the chain → streams → plugins
+//! ```
+//! A resource that is offered before and after keeps its plugin: socket, server, streams and
+//! registration are untouched by any change.
+
+use crate::{
+    cli::Arguments,
+    conf::{Conf, ConfError, ResourceName},
+    config_file,
+    hardware::{Hardware, HardwareError},
+    health,
+    kubelet::{Plugin, Surroundings, streams::End},
+    metrics::{self, Metrics, Sources, View},
+    node::{Node, Signal},
+    offer::{Known, Unhealthy, offers},
+    privilege,
+    publish::Publisher,
+    watch::Watch,
+};
+use rdma_netns::Inventory;
+use rdma_resources::{Grants, Published};
+use std::{collections::BTreeMap, io, path::Path, sync::Arc};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+
+/// Where runtimes put pods' namespaces.
+const NETNS: &str = "/run/netns";
+
+const WATCH: &str = "watch directories";
+
+/// Signals that wait. More of them would not tell more.
+const SIGNALS: usize = 16;
+
+/// The daemon cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Conf(#[from] ConfError),
+    /// The hardware cannot be seen.
+    #[error(transparent)]
+    Hardware(#[from] HardwareError),
+    /// The system does not give what the daemon needs.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// `watch directories`
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A running daemon.
+pub struct Daemon {
+    arguments: Arguments,
+    hardware: Hardware,
+    metrics: Metrics,
+    around: Arc<Surroundings>,
+    node: watch::Sender<Arc<Node>>,
+    plugins: BTreeMap<ResourceName, Plugin>,
+    publisher: Publisher,
+    signals: mpsc::Receiver<Signal>,
+    watchers: JoinSet<()>,
+    /// What was offered last.
+    known: Known,
+    remarks: Vec<String>,
+    /// The last error of a new configuration: it is said once.
+    refused: Option<String>,
+}
+
+impl Daemon {
+    /// Reads the configuration and looks at the hardware. Nothing is served yet.
+    ///
+    /// # Errors
+    /// A wrong configuration; no sysfs; no inotify.
+    pub fn new(arguments: Arguments, metrics: Metrics) -> Result<Self, StartError> {
+        let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
+        let (sender, signals) = mpsc::channel(SIGNALS);
+        // watched before it is read: no change is missed
+        let file = config_file::Watched::new(&arguments.config).map_err(system(WATCH))?;
+        let parsed = Conf::read(&arguments.config)?;
+        tell(&parsed.remarks);
+        let inventory = Arc::new(hardware.look()?);
+        let (node, receiver) = watch::channel(Arc::new(Node {
+            conf: Arc::new(parsed.conf),
+            inventory,
+            unhealthy: Unhealthy::default(),
+            offers: vec![],
+        }));
+        let (changes, directories) = watch::channel(0);
+        let mut watchers = JoinSet::new();
+        let kubelet = vec![arguments.device_plugins(), arguments.plugins_registry()];
+        let kubelet = Watch::new(kubelet).map_err(system(WATCH))?;
+        watchers.spawn(count_changes(kubelet, changes));
+        watchers.spawn(file.tell(sender.clone()));
+        let around = Arc::new(Surroundings {
+            device_plugins: arguments.device_plugins(),
+            plugins_registry: arguments.plugins_registry(),
+            pod_resources: arguments.pod_resources(),
+            hardware: hardware.clone(),
+            grants: Grants::new(&arguments.state_dir),
+            node: receiver,
+            directories,
+            signals: sender,
+            metrics: metrics.clone(),
+        });
+        let publisher = Publisher::new(&arguments.state_dir, &arguments.cdi_dir, hardware.clone());
+        Ok(Self {
+            hardware,
+            metrics,
+            around,
+            node,
+            plugins: BTreeMap::new(),
+            publisher,
+            signals,
+            watchers,
+            known: known_before(&arguments.state_dir),
+            arguments,
+            remarks: vec![],
+            refused: None,
+        })
+    }
+
+    /// Serves until SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// No signal handlers; nothing is heard of the node any more.
+    pub async fn run(mut self) -> Result<(), StartError> {
+        let handler = |kind| signal(kind).map_err(system("handle signals"));
+        let mut terminate = handler(SignalKind::terminate())?;
+        let mut interrupt = handler(SignalKind::interrupt())?;
+        let mut hangup = handler(SignalKind::hangup())?;
+        self.tell_what_is_missing();
+        let _metrics = self.serve_metrics().await;
+        let first = self.node.borrow().clone();
+        let unhealthy = self.follow_health(&first.inventory);
+        self.take(first.conf.clone(), first.inventory.clone(), unhealthy)
+            .await;
+        if self.plugins.is_empty() {
+            log::info!("nothing is advertised on this node; waiting for RDMA devices");
+        }
+        let served = loop {
+            let signal = tokio::select! {
+                biased;
+                _ = terminate.recv() => break Ok(()),
+                _ = interrupt.recv() => break Ok(()),
+                // better started anew than deaf: what ended it is in the log
+                Some(_) = self.watchers.join_next() => {
+                    break Err(StartError::System {
+                        what: "follow the node's changes any more",
+                        source: io::Error::other("a task that watches has ended"),
+                    });
+                }
+                _ = hangup.recv() => {
+                    log::info!("SIGHUP: reading {:?} again", self.arguments.config);
+                    Signal::Reload
+                }
+                Some(signal) = self.signals.recv() => signal,
+            };
+            self.follow(signal).await;
+        };
+        log::info!("ending; the files for the chain and the runtime stay");
+        let plugins = std::mem::take(&mut self.plugins);
+        stop(plugins.into_values(), End::Daemon).await;
+        self.watchers.shutdown().await;
+        served
+    }
+
+    fn tell_what_is_missing(&self) {
+        let places = privilege::Places {
+            kubelet_dir: self.arguments.kubelet_dir.clone(),
+            cdi_dir: self
+                .node
+                .borrow()
+                .conf
+                .cdi
+                .then(|| self.arguments.cdi_dir.clone()),
+            state_dir: self.arguments.state_dir.clone(),
+            sysfs: self.arguments.sysfs.clone(),
+            dev: self.arguments.dev.clone(),
+            netns_dir: NETNS.into(),
+        };
+        tell(&privilege::report(&places));
+    }
+
+    /// Pods come before figures: without the address, all else goes on.
+    async fn serve_metrics(&self) -> Option<metrics::Server> {
+        let node = self.node.subscribe();
+        let sources = Sources {
+            view: Arc::new(move || View::from(&**node.borrow())),
+            state_dir: self.arguments.state_dir.clone(),
+            kubelet_dir: self.arguments.kubelet_dir.clone(),
+            sysfs: self.arguments.sysfs.clone(),
+        };
+        let address = self.arguments.metrics_address;
+        match metrics::serve(address, self.metrics.clone(), sources).await {
+            Ok(server) => {
+                log::info!("metrics are at http://{}/metrics", server.address());
+                Some(server)
+            }
+            Err(error) => {
+                log::error!("no metrics: cannot listen at {address}: {error}");
+                None
+            }
+        }
+    }
+
+    /// What is not healthy now; later ones come as signals.
+    fn follow_health(&mut self, inventory: &Inventory) -> Unhealthy {
+        let (mut watch, deaf) =
+            health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
+        tell(&deaf);
+        let now = watch.unhealthy(inventory);
+        let hardware = self.hardware.clone();
+        let look = move || {
+            let hardware = hardware.clone();
+            async move {
+                let seen = hardware.look_aside().await;
+                seen.inspect_err(|error| log::error!("the devices cannot be looked at: {error}"))
+                    .ok()
+            }
+        };
+        let signals = self.around.signals.clone();
+        let tell = move |inventory, unhealthy| {
+            let signals = signals.clone();
+            async move {
+                signals
+                    .send(Signal::Seen(inventory, unhealthy))
+                    .await
+                    .is_ok()
+            }
+        };
+        self.watchers.spawn(watch.follow(look, tell));
+        now
+    }
+
+    /// Makes the node anew.
+    async fn follow(&mut self, signal: Signal) {
+        let node = self.node.borrow().clone();
+        let (mut conf, mut inventory, mut unhealthy) = (
+            node.conf.clone(),
+            node.inventory.clone(),
+            node.unhealthy.clone(),
+        );
+        match signal {
+            Signal::Seen(hardware, health) => (inventory, unhealthy) = (hardware, health),
+            Signal::Hardware => inventory = self.look(inventory).await,
+            Signal::Configuration => conf = self.reload(conf),
+            Signal::Reload => {
+                conf = self.reload(conf);
+                inventory = self.look(inventory).await;
+            }
+        }
+        self.take(conf, inventory, unhealthy).await;
+    }
+
+    /// The new configuration, or the present one if there is something wrong with the new one.
+    fn reload(&mut self, present: Arc<Conf>) -> Arc<Conf> {
+        match Conf::read(&self.arguments.config) {
+            Ok(parsed) if parsed.conf == *present => {
+                self.refused = None;
+                present
+            }
+            Ok(parsed) => {
+                log::info!("a new configuration is in force");
+                tell(&parsed.remarks);
+                self.refused = None;
+                self.metrics.reloaded(true);
+                Arc::new(parsed.conf)
+            }
+            Err(error) => {
+                let refused = Some(error.to_string());
+                if refused != self.refused {
+                    log::error!("the configuration stays as it was: {error}");
+                    self.refused = refused;
+                }
+                self.metrics.reloaded(false);
+                present
+            }
+        }
+    }
+
+    async fn look(&self, present: Arc<Inventory>) -> Arc<Inventory> {
+        match self.hardware.look_aside().await {
+            Ok(inventory) => Arc::new(inventory),
+            Err(error) => {
+                log::error!("the devices are taken to be as they were: {error}");
+                present
+            }
+        }
+    }
+
+    /// Offers what there is to offer now: the chain knows of it before kubelet does.
+    async fn take(&mut self, conf: Arc<Conf>, inventory: Arc<Inventory>, unhealthy: Unhealthy) {
+        let (offers, remarks) = offers(&conf, &inventory, &unhealthy, &self.known);
+        self.known.remember(&offers);
+        let is_new = |remark: &&String| !self.remarks.contains(remark);
+        tell(remarks.iter().filter(is_new));
+        self.remarks = remarks;
+        let node = Arc::new(Node {
+            conf,
+            inventory,
+            unhealthy,
+            offers,
+        });
+        self.publisher.publish(node.clone()).await;
+        let had_some = !self.plugins.is_empty();
+        let gone: Vec<_> = self
+            .plugins
+            .extract_if(.., |name, _| node.offer(name).is_none())
+            .collect();
+        for (name, _) in &gone {
+            log::info!("{name}: no longer offered");
+        }
+        self.node.send_replace(node.clone());
+        for offer in &node.offers {
+            self.plugins.entry(offer.name.clone()).or_insert_with(|| {
+                log::info!("{}: offered, {} ids", offer.name, offer.ids.len());
+                Plugin::start(offer.name.clone(), self.around.clone())
+            });
+        }
+        let (names, plugins): (Vec<_>, Vec<_>) = gone.into_iter().unzip();
+        stop(plugins.into_iter(), End::Withdrawn).await;
+        // its last list counted, too
+        for name in names {
+            self.metrics.withdrawn(name.as_str());
+        }
+        if had_some && self.plugins.is_empty() {
+            log::info!("nothing is advertised on this node any more; waiting for RDMA devices");
+        }
+    }
+}
+
+/// Ends plugins, all at the same time.
+async fn stop(plugins: impl Iterator<Item = Plugin>, why: End) {
+    let mut ending: JoinSet<()> = plugins.map(|plugin| plugin.stop(why)).collect();
+    while ending.join_next().await.is_some() {}
+}
+
+fn tell<'a>(remarks: impl IntoIterator<Item = &'a String>) {
+    for remark in remarks {
+        log::warn!("{remark}");
+    }
+}
+
+/// What an earlier run offered: a device in a pod shows too little of itself to be selected anew.
+pub(crate) fn known_before(state_dir: &Path) -> Known {
+    match Published::read(state_dir) {
+        Ok(published) => published
+            .as_ref()
+            .map(Known::of_published)
+            .unwrap_or_default(),
+        Err(error) => {
+            log::warn!("what was offered before is not known: {error}");
+            Known::default()
+        }
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |source| StartError::System { what, source }
+}
+
+async fn count_changes(mut watch: Watch, changes: watch::Sender<u64>) {
+    loop {
+        watch.changed().await;
+        changes.send_modify(|count| *count += 1);
+    }
+}

@@ -1,0 +1,256 @@
+//! Whether a device can be used: the rule.
+//!
+//! | what is seen | verdict |
+//! |---|---|
+//! | the chain is moving it | not known: as before |
+//! | the function is there, its RDMA device is not | unhealthy |
+//! | a port of its RDMA device is active | healthy |
+//! | InfiniBand, no port is active | unhealthy; a virtual function's that is down on the host is as its physical function |
+//! | Ethernet, its netdev is up and has no carrier | unhealthy |
+//! | Ethernet, its netdev has carrier, and no port is active | unhealthy |
+//! | its netdev is administratively down | healthy, as the chain brings it up; but as its physical function |
+//! | its netdev is in a namespace that cannot be seen | not known: as before; but as its physical function |
+//!
+//! The netdev of a port of a bond is the bond. "As its physical function": unhealthy if that has no carrier or port, since both have one wire.
+
+use super::damper::{Fault, Verdict};
+use rdma_netns::LinkType;
+
+/// A port is active (`IB_PORT_ACTIVE` of `enum ib_port_state`).
+pub const ACTIVE: u8 = 4;
+
+/// What was seen of a PCI function or auxiliary device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// The pod that has it; none: it is on the host.
+    pub pod: Option<String>,
+    /// Whether it is on its way into a pod or home.
+    pub moving: bool,
+    /// Name of its RDMA device.
+    pub rdma: Option<String>,
+    /// Its netdevs, representors of other functions left out; the bond that one is a port of in its
+    /// place.
+    pub netdevs: Vec<Carrier>,
+    /// The ports of its RDMA device; none: they cannot be seen.
+    pub ports: Vec<Port>,
+}
+
+/// A netdev, as far as health goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carrier {
+    /// Its name, where it is.
+    pub name: String,
+    /// Set up by its administrator.
+    pub up: bool,
+    /// The medium is there.
+    pub carrier: bool,
+    /// What it is a link of.
+    pub link_type: LinkType,
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// From 1.
+    pub number: u32,
+    /// `enum ib_port_state`
+    pub state: u8,
+    /// What it is a link of.
+    pub link_type: LinkType,
+}
+
+/// The verdict on a device, whose physical function, if it has one, was judged as `physical`.
+pub fn judge(sight: &Sight, physical: Option<&Verdict>) -> Verdict {
+    if sight.moving {
+        return Verdict::Unknown("it is on its way".into());
+    }
+    let Some(rdma) = &sight.rdma else {
+        return down("it has no RDMA device", true);
+    };
+    if sight.ports.iter().any(|port| port.state == ACTIVE) {
+        return Verdict::Up;
+    }
+    let port = sight.ports.first();
+    if let Some(port) = port
+        && port.link_type == LinkType::Infiniband
+    {
+        if physical.is_some() && sight.pod.is_none() && port.state <= 1 {
+            return or_as(physical, Verdict::Up);
+        }
+        let state = state_name(port.state);
+        return down(&format!("port {} of {rdma} is {state}", port.number), false);
+    }
+    let up = || sight.netdevs.iter().filter(|netdev| netdev.up);
+    if let Some(netdev) = up().find(|netdev| netdev.carrier) {
+        return match port {
+            None => Verdict::Up,
+            Some(port) => {
+                let (number, state) = (port.number, state_name(port.state));
+                let reason = format!(
+                    "port {number} of {rdma} is {state}, though {} has carrier",
+                    netdev.name
+                );
+                down(&reason, false)
+            }
+        };
+    }
+    if let Some(netdev) = up().next() {
+        return down(&format!("{} has no carrier", netdev.name), true);
+    }
+    if sight.netdevs.is_empty() {
+        let place = sight.pod.as_deref().map_or_else(
+            || "its netdev is in a namespace that is not followed".into(),
+            |pod| format!("its netdev in pod {pod} cannot be seen"),
+        );
+        return or_as(physical, Verdict::Unknown(place));
+    }
+    or_as(physical, Verdict::Up)
+}
+
+/// `own`, unless the physical function is down.
+fn or_as(physical: Option<&Verdict>, own: Verdict) -> Verdict {
+    match physical {
+        Some(Verdict::Down(fault)) => {
+            let reason = format!("its physical function: {}", fault.reason);
+            down(&reason, fault.end_is_told)
+        }
+        _ => own,
+    }
+}
+
+fn down(reason: &str, end_is_told: bool) -> Verdict {
+    Verdict::Down(Fault {
+        reason: reason.to_owned(),
+        end_is_told,
+    })
+}
+
+/// As `ibstat` and sysfs call it (`state_show()`, `drivers/infiniband/core/sysfs.c`).
+fn state_name(state: u8) -> &'static str {
+    match state {
+        1 => "down",
+        2 => "initializing: no subnet manager has brought it up",
+        3 => "armed: no subnet manager has brought it up",
+        ACTIVE => "active",
+        5 => "deferring its end",
+        _ => "in no known state",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use LinkType::{Ether, Infiniband};
+
+    fn sight(netdev: Option<(bool, bool)>, port: Option<u8>, link_type: LinkType) -> Sight {
+        Sight {
+            rdma: Some("mlx5_0".into()),
+            netdevs: netdev
+                .map(|(up, carrier)| Carrier {
+                    name: "eth1".into(),
+                    up,
+                    carrier,
+                    link_type,
+                })
+                .into_iter()
+                .collect(),
+            ports: port
+                .map(|state| Port {
+                    number: 1,
+                    state,
+                    link_type,
+                })
+                .into_iter()
+                .collect(),
+            ..Sight::default()
+        }
+    }
+
+    #[track_caller]
+    fn is(sight: &Sight, physical: Option<&Verdict>, wanted: &str) {
+        let text = match judge(sight, physical) {
+            Verdict::Up => "up".to_owned(),
+            Verdict::Down(fault) => format!("down: {}", fault.reason),
+            Verdict::Unknown(why) => format!("unknown: {why}"),
+        };
+        assert_eq!(text, wanted, "{sight:?}");
+    }
+
+    #[test]
+    fn an_ethernet_device_is_as_its_wire() {
+        for (netdev, port, wanted) in [
+            (Some((true, true)), Some(4), "up"),
+            (Some((true, false)), Some(1), "down: eth1 has no carrier"),
+            (Some((true, false)), None, "down: eth1 has no carrier"),
+            // one port of a bond; the RDMA device is the bond's
+            (Some((true, false)), Some(4), "up"),
+            // a VF before a pod has it
+            (Some((false, false)), Some(1), "up"),
+            (
+                Some((true, true)),
+                Some(1),
+                "down: port 1 of mlx5_0 is down, though eth1 has carrier",
+            ),
+            (Some((true, true)), None, "up"),
+            (None, Some(4), "up"),
+            (
+                None,
+                Some(1),
+                "unknown: its netdev is in a namespace that is not followed",
+            ),
+        ] {
+            is(&sight(netdev, port, Ether), None, wanted);
+        }
+    }
+
+    #[test]
+    fn an_infiniband_device_is_as_its_port() {
+        let down = "down: port 1 of mlx5_0 is down";
+        let init = "down: port 1 of mlx5_0 is initializing: no subnet manager has brought it up";
+        // whatever its IPoIB netdev is
+        for netdev in [None, Some((false, false)), Some((true, true))] {
+            is(&sight(netdev, Some(4), Infiniband), None, "up");
+            is(&sight(netdev, Some(1), Infiniband), None, down);
+            is(&sight(netdev, Some(2), Infiniband), None, init);
+        }
+    }
+
+    #[test]
+    fn a_function_that_is_not_set_up_is_as_its_physical_one() {
+        let broken = super::down("eth0 has no carrier", true);
+        let inherited = "down: its physical function: eth0 has no carrier";
+        for quiet in [
+            sight(Some((false, false)), Some(1), Ether),
+            sight(None, None, Ether),
+            sight(None, Some(1), Infiniband),
+        ] {
+            is(&quiet, Some(&broken), inherited);
+        }
+        is(&sight(None, Some(1), Infiniband), Some(&Verdict::Up), "up");
+        is(
+            &sight(Some((true, true)), Some(4), Ether),
+            Some(&broken),
+            "up",
+        );
+        let in_pod = Sight {
+            pod: Some("team/train-0".into()),
+            ..sight(None, Some(1), Infiniband)
+        };
+        is(
+            &in_pod,
+            Some(&Verdict::Up),
+            "down: port 1 of mlx5_0 is down",
+        );
+    }
+
+    #[test]
+    fn a_device_without_its_rdma_device_is_down_unless_it_moves() {
+        let mut gone = Sight {
+            rdma: None,
+            ..sight(Some((true, true)), None, Ether)
+        };
+        is(&gone, None, "down: it has no RDMA device");
+        gone.moving = true;
+        is(&gone, None, "unknown: it is on its way");
+    }
+}

@@ -1,0 +1,83 @@
+//! Ports whose state no event tells.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The states of ports, by their files.
+pub(super) type States = Vec<(PathBuf, String)>;
+
+/// The states of the ports of the host's RDMA devices that no event tells of: a subnet manager
+/// changes an InfiniBand port's. A RoCE port is active while its netdev runs and has carrier
+/// (`ib_get_curr_port_state()`, `include/rdma/ib_verbs.h`), of which there are events.
+pub(super) fn untold(sysfs: &Path) -> States {
+    let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
+    let devices = entries(&sysfs.join("class/infiniband"));
+    let ports = devices.flat_map(|device| entries(&device.path().join("ports")));
+    let mut states: Vec<_> = ports
+        .filter_map(|port| {
+            let link = fs::read_to_string(port.path().join("link_layer"));
+            if link.is_ok_and(|it| it.trim_end() == "Ethernet") {
+                return None;
+            }
+            let file = port.path().join("state");
+            let state = fs::read_to_string(&file).ok()?;
+            Some((file, state))
+        })
+        .collect();
+    states.sort();
+    states
+}
+
+/// The same, read by a thread of its own: firmware that does not answer must not keep the thread
+/// waiting that answers kubelet. None where there can be no thread.
+pub(super) async fn untold_aside(sysfs: &Path) -> Option<States> {
+    let (answer, read) = tokio::sync::oneshot::channel();
+    let sysfs = sysfs.to_owned();
+    let reader = std::thread::Builder::new().name("ports".into());
+    let started = reader.spawn(move || {
+        // nobody may be waiting any more
+        let _ = answer.send(untold(&sysfs));
+    });
+    if let Err(error) = started {
+        log::warn!("the states of ports cannot be read: {error}");
+        return None;
+    }
+    read.await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_but_ethernet_ports() {
+        let sysfs = tempfile::tempdir().expect("a directory");
+        for (device, link) in [
+            ("mlx5_0", Some("Ethernet\n")),
+            ("mlx5_1", Some("InfiniBand\n")),
+            ("efa_0", Some("Unspecified\n")),
+            ("odd_0", None),
+        ] {
+            let port = format!("class/infiniband/{device}/ports/1");
+            let port = sysfs.path().join(port);
+            fs::create_dir_all(&port).expect("made");
+            fs::write(port.join("state"), "4: ACTIVE\n").expect("written");
+            if let Some(link) = link {
+                fs::write(port.join("link_layer"), link).expect("written");
+            }
+        }
+        let untold = untold(sysfs.path());
+        let device = |(file, _): &(PathBuf, String)| {
+            let below = file.strip_prefix(sysfs.path()).expect("below");
+            below
+                .iter()
+                .nth(2)
+                .and_then(|it| it.to_str())
+                .map(str::to_owned)
+        };
+        let devices: Vec<_> = untold.iter().filter_map(device).collect();
+        assert_eq!(devices, ["efa_0", "mlx5_1", "odd_0"]);
+    }
+}

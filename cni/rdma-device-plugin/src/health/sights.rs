@@ -1,0 +1,265 @@
+//! What is seen of every device, on the host and in pods.
+//!
+//! A pod is looked into again only when something was heard of it, or when what was seen there
+//! last was not all well: entering a namespace is not for every day.
+
+use super::{
+    judge::{Carrier, Port, Sight},
+    records::{Place, Placed},
+};
+use rdma_netns::{
+    DeviceAddress, Function, Link, LinkType, NetnsId,
+    linux::{
+        inside,
+        monitor::{Monitor, Nsid, WatchError},
+        nldev::PortInfo,
+    },
+};
+use std::{collections::BTreeMap, io};
+
+/// The pods that have devices.
+#[derive(Debug, Default)]
+pub(super) struct Pods {
+    placed: Vec<Placed>,
+    seen: Vec<Pod>,
+}
+
+/// What is known of a pod's namespace.
+#[derive(Debug)]
+struct Pod {
+    place: Place,
+    nsid: Option<Nsid>,
+    links: Vec<Link>,
+    ports: BTreeMap<String, Vec<PortInfo>>,
+    /// Whether to look again.
+    stale: bool,
+    /// Whether it was said that it cannot be seen.
+    told: bool,
+}
+
+impl Pods {
+    /// Takes in what the records say by now.
+    pub(super) fn update(&mut self, placed: Vec<Placed>, mut monitor: Option<&mut Monitor>) {
+        let is_in = |id: NetnsId| placed.iter().any(|it| it.pod.id == id);
+        self.seen.retain(|pod| {
+            let stays = is_in(pod.place.id);
+            if let (false, Some(nsid), Some(monitor)) = (stays, pod.nsid, &mut monitor) {
+                monitor.forget(nsid);
+            }
+            stays
+        });
+        for it in &placed {
+            match self.seen.iter_mut().find(|pod| pod.place.id == it.pod.id) {
+                Some(pod) if pod.place == it.pod => {}
+                Some(pod) => {
+                    pod.place = it.pod.clone();
+                    pod.stale = true;
+                }
+                None => self.seen.push(Pod {
+                    place: it.pod.clone(),
+                    nsid: None,
+                    links: Vec::new(),
+                    ports: BTreeMap::new(),
+                    stale: true,
+                    told: false,
+                }),
+            }
+        }
+        self.placed = placed;
+    }
+
+    /// Something was heard of one pod, or of any.
+    pub(super) fn heard_of(&mut self, namespace: Option<Nsid>) {
+        let heard = self.seen.iter_mut();
+        for pod in heard.filter(|pod| namespace.is_none() || pod.nsid == namespace) {
+            pod.stale = true;
+        }
+    }
+
+    /// Its number is another's from now on.
+    pub(super) fn ended(&mut self, namespace: Nsid) {
+        for pod in &mut self.seen {
+            if pod.nsid == Some(namespace) {
+                pod.nsid = None;
+                pod.stale = true;
+            }
+        }
+    }
+
+    /// Events were lost: the end of any of the namespaces can be among them, and its number be
+    /// another's.
+    pub(super) fn lost(&mut self, mut monitor: Option<&mut Monitor>) {
+        for pod in &mut self.seen {
+            let nsid = pod.nsid.take();
+            if let (Some(nsid), Some(monitor)) = (nsid, &mut monitor) {
+                monitor.forget(nsid);
+            }
+            pod.stale = true;
+        }
+    }
+
+    /// Whether no pod has a device.
+    pub(super) fn are_none(&self) -> bool {
+        self.seen.is_empty()
+    }
+
+    /// Whether the namespace is one of these pods'.
+    pub(super) fn follow(&self, namespace: Nsid) -> bool {
+        self.seen.iter().any(|pod| pod.nsid == Some(namespace))
+    }
+
+    /// Whether a netdev of a pod is one of its devices'.
+    pub(super) fn has(&self, namespace: Nsid, link: &Link) -> bool {
+        let pod = self.seen.iter().find(|pod| pod.nsid == Some(namespace));
+        pod.is_some_and(|pod| {
+            let mut own = self.placed.iter().filter(|it| it.pod.id == pod.place.id);
+            own.any(|it| it.is(link))
+        })
+    }
+
+    /// Looks into the pods that need it.
+    pub(super) fn look(&mut self, mut monitor: Option<&mut Monitor>) {
+        for pod in self.seen.iter_mut().filter(|pod| pod.stale) {
+            pod.stale = false;
+            let seen = pod.look(monitor.as_deref_mut());
+            match seen {
+                Ok(()) => pod.told = false,
+                Err(why) if !pod.told => {
+                    pod.told = true;
+                    log::info!("devices in pod {} keep their health: {why}", pod.place.name);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// The pod is looked into again next time: all is not well there.
+    pub(super) fn doubt(&mut self, address: &DeviceAddress) {
+        let Some(placed) = self.placed.iter().find(|it| it.address == *address) else {
+            return;
+        };
+        let id = placed.pod.id;
+        if let Some(pod) = self.seen.iter_mut().find(|pod| pod.place.id == id) {
+            pod.stale = true;
+        }
+    }
+
+    /// What is seen of `function`, whose host namespace's netdevs are `host`.
+    pub(super) fn sight(&self, function: &Function, host: &[Link]) -> Sight {
+        let address = &function.device.address;
+        let placed = self.placed.iter().find(|it| it.address == *address);
+        let rdma = function.hcas.first().map(|hca| hca.name.clone());
+        let Some(placed) = placed else {
+            let own = |link: &&Link| link.parent.as_ref() == Some(address);
+            return Sight {
+                netdevs: carriers(host.iter().filter(own).map(|link| bond_of(link, host))),
+                ports: host_ports(function),
+                rdma,
+                ..Sight::default()
+            };
+        };
+        let pod = self.seen.iter().find(|pod| pod.place.id == placed.pod.id);
+        let links = pod.map(|pod| pod.links.as_slice()).unwrap_or_default();
+        let netdevs = carriers(links.iter().filter(|link| placed.is(link)));
+        let is_ib = netdevs
+            .iter()
+            .any(|it| it.link_type == LinkType::Infiniband);
+        let inside = pod
+            .zip(rdma.as_ref())
+            .and_then(|(pod, rdma)| pod.ports.get(rdma));
+        Sight {
+            pod: Some(placed.pod.name.clone()),
+            moving: placed.pod.moving,
+            ports: match inside {
+                None => host_ports(function),
+                Some(ports) => ports
+                    .iter()
+                    .map(|port| Port {
+                        number: port.number,
+                        state: port.state,
+                        link_type: if is_ib {
+                            LinkType::Infiniband
+                        } else {
+                            LinkType::Ether
+                        },
+                    })
+                    .collect(),
+            },
+            netdevs,
+            rdma,
+        }
+    }
+}
+
+impl Placed {
+    fn is(&self, link: &Link) -> bool {
+        match &link.parent {
+            Some(parent) => *parent == self.address,
+            None => self.index == Some(link.index),
+        }
+    }
+}
+
+impl Pod {
+    /// Looks again; what cannot be read is not known any more. Why something is not, if so.
+    fn look(&mut self, monitor: Option<&mut Monitor>) -> Result<(), String> {
+        let links = monitor.map_or(Ok(Vec::new()), |monitor| self.links(monitor));
+        let ports = match self.place.exclusive {
+            true => inside::ports(&self.place.netns, self.place.id),
+            false => Ok(Vec::new()),
+        };
+        let why = [
+            links.as_ref().err().cloned(),
+            ports.as_ref().err().map(ToString::to_string),
+        ];
+        self.links = links.unwrap_or_default();
+        self.ports = ports.unwrap_or_default().into_iter().collect();
+        why.into_iter().flatten().next().map_or(Ok(()), Err)
+    }
+
+    fn links(&mut self, monitor: &mut Monitor) -> Result<Vec<Link>, String> {
+        let nsid = match self.nsid {
+            Some(nsid) => nsid,
+            None => match monitor.watch(&self.place.netns, self.place.id) {
+                Ok(nsid) => nsid,
+                // the chain has not heard yet that the pod is gone: its devices come home
+                Err(WatchError::Open { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound =>
+                {
+                    return Ok(Vec::new());
+                }
+                Err(error) => return Err(error.to_string()),
+            },
+        };
+        self.nsid = Some(nsid);
+        monitor.links(self.nsid).map_err(|error| error.to_string())
+    }
+}
+
+/// The bond that `link` is a port of, whose carrier is the RDMA device's: one port is enough.
+fn bond_of<'a>(link: &'a Link, host: &'a [Link]) -> &'a Link {
+    let master = host.iter().find(|it| Some(it.index) == link.master);
+    master.filter(|it| it.is_bond()).unwrap_or(link)
+}
+
+fn carriers<'a>(links: impl Iterator<Item = &'a Link>) -> Vec<Carrier> {
+    let own = links.filter(|link| !link.is_representor());
+    own.map(|link| Carrier {
+        name: link.name.to_string(),
+        up: link.up,
+        carrier: link.carrier,
+        link_type: link.link_type,
+    })
+    .collect()
+}
+
+fn host_ports(function: &Function) -> Vec<Port> {
+    let ports = function.hcas.iter().flat_map(|hca| &hca.ports);
+    ports
+        .map(|port| Port {
+            number: port.number,
+            state: port.state,
+            link_type: port.link_type,
+        })
+        .collect()
+}

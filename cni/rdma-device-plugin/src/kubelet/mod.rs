@@ -1,0 +1,29 @@
+//! Kubelet's side of the daemon: each resource is a plugin of its own, with a socket, a gRPC
+//! server and a registration.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`socket`] | a socket in one of kubelet's directories, and whether it still is there |
+//! | [`service`] | the device-plugin service of a resource |
+//! | `holder` | whose the devices of a container are, for the log |
+//! | [`streams`] | its ListAndWatch streams |
+//! | [`plugin`] | its task: socket, server, registration |
+//! | `surroundings` | what all plugins have in common |
+//! | [`register`] | one registration, and which way it goes |
+//! | [`standby`], [`registry`] | a socket for the plugin watcher, and what it asks there |
+//!
+//! A plugin outlives every change of what it advertises: its streams look at the
+//! [`Node`](crate::node::Node) and send a list when theirs differs.
+
+mod holder;
+pub mod plugin;
+pub mod register;
+pub mod registry;
+pub mod service;
+pub mod socket;
+pub mod standby;
+pub mod streams;
+mod surroundings;
+
+pub use plugin::Plugin;
+pub use surroundings::Surroundings;

@@ -1,0 +1,367 @@
+//! The task of one resource: a socket, a server on it, and a kubelet that knows of it.
+
+use super::{
+    register::{RegisterError, Way, back_off, register},
+    service::Service,
+    socket::{self, Connection, Identity, Place, Seat, accept, bind},
+    standby::Standby,
+    streams::{Count, End, Streams},
+    surroundings::Surroundings,
+};
+use crate::conf::ResourceName;
+use kubelet_api::device_plugin::device_plugin_server::DevicePluginServer;
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc, watch},
+    task::{JoinHandle, JoinSet},
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+
+/// How long a plugin has to end.
+const TO_END: Duration = Duration::from_secs(1);
+
+/// Within this time after a registration kubelet opens a stream, or it is none.
+const TO_STREAM: Duration = Duration::from_secs(5);
+
+/// A kubelet that comes back to a stream does so within this time.
+const BETWEEN_STREAMS: Duration = Duration::from_millis(300);
+
+/// After this time without kubelet the plugin watcher gets its chance.
+const TO_STAND_BY: Duration = Duration::from_secs(2);
+
+/// A resource that is served.
+#[derive(Debug)]
+pub struct Plugin {
+    end: watch::Sender<End>,
+    task: JoinHandle<()>,
+}
+
+impl Plugin {
+    /// Serves `resource`, and sees to it that kubelet knows.
+    pub fn start(resource: ResourceName, around: Arc<Surroundings>) -> Self {
+        let (end, ended) = watch::channel(End::NotYet);
+        let streams = Streams::new(resource.clone(), &around, ended.clone());
+        let count = streams.count();
+        let service = Service::new(resource.clone(), streams, around.clone());
+        let (connections, incoming) = mpsc::channel(1);
+        let server = tokio::spawn(serve(service, incoming, ended.clone()));
+        let task = Task {
+            socket: around
+                .device_plugins
+                .join(socket::file_name(&around.device_plugins, resource.as_str())),
+            resource,
+            directories: around.directories.clone(),
+            around,
+            count,
+            connections,
+            serving: None,
+            registered: None,
+            standby: None,
+            alone_since: Instant::now(),
+            failures: 0,
+            tried: None,
+            told: None,
+        };
+        Self {
+            end,
+            task: tokio::spawn(task.run(ended, server)),
+        }
+    }
+
+    /// Ends it: streams, server and socket.
+    pub async fn stop(mut self, why: End) {
+        self.end.send_replace(why);
+        if timeout(TO_END, &mut self.task).await.is_err() {
+            self.task.abort();
+            let _ = self.task.await;
+        }
+    }
+}
+
+async fn serve(
+    service: Service,
+    incoming: mpsc::Receiver<Connection>,
+    mut end: watch::Receiver<End>,
+) {
+    let served = Server::builder()
+        .add_service(DevicePluginServer::new(service))
+        .serve_with_incoming_shutdown(ReceiverStream::new(incoming), async move {
+            let _ = end.wait_for(|end| *end != End::NotYet).await;
+        });
+    if let Err(error) = served.await {
+        log::error!("a plugin's server ended: {error}");
+    }
+}
+
+/// A socket of ours, and who takes its connections.
+struct Serving {
+    seat: Seat,
+    _accepting: JoinSet<()>,
+}
+
+/// How kubelet came to know the resource.
+#[derive(Clone, Copy)]
+struct Registered {
+    way: Way,
+    at: Instant,
+    /// Streams that had been opened before.
+    streams: u64,
+}
+
+struct Task {
+    resource: ResourceName,
+    around: Arc<Surroundings>,
+    socket: PathBuf,
+    directories: watch::Receiver<u64>,
+    count: watch::Receiver<Count>,
+    connections: mpsc::Sender<Connection>,
+    serving: Option<Serving>,
+    registered: Option<Registered>,
+    standby: Option<Standby>,
+    alone_since: Instant,
+    failures: u32,
+    /// The kubelet that they are about.
+    tried: Option<Identity>,
+    /// What was last said: nothing is said twice in a row.
+    told: Option<String>,
+}
+
+impl Task {
+    async fn run(mut self, mut end: watch::Receiver<End>, mut server: JoinHandle<()>) {
+        tokio::select! {
+            _ = end.wait_for(|end| *end != End::NotYet) => {}
+            () = self.keep_registered() => {}
+        }
+        // the files go first: nobody dials what is about to end
+        drop(self);
+        if timeout(TO_END / 2, &mut server).await.is_err() {
+            server.abort();
+        }
+    }
+
+    async fn keep_registered(&mut self) {
+        loop {
+            self.directories.mark_unchanged();
+            let listens = self.keep_socket();
+            let kubelet = Identity::of(&self.kubelet());
+            match self.registered {
+                Some(registered) if listens && registered.way.leads_to(kubelet) => {
+                    self.while_registered(registered).await;
+                }
+                _ if !listens => self.pause(Some(back_off(self.failures.max(3)))).await,
+                before => {
+                    if before.is_some() {
+                        self.alone();
+                        self.failures = 0;
+                    }
+                    match kubelet {
+                        Some(identity) => self.introduce(identity).await,
+                        None => {
+                            self.tell(format!("waits for kubelet at {:?}", self.kubelet()));
+                            self.pause(None).await;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn kubelet(&self) -> PathBuf {
+        self.around.device_plugins.join("kubelet.sock")
+    }
+
+    /// Says `line`, unless it was the last thing said.
+    fn tell(&mut self, line: String) {
+        self.say(log::Level::Info, line);
+    }
+
+    /// The same of something that is wrong.
+    fn warn(&mut self, line: String) {
+        self.say(log::Level::Warn, line);
+    }
+
+    fn say(&mut self, level: log::Level, line: String) {
+        if self.told.as_ref() != Some(&line) {
+            log::log!(level, "{}: {line}", self.resource);
+            self.told = Some(line);
+        }
+    }
+
+    fn alone(&mut self) {
+        self.around.metrics.forgotten(self.resource.as_str());
+        self.registered = None;
+        self.alone_since = Instant::now();
+    }
+
+    /// Sees to the socket. Whether it is there now.
+    fn keep_socket(&mut self) -> bool {
+        match self.serving.as_ref().map(|serving| serving.seat.place()) {
+            Some(Place::Ours) => return true,
+            Some(Place::Taken) => {
+                self.warn("another program serves it at the same socket; waits".into());
+                return false;
+            }
+            Some(Place::Empty) => {
+                log::info!("{}: its socket was removed; made again", self.resource);
+            }
+            None => {}
+        }
+        match bind(&self.socket) {
+            Ok((seat, listener)) => {
+                let mut accepting = JoinSet::new();
+                accepting.spawn(accept(listener, self.connections.clone()));
+                self.serving = Some(Serving {
+                    seat,
+                    _accepting: accepting,
+                });
+                // a kubelet that has streams open needs no new registration: the path is the same
+                true
+            }
+            Err(error) => {
+                self.serving = None;
+                let (socket, directory) = (&self.socket, &self.around.device_plugins);
+                match error.kind() {
+                    io::ErrorKind::NotFound => {
+                        self.tell(format!("waits for kubelet's directory {directory:?}"));
+                    }
+                    _ => self.warn(format!("cannot listen at {socket:?}: {error}")),
+                }
+                false
+            }
+        }
+    }
+
+    /// Returns when kubelet may not know the resource any more.
+    async fn while_registered(&mut self, registered: Registered) {
+        let lost = tokio::select! {
+            () = lost(&mut self.count, registered) => true,
+            _ = self.directories.changed() => false,
+        };
+        if lost {
+            self.tell("kubelet's stream has ended; it is told again".into());
+            self.alone();
+            // a registry socket is found by being new
+            self.standby = None;
+            let lasted = registered.at.elapsed() > TO_STREAM;
+            self.failures = if lasted { 0 } else { self.failures + 1 };
+            if self.failures > 1 {
+                self.pause(Some(back_off(self.failures))).await;
+            }
+        }
+    }
+
+    /// Registers with the kubelet of this identity.
+    async fn introduce(&mut self, kubelet: Identity) {
+        if self.tried.replace(kubelet) != Some(kubelet) {
+            self.failures = 0;
+        }
+        let streams = self.count.borrow().opened;
+        let path = self.kubelet();
+        let endpoint = socket::file_name(&self.around.device_plugins, self.resource.as_str());
+        let answer = tokio::select! {
+            answer = register(&path, &self.resource, &endpoint) => answer,
+            () = other(&mut self.directories, &path, kubelet) => return,
+        };
+        match answer {
+            Ok(()) => {
+                self.tell("registered with kubelet".into());
+                self.around.metrics.registered(self.resource.as_str(), true);
+                self.standby = None;
+                self.registered = Some(Registered {
+                    way: Way::Kubelet(kubelet),
+                    at: Instant::now(),
+                    streams,
+                });
+            }
+            // the newest kubelets refuse a plugin that they have a stream of
+            Err(RegisterError::Refused(_)) if self.count.borrow().open > 0 => {
+                self.standby = None;
+                self.registered = Some(Registered {
+                    way: Way::Kubelet(kubelet),
+                    at: Instant::now(),
+                    streams: streams.saturating_sub(1),
+                });
+            }
+            Err(error) => {
+                self.failures += 1;
+                self.warn(format!("not registered, will be tried again: {error}"));
+                self.around
+                    .metrics
+                    .registered(self.resource.as_str(), false);
+                self.pause(Some(back_off(self.failures))).await;
+            }
+        }
+    }
+
+    /// Waits for a change, for `limit`, or for the plugin watcher to come.
+    async fn pause(&mut self, limit: Option<Duration>) {
+        self.stand_by();
+        let now = Instant::now();
+        let due = self.alone_since + TO_STAND_BY;
+        let stand_by_at = (self.standby.is_none() && due > now).then_some(due);
+        let end = limit.map(|limit| now + limit);
+        let wake = [stand_by_at, end].into_iter().flatten().min();
+        tokio::select! {
+            _ = self.directories.changed() => {}
+            () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
+            streams = Standby::taken(self.standby.as_ref()) => {
+                self.tell("registered by kubelet's plugin watcher".into());
+                self.around.metrics.registered(self.resource.as_str(), true);
+                self.registered = Some(Registered {
+                    way: Way::Watcher(Identity::of(&self.kubelet())),
+                    at: Instant::now(),
+                    streams,
+                });
+            }
+        }
+    }
+
+    /// Puts a socket into the plugin watcher's directory, if it is time and there is one.
+    fn stand_by(&mut self) {
+        if self.standby.as_ref().is_some_and(Standby::is_seated) {
+            return;
+        }
+        self.standby = None;
+        let late = self.alone_since.elapsed() >= TO_STAND_BY;
+        // where another daemon listens, kubelet would have its resource a second time
+        let serves = self.serving.as_ref().map(|serving| serving.seat.place()) == Some(Place::Ours);
+        if !late || !serves || !self.around.plugins_registry.is_dir() {
+            return;
+        }
+        let streams = self.count.borrow().opened;
+        let directory = &self.around.plugins_registry;
+        match Standby::start(directory, &self.resource, &self.socket, streams) {
+            Ok(standby) => self.standby = Some(standby),
+            Err(error) => self.warn(format!("cannot listen in {directory:?}: {error}")),
+        }
+    }
+}
+
+/// Returns when something else than `kubelet` is at `path`.
+async fn other(directories: &mut watch::Receiver<u64>, path: &std::path::Path, kubelet: Identity) {
+    while Identity::of(path) == Some(kubelet) {
+        if directories.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Returns when kubelet has no stream open any more, or has not come to open one.
+async fn lost(count: &mut watch::Receiver<Count>, registered: Registered) {
+    let comes = count.wait_for(|count| count.opened > registered.streams);
+    let came = tokio::time::timeout_at(registered.at + TO_STREAM, comes)
+        .await
+        .is_ok();
+    if !came {
+        return;
+    }
+    loop {
+        let _ = count.wait_for(|count| count.open == 0).await;
+        let again = timeout(BETWEEN_STREAMS, count.wait_for(|count| count.open > 0));
+        if again.await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! The device-plugin service of one resource, as kubelet calls it.
+
+use super::{
+    holder,
+    streams::{Streams, some},
+    surroundings::Surroundings,
+};
+use crate::{
+    conf::ResourceName,
+    node::{Node, Signal},
+    offer::{self, Offer},
+};
+use kubelet_api::device_plugin::{
+    AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
+    ContainerPreferredAllocationResponse, DevicePluginOptions, Empty, ListAndWatchResponse,
+    PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
+    PreferredAllocationResponse, device_plugin_server::DevicePlugin,
+};
+use rdma_netns::Inventory;
+use rdma_resources::Grant;
+use std::{sync::Arc, time::Instant};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+/// What kubelet is told of the plugin, at registration and when it asks.
+pub const OPTIONS: DevicePluginOptions = DevicePluginOptions {
+    pre_start_required: true,
+    get_preferred_allocation_available: true,
+};
+
+/// The service of one resource.
+#[derive(Clone)]
+pub struct Service {
+    resource: ResourceName,
+    streams: Streams,
+    around: Arc<Surroundings>,
+}
+
+impl Service {
+    /// Of `resource`.
+    pub fn new(resource: ResourceName, streams: Streams, around: Arc<Surroundings>) -> Self {
+        Self {
+            resource,
+            streams,
+            around,
+        }
+    }
+
+    fn node(&self) -> Arc<Node> {
+        self.around.node.borrow().clone()
+    }
+
+    /// Kubelet can ask for a resource in the moment in which it goes.
+    fn offer<'a>(&self, node: &'a Node) -> Result<&'a Offer, Status> {
+        node.offer(&self.resource)
+            .ok_or_else(|| Status::unavailable(format!("{} is no longer offered", self.resource)))
+    }
+
+    /// What the containers get, by the hardware as it is known; where a character device is not
+    /// in its place any more, by the hardware as it is.
+    async fn answers(
+        &self,
+        requests: &[ContainerAllocateRequest],
+    ) -> Result<(Vec<ContainerAllocateResponse>, Vec<Grant>), Status> {
+        let node = self.node();
+        let offer = self.offer(&node)?;
+        let known = answers(offer, requests, &node.inventory);
+        if known
+            .as_ref()
+            .is_ok_and(|(_, grants)| self.in_place(grants))
+        {
+            return known;
+        }
+        let fresh = self.look().await?;
+        if fresh != *node.inventory {
+            log::info!(
+                "{}: the node's devices are not what they were",
+                self.resource
+            );
+            // a full queue has a look in it already
+            let _ = self.around.signals.try_send(Signal::Hardware);
+        }
+        answers(offer, requests, &fresh)
+    }
+
+    fn in_place(&self, grants: &[Grant]) -> bool {
+        let devices = grants.iter().flat_map(|grant| &grant.devices);
+        devices
+            .flat_map(|device| &device.char_devices)
+            .all(|it| self.around.hardware.has_node(&it.name, it.major, it.minor))
+    }
+
+    async fn look(&self) -> Result<Inventory, Status> {
+        let inventory = self.around.hardware.look_aside().await;
+        inventory.map_err(|error| Status::unavailable(error.to_string()))
+    }
+
+    /// Records what is given, before kubelet hears of it.
+    async fn record(&self, grants: Vec<Grant>) -> Result<(), Status> {
+        let store = self.around.grants.clone();
+        let written = tokio::task::spawn_blocking(move || {
+            grants.iter().try_for_each(|grant| store.write(grant))
+        });
+        written
+            .await
+            .map_err(|error| Status::internal(error.to_string()))?
+            .map_err(|error| Status::internal(format!("cannot record what is given: {error}")))
+    }
+
+    async fn allocate(&self, request: &AllocateRequest) -> Result<AllocateResponse, Status> {
+        let (container_responses, grants) = self.answers(&request.container_requests).await?;
+        let told: Vec<_> = grants.iter().map(in_words).collect();
+        self.record(grants).await?;
+        let ids = all_ids(request);
+        log::info!(
+            "{}: given: {} ({})",
+            self.resource,
+            some(&ids),
+            some(&once(told))
+        );
+        Ok(AllocateResponse {
+            container_responses,
+        })
+    }
+
+    /// Whether `id` may start: its character devices still are what it was given.
+    fn may_start(&self, id: &str, node: &Node, now: &Inventory) -> Result<(), String> {
+        let granted = self.around.grants.read(self.resource.as_str(), id);
+        match granted.map_err(|error| error.to_string())? {
+            Some(grant) => offer::still_as_granted(&grant, now).map_err(|error| error.to_string()),
+            // given by the plugin that was here before this one
+            None if has(node, &self.resource, id) => {
+                log::warn!(
+                    "{}: {id} starts without a record of what it was given",
+                    self.resource
+                );
+                Ok(())
+            }
+            None => Err(format!("{} has no id {id:?}", self.resource)),
+        }
+    }
+}
+
+fn has(node: &Node, resource: &ResourceName, id: &str) -> bool {
+    node.offer(resource)
+        .is_some_and(|offer| offer.ids.iter().any(|it| it.id == id))
+}
+
+/// One answer for each container.
+fn answers(
+    offer: &Offer,
+    requests: &[ContainerAllocateRequest],
+    inventory: &Inventory,
+) -> Result<(Vec<ContainerAllocateResponse>, Vec<Grant>), Status> {
+    let mut responses = vec![];
+    let mut grants = vec![];
+    for request in requests {
+        let (response, granted) = offer
+            .answer(&request.devices_i_ds, inventory)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        responses.push(response);
+        grants.extend(granted);
+    }
+    Ok((responses, grants))
+}
+
+/// `mlx5_0 (0000:3b:00.0): uverbs0, umad0`
+fn in_words(grant: &Grant) -> String {
+    let devices = grant.devices.iter().map(|device| {
+        let nodes: Vec<_> = device
+            .char_devices
+            .iter()
+            .map(|it| it.name.as_str())
+            .collect();
+        format!("{} at {}: {}", device.rdma, device.address, nodes.join(" "))
+    });
+    devices.collect::<Vec<_>>().join(", ")
+}
+
+fn once(mut lines: Vec<String>) -> Vec<String> {
+    lines.sort();
+    lines.dedup();
+    lines
+}
+
+fn all_ids(request: &AllocateRequest) -> Vec<&str> {
+    let containers = request.container_requests.iter();
+    containers
+        .flat_map(|container| container.devices_i_ds.iter().map(String::as_str))
+        .collect()
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Service {
+    type ListAndWatchStream = ReceiverStream<Result<ListAndWatchResponse, Status>>;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<Empty>,
+    ) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(OPTIONS))
+    }
+
+    async fn list_and_watch(
+        &self,
+        _: Request<Empty>,
+    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        Ok(Response::new(self.streams.open()))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<PreferredAllocationRequest>,
+    ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        let node = self.node();
+        let offer = self.offer(&node)?;
+        let requests = request.into_inner().container_requests;
+        let container_responses = requests.iter().map(|request| {
+            let preference = offer.prefer(
+                &request.available_device_i_ds,
+                &request.must_include_device_i_ds,
+                usize::try_from(request.allocation_size).unwrap_or(0),
+                &node.inventory.accelerators,
+            );
+            log::debug!(
+                "{}: of {} ids rather {}",
+                self.resource,
+                request.available_device_i_ds.len(),
+                some(&preference.ids)
+            );
+            for reason in &preference.reasons {
+                log::debug!("{}: {reason}", self.resource);
+            }
+            ContainerPreferredAllocationResponse {
+                device_i_ds: preference.ids,
+            }
+        });
+        Ok(Response::new(PreferredAllocationResponse {
+            container_responses: container_responses.collect(),
+        }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<AllocateRequest>,
+    ) -> Result<Response<AllocateResponse>, Status> {
+        let started = Instant::now();
+        let request = request.into_inner();
+        let answer = self.allocate(&request).await;
+        if let Err(status) = &answer {
+            let (ids, why) = (all_ids(&request), status.message());
+            log::error!("{}: not given: {}: {why}", self.resource, some(&ids));
+        }
+        let (resource, took) = (self.resource.as_str(), started.elapsed());
+        self.around
+            .metrics
+            .allocated(resource, took, answer.is_ok());
+        answer.map(Response::new)
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<PreStartContainerRequest>,
+    ) -> Result<Response<PreStartContainerResponse>, Status> {
+        // another device's firmware that does not answer must not keep this container waiting
+        let now = self.around.hardware.presence_aside().await;
+        let now = now.map_err(|error| Status::unavailable(error.to_string()))?;
+        let node = self.node();
+        let ids = request.into_inner().devices_i_ds;
+        let checked = ids.iter().try_for_each(|id| {
+            self.may_start(id, &node, &now).map_err(|reason| {
+                log::error!(
+                    "{}: a container with {id} must not start: {reason}",
+                    self.resource
+                );
+                reason
+            })
+        });
+        let verdict = match &checked {
+            Ok(()) => "may start".to_owned(),
+            Err(reason) => format!("must not start: {reason}"),
+        };
+        let socket = self.around.pod_resources.clone();
+        holder::tell(socket, self.resource.clone(), ids, verdict);
+        checked.map_err(Status::failed_precondition)?;
+        Ok(Response::new(PreStartContainerResponse {}))
+    }
+}

@@ -1,0 +1,237 @@
+//! The ListAndWatch streams of a resource.
+
+use super::surroundings::Surroundings;
+use crate::{conf::ResourceName, metrics::Metrics, node::Node};
+use kubelet_api::device_plugin::{Device, ListAndWatchResponse};
+use std::{collections::BTreeMap, sync::Arc};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+/// How many streams kubelet has open. More than one only for a moment, when it has been
+/// restarted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Open now.
+    pub open: usize,
+    /// Ever opened.
+    pub opened: u64,
+}
+
+/// Why a resource is no longer served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It is.
+    NotYet,
+    /// The daemon ends. Kubelet keeps the last list for a while: another daemon may come.
+    Daemon,
+    /// The resource is not offered any more. The last list is empty, so that the node's capacity
+    /// does not keep for minutes what is gone.
+    Withdrawn,
+}
+
+/// Makes streams, and knows how many there are.
+#[derive(Clone)]
+pub struct Streams {
+    resource: ResourceName,
+    node: watch::Receiver<Arc<Node>>,
+    metrics: Metrics,
+    end: watch::Receiver<End>,
+    count: watch::Sender<Count>,
+}
+
+impl Streams {
+    /// Of `resource`.
+    pub fn new(resource: ResourceName, around: &Surroundings, end: watch::Receiver<End>) -> Self {
+        let (count, _) = watch::channel(Count::default());
+        Self {
+            resource,
+            node: around.node.clone(),
+            metrics: around.metrics.clone(),
+            end,
+            count,
+        }
+    }
+
+    /// How many there are, now and later.
+    pub fn count(&self) -> watch::Receiver<Count> {
+        self.count.subscribe()
+    }
+
+    /// A new one: the whole list at once, and again after each change.
+    pub fn open(&self) -> ReceiverStream<Result<ListAndWatchResponse, Status>> {
+        let (lists, stream) = mpsc::channel(1);
+        tokio::spawn(self.clone().feed(lists));
+        ReceiverStream::new(stream)
+    }
+
+    async fn feed(mut self, lists: mpsc::Sender<Result<ListAndWatchResponse, Status>>) {
+        let _counted = Counted::new(self.count.clone());
+        let mut sent: Option<Vec<Device>> = None;
+        loop {
+            let end = *self.end.borrow_and_update();
+            let list = match end {
+                End::Daemon => return,
+                End::Withdrawn => vec![],
+                End::NotYet => self.list(),
+            };
+            if sent.as_ref() != Some(&list) {
+                tell(&self.resource, sent.as_deref(), &list);
+                self.metrics.listed(self.resource.as_str());
+                let devices = list.clone();
+                sent = Some(list);
+                if lists
+                    .send(Ok(ListAndWatchResponse { devices }))
+                    .await
+                    .is_err()
+                {
+                    return;
+                }
+            }
+            if end == End::Withdrawn {
+                return;
+            }
+            tokio::select! {
+                () = lists.closed() => return,
+                changed = self.node.changed() => if changed.is_err() { return },
+                changed = self.end.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    fn list(&mut self) -> Vec<Device> {
+        let node = self.node.borrow_and_update().clone();
+        node.offer(&self.resource)
+            .map(crate::offer::Offer::list)
+            .unwrap_or_default()
+    }
+}
+
+/// A stream, as long as it is open.
+struct Counted {
+    count: watch::Sender<Count>,
+}
+
+impl Counted {
+    fn new(count: watch::Sender<Count>) -> Self {
+        count.send_modify(|count| {
+            count.open += 1;
+            count.opened += 1;
+        });
+        Self { count }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.count.send_modify(|count| count.open -= 1);
+    }
+}
+
+/// The line of a list that goes out: all of it in short, or what is different.
+fn tell(resource: &ResourceName, before: Option<&[Device]>, now: &[Device]) {
+    let healthy = now.iter().filter(|device| is_healthy(device)).count();
+    let Some(before) = before else {
+        log::info!(
+            "{resource}: kubelet has the list: {} ids, {healthy} of them healthy",
+            now.len()
+        );
+        return;
+    };
+    let difference = difference(before, now);
+    log::info!(
+        "{resource}: kubelet has a new list: {} ids, {healthy} of them healthy; {difference}",
+        now.len()
+    );
+}
+
+fn is_healthy(device: &Device) -> bool {
+    device.health == kubelet_api::device_plugin::HEALTHY
+}
+
+/// What is different, in words; of many ids the first few.
+fn difference(before: &[Device], now: &[Device]) -> String {
+    fn by_id(list: &[Device]) -> BTreeMap<&str, &Device> {
+        list.iter().map(|it| (it.id.as_str(), it)).collect()
+    }
+    let (before, now) = (by_id(before), by_id(now));
+    let mut kinds: [(&str, Vec<&str>); 5] = [
+        ("new", vec![]),
+        ("gone", vec![]),
+        ("healthy again", vec![]),
+        ("no longer healthy", vec![]),
+        ("on another NUMA node", vec![]),
+    ];
+    for (id, device) in &now {
+        match before.get(id) {
+            None => kinds[0].1.push(id),
+            Some(old) if is_healthy(old) != is_healthy(device) => {
+                kinds[if is_healthy(device) { 2 } else { 3 }].1.push(id);
+            }
+            Some(old) if old.topology != device.topology => kinds[4].1.push(id),
+            Some(_) => {}
+        }
+    }
+    kinds[1].1 = before
+        .keys()
+        .filter(|id| !now.contains_key(*id))
+        .copied()
+        .collect();
+    let told = kinds.iter().filter(|(_, ids)| !ids.is_empty());
+    let told: Vec<_> = told
+        .map(|(kind, ids)| format!("{kind}: {}", some(ids)))
+        .collect();
+    if told.is_empty() {
+        return "in another order".into();
+    }
+    told.join("; ")
+}
+
+/// The ids, or as many of them as a line has room for.
+pub fn some<S: AsRef<str>>(ids: &[S]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<_> = ids.iter().take(SHOWN).map(AsRef::as_ref).collect();
+    match ids.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubelet_api::device_plugin::{HEALTHY, UNHEALTHY};
+
+    fn device(id: &str, health: &str) -> Device {
+        Device {
+            id: id.into(),
+            health: health.into(),
+            topology: None,
+        }
+    }
+
+    #[test]
+    fn a_difference_is_told_by_kind() {
+        let before = [
+            device("a", HEALTHY),
+            device("b", HEALTHY),
+            device("c", UNHEALTHY),
+        ];
+        let now = [
+            device("a", UNHEALTHY),
+            device("c", HEALTHY),
+            device("d", HEALTHY),
+        ];
+        assert_eq!(
+            difference(&before, &now),
+            "new: d; gone: b; healthy again: c; no longer healthy: a"
+        );
+    }
+
+    #[test]
+    fn of_many_ids_some_are_shown() {
+        let ids: Vec<_> = (0..1000).map(|id| id.to_string()).collect();
+        assert_eq!(some(&ids), "0, 1, 2, 3, 4, 5, 6, 7 and 992 more");
+        assert_eq!(some(&ids[..2]), "0, 1");
+    }
+}

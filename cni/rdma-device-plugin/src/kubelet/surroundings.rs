@@ -1,0 +1,32 @@
+//! What all plugins of a node have in common.
+
+use crate::{
+    hardware::Hardware,
+    metrics::Metrics,
+    node::{Node, Signal},
+};
+use rdma_resources::Grants;
+use std::{path::PathBuf, sync::Arc};
+use tokio::sync::{mpsc, watch};
+
+/// Where a plugin works, and whom it tells.
+pub struct Surroundings {
+    /// Where `kubelet.sock` is, and the plugins' own sockets.
+    pub device_plugins: PathBuf,
+    /// Where the plugin watcher looks.
+    pub plugins_registry: PathBuf,
+    /// Where kubelet tells what pods have.
+    pub pod_resources: PathBuf,
+    /// The hardware.
+    pub hardware: Hardware,
+    /// What was given.
+    pub grants: Grants,
+    /// What is known of the node.
+    pub node: watch::Receiver<Arc<Node>>,
+    /// Counts changes in kubelet's directories.
+    pub directories: watch::Receiver<u64>,
+    /// To the daemon.
+    pub signals: mpsc::Sender<Signal>,
+    /// Whoever counts.
+    pub metrics: Metrics,
+}

@@ -1,0 +1,72 @@
+//! The program: command line, log, and one runtime with one thread.
+
+use clap::Parser;
+use rdma_device_plugin::{
+    check,
+    cli::Arguments,
+    daemon::{Daemon, StartError},
+    metrics::Metrics,
+};
+use std::{io::Write, process::ExitCode};
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // nobody is left to be told that it cannot be printed
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    start_log(arguments.log_level);
+    let arguments = match arguments.absolute() {
+        Ok(arguments) => arguments,
+        Err(error) => return failed(&error),
+    };
+    let done = match arguments.check_config {
+        true => check::check(&arguments),
+        false => serve(arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("rdma-device-plugin: {error}");
+    ExitCode::FAILURE
+}
+
+fn start_log(level: log::LevelFilter) {
+    env_logger::Builder::new()
+        .filter_level(log::LevelFilter::Error.min(level))
+        .filter_module("rdma_device_plugin", level)
+        .filter_module("rdma_netns", level)
+        .filter_module("rdma_resources", level)
+        .format(|out, record| {
+            let level = record.level().as_str().to_ascii_lowercase();
+            writeln!(out, "rdma-device-plugin: {level}: {}", record.args())
+        })
+        .init();
+}
+
+/// One thread serves all resources; what may wait for the disk or for a lock has threads of its
+/// own, which go when they are idle.
+fn serve(arguments: Arguments) -> Result<(), StartError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .thread_keep_alive(std::time::Duration::from_secs(2))
+        .build()
+        .map_err(|source| StartError::System {
+            what: "start",
+            source,
+        })?;
+    let served = runtime.block_on(async {
+        let daemon = Daemon::new(arguments, Metrics::new())?;
+        daemon.run().await
+    });
+    runtime.shutdown_timeout(std::time::Duration::from_millis(500));
+    served
+}

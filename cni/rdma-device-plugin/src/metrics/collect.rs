@@ -1,0 +1,213 @@
+//! What a scrape finds: asked of kubelet and read from sysfs at that time, and each for a bounded
+//! time.
+
+use super::{
+    counters::{self, PortFigures},
+    holders::{self, Held},
+};
+use crate::{
+    health::{self, Place},
+    node::Node,
+    offer::{Offer, OfferedId, Unhealthy},
+};
+use kubelet_api::pod_resources;
+use rdma_netns::{DeviceAddress, Inventory, linux::inside};
+use rdma_resources::{Grants, Sharing};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::{Semaphore, oneshot};
+
+/// For kubelet's answer, and for all counters; Prometheus waits 10 s.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Where the figures are from.
+#[derive(Clone)]
+pub struct Sources {
+    /// The node as it is now; not waited for.
+    pub view: Arc<dyn Fn() -> View + Send + Sync>,
+    /// `/var/lib/cni/rdma-cni`
+    pub state_dir: PathBuf,
+    /// `/var/lib/kubelet`
+    pub kubelet_dir: PathBuf,
+    /// `/sys`
+    pub sysfs: PathBuf,
+}
+
+/// The node, as far as figures go.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// What is advertised.
+    pub offers: Vec<Offered>,
+    /// The hardware.
+    pub inventory: Arc<Inventory>,
+    /// What of it is not healthy.
+    pub unhealthy: Unhealthy,
+}
+
+/// One resource.
+#[derive(Clone, Debug)]
+pub struct Offered {
+    /// Its name.
+    pub name: String,
+    /// Whether an id's devices are one pod's alone.
+    pub sharing: Sharing,
+    /// Its devices.
+    pub devices: Vec<DeviceAddress>,
+    /// Its ids, which name devices by their places.
+    pub ids: Vec<OfferedId>,
+}
+
+impl From<&Node> for View {
+    fn from(node: &Node) -> Self {
+        let offered = |offer: &Offer| Offered {
+            name: offer.name.to_string(),
+            sharing: offer.sharing,
+            devices: offer.devices.iter().map(|it| it.address.clone()).collect(),
+            ids: offer.ids.clone(),
+        };
+        Self {
+            offers: node.offers.iter().map(offered).collect(),
+            inventory: node.inventory.clone(),
+            unhealthy: node.unhealthy.clone(),
+        }
+    }
+}
+
+/// What a scrape found.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    pub(super) node: View,
+    /// None: kubelet did not say.
+    pub(super) held: Option<Held>,
+    /// By the RDMA device's name; none: not all could be read in time.
+    pub(super) ports: Option<Ports>,
+}
+
+type Ports = BTreeMap<String, Vec<PortFigures>>;
+
+/// Collects, for any number of scrapes at once.
+pub(super) struct Collector {
+    sources: Sources,
+    /// One reader of counters at a time: one that hangs in a driver must not be joined by others.
+    reading: Arc<Semaphore>,
+}
+
+impl Collector {
+    pub(super) fn new(sources: Sources) -> Self {
+        Self {
+            sources,
+            reading: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    pub(super) fn node(&self) -> View {
+        (self.sources.view)()
+    }
+
+    /// Whether kubelet takes registrations.
+    pub(super) fn kubelet_is_there(&self) -> bool {
+        let socket = self.sources.kubelet_dir.join("device-plugins/kubelet.sock");
+        socket.exists()
+    }
+
+    pub(super) async fn collect(&self) -> Snapshot {
+        let node = self.node();
+        let (held, ports) = tokio::join!(self.held(&node), self.ports(&node));
+        Snapshot { node, held, ports }
+    }
+
+    async fn held(&self, node: &View) -> Option<Held> {
+        let socket = self.sources.kubelet_dir.join("pod-resources/kubelet.sock");
+        let pods = match pod_resources::all(&socket, LIMIT).await {
+            Ok(pods) => pods,
+            Err(error) => {
+                log::debug!("who has which device is not known: {error}");
+                return None;
+            }
+        };
+        let grants = Grants::new(&self.sources.state_dir);
+        let offers = node.offers.clone();
+        // a file for each id, which is no work for the thread that answers kubelet
+        let aside = tokio::task::spawn_blocking(move || {
+            let granted = |resource: &str, id: &str| {
+                let grant = grants.read(resource, id).ok().flatten()?;
+                Some(grant.devices.into_iter().map(|it| it.address).collect())
+            };
+            holders::held(&pods, &offers, granted)
+        });
+        aside.await.ok()
+    }
+
+    async fn ports(&self, node: &View) -> Option<Ports> {
+        let read = async {
+            let turn = self.reading.clone().acquire_owned().await.ok()?;
+            let (answer, ports) = oneshot::channel();
+            let (inventory, sources) = (node.inventory.clone(), self.sources.clone());
+            // not one of the runtime's threads: its end must not wait for one that hangs
+            let reader = std::thread::Builder::new().name("counters".into());
+            let started = reader.spawn(move || {
+                // nobody may be waiting any more
+                let _ = answer.send(read(&inventory, &sources.sysfs, &sources.state_dir));
+                drop(turn);
+            });
+            match started {
+                Ok(_) => ports.await.ok(),
+                Err(error) => {
+                    log::warn!("counters cannot be read: {error}");
+                    None
+                }
+            }
+        };
+        tokio::time::timeout(LIMIT, read).await.ok().flatten()
+    }
+}
+
+/// The counters of all RDMA devices: those of devices that are a pod's alone are read where the
+/// pod is.
+fn read(inventory: &Inventory, sysfs: &Path, state_dir: &Path) -> Ports {
+    let mut ports = Ports::new();
+    let mut elsewhere = Vec::new();
+    for function in &inventory.functions {
+        for hca in &function.hcas {
+            let figures = counters::read(sysfs, &hca.name);
+            if figures.is_empty() {
+                elsewhere.push((&function.device.address, &hca.name));
+            } else {
+                ports.insert(hca.name.clone(), figures);
+            }
+        }
+    }
+    if elsewhere.is_empty() {
+        return ports;
+    }
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let placed = health::placed(&state_dir.join("attachments"), boot_id.trim_end());
+    let mut pods: Vec<(&Place, Vec<&String>)> = Vec::new();
+    for (address, name) in elsewhere {
+        let Some(placed) = placed.iter().find(|it| it.address == *address) else {
+            continue;
+        };
+        match pods.iter_mut().find(|(pod, _)| pod.id == placed.pod.id) {
+            Some((_, names)) => names.push(name),
+            None => pods.push((&placed.pod, vec![name])),
+        }
+    }
+    for (pod, names) in pods {
+        let read = |sysfs: &Path| -> Ports {
+            let names = names.into_iter();
+            names
+                .map(|name| (name.clone(), counters::read(sysfs, name)))
+                .collect()
+        };
+        match inside::with_sysfs(&pod.netns, pod.id, sysfs, read) {
+            Ok(figures) => ports.extend(figures),
+            Err(error) => log::debug!("no counters of the devices in pod {}: {error}", pod.name),
+        }
+    }
+    ports
+}

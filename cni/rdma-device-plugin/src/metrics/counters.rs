@@ -1,0 +1,145 @@
+//! Counters of RDMA ports, as sysfs has them (`drivers/infiniband/core/sysfs.c`).
+
+use std::{fs, path::Path};
+
+/// A port and its counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PortFigures {
+    /// From 1.
+    pub(super) number: u32,
+    /// `enum ib_port_state`; none: it could not be read.
+    pub(super) state: Option<u8>,
+    pub(super) counters: Vec<Counter>,
+}
+
+/// A figure of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Counter {
+    /// Without `_total`: `rdma_port_rcv_packets`.
+    pub(super) name: String,
+    pub(super) value: u64,
+    /// It only grows.
+    pub(super) counts: bool,
+}
+
+/// The ports of the RDMA device `device` below `sysfs`; none: it is not there.
+pub(super) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
+    let ports = sysfs.join("class/infiniband").join(device).join("ports");
+    let mut figures: Vec<_> = entries(&ports)
+        .filter_map(|(name, port)| {
+            let mut counters = figures_in(&port.join("counters"), port_counter);
+            counters.extend(figures_in(&port.join("hw_counters"), hw_counter));
+            Some(PortFigures {
+                number: name.parse().ok()?,
+                // `4: ACTIVE`
+                state: text(&port.join("state"))
+                    .and_then(|text| text.split(':').next()?.trim().parse().ok()),
+                counters,
+            })
+        })
+        .collect();
+    figures.sort_by_key(|port| port.number);
+    figures
+}
+
+fn figures_in(directory: &Path, named: fn(&str, u64) -> Option<Counter>) -> Vec<Counter> {
+    let mut counters: Vec<_> = entries(directory)
+        .filter_map(|(name, file)| {
+            // what a driver does not count answers `N/A (no PMA)`, or an error
+            let value = text(&file)?.trim().parse().ok()?;
+            named(&name, value)
+        })
+        .collect();
+    counters.sort_by(|a, b| a.name.cmp(&b.name));
+    counters
+}
+
+/// `port_rcv_data` and its like count words of four bytes (IBTA 16.1.3.5).
+fn port_counter(file: &str, value: u64) -> Option<Counter> {
+    let name = file.strip_prefix("port_").unwrap_or(file);
+    let is_data = matches!(name, "rcv_data" | "xmit_data");
+    let (unit, value) = match is_data {
+        true => ("_bytes", value.saturating_mul(4)),
+        false => ("", value),
+    };
+    Some(Counter {
+        name: format!("rdma_port_{}{unit}", metric(name)),
+        value,
+        counts: true,
+    })
+}
+
+fn hw_counter(file: &str, value: u64) -> Option<Counter> {
+    // how long the driver keeps its figures, milliseconds
+    if file == "lifespan" {
+        return None;
+    }
+    // what there is now, and the most there was: bnxt_re
+    let now = ["active_", "watermark_", "max_"];
+    Some(Counter {
+        name: format!("rdma_hw_{}", metric(file)),
+        value,
+        counts: !now.iter().any(|it| file.starts_with(it)),
+    })
+}
+
+/// A name of the kernel's as a part of a metric's.
+fn metric(name: &str) -> String {
+    let name = name.strip_suffix("_total").unwrap_or(name);
+    name.chars()
+        .map(|c| match c {
+            c if c.is_ascii_alphanumeric() => c.to_ascii_lowercase(),
+            _ => '_',
+        })
+        .collect()
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = (String, std::path::PathBuf)> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+}
+
+fn text(file: &Path) -> Option<String> {
+    fs::read_to_string(file).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_as_they_are() {
+        let sysfs = tempfile::tempdir().expect("a directory");
+        let port = sysfs.path().join("class/infiniband/mlx5_0/ports/1");
+        for (file, text) in [
+            ("state", "4: ACTIVE\n"),
+            ("counters/port_rcv_data", "250\n"),
+            ("counters/VL15_dropped", "2\n"),
+            ("counters/port_xmit_wait", "N/A (no PMA)\n"),
+            ("hw_counters/out_of_sequence", "7\n"),
+            ("hw_counters/active_qps", "3\n"),
+            ("hw_counters/lifespan", "10\n"),
+            ("hw_counters/odd-name total", "1\n"),
+        ] {
+            let file = port.join(file);
+            fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+            fs::write(file, text).expect("written");
+        }
+        let ports = read(sysfs.path(), "mlx5_0");
+        assert_eq!((ports.len(), ports[0].state), (1, Some(4)));
+        let counters: Vec<_> = ports[0]
+            .counters
+            .iter()
+            .map(|it| (it.name.as_str(), it.value, it.counts))
+            .collect();
+        let wanted = [
+            ("rdma_port_rcv_data_bytes", 1000, true),
+            ("rdma_port_vl15_dropped", 2, true),
+            ("rdma_hw_active_qps", 3, false),
+            ("rdma_hw_odd_name_total", 1, true),
+            ("rdma_hw_out_of_sequence", 7, true),
+        ];
+        assert_eq!(counters, wanted);
+        assert_eq!(read(sysfs.path(), "mlx5_1"), []);
+    }
+}

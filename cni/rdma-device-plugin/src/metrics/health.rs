@@ -1,0 +1,84 @@
+//! Whether the daemon does its work.
+
+use super::{Metrics, Offered, Registered};
+use std::time::{Duration, Instant};
+
+/// How long a resource may be unknown to a kubelet that is there.
+pub(super) const GRACE: Duration = Duration::from_secs(10);
+
+impl Metrics {
+    /// In words, why all is well (`Ok`) or not: a resource that is offered, and that a kubelet
+    /// whose socket is there does not know for longer than it takes to register.
+    pub(super) fn health(
+        &self,
+        offers: &[Offered],
+        kubelet_is_there: bool,
+        now: Instant,
+    ) -> Result<String, String> {
+        if offers.is_empty() {
+            return Ok(
+                "nothing to offer: this node has no RDMA device that is configured\n".into(),
+            );
+        }
+        if !kubelet_is_there {
+            return Ok("kubelet is away; waiting for its socket\n".into());
+        }
+        let known = self.now();
+        let missing: Vec<String> = offers
+            .iter()
+            .filter_map(|offer| {
+                let never = Registered {
+                    yes: false,
+                    since: self.0.since,
+                };
+                let state = known.get(&offer.name).copied().unwrap_or(never);
+                let lasted = now.saturating_duration_since(state.since);
+                (!state.yes && lasted > GRACE).then(|| {
+                    format!(
+                        "{} is not registered with kubelet for {} s, although its socket is there\n",
+                        offer.name,
+                        lasted.as_secs()
+                    )
+                })
+            })
+            .collect();
+        match missing.as_slice() {
+            [] => Ok(format!("ok: {} resources\n", offers.len())),
+            missing => Err(missing.concat()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdma_resources::Sharing;
+
+    #[test]
+    fn a_kubelet_that_is_there_has_to_know_what_is_offered() {
+        let metrics = Metrics::new();
+        let offers = ["rdma/hca", "rdma/vf"].map(|name| Offered {
+            name: name.into(),
+            sharing: Sharing::Shared,
+            devices: vec![],
+            ids: vec![],
+        });
+        let soon = Instant::now();
+        let late = soon + GRACE + Duration::from_secs(1);
+        let is_well = |there: bool, at: Instant| metrics.health(&offers, there, at).is_ok();
+        assert!(is_well(true, soon));
+        assert!(!is_well(true, late));
+        assert!(is_well(false, late));
+        metrics.registered("rdma/hca", true);
+        let words = metrics.health(&offers, true, late).expect_err("not well");
+        assert!(words.starts_with("rdma/vf is not registered"), "{words}");
+        assert!(!words.contains("rdma/hca"), "{words}");
+        metrics.registered("rdma/vf", true);
+        assert!(is_well(true, late));
+        // kubelet started again, and has forgotten
+        metrics.forgotten("rdma/vf");
+        assert!(is_well(true, Instant::now()));
+        assert!(!is_well(true, late + GRACE));
+        assert!(metrics.health(&[], true, late).is_ok());
+    }
+}

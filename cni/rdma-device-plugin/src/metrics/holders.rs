@@ -1,0 +1,83 @@
+//! Which container has which device, and how many ids of each resource are given.
+
+use super::Offered;
+use kubelet_api::pod_resources::v1::PodResources;
+use rdma_netns::DeviceAddress;
+use rdma_resources::Sharing;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A container that was given a device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Holder {
+    pub(super) resource: String,
+    pub(super) pod: String,
+    pub(super) namespace: String,
+    pub(super) container: String,
+}
+
+/// What kubelet has given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    /// Ids, by resource.
+    pub(super) allocated: BTreeMap<String, u64>,
+    /// Who has a device.
+    pub(super) holders: BTreeMap<DeviceAddress, BTreeSet<Holder>>,
+    /// Who has one alone.
+    pub(super) only: BTreeMap<DeviceAddress, Holder>,
+}
+
+/// What kubelet's list says of `offers`. `granted` are the devices that were given for an id of a
+/// resource, where that is known; else it is what the id stands for now.
+pub(super) fn held(
+    pods: &[PodResources],
+    offers: &[Offered],
+    granted: impl Fn(&str, &str) -> Option<Vec<DeviceAddress>>,
+) -> Held {
+    let mut held = Held::default();
+    let mut shared = BTreeSet::new();
+    for offer in offers {
+        let resource = offer.name.as_str();
+        let stands_for: BTreeMap<&str, &[usize]> = offer
+            .ids
+            .iter()
+            .map(|it| (it.id.as_str(), it.devices.as_slice()))
+            .collect();
+        let offered = |id: &str| {
+            let places = stands_for.get(id).copied().unwrap_or_default().iter();
+            let devices = places.filter_map(|place| offer.devices.get(*place));
+            devices.cloned().collect()
+        };
+        let mut ids = BTreeSet::new();
+        for pod in pods {
+            for container in &pod.containers {
+                let own = container.devices.iter();
+                // one entry for each NUMA node: an id can be in several
+                let own = own.filter(|it| it.resource_name == resource);
+                for id in own.flat_map(|it| &it.device_ids) {
+                    ids.insert(id);
+                    let devices = granted(resource, id).unwrap_or_else(|| offered(id));
+                    for address in devices {
+                        if offer.sharing == Sharing::Shared {
+                            shared.insert(address.clone());
+                        }
+                        held.holders.entry(address).or_default().insert(Holder {
+                            resource: resource.to_owned(),
+                            pod: pod.name.clone(),
+                            namespace: pod.namespace.clone(),
+                            container: container.name.clone(),
+                        });
+                    }
+                }
+            }
+        }
+        held.allocated.insert(resource.to_owned(), ids.len() as u64);
+    }
+    let alone = held
+        .holders
+        .iter()
+        .filter(|(address, holders)| holders.len() == 1 && !shared.contains(*address));
+    held.only = alone
+        .filter_map(|(address, holders)| Some((address.clone(), holders.first()?.clone())))
+        .collect();
+    held
+}

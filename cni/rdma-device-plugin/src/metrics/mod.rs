@@ -1,0 +1,204 @@
+//! What the daemon and the node's RDMA devices do, for Prometheus (`/metrics`), and whether the
+//! daemon does its work (`/healthz`).
+//!
+//! | metric | labels | |
+//! |---|---|---|
+//! | `rdma_device_plugin_registrations_total` | `resource`, `outcome` (`ok`, `error`) | attempts to register with kubelet |
+//! | `rdma_device_plugin_registered` | `resource` | 1: kubelet knows it |
+//! | `rdma_device_plugin_allocate_seconds` | `resource`, `outcome` | histogram: how long Allocate took |
+//! | `rdma_device_plugin_list_updates_total` | `resource` | device lists sent to kubelet |
+//! | `rdma_device_plugin_reloads_total` | `outcome` | configurations read again |
+//! | `rdma_device_plugin_capacity` | `resource` | ids advertised |
+//! | `rdma_device_plugin_healthy` | `resource` | of these, healthy |
+//! | `rdma_device_plugin_allocated` | `resource` | of these, kubelet has given to containers |
+//! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`) | 0: kubelet, or a device, did not answer in time; what hangs on it is missing |
+//! | `rdma_device_info` | `device`, `address`, `driver`, `numa_node` | 1 |
+//! | `rdma_device_healthy` | `device` | 1: as kubelet is told |
+//! | `rdma_device_holder` | `device`, `resource`, `pod`, `namespace`, `container` | 1: the container was given the device |
+//! | `rdma_port_state` | `device`, `port` | 1 down, 2 init, 3 armed, 4 active |
+//! | `rdma_port_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/counters`; data in bytes |
+//! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/hw_counters`, or without `_total` for what is no count |
+//!
+//! A device that one container has for itself carries that container's labels on its counters. A
+//! shared one does not, as its counters are nobody's alone:
+//! `sum by (device) (rate(rdma_port_xmit_data_bytes_total[1m])) * on (device) group_right
+//! rdma_device_holder` shows them beside each holder. There are as many series as there are ports, counters and holders now;
+//! those of a device or a pod that is gone are gone too.
+
+mod collect;
+mod counters;
+mod health;
+mod holders;
+mod server;
+mod text;
+
+pub use collect::{Offered, Sources, View};
+pub use server::{Server, serve};
+
+use prometheus_client::{
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// `resource`, `outcome`…
+type Labels = Vec<(&'static str, String)>;
+
+type Latency = Family<Labels, Histogram, fn() -> Histogram>;
+
+/// Bounds of the buckets of Allocate's latency, seconds: it takes below a millisecond, or waits
+/// for a disk.
+const LATENCIES: [f64; 10] = [
+    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0,
+];
+
+/// The daemon's own figures; a clone counts the same.
+#[derive(Clone)]
+pub struct Metrics(Arc<Figures>);
+
+struct Figures {
+    registry: Registry,
+    registrations: Family<Labels, Counter>,
+    registered: Family<Labels, Gauge>,
+    allocations: Latency,
+    lists: Family<Labels, Counter>,
+    reloads: Family<Labels, Counter>,
+    registrations_now: Mutex<BTreeMap<String, Registered>>,
+    since: Instant,
+}
+
+/// Whether kubelet knows a resource, and since when that is so.
+#[derive(Clone, Copy, Debug)]
+struct Registered {
+    yes: bool,
+    since: Instant,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Nothing has happened yet.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("rdma_device_plugin");
+        let registrations = Family::default();
+        registry.register(
+            "registrations",
+            "Attempts to register a resource with kubelet",
+            registrations.clone(),
+        );
+        let registered = Family::default();
+        registry.register(
+            "registered",
+            "Whether kubelet knows the resource",
+            registered.clone(),
+        );
+        let allocations = Latency::new_with_constructor(|| Histogram::new(LATENCIES));
+        registry.register(
+            "allocate_seconds",
+            "How long Allocate took",
+            allocations.clone(),
+        );
+        let lists = Family::default();
+        registry.register(
+            "list_updates",
+            "Device lists sent to kubelet",
+            lists.clone(),
+        );
+        let reloads = Family::default();
+        registry.register("reloads", "Configurations read again", reloads.clone());
+        Self(Arc::new(Figures {
+            registry,
+            registrations,
+            registered,
+            allocations,
+            lists,
+            reloads,
+            registrations_now: Mutex::default(),
+            since: Instant::now(),
+        }))
+    }
+
+    /// What came of an attempt to register `resource` with kubelet.
+    pub fn registered(&self, resource: &str, ok: bool) {
+        let labels = [of(resource), outcome(ok)].concat();
+        self.0.registrations.get_or_create(&labels).inc();
+        self.is_registered(resource, ok);
+    }
+
+    /// Kubelet does not know `resource` any more: it went away, or forgot.
+    pub fn forgotten(&self, resource: &str) {
+        self.is_registered(resource, false);
+    }
+
+    /// `resource` is not offered any more: nothing is told of it.
+    pub fn withdrawn(&self, resource: &str) {
+        self.now().remove(resource);
+        self.0.registered.remove(&of(resource));
+        self.0.lists.remove(&of(resource));
+        for ok in [true, false] {
+            let labels = [of(resource), outcome(ok)].concat();
+            self.0.registrations.remove(&labels);
+            self.0.allocations.remove(&labels);
+        }
+    }
+
+    /// An Allocate of `resource` was answered.
+    pub fn allocated(&self, resource: &str, took: Duration, ok: bool) {
+        let labels = [of(resource), outcome(ok)].concat();
+        let latency = self.0.allocations.get_or_create(&labels);
+        latency.observe(took.as_secs_f64());
+    }
+
+    /// A device list of `resource` was sent to kubelet.
+    pub fn listed(&self, resource: &str) {
+        self.0.lists.get_or_create(&of(resource)).inc();
+    }
+
+    /// The configuration was read again; not `ok`: the old one stays.
+    pub fn reloaded(&self, ok: bool) {
+        self.0.reloads.get_or_create(&outcome(ok)).inc();
+    }
+
+    fn is_registered(&self, resource: &str, yes: bool) {
+        self.0
+            .registered
+            .get_or_create(&of(resource))
+            .set(yes.into());
+        let mut now = self.now();
+        let since = Instant::now();
+        let entry = now.entry(resource.to_owned());
+        let known = entry.or_insert(Registered { yes, since });
+        if known.yes != yes {
+            *known = Registered { yes, since };
+        }
+    }
+
+    fn now(&self) -> MutexGuard<'_, BTreeMap<String, Registered>> {
+        let now = self.0.registrations_now.lock();
+        now.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn of(resource: &str) -> Labels {
+    vec![("resource", resource.to_owned())]
+}
+
+fn outcome(ok: bool) -> Labels {
+    let outcome = if ok { "ok" } else { "error" };
+    vec![("outcome", outcome.to_owned())]
+}

@@ -1,0 +1,162 @@
+//! The HTTP server: `/metrics`, `/healthz`.
+
+use super::{Metrics, Sources, collect::Collector, text};
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    header::{ALLOW, CONTENT_TYPE, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::{AbortHandle, JoinSet},
+};
+
+/// Connections at one time; more wait until one has ended.
+const CONNECTIONS: usize = 32;
+/// For a request's head to come.
+const HEAD: Duration = Duration::from_secs(3);
+/// For a whole connection: it is for one request.
+const CONNECTION: Duration = Duration::from_secs(10);
+/// After a connection could not be taken, for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The server; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    task: AbortHandle,
+}
+
+impl Server {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Serves `/metrics` and `/healthz` on `address`, from within a tokio runtime.
+///
+/// An error where nothing can listen there.
+pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> io::Result<Server> {
+    let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    let site = Arc::new(Site {
+        metrics,
+        collector: Collector::new(sources),
+    });
+    let task = tokio::spawn(accept(listener, site)).abort_handle();
+    Ok(Server { address, task })
+}
+
+async fn accept(listener: TcpListener, site: Arc<Site>) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    // dropped with this task, and the connections with it
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok(place) = room.clone().acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let site = site.clone();
+                connections.spawn(async move {
+                    if tokio::time::timeout(CONNECTION, converse(stream, site))
+                        .await
+                        .is_err()
+                    {
+                        log::debug!("an HTTP connection took longer than {CONNECTION:?}");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                log::warn!("metrics: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, site: Arc<Site>) {
+    let answer = |request: Request<Incoming>| {
+        let site = site.clone();
+        async move { Ok::<_, Infallible>(site.answer(&request).await) }
+    };
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service_fn(answer));
+    if let Err(error) = connection.await {
+        log::debug!("an HTTP connection ended: {error}");
+    }
+}
+
+/// What can be asked for.
+struct Site {
+    metrics: Metrics,
+    collector: Collector,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+impl Site {
+    async fn answer(&self, request: &Request<Incoming>) -> Answer {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut refused = answer(StatusCode::METHOD_NOT_ALLOWED, PLAIN, "GET or HEAD\n");
+            let allowed = HeaderValue::from_static("GET, HEAD");
+            refused.headers_mut().insert(ALLOW, allowed);
+            return refused;
+        }
+        match request.uri().path() {
+            "/metrics" => {
+                let snapshot = self.collector.collect().await;
+                match text::render(&self.metrics, &snapshot) {
+                    Ok(text) => answer(StatusCode::OK, text::CONTENT_TYPE, text),
+                    Err(error) => {
+                        let words = format!("the figures cannot be written: {error}\n");
+                        answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, words)
+                    }
+                }
+            }
+            "/healthz" => {
+                let node = self.collector.node();
+                let kubelet = self.collector.kubelet_is_there();
+                match self.metrics.health(&node.offers, kubelet, Instant::now()) {
+                    Ok(words) => answer(StatusCode::OK, PLAIN, words),
+                    Err(words) => answer(StatusCode::SERVICE_UNAVAILABLE, PLAIN, words),
+                }
+            }
+            _ => answer(StatusCode::NOT_FOUND, PLAIN, "/metrics or /healthz\n"),
+        }
+    }
+}
+
+fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static(kind);
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}

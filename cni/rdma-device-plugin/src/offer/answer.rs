@@ -1,0 +1,263 @@
+//! What a container gets for its ids.
+//!
+//! Character devices are given with `rw`, as sriov-network-device-plugin does, and not with the
+//! `rwm` of others: `m` lets a container make device nodes of its own, and the nodes are made by
+//! the runtime.
+
+use super::{Offer, OfferedDevice, OfferedId, select::hca_of};
+use crate::conf::Ids;
+use kubelet_api::device_plugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec};
+use rdma_netns::{CharDevice, Inventory};
+use rdma_resources::{
+    CharNode, Grant, cdi,
+    grant::{FORMAT, GrantedDevice},
+};
+use std::collections::BTreeMap;
+
+/// An id cannot be allocated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    /// There is none such.
+    #[error("{resource} has no id {id:?}")]
+    Unknown {
+        /// The resource.
+        resource: String,
+        /// Kubelet's id.
+        id: String,
+    },
+    /// Its devices are not healthy.
+    #[error("{id:?} of {resource} cannot be allocated: {devices} is not healthy")]
+    Unhealthy {
+        /// The resource.
+        resource: String,
+        /// Kubelet's id.
+        id: String,
+        /// Its devices' addresses.
+        devices: String,
+    },
+    /// Its devices have nothing that could be given.
+    #[error("{id:?} of {resource} cannot be allocated: {why}")]
+    Gone {
+        /// The resource.
+        resource: String,
+        /// Kubelet's id.
+        id: String,
+        /// What is missing of which device.
+        why: String,
+    },
+}
+
+/// What there is of a device now.
+struct Present<'a> {
+    rdma: &'a str,
+    char_devices: Vec<&'a CharDevice>,
+}
+
+impl Offer {
+    /// What a container gets that was allocated `ids`, and what of it each id stands for.
+    ///
+    /// Only what is there now, and healthy, is given. An id of several devices gives those that
+    /// are, and the log says which one the container goes without.
+    pub fn answer(
+        &self,
+        ids: &[String],
+        inventory: &Inventory,
+    ) -> Result<(ContainerAllocateResponse, Vec<Grant>), AnswerError> {
+        let mut grants = Vec::new();
+        let mut given: Vec<&OfferedDevice> = Vec::new();
+        for id in ids {
+            let id = self.id(id)?;
+            let mut devices = Vec::new();
+            let mut missing = Vec::new();
+            for device in id.devices.iter().filter_map(|it| self.devices.get(*it)) {
+                let present = match self.present(device, inventory) {
+                    Ok(present) => present,
+                    Err(why) => {
+                        missing.push(why);
+                        continue;
+                    }
+                };
+                devices.push(GrantedDevice {
+                    address: device.address.clone(),
+                    rdma: present.rdma.to_owned(),
+                    char_devices: present
+                        .char_devices
+                        .iter()
+                        .copied()
+                        .map(CharNode::from)
+                        .collect(),
+                });
+                if !given.iter().any(|other| other.address == device.address) {
+                    given.push(device);
+                }
+            }
+            if devices.is_empty() {
+                return Err(AnswerError::Gone {
+                    resource: self.name.to_string(),
+                    id: id.id.clone(),
+                    why: missing.join("; "),
+                });
+            }
+            for why in missing {
+                log::warn!(
+                    "{:?} of {} is given without one device: {why}",
+                    id.id,
+                    self.name
+                );
+            }
+            grants.push(Grant {
+                format: FORMAT,
+                resource: self.name.to_string(),
+                id: id.id.clone(),
+                sharing: self.sharing,
+                cdi: self.cdi,
+                devices,
+            });
+        }
+        let connection_manager = inventory
+            .connection_manager
+            .as_ref()
+            .filter(|manager| manager.is_in_place());
+        if connection_manager.is_none() && !ids.is_empty() {
+            log::warn!(
+                "there is no /dev/infiniband/rdma_cm on this node: the container of {} gets none",
+                self.name
+            );
+        }
+        let mut response = ContainerAllocateResponse {
+            envs: self.environment(&grants, &given).into_iter().collect(),
+            ..ContainerAllocateResponse::default()
+        };
+        if self.cdi {
+            let names = given.iter().map(|device| cdi::full_name(&device.address));
+            let manager = connection_manager.map(|_| cdi::full_name(cdi::CONNECTION_MANAGER));
+            let devices = names.chain(manager).map(|name| CdiDevice { name });
+            response.cdi_devices = devices.collect();
+        } else {
+            let mut names: Vec<&str> = Vec::new();
+            let nodes = grants
+                .iter()
+                .flat_map(|grant| &grant.devices)
+                .flat_map(|device| &device.char_devices)
+                .map(|node| node.name.as_str())
+                .chain(connection_manager.map(|manager| manager.name.as_str()));
+            for name in nodes {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+            response.devices = names.into_iter().map(spec).collect();
+        }
+        Ok((response, grants))
+    }
+
+    fn id(&self, id: &str) -> Result<&OfferedId, AnswerError> {
+        let Some(found) = self.ids.iter().find(|offered| offered.id == id) else {
+            return Err(AnswerError::Unknown {
+                resource: self.name.to_string(),
+                id: id.to_owned(),
+            });
+        };
+        if found.healthy {
+            return Ok(found);
+        }
+        let addresses = found
+            .devices
+            .iter()
+            .filter_map(|index| Some(&*self.devices.get(*index)?.address));
+        Err(AnswerError::Unhealthy {
+            resource: self.name.to_string(),
+            id: id.to_owned(),
+            devices: addresses.collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// What can be given of a device now. The error says what is missing.
+    fn present<'a>(
+        &self,
+        device: &OfferedDevice,
+        inventory: &'a Inventory,
+    ) -> Result<Present<'a>, String> {
+        let address = &device.address;
+        if let Some(fault) = &device.fault {
+            return Err(format!("{address} is not healthy: {fault}"));
+        }
+        let function = inventory
+            .function(address)
+            .ok_or_else(|| format!("{address} is not on this node any more"))?;
+        let hca = hca_of(function).ok_or_else(|| format!("{address} has no RDMA device now"))?;
+        let mut char_devices = Vec::new();
+        for char_device in wanted(&hca.char_devices, self.umad) {
+            if self.cdi || char_device.is_in_place() {
+                char_devices.push(char_device);
+                continue;
+            }
+            let name = &char_device.name;
+            let why = match char_device.node {
+                None => format!("/dev/infiniband/{name} of {address} is not there"),
+                Some(_) => format!("/dev/infiniband/{name} is not the one of {address}"),
+            };
+            if name.starts_with("uverbs") {
+                return Err(why);
+            }
+            log::warn!("{why}: a container of {} goes without it", self.name);
+        }
+        if !char_devices.iter().any(|it| it.name.starts_with("uverbs")) {
+            return Err(format!(
+                "{} of {address} has no uverbs device (is ib_uverbs loaded?)",
+                hca.name
+            ));
+        }
+        Ok(Present {
+            rdma: &hca.name,
+            char_devices,
+        })
+    }
+
+    fn environment(&self, grants: &[Grant], given: &[&OfferedDevice]) -> BTreeMap<String, String> {
+        let mut variables = BTreeMap::new();
+        match self.kind {
+            Ids::Exclusive => {
+                let ids: Vec<&str> = grants.iter().map(|grant| grant.id.as_str()).collect();
+                variables.insert(pci_device(self.name.as_str()), ids.join(","));
+            }
+            Ids::PerNic { .. } => {
+                let mac = given.first().and_then(|device| device.mac.as_ref());
+                if let Some(mac) = mac {
+                    let pnet = mac.replace(':', "").to_ascii_uppercase();
+                    variables.insert("SMCR_PNET".to_owned(), pnet);
+                } else if let Some(device) = given.first() {
+                    log::warn!(
+                        "the netdev of {} is not in this namespace: a container of {} gets no SMCR_PNET",
+                        device.address,
+                        self.name
+                    );
+                }
+            }
+            Ids::Shared { .. } => {}
+        }
+        variables
+    }
+}
+
+/// Those of a device's character devices that containers get: `uverbs`, and the others if
+/// they are asked for.
+pub(super) fn wanted(all: &[CharDevice], umad: bool) -> impl Iterator<Item = &CharDevice> {
+    all.iter()
+        .filter(move |it| umad || it.name.starts_with("uverbs"))
+}
+
+/// As sriov-network-device-plugin names it (`getEnvs` in `pkg/resources/server.go`):
+/// `PCIDEVICE_INTEL_COM_SRIOV_RDMA`. Other characters stay as they are, as there.
+fn pci_device(resource: &str) -> String {
+    format!("PCIDEVICE_{}", resource.replace(['.', '/'], "_")).to_uppercase()
+}
+
+fn spec(name: &str) -> DeviceSpec {
+    let path = format!("/dev/infiniband/{name}");
+    DeviceSpec {
+        container_path: path.clone(),
+        host_path: path,
+        permissions: "rw".to_owned(),
+    }
+}

@@ -1,0 +1,109 @@
+//! What each id of a resource stands for.
+
+use super::{OfferedDevice, OfferedId};
+use crate::conf::{Allocate, Ids};
+
+pub(super) fn ids(
+    kind: Ids,
+    devices: &[OfferedDevice],
+    healthy: &dyn Fn(&OfferedDevice) -> bool,
+) -> Vec<OfferedId> {
+    let id = |id: String, stands_for: Vec<usize>| OfferedId {
+        id,
+        numa_nodes: numa_nodes(&stands_for, devices),
+        healthy: stands_for.iter().any(|index| healthy(&devices[*index])),
+        devices: stands_for,
+    };
+    let every: Vec<usize> = (0..devices.len()).collect();
+    match kind {
+        Ids::Shared {
+            count,
+            allocate: Allocate::All,
+        } => {
+            let all = id(String::new(), every);
+            (0..count)
+                .map(|number| OfferedId {
+                    id: number.to_string(),
+                    ..all.clone()
+                })
+                .collect()
+        }
+        Ids::Shared {
+            count,
+            allocate: Allocate::Numa,
+        } => {
+            let chosen = spread(count, devices);
+            let numbered = chosen.into_iter().enumerate();
+            numbered
+                .map(|(number, device)| id(number.to_string(), vec![device]))
+                .collect()
+        }
+        Ids::PerNic { count, allocate } => {
+            let of = |index: usize, number: u32| {
+                let stands_for = match allocate {
+                    Allocate::All => every.clone(),
+                    Allocate::Numa => vec![index],
+                };
+                id(format!("{}/{number}", devices[index].hca.name), stands_for)
+            };
+            (0..devices.len())
+                .flat_map(|index| (0..count).map(move |number| (index, number)))
+                .map(|(index, number)| of(index, number))
+                .collect()
+        }
+        Ids::Exclusive => every
+            .iter()
+            .map(|index| id(devices[*index].address.to_string(), vec![*index]))
+            .collect(),
+    }
+}
+
+/// The node that all of them are on; none if that of one is not known, or is another.
+fn numa_nodes(indices: &[usize], devices: &[OfferedDevice]) -> Vec<u32> {
+    let mut nodes = indices.iter().map(|index| devices[*index].numa_node);
+    match nodes.next().flatten() {
+        Some(first) if nodes.all(|node| node == Some(first)) => vec![first],
+        _ => Vec::new(),
+    }
+}
+
+/// The device of each of `count` ids: as many ids for each device as for the others, and as few
+/// as possible that change their device when one comes or goes.
+///
+/// Every pair of id and device has a weight of its own (rendezvous hashing); the heaviest pairs
+/// come first, until a device has its share.
+fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
+    let share = (count as usize).div_ceil(devices.len().max(1));
+    let mut pairs: Vec<(u64, usize, usize)> = Vec::new();
+    for id in 0..count as usize {
+        for (index, device) in devices.iter().enumerate() {
+            pairs.push((weight(id as u64, &device.address), id, index));
+        }
+    }
+    pairs.sort_unstable_by(|a, b| b.cmp(a));
+    let mut chosen = vec![None; count as usize];
+    let mut load = vec![0; devices.len()];
+    for (_, id, index) in pairs {
+        if chosen[id].is_none() && load[index] < share {
+            chosen[id] = Some(index);
+            load[index] += 1;
+        }
+    }
+    chosen.into_iter().flatten().collect()
+}
+
+/// The same on every node, version and run: FNV-1a over id and address, and the last step of
+/// MurmurHash3, as FNV's upper bits hardly depend on the last byte.
+fn weight(id: u64, address: &str) -> u64 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in address.bytes().chain(id.to_le_bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ (hash >> 33)
+}
+
+#[cfg(test)]
+#[path = "ids_tests.rs"]
+mod tests;

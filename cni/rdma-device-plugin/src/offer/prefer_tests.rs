@@ -1,0 +1,208 @@
+use super::*;
+use crate::{
+    conf::{Allocate, Ids, ResourceName},
+    offer::{OfferedDevice, ids},
+};
+use rdma_netns::{DeviceAddress, Hca, PciPath};
+use rdma_resources::Sharing;
+
+fn address(text: &str) -> DeviceAddress {
+    text.to_owned().try_into().expect("an address")
+}
+
+/// On `node`, below the root port 00.0 of the host bridge `bus` and a switch's port `switch`.
+fn path(bus: u8, switch: u8) -> PciPath {
+    PciPath {
+        host_bridge: format!("pci0000:{bus:02x}"),
+        bridges: vec![
+            address(&format!("0000:{bus:02x}:00.0")),
+            address(&format!("0000:{:02x}:00.0", bus + 1)),
+            address(&format!("0000:{:02x}:{switch:02x}.0", bus + 2)),
+        ],
+    }
+}
+
+/// Four host bridges, two on each NUMA node; below each two NICs.
+fn offer(kind: Ids) -> Offer {
+    let mut devices = Vec::new();
+    for (index, bus) in [0x10_u8, 0x30, 0x90, 0xb0].into_iter().enumerate() {
+        for nic in 0..2_u8 {
+            devices.push(OfferedDevice {
+                address: address(&format!("0000:{:02x}:00.0", bus + 3 + nic)),
+                hca: Hca {
+                    name: format!("mlx5_{}", index * 2 + usize::from(nic)),
+                    ports: Vec::new(),
+                    char_devices: Vec::new(),
+                },
+                numa_node: Some(u32::from(bus >= 0x80)),
+                path: path(bus, nic),
+                mac: None,
+                fault: None,
+            });
+        }
+    }
+    Offer {
+        name: ResourceName::new("rdma/hca").expect("a name"),
+        kind,
+        sharing: Sharing::Shared,
+        ids: ids::ids(kind, &devices, &|_| true),
+        devices,
+        cdi: false,
+        umad: false,
+    }
+}
+
+/// Below the third host bridge's switch, and on node 1.
+fn gpu() -> Accelerator {
+    Accelerator {
+        address: address("0000:9f:00.0"),
+        vendor: "10de".into(),
+        numa_node: Some(1),
+        path: path(0x90, 9),
+    }
+}
+
+fn all(offer: &Offer) -> Vec<String> {
+    offer.ids.iter().map(|id| id.id.clone()).collect()
+}
+
+#[track_caller]
+fn preferred(offer: &Offer, must: &[&str], size: usize, gpus: &[Accelerator]) -> Vec<String> {
+    let must: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
+    let preference = offer.prefer(&all(offer), &must, size, gpus);
+    assert_eq!(preference.ids.len(), preference.reasons.len());
+    preference.ids
+}
+
+const SHARED: Ids = Ids::Shared {
+    count: 1000,
+    allocate: Allocate::Numa,
+};
+
+#[test]
+fn devices_of_one_node_and_nearest_to_an_accelerator_first() {
+    let offer = offer(Ids::Exclusive);
+    let ids = preferred(&offer, &[], 3, &[gpu()]);
+    assert_eq!(ids, ["0000:93:00.0", "0000:94:00.0", "0000:b3:00.0"]);
+    let ids = preferred(&offer, &[], 3, &[]);
+    assert_eq!(ids, ["0000:13:00.0", "0000:14:00.0", "0000:33:00.0"]);
+}
+
+#[test]
+fn the_node_of_what_must_be_included_wins() {
+    let offer = offer(Ids::Exclusive);
+    let ids = preferred(&offer, &["0000:34:00.0"], 3, &[gpu()]);
+    assert_eq!(ids, ["0000:34:00.0", "0000:13:00.0", "0000:14:00.0"]);
+}
+
+#[test]
+fn every_accelerator_gets_a_nic_of_its_own_first() {
+    let offer = offer(Ids::Exclusive);
+    let gpus = [0x90, 0xb0].map(|bus| Accelerator {
+        address: address(&format!("0000:{:02x}:00.0", bus + 15)),
+        path: path(bus, 9),
+        ..gpu()
+    });
+    let ids = preferred(&offer, &[], 2, &gpus);
+    assert_eq!(ids, ["0000:93:00.0", "0000:b3:00.0"]);
+}
+
+#[test]
+fn shared_ids_are_spread_over_the_nics_of_a_node() {
+    let offer = offer(SHARED);
+    let ids = preferred(&offer, &[], 4, &[gpu()]);
+    let mut nics: Vec<usize> = ids
+        .iter()
+        .map(|id| offer.ids[id.parse::<usize>().expect("a number")].devices[0])
+        .collect();
+    nics.sort_unstable();
+    assert_eq!(nics, [4, 5, 6, 7], "each NIC of node 1 once");
+}
+
+#[test]
+fn a_smaller_node_that_suffices_leaves_the_larger_one_whole() {
+    let offer = offer(Ids::Exclusive);
+    let available: Vec<String> = all(&offer).into_iter().skip(2).collect();
+    let preference = offer.prefer(&available, &[], 2, &[]);
+    assert_eq!(preference.ids, ["0000:33:00.0", "0000:34:00.0"]);
+    let preference = offer.prefer(&available, &[], 3, &[]);
+    assert_eq!(preference.ids[..2], ["0000:93:00.0", "0000:94:00.0"]);
+}
+
+#[test]
+fn every_choice_is_explained() {
+    let offer = offer(Ids::Exclusive);
+    let must = ["0000:94:00.0".to_owned()];
+    let preference = offer.prefer(&all(&offer), &must, 2, &[gpu()]);
+    assert_eq!(
+        preference.reasons,
+        [
+            "0000:94:00.0: kubelet asks for it",
+            "0000:93:00.0: NUMA node 1, as those before; 0000:93:00.0 chosen 0 times before; \
+             below the same switch as 0000:9f:00.0",
+        ]
+    );
+}
+
+#[test]
+fn ids_that_nobody_knows_do_no_harm() {
+    let offer = offer(Ids::Exclusive);
+    let text = |ids: &[&str]| -> Vec<String> { ids.iter().map(|id| (*id).to_owned()).collect() };
+    let preference = offer.prefer(&text(&["x", "0000:13:00.0"]), &text(&["y"]), 9, &[gpu()]);
+    assert_eq!(preference.ids, text(&["y", "x", "0000:13:00.0"]));
+    assert_eq!(offer.prefer(&[], &[], 3, &[]), Preference::default());
+}
+
+/// Whatever is asked: as many as there are and no more, each once, nothing else, and what has
+/// to be is among them; twice the same.
+#[test]
+fn any_request_is_answered_with_what_it_offers() {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    let offers = [
+        offer(Ids::Exclusive),
+        offer(Ids::Shared {
+            count: 40,
+            allocate: Allocate::Numa,
+        }),
+        offer(Ids::PerNic {
+            count: 5,
+            allocate: Allocate::All,
+        }),
+    ];
+    for _ in 0..2000 {
+        let offer = &offers[random(offers.len())];
+        let mut pick = |most: usize| -> Vec<String> {
+            (0..random(most))
+                .map(|_| match random(offer.ids.len() + 1) {
+                    place if place < offer.ids.len() => offer.ids[place].id.clone(),
+                    _ => "unknown".to_owned(),
+                })
+                .collect()
+        };
+        let (available, must) = (pick(20), pick(4));
+        let size = random(12);
+        let gpus = if random(2) == 0 { vec![] } else { vec![gpu()] };
+        let preference = offer.prefer(&available, &must, size, &gpus);
+        let asked: BTreeSet<&String> = available.iter().chain(&must).collect();
+        let given: BTreeSet<&String> = preference.ids.iter().collect();
+        assert_eq!(given.len(), preference.ids.len(), "an id twice");
+        assert_eq!(given.len(), size.min(asked.len()), "{preference:?}");
+        assert!(given.is_subset(&asked), "{preference:?}");
+        let must: BTreeSet<&String> = must.iter().collect();
+        assert!(
+            must.len() > size || must.is_subset(&given),
+            "{preference:?}"
+        );
+        assert_eq!(preference.reasons.len(), preference.ids.len());
+        let must: Vec<String> = must.into_iter().cloned().collect();
+        let again = offer.prefer(&available, &must, size, &gpus);
+        let again: BTreeSet<&String> = again.ids.iter().collect();
+        assert!(must.len() > size || again == given, "{preference:?}");
+    }
+}

@@ -1,0 +1,228 @@
+//! Which devices of the node a resource has.
+
+use super::{Known, OfferedDevice};
+use crate::conf::{
+    Ids, ResourceConf, Selector,
+    selector::{Parent, Sort, Text},
+};
+use rdma_netns::{Device, Function, Hca, Inventory, LinkType, Netdev};
+
+/// Whether a device fits, as far as can be seen from this namespace.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    No,
+    /// The netdev or RDMA device that it asks for is elsewhere.
+    Hidden,
+    Yes,
+}
+
+impl From<bool> for Fit {
+    fn from(fits: bool) -> Self {
+        if fits { Self::Yes } else { Self::No }
+    }
+}
+
+/// The devices of `resource`, by address. Remarks tell of those that fit and cannot be had.
+pub(super) fn devices(
+    resource: &ResourceConf,
+    inventory: &Inventory,
+    known: &Known,
+    remarks: &mut Vec<String>,
+) -> Vec<OfferedDevice> {
+    let mut found = Vec::new();
+    for function in &inventory.functions {
+        let seen = known.device(resource.name.as_str(), &function.device.address);
+        let fit = best(&resource.devices, function, inventory);
+        if !(fit == Fit::Yes || (fit == Fit::Hidden && seen.is_some())) {
+            continue;
+        }
+        let before = || seen.and_then(|seen| seen.hca.clone());
+        let gone = |hca: Hca| Hca {
+            ports: Vec::new(),
+            char_devices: Vec::new(),
+            ..hca
+        };
+        let Some(hca) = hca_of(function).cloned().or_else(|| before().map(gone)) else {
+            continue;
+        };
+        // the ids of a NIC have its RDMA device's name, which another NIC's new one can get
+        let is_anothers = hca_of(function).is_none() && is_name_of_one(&hca.name, inventory);
+        if matches!(resource.ids, Ids::PerNic { .. }) && is_anothers {
+            continue;
+        }
+        if let Some(why) = unfit(resource.ids, function) {
+            remarks.push(format!(
+                "{}: {} is not in {}: {why}",
+                resource.place, function.device.address, resource.name
+            ));
+            continue;
+        }
+        let mac = function
+            .netdevs
+            .first()
+            .map(|netdev| netdev.mac.to_string());
+        found.push(OfferedDevice {
+            address: function.device.address.clone(),
+            hca,
+            numa_node: function.device.numa_node,
+            path: function.path.clone(),
+            mac: mac.or_else(|| seen.and_then(|seen| seen.mac.clone())),
+            fault: None,
+        });
+    }
+    found
+}
+
+/// The RDMA device of a function. A second one, soft-RoCE on a netdev that has RDMA of its own,
+/// comes after it.
+pub(super) fn hca_of(function: &Function) -> Option<&Hca> {
+    function.hcas.first()
+}
+
+fn is_name_of_one(rdma: &str, inventory: &Inventory) -> bool {
+    let mut hcas = inventory.functions.iter().flat_map(|it| &it.hcas);
+    hcas.any(|hca| hca.name == rdma)
+}
+
+/// Why no pod can have the device for itself.
+fn unfit(ids: Ids, function: &Function) -> Option<String> {
+    if ids != Ids::Exclusive {
+        return None;
+    }
+    let virtual_functions = function.device.virtual_functions;
+    if virtual_functions > 0 {
+        return Some(format!(
+            "it has {virtual_functions} virtual functions, which would go with it"
+        ));
+    }
+    function.netdevs.iter().find_map(|netdev| {
+        let name = &netdev.name;
+        match &netdev.master {
+            Some(master) => Some(format!(
+                "its netdev {name} is a port of {master}; offer it by a shared resource"
+            )),
+            None if netdev.default_route => Some(format!(
+                "the node's default route leaves by its netdev {name}"
+            )),
+            None => None,
+        }
+    })
+}
+
+fn best(selectors: &[Selector], function: &Function, inventory: &Inventory) -> Fit {
+    let fits = selectors
+        .iter()
+        .map(|selector| fit(selector, function, inventory));
+    // without a selector, all
+    fits.max().unwrap_or(Fit::Yes)
+}
+
+fn fit(selector: &Selector, function: &Function, inventory: &Inventory) -> Fit {
+    let device = &function.device;
+    let physical = match &device.physical_function {
+        None => Some(function),
+        Some(address) => inventory.function(address),
+    };
+    let optional = |texts: &[Text], value: Option<&String>| {
+        Fit::from(texts.is_empty() || value.is_some_and(|value| any(texts, value)))
+    };
+    let address = Fit::from(selector.address.is_empty() || any(&selector.address, &device.address));
+    let sort = Fit::from(selector.sort.is_none_or(|sort| is_of(sort, device)));
+    let rdma = match (selector.rdma.as_slice(), function.hcas.as_slice()) {
+        ([], _) => Fit::Yes,
+        // it is made anew at a move
+        (_, []) => Fit::Hidden,
+        (texts, hcas) => hcas.iter().any(|hca| any(texts, &hca.name)).into(),
+    };
+    let root_address = match &device.physical_function {
+        Some(physical) => physical,
+        None => &device.address,
+    };
+    let root = parent(&selector.root, function, |text| {
+        text.fits(root_address).into()
+    });
+    let pf = parent(&selector.pf, function, |text| match physical {
+        None => Fit::Hidden,
+        Some(physical) => named(physical, |name| text.fits(name)),
+    });
+    let netdev = match selector.netdev.as_slice() {
+        [] => Fit::Yes,
+        texts => named(function, |name| any(texts, name)),
+    };
+    // sriov-network-device-plugin knows the driver of a sub-function's PCI function only
+    let below = |physical: Option<&Function>| match physical {
+        Some(physical) if device.address.bus() == "auxiliary" => {
+            optional(&selector.driver, physical.device.driver.as_ref())
+        }
+        _ => Fit::No,
+    };
+    let all = [
+        address,
+        sort,
+        rdma,
+        root,
+        pf,
+        netdev,
+        link_type(&selector.link_type, function, physical),
+        optional(&selector.driver, device.driver.as_ref()).max(below(physical)),
+        optional(&selector.vendor, device.vendor.as_ref()),
+        optional(&selector.device, device.device.as_ref()),
+    ];
+    all.into_iter().min().unwrap_or(Fit::Yes)
+}
+
+fn any(texts: &[Text], value: &str) -> bool {
+    texts.iter().any(|text| text.fits(value))
+}
+
+fn is_of(sort: Sort, device: &Device) -> bool {
+    match sort {
+        Sort::Pci => device.address.bus() == "pci",
+        Sort::Virtual => device.address.bus() == "pci" && device.physical_function.is_some(),
+        Sort::Auxiliary => device.address.bus() == "auxiliary",
+    }
+}
+
+/// Whether one of `parents` is the function's, by `fits`, and has its number. The first whose
+/// name fits decides, as with sriov-network-device-plugin.
+fn parent(parents: &[Parent], function: &Function, fits: impl Fn(&Text) -> Fit) -> Fit {
+    if parents.is_empty() {
+        return Fit::Yes;
+    }
+    let first = parents
+        .iter()
+        .map(|parent| (fits(&parent.text), parent))
+        .find(|(fit, _)| *fit != Fit::No);
+    match first {
+        Some((fit, parent)) => fit.min(parent.has(function.number).into()),
+        None => Fit::No,
+    }
+}
+
+/// Whether a netdev of the function, or the bond that it is a port of, has such a name.
+fn named(function: &Function, fits: impl Fn(&str) -> bool) -> Fit {
+    if function.netdevs.is_empty() {
+        return Fit::Hidden;
+    }
+    let names = |netdev: &Netdev| fits(&netdev.name) || netdev.master.as_deref().is_some_and(&fits);
+    function.netdevs.iter().any(names).into()
+}
+
+/// By the function's netdevs, else its RDMA device's ports, else those of its physical function.
+fn link_type(types: &[LinkType], function: &Function, physical: Option<&Function>) -> Fit {
+    if types.is_empty() {
+        return Fit::Yes;
+    }
+    for of in std::iter::once(function).chain(physical) {
+        let netdevs = of.netdevs.iter().map(|netdev| netdev.link_type);
+        let ports = of.hcas.iter().flat_map(|hca| &hca.ports);
+        let mut seen: Vec<LinkType> = netdevs.collect();
+        if seen.is_empty() {
+            seen.extend(ports.map(|port| port.link_type));
+        }
+        if !seen.is_empty() {
+            return seen.iter().any(|seen| types.contains(seen)).into();
+        }
+    }
+    Fit::Hidden
+}

@@ -1,0 +1,102 @@
+//! What is offered, as a table for people.
+
+use super::{Offer, OfferedDevice, Unhealthy};
+use crate::conf::{Allocate, Ids};
+use rdma_netns::{Inventory, Netdev};
+use std::fmt::Write;
+
+const HEAD: [&str; 8] = [
+    "RESOURCE", "KIND", "IDS", "DEVICE", "RDMA", "NETDEV", "NUMA", "HEALTH",
+];
+
+/// One line for each device of each resource, and the remarks below.
+pub fn table(
+    offers: &[Offer],
+    inventory: &Inventory,
+    unhealthy: &Unhealthy,
+    remarks: &[String],
+) -> String {
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    for offer in offers {
+        for (index, device) in offer.devices.iter().enumerate() {
+            let once = |text: String| if index == 0 { text } else { String::new() };
+            rows.push([
+                once(offer.name.to_string()),
+                once(kind(offer.kind).to_owned()),
+                once(offer.ids.len().to_string()),
+                device.address.to_string(),
+                device.hca.name.clone(),
+                netdevs(device, inventory),
+                device
+                    .numa_node
+                    .map_or_else(|| "-".to_owned(), |node| node.to_string()),
+                health(device, unhealthy),
+            ]);
+        }
+    }
+    let mut text = String::new();
+    if !offers.is_empty() {
+        let widths: Vec<usize> = (0..HEAD.len())
+            .map(|column| rows.iter().map(|row| row[column].chars().count()).max())
+            .map(Option::unwrap_or_default)
+            .collect();
+        for row in &rows {
+            let cells = row.iter().zip(&widths);
+            let line: String = cells
+                .map(|(cell, width)| format!("{cell:width$}  "))
+                .collect();
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+    }
+    for remark in remarks {
+        // writing into a String does not fail
+        let _ = writeln!(text, "- {remark}");
+    }
+    text
+}
+
+fn kind(kind: Ids) -> &'static str {
+    match kind {
+        Ids::Shared {
+            allocate: Allocate::All,
+            ..
+        } => "shared, all",
+        Ids::Shared {
+            allocate: Allocate::Numa,
+            ..
+        } => "shared, numa",
+        Ids::PerNic {
+            allocate: Allocate::All,
+            ..
+        } => "perNic, all",
+        Ids::PerNic {
+            allocate: Allocate::Numa,
+            ..
+        } => "perNic, numa",
+        Ids::Exclusive => "exclusive",
+    }
+}
+
+fn netdevs(device: &OfferedDevice, inventory: &Inventory) -> String {
+    let function = inventory.function(&device.address);
+    let netdevs = function.map_or(&[] as &[Netdev], |function| function.netdevs.as_slice());
+    let name = |netdev: &Netdev| match &netdev.master {
+        None => netdev.name.clone(),
+        Some(master) => format!("{} ({master})", netdev.name),
+    };
+    match netdevs {
+        [] => "in a pod, or none".to_owned(),
+        netdevs => netdevs.iter().map(name).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn health(device: &OfferedDevice, unhealthy: &Unhealthy) -> String {
+    match unhealthy.get(&device.address) {
+        Some(why) => format!("unhealthy: {why}"),
+        None if device.hca.char_devices.is_empty() => {
+            "unhealthy: it has no uverbs device".to_owned()
+        }
+        None => "healthy".to_owned(),
+    }
+}

@@ -1,0 +1,308 @@
+//! What the daemon may do and can see, and what is lost without. Nothing here needs a privileged
+//! container: three capabilities, five mounts and the host's network namespace are all.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Bits of `CapEff` (`include/uapi/linux/capability.h`), what they are for, and what is lost
+/// without.
+const CAPABILITIES: [(u32, &str, &str); 3] = [
+    (
+        11,
+        "CAP_NET_BROADCAST",
+        "netdevs inside pods tell nothing: they are looked at every 2 s",
+    ),
+    (
+        12,
+        "CAP_NET_ADMIN",
+        "netdevs inside pods are not seen: devices there keep the health that they had",
+    ),
+    (
+        21,
+        "CAP_SYS_ADMIN",
+        "no way into pods' namespaces: RDMA devices that are a pod's alone (exclusive mode) keep \
+         the health that they had, and have no counters",
+    ),
+];
+
+/// Where the daemon expects what is mounted into its container.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// `/var/lib/kubelet`
+    pub kubelet_dir: PathBuf,
+    /// `/var/run/cdi`; none: containers get devices by path.
+    pub cdi_dir: Option<PathBuf>,
+    /// `/var/lib/cni/rdma-cni`
+    pub state_dir: PathBuf,
+    /// `/sys`
+    pub sysfs: PathBuf,
+    /// `/dev`
+    pub dev: PathBuf,
+    /// `/run/netns`, where runtimes put pods' namespaces.
+    pub netns_dir: PathBuf,
+}
+
+/// What is missing, one sentence each: the capability or mount, and what is lost without it.
+/// Nothing: all is there.
+pub fn report(places: &Places) -> Vec<String> {
+    let mut missing = match fs::read_to_string("/proc/thread-self/status") {
+        Ok(status) => {
+            match effective(&status) {
+                Some(set) => capabilities(set),
+                None => {
+                    vec!["/proc/thread-self/status tells no capabilities: what is allowed is not known".into()]
+                }
+            }
+        }
+        Err(error) => vec![format!(
+            "which capabilities there are is not known: {error}"
+        )],
+    };
+    missing.extend(mounts(places));
+    missing
+}
+
+/// The effective set in a thread's `status`.
+fn effective(status: &str) -> Option<u64> {
+    let set = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(set.trim(), 16).ok()
+}
+
+/// What is lost without those that are not in `set`.
+fn capabilities(set: u64) -> Vec<String> {
+    let lost = CAPABILITIES
+        .iter()
+        .filter(|(bit, ..)| set & (1 << bit) == 0);
+    lost.map(|(_, name, loss)| format!("{name} is missing: {loss}"))
+        .collect()
+}
+
+fn mounts(places: &Places) -> Vec<String> {
+    let mut missing = Vec::new();
+    let mut want = |what: Result<(), String>, loss: &str| {
+        missing.extend(what.err().map(|what| format!("{what}: {loss}")));
+    };
+    want(
+        writable(&places.kubelet_dir.join("device-plugins")),
+        "kubelet cannot be reached, and nothing is advertised",
+    );
+    want(
+        directory(&places.kubelet_dir.join("pod-resources")),
+        "metrics do not say which pod has which device",
+    );
+    want(
+        writable(&places.state_dir),
+        "rdma-cni is not told what an allocation stands for, and which pods have devices is not known here",
+    );
+    if let Some(cdi_dir) = &places.cdi_dir {
+        want(
+            writable(cdi_dir),
+            "containers cannot get devices by CDI names",
+        );
+    }
+    want(
+        directory(&places.netns_dir),
+        "devices inside pods are not seen (mount it with HostToContainer propagation)",
+    );
+    want(
+        directory(&places.sysfs.join("class/net")),
+        "no hardware is seen",
+    );
+    if places.sysfs.join("class/infiniband_verbs").exists() {
+        want(
+            directory(&places.dev.join("infiniband")),
+            "whether a character device is in place is not known",
+        );
+    }
+    want(
+        host_namespace(&places.sysfs),
+        "run with hostNetwork, and mount no other sysfs: health follows netdevs that are not seen here",
+    );
+    missing
+}
+
+fn directory(path: &Path) -> Result<(), String> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(format!("{path:?} is no directory")),
+        Err(error) => Err(absent(path, &error)),
+    }
+}
+
+/// Whether files can be made in the directory at `path`, or the directory itself where it is not
+/// there yet.
+fn writable(path: &Path) -> Result<(), String> {
+    let present = path.ancestors().find(|it| it.exists()).unwrap_or(path);
+    let is_child = present.parent().is_some() && path.parent() == Some(present);
+    if present != path && !is_child {
+        return directory(path);
+    }
+    directory(present)?;
+    let flags = nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK;
+    nix::unistd::access(present, flags)
+        .map_err(|errno| format!("{present:?} cannot be written: {}", io::Error::from(errno)))
+}
+
+fn absent(path: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("{path:?} is not there (or not mounted)"),
+        _ => format!("{path:?}: {error}"),
+    }
+}
+
+/// A function whose netdevs are all in other namespaces has an empty `net`: where that is so of
+/// all functions, this is not the namespace of the hardware. Unless other hardware's netdev is
+/// here: all RDMA NICs can be in pods, and the node's own be a virtio or USB device.
+fn host_namespace(sysfs: &Path) -> Result<(), String> {
+    let here = fs::read_dir(sysfs.join("class/net"));
+    let mut here = here.into_iter().flatten().flatten();
+    if here.any(|netdev| netdev.path().join("device").exists()) {
+        return Ok(());
+    }
+    let functions = fs::read_dir(sysfs.join("bus/pci/devices"));
+    let functions = functions.into_iter().flatten().flatten();
+    let netdevs: Vec<bool> = functions
+        .filter_map(|function| fs::read_dir(function.path().join("net")).ok())
+        .map(|mut netdevs| netdevs.next().is_some())
+        .collect();
+    if netdevs.is_empty() || netdevs.contains(&true) {
+        return Ok(());
+    }
+    Err(format!(
+        "the netdevs of all {} functions are in other network namespaces",
+        netdevs.len()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All that is wanted, made up.
+    fn places(root: &Path) -> Places {
+        for directory in [
+            "kubelet/device-plugins",
+            "kubelet/pod-resources",
+            "cdi",
+            "state",
+            "netns",
+            "sys/class/net",
+            "sys/class/infiniband_verbs",
+            "sys/bus/pci/devices/0000:3b:00.0/net/eth0",
+            "dev/infiniband",
+        ] {
+            fs::create_dir_all(root.join(directory)).expect("made");
+        }
+        Places {
+            kubelet_dir: root.join("kubelet"),
+            cdi_dir: Some(root.join("cdi")),
+            state_dir: root.join("state"),
+            sysfs: root.join("sys"),
+            dev: root.join("dev"),
+            netns_dir: root.join("netns"),
+        }
+    }
+
+    #[test]
+    fn nothing_is_missing_where_all_is_there() {
+        let root = tempfile::tempdir().expect("a directory");
+        assert_eq!(mounts(&places(root.path())), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn what_is_made_on_first_use_is_not_missing() {
+        let root = tempfile::tempdir().expect("a directory");
+        let places = places(root.path());
+        fs::remove_dir(&places.state_dir).expect("removed");
+        assert_eq!(mounts(&places), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_node_whose_rdma_nics_are_all_in_pods_is_a_node() {
+        let root = tempfile::tempdir().expect("a directory");
+        let places = places(root.path());
+        let function = root.path().join("sys/bus/pci/devices/0000:3b:00.0/net");
+        fs::remove_dir(function.join("eth0")).expect("moved");
+        assert_eq!(mounts(&places).len(), 1);
+        let virtio = root.path().join("sys/class/net/eth0/device");
+        fs::create_dir_all(virtio).expect("made");
+        assert_eq!(mounts(&places), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn each_mount_that_is_missing_is_told_with_its_loss() {
+        for (directory, what, loss) in [
+            (
+                "kubelet",
+                "device-plugins\" is not there",
+                "nothing is advertised",
+            ),
+            (
+                "kubelet/pod-resources",
+                "pod-resources\" is not there",
+                "which pod has",
+            ),
+            ("netns", "netns\" is not there", "inside pods"),
+            ("sys/class/net", "class/net\" is not there", "no hardware"),
+            (
+                "dev/infiniband",
+                "infiniband\" is not there",
+                "character device",
+            ),
+            (
+                "sys/bus/pci/devices/0000:3b:00.0/net/eth0",
+                "the netdevs of all 1 functions",
+                "hostNetwork",
+            ),
+        ] {
+            let root = tempfile::tempdir().expect("a directory");
+            let places = places(root.path());
+            fs::remove_dir_all(root.path().join(directory)).expect("removed");
+            let missing = mounts(&places).join("\n");
+            assert!(
+                missing.contains(what) && missing.contains(loss),
+                "{directory}: {missing}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_capability_that_is_missing_is_told() {
+        assert_eq!(capabilities(u64::MAX), [] as [&str; 0]);
+        let all = capabilities(0);
+        assert_eq!(all.len(), CAPABILITIES.len());
+        let missing = capabilities(!(1 << 21));
+        assert!(
+            matches!(missing.as_slice(), [one] if one.starts_with("CAP_SYS_ADMIN is missing: "))
+        );
+    }
+
+    #[test]
+    fn the_effective_set_is_read() {
+        let status = "Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000001800\n";
+        assert_eq!(effective(status), Some(0x1800));
+        assert_eq!(effective("Name:\tx\nCapEff:\tall\n"), None);
+    }
+
+    #[test]
+    fn what_was_given_up_is_told() {
+        let without = || {
+            // struct __user_cap_header_struct of _LINUX_CAPABILITY_VERSION_3, and its data
+            let header = [0x2008_0522_u32, 0];
+            let none = [0_u32; 6];
+            // SAFETY: both are of the sizes that this version has.
+            let outcome = unsafe {
+                nix::libc::syscall(nix::libc::SYS_capset, header.as_ptr(), none.as_ptr())
+            };
+            assert_eq!(outcome, 0, "{}", io::Error::last_os_error());
+            let root = tempfile::tempdir().expect("a directory");
+            report(&places(root.path()))
+        };
+        let told = std::thread::spawn(without).join().expect("a report");
+        assert_eq!(told, capabilities(0));
+    }
+}

@@ -1,0 +1,108 @@
+//! What the chain and the container runtime are told in files: which devices a resource's ids
+//! stand for, and CDI entries.
+//!
+//! The files stay when the daemon ends. A container that is started again is not allocated
+//! again: the runtime looks its CDI names up without the daemon, and the chain its ids.
+
+use crate::{hardware::Hardware, node::Node, offer};
+use rdma_resources::{Cdi, FileError, Published, published::FORMAT};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Where it is written.
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    state_dir: PathBuf,
+    cdi_dir: PathBuf,
+    hardware: Hardware,
+    /// What went wrong the last time: it is said once.
+    told: [Option<String>; 2],
+}
+
+impl Publisher {
+    /// Into the state directory of `rdma-cni` and the runtime's CDI directory.
+    pub fn new(state_dir: &Path, cdi_dir: &Path, hardware: Hardware) -> Self {
+        Self {
+            state_dir: state_dir.to_owned(),
+            cdi_dir: cdi_dir.to_owned(),
+            hardware,
+            told: [None, None],
+        }
+    }
+
+    /// Writes what is different. What fails is said, and tried again at the next change.
+    pub async fn publish(&mut self, node: Arc<Node>) {
+        let here = self.clone();
+        // a move of rdma-cni can hold the lock of the CDI file for a moment
+        let written = tokio::task::spawn_blocking(move || {
+            [here.resources(&node), here.cdi(&node)].map(Result::err)
+        });
+        match written.await {
+            Ok(failed) => self.tell(failed),
+            Err(error) => log::error!("publishing did not come to its end: {error}"),
+        }
+    }
+
+    fn resources(&self, node: &Node) -> Result<(), FileError> {
+        let offers = node.offers.iter();
+        let published = Published {
+            format: FORMAT,
+            cdi_dir: self.has_entries(node).then(|| self.cdi_dir.clone()),
+            resources: offers
+                .map(|offer| (offer.name.to_string(), offer.published()))
+                .collect(),
+        };
+        if published.write(&self.state_dir)? {
+            log::info!(
+                "{} resources published in {:?}",
+                node.offers.len(),
+                self.state_dir
+            );
+        }
+        Ok(())
+    }
+
+    fn cdi(&self, node: &Node) -> Result<(), FileError> {
+        if !self.has_entries(node) {
+            return Ok(());
+        }
+        // the numbers are looked up under the file's lock; without a look the last ones count
+        let written = self.entries().write(|| match self.hardware.presence() {
+            Ok(now) => offer::cdi_entries(&node.offers, &now),
+            Err(error) => {
+                log::warn!("CDI entries may be old: {error}");
+                offer::cdi_entries(&node.offers, &node.inventory)
+            }
+        })?;
+        if written {
+            log::info!("CDI entries written in {:?}", self.cdi_dir);
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> Cdi {
+        Cdi::new(&self.cdi_dir, &self.state_dir)
+    }
+
+    /// Whether containers get devices by CDI names, or got them so before `cdi` was turned off:
+    /// they are started again by the same names.
+    fn has_entries(&self, node: &Node) -> bool {
+        node.conf.cdi || self.entries().is_there()
+    }
+
+    fn tell(&mut self, failed: [Option<FileError>; 2]) {
+        for (told, failed) in self.told.iter_mut().zip(failed) {
+            let failed = failed.map(|error| error.to_string());
+            match &failed {
+                Some(error) if *told != failed => {
+                    log::error!("{error}; tried again at the next change");
+                }
+                None if told.is_some() => log::info!("published again"),
+                _ => {}
+            }
+            *told = failed;
+        }
+    }
+}

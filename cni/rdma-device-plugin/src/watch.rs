@@ -1,0 +1,141 @@
+//! Waiting for changes in directories, by inotify: nothing runs while nothing happens.
+
+use inotify::{EventStream, Inotify, WatchMask};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio_stream::StreamExt;
+
+/// Room for some dozen events; more of them are read in turn.
+const BUFFER: usize = 4096;
+
+/// How long to wait before looking again when the kernel gives no events.
+const WITHOUT_EVENTS: Duration = Duration::from_secs(5);
+
+/// Files and directories that are looked at, whether they are there yet or not.
+pub struct Watch {
+    events: EventStream<[u8; BUFFER]>,
+    paths: Vec<PathBuf>,
+}
+
+impl Watch {
+    /// Watches `paths`, and where one of them is not there, the nearest directory above it.
+    ///
+    /// # Errors
+    /// There are no inotify instances left (`fs.inotify.max_user_instances`).
+    pub fn new(paths: Vec<PathBuf>) -> io::Result<Self> {
+        let events = Inotify::init()?.into_event_stream([0; BUFFER])?;
+        let mut watch = Self { events, paths };
+        watch.arm();
+        Ok(watch)
+    }
+
+    /// Waits until something happened in one of them. Several events may count as one; an event
+    /// need not mean a difference.
+    pub async fn changed(&mut self) {
+        match self.events.next().await {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                log::warn!("cannot read inotify events: {error}");
+                tokio::time::sleep(WITHOUT_EVENTS).await;
+            }
+            None => tokio::time::sleep(WITHOUT_EVENTS).await,
+        }
+        self.arm();
+    }
+
+    /// A directory that was made again is another one: every path is added again, which for one
+    /// that is watched already changes nothing.
+    fn arm(&mut self) {
+        for path in &self.paths {
+            arm(&self.events, path);
+        }
+    }
+}
+
+/// Adds `path`, or what is there of the way to it.
+fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) {
+    let mask = WatchMask::CREATE
+        | WatchMask::MOVED_TO
+        | WatchMask::MOVED_FROM
+        | WatchMask::DELETE
+        | WatchMask::CLOSE_WRITE
+        | WatchMask::DELETE_SELF
+        | WatchMask::MOVE_SELF;
+    let mut ancestors = path.ancestors();
+    let mut below: Option<&Path> = None;
+    while let Some(ancestor) = ancestors.next() {
+        match events.watches().add(ancestor, mask) {
+            // the next one down may have been made before this one was watched
+            Ok(_) if below.is_some_and(Path::exists) => {
+                ancestors = path.ancestors();
+                below = None;
+            }
+            Ok(_) => return,
+            Err(error) if is_absent(&error) => below = Some(ancestor),
+            Err(error) => {
+                log::warn!("cannot watch {ancestor:?}: {error}");
+                return;
+            }
+        }
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("paths", &self.paths).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    async fn heard(watch: &mut Watch) -> bool {
+        tokio::time::timeout(Duration::from_secs(5), watch.changed())
+            .await
+            .is_ok()
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_directory_that_is_made_later_and_made_again_is_watched() {
+        let root = tempfile::tempdir().expect("a directory");
+        let directory = root.path().join("kubelet/device-plugins");
+        let mut watch = Watch::new(vec![directory.clone()]).expect("inotify");
+        for _ in 0..3 {
+            fs::create_dir_all(&directory).expect("made");
+            assert!(heard(&mut watch).await, "the directory was made");
+            // whatever came in two events is read
+            while tokio::time::timeout(Duration::from_millis(50), watch.changed())
+                .await
+                .is_ok()
+            {}
+            fs::write(directory.join("kubelet.sock"), "").expect("written");
+            assert!(heard(&mut watch).await, "a file in it");
+            fs::remove_dir_all(root.path().join("kubelet")).expect("removed");
+            assert!(heard(&mut watch).await, "all of it went");
+            while tokio::time::timeout(Duration::from_millis(50), watch.changed())
+                .await
+                .is_ok()
+            {}
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn silence_is_silence() {
+        let root = tempfile::tempdir().expect("a directory");
+        let mut watch = Watch::new(vec![root.path().join("a/b")]).expect("inotify");
+        let nothing = tokio::time::timeout(Duration::from_millis(200), watch.changed()).await;
+        assert!(nothing.is_err(), "an event of nothing");
+    }
+}

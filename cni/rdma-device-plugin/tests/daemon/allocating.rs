@@ -1,0 +1,261 @@
+//! Preference, allocation, and what comes before a container's start.
+
+use crate::{FIRST, HCA, Running, SECOND, TWO, ids};
+use integration::kubelet::{
+    Wish,
+    pod_resources::{PodResourcesServer, pod},
+};
+use rdma_resources::{Cdi, Grants, Published};
+use std::path::Path;
+use tonic::Code;
+
+#[test]
+fn the_users_old_config_map_gives_all_devices() {
+    let node = Running::with(HCA).listed("rdma/hca", 1000);
+    let wish = Wish::new("worker-0", "main", "rdma/hca", 1);
+    let allocation = node.kubelet.allocate(&wish).expect("allocated");
+    let given: Vec<_> = allocation
+        .given
+        .devices
+        .iter()
+        .map(|it| (it.container_path.as_str(), it.host_path.as_str()))
+        .collect();
+    let path = |name: &str| format!("/dev/infiniband/{name}");
+    let expected = ["rdma_cm", "uverbs0", "uverbs1"].map(path);
+    let mut container: Vec<_> = given.iter().map(|(container, _)| *container).collect();
+    container.sort_unstable();
+    assert_eq!(container, expected);
+    assert!(given.iter().all(|(container, host)| container == host));
+    let pods = node.kubelet.pod_resources();
+    assert_eq!(pods[0].name, "worker-0");
+    assert_eq!(pods[0].containers[0].devices[0].device_ids, allocation.ids);
+    node.daemon.says("rdma/hca: given: ");
+    node.daemon.says("mlx5_0 at 0000:3b:00.0: uverbs0");
+}
+
+#[test]
+fn what_is_given_is_recorded_before_kubelet_hears_of_it() {
+    let node = Running::with(TWO).listed("rdma/nic", 1);
+    let nic = ids(&[SECOND.address]);
+    node.kubelet
+        .ask_for("rdma/nic", &[&nic])
+        .expect("allocated");
+    let grants = Grants::new(&node.machine.path("state"));
+    let grant = grants.read("rdma/nic", SECOND.address).expect("read");
+    let grant = grant.expect("a grant");
+    assert_eq!(grant.devices[0].rdma, "mlx5_1");
+    assert_eq!(grant.devices[0].char_devices[0].name, "uverbs1");
+}
+
+#[test]
+fn what_cannot_be_recorded_is_not_given() {
+    let node = Running::with(HCA).listed("rdma/hca", 1000);
+    // a file in the place of the directory: root may write everywhere else
+    node.machine.write("state/granted", "");
+    let refused = node.kubelet.ask_for("rdma/hca", &[&ids(&["0"])]);
+    let status = refused.expect_err("nothing is recorded");
+    assert_eq!(status.code(), Code::Internal);
+    assert!(status.message().contains("granted"), "{status}");
+}
+
+#[test]
+fn firmware_that_does_not_answer_holds_up_no_other_devices_pods() {
+    let node = Running::with(TWO)
+        .listed("rdma/hca", 8)
+        .listed("rdma/nic", 1);
+    // who opens it waits for a writer
+    let state = format!("sys/class/infiniband/{}/ports/1/state", FIRST.rdma);
+    let state = node.machine.path(&state);
+    std::fs::remove_file(&state).expect("removed");
+    nix::unistd::mkfifo(&state, nix::sys::stat::Mode::S_IRUSR).expect("a FIFO");
+    integration::wait::until("somebody asks", || node.daemon.threads() > 1);
+    let nic = ids(&[SECOND.address]);
+    let at = std::time::Instant::now();
+    // more of them than there are threads that may wait
+    for _ in 0..6 {
+        let given = node.kubelet.ask_for("rdma/nic", &[&nic]);
+        assert_eq!(given.expect("given").container_responses.len(), 1);
+        node.kubelet
+            .before_start("rdma/nic", &nic)
+            .expect("it may start");
+    }
+    assert!(at.elapsed().as_secs() < 5, "{:?}", at.elapsed());
+}
+
+#[test]
+fn each_container_has_a_response_of_its_own() {
+    let node = Running::with(TWO).listed("rdma/hca", 8);
+    let (a, b) = (ids(&["0"]), ids(&["1", "2"]));
+    let answer = node.kubelet.ask_for("rdma/hca", &[&a, &b, &a]);
+    let responses = answer.expect("allocated").container_responses;
+    assert_eq!(responses.len(), 3);
+    for response in responses {
+        let paths: Vec<_> = response.devices.iter().map(|it| &it.host_path).collect();
+        assert_eq!(paths.len(), 2, "uverbs0 and rdma_cm, once each: {paths:?}");
+    }
+}
+
+#[test]
+fn an_unknown_id_is_an_error_that_names_it() {
+    let node = Running::with(TWO).listed("rdma/hca", 8);
+    for unknown in ["8", "-1", "", "0000:3b:00.0", "../../etc", "\u{1f980}"] {
+        let refused = node.kubelet.ask_for("rdma/hca", &[&ids(&["0", unknown])]);
+        let status = refused.expect_err("an unknown id");
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        assert!(
+            status.message().contains(&format!("{unknown:?}")),
+            "{status}"
+        );
+        let refused = node.kubelet.before_start("rdma/hca", &ids(&[unknown]));
+        let status = refused.expect_err("an unknown id");
+        assert!(
+            status.message().contains(&format!("{unknown:?}")),
+            "{status}"
+        );
+    }
+    let known = node.kubelet.ask_for("rdma/hca", &[&ids(&["7"])]);
+    known.expect("it still answers");
+}
+
+#[test]
+fn preferences_are_of_what_is_available_and_are_explained() {
+    let node = Running::with(HCA).listed("rdma/hca", 1000);
+    let available = ids(&["3", "4", "5"]);
+    let must = ids(&["4"]);
+    let preferred = node.kubelet.prefer("rdma/hca", &available, &must, 2);
+    let preferred = preferred.expect("a preference");
+    assert_eq!(preferred.len(), 2);
+    assert!(preferred.contains(&must[0]), "{preferred:?}");
+    assert!(preferred.iter().all(|id| available.contains(id)));
+    node.daemon.says("of 3 ids rather");
+}
+
+#[test]
+fn a_renumbered_device_is_given_as_it_is_now() {
+    let node = Running::with(TWO).listed("rdma/nic", 1);
+    // nobody has told the daemon
+    node.machine.without_number(SECOND.number);
+    node.machine.number(&SECOND, 7);
+    let nic = ids(&[SECOND.address]);
+    let answer = node.kubelet.ask_for("rdma/nic", &[&nic]).expect("given");
+    let paths: Vec<_> = answer.container_responses[0]
+        .devices
+        .iter()
+        .map(|it| it.host_path.as_str())
+        .collect();
+    assert!(paths.contains(&"/dev/infiniband/uverbs7"), "{paths:?}");
+    node.daemon
+        .says("the node's devices are not what they were");
+}
+
+#[test]
+fn a_container_whose_device_was_renumbered_does_not_start() {
+    let node = Running::with(TWO).listed("rdma/nic", 1);
+    let nic = ids(&[SECOND.address]);
+    node.kubelet.ask_for("rdma/nic", &[&nic]).expect("given");
+    node.kubelet.before_start("rdma/nic", &nic).expect("it may");
+    node.machine.without_number(SECOND.number);
+    node.machine.number(&SECOND, 7);
+    let refused = node.kubelet.before_start("rdma/nic", &nic);
+    let status = refused.expect_err("another device's path");
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(status.message().contains("uverbs1"), "{status}");
+    assert!(status.message().contains("uverbs7"), "{status}");
+}
+
+#[test]
+fn a_container_of_the_plugin_before_may_start() {
+    let node = Running::with(TWO).listed("rdma/nic", 1);
+    let nic = ids(&[SECOND.address]);
+    node.kubelet.before_start("rdma/nic", &nic).expect("it may");
+    node.daemon.says("starts without a record");
+}
+
+#[test]
+fn the_chain_is_told_what_ids_stand_for() {
+    let node = Running::with(TWO).listed("rdma/nic", 1);
+    let published = Published::read(&node.machine.path("state")).expect("read");
+    let published = published.expect("published");
+    assert_eq!(published.cdi_dir, None);
+    let devices = |resource: &str, id: &str| {
+        let devices = published.resources[resource].devices(id).expect("an id");
+        devices.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(devices("rdma/hca", "3"), [FIRST.address]);
+    assert_eq!(devices("rdma/nic", SECOND.address), [SECOND.address]);
+}
+
+#[test]
+fn cdi_entries_come_with_the_configuration_and_stay_for_who_has_their_names() {
+    let with_cdi = TWO.replacen('{', r#"{"cdi":true,"#, 1);
+    let node = Running::with(&with_cdi).listed("rdma/nic", 1);
+    let file = node.machine.path("cdi/rdma-device-plugin-rdma.json");
+    let spec = read_json(&file);
+    let names: Vec<_> = spec["devices"]
+        .as_array()
+        .expect("devices")
+        .iter()
+        .map(|it| it["name"].as_str().expect("a name"))
+        .collect();
+    assert!(names.contains(&SECOND.address), "{names:?}");
+    let nic = ids(&[SECOND.address]);
+    let answer = node.kubelet.ask_for("rdma/nic", &[&nic]).expect("given");
+    let given = &answer.container_responses[0];
+    assert!(given.devices.is_empty(), "by name or by path, not both");
+    let cdi: Vec<_> = given
+        .cdi_devices
+        .iter()
+        .map(|it| it.name.as_str())
+        .collect();
+    assert!(cdi.contains(&rdma_resources::cdi::full_name(SECOND.address).as_str()));
+    // the chain's correction of an entry is not undone by what the daemon knew before
+    node.machine.without_number(SECOND.number);
+    node.machine.number(&SECOND, 7);
+    let address = SECOND.address.to_owned().try_into().expect("an address");
+    let moved = rdma_resources::CharNode {
+        name: "uverbs7".into(),
+        major: 231,
+        minor: 199,
+    };
+    let cdi = Cdi::new(&node.machine.path("cdi"), &node.machine.path("state"));
+    cdi.renumber(&address, &[moved], &[]).expect("put right");
+    node.daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    node.daemon.says("SIGHUP");
+    node.machine.configure(TWO);
+    node.daemon.says("a new configuration is in force");
+    // containers that were given names are started again by them
+    node.machine.without_number(7);
+    node.machine.number(&SECOND, 8);
+    node.daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    integration::wait::until("the entry is right", || {
+        read_json(&file).to_string().contains("uverbs8")
+    });
+    let answer = node.kubelet.ask_for("rdma/nic", &[&nic]).expect("given");
+    let given = &answer.container_responses[0];
+    assert!(given.cdi_devices.is_empty(), "CDI is turned off");
+    assert!(!given.devices.is_empty());
+}
+
+#[test]
+fn the_log_says_whose_container_starts() {
+    let node = Running::with(TWO).listed("rdma/nic", 1);
+    let socket = node.machine.path("kubelet/pod-resources/kubelet.sock");
+    let pod_resources = PodResourcesServer::start(&socket);
+    let nic = ids(&[SECOND.address]);
+    node.kubelet.ask_for("rdma/nic", &[&nic]).expect("given");
+    let own = [("rdma/nic", [SECOND.address].as_slice())];
+    pod_resources.set_pods(&[
+        pod("default", "other", &[&[]]),
+        pod("default", "trainer-0", &[&own]),
+    ]);
+    node.kubelet.before_start("rdma/nic", &nic).expect("right");
+    node.daemon.says(&format!(
+        "rdma/nic: {} of default/trainer-0, container container0: may start",
+        SECOND.address
+    ));
+}
+
+fn read_json(path: &Path) -> serde_json::Value {
+    let text = std::fs::read(path).expect("the file");
+    serde_json::from_slice(&text).expect("JSON")
+}

@@ -1,0 +1,101 @@
+//! The daemon ends.
+
+use crate::{FIRST, Machine, Running, TWO, start};
+use integration::kubelet::DeviceManager;
+use nix::sys::signal::Signal;
+use std::{fs, os::unix::net::UnixListener, path::PathBuf, time::Duration};
+
+fn sockets(machine: &Machine) -> Vec<PathBuf> {
+    let entries = fs::read_dir(machine.path("kubelet/device-plugins")).expect("a directory");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths
+        .filter(|path| !path.ends_with("kubelet.sock"))
+        .collect()
+}
+
+#[test]
+fn a_signal_ends_it_and_its_sockets_go() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let with_cdi = TWO.replacen('{', r#"{"cdi":true,"#, 1);
+        let node = Running::with(&with_cdi)
+            .listed("rdma/hca", 8)
+            .listed("rdma/nic", 1);
+        assert_eq!(sockets(&node.machine).len(), 2);
+        let Running {
+            daemon,
+            kubelet,
+            machine,
+        } = node;
+        let (status, took) = daemon.end(signal);
+        assert_eq!(status.code(), Some(0), "{status}");
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert!(sockets(&machine).is_empty());
+        // kubelet keeps the list for the daemon that comes next; a restarted container needs the
+        // files
+        let known = kubelet.wait_for("rdma/hca", "the stream ends", |it| it.streams == 0);
+        assert_eq!(known.devices.len(), 8);
+        assert!(machine.path("cdi/rdma-device-plugin-rdma.json").exists());
+        assert!(machine.path("state/resources.json").exists());
+    }
+}
+
+#[test]
+fn it_ends_while_kubelet_hangs() {
+    let machine = Machine::with(&[FIRST]);
+    machine.configure(TWO);
+    let mut kubelet = DeviceManager::new(&machine.path("kubelet"));
+    kubelet.takes("", integration::kubelet::Manner::Silent);
+    kubelet.start();
+    let daemon = start(&machine);
+    integration::wait::until("it has called", || kubelet.calls() > 0);
+    let (status, took) = daemon.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0));
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn another_programs_socket_stays() {
+    let node = Running::with(TWO)
+        .listed("rdma/hca", 8)
+        .listed("rdma/nic", 1);
+    let socket = node
+        .machine
+        .path("kubelet/device-plugins/rdma-device-plugin-rdma_hca.sock");
+    let aside = socket.with_extension("other");
+    let _other = UnixListener::bind(&aside).expect("bound");
+    fs::rename(&aside, &socket).expect("renamed");
+    node.daemon.says("rdma/hca: another program serves it");
+    // nor does kubelet's plugin watcher hear of it a second time
+    let registry = node.machine.path("kubelet/plugins_registry");
+    fs::create_dir_all(&registry).expect("made");
+    let is_told = || fs::read_dir(&registry).expect("a directory").count() > 0;
+    assert!(!integration::wait::within(Duration::from_secs(3), is_told));
+    let Running {
+        daemon, machine, ..
+    } = node;
+    let (status, _) = daemon.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(sockets(&machine), [socket]);
+}
+
+#[test]
+fn the_next_daemon_takes_over_from_one_that_was_killed() {
+    let node = Running::with(TWO)
+        .listed("rdma/hca", 8)
+        .listed("rdma/nic", 1);
+    let Running {
+        daemon,
+        kubelet,
+        machine,
+    } = node;
+    daemon.end(Signal::SIGKILL);
+    assert_eq!(sockets(&machine).len(), 2, "killed: they are left");
+    kubelet.wait_for("rdma/hca", "the stream ends", |it| it.streams == 0);
+    let daemon = start(&machine);
+    kubelet.wait_for("rdma/hca", "a stream", |it| {
+        it.streams == 1 && it.lists == 2
+    });
+    let (status, _) = daemon.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0));
+    assert!(sockets(&machine).is_empty());
+}

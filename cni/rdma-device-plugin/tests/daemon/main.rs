@@ -1,0 +1,81 @@
+//! The real daemon, a made-up node and a stand-in for kubelet, over real sockets.
+
+mod allocating;
+mod command_line;
+mod ending;
+mod observing;
+mod plugin_watcher;
+mod program;
+mod registering;
+mod reloading;
+mod scale;
+
+use integration::{Daemon, Machine, kubelet::DeviceManager, machine::Nic};
+use program::start;
+
+const FIRST: Nic<'_> = Nic {
+    address: "0000:3b:00.0",
+    rdma: "mlx5_0",
+    netdev: "ens1",
+    numa_node: 0,
+    number: 0,
+};
+
+const SECOND: Nic<'_> = Nic {
+    address: "0000:af:00.0",
+    rdma: "mlx5_1",
+    netdev: "ens2",
+    numa_node: 1,
+    number: 1,
+};
+
+/// The user's old ConfigMap.
+const HCA: &str = r#"{"mode":"hca"}"#;
+
+/// A shared and an exclusive resource, one NIC each.
+const TWO: &str = r#"{"resources":[
+    {"name":"rdma/hca","kind":"shared","count":8,"devices":[{"rdma":"mlx5_0"}]},
+    {"name":"rdma/nic","kind":"exclusive","devices":[{"rdma":"mlx5_1"}]}
+]}"#;
+
+/// A node with two NICs, configured, a kubelet and the daemon.
+struct Running {
+    // the daemon ends before what it uses goes
+    daemon: Daemon,
+    kubelet: DeviceManager,
+    machine: Machine,
+}
+
+impl Running {
+    #[track_caller]
+    fn with(configuration: &str) -> Self {
+        let machine = Machine::with(&[FIRST, SECOND]);
+        machine.configure(configuration);
+        let kubelet = DeviceManager::started(&machine.path("kubelet"));
+        let daemon = start(&machine);
+        Self {
+            daemon,
+            kubelet,
+            machine,
+        }
+    }
+
+    /// The same, once kubelet has a list of `resource` with so many healthy ids.
+    #[track_caller]
+    fn listed(self, resource: &str, ids: usize) -> Self {
+        self.has(resource, ids);
+        self
+    }
+
+    #[track_caller]
+    fn has(&self, resource: &str, ids: usize) {
+        let what = format!("{ids} healthy ids");
+        self.kubelet.wait_for(resource, &what, |it| {
+            it.healthy().len() == ids && it.streams == 1
+        });
+    }
+}
+
+fn ids(ids: &[&str]) -> Vec<String> {
+    ids.iter().map(|id| (*id).to_owned()).collect()
+}

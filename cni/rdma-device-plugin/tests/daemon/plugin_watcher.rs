@@ -1,0 +1,84 @@
+//! The registry stands by for a kubelet whose `kubelet.sock` does not serve.
+
+use crate::{FIRST, HCA, Machine, start};
+use integration::kubelet::{DeviceManager, Manner, Way};
+use std::fs;
+
+/// A node whose kubelet refuses at `kubelet.sock`, and watches plugins.
+fn refusing(machine: &Machine) -> DeviceManager {
+    let mut kubelet = DeviceManager::new(&machine.path("kubelet")).with_plugin_watcher();
+    kubelet.takes("", Manner::Refusing("use the plugin watcher".into()));
+    kubelet.start();
+    kubelet
+}
+
+fn registry(machine: &Machine) -> usize {
+    let entries = fs::read_dir(machine.path("kubelet/plugins_registry"));
+    entries.expect("a directory").count()
+}
+
+#[test]
+fn the_plugin_watcher_finds_what_is_refused_elsewhere() {
+    let machine = Machine::with(&[FIRST]);
+    machine.configure(HCA);
+    let mut kubelet = refusing(&machine);
+    let daemon = start(&machine);
+    let known = kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
+    assert_eq!(known.streams, 1);
+    daemon.says("registered by kubelet's plugin watcher");
+    let calls = kubelet.calls();
+    let registered = &kubelet.registrations()[0];
+    assert_eq!(registered.way, Way::PluginWatcher);
+    assert!(registered.endpoint.is_absolute());
+    // the next kubelet has it again, one way or the other, and only one
+    kubelet.takes("", Manner::Proper);
+    kubelet.restart();
+    kubelet.wait_for("rdma/hca", "its list", |it| it.lists > 0);
+    assert!(kubelet.calls() > calls);
+    integration::wait::until("the registry is left", || registry(&machine) == 0);
+    let (status, _) = daemon.end(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_watched_stream_that_is_cut_is_found_again() {
+    let machine = Machine::with(&[FIRST]);
+    machine.configure(HCA);
+    let kubelet = refusing(&machine);
+    let daemon = start(&machine);
+    kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
+    daemon.says("registered by kubelet's plugin watcher");
+    kubelet.cut_streams();
+    kubelet.wait_for_registrations("another one", |all| all.len() == 2);
+    kubelet.wait_for("rdma/hca", "a stream", |it| it.streams == 1);
+}
+
+#[test]
+fn nobody_registers_twice() {
+    let machine = Machine::with(&[FIRST]);
+    machine.configure(HCA);
+    let mut kubelet = DeviceManager::new(&machine.path("kubelet")).with_plugin_watcher();
+    kubelet.start();
+    let _daemon = start(&machine);
+    kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
+    // longer than the registry would wait for its turn
+    let twice = kubelet.within(std::time::Duration::from_secs(3), "rdma/hca", |it| {
+        it.is_some_and(|it| it.streams > 1)
+    });
+    assert!(!twice);
+    assert_eq!(kubelet.registrations().len(), 1);
+    assert_eq!(registry(&machine), 0);
+}
+
+#[test]
+fn the_registry_goes_with_the_daemon() {
+    let machine = Machine::with(&[FIRST]);
+    machine.configure(HCA);
+    let kubelet = refusing(&machine);
+    let daemon = start(&machine);
+    kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
+    daemon.says("registered by kubelet's plugin watcher");
+    assert_eq!(registry(&machine), 1);
+    daemon.end(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(registry(&machine), 0);
+}

@@ -1,0 +1,266 @@
+//! Kubelet comes, goes, comes back, refuses, and is silent.
+
+use crate::{FIRST, HCA, Machine, Running, SECOND, TWO, start};
+use integration::{
+    Daemon,
+    kubelet::{DeviceManager, Manner},
+    wait,
+};
+use kubelet_api::device_plugin::HEALTHY;
+use nix::{
+    fcntl::AT_FDCWD,
+    sys::{
+        stat::{UtimensatFlags, utimensat},
+        time::TimeSpec,
+    },
+};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::net::UnixListener,
+    time::{Duration, Instant},
+};
+
+/// What the issue of re-registration promises.
+const PROMISED: Duration = Duration::from_secs(1);
+
+/// Waits for a registration after `at`, and its list. How long it took.
+#[track_caller]
+fn registered_after(kubelet: &DeviceManager, resource: &str, at: Instant) -> Duration {
+    let all = kubelet.wait_for_registrations("a registration after the start", |all| {
+        all.iter().any(|it| it.resource == resource && it.at >= at)
+    });
+    let first = all.iter().find(|it| it.resource == resource && it.at >= at);
+    first.expect("it was waited for").at - at
+}
+
+#[test]
+fn both_resources_are_registered_and_listed() {
+    let node = Running::with(TWO)
+        .listed("rdma/hca", 8)
+        .listed("rdma/nic", 1);
+    let known = node.kubelet.resource("rdma/nic").expect("known");
+    assert!(known.options.pre_start_required);
+    assert!(known.options.get_preferred_allocation_available);
+    let device = &known.devices[0];
+    assert_eq!(device.id, SECOND.address);
+    assert_eq!(device.health, HEALTHY);
+    let nodes = device.topology.as_ref().map(|it| it.nodes[0].id);
+    assert_eq!(nodes, Some(1));
+    assert_eq!(node.kubelet.registrations().len(), 2);
+    for registered in node.kubelet.registrations() {
+        let socket = node.machine.path("kubelet/device-plugins");
+        assert_eq!(registered.endpoint.parent(), Some(socket.as_path()));
+    }
+}
+
+#[test]
+fn kubelet_is_absent_at_first() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(HCA);
+    let daemon = start(&machine);
+    daemon.says("waits for kubelet's directory");
+    let mut kubelet = DeviceManager::new(&machine.path("kubelet"));
+    let at = kubelet.start();
+    assert!(registered_after(&kubelet, "rdma/hca", at) < PROMISED);
+    kubelet.wait_for("rdma/hca", "1000 ids", |it| it.devices.len() == 1000);
+}
+
+#[test]
+fn fifty_restarts_of_kubelet_leave_nothing_behind() {
+    let mut node = Running::with(TWO)
+        .listed("rdma/hca", 8)
+        .listed("rdma/nic", 1);
+    let expected: BTreeSet<String> = (0..8).map(|id| id.to_string()).collect();
+    let (descriptors, threads) = settled(&node.daemon);
+    let mut slowest = Duration::ZERO;
+    for round in 0..50 {
+        let at = match round % 3 {
+            0 => {
+                node.kubelet.kill();
+                node.kubelet.start()
+            }
+            _ => node.kubelet.restart(),
+        };
+        for resource in ["rdma/hca", "rdma/nic"] {
+            slowest = slowest.max(registered_after(&node.kubelet, resource, at));
+        }
+        let known = node
+            .kubelet
+            .wait_for("rdma/hca", "a list", |it| it.lists > 0);
+        assert_eq!(known.lists, 1, "one list of this life");
+        let listed: BTreeSet<_> = known.devices.iter().map(|it| it.id.clone()).collect();
+        assert_eq!(listed, expected);
+        node.has("rdma/nic", 1);
+    }
+    println!("slowest registration after a restart: {slowest:?}");
+    assert!(slowest < PROMISED, "{slowest:?}");
+    wait::until("descriptors and threads are as before", || {
+        node.daemon.descriptors() <= descriptors && node.daemon.threads() <= threads
+    });
+    let sockets = fs::read_dir(node.machine.path("kubelet/device-plugins"));
+    assert_eq!(
+        sockets.expect("a directory").count(),
+        3,
+        "two of ours, kubelet.sock"
+    );
+}
+
+/// Descriptors and threads, as soon as those that come and go are gone.
+fn settled(daemon: &Daemon) -> (usize, usize) {
+    wait::until("helper threads end", || daemon.threads() == 1);
+    (daemon.descriptors(), daemon.threads())
+}
+
+#[test]
+fn a_removed_socket_is_made_again() {
+    let node = Running::with(HCA).listed("rdma/hca", 1000);
+    let socket = node
+        .machine
+        .path("kubelet/device-plugins/rdma-device-plugin-rdma_hca.sock");
+    for times in 1..=3 {
+        fs::remove_file(&socket).expect("removed");
+        node.daemon
+            .says_times("its socket was removed; made again", times);
+        wait::until("the socket is back", || socket.exists());
+    }
+    node.has("rdma/hca", 1000);
+    // what is known was not touched
+    assert_eq!(node.kubelet.registrations().len(), 1);
+}
+
+#[test]
+fn kubelets_directory_is_removed_and_made_again() {
+    let mut node = Running::with(HCA).listed("rdma/hca", 1000);
+    for times in 1..=2 {
+        node.kubelet.stop();
+        fs::remove_dir_all(node.machine.path("kubelet")).expect("removed");
+        node.daemon
+            .says_times("waits for kubelet's directory", times);
+        let at = node.kubelet.start();
+        assert!(registered_after(&node.kubelet, "rdma/hca", at) < PROMISED);
+        node.has("rdma/hca", 1000);
+    }
+}
+
+#[test]
+fn a_renamed_kubelet_sock_is_another_kubelet() {
+    let mut node = Running::with(HCA).listed("rdma/hca", 1000);
+    node.kubelet.stop();
+    let directory = node.machine.path("kubelet/device-plugins");
+    let aside = directory.join("other");
+    let listener = UnixListener::bind(&aside).expect("bound");
+    fs::rename(&aside, directory.join("kubelet.sock")).expect("renamed");
+    listener.set_nonblocking(true).expect("set");
+    let at = Instant::now();
+    wait::until("the daemon dials it", || listener.accept().is_ok());
+    assert!(at.elapsed() < PROMISED, "{:?}", at.elapsed());
+}
+
+#[test]
+fn a_stream_that_is_cut_is_told_again() {
+    let node = Running::with(HCA).listed("rdma/hca", 1000);
+    for round in 1..=3 {
+        let at = Instant::now();
+        node.kubelet.cut_streams();
+        node.kubelet
+            .wait_for_registrations("another one", |all| all.len() == round + 1);
+        node.kubelet
+            .wait_for("rdma/hca", "another list", |it| it.lists == round + 1);
+        assert!(at.elapsed() < Duration::from_secs(5), "{:?}", at.elapsed());
+    }
+}
+
+#[test]
+fn a_kubelet_that_has_the_stream_may_refuse_another_registration() {
+    let node = Running::with(HCA).listed("rdma/hca", 1000);
+    let manner = Manner::Refusing("device plugin already connected".into());
+    node.kubelet.takes("", manner);
+    // the same kubelet looks like another one
+    let (now, then) = (TimeSpec::new(1, 0), TimeSpec::new(2, 0));
+    let calls = node.kubelet.calls();
+    let socket = node.kubelet.socket();
+    utimensat(
+        AT_FDCWD,
+        &socket,
+        &now,
+        &then,
+        UtimensatFlags::NoFollowSymlink,
+    )
+    .expect("touched");
+    // and writes its checkpoint
+    let checkpoint = socket.with_file_name("kubelet_internal_checkpoint");
+    fs::write(checkpoint, "{}").expect("written");
+    wait::until("the daemon calls", || node.kubelet.calls() > calls);
+    let silent = !wait::within(Duration::from_secs(1), || node.kubelet.calls() > calls + 1);
+    assert!(silent, "it was tried again");
+    node.kubelet.takes("", Manner::Proper);
+    node.kubelet.cut_streams();
+    node.kubelet
+        .wait_for("rdma/hca", "another list", |it| it.lists == 2);
+}
+
+#[test]
+fn a_refused_resource_does_not_hold_up_the_other() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(TWO);
+    let mut kubelet = DeviceManager::new(&machine.path("kubelet"));
+    kubelet.takes("rdma/hca", Manner::Refusing("not today".into()));
+    let at = kubelet.start();
+    let daemon = start(&machine);
+    kubelet.wait_for("rdma/nic", "its list", |it| it.healthy().len() == 1);
+    daemon.says("rdma/hca: not registered, will be tried again: kubelet refuses: not today");
+    wait::until("it is tried again", || kubelet.calls() >= 6);
+    assert_eq!(daemon.count("not today"), 1, "said once");
+    // the waits grow: four of at least 75, 150, 300 and 600 ms
+    assert!(
+        at.elapsed() > Duration::from_millis(1100),
+        "{:?}",
+        at.elapsed()
+    );
+    kubelet.takes("rdma/hca", Manner::Proper);
+    kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 8);
+}
+
+#[test]
+fn a_kubelet_that_never_answers_is_given_up_and_tried_again() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(TWO);
+    let mut kubelet = DeviceManager::new(&machine.path("kubelet"));
+    kubelet.takes("rdma/hca", Manner::Silent);
+    kubelet.start();
+    let daemon = start(&machine);
+    kubelet.wait_for("rdma/nic", "its list", |it| it.healthy().len() == 1);
+    daemon.says("rdma/hca: not registered, will be tried again: kubelet did not answer within");
+    kubelet.takes("rdma/hca", Manner::Proper);
+    kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 8);
+}
+
+#[test]
+fn a_kubelet_that_hangs_does_not_hold_up_its_successor() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(HCA);
+    let mut kubelet = DeviceManager::new(&machine.path("kubelet"));
+    kubelet.takes("", Manner::Silent);
+    kubelet.start();
+    let _daemon = start(&machine);
+    wait::until("the daemon has called", || kubelet.calls() == 1);
+    kubelet.takes("", Manner::Proper);
+    let at = kubelet.restart();
+    assert!(registered_after(&kubelet, "rdma/hca", at) < PROMISED);
+}
+
+#[test]
+fn nothing_runs_while_nothing_happens() {
+    let node = Running::with(TWO)
+        .listed("rdma/hca", 8)
+        .listed("rdma/nic", 1);
+    settled(&node.daemon);
+    let before = node.daemon.ticks();
+    std::thread::sleep(Duration::from_secs(3));
+    let used = node.daemon.ticks() - before;
+    assert!(
+        used <= 1,
+        "{used} hundredths of a second of CPU in three idle seconds"
+    );
+}

@@ -1,0 +1,48 @@
+//! Eight NICs with a thousand ids each. The limits are those of a slow machine; what it took is
+//! printed.
+
+use crate::{Machine, ids, start};
+use integration::{kubelet::DeviceManager, machine::Nic};
+use std::time::{Duration, Instant};
+
+const CONFIGURATION: &str =
+    r#"{"resources":[{"name":"rdma/nic","kind":"perNic","count":1000,"allocate":"numa"}]}"#;
+
+#[test]
+fn eight_nics_with_a_thousand_ids_each() {
+    let machine = Machine::with(&[]);
+    for number in 0..8 {
+        machine.plug(&Nic {
+            address: &format!("0000:{number:02x}:00.0"),
+            rdma: &format!("mlx5_{number}"),
+            netdev: &format!("rail{number}"),
+            numa_node: i32::try_from(number / 4).expect("a small number"),
+            number,
+        });
+    }
+    machine.configure(CONFIGURATION);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let at = Instant::now();
+    let daemon = start(&machine);
+    kubelet.wait_for("rdma/nic", "8000 ids", |it| it.healthy().len() == 8000);
+    let list = at.elapsed();
+    let mut times: Vec<Duration> = (0..500)
+        .map(|id| {
+            let id = format!("mlx5_{}/{id}", id % 8);
+            let at = Instant::now();
+            let given = kubelet.ask_for("rdma/nic", &[&ids(&[&id])]);
+            assert_eq!(given.expect("given").container_responses.len(), 1);
+            at.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    let (median, slow) = (times[250], times[494]);
+    let memory = daemon.memory();
+    let cpu = daemon.ticks() * 10;
+    println!(
+        "first list {list:?}; Allocate p50 {median:?}, p99 {slow:?}; {memory} KiB; CPU {cpu} ms"
+    );
+    assert!(list < Duration::from_secs(5), "{list:?}");
+    assert!(median < Duration::from_millis(100), "{median:?}");
+    assert!(memory < 64 * 1024, "{memory} KiB");
+}

@@ -1,0 +1,176 @@
+//! The examples under `conf/device-plugin/` are what the daemon takes, and give what they say.
+
+use rdma_device_plugin::{
+    conf::Conf,
+    offer::{Known, Offer, Unhealthy, offers},
+};
+use rdma_netns::Inventory;
+use rdma_resources::Sharing::{self, Exclusive, Shared};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What one resource of an example comes to.
+struct Given {
+    name: &'static str,
+    ids: usize,
+    first: &'static str,
+    sharing: Sharing,
+    devices: &'static [&'static str],
+    /// How many ids kubelet is told to be on each NUMA node.
+    on_nodes: &'static [(i64, usize)],
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn folder() -> PathBuf {
+    root().join("../../conf/device-plugin")
+}
+
+/// What is offered with the example on the node `layout`, and whether by CDI names.
+fn offered(example: &str, layout: &str) -> (Vec<Offer>, bool) {
+    let parsed = Conf::read(&folder().join(example)).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(parsed.remarks, [] as [&str; 0], "{example}");
+    let node = root().join("tests/nodes").join(layout).join("node.json");
+    let text = fs::read_to_string(&node).unwrap_or_else(|error| panic!("{node:?}: {error}"));
+    let node: Inventory =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{node:?}: {error}"));
+    let (offers, remarks) = offers(
+        &parsed.conf,
+        &node,
+        &Unhealthy::default(),
+        &Known::default(),
+    );
+    assert_eq!(remarks, [] as [&str; 0], "{example} on {layout}");
+    (offers, parsed.conf.cdi)
+}
+
+#[track_caller]
+fn gives(example: &str, layout: &str, cdi: bool, wanted: &[Given]) {
+    let (offers, by_name) = offered(example, layout);
+    assert_eq!(by_name, cdi);
+    let names: Vec<_> = offers.iter().map(|offer| offer.name.as_str()).collect();
+    let wanted_names: Vec<_> = wanted.iter().map(|given| given.name).collect();
+    assert_eq!(names, wanted_names);
+    for (offer, given) in offers.iter().zip(wanted) {
+        let devices: Vec<_> = offer.devices.iter().map(|it| &*it.address).collect();
+        assert_eq!(devices, given.devices, "{}", given.name);
+        assert_eq!(offer.sharing, given.sharing, "{}", given.name);
+        let list = offer.list();
+        assert_eq!(list.len(), given.ids, "{}", given.name);
+        assert_eq!(list[0].id, given.first);
+        assert!(list.iter().all(|it| it.health == "Healthy"));
+        let mut on_nodes: BTreeMap<i64, usize> = BTreeMap::new();
+        for node in list
+            .iter()
+            .flat_map(|it| &it.topology)
+            .flat_map(|it| &it.nodes)
+        {
+            *on_nodes.entry(node.id).or_default() += 1;
+        }
+        let on_nodes: Vec<_> = on_nodes.into_iter().collect();
+        assert_eq!(on_nodes, given.on_nodes, "{}", given.name);
+    }
+}
+
+#[test]
+fn there_is_a_test_for_each() {
+    let entries = fs::read_dir(folder()).expect("the examples");
+    let mut found: Vec<_> = entries
+        .map(|entry| entry.expect("an example").file_name())
+        .collect();
+    found.sort();
+    let tested = [
+        "10-shared-bonds.yaml",
+        "20-shared-by-numa-node.yaml",
+        "30-exclusive-vfs.yaml",
+        "40-erdma.yaml",
+        "50-as-it-was.json",
+    ];
+    assert_eq!(found, tested);
+}
+
+#[test]
+fn bonds_are_shared_by_all() {
+    let given = Given {
+        name: "rdma/hca",
+        ids: 1000,
+        first: "0",
+        sharing: Shared,
+        devices: &["0000:3b:00.0", "0000:5e:00.0"],
+        // the bonds are on two nodes, and an id stands for both
+        on_nodes: &[],
+    };
+    gives("10-shared-bonds.yaml", "lacp-bonds", false, &[given]);
+}
+
+#[test]
+fn ids_are_spread_over_numa_nodes() {
+    let given = Given {
+        name: "rdma/hca",
+        ids: 1000,
+        first: "0",
+        sharing: Shared,
+        devices: &[
+            "0000:1a:00.0",
+            "0000:2b:00.0",
+            "0000:3c:00.0",
+            "0000:4d:00.0",
+            "0000:9a:00.0",
+            "0000:ab:00.0",
+            "0000:bc:00.0",
+            "0000:cd:00.0",
+        ],
+        on_nodes: &[(0, 500), (1, 500)],
+    };
+    gives("20-shared-by-numa-node.yaml", "eight-hcas", false, &[given]);
+}
+
+#[test]
+fn virtual_functions_are_one_pods_alone() {
+    let vf = Given {
+        name: "rdma/vf",
+        ids: 2,
+        first: "0000:3b:00.2",
+        sharing: Exclusive,
+        devices: &["0000:3b:00.2", "0000:3b:00.3"],
+        on_nodes: &[(0, 2)],
+    };
+    let storage = Given {
+        name: "rdma/vf-storage",
+        first: "0000:3b:00.4",
+        devices: &["0000:3b:00.4", "0000:3b:00.5"],
+        ..vf
+    };
+    gives("30-exclusive-vfs.yaml", "four-vfs", true, &[vf, storage]);
+}
+
+#[test]
+fn erdma_has_ids_of_each_nic() {
+    let given = Given {
+        name: "aliyun/erdma",
+        ids: 400,
+        first: "erdma_0/0",
+        sharing: Shared,
+        devices: &["0000:00:05.0", "0000:00:06.0"],
+        on_nodes: &[(0, 400)],
+    };
+    gives("40-erdma.yaml", "erdma", false, &[given]);
+}
+
+#[test]
+fn the_old_config_map_is_taken_as_it_was() {
+    let given = Given {
+        name: "rdma/hca",
+        ids: 1000,
+        first: "0",
+        sharing: Shared,
+        devices: &["0000:3b:00.0", "0000:5e:00.0"],
+        on_nodes: &[],
+    };
+    gives("50-as-it-was.json", "lacp-bonds", false, &[given]);
+}

@@ -1,0 +1,199 @@
+//! Health on the real kernel: a node and a pod of two new network namespaces, a veth pair for a
+//! NIC. The hardware behind it, which this machine has not, is made up.
+
+mod node;
+
+use node::{Node, with_node};
+use rdma_device_plugin::health::Watch;
+use std::time::{Duration, Instant};
+
+/// What the issue promises.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Looks whenever the watch says so, until the device's health is as wanted; how long it took.
+#[track_caller]
+fn becomes(node: &Node, watch: &mut Watch, wanted: Option<&str>, limit: Duration) -> Duration {
+    let begin = Instant::now();
+    let mut last = None;
+    while begin.elapsed() < limit {
+        let rest = limit.saturating_sub(begin.elapsed());
+        if !node.wait(rest, watch.next()) {
+            break;
+        }
+        last = watch.unhealthy(&node.inventory).into_values().next();
+        let is_so = match (&last, wanted) {
+            (Some(reason), Some(wanted)) => reason.contains(wanted),
+            (None, None) => true,
+            _ => false,
+        };
+        if is_so {
+            return begin.elapsed();
+        }
+    }
+    panic!("not {wanted:?} but {last:?} after {:?}", begin.elapsed());
+}
+
+#[test]
+fn a_device_in_a_pod_goes_and_comes_back() {
+    with_node(|node| {
+        let (mut watch, losses) = node.watch();
+        assert!(losses.is_empty(), "{losses:?}");
+        becomes(node, &mut watch, None, SOON);
+        node.attach("nic0", "attached");
+        node.pod("link set nic0 up");
+        node.ip("link set wire0 up");
+        becomes(node, &mut watch, None, SOON);
+        quiet(node, &mut watch);
+
+        node.ip("link set wire0 down");
+        becomes(node, &mut watch, Some("nic0 has no carrier"), SOON);
+        node.ip("link set wire0 up");
+        becomes(node, &mut watch, None, SOON);
+
+        // set down by its administrator, it is none the worse
+        node.pod("link set nic0 down");
+        becomes(node, &mut watch, None, SOON);
+        quiet(node, &mut watch);
+    });
+}
+
+/// Looks until nothing is left to look at; a device's health stays.
+#[track_caller]
+fn quiet(node: &Node, watch: &mut Watch) {
+    for _ in 0..10 {
+        if !node.wait(Duration::from_millis(1500), watch.next()) {
+            return;
+        }
+        assert_eq!(watch.unhealthy(&node.inventory).len(), 0);
+    }
+    panic!("a node where nothing happens is looked at again and again");
+}
+
+#[test]
+fn a_flapping_device_is_held() {
+    with_node(|node| {
+        let (mut watch, _) = node.watch();
+        node.attach("nic0", "attached");
+        node.pod("link set nic0 up");
+        node.ip("link set wire0 up");
+        becomes(node, &mut watch, None, SOON);
+        quiet(node, &mut watch);
+        let mut changes = 0;
+        let mut was_down = false;
+        let begin = Instant::now();
+        let mut up = true;
+        while begin.elapsed() < 5 * SOON {
+            up = !up;
+            node.ip(if up {
+                "link set wire0 up"
+            } else {
+                "link set wire0 down"
+            });
+            node.wait(Duration::from_millis(400), watch.next());
+            let is_down = !watch.unhealthy(&node.inventory).is_empty();
+            changes += u32::from(is_down != was_down);
+            was_down = is_down;
+        }
+        assert!(was_down, "what flaps is not well");
+        assert!(changes <= 3, "{changes} changes in five seconds");
+    });
+}
+
+#[test]
+fn a_device_on_its_way_keeps_its_health() {
+    with_node(|node| {
+        let (mut watch, _) = node.watch();
+        becomes(node, &mut watch, None, SOON);
+        node.attach("nic0", "attaching");
+        node.pod("link set nic0 up");
+        becomes(node, &mut watch, None, SOON);
+        quiet(node, &mut watch);
+        node.record("attached");
+        becomes(node, &mut watch, Some("nic0 has no carrier"), SOON);
+    });
+}
+
+#[test]
+fn the_pods_namespace_ends_although_it_is_watched() {
+    with_node(|node| {
+        let (mut watch, _) = node.watch();
+        node.attach("nic0", "attached");
+        node.pod("link set nic0 up");
+        node.ip("link set wire0 down");
+        becomes(node, &mut watch, Some("no carrier"), SOON);
+        node.end_pod();
+        // the pair goes when the namespace really ends
+        let begin = Instant::now();
+        while node.has("wire0") {
+            assert!(begin.elapsed() < SOON, "the pod's namespace is kept alive");
+        }
+        // what cannot be seen keeps its health
+        becomes(node, &mut watch, Some("no carrier"), SOON);
+        node.forget();
+        node.wait(SOON, watch.next());
+        watch.unhealthy(&node.inventory);
+    });
+}
+
+#[test]
+fn what_is_followed_is_told_until_nobody_listens() {
+    with_node(|node| {
+        let (watch, _) = node.watch();
+        node.attach("nic0", "attached");
+        node.pod("link set nic0 up");
+        let told = std::cell::RefCell::new(Vec::new());
+        let followed = watch.follow(
+            async || {
+                // the hardware cannot be seen at first
+                told.borrow_mut().push(String::new());
+                (told.borrow().len() > 1).then(|| node.inventory.clone())
+            },
+            async |_, unhealthy| {
+                told.borrow_mut().extend(unhealthy.into_values());
+                told.borrow().len() < 3
+            },
+        );
+        assert!(node.wait(3 * SOON, followed), "{:?}", told.borrow());
+        assert_eq!(told.into_inner(), ["", "", "nic0 has no carrier"]);
+    });
+}
+
+#[test]
+fn a_nic_without_rdma_is_no_concern() {
+    with_node(|node| {
+        let (mut watch, _) = node.watch();
+        let mut inventory = node.inventory.clone();
+        inventory.functions[0].hcas.clear();
+        assert!(watch.unhealthy(&inventory).is_empty());
+        // but one that had it and lost it is
+        watch.unhealthy(&node.inventory);
+        watch.unhealthy(&inventory);
+        let begin = Instant::now();
+        loop {
+            let unhealthy = watch.unhealthy(&inventory);
+            match unhealthy.into_values().next() {
+                Some(reason) => break assert_eq!(reason, "it has no RDMA device"),
+                None => assert!(begin.elapsed() < SOON, "it was not noticed"),
+            }
+            node.wait(SOON, watch.next());
+        }
+    });
+}
+
+#[test]
+fn without_the_events_of_pods_they_are_looked_at() {
+    with_node(|node| {
+        node::give_up_capability(11);
+        let (mut watch, losses) = node.watch();
+        assert!(
+            matches!(losses.as_slice(), [one] if one.contains("CAP_NET_BROADCAST")),
+            "{losses:?}"
+        );
+        node.attach("nic0", "attached");
+        node.pod("link set nic0 up");
+        node.ip("link set wire0 up");
+        becomes(node, &mut watch, None, SOON);
+        node.ip("link set wire0 down");
+        becomes(node, &mut watch, Some("nic0 has no carrier"), 4 * SOON);
+    });
+}

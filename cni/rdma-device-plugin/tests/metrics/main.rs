@@ -1,0 +1,228 @@
+//! `/metrics` and `/healthz` over HTTP, on a made-up sysfs, with a stand-in for kubelet's
+//! pod-resources.
+
+mod site;
+
+use rdma_resources::{
+    Grants, Sharing,
+    grant::{Grant, GrantedDevice},
+};
+use site::{Kubelet, Site, address, container, offer, pod};
+use std::time::{Duration, Instant};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_of_an_exclusive_device_say_whose_they_are() {
+    let mut site = Site::new(vec![offer(
+        "rdma/vf",
+        Sharing::Exclusive,
+        &[("0000:3b:00.2", &[0])],
+    )]);
+    site.kubelet(Kubelet::Answers(vec![pod(
+        "team",
+        "train-0",
+        container("main", "rdma/vf", &["0000:3b:00.2"]),
+    )]));
+    let server = site.serve().await;
+    let text = server.metrics().await;
+    for line in [
+        r#"rdma_port_rcv_data_bytes_total{device="mlx5_0",port="1",pod="train-0",namespace="team",container="main"} 1000"#,
+        r#"rdma_hw_out_of_sequence_total{device="mlx5_0",port="1",pod="train-0",namespace="team",container="main"} 7"#,
+        r#"rdma_port_state{device="mlx5_0",port="1"} 4"#,
+        r#"rdma_device_holder{device="mlx5_0",resource="rdma/vf",pod="train-0",namespace="team",container="main"} 1"#,
+        r#"rdma_device_info{device="mlx5_0",address="0000:3b:00.2",driver="mlx5_core",numa_node="1"} 1"#,
+        r#"rdma_device_healthy{device="mlx5_0"} 1"#,
+        r#"rdma_device_plugin_capacity{resource="rdma/vf"} 1"#,
+        r#"rdma_device_plugin_healthy{resource="rdma/vf"} 1"#,
+        r#"rdma_device_plugin_allocated{resource="rdma/vf"} 1"#,
+        r#"rdma_device_plugin_scrape_complete{part="holders"} 1"#,
+        r#"rdma_device_plugin_scrape_complete{part="counters"} 1"#,
+        // nobody has the other one
+        r#"rdma_port_rcv_data_bytes_total{device="mlx5_1",port="1"} 1000"#,
+    ] {
+        assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_device_has_its_counters_once_and_holders_as_many_as_there_are() {
+    let both = &[("0", &[0, 1][..]), ("1", &[0, 1]), ("2", &[0, 1])];
+    let mut site = Site::new(vec![offer("rdma/hca", Sharing::Shared, both)]);
+    site.kubelet(Kubelet::Answers(vec![
+        pod("team", "a", container("main", "rdma/hca", &["0"])),
+        pod("team", "b", container("main", "rdma/hca", &["1"])),
+        pod("team", "c", container("main", "other/thing", &["2"])),
+    ]));
+    // what was really given counts: one device of both
+    let granted = Grant {
+        format: rdma_resources::grant::FORMAT,
+        resource: "rdma/hca".into(),
+        id: "1".into(),
+        sharing: Sharing::Shared,
+        cdi: false,
+        devices: vec![GrantedDevice {
+            address: address("0000:5e:00.0"),
+            rdma: "mlx5_1".into(),
+            char_devices: vec![],
+        }],
+    };
+    Grants::new(site.path()).write(&granted).expect("written");
+    let text = site.serve().await.metrics().await;
+    let of = |metric: &str| text.lines().filter(|line| line.starts_with(metric)).count();
+    assert_eq!(
+        of("rdma_port_rcv_data_bytes_total{device=\"mlx5_1\""),
+        1,
+        "{text}"
+    );
+    assert_eq!(of("rdma_device_holder{device=\"mlx5_0\""), 1, "{text}");
+    assert_eq!(of("rdma_device_holder{device=\"mlx5_1\""), 2, "{text}");
+    assert!(!text.contains("pod=\"c\""), "{text}");
+    assert!(text.contains("rdma_device_plugin_allocated{resource=\"rdma/hca\"} 2\n"));
+    assert!(text.contains("rdma_port_rcv_data_bytes_total{device=\"mlx5_1\",port=\"1\"} 1000\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_daemon_does_is_counted() {
+    let site = Site::new(vec![]);
+    let metrics = site.metrics.clone();
+    metrics.registered("rdma/hca", true);
+    metrics.registered("rdma/hca", false);
+    metrics.registered("rdma/gone", true);
+    metrics.withdrawn("rdma/gone");
+    metrics.listed("rdma/hca");
+    metrics.reloaded(false);
+    metrics.allocated("rdma/hca", Duration::from_millis(3), true);
+    let text = site.serve().await.metrics().await;
+    for line in [
+        r#"rdma_device_plugin_registrations_total{resource="rdma/hca",outcome="ok"} 1"#,
+        r#"rdma_device_plugin_registrations_total{resource="rdma/hca",outcome="error"} 1"#,
+        r#"rdma_device_plugin_registered{resource="rdma/hca"} 0"#,
+        r#"rdma_device_plugin_list_updates_total{resource="rdma/hca"} 1"#,
+        r#"rdma_device_plugin_reloads_total{outcome="error"} 1"#,
+        r#"rdma_device_plugin_allocate_seconds_count{resource="rdma/hca",outcome="ok"} 1"#,
+        r#"rdma_device_plugin_allocate_seconds_bucket{le="0.0025",resource="rdma/hca",outcome="ok"} 0"#,
+        r#"rdma_device_plugin_allocate_seconds_bucket{le="0.005",resource="rdma/hca",outcome="ok"} 1"#,
+    ] {
+        assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
+    }
+    assert!(!text.contains("rdma/gone"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_never_answers_costs_two_seconds_and_who_has_what() {
+    let mut site = Site::new(vec![offer(
+        "rdma/vf",
+        Sharing::Exclusive,
+        &[("0000:3b:00.2", &[0])],
+    )]);
+    site.kubelet(Kubelet::Hangs);
+    let server = site.serve().await;
+    let begin = Instant::now();
+    let (one, other) = tokio::join!(server.metrics(), server.metrics());
+    assert!(
+        begin.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        begin.elapsed()
+    );
+    for text in [one, other] {
+        assert!(
+            text.contains("scrape_complete{part=\"holders\"} 0\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("scrape_complete{part=\"counters\"} 1\n"),
+            "{text}"
+        );
+        assert!(text.contains("rcv_data_bytes_total{device=\"mlx5_0\",port=\"1\"} 1000\n"));
+        assert!(!text.contains("plugin_allocated{"), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_that_cannot_be_read_costs_two_seconds_and_the_counters() {
+    let site = Site::new(vec![]);
+    // a FIFO nobody writes to: reading it never ends
+    let fifo = site
+        .path()
+        .join("sys/class/infiniband/mlx5_0/ports/1/counters/stuck");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).expect("a FIFO");
+    let server = site.serve().await;
+    for _ in 0..2 {
+        let begin = Instant::now();
+        let text = server.metrics().await;
+        assert!(
+            begin.elapsed() < Duration::from_secs(4),
+            "{:?}",
+            begin.elapsed()
+        );
+        assert!(
+            text.contains("scrape_complete{part=\"counters\"} 0\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("rdma_device_info{device=\"mlx5_0\""),
+            "{text}"
+        );
+    }
+    assert!(
+        site.threads_called("counters") <= 1,
+        "each scrape leaves a thread behind"
+    );
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&fifo)
+        .expect("the reader goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_told_in_words() {
+    let site = Site::new(vec![offer(
+        "rdma/vf",
+        Sharing::Exclusive,
+        &[("0000:3b:00.2", &[0])],
+    )]);
+    let server = site.serve().await;
+    let (status, words) = server.get("GET", "/healthz").await;
+    assert_eq!(
+        (status, words.as_str()),
+        (200, "kubelet is away; waiting for its socket\n")
+    );
+    site.make_kubelet_socket();
+    // it has a while to register
+    assert_eq!(server.get("GET", "/healthz").await.0, 200);
+    site.metrics.registered("rdma/vf", true);
+    let (status, words) = server.get("GET", "/healthz").await;
+    assert_eq!((status, words.as_str()), (200, "ok: 1 resources\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_else_is_there() {
+    let server = Site::new(vec![]).serve().await;
+    for (method, path, status) in [
+        ("GET", "/", 404),
+        ("GET", "/metrics/", 404),
+        ("POST", "/metrics", 405),
+        ("HEAD", "/metrics", 200),
+        ("GET", "/metrics?name=x", 200),
+    ] {
+        assert_eq!(server.get(method, path).await.0, status, "{method} {path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_clients_do_not_pile_up() {
+    let server = Site::new(vec![]).serve().await;
+    let mut idle = Vec::new();
+    for _ in 0..40 {
+        idle.push(server.connect().await);
+    }
+    // those that say nothing are shown out, and the scrape has its turn
+    let begin = Instant::now();
+    let text = server.metrics().await;
+    assert!(text.ends_with("# EOF\n"));
+    assert!(
+        begin.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        begin.elapsed()
+    );
+}

@@ -1,0 +1,221 @@
+//! A node for the metrics: two devices, a stand-in for kubelet, a client.
+
+use kubelet_api::pod_resources::v1::{
+    ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
+    ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+    pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
+};
+use rdma_device_plugin::{
+    metrics::{self, Metrics, Offered, Server, Sources, View},
+    offer::OfferedId,
+};
+use rdma_netns::{DeviceAddress, Inventory};
+use rdma_resources::Sharing;
+use serde_json::json;
+use std::{fs, path::Path, sync::Arc};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpStream, UnixListener},
+    task::AbortHandle,
+};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status, async_trait, transport};
+
+pub(crate) const DEVICES: [&str; 2] = ["0000:3b:00.2", "0000:5e:00.0"];
+
+/// What a kubelet does that is asked.
+#[derive(Clone)]
+pub(crate) enum Kubelet {
+    Answers(Vec<PodResources>),
+    Hangs,
+}
+
+#[async_trait]
+impl PodResourcesLister for Kubelet {
+    async fn list(
+        &self,
+        _: Request<ListPodResourcesRequest>,
+    ) -> Result<Response<ListPodResourcesResponse>, Status> {
+        match self {
+            Self::Answers(pods) => Ok(Response::new(ListPodResourcesResponse {
+                pod_resources: pods.clone(),
+            })),
+            Self::Hangs => std::future::pending().await,
+        }
+    }
+
+    async fn get(
+        &self,
+        _: Request<GetPodResourcesRequest>,
+    ) -> Result<Response<GetPodResourcesResponse>, Status> {
+        Err(Status::unimplemented("one pod is not asked for"))
+    }
+}
+
+/// A node with `mlx5_0` and `mlx5_1`, whose directories are below [`Site::path`].
+pub(crate) struct Site {
+    pub(crate) metrics: Metrics,
+    directory: tempfile::TempDir,
+    offers: Vec<Offered>,
+    kubelet: Vec<AbortHandle>,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for kubelet in &self.kubelet {
+            kubelet.abort();
+        }
+    }
+}
+
+impl Site {
+    pub(crate) fn new(offers: Vec<Offered>) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        for device in ["mlx5_0", "mlx5_1"] {
+            let port = format!("sys/class/infiniband/{device}/ports/1");
+            let port = directory.path().join(port);
+            for (file, text) in [
+                ("state", "4: ACTIVE\n"),
+                ("counters/port_rcv_data", "250\n"),
+                ("hw_counters/out_of_sequence", "7\n"),
+            ] {
+                let file = port.join(file);
+                fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+                fs::write(file, text).expect("written");
+            }
+        }
+        for kubelet in ["device-plugins", "pod-resources"] {
+            fs::create_dir_all(directory.path().join("kubelet").join(kubelet)).expect("made");
+        }
+        Self {
+            metrics: Metrics::new(),
+            directory,
+            offers,
+            kubelet: Vec::new(),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Lets a kubelet answer.
+    pub(crate) fn kubelet(&mut self, kubelet: Kubelet) {
+        let socket = self.path().join("kubelet/pod-resources/kubelet.sock");
+        let listener = UnixListener::bind(socket).expect("a socket");
+        let server = transport::Server::builder()
+            .add_service(PodResourcesListerServer::new(kubelet))
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        self.kubelet.push(tokio::spawn(server).abort_handle());
+    }
+
+    /// Puts something where kubelet takes registrations.
+    pub(crate) fn make_kubelet_socket(&self) {
+        let socket = self.path().join("kubelet/device-plugins/kubelet.sock");
+        drop(UnixListener::bind(socket).expect("a socket"));
+    }
+
+    pub(crate) async fn serve(&self) -> Client {
+        let functions: Vec<_> = DEVICES
+            .iter()
+            .enumerate()
+            .map(|(place, address)| {
+                json!({
+                    "address": address, "driver": "mlx5_core", "numa_node": 1,
+                    "hcas": [{"name": format!("mlx5_{place}")}],
+                })
+            })
+            .collect();
+        let inventory: Inventory =
+            serde_json::from_value(json!({ "functions": functions })).expect("an inventory");
+        let view = View {
+            offers: self.offers.clone(),
+            inventory: Arc::new(inventory),
+            ..View::default()
+        };
+        let sources = Sources {
+            view: Arc::new(move || view.clone()),
+            state_dir: self.path().to_owned(),
+            kubelet_dir: self.path().join("kubelet"),
+            sysfs: self.path().join("sys"),
+        };
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let server = metrics::serve(address, self.metrics.clone(), sources).await;
+        Client(server.expect("a server"))
+    }
+
+    /// How many threads of this process have the name.
+    pub(crate) fn threads_called(&self, name: &str) -> usize {
+        let tasks = fs::read_dir("/proc/self/task").expect("threads").flatten();
+        let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|it| it.trim_end() == name).count()
+    }
+}
+
+/// A server, and who asks it.
+pub(crate) struct Client(Server);
+
+impl Client {
+    pub(crate) async fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.0.address()).await;
+        stream.expect("connected")
+    }
+
+    /// The status and the body of an answer.
+    pub(crate) async fn get(&self, method: &str, path: &str) -> (u16, String) {
+        let mut stream = self.connect().await;
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: node\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("asked");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).and_then(|it| it.parse().ok());
+        (status.expect("a status"), body.to_owned())
+    }
+
+    pub(crate) async fn metrics(&self) -> String {
+        let (status, text) = self.get("GET", "/metrics").await;
+        assert_eq!(status, 200, "{text}");
+        text
+    }
+}
+
+pub(crate) fn address(text: &str) -> DeviceAddress {
+    text.to_owned().try_into().expect("an address")
+}
+
+/// A resource of both devices, and its ids with the places of theirs.
+pub(crate) fn offer(name: &str, sharing: Sharing, ids: &[(&str, &[usize])]) -> Offered {
+    let ids = ids.iter().map(|(id, devices)| OfferedId {
+        id: (*id).to_owned(),
+        devices: devices.to_vec(),
+        numa_nodes: vec![],
+        healthy: true,
+    });
+    Offered {
+        name: name.to_owned(),
+        sharing,
+        devices: DEVICES.map(address).to_vec(),
+        ids: ids.collect(),
+    }
+}
+
+pub(crate) fn pod(namespace: &str, name: &str, container: ContainerResources) -> PodResources {
+    PodResources {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        containers: vec![container],
+    }
+}
+
+pub(crate) fn container(name: &str, resource: &str, ids: &[&str]) -> ContainerResources {
+    let devices = ContainerDevices {
+        resource_name: resource.to_owned(),
+        device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+    };
+    ContainerResources {
+        name: name.to_owned(),
+        // once for each NUMA node
+        devices: vec![devices.clone(), devices],
+    }
+}

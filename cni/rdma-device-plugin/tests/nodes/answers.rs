@@ -1,0 +1,306 @@
+//! What a container gets, what it does not, and whether it still would get the same.
+
+use crate::node;
+use rdma_device_plugin::{
+    conf::Conf,
+    offer::{Known, Offer, Unhealthy, cdi_entries, offers, still_as_granted},
+};
+use rdma_netns::Inventory;
+use rdma_resources::Grant;
+use std::path::Path;
+
+fn offer_with(resource: &str, cdi: bool, inventory: &Inventory, unhealthy: &Unhealthy) -> Offer {
+    let text = format!(r#"{{"resources":[{{"name":"rdma/x",{resource}}}],"cdi":{cdi}}}"#);
+    let parsed = Conf::parse(&text, Path::new("config")).unwrap_or_else(|error| panic!("{error}"));
+    let (mut offers, remarks) = offers(&parsed.conf, inventory, unhealthy, &Known::default());
+    assert_eq!(offers.len(), 1, "{remarks:?}");
+    offers.remove(0)
+}
+
+fn offer(resource: &str, inventory: &Inventory) -> Offer {
+    offer_with(resource, false, inventory, &Unhealthy::new())
+}
+
+fn ids(ids: &[&str]) -> Vec<String> {
+    ids.iter().map(|id| (*id).to_owned()).collect()
+}
+
+const ALL: &str = r#""kind":"shared""#;
+const ALONE: &str = r#""kind":"exclusive""#;
+
+/// The paths given for `request`, or why none are.
+fn given(offer: &Offer, request: &[&str], inventory: &Inventory) -> Result<Vec<String>, String> {
+    let answer = offer.answer(&ids(request), inventory);
+    let (response, _) = answer.map_err(|error| error.to_string())?;
+    let paths = response.devices.into_iter().map(|spec| spec.host_path);
+    let names = paths.map(|path| path.replace("/dev/infiniband/", ""));
+    Ok(names.collect())
+}
+
+#[test]
+fn every_node_once_and_umad_only_where_asked_for() {
+    let node = node("infiniband");
+    let two = offer(ALL, &node);
+    let expected = ["uverbs0", "uverbs1", "rdma_cm"].map(str::to_owned);
+    assert_eq!(
+        given(&two, &["3", "999", "3"], &node).expect("given"),
+        expected
+    );
+    let umad = offer(r#""kind":"exclusive","umad":true"#, &node);
+    let expected = ["uverbs1", "issm1", "umad1", "rdma_cm"].map(str::to_owned);
+    assert_eq!(
+        given(&umad, &["0000:5e:00.0"], &node).expect("given"),
+        expected
+    );
+    assert_eq!(
+        given(&two, &[], &node).expect("nothing"),
+        ["rdma_cm".to_owned()]
+    );
+}
+
+#[test]
+fn what_is_not_there_is_not_given() {
+    let whole = node("infiniband");
+    let mut node = node("infiniband");
+    node.connection_manager = None;
+    node.functions[0].hcas[0].char_devices[0].node = None;
+    let umad = offer(r#""kind":"shared","umad":true"#, &whole);
+    node.functions[1].hcas[0].char_devices[2].node = Some((231, 9));
+    let expected = ["uverbs1", "issm1"].map(str::to_owned);
+    assert_eq!(given(&umad, &["0"], &node).expect("given"), expected);
+    let grants = umad.answer(&ids(&["0"]), &node).expect("given").1;
+    assert_eq!(grants[0].devices.len(), 1);
+    assert_eq!(&*grants[0].devices[0].address, "0000:5e:00.0");
+}
+
+#[test]
+fn ids_that_cannot_be_allocated() {
+    let whole = node("infiniband");
+    let alone = offer(ALONE, &whole);
+    let refused =
+        |offer: &Offer, id: &str, node: &Inventory| given(offer, &[id], node).expect_err("refused");
+    assert_eq!(
+        refused(&alone, "0000:99:00.0", &whole),
+        "rdma/x has no id \"0000:99:00.0\""
+    );
+    let all = offer(ALL, &whole);
+    assert_eq!(refused(&all, "1000", &whole), "rdma/x has no id \"1000\"");
+
+    let down: Unhealthy = [(alone.devices[0].address.clone(), "port down".to_owned())].into();
+    let unhealthy = offer_with(ALONE, false, &whole, &down);
+    assert_eq!(
+        refused(&unhealthy, "0000:3b:00.0", &whole),
+        "\"0000:3b:00.0\" of rdma/x cannot be allocated: 0000:3b:00.0 is not healthy"
+    );
+    assert!(given(&unhealthy, &["0000:5e:00.0"], &whole).is_ok());
+
+    type Change = fn(&mut Inventory);
+    let cases: [(Change, &str); 5] = [
+        (
+            |node| node.functions.clear(),
+            "0000:3b:00.0 is not on this node any more",
+        ),
+        (
+            |node| node.functions[0].hcas.clear(),
+            "0000:3b:00.0 has no RDMA device now",
+        ),
+        (
+            |node| node.functions[0].hcas[0].char_devices.clear(),
+            "mlx5_0 of 0000:3b:00.0 has no uverbs device (is ib_uverbs loaded?)",
+        ),
+        (
+            |node| node.functions[0].hcas[0].char_devices[0].node = None,
+            "/dev/infiniband/uverbs0 of 0000:3b:00.0 is not there",
+        ),
+        (
+            |node| node.functions[0].hcas[0].char_devices[0].minor = 200,
+            "/dev/infiniband/uverbs0 is not the one of 0000:3b:00.0",
+        ),
+    ];
+    for (change, why) in cases {
+        let mut node = node("infiniband");
+        change(&mut node);
+        assert_eq!(
+            refused(&alone, "0000:3b:00.0", &node),
+            format!("\"0000:3b:00.0\" of rdma/x cannot be allocated: {why}")
+        );
+    }
+}
+
+#[test]
+fn an_unhealthy_device_of_several_is_left_out() {
+    let node = node("infiniband");
+    let addresses = ["0000:3b:00.0", "0000:5e:00.0"];
+    let down = |addresses: &[&str]| -> Unhealthy {
+        let down = addresses.iter().map(|address| {
+            let address = (*address).to_owned().try_into().expect("an address");
+            (address, "port 1 is down".to_owned())
+        });
+        down.collect()
+    };
+    for kind in [ALL, r#""kind":"perNic","allocate":"all""#] {
+        let offer = offer_with(kind, false, &node, &down(&addresses[..1]));
+        assert!(offer.ids.iter().all(|id| id.healthy), "one is enough");
+        let id = offer.ids[0].id.as_str();
+        let expected = ["uverbs1", "rdma_cm"].map(str::to_owned);
+        assert_eq!(given(&offer, &[id], &node).expect("given"), expected);
+        let grants = offer.answer(&ids(&[id]), &node).expect("given").1;
+        let granted: Vec<&str> = grants[0].devices.iter().map(|it| &*it.address).collect();
+        assert_eq!(granted, addresses[1..], "the chain attaches what was given");
+        let by_name = offer_with(kind, true, &node, &down(&addresses[..1]));
+        let (response, _) = by_name.answer(&ids(&[id]), &node).expect("given");
+        assert_eq!(response.cdi_devices.len(), 2, "{response:?}");
+        let none = offer_with(kind, false, &node, &down(&addresses));
+        assert!(none.ids.iter().all(|id| !id.healthy));
+        assert!(given(&none, &[id], &node).is_err());
+    }
+}
+
+#[test]
+fn cdi_names_instead_of_paths() {
+    let node = node("infiniband");
+    let offer = offer_with(ALL, true, &node, &Unhealthy::new());
+    let (response, grants) = offer.answer(&ids(&["1", "2"]), &node).expect("given");
+    assert_eq!(response.devices, []);
+    let names: Vec<String> = response.cdi_devices.into_iter().map(|it| it.name).collect();
+    assert_eq!(
+        names,
+        [
+            "rdma-device-plugin/rdma=0000:3b:00.0",
+            "rdma-device-plugin/rdma=0000:5e:00.0",
+            "rdma-device-plugin/rdma=rdma_cm",
+        ]
+    );
+    assert_eq!(grants.len(), 2);
+    assert!(
+        grants
+            .iter()
+            .all(|grant| grant.cdi && grant.devices.len() == 2)
+    );
+
+    let entries = |offers: &[Offer], node: &Inventory| -> Vec<(String, Vec<String>)> {
+        let entries = cdi_entries(offers, node).into_iter();
+        let names = entries.map(|entry| {
+            let nodes = entry.nodes.into_iter().map(|node| node.name);
+            (entry.name, nodes.collect())
+        });
+        names.collect()
+    };
+    let entry = |name: &str, node: &str| (name.to_owned(), vec![node.to_owned()]);
+    let expected = [
+        entry("0000:3b:00.0", "uverbs0"),
+        entry("0000:5e:00.0", "uverbs1"),
+        entry("rdma_cm", "rdma_cm"),
+    ];
+    assert_eq!(entries(&[offer.clone(), offer.clone()], &node), expected);
+    let mut less = crate::node("infiniband");
+    less.connection_manager = None;
+    less.functions[0].hcas.clear();
+    assert_eq!(entries(&[offer], &less), expected[1..2]);
+    // who has names from before cdi was turned off is started again by them
+    let by_path = offer_with(ALL, false, &node, &Unhealthy::new());
+    assert_eq!(entries(&[by_path], &node), expected);
+}
+
+#[test]
+fn a_renumbered_device_is_noticed_before_the_container_starts() {
+    let node = node("four-vfs");
+    let vfs = offer(
+        r#""kind":"exclusive","devices":[{"pf":"ens1f0#0-3"}]"#,
+        &node,
+    );
+    let grants = vfs.answer(&ids(&["0000:3b:00.2"]), &node).expect("given").1;
+    let [grant] = grants.as_slice() else {
+        panic!("{grants:?}");
+    };
+    assert_eq!(still_as_granted(grant, &node), Ok(()));
+    let told = |grant: &Grant, node: &Inventory| {
+        still_as_granted(grant, node)
+            .expect_err("stale")
+            .to_string()
+    };
+
+    // two moves at once swapped the numbers
+    let mut swapped = crate::node("four-vfs");
+    let (left, right) = swapped.functions.split_at_mut(2);
+    std::mem::swap(
+        &mut left[1].hcas[0].char_devices,
+        &mut right[0].hcas[0].char_devices,
+    );
+    assert_eq!(
+        told(grant, &swapped),
+        "0000:3b:00.2 (\"0000:3b:00.2\" of rdma/x) was given as /dev/infiniband/uverbs1 (231:193), \
+         and is /dev/infiniband/uverbs2 (231:194) now; delete the pod to have it allocated anew"
+    );
+    // after a boot the driver's major number can be another one; the path is what was given
+    let mut booted = crate::node("four-vfs");
+    let device = &mut booted.functions[1].hcas[0].char_devices[0];
+    device.major = 511;
+    device.node = Some((511, device.minor));
+    assert_eq!(still_as_granted(grant, &booted), Ok(()));
+    let mut missing = crate::node("four-vfs");
+    missing.functions[1].hcas[0].char_devices[0].node = None;
+    assert_eq!(
+        told(grant, &missing),
+        "/dev/infiniband/uverbs1 of 0000:3b:00.2 (\"0000:3b:00.2\" of rdma/x) is not in place: \
+         there is no such node; the container cannot start until it is"
+    );
+    let mut gone = crate::node("four-vfs");
+    gone.functions.remove(1);
+    let expected = "0000:3b:00.2, which \"0000:3b:00.2\" of rdma/x was given for, has no RDMA \
+                    device on this node now; delete the pod to have another allocated";
+    assert_eq!(told(grant, &gone), expected);
+
+    let by_name = Grant {
+        format: rdma_resources::grant::FORMAT,
+        cdi: true,
+        ..grant.clone()
+    };
+    assert_eq!(still_as_granted(&by_name, &swapped), Ok(()));
+    assert_eq!(told(&by_name, &gone), expected);
+}
+
+#[test]
+fn the_chain_is_told_what_the_ids_stand_for() {
+    let node = node("erdma");
+    let told = |resource: &str| {
+        let offer = offer(resource, &node);
+        serde_json::to_value(offer.published()).expect("JSON")
+    };
+    assert_eq!(
+        told(r#""kind":"shared""#),
+        serde_json::json!({"sharing": "shared", "every": ["0000:00:05.0", "0000:00:06.0"]})
+    );
+    assert_eq!(
+        told(r#""kind":"perNic","count":1"#),
+        serde_json::json!({"sharing": "shared",
+            "byId": {"erdma_0/0": ["0000:00:05.0"], "erdma_1/0": ["0000:00:06.0"]}})
+    );
+    assert_eq!(
+        told(ALONE),
+        serde_json::json!({"sharing": "exclusive", "byId": {
+            "0000:00:05.0": ["0000:00:05.0"], "0000:00:06.0": ["0000:00:06.0"]}})
+    );
+}
+
+#[test]
+fn a_variable_names_the_first_nic_for_smc() {
+    let node = node("erdma");
+    let nics = offer(r#""kind":"perNic""#, &node);
+    let pnet = |request: &[&str]| {
+        let (response, _) = nics.answer(&ids(request), &node).expect("given");
+        response.envs.get("SMCR_PNET").cloned()
+    };
+    assert_eq!(
+        pnet(&["erdma_1/0", "erdma_0/9"]).as_deref(),
+        Some("00163E0A0B02")
+    );
+    assert_eq!(pnet(&["erdma_0/9"]).as_deref(), Some("00163E0A0B01"));
+    let mut inside = crate::node("erdma");
+    inside.functions[0].netdevs.clear();
+    let unknown = offer(r#""kind":"perNic""#, &inside);
+    let (response, _) = unknown
+        .answer(&ids(&["erdma_0/0"]), &inside)
+        .expect("given");
+    assert!(response.envs.is_empty());
+}

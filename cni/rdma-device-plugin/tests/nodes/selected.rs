@@ -1,0 +1,298 @@
+//! Which devices a resource has, and keeps while they are in pods; what is said of the others.
+
+use crate::{ids, node};
+use rdma_device_plugin::{
+    conf::Conf,
+    offer::{Known, Offer, Unhealthy, offers, table},
+};
+use rdma_netns::Inventory;
+use rdma_resources::{Published, published};
+use std::path::Path;
+
+fn conf(text: &str) -> Conf {
+    let parsed = Conf::parse(text, Path::new("config"));
+    parsed.unwrap_or_else(|error| panic!("{error}")).conf
+}
+
+fn of(conf: &Conf, inventory: &Inventory, known: &Known) -> (Vec<Offer>, Vec<String>) {
+    offers(conf, inventory, &Unhealthy::new(), known)
+}
+
+/// The addresses that `selector` selects on `layout`.
+fn selected(selector: &str, layout: &str) -> Vec<String> {
+    let text =
+        format!(r#"{{"resources":[{{"name":"rdma/x","kind":"shared","devices":[{selector}]}}]}}"#);
+    let (offers, _) = of(&conf(&text), &node(layout), &Known::default());
+    offers.first().map(addresses).unwrap_or_default()
+}
+
+fn addresses(offer: &Offer) -> Vec<String> {
+    let addresses = offer.devices.iter().map(|it| it.address.to_string());
+    addresses.collect()
+}
+
+#[test]
+fn all_keys_of_a_selector_and_one_of_each_list() {
+    for (selector, layout, expected) in [
+        (
+            r#"{"netdev":"ens[23]f0*"}"#,
+            "mixed-vendors",
+            &["5e", "86"][..],
+        ),
+        (r#"{"rdma":"mlx5_?"}"#, "mixed-vendors", &["3b"]),
+        (r#"{"pci":"0000:[35]*"}"#, "mixed-vendors", &["3b", "5e"]),
+        (r#"{"pci":"0000:3B:00.0"}"#, "mixed-vendors", &["3b"]),
+        (
+            r#"{"driver":["ice","mlx*"]}"#,
+            "mixed-vendors",
+            &["3b", "86"],
+        ),
+        (
+            r#"{"driver":["ice","mlx*"],"vendor":"8086"}"#,
+            "mixed-vendors",
+            &["86"],
+        ),
+        (
+            r#"{"device":"1750"},{"device":"159b"}"#,
+            "mixed-vendors",
+            &["5e", "86"],
+        ),
+        (r#"{"linkType":"infiniband"}"#, "mixed-vendors", &[]),
+        (r#"{"linkType":"infiniband"}"#, "infiniband", &["3b", "5e"]),
+        (r#"{"netdev":"bond1"}"#, "lacp-bonds", &["5e"]),
+        (r#"{"netdev":"ens1f0"}"#, "lacp-bonds", &["3b"]),
+        (r#"{"pf":"ens1f0"}"#, "one-hca", &["3b"]),
+    ] {
+        let expected: Vec<String> = expected
+            .iter()
+            .map(|bus| format!("0000:{bus}:00.0"))
+            .collect();
+        assert_eq!(
+            selected(selector, layout),
+            expected,
+            "{selector} on {layout}"
+        );
+    }
+}
+
+#[test]
+fn functions_of_a_physical_function_by_their_numbers() {
+    for (pf, layout, expected) in [
+        (
+            "ens1f0#0-1,3",
+            "four-vfs",
+            &["0000:3b:00.2", "0000:3b:00.3", "0000:3b:00.5"][..],
+        ),
+        ("0000:3b:00.0#2", "four-vfs", &["0000:3b:00.4"]),
+        ("0000:5e:00.0", "four-vfs", &[]),
+        ("ens1f0#88", "sub-functions", &["mlx5_core.sf.4"]),
+        (
+            "ens1f0#0-100",
+            "sub-functions",
+            &["mlx5_core.sf.4", "mlx5_core.sf.5"],
+        ),
+        (
+            "ens1f0",
+            "sub-functions",
+            &["0000:3b:00.0", "mlx5_core.sf.4", "mlx5_core.sf.5"],
+        ),
+    ] {
+        let found = selected(&format!(r#"{{"pf":"{pf}"}}"#), layout);
+        assert_eq!(found, expected, "{pf} on {layout}");
+    }
+}
+
+#[test]
+fn a_sub_function_has_its_own_driver_and_its_functions() {
+    for driver in ["mlx5_core", "mlx5_core.sf"] {
+        let selector = format!(r#"{{"driver":"{driver}","rdma":"mlx5_[45]"}}"#);
+        let found = selected(&selector, "sub-functions");
+        assert_eq!(found, ["mlx5_core.sf.4", "mlx5_core.sf.5"], "{driver}");
+    }
+}
+
+const BY_NETDEV: &str = r#"{"resources":[{"name":"rdma/vf","kind":"exclusive",
+    "devices":[{"netdev":"ens1f0v*","rdma":"mlx5_[1-4]"}]}]}"#;
+const VFS: [&str; 4] = [
+    "0000:3b:00.2",
+    "0000:3b:00.3",
+    "0000:3b:00.4",
+    "0000:3b:00.5",
+];
+
+#[test]
+fn a_device_in_a_pod_stays_offered() {
+    let conf = conf(BY_NETDEV);
+    let (before, _) = of(&conf, &node("four-vfs"), &Known::default());
+    assert_eq!(addresses(&before[0]), VFS);
+    let inside = node("vfs-in-pods");
+    let (after, _) = of(&conf, &inside, &Known::of(&before));
+    assert_eq!(addresses(&after[0]), VFS);
+    assert_eq!(ids(&after[0]), ids(&before[0]));
+    let macs = |offers: &[Offer]| {
+        let macs = offers[0].devices.iter().map(|device| device.mac.clone());
+        macs.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        macs(&after),
+        macs(&before),
+        "netdevs in pods keep their addresses"
+    );
+
+    // again and again
+    let (later, _) = of(&conf, &inside, &Known::of(&after));
+    assert_eq!(later, after);
+    // after a restart of the daemon
+    let published = Published {
+        format: published::FORMAT,
+        cdi_dir: None,
+        resources: [("rdma/vf".to_owned(), before[0].published())].into(),
+    };
+    let (restarted, _) = of(&conf, &inside, &Known::of_published(&published));
+    assert_eq!(addresses(&restarted[0]), VFS);
+    // one that was never seen is not taken for another
+    let (fresh, _) = of(&conf, &inside, &Known::default());
+    assert_eq!(addresses(&fresh[0]), ["0000:3b:00.2", "0000:3b:00.5"]);
+    // and one that is seen and does not fit any more goes
+    let mut renamed = node("four-vfs");
+    renamed.functions[1].netdevs[0].name = "eth7".into();
+    let (renamed, _) = of(&conf, &renamed, &Known::of(&before));
+    assert_eq!(addresses(&renamed[0]), VFS[1..]);
+}
+
+#[test]
+fn a_device_without_its_rdma_device_stays_and_is_as_healthy_as_it_is_said_to_be() {
+    let conf = conf(BY_NETDEV);
+    let (before, _) = of(&conf, &node("four-vfs"), &Known::default());
+    let mut moving = node("four-vfs");
+    moving.functions[1].hcas.clear();
+    let healthy = |offers: &[Offer]| {
+        let ids = offers[0].ids.iter().filter(|id| id.healthy);
+        ids.map(|id| id.id.clone()).collect::<Vec<_>>()
+    };
+    // a move makes it anew: kubelet hears nothing of that
+    let (after, _) = of(&conf, &moving, &Known::of(&before));
+    assert_eq!(healthy(&after), VFS);
+    let down = VFS[0].to_owned().try_into().expect("an address");
+    let down: Unhealthy = [(down, "it has no RDMA device".to_owned())].into();
+    let (down, _) = offers(&conf, &moving, &down, &Known::of(&after));
+    assert_eq!(healthy(&down), VFS[1..]);
+    let (later, _) = of(&conf, &moving, &Known::of(&down));
+    assert_eq!(later, after);
+    let (back, _) = of(&conf, &node("four-vfs"), &Known::of(&later));
+    assert_eq!(back, before);
+    // another one's new RDMA device got its name, of which there are ids
+    let nics = crate::selected::conf(
+        r#"{"resources":[{"name":"rdma/x","kind":"perNic","count":1,
+        "devices":[{"netdev":"ens1f0v*","rdma":"mlx5_[1-4]"}]}]}"#,
+    );
+    let (nics_before, _) = of(&nics, &node("four-vfs"), &Known::default());
+    let mut renamed = moving;
+    renamed.functions[2].hcas[0].name = "mlx5_1".into();
+    let (nics, _) = of(&nics, &renamed, &Known::of(&nics_before));
+    assert_eq!(addresses(&nics[0]), VFS[1..]);
+    // unplugged
+    let (gone, _) = of(&conf, &node("vf-removed"), &Known::of(&before));
+    assert_eq!(addresses(&gone[0]), [VFS[0], VFS[1], VFS[3]]);
+}
+
+#[test]
+fn no_list_is_longer_than_kubelet_takes() {
+    let conf = conf(r#"{"resources":[{"name":"rdma/x","kind":"perNic","count":5000}]}"#);
+    let mut many = node("erdma");
+    let nics = many.functions.clone();
+    for number in 0..18 {
+        let mut nic = nics[0].clone();
+        nic.device.address = format!("0000:01:{number:02x}.0")
+            .try_into()
+            .expect("an address");
+        nic.hcas[0].name = format!("erdma_{}", number + 2);
+        many.functions.push(nic);
+    }
+    let (offers, remarks) = of(&conf, &many, &Known::default());
+    assert_eq!(offers[0].ids.len(), 20 * 2500);
+    let remark = "rdma/x has 2500 ids a NIC instead of 5000";
+    assert!(remarks[0].contains(remark), "{remarks:?}");
+    let (offers, remarks) = of(&conf, &node("erdma"), &Known::default());
+    assert_eq!(offers[0].ids.len(), 2 * 5000);
+    assert_eq!(remarks, [] as [&str; 0]);
+}
+
+#[test]
+fn what_comes_to_nothing_is_told() {
+    let remarks = |text: &str, layout: &str| of(&conf(text), &node(layout), &Known::default()).1;
+    assert_eq!(
+        remarks(r#"{"mode":"hca"}"#, "no-rdma"),
+        ["this node has no RDMA devices: nothing is offered until there are some"]
+    );
+    assert_eq!(
+        remarks(r#"{"mode":"sriov","pfNetdevices":["ens9"]}"#, "four-vfs"),
+        ["mode: no RDMA device of this node is selected, so rdma/vhca is not offered"]
+    );
+    let exclusive = r#"{"resources":[{"name":"rdma/x","kind":"exclusive"}]}"#;
+    assert_eq!(
+        remarks(exclusive, "lacp-bonds"),
+        [
+            "resources[0]: 0000:3b:00.0 is not in rdma/x: its netdev ens1f0 is a port of bond0; offer it by a shared resource",
+            "resources[0]: 0000:5e:00.0 is not in rdma/x: its netdev ens2f0 is a port of bond1; offer it by a shared resource",
+            "resources[0]: no RDMA device of this node is selected, so rdma/x is not offered",
+        ]
+    );
+    assert_eq!(
+        remarks(exclusive, "four-vfs"),
+        [
+            "resources[0]: 0000:3b:00.0 is not in rdma/x: it has 4 virtual functions, which would go with it"
+        ]
+    );
+    let mut main = node("one-hca");
+    main.functions[1].netdevs[0].default_route = true;
+    let (_, told) = of(&conf(exclusive), &main, &Known::default());
+    assert_eq!(
+        told[0],
+        "resources[0]: 0000:3b:00.0 is not in rdma/x: the node's default route leaves by its netdev ens1f0"
+    );
+    let three = r#"{"resources":[{"name":"rdma/hca","kind":"shared"},
+        {"name":"rdma/x","kind":"exclusive","devices":[{"pf":"ens1f0#0-1"}]},
+        {"name":"rdma/y","kind":"exclusive","devices":[{"pf":"ens1f0#1-2"}]}]}"#;
+    assert_eq!(
+        remarks(three, "four-vfs"),
+        [
+            "resources[2]: 0000:3b:00.3 is in rdma/x already, and not in rdma/y",
+            "0000:3b:00.2, 0000:3b:00.3, 0000:3b:00.4 can be one pod's alone and, by another resource, be shared with it; select them for one resource only",
+        ]
+    );
+}
+
+#[test]
+fn the_table_that_people_read() {
+    let conf = conf(
+        r#"{"resources":[{"name":"rdma/hca","kind":"shared","devices":[{"pci":"*:3b:00.0"}]},
+        {"name":"rdma/vf","kind":"exclusive","devices":[{"pf":"ens1f0#0-1"}]}]}"#,
+    );
+    let inventory = node("vfs-in-pods");
+    let unhealthy: Unhealthy = [(
+        inventory.functions[0].device.address.clone(),
+        "port 1 is down".to_owned(),
+    )]
+    .into();
+    let (offers, _) = offers(&conf, &inventory, &unhealthy, &Known::default());
+    let remarks = ["a remark".to_owned()];
+    let expected = "\
+RESOURCE  KIND         IDS   DEVICE        RDMA    NETDEV            NUMA  HEALTH
+rdma/hca  shared, all  1000  0000:3b:00.0  mlx5_0  ens1f0            0     unhealthy: port 1 is down
+rdma/vf   exclusive    2     0000:3b:00.2  mlx5_1  ens1f0v0          0     healthy
+                             0000:3b:00.3  mlx5_2  in a pod, or none  0     healthy
+- a remark
+";
+    let found = table(&offers, &inventory, &unhealthy, &remarks);
+    let squeezed = |text: &str| {
+        let words = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        words.collect::<Vec<_>>()
+    };
+    assert_eq!(squeezed(&found), squeezed(expected));
+    let columns: Vec<Option<usize>> = found.lines().map(|line| line.find("mlx5_")).collect();
+    assert_eq!(columns[1], columns[3], "{found}");
+    assert_eq!(table(&[], &inventory, &unhealthy, &remarks), "- a remark\n");
+}
