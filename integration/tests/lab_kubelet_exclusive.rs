@@ -1,0 +1,350 @@
+//! In the lab, one resource request in exclusive mode: `integration/lab/vm --tier full
+//! --exclusive`, one test at a time. A virtual function is one pod's alone, and moves.
+
+use integration::{
+    Attachment, Conflist, Netns, Runtime, Snapshot,
+    kubelet::{Allocation, Wish, node::Node},
+    lab::{self, Function, Lab, NICS, ipv4, ipv6},
+    traffic::{self, End},
+    wait,
+};
+use std::{fs, os::linux::fs::MetadataExt, path::Path, time::Duration};
+
+/// As users of sriov-network-device-plugin have it; igbvf's functions.
+const RESOURCE_LIST: &str = r#"{"resourceList": [{
+    "resourcePrefix": "lab", "resourceName": "vf",
+    "selectors": {"isRdma": true, "drivers": ["igbvf"]}
+}]}"#;
+
+/// The same by the daemon's own format, and by CDI names.
+const BY_CDI: &str = r#"
+resources:
+- name: lab/vf
+  kind: exclusive
+  devices: [{driver: igbvf}]
+cdi: true
+"#;
+
+const VF: &str = "lab/vf";
+
+const NAMES: [&str; 2] = ["one", "two"];
+
+/// Presence and port state are told within this time (`docs/device-plugin.md`).
+const TOLD: Duration = Duration::from_secs(1);
+
+struct Scene {
+    lab: Lab,
+    node: Node,
+}
+
+impl Scene {
+    /// Two virtual functions on each NIC, all advertised.
+    #[track_caller]
+    fn new(configuration: &str) -> Self {
+        let lab = Lab::new(2);
+        lab.give_addresses();
+        let node = Node::start(configuration);
+        node.kubelet
+            .wait_for(VF, "four functions", |it| it.healthy().len() == 4);
+        Self { lab, node }
+    }
+
+    fn runtime(&self) -> Runtime<'_> {
+        let cache = self.node.path("cache");
+        Runtime::new(&self.lab.host, &self.node.cni_path(), &cache)
+    }
+
+    fn list(&self) -> Conflist {
+        Conflist::new("1.1.0", vec![self.node.chain(&[VF])])
+    }
+
+    fn attachment(&self, pod: &str, netns: &Netns) -> Attachment {
+        Attachment::new(&format!("sandbox-{pod}"), netns.path(), "eth0").of_pod("default", pod)
+    }
+
+    #[track_caller]
+    fn add(&self, pod: &str) -> Netns {
+        let netns = self.lab.pod(pod);
+        let added = self
+            .runtime()
+            .add(&self.list(), &self.attachment(pod, &netns));
+        added.unwrap_or_else(|outcome| panic!("{outcome}"));
+        netns
+    }
+
+    #[track_caller]
+    fn delete(&self, pod: &str, netns: &Netns) {
+        let deleted = self
+            .runtime()
+            .del(&self.list(), &self.attachment(pod, netns));
+        deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+        self.node.free(pod);
+    }
+
+    /// The function of this PCI address.
+    #[track_caller]
+    fn function(&self, id: &str) -> &Function {
+        let mut functions = self.lab.functions.iter().flatten();
+        let found = functions.find(|function| function.pci == id);
+        found.unwrap_or_else(|| panic!("there is no function {id}"))
+    }
+
+    /// A container of `pod` gets the pod's function of a NIC.
+    #[track_caller]
+    fn one(&self, pod: usize, nic: usize, container: &str) -> Allocation {
+        let id = self.lab.functions[nic][pod].pci.clone();
+        let wish = Wish::new(NAMES[pod], container, VF, 1).reusing(&[id]);
+        self.node.allocate(&wish)
+    }
+
+    /// A pod has the function of `uverbs1`, and there is one with the lower number.
+    #[track_caller]
+    fn with_a_lower_number(&self) -> (Function, Function, Allocation) {
+        let numbered = |name: &str| {
+            let mut all = self.lab.functions.iter().flatten();
+            let found = all.find(|it| uverbs(&it.rdma).0 == name);
+            found.unwrap_or_else(|| panic!("none has {name}")).clone()
+        };
+        let (lowest, function) = (numbered("uverbs0"), numbered("uverbs1"));
+        let wish = Wish::new("one", "main", VF, 1).reusing(std::slice::from_ref(&function.pci));
+        let given = self.node.allocate(&wish);
+        (lowest, function, given)
+    }
+}
+
+/// `uverbs0` and its numbers, of an RDMA device in any namespace.
+#[track_caller]
+fn uverbs(rdma: &str) -> (String, u64, u64) {
+    let entries = fs::read_dir("/sys/class/infiniband_verbs").expect("ib_uverbs is loaded");
+    let is_it = |path: &std::path::PathBuf| {
+        fs::read_to_string(path.join("ibdev")).is_ok_and(|device| device.trim() == rdma)
+    };
+    let path = entries.flatten().map(|entry| entry.path()).find(is_it);
+    let path = path.unwrap_or_else(|| panic!("{rdma} has no uverbs"));
+    let number = fs::read_to_string(path.join("dev")).expect("a number");
+    let (major, minor) = number.trim().split_once(':').expect("two numbers");
+    let number = |text: &str| text.parse().expect("a number");
+    let name = path.file_name().expect("a name").to_string_lossy();
+    (name.into(), number(major), number(minor))
+}
+
+/// The numbers of the node in `/dev/infiniband`.
+#[track_caller]
+fn node(name: &str) -> (u64, u64) {
+    let path = Path::new("/dev/infiniband").join(name);
+    let metadata = fs::metadata(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let number = metadata.st_rdev();
+    (
+        nix::libc::major(number).into(),
+        nix::libc::minor(number).into(),
+    )
+}
+
+#[test]
+fn exclusive_functions_are_allocated_moved_used_and_brought_home() {
+    let scene = Scene::new(RESOURCE_LIST);
+    let before = Snapshot::of(&scene.lab.host);
+    // each pod has two containers, with a function of another NIC each
+    let containers = ["main", "sidecar"];
+    let given = [0, 1].map(|pod| [0, 1].map(|nic| scene.one(pod, nic, containers[nic])));
+    let pods = NAMES.map(|pod| scene.add(pod));
+    for (pod, netns) in pods.iter().enumerate() {
+        let rdma = scene.lab.rails(pod).map(|function| function.rdma.clone());
+        assert_eq!(lab::verbs_devices(netns), rdma);
+        for (device, allocation) in rdma.iter().zip(&given[pod]) {
+            lab::open_verbs(netns, device);
+            let env = allocation.given.envs.get("PCIDEVICE_LAB_VF");
+            assert_eq!(env, Some(&allocation.ids[0]));
+        }
+    }
+    // in their pods, and on the way there, they are advertised as before
+    let known = scene.node.kubelet.resource(VF).expect("it is registered");
+    assert_eq!(known.healthy().len(), 4, "{:?}", known.devices);
+    assert_eq!(known.lists, 1, "kubelet got another list");
+    for rail in 0..2 {
+        for address in [ipv4, ipv6] {
+            let addresses = [0, 1].map(|pod| address(rail, pod));
+            let end = |pod: usize| End {
+                pod: &pods[pod],
+                rdma: &scene.lab.rails(pod)[rail].rdma,
+                address: &addresses[pod],
+            };
+            traffic::rping(end(0), end(1));
+            traffic::write_bandwidth(end(0), end(1), &ipv4(rail, 0));
+        }
+    }
+    held_by(&scene, given.as_flattened());
+    for (pod, netns) in NAMES.into_iter().zip(&pods) {
+        scene.delete(pod, netns);
+    }
+    before.assert_restored(&scene.lab.host);
+}
+
+/// The counters of a device inside a pod are told, with the container that has it.
+#[track_caller]
+fn held_by(scene: &Scene, given: &[Allocation]) {
+    for allocation in given {
+        for id in &allocation.ids {
+            let rdma = &scene.function(id).rdma;
+            let labels = [
+                ("device", rdma.as_str()),
+                ("namespace", "default"),
+                ("pod", &allocation.pod.1),
+                ("container", &allocation.container),
+            ];
+            let holder = scene.node.metric("rdma_device_holder", &labels);
+            assert_eq!(holder, Some(1.0), "{labels:?}\n{}", scene.node.metrics());
+            let counter = scene.node.metric("rdma_hw_sent_pkts_total", &labels);
+            assert!(counter.is_some(), "{labels:?}\n{}", scene.node.metrics());
+        }
+    }
+}
+
+#[test]
+fn a_container_gets_the_right_node_though_the_move_renumbered_it() {
+    let scene = Scene::new(BY_CDI);
+    let (lowest, function, given) = scene.with_a_lower_number();
+    assert_eq!(given.ids, [function.pci.as_str()]);
+    assert!(given.given.devices.is_empty(), "paths besides CDI names");
+    let names: Vec<&str> = given.given.cdi_devices.iter().map(|it| &*it.name).collect();
+    let own = format!("rdma-device-plugin/rdma={}", function.pci);
+    assert_eq!(names, [own.as_str(), "rdma-device-plugin/rdma=rdma_cm"]);
+    let granted = uverbs(&function.rdma);
+    assert_eq!(
+        scene.node.cdi_nodes(&function.pci),
+        std::slice::from_ref(&granted)
+    );
+
+    // between Allocate and ADD another device goes: the move gives the lowest free number
+    scene
+        .lab
+        .host
+        .run(&format!("rdma link delete {}", lowest.rdma));
+    let netns = scene.add("one");
+    let now = uverbs(&function.rdma);
+    assert_eq!(now.0, "uverbs0", "the move did not renumber it");
+    assert_eq!(
+        scene.node.cdi_nodes(&function.pci),
+        std::slice::from_ref(&now)
+    );
+    assert_eq!(node(&now.0), (now.1, now.2), "/dev was not put right");
+    // and the path that would have been given leads to nothing, or to another device
+    scene.lab.host.run(&format!(
+        "rdma link add {} type rxe netdev {}",
+        lowest.rdma, lowest.netdev
+    ));
+    wait::until("udev made the node", || {
+        Path::new("/dev/infiniband").join(&granted.0).exists()
+    });
+    assert_eq!(uverbs(&lowest.rdma).0, granted.0, "another device's number");
+    assert_eq!(node(&granted.0), (granted.1, granted.2));
+    lab::open_verbs(&netns, &function.rdma);
+    // the daemon, which sees the device come, writes what is true as well
+    wait::until("the daemon wrote the new device's entry", || {
+        scene.node.cdi_nodes(&lowest.pci) == [uverbs(&lowest.rdma)]
+    });
+    assert_eq!(scene.node.cdi_nodes(&function.pci), [now]);
+    scene.delete("one", &netns);
+    assert_eq!(
+        scene.node.cdi_nodes(&function.pci),
+        [uverbs(&function.rdma)]
+    );
+}
+
+#[test]
+fn a_path_that_would_lead_to_another_device_fails_the_pod() {
+    let scene = Scene::new(RESOURCE_LIST);
+    let (lowest, _, given) = scene.with_a_lower_number();
+    let paths: Vec<&str> = given
+        .given
+        .devices
+        .iter()
+        .map(|it| &*it.host_path)
+        .collect();
+    assert!(paths.contains(&"/dev/infiniband/uverbs1"), "{paths:?}");
+    scene
+        .lab
+        .host
+        .run(&format!("rdma link delete {}", lowest.rdma));
+    let netns = scene.lab.pod("one");
+    let before = Snapshot::of(&scene.lab.host);
+    let attachment = scene.attachment("one", &netns);
+    let refused = scene.runtime().add(&scene.list(), &attachment);
+    let text = refused.expect_err("a wrong device was given").error(106);
+    assert!(text.contains("uverbs1") && text.contains("cdi"), "{text}");
+    before.assert_restored(&scene.lab.host);
+    // kubelet's check before the container's start sees it, too
+    let told = scene.node.kubelet.before_start(VF, &given.ids);
+    let told = told.expect_err("a wrong device would be given");
+    assert!(told.message().contains("uverbs1"), "{told:?}");
+}
+
+#[test]
+fn functions_come_and_go_while_the_daemon_runs() {
+    let scene = Scene::new(RESOURCE_LIST);
+    let kubelet = &scene.node.kubelet;
+    let number = Path::new("/sys/class/net")
+        .join(NICS[1])
+        .join("device/sriov_numvfs");
+    fs::write(&number, "0").expect("the functions are taken away");
+    let gone = kubelet.within(TOLD, VF, |it| it.is_some_and(|it| it.devices.len() == 2));
+    assert!(gone, "{:?}", kubelet.resource(VF));
+    fs::write(&number, "1").expect("a function is made");
+    let netdev = format!("{}v0", NICS[1]);
+    wait::until("udev has named the function", || {
+        Path::new("/sys/class/net").join(&netdev).exists()
+    });
+    scene.lab.host.ip(&format!("link set dev {netdev} up"));
+    scene.lab.host.run(&format!(
+        "rdma link add r_{netdev} type rxe netdev {netdev}"
+    ));
+    let there = kubelet.within(TOLD, VF, |it| it.is_some_and(|it| it.devices.len() == 3));
+    assert!(there, "{:?}", kubelet.resource(VF));
+    // its wire takes longer
+    wait::until("the new function has carrier", || {
+        let state = format!("/sys/class/infiniband/r_{netdev}/ports/1/state");
+        fs::read_to_string(state).is_ok_and(|it| it.contains("ACTIVE"))
+    });
+    let come = kubelet.within(TOLD, VF, |it| it.is_some_and(|it| it.healthy().len() == 3));
+    assert!(come, "{:?}", kubelet.resource(VF));
+}
+
+#[test]
+fn the_health_of_a_device_inside_a_pod_is_known() {
+    let scene = Scene::new(RESOURCE_LIST);
+    let given = scene.one(0, 0, "main");
+    let netns = scene.add("one");
+    let kubelet = &scene.node.kubelet;
+    let id = given.ids[0].as_str();
+    wait::until("it is healthy in the pod", || {
+        lab::open_verbs(&netns, &scene.function(id).rdma);
+        kubelet
+            .resource(VF)
+            .is_some_and(|it| it.healthy().contains(id))
+    });
+    // its wire is its physical function's
+    let nic = NICS[0];
+    scene.lab.host.ip(&format!("link set dev {nic} down"));
+    wait::until("the function has lost its carrier", || {
+        netns
+            .show("link show dev rdma0")
+            .iter()
+            .any(|link| link["operstate"] == "DOWN")
+    });
+    let told = kubelet.within(TOLD, VF, |it| {
+        it.is_some_and(|it| !it.healthy().contains(id))
+    });
+    assert!(told, "{:?}", kubelet.resource(VF));
+    scene.lab.host.ip(&format!("link set dev {nic} up"));
+    wait::until("the function has its carrier again", || {
+        netns
+            .show("link show dev rdma0")
+            .iter()
+            .any(|link| link["operstate"] == "UP")
+    });
+    let told = kubelet.within(TOLD, VF, |it| {
+        it.is_some_and(|it| it.healthy().contains(id))
+    });
+    assert!(told, "{:?}", kubelet.resource(VF));
+    scene.delete("one", &netns);
+}
