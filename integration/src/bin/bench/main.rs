@@ -1,18 +1,43 @@
-//! Size and speed beside the peers that Debian has, in one run: what counts is the ratio.
+//! Size and speed beside the peers that Debian has, in one run: what counts is the ratio. And the
+//! daemon's figures, which have none beside them. Arguments name the parts that are wanted.
 
 mod chain;
+mod daemon;
 mod leases;
+mod machines;
+mod passing;
 mod run;
 
 use integration::Node;
 use nix::sched::{CloneFlags, setns};
-use std::fs::File;
+use std::{env, fs::File, process};
+
+/// Prints what it measures on a node.
+type Measure = fn(&Node);
+
+const PARTS: [(&str, Measure); 4] = [
+    ("chain", chain::measure),
+    ("leases", leases::measure),
+    ("passing", passing::measure),
+    ("daemon", |_| daemon::measure()),
+];
 
 fn main() {
+    let only: Vec<String> = env::args().skip(1).collect();
+    let unknown = only
+        .iter()
+        .find(|it| PARTS.iter().all(|(name, _)| name != it));
+    if let Some(unknown) = unknown {
+        eprintln!("bench: there is no {unknown:?}; there are chain, leases, passing and daemon");
+        process::exit(2);
+    }
     let node = Node::with_rails(1);
     // children start in the host's namespace, without `ip netns exec` in the measurement
     let host = File::open(node.host.path()).expect("the host's namespace");
     setns(&host, CloneFlags::CLONE_NEWNET).expect("root may enter it");
-    chain::measure(&node);
-    leases::measure(&node);
+    for (name, measure) in PARTS {
+        if only.is_empty() || only.iter().any(|it| it == name) {
+            measure(&node);
+        }
+    }
 }

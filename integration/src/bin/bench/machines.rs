@@ -1,0 +1,126 @@
+//! The nodes that the daemon is measured on.
+
+use integration::{Machine, machine::Nic};
+
+const HCAS: usize = 8;
+const PHYSICAL: usize = 2;
+/// Of each physical function.
+const VIRTUAL: usize = 128;
+
+/// A node, and what it offers.
+pub(super) struct Case {
+    pub(super) title: &'static str,
+    pub(super) machine: Machine,
+    pub(super) resource: &'static str,
+    /// How many there are to be.
+    pub(super) ids: usize,
+    /// A device that can go and come back, and is an id of its own.
+    pub(super) last: Option<Place>,
+}
+
+/// All of them; titles name the mode, or how ids are given.
+pub(super) fn cases() -> Vec<Case> {
+    let shared =
+        r#"{"resources":[{"name":"rdma/hca","kind":"shared","count":1000,"allocate":"numa"}]}"#;
+    let per_nic =
+        r#"{"resources":[{"name":"rdma/hca","kind":"perNic","count":1000,"allocate":"numa"}]}"#;
+    vec![
+        hcas("8 HCAs, hca", r#"{"mode":"hca"}"#, 1000),
+        hcas("8 HCAs, numa", shared, 1000),
+        hcas("8 HCAs, perNic", per_nic, 8000),
+        virtual_functions(),
+    ]
+}
+
+fn hcas(title: &'static str, configuration: &str, ids: usize) -> Case {
+    let machine = Machine::with(&[]);
+    for number in 0..HCAS {
+        Place::physical(number, number / 4).plug(&machine);
+    }
+    machine.configure(configuration);
+    Case {
+        title,
+        machine,
+        resource: "rdma/hca",
+        ids,
+        last: None,
+    }
+}
+
+fn virtual_functions() -> Case {
+    let machine = Machine::with(&[]);
+    for number in 0..PHYSICAL {
+        Place::physical(number, number).plug(&machine);
+    }
+    let places = || (0..PHYSICAL).flat_map(|of| (0..VIRTUAL).map(move |index| (of, index)));
+    for (of, index) in places() {
+        Place::virtual_one(of, index).plug(&machine);
+    }
+    machine.configure(
+        r#"{"resources":[{"name":"rdma/vf","kind":"exclusive","devices":[{"pf":["rail0","rail1"]}]}]}"#,
+    );
+    Case {
+        title: "256 VFs",
+        machine,
+        resource: "rdma/vf",
+        ids: PHYSICAL * VIRTUAL,
+        last: places()
+            .last()
+            .map(|(of, index)| Place::virtual_one(of, index)),
+    }
+}
+
+/// A function of a node.
+pub(super) struct Place {
+    address: String,
+    number: usize,
+    numa_node: usize,
+    /// The physical function's number, and which virtual function of it this is.
+    of: Option<(usize, usize)>,
+}
+
+impl Place {
+    fn physical(number: usize, numa_node: usize) -> Self {
+        Self {
+            address: format!("0000:{number:02x}:00.0"),
+            number,
+            numa_node,
+            of: None,
+        }
+    }
+
+    fn virtual_one(of: usize, index: usize) -> Self {
+        // eight functions to a slot
+        let place = index + 8;
+        Self {
+            address: format!("0000:{of:02x}:{:02x}.{}", place / 8, place % 8),
+            number: PHYSICAL + of * VIRTUAL + index,
+            numa_node: of,
+            of: Some((of, index)),
+        }
+    }
+
+    fn nic<T>(&self, then: impl FnOnce(&Nic<'_>) -> T) -> T {
+        let number = self.number;
+        then(&Nic {
+            address: &self.address,
+            rdma: &format!("mlx5_{number}"),
+            netdev: &format!("rail{number}"),
+            numa_node: i32::try_from(self.numa_node).expect("a small number"),
+            number: u64::try_from(number).expect("a small number"),
+        })
+    }
+
+    pub(super) fn plug(&self, machine: &Machine) {
+        self.nic(|nic| {
+            machine.plug(nic);
+            if let Some((of, index)) = self.of {
+                Self::physical(of, of).nic(|physical| machine.is_virtual(nic, physical, index));
+            }
+        });
+    }
+
+    pub(super) fn unplug(&self, machine: &Machine) {
+        self.nic(|nic| machine.unplug(nic));
+    }
+}
