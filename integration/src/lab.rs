@@ -214,6 +214,22 @@ pub fn verbs_devices(netns: &Netns) -> Vec<String> {
     devices
 }
 
+/// `uverbs0` and its numbers, of an RDMA device in any namespace.
+#[track_caller]
+pub fn uverbs(rdma: &str) -> (String, u64, u64) {
+    let entries = fs::read_dir("/sys/class/infiniband_verbs").expect("ib_uverbs is loaded");
+    let is_it = |path: &PathBuf| {
+        fs::read_to_string(path.join("ibdev")).is_ok_and(|device| device.trim() == rdma)
+    };
+    let path = entries.flatten().map(|entry| entry.path()).find(is_it);
+    let path = path.unwrap_or_else(|| panic!("{rdma} has no uverbs"));
+    let number = fs::read_to_string(path.join("dev")).expect("a number");
+    let (major, minor) = number.trim().split_once(':').expect("two numbers");
+    let number = |text: &str| text.parse().expect("a number");
+    let name = path.file_name().expect("a name").to_string_lossy();
+    (name.into(), number(major), number(minor))
+}
+
 /// Opens the character device of the RDMA device `name` in `netns`, and asks it for its
 /// ports.
 #[track_caller]

@@ -4,7 +4,7 @@
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,
     kubelet::{Allocation, Wish, node::Node},
-    lab::{self, Function, Lab, NICS, ipv4, ipv6},
+    lab::{self, Function, Lab, NICS, ipv4, ipv6, uverbs},
     traffic::{self, End},
     wait,
 };
@@ -110,22 +110,6 @@ impl Scene {
         let given = self.node.allocate(&wish);
         (lowest, function, given)
     }
-}
-
-/// `uverbs0` and its numbers, of an RDMA device in any namespace.
-#[track_caller]
-fn uverbs(rdma: &str) -> (String, u64, u64) {
-    let entries = fs::read_dir("/sys/class/infiniband_verbs").expect("ib_uverbs is loaded");
-    let is_it = |path: &std::path::PathBuf| {
-        fs::read_to_string(path.join("ibdev")).is_ok_and(|device| device.trim() == rdma)
-    };
-    let path = entries.flatten().map(|entry| entry.path()).find(is_it);
-    let path = path.unwrap_or_else(|| panic!("{rdma} has no uverbs"));
-    let number = fs::read_to_string(path.join("dev")).expect("a number");
-    let (major, minor) = number.trim().split_once(':').expect("two numbers");
-    let number = |text: &str| text.parse().expect("a number");
-    let name = path.file_name().expect("a name").to_string_lossy();
-    (name.into(), number(major), number(minor))
 }
 
 /// The numbers of the node in `/dev/infiniband`.

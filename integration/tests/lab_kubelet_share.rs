@@ -4,7 +4,7 @@
 use integration::{
     Attachment, BondedNics, Conflist, Netns, Runtime, Snapshot,
     kubelet::{Allocation, Wish, node::Node},
-    lab::NICS,
+    lab::{NICS, uverbs},
     nics,
     traffic::{self, End, Write},
     wait,
@@ -105,18 +105,6 @@ impl Pod {
     }
 }
 
-/// The number of `uverbs` of an RDMA device, as sysfs has it.
-#[track_caller]
-fn uverbs(rdma: &str) -> String {
-    let entries = fs::read_dir("/sys/class/infiniband_verbs").expect("ib_uverbs is loaded");
-    let is_it = |path: &std::path::PathBuf| {
-        fs::read_to_string(path.join("ibdev")).is_ok_and(|device| device.trim() == rdma)
-    };
-    let path = entries.flatten().map(|entry| entry.path()).find(is_it);
-    let path = path.unwrap_or_else(|| panic!("{rdma} has no uverbs"));
-    path.file_name().expect("a name").to_string_lossy().into()
-}
-
 #[test]
 fn one_request_gives_every_rail_with_an_address_and_traffic() {
     let scene = Scene::new(OLD_CONFIG_MAP);
@@ -133,7 +121,7 @@ fn one_request_gives_every_rail_with_an_address_and_traffic() {
         paths.sort_unstable();
         let mut wanted: Vec<String> = devices
             .iter()
-            .map(|rdma| format!("/dev/infiniband/{}", uverbs(rdma)))
+            .map(|rdma| format!("/dev/infiniband/{}", uverbs(rdma).0))
             .chain(["/dev/infiniband/rdma_cm".to_owned()])
             .collect();
         wanted.sort_unstable();
@@ -274,8 +262,8 @@ fn a_rail_that_goes_down_is_told_within_a_second_and_back_within_another() {
         .iter()
         .map(|it| &*it.host_path)
         .collect();
-    assert!(paths.contains(&&*format!("/dev/infiniband/{}", uverbs("mlx5_bond_1"))));
-    assert!(!paths.contains(&&*format!("/dev/infiniband/{}", uverbs("mlx5_bond_0"))));
+    assert!(paths.contains(&&*format!("/dev/infiniband/{}", uverbs("mlx5_bond_1").0)));
+    assert!(!paths.contains(&&*format!("/dev/infiniband/{}", uverbs("mlx5_bond_0").0)));
 
     scene
         .nics

@@ -78,12 +78,7 @@ impl Netns {
             path: path.to_owned(),
             source,
         };
-        // Not to wait for a writer, should it be a FIFO.
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)
-            .map_err(failed)?;
+        let file = open_file(path).map_err(failed)?;
         if !is_network_namespace(&file).map_err(failed)? {
             return Err(OpenError::NotNamespace(path.to_owned()));
         }
@@ -151,6 +146,14 @@ impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Opens what is at `path`, without waiting for a writer, should it be a FIFO.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
 }
 
 fn is_network_namespace(file: &File) -> io::Result<bool> {

@@ -4,7 +4,7 @@ use super::{node::Health, ports, records, sights::Pods};
 use crate::offer::Unhealthy;
 use inotify::{EventMask, Inotify, WatchMask};
 use rdma_netns::{
-    Inventory, Link,
+    Inventory, Kernel, Link, Linux,
     linux::monitor::{Event, Monitor, Nsid},
 };
 use std::{
@@ -27,8 +27,6 @@ const APART: Duration = Duration::from_millis(200);
 const BEAT: Duration = Duration::from_secs(1);
 /// Where there are no events, or none of pods.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(2);
-
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// What is known of the devices' health, and the ears for what changes it.
 #[derive(Debug)]
@@ -95,12 +93,11 @@ impl Watch {
     }
 
     fn new(sysfs: &Path, state_dir: &Path, monitor: Option<AsyncFd<Monitor>>) -> Self {
-        let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();
         let now = Instant::now();
         Self {
             sysfs: sysfs.to_owned(),
             attachments: state_dir.join("attachments"),
-            boot_id: boot_id.trim_end().to_owned(),
+            boot_id: Linux::new().boot_id().unwrap_or_default(),
             monitor,
             inotify: None,
             pods: Pods::default(),

@@ -11,11 +11,10 @@ use crate::{
     offer::{Offer, OfferedId, Unhealthy},
 };
 use kubelet_api::pod_resources;
-use rdma_netns::{DeviceAddress, Inventory, linux::inside};
+use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux, linux::inside};
 use rdma_resources::{Grants, Sharing};
 use std::{
     collections::BTreeMap,
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -185,8 +184,8 @@ fn read(inventory: &Inventory, sysfs: &Path, state_dir: &Path) -> Ports {
     if elsewhere.is_empty() {
         return ports;
     }
-    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let placed = health::placed(&state_dir.join("attachments"), boot_id.trim_end());
+    let boot_id = Linux::new().boot_id().unwrap_or_default();
+    let placed = health::placed(&state_dir.join("attachments"), &boot_id);
     let mut pods: Vec<(&Place, Vec<&String>)> = Vec::new();
     for (address, name) in elsewhere {
         let Some(placed) = placed.iter().find(|it| it.address == *address) else {

@@ -4,6 +4,7 @@ use super::WatchError;
 use crate::{
     NetnsId,
     netlink::{NetlinkError, Socket, attributes},
+    netns::open_file,
 };
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -12,12 +13,9 @@ use netlink_packet_route::{
 use nix::libc;
 use std::{
     fmt,
-    fs::{File, OpenOptions},
+    fs::File,
     io,
-    os::{
-        fd::AsRawFd,
-        unix::fs::{MetadataExt, OpenOptionsExt},
-    },
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::Path,
 };
 
@@ -43,12 +41,7 @@ pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, 
         path: path.to_owned(),
         source,
     };
-    // Not to wait for a writer, should it be a FIFO.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .map_err(failed)?;
+    let file = open_file(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if (metadata.dev(), metadata.ino()) != (id.device, id.inode) {
         return Err(WatchError::Other(path.to_owned()));
