@@ -17,6 +17,20 @@ pub struct Inventory {
     /// `/dev/infiniband/rdma_cm`; none: rdma_ucm is not loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharDevice>,
+    /// The module of the eRDMA driver; none: it is not loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erdma: Option<ErdmaModule>,
+}
+
+/// The module `erdma`, which serves all eRDMA NICs of the node in one way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErdmaModule {
+    /// Its parameter `compat_mode`; none: it has none, as the driver of mainline Linux.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compat: Option<bool>,
+    /// The RDMA stack is that of MLNX_OFED: its module `mlx_compat` is loaded.
+    #[serde(default)]
+    pub ofed: bool,
 }
 
 /// A PCI function or auxiliary device, and what it makes.
@@ -32,9 +46,13 @@ pub struct Function {
     /// Where on PCI it is (an auxiliary device: its function).
     #[serde(default)]
     pub path: PciPath,
-    /// Its netdevs that are in this program's namespace.
+    /// Its netdevs that are in this program's namespace; where it has none, those of its RDMA
+    /// device ([`pairing`](crate::pairing)).
     #[serde(default)]
     pub netdevs: Vec<Netdev>,
+    /// The function that these are of, where it is another one: so it is with eRDMA.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netdev_function: Option<DeviceAddress>,
     /// Its RDMA devices, of all namespaces.
     #[serde(default)]
     pub hcas: Vec<Hca>,

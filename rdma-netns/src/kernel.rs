@@ -1,7 +1,7 @@
 //! The seam between plans and a kernel: [`Linux`](crate::Linux) is the real one, the
 //! tests' fake keeps a small world of namespaces and devices in memory.
 
-use crate::{GidTable, NetnsId, Observed, Op};
+use crate::{GidTable, NetnsId, Observed, Op, smc::SmcState};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -29,6 +29,14 @@ pub trait Kernel {
         device: &str,
         port: u32,
     ) -> Result<GidTable, ObserveError>;
+
+    /// Whether the kernel has SMC by now. Cheap, and loads nothing: without it no process can have
+    /// connections that it carries.
+    fn has_smc(&self) -> bool;
+
+    /// Reads what of SMC the host and, if given, the pod have; none: this kernel has no SMC. Asked
+    /// only where SMC is wanted or was set up: the kernel loads the module for it.
+    fn smc(&self, pod: Option<&Self::Pod>) -> Result<Option<SmcState>, ObserveError>;
 
     /// Makes the one change `op`. `pod` must be given when `op` names it.
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError>;

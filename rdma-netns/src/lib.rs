@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`device`] | the data: a node's and a pod's state |
 //! | [`inventory`] | the hardware that resources are made of |
+//! | [`pairing`] | which netdev and which RDMA device are one NIC |
 //! | [`op`] | one change, and its `ip`/`rdma` equivalent |
 //! | [`kernel`] | the seam between both: the trait that Linux and the test's fake implement |
 //! | [`linux`] | the real kernel: rtnetlink, RDMA netlink, sysfs, sysctl |
@@ -29,6 +30,7 @@ pub mod netlink;
 pub mod netns;
 pub mod observed;
 pub mod op;
+pub mod pairing;
 pub mod rdma;
 pub mod rule;
 pub mod smc;
@@ -37,7 +39,7 @@ pub use child::{Child, IpvlanMode, MacvlanMode};
 pub use device::{Device, DeviceAddress};
 pub use gid::{Gid, GidKind, GidTable};
 pub use hardware_address::HardwareAddress;
-pub use inventory::{Accelerator, Function, Hca, HcaPort, Inventory, Netdev, PciPath};
+pub use inventory::{Accelerator, ErdmaModule, Function, Hca, HcaPort, Inventory, Netdev, PciPath};
 pub use kernel::{Kernel, ObserveError, OpError, OpenPodError, Pod};
 pub use link::{Address, Link, LinkFlag, LinkType, Route};
 pub use linux::Linux;

@@ -18,6 +18,10 @@ pub struct Link {
     pub permanent_mac: Option<HardwareAddress>,
     /// Largest packet, bytes.
     pub mtu: u32,
+    /// Largest MTU that its driver takes, bytes (Linux 4.19, `IFLA_MAX_MTU`); 0: any. None: not
+    /// told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_mtu: Option<u32>,
     /// Set up by its administrator (`IFF_UP`).
     pub up: bool,
     /// The medium is there (`IFF_LOWER_UP`).

@@ -1,5 +1,7 @@
 //! What was seen at one moment: the host's namespace and one pod's.
 
+#[cfg(doc)]
+use crate::pairing;
 use crate::{Device, DeviceAddress, Link, NetnsId, RdmaDevice, RdmaMode, Rule};
 use serde::{Deserialize, Serialize};
 
@@ -67,22 +69,50 @@ impl Namespace {
     }
 
     /// The RDMA device whose port `link` is, else the one of the same PCI function or
-    /// auxiliary device. A bond's is, too, that of one of the bond's ports: the netdev of
-    /// `mlx5_bond_0` is told as the bond by some kernels, as a port by others, and its hardware
-    /// is the first port's.
+    /// auxiliary device, else the one whose GUID is made of its address ([`pairing`]). A bond's
+    /// is, too, that of one of the bond's ports: the netdev of `mlx5_bond_0` is told as the bond by
+    /// some kernels, as a port by others, and its hardware is the first port's.
+    ///
+    /// `link` may be of another namespace: then its index says nothing, and its hardware all.
     pub fn rdma_of(&self, link: &Link) -> Option<&RdmaDevice> {
+        let is_here = |link: &Link| self.link_by_index(link.index) == Some(link);
+        let has_ports = link.is_bond() && is_here(link);
         let ports = self
             .links
             .iter()
-            .filter(|port| link.is_bond() && port.master == Some(link.index));
+            .filter(|port| has_ports && port.master == Some(link.index));
         let links: Vec<&Link> = std::iter::once(link).chain(ports).collect();
         let of = |has: &dyn Fn(&RdmaDevice, &Link) -> bool| {
             links
                 .iter()
                 .find_map(|link| self.rdma.iter().find(|rdma| has(rdma, link)))
         };
-        of(&|rdma, link| rdma.has_netdev(link.index))
+        of(&|rdma, link| rdma.has_netdev(link.index) && is_here(link))
             .or_else(|| of(&|rdma, link| rdma.parent.is_some() && rdma.parent == link.parent))
+            .or_else(|| of(&|rdma, link| rdma.has_guid_of(link) && !self.has_port_of(rdma)))
+    }
+
+    /// Whether a netdev of this namespace is one of the RDMA device's ports, or of its function.
+    fn has_port_of(&self, rdma: &RdmaDevice) -> bool {
+        let of_function = |link: &Link| rdma.parent.is_some() && link.parent == rdma.parent;
+        self.links
+            .iter()
+            .any(|link| rdma.has_netdev(link.index) || of_function(link))
+    }
+
+    /// The netdevs of the PCI function or auxiliary device at `address`; of one that has none, those
+    /// of its RDMA device, which `rdma` can be in another namespace than this one.
+    pub fn links_of<'a>(&'a self, address: &DeviceAddress, rdma: &Namespace) -> Vec<&'a Link> {
+        let own = |link: &&Link| link.parent.as_ref() == Some(address);
+        let found: Vec<&Link> = self.links.iter().filter(own).collect();
+        if !found.is_empty() {
+            return found;
+        }
+        let paired = |link: &&Link| {
+            let device = link.parent.as_ref().and_then(|_| rdma.rdma_of(link));
+            device.is_some_and(|device| device.parent.as_ref() == Some(address))
+        };
+        self.links.iter().filter(paired).collect()
     }
 }
 
@@ -149,6 +179,57 @@ mod tests {
         assert_eq!(of(&host, "br0"), None);
         assert_eq!(of(&host, "bond0"), None);
         assert_eq!(of(&host, "eth1"), None);
+    }
+
+    /// `erdma_0` is another function than `eth2`, and its GUID is made of the address of that.
+    #[test]
+    fn an_rdma_device_of_another_function_is_found_by_its_guid() {
+        let erdma = |guid: &str, netdev: Option<u32>| {
+            let mut erdma = device("erdma_0", Some("0000:07:00.0"), netdev);
+            erdma["node_guid"] = guid.into();
+            let mut host = host(&[erdma]);
+            for (link, mac) in [("eth2", "00:16:3e:00:00:01"), ("br0", "00:16:3e:00:00:01")] {
+                let found = host.links.iter_mut().find(|it| &*it.name == link);
+                found.expect("a netdev").mac = mac.parse().expect("an address");
+            }
+            host
+        };
+        let address = DeviceAddress::try_from("0000:07:00.0".to_owned()).expect("an address");
+        let links_of = |host: &Namespace| -> Vec<String> {
+            let links = host.links_of(&address, host).into_iter();
+            links.map(|link| link.name.to_string()).collect()
+        };
+        let by_guid = erdma("0216:3eff:fe00:0001", None);
+        assert_eq!(of(&by_guid, "eth2").as_deref(), Some("erdma_0"));
+        // a bridge has its port's address, and no hardware
+        assert_eq!(of(&by_guid, "br0"), None);
+        assert_eq!(of(&by_guid, "eth0"), None);
+        assert_eq!(links_of(&by_guid), ["eth2"]);
+
+        // its netdev is in a pod by now, and the RDMA device is not
+        let mut without = by_guid.clone();
+        let moved = without.links.remove(2);
+        let here = of_any(&without, &moved);
+        assert_eq!(here.as_deref(), Some("erdma_0"));
+        let pod = Namespace {
+            links: vec![moved],
+            ..without.clone()
+        };
+        assert_eq!(pod.links_of(&address, &without).len(), 1);
+
+        // what the kernel tells comes first
+        let told = erdma("0216:3eff:fe00:0001", Some(2));
+        assert_eq!(of(&told, "eth0").as_deref(), Some("erdma_0"));
+        assert_eq!(of(&told, "eth2"), None);
+        assert_eq!(links_of(&told), ["eth0"]);
+        assert_eq!(
+            links_of(&erdma("0000:0000:0000:0000", None)),
+            [] as [&str; 0]
+        );
+    }
+
+    fn of_any(host: &Namespace, link: &Link) -> Option<String> {
+        host.rdma_of(link).map(|rdma| rdma.name.clone())
     }
 
     #[test]

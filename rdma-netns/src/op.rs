@@ -1,6 +1,9 @@
 //! One change to a network namespace, and how a person would make it.
 
-use crate::{Address, Child, HardwareAddress, InterfaceName, LinkFlag, Route, Rule, link};
+use crate::{
+    Address, Child, HardwareAddress, InterfaceName, LinkFlag, Route, Rule, link,
+    smc::{PnetEntry, PnetId},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt::{self, Write as _},
@@ -149,6 +152,20 @@ pub enum Op {
         link: InterfaceName,
         address: IpAddr,
     },
+    /// `smc_pnet -a ID -I NETDEV`, for an RDMA port `-D DEVICE -P PORT`, which only the initial
+    /// namespace takes; an entry that is there already is no error.
+    AddPnet { at: Place, entry: PnetEntry },
+    /// `smc_pnet -d ID`: every entry of that id in the namespace goes; none is no error.
+    RemovePnet { at: Place, id: PnetId },
+    /// `smcr ueid add UEID`, for the whole node; one that is there already is no error.
+    AddUeid { ueid: String },
+    /// `smcr ueid del UEID`; one that is gone already is no error.
+    RemoveUeid { ueid: String },
+    /// `sysctl -w net.smc.tcp2smc=0|1` in the pod: TCP sockets that are opened from now on are SMC
+    /// sockets.
+    SetTcp2Smc { on: bool },
+    /// `sysctl -w net.smc.smcr_max_links_per_lgr=LINKS` in the pod, of link groups to come.
+    SetMaxLinks { links: u8 },
 }
 
 impl fmt::Display for Op {
@@ -287,6 +304,32 @@ impl Op {
                 IpAddr::V4(_) => format!("{}arping -c 1 -U -I {link} {address}", exec(at)),
                 IpAddr::V6(_) => format!("{}ndsend {address} {link}", exec(at)),
             },
+            Self::AddPnet { at, entry } => {
+                let mut words = format!("{}smc_pnet -a {}", exec(at), entry.name);
+                if let Some(netdev) = &entry.netdev {
+                    let _ = write!(words, " -I {netdev}");
+                }
+                if let Some((device, port)) = &entry.rdma {
+                    let _ = write!(words, " -D {device} -P {port}");
+                }
+                words
+            }
+            Self::RemovePnet { at, id } => format!("{}smc_pnet -d {id}", exec(at)),
+            Self::AddUeid { ueid } => format!("smcr ueid add {ueid}"),
+            Self::RemoveUeid { ueid } => format!("smcr ueid del {ueid}"),
+            Self::SetMaxLinks { links } => {
+                format!(
+                    "{}sysctl -w net.smc.smcr_max_links_per_lgr={links}",
+                    exec(&Place::Pod)
+                )
+            }
+            Self::SetTcp2Smc { on } => {
+                format!(
+                    "{}sysctl -w net.smc.tcp2smc={}",
+                    exec(&Place::Pod),
+                    u8::from(*on)
+                )
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! RDMA devices as the RDMA subsystem shows them in one namespace.
 
-use crate::DeviceAddress;
+use crate::{DeviceAddress, Link, pairing};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -82,5 +82,11 @@ impl RdmaDevice {
     /// Whether one of its ports has the netdev `index`.
     pub fn has_netdev(&self, index: u32) -> bool {
         self.ports.iter().any(|port| port.netdev == Some(index))
+    }
+
+    /// Whether the node GUID is made of the hardware address of `link`, which has hardware.
+    pub(crate) fn has_guid_of(&self, link: &Link) -> bool {
+        let macs = || std::iter::once(&link.mac).chain(&link.permanent_mac);
+        link.parent.is_some() && macs().any(|mac| pairing::is_guid_of(&self.node_guid, mac))
     }
 }

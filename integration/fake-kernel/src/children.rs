@@ -111,10 +111,10 @@ impl World {
         self.netdevs.iter().position(|netdev| netdev.id == id)
     }
 
-    /// Whether what the netdev lies on, if it lies on something, has a carrier.
+    /// Whether a cable is in the netdev and, if it lies on something, that has a carrier.
     pub(crate) fn has_medium(&self, position: usize) -> bool {
         let below = self.below(position);
-        below.is_none_or(|below| self.netdevs[below].link.carrier)
+        self.netdevs[position].cable && below.is_none_or(|below| self.netdevs[below].link.carrier)
     }
 
     /// Not where a macvlan would be larger than its parent (`macvlan_change_mtu()`).

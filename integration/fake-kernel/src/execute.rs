@@ -115,6 +115,12 @@ impl World {
                 link,
                 address,
             } => self.announce(at(place)?, link, *address),
+            Op::AddPnet { at: place, entry } => self.add_pnet(at(place)?, entry),
+            Op::RemovePnet { at: place, id } => self.remove_pnet(at(place)?, id),
+            Op::AddUeid { ueid } => self.add_ueid(ueid),
+            Op::RemoveUeid { ueid } => self.remove_ueid(ueid),
+            Op::SetMaxLinks { links } => self.set_max_links(at(&Place::Pod)?, *links),
+            Op::SetTcp2Smc { on } => self.set_tcp2smc(at(&Place::Pod)?, *on),
         }
     }
 }

@@ -59,6 +59,7 @@ impl World {
             return Err(Errno::EOPNOTSUPP.into());
         }
         if from != to {
+            self.must_not_be_held(device);
             self.relocate_rdma(position, to);
         }
         Ok(())

@@ -7,6 +7,7 @@ use crate::{
 use nix::errno::Errno;
 use rdma_netns::{
     GidTable, Kernel, NetnsId, ObserveError, Observed, Op, OpError, OpenPodError, Pod,
+    smc::SmcState,
 };
 use std::{
     fmt, io,
@@ -204,6 +205,14 @@ impl Kernel for FakeKernel {
             what: format!("the GIDs of {device}, port {port}"),
             source: io::Error::from_raw_os_error(Errno::ENOENT as i32),
         })
+    }
+
+    fn has_smc(&self) -> bool {
+        self.alive().world.smc.is_some()
+    }
+
+    fn smc(&self, pod: Option<&FakePod>) -> Result<Option<SmcState>, ObserveError> {
+        Ok(self.alive().world.smc(pod.map(|pod| pod.id)))
     }
 
     fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {

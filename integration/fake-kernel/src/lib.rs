@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`world`] | namespaces and paths, who is in which |
 //! | [`nic`], `bonds` | hardware to furnish a world with |
-//! | `links`, `children`, `addresses`, `routes`, `rules`, `hca`, `gids` | the rules |
+//! | `links`, `children`, `addresses`, `routes`, `rules`, `hca`, `gids`, `smc` | the rules |
 //! | `death` | the end of a namespace, unplugging, reboot |
 //! | `observe`, `execute` | the two halves of the seam |
 //! | [`kernel`] | the seam itself, and what can go wrong at it |
@@ -32,10 +32,12 @@ pub mod nic;
 mod observe;
 mod routes;
 mod rules;
+mod smc;
 pub mod snapshot;
 pub mod world;
 
 pub use kernel::{Died, FakeKernel, FakePod, Step, Verdict};
 pub use nic::Nic;
+pub use smc::Smc;
 pub use snapshot::Snapshot;
 pub use world::{Refusal, World};

@@ -23,6 +23,8 @@ pub(crate) struct Netdev {
     /// The netdev that it lies on, by [`Netdev::id`].
     pub(crate) below: Option<u64>,
     pub(crate) max_mtu: u32,
+    /// Whether a cable is in it.
+    pub(crate) cable: bool,
     /// The driver changes the hardware address only while down.
     pub(crate) mac_needs_down: bool,
     /// How many observations each duplicate address detection still takes.
@@ -61,6 +63,7 @@ impl World {
             link,
             below: None,
             max_mtu: 65536,
+            cable: true,
             mac_needs_down: false,
             detecting: BTreeMap::new(),
         });

@@ -2,7 +2,7 @@
 
 use crate::{
     hca::Hca,
-    world::{HOST, World, blank},
+    world::{HOST, Refusal, World, blank},
 };
 use rdma_netns::{Device, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType};
 
@@ -15,6 +15,7 @@ pub struct Nic {
     movable: bool,
     mac_needs_down: bool,
     umad: bool,
+    max_mtu: Option<u32>,
 }
 
 impl Nic {
@@ -76,6 +77,7 @@ impl Nic {
             movable: true,
             mac_needs_down: false,
             umad: false,
+            max_mtu: None,
         }
     }
 
@@ -97,6 +99,12 @@ impl Nic {
         self
     }
 
+    /// With a driver that takes no larger MTU, bytes.
+    pub fn with_max_mtu(mut self, mtu: u32) -> Self {
+        self.max_mtu = Some(mtu);
+        self
+    }
+
     /// With a driver that changes the hardware address only while down.
     pub fn with_mac_only_while_down(mut self) -> Self {
         self.mac_needs_down = true;
@@ -109,6 +117,20 @@ fn device_address(text: &str) -> DeviceAddress {
 }
 
 impl World {
+    /// Puts the cable into the netdev `link` of the host, or pulls it out.
+    ///
+    /// # Errors
+    /// There is no such netdev.
+    pub fn cable(&mut self, link: &str, present: bool) -> Result<(), Refusal> {
+        let position = self.position(HOST, link)?;
+        let netdev = &mut self.netdevs[position];
+        netdev.cable = present;
+        let up = netdev.link.up;
+        let carrier = up && self.has_medium(position);
+        self.netdevs[position].link.carrier = carrier;
+        Ok(())
+    }
+
     /// Plugs `nic` in: it appears in the host's namespace.
     pub fn plug(&mut self, nic: Nic) {
         let number = u8::try_from(self.next_netdev).unwrap_or(u8::MAX);
@@ -131,7 +153,9 @@ impl World {
             link.permanent_mac = physical.then(|| link.mac.clone());
             let id = self.insert(HOST, link);
             if let Some(netdev) = self.netdevs.last_mut() {
-                netdev.max_mtu = if physical { 9978 } else { 65535 };
+                let usual = if physical { 9978 } else { 65535 };
+                netdev.max_mtu = nic.max_mtu.unwrap_or(usual);
+                netdev.link.max_mtu = Some(netdev.max_mtu);
                 netdev.mac_needs_down = nic.mac_needs_down;
             }
             id

@@ -29,7 +29,19 @@ impl Snapshot {
                 ),
             };
             describe(&place, world.namespace(netns.id), &mut lines);
+            let mut pnet: Vec<String> = netns.smc.pnet.iter().map(text).collect();
+            pnet.sort();
+            lines.extend(pnet.iter().map(|entry| format!("{place}: pnet {entry}")));
+            if let Some(links) = netns.smc.max_links {
+                lines.push(format!("{place}: net.smc.smcr_max_links_per_lgr={links}"));
+            }
+            if netns.smc.tcp2smc {
+                lines.push(format!("{place}: net.smc.tcp2smc=1"));
+            }
         }
+        let mut ueids: Vec<&String> = world.smc.iter().flat_map(|smc| &smc.ueids).collect();
+        ueids.sort();
+        lines.extend(ueids.iter().map(|ueid| format!("ueid {ueid}")));
         Self { lines }
     }
 

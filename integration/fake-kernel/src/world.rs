@@ -1,6 +1,10 @@
 //! Namespaces, the paths that lead to them, and who is in which.
 
-use crate::{hca::Hca, links::Netdev};
+use crate::{
+    hca::Hca,
+    links::Netdev,
+    smc::{Settings, Smc},
+};
 use nix::errno::Errno;
 use rdma_netns::{Device, HardwareAddress, InterfaceName, Link, LinkType, NetnsId, RdmaMode, Rule};
 use std::{
@@ -63,6 +67,8 @@ pub struct World {
     pub gid_delay: u32,
     /// What neighbours were told of who has which address, in order.
     pub announced: Vec<(HardwareAddress, IpAddr)>,
+    /// What the kernel has of SMC; none: it has none, as Debian's 7.2.
+    pub smc: Option<Smc>,
     pub(crate) boot: u32,
     pub(crate) functions: Vec<Device>,
     pub(crate) namespaces: Vec<Netns>,
@@ -85,6 +91,7 @@ pub(crate) struct Netns {
     /// Open descriptors; a namespace ends with the last of these and of its paths.
     pub(crate) descriptors: u32,
     pub(crate) rules: Vec<Rule>,
+    pub(crate) smc: Settings,
 }
 
 /// The host's namespace, which never ends.
@@ -142,6 +149,7 @@ impl World {
             gids_of_roce_v1: false,
             gid_delay: 0,
             announced: vec![],
+            smc: Some(Smc::default()),
             boot: 1,
             functions: vec![],
             namespaces: vec![],
@@ -159,6 +167,7 @@ impl World {
             defaults,
             descriptors: 1,
             rules: vec![],
+            smc: Settings::default(),
         });
         world.add_loopback(HOST);
         world
@@ -180,6 +189,7 @@ impl World {
             defaults: untouched(),
             descriptors: 0,
             rules: vec![],
+            smc: Settings::default(),
         });
         self.paths.insert(path.as_ref().to_owned(), Some(id));
         self.add_loopback(id);
@@ -296,6 +306,7 @@ pub(crate) fn blank(name: InterfaceName) -> Link {
         mac: HardwareAddress::default(),
         permanent_mac: None,
         mtu: 1500,
+        max_mtu: None,
         up: false,
         carrier: false,
         flags: vec![],

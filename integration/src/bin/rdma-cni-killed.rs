@@ -8,7 +8,9 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use rdma_netns::{GidTable, Kernel, Linux, ObserveError, Observed, Op, OpError, OpenPodError};
+use rdma_netns::{
+    GidTable, Kernel, Linux, ObserveError, Observed, Op, OpError, OpenPodError, smc::SmcState,
+};
 use std::{cell::Cell, path::Path, process::ExitCode};
 
 struct Killed {
@@ -38,6 +40,14 @@ impl Kernel for Killed {
         port: u32,
     ) -> Result<GidTable, ObserveError> {
         self.linux.gids(pod, device, port)
+    }
+
+    fn has_smc(&self) -> bool {
+        self.linux.has_smc()
+    }
+
+    fn smc(&self, pod: Option<&Self::Pod>) -> Result<Option<SmcState>, ObserveError> {
+        self.linux.smc(pod)
     }
 
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError> {

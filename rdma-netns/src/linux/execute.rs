@@ -5,7 +5,7 @@ use super::{
     children::{ANY_INDEX, NewChild},
     links,
     nldev::Nldev,
-    routes, rules, sysctls,
+    routes, rules, smc, sysctls,
 };
 use crate::{
     Child, InterfaceName, Op, Place,
@@ -138,6 +138,12 @@ impl<'a> Places<'a> {
                 tolerate(libc::ENOENT, removed.map(drop))
             }
             Op::Announce { at, link, address } => self.announce(*at, link, *address),
+            Op::AddPnet { at, entry } => smc::add_pnet(self.at(*at)?, *at, entry),
+            Op::RemovePnet { at, id } => smc::remove_pnet(self.at(*at)?, id),
+            Op::AddUeid { ueid } => smc::add_ueid(ueid),
+            Op::RemoveUeid { ueid } => smc::remove_ueid(ueid),
+            Op::SetMaxLinks { links } => smc::set_max_links(self.at(Place::Pod)?, *links),
+            Op::SetTcp2Smc { on } => smc::set_tcp2smc(self.at(Place::Pod)?, *on),
         }
     }
 
@@ -244,7 +250,7 @@ impl<'a> Places<'a> {
 }
 
 /// What `errno` says is as it should be already.
-fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
+pub(super) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     match outcome {
         Err(error) if error.errno() == Some(errno) => Ok(()),
         outcome => outcome,

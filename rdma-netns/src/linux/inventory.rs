@@ -6,7 +6,7 @@
 use super::{
     Linux, cannot_read,
     devices::{self, Uevent, Verbs, address_of, entries, link_name, numa_node, read},
-    rdma,
+    erdma, rdma,
 };
 use crate::{
     Accelerator, CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort,
@@ -107,6 +107,7 @@ impl Reader<'_> {
             let other = |hca: &Hca| !own.contains(hca.name.as_str());
             function.hcas.sort_by_key(other);
         }
+        erdma::pair(self.sysfs, &mut functions);
         let present: BTreeSet<&DeviceAddress> = functions
             .iter()
             .map(|function| &function.device.address)
@@ -116,6 +117,7 @@ impl Reader<'_> {
             functions,
             accelerators,
             connection_manager: self.char_device(&self.sysfs.join("class/misc/rdma_cm")),
+            erdma: erdma::erdma_module(self.sysfs),
         })
     }
 
@@ -144,6 +146,7 @@ impl Reader<'_> {
             number,
             path: path(&pci),
             netdevs: self.netdevs(&directory, &device, present),
+            netdev_function: None,
             hcas: Vec::new(),
             device,
         }

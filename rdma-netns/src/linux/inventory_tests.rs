@@ -42,7 +42,11 @@ impl Node {
     /// A PCI function at `devices/<place>/<address>`; where it is.
     fn pci(&self, place: &str, address: &str, class: &str, id: &str) -> String {
         let directory = format!("sys/devices/{place}/{address}");
-        let uevent = format!("DRIVER=mlx5_core\nPCI_CLASS={class}\nPCI_ID={id}");
+        let driver = match id {
+            "1DED:107F" => "erdma",
+            _ => "mlx5_core",
+        };
+        let uevent = format!("DRIVER={driver}\nPCI_CLASS={class}\nPCI_ID={id}");
         self.file(&format!("{directory}/uevent"), &uevent);
         self.file(&format!("{directory}/numa_node"), "1");
         let target = format!("../../../devices/{place}/{address}");
@@ -385,4 +389,80 @@ fn many_virtual_functions_are_read_quickly() {
     assert!(inventory.functions[256].hcas[0].char_devices[0].is_in_place());
     // many times what it takes, as the machine may be busy
     assert!(fastest < Duration::from_secs(1), "{fastest:?}");
+}
+
+/// eRDMA: the virtio function has the netdev, another the RDMA device, whose GUID is made of the
+/// netdev's address.
+#[test]
+fn an_rdma_device_finds_its_netdev_on_another_function() {
+    let node = Node::new();
+    for (number, guid) in [
+        (1, "0216:3eff:fe00:0001"),
+        (2, "0016:3eff:fe00:0002"),
+        (3, "odd"),
+    ] {
+        let virtio = node.pci(
+            "pci0000:00",
+            &format!("0000:00:0{number}.0"),
+            "20000",
+            "1AF4:1000",
+        );
+        let below = format!("{virtio}/virtio{number}");
+        let mac = format!("00:16:3e:00:00:0{number}");
+        node.netdev(&below, &format!("eth{number}"), &mac);
+        let erdma = node.pci(
+            "pci0000:00",
+            &format!("0000:00:1{number}.0"),
+            "20000",
+            "1DED:107F",
+        );
+        let rdma = format!("erdma_{number}");
+        node.rdma(number, &rdma, Some(&erdma));
+        node.visible(&rdma, "4: ACTIVE");
+        node.file(&format!("sys/class/infiniband/{rdma}/node_guid"), guid);
+    }
+    assert_eq!(
+        node.names(),
+        [
+            row("0000:00:01.0", &["eth1"], &[]),
+            row("0000:00:02.0", &["eth2"], &[]),
+            row("0000:00:03.0", &["eth3"], &[]),
+            row("0000:00:11.0", &["eth1"], &["erdma_1"]),
+            row("0000:00:12.0", &["eth2"], &["erdma_2"]),
+            // one that cannot be understood does not hide the others
+            row("0000:00:13.0", &[], &["erdma_3"]),
+        ]
+    );
+    let functions = node.inventory().functions;
+    assert_eq!(functions[0].netdev_function, None);
+    let of = functions[3].netdev_function.as_deref();
+    assert_eq!(of, Some("0000:00:01.0"));
+    assert_eq!(node.inventory().erdma, None);
+}
+
+/// A virtual function of another make, whose netdev is in a pod, has a GUID of the address that a
+/// netdev beside it has as well; and the netdev of a NIC with an RDMA device is that one's.
+#[test]
+fn only_erdma_finds_its_netdev_on_another_function() {
+    for (id, peer_has_rdma, wanted) in [
+        ("1DED:107F", false, &["eth1"][..]),
+        ("15B3:101E", false, &[]),
+        ("1DED:107F", true, &[]),
+    ] {
+        let node = Node::new();
+        let peer = node.pci("pci0000:00", "0000:00:01.0", "20000", "1AF4:1000");
+        node.netdev(&peer, "eth1", "00:16:3e:00:00:01");
+        if peer_has_rdma {
+            node.rdma(1, "mlx5_1", Some(&peer));
+        }
+        let function = node.pci("pci0000:00", "0000:00:11.0", "20000", id);
+        node.rdma(2, "rdma_2", Some(&function));
+        node.file(
+            "sys/class/infiniband/rdma_2/node_guid",
+            "0216:3eff:fe00:0001",
+        );
+        let functions = node.inventory().functions;
+        let found: Vec<&str> = functions[1].netdevs.iter().map(|it| &*it.name).collect();
+        assert_eq!(found, wanted, "{id} {peer_has_rdma}");
+    }
 }

@@ -29,6 +29,7 @@ const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_AF_SPEC: u16 = 26;
+const IFLA_MAX_MTU: u16 = 51;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
 const IFLA_PERM_ADDRESS: u16 = 54;
@@ -103,6 +104,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
         mac: HardwareAddress::default(),
         permanent_mac: None,
         mtu: 0,
+        max_mtu: None,
         up: header.flags.contains(LinkFlags::Up),
         carrier: header.flags.contains(LinkFlags::LowerUp),
         flags: FLAGS
@@ -142,6 +144,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
             IFLA_ADDRESS => link.mac = HardwareAddress(value.to_vec()),
             IFLA_PERM_ADDRESS => link.permanent_mac = Some(HardwareAddress(value.to_vec())),
             IFLA_MTU => link.mtu = u32_of(value)?,
+            IFLA_MAX_MTU => link.max_mtu = u32_of(value),
             IFLA_TXQLEN => link.tx_queue_len = u32_of(value)?,
             // 0: there is none, as a tunnel says
             IFLA_LINK => link.lower = u32_of(value).filter(|index| *index != 0),

@@ -13,6 +13,7 @@
 //! | `rdma`, `devices` | RDMA devices and the hardware behind them, sysfs and `/dev` included |
 //! | `gids` | the GID tables in sysfs |
 //! | `inventory` | the hardware that resources are made of |
+//! | `smc` | SMC's settings |
 //! | [`monitor`] | events: what tells that something changed |
 //! | [`inside`] | what only a thread in a pod's namespace can read |
 //! | `space` | a namespace and its socket |
@@ -22,6 +23,7 @@ mod addresses;
 mod announce;
 mod children;
 mod devices;
+mod erdma;
 mod execute;
 mod gids;
 mod held;
@@ -33,6 +35,7 @@ pub mod nldev;
 mod rdma;
 mod routes;
 mod rules;
+mod smc;
 mod space;
 mod sysctls;
 
@@ -43,6 +46,7 @@ use crate::{
     Rule,
     netlink::{Answer, NetlinkError},
     netns::OpenError,
+    smc::SmcState,
 };
 use execute::Places;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -203,6 +207,17 @@ impl Kernel for Linux {
             let what = format!("the GIDs of {device}, port {port}, as seen by the {whose}");
             cannot_read(&what, error.into())
         })
+    }
+
+    fn has_smc(&self) -> bool {
+        smc::is_there()
+    }
+
+    fn smc(&self, pod: Option<&Space>) -> Result<Option<SmcState>, ObserveError> {
+        let host = self
+            .host()
+            .map_err(|error| cannot_read("the host's namespace", error.into()))?;
+        smc::read(host, pod, &self.sysfs)
     }
 
     fn execute(&self, op: &Op, pod: Option<&Space>) -> Result<(), OpError> {

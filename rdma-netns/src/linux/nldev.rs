@@ -28,6 +28,7 @@ mod command {
     pub(super) const PORT_GET: u16 = 5;
     pub(super) const SYS_GET: u16 = 6;
     pub(super) const SYS_SET: u16 = 7;
+    pub(super) const RES_GET: u16 = 9;
     pub(super) const GET_CHARDEV: u16 = 15;
 }
 
@@ -38,6 +39,10 @@ mod attr {
     pub(super) const PORT_INDEX: u16 = 3;
     pub(super) const NODE_GUID: u16 = 6;
     pub(super) const PORT_STATE: u16 = 12;
+    pub(super) const RES_SUMMARY: u16 = 15;
+    pub(super) const RES_SUMMARY_ENTRY: u16 = 16;
+    pub(super) const RES_SUMMARY_ENTRY_NAME: u16 = 17;
+    pub(super) const RES_SUMMARY_ENTRY_CURR: u16 = 18;
     pub(super) const NDEV_INDEX: u16 = 50;
     pub(super) const SYS_NETNS_MODE: u16 = 66;
     pub(super) const NET_NS_FD: u16 = 68;
@@ -165,6 +170,13 @@ impl Nldev {
         Ok(bodies(&answers).filter_map(parse_port).collect())
     }
 
+    /// `rdma resource show DEVICE`: how many objects of each kind (`pd`, `qp`, `ctx`) there are.
+    pub fn resources(&mut self, device: u32) -> Result<Vec<(String, u64)>, NetlinkError> {
+        let request = Request::new(command::RES_GET).number(attr::DEV_INDEX, device);
+        let answers = self.0.request(&request, 0)?;
+        Ok(bodies(&answers).flat_map(parse_resources).collect())
+    }
+
     /// The character device that the kernel client `client` (`uverbs`, `umad`) has for a
     /// device or, with umad, for a port of it. A client that is not there gets *loaded*
     /// by this (`ib_get_client_nl_info()`): ask only when it is.
@@ -253,6 +265,18 @@ fn parse_port(body: &[u8]) -> Option<PortInfo> {
             .unwrap_or(0),
         netdev: find(body, attr::NDEV_INDEX).and_then(u32_of),
     })
+}
+
+fn parse_resources(body: &[u8]) -> Vec<(String, u64)> {
+    let summary = find(body, attr::RES_SUMMARY).unwrap_or_default();
+    attributes(summary)
+        .filter(|(kind, _)| *kind == attr::RES_SUMMARY_ENTRY)
+        .filter_map(|(_, entry)| {
+            let name = find(entry, attr::RES_SUMMARY_ENTRY_NAME).and_then(text)?;
+            let count = find(entry, attr::RES_SUMMARY_ENTRY_CURR).and_then(u64_of)?;
+            Some((name.to_owned(), count))
+        })
+        .collect()
 }
 
 fn parse_char_device(body: &[u8]) -> Option<CharDeviceInfo> {

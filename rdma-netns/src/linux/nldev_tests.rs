@@ -39,6 +39,26 @@ fn char_device() -> Vec<u8> {
     )
 }
 
+fn resources() -> Vec<u8> {
+    let entry = |name: &str, count: u64| {
+        bytes(
+            &Request::new(command::RES_GET)
+                .text(attr::RES_SUMMARY_ENTRY_NAME, name)
+                .with(attr::RES_SUMMARY_ENTRY_CURR, count.to_ne_bytes().to_vec()),
+        )
+    };
+    let summary = bytes(
+        &Request::new(command::RES_GET)
+            .with(attr::RES_SUMMARY_ENTRY | 0x8000, entry("qp", 3))
+            .with(attr::RES_SUMMARY_ENTRY, entry("ctx", 1)),
+    );
+    bytes(
+        &Request::new(command::RES_GET)
+            .number(attr::DEV_INDEX, 3)
+            .with(attr::RES_SUMMARY | 0x8000, summary),
+    )
+}
+
 #[test]
 fn requests_are_addressed_to_nldev() {
     let request = Request::new(command::SET)
@@ -82,6 +102,8 @@ fn answers_are_read() {
             minor: 192
         })
     );
+    let counts = [("qp".to_owned(), 3), ("ctx".to_owned(), 1)];
+    assert_eq!(parse_resources(&resources()), counts);
     for (byte, mode) in [(0, RdmaMode::Exclusive), (1, RdmaMode::Shared)] {
         let body = bytes(&Request::new(command::SYS_GET).with(attr::SYS_NETNS_MODE, vec![byte]));
         assert_eq!(parse_mode(&body), Some(mode));
@@ -114,7 +136,7 @@ fn no_bytes_make_it_panic() {
         state ^= state << 17;
         state as usize
     };
-    let samples = [device(), port(), char_device()];
+    let samples = [device(), port(), char_device(), resources()];
     for _ in 0..100_000 {
         let mut body = samples[random() % samples.len()].clone();
         for _ in 0..=random() % 4 {
@@ -126,6 +148,7 @@ fn no_bytes_make_it_panic() {
             parse_device(&body),
             parse_port(&body),
             parse_char_device(&body),
+            parse_resources(&body),
             parse_mode(&body),
         );
     }

@@ -3,8 +3,9 @@
 use super::{announce, nldev::Nldev};
 use crate::{
     NetnsId,
-    netlink::Socket,
+    netlink::{NetlinkError, Socket},
     netns::{Netns, OpenError},
+    smc::PnetTable,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use std::{
@@ -73,6 +74,16 @@ impl Space {
             }
         };
         Ok(socket.as_fd())
+    }
+
+    /// Its pnet table.
+    pub(super) fn pnet(&self) -> Result<PnetTable, NetlinkError> {
+        if self.own {
+            PnetTable::open()
+        } else {
+            let opened = self.netns.run(PnetTable::open);
+            opened.map_err(NetlinkError::from).flatten()
+        }
     }
 
     /// RDMA netlink as this namespace sees it.

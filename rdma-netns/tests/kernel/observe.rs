@@ -16,6 +16,8 @@ fn links_as_they_are() {
             (link("nic0").link_type, link("nic0").mtu),
             (LinkType::Ether, 1500)
         );
+        // ETH_MAX_MTU
+        assert_eq!(link("nic0").max_mtu, Some(65_535));
         assert_eq!(link("wire0").master, Some(link("br0").index));
         assert!(link("nic0").up && link("nic0").carrier);
         assert!(!link("child0").up);

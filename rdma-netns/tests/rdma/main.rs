@@ -3,11 +3,10 @@
 
 mod children;
 mod gids;
+mod smc;
 
 use rdma_netns::{
-    InterfaceName, Kernel, Linux, Observed, Op, Place, RdmaDevice, RdmaMode,
-    linux::Space,
-    smc::{PnetEntry, PnetId, PnetTable},
+    InterfaceName, Kernel, Linux, Observed, Op, Place, RdmaDevice, RdmaMode, linux::Space,
 };
 use std::{path::PathBuf, process::Command, time::Instant};
 
@@ -248,58 +247,6 @@ fn a_device_that_is_not_there_cannot_be_moved() {
         .execute(&op, Some(&pod))
         .expect_err("it is on the host");
     assert_eq!(error.errno(), Some(nix::libc::ENODEV), "{error}");
-}
-
-#[test]
-fn the_pnet_table() {
-    let world = World::new("rdma-pnet");
-    let pod = world.pod();
-    let name = |text| PnetId::try_from(text).expect("a pnet id");
-    let entry = |text, netdev: Option<&str>, rdma: Option<&str>| PnetEntry {
-        name: name(text),
-        netdev: netdev.map(str::to_owned),
-        rdma: rdma.map(|device| (device.to_owned(), 1)),
-    };
-    let mut host = PnetTable::open().expect("the host's table");
-    let mut inside = pod
-        .netns()
-        .run(PnetTable::open)
-        .expect("to enter")
-        .expect("the pod's table");
-    host.add(entry("HOST1", Some("nic0"), Some("rxe0")))
-        .expect("both");
-    host.add(entry("HOST2", Some("nic1"), None))
-        .expect("a netdev");
-    inside
-        .add(entry("POD1", Some("lo"), None))
-        .expect("a netdev of the pod");
-    let mut entries = host.entries().expect("entries");
-    entries.sort_by(|a, b| (&a.name, &a.netdev).cmp(&(&b.name, &b.netdev)));
-    assert_eq!(
-        entries,
-        [
-            entry("HOST1", None, Some("rxe0")),
-            entry("HOST1", Some("nic0"), None),
-            entry("HOST2", Some("nic1"), None),
-        ]
-    );
-    let netdevs: Vec<_> = inside
-        .entries()
-        .expect("entries")
-        .into_iter()
-        .filter(|e| e.netdev.is_some())
-        .collect();
-    assert_eq!(netdevs, [entry("POD1", Some("lo"), None)]);
-    host.remove(name("HOST1")).expect("removed");
-    assert_eq!(
-        host.entries().expect("entries"),
-        [entry("HOST2", Some("nic1"), None)]
-    );
-    let error = host.remove(name("NONE")).expect_err("not there");
-    assert_eq!(error.errno(), Some(nix::libc::ENOENT), "{error}");
-    host.flush().expect("flushed");
-    assert_eq!(host.entries().expect("entries"), []);
-    inside.flush().expect("flushed");
 }
 
 #[test]

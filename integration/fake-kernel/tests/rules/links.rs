@@ -31,6 +31,36 @@ fn sysctl(link: &str, key: &str, value: i32) -> Op {
     }
 }
 
+/// `netif_carrier_off()` of a driver; a netdev that is down tells of no carrier.
+#[test]
+fn a_carrier_is_there_with_the_cable_and_up() {
+    let (mut world, _) = addressed();
+    assert!(host(&world, "eth0").carrier);
+    world.cable("eth0", false).unwrap();
+    assert!(!host(&world, "eth0").carrier && host(&world, "eth0").up);
+    let up = |up| Op::SetUp {
+        at: AT,
+        link: name("eth0"),
+        up,
+    };
+    make(&mut world, up(false));
+    world.cable("eth0", true).unwrap();
+    assert!(!host(&world, "eth0").carrier);
+    make(&mut world, up(true));
+    assert!(host(&world, "eth0").carrier);
+}
+
+/// `dev_validate_mtu()`, `net/core/dev.c`.
+#[test]
+fn the_largest_mtu_is_told_and_kept() {
+    let mut world = World::new(None);
+    let nic = Nic::physical("0000:01:00.0", "eth0", "rdma0").with_max_mtu(8500);
+    world.plug(nic);
+    assert_eq!(host(&world, "eth0").max_mtu, Some(8500));
+    make(&mut world, mtu("eth0", 8500));
+    assert_eq!(errno(&mut world, mtu("eth0", 8501)), Errno::EINVAL);
+}
+
 #[test]
 fn a_move_drops_addresses_routes_and_up() {
     let (mut world, pod) = addressed();

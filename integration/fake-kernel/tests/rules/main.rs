@@ -11,6 +11,7 @@ mod rdma;
 mod routes;
 mod rules;
 mod seam;
+mod smc;
 
 use fake_kernel::{Nic, World, world::HOST};
 use nix::errno::Errno;

@@ -1,0 +1,179 @@
+//! SMC: pnet tables, user EIDs, and connections that processes hold.
+
+use crate::world::{HOST, Refusal, World, refuse};
+use nix::errno::Errno;
+use rdma_netns::{
+    NetnsId,
+    smc::{HeldConnections, PnetEntry, PnetId, SmcState, missing},
+};
+
+/// `SMC_MAX_UEID` (`include/uapi/linux/smc.h`)
+const MAX_UEID: usize = 4;
+/// `SMC_MAX_EID_LEN`
+const MAX_EID_LEN: usize = 32;
+/// `SMC_MAX_PORTS` (`net/smc/smc_ib.h`)
+const MAX_PORTS: u8 = 2;
+/// `SMC_LINKS_PER_LGR_MAX_PREFER` (`net/smc/smc_core.h`)
+const MAX_LINKS: u8 = 2;
+
+/// What a kernel with SMC has.
+#[derive(Clone, Debug, Default)]
+pub struct Smc {
+    /// It has `net.smc.tcp2smc`, as only some of Alibaba Cloud's have.
+    pub has_tcp2smc: bool,
+    /// It is older than `net.smc.smcr_max_links_per_lgr`.
+    pub lacks_max_links: bool,
+    /// `compat_mode` of the erdma driver; none: it is not loaded.
+    pub erdma_compat: Option<bool>,
+    /// The user EIDs of the node.
+    pub ueids: Vec<String>,
+}
+
+/// What a namespace has of SMC. It dies with the namespace (`smc_pnet_net_exit()`).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) pnet: Vec<PnetEntry>,
+    pub(crate) tcp2smc: bool,
+    /// None: as the kernel makes it.
+    pub(crate) max_links: Option<u8>,
+    held: Vec<HeldConnections>,
+}
+
+impl World {
+    /// SMC's settings as the host and a pod have them.
+    pub fn smc(&self, pod: Option<NetnsId>) -> Option<SmcState> {
+        let smc = self.smc.as_ref()?;
+        let settings = |id| self.namespaces.iter().find(|n| n.id == id).map(|n| &n.smc);
+        let held = settings(pod.unwrap_or(HOST)).map(|it| it.held.clone());
+        let pod = pod.and_then(settings);
+        Some(SmcState {
+            host: settings(HOST)?.pnet.clone(),
+            pod: pod.map(|pod| pod.pnet.clone()).unwrap_or_default(),
+            ueids: smc.ueids.clone(),
+            tcp2smc: pod.map(|pod| pod.tcp2smc).filter(|_| smc.has_tcp2smc),
+            max_links: pod
+                .map(|pod| pod.max_links.unwrap_or(MAX_LINKS))
+                .filter(|_| !smc.lacks_max_links),
+            erdma_compat: smc.erdma_compat,
+            held: held.unwrap_or_default(),
+        })
+    }
+
+    /// Processes of `netns` have `count` connections over `device` open from now on; 0: they have
+    /// closed them.
+    pub fn hold_connections(&mut self, netns: NetnsId, device: &str, count: u32) {
+        let held = &mut self.smc_of(netns).expect("a namespace").held;
+        held.retain(|held| held.device != device);
+        if count > 0 {
+            let device = device.to_owned();
+            held.push(HeldConnections { device, count });
+            held.sort_by(|one, other| one.device.cmp(&other.device));
+        }
+    }
+
+    /// What moves `device` waits until nobody has a connection over it open
+    /// (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`): in state D, without an end.
+    pub(crate) fn must_not_be_held(&self, device: &str) {
+        let mut held = self.namespaces.iter().flat_map(|n| &n.smc.held);
+        if let Some(HeldConnections { count, .. }) = held.find(|held| held.device == device) {
+            panic!("the move of {device} hangs: processes hold {count} SMC connections over it");
+        }
+    }
+
+    /// `smc_pnet -a ID -I NETDEV -D DEVICE -P PORT`, for a netdev or device that need not be there;
+    /// what is there already is no error. One entry per netdev name and per device name, whatever
+    /// the port; ports in the initial namespace only (`smc_pnet_enter()`, `net/smc/smc_pnet.c`).
+    pub(crate) fn add_pnet(&mut self, netns: NetnsId, entry: &PnetEntry) -> Result<(), Refusal> {
+        self.has_smc()?;
+        if netns != HOST && entry.rdma.is_some() {
+            return refuse(
+                Errno::EEXIST,
+                "the kernel keeps pnet ids of RDMA ports in its initial network namespace only",
+            );
+        }
+        let port = entry.rdma.as_ref().map_or(1, |(_, port)| *port);
+        if !(1..=MAX_PORTS).contains(&port) {
+            return Err(Errno::EINVAL.into());
+        }
+        let table = &mut self.smc_of(netns)?.pnet;
+        match missing(table, entry) {
+            Ok(halves) => table.extend(halves),
+            Err(_) => return refuse(Errno::EEXIST, "its pnet id is another one already"),
+        }
+        Ok(())
+    }
+
+    /// `smc_pnet -d ID`: all of that id in the namespace (`smc_pnet_remove_by_pnetid()`); none is
+    /// no error.
+    pub(crate) fn remove_pnet(&mut self, netns: NetnsId, id: &PnetId) -> Result<(), Refusal> {
+        self.smc_of(netns)?.pnet.retain(|entry| entry.name != *id);
+        Ok(())
+    }
+
+    /// `smcr ueid add UEID`; one that is there already is no error. A full table says ERANGE
+    /// (`smc_clc_ueid_add()`, `net/smc/smc_clc.c`).
+    pub(crate) fn add_ueid(&mut self, ueid: &str) -> Result<(), Refusal> {
+        self.has_smc()?;
+        let other = |c: char| !matches!(c, 'A'..='Z' | '0'..='9' | '.' | '-');
+        let invalid = ueid.len() > MAX_EID_LEN
+            || ueid.is_empty()
+            || ueid.contains(other)
+            || ueid.starts_with(['.', '-']);
+        if invalid {
+            return refuse(
+                Errno::EINVAL,
+                "a user EID is of A-Z, 0-9, '.' and '-', and begins with a letter or a digit",
+            );
+        }
+        let ueids = &mut self.has_smc()?.ueids;
+        if ueids.iter().any(|other| other == ueid) {
+            return Ok(());
+        }
+        if ueids.len() >= MAX_UEID {
+            return refuse(Errno::ERANGE, "the kernel has as many as it keeps");
+        }
+        ueids.push(ueid.to_owned());
+        Ok(())
+    }
+
+    /// `smcr ueid del UEID`; one that is gone already is no error.
+    pub(crate) fn remove_ueid(&mut self, ueid: &str) -> Result<(), Refusal> {
+        if let Some(smc) = &mut self.smc {
+            smc.ueids.retain(|other| other != ueid);
+        }
+        Ok(())
+    }
+
+    /// `sysctl -w net.smc.tcp2smc=0|1`, where there is such a file.
+    pub(crate) fn set_tcp2smc(&mut self, netns: NetnsId, on: bool) -> Result<(), Refusal> {
+        if !self.smc.as_ref().is_some_and(|smc| smc.has_tcp2smc) {
+            return refuse(Errno::ENOENT, "this kernel has no net.smc.tcp2smc");
+        }
+        self.smc_of(netns)?.tcp2smc = on;
+        Ok(())
+    }
+
+    /// `sysctl -w net.smc.smcr_max_links_per_lgr=LINKS`, where there is such a file.
+    pub(crate) fn set_max_links(&mut self, netns: NetnsId, links: u8) -> Result<(), Refusal> {
+        if self.has_smc()?.lacks_max_links {
+            return refuse(
+                Errno::ENOENT,
+                "this kernel has no net.smc.smcr_max_links_per_lgr",
+            );
+        }
+        self.smc_of(netns)?.max_links = Some(links).filter(|links| *links != MAX_LINKS);
+        Ok(())
+    }
+
+    fn has_smc(&mut self) -> Result<&mut Smc, Refusal> {
+        match &mut self.smc {
+            Some(smc) => Ok(smc),
+            None => refuse(Errno::ENOENT, "this kernel has no SMC"),
+        }
+    }
+
+    fn smc_of(&mut self, netns: NetnsId) -> Result<&mut Settings, Refusal> {
+        let found = self.namespaces.iter_mut().find(|n| n.id == netns);
+        Ok(&mut found.ok_or(Errno::EINVAL)?.smc)
+    }
+}

@@ -1,0 +1,96 @@
+//! What is different with eRDMA: a NIC is two PCI functions, and the driver has modes.
+
+use super::{Linux, devices::read};
+use crate::{DeviceAddress, ErdmaModule, Function, Netdev, pairing::is_guid_of};
+use std::path::Path;
+
+/// The driver whose RDMA devices have their netdev on another function.
+const DRIVER: &str = "erdma";
+
+/// Gives RDMA devices of eRDMA whose function has no netdev that of another function without an
+/// RDMA device, by their GUID ([`pairing`](crate::pairing)). A virtual function of another make can
+/// have a GUID of an address that is given to it, and to a netdev beside it. The GID table names a port's netdev, too, but not the namespace
+/// that it is in: another netdev can have the name here.
+pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
+    let peers: Vec<_> = functions
+        .iter()
+        .map(|function| peer(sysfs, function, functions))
+        .collect();
+    for (function, peer) in functions.iter_mut().zip(peers) {
+        if let Some((address, netdev)) = peer {
+            function.netdevs = vec![netdev];
+            function.netdev_function = Some(address);
+        }
+    }
+}
+
+/// The netdev of `function`'s RDMA device among those of the others, and whose it is.
+fn peer(
+    sysfs: &Path,
+    function: &Function,
+    functions: &[Function],
+) -> Option<(DeviceAddress, Netdev)> {
+    let is_erdma = function.device.driver.as_deref() == Some(DRIVER);
+    let hca = function
+        .hcas
+        .first()
+        .filter(|_| is_erdma && function.netdevs.is_empty())?;
+    let directory = sysfs.join("class/infiniband").join(&hca.name);
+    let guid = read(&directory, "node_guid")?;
+    let others = functions.iter().filter(|other| other.hcas.is_empty());
+    others.into_iter().find_map(|other| {
+        let mut netdevs = other.netdevs.iter();
+        let netdev = netdevs.find(|netdev| is_guid_of(&guid, &netdev.mac))?;
+        Some((other.device.address.clone(), netdev.clone()))
+    })
+}
+
+/// The driver's module, if it is loaded.
+pub(super) fn erdma_module(sysfs: &Path) -> Option<ErdmaModule> {
+    let modules = sysfs.join("module");
+    let module = modules.join("erdma");
+    module.is_dir().then(|| ErdmaModule {
+        compat: match read(&module.join("parameters"), "compat_mode").as_deref() {
+            Some("Y" | "y" | "1") => Some(true),
+            Some(_) => Some(false),
+            None => None,
+        },
+        ofed: modules.join("mlx_compat").is_dir(),
+    })
+}
+
+impl Linux {
+    /// The eRDMA driver's module; none: it is not loaded.
+    pub fn erdma_module(&self) -> Option<ErdmaModule> {
+        erdma_module(&self.sysfs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_drivers_parameter_and_the_stack_that_it_is_on() {
+        for (parameter, ofed, compat) in [
+            (None, false, None),
+            (Some("Y\n"), false, Some(true)),
+            (Some("N\n"), true, Some(false)),
+            (Some("1\n"), true, Some(true)),
+        ] {
+            let sysfs = tempfile::tempdir().expect("a directory");
+            let kernel = Linux::with_roots(sysfs.path(), sysfs.path());
+            assert_eq!(kernel.erdma_module(), None);
+            let parameters = sysfs.path().join("module/erdma/parameters");
+            fs::create_dir_all(&parameters).expect("made");
+            if let Some(value) = parameter {
+                fs::write(parameters.join("compat_mode"), value).expect("written");
+            }
+            if ofed {
+                fs::create_dir(sysfs.path().join("module/mlx_compat")).expect("made");
+            }
+            assert_eq!(kernel.erdma_module(), Some(ErdmaModule { compat, ofed }));
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! SMC's settings: reading all of them, and the changes to them.
+
+use super::{Space, cannot_read, execute::tolerate};
+use crate::{
+    ObserveError, Place,
+    netlink::NetlinkError,
+    smc::{
+        self, Connection, HeldConnections, Mode, PnetEntry, PnetId, PnetTable, SmcState, UserEids,
+    },
+};
+use nix::libc;
+use std::{collections::BTreeMap, fs, io, path::Path, sync::Once};
+
+/// What is below `/proc/sys/net` follows the thread (`net_ctl_header_lookup()`,
+/// `net/sysctl_net.c`).
+const MAX_LINKS: &str = "/proc/sys/net/smc/smcr_max_links_per_lgr";
+const TCP2SMC: &str = "/proc/sys/net/smc/tcp2smc";
+
+/// What only a thread in the pod's namespace can read.
+type Inside = (
+    Result<Vec<PnetEntry>, NetlinkError>,
+    io::Result<Option<bool>>,
+    io::Result<Option<u8>>,
+    Result<Vec<Connection>, NetlinkError>,
+);
+
+/// Everything of SMC; none where the kernel has no SMC.
+pub(super) fn read(
+    host: &Space,
+    pod: Option<&Space>,
+    sysfs: &Path,
+) -> Result<Option<SmcState>, ObserveError> {
+    let mut table = match host.pnet() {
+        Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(None),
+        opened => opened.map_err(|error| cannot_read("the host's pnet table", error))?,
+    };
+    let mut state = SmcState {
+        host: table
+            .entries()
+            .map_err(|error| cannot_read("the host's pnet table", error))?,
+        ueids: smc::user_eids().map_err(|error| cannot_read("the user EIDs", error))?,
+        erdma_compat: erdma_compat(sysfs)
+            .map_err(|error| cannot_read("the erdma driver's mode", error.into()))?,
+        ..SmcState::default()
+    };
+    let Some(pod) = pod else {
+        let connections = host.netns().run(smc::connections);
+        let connections = connections.map_err(NetlinkError::from).flatten();
+        state.held = known(connections)
+            .map_err(|error| cannot_read("the SMC connections of the host", error))?;
+        return Ok(Some(state));
+    };
+    let inside = || -> Inside {
+        let entries = PnetTable::open().and_then(|mut table| table.entries());
+        let max_links = number(Path::new(MAX_LINKS));
+        (
+            entries,
+            switch(Path::new(TCP2SMC)),
+            max_links,
+            smc::connections(),
+        )
+    };
+    let (entries, tcp2smc, max_links, connections) = pod
+        .netns()
+        .run(inside)
+        .map_err(|error| cannot_read("the pod's namespace", error.into()))?;
+    state.pod = entries.map_err(|error| cannot_read("the pod's pnet table", error))?;
+    state.tcp2smc =
+        tcp2smc.map_err(|error| cannot_read("net.smc.tcp2smc of the pod", error.into()))?;
+    state.max_links = max_links
+        .map_err(|error| cannot_read("net.smc.smcr_max_links_per_lgr of the pod", error.into()))?;
+    state.held =
+        known(connections).map_err(|error| cannot_read("the SMC connections of the pod", error))?;
+    Ok(Some(state))
+}
+
+/// Whether the kernel has SMC by now: its protocol is registered for all namespaces
+/// (`/proc/net/protocols`), built in or loaded.
+pub(super) fn is_there() -> bool {
+    let protocols = fs::read_to_string("/proc/thread-self/net/protocols").unwrap_or_default();
+    protocols.lines().any(|line| line.starts_with("SMC"))
+}
+
+/// The connections that are held, of a kernel that tells. That it does not is told once.
+fn known(
+    connections: Result<Vec<Connection>, NetlinkError>,
+) -> Result<Vec<HeldConnections>, NetlinkError> {
+    static TOLD: Once = Once::new();
+    match connections {
+        Ok(connections) => Ok(held(&connections)),
+        Err(error) if error.errno() == Some(libc::ENOENT) => {
+            TOLD.call_once(|| {
+                log::warn!(
+                    "this kernel does not tell of SMC sockets (smc_diag): whether a process holds \
+                     some is not known"
+                );
+            });
+            Ok(vec![])
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The connections that are on an RDMA device. One that its process has closed, or that was killed
+/// with it, is not among them: it is told no more (`__smc_release()`, `net/smc/af_smc.c`). One that
+/// its listener has yet to accept is: a move with such a one waited for over 300 s (Linux 6.12),
+/// also after the listener had ended.
+fn held(connections: &[Connection]) -> Vec<HeldConnections> {
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    for connection in connections {
+        if let (Mode::Smcr, Some(link)) = (connection.mode, &connection.link) {
+            *counts.entry(&link.device).or_default() += 1;
+        }
+    }
+    let held = counts.into_iter().map(|(device, count)| HeldConnections {
+        device: device.to_owned(),
+        count,
+    });
+    held.collect()
+}
+
+/// `compat_mode` of the erdma driver.
+fn erdma_compat(sysfs: &Path) -> io::Result<Option<bool>> {
+    switch(&sysfs.join("module/erdma/parameters/compat_mode"))
+}
+
+/// A file with Y or N, or with a number; none where there is none.
+fn switch(file: &Path) -> io::Result<Option<bool>> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(Some(!matches!(text.trim_end(), "N" | "n" | "0"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A file with a number; none where there is none.
+fn number(file: &Path) -> io::Result<Option<u8>> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(text.trim_end().parse().ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// See [`smc::missing`] for what the table is asked beforehand.
+pub(super) fn add_pnet(space: &Space, at: Place, entry: &PnetEntry) -> Result<(), NetlinkError> {
+    if at == Place::Pod && entry.rdma.is_some() {
+        return Err(refused(
+            libc::EEXIST,
+            "the kernel keeps pnet ids of RDMA ports in its initial network namespace only",
+        ));
+    }
+    let mut table = open_table(space)?;
+    for half in missing(&mut table, entry)? {
+        match table.add(&half) {
+            // somebody was quicker, or it has one that is in no table
+            Err(error) if error.errno() == Some(libc::EEXIST) => {
+                if !missing(&mut table, &half)?.is_empty() {
+                    return Err(refused(libc::EEXIST, already(&half)));
+                }
+            }
+            added => added?,
+        }
+    }
+    Ok(())
+}
+
+fn missing(table: &mut PnetTable, entry: &PnetEntry) -> Result<Vec<PnetEntry>, NetlinkError> {
+    let taken = |taken: smc::PnetTaken| refused(libc::EEXIST, taken.to_string());
+    smc::missing(&table.entries()?, entry).map_err(taken)
+}
+
+/// What EEXIST means of an entry that is not in the table.
+fn already(half: &PnetEntry) -> &'static str {
+    match half.rdma {
+        Some(_) => {
+            "the port has a pnet id of its hardware, or under its PCI address, or this program is not in the initial network namespace"
+        }
+        None => "the netdev has a pnet id of its hardware",
+    }
+}
+
+pub(super) fn remove_pnet(space: &Space, id: &PnetId) -> Result<(), NetlinkError> {
+    let removed = open_table(space).and_then(|mut table| table.remove(id));
+    tolerate(libc::ENOENT, removed)
+}
+
+fn open_table(space: &Space) -> Result<PnetTable, NetlinkError> {
+    space.pnet().map_err(no_smc)
+}
+
+/// A table that is full says so of an EID that it has, too.
+pub(super) fn add_ueid(ueid: &str) -> Result<(), NetlinkError> {
+    let mut ueids = UserEids::open().map_err(no_smc)?;
+    if ueids.list()?.iter().any(|present| present == ueid) {
+        return Ok(());
+    }
+    tolerate(libc::EEXIST, ueids.add(ueid)).map_err(|error| match error.errno() {
+        Some(libc::ERANGE) => refused(libc::ERANGE, "the kernel has as many as it keeps"),
+        Some(libc::EINVAL) if error.message.is_none() => refused(
+            libc::EINVAL,
+            "a user EID is of A-Z, 0-9, '.' and '-', and begins with a letter or a digit",
+        ),
+        _ => error,
+    })
+}
+
+pub(super) fn remove_ueid(ueid: &str) -> Result<(), NetlinkError> {
+    let removed = UserEids::open().and_then(|mut ueids| ueids.remove(ueid));
+    tolerate(libc::ENOENT, removed)
+}
+
+pub(super) fn set_tcp2smc(pod: &Space, on: bool) -> Result<(), NetlinkError> {
+    set(pod, TCP2SMC, u8::from(on))
+}
+
+pub(super) fn set_max_links(pod: &Space, links: u8) -> Result<(), NetlinkError> {
+    set(pod, MAX_LINKS, links)
+}
+
+fn set(pod: &Space, file: &str, value: u8) -> Result<(), NetlinkError> {
+    let write = || fs::write(file, format!("{value}\n"));
+    let written = pod.netns().run(write).flatten();
+    written.map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT) => {
+            let name = file.trim_start_matches("/proc/sys/").replace('/', ".");
+            refused(libc::ENOENT, format!("this kernel has no {name}"))
+        }
+        _ => error.into(),
+    })
+}
+
+fn no_smc(error: NetlinkError) -> NetlinkError {
+    match error.errno() {
+        Some(libc::ENOENT) => refused(libc::ENOENT, "this kernel has no SMC"),
+        _ => error,
+    }
+}
+
+fn refused(errno: i32, message: impl Into<String>) -> NetlinkError {
+    NetlinkError {
+        source: io::Error::from_raw_os_error(errno),
+        message: Some(message.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smc::{ConnectionLink, State};
+
+    fn connection(mode: Mode, device: Option<&str>, inode: u64) -> Connection {
+        Connection {
+            state: State::ACTIVE,
+            mode,
+            local: None,
+            peer: None,
+            uid: 0,
+            inode,
+            link: device.map(|device| ConnectionLink {
+                id: 1,
+                device: device.to_owned(),
+                port: 1,
+                gid: None,
+                peer_gid: None,
+            }),
+            fallback: None,
+        }
+    }
+
+    #[test]
+    fn connections_over_rdma_are_counted_by_device() {
+        let connections = [
+            connection(Mode::Smcr, Some("rxe1"), 7),
+            connection(Mode::Smcr, Some("rxe0"), 8),
+            // not accepted yet
+            connection(Mode::Smcr, Some("rxe1"), 0),
+            connection(Mode::Smcr, None, 9),
+            connection(Mode::Tcp, None, 10),
+        ];
+        let count = |device: &str, count| HeldConnections {
+            device: device.to_owned(),
+            count,
+        };
+        assert_eq!(held(&connections), [count("rxe0", 1), count("rxe1", 2)]);
+    }
+
+    #[test]
+    fn the_mode_of_the_erdma_driver() {
+        let sysfs = tempfile::tempdir().expect("a directory");
+        let directory = sysfs.path().join("module/erdma/parameters");
+        let mode = || erdma_compat(sysfs.path()).expect("a mode");
+        assert_eq!(mode(), None);
+        fs::create_dir_all(&directory).expect("a directory");
+        assert_eq!(mode(), None);
+        for (text, compat) in [("N\n", false), ("0\n", false), ("Y\n", true), ("1\n", true)] {
+            fs::write(directory.join("compat_mode"), text).expect("written");
+            assert_eq!(mode(), Some(compat), "{text:?}");
+        }
+    }
+}

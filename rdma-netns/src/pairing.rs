@@ -1,0 +1,66 @@
+//! Which netdev and which RDMA device are one NIC: the rule, for all that asks.
+//!
+//! 1. The netdev is the RDMA device's port, where the kernel tells so.
+//! 2. Both are of the same PCI function or auxiliary device.
+//! 3. The RDMA device has neither, and its node GUID is made of the netdev's hardware address. An
+//!    eRDMA NIC is two PCI functions, of which one has the virtio netdev, the other the RDMA
+//!    device; the driver finds the netdev by its address and makes the GUID of it
+//!    (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
+//!    `drivers/infiniband/hw/erdma/erdma_main.c`). A VLAN or macvlan has its parent's address:
+//!    the third rule is for netdevs that have hardware, and no RDMA device of their own; where the
+//!    driver is known, for RDMA devices of the driver `erdma`.
+
+use crate::HardwareAddress;
+
+/// Whether the node GUID `guid` (`0216:3eff:fe0a:0b01`) is the EUI-64 of `mac`, with or without
+/// the bit inverted that says "locally administered" (RFC 4291, appendix A; the kernel's
+/// `addrconf_addr_eui48()` inverts it, `addrconf_addr_eui48_base()` does not).
+pub fn is_guid_of(guid: &str, mac: &HardwareAddress) -> bool {
+    let &[first, b, c, d, e, f] = mac.0.as_slice() else {
+        return false;
+    };
+    // what a soft device without hardware has
+    if mac.0.iter().all(|byte| *byte == 0) {
+        return false;
+    }
+    let eui = |first: u8| [first, b, c, 0xff, 0xfe, d, e, f];
+    bytes(guid).is_some_and(|guid| guid == eui(first) || guid == eui(first ^ 2))
+}
+
+/// The eight bytes of a GUID in four groups.
+fn bytes(guid: &str) -> Option<[u8; 8]> {
+    let mut all = [0; 8];
+    let mut groups = guid.trim_end().split(':');
+    for pair in all.chunks_exact_mut(2) {
+        let group = groups.next().filter(|group| group.len() == 4)?;
+        pair.copy_from_slice(&u16::from_str_radix(group, 16).ok()?.to_be_bytes());
+    }
+    groups.next().is_none().then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guid_is_made_of_one_address() {
+        for (guid, mac, wanted) in [
+            ("0216:3eff:fe0a:0b01", "00:16:3e:0a:0b:01", true),
+            ("0016:3eff:fe0a:0b01", "00:16:3e:0a:0b:01", true),
+            ("0016:3eff:fe0a:0b01\n", "02:16:3e:0a:0b:01", true),
+            ("0216:3eff:fe0a:0b02", "00:16:3e:0a:0b:01", false),
+            ("0616:3eff:fe0a:0b01", "00:16:3e:0a:0b:01", false),
+            // mlx5's have other bytes in the middle
+            ("0c42:a103:0061:2b32", "0c:42:a1:61:2b:32", false),
+            ("0000:00ff:fe00:0000", "00:00:00:00:00:00", false),
+            ("0216:3eff:fe0a", "00:16:3e:0a:0b:01", false),
+            ("0216:3eff:fe0a:0b01:00", "00:16:3e:0a:0b:01", false),
+            ("0216:3eff:fe0a:xxxx", "00:16:3e:0a:0b:01", false),
+            ("", "00:16:3e:0a:0b:01", false),
+            ("0216:3eff:fe0a:0b01", "", false),
+        ] {
+            let address: HardwareAddress = mac.parse().expect("an address");
+            assert_eq!(is_guid_of(guid, &address), wanted, "{guid:?} of {mac:?}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The RDMA devices that SMC knows, of the whole node (`SMC_NETLINK_GET_DEV_SMCR`,
+//! `net/smc/smc_ib.c`): the pnet id that counts is a port's, not the table's.
+
+use super::{
+    eids::FAMILY,
+    genl::{attributes_of, dump_if_known},
+};
+use crate::netlink::{NetlinkError, attributes, text};
+use serde::Serialize;
+
+const GET_DEV_SMCR: u8 = 6;
+
+/// `SMC_GEN_DEV_SMCR`
+const DEV_SMCR: u16 = 6;
+
+/// `SMC_NLA_DEV_*`: the first port's attribute, the second's, the name.
+const PORT: u16 = 8;
+const PORT2: u16 = 9;
+const IB_NAME: u16 = 10;
+
+/// `SMC_NLA_DEV_PORT_*`
+const PORT_PNET_USR: u16 = 1;
+const PORT_PNETID: u16 = 2;
+const PORT_STATE: u16 = 4;
+const PORT_VALID: u16 = 5;
+
+/// A port of an RDMA device, as SMC sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SmcPort {
+    /// The RDMA device.
+    pub device: String,
+    /// From 1.
+    pub port: u8,
+    /// Its pnet id; none: it has none.
+    pub pnet_id: Option<String>,
+    /// Whether the pnet id is from the table; else it is the hardware's.
+    pub by_user: bool,
+    /// Whether the port is active.
+    pub active: bool,
+}
+
+/// All ports, wherever their devices are. Empty where the kernel does not tell (before Linux 5.11).
+pub fn ports() -> Result<Vec<SmcPort>, NetlinkError> {
+    let answers = dump_if_known(FAMILY, GET_DEV_SMCR)?;
+    Ok(answers
+        .iter()
+        .flat_map(|answer| parse(&answer.body))
+        .collect())
+}
+
+fn parse(body: &[u8]) -> Vec<SmcPort> {
+    let device = attributes_of(body).find(|(kind, _)| *kind == DEV_SMCR);
+    let Some((_, device)) = device else {
+        return vec![];
+    };
+    let name = attributes(device).find(|(kind, _)| *kind == IB_NAME);
+    let Some(name) = name.and_then(|(_, name)| text(name)) else {
+        return vec![];
+    };
+    let ports = attributes(device).filter_map(|(kind, port)| match kind {
+        PORT => parse_port(name, 1, port),
+        PORT2 => parse_port(name, 2, port),
+        _ => None,
+    });
+    ports.collect()
+}
+
+/// None of a port that the device does not have.
+fn parse_port(device: &str, port: u8, bytes: &[u8]) -> Option<SmcPort> {
+    let flag = |wanted| {
+        let found = attributes(bytes).find(|(kind, _)| *kind == wanted);
+        found.is_some_and(|(_, value)| value.first() == Some(&1))
+    };
+    let (_, id) = attributes(bytes).find(|(kind, _)| *kind == PORT_PNETID)?;
+    let id = text(id)?.trim_end();
+    flag(PORT_VALID).then(|| SmcPort {
+        device: device.to_owned(),
+        port,
+        pnet_id: (!id.is_empty()).then(|| id.to_owned()),
+        by_user: flag(PORT_PNET_USR),
+        active: flag(PORT_STATE),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Recorded from Linux 6.12: rxe0 with the pnet id N0.
+    const ANSWER: &str = "060100004c000680050002000100000009000a007278653000000000340008800500\
+        010001000000070002004e3000000800030003000000050005000100000005000400\
+        010000000800060001000000";
+
+    #[test]
+    fn a_device_is_read() {
+        let expected = SmcPort {
+            device: "rxe0".to_owned(),
+            port: 1,
+            pnet_id: Some("N0".to_owned()),
+            by_user: true,
+            active: true,
+        };
+        let bytes = super::super::recorded(ANSWER);
+        assert_eq!(parse(&bytes), [expected]);
+        for end in 0..bytes.len() {
+            assert!(parse(&bytes[..end]).len() <= 1);
+        }
+    }
+}

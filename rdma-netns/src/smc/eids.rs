@@ -1,0 +1,96 @@
+//! User EIDs (`smcr ueid`): names of a set of hosts. SMC-Rv2 is used between two hosts that have
+//! one in common. They are the whole node's. Generic netlink family `SMC_GEN_NETLINK`
+//! (`include/uapi/linux/smc.h`).
+
+use super::genl::{self, Family};
+use crate::netlink::{Answer, NetlinkError, text};
+use nix::libc;
+use std::io;
+
+/// `SMC_GENL_FAMILY_NAME`
+pub(super) const FAMILY: &str = "SMC_GEN_NETLINK";
+
+const DUMP_UEID: u8 = 9;
+const ADD_UEID: u8 = 10;
+const REMOVE_UEID: u8 = 11;
+
+/// `SMC_NLA_EID_TABLE_ENTRY`
+const ENTRY: u16 = 1;
+
+/// `SMC_MAX_EID_LEN`; a shorter one is filled up with blanks, and nothing shorter is taken
+/// (`smc_nl_add_ueid()`, `net/smc/smc_clc.c`).
+const LENGTH: usize = 32;
+
+/// The user EIDs of the node.
+#[derive(Debug)]
+pub struct UserEids {
+    family: Family,
+}
+
+impl UserEids {
+    /// ENOENT: the kernel has no SMC, or one without EIDs (before Linux 5.16).
+    pub fn open() -> Result<Self, NetlinkError> {
+        let family = Family::open(FAMILY)?;
+        Ok(Self { family })
+    }
+
+    /// `smcr ueid show`, without trailing blanks.
+    pub fn list(&mut self) -> Result<Vec<String>, NetlinkError> {
+        Ok(ueids(&self.family.dump(DUMP_UEID)?))
+    }
+
+    /// `smcr ueid add UEID`. EEXIST: it is there; ERANGE: there are as many as the kernel keeps, of
+    /// which it may be one; EINVAL: it is not of A-Z, 0-9, `.` and `-` alone, or begins with one of
+    /// the latter two (`smc_clc_ueid_add()`, `smc_clc_ueid_valid()`).
+    pub fn add(&mut self, ueid: &str) -> Result<(), NetlinkError> {
+        self.change(ADD_UEID, ueid)
+    }
+
+    /// `smcr ueid del UEID`. ENOENT: it is not there.
+    pub fn remove(&mut self, ueid: &str) -> Result<(), NetlinkError> {
+        self.change(REMOVE_UEID, ueid)
+    }
+
+    fn change(&mut self, command: u8, ueid: &str) -> Result<(), NetlinkError> {
+        if ueid.len() > LENGTH {
+            return Err(NetlinkError {
+                source: io::Error::from_raw_os_error(libc::EINVAL),
+                message: Some(format!("a user EID has at most {LENGTH} characters")),
+            });
+        }
+        let filled = format!("{ueid:LENGTH$}");
+        self.family
+            .change(command, vec![genl::text(ENTRY, &filled)])
+    }
+}
+
+/// The user EIDs of the node. Empty where the kernel has none (before Linux 5.16).
+pub fn user_eids() -> Result<Vec<String>, NetlinkError> {
+    Ok(ueids(&genl::dump_if_known(FAMILY, DUMP_UEID)?))
+}
+
+fn ueids(answers: &[Answer]) -> Vec<String> {
+    let bodies = answers.iter().map(|answer| &answer.body);
+    bodies.filter_map(|body| parse(body)).collect()
+}
+
+fn parse(body: &[u8]) -> Option<String> {
+    let (_, value) = genl::attributes_of(body).find(|(kind, _)| *kind == ENTRY)?;
+    Some(text(value)?.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trailing_blanks_are_cut_off() {
+        let answer: &[&[u8]] = &[
+            &[9, 1, 0, 0],
+            &[37, 0, 1, 0],
+            b"RDMA.CNI-1                      \0\0\0\0",
+        ];
+        assert_eq!(parse(&answer.concat()).as_deref(), Some("RDMA.CNI-1"));
+        assert_eq!(parse(&[9, 1, 0, 0]), None);
+    }
+}

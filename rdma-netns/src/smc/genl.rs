@@ -1,0 +1,186 @@
+//! A generic netlink family: its number is asked for once, then requests go to it.
+
+use crate::netlink::{Answer, NetlinkError, Socket, attributes};
+use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
+use netlink_sys::protocols::NETLINK_GENERIC;
+use nix::libc;
+use std::io;
+
+/// `sizeof(struct genlmsghdr)`
+const HEADER: usize = 4;
+
+/// The family that tells of families (`include/uapi/linux/genetlink.h`).
+const GENL_ID_CTRL: u16 = 16;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+
+/// `SMCR_GENL_FAMILY_VERSION` and `SMC_GENL_FAMILY_VERSION`; the controller's is not looked at.
+const VERSION: u8 = 1;
+
+/// A family, as the namespace sees it whose thread opened it.
+#[derive(Debug)]
+pub(super) struct Family {
+    socket: Socket,
+    id: u16,
+}
+
+/// A command of a family and what it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) family: u16,
+    pub(super) command: u8,
+    pub(super) attributes: Vec<DefaultNla>,
+}
+
+impl NetlinkSerializable for Request {
+    fn message_type(&self) -> u16 {
+        self.family
+    }
+
+    fn buffer_len(&self) -> usize {
+        HEADER + self.attributes.as_slice().buffer_len()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        let (header, rest) = buffer.split_at_mut(HEADER);
+        header.copy_from_slice(&[self.command, VERSION, 0, 0]);
+        self.attributes.as_slice().emit(rest);
+    }
+}
+
+/// The answers of a kernel that knows `command` of the family called `name`. One that does not has
+/// nothing to tell: it has no SMC, or one of before the command.
+pub(super) fn dump_if_known(name: &str, command: u8) -> Result<Vec<Answer>, NetlinkError> {
+    if_known(Family::open(name).and_then(|mut family| family.dump(command)))
+}
+
+/// ENOENT: no such family; EOPNOTSUPP: no such command (`genl_rcv_msg()`,
+/// `net/netlink/genetlink.c`).
+fn if_known(answers: Result<Vec<Answer>, NetlinkError>) -> Result<Vec<Answer>, NetlinkError> {
+    match answers {
+        Err(error) if [Some(libc::ENOENT), Some(libc::EOPNOTSUPP)].contains(&error.errno()) => {
+            Ok(vec![])
+        }
+        answers => answers,
+    }
+}
+
+impl Family {
+    /// Asks for the family called `name`; the kernel loads its module where it can. ENOENT: it has
+    /// none.
+    pub(super) fn open(name: &str) -> Result<Self, NetlinkError> {
+        let mut socket = Socket::open(NETLINK_GENERIC)?;
+        let question = Request {
+            family: GENL_ID_CTRL,
+            command: CTRL_CMD_GETFAMILY,
+            attributes: vec![text(CTRL_ATTR_FAMILY_NAME, name)],
+        };
+        let answers = socket.request(&question, 0)?;
+        let id = answers.iter().find_map(|answer| parse_id(&answer.body));
+        let missing = || io::Error::from_raw_os_error(libc::ENOENT);
+        Ok(Self {
+            id: id.ok_or_else(missing)?,
+            socket,
+        })
+    }
+
+    /// Makes one change.
+    pub(super) fn change(
+        &mut self,
+        command: u8,
+        attributes: Vec<DefaultNla>,
+    ) -> Result<(), NetlinkError> {
+        let request = self.request(command, attributes);
+        self.socket.request(&request, 0).map(drop)
+    }
+
+    /// Asks for all that `command` tells.
+    pub(super) fn dump(&mut self, command: u8) -> Result<Vec<Answer>, NetlinkError> {
+        let request = self.request(command, vec![]);
+        self.socket.dump(&request)
+    }
+
+    fn request(&self, command: u8, attributes: Vec<DefaultNla>) -> Request {
+        Request {
+            family: self.id,
+            command,
+            attributes,
+        }
+    }
+}
+
+/// The attributes of an answer.
+pub(super) fn attributes_of(body: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    attributes(body.get(HEADER..).unwrap_or_default())
+}
+
+/// A string attribute, with its NUL.
+pub(super) fn text(kind: u16, text: &str) -> DefaultNla {
+    DefaultNla::new(kind, [text.as_bytes(), b"\0"].concat())
+}
+
+fn parse_id(body: &[u8]) -> Option<u16> {
+    let (_, id) = attributes_of(body).find(|(kind, _)| *kind == CTRL_ATTR_FAMILY_ID)?;
+    Some(u16::from_ne_bytes(id.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_on_the_wire() {
+        let request = Request {
+            family: 33,
+            command: 2,
+            attributes: vec![text(1, "A1"), DefaultNla::new(4, vec![1])],
+        };
+        let mut bytes = vec![0xff; request.buffer_len()];
+        request.serialize(&mut bytes);
+        let expected: &[&[u8]] = &[
+            &[2, 1, 0, 0],
+            &[7, 0, 1, 0, b'A', b'1', 0, 0],
+            &[5, 0, 4, 0, 1, 0, 0, 0],
+        ];
+        assert_eq!(bytes, expected.concat());
+        assert_eq!(request.message_type(), 33);
+    }
+
+    #[test]
+    fn a_kernel_of_before_the_command_has_nothing_to_tell() {
+        let refused = |errno| {
+            if_known(Err(NetlinkError {
+                source: io::Error::from_raw_os_error(errno),
+                message: None,
+            }))
+        };
+        for errno in [libc::ENOENT, libc::EOPNOTSUPP] {
+            assert_eq!(refused(errno).expect("nothing to tell"), []);
+        }
+        assert_eq!(
+            refused(libc::EPERM).expect_err("refused").errno(),
+            Some(libc::EPERM)
+        );
+        let answer = Answer {
+            kind: 33,
+            body: vec![1],
+        };
+        let answers = if_known(Ok(vec![answer.clone()])).expect("answers");
+        assert_eq!(answers, [answer]);
+    }
+
+    #[test]
+    fn the_family_is_found() {
+        // CTRL_CMD_NEWFAMILY with a name and an id
+        let answer: &[&[u8]] = &[
+            &[1, 2, 0, 0],
+            &[15, 0, 2, 0],
+            b"SMC_PNETID\0\0",
+            &[6, 0, 1, 0, 33, 0, 0, 0],
+        ];
+        assert_eq!(parse_id(&answer.concat()), Some(33));
+        assert_eq!(parse_id(&[1]), None);
+        assert_eq!(parse_id(&[1, 2, 0, 0, 5, 0, 1, 0, 33, 0, 0, 0]), None);
+    }
+}

@@ -1,0 +1,261 @@
+//! Link groups and their links (`smcr linkgroup show`, `smcr link show`): what two hosts share
+//! that have SMC-R connections with each other. They linger for minutes after the last one
+//! (`SMC_LGR_FREE_DELAY_SERV` and `_CLNT`, `net/smc/smc_core.c`).
+
+use super::{
+    eids::FAMILY,
+    genl::{attributes_of, dump_if_known},
+};
+use crate::netlink::{NetlinkError, attributes, text, u32_of, u64_of};
+use serde::{Serialize, Serializer};
+use std::{fmt, net::Ipv6Addr};
+
+/// `SMC_NETLINK_GET_LINK_SMCR`: tells of each group, and of its links after it
+/// (`smc_nl_fill_lgr_list()`, `net/smc/smc_core.c`).
+const GET_LINK_SMCR: u8 = 3;
+
+/// `SMC_GEN_LGR_SMCR`, `SMC_GEN_LINK_SMCR`
+const LGR_SMCR: u16 = 2;
+const LINK_SMCR: u16 = 3;
+
+/// `SMC_NLA_LGR_R_*`
+mod group {
+    pub(super) const ID: u16 = 1;
+    pub(super) const ROLE: u16 = 2;
+    pub(super) const PNETID: u16 = 4;
+    pub(super) const CONNS_NUM: u16 = 6;
+    pub(super) const V2_COMMON: u16 = 7;
+    pub(super) const NET_COOKIE: u16 = 9;
+}
+
+/// `SMC_NLA_LGR_V2_*`
+mod version2 {
+    pub(super) const VER: u16 = 0;
+    pub(super) const NEG_EID: u16 = 3;
+    pub(super) const PEER_HOST: u16 = 4;
+}
+
+/// `SMC_NLA_LINK_*`
+mod link {
+    pub(super) const ID: u16 = 1;
+    pub(super) const IB_DEV: u16 = 2;
+    pub(super) const IB_PORT: u16 = 3;
+    pub(super) const GID: u16 = 4;
+    pub(super) const PEER_GID: u16 = 5;
+    pub(super) const CONN_CNT: u16 = 6;
+    pub(super) const STATE: u16 = 10;
+}
+
+/// A link group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LinkGroup {
+    /// Its number, 8 hexadecimal digits.
+    pub id: String,
+    /// Whether this end was connected to.
+    pub is_server: bool,
+    /// Version of SMC-R, 1 or 2.
+    pub version: u8,
+    /// The physical network that both ends have in common, as this end names it.
+    pub pnet_id: String,
+    /// How many connections it carries.
+    pub connections: u32,
+    /// `SO_NETNS_COOKIE` of its namespace; 0 where the kernel does not tell (before Linux 5.18).
+    pub netns_cookie: u64,
+    /// The user EID that both ends have in common, in version 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eid: Option<String>,
+    /// The peer's host name, in version 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_host: Option<String>,
+    /// Its links.
+    pub links: Vec<GroupLink>,
+}
+
+/// A link: a queue pair.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupLink {
+    /// Number within its group.
+    pub id: u8,
+    /// The RDMA device.
+    pub device: String,
+    /// Its port, from 1.
+    pub port: u8,
+    /// GID of this end.
+    pub gid: Option<Ipv6Addr>,
+    /// GID of the other end.
+    pub peer_gid: Option<Ipv6Addr>,
+    /// How many connections it carries.
+    pub connections: u32,
+    /// How far it is.
+    pub state: LinkState,
+}
+
+/// `enum smc_link_state` (`net/smc/smc_core.h`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkState(pub u32);
+
+impl fmt::Display for LinkState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.pad("unused"),
+            1 => f.pad("inactive"),
+            2 => f.pad("activating"),
+            3 => f.pad("active"),
+            other => f.pad(&other.to_string()),
+        }
+    }
+}
+
+impl Serialize for LinkState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// All link groups of the node, whatever their namespaces. Empty where the kernel does not tell
+/// (before Linux 5.11).
+pub fn link_groups() -> Result<Vec<LinkGroup>, NetlinkError> {
+    let answers = dump_if_known(FAMILY, GET_LINK_SMCR)?;
+    Ok(parse(answers.iter().map(|answer| answer.body.as_slice())))
+}
+
+fn parse<'a>(bodies: impl Iterator<Item = &'a [u8]>) -> Vec<LinkGroup> {
+    let mut groups: Vec<LinkGroup> = vec![];
+    for (kind, value) in bodies.flat_map(attributes_of) {
+        match kind {
+            LGR_SMCR => groups.push(parse_group(value)),
+            LINK_SMCR => {
+                if let Some(group) = groups.last_mut() {
+                    group.links.push(parse_link(value));
+                }
+            }
+            _ => {}
+        }
+    }
+    groups
+}
+
+fn parse_group(bytes: &[u8]) -> LinkGroup {
+    let mut found = LinkGroup {
+        version: 1,
+        ..LinkGroup::default()
+    };
+    for (kind, value) in attributes(bytes) {
+        match kind {
+            group::ID => found.id = format!("{:08x}", u32_of(value).unwrap_or_default()),
+            group::ROLE => found.is_server = value.first() == Some(&1),
+            group::PNETID => found.pnet_id = trimmed(value).unwrap_or_default(),
+            group::CONNS_NUM => found.connections = u32_of(value).unwrap_or_default(),
+            group::NET_COOKIE => found.netns_cookie = u64_of(value).unwrap_or_default(),
+            group::V2_COMMON => parse_version2(value, &mut found),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn parse_version2(bytes: &[u8], found: &mut LinkGroup) {
+    for (kind, value) in attributes(bytes) {
+        match kind {
+            version2::VER => found.version = value.first().copied().unwrap_or_default(),
+            version2::NEG_EID => found.eid = trimmed(value),
+            version2::PEER_HOST => found.peer_host = trimmed(value),
+            _ => {}
+        }
+    }
+}
+
+fn parse_link(bytes: &[u8]) -> GroupLink {
+    let mut found = GroupLink::default();
+    for (kind, value) in attributes(bytes) {
+        match kind {
+            link::ID => found.id = value.first().copied().unwrap_or_default(),
+            link::IB_DEV => found.device = trimmed(value).unwrap_or_default(),
+            link::IB_PORT => found.port = value.first().copied().unwrap_or_default(),
+            link::GID => found.gid = trimmed(value).and_then(|gid| gid.parse().ok()),
+            link::PEER_GID => found.peer_gid = trimmed(value).and_then(|gid| gid.parse().ok()),
+            link::CONN_CNT => found.connections = u32_of(value).unwrap_or_default(),
+            link::STATE => found.state = LinkState(u32_of(value).unwrap_or_default()),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// A text that is filled up with blanks; none of an empty one.
+fn trimmed(value: &[u8]) -> Option<String> {
+    let text = text(value)?.trim_end();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::recorded, *};
+
+    /// Recorded from Linux 6.12, both ends of a connection on one node.
+    const ANSWERS: [&str; 4] = [
+        "03010000e0000280080001000001000008000600010000000500020001000000050003000100000005000b0000\
+        00000005000500000000000c0009000110000000000000070004004e30000008000c000000010008000d000000\
+        01006c0007800500000002000000050001000100000005000200020000002500040072646d612d6c6162202020\
+        202020202020202020202020202020202020202020000000002500030045494430202020202020202020202020\
+        20202020202020202020202020202020000000001c000880050001000100000005000200ff0000000500030002\
+        000000",
+        "03010000a0000380050001000100000008000a0003000000080006000100000005000300010000000800070003\
+        000000090002007278653000000000080008000000010108000900000002012c000400303030303a303030303a\
+        303030303a303030303a303030303a666666663a306130393a30303031002c000500303030303a303030303a30\
+        3030303a303030303a303030303a666666663a306130393a3030303200",
+        "03010000e0000280080001000002000008000600010000000500020000000000050003000100000005000b0000\
+        00000005000500000000000c0009000200000000000000070004004e31000008000c000000010008000d000000\
+        01006c0007800500000002000000050001000100000005000200020000002500040072646d612d6c6162202020\
+        202020202020202020202020202020202020202020000000002500030045494430202020202020202020202020\
+        20202020202020202020202020202020000000001c000880050001000100000005000200ff0000000500030002\
+        000000",
+        "03010000a0000380050001000100000008000a0003000000080006000100000005000300010000000800070002\
+        000000090002007278653100000000080008000000020108000900000001012c000400303030303a303030303a\
+        303030303a303030303a303030303a666666663a306130393a30303032002c000500303030303a303030303a30\
+        3030303a303030303a303030303a666666663a306130393a3030303100",
+    ];
+
+    #[test]
+    fn groups_and_their_links_are_read() {
+        let bodies = ANSWERS.map(recorded);
+        let groups = parse(bodies.iter().map(Vec::as_slice));
+        let gid = |text: &str| Some(text.parse().expect("a GID"));
+        let server = LinkGroup {
+            id: "00000100".to_owned(),
+            is_server: true,
+            version: 2,
+            pnet_id: "N0".to_owned(),
+            connections: 1,
+            netns_cookie: 0x1001,
+            eid: Some("EID0".to_owned()),
+            peer_host: Some("rdma-lab".to_owned()),
+            links: vec![GroupLink {
+                id: 1,
+                device: "rxe0".to_owned(),
+                port: 1,
+                gid: gid("::ffff:10.9.0.1"),
+                peer_gid: gid("::ffff:10.9.0.2"),
+                connections: 1,
+                state: LinkState(3),
+            }],
+        };
+        assert_eq!(groups.len(), 2);
+        assert_eq!(groups[0], server);
+        let client = &groups[1];
+        assert_eq!((client.is_server, client.netns_cookie), (false, 2));
+        assert_eq!(client.links[0].device, "rxe1");
+        assert_eq!(client.links[0].state.to_string(), "active");
+    }
+
+    #[test]
+    fn a_link_without_a_group_and_halves_of_answers_are_no_group() {
+        let bodies = ANSWERS.map(recorded);
+        assert_eq!(parse([bodies[1].as_slice()].into_iter()), []);
+        for end in 0..bodies[0].len() {
+            assert!(parse([&bodies[0][..end]].into_iter()).len() <= 1);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! SMC-R: TCP's payload carried by RDMA, where both ends can.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `genl` | the generic netlink families of SMC |
+//! | `pnet` | the pnet table: which netdev and which RDMA port reach the same network |
+//! | `eids` | user EIDs, which SMC-Rv2 needs one of |
+//! | `devices` | the RDMA devices that SMC knows |
+//! | `state` | what of SMC a pod's set-up is planned from |
+//! | `groups` | link groups and their links |
+//! | `diag` | SMC sockets, and what carries them |
+//! | `overview` | all of it, for people |
+//! | `reason` | why a connection fell back to TCP, in words |
+
+mod devices;
+mod diag;
+mod eids;
+mod genl;
+mod groups;
+mod overview;
+mod pnet;
+mod reason;
+mod state;
+
+pub use devices::{SmcPort, ports};
+pub use diag::{Connection, ConnectionLink, Fallback, Mode, State, connections};
+pub use eids::{UserEids, user_eids};
+pub use groups::{GroupLink, LinkGroup, LinkState, link_groups};
+pub use overview::{Overview, overview};
+pub use pnet::{InvalidPnetId, PnetEntry, PnetId, PnetTable, PnetTaken, missing};
+pub use reason::Reason;
+pub use state::{HeldConnections, SmcState};
+
+/// Hexadecimal digits as bytes.
+#[cfg(test)]
+fn recorded(digits: &str) -> Vec<u8> {
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    assert!(rest.is_empty());
+    let byte = |pair: &[u8; 2]| {
+        let text = str::from_utf8(pair).expect("digits");
+        u8::from_str_radix(text, 16).expect("digits")
+    };
+    pairs.iter().map(byte).collect()
+}

@@ -1,0 +1,64 @@
+//! All that SMC does in a namespace, for people.
+
+use super::{
+    Connection, LinkGroup, PnetEntry, PnetTable, SmcPort, connections, link_groups, ports,
+    user_eids,
+};
+use crate::{ObserveError, netlink::NetlinkError, netns::Netns};
+use nix::libc;
+use serde::Serialize;
+
+/// What SMC has and does in a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Overview {
+    /// Its pnet table, and the entries of RDMA ports, which are the whole node's.
+    pub pnet_entries: Vec<PnetEntry>,
+    /// The RDMA ports of the node, with the pnet ids that count.
+    pub rdma_ports: Vec<SmcPort>,
+    /// User EIDs of the node.
+    pub user_eids: Vec<String>,
+    /// Its link groups.
+    pub link_groups: Vec<LinkGroup>,
+    /// Its SMC sockets.
+    pub connections: Vec<Connection>,
+}
+
+/// Reads of the namespace, as seen from the caller's: that should be the initial one, the only
+/// one that tells of RDMA ports' entries. None: the kernel has no SMC.
+pub fn overview(netns: &Netns) -> Result<Option<Overview>, ObserveError> {
+    let outside = match PnetTable::open() {
+        Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(None),
+        opened => opened.and_then(|mut table| table.entries()),
+    };
+    let mut pnet_entries = outside.map_err(failed("the pnet table"))?;
+    let inside = || -> Result<(Vec<PnetEntry>, Vec<Connection>), ObserveError> {
+        let entries = PnetTable::open().and_then(|mut table| table.entries());
+        Ok((
+            entries.map_err(failed("the namespace's pnet table"))?,
+            connections().map_err(failed("the SMC sockets"))?,
+        ))
+    };
+    let (entries, connections) = netns
+        .run(inside)
+        .map_err(|error| failed("the namespace")(error.into()))
+        .flatten()?;
+    pnet_entries.retain(|entry| entry.rdma.is_some() && !entries.contains(entry));
+    pnet_entries.splice(..0, entries);
+    let mut link_groups = link_groups().map_err(failed("the link groups"))?;
+    link_groups.retain(|group| [0, netns.id().cookie].contains(&group.netns_cookie));
+    Ok(Some(Overview {
+        pnet_entries,
+        rdma_ports: ports().map_err(failed("the RDMA ports of SMC"))?,
+        user_eids: user_eids().map_err(failed("the user EIDs"))?,
+        link_groups,
+        connections,
+    }))
+}
+
+fn failed(what: &'static str) -> impl Fn(NetlinkError) -> ObserveError {
+    move |error| ObserveError {
+        what: what.to_owned(),
+        source: error.source,
+    }
+}

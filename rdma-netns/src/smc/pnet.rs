@@ -1,0 +1,349 @@
+//! SMC-R's pnet table (`smc_pnet`): which netdev and which RDMA port reach the same
+//! physical network. Generic netlink family `SMC_PNETID` (`include/uapi/linux/smc.h`).
+//!
+//! Entries for netdevs are kept per network namespace; those for RDMA ports only in the
+//! initial one (`smc_pnet_add_ib()` in `net/smc/smc_pnet.c`; EEXIST elsewhere).
+
+use super::genl::{self, Family};
+use crate::{
+    HardwareAddress,
+    netlink::{NetlinkError, text},
+};
+use netlink_packet_core::DefaultNla;
+use serde::{Deserialize, Serialize};
+use std::{fmt, ops::Deref};
+
+/// `SMCR_GENL_FAMILY_NAME`
+const FAMILY: &str = "SMC_PNETID";
+
+const GET: u8 = 1;
+const ADD: u8 = 2;
+const DEL: u8 = 3;
+const FLUSH: u8 = 4;
+
+const NAME: u16 = 1;
+const ETHNAME: u16 = 2;
+const IBNAME: u16 = 3;
+const IBPORT: u16 = 4;
+
+/// What the kernel answers for the half of an entry that is not set.
+const UNSET: &str = "n/a";
+
+/// Name of a physical network, as the kernel takes it (`smc_pnetid_valid()`): 1 to 16
+/// letters and digits. Lower case is the same as upper case there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PnetId(String);
+
+/// The text is no name of a physical network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no pnet id: 1 to 16 letters A-Z and digits")]
+pub struct InvalidPnetId(String);
+
+impl TryFrom<&str> for PnetId {
+    type Error = InvalidPnetId;
+
+    fn try_from(id: &str) -> Result<Self, InvalidPnetId> {
+        let valid = matches!(id.len(), 1..=16) && id.bytes().all(|b| b.is_ascii_alphanumeric());
+        if valid {
+            Ok(Self(id.to_ascii_uppercase()))
+        } else {
+            Err(InvalidPnetId(id.to_owned()))
+        }
+    }
+}
+
+impl TryFrom<String> for PnetId {
+    type Error = InvalidPnetId;
+
+    fn try_from(id: String) -> Result<Self, InvalidPnetId> {
+        Self::try_from(id.as_str())
+    }
+}
+
+impl From<PnetId> for String {
+    fn from(id: PnetId) -> Self {
+        id.0
+    }
+}
+
+impl PnetId {
+    /// The name that is a NIC's own: its MAC's 12 digits. None for an address of another
+    /// length.
+    pub fn from_mac(mac: &HardwareAddress) -> Option<Self> {
+        let id: String = mac.0.iter().map(|byte| format!("{byte:02X}")).collect();
+        (mac.0.len() == 6).then_some(Self(id))
+    }
+}
+
+impl Deref for PnetId {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PnetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// An entry of the table: a netdev, an RDMA port, or (when adding) both.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PnetEntry {
+    /// The network.
+    pub name: PnetId,
+    /// A netdev on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netdev: Option<String>,
+    /// An RDMA device on it, and its port from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<(String, u8)>,
+}
+
+impl PnetEntry {
+    /// The netdev and the RDMA port, each in an entry of its own, as the kernel keeps them.
+    pub fn halves(&self) -> impl Iterator<Item = Self> {
+        let half = |netdev, rdma| Self {
+            name: self.name.clone(),
+            netdev,
+            rdma,
+        };
+        let netdev = self.netdev.clone().map(|netdev| half(Some(netdev), None));
+        let rdma = self.rdma.clone().map(|rdma| half(None, Some(rdma)));
+        netdev.into_iter().chain(rdma)
+    }
+
+    /// Whether the kernel would not keep both: a netdev has one entry, and so has an RDMA device,
+    /// whatever its port (`smc_pnet_add_eth()`, `smc_pnet_add_ib()`).
+    pub fn excludes(&self, other: &Self) -> bool {
+        let same_netdev = self.netdev.is_some() && self.netdev == other.netdev;
+        let device = |entry: &Self| entry.rdma.as_ref().map(|(device, _)| device.clone());
+        same_netdev || (self.rdma.is_some() && device(self) == device(other))
+    }
+
+    fn attributes(&self) -> Vec<DefaultNla> {
+        let mut attributes = vec![genl::text(NAME, &self.name)];
+        attributes.extend(self.netdev.as_ref().map(|name| genl::text(ETHNAME, name)));
+        if let Some((device, port)) = &self.rdma {
+            attributes.push(genl::text(IBNAME, device));
+            attributes.push(DefaultNla::new(IBPORT, vec![*port]));
+        }
+        attributes
+    }
+}
+
+/// The netdev or the RDMA device of an entry has another entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the pnet id of {} is {} already", subject(.0), .0.name)]
+pub struct PnetTaken(pub PnetEntry);
+
+fn subject(entry: &PnetEntry) -> String {
+    match (&entry.netdev, &entry.rdma) {
+        (_, Some((device, port))) => format!("{device}, port {port},"),
+        (netdev, None) => netdev.clone().unwrap_or_default(),
+    }
+}
+
+/// What of `entry` is not in `table` yet.
+///
+/// Asked before anything is added: of a netdev and an RDMA port in one request the kernel adds
+/// the one that is free, and does not say that the other has another id (`smc_pnet_enter()`); to
+/// the second port of a device that has an entry it gives the id, and then refuses the entry
+/// (`smc_pnet_add_ib()`).
+pub fn missing(table: &[PnetEntry], entry: &PnetEntry) -> Result<Vec<PnetEntry>, PnetTaken> {
+    let mut halves: Vec<PnetEntry> = entry.halves().collect();
+    halves.retain(|half| !table.contains(half));
+    let taken = |half: &PnetEntry| table.iter().find(|other| half.excludes(other));
+    match halves.iter().find_map(taken) {
+        Some(other) => Err(PnetTaken(other.clone())),
+        None => Ok(halves),
+    }
+}
+
+/// The pnet table of one namespace.
+#[derive(Debug)]
+pub struct PnetTable {
+    family: Family,
+}
+
+impl PnetTable {
+    /// Opens the table of the calling thread's namespace. ENOENT: the kernel has no SMC,
+    /// or it is not loaded and cannot be.
+    pub fn open() -> Result<Self, NetlinkError> {
+        let family = Family::open(FAMILY)?;
+        Ok(Self { family })
+    }
+
+    /// `smc_pnet -a NAME -I NETDEV -D DEVICE -P PORT`. Neither the netdev nor the RDMA device need
+    /// be there: whatever comes under the name later has the id, also by a move, and the device in
+    /// whatever namespace (`smc_pnet_add_by_ndev()`, `smc_ib_add_dev()`; of the device seen on
+    /// Linux 6.12). EEXIST: see [`missing`]; and of an
+    /// RDMA port outside of the initial namespace.
+    pub fn add(&mut self, entry: &PnetEntry) -> Result<(), NetlinkError> {
+        self.family.change(ADD, entry.attributes())
+    }
+
+    /// `smc_pnet -d NAME`: every entry of that name goes. ENOENT: there is none.
+    pub fn remove(&mut self, name: &PnetId) -> Result<(), NetlinkError> {
+        self.family.change(DEL, vec![genl::text(NAME, name)])
+    }
+
+    /// `smc_pnet -f`
+    pub fn flush(&mut self) -> Result<(), NetlinkError> {
+        self.family.change(FLUSH, vec![])
+    }
+
+    /// `smc_pnet -s`: netdevs and RDMA ports, each in an entry of its own.
+    pub fn entries(&mut self) -> Result<Vec<PnetEntry>, NetlinkError> {
+        let answers = self.family.dump(GET)?;
+        Ok(answers
+            .iter()
+            .filter_map(|answer| parse_entry(&answer.body))
+            .collect())
+    }
+}
+
+fn parse_entry(body: &[u8]) -> Option<PnetEntry> {
+    let (mut name, mut netdev, mut device, mut port) = (None, None, None, None);
+    for (kind, value) in genl::attributes_of(body) {
+        match kind {
+            NAME => name = text(value).and_then(|name| PnetId::try_from(name).ok()),
+            ETHNAME => netdev = text(value),
+            IBNAME => device = text(value),
+            IBPORT => port = value.first().copied(),
+            _ => {}
+        }
+    }
+    let set = |value: &&str| *value != UNSET;
+    Some(PnetEntry {
+        name: name?,
+        netdev: netdev.filter(set).map(str::to_owned),
+        rdma: device.filter(set).map(str::to_owned).zip(port),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_packet_core::Emitable;
+
+    fn id(text: &str) -> PnetId {
+        PnetId::try_from(text).expect("an id")
+    }
+
+    fn netdev(name: &str, netdev: &str) -> PnetEntry {
+        PnetEntry {
+            name: id(name),
+            netdev: Some(netdev.to_owned()),
+            rdma: None,
+        }
+    }
+
+    fn port(name: &str, device: &str, port: u8) -> PnetEntry {
+        PnetEntry {
+            name: id(name),
+            netdev: None,
+            rdma: Some((device.to_owned(), port)),
+        }
+    }
+
+    /// As `smc_pnet_set_nla()` writes an entry.
+    fn answer(name: &str, netdev: &str, device: &str, port: u8) -> Vec<u8> {
+        let attributes = [
+            genl::text(NAME, name),
+            genl::text(ETHNAME, netdev),
+            genl::text(IBNAME, device),
+            DefaultNla::new(IBPORT, vec![port]),
+        ];
+        let mut body = vec![0; 4 + attributes.as_slice().buffer_len()];
+        attributes.as_slice().emit(&mut body[4..]);
+        body
+    }
+
+    #[test]
+    fn ids() {
+        let mac: HardwareAddress = "02:00:5e:0a:ff:01".parse().expect("a MAC");
+        assert_eq!(&*PnetId::from_mac(&mac).expect("an id"), "02005E0AFF01");
+        assert_eq!(PnetId::from_mac(&HardwareAddress(vec![0; 20])), None);
+        assert_eq!(&*id("net1"), "NET1");
+        for bad in ["", "A-B", "ABCDEFGHIJKLMNOPQ", "Ä"] {
+            assert!(PnetId::try_from(bad).is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn an_added_entry_on_the_wire() {
+        let entry = PnetEntry {
+            rdma: Some(("rxe0".to_owned(), 1)),
+            ..netdev("A1", "eth0")
+        };
+        let attributes = entry.attributes();
+        let mut bytes = vec![0; attributes.as_slice().buffer_len()];
+        attributes.as_slice().emit(&mut bytes);
+        let expected: &[&[u8]] = &[
+            &[7, 0, 1, 0, b'A', b'1', 0, 0],
+            &[9, 0, 2, 0, b'e', b't', b'h', b'0', 0, 0, 0, 0],
+            &[9, 0, 3, 0, b'r', b'x', b'e', b'0', 0, 0, 0, 0],
+            &[5, 0, 4, 0, 1, 0, 0, 0],
+        ];
+        assert_eq!(bytes, expected.concat());
+    }
+
+    #[test]
+    fn entries_are_read() {
+        let parsed = |body: &[u8]| parse_entry(body);
+        assert_eq!(
+            parsed(&answer("A1", "eth0", "n/a", 0xff)),
+            Some(netdev("A1", "eth0"))
+        );
+        assert_eq!(
+            parsed(&answer("A1", "n/a", "rxe0", 1)),
+            Some(port("A1", "rxe0", 1))
+        );
+        assert_eq!(parsed(&[]), None);
+        assert_eq!(parsed(&answer("not valid", "eth0", "n/a", 0)), None);
+    }
+
+    #[test]
+    fn what_is_there_already_is_not_missing() {
+        let table = [netdev("A1", "eth0"), port("A1", "rxe0", 1)];
+        let both = PnetEntry {
+            rdma: Some(("rxe0".to_owned(), 1)),
+            ..netdev("A1", "eth0")
+        };
+        assert_eq!(missing(&table, &both), Ok(vec![]));
+        assert_eq!(missing(&table[..1], &both), Ok(vec![port("A1", "rxe0", 1)]));
+        assert_eq!(missing(&[], &both), Ok(table.to_vec()));
+        let other = netdev("A1", "eth1");
+        assert_eq!(missing(&table, &other), Ok(vec![other.clone()]));
+    }
+
+    #[test]
+    fn another_id_of_the_same_netdev_or_device_is_told() {
+        let table = [netdev("A1", "eth0"), port("B2", "rxe0", 1)];
+        let refused = |entry: &PnetEntry| missing(&table, entry).expect_err("taken").to_string();
+        assert_eq!(
+            refused(&netdev("C3", "eth0")),
+            "the pnet id of eth0 is A1 already"
+        );
+        for entry in [
+            port("C3", "rxe0", 1),
+            port("C3", "rxe0", 2),
+            port("B2", "rxe0", 2),
+        ] {
+            assert_eq!(
+                refused(&entry),
+                "the pnet id of rxe0, port 1, is B2 already"
+            );
+        }
+        // nothing of an entry is added whose other half cannot be
+        let both = PnetEntry {
+            netdev: Some("eth1".to_owned()),
+            ..port("C3", "rxe0", 1)
+        };
+        assert!(missing(&table, &both).is_err());
+    }
+}

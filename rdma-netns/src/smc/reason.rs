@@ -1,0 +1,190 @@
+//! Why a connection fell back to TCP (`SMC_CLC_DECL_*`, `net/smc/smc_clc.h`, Linux 6.12).
+
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use std::fmt;
+
+/// A reason's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reason(pub u32);
+
+/// Number, what it says, what to do (empty: nothing is known).
+const REASONS: [(u32, &str, &str); 36] = [
+    (
+        0x0101_0000,
+        "no memory for its buffers",
+        "net.smc.wmem and net.smc.rmem set their size",
+    ),
+    (
+        0x0201_0000,
+        "no answer to the first link's confirmation in time",
+        "the RDMA devices do not reach each other, or the wrong GID was chosen: give every NIC a pnet id of its own",
+    ),
+    (0x0202_0000, "no answer to a further link in time", ""),
+    (0x0300_0000, "configuration error", ""),
+    (
+        0x0301_0000,
+        "the peer did not offer SMC",
+        "its socket is plain TCP, or something between both takes away the TCP option",
+    ),
+    (
+        0x0302_0000,
+        "the connection uses IPsec",
+        "SMC does not do IPsec",
+    ),
+    (
+        0x0303_0000,
+        "no SMC device for it",
+        "the pnet id of the interface must be that of an RDMA device seen here, and a user EID must be set; over IPv6 the device needs GIDs of RoCE v1",
+    ),
+    (0x0303_0001, "no SMC-D device for it", ""),
+    (
+        0x0303_0002,
+        "no RDMA device for it",
+        "the pnet id of the interface must be that of an RDMA device seen here, with an active port and a GID of the connection's subnet",
+    ),
+    (0x0303_0003, "the hardware has no ISMv2", ""),
+    (0x0303_0004, "the peer does not speak SMCv2", ""),
+    (0x0303_0005, "the peer sent no SMC-Dv2 extension", ""),
+    (0x0303_0006, "the peer sent no system EID", ""),
+    (0x0303_0007, "no SMC-Dv2 device for it", ""),
+    (
+        0x0303_0008,
+        "no user EID in common with the peer",
+        "set the same one on both nodes (smcUeid)",
+    ),
+    (0x0303_0009, "no release of SMC in common with the peer", ""),
+    (
+        0x0303_000a,
+        "no agreement with the peer on connections per link group",
+        "",
+    ),
+    (
+        0x0303_000b,
+        "no agreement with the peer on links per link group",
+        "",
+    ),
+    (
+        0x0304_0000,
+        "the peer speaks SMC-D where this end speaks SMC-R, or the reverse",
+        "",
+    ),
+    (
+        0x0305_0000,
+        "the peer wants eye catchers in its buffers",
+        "",
+    ),
+    (
+        0x0306_0000,
+        "a socket option that SMC does not do",
+        "do without TCP_FASTOPEN, TCP_ULP and the like",
+    ),
+    (
+        0x0307_0000,
+        "both ends are in different subnets",
+        "SMC-Rv1 needs one subnet; SMC-Rv2, with a user EID, does not",
+    ),
+    (0x0308_0000, "the VLAN of the interface cannot be told", ""),
+    (0x0309_0000, "the VLAN cannot be set at the ISM device", ""),
+    (
+        0x030a_0000,
+        "no active link in the link group",
+        "see whether the RDMA device's port is active",
+    ),
+    (0x030b_0000, "the server chose a link that is not there", ""),
+    (0x030c_0000, "the peer speaks another version of SMC", ""),
+    (0x030d_0000, "no more SMC-D buffers", ""),
+    (
+        0x030e_0000,
+        "no route to the peer's RDMA device",
+        "the GID that the peer sent must be reached from the interface of the RDMA device",
+    ),
+    (
+        0x030f_0000,
+        "the peer reaches RDMA through a router, this end does not, or the reverse",
+        "",
+    ),
+    (0x0400_0000, "synchronization error", ""),
+    (0x0500_0000, "the peer declined", "its end tells why"),
+    (0x0999_0000, "internal error", "see the kernel's log"),
+    (
+        0x0999_0001,
+        "the peer's buffer cannot be used",
+        "see the kernel's log",
+    ),
+    (
+        0x0999_0002,
+        "the link cannot be made ready",
+        "see the kernel's log",
+    ),
+    (
+        0x0999_0003,
+        "its buffers cannot be registered",
+        "see the kernel's log",
+    ),
+];
+
+impl Reason {
+    fn row(self) -> Option<&'static (u32, &'static str, &'static str)> {
+        REASONS.iter().find(|(number, _, _)| *number == self.0)
+    }
+
+    /// What it means; none of one that Linux 6.12 does not have.
+    pub fn words(self) -> Option<&'static str> {
+        self.row().map(|(_, words, _)| *words)
+    }
+
+    /// What to do about it, where that is known.
+    pub fn advice(self) -> Option<&'static str> {
+        let (_, _, advice) = self.row()?;
+        Some(*advice).filter(|advice| !advice.is_empty())
+    }
+}
+
+/// `the peer declined (0x05000000)`
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = self.words().unwrap_or("a reason that is not known");
+        write!(f, "{words} ({:#010x})", self.0)
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("code", &format!("{:#010x}", self.0))?;
+        if let Some(words) = self.words() {
+            map.serialize_entry("words", words)?;
+        }
+        if let Some(advice) = self.advice() {
+            map.serialize_entry("advice", advice)?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_stands_once_and_in_order() {
+        assert!(REASONS.is_sorted_by(|one, other| one.0 < other.0));
+    }
+
+    #[test]
+    fn a_reason_in_words() {
+        let text = Reason(0x0301_0000).to_string();
+        assert_eq!(text, "the peer did not offer SMC (0x03010000)");
+        assert_eq!(
+            Reason(0x1234).to_string(),
+            "a reason that is not known (0x00001234)"
+        );
+        assert!(
+            Reason(0x0303_0008)
+                .advice()
+                .expect("advice")
+                .contains("smcUeid")
+        );
+        assert_eq!(Reason(0x0303_0001).advice(), None);
+    }
+}

@@ -1,0 +1,45 @@
+//! What of SMC a pod's set-up is planned from.
+
+use super::PnetEntry;
+use serde::{Deserialize, Serialize};
+
+/// SMC's settings, as the host and a pod see them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SmcState {
+    /// The host's pnet table: its netdevs, and the RDMA ports of the whole node.
+    #[serde(default)]
+    pub host: Vec<PnetEntry>,
+    /// The pod's pnet table, if the pod still lives: its netdevs.
+    #[serde(default)]
+    pub pod: Vec<PnetEntry>,
+    /// User EIDs of the node, which SMC-Rv2 needs one of; trailing blanks are cut off.
+    #[serde(default)]
+    pub ueids: Vec<String>,
+    /// `net.smc.tcp2smc` of the pod: whether TCP sockets are made SMC sockets. None: this kernel
+    /// does not have it, as only some of Alibaba Cloud's do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp2smc: Option<bool>,
+    /// `net.smc.smcr_max_links_per_lgr` of the pod: how many links a link group gets. None: this
+    /// kernel (before Linux 6.8) does not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_links: Option<u8>,
+    /// `compat_mode` of the erdma driver: it then has no SMC-R. None: it is not loaded, or has no
+    /// such parameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erdma_compat: Option<bool>,
+    /// The pod's connections that a process holds, or a listener for it; without a pod, the
+    /// host's. The kernel would let nobody move their RDMA devices before they are closed, and
+    /// wait without an end (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`).
+    #[serde(default)]
+    pub held: Vec<HeldConnections>,
+}
+
+/// Connections over an RDMA device whose sockets are open in a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldConnections {
+    /// The RDMA device.
+    pub device: String,
+    /// How many.
+    pub count: u32,
+}
