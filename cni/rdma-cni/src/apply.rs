@@ -3,6 +3,7 @@
 
 use crate::{
     attachment::Attachment,
+    held,
     plan::{self, Obstacle, RailPlan, Wanted},
 };
 use rdma_netns::{Kernel, ObserveError, Observed, Op, OpError, Place, RdmaDevice};
@@ -87,6 +88,7 @@ pub fn attach<K: Kernel>(
         if ops.is_empty() {
             return Ok(observed);
         }
+        held::check(kernel, Some(pod), &ops)?;
         for op in &ops {
             log::debug!("{op}");
             if let Err(error) = kernel.execute(op, Some(pod)) {
@@ -271,6 +273,15 @@ pub struct Incomplete {
     pub awaited: bool,
 }
 
+impl Incomplete {
+    /// Both.
+    pub fn and(mut self, other: Self) -> Self {
+        self.left.extend(other.left);
+        self.awaited |= other.awaited;
+        self
+    }
+}
+
 /// Brings everything of `attachment` home that is to be had. Goes on after an error, and with
 /// what is still missing, as long as that helps. What is seen then.
 pub fn restore<K: Kernel>(
@@ -295,7 +306,12 @@ pub fn restore<K: Kernel>(
                 continue;
             }
         };
-        let plans = plan::detach(attachment, &observed);
+        let plans = plan::detach(attachment, &observed).into_iter();
+        let plans = plans.map(|plan| {
+            let ops = plan?;
+            held::check(kernel, pod, &ops).map(|()| ops)
+        });
+        let plans: Vec<RailPlan> = plans.collect();
         if plans
             .iter()
             .all(|plan| plan.as_ref().is_ok_and(Vec::is_empty))

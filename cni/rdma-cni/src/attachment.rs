@@ -1,6 +1,10 @@
 //! The record of an attachment: what a pod was given, and how it was before. It is all
 //! that is needed to bring everything home, whoever does it and whenever.
 
+mod smc;
+
+pub use smc::{Carried, Fit, PlacedEntry, Smc, Standing};
+
 use crate::{
     allocation::Allocated,
     conf::{Conf, Dad, Ipv6, Routing},
@@ -18,9 +22,14 @@ use std::{
 };
 
 /// The newest format of the record. A reader refuses a higher one.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
-/// The format without [`Rail::shared`], which versions of this plugin read that know only moves.
+/// The format without anything in [`Attachment::smc`] that has to be taken away: versions of this
+/// plugin read it that know nothing of SMC-R.
+const FORMAT_OF_SHARES: u32 = 2;
+
+/// The format without [`Rail::shared`] as well, which versions of this plugin read that know only
+/// moves.
 const FORMAT_OF_MOVES: u32 = 1;
 
 /// What names an attachment: CNI's own triple.
@@ -81,6 +90,9 @@ pub struct Attachment {
     /// The IPAM plugin's type, where one was asked for addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipam: Option<String>,
+    /// What of SMC-R the pod has; none: it was not to have any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smc: Option<Smc>,
     /// The rails, in order.
     pub rails: Vec<Rail>,
     /// The network configuration of ADD, for the IPAM plugin's DEL.
@@ -185,7 +197,7 @@ impl Attachment {
         rails: Vec<Rail>,
     ) -> Self {
         Self {
-            format: Self::format_of(&rails),
+            format: Self::format_of(&rails, None),
             key,
             pod: None,
             args: None,
@@ -199,17 +211,26 @@ impl Attachment {
             accept_ra: conf.ipv6.accept_ra,
             routing: conf.routing,
             ipam: conf.ipam.clone(),
+            smc: None,
             rails,
             config: conf.raw.clone(),
         }
     }
 
-    /// The format that these rails need.
-    fn format_of(rails: &[Rail]) -> u32 {
+    /// The format that these rails and this SMC-R need.
+    fn format_of(rails: &[Rail], smc: Option<&Smc>) -> u32 {
+        let is_set = smc.is_some_and(Smc::is_set);
         match rails.iter().any(|rail| rail.shared.is_some()) {
-            true => FORMAT,
+            _ if is_set => FORMAT,
+            true => FORMAT_OF_SHARES,
             false => FORMAT_OF_MOVES,
         }
+    }
+
+    /// With `smc`, and the format that it needs.
+    pub fn set_smc(&mut self, smc: Smc) {
+        self.format = Self::format_of(&self.rails, Some(&smc));
+        self.smc = Some(smc);
     }
 
     /// The table of the routes of rail `index`, where each rail has one.

@@ -9,6 +9,7 @@ use crate::{
     plan::Obstacle,
     select::SelectError,
     store::StoreError,
+    verb::smc::SmcError,
 };
 use cni_protocol::{ConfError, EnvironmentError};
 use rdma_netns::{ObserveError, OpenPodError};
@@ -60,6 +61,9 @@ pub enum Error {
     /// A plan that cannot be made, before anything was changed.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
+    /// SMC-R, before anything was changed.
+    #[error("{0}; nothing was changed")]
+    Smc(SmcError),
     /// IPAM, where nothing else is at stake.
     #[error(transparent)]
     Ipam(#[from] IpamError),
@@ -113,12 +117,21 @@ pub enum Cause {
     /// IPAM.
     #[error(transparent)]
     Ipam(#[from] IpamError),
+    /// SMC-R, where the pod has to have it.
+    #[error(transparent)]
+    Smc(Box<SmcError>),
     /// The record.
     #[error(transparent)]
     State(#[from] StoreError),
     /// The result could not be told.
     #[error("cannot write the result to standard output: {0}")]
     Output(std::io::Error),
+}
+
+impl From<SmcError> for Cause {
+    fn from(error: SmcError) -> Self {
+        Self::Smc(Box::new(error))
+    }
 }
 
 fn outcome(left: &Option<Incomplete>) -> String {

@@ -23,12 +23,14 @@ pub mod char_devices;
 pub mod conf;
 pub mod error;
 pub mod gids;
+pub mod held;
 pub mod ipam;
 pub mod kubelet;
 pub mod plan;
 pub mod rails;
 pub mod reply;
 pub mod select;
+pub mod smc_status;
 pub mod store;
 pub mod verb;
 
@@ -38,7 +40,7 @@ use error::Error;
 use rdma_netns::Kernel;
 use serde_json::{Map, Value};
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     process::ExitCode,
 };
 use verb::{Node, add::Outcome};
@@ -55,6 +57,8 @@ By hand:
   rdma-cni --version    print the version
   rdma-cni plan         with ADD's environment and standard input: print the changes that
                         ADD would make, one a line, and make none
+  rdma-cni smc          what carries the TCP connections of a pod, SMC-R or TCP, and why:
+                        rdma-cni smc --help
 ",
 };
 
@@ -65,6 +69,11 @@ pub fn run<K: Kernel>(
     output: &mut dyn Write,
     kernel: &K,
 ) -> ExitCode {
+    if let [word, rest @ ..] = input.arguments.as_slice()
+        && word == "smc"
+    {
+        return smc_status::run(rest, output, &mut io::stderr());
+    }
     PLUGIN.run(input, stdin, output, &|environment, raw, output| {
         serve(kernel, environment, raw, output).map_err(|error| Failure::from(&error))
     })

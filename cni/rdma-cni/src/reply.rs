@@ -6,6 +6,7 @@ use crate::{
     kubelet::KubeletError,
     plan::Obstacle,
     select::SelectError,
+    verb::smc::SmcError,
 };
 use cni_protocol::{Failure, code};
 use nix::libc;
@@ -35,18 +36,21 @@ pub fn code(error: &Error) -> u32 {
         Error::State(_) | Error::Forget(_) | Error::Newer { .. } | Error::Unreadable(_) => {
             own::STATE
         }
-        Error::Observe(_) | Error::Output(_) => code::IO,
+        Error::Observe(_) | Error::Output(_) | Error::Smc(SmcError::Observe(_)) => code::IO,
+        Error::Smc(_) => own::WRONG_MODE,
         Error::Obstacle(Obstacle::Vanished { .. } | Obstacle::ParentDown { .. }) => {
             own::NO_SUCH_DEVICE
         }
-        Error::Obstacle(Obstacle::NotHome { .. }) => own::DEVICE_IN_USE,
+        Error::Obstacle(Obstacle::NotHome { .. } | Obstacle::Held { .. }) => own::DEVICE_IN_USE,
         Error::Obstacle(_) => code::CONFIGURATION,
         Error::Ipam(_) | Error::Release(_) => own::IPAM,
         Error::Add { left: Some(_), .. } | Error::Incomplete(_) => own::INCOMPLETE,
         Error::Add { cause, left: None } => match cause {
             Cause::Ipam(_) => own::IPAM,
             Cause::Apply(ApplyError::Op(error)) if cannot_move(error) => own::WRONG_MODE,
-            Cause::Apply(_) | Cause::CharDevice(_) | Cause::State(_) => own::RESTORED,
+            Cause::Apply(_) | Cause::CharDevice(_) | Cause::Smc(_) | Cause::State(_) => {
+                own::RESTORED
+            }
             Cause::Output(_) => code::IO,
         },
         Error::Drift(_) => code::INTERNAL,

@@ -212,22 +212,13 @@ fn siblings(host: &Namespace, link: &Link) -> Vec<Sibling> {
         .collect()
 }
 
-/// The RDMA device of `link`, whichever namespace the link is in: by its port where both
-/// are in `host`, else by their hardware.
+/// The RDMA device of `link`, whichever namespace the link is in.
 fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
     if link.is_representor() {
         // its port is one of the physical function's RDMA device, which is not its to take
         return None;
     }
-    match host.link_by_index(link.index) {
-        Some(same) if same == link => host.rdma_of(link),
-        _ => {
-            let parent = link.parent.as_ref()?;
-            host.rdma
-                .iter()
-                .find(|rdma| rdma.parent.as_ref() == Some(parent))
-        }
-    }
+    host.rdma_of(link)
 }
 
 fn by_address<'a>(
@@ -238,11 +229,7 @@ fn by_address<'a>(
 ) -> Result<Chosen<'a>, SelectError> {
     check_holders(address, others)?;
     for (place, namespace) in places(observed) {
-        let mut links: Vec<&Link> = namespace
-            .links
-            .iter()
-            .filter(|link| link.parent.as_ref() == Some(address))
-            .collect();
+        let mut links = namespace.links_of(address, &observed.host);
         // a PF in switchdev mode has its representors as well: the port is what RDMA uses
         links.sort_by_key(|link| {
             let is_port = namespace

@@ -5,9 +5,11 @@ mod child;
 mod resources;
 mod routing;
 pub mod selector;
+mod smc;
 
 use cni_protocol::{ConfError, Fields, Network};
 pub use routing::Routing;
+pub use smc::{Smc, Smcr, Wish};
 
 use rdma_netns::{Child, DeviceAddress, InterfaceName};
 use selector::Selector;
@@ -43,6 +45,8 @@ pub struct Conf {
     pub ipv6: Ipv6,
     /// `mtu`, bytes.
     pub mtu: Option<u32>,
+    /// `smcr`, `smcUeid`
+    pub smc: Smc,
     /// `stateDir`
     pub state_dir: PathBuf,
     /// The configuration as it came.
@@ -134,10 +138,8 @@ impl Conf {
             state_dir: fields
                 .absolute_path("stateDir")?
                 .unwrap_or_else(|| PathBuf::from("/var/lib/cni/rdma-cni")),
-            raw: {
-                unfinished(fields)?;
-                raw.clone()
-            },
+            smc: Smc::parse(fields, &raw)?,
+            raw,
         })
     }
 }
@@ -226,22 +228,4 @@ fn ipv6(fields: Fields<'_>) -> Result<Ipv6, ConfError> {
         dad: ipv6.choice("dad", &words)?.unwrap_or(Dad::Off),
         accept_ra: ipv6.boolean("acceptRA")?.unwrap_or(false),
     })
-}
-
-/// Checks the fields whose work later versions do, so that a value that needs it now is
-/// refused and not ignored.
-fn unfinished(fields: Fields<'_>) -> Result<(), ConfError> {
-    if fields.choice(
-        "smcr",
-        &[("off", false), ("annotation", false), ("on", true)],
-    )? == Some(true)
-    {
-        return Err(ConfError::Unsupported {
-            field: "smcr",
-            value: "on".into(),
-            remedy: "use \"off\"",
-        });
-    }
-    fields.string("smcUeid")?;
-    Ok(())
 }

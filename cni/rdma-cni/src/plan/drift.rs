@@ -109,6 +109,21 @@ pub fn words(op: &Op, observed: &Observed) -> String {
         Op::Announce { link, address, .. } => {
             format!("the neighbours of {link} have not been told that it has {address}")
         }
+        Op::AddPnet { entry, .. } => {
+            let port = entry
+                .rdma
+                .as_ref()
+                .map(|(device, port)| format!("port {port} of {device}"));
+            let what = entry.netdev.clone().or(port).unwrap_or_default();
+            format!("{what} has lost its pnet id {}", entry.name)
+        }
+        Op::RemovePnet { id, .. } => format!("there is the pnet id {id}"),
+        Op::AddUeid { ueid } => format!("the kernel does not know the user EID {ueid} any more"),
+        Op::RemoveUeid { ueid } => format!("the kernel knows the user EID {ueid}"),
+        Op::SetMaxLinks { links } => {
+            format!("net.smc.smcr_max_links_per_lgr of the pod is not {links}")
+        }
+        Op::SetTcp2Smc { on } => format!("net.smc.tcp2smc is {}", u8::from(!on)),
     }
 }
 

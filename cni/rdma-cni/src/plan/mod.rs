@@ -8,6 +8,7 @@ mod draft;
 pub mod drift;
 mod locate;
 mod routing;
+pub mod smc;
 mod wanted;
 
 pub use attach::{attach, attach_rail, bearer};
@@ -16,7 +17,7 @@ pub use locate::{rdma_anywhere, rdma_on_host};
 pub use routing::{connected, routed, taken_table};
 pub use wanted::Wanted;
 
-use rdma_netns::{InterfaceName, Op};
+use rdma_netns::{InterfaceName, Op, Place};
 
 /// Why there is no way from the observed state to the wanted one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,6 +80,21 @@ pub enum Obstacle {
         link: InterfaceName,
         /// Bytes.
         mtu: u32,
+    },
+    /// The kernel would wait for connections that a process has open.
+    #[error(
+        "RDMA device {device} cannot be moved: {} has SMC connections over it open ({count}), for \
+         whose end the kernel would wait and let nothing stop it; end that process, or have it \
+         close them, and try again",
+        match from { Place::Host => "a process on the host", Place::Pod => "a process of the pod" }
+    )]
+    Held {
+        /// The RDMA device.
+        device: String,
+        /// How many connections.
+        count: u32,
+        /// Where it is.
+        from: Place,
     },
     /// The device exists, but is in neither namespace.
     #[error(

@@ -68,9 +68,8 @@ fn by_verbs_alone<'a>(
     let address = Some(&allotment.address);
     let mut rdma = observed.host.rdma.iter();
     let rdma = rdma.find(|rdma| rdma.parent.as_ref() == address)?;
-    let mut netdevs = observed.host.links.iter();
-    let netdev = netdevs.find(|link| link.parent.as_ref() == address);
-    let why = match netdev {
+    let netdevs = observed.host.links_of(&allotment.address, &observed.host);
+    let why = match netdevs.first() {
         None => "it has no netdev on the host",
         Some(link) if link.link_type == LinkType::Infiniband => {
             "its netdev is InfiniBand's, of which there is no macvlan or ipvlan"

@@ -1,14 +1,14 @@
 //! ADD: record, move, ask for addresses, set them, answer. Whatever fails after the record
 //! was written is undone by planning back towards it.
 
-use super::{Node, release, survey};
+use super::{Node, release, smc, survey};
 use crate::{
     apply::{self, ApplyError},
     attachment::{Attachment, Key, Phase, Shared},
     char_devices,
-    conf::Dad,
+    conf::{Dad, Wish},
     error::{Cause, Error},
-    gids,
+    gids, held,
     ipam::{Answer, Ipam, Master},
     plan::{self, Obstacle, Wanted},
     rails,
@@ -44,16 +44,20 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     let (_, key) = node.target()?;
     let Some(choice) = node.choice()? else {
         log::debug!("{key}: kubelet allocated no device to the pod");
+        if node.conf.smc.is_asked_by_pod() {
+            log::warn!("{key}: SMC-R is asked for, but no RDMA device was allocated to the pod");
+        }
         let network = &node.conf.network;
         // as it came, or one that says nothing
         let unchanged = network.prev_result.clone();
         let empty = || result::extend(None, network.version, &[]);
         return Ok(Outcome::NothingToDo(unchanged.unwrap_or_else(empty)));
     };
+    let wish = node.conf.smc.wish()?;
     let pod = node.pod()?;
     let lock = node.store.lock(&key)?;
     survey::heal_own(node, &key)?;
-    let started = match begin(node, &choice, &key, &pod) {
+    let started = match begin(node, (&choice, wish), &key, &pod) {
         Ok(started) => started,
         Err(error) => {
             lock.discard();
@@ -67,7 +71,7 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
         moved,
     } = started;
     let finished = match moved {
-        Ok(observed) => finish(node, &mut attachment, &pod, observed, wanted, &away),
+        Ok(observed) => finish(node, &mut attachment, &pod, observed, (wanted, wish), &away),
         Err(cause) => Err(cause),
     };
     match finished {
@@ -77,16 +81,16 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
             pod,
             lock,
         }))),
-        Err(cause) => Err(undo(node, &attachment, &pod, lock, cause)),
+        Err(cause) => Err(undo(node, &mut attachment, &pod, lock, cause)),
     }
 }
 
 impl<K: Kernel> Added<K> {
     /// Takes everything back, since the answer could not be given.
-    pub fn take_back(self, node: &Node<'_, K>, error: io::Error) -> Error {
+    pub fn take_back(mut self, node: &Node<'_, K>, error: io::Error) -> Error {
         undo(
             node,
-            &self.attachment,
+            &mut self.attachment,
             &self.pod,
             self.lock,
             Cause::Output(error),
@@ -107,13 +111,13 @@ struct Started {
 /// addresses back when the lock is free again.
 fn begin<K: Kernel>(
     node: &Node<'_, K>,
-    choice: &Choice<'_>,
+    asked: (&Choice<'_>, Wish),
     key: &Key,
     pod: &K::Pod,
 ) -> Result<Started, Error> {
     let moves = node.store.lock_node()?;
     let survey = survey::heal(node, key, &node.kernel.boot_id()?)?;
-    let started = start(node, choice, key, pod, &survey.holders);
+    let started = start(node, asked, key, pod, &survey.holders);
     drop(moves);
     survey.release(node);
     started
@@ -121,19 +125,21 @@ fn begin<K: Kernel>(
 
 fn start<K: Kernel>(
     node: &Node<'_, K>,
-    choice: &Choice<'_>,
+    (choice, wish): (&Choice<'_>, Wish),
     key: &Key,
     pod: &K::Pod,
     holders: &[Attachment],
 ) -> Result<Started, Error> {
     let observed = node.kernel.observe(Some(pod))?;
-    let attachment = draft(node, choice, key, pod, &observed, holders)?;
+    let mut attachment = draft(node, choice, key, pod, &observed, holders)?;
     if let Some(name) = &attachment.ipam {
         Ipam::find(name, node.environment, &node.conf.raw)?;
     }
     let wanted = wanted(&attachment, &observed);
     // a plan that cannot be made is found here, before anything is written or changed
-    plan::attach(&attachment, &observed, &wanted)?;
+    let ops = plan::attach(&attachment, &observed, &wanted)?;
+    held::check(node.kernel, Some(pod), &ops)?;
+    smc::foresee(node, wish, pod, &mut attachment, &observed)?;
     node.store.save(&attachment)?;
     log_rails(&attachment);
     let moved = apply::attach(node.kernel, pod, &attachment, &wanted, observed)
@@ -189,7 +195,7 @@ fn finish<K: Kernel>(
     attachment: &mut Attachment,
     pod: &K::Pod,
     mut observed: Observed,
-    kept: Vec<Wanted>,
+    (kept, wish): (Vec<Wanted>, Wish),
     away: &[IpAddr],
 ) -> Result<Value, Cause> {
     let answers = ask_for_addresses(node, attachment, &observed, away)?;
@@ -222,6 +228,7 @@ fn finish<K: Kernel>(
         let link = rail.in_pod(&observed);
         rail.pod_index = link.filter(|_| has_no_device).map(|link| link.index);
     }
+    smc::set_up(node, wish, pod, attachment, &observed)?;
     rails::write(node.store.root(), attachment)?;
     // nobody need hear of what is undone: only the record can fail after this
     apply::announce(node.kernel, pod, attachment, &observed);
@@ -360,7 +367,7 @@ fn answer_of(wanted: &Wanted, table: Option<u32>) -> Answer {
 
 fn undo<K: Kernel>(
     node: &Node<'_, K>,
-    attachment: &Attachment,
+    attachment: &mut Attachment,
     pod: &K::Pod,
     lock: Lock,
     cause: Cause,

@@ -1,7 +1,7 @@
 //! CHECK: the plan from the present state to the recorded one is empty. What it has is
 //! what drifted, told in words.
 
-use super::Node;
+use super::{Node, smc};
 use crate::{
     apply,
     attachment::{Attachment, Key, Rail},
@@ -69,6 +69,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         }));
     }
     drift.extend(gids::drift(node.kernel, &pod, &attachment, &left));
+    drift.extend(smc::drift(node, &pod, &attachment, &observed)?);
     drift.extend(apply::misplaced(&attachment, &observed).map(|error| error.to_string()));
     if !drift.is_empty() {
         return Err(Error::Drift(drift));

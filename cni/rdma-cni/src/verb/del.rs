@@ -1,7 +1,7 @@
 //! DEL: everything home, whatever became of pod, record and namespace. Never an error
 //! because something is already gone.
 
-use super::{Node, others, release};
+use super::{Node, others, release, smc};
 use crate::{
     attachment::{Key, Rail, Shared},
     conf::Devices,
@@ -22,13 +22,13 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     };
     let lock = node.store.lock(&key)?;
     match node.store.load(&key)? {
-        Record::Good(attachment) => {
+        Record::Good(mut attachment) => {
             let pod = given.filter(|pod| pod.id() == attachment.netns_id);
             let pod = match pod {
                 Some(pod) => Some(pod),
                 None => release::pod_of(node, &attachment)?,
             };
-            release::attachment(node, &attachment, pod.as_ref(), lock)
+            release::attachment(node, &mut attachment, pod.as_ref(), lock)
         }
         Record::None => {
             let released = without_record(node, &key);
@@ -131,8 +131,9 @@ fn salvage<K: Kernel>(
                 rail.name()
             );
         }
-        let attachment = node.record(key, pod, &observed, rails);
-        release::devices(node, &attachment, Some(pod))?;
+        let mut attachment = node.record(key, pod, &observed, rails);
+        smc::tell_lost(node, &attachment);
+        release::devices(node, &mut attachment, Some(pod))?;
     }
     without_record(node, key)?;
     rails::remove(node.store.root(), key, node.environment.pod().as_deref())?;

@@ -91,9 +91,9 @@ fn detach<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
         return Ok(());
     };
     match node.store.load(key)? {
-        Record::Good(attachment) => {
+        Record::Good(mut attachment) => {
             let pod = release::pod_of(node, &attachment)?;
-            release::attachment(node, &attachment, pod.as_ref(), lock)
+            release::attachment(node, &mut attachment, pod.as_ref(), lock)
         }
         Record::None => {
             lock.discard();

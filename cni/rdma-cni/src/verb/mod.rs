@@ -7,6 +7,7 @@ pub mod gc;
 pub mod others;
 pub mod plan;
 pub mod release;
+pub mod smc;
 pub mod status;
 pub mod survey;
 

@@ -4,7 +4,7 @@ use super::Node;
 use crate::{
     attachment::{Attachment, Key, Phase, Rail},
     error::Error,
-    store::Record,
+    store::{Record, StoreError},
 };
 use rdma_netns::{Kernel, OpenPodError, Pod};
 use std::net::IpAddr;
@@ -20,6 +20,32 @@ pub fn living<K: Kernel>(node: &Node<'_, K>, boot_id: &str) -> Result<Vec<Attach
         }
     }
     Ok(living)
+}
+
+/// The other records of this boot whose devices are not home yet, whether their pods live or not:
+/// what they have of the node's settings is taken away with the last of them.
+pub fn on_this_boot<K>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+) -> Result<Vec<Attachment>, StoreError> {
+    let keys = node.store.keys(None)?;
+    let others = keys.iter().filter(|key| **key != attachment.key);
+    let good = others.filter_map(|key| match load(node, key) {
+        Record::Good(other) => Some(*other),
+        _ => None,
+    });
+    let counts = |it: &Attachment| it.boot_id == attachment.boot_id && it.phase != Phase::Home;
+    Ok(good.filter(counts).collect())
+}
+
+/// The other records that cannot be read: nobody knows what of the node's settings they have.
+pub fn unreadable<K>(node: &Node<'_, K>, attachment: &Attachment) -> Result<Vec<Key>, StoreError> {
+    let mut keys = node.store.keys(None)?;
+    keys.retain(|key| {
+        let is_other = *key != attachment.key;
+        is_other && matches!(load(node, key), Record::Corrupt(_) | Record::Newer(_))
+    });
+    Ok(keys)
 }
 
 /// Whether an ADD or DEL of it is under way, and has not brought its devices home.

@@ -1,7 +1,7 @@
 //! `rdma-cni plan`, by hand: what ADD would do, each change as its `ip`/`rdma` equivalent.
 //! Reads what ADD reads, and changes nothing.
 
-use super::{Node, add, others};
+use super::{Node, add, others, smc};
 use crate::{error::Error, plan};
 use rdma_netns::{Kernel, Pod};
 use std::fmt::Write as _;
@@ -30,5 +30,6 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
             "# then addresses and routes, as IPAM plugin {ipam:?} gives them"
         );
     }
+    text += &smc::preview(node, &pod, &attachment, &observed, &name)?;
     Ok(text)
 }

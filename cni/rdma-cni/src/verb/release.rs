@@ -1,7 +1,7 @@
 //! What every way home has in common: the pod's namespace if it is still the same one,
 //! devices, addresses, record.
 
-use super::{Node, others};
+use super::{Node, others, smc};
 use crate::{
     apply::{self, Incomplete},
     attachment::{Attachment, Phase},
@@ -40,7 +40,7 @@ pub fn pod_of<K: Kernel>(
 /// until all of that is done, so that it can be tried again.
 pub fn attachment<K: Kernel>(
     node: &Node<'_, K>,
-    attachment: &Attachment,
+    attachment: &mut Attachment,
     pod: Option<&K::Pod>,
     lock: Lock,
 ) -> Result<(), Error> {
@@ -86,7 +86,7 @@ pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase
 /// After a reboot every device is at home, with what the node's set-up gave it.
 pub fn devices<K: Kernel>(
     node: &Node<'_, K>,
-    attachment: &Attachment,
+    attachment: &mut Attachment,
     pod: Option<&K::Pod>,
 ) -> Result<(), Error> {
     if attachment.phase == Phase::Home || attachment.boot_id != node.kernel.boot_id()? {
@@ -107,22 +107,32 @@ pub fn devices<K: Kernel>(
     }
 }
 
-/// Brings the netdevs and RDMA devices home, and their CDI entries; the node's lock is held by
-/// the caller.
+/// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
+/// and RDMA devices home, and their CDI entries; the node's lock is held by the caller.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
-    attachment: &Attachment,
+    attachment: &mut Attachment,
 ) -> Result<(), Incomplete> {
-    let observed = apply::restore(node.kernel, pod, attachment)?;
-    char_devices::settle_home(node.store.root(), attachment, &observed);
-    Ok(())
+    let left = smc::take_away(node, pod, attachment);
+    let restored = apply::restore(node.kernel, pod, attachment).map(|observed| {
+        char_devices::settle_home(node.store.root(), attachment, &observed);
+    });
+    let incomplete = Incomplete {
+        left,
+        awaited: false,
+    };
+    match restored {
+        restored if incomplete.left.is_empty() => restored,
+        Ok(()) => Err(incomplete),
+        Err(devices) => Err(incomplete.and(devices)),
+    }
 }
 
 /// Brings the devices home, as far as they can be; the node's lock is held by the caller.
 pub fn home<K: Kernel>(
     node: &Node<'_, K>,
-    attachment: &Attachment,
+    attachment: &mut Attachment,
     pod: Option<&K::Pod>,
 ) -> Result<(), Incomplete> {
     restore(node, pod, attachment)?;

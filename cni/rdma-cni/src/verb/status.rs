@@ -1,6 +1,6 @@
 //! STATUS: would ADD work? State directory, RDMA subsystem, devices or kubelet, IPAM.
 
-use super::{Node, others};
+use super::{Node, others, smc};
 use crate::{
     attachment::{Attachment, Rail},
     conf::Devices,
@@ -55,6 +55,7 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             Err(error) => reasons.push(error.to_string()),
         }
     }
+    reasons.extend(smc::status(node));
     if let Some(name) = &node.conf.ipam {
         let away: Vec<IpAddr> = others.iter().flat_map(Attachment::away).collect();
         let on_host: Vec<&Link> = rails

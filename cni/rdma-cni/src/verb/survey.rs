@@ -42,7 +42,7 @@ pub fn heal<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Result<S
 /// killed, or of a pod that is gone. The lock of `key` is held by the caller, and that of the
 /// node is not.
 pub fn heal_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
-    let attachment = match node.store.load(key)? {
+    let mut attachment = match node.store.load(key)? {
         Record::Good(attachment) => *attachment,
         Record::None => return Ok(()),
         Record::Newer(format) => {
@@ -62,7 +62,7 @@ pub fn heal_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     }
     log::info!("{key}: an earlier ADD was cut short, or its pod is gone: healing");
     let pod = release::pod_of(node, &attachment)?;
-    release::devices(node, &attachment, pod.as_ref())?;
+    release::devices(node, &mut attachment, pod.as_ref())?;
     release::addresses(node, &attachment, None, &[])?;
     release::forget_rails(node, &attachment);
     Ok(node.store.forget(key)?)
@@ -139,7 +139,7 @@ fn heal_other<K: Kernel>(
     };
     log::info!("{key}: it was cut short, or its pod is gone: healing");
     let mut attachment = *attachment;
-    let home = bring_home(node, &attachment, boot_id).and_then(|()| {
+    let home = bring_home(node, &mut attachment, boot_id).and_then(|()| {
         // from here on its devices can be another pod's
         attachment.phase = Phase::Home;
         Ok(node.store.update(&attachment)?)
@@ -157,7 +157,7 @@ fn heal_other<K: Kernel>(
 /// The devices; the addresses come when the node's lock is free.
 fn bring_home<K: Kernel>(
     node: &Node<'_, K>,
-    attachment: &Attachment,
+    attachment: &mut Attachment,
     boot_id: &str,
 ) -> Result<(), Error> {
     if attachment.boot_id == boot_id && attachment.phase != Phase::Home {

@@ -1,19 +1,27 @@
 //! Namespaces that end, nodes that reboot, records that are no good.
 
-use crate::node::{Node, name, settle};
+use crate::{
+    node::{Node, name, settle},
+    smc::one_rail_with_smc,
+};
 use fake_kernel::{Nic, Verdict, World, world::HOST};
 use rdma_netns::{Op, Place, RdmaMode};
 use std::fs;
 
 #[test]
 fn the_path_goes_at_any_change_of_add_or_del() {
-    for verb in ["ADD", "DEL"] {
+    let configs = [Node::two_rails, one_rail_with_smc];
+    for (verb, config) in ["ADD", "DEL"]
+        .map(|verb| configs.map(|it| (verb, it)))
+        .as_flattened()
+    {
         for at in 1.. {
             let node = Node::new(RdmaMode::Exclusive);
             let before = node.snapshot();
             let pod = node.pod("a");
-            if verb == "DEL" {
-                node.add(&pod, &node.two_rails()).must_succeed();
+            let config = config(&node);
+            if *verb == "DEL" {
+                node.add(&pod, &config).must_succeed();
             }
             let path = pod.netns.clone();
             node.kernel.begin();
@@ -23,13 +31,13 @@ fn the_path_goes_at_any_change_of_add_or_del() {
                 }
                 Verdict::Proceed
             });
-            node.run(verb, Some(&pod), &node.two_rails()).must_succeed();
+            node.run(verb, Some(&pod), &config).must_succeed();
             if node.kernel.journal().len() < at {
                 assert!(at > 10);
                 break;
             }
             node.kernel.begin();
-            node.del(&pod, &node.two_rails()).must_succeed();
+            node.del(&pod, &config).must_succeed();
             node.must_be(&before, &format!("path gone at change {at} of {verb}"));
         }
     }
@@ -77,11 +85,18 @@ fn a_virtual_netdev_ends_with_its_namespace() {
 
 #[test]
 fn a_record_of_an_earlier_boot_blocks_nothing() {
-    for healer in ["DEL", "ADD", "GC"] {
+    for (healer, config) in [
+        ("DEL", Node::two_rails as fn(&Node) -> _),
+        ("ADD", Node::two_rails),
+        ("GC", Node::two_rails),
+        ("DEL", one_rail_with_smc),
+        ("ADD", one_rail_with_smc),
+    ] {
         let node = Node::new(RdmaMode::Exclusive);
         let before = node.snapshot();
         let old = node.pod("a");
-        node.add(&old, &node.two_rails()).must_succeed();
+        let config = config(&node);
+        node.add(&old, &config).must_succeed();
         node.kernel.with(|world| {
             world.reboot();
             settle(world);
@@ -93,11 +108,11 @@ fn a_record_of_an_earlier_boot_blocks_nothing() {
         };
         node.kernel.begin();
         match healer {
-            "GC" => drop(node.gc(&[], &node.two_rails()).must_succeed()),
-            "DEL" => drop(node.del(&old, &node.two_rails()).must_succeed()),
+            "GC" => drop(node.gc(&[], &config).must_succeed()),
+            "DEL" => drop(node.del(&old, &config).must_succeed()),
             _ => {
-                node.add(&new, &node.two_rails()).must_succeed();
-                node.del(&new, &node.two_rails()).must_succeed();
+                node.add(&new, &config).must_succeed();
+                node.del(&new, &config).must_succeed();
             }
         }
         if healer != "ADD" {

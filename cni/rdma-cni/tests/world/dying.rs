@@ -1,6 +1,9 @@
 //! The process is killed at every change of ADD and of DEL.
 
-use crate::node::{Node, Pod};
+use crate::{
+    node::{Node, Pod},
+    smc::one_rail_with_smc,
+};
 use fake_kernel::{Snapshot, Verdict};
 use rdma_netns::RdmaMode;
 use serde_json::Value;
@@ -134,7 +137,7 @@ impl Killed {
 #[test]
 fn add_is_killed_at_any_change() {
     let verb = "ADD";
-    for config in [Node::two_rails, Node::one_rail] {
+    for config in [Node::two_rails, Node::one_rail, one_rail_with_smc] {
         let changes = Killed {
             config,
             verb,
@@ -148,7 +151,7 @@ fn add_is_killed_at_any_change() {
 #[test]
 fn del_is_killed_at_any_change() {
     let verb = "DEL";
-    for config in [Node::two_rails, Node::one_rail] {
+    for config in [Node::two_rails, Node::one_rail, one_rail_with_smc] {
         let changes = Killed {
             config,
             verb,

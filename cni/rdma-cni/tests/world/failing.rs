@@ -1,28 +1,36 @@
 //! Every change of ADD, and of its undoing, is refused once.
 
-use crate::node::{Node, Pod};
+use crate::{
+    node::{Node, Pod},
+    smc::one_rail_with_smc,
+};
 use fake_kernel::{Snapshot, Verdict};
 use nix::errno::Errno;
 use rdma_netns::RdmaMode;
+use serde_json::Value;
+
+type Config = fn(&Node) -> Value;
+
+const CONFIGS: [Config; 2] = [Node::two_rails, one_rail_with_smc];
 
 /// A node with a pod, and how many changes its ADD makes.
-fn changes_of_add() -> usize {
+fn changes_of_add(config: Config) -> usize {
     let node = Node::new(RdmaMode::Exclusive);
-    node.add(&node.pod("a"), &node.two_rails()).must_succeed();
+    node.add(&node.pod("a"), &config(&node)).must_succeed();
     node.changes()
 }
 
-fn works_again(node: &Node, pod: &Pod, what: &str) {
+fn works_again(node: &Node, pod: &Pod, config: &Value, what: &str) {
     node.kernel.begin();
     let before = node.snapshot();
-    node.add(pod, &node.two_rails()).must_succeed();
-    node.del(pod, &node.two_rails()).must_succeed();
+    node.add(pod, config).must_succeed();
+    node.del(pod, config).must_succeed();
     node.must_be(&before, what);
 }
 
 #[test]
 fn any_change_of_add_is_refused() {
-    for at in 1..=changes_of_add() {
+    for (config, at) in every_change() {
         for verdict in [Verdict::Refuse(Errno::EIO), Verdict::Deceive(Errno::EIO)] {
             let node = Node::new(RdmaMode::Exclusive);
             let pod = node.pod("a");
@@ -31,13 +39,19 @@ fn any_change_of_add_is_refused() {
                 true => verdict,
                 false => Verdict::Proceed,
             });
-            let answer = node.add(&pod, &node.two_rails());
+            let config = config(&node);
+            let answer = node.add(&pod, &config);
             let what = format!("change {at} {verdict:?}: {}", node.kernel.journal()[at - 1]);
             answer.must_fail(106);
             node.must_be(&before, &what);
-            works_again(&node, &pod, &what);
+            works_again(&node, &pod, &config, &what);
         }
     }
+}
+
+fn every_change() -> impl Iterator<Item = (Config, usize)> {
+    let changes = |config: Config| (1..=changes_of_add(config)).map(move |at| (config, at));
+    CONFIGS.into_iter().flat_map(changes)
 }
 
 /// An ADD that failed, and how the world was before it.
@@ -46,12 +60,13 @@ struct Failed {
     pod: Pod,
     before: Snapshot,
     code: u64,
+    config: Value,
 }
 
 impl Failed {
     /// ADD whose change `at` is refused, and so is what `refused` says of the changes after
     /// it, counted from 1.
-    fn new(at: usize, refused: impl Fn(usize) -> bool + Send + 'static) -> Self {
+    fn new(config: Config, at: usize, refused: impl Fn(usize) -> bool + Send + 'static) -> Self {
         let node = Node::new(RdmaMode::Exclusive);
         let pod = node.pod("a");
         let before = node.snapshot();
@@ -61,21 +76,23 @@ impl Failed {
                 false => Verdict::Proceed,
             },
         );
-        let code = node.add(&pod, &node.two_rails()).code();
+        let config = config(&node);
+        let code = node.add(&pod, &config).code();
         Self {
             node,
             pod,
             before,
             code,
+            config,
         }
     }
 }
 
 #[test]
 fn any_change_of_the_undoing_is_refused_once() {
-    for at in 1..=changes_of_add() {
+    for (config, at) in every_change() {
         for undo in 1.. {
-            let failed = Failed::new(at, move |number| number == undo);
+            let failed = Failed::new(config, at, move |number| number == undo);
             let what = format!("changes {at} and {undo} of its undoing");
             assert_eq!(failed.code, 106, "{what}");
             failed.node.must_be(&failed.before, &what);
@@ -88,14 +105,15 @@ fn any_change_of_the_undoing_is_refused_once() {
 
 #[test]
 fn all_changes_of_the_undoing_from_any_on_are_refused() {
-    for at in 1..=changes_of_add() {
+    for (config, at) in every_change() {
         for undo in 1.. {
             let Failed {
                 node,
                 pod,
                 before,
                 code,
-            } = Failed::new(at, move |number| number >= undo);
+                config,
+            } = Failed::new(config, at, move |number| number >= undo);
             let what = format!("change {at}, and all from {undo} on of its undoing");
             node.kernel.begin();
             if code == 106 {
@@ -103,7 +121,7 @@ fn all_changes_of_the_undoing_from_any_on_are_refused() {
                 break;
             }
             assert_eq!(code, 107, "{what}");
-            node.del(&pod, &node.two_rails()).must_succeed();
+            node.del(&pod, &config).must_succeed();
             node.must_be(&before, &what);
         }
     }

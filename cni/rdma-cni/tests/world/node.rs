@@ -304,8 +304,14 @@ impl Node {
             ]);
         }
         environment.extend(args.map(|args| ("CNI_ARGS".to_owned(), args.to_owned())));
+        let mut arguments = vec![];
+        if command == "plan" {
+            // by hand
+            environment.remove("CNI_COMMAND");
+            arguments.push(command.to_owned());
+        }
         let input = Input {
-            arguments: vec![],
+            arguments,
             environment,
         };
         let stdin = serde_json::to_vec(config).unwrap();

@@ -135,7 +135,10 @@ impl History {
                 { "pci": DEVICES[(first + 1) % 3].1 },
             ] }),
         };
-        let config = self.node.config(config);
+        let mut config = self.node.config(config);
+        if self.dice.roll(2) == 0 {
+            crate::smc::ask(&mut config);
+        }
         let started = Started { pod, config };
         self.places[at] = Some(started.clone());
         self.started.push(started.clone());

@@ -141,7 +141,7 @@ fn gc_keeps_the_leases_of_what_it_cannot_read() {
         node.add(pod, &config).must_succeed();
     }
     let [newer, corrupt, missing, good, _] = &pods;
-    edit(node, newer, |record| record["format"] = 3.into());
+    edit(node, newer, |record| record["format"] = 99.into());
     fs::write(node.record_of(corrupt), "{").unwrap();
     fs::remove_file(node.record_of(missing)).unwrap();
     leases.calls();

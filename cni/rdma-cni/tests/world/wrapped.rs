@@ -4,7 +4,9 @@
 use crate::node::{Answer, Node, Pod};
 use fake_kernel::{FakeKernel, FakePod};
 use nix::errno::Errno;
-use rdma_netns::{GidTable, Kernel, ObserveError, Observed, Op, OpError, OpenPodError};
+use rdma_netns::{
+    GidTable, Kernel, ObserveError, Observed, Op, OpError, OpenPodError, smc::SmcState,
+};
 use serde_json::Value;
 use std::{
     io,
@@ -81,6 +83,14 @@ impl Kernel for Wrapped<'_> {
         port: u32,
     ) -> Result<GidTable, ObserveError> {
         self.kernel.gids(pod, device, port)
+    }
+
+    fn has_smc(&self) -> bool {
+        self.kernel.has_smc()
+    }
+
+    fn smc(&self, pod: Option<&FakePod>) -> Result<Option<SmcState>, ObserveError> {
+        self.kernel.smc(pod)
     }
 
     fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {

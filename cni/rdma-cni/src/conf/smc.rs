@@ -1,0 +1,245 @@
+//! `smcr` and `smcUeid`: whether a pod's TCP connections may be carried by RDMA, and what the
+//! pod itself says to that.
+
+use cni_protocol::{ConfError, Fields};
+use serde_json::{Map, Value};
+
+/// Where runtimes with the capability of that name put the pod's annotations.
+const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+
+/// The pod's word.
+const ANNOTATION: &str = "network.alibabacloud.com/erdma-smcr";
+
+/// `SMC_MAX_EID_LEN` (`net/smc/smc_clc.h`).
+const LONGEST_UEID: usize = 32;
+
+/// `smcr`, `smcUeid` and the pod's annotation.
+#[derive(Clone, Debug)]
+pub struct Smc {
+    /// `smcr`
+    pub smcr: Smcr,
+    /// `smcUeid`, if it is one.
+    pub ueid: Option<String>,
+    /// `smcUeid` as it came, if it is none: it is looked at for pods that get devices only.
+    wrong_ueid: Option<Value>,
+    /// The annotation as it came; it is looked at for pods that get devices only.
+    annotation: Annotation,
+}
+
+/// `smcr`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Smcr {
+    /// Never.
+    Off,
+    /// For every pod that does not say no; a pod that cannot have it does not start.
+    On,
+    /// For pods whose annotation says so, as far as it can be done.
+    Annotation,
+}
+
+/// What becomes of a pod's SMC-R.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// None is set up.
+    None,
+    /// It is set up if that can be done.
+    Asked,
+    /// It is set up, or ADD fails.
+    Required,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Annotation {
+    Absent,
+    Yes,
+    No,
+    /// Neither, and the value as it came.
+    Wrong(Value),
+}
+
+impl Smc {
+    pub(super) fn parse(fields: Fields<'_>, raw: &Map<String, Value>) -> Result<Self, ConfError> {
+        let words = [
+            ("off", Smcr::Off),
+            ("on", Smcr::On),
+            ("annotation", Smcr::Annotation),
+        ];
+        let (ueid, wrong_ueid) = match raw.get("smcUeid") {
+            None | Some(Value::Null) => (None, None),
+            Some(Value::String(text)) if is_ueid(text) => (Some(text.clone()), None),
+            Some(other) => (None, Some(other.clone())),
+        };
+        Ok(Self {
+            smcr: fields.choice("smcr", &words)?.unwrap_or(Smcr::Annotation),
+            ueid,
+            wrong_ueid,
+            annotation: Annotation::of(raw),
+        })
+    }
+
+    /// What is to be done for the pod. An annotation that is neither yes nor no is an error, and so
+    /// is a `smcUeid` that the kernel would not take, unless SMC-R is off for all. A pod may say no
+    /// to `on`.
+    pub fn wish(&self) -> Result<Wish, ConfError> {
+        self.check_ueid()?;
+        let wish = match (self.smcr, &self.annotation) {
+            (Smcr::Off, _) => Wish::None,
+            (_, Annotation::Wrong(value)) => {
+                return Err(ConfError::Value {
+                    field: format!("the pod's annotation {ANNOTATION}"),
+                    value: value.to_string(),
+                    expected: "must be \"true\" or \"false\"".to_owned(),
+                });
+            }
+            (_, Annotation::No) | (Smcr::Annotation, Annotation::Absent) => Wish::None,
+            (Smcr::Annotation, Annotation::Yes) => Wish::Asked,
+            (Smcr::On, Annotation::Absent | Annotation::Yes) => Wish::Required,
+        };
+        Ok(wish)
+    }
+
+    /// Refuses a `smcUeid` that is none, unless SMC-R is off for all. DEL and GC do not ask: they go by the
+    /// record.
+    pub fn check_ueid(&self) -> Result<(), ConfError> {
+        match &self.wrong_ueid {
+            Some(value) if self.smcr != Smcr::Off => Err(ConfError::Value {
+                field: "smcUeid".to_owned(),
+                value: value.to_string(),
+                expected:
+                    "must be 1 to 32 characters A-Z, 0-9, \".\" and \"-\", the first a letter \
+                           or digit, without \"..\""
+                        .to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the pod's own annotation asks for it, and is heard.
+    pub fn is_asked_by_pod(&self) -> bool {
+        self.smcr != Smcr::Off && self.annotation == Annotation::Yes
+    }
+}
+
+impl Annotation {
+    fn of(raw: &Map<String, Value>) -> Self {
+        let annotations = raw.get("runtimeConfig").map(|it| &it[ANNOTATIONS]);
+        match annotations.unwrap_or(&Value::Null) {
+            Value::Null => Self::Absent,
+            Value::Object(annotations) => match annotations.get(ANNOTATION) {
+                None | Some(Value::Null) => Self::Absent,
+                Some(Value::String(text)) if text == "true" => Self::Yes,
+                Some(Value::String(text)) if text == "false" => Self::No,
+                Some(other) => Self::Wrong(other.clone()),
+            },
+            other => Self::Wrong(other.clone()),
+        }
+    }
+}
+
+/// Whether the kernel takes `text` for a user EID (`smc_clc_ueid_valid()`, `net/smc/smc_clc.c`);
+/// ".." is what smc-tools refuses besides.
+fn is_ueid(text: &str) -> bool {
+    let alphanumeric = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
+    (1..=LONGEST_UEID).contains(&text.len())
+        && text.bytes().next().is_some_and(alphanumeric)
+        && text
+            .bytes()
+            .all(|b| alphanumeric(b) || b == b'.' || b == b'-')
+        && !text.contains("..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(conf: &Value) -> Result<Smc, ConfError> {
+        let raw = conf.as_object().expect("an object");
+        Smc::parse(Fields::root(raw), raw)
+    }
+
+    fn wish(smcr: Value, annotation: Value) -> Result<Wish, String> {
+        let annotations = json!({ ANNOTATION: annotation });
+        let conf = json!({ "smcr": smcr, "runtimeConfig": { ANNOTATIONS: annotations } });
+        let smc = read(&conf).expect("a configuration");
+        smc.wish().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_pods_word_counts_unless_it_is_off_for_all() {
+        let table = [
+            ("off", [Wish::None, Wish::None, Wish::None]),
+            ("annotation", [Wish::None, Wish::Asked, Wish::None]),
+            ("on", [Wish::Required, Wish::Required, Wish::None]),
+        ];
+        for (smcr, expected) in table {
+            let annotations = [json!(null), json!("true"), json!("false")];
+            let found =
+                annotations.map(|annotation| wish(json!(smcr), annotation).expect("a wish"));
+            assert_eq!(found, expected, "{smcr}");
+        }
+        assert_eq!(wish(json!(null), json!("true")), Ok(Wish::Asked));
+    }
+
+    #[test]
+    fn an_annotation_that_is_neither_yes_nor_no_is_named() {
+        for value in [
+            json!("True"),
+            json!("yes"),
+            json!(""),
+            json!(true),
+            json!(1),
+        ] {
+            for smcr in ["on", "annotation"] {
+                let error = wish(json!(smcr), value.clone()).expect_err("refused");
+                assert!(error.contains(ANNOTATION), "{error}");
+                assert!(error.contains(&value.to_string()), "{error}");
+            }
+            assert_eq!(wish(json!("off"), value), Ok(Wish::None));
+        }
+    }
+
+    #[test]
+    fn without_annotations_nobody_asks() {
+        for runtime in [
+            json!(null),
+            json!({}),
+            json!({ ANNOTATIONS: null }),
+            json!({ ANNOTATIONS: {} }),
+        ] {
+            let smc = read(&json!({ "runtimeConfig": runtime })).expect("a configuration");
+            assert_eq!(smc.wish().ok(), Some(Wish::None), "{runtime}");
+        }
+        let smc = read(&json!({ "runtimeConfig": { ANNOTATIONS: "true" } }));
+        assert!(smc.expect("a configuration").wish().is_err());
+    }
+
+    #[test]
+    fn ueids_are_the_kernels() {
+        for good in ["A", "0", "RACK-1.POD-2", "9.", "A-", &"A".repeat(32)] {
+            let smc = read(&json!({ "smcUeid": good })).expect("a configuration");
+            assert!(smc.wish().is_ok(), "{good:?}");
+            assert_eq!(smc.ueid.as_deref(), Some(good));
+        }
+        for bad in [
+            "",
+            "a",
+            "-A",
+            ".A",
+            "A B",
+            "A_B",
+            "A..B",
+            "Ä",
+            &"A".repeat(33),
+        ] {
+            for smcr in ["on", "annotation"] {
+                let smc = read(&json!({ "smcUeid": bad, "smcr": smcr })).expect("DEL goes on");
+                let error = smc.wish().expect_err(bad).to_string();
+                assert!(error.starts_with("smcUeid"), "{error}");
+                assert_eq!(smc.ueid, None);
+            }
+            let smc = read(&json!({ "smcUeid": bad, "smcr": "off" })).expect("a configuration");
+            assert_eq!(smc.wish().ok(), Some(Wish::None));
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! RDMA devices that cannot be moved: while a process has an SMC connection over one open, the
+//! kernel waits for it in the move, without an end, and whoever moves cannot be killed
+//! (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`; measured in docs/lab.md).
+
+use crate::plan::Obstacle;
+use rdma_netns::{Kernel, Op, Place};
+
+/// Refuses `ops` that would move an RDMA device over which a process has connections. Kernels
+/// without SMC are asked nothing else, and neither are plans without moves.
+pub fn check<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> Result<(), Obstacle> {
+    let moves = ops.iter().filter_map(|op| match op {
+        Op::MoveRdma { device, from, .. } => Some((device, *from)),
+        _ => None,
+    });
+    for from in [Place::Host, Place::Pod] {
+        let devices: Vec<&String> = moves
+            .clone()
+            .filter(|it| it.1 == from)
+            .map(|it| it.0)
+            .collect();
+        if devices.is_empty() || !kernel.has_smc() {
+            continue;
+        }
+        let seen = match kernel.smc(pod.filter(|_| from == Place::Pod)) {
+            Ok(seen) => seen.unwrap_or_default(),
+            Err(error) => {
+                log::warn!("{error}: whether a process keeps {devices:?} is not known");
+                continue;
+            }
+        };
+        let mut held = seen.held.into_iter();
+        if let Some(held) = held.find(|held| devices.contains(&&held.device)) {
+            return Err(Obstacle::Held {
+                device: held.device,
+                count: held.count,
+                from,
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,305 @@
+use super::*;
+
+struct Case {
+    netdevs: Vec<Netdev>,
+    gids: Vec<Gid>,
+    alone: bool,
+    has_ueid: bool,
+}
+
+fn address(text: &str) -> Address {
+    let (ip, prefix) = text.split_once('/').expect("a prefix");
+    Address::new(
+        ip.parse().expect("an address"),
+        prefix.parse().expect("bits"),
+    )
+}
+
+fn netdev(name: &str, addresses: &[&str], is_pods: bool) -> Netdev {
+    let owner = match is_pods {
+        true => Owner::Pod,
+        false => Owner::Host,
+    };
+    Netdev {
+        name: name.to_owned(),
+        addresses: addresses.iter().map(|text| address(text)).collect(),
+        vlan: false,
+        owner,
+        is_on_port: false,
+    }
+}
+
+fn gid(index: u32, ip: &str, kind: GidKind, netdev: &str) -> Gid {
+    let ip = match ip.parse().expect("an address") {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    Gid {
+        index,
+        ip,
+        kind,
+        netdev: Some(netdev.to_owned()),
+    }
+}
+
+fn v1(index: u32, ip: &str, netdev: &str) -> Gid {
+    gid(index, ip, GidKind::InfinibandOrRoceV1, netdev)
+}
+
+fn v2(index: u32, ip: &str, netdev: &str) -> Gid {
+    gid(index, ip, GidKind::RoceV2, netdev)
+}
+
+impl Case {
+    fn of(&self, source: &str) -> Result<Fit, Misfit> {
+        let Address { ip, prefix, .. } = address(source);
+        let IpAddr::V4(ip) = ip else {
+            panic!("{source} is no IPv4 address")
+        };
+        let gids = GidTable {
+            size: 128,
+            gids: self.gids.clone(),
+        };
+        let view = View {
+            gids: &gids,
+            netdevs: &self.netdevs,
+            alone: self.alone,
+            has_ueid: self.has_ueid,
+        };
+        let vlan = false;
+        verdict(view, Source { ip, prefix, vlan })
+    }
+}
+
+/// A rail that is the pod's, with its RDMA device.
+fn moved() -> Case {
+    Case {
+        netdevs: vec![
+            netdev("eth0", &["10.244.1.5/24"], true),
+            netdev("rdma0", &["10.9.0.5/24", "fe80::5/64"], true),
+        ],
+        gids: vec![v2(0, "fe80::5", "rdma0"), v2(1, "10.9.0.5", "rdma0")],
+        alone: true,
+        has_ueid: true,
+    }
+}
+
+/// A child in the pod, whose parent has an address and comes first in the table.
+fn shared(parent: &str, pod: &str) -> Case {
+    Case {
+        netdevs: vec![
+            netdev("rdma0", &[pod], true),
+            netdev("ens1", &[parent, "fe80::1/64"], false),
+        ],
+        gids: vec![
+            v1(0, "fe80::1", "ens1"),
+            v2(1, "fe80::1", "ens1"),
+            v2(2, parent.split('/').next().expect("an address"), "ens1"),
+            v1(3, pod.split('/').next().expect("an address"), "rdma0"),
+            v2(4, pod.split('/').next().expect("an address"), "rdma0"),
+        ],
+        alone: false,
+        has_ueid: true,
+    }
+}
+
+#[test]
+fn a_rails_own_address_is_carried() {
+    assert_eq!(moved().of("10.9.0.5/24"), Ok(Fit::V2));
+}
+
+#[test]
+fn a_primary_of_another_subnet_has_no_gid() {
+    let error = Misfit::NoGid {
+        ip: Ipv4Addr::new(10, 244, 1, 5),
+        prefix: 24,
+    };
+    assert_eq!(moved().of("10.244.1.5/24"), Err(error));
+}
+
+#[test]
+fn any_address_of_the_netdev_lends_its_first_gid() {
+    let mut case = moved();
+    case.netdevs[1].addresses.push(address("10.244.1.200/24"));
+    case.gids.push(v2(2, "10.244.1.200", "rdma0"));
+    assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V2));
+    // the GID of the address itself need not be there
+    case.gids.pop();
+    assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V2));
+}
+
+#[test]
+fn without_a_user_eid_there_is_only_v1() {
+    let mut case = moved();
+    case.has_ueid = false;
+    assert_eq!(case.of("10.9.0.5/24"), Err(Misfit::NoUeid));
+    case.gids.insert(0, v1(5, "fe80::5", "rdma0"));
+    assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V1));
+    assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V1));
+}
+
+#[test]
+fn a_gid_that_the_driver_made_is_the_pods_where_the_port_is() {
+    let mut case = moved();
+    case.gids = vec![v1(0, "fe80::77", "rdma0")];
+    assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V1));
+    // a netdev of the host has the rail's name
+    case.netdevs.push(netdev("rdma0", &[], false));
+    assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V1));
+    case.netdevs.pop();
+    case.alone = false;
+    assert_eq!(
+        case.of("10.244.1.5/24"),
+        Err(by_v1("fe80::77", "somebody else"))
+    );
+}
+
+fn strange(address: &str, owner: &str, by: Fit) -> Misfit {
+    Misfit::Strange {
+        address: address.parse().expect("an address"),
+        owner: owner.to_owned(),
+        by,
+    }
+}
+
+fn by_v1(address: &str, owner: &str) -> Misfit {
+    strange(address, owner, Fit::V1)
+}
+
+fn by_v2(address: &str, owner: &str) -> Misfit {
+    strange(address, owner, Fit::V2)
+}
+
+#[test]
+fn a_parent_of_the_same_subnet_is_in_the_way() {
+    let case = shared("10.9.0.1/24", "10.9.0.5/24");
+    let error = by_v2("10.9.0.1", "ens1 on the host");
+    assert_eq!(case.of("10.9.0.5/24"), Err(error));
+}
+
+#[test]
+fn a_netdev_of_the_port_counts_before_it_has_its_gid() {
+    let mut case = shared("10.9.0.1/24", "10.9.0.5/24");
+    case.gids.remove(2);
+    assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V2));
+    case.netdevs[1].is_on_port = true;
+    let error = by_v2("10.9.0.1", "ens1 on the host");
+    assert_eq!(case.of("10.9.0.5/24"), Err(error));
+    // a VLAN's GIDs are for VLANs
+    case.netdevs[1].vlan = true;
+    assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V2));
+}
+
+#[test]
+fn a_parent_of_another_subnet_is_passed_over() {
+    assert_eq!(
+        shared("10.8.0.1/24", "10.9.0.5/24").of("10.9.0.5/24"),
+        Ok(Fit::V2)
+    );
+    // unless any address of it is of the pod's
+    let mut case = shared("10.8.0.1/24", "10.9.0.5/24");
+    case.netdevs[1].addresses.push(address("10.9.0.2/16"));
+    let error = by_v2("10.8.0.1", "ens1 on the host");
+    assert_eq!(case.of("10.9.0.5/24"), Err(error));
+}
+
+#[test]
+fn v1_by_the_parents_gid_is_refused() {
+    let mut case = shared("10.8.0.1/24", "10.9.0.5/24");
+    case.has_ueid = false;
+    let error = by_v1("fe80::1", "ens1 on the host");
+    assert_eq!(case.of("10.9.0.5/24"), Err(error.clone()));
+    // IPv6 is off on the host; a netdev of the pod has the parent's name
+    case.netdevs[1].addresses.pop();
+    case.netdevs.insert(0, netdev("ens1", &[], true));
+    assert_eq!(case.of("10.9.0.5/24"), Err(error));
+    // another pod's goes with it
+    case.gids.remove(0);
+    case.gids.insert(0, v1(0, "10.9.0.4", "rdma0"));
+    let error = by_v1("10.9.0.4", "somebody else");
+    assert_eq!(case.of("10.9.0.5/24"), Err(error));
+    case.gids.remove(0);
+    assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V1));
+}
+
+#[test]
+fn another_pods_gid_counts_by_its_record_or_by_itself() {
+    let mut case = shared("10.8.0.1/24", "10.9.0.5/24");
+    // of the same name, as rails of other pods are
+    case.gids.insert(0, v2(0, "10.9.0.4", "rdma0"));
+    let error = by_v2("10.9.0.4", "somebody else");
+    assert_eq!(case.of("10.9.0.5/24"), Err(error));
+    // its record says that its prefix does not reach the source
+    case.netdevs.push(netdev("rdma0", &["10.9.0.4/32"], false));
+    assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V2));
+    case.netdevs.push(netdev("rdma7", &["10.9.0.4/24"], false));
+    assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V2));
+}
+
+/// Places that become free are used again.
+#[test]
+fn order_is_not_counted_on() {
+    for index in [2, 9] {
+        let mut case = shared("10.9.0.1/24", "10.9.0.5/24");
+        case.gids[2].index = index;
+        let error = by_v2("10.9.0.1", "ens1 on the host");
+        assert_eq!(case.of("10.9.0.5/24"), Err(error));
+    }
+}
+
+#[test]
+fn a_vlan_is_not_predicted() {
+    let case = moved();
+    let gids = GidTable {
+        size: 128,
+        gids: case.gids,
+    };
+    let view = View {
+        gids: &gids,
+        netdevs: &case.netdevs,
+        alone: true,
+        has_ueid: true,
+    };
+    let source = Source {
+        ip: Ipv4Addr::new(10, 9, 0, 5),
+        prefix: 24,
+        vlan: true,
+    };
+    assert_eq!(verdict(view, source), Err(Misfit::Vlan));
+}
+
+#[test]
+fn a_vlans_gids_are_for_vlans() {
+    let mut case = moved();
+    case.netdevs[1].vlan = true;
+    assert!(matches!(case.of("10.9.0.5/24"), Err(Misfit::NoGid { .. })));
+}
+
+#[test]
+fn the_other_end_of_a_link_makes_the_subnet() {
+    let mut case = moved();
+    let peer = "10.1.0.1".parse().ok();
+    case.netdevs[1].addresses[0].peer = peer;
+    assert!(matches!(case.of("10.9.0.5/24"), Err(Misfit::NoGid { .. })));
+    assert_eq!(case.of("10.1.0.9/24"), Ok(Fit::V2));
+}
+
+#[test]
+fn a_table_of_one_gid_is_not_judged() {
+    let gids = GidTable {
+        size: 1,
+        gids: vec![v1(0, "fe80::1", "eth1")],
+    };
+    let view = View {
+        gids: &gids,
+        netdevs: &[],
+        alone: false,
+        has_ueid: false,
+    };
+    let source = Source {
+        ip: Ipv4Addr::new(10, 0, 0, 1),
+        prefix: 24,
+        vlan: false,
+    };
+    assert_eq!(verdict(view, source), Ok(Fit::Device));
+}

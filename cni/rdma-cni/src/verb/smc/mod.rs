@@ -1,0 +1,342 @@
+//! SMC-R of a pod: chosen, recorded, set, and taken away again. One at a time on a node, as moves
+//! are: several pods can have the same entries, and the last one takes them away.
+
+mod error;
+mod take_away;
+
+pub use error::SmcError;
+pub use take_away::{take_away, tell_lost};
+
+use super::{Node, others};
+use crate::{
+    attachment::{Attachment, Key, Smc, Standing},
+    conf::{Smcr, Wish},
+    error::{Cause, Error},
+    plan::{
+        drift,
+        smc::{self, Chosen, Hindrance, Sight},
+    },
+};
+use rdma_netns::{GidTable, Kernel, Observed, Op, smc::SmcState};
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// How often is planned anew.
+const ROUNDS: usize = 3;
+
+/// Before the first change: what already tells that the pod cannot have SMC-R. It is an error
+/// only where SMC-R is required; else the record says why the pod has none.
+pub fn foresee<K: Kernel>(
+    node: &Node<'_, K>,
+    wish: Wish,
+    pod: &K::Pod,
+    attachment: &mut Attachment,
+    observed: &Observed,
+) -> Result<(), Error> {
+    if wish == Wish::None {
+        return Ok(());
+    }
+    let required = wish == Wish::Required;
+    let found = match node.kernel.smc(Some(pod)) {
+        Err(error) => Err(SmcError::from(error)),
+        Ok(seen) => match smc::hindrance(attachment, observed, seen.as_ref(), required) {
+            None => Ok(()),
+            Some(hindrance) => Err(hindrance.into()),
+        },
+    };
+    match found {
+        Err(error) if required => Err(Error::Smc(error)),
+        Err(error) => {
+            attachment.smc = Some(off(&attachment.key, &error));
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Sets SMC-R up for a pod whose rails are in their places, with their GIDs.
+pub fn set_up<K: Kernel>(
+    node: &Node<'_, K>,
+    wish: Wish,
+    pod: &K::Pod,
+    attachment: &mut Attachment,
+    observed: &Observed,
+) -> Result<(), Cause> {
+    if wish == Wish::None || attachment.smc.is_some() {
+        return Ok(());
+    }
+    let _moves = node.store.lock_node()?;
+    let others = others::on_this_boot(node, attachment)?;
+    let decided = decide(node, wish, pod, attachment, observed, &others);
+    let (chosen, seen) = match decided {
+        Ok(decided) => decided,
+        Err(error) if wish == Wish::Required => return Err(error.into()),
+        Err(error) => {
+            attachment.smc = Some(off(&attachment.key, &error));
+            return Ok(());
+        }
+    };
+    attachment.set_smc(chosen);
+    if !attachment.smc.as_ref().is_some_and(Smc::is_set) {
+        return Ok(());
+    }
+    // should this be killed, it is known what may be set
+    node.store.save(attachment)?;
+    match make(node, pod, attachment) {
+        Ok(()) => tell(attachment, &seen),
+        Err(error) if wish == Wish::Required => return Err(error.into()),
+        Err(error) => {
+            let left = take_away(node, Some(pod), attachment);
+            let mut without = off(&attachment.key, &error);
+            if let Some(set) = attachment.smc.take() {
+                // DEL tries again
+                without.returning = set.returning;
+                if !left.is_empty() {
+                    log::warn!("{}", left.join("; "));
+                    without.entries = set.entries;
+                    without.ueid = set.ueid;
+                    without.tcp2smc = set.tcp2smc;
+                    without.max_links = set.max_links;
+                }
+            }
+            attachment.set_smc(without);
+        }
+    }
+    Ok(())
+}
+
+/// What is to be set up, and the state that says so.
+fn decide<K: Kernel>(
+    node: &Node<'_, K>,
+    wish: Wish,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    observed: &Observed,
+    others: &[Attachment],
+) -> Result<(Smc, SmcState), SmcError> {
+    let seen = node.kernel.smc(Some(pod))?.ok_or(Hindrance::NoSmc)?;
+    let gids = gids(node, pod, attachment, observed);
+    // after the GIDs, so that the addresses of all of them are seen
+    let observed = &node.kernel.observe(Some(pod))?;
+    let Chosen { smc, without } = smc::choose(Sight {
+        attachment,
+        others,
+        observed,
+        seen: &seen,
+        gids: Some(&gids),
+        primary: Some(&primary(node, &attachment.key)),
+        ueid: node.conf.smc.ueid.as_deref(),
+    });
+    if wish == Wish::Required
+        && let Some((name, reason)) = without.into_iter().next()
+    {
+        return Err(SmcError::Without { name, reason });
+    }
+    let reason = smc.reason.clone().unwrap_or_default();
+    match smc.state {
+        Standing::Off if wish == Wish::Required => return Err(SmcError::Nothing(reason)),
+        Standing::Off => {
+            log::warn!(
+                "{}: SMC-R: {reason}; its connections are TCP",
+                attachment.key
+            );
+        }
+        Standing::Active if !reason.is_empty() => {
+            log::warn!("{}: in part without SMC-R: {reason}", attachment.key);
+        }
+        Standing::Active => {}
+    }
+    Ok((smc, seen))
+}
+
+/// The GIDs of each rail's port, as the pod sees them; what cannot be read is none.
+fn gids<K: Kernel>(
+    node: &Node<'_, K>,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    observed: &Observed,
+) -> Vec<Option<GidTable>> {
+    let whose = Some(pod).filter(|_| attachment.moves_rdma());
+    let of_rail = |index: usize| {
+        let (device, port) = smc::port_of(attachment, index, observed)?;
+        let table = node.kernel.gids(whose, &device, port.into());
+        table.map_err(|error| log::debug!("{error}")).ok()
+    };
+    (0..attachment.rails.len()).map(of_rail).collect()
+}
+
+/// The pod's primary interface: the first that the plugins before this one made in the pod, else
+/// the one that the runtime names.
+pub fn primary<K>(node: &Node<'_, K>, key: &Key) -> String {
+    let previous = node.conf.network.prev_result.as_ref();
+    let interfaces = previous.and_then(|result| result["interfaces"].as_array());
+    let is_in_pod = |it: &&Value| it["sandbox"].as_str().is_some_and(|it| !it.is_empty());
+    let mut in_pod = interfaces.into_iter().flatten().filter(is_in_pod);
+    let name = in_pod.next().and_then(|it| it["name"].as_str());
+    name.unwrap_or(&key.interface).to_owned()
+}
+
+/// Makes the changes until nothing is missing.
+fn make<K: Kernel>(
+    node: &Node<'_, K>,
+    pod: &K::Pod,
+    attachment: &Attachment,
+) -> Result<(), SmcError> {
+    let Some(smc) = &attachment.smc else {
+        return Ok(());
+    };
+    let mut left = vec![];
+    for _ in 0..ROUNDS {
+        let seen = node.kernel.smc(Some(pod))?.ok_or(Hindrance::NoSmc)?;
+        left = smc::attach(smc, &seen);
+        if left.is_empty() {
+            return Ok(());
+        }
+        for op in &left {
+            log::debug!("{op}");
+            node.kernel.execute(op, Some(pod))?;
+        }
+    }
+    Err(SmcError::Unstable(words(&left)))
+}
+
+/// What of SMC-R is not as the record says, in words.
+pub fn drift<K: Kernel>(
+    node: &Node<'_, K>,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    observed: &Observed,
+) -> Result<Vec<String>, Error> {
+    let Some(smc) = attachment
+        .smc
+        .as_ref()
+        .filter(|smc| smc.is_set() || !smc.interfaces.is_empty())
+    else {
+        return Ok(vec![]);
+    };
+    let Some(seen) = node.kernel.smc(Some(pod))? else {
+        // what is off loses nothing by that
+        let lost = (smc.state == Standing::Active).then(|| format!("SMC-R: {}", Hindrance::NoSmc));
+        return Ok(lost.into_iter().collect());
+    };
+    let ops = smc::missing(smc, &seen);
+    let mut drift: Vec<String> = ops.iter().map(|op| drift::words(op, observed)).collect();
+    let gids = gids(node, pod, attachment, observed);
+    let observed = &node.kernel.observe(Some(pod))?;
+    let others = others::on_this_boot(node, attachment)?;
+    let misfits = smc::misfits(Sight {
+        attachment,
+        others: &others,
+        observed,
+        seen: &seen,
+        gids: Some(&gids),
+        primary: None,
+        ueid: None,
+    });
+    drift.extend(
+        misfits
+            .iter()
+            .map(|(name, why)| format!("SMC-R of {name}: {why}")),
+    );
+    Ok(drift)
+}
+
+/// The changes that ADD would make for SMC-R, each as its command, if the GIDs allow them.
+pub fn preview<K: Kernel>(
+    node: &Node<'_, K>,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    observed: &Observed,
+    name: &str,
+) -> Result<String, Error> {
+    let wish = node.conf.smc.wish()?;
+    if wish == Wish::None {
+        return Ok(String::new());
+    }
+    let required = wish == Wish::Required;
+    let mut text = String::new();
+    // a look would load it
+    let seen = match node.kernel.has_smc() {
+        true => node.kernel.smc(Some(pod))?,
+        false => {
+            text += "# SMC is not loaded: ADD loads it, if this kernel has it\n";
+            Some(SmcState::default())
+        }
+    };
+    if let Some(hindrance) = smc::hindrance(attachment, observed, seen.as_ref(), required) {
+        return match required {
+            true => Err(Error::Smc(hindrance.into())),
+            false => Ok(format!("# no SMC-R: {hindrance}\n")),
+        };
+    }
+    let seen = seen.unwrap_or_default();
+    let others = others::on_this_boot(node, attachment)?;
+    let chosen = smc::choose(Sight {
+        attachment,
+        others: &others,
+        observed,
+        seen: &seen,
+        gids: None,
+        primary: Some(&primary(node, &attachment.key)),
+        ueid: node.conf.smc.ueid.as_deref(),
+    });
+    text += "# then SMC-R, if the GIDs of the pod's addresses allow it:\n";
+    for op in smc::attach(&chosen.smc, &seen) {
+        let _ = writeln!(text, "{}", op.command(name));
+    }
+    Ok(text)
+}
+
+/// What STATUS can tell of it: whether pods that have to have SMC-R could, and whether `smcUeid` is
+/// one.
+pub fn status<K: Kernel>(node: &Node<'_, K>) -> Option<String> {
+    if let Err(error) = node.conf.smc.check_ueid() {
+        return Some(error.to_string());
+    }
+    if node.conf.smc.smcr != Smcr::On {
+        return None;
+    }
+    match node.kernel.smc(None) {
+        Ok(Some(_)) => None,
+        Ok(None) => Some(SmcError::from(Hindrance::NoSmc).to_string()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// The pod goes without SMC-R, which is told once.
+fn off(key: &Key, error: &SmcError) -> Smc {
+    log::warn!("{key}: {error}; its connections are TCP");
+    Smc::off(error.to_string())
+}
+
+/// What is accelerated, and what is not.
+fn tell(attachment: &Attachment, seen: &SmcState) {
+    let Some(smc) = attachment
+        .smc
+        .as_ref()
+        .filter(|it| it.state == Standing::Active)
+    else {
+        return;
+    };
+    for carried in &smc.interfaces {
+        let (name, device) = (&carried.interface, &carried.rdma_device);
+        log::info!(
+            "SMC-R: IPv4 connections by {name} can go over {device} port {} (pnet id {}); IPv6 stays \
+             TCP with SMC-Rv2 and eRDMA",
+            carried.port,
+            carried.pnet_id
+        );
+    }
+    match seen.tcp2smc {
+        Some(_) => log::info!("SMC-R: TCP sockets are made SMC sockets (net.smc.tcp2smc)"),
+        None => log::info!(
+            "SMC-R: this kernel has no net.smc.tcp2smc: accelerated are sockets that programs open \
+             as AF_SMC (smc_run does it for them), or with IPPROTO_SMC as of Linux 6.11; all others \
+             stay TCP"
+        ),
+    }
+}
+
+fn words(ops: &[Op]) -> String {
+    ops.iter().map(Op::to_string).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,148 @@
+//! SMC-R's plans as data: each file in `cases` has what is seen, and beside it is the text of
+//! what is done.
+//!
+//! | field of a case | has |
+//! |---|---|
+//! | `mode` | the RDMA subsystem's |
+//! | `rails` | the pod's, as [`world`] completes them: `name`, `home` or `shared`, `mac`, `rdma`, `driver` |
+//! | `pod`, `host` | netdevs and their addresses; `kind`, `master` and `lower`, as indices: the host's are from 20 on, by name |
+//! | `seen` | what the kernel has of SMC |
+//! | `gids` | of each rail's port, in order: `[kind, address, netdev]`; none: not in the pod yet |
+//! | `primary`, `ueid` | the pod's primary interface, `smcUeid` |
+//! | `others` | other records: their `smc`, and their `pod` (`"same"`: this one) and `addresses` |
+//! | `unreadable` | whether there are records that cannot be read |
+//! | `smc`, `dead` | instead of a choice: what is to be taken away, and whether the pod is gone |
+//!
+//! `UPDATE_PLANS=1 cargo test -p rdma-cni --test smc` writes every text anew, to be read before it
+//! is committed.
+
+mod world;
+
+use rdma_cni::{
+    attachment::PlacedEntry,
+    plan::{
+        drift,
+        smc::{self, Others},
+    },
+};
+use rdma_netns::Op;
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+use world::World;
+
+#[test]
+fn plans_are_as_written() {
+    let cases = cases();
+    assert!(cases.len() >= 20, "{cases:?}");
+    let update = std::env::var_os("UPDATE_PLANS").is_some();
+    let mut differences = String::new();
+    for case in cases {
+        let made = plan_of(&case);
+        let golden = case.with_extension("txt");
+        if update {
+            fs::write(golden, made).unwrap();
+            continue;
+        }
+        let written = fs::read_to_string(&golden).unwrap_or_default();
+        if made != written {
+            let name = case.file_stem().unwrap().to_string_lossy();
+            let _ = write!(
+                differences,
+                "\n{name}, written:\n{written}made now:\n{made}"
+            );
+        }
+    }
+    assert!(differences.is_empty(), "plans differ:{differences}");
+}
+
+fn cases() -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/smc/cases");
+    let entries = fs::read_dir(directory).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let mut cases: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|it| it == "json"))
+        .collect();
+    cases.sort();
+    cases
+}
+
+fn plan_of(case: &Path) -> String {
+    let world = World::read(case);
+    match world.attachment.smc.is_some() {
+        true => taken_away(&world),
+        false => set_up(&world),
+    }
+}
+
+fn set_up(world: &World) -> String {
+    let World {
+        attachment,
+        observed,
+        seen,
+        ..
+    } = world;
+    for required in [false, true] {
+        if let Some(hindrance) = smc::hindrance(attachment, observed, Some(seen), required) {
+            return format!("# hindered, required {required}: {hindrance}\n");
+        }
+    }
+    let chosen = smc::choose(world.sight());
+    let mut text = String::new();
+    for (name, reason) in &chosen.without {
+        let _ = writeln!(text, "# {name} goes without: {reason}");
+    }
+    for carried in &chosen.smc.interfaces {
+        let _ = writeln!(
+            text,
+            "# {} by {} port {}",
+            carried.interface, carried.rdma_device, carried.port
+        );
+    }
+    let ops = smc::attach(&chosen.smc, seen);
+    text += &lines(&ops);
+    text += "# is missing without it:\n";
+    for op in &ops {
+        let _ = writeln!(text, "# {}", drift::words(op, observed));
+    }
+    // what is used, but is not this record's to take away
+    let count = |text: &str| text.matches("smc_pnet -a").count();
+    let _ = writeln!(
+        text,
+        "# of {} entries {} are new",
+        chosen.smc.entries.len(),
+        count(&text)
+    );
+    text
+}
+
+fn taken_away(world: &World) -> String {
+    let World {
+        attachment,
+        seen,
+        others,
+        dead,
+        unreadable,
+        ..
+    } = world;
+    let others = Others {
+        records: others,
+        unreadable: *unreadable,
+    };
+    let mut text = lines(&smc::detach(attachment, others, seen, !dead));
+    for PlacedEntry { at, entry } in smc::returning(attachment, others, seen, !dead) {
+        let of = entry.netdev.or(entry.rdma.map(|it| it.0));
+        let of = of.unwrap_or_default();
+        let _ = writeln!(text, "# comes back: {} of {of} ({at:?})", entry.name);
+    }
+    if text.is_empty() {
+        text.push_str("# nothing\n");
+    }
+    text
+}
+
+fn lines(ops: &[Op]) -> String {
+    ops.iter().map(|op| format!("{op}\n")).collect()
+}

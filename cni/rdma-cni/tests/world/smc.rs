@@ -1,0 +1,445 @@
+//! SMC-R of a pod: what is set up for it, and what becomes of a pod that cannot have it.
+
+use crate::node::{Node, Pod, address, name};
+use fake_kernel::{Nic, Smc, Verdict, world::HOST};
+use nix::errno::Errno;
+use rdma_netns::{
+    Op, Place, RdmaMode,
+    smc::{PnetEntry, PnetId, SmcState},
+};
+use serde_json::{Value, json};
+use std::fs;
+
+const ANNOTATION: &str = "network.alibabacloud.com/erdma-smcr";
+
+/// What a runtime hands over of a pod with the annotation.
+pub(crate) fn annotated(value: &str) -> Value {
+    json!({ "io.kubernetes.cri.pod-annotations": { ANNOTATION: value, "other": "x" } })
+}
+
+/// As of a pod whose annotation asks for SMC-R.
+pub(crate) fn ask(config: &mut Value) {
+    config["runtimeConfig"] = annotated("true");
+    config["smcUeid"] = "RACK-1".into();
+}
+
+/// One rail, and SMC-R or none at all.
+pub(crate) fn one_rail_with_smc(node: &Node) -> Value {
+    let mut config = node.one_rail();
+    config["smcr"] = "on".into();
+    config["smcUeid"] = "RACK-1".into();
+    config
+}
+
+/// One rail, and SMC-R as far as it is to be had.
+pub(crate) fn one_rail_that_asks(node: &Node) -> Value {
+    let mut config = node.one_rail();
+    ask(&mut config);
+    config
+}
+
+pub(crate) fn id(text: &str) -> PnetId {
+    PnetId::try_from(text).unwrap()
+}
+
+/// An entry of an RDMA port, or of a netdev.
+pub(crate) fn entry(of: &str, netdev: Option<&str>, rdma: Option<&str>) -> PnetEntry {
+    PnetEntry {
+        name: id(of),
+        netdev: netdev.map(str::to_owned),
+        rdma: rdma.map(|device| (device.to_owned(), 1)),
+    }
+}
+
+pub(crate) fn seen(node: &Node, pod: Option<&Pod>) -> SmcState {
+    let netns = pod.map(|pod| node.netns(pod));
+    node.kernel.with(|world| world.smc(netns)).unwrap()
+}
+
+pub(crate) fn record(node: &Node, pod: &Pod) -> Value {
+    serde_json::from_slice(&fs::read(node.record_of(pod)).unwrap()).unwrap()
+}
+
+/// The NIC's hardware address, upper case, without colons.
+pub(crate) fn id_of(node: &Node, netdev: &str) -> String {
+    let mac = node
+        .kernel
+        .with(|world| world.link(HOST, netdev).unwrap().mac.clone());
+    PnetId::from_mac(&mac).unwrap().to_string()
+}
+
+/// Gives the pod an interface `link` with `addresses`, as the plugins before this one do, and
+/// what they have said of it.
+fn primary(node: &Node, pod: &Pod, link: &str, addresses: &[&str]) -> Value {
+    node.kernel
+        .with(|world| world.plug(Nic::virtual_link(link, "veth")));
+    let (from, to) = (Place::Host, Place::Pod);
+    let link = name(link);
+    let moved = Op::MoveLink {
+        link: link.clone(),
+        from,
+        to,
+        name: link.clone(),
+    };
+    node.change(Some(pod), &moved);
+    let at = Place::Pod;
+    node.change(
+        Some(pod),
+        &Op::SetUp {
+            at,
+            link: link.clone(),
+            up: true,
+        },
+    );
+    for text in addresses {
+        let address = address(text);
+        node.change(
+            Some(pod),
+            &Op::AddAddress {
+                at,
+                link: link.clone(),
+                address,
+            },
+        );
+    }
+    json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [
+            { "name": "cni0" }, { "name": "veth7", "sandbox": "" },
+            { "name": &*link, "sandbox": pod.netns.display().to_string() },
+        ],
+    })
+}
+
+#[test]
+fn a_pod_that_asks_gets_ids_for_its_rail_and_its_primary_interface() {
+    let node = Node::new(RdmaMode::Exclusive);
+    node.kernel.with(|world| {
+        world.smc = Some(Smc {
+            has_tcp2smc: true,
+            ..Smc::default()
+        })
+    });
+    let pod = node.pod("a");
+    // of the rail's subnet
+    let previous = primary(&node, &pod, "net7", &["10.0.2.77/24"]);
+    let before = node.snapshot();
+    let mut config = one_rail_that_asks(&node);
+    config["prevResult"] = previous;
+    let id = id_of(&node, "eth2");
+    let result = node.add(&pod, &config).must_succeed();
+    let found = seen(&node, Some(&pod));
+    assert_eq!(found.host, [entry(&id, None, Some("mlx5_2"))]);
+    let both = ["rdma0", "net7"].map(|netdev| entry(&id, Some(netdev), None));
+    assert_eq!(found.pod, both);
+    assert_eq!(found.ueids, ["RACK-1"]);
+    assert_eq!((found.tcp2smc, found.max_links), (Some(true), Some(1)));
+    let record = record(&node, &pod);
+    assert_eq!(record["format"], 3);
+    assert_eq!(record["smc"]["state"], "active");
+    assert!(record["smc"]["reason"].is_null(), "{record}");
+    let carried = record["smc"]["interfaces"].as_array().unwrap();
+    let names: Vec<&Value> = carried.iter().map(|it| &it["interface"]).collect();
+    assert_eq!(names, ["rdma0", "net7"]);
+    assert_eq!(carried[1]["rdmaDevice"], "mlx5_2");
+
+    config["prevResult"] = result;
+    node.run("CHECK", Some(&pod), &config).must_succeed();
+    node.del(&pod, &config).must_succeed();
+    node.must_be(&before, "after DEL");
+}
+
+#[test]
+fn nothing_is_asked_of_smc_for_a_pod_that_does_not_ask() {
+    for annotation in [None, Some("false")] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = node.pod("a");
+        let mut config = node.one_rail();
+        if let Some(value) = annotation {
+            config["runtimeConfig"] = annotated(value);
+            config["smcr"] = "on".into();
+        }
+        node.add(&pod, &config).must_succeed();
+        assert!(record(&node, &pod)["smc"].is_null());
+        assert_eq!(record(&node, &pod)["format"], 1);
+        let found = seen(&node, Some(&pod));
+        assert!(found.host.is_empty() && found.pod.is_empty() && found.ueids.is_empty());
+        assert_eq!(found.max_links, Some(2));
+    }
+}
+
+#[test]
+fn an_annotation_that_is_neither_yes_nor_no_is_refused_by_name() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let mut config = node.one_rail();
+    config["runtimeConfig"] = annotated("yes");
+    let message = node.add(&pod, &config).must_fail(7);
+    assert!(
+        message.contains(ANNOTATION) && message.contains("\"yes\""),
+        "{message}"
+    );
+    node.must_be(&before, "refused");
+    node.del(&pod, &config).must_succeed();
+    config["smcr"] = "off".into();
+    node.add(&pod, &config).must_succeed();
+}
+
+/// What the node has, and what of the sentence tells it.
+type Hindered = (fn(&Node), fn(&mut Value), &'static str);
+
+const HINDERED: [Hindered; 3] = [
+    (
+        |node| node.kernel.with(|world| world.smc = None),
+        |_| {},
+        "this kernel has no SMC",
+    ),
+    (
+        |_| {},
+        |config| {
+            config["deviceID"] = Value::Null;
+            config["devices"] = json!([{ "netdev": "plain0" }]);
+            config["requireRdma"] = false.into();
+        },
+        "the pod has no RDMA device",
+    ),
+    (
+        |node| {
+            let taken = entry(&id_of(node, "eth2"), None, Some("mlx5_9"));
+            node.change(
+                None,
+                &Op::AddPnet {
+                    at: Place::Host,
+                    entry: taken,
+                },
+            );
+        },
+        |_| {},
+        "which is mlx5_9's already",
+    ),
+];
+
+#[test]
+fn what_is_known_beforehand_is_refused_or_told_and_changes_nothing() {
+    for (furnish, configure, words) in HINDERED {
+        for required in [true, false] {
+            let node = Node::new(RdmaMode::Exclusive);
+            node.kernel.with(|world| {
+                world.plug(Nic::physical("0000:99:00.0", "plain0", "").without_rdma());
+            });
+            furnish(&node);
+            let pod = node.pod("a");
+            let before = node.snapshot();
+            let mut config = match required {
+                true => one_rail_with_smc(&node),
+                false => one_rail_that_asks(&node),
+            };
+            configure(&mut config);
+            let answer = node.add(&pod, &config);
+            if required {
+                let message = answer.must_fail(102);
+                assert!(message.contains(words), "{message}");
+                assert!(message.contains("nothing was changed"), "{message}");
+                assert_eq!(node.changes(), 0);
+                node.must_be(&before, words);
+                continue;
+            }
+            answer.must_succeed();
+            let record = record(&node, &pod);
+            assert_eq!(record["smc"]["state"], "off", "{record}");
+            let reason = record["smc"]["reason"].as_str().unwrap();
+            assert!(reason.contains(words), "{reason}");
+            assert_eq!(record["format"], 1);
+            node.del(&pod, &config).must_succeed();
+            node.must_be(&before, words);
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_would_not_be_carried_is_refused_or_left_out() {
+    for (ueid, previous, words) in [
+        (None, false, "set smcUeid"),
+        (Some("RACK-1"), true, "no GID fits 10.244.1.5/24"),
+    ] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = node.pod("a");
+        let mut config = one_rail_with_smc(&node);
+        config["smcUeid"] = ueid.into();
+        if previous {
+            config["prevResult"] = primary(&node, &pod, "eth0", &["10.244.1.5/24"]);
+        }
+        let before = node.snapshot();
+        let message = node.add(&pod, &config).must_fail(106);
+        assert!(message.contains(words), "{message}");
+        node.must_be(&before, words);
+
+        ask(&mut config);
+        config["smcr"] = "annotation".into();
+        config["smcUeid"] = ueid.into();
+        node.add(&pod, &config).must_succeed();
+        let record = record(&node, &pod);
+        let state = if previous { "active" } else { "off" };
+        assert_eq!(record["smc"]["state"], state);
+        let reason = record["smc"]["reason"].as_str().unwrap();
+        assert!(reason.contains(words), "{reason}");
+        assert!(
+            seen(&node, Some(&pod))
+                .pod
+                .iter()
+                .all(|it| it.netdev.as_deref() != Some("eth0"))
+        );
+        node.del(&pod, &config).must_succeed();
+        node.must_be(&before, words);
+    }
+}
+
+/// Whatever of SMC-R the kernel refuses, a pod that only asked for it goes on, and has nothing
+/// half set.
+#[test]
+fn a_refused_change_leaves_a_pod_that_asked_without_it() {
+    for at in 1.. {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = node.pod("a");
+        let before = node.snapshot();
+        let config = one_rail_that_asks(&node);
+        node.kernel.begin();
+        let mut met = 0;
+        node.kernel.intercept(move |_, step| {
+            let is_smcs = matches!(
+                step.op,
+                Op::AddPnet { .. } | Op::AddUeid { .. } | Op::SetMaxLinks { .. }
+            );
+            met += usize::from(is_smcs);
+            match is_smcs && met == at {
+                true => Verdict::Deceive(Errno::EPERM),
+                false => Verdict::Proceed,
+            }
+        });
+        node.add(&pod, &config).must_succeed();
+        let record = record(&node, &pod);
+        if at > 4 {
+            assert_eq!(record["smc"]["state"], "active");
+            break;
+        }
+        assert_eq!(record["smc"]["state"], "off", "{at}: {record}");
+        assert!(
+            record["smc"]["entries"].is_null() && record["format"] == 1,
+            "{at}: {record}"
+        );
+        let found = seen(&node, Some(&pod));
+        assert!(
+            found.host.is_empty() && found.pod.is_empty() && found.ueids.is_empty(),
+            "{at}"
+        );
+        assert_eq!(found.max_links, Some(2), "{at}");
+        node.kernel.begin();
+        node.del(&pod, &config).must_succeed();
+        node.must_be(&before, "after DEL");
+    }
+}
+
+#[test]
+fn check_tells_what_was_taken_from_a_pod() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let mut config = one_rail_with_smc(&node);
+    config["prevResult"] = node.add(&pod, &config).must_succeed();
+    let check = || node.run("CHECK", Some(&pod), &config);
+    check().must_succeed();
+    let id = id_of_record(&node, &pod);
+    for (of, op, words) in [
+        (
+            None,
+            Op::RemovePnet {
+                at: Place::Host,
+                id: id.clone(),
+            },
+            "port 1 of mlx5_2 has lost",
+        ),
+        (
+            Some(&pod),
+            Op::RemovePnet { at: Place::Pod, id },
+            "rdma0 has lost its pnet id",
+        ),
+        (
+            None,
+            Op::RemoveUeid {
+                ueid: "RACK-1".into(),
+            },
+            "user EID RACK-1",
+        ),
+        (
+            Some(&pod),
+            Op::SetMaxLinks { links: 2 },
+            "smcr_max_links_per_lgr",
+        ),
+    ] {
+        node.change(of, &op);
+        let message = check().must_fail(999);
+        assert!(message.contains(words), "{message}");
+    }
+    // somebody else's count as well: a pod that uses an operator's id
+    let id = id_of_record(&node, &pod);
+    let mut text = record(&node, &pod);
+    text["smc"]["entries"] = json!([]);
+    fs::write(node.record_of(&pod), text.to_string()).unwrap();
+    let message = check().must_fail(999);
+    assert!(
+        message.contains(&format!("port 1 of mlx5_2 has lost its pnet id {id}")),
+        "{message}"
+    );
+    // without a user EID nothing is carried by SMC-Rv2
+    let message = check().must_fail(999);
+    assert!(
+        message.contains("SMC-R of rdma0: the kernel has no user EID"),
+        "{message}"
+    );
+}
+
+fn id_of_record(node: &Node, pod: &Pod) -> PnetId {
+    let record = record(node, pod);
+    id(record["smc"]["interfaces"][0]["pnetId"].as_str().unwrap())
+}
+
+#[test]
+fn a_plan_shows_it() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let id = id_of(&node, "eth2");
+    let text = |config: &Value| {
+        let mut output = vec![];
+        node.run_into("plan", Some(&pod), config, &mut output);
+        String::from_utf8(output).unwrap()
+    };
+    let before = node.snapshot();
+    let plan = text(&one_rail_with_smc(&node));
+    for line in [
+        "smcr ueid add RACK-1".to_owned(),
+        format!("smc_pnet -a {id} -D mlx5_2 -P 1"),
+        format!("ip netns exec a smc_pnet -a {id} -I rdma0"),
+    ] {
+        assert!(plan.lines().any(|it| it == line), "{line}:\n{plan}");
+    }
+    assert!(!text(&node.one_rail()).contains("smc"));
+    node.kernel.with(|world| world.smc = None);
+    let plan = text(&one_rail_that_asks(&node));
+    assert!(
+        plan.contains("# SMC is not loaded: ADD loads it, if this kernel has it\n# then SMC-R"),
+        "{plan}"
+    );
+    assert_eq!(node.snapshot(), before);
+}
+
+#[test]
+fn status_says_that_required_smc_is_not_there() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = one_rail_with_smc(&node);
+    node.run("STATUS", None, &config).must_succeed();
+    node.kernel.with(|world| world.smc = None);
+    let message = node.run("STATUS", None, &config).must_fail(50);
+    assert!(message.contains("this kernel has no SMC"), "{message}");
+    node.run("STATUS", None, &one_rail_that_asks(&node))
+        .must_succeed();
+}

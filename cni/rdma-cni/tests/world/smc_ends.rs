@@ -1,0 +1,143 @@
+//! DEL with SMC-R, disturbed; records of versions that know nothing of it.
+
+use crate::{
+    node::Node,
+    smc::{id_of, one_rail_that_asks, one_rail_with_smc, record, seen},
+};
+use fake_kernel::{Smc, Verdict};
+use nix::errno::Errno;
+use rdma_netns::{Op, Place, RdmaMode};
+use std::fs;
+
+#[test]
+fn any_change_of_del_is_refused_once() {
+    for at in 1.. {
+        for verdict in [Verdict::Refuse(Errno::EIO), Verdict::Deceive(Errno::EIO)] {
+            let node = Node::new(RdmaMode::Exclusive);
+            node.kernel.with(|world| {
+                world.smc = Some(Smc {
+                    has_tcp2smc: true,
+                    ..Smc::default()
+                });
+            });
+            let pod = node.pod("a");
+            let before = node.snapshot();
+            let config = one_rail_with_smc(&node);
+            node.add(&pod, &config).must_succeed();
+            node.script(move |number| match number == at {
+                true => verdict,
+                false => Verdict::Proceed,
+            });
+            node.del(&pod, &config).must_succeed();
+            node.must_be(&before, &format!("change {at} {verdict:?}"));
+            if node.kernel.journal().len() < at {
+                assert!(at > 10, "{at}");
+                return;
+            }
+        }
+    }
+}
+
+/// The devices come home although SMC-R cannot be taken away, which is told, and tried again.
+#[test]
+fn what_cannot_be_taken_away_is_told_and_the_devices_come_home() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let config = one_rail_with_smc(&node);
+    node.add(&pod, &config).must_succeed();
+    node.kernel.begin();
+    node.kernel.intercept(|_, step| match step.op {
+        Op::RemovePnet {
+            at: Place::Host, ..
+        } => Verdict::Refuse(Errno::EPERM),
+        _ => Verdict::Proceed,
+    });
+    let message = node.del(&pod, &config).must_fail(107);
+    assert!(message.contains("smc_pnet -d"), "{message}");
+    assert_eq!(
+        node.kernel.with(|world| world.place_of_rdma("mlx5_2")),
+        Some(fake_kernel::world::HOST)
+    );
+    assert_eq!(seen(&node, None).ueids, [""; 0]);
+    node.kernel.begin();
+    node.del(&pod, &config).must_succeed();
+    node.must_be(&before, "after the second DEL");
+}
+
+/// The same for an ADD of a pod that only asked: its DEL tries again.
+#[test]
+fn what_add_could_not_take_back_is_taken_away_by_del() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let config = one_rail_that_asks(&node);
+    node.kernel.begin();
+    node.kernel.intercept(|_, step| match step.op {
+        Op::AddPnet { at: Place::Pod, .. } | Op::RemovePnet { .. } => Verdict::Refuse(Errno::EPERM),
+        _ => Verdict::Proceed,
+    });
+    node.add(&pod, &config).must_succeed();
+    let record = record(&node, &pod);
+    assert_eq!(
+        (&record["smc"]["state"], &record["format"]),
+        (&"off".into(), &3.into())
+    );
+    assert_eq!(seen(&node, None).host.len(), 1);
+    node.kernel.begin();
+    node.del(&pod, &config).must_succeed();
+    node.must_be(&before, "after DEL");
+}
+
+#[test]
+fn the_path_of_the_namespace_is_gone_and_another_pod_has_the_nic() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let other = node.pod("b");
+    let before = node.snapshot();
+    let pod = node.pod("a");
+    let config = one_rail_with_smc(&node);
+    let id = id_of(&node, "eth2");
+    node.add(&pod, &config).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    node.add(&other, &config).must_succeed();
+    assert_eq!(*seen(&node, Some(&other)).host[0].name, *id);
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(seen(&node, Some(&other)).host.len(), 1);
+    node.del(&other, &config).must_succeed();
+    node.must_be(&before, "after both");
+}
+
+/// A driver's module that was unloaded took everything with it.
+#[test]
+fn smc_itself_is_gone() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let config = one_rail_with_smc(&node);
+    node.add(&pod, &config).must_succeed();
+    node.kernel.with(|world| world.smc = None);
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(node.records(), [""; 0]);
+}
+
+/// Versions that know nothing of SMC-R refuse a record that has some of it set, and read all
+/// others: those of pods that did not ask, or went without.
+#[test]
+fn only_what_has_to_be_taken_away_needs_the_new_format() {
+    for (smc, ueid, format) in [(true, "RACK-1", 3), (true, "", 1), (false, "RACK-1", 1)] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = node.pod("a");
+        let mut config = match smc {
+            true => one_rail_that_asks(&node),
+            false => node.one_rail(),
+        };
+        config["smcUeid"] = Some(ueid).filter(|it| !it.is_empty()).into();
+        node.add(&pod, &config).must_succeed();
+        let record = record(&node, &pod);
+        assert_eq!(record["format"], format, "{record}");
+        // and a record without a word of it is read
+        let mut old = record.clone();
+        old.as_object_mut().unwrap().remove("smc");
+        fs::write(node.record_of(&pod), old.to_string()).unwrap();
+        node.del(&pod, &config).must_succeed();
+    }
+}
