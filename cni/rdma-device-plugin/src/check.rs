@@ -2,27 +2,30 @@
 
 use crate::{
     cli::Arguments,
-    conf::Conf,
+    conf::Erdma,
     daemon::{StartError, known_before},
+    erdma::{self, Discovery, discover, instance, keeper, metadata::Metadata},
     hardware::Hardware,
     health,
-    offer::{Unhealthy, offers, table},
+    kubelet::cpu_policy,
+    offer::{offers, table},
 };
 use rdma_netns::Inventory;
-use std::io::Write;
+use std::{io::Write, path::Path};
 
 /// Prints the table, and what came to nothing below it.
 ///
 /// # Errors
 /// A wrong configuration; no sysfs; nobody reads the output.
 pub fn check(arguments: &Arguments) -> Result<(), StartError> {
-    let parsed = Conf::read(&arguments.config)?;
-    let inventory = Hardware::new(&arguments.sysfs, &arguments.dev).look()?;
-    let unhealthy = unhealthy(arguments, &inventory)?;
-    let known = known_before(&arguments.state_dir);
-    let (offers, remarks) = offers(&parsed.conf, &inventory, &unhealthy, &known);
-    let remarks = [parsed.remarks, remarks].concat();
-    let text = table(&offers, &inventory, &unhealthy, &remarks);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| StartError::System {
+            what: "start",
+            source,
+        })?;
+    let text = runtime.block_on(report(arguments))?;
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
@@ -32,15 +35,51 @@ pub fn check(arguments: &Arguments) -> Result<(), StartError> {
         })
 }
 
-/// What is not healthy now, as the daemon would see it at its start.
-fn unhealthy(arguments: &Arguments, inventory: &Inventory) -> Result<Unhealthy, StartError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|source| StartError::System {
-            what: "start",
-            source,
-        })?;
-    let _entered = runtime.enter();
-    Ok(health::Watch::still(&arguments.sysfs, &arguments.state_dir).unhealthy(inventory))
+async fn report(arguments: &Arguments) -> Result<String, StartError> {
+    let parsed = arguments.conf()?;
+    let inventory = Hardware::new(&arguments.sysfs, &arguments.dev).look()?;
+    // as the daemon would see it at its start
+    let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir);
+    let unhealthy = health.unhealthy(&inventory);
+    let known = known_before(&arguments.state_dir);
+    let (found, unknown) = discovery(&parsed.conf.erdma, &inventory, &arguments.state_dir).await;
+    let hidden = found.hidden_addresses();
+    let (offers, remarks) = offers(&parsed.conf, &inventory, &hidden, &unhealthy, &known);
+    let mut remarks = [parsed.remarks, remarks, found.remarks.clone()].concat();
+    remarks.extend(unknown);
+    remarks.extend(cpu_policy::remark(&offers, &arguments.kubelet_dir).await);
+    let (standing, change) =
+        keeper::standing(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
+    let mut text = table(&offers, &inventory, &unhealthy, &remarks);
+    text.push_str(&erdma::table(&found, &inventory, &standing, change));
+    Ok(text)
+}
+
+/// The NICs; the metadata service is asked only if it matters. If it does not answer, why.
+async fn discovery(
+    erdma: &Erdma,
+    inventory: &Inventory,
+    state_dir: &Path,
+) -> (Discovery, Option<String>) {
+    let kept = instance::kept(state_dir);
+    let found = discover(erdma, inventory, kept.as_deref());
+    if !found.needs_instance {
+        return (found, None);
+    }
+    let asked = match Metadata::new(&erdma.metadata) {
+        Ok(mut metadata) => metadata
+            .instance_id()
+            .await
+            .map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    match asked {
+        Ok(instance) => (discover(erdma, inventory, Some(&instance)), None),
+        Err(error) => (
+            found,
+            Some(format!(
+                "erdma.exposedLocalERIs: NICs that hang on the instance's id are not used: {error}"
+            )),
+        ),
+    }
 }

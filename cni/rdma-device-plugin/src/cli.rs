@@ -1,11 +1,9 @@
 //! The command line.
 
+use crate::conf::{Conf, ConfError, Flags, Parsed};
 use clap::Parser;
 use log::LevelFilter;
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::PathBuf};
 
 /// Tells kubelet which RDMA devices a node has, and gives them to containers.
 #[derive(Clone, Debug, Parser)]
@@ -13,8 +11,8 @@ use std::{
 pub struct Arguments {
     /// What to advertise: YAML or JSON, in this program's own format or in that of
     /// k8s-rdma-sriov-dev-plugin, k8s-rdma-shared-dev-plugin or sriov-network-device-plugin
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["erdma", "release"])]
+    pub config: Option<PathBuf>,
     /// Kubelet's directory, with device-plugins and plugins_registry in it
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/kubelet")]
     pub kubelet_dir: PathBuf,
@@ -27,6 +25,9 @@ pub struct Arguments {
     /// Says what would be advertised on this node, and exits
     #[arg(long)]
     pub check_config: bool,
+    /// Takes back what it set up of eRDMA NICs, and exits
+    #[arg(long, conflicts_with = "check_config")]
+    pub release: bool,
     /// Where sysfs is mounted
     #[arg(long, value_name = "DIRECTORY", default_value = "/sys")]
     pub sysfs: PathBuf,
@@ -43,6 +44,9 @@ pub struct Arguments {
     /// off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LevelFilter,
+    /// The eRDMA agent's flags
+    #[command(flatten)]
+    pub erdma: Flags,
 }
 
 impl Arguments {
@@ -53,13 +57,15 @@ impl Arguments {
     /// An empty path, or no working directory.
     pub fn absolute(mut self) -> io::Result<Self> {
         for path in [
-            &mut self.config,
             &mut self.kubelet_dir,
             &mut self.cdi_dir,
             &mut self.sysfs,
             &mut self.dev,
             &mut self.state_dir,
-        ] {
+        ]
+        .into_iter()
+        .chain(&mut self.config)
+        {
             *path = std::path::absolute(&*path)?;
         }
         Ok(self)
@@ -80,8 +86,11 @@ impl Arguments {
         self.kubelet_dir.join("pod-resources/kubelet.sock")
     }
 
-    /// The directory that the configuration file is in.
-    pub fn config_dir(&self) -> &Path {
-        self.config.parent().unwrap_or(Path::new("/"))
+    /// What is configured.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn conf(&self) -> Result<Parsed, ConfError> {
+        Conf::load(self.config.as_deref(), &self.erdma)
     }
 }

@@ -11,9 +11,15 @@ use crate::{
     cli::Arguments,
     conf::{Conf, ConfError, ResourceName},
     config_file,
+    erdma::{
+        Report, Side, discover,
+        driver::{Loader, Modprobe, users::Places},
+        instance,
+        keeper::{self, AnyLoader, Around, Keeper},
+    },
     hardware::{Hardware, HardwareError},
     health,
-    kubelet::{Plugin, Surroundings, streams::End},
+    kubelet::{Plugin, Surroundings, cpu_policy, streams::End},
     metrics::{self, Metrics, Sources, View},
     node::{Node, Signal},
     offer::{Known, Unhealthy, offers},
@@ -23,7 +29,13 @@ use crate::{
 };
 use rdma_netns::Inventory;
 use rdma_resources::{Grants, Published};
-use std::{collections::BTreeMap, io, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
@@ -33,7 +45,13 @@ use tokio::{
 /// Where runtimes put pods' namespaces.
 const NETNS: &str = "/run/netns";
 
+/// Where processes are seen.
+const PROC: &str = "/proc";
+
 const WATCH: &str = "watch directories";
+
+/// For a driver that is being loaded anew when the daemon ends.
+const LOADED: Duration = Duration::from_secs(20);
 
 /// Signals that wait. More of them would not tell more.
 const SIGNALS: usize = 16;
@@ -68,8 +86,14 @@ pub struct Daemon {
     publisher: Publisher,
     signals: mpsc::Receiver<Signal>,
     watchers: JoinSet<()>,
+    /// Held while the eRDMA driver is being loaded anew.
+    loader: AnyLoader,
     /// What was offered last.
     known: Known,
+    /// What was seen to be unhealthy last.
+    unhealthy: Unhealthy,
+    /// How it stands with the eRDMA NICs.
+    erdma: Arc<Report>,
     remarks: Vec<String>,
     /// The last error of a new configuration: it is said once.
     refused: Option<String>,
@@ -84,8 +108,9 @@ impl Daemon {
         let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
         let (sender, signals) = mpsc::channel(SIGNALS);
         // watched before it is read: no change is missed
-        let file = config_file::Watched::new(&arguments.config).map_err(system(WATCH))?;
-        let parsed = Conf::read(&arguments.config)?;
+        let file = arguments.config.as_deref().map(config_file::Watched::new);
+        let file = file.transpose().map_err(system(WATCH))?;
+        let parsed = arguments.conf()?;
         tell(&parsed.remarks);
         let inventory = Arc::new(hardware.look()?);
         let (node, receiver) = watch::channel(Arc::new(Node {
@@ -93,13 +118,16 @@ impl Daemon {
             inventory,
             unhealthy: Unhealthy::default(),
             offers: vec![],
+            erdma: Side::default(),
         }));
         let (changes, directories) = watch::channel(0);
         let mut watchers = JoinSet::new();
         let kubelet = vec![arguments.device_plugins(), arguments.plugins_registry()];
         let kubelet = Watch::new(kubelet).map_err(system(WATCH))?;
         watchers.spawn(count_changes(kubelet, changes));
-        watchers.spawn(file.tell(sender.clone()));
+        if let Some(file) = file {
+            watchers.spawn(file.tell(sender.clone()));
+        }
         let around = Arc::new(Surroundings {
             device_plugins: arguments.device_plugins(),
             plugins_registry: arguments.plugins_registry(),
@@ -112,9 +140,15 @@ impl Daemon {
             metrics: metrics.clone(),
         });
         let publisher = Publisher::new(&arguments.state_dir, &arguments.cdi_dir, hardware.clone());
+        let erdma = Arc::new(Report {
+            instance: instance::kept(&arguments.state_dir),
+            ..Report::default()
+        });
+        let loads = keeper::is_the_kernels(&arguments.sysfs);
         Ok(Self {
             hardware,
             metrics,
+            loader: loads.then(|| Arc::new(Mutex::new(Modprobe)) as Arc<Mutex<dyn Loader + Send>>),
             around,
             node,
             plugins: BTreeMap::new(),
@@ -123,6 +157,8 @@ impl Daemon {
             watchers,
             known: known_before(&arguments.state_dir),
             arguments,
+            unhealthy: Unhealthy::default(),
+            erdma,
             remarks: vec![],
             refused: None,
         })
@@ -140,9 +176,9 @@ impl Daemon {
         self.tell_what_is_missing();
         let _metrics = self.serve_metrics().await;
         let first = self.node.borrow().clone();
-        let unhealthy = self.follow_health(&first.inventory);
-        self.take(first.conf.clone(), first.inventory.clone(), unhealthy)
-            .await;
+        self.unhealthy = self.follow_health(&first.inventory);
+        self.take(first.conf.clone(), first.inventory.clone()).await;
+        self.watchers.spawn(self.keeper().run());
         if self.plugins.is_empty() {
             log::info!("nothing is advertised on this node; waiting for RDMA devices");
         }
@@ -159,7 +195,10 @@ impl Daemon {
                     });
                 }
                 _ = hangup.recv() => {
-                    log::info!("SIGHUP: reading {:?} again", self.arguments.config);
+                    match &self.arguments.config {
+                        Some(file) => log::info!("SIGHUP: reading {file:?} again"),
+                        None => log::info!("SIGHUP: looking at the devices again"),
+                    }
                     Signal::Reload
                 }
                 Some(signal) = self.signals.recv() => signal,
@@ -170,6 +209,11 @@ impl Daemon {
         let plugins = std::mem::take(&mut self.plugins);
         stop(plugins.into_values(), End::Daemon).await;
         self.watchers.shutdown().await;
+        // a driver that is unloaded by now is loaded first: the next daemon may never come
+        if let Some(loader) = self.loader.take() {
+            let free = tokio::task::spawn_blocking(move || drop(loader.lock()));
+            let _ = tokio::time::timeout(LOADED, free).await;
+        }
         served
     }
 
@@ -241,16 +285,31 @@ impl Daemon {
         now
     }
 
+    /// Who sees to the eRDMA NICs.
+    fn keeper(&self) -> Keeper {
+        let Arguments { sysfs, dev, .. } = &self.arguments;
+        Keeper::new(Around {
+            node: self.node.subscribe(),
+            signals: self.around.signals.clone(),
+            sysfs: sysfs.clone(),
+            dev: dev.clone(),
+            places: Places {
+                state_dir: self.arguments.state_dir.clone(),
+                socket: self.arguments.pod_resources(),
+                proc: PROC.into(),
+            },
+            loader: self.loader.clone(),
+            again: keeper::AGAIN,
+        })
+    }
+
     /// Makes the node anew.
     async fn follow(&mut self, signal: Signal) {
         let node = self.node.borrow().clone();
-        let (mut conf, mut inventory, mut unhealthy) = (
-            node.conf.clone(),
-            node.inventory.clone(),
-            node.unhealthy.clone(),
-        );
+        let (mut conf, mut inventory) = (node.conf.clone(), node.inventory.clone());
         match signal {
-            Signal::Seen(hardware, health) => (inventory, unhealthy) = (hardware, health),
+            Signal::Seen(hardware, health) => (inventory, self.unhealthy) = (hardware, health),
+            Signal::Erdma(report) => self.erdma = Arc::new(report),
             Signal::Hardware => inventory = self.look(inventory).await,
             Signal::Configuration => conf = self.reload(conf),
             Signal::Reload => {
@@ -258,12 +317,12 @@ impl Daemon {
                 inventory = self.look(inventory).await;
             }
         }
-        self.take(conf, inventory, unhealthy).await;
+        self.take(conf, inventory).await;
     }
 
     /// The new configuration, or the present one if there is something wrong with the new one.
     fn reload(&mut self, present: Arc<Conf>) -> Arc<Conf> {
-        match Conf::read(&self.arguments.config) {
+        match self.arguments.conf() {
             Ok(parsed) if parsed.conf == *present => {
                 self.refused = None;
                 present
@@ -298,8 +357,17 @@ impl Daemon {
     }
 
     /// Offers what there is to offer now: the chain knows of it before kubelet does.
-    async fn take(&mut self, conf: Arc<Conf>, inventory: Arc<Inventory>, unhealthy: Unhealthy) {
-        let (offers, remarks) = offers(&conf, &inventory, &unhealthy, &self.known);
+    async fn take(&mut self, conf: Arc<Conf>, inventory: Arc<Inventory>) {
+        let erdma = Side {
+            discovery: discover(&conf.erdma, &inventory, self.erdma.instance.as_deref()),
+            report: self.erdma.clone(),
+        };
+        let unhealthy = self.erdma.withheld(&inventory, &self.unhealthy);
+        let hidden = erdma.discovery.hidden_addresses();
+        let (offers, mut remarks) = offers(&conf, &inventory, &hidden, &unhealthy, &self.known);
+        remarks.extend(erdma.discovery.remarks.iter().cloned());
+        remarks.extend(self.erdma.sentences());
+        remarks.extend(cpu_policy::remark(&offers, &self.arguments.kubelet_dir).await);
         self.known.remember(&offers);
         let is_new = |remark: &&String| !self.remarks.contains(remark);
         tell(remarks.iter().filter(is_new));
@@ -309,6 +377,7 @@ impl Daemon {
             inventory,
             unhealthy,
             offers,
+            erdma,
         });
         self.publisher.publish(node.clone()).await;
         let had_some = !self.plugins.is_empty();

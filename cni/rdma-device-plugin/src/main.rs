@@ -6,6 +6,7 @@ use rdma_device_plugin::{
     cli::Arguments,
     daemon::{Daemon, StartError},
     metrics::Metrics,
+    release,
 };
 use std::{io::Write, process::ExitCode};
 
@@ -23,10 +24,16 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return failed(&error),
     };
-    let done = match arguments.check_config {
+    if arguments.release {
+        return ended(release::run(&arguments));
+    }
+    ended(match arguments.check_config {
         true => check::check(&arguments),
         false => serve(arguments),
-    };
+    })
+}
+
+fn ended(done: Result<(), impl std::error::Error>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),

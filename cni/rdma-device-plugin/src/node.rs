@@ -2,6 +2,7 @@
 
 use crate::{
     conf::{Conf, ResourceName},
+    erdma::{Report, Side},
     offer::{Offer, Unhealthy},
 };
 use rdma_netns::Inventory;
@@ -18,6 +19,8 @@ pub struct Node {
     pub unhealthy: Unhealthy,
     /// What is advertised.
     pub offers: Vec<Offer>,
+    /// The eRDMA NICs.
+    pub erdma: Side,
 }
 
 impl Node {
@@ -28,7 +31,7 @@ impl Node {
 }
 
 /// Why the daemon is to look at something again; sent to it from wherever that is noticed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Signal {
     /// All of it may be different.
     Reload,
@@ -38,4 +41,6 @@ pub enum Signal {
     Hardware,
     /// This is the hardware now, and what of it is not healthy.
     Seen(Arc<Inventory>, Unhealthy),
+    /// So it stands with the eRDMA NICs now.
+    Erdma(Report),
 }

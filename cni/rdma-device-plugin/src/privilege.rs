@@ -17,7 +17,8 @@ const CAPABILITIES: [(u32, &str, &str); 3] = [
     (
         12,
         "CAP_NET_ADMIN",
-        "netdevs inside pods are not seen: devices there keep the health that they had",
+        "netdevs inside pods are not seen: devices there keep the health that they had; eRDMA NICs \
+         are not brought up",
     ),
     (
         21,

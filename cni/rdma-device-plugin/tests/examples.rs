@@ -2,6 +2,7 @@
 
 use rdma_device_plugin::{
     conf::Conf,
+    erdma::discover,
     offer::{Known, Offer, Unhealthy, offers},
 };
 use rdma_netns::Inventory;
@@ -39,12 +40,17 @@ fn offered(example: &str, layout: &str) -> (Vec<Offer>, bool) {
     let text = fs::read_to_string(&node).unwrap_or_else(|error| panic!("{node:?}: {error}"));
     let node: Inventory =
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{node:?}: {error}"));
-    let (offers, remarks) = offers(
+    // on another instance than the one that an example names
+    let found = discover(&parsed.conf.erdma, &node, Some("i-other"));
+    let hidden = found.hidden_addresses();
+    let (offers, mut remarks) = offers(
         &parsed.conf,
         &node,
+        &hidden,
         &Unhealthy::default(),
         &Known::default(),
     );
+    remarks.retain(|it| !it.contains("as erdma.exposedLocalERIs does not have it"));
     assert_eq!(remarks, [] as [&str; 0], "{example} on {layout}");
     (offers, parsed.conf.cdi)
 }
@@ -89,6 +95,7 @@ fn there_is_a_test_for_each() {
         "20-shared-by-numa-node.yaml",
         "30-exclusive-vfs.yaml",
         "40-erdma.yaml",
+        "45-erdma-exposed.yaml",
         "50-as-it-was.json",
     ];
     assert_eq!(found, tested);
@@ -153,13 +160,32 @@ fn virtual_functions_are_one_pods_alone() {
 fn erdma_has_ids_of_each_nic() {
     let given = Given {
         name: "aliyun/erdma",
-        ids: 400,
+        ids: 600,
         first: "erdma_0/0",
         sharing: Shared,
-        devices: &["0000:00:05.0", "0000:00:06.0"],
-        on_nodes: &[(0, 400)],
+        devices: &["0000:00:15.0", "0000:00:16.0", "0000:00:17.0"],
+        on_nodes: &[(0, 400), (1, 200)],
     };
-    gives("40-erdma.yaml", "erdma", false, &[given]);
+    gives("40-erdma.yaml", "erdma-two-functions", false, &[given]);
+}
+
+#[test]
+fn exposed_erdma_nics_go_together() {
+    let given = Given {
+        name: "aliyun/erdma",
+        ids: 400,
+        first: "erdma_1/0",
+        sharing: Shared,
+        devices: &["0000:00:16.0", "0000:00:17.0"],
+        // they are on two nodes, and an id stands for both
+        on_nodes: &[],
+    };
+    gives(
+        "45-erdma-exposed.yaml",
+        "erdma-two-functions",
+        false,
+        &[given],
+    );
 }
 
 #[test]

@@ -31,7 +31,10 @@ impl FileError {
 }
 
 /// The file's content; none if there is no such file.
-pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
+///
+/// # Errors
+/// A file that cannot be read, or says something else than a `T`.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
     let text = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|source| FileError::new("read", path, source))?,
@@ -45,11 +48,10 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileEr
 ///
 /// The name of the new one until it is renamed has no ending that a reader looks for, and is
 /// the caller's own: two writers do not write into one file.
-pub(crate) fn replace<T: Serialize>(
-    path: &Path,
-    content: &T,
-    mode: u32,
-) -> Result<bool, FileError> {
+///
+/// # Errors
+/// The directory cannot be made, or the file not be written.
+pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool, FileError> {
     let failed = |source| FileError::new("write", path, source);
     let mut text = serde_json::to_vec_pretty(content).map_err(|error| failed(error.into()))?;
     text.push(b'\n');

@@ -7,7 +7,10 @@
 use crate::{CharNode, FileError, Sharing, file};
 use rdma_netns::DeviceAddress;
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 /// The format that this version writes. A field that a later one adds is passed over.
 pub const FORMAT: u32 = 1;
@@ -48,6 +51,14 @@ pub struct GrantedDevice {
     pub char_devices: Vec<CharNode>,
 }
 
+impl Grant {
+    /// Whether it is of one of these devices.
+    pub fn has_any(&self, addresses: &BTreeSet<&DeviceAddress>) -> bool {
+        let mut devices = self.devices.iter();
+        devices.any(|device| addresses.contains(&device.address))
+    }
+}
+
 impl Grants {
     /// Those in the state directory.
     pub fn new(state_dir: &Path) -> Self {
@@ -60,6 +71,15 @@ impl Grants {
     pub fn read(&self, resource: &str, id: &str) -> Result<Option<Grant>, FileError> {
         let grant: Option<Grant> = file::read(&self.path(resource, id))?;
         Ok(grant.filter(|grant| grant.resource == resource && grant.id == id))
+    }
+
+    /// All that there are, those that cannot be read left out.
+    pub fn all(&self) -> Vec<Grant> {
+        let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+        let files = entries(&self.root).flat_map(|it| entries(&it.path()));
+        files
+            .filter_map(|entry| file::read(&entry.path()).ok().flatten())
+            .collect()
     }
 
     /// Records it.

@@ -83,6 +83,11 @@ impl<'a> Fields<'a> {
         value.filter(|value| !value.is_null())
     }
 
+    /// Whether there is something at `name`, be it `null`.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.object.contains_key(name)
+    }
+
     /// A text.
     pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, Wrong> {
         match self.get(name) {

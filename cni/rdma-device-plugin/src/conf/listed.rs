@@ -1,7 +1,7 @@
 //! What k8s-rdma-shared-dev-plugin's and sriov-network-device-plugin's formats have in common: a
 //! list of resources that have a name and a prefix, and unknown fields that mean nothing.
 
-use super::{Conf, Parsed, ResourceConf, ResourceName, Wrong, fields::Fields, name_at};
+use super::{Conf, Erdma, Parsed, ResourceConf, ResourceName, Wrong, fields::Fields, name_at};
 
 /// The resources of the list at `list`, each read by `one`, which leaves out what is another
 /// plugin's with a remark.
@@ -27,6 +27,7 @@ pub(super) fn read(
         conf: Conf {
             resources,
             cdi: false,
+            erdma: Erdma::foreign(),
         },
         remarks,
     })

@@ -2,24 +2,30 @@
 //!
 //! | module | format | recognised by |
 //! |---|---|---|
-//! | `own` | ours | `resources` |
+//! | `own`, `own_erdma` | ours | `resources`, `erdma` |
 //! | `mode` | k8s-rdma-sriov-dev-plugin | `mode` |
 //! | `config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
 //! All of them may be JSON or YAML. An unknown field is an error in our own format; in the
 //! others it is a remark, as their owners pass over it. A field that is known there, and not
-//! done here, is a remark if nothing else comes of it, and else an error.
+//! done here, is a remark if nothing else comes of it, and else an error. What the command line
+//! says, in `flags`, wins over the file.
 
 mod config_list;
+pub mod erdma;
 mod fields;
+pub mod flags;
 mod listed;
 mod mode;
 pub mod name;
 mod own;
+mod own_erdma;
 mod resource_list;
 pub mod selector;
 
+pub use erdma::{BringUp, DriverMode, Erdma, Exposed, NicAddress, Origin};
+pub use flags::Flags;
 pub use name::ResourceName;
 pub use selector::Selector;
 
@@ -37,6 +43,8 @@ pub struct Conf {
     pub resources: Vec<ResourceConf>,
     /// Containers get devices by CDI names instead of paths.
     pub cdi: bool,
+    /// What is done with eRDMA NICs.
+    pub erdma: Erdma,
 }
 
 /// A configuration, and what its user should know about it.
@@ -143,8 +151,8 @@ pub enum ConfError {
     },
     /// It has none of the formats, or more than one.
     #[error(
-        "{file:?}: {found}; at the top there must be one of resources (rdma-device-plugin), mode \
-         (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), resourceList \
+        "{file:?}: {found}; at the top there must be one of resources or erdma \
+         (rdma-device-plugin), mode (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), resourceList \
          (sriov-network-device-plugin)"
     )]
     Format {
@@ -184,6 +192,19 @@ impl Wrong {
 }
 
 impl Conf {
+    /// What the file and the flags say; without a file, the flags alone.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Parsed, ConfError> {
+        let mut parsed = match file {
+            Some(file) => Self::read(file)?,
+            None => flags.alone(),
+        };
+        flags.apply(&mut parsed);
+        Ok(parsed)
+    }
+
     /// Reads the file.
     pub fn read(file: &Path) -> Result<Parsed, ConfError> {
         let text = std::fs::read_to_string(file).map_err(|source| ConfError::Read {
@@ -204,29 +225,45 @@ impl Conf {
             .as_object()
             .ok_or_else(|| failed("there is no object".to_owned()))?;
         type Read = fn(&Fields<'_>) -> Result<Parsed, Wrong>;
-        let formats: [(&str, Read); 4] = [
-            ("resources", own::read),
-            ("mode", mode::read),
-            ("configList", config_list::read),
-            ("resourceList", resource_list::read),
+        let formats: [(&str, &[&str], Read); 4] = [
+            ("resources", &own::KEYS, own::read),
+            ("mode", &["mode"], mode::read),
+            ("configList", &["configList"], config_list::read),
+            ("resourceList", &["resourceList"], resource_list::read),
         ];
         let own = Fields::root(object, false);
         let foreign = Fields::root(object, true);
-        let fields = |key: &str| if key == "resources" { &own } else { &foreign };
-        let mut present = formats
+        let fields = |format: &str| {
+            if format == "resources" {
+                &own
+            } else {
+                &foreign
+            }
+        };
+        let mut present: Vec<_> = formats
             .iter()
-            .filter(|(key, _)| fields(key).get(key).is_some());
-        let (key, read) = present.next().ok_or_else(|| {
-            let keys: Vec<&str> = object.keys().map(String::as_str).collect();
-            failed(match keys.as_slice() {
-                [] => "the object has no fields".to_owned(),
-                keys => format!("none of the fields {} is known", keys.join(", ")),
+            .filter_map(|(format, keys, read)| {
+                let there = |key: &&&str| fields(format).get(key).is_some();
+                Some((*format, *keys.iter().find(there)?, read))
             })
-        })?;
-        if let Some((other, _)) = present.next() {
-            return Err(failed(format!("{key} and {other} are of two formats")));
+            .collect();
+        if present.len() > 1 {
+            present.retain(|(_, key, _)| *key != own::ERDMA);
         }
-        let parsed = read(fields(key)).and_then(|parsed| {
+        let (format, read) = match present.as_slice() {
+            [(format, _, read)] => (*format, read),
+            [(_, key, _), (_, other, _), ..] => {
+                return Err(failed(format!("{key} and {other} are of two formats")));
+            }
+            [] => {
+                let keys: Vec<&str> = object.keys().map(String::as_str).collect();
+                return Err(failed(match keys.as_slice() {
+                    [] => "the object has no fields".to_owned(),
+                    keys => format!("none of the fields {} is known", keys.join(", ")),
+                }));
+            }
+        };
+        let parsed = read(fields(format)).and_then(|parsed| {
             checked(&parsed.conf)?;
             Ok(parsed)
         });

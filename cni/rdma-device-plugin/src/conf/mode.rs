@@ -2,7 +2,7 @@
 //! functions' netdevs. Its container gets all of `/dev/infiniband`; ours get the devices'.
 
 use super::{
-    Allocate, Conf, Ids, Parsed, ResourceConf, SHARED_IDS, Wrong,
+    Allocate, Conf, Erdma, Ids, Parsed, ResourceConf, SHARED_IDS, Wrong,
     fields::Fields,
     name_at,
     selector::{Parent, Selector, Sort, Text},
@@ -62,6 +62,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Parsed, Wrong> {
         conf: Conf {
             resources: vec![resource],
             cdi: false,
+            erdma: Erdma::foreign(),
         },
         remarks,
     })

@@ -18,17 +18,24 @@
 //!   umad: false           # umad and issm character devices too
 //!   topology: true        # tell kubelet the NUMA nodes
 //! cdi: false              # containers get devices by CDI names
+//! erdma: {}               # see own_erdma; resources may be left out then
 //! ```
 
 use super::{
-    Allocate, Conf, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, ResourceConf, SHARED_IDS, Wrong,
+    Allocate, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, ResourceConf, SHARED_IDS,
+    Wrong, erdma,
     fields::{Fields, one_of},
-    name_at,
+    name_at, own_erdma,
     selector::{Parent, Selector, Text},
 };
 use rdma_netns::{DeviceAddress, LinkType};
 
-const KEYS: [&str; 2] = ["resources", "cdi"];
+/// Fields at the top; the last one is no format's mark.
+const FIELDS: [&str; 3] = ["resources", "erdma", "cdi"];
+/// Those by which the format is known.
+pub(super) const KEYS: [&str; 2] = ["resources", ERDMA];
+/// It is ours only where no other format's field is: their owners pass over it.
+pub(super) const ERDMA: &str = "erdma";
 const RESOURCE_KEYS: [&str; 7] = [
     "name", "kind", "count", "allocate", "devices", "umad", "topology",
 ];
@@ -44,17 +51,31 @@ enum Kind {
 }
 
 pub(super) fn read(fields: &Fields<'_>) -> Result<Parsed, Wrong> {
-    none_else(fields, &KEYS)?;
-    let list = fields.objects("resources")?.unwrap_or_default();
-    if list.is_empty() {
-        return Err(fields.wrong("resources", "must have at least one resource"));
-    }
+    none_else(fields, &FIELDS)?;
+    let mut remarks = Vec::new();
+    let erdma = match fields.object("erdma")? {
+        Some(erdma) => own_erdma::read(&erdma, &mut remarks)?,
+        None => Erdma::default(),
+    };
+    let resources = match fields.objects("resources")? {
+        Some(list) if list.is_empty() => {
+            return Err(fields.wrong("resources", "must have at least one resource"));
+        }
+        Some(list) => list.iter().map(resource).collect::<Result<_, _>>()?,
+        None if fields.has("resources") => {
+            let problem = "must have at least one resource, and is null; leave it out for \
+                           aliyun/erdma alone";
+            return Err(Wrong::new("resources", problem));
+        }
+        None => vec![erdma.resource(name_at(erdma::RESOURCE, "erdma".to_owned())?)],
+    };
     Ok(Parsed {
         conf: Conf {
-            resources: list.iter().map(resource).collect::<Result<_, _>>()?,
+            resources,
             cdi: fields.boolean("cdi")?.unwrap_or(false),
+            erdma,
         },
-        remarks: Vec::new(),
+        remarks,
     })
 }
 
@@ -102,25 +123,29 @@ fn resource(fields: &Fields<'_>) -> Result<ResourceConf, Wrong> {
             Ids::Exclusive
         }
     };
-    let devices = fields.objects("devices")?;
-    if devices.as_ref().is_some_and(Vec::is_empty) {
+    Ok(ResourceConf {
+        name: name_at(name, fields.place_of("name"))?,
+        place: fields.place().to_owned(),
+        ids,
+        devices: selectors(fields)?.unwrap_or_default(),
+        umad: fields.boolean("umad")?.unwrap_or(false),
+        topology: fields.boolean("topology")?.unwrap_or(true),
+    })
+}
+
+/// `devices`; none: it was left out.
+pub(super) fn selectors(fields: &Fields<'_>) -> Result<Option<Vec<Selector>>, Wrong> {
+    let Some(devices) = fields.objects("devices")? else {
+        return Ok(None);
+    };
+    if devices.is_empty() {
         return Err(fields.wrong(
             "devices",
             "must have at least one selector; leave it out to select all RDMA devices",
         ));
     }
-    Ok(ResourceConf {
-        name: name_at(name, fields.place_of("name"))?,
-        place: fields.place().to_owned(),
-        ids,
-        devices: devices
-            .unwrap_or_default()
-            .iter()
-            .map(selector)
-            .collect::<Result<_, _>>()?,
-        umad: fields.boolean("umad")?.unwrap_or(false),
-        topology: fields.boolean("topology")?.unwrap_or(true),
-    })
+    let selectors = devices.iter().map(selector);
+    selectors.collect::<Result<_, _>>().map(Some)
 }
 
 fn selector(fields: &Fields<'_>) -> Result<Selector, Wrong> {
@@ -189,7 +214,7 @@ fn selector(fields: &Fields<'_>) -> Result<Selector, Wrong> {
 }
 
 /// An unknown field would be a wish that is not fulfilled.
-fn none_else(fields: &Fields<'_>, known: &[&str]) -> Result<(), Wrong> {
+pub(super) fn none_else(fields: &Fields<'_>, known: &[&str]) -> Result<(), Wrong> {
     match fields.others(known).into_iter().next() {
         None => Ok(()),
         Some(place) => Err(Wrong::new(

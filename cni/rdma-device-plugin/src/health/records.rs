@@ -14,12 +14,21 @@ use std::{
 /// A device in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// Its PCI function or auxiliary device.
+    /// The PCI function or auxiliary device of its RDMA device, or else of its netdev.
     pub address: DeviceAddress,
+    /// That of its netdev, or else of its RDMA device.
+    pub netdev: DeviceAddress,
     /// Index of its netdev in the pod, where that has no hardware address to be known by.
     pub index: Option<u32>,
     /// The pod.
     pub pod: Place,
+}
+
+impl Placed {
+    /// Whether the function at `address` is one of its two.
+    pub fn has(&self, address: &DeviceAddress) -> bool {
+        self.address == *address || self.netdev == *address
+    }
 }
 
 /// A pod's network namespace.
@@ -37,6 +46,19 @@ pub struct Place {
     pub moving: bool,
 }
 
+/// What came of SMC-R for a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodSmc {
+    /// The pod's namespace in the cluster; empty: not known.
+    pub namespace: String,
+    /// Its name, else the container's id.
+    pub pod: String,
+    /// `active`, `off`
+    pub state: String,
+    /// Why.
+    pub reason: Option<String>,
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
@@ -48,6 +70,7 @@ struct Record {
     phase: String,
     rdma_mode: Option<String>,
     rails: Vec<Rail>,
+    smc: Option<serde_json::Value>,
 }
 
 #[derive(Deserialize)]
@@ -72,21 +95,45 @@ struct Behind {
 
 /// The devices that are in pods, by the records of this boot.
 pub fn read(attachments: &Path, boot_id: &str) -> Vec<Placed> {
-    let mut placed = Vec::new();
+    let records = records(attachments, boot_id).into_iter();
+    records.flat_map(Record::placed).collect()
+}
+
+/// The hardware that pods have, moved or shared, each with the pod.
+pub fn used(attachments: &Path, boot_id: &str) -> Vec<(DeviceAddress, String)> {
+    let records = records(attachments, boot_id).into_iter();
+    let live = records.filter(|record| record.phase != "home");
+    live.flat_map(|record| {
+        let pod = record.name().to_owned();
+        let behind = record.rails.into_iter().flat_map(|it| [it.home, it.rdma]);
+        let parents = behind.flatten().filter_map(|it| it.parent);
+        parents.map(move |parent| (parent, pod.clone()))
+    })
+    .collect()
+}
+
+/// What came of SMC-R for each pod that wanted it.
+pub fn smc(attachments: &Path, boot_id: &str) -> Vec<PodSmc> {
+    let records = records(attachments, boot_id).into_iter();
+    records.filter_map(|record| record.smc()).collect()
+}
+
+fn records(attachments: &Path, boot_id: &str) -> Vec<Record> {
+    let mut records = Vec::new();
     for network in entries(attachments) {
         for file in entries(&network) {
             if file.extension().is_none_or(|end| end != "json") {
                 continue;
             }
             match record(&file) {
-                Ok(record) if record.boot_id == boot_id => placed.extend(record.placed()),
+                Ok(record) if record.boot_id == boot_id => records.push(record),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => log::debug!("{file:?} is passed over: {error}"),
             }
         }
     }
-    placed
+    records
 }
 
 fn record(file: &Path) -> io::Result<Record> {
@@ -99,13 +146,32 @@ fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 impl Record {
+    /// `namespace/name` of the pod, else the container's id.
+    fn name(&self) -> &str {
+        self.pod.as_deref().unwrap_or(&self.key.container)
+    }
+
+    fn smc(&self) -> Option<PodSmc> {
+        if self.phase == "home" {
+            return None;
+        }
+        let text = |key: &str| Some(self.smc.as_ref()?.get(key)?.as_str()?.to_owned());
+        let (namespace, pod) = self.name().split_once('/').unwrap_or(("", self.name()));
+        Some(PodSmc {
+            namespace: namespace.to_owned(),
+            pod: pod.to_owned(),
+            state: text("state")?,
+            reason: text("reason"),
+        })
+    }
+
     fn placed(self) -> Vec<Placed> {
         // at home the devices may be another pod's by now
         if self.phase == "home" {
             return Vec::new();
         }
         let pod = Place {
-            name: self.pod.unwrap_or(self.key.container),
+            name: self.name().to_owned(),
             netns: self.netns,
             id: self.netns_id,
             exclusive: self.rdma_mode.as_deref() == Some("exclusive"),
@@ -113,9 +179,10 @@ impl Record {
         };
         let moved = self.rails.into_iter().filter(|rail| rail.shared.is_none());
         let placed = moved.filter_map(|rail| {
-            let parents = [rail.home, rail.rdma].into_iter().flatten();
+            let [netdev, rdma] = [rail.home, rail.rdma].map(|it| it.and_then(|it| it.parent));
             Some(Placed {
-                address: parents.filter_map(|it| it.parent).next()?,
+                address: rdma.clone().or_else(|| netdev.clone())?,
+                netdev: netdev.or(rdma)?,
                 index: rail.pod_index,
                 pod: pod.clone(),
             })
@@ -174,6 +241,71 @@ mod tests {
             "0000:3b:00.3 Some(7) team/train-0 false",
         ];
         assert_eq!(found, wanted);
+    }
+
+    /// eRDMA: the netdev is one PCI function, the RDMA device another.
+    #[test]
+    fn a_nic_of_two_functions_is_known_by_its_rdma_device() {
+        let mut text = record("attached", "this");
+        text["rails"] = json!([{
+            "podName": "rdma0", "home": {"name": "eth1", "parent": "0000:00:06.0"},
+            "rdma": {"name": "erdma_0", "parent": "0000:00:07.0"},
+        }]);
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::create_dir(directory.path().join("a")).expect("made");
+        fs::write(directory.path().join("a/1@eth0.json"), text.to_string()).expect("written");
+        let found = read(directory.path(), "this");
+        assert_eq!(&*found[0].address, "0000:00:07.0");
+        assert_eq!(&*found[0].netdev, "0000:00:06.0");
+    }
+
+    #[test]
+    fn whoever_shares_a_device_uses_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::create_dir(directory.path().join("a")).expect("made");
+        for (file, phase) in [("1@eth0.json", "attached"), ("2@eth0.json", "home")] {
+            let text = record(phase, "this").to_string();
+            fs::write(directory.path().join("a").join(file), text).expect("written");
+        }
+        let used = used(directory.path(), "this");
+        let addresses: Vec<&str> = used.iter().map(|(address, _)| &**address).collect();
+        assert_eq!(addresses, ["0000:3b:00.2", "0000:3b:00.3", "0000:3b:00.0"]);
+        assert!(
+            used.iter().all(|(_, pod)| pod == "team/train-0"),
+            "{used:?}"
+        );
+    }
+
+    #[test]
+    fn what_came_of_smc() {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::create_dir(directory.path().join("a")).expect("made");
+        let write = |name: &str, smc: Value, phase: &str| {
+            let mut text = record(phase, "this");
+            text["pod"] = format!("team/{name}").into();
+            text["smc"] = smc;
+            let file = directory.path().join("a").join(format!("{name}@eth0.json"));
+            fs::write(file, text.to_string()).expect("written");
+        };
+        write("on", json!({"state": "active", "entries": []}), "attached");
+        write(
+            "off",
+            json!({"state": "off", "reason": "noModule"}),
+            "attached",
+        );
+        write("gone", json!({"state": "active"}), "home");
+        write("later", json!("other"), "attached");
+        write("none", Value::Null, "attached");
+        let mut found = smc(directory.path(), "this");
+        found.sort();
+        let told: Vec<_> = found
+            .iter()
+            .map(|it| format!("{}/{} {} {:?}", it.namespace, it.pod, it.state, it.reason))
+            .collect();
+        assert_eq!(
+            told,
+            ["team/off off Some(\"noModule\")", "team/on active None"]
+        );
     }
 
     #[test]

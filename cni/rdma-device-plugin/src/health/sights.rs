@@ -150,7 +150,8 @@ impl Pods {
         let placed = self.placed.iter().find(|it| it.address == *address);
         let rdma = function.hcas.first().map(|hca| hca.name.clone());
         let Some(placed) = placed else {
-            let own = |link: &&Link| link.parent.as_ref() == Some(address);
+            let of = function.netdev_function.as_ref().unwrap_or(address);
+            let own = |link: &&Link| link.parent.as_ref() == Some(of);
             return Sight {
                 netdevs: carriers(host.iter().filter(own).map(|link| bond_of(link, host))),
                 ports: host_ports(function),
@@ -194,7 +195,7 @@ impl Pods {
 impl Placed {
     fn is(&self, link: &Link) -> bool {
         match &link.parent {
-            Some(parent) => *parent == self.address,
+            Some(parent) => *parent == self.netdev,
             None => self.index == Some(link.index),
         }
     }

@@ -15,6 +15,7 @@
 //! A plugin outlives every change of what it advertises: its streams look at the
 //! [`Node`](crate::node::Node) and send a list when theirs differs.
 
+pub mod cpu_policy;
 mod holder;
 pub mod plugin;
 pub mod register;

@@ -6,7 +6,8 @@ use super::{
     holders::{self, Held},
 };
 use crate::{
-    health::{self, Place},
+    erdma::Side,
+    health::{self, Place, PodSmc},
     node::Node,
     offer::{Offer, OfferedId, Unhealthy},
 };
@@ -46,6 +47,8 @@ pub struct View {
     pub inventory: Arc<Inventory>,
     /// What of it is not healthy.
     pub unhealthy: Unhealthy,
+    /// The eRDMA NICs.
+    pub erdma: Side,
 }
 
 /// One resource.
@@ -73,6 +76,7 @@ impl From<&Node> for View {
             offers: node.offers.iter().map(offered).collect(),
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),
+            erdma: node.erdma.clone(),
         }
     }
 }
@@ -85,6 +89,8 @@ pub(super) struct Snapshot {
     pub(super) held: Option<Held>,
     /// By the RDMA device's name; none: not all could be read in time.
     pub(super) ports: Option<Ports>,
+    /// Pods that were to have SMC-R.
+    pub(super) smc: Vec<PodSmc>,
 }
 
 type Ports = BTreeMap<String, Vec<PortFigures>>;
@@ -116,8 +122,22 @@ impl Collector {
 
     pub(super) async fn collect(&self) -> Snapshot {
         let node = self.node();
-        let (held, ports) = tokio::join!(self.held(&node), self.ports(&node));
-        Snapshot { node, held, ports }
+        let (held, ports, smc) = tokio::join!(self.held(&node), self.ports(&node), self.smc());
+        Snapshot {
+            node,
+            held,
+            ports,
+            smc,
+        }
+    }
+
+    async fn smc(&self) -> Vec<PodSmc> {
+        let attachments = self.sources.state_dir.join("attachments");
+        let aside = tokio::task::spawn_blocking(move || {
+            let boot_id = Linux::new().boot_id().unwrap_or_default();
+            health::smc(&attachments, &boot_id)
+        });
+        aside.await.unwrap_or_default()
     }
 
     async fn held(&self, node: &View) -> Option<Held> {

@@ -17,6 +17,10 @@
 //! | `rdma_device_holder` | `device`, `resource`, `pod`, `namespace`, `container` | 1: the container was given the device |
 //! | `rdma_port_state` | `device`, `port` | 1 down, 2 init, 3 armed, 4 active |
 //! | `rdma_port_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/counters`; data in bytes |
+//! | `rdma_erdma_nic` | `device`, `netdev`, `outcome` | 1: what became of an eRDMA NIC |
+//! | `rdma_erdma_driver_mode` | `mode`, `which` (`loaded`, `wanted`) | 1 |
+//! | `rdma_erdma_driver_problem` | `problem` | 1: why the driver is not as it is to be |
+//! | `rdma_pod_smcr` | `namespace`, `pod`, `state`, `reason` | 1: a pod that was to have SMC-R |
 //! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/hw_counters`, or without `_total` for what is no count |
 //!
 //! A device that one container has for itself carries that container's labels on its counters. A
@@ -27,6 +31,7 @@
 
 mod collect;
 mod counters;
+mod erdma;
 mod health;
 mod holders;
 mod server;

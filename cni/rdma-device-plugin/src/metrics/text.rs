@@ -1,6 +1,6 @@
 //! The figures as OpenMetrics text.
 
-use super::{Labels, Metrics, collect::Snapshot, counters::PortFigures, holders::Holder};
+use super::{Labels, Metrics, collect::Snapshot, counters::PortFigures, erdma, holders::Holder};
 use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -17,21 +17,22 @@ pub(super) fn render(metrics: &Metrics, snapshot: &Snapshot) -> Result<String, f
     encode_registry(&mut text, &metrics.0.registry)?;
     encode_registry(&mut text, &resources(snapshot))?;
     encode_registry(&mut text, &devices(snapshot))?;
+    encode_registry(&mut text, &erdma::registry(snapshot))?;
     encode_eof(&mut text)?;
     Ok(text)
 }
 
 /// A gauge that is set once.
 #[derive(Default)]
-struct Gauges(Family<Labels, Gauge>);
+pub(super) struct Gauges(Family<Labels, Gauge>);
 
 impl Gauges {
-    fn set(&self, labels: Labels, value: u64) {
+    pub(super) fn set(&self, labels: Labels, value: u64) {
         let value = i64::try_from(value).unwrap_or(i64::MAX);
         self.0.get_or_create(&labels).set(value);
     }
 
-    fn register(self, registry: &mut Registry, name: &str, help: &str) {
+    pub(super) fn register(self, registry: &mut Registry, name: &str, help: &str) {
         registry.register(name, help, self.0);
     }
 }

@@ -5,7 +5,7 @@
 //! the runtime.
 
 use super::{Offer, OfferedDevice, OfferedId, select::hca_of};
-use crate::conf::Ids;
+use crate::{conf::Ids, erdma::driver};
 use kubelet_api::device_plugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec};
 use rdma_netns::{CharDevice, Inventory};
 use rdma_resources::{
@@ -114,18 +114,10 @@ impl Offer {
                 devices,
             });
         }
-        let connection_manager = inventory
-            .connection_manager
-            .as_ref()
-            .filter(|manager| manager.is_in_place());
-        if connection_manager.is_none() && !ids.is_empty() {
-            log::warn!(
-                "there is no /dev/infiniband/rdma_cm on this node: the container of {} gets none",
-                self.name
-            );
-        }
+        let connection_manager = self.connection_manager(&given, inventory);
+        let environment = self.environment(&grants, &given, inventory);
         let mut response = ContainerAllocateResponse {
-            envs: self.environment(&grants, &given).into_iter().collect(),
+            envs: environment.into_iter().collect(),
             ..ContainerAllocateResponse::default()
         };
         if self.cdi {
@@ -214,7 +206,38 @@ impl Offer {
         })
     }
 
-    fn environment(&self, grants: &[Grant], given: &[&OfferedDevice]) -> BTreeMap<String, String> {
+    /// `rdma_cm`, if it works with one of the devices.
+    fn connection_manager<'a>(
+        &self,
+        given: &[&OfferedDevice],
+        inventory: &'a Inventory,
+    ) -> Option<&'a CharDevice> {
+        let limits = given.iter().map(|it| driver::limit(inventory, &it.address));
+        if let Some(mode) = limits.min().flatten() {
+            log::info!(
+                "a container of {} gets no rdma_cm: it does not work in mode {mode} of the eRDMA \
+                 driver",
+                self.name
+            );
+            return None;
+        }
+        let manager = inventory.connection_manager.as_ref();
+        let manager = manager.filter(|manager| manager.is_in_place());
+        if manager.is_none() && !given.is_empty() {
+            log::warn!(
+                "there is no /dev/infiniband/rdma_cm on this node: the container of {} gets none",
+                self.name
+            );
+        }
+        manager
+    }
+
+    fn environment(
+        &self,
+        grants: &[Grant],
+        given: &[&OfferedDevice],
+        inventory: &Inventory,
+    ) -> BTreeMap<String, String> {
         let mut variables = BTreeMap::new();
         match self.kind {
             Ids::Exclusive => {
@@ -222,8 +245,16 @@ impl Offer {
                 variables.insert(pci_device(self.name.as_str()), ids.join(","));
             }
             Ids::PerNic { .. } => {
-                let mac = given.first().and_then(|device| device.mac.as_ref());
-                if let Some(mac) = mac {
+                let first = given.first();
+                let mac = first.and_then(|device| device.mac.as_ref());
+                let limit = first.and_then(|it| driver::limit(inventory, &it.address));
+                if let Some(mode) = limit {
+                    log::info!(
+                        "a container of {} gets no SMCR_PNET: there is no SMC-R in mode {mode} of \
+                         the eRDMA driver",
+                        self.name
+                    );
+                } else if let Some(mac) = mac {
                     let pnet = mac.replace(':', "").to_ascii_uppercase();
                     variables.insert("SMCR_PNET".to_owned(), pnet);
                 } else if let Some(device) = given.first() {

@@ -26,6 +26,8 @@ pub use cdi::cdi_entries;
 pub use granted::{Stale, still_as_granted};
 pub use known::Known;
 pub use prefer::Preference;
+pub(crate) use select::selects;
+pub(crate) use table::columns;
 pub use table::table;
 
 use crate::conf::{Allocate, Conf, Ids, MOST_IDS, ResourceConf, ResourceName};
@@ -91,10 +93,12 @@ pub type Unhealthy = BTreeMap<DeviceAddress, String>;
 /// `known` is what was offered before: a device in a pod shows too little of itself to be
 /// selected by its netdev, and stays what it was. A device of a resource that has lost its
 /// RDMA device stays in it, and is as healthy as `unhealthy` says: a move makes the RDMA device
-/// anew, which takes a moment. A resource without any device is not offered.
+/// anew, which takes a moment. A resource without any device is not offered. What is `hidden` is in
+/// no resource.
 pub fn offers(
     conf: &Conf,
     inventory: &Inventory,
+    hidden: &BTreeSet<DeviceAddress>,
     unhealthy: &Unhealthy,
     known: &Known,
 ) -> (Vec<Offer>, Vec<String>) {
@@ -103,6 +107,16 @@ pub fn offers(
     let mut offers = Vec::new();
     for resource in &conf.resources {
         let mut devices = select::devices(resource, inventory, known, &mut remarks);
+        devices.retain(|device| {
+            let is_hidden = hidden.contains(&device.address);
+            if is_hidden {
+                remarks.push(format!(
+                    "{}: {} ({}) is not in {}, as erdma.exposedLocalERIs does not have it",
+                    resource.place, device.address, device.hca.name, resource.name
+                ));
+            }
+            !is_hidden
+        });
         if resource.ids == Ids::Exclusive {
             devices.retain(|device| match taken.get(&device.address) {
                 None => true,

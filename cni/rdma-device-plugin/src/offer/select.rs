@@ -109,6 +109,11 @@ fn unfit(ids: Ids, function: &Function) -> Option<String> {
     })
 }
 
+/// Whether `function` is one that `selectors` select, as far as it can be seen.
+pub(crate) fn selects(selectors: &[Selector], function: &Function, inventory: &Inventory) -> bool {
+    best(selectors, function, inventory) == Fit::Yes
+}
+
 fn best(selectors: &[Selector], function: &Function, inventory: &Inventory) -> Fit {
     let fits = selectors
         .iter()

@@ -36,22 +36,29 @@ pub fn table(
     }
     let mut text = String::new();
     if !offers.is_empty() {
-        let widths: Vec<usize> = (0..HEAD.len())
-            .map(|column| rows.iter().map(|row| row[column].chars().count()).max())
-            .map(Option::unwrap_or_default)
-            .collect();
-        for row in &rows {
-            let cells = row.iter().zip(&widths);
-            let line: String = cells
-                .map(|(cell, width)| format!("{cell:width$}  "))
-                .collect();
-            text.push_str(line.trim_end());
-            text.push('\n');
-        }
+        text = columns(&rows);
     }
     for remark in remarks {
         // writing into a String does not fail
         let _ = writeln!(text, "- {remark}");
+    }
+    text
+}
+
+/// Rows of which each column has one width.
+pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or_default()
+    });
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths);
+        let line: String = cells
+            .map(|(cell, width)| format!("{cell:width$}  "))
+            .collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
     }
     text
 }

@@ -108,6 +108,12 @@ fn its_version_and_its_help() {
         "--dev",
         "--state-dir",
         "--log-level",
+        "--release",
+        "--prefer-driver",
+        "--allocate-all-devices",
+        "--local-eri-discovery",
+        "--exposed-local-eris",
+        "--jumbo-frame-mtu",
     ] {
         assert!(help.contains(flag), "no {flag} in\n{help}");
     }

@@ -3,6 +3,7 @@
 mod allocating;
 mod command_line;
 mod ending;
+mod erdma;
 mod observing;
 mod plugin_watcher;
 mod program;

@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-fn get(address: &str, path: &str) -> String {
+/// What is served at `path`.
+pub(crate) fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("connected");
     let limit = Some(Duration::from_secs(10));
     stream.set_read_timeout(limit).expect("a limit");

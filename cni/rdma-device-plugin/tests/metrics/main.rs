@@ -226,3 +226,42 @@ async fn idle_clients_do_not_pile_up() {
         begin.elapsed()
     );
 }
+
+/// As the chain's records say.
+#[tokio::test(flavor = "multi_thread")]
+async fn whether_pods_have_smc() {
+    let site = Site::new(vec![]);
+    let boot_id = rdma_netns::Kernel::boot_id(&rdma_netns::Linux::new()).expect("a boot id");
+    let directory = site.path().join("attachments/rails");
+    std::fs::create_dir_all(&directory).expect("made");
+    let long = "x".repeat(1000);
+    for (pod, smc) in [
+        (
+            "a",
+            serde_json::json!({"state": "active", "interfaces": []}),
+        ),
+        ("b", serde_json::json!({"state": "off", "reason": long})),
+        ("c", serde_json::Value::Null),
+    ] {
+        let record = serde_json::json!({
+            "format": 3, "phase": "attached", "bootId": boot_id, "pod": format!("team/{pod}"),
+            "key": {"network": "rails", "container": pod, "interface": "eth0"},
+            "netns": "/run/netns/none", "netnsId": {"device": 4, "inode": 77, "cookie": 9},
+            "rails": [], "smc": smc,
+        });
+        let file = directory.join(format!("{pod}@eth0.json"));
+        std::fs::write(file, record.to_string()).expect("written");
+    }
+    let text = site.serve().await.metrics().await;
+    let told: Vec<&str> = text
+        .lines()
+        .filter(|it| it.starts_with("rdma_pod_smcr{"))
+        .collect();
+    let off = format!(
+        r#"rdma_pod_smcr{{namespace="team",pod="b",state="off",reason="{}"}} 1"#,
+        &long[..200]
+    );
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told.contains(&r#"rdma_pod_smcr{namespace="team",pod="a",state="active"} 1"#));
+    assert!(told.contains(&off.as_str()), "{told:?}");
+}

@@ -7,12 +7,18 @@ use rdma_device_plugin::{
 };
 use rdma_netns::Inventory;
 use rdma_resources::Grant;
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 fn offer_with(resource: &str, cdi: bool, inventory: &Inventory, unhealthy: &Unhealthy) -> Offer {
     let text = format!(r#"{{"resources":[{{"name":"rdma/x",{resource}}}],"cdi":{cdi}}}"#);
     let parsed = Conf::parse(&text, Path::new("config")).unwrap_or_else(|error| panic!("{error}"));
-    let (mut offers, remarks) = offers(&parsed.conf, inventory, unhealthy, &Known::default());
+    let (mut offers, remarks) = offers(
+        &parsed.conf,
+        inventory,
+        &BTreeSet::new(),
+        unhealthy,
+        &Known::default(),
+    );
     assert_eq!(offers.len(), 1, "{remarks:?}");
     offers.remove(0)
 }

@@ -3,7 +3,7 @@
 use rdma_device_plugin::conf::{Conf, Parsed};
 use std::path::Path;
 
-const FORMATS: &str = "at the top there must be one of resources (rdma-device-plugin), mode \
+const FORMATS: &str = "at the top there must be one of resources or erdma (rdma-device-plugin), mode \
                        (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), \
                        resourceList (sriov-network-device-plugin)";
 
@@ -152,7 +152,7 @@ fn values_of_our_own_format() {
     );
     refused(
         r#"{"resources":[{"name":"rdma/a","kind":"shared"}],"cid":true}"#,
-        ": cid: not known; the fields here are resources, cdi",
+        ": cid: not known; the fields here are resources, erdma, cdi",
     );
     refused(
         r#"{"cdi":true,"resources":[{"name":"rdma/a","kind":"shared"},{"name":"rdma/b","kind":"shared","umad":true}]}"#,

@@ -5,6 +5,8 @@
 //! two answers, `differences.yaml` the reasons. README.md says where the peers' answers are from.
 
 mod answers;
+mod erdma;
+mod erdma_flags;
 mod invalid;
 mod selected;
 
@@ -98,11 +100,17 @@ fn offered(conf: &Conf, layout: &str, before: Option<&str>) -> (Vec<Offer>, Vec<
     let known = match before {
         None => Known::default(),
         Some(before) => {
-            let (offers, _) = offers(conf, &node(before), &healthy, &Known::default());
+            let (offers, _) = offers(
+                conf,
+                &node(before),
+                &BTreeSet::new(),
+                &healthy,
+                &Known::default(),
+            );
             Known::of(&offers)
         }
     };
-    offers(conf, &node(layout), &healthy, &known)
+    offers(conf, &node(layout), &BTreeSet::new(), &healthy, &known)
 }
 
 fn ours(case: &Case, layout: &str, before: Option<&str>) -> Answer {

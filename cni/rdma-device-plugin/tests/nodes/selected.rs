@@ -7,7 +7,7 @@ use rdma_device_plugin::{
 };
 use rdma_netns::Inventory;
 use rdma_resources::{Published, published};
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 fn conf(text: &str) -> Conf {
     let parsed = Conf::parse(text, Path::new("config"));
@@ -15,7 +15,7 @@ fn conf(text: &str) -> Conf {
 }
 
 fn of(conf: &Conf, inventory: &Inventory, known: &Known) -> (Vec<Offer>, Vec<String>) {
-    offers(conf, inventory, &Unhealthy::new(), known)
+    offers(conf, inventory, &BTreeSet::new(), &Unhealthy::new(), known)
 }
 
 /// The addresses that `selector` selects on `layout`.
@@ -175,7 +175,7 @@ fn a_device_without_its_rdma_device_stays_and_is_as_healthy_as_it_is_said_to_be(
     assert_eq!(healthy(&after), VFS);
     let down = VFS[0].to_owned().try_into().expect("an address");
     let down: Unhealthy = [(down, "it has no RDMA device".to_owned())].into();
-    let (down, _) = offers(&conf, &moving, &down, &Known::of(&after));
+    let (down, _) = offers(&conf, &moving, &BTreeSet::new(), &down, &Known::of(&after));
     assert_eq!(healthy(&down), VFS[1..]);
     let (later, _) = of(&conf, &moving, &Known::of(&down));
     assert_eq!(later, after);
@@ -275,7 +275,13 @@ fn the_table_that_people_read() {
         "port 1 is down".to_owned(),
     )]
     .into();
-    let (offers, _) = offers(&conf, &inventory, &unhealthy, &Known::default());
+    let (offers, _) = offers(
+        &conf,
+        &inventory,
+        &BTreeSet::new(),
+        &unhealthy,
+        &Known::default(),
+    );
     let remarks = ["a remark".to_owned()];
     let expected = "\
 RESOURCE  KIND         IDS   DEVICE        RDMA    NETDEV            NUMA  HEALTH

@@ -1,0 +1,170 @@
+//! What addresses NICs are to have: by hand, as the metadata service says, or as it said before.
+
+use super::{
+    super::metadata::{InvalidBase, Metadata, MetadataError, Pace, unusable},
+    plan::Wanted,
+};
+use crate::conf::{self, NicAddress};
+use rdma_netns::HardwareAddress;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// Where addresses come from.
+#[derive(Debug)]
+pub(super) struct Sources {
+    conf: conf::BringUp,
+    metadata: Metadata,
+    pace: Pace,
+    /// The instance's primary NIC: asked for once. None in it: the service does not know.
+    primary: Option<Option<HardwareAddress>>,
+    /// What was asked for and answered in this process.
+    known: BTreeMap<HardwareAddress, NicAddress>,
+    /// What was asked for and not answered.
+    unanswered: BTreeMap<HardwareAddress, Unanswered>,
+}
+
+/// Why there is no address.
+pub(super) enum Unknown {
+    /// The configuration has an impossible one.
+    Configured(String),
+    /// It is the instance's primary NIC.
+    Primary(String),
+    /// The metadata service has not told it.
+    Asked(Unanswered),
+}
+
+/// A question that waits to be asked anew.
+#[derive(Clone, Debug)]
+pub(super) struct Unanswered {
+    /// Why it was not answered.
+    pub(super) reason: String,
+    /// From then on.
+    pub(super) wait: Duration,
+    due: Instant,
+}
+
+impl Sources {
+    /// As `conf` says. Nothing is asked yet.
+    pub(super) fn new(conf: conf::BringUp, pace: Pace) -> Result<Self, InvalidBase> {
+        let metadata = Metadata::with_pace(conf.metadata.parse()?, pace);
+        Ok(Self {
+            conf,
+            metadata,
+            pace,
+            primary: None,
+            known: BTreeMap::new(),
+            unanswered: BTreeMap::new(),
+        })
+    }
+
+    /// By hand, else as the service says, else as it said before. `silent`: why the service
+    /// answers nobody this time.
+    pub(super) async fn wanted(
+        &mut self,
+        mac: &HardwareAddress,
+        last: Option<Wanted>,
+        silent: &mut Option<String>,
+    ) -> Result<Wanted, Unknown> {
+        let mtu = self.conf.mtu;
+        let of = |it: &NicAddress| Wanted {
+            address: it.address,
+            gateway: it.gateway,
+            mtu,
+        };
+        if let Some(by_hand) = self.conf.addresses.iter().find(|it| it.mac == *mac) {
+            return match unusable(by_hand.address, by_hand.gateway) {
+                None => Ok(of(by_hand)),
+                Some(why) => Err(Unknown::Configured(wrong(by_hand, &why))),
+            };
+        }
+        if let Some(known) = self.known.get(mac) {
+            return Ok(of(known));
+        }
+        let unanswered = match self.ask(mac, silent).await {
+            Ok(Some(known)) => return Ok(of(&known)),
+            Ok(None) => {
+                let reason = format!(
+                    "{mac} is the instance's primary NIC, as the metadata service says: the \
+                     instance's own set-up configures it"
+                );
+                return Err(Unknown::Primary(reason));
+            }
+            Err(unanswered) => unanswered,
+        };
+        match last {
+            Some(last) => {
+                log::debug!("{mac}: as it was given before: {}", unanswered.reason);
+                Ok(Wanted { mtu, ..last })
+            }
+            None => Err(Unknown::Asked(unanswered)),
+        }
+    }
+
+    /// Asks the service, unless it was asked a moment ago. Whoever settles again for another
+    /// reason does not ask more often. None: it is the primary NIC.
+    async fn ask(
+        &mut self,
+        mac: &HardwareAddress,
+        silent: &mut Option<String>,
+    ) -> Result<Option<NicAddress>, Unanswered> {
+        let before = self.unanswered.get(mac);
+        if let Some(unanswered) = before.filter(|it| Instant::now() < it.due) {
+            return Err(unanswered.clone());
+        }
+        let wait = before.map_or(self.pace.again, |it| (it.wait * 2).min(self.pace.longest));
+        let reason = match silent {
+            Some(reason) => reason.clone(),
+            None => match self.look_up(mac).await {
+                Ok(known) => {
+                    self.unanswered.remove(mac);
+                    let kept = known.iter().map(|it| (mac.clone(), it.clone()));
+                    self.known.extend(kept);
+                    return Ok(known);
+                }
+                Err(error @ MetadataError::Unknown { .. }) => {
+                    format!("{error}: the cloud knows no NIC with {mac}")
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    if error.is_of_the_service() {
+                        *silent = Some(reason.clone());
+                    }
+                    reason
+                }
+            },
+        };
+        let unanswered = Unanswered {
+            reason,
+            wait,
+            due: Instant::now() + wait,
+        };
+        self.unanswered.insert(mac.clone(), unanswered.clone());
+        Err(unanswered)
+    }
+
+    async fn look_up(
+        &mut self,
+        mac: &HardwareAddress,
+    ) -> Result<Option<NicAddress>, MetadataError> {
+        let primary = match &self.primary {
+            Some(primary) => primary,
+            None => &*self.primary.insert(self.metadata.primary().await?),
+        };
+        if primary.as_ref() == Some(mac) {
+            return Ok(None);
+        }
+        self.metadata.nic(mac).await.map(Some)
+    }
+}
+
+fn wrong(by_hand: &NicAddress, why: &str) -> String {
+    let NicAddress {
+        mac,
+        address,
+        gateway,
+    } = by_hand;
+    let gateway = gateway.map_or(String::new(), |gateway| format!(", gateway {gateway}"));
+    format!("the configuration gives {mac} the address {address}{gateway}, {why}")
+}

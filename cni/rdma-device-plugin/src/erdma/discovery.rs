@@ -1,0 +1,146 @@
+//! Which eRDMA NICs there are, and which of them are used: a pure function of configuration,
+//! hardware and the instance's id.
+
+use super::Nic;
+use crate::{
+    conf::{Erdma, Exposed, Origin},
+    offer::selects,
+};
+use rdma_netns::{DeviceAddress, Function, Inventory};
+use std::collections::BTreeSet;
+
+/// The eRDMA NICs of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discovery {
+    /// Those that are used, by address.
+    pub nics: Vec<Nic>,
+    /// Those that `exposedLocalERIs` does not have: nobody is given them, nor are they set up.
+    pub hidden: Vec<Nic>,
+    /// Whether more might be used if the instance's id were known.
+    pub needs_instance: bool,
+    /// What in the configuration came to nothing, or is done without it; a sentence each.
+    pub remarks: Vec<String>,
+}
+
+/// The eRDMA NICs of `inventory`. `instance` is this instance's id; none: it is not known, and
+/// NICs that hang on it are hidden.
+pub fn discover(conf: &Erdma, inventory: &Inventory, instance: Option<&str>) -> Discovery {
+    let mut found = Discovery::default();
+    for function in &inventory.functions {
+        let Some(nic) = nic(conf, function, inventory) else {
+            continue;
+        };
+        match exposure(&conf.exposed, &nic, instance) {
+            Exposure::Yes => found.nics.push(nic),
+            Exposure::No => found.hidden.push(nic),
+            Exposure::Unknown => {
+                found.needs_instance = true;
+                found.hidden.push(nic);
+            }
+        }
+    }
+    found.remarks = remarks(conf, &found, instance);
+    found
+}
+
+impl Discovery {
+    /// The functions of the NICs that are not used.
+    pub fn hidden_addresses(&self) -> BTreeSet<DeviceAddress> {
+        let hidden = self.hidden.iter();
+        hidden.map(|nic| nic.address.clone()).collect()
+    }
+}
+
+fn nic(conf: &Erdma, function: &Function, inventory: &Inventory) -> Option<Nic> {
+    let hca = function.hcas.first()?;
+    if !selects(&conf.devices, function, inventory) {
+        return None;
+    }
+    let netdev = function.netdevs.first();
+    Some(Nic {
+        rdma: hca.name.clone(),
+        address: function.device.address.clone(),
+        netdev: netdev.map(|netdev| netdev.name.clone()),
+        mac: netdev.map(|netdev| netdev.mac.clone()),
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exposure {
+    Yes,
+    No,
+    /// It hangs on the instance's id, which is not known.
+    Unknown,
+}
+
+/// As the agent has it, patterns for every instance are for all that none names: if one names this
+/// instance, only those that do count.
+fn exposure(patterns: &[Exposed], nic: &Nic, instance: Option<&str>) -> Exposure {
+    if patterns.is_empty() {
+        return Exposure::Yes;
+    }
+    let any = |patterns: &[&Exposed]| patterns.iter().any(|it| has(it, nic));
+    if let Some(counting) = counting(patterns, instance) {
+        return match any(&counting) {
+            true => Exposure::Yes,
+            false => Exposure::No,
+        };
+    }
+    // each of them may be the one for this instance, or none
+    let (every, named): (Vec<&Exposed>, Vec<&Exposed>) =
+        patterns.iter().partition(|it| it.is_for_every_instance());
+    let mut answers = named.iter().map(|it| has(it, nic));
+    let otherwise = any(&every);
+    match answers.all(|it| it == otherwise) {
+        true if otherwise => Exposure::Yes,
+        true => Exposure::No,
+        false => Exposure::Unknown,
+    }
+}
+
+fn has(pattern: &Exposed, nic: &Nic) -> bool {
+    pattern.devices.iter().any(|device| device.fits(&nic.rdma))
+}
+
+/// The patterns that are for this instance; none: that is not known.
+fn counting<'a>(patterns: &'a [Exposed], instance: Option<&str>) -> Option<Vec<&'a Exposed>> {
+    let (every, named): (Vec<_>, Vec<_>) =
+        patterns.iter().partition(|it| it.is_for_every_instance());
+    if named.is_empty() {
+        return Some(every);
+    }
+    let instance = instance?;
+    let named = named.into_iter().filter(|it| it.instance.fits(instance));
+    let ours: Vec<&Exposed> = named.collect();
+    Some(if ours.is_empty() { every } else { ours })
+}
+
+fn remarks(conf: &Erdma, found: &Discovery, instance: Option<&str>) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let all = || found.nics.iter().chain(&found.hidden);
+    if all().next().is_none() {
+        return remarks;
+    }
+    match (conf.origin, &conf.bring_up) {
+        (Origin::Defaults, Some(_)) => remarks.push(
+            "erdma is not in the configuration: eRDMA NICs that nobody configured are brought up \
+             with the defaults; erdma: {configureNICs: false} turns that off"
+                .to_owned(),
+        ),
+        (Origin::Foreign, _) => remarks.push(
+            "eRDMA NICs are left as they are, since the configuration's format has nothing for \
+             them; --local-eri-discovery, or erdma in our own format, brings them up"
+                .to_owned(),
+        ),
+        _ => {}
+    }
+    let ours = counting(&conf.exposed, instance).unwrap_or_default();
+    let ours = ours.into_iter();
+    for pattern in ours.filter(|pattern| !all().any(|nic| has(pattern, nic))) {
+        remarks.push(format!(
+            "erdma.exposedLocalERIs: {:?} names no eRDMA NIC of this node",
+            pattern.to_string()
+        ));
+    }
+    remarks
+}

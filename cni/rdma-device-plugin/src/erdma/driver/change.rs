@@ -1,0 +1,66 @@
+//! Making a change of the driver's mode. What fails in the middle is loaded again as it was.
+
+use super::{Change, LoadError, Loader, Problem, User, mode, plan::parameter};
+use crate::conf::{DriverMode, erdma::DRIVER};
+use rdma_netns::ErdmaModule;
+
+/// Makes `change`; `look` looks at the module as it is.
+///
+/// # Errors
+/// It was not made, or not as it should have been; the problem says how the driver is now.
+pub fn apply(
+    change: &Change,
+    loader: &mut dyn Loader,
+    look: &dyn Fn() -> Option<ErdmaModule>,
+) -> Result<(), Problem> {
+    let wanted = change.to;
+    // what cannot be loaded is not unloaded
+    if let Err(error) = loader.check(DRIVER) {
+        let why = error.to_string();
+        return Err(Problem::NotLoadable { wanted, why });
+    }
+    let failed = |why: String| Err(Problem::Failed { wanted, why });
+    if let Some(before) = &change.from
+        && let Err(error) = loader.unload(DRIVER)
+    {
+        return match error.is_in_use() {
+            true => Err(Problem::InUse {
+                loaded: mode(before),
+                wanted,
+                users: vec![User::Unknown(error.to_string())],
+            }),
+            false => failed(error.to_string()),
+        };
+    }
+    if let Err(error) = loader.load(DRIVER, &parameters(wanted)) {
+        return failed(match &change.from {
+            None => error.to_string(),
+            Some(before) => back(&error, mode(before), loader),
+        });
+    }
+    let now = look();
+    match now.map(|module| module.compat) {
+        Some(Some(compat)) if compat == (parameter(wanted) == 'Y') => Ok(()),
+        // a driver with one mode
+        Some(None) if wanted == DriverMode::Default => Ok(()),
+        Some(None) => Err(Problem::OneMode { wanted }),
+        Some(Some(_)) => failed("its parameter compat_mode stayed as it was".to_owned()),
+        None => failed("modprobe succeeded, and the module is not there".to_owned()),
+    }
+}
+
+fn back(error: &LoadError, before: DriverMode, loader: &mut dyn Loader) -> String {
+    match loader.load(DRIVER, &parameters(before)) {
+        Ok(()) => format!("{error}; it is loaded again in mode {before}"),
+        Err(again) => format!(
+            "{error}; and it could not be loaded again in mode {before}: {again}. There is no \
+             eRDMA on this node until it is (modprobe erdma)"
+        ),
+    }
+}
+
+/// The driver of mainline Linux has no such parameter, and passes over it with a line in the
+/// kernel's log (`unknown_module_param_cb()`, `kernel/module/main.c`).
+fn parameters(mode: DriverMode) -> Vec<String> {
+    vec![format!("compat_mode={}", parameter(mode))]
+}

@@ -1,0 +1,199 @@
+use super::*;
+use kubelet_api::pod_resources::v1::{ContainerDevices, ContainerResources};
+use rdma_resources::{CharNode, Grant, Sharing, grant::GrantedDevice};
+use std::os::unix::fs::symlink;
+
+fn address(text: &str) -> DeviceAddress {
+    text.to_owned().try_into().expect("an address")
+}
+
+fn erdma() -> Wanted {
+    Wanted {
+        addresses: vec![address("0000:00:07.0"), address("0000:00:06.0")],
+        rdma: Some("erdma_none".into()),
+        // /dev/full: nobody has it open
+        numbers: vec![(1, 7)],
+    }
+}
+
+struct Site {
+    places: Places,
+    root: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let root = tempfile::tempdir().expect("a directory");
+        let places = Places {
+            state_dir: root.path().join("state"),
+            socket: root.path().join("none.sock"),
+            proc: root.path().join("proc"),
+        };
+        fs::create_dir_all(&places.proc).expect("made");
+        Self { places, root }
+    }
+
+    fn grant(&self, id: &str, device: &str) {
+        let grant = Grant {
+            format: rdma_resources::grant::FORMAT,
+            resource: "aliyun/erdma".into(),
+            id: id.into(),
+            sharing: Sharing::Shared,
+            cdi: false,
+            devices: vec![GrantedDevice {
+                address: address(device),
+                rdma: "erdma_0".into(),
+                char_devices: vec![CharNode {
+                    name: "uverbs0".into(),
+                    major: 231,
+                    minor: 192,
+                }],
+            }],
+        };
+        let grants = Grants::new(&self.places.state_dir);
+        grants.write(&grant).expect("written");
+    }
+
+    fn users(&self, pods: Result<Vec<PodResources>, String>) -> Vec<String> {
+        let users = look(&self.places, &[erdma()], DriverMode::Default, &[], pods);
+        users.iter().map(ToString::to_string).collect()
+    }
+}
+
+fn pod(name: &str, id: &str) -> PodResources {
+    PodResources {
+        name: name.into(),
+        namespace: "team".into(),
+        containers: vec![ContainerResources {
+            devices: vec![ContainerDevices {
+                resource_name: "aliyun/erdma".into(),
+                device_ids: vec![id.into()],
+            }],
+            ..ContainerResources::default()
+        }],
+    }
+}
+
+#[test]
+fn pods_that_were_given_a_device_of_the_driver() {
+    let site = Site::new();
+    site.grant("erdma_0/3", "0000:00:07.0");
+    site.grant("mlx5_0/3", "0000:3b:00.0");
+    let pods = vec![pod("a", "erdma_0/3"), pod("b", "mlx5_0/3"), pod("c", "x")];
+    assert_eq!(site.users(Ok(pods)), ["pod team/a"]);
+    // kubelet has given it back: the file alone says nothing
+    assert_eq!(site.users(Ok(vec![])), [] as [&str; 0]);
+}
+
+#[test]
+fn without_kubelet_whoever_was_given_one_may_have_it() {
+    let site = Site::new();
+    let away = || Err("kubelet does not answer".to_owned());
+    assert_eq!(site.users(away()), [] as [&str; 0]);
+    site.grant("mlx5_0/3", "0000:3b:00.0");
+    assert_eq!(site.users(away()), [] as [&str; 0]);
+    site.grant("erdma_0/3", "0000:00:07.0");
+    let users = site.users(away());
+    assert_eq!(users.len(), 1, "{users:?}");
+    assert!(users[0].contains("kubelet does not answer"), "{users:?}");
+}
+
+impl Site {
+    /// A process that has opened what `leads_to` is.
+    fn process(&self, pid: &str, leads_to: &Path) {
+        let process = self.places.proc.join(pid);
+        fs::create_dir_all(process.join("fd")).expect("made");
+        fs::write(process.join("comm"), "trainer\n").expect("written");
+        symlink(leads_to, process.join("fd/5")).expect("a link");
+    }
+
+    /// `infiniband/<name>`, with the numbers of `device`.
+    fn named(&self, name: &str, device: &str) -> PathBuf {
+        let directory = self.root.path().join("infiniband");
+        fs::create_dir_all(&directory).expect("made");
+        symlink(device, directory.join(name)).expect("a link");
+        directory.join(name)
+    }
+}
+
+#[test]
+fn processes_that_have_it_open() {
+    let site = Site::new();
+    let ours = site.named("uverbs0", "/dev/full");
+    site.process("17", &ours);
+    site.process("18", &site.named("uverbs1", "/dev/null"));
+    site.process("self", &ours);
+    // no such device has this name: it is not looked at
+    site.process("19", Path::new("/dev/full"));
+    // closed in between, and ended in between
+    site.process("20", &site.root.path().join("infiniband/uverbs9"));
+    fs::create_dir_all(site.places.proc.join("21")).expect("made");
+    assert_eq!(site.users(Ok(vec![])), ["process 17 (trainer)"]);
+}
+
+#[test]
+fn processes_are_not_looked_at_where_somebody_is_known() {
+    let site = Site::new();
+    site.process("17", &site.named("uverbs0", "/dev/full"));
+    site.grant("erdma_0/3", "0000:00:07.0");
+    let pods = vec![pod("a", "erdma_0/3")];
+    assert_eq!(site.users(Ok(pods)), ["pod team/a"]);
+}
+
+#[test]
+fn what_cannot_be_asked_is_a_user() {
+    let site = Site::new();
+    let process = site.places.proc.join("17");
+    fs::create_dir_all(&process).expect("made");
+    // no directory, as little as one that may not be read
+    fs::write(process.join("fd"), "").expect("written");
+    let users = site.users(Ok(vec![]));
+    assert!(
+        users[0].contains("which is not known: cannot read"),
+        "{users:?}"
+    );
+    fs::remove_dir_all(&site.places.proc).expect("removed");
+    let users = site.users(Ok(vec![]));
+    assert!(
+        users[0].contains("which is not known: cannot read"),
+        "{users:?}"
+    );
+    let refused = Err("RDMA netlink: not permitted".to_owned());
+    let users = of_counts(refused, DriverMode::Compat);
+    assert_eq!(users, [User::Unknown("RDMA netlink: not permitted".into())]);
+}
+
+#[test]
+fn a_device_that_is_made_anew_this_moment_has_its_users() {
+    let site = Site::new();
+    site.grant("erdma_0/3", "0000:00:07.0");
+    let absent = Wanted {
+        rdma: None,
+        numbers: vec![],
+        ..erdma()
+    };
+    let pods = Ok(vec![pod("a", "erdma_0/3")]);
+    let users = look(&site.places, &[absent], DriverMode::Default, &[], pods);
+    assert_eq!(users, [User::Pod("team/a".into())]);
+}
+
+#[test]
+fn objects_that_are_somebodys() {
+    use DriverMode::{Compat, Default, Ofed};
+    let counts = |ctx, qp| [("pd", 1), ("ctx", ctx), ("qp", qp)].map(|(n, c)| (n.to_owned(), c));
+    for (ctx, qp, mode, wanted) in [
+        (0, 0, Default, None),
+        // a link of SMC-R
+        (0, 1, Default, Some("1 queue pairs")),
+        // the one for management
+        (0, 1, Compat, None),
+        (0, 1, Ofed, None),
+        (0, 4, Compat, Some("4 queue pairs")),
+        (2, 5, Default, Some("2 contexts")),
+        (2, 0, Compat, Some("2 contexts")),
+    ] {
+        let found = of_users(&counts(ctx, qp), mode);
+        assert_eq!(found.as_deref(), wanted, "{ctx} {qp} {mode}");
+    }
+    assert_eq!(of_users(&[], Default), None);
+}

@@ -1,0 +1,381 @@
+//! Sees to the eRDMA NICs of a running daemon: asks for the instance's id, brings the driver into its
+//! mode and NICs up, and tells the daemon how that went.
+//!
+//! It looks whenever the node is another one, and again by itself while something is missing. A
+//! node without eRDMA NICs has nothing of it.
+
+use super::{
+    Report,
+    bring_up::BringUp,
+    driver::{
+        Change, LoadError, Loader, Plan, Problem, Standing, State, change, mode, plan,
+        users::{self, Places, Wanted},
+    },
+    metadata::Metadata,
+};
+use crate::{
+    conf::{self, DriverMode, Origin, erdma::DRIVER},
+    metrics::View,
+    node::{Node, Signal},
+};
+use rdma_netns::{ErdmaModule, Inventory, Linux};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::sync::{mpsc, watch};
+
+/// Before the metadata service is asked again for the instance's id, and before it is looked again
+/// who uses a device: pods end without a word to us. What is not installed is looked for after six
+/// times as long.
+pub const AGAIN: Duration = Duration::from_secs(10);
+
+/// Whatever loads modules; none where sysfs is not the kernel's own.
+pub type AnyLoader = Option<Arc<Mutex<dyn Loader + Send>>>;
+
+/// What it needs.
+pub struct Around {
+    /// What is known of the node.
+    pub node: watch::Receiver<Arc<Node>>,
+    /// To the daemon.
+    pub signals: mpsc::Sender<Signal>,
+    /// Where sysfs is mounted.
+    pub sysfs: PathBuf,
+    /// Where devices are.
+    pub dev: PathBuf,
+    /// Where users of devices are looked for.
+    pub places: Places,
+    /// For modules.
+    pub loader: AnyLoader,
+    /// [`AGAIN`]
+    pub again: Duration,
+}
+
+/// A change that was tried.
+struct Tried {
+    change: Change,
+    problem: Problem,
+    /// Not again before; none: not until something is different.
+    until: Option<Instant>,
+}
+
+/// Sees to the NICs.
+pub struct Keeper {
+    around: Around,
+    kernel: Arc<Linux>,
+    told: Report,
+    metadata: Option<(String, Metadata)>,
+    bring_up: Option<(conf::BringUp, BringUp<Linux>)>,
+    tried: Option<Tried>,
+}
+
+impl Keeper {
+    /// Nothing is done yet. What the node has of a report counts as told.
+    pub fn new(around: Around) -> Self {
+        let kernel = Linux::with_roots(&around.sysfs, &around.dev);
+        let told = Report::clone(&around.node.borrow().erdma.report);
+        Self {
+            kernel: Arc::new(kernel),
+            told,
+            around,
+            metadata: None,
+            bring_up: None,
+            tried: None,
+        }
+    }
+
+    /// Goes on until the daemon ends.
+    pub async fn run(mut self) {
+        loop {
+            let node = self.around.node.borrow_and_update().clone();
+            let again = self.round(&node).await;
+            tokio::select! {
+                changed = self.around.node.changed() => if changed.is_err() {
+                    return;
+                },
+                () = until(again) => {}
+            }
+        }
+    }
+
+    /// Does what can be done now; when to try again, if nothing is heard.
+    async fn round(&mut self, node: &Node) -> Option<Duration> {
+        let mut report = Report {
+            instance: self.told.instance.clone(),
+            ..Report::default()
+        };
+        let mut again = Vec::new();
+        if node.erdma.discovery.needs_instance && report.instance.is_none() {
+            match self.instance_id(&node.conf.erdma.metadata).await {
+                Ok(instance) => {
+                    log::info!("this instance is {instance}");
+                    self.keep(&instance).await;
+                    report.instance = Some(instance);
+                }
+                Err(error) => {
+                    report.remarks.push(format!(
+                        "erdma.exposedLocalERIs: NICs that hang on the instance's id are not used yet: {error}"
+                    ));
+                    again.push(self.around.again);
+                }
+            }
+        }
+        report.driver = self.drive(node).await;
+        if let Some(problem) = &report.driver.problem {
+            let until = self.tried.as_ref().and_then(|tried| tried.until);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let passes = problem.passes(self.around.again);
+            again.extend(passes.map(|passes| left.map_or(passes, |left| left.min(passes))));
+        }
+        report.outcomes = self.bring_up(node, &mut report.remarks).await;
+        for outcome in &report.outcomes {
+            outcome.tell();
+            again.extend(outcome.retry_after());
+        }
+        self.tell(report).await;
+        again.into_iter().min()
+    }
+
+    /// For the next start.
+    async fn keep(&self, instance: &str) {
+        let (state_dir, instance) = (self.around.places.state_dir.clone(), instance.to_owned());
+        let kept =
+            tokio::task::spawn_blocking(move || super::instance::keep(&state_dir, &instance));
+        if let Ok(Err(error)) = kept.await {
+            log::warn!("the instance's id will be asked for at the next start: {error}");
+        }
+    }
+
+    async fn tell(&mut self, report: Report) {
+        if !report.is_like(&self.told) {
+            self.told = report.clone();
+            // a daemon that is ending does not hear it
+            let _ = self.around.signals.send(Signal::Erdma(report)).await;
+        }
+    }
+
+    async fn instance_id(&mut self, base: &str) -> Result<String, String> {
+        if self.metadata.as_ref().is_none_or(|(of, _)| of != base) {
+            let metadata = Metadata::new(base).map_err(|error| error.to_string())?;
+            self.metadata = Some((base.to_owned(), metadata));
+        }
+        match &mut self.metadata {
+            Some((_, metadata)) => metadata
+                .instance_id()
+                .await
+                .map_err(|error| error.to_string()),
+            None => Err("the metadata service has no address".to_owned()),
+        }
+    }
+
+    async fn bring_up(
+        &mut self,
+        node: &Node,
+        remarks: &mut Vec<String>,
+    ) -> Vec<super::bring_up::Outcome> {
+        let nics = &node.erdma.discovery.nics;
+        let wanted = node.conf.erdma.bring_up.as_ref();
+        let Some(wanted) = wanted.filter(|_| !nics.is_empty() || self.bring_up.is_some()) else {
+            // what they were given they keep, until --release
+            self.bring_up = None;
+            return Vec::new();
+        };
+        if self.bring_up.as_ref().is_none_or(|(of, _)| of != wanted) {
+            // the lock of the one before
+            self.bring_up = None;
+            let state_dir = &self.around.places.state_dir;
+            match BringUp::new(wanted.clone(), state_dir, self.kernel.clone()) {
+                Ok(bring_up) => self.bring_up = Some((wanted.clone(), bring_up)),
+                Err(error) => remarks.push(error.to_string()),
+            }
+        }
+        match &mut self.bring_up {
+            Some((_, bring_up)) => bring_up.settle(nics).await,
+            None => Vec::new(),
+        }
+    }
+
+    /// Brings the driver into the mode that is wanted, if that can be.
+    async fn drive(&mut self, node: &Node) -> Standing {
+        let erdma = &node.conf.erdma;
+        let wanted = erdma.prefer_driver;
+        let (sysfs, kernel) = (self.around.sysfs.clone(), self.kernel.clone());
+        let seen = tokio::task::spawn_blocking(move || State::read(&sysfs, kernel.erdma_module()));
+        let state = match seen.await {
+            Ok(state) => state,
+            Err(error) => {
+                log::error!("the eRDMA driver cannot be looked at: {error}");
+                return self.told.driver.clone();
+            }
+        };
+        let problem = match planned(erdma, &state) {
+            Plan::Keep => None,
+            Plan::Problem(problem) => Some(problem),
+            Plan::Change(change) => self.attempt(node, change).await.err(),
+        };
+        if problem.is_none() {
+            self.tried = None;
+        }
+        let loaded = self.kernel.erdma_module();
+        Standing {
+            wanted,
+            loaded: loaded.as_ref().map(mode),
+            problem,
+        }
+    }
+
+    /// Makes `change`, unless it was tried and it is too early to try it again.
+    async fn attempt(&mut self, node: &Node, change: Change) -> Result<(), Problem> {
+        if let Some(tried) = &self.tried
+            && tried.change == change
+            && tried.until.is_none_or(|until| Instant::now() < until)
+        {
+            return Err(tried.problem.clone());
+        }
+        let done = self.change(node, change.clone()).await;
+        self.tried = done.clone().err().map(|problem| Tried {
+            until: problem
+                .passes(self.around.again)
+                .map(|passes| Instant::now() + passes),
+            change,
+            problem,
+        });
+        done
+    }
+
+    async fn change(&mut self, node: &Node, change: Change) -> Result<(), Problem> {
+        let wanted = change.to;
+        let checked = self.aside(wanted, move |loader, _| {
+            let why = |error: LoadError| error.to_string();
+            let not_loadable = |why| Problem::NotLoadable { wanted, why };
+            loader.check(DRIVER).map_err(why).map_err(not_loadable)
+        });
+        checked.await?;
+        if change.from.is_some() {
+            self.nobody_uses(node, &change).await?;
+            // from here on kubelet is told that there are none, and whoever was first is seen
+            let Some(now) = self.withhold().await else {
+                return Ok(());
+            };
+            // the end of this round is news, and the next one plans anew
+            if now.conf.erdma != node.conf.erdma {
+                return Ok(());
+            }
+            self.nobody_uses(&now, &change).await?;
+        }
+        log::info!("the eRDMA driver is being loaded in mode {wanted}");
+        let wish = change.clone();
+        let done = self.aside(wanted, move |loader, kernel| {
+            change::apply(&wish, loader, &|| kernel.erdma_module())
+        });
+        done.await?;
+        log::info!("the eRDMA driver is in mode {wanted}");
+        Ok(())
+    }
+
+    /// Does `work` on a thread that may wait.
+    async fn aside(
+        &self,
+        wanted: DriverMode,
+        work: impl FnOnce(&mut dyn Loader, &Linux) -> Result<(), Problem> + Send + 'static,
+    ) -> Result<(), Problem> {
+        let Some(loader) = self.around.loader.clone() else {
+            let why = "modules are left alone, as --sysfs is not the kernel's own".to_owned();
+            return Err(Problem::NotLoadable { wanted, why });
+        };
+        let kernel = self.kernel.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let mut loader = loader.lock().unwrap_or_else(PoisonError::into_inner);
+            work(&mut *loader, &kernel)
+        });
+        done.await.unwrap_or_else(|error| {
+            let why = error.to_string();
+            Err(Problem::Failed { wanted, why })
+        })
+    }
+
+    async fn nobody_uses(&self, node: &Node, change: &Change) -> Result<(), Problem> {
+        let Some(from) = &change.from else {
+            return Ok(());
+        };
+        let offers = View::from(node).offers;
+        let places = &self.around.places;
+        let users = users::gather(places, &devices(&node.inventory), mode(from), &offers).await;
+        change.hindered(users).map_or(Ok(()), Err)
+    }
+
+    /// Until the end of this round nobody is given a device of the driver. The node as it is then;
+    /// none: the daemon is ending.
+    async fn withhold(&mut self) -> Option<Arc<Node>> {
+        let report = Report {
+            changing: true,
+            ..self.told.clone()
+        };
+        self.tell(report).await;
+        let is_known = |node: &Arc<Node>| node.erdma.report.changing;
+        let node = self.around.node.wait_for(is_known).await;
+        node.ok().map(|node| node.clone())
+    }
+}
+
+/// Nothing is done about the driver beside a configuration that has nothing for it.
+fn planned(erdma: &conf::Erdma, state: &State) -> Plan {
+    match erdma.origin {
+        Origin::Foreign => Plan::Keep,
+        Origin::User | Origin::Defaults => plan(erdma.prefer_driver, state, erdma.reload_driver),
+    }
+}
+
+/// The devices of the driver. One whose RDMA device is absent this moment has users as well: it is
+/// made anew when a pod's netdev is moved.
+fn devices(inventory: &Inventory) -> Vec<Wanted> {
+    let functions = inventory.functions.iter();
+    let of_driver = functions.filter(|it| it.device.driver.as_deref() == Some(DRIVER));
+    let wanted = of_driver.map(|function| {
+        let hca = function.hcas.first();
+        let own = function.device.address.clone();
+        let char_devices = hca.into_iter().flat_map(|hca| &hca.char_devices);
+        Wanted {
+            addresses: std::iter::once(own)
+                .chain(function.netdev_function.clone())
+                .collect(),
+            rdma: hca.map(|hca| hca.name.clone()),
+            numbers: char_devices.map(|it| (it.major, it.minor)).collect(),
+        }
+    });
+    wanted.collect()
+}
+
+/// Whether modules may be loaded: `sysfs` shows the kernel's own, and is no made-up tree.
+pub fn is_the_kernels(sysfs: &Path) -> bool {
+    use nix::sys::statfs::{SYSFS_MAGIC, statfs};
+    statfs(sysfs).is_ok_and(|found| found.filesystem_type() == SYSFS_MAGIC)
+}
+
+async fn until(after: Option<Duration>) {
+    match after {
+        Some(after) => tokio::time::sleep(after).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What would be done about the driver, without doing it.
+pub fn standing(
+    sysfs: &Path,
+    module: Option<ErdmaModule>,
+    erdma: &conf::Erdma,
+) -> (Standing, Option<DriverMode>) {
+    let state = State::read(sysfs, module);
+    let (problem, to) = match planned(erdma, &state) {
+        Plan::Keep => (None, None),
+        Plan::Problem(problem) => (Some(problem), None),
+        Plan::Change(change) => (None, Some(change.to)),
+    };
+    let standing = Standing {
+        wanted: erdma.prefer_driver,
+        loaded: module.as_ref().map(mode),
+        problem,
+    };
+    (standing, to)
+}

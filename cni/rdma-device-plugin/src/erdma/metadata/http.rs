@@ -1,0 +1,224 @@
+//! One request over HTTP/1.1, bounded in time and size: no TLS, no proxy, no redirect, a new
+//! connection each time.
+
+use super::MetadataError;
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use hyper::{
+    Method, Request, Uri,
+    body::Bytes,
+    client::conn::http1,
+    header::{CONNECTION, HOST, HeaderName, HeaderValue},
+};
+use hyper_util::rt::TokioIo;
+use std::{fmt, io, pin::pin, str::FromStr, time::Duration};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, timeout, timeout_at},
+};
+
+/// Bytes of an answer that are read; an address has 15.
+const LONGEST: usize = 4096;
+
+/// Where the service is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    host: String,
+    port: u16,
+}
+
+/// A text that is no base address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not the address of a metadata service: http://HOST or http://HOST:PORT")]
+pub struct InvalidBase(String);
+
+impl FromStr for Base {
+    type Err = InvalidBase;
+
+    fn from_str(text: &str) -> Result<Self, InvalidBase> {
+        let invalid = || InvalidBase(text.to_owned());
+        let uri: Uri = text.parse().map_err(|_| invalid())?;
+        let authority = uri.authority().ok_or_else(invalid)?;
+        let is_bare = uri.query().is_none() && matches!(uri.path(), "" | "/");
+        let host = authority.host().trim_matches(['[', ']']);
+        let says_all = authority.as_str().contains('@') || host.is_empty();
+        if uri.scheme_str() != Some("http") || !is_bare || says_all {
+            return Err(invalid());
+        }
+        let port = match authority.as_str().strip_prefix(authority.host()) {
+            Some("") => 80,
+            _ => authority
+                .port_u16()
+                .filter(|it| *it != 0)
+                .ok_or_else(invalid)?,
+        };
+        let host = host.to_owned();
+        Ok(Self { host, port })
+    }
+}
+
+impl fmt::Display for Base {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("http://")?;
+        self.write_authority(f)
+    }
+}
+
+impl Base {
+    fn write_authority(&self, f: &mut impl fmt::Write) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]", self.host)?,
+            false => f.write_str(&self.host)?,
+        }
+        match self.port {
+            80 => Ok(()),
+            port => write!(f, ":{port}"),
+        }
+    }
+
+    fn authority(&self) -> String {
+        let mut text = String::new();
+        // a String takes everything
+        let _ = self.write_authority(&mut text);
+        text
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Question<'a> {
+    pub(super) method: Method,
+    pub(super) path: &'a str,
+    pub(super) header: Option<(HeaderName, HeaderValue)>,
+}
+
+/// What was answered.
+#[derive(Clone, Debug)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) body: Bytes,
+}
+
+/// Why there is no reply.
+#[derive(Debug)]
+enum Trouble {
+    Http(hyper::Error),
+    TooLong,
+    Body(io::Error),
+}
+
+impl From<hyper::Error> for Trouble {
+    fn from(error: hyper::Error) -> Self {
+        Self::Http(error)
+    }
+}
+
+/// Asks once; `connect` and `whole` are how long a connection, and all of it, may take.
+pub(super) async fn ask(
+    base: &Base,
+    question: &Question<'_>,
+    connect: Duration,
+    whole: Duration,
+) -> Result<Reply, MetadataError> {
+    let end = Instant::now() + whole;
+    let unreachable = |source| MetadataError::Unreachable {
+        base: base.clone(),
+        source,
+    };
+    let stream = match timeout(connect, TcpStream::connect((&*base.host, base.port))).await {
+        Ok(connected) => connected.map_err(unreachable)?,
+        Err(_) => {
+            let words = format!("no connection within {connect:?}");
+            return Err(unreachable(io::Error::new(io::ErrorKind::TimedOut, words)));
+        }
+    };
+    let place = question.path.to_owned();
+    match timeout_at(end, converse(base, question, stream)).await {
+        Ok(Ok(reply)) => Ok(reply),
+        Ok(Err(Trouble::TooLong)) => Err(MetadataError::Garbage {
+            place,
+            value: "…".to_owned(),
+            why: format!("longer than {LONGEST} bytes"),
+        }),
+        Ok(Err(Trouble::Http(error))) => Err(MetadataError::Broken {
+            place,
+            source: io::Error::other(error),
+        }),
+        Ok(Err(Trouble::Body(source))) => Err(MetadataError::Broken { place, source }),
+        Err(_) => Err(MetadataError::Slow {
+            place,
+            limit: whole,
+        }),
+    }
+}
+
+async fn converse(
+    base: &Base,
+    question: &Question<'_>,
+    stream: TcpStream,
+) -> Result<Reply, Trouble> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let mut request = Request::builder()
+        .method(question.method.clone())
+        .uri(question.path)
+        .header(HOST, base.authority())
+        .header(CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| Trouble::Body(io::Error::other(error)))?;
+    if let Some((name, value)) = &question.header {
+        request.headers_mut().insert(name.clone(), value.clone());
+    }
+    let answer = async move {
+        let response = sender.send_request(request).await?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), LONGEST).collect().await;
+        let body = body.map_err(|error| match error.downcast::<LengthLimitError>() {
+            Ok(_) => Trouble::TooLong,
+            Err(error) => Trouble::Body(io::Error::other(error)),
+        })?;
+        let body = body.to_bytes();
+        Ok(Reply { status, body })
+    };
+    let (mut answer, mut connection) = (pin!(answer), pin!(connection));
+    tokio::select! {
+        biased;
+        reply = &mut answer => reply,
+        // what has come by now is all that comes
+        _ = &mut connection => answer.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_address_is_a_host_and_a_port() {
+        for (text, told) in [
+            ("http://100.100.100.200", "http://100.100.100.200"),
+            ("http://100.100.100.200/", "http://100.100.100.200"),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("http://[fd00::1]:80", "http://[fd00::1]"),
+            ("http://metadata.internal", "http://metadata.internal"),
+        ] {
+            let base: Base = text.parse().expect(text);
+            assert_eq!(base.to_string(), told);
+        }
+        for text in [
+            "",
+            "100.100.100.200",
+            "https://100.100.100.200",
+            "http://",
+            "http://:80",
+            "http://host:0",
+            "http://host:99999",
+            "http://host:",
+            "http://user@host",
+            "http://host/latest",
+            "http://host/?q",
+            "file:///etc/passwd",
+            "http://a b",
+        ] {
+            assert!(text.parse::<Base>().is_err(), "{text:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The eRDMA NICs of a node as a table for people, and the driver's mode below it.
+
+use super::{Discovery, Nic, driver::Standing};
+use crate::{conf::DriverMode, offer::columns};
+use rdma_netns::Inventory;
+
+const HEAD: [&str; 5] = ["ERDMA", "DEVICE", "NETDEV", "MAC", "USED"];
+
+/// Nothing on a node without eRDMA. `change` is the mode that the driver would be loaded in.
+pub fn table(
+    found: &Discovery,
+    inventory: &Inventory,
+    standing: &Standing,
+    change: Option<DriverMode>,
+) -> String {
+    let row = |nic: &Nic, used: &str| {
+        let own = inventory.function(&nic.address);
+        let of = own.and_then(|function| function.netdev_function.as_ref());
+        let netdev = nic.netdev.as_deref().unwrap_or("in a pod, or none");
+        [
+            nic.rdma.clone(),
+            nic.address.to_string(),
+            of.map_or(netdev.to_owned(), |of| format!("{netdev} ({of})")),
+            nic.mac.as_ref().map_or("-".to_owned(), ToString::to_string),
+            used.to_owned(),
+        ]
+    };
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    rows.extend(found.nics.iter().map(|nic| row(nic, "yes")));
+    let hidden = match found.needs_instance {
+        true => "not exposed, as far as is known",
+        false => "not exposed",
+    };
+    rows.extend(found.hidden.iter().map(|nic| row(nic, hidden)));
+    let mut text = String::new();
+    if rows.len() > 1 {
+        text.push('\n');
+        text.push_str(&columns(&rows));
+    }
+    let said = driver(standing, change);
+    if rows.len() > 1 || !said.is_empty() {
+        for line in said {
+            text.push_str("- ");
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn driver(standing: &Standing, change: Option<DriverMode>) -> Vec<String> {
+    let mut said = Vec::new();
+    if let Some(loaded) = standing.loaded {
+        let limits = match loaded {
+            DriverMode::Default => "rdma_cm and SMC-R work",
+            DriverMode::Compat | DriverMode::Ofed => "rdma_cm and SMC-R do not work in it",
+        };
+        said.push(format!("the eRDMA driver is in mode {loaded}: {limits}"));
+    }
+    if let Some(to) = change {
+        said.push(match standing.loaded {
+            None => format!("the daemon loads the eRDMA driver in mode {to}"),
+            Some(_) => format!(
+                "the daemon loads the eRDMA driver anew in mode {to}, as soon as nobody has a device"
+            ),
+        });
+    }
+    said.extend(standing.problem.as_ref().map(ToString::to_string));
+    said
+}

@@ -1,0 +1,37 @@
+//! `--release`: what the daemon set up of eRDMA NICs goes.
+
+use crate::{
+    cli::Arguments,
+    erdma::bring_up::{ReleaseError, release},
+};
+use rdma_netns::Linux;
+
+/// Not all of it could be taken back.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreleased {
+    /// None of it.
+    #[error(transparent)]
+    All(#[from] ReleaseError),
+    /// Some of it; what was printed says which.
+    #[error("{0} NICs are not as they were; --release can be run again")]
+    Some(usize),
+}
+
+/// Takes it back, and prints what became of each NIC.
+///
+/// # Errors
+/// Something is left.
+pub fn run(arguments: &Arguments) -> Result<(), Unreleased> {
+    let kernel = Linux::with_roots(&arguments.sysfs, &arguments.dev);
+    let released = release(&kernel, &arguments.state_dir)?;
+    if released.is_empty() {
+        println!("no NIC was set up by the daemon: there is nothing to take back");
+    }
+    for nic in &released {
+        println!("{nic}");
+    }
+    match released.iter().filter(|nic| !nic.is_complete()).count() {
+        0 => Ok(()),
+        left => Err(Unreleased::Some(left)),
+    }
+}

@@ -1,0 +1,312 @@
+//! The keeper of a running daemon: what it does to the driver, and what nobody is given meanwhile.
+
+use crate::{
+    NIC,
+    recorded::{Fails, Recorded},
+};
+use integration::Machine;
+use rdma_device_plugin::{
+    conf::{Conf, DriverMode},
+    erdma::{
+        Report, Side, discover,
+        driver::users::Places,
+        keeper::{Around, Keeper},
+    },
+    hardware::Hardware,
+    node::{Node, Signal},
+    offer::{Known, Unhealthy, offers},
+};
+use rdma_resources::{Grant, Grants, Sharing, grant::GrantedDevice};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::AbortHandle,
+    time::timeout,
+};
+
+/// In the place of a daemon's ten seconds.
+const AGAIN: Duration = Duration::from_secs(1);
+
+const LIMIT: Duration = Duration::from_secs(8);
+
+/// A daemon without kubelet: it takes reports in, and makes nodes of them.
+struct Site {
+    hardware: Hardware,
+    conf: Arc<Conf>,
+    node: watch::Sender<Arc<Node>>,
+    signals: mpsc::Receiver<Signal>,
+    loader: Arc<Mutex<Recorded>>,
+    state: PathBuf,
+    keeper: AbortHandle,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.keeper.abort();
+    }
+}
+
+impl Site {
+    /// With the driver in mode default; `prepare` is done before it starts.
+    fn new(conf: &str, fails: Fails, prepare: impl FnOnce(&Path)) -> Self {
+        let machine = Machine::with(&[]);
+        machine.plug_erdma(&NIC);
+        machine.erdma_module(Some(Some(false)));
+        let (sysfs, dev, state) = (
+            machine.path("sys"),
+            machine.path("dev"),
+            machine.path("state"),
+        );
+        std::fs::create_dir_all(state.join("proc")).expect("made");
+        prepare(&state);
+        let conf = Conf::parse(conf, Path::new("f")).unwrap_or_else(|error| panic!("{error}"));
+        let conf = Arc::new(conf.conf);
+        let hardware = Hardware::new(&sysfs, &dev);
+        let first = node_of(&hardware, &conf, Report::default());
+        let (node, receiver) = watch::channel(first);
+        let (sender, signals) = mpsc::channel(16);
+        let loader = Arc::new(Mutex::new(Recorded::new(machine, fails)));
+        let keeper = Keeper::new(Around {
+            node: receiver,
+            signals: sender,
+            sysfs,
+            dev,
+            places: Places {
+                socket: state.join("none.sock"),
+                // no process of this machine is seen
+                proc: state.join("proc"),
+                state_dir: state.clone(),
+            },
+            loader: Some(loader.clone()),
+            again: AGAIN,
+        });
+        Self {
+            keeper: tokio::spawn(keeper.run()).abort_handle(),
+            hardware,
+            conf,
+            node,
+            signals,
+            loader,
+            state,
+        }
+    }
+
+    /// The next thing that the daemon is told; it is not taken in yet.
+    async fn hear(&mut self) -> Report {
+        match timeout(LIMIT, self.signals.recv()).await {
+            Ok(Some(Signal::Erdma(report))) => report,
+            other => panic!("no report: {other:?}"),
+        }
+    }
+
+    fn take(&self, report: Report) {
+        let node = node_of(&self.hardware, &self.conf, report);
+        self.node.send_replace(node);
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.loader.lock().expect("the loader").calls.clone()
+    }
+}
+
+fn node_of(hardware: &Hardware, conf: &Arc<Conf>, report: Report) -> Arc<Node> {
+    let inventory = hardware.look().expect("an inventory");
+    let discovery = discover(&conf.erdma, &inventory, report.instance.as_deref());
+    let unhealthy = report.withheld(&inventory, &Unhealthy::new());
+    let hidden = discovery.hidden_addresses();
+    let (offers, _) = offers(conf, &inventory, &hidden, &unhealthy, &Known::default());
+    Arc::new(Node {
+        conf: conf.clone(),
+        inventory: Arc::new(inventory),
+        unhealthy,
+        offers,
+        erdma: Side {
+            discovery,
+            report: Arc::new(report),
+        },
+    })
+}
+
+fn healthy(node: &watch::Sender<Arc<Node>>) -> usize {
+    let node = node.borrow();
+    let ids = node.offers.iter().flat_map(|offer| &offer.ids);
+    ids.filter(|id| id.healthy).count()
+}
+
+/// Somebody was given `erdma_0`.
+fn grant(state: &Path) {
+    grant_of(state, NIC.address);
+}
+
+fn grant_of(state: &Path, address: &str) {
+    let grant = Grant {
+        format: rdma_resources::grant::FORMAT,
+        resource: "aliyun/erdma".into(),
+        id: "erdma_0/3".into(),
+        sharing: Sharing::Shared,
+        cdi: false,
+        devices: vec![GrantedDevice {
+            address: address.to_owned().try_into().expect("an address"),
+            rdma: "erdma_0".into(),
+            char_devices: vec![],
+        }],
+    };
+    Grants::new(state).write(&grant).expect("written");
+}
+
+const COMPAT: &str = "erdma: {preferDriver: compat, configureNICs: false}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_is_withheld_while_its_driver_is_loaded_anew() {
+    let mut site = Site::new(COMPAT, Fails::Nowhere, |_| {});
+    assert_eq!(healthy(&site.node), 200);
+    let report = site.hear().await;
+    assert!(report.changing, "{report:?}");
+    // nothing is done until the daemon has taken it in
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(site.calls(), ["check"]);
+    site.take(report);
+    assert_eq!(healthy(&site.node), 0);
+    let report = site.hear().await;
+    assert!(!report.changing);
+    assert_eq!(report.driver.loaded, Some(DriverMode::Compat));
+    assert_eq!(report.driver.problem, None);
+    assert_eq!(
+        site.calls(),
+        ["check", "check", "unload", "load compat_mode=Y"]
+    );
+    site.take(report);
+    assert_eq!(healthy(&site.node), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_a_device_keeps_it() {
+    let mut site = Site::new(COMPAT, Fails::Nowhere, grant);
+    let report = site.hear().await;
+    assert!(!report.changing, "devices that are in use are not withheld");
+    let problem = report.driver.problem.clone().expect("it is in use");
+    assert_eq!(problem.word(), "in_use");
+    assert_eq!(report.sentences(), [problem.to_string()]);
+    assert_eq!(site.calls(), ["check"]);
+    // the last one has ended; it is not looked again at once, as much as is heard
+    std::fs::remove_dir_all(site.state.join("granted")).expect("removed");
+    let ended = Instant::now();
+    site.take(report.clone());
+    tokio::time::sleep(AGAIN / 4).await;
+    site.take(report);
+    assert_eq!(site.calls(), ["check"]);
+    assert!(site.hear().await.changing);
+    assert!(ended.elapsed() > AGAIN / 2, "{:?}", ended.elapsed());
+}
+
+/// A pod that was given the device while its users were counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_was_first_is_seen() {
+    let mut site = Site::new(COMPAT, Fails::Nowhere, |_| {});
+    let report = site.hear().await;
+    assert!(report.changing);
+    grant(&site.state);
+    site.take(report);
+    let report = site.hear().await;
+    assert!(!report.changing);
+    assert_eq!(report.driver.loaded, Some(DriverMode::Default));
+    let problem = report.driver.problem.as_ref().map(|it| it.word());
+    assert_eq!(problem, Some("in_use"));
+    assert_eq!(site.calls(), ["check"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_failed_is_not_tried_again_and_again() {
+    let mut site = Site::new(COMPAT, Fails::Load { times: 1 }, |_| {});
+    let report = site.hear().await;
+    site.take(report);
+    let report = site.hear().await;
+    let problem = report.driver.problem.clone().expect("it failed");
+    assert_eq!(problem.word(), "failed");
+    assert_eq!(report.driver.loaded, Some(DriverMode::Default));
+    let calls = site.calls();
+    assert_eq!(calls.len(), 5, "{calls:?}");
+    for _ in 0..3 {
+        site.take(report.clone());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(site.calls(), calls);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_cannot_be_asked_hides_what_is_for_one_instance_only() {
+    let conf = "erdma: {exposedLocalERIs: [i-bp1 erdma_0], configureNICs: false, metadata: \
+                'http://127.0.0.1:1'}";
+    let mut site = Site::new(conf, Fails::Nowhere, |_| {});
+    let report = site.hear().await;
+    assert_eq!(report.instance, None);
+    let said = report.sentences().join("\n");
+    assert!(said.contains("are not used yet"), "{said}");
+    assert!(said.contains("http://127.0.0.1:1"), "{said}");
+    assert_eq!(healthy(&site.node), 0);
+}
+
+/// The kernel's own count is of whoever came in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_kernel_holds_is_tried_again() {
+    let mut site = Site::new(COMPAT, Fails::Unload, |_| {});
+    for _ in 0..2 {
+        let report = site.hear().await;
+        assert!(report.changing, "{report:?}");
+        site.take(report);
+        let report = site.hear().await;
+        let problem = report.driver.problem.clone().expect("it is in use");
+        assert_eq!(problem.word(), "in_use");
+        assert!(problem.to_string().contains("it is in use"), "{problem}");
+        site.take(report);
+    }
+}
+
+/// A device that is given to a pod between the two looks, and that only the later node has.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_second_look_is_at_the_node_as_it_is_then() {
+    let mut site = Site::new(COMPAT, Fails::Nowhere, |_| {});
+    let report = site.hear().await;
+    let second = integration::machine::Erdma {
+        address: "0000:00:08.0",
+        netdev_address: "0000:00:06.0",
+        rdma: "erdma_1",
+        netdev: "eri-other",
+        mac: "00:16:3e:0a:0b:02",
+        number: 1,
+        ..NIC
+    };
+    site.loader
+        .lock()
+        .expect("the loader")
+        .machine
+        .plug_erdma(&second);
+    grant_of(&site.state, second.address);
+    site.take(report);
+    let report = site.hear().await;
+    let problem = report.driver.problem.as_ref().map(|it| it.word());
+    assert_eq!(problem, Some("in_use"));
+    assert_eq!(site.calls(), ["check"]);
+}
+
+/// It is not even told that there is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn beside_another_systems_format_the_driver_is_left_alone() {
+    let mut site = Site::new("mode: hca", Fails::Nowhere, |_| {});
+    let report = site.hear().await;
+    assert_eq!(report.driver.loaded, Some(DriverMode::Default));
+    let loader = site.loader.clone();
+    loader
+        .lock()
+        .expect("the loader")
+        .machine
+        .erdma_module(None);
+    site.take(report);
+    let report = site.hear().await;
+    assert_eq!((report.driver.loaded, report.driver.problem), (None, None));
+    assert_eq!(site.calls(), [] as [&str; 0]);
+}

@@ -1,0 +1,316 @@
+//! The mode of the eRDMA driver: every way from one to another, on made-up sysfs trees, with a
+//! loader that records what it is told and fails where it is to.
+
+mod keeping;
+mod recorded;
+
+use integration::{Machine, machine::Erdma as Nic};
+use rdma_device_plugin::{
+    conf::DriverMode::{self, Compat, Default, Ofed},
+    erdma::driver::{Change, Plan, Problem, State, User, change, limit, mode, plan},
+};
+use rdma_netns::{ErdmaModule, Inventory, Linux};
+use recorded::{Fails, Recorded};
+use std::time::Duration;
+
+const NIC: Nic<'_> = Nic {
+    address: "0000:00:07.0",
+    netdev_address: "0000:00:05.0",
+    rdma: "erdma_0",
+    netdev: "eri-none",
+    mac: "00:16:3e:0a:0b:01",
+    numa_node: 0,
+    number: 0,
+};
+
+const N: ErdmaModule = ErdmaModule {
+    compat: Some(false),
+    ofed: false,
+};
+const Y: ErdmaModule = ErdmaModule {
+    compat: Some(true),
+    ofed: false,
+};
+const Y_OFED: ErdmaModule = ErdmaModule {
+    compat: Some(true),
+    ofed: true,
+};
+const N_OFED: ErdmaModule = ErdmaModule {
+    compat: Some(false),
+    ofed: true,
+};
+const MAINLINE: ErdmaModule = ErdmaModule {
+    compat: None,
+    ofed: false,
+};
+
+#[test]
+fn the_mode_that_a_module_is_in() {
+    for (module, wanted) in [
+        (N, Default),
+        (N_OFED, Default),
+        (MAINLINE, Default),
+        (Y, Compat),
+        (Y_OFED, Ofed),
+    ] {
+        assert_eq!(mode(&module), wanted, "{module:?}");
+    }
+}
+
+/// A word for a plan.
+fn planned(wanted: Option<DriverMode>, module: Option<ErdmaModule>) -> String {
+    let state = State {
+        module,
+        functions: 1,
+        holders: vec![],
+    };
+    match plan(wanted, &state, true) {
+        Plan::Keep => "keep".to_owned(),
+        Plan::Problem(problem) => problem.word().to_owned(),
+        Plan::Change(Change { from: None, to }) => format!("load {to}"),
+        Plan::Change(Change { to, .. }) => format!("reload {to}"),
+    }
+}
+
+#[test]
+fn every_way_from_one_mode_to_another() {
+    let table = [
+        // module, any, default, compat, ofed
+        (
+            None,
+            ["not_loaded", "load default", "load compat", "load ofed"],
+        ),
+        (Some(N), ["keep", "keep", "reload compat", "no_ofed"]),
+        (
+            Some(N_OFED),
+            ["keep", "keep", "reload compat", "reload ofed"],
+        ),
+        (Some(Y), ["keep", "reload default", "keep", "no_ofed"]),
+        // it is compatible, whatever stack it is on
+        (Some(Y_OFED), ["keep", "reload default", "keep", "keep"]),
+        (Some(MAINLINE), ["keep", "keep", "one_mode", "one_mode"]),
+    ];
+    for (module, row) in table {
+        let wishes = [None, Some(Default), Some(Compat), Some(Ofed)];
+        let found = wishes.map(|wanted| planned(wanted, module));
+        assert_eq!(found, row, "{module:?}");
+    }
+}
+
+#[test]
+fn a_node_without_erdma_needs_no_driver() {
+    for wanted in [None, Some(Default), Some(Compat), Some(Ofed)] {
+        assert_eq!(plan(wanted, &State::default(), true), Plan::Keep);
+    }
+}
+
+#[test]
+fn what_forbids_a_reload() {
+    let mut state = State {
+        module: Some(N),
+        functions: 1,
+        holders: vec![],
+    };
+    let Plan::Problem(forbidden) = plan(Some(Compat), &state, false) else {
+        panic!("it was forbidden");
+    };
+    let told = forbidden.to_string();
+    assert!(told.contains("modprobe erdma compat_mode=Y"), "{told}");
+    // loading what is not loaded is not loading it anew
+    let none = State {
+        module: None,
+        ..state.clone()
+    };
+    let load = Change {
+        from: None,
+        to: Compat,
+    };
+    assert_eq!(plan(Some(Compat), &none, false), Plan::Change(load));
+
+    state.holders = vec!["smc_erdma".to_owned()];
+    let Plan::Problem(held) = plan(Some(Compat), &state, true) else {
+        panic!("a module holds it");
+    };
+    assert_eq!(held.word(), "in_use");
+    assert!(held.to_string().contains("the module smc_erdma"), "{held}");
+}
+
+#[test]
+fn whoever_has_a_device_is_named() {
+    let reload = Change {
+        from: Some(N),
+        to: Compat,
+    };
+    assert_eq!(reload.hindered(vec![]), None);
+    let users = vec![
+        User::Pod("team/train-0".into()),
+        User::Process {
+            pid: 17,
+            name: "ib_write_bw".into(),
+        },
+    ];
+    let problem = reload.hindered(users.clone()).expect("they have devices");
+    assert_eq!(
+        problem.to_string(),
+        "the eRDMA driver stays in mode default, though compat is wanted, as its devices are in \
+         use: drain the node of pod team/train-0, process 17 (ib_write_bw)"
+    );
+    let soon = Duration::from_secs(10);
+    assert_eq!(problem.passes(soon), Some(soon));
+    // its process id is no news, and somebody else is
+    let like = |pid, name: &str| {
+        let name = name.into();
+        let users = vec![users[0].clone(), User::Process { pid, name }];
+        let other = reload.hindered(users).expect("they have devices");
+        problem.is_like(&other)
+    };
+    assert!(like(18, "ib_write_bw") && !like(17, "other"));
+    let load = Change {
+        from: None,
+        to: Compat,
+    };
+    assert_eq!(load.hindered(users), None, "nothing is taken away");
+}
+
+/// Applies a change on a made-up node; what the loader was told, and the mode then.
+fn applied(
+    change: &Change,
+    fails: Fails,
+) -> (Result<(), Problem>, Vec<String>, Option<DriverMode>) {
+    let machine = Machine::with(&[]);
+    machine.plug_erdma(&NIC);
+    machine.erdma_module(change.from.map(|module| module.compat));
+    let kernel = Linux::with_roots(machine.path("sys"), machine.path("dev"));
+    let mut loader = Recorded::new(machine, fails);
+    let done = change::apply(change, &mut loader, &|| kernel.erdma_module());
+    let now = kernel.erdma_module();
+    (done, loader.calls, now.as_ref().map(mode))
+}
+
+#[test]
+fn a_module_is_loaded_in_its_mode() {
+    for (from, to, calls) in [
+        (None, Default, &["check", "load compat_mode=N"][..]),
+        (None, Compat, &["check", "load compat_mode=Y"]),
+        (Some(N), Compat, &["check", "unload", "load compat_mode=Y"]),
+        (Some(Y), Default, &["check", "unload", "load compat_mode=N"]),
+    ] {
+        let (done, told, now) = applied(&Change { from, to }, Fails::Nowhere);
+        assert_eq!(done, Ok(()), "{from:?} {to}");
+        assert_eq!(told, calls, "{from:?} {to}");
+        assert_eq!(now, Some(to));
+    }
+}
+
+/// What fails at each step, and how the driver is then.
+#[test]
+fn what_fails_leaves_the_driver_as_it_was() {
+    let change = Change {
+        from: Some(N),
+        to: Compat,
+    };
+    for (fails, calls, words, now) in [
+        (
+            Fails::Check,
+            &["check"][..],
+            "needs its module to be loaded, and there is no module erdma for this kernel: install",
+            Some(Default),
+        ),
+        (
+            Fails::Unload,
+            &["check", "unload"],
+            "drain the node of whoever has them, which is not known: the kernel does not unload \
+             erdma: it is in use",
+            Some(Default),
+        ),
+        (
+            Fails::Load { times: 1 },
+            &[
+                "check",
+                "unload",
+                "load compat_mode=Y",
+                "load compat_mode=N",
+            ],
+            "modprobe erdma compat_mode=Y failed: no; it is loaded again in mode default",
+            Some(Default),
+        ),
+        (
+            Fails::Load { times: 2 },
+            &[
+                "check",
+                "unload",
+                "load compat_mode=Y",
+                "load compat_mode=N",
+            ],
+            "There is no eRDMA on this node until it is (modprobe erdma)",
+            None,
+        ),
+        (
+            Fails::Silently,
+            &["check", "unload", "load compat_mode=Y"],
+            "modprobe succeeded, and the module is not there",
+            None,
+        ),
+        (
+            Fails::Parameter,
+            &["check", "unload", "load compat_mode=Y"],
+            "its parameter compat_mode stayed as it was",
+            Some(Default),
+        ),
+    ] {
+        let (done, told, mode) = applied(&change, fails);
+        let problem = done.expect_err("it fails").to_string();
+        assert!(problem.contains(words), "{fails:?}: {problem}");
+        assert_eq!(told, calls, "{fails:?}");
+        assert_eq!(mode, now, "{fails:?}");
+    }
+    // without a driver before, there is nothing to go back to
+    let first = Change {
+        from: None,
+        to: Compat,
+    };
+    let (done, told, mode) = applied(&first, Fails::Load { times: 1 });
+    let problem = done.expect_err("it fails");
+    assert_eq!((problem.word(), mode), ("failed", None));
+    assert_eq!(told, ["check", "load compat_mode=Y"]);
+    // mainline's driver has one mode only, which shows once it is loaded
+    let (done, _, mode) = applied(&first, Fails::Mainline);
+    assert_eq!(done, Err(Problem::OneMode { wanted: Compat }));
+    assert_eq!(mode, Some(Default));
+    let default = Change {
+        from: None,
+        to: Default,
+    };
+    assert_eq!(applied(&default, Fails::Mainline).0, Ok(()));
+}
+
+#[test]
+fn functions_are_counted_whatever_driver_they_have() {
+    let machine = Machine::with(&[]);
+    let sysfs = machine.path("sys");
+    assert_eq!(State::read(&sysfs, None), State::default());
+    machine.plug_erdma(&NIC);
+    machine.write(
+        "sys/devices/pci0000:00/0000:00:07.0/uevent",
+        "PCI_CLASS=FF0000\nPCI_ID=1DED:107F\n",
+    );
+    assert_eq!(State::read(&sysfs, None).functions, 1);
+    machine.erdma_module(Some(Some(true)));
+    std::fs::create_dir_all(machine.path("sys/module/erdma/holders/other")).expect("made");
+    assert_eq!(State::read(&sysfs, Some(Y)).holders, ["other"]);
+}
+
+#[test]
+fn only_the_drivers_own_devices_are_limited() {
+    let look = |compat: bool| -> Inventory {
+        let machine = Machine::with(&[]);
+        machine.plug_erdma(&NIC);
+        machine.erdma_module(Some(Some(compat)));
+        let kernel = Linux::with_roots(machine.path("sys"), machine.path("dev"));
+        kernel.inventory().expect("an inventory")
+    };
+    let address = |text: &str| text.to_owned().try_into().expect("an address");
+    assert_eq!(limit(&look(true), &address(NIC.address)), Some(Compat));
+    assert_eq!(limit(&look(true), &address(NIC.netdev_address)), None);
+    assert_eq!(limit(&look(false), &address(NIC.address)), None);
+}

@@ -1,0 +1,367 @@
+//! eRDMA NICs on the real kernel, in throw-away namespaces: veths as NICs, beside a default route.
+
+use integration::{MetadataService, Netns, Snapshot, wait};
+use rdma_device_plugin::{
+    conf,
+    erdma::{
+        Nic,
+        bring_up::{BringUp, Outcome, State, release},
+        metadata::Pace,
+    },
+};
+use rdma_netns::{Kernel, Linux};
+use serde_json::Value;
+use std::{sync::Arc, time::Duration};
+use tempfile::TempDir;
+
+/// A host with `eth0` that has an address and a default route, and `eth1` and `eth2` that have
+/// nothing and are down; all in one network.
+struct Host {
+    netns: Netns,
+    /// Held: the other ends are in it.
+    switch: Netns,
+    kernel: Arc<Linux>,
+    state: TempDir,
+    service: MetadataService,
+}
+
+const CIDR: &str = "10.0.0.0/24";
+const GATEWAY: &str = "10.0.0.253";
+const MACS: [&str; 2] = ["02:00:00:00:0e:01", "02:00:00:00:0e:02"];
+
+impl Host {
+    fn new(metric: &str) -> Self {
+        let (netns, switch) = (Netns::new("erdma"), Netns::new("vswitch"));
+        switch.ip("link add br0 type bridge");
+        switch.ip("link set br0 up");
+        switch.ip(&format!("address add {GATEWAY}/24 dev br0"));
+        netns.ip("link set lo up");
+        for number in 0..3 {
+            let mac = match number {
+                0 => "02:00:00:00:0e:10",
+                _ => MACS[number - 1],
+            };
+            let name = switch.name();
+            netns.ip(&format!(
+                "link add eth{number} address {mac} type veth peer name p{number} netns {name}"
+            ));
+            switch.ip(&format!("link set p{number} master br0 up"));
+        }
+        netns.ip("link set eth0 up");
+        netns.ip(&format!("address add 10.0.0.5/24 dev eth0 {metric}"));
+        netns.ip(&format!(
+            "route add default via {GATEWAY} dev eth0 {metric}"
+        ));
+        for netdev in ["eth1", "eth2"] {
+            netns.set_sysctl(&format!("ipv4/conf/{netdev}/rp_filter"), "1");
+        }
+        let opened = rdma_netns::netns::Netns::open(netns.path()).expect("the namespace");
+        let kernel = opened.run(|| {
+            let kernel = Linux::new();
+            // the host is where it is used first
+            kernel.observe(None).expect("the host's state");
+            kernel
+        });
+        let service = MetadataService::new();
+        for (mac, ip) in MACS.into_iter().zip(["10.0.0.6", "10.0.0.7"]) {
+            service.add_nic(mac, ip, CIDR, GATEWAY);
+        }
+        Self {
+            netns,
+            switch,
+            kernel: Arc::new(kernel.expect("a way in")),
+            state: tempfile::tempdir().expect("a directory"),
+            service,
+        }
+    }
+
+    /// A new process that settles once.
+    async fn settle(&self) -> Vec<Outcome> {
+        let conf = conf::BringUp {
+            mtu: 8500,
+            metadata: self.service.base(),
+            addresses: vec![],
+        };
+        let pace = Pace {
+            pause: Duration::from_millis(10),
+            quiet: Duration::ZERO,
+            ..Pace::default()
+        };
+        let bring_up = BringUp::with_pace(conf, self.state.path(), self.kernel.clone(), pace);
+        let mut bring_up = bring_up.expect("an address");
+        let nics: Vec<Nic> = (1..3)
+            .map(|number| Nic {
+                rdma: format!("erdma_{}", number - 1),
+                address: format!("0000:00:0{number}.0")
+                    .try_into()
+                    .expect("an address"),
+                netdev: Some(format!("eth{number}")),
+                mac: Some(MACS[number - 1].parse().expect("a hardware address")),
+            })
+            .collect();
+        let mut outcomes = bring_up.settle(&nics).await;
+        // a veth's carrier comes a moment after its up
+        for _ in 0..50 {
+            let is_waiting = |it: &Outcome| matches!(it.state, State::Waiting { .. });
+            if !outcomes.iter().any(is_waiting) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let done = std::mem::take(&mut outcomes);
+            outcomes = bring_up.settle(&nics).await;
+            assert_eq!(changes(&outcomes), [0, 0], "after {done:?}");
+        }
+        outcomes
+    }
+
+    /// Routes of a netdev: destination, gateway, source and metric.
+    fn routes(&self, netdev: &str) -> Vec<String> {
+        let routes = self.netns.show(&format!("-4 route show dev {netdev}"));
+        let word = |route: &Value, key: &str| match &route[key] {
+            Value::Null => "-".to_owned(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let told =
+            |route: &Value| ["dst", "gateway", "prefsrc", "metric"].map(|key| word(route, key));
+        routes.iter().map(|route| told(route).join(" ")).collect()
+    }
+
+    /// By which netdev a packet to `destination` leaves.
+    fn leaves_by(&self, rest: &str) -> String {
+        let routes = self.netns.show(&format!("-4 route get {rest}"));
+        routes[0]["dev"].as_str().expect("a netdev").to_owned()
+    }
+
+    fn release(&self) -> Vec<String> {
+        let released = release(&*self.kernel, self.state.path()).expect("records");
+        released.iter().map(ToString::to_string).collect()
+    }
+}
+
+/// How many changes each NIC took; any other outcome is the test's failure.
+#[track_caller]
+fn changes(outcomes: &[Outcome]) -> Vec<usize> {
+    let of = |outcome: &Outcome| match outcome.state {
+        State::Configured { changes, .. } => changes,
+        _ => panic!("{outcome}"),
+    };
+    outcomes.iter().map(of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nics_are_brought_up_behind_the_default_route_and_put_back() {
+    let host = Host::new("");
+    let before = Snapshot::of(&host.netns);
+    let outcomes = host.settle().await;
+    let words: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        words,
+        [
+            "erdma_0: eth1 has 10.0.0.6/24",
+            "erdma_1: eth2 has 10.0.0.7/24"
+        ]
+    );
+    for (netdev, ip, metric) in [("eth1", "10.0.0.6", 200), ("eth2", "10.0.0.7", 201)] {
+        assert_eq!(host.netns.addresses(netdev), [format!("{ip}/24")]);
+        let wanted = [
+            format!("default {GATEWAY} {ip} {metric}"),
+            format!("{CIDR} - {ip} {metric}"),
+        ];
+        assert_eq!(host.routes(netdev), wanted);
+        assert_eq!(host.netns.link(netdev).expect("it")["mtu"], 8500);
+        assert_eq!(
+            host.netns.sysctl(&format!("ipv4/conf/{netdev}/rp_filter")),
+            "2"
+        );
+    }
+    // the node's own traffic goes where it went; whoever binds to a NIC gets there
+    assert_eq!(host.leaves_by("8.8.8.8"), "eth0");
+    assert_eq!(host.leaves_by("10.0.0.9"), "eth0");
+    assert_eq!(host.leaves_by("8.8.8.8 oif eth2"), "eth2");
+    assert_eq!(host.leaves_by("10.0.0.9 oif eth1"), "eth1");
+    host.netns.run(&format!("ping -c 1 -W 2 -I eth1 {GATEWAY}"));
+    // a neighbour that finds the NIC, as by the cloud's vSwitch, reaches its address, though the
+    // way back is by another NIC; not so with strict filtering
+    host.switch.ip(&format!(
+        "neigh replace 10.0.0.7 lladdr {} dev br0",
+        MACS[1]
+    ));
+    let is_reached = || {
+        let mut ping = host.switch.command("ping");
+        let done = ping.args(["-c", "1", "-W", "1", "10.0.0.7"]).output();
+        done.expect("ping is installed").status.success()
+    };
+    assert!(is_reached());
+    host.netns.set_sysctl("ipv4/conf/eth2/rp_filter", "1");
+    assert!(!is_reached());
+    host.netns.set_sysctl("ipv4/conf/eth2/rp_filter", "2");
+
+    let configured = Snapshot::of(&host.netns);
+    host.service
+        .behave(|behaviour| behaviour.status = Some(500));
+    assert_eq!(changes(&host.settle().await), [0, 0]);
+    configured.assert_restored(&host.netns);
+
+    let told = ["eth1: released, 6 changes", "eth2: released, 6 changes"];
+    assert_eq!(host.release(), told);
+    before.assert_restored(&host.netns);
+    assert_eq!(host.release(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flap_is_mended_with_the_same_metrics() {
+    // as systemd-networkd gives them
+    let host = Host::new("metric 1024");
+    host.settle().await;
+    let configured = Snapshot::of(&host.netns);
+    let wanted = [
+        format!("default {GATEWAY} 10.0.0.6 1025"),
+        format!("{CIDR} - 10.0.0.6 1025"),
+    ];
+    assert_eq!(host.routes("eth1"), wanted);
+    host.netns.ip("link set eth1 down");
+    host.netns.ip("link set eth1 up");
+    wait::until("the carrier is back", || {
+        host.netns
+            .link("eth1")
+            .is_some_and(|link| link["operstate"] == "UP")
+    });
+    assert_eq!(host.routes("eth1"), [""; 0]);
+    assert_eq!(changes(&host.settle().await), [2, 0]);
+    configured.assert_restored(&host.netns);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_comes_with_a_higher_metric_later_stays_in_front() {
+    let host = Host::new("");
+    host.settle().await;
+    host.netns.ip("address flush dev eth0");
+    host.netns
+        .ip("address add 10.0.0.5/24 dev eth0 metric 1024");
+    host.netns.ip(&format!(
+        "route add default via {GATEWAY} dev eth0 metric 1024"
+    ));
+    assert_ne!(host.leaves_by("8.8.8.8"), "eth0");
+    assert_eq!(changes(&host.settle().await), [4, 4]);
+    assert_eq!(host.leaves_by("8.8.8.8"), "eth0");
+    let metrics = ["eth1", "eth2"].map(|netdev| host.routes(netdev)[0].clone());
+    let wanted = ["10.0.0.6 1025", "10.0.0.7 1026"];
+    for (route, wanted) in metrics.iter().zip(wanted) {
+        assert!(route.ends_with(wanted), "{route}");
+    }
+    assert_eq!(changes(&host.settle().await), [0, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_gave_in_the_same_network_outlasts_the_release() {
+    let host = Host::new("");
+    host.settle().await;
+    host.netns.ip("address add 10.0.0.66/24 dev eth1");
+    host.netns
+        .ip("route add 10.7.0.0/16 dev eth1 src 10.0.0.66");
+    let told = host.release();
+    assert!(
+        told[0].contains("10.0.0.66/24, since: it stays"),
+        "{told:?}"
+    );
+    assert_eq!(host.netns.addresses("eth1"), ["10.0.0.66/24"]);
+    assert!(
+        host.routes("eth1")
+            .contains(&"10.7.0.0/16 - 10.0.0.66 -".to_owned())
+    );
+    assert_eq!(host.netns.link("eth2").expect("eth2")["operstate"], "DOWN");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_configured_is_left_alone() {
+    let host = Host::new("");
+    host.netns.ip("address add 10.0.0.6/24 dev eth1");
+    host.netns.ip("link add br1 type bridge");
+    host.netns.ip("link set eth2 master br1");
+    let before = Snapshot::of(&host.netns);
+    let told: Vec<String> = host
+        .settle()
+        .await
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let wanted = [
+        "erdma_0: left alone: eth1 has 10.0.0.6/24 already",
+        "erdma_1: left alone: eth2 is a port of br1",
+    ];
+    assert_eq!(told, wanted);
+    before.assert_restored(&host.netns);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_route_and_a_flushed_address_are_given_again() {
+    let host = Host::new("");
+    let outcomes = host.settle().await;
+    for outcome in &outcomes {
+        assert_eq!(outcome.retry_after(), Some(Duration::from_secs(30)));
+    }
+    let configured = Snapshot::of(&host.netns);
+    host.netns.ip("route del default dev eth1");
+    assert_eq!(changes(&host.settle().await), [1, 0]);
+    configured.assert_restored(&host.netns);
+    host.netns.ip("route flush dev eth2");
+    host.netns.ip("-4 address flush dev eth1");
+    assert_eq!(changes(&host.settle().await), [3, 2]);
+    configured.assert_restored(&host.netns);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nic_below_another_netdev_or_with_a_route_is_left_alone_and_stays_up() {
+    let host = Host::new("");
+    host.netns.ip("link set eth1 up");
+    host.netns
+        .ip("link add macvlan1 link eth1 type macvlan mode bridge");
+    host.netns.ip("link set eth2 up");
+    host.netns.ip("route add 10.7.0.0/16 dev eth2");
+    let before = Snapshot::of(&host.netns);
+    let outcomes = host.settle().await;
+    let told: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
+    let wanted = [
+        "erdma_0: left alone: macvlan1 lies on eth1",
+        "erdma_1: left alone: eth2 has a route to 10.7.0.0/16 already",
+    ];
+    assert_eq!(told, wanted);
+    before.assert_restored(&host.netns);
+
+    // on one that is ours, later
+    host.netns.ip("link del macvlan1");
+    host.netns.ip("route del 10.7.0.0/16 dev eth2");
+    assert_eq!(changes(&host.settle().await), [5, 5]);
+    host.netns
+        .ip("link add macvlan1 link eth1 type macvlan mode bridge");
+    assert_eq!(changes(&host.settle().await), [0, 0]);
+    let told = host.release();
+    assert!(
+        told[0].contains("macvlan1 lies on eth1, since: that stays up, with its MTU"),
+        "{told:?}"
+    );
+    let eth1 = host.netns.link("eth1").expect("eth1");
+    assert_eq!(
+        (&eth1["operstate"], &eth1["mtu"]),
+        (&"UP".into(), &8500.into())
+    );
+    assert_eq!(host.netns.addresses("eth1"), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_netdev_that_is_made_anew_gets_it_all_again() {
+    let host = Host::new("");
+    host.settle().await;
+    let configured = Snapshot::of(&host.netns);
+    host.netns.ip("link del eth2");
+    host.netns.ip(&format!(
+        "link add eth2 address {} type veth peer name p2 netns {}",
+        MACS[1],
+        host.switch.name()
+    ));
+    host.switch.ip("link set p2 master br0 up");
+    host.netns.set_sysctl("ipv4/conf/eth2/rp_filter", "1");
+    assert_eq!(changes(&host.settle().await), [0, 6]);
+    configured.assert_restored(&host.netns);
+}

@@ -1,0 +1,187 @@
+//! What settling makes of a node whose addresses are asked for, and of a service that fails.
+
+use crate::{
+    metadata::PACE,
+    node::{CIDR, GATEWAY, NICS, Node, asked, changes, metrics, words},
+};
+use integration::MetadataService;
+use rdma_device_plugin::erdma::bring_up::Outcome;
+use rdma_netns::link::IFA_F_NOPREFIXROUTE;
+use std::time::Duration;
+
+fn service() -> MetadataService {
+    let service = MetadataService::new();
+    for (_, _, _, mac, ip) in NICS {
+        service.add_nic(mac, ip, CIDR, GATEWAY);
+    }
+    service
+}
+
+#[test]
+fn nics_that_nobody_configured_get_what_the_cloud_says() {
+    let (node, service) = (Node::new(), service());
+    let mut process = node.process(asked(&service.base()));
+    let outcomes = process.settle(&node.nics());
+    assert_eq!(changes(&outcomes), [6, 6]);
+    assert_eq!(
+        words(&outcomes),
+        [
+            "erdma_0: eth1 has 10.0.0.6/24",
+            "erdma_1: eth2 has 10.0.0.7/24"
+        ]
+    );
+    assert!(
+        outcomes
+            .iter()
+            .all(|it| it.is_news && it.remarks.is_empty())
+    );
+    for (index, (_, netdev, _, _, ip)) in NICS.into_iter().enumerate() {
+        let link = node.link(netdev).expect("the netdev");
+        assert!(link.up);
+        assert_eq!((link.mtu, link.sysctls["ipv4/rp_filter"]), (8500, 2));
+        let given = link.addresses.iter().find(|it| it.ip.is_ipv4());
+        let given = given.expect("an address");
+        assert_eq!(given.ip.to_string(), ip);
+        assert_eq!(given.flags, IFA_F_NOPREFIXROUTE);
+        let metric = Some(200 + u32::try_from(index).expect("a number"));
+        let wanted = [("0.0.0.0/0".to_owned(), metric), (CIDR.to_owned(), metric)];
+        assert_eq!(metrics(&link), wanted);
+    }
+    // again: the service is not asked, nothing is done, and nothing is told
+    let asked = service.requests().len();
+    node.kernel.begin();
+    let outcomes = process.settle(&node.nics());
+    assert_eq!(changes(&outcomes), [0, 0]);
+    assert!(outcomes.iter().all(|it| !it.is_news));
+    assert_eq!(
+        (node.kernel.journal(), service.requests().len()),
+        (vec![], asked)
+    );
+}
+
+#[test]
+fn a_new_process_changes_nothing_even_without_the_service() {
+    let (node, service) = (Node::new(), service());
+    let base = service.base();
+    node.settle(asked(&base));
+    let before = node.snapshot();
+    for there in [true, false] {
+        if !there {
+            service.behave(|behaviour| behaviour.status = Some(500));
+        }
+        assert_eq!(changes(&node.settle(asked(&base))), [0, 0]);
+        assert_eq!(node.kernel.journal(), []);
+        node.must_be(&before, "again");
+    }
+}
+
+#[test]
+fn another_address_in_the_cloud_takes_the_place_of_the_old_one() {
+    let (node, service) = (Node::new(), service());
+    node.settle(asked(&service.base()));
+    service.add_nic(NICS[0].3, "10.0.9.9", "10.0.9.0/24", "10.0.9.253");
+    assert_eq!(changes(&node.settle(asked(&service.base()))), [6, 0]);
+    let fresh = Node::new();
+    fresh.settle(asked(&service.base()));
+    let link = node.link("eth1").expect("eth1");
+    assert_eq!(
+        link.addresses.iter().filter(|it| it.ip.is_ipv4()).count(),
+        1
+    );
+    assert_eq!(metrics(&link)[1], ("10.0.9.0/24".to_owned(), Some(200)));
+    node.release();
+    node.must_be(&Node::new().snapshot(), "released");
+}
+
+/// Settles while the service misbehaves, then when it has come round.
+fn waits(misbehave: impl FnOnce(&MetadataService), told: &str, requests: usize, last: [usize; 2]) {
+    let (node, service) = (Node::new(), service());
+    let before = node.link("eth1");
+    misbehave(&service);
+    let mut process = node.process(asked(&service.base()));
+    let mut seen = vec![];
+    for round in 0..4 {
+        let asked = service.requests().len();
+        let outcomes = process.settle(&node.nics());
+        assert_eq!(outcomes[0].is_news, round == 0, "{outcomes:?}");
+        assert!(outcomes[0].to_string().contains(told), "{}", outcomes[0]);
+        let wait = outcomes[0].retry_after().expect("it is tried again");
+        seen.push(wait.as_millis());
+        assert!(service.requests().len() > asked, "{told}");
+        if round == 0 {
+            assert_eq!(service.requests().len(), requests, "{told}");
+        }
+        // somebody else has a reason to settle: the service is left in peace
+        let asked = service.requests().len();
+        let again = process.settle(&node.nics());
+        assert_eq!(
+            again[0],
+            Outcome {
+                is_news: false,
+                ..outcomes[0].clone()
+            }
+        );
+        assert_eq!(service.requests().len(), asked, "{told}");
+        std::thread::sleep(wait);
+    }
+    assert_eq!(seen, [40, 80, 100, 100]);
+    assert_eq!(node.link("eth1"), before);
+    assert!(!node.records().contains(&"0000:00:06.0.json".to_owned()));
+    service.behave(|behaviour| {
+        behaviour.status = None;
+        behaviour.raw.clear();
+    });
+    for (_, _, _, mac, ip) in NICS {
+        service.add_nic(mac, ip, CIDR, GATEWAY);
+    }
+    assert_eq!(changes(&process.settle(&node.nics())), last);
+}
+
+#[test]
+fn a_service_that_fails_is_waited_for() {
+    // a token, and three attempts for the first question alone
+    waits(
+        |it| it.behave(|it| it.status = Some(500)),
+        "answers 500",
+        4,
+        [6, 6],
+    );
+}
+
+#[test]
+fn garbage_is_waited_out() {
+    let path = integration::metadata::nic_path(NICS[0].3, "primary-ip-address");
+    let misbehave = |service: &MetadataService| {
+        service.set(NICS[0].3, "primary-ip-address", Some(b"<html>"));
+    };
+    // the second NIC is asked for all the same
+    waits(misbehave, &path, 7, [6, 0]);
+}
+
+#[test]
+fn a_nic_that_the_cloud_does_not_know_yet_is_waited_for() {
+    let misbehave = |service: &MetadataService| {
+        service.set(NICS[0].3, "primary-ip-address", None);
+    };
+    waits(misbehave, "knows no NIC with 02:00:00:00:00:03", 6, [6, 0]);
+}
+
+#[test]
+fn a_service_that_is_not_there_is_asked_once_for_all() {
+    let node = Node::new();
+    let hole = integration::metadata::BlackHole::new();
+    let asked_at = std::time::Instant::now();
+    let outcomes = node.settle(asked(&hole.base()));
+    assert!(asked_at.elapsed() < Duration::from_millis(900));
+    for outcome in &outcomes {
+        assert!(
+            outcome.to_string().contains("cannot be reached"),
+            "{outcome}"
+        );
+    }
+    assert!(
+        outcomes
+            .iter()
+            .all(|it| it.retry_after() == Some(PACE.again))
+    );
+}

@@ -1,0 +1,225 @@
+//! The client of the metadata service, over real HTTP on loopback.
+
+use integration::metadata::{BlackHole, MetadataService, nic_path};
+use rdma_device_plugin::erdma::metadata::{Base, Metadata, MetadataError, Pace};
+use std::time::{Duration, Instant};
+
+const MAC: &str = "02:00:00:00:00:07";
+
+/// Patience of a test: as the daemon's, in small.
+pub(crate) const PACE: Pace = Pace {
+    connect: Duration::from_millis(150),
+    whole: Duration::from_millis(300),
+    attempts: 3,
+    pause: Duration::from_millis(10),
+    again: Duration::from_millis(40),
+    longest: Duration::from_millis(100),
+    quiet: Duration::from_millis(300),
+};
+
+fn service() -> MetadataService {
+    let service = MetadataService::new();
+    service.add_nic(MAC, "10.0.0.7", "10.0.0.0/24", "10.0.0.253");
+    service
+}
+
+fn client(base: &str) -> Metadata {
+    let base: Base = base.parse().expect("an address");
+    Metadata::with_pace(base, PACE)
+}
+
+async fn nic(client: &mut Metadata) -> Result<String, MetadataError> {
+    let mac = MAC.parse().expect("a hardware address");
+    let nic = client.nic(&mac).await?;
+    let gateway = nic.gateway.map(|it| it.to_string()).unwrap_or_default();
+    Ok(format!("{} {} {gateway}", nic.mac, nic.address))
+}
+
+#[tokio::test]
+async fn one_token_serves_all_questions() {
+    let service = service();
+    let mut client = client(&service.base());
+    assert_eq!(client.instance_id().await.expect("an id"), "i-bp1");
+    let told = nic(&mut client).await.expect("a NIC");
+    assert_eq!(told, format!("{MAC} 10.0.0.7/24 10.0.0.253"));
+    let get = |item: &str| format!("GET {}", nic_path(MAC, item));
+    let wanted = [
+        "PUT /latest/api/token".to_owned(),
+        "GET /latest/meta-data/instance-id".to_owned(),
+        get("primary-ip-address"),
+        get("vswitch-cidr-block"),
+        get("gateway"),
+    ];
+    assert_eq!(service.requests(), wanted);
+}
+
+#[tokio::test]
+async fn a_token_that_has_expired_is_renewed_once() {
+    let service = service();
+    let mut client = client(&service.base());
+    nic(&mut client).await.expect("a NIC");
+    service.expire_tokens();
+    nic(&mut client).await.expect("a NIC");
+    let puts = |service: &MetadataService| {
+        let requests = service.requests();
+        requests.iter().filter(|it| it.starts_with("PUT")).count()
+    };
+    assert_eq!(puts(&service), 2);
+    // one that gives tokens and takes none
+    service.behave(|behaviour| behaviour.status = Some(403));
+    let error = nic(&mut client).await.expect_err("refused").to_string();
+    assert!(error.contains("403"), "{error}");
+    assert_eq!(puts(&service), 3);
+}
+
+#[tokio::test]
+async fn an_older_instance_is_asked_without_a_token() {
+    for status in [403, 404, 405] {
+        let service = service();
+        service.behave(|behaviour| {
+            behaviour.no_tokens = Some(status);
+            behaviour.requires_token = false;
+        });
+        let mut client = client(&service.base());
+        nic(&mut client).await.expect("a NIC");
+        assert_eq!(service.requests().len(), 4, "{status}");
+        // it has learnt to give tokens, and wants them
+        service.behave(|behaviour| {
+            behaviour.no_tokens = None;
+            behaviour.requires_token = true;
+        });
+        nic(&mut client).await.expect("a NIC");
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_is_busy_is_asked_again_and_not_for_ever() {
+    let service = service();
+    service.behave(|behaviour| behaviour.busy = 2);
+    let mut client = client(&service.base());
+    nic(&mut client).await.expect("at the third attempt");
+    for status in [500, 503, 429] {
+        service.behave(|behaviour| behaviour.status = Some(status));
+        let before = service.requests().len();
+        let error = nic(&mut client).await.expect_err("it says later");
+        assert!(error.is_of_the_service(), "{error}");
+        assert!(error.to_string().contains(&status.to_string()), "{error}");
+        assert_eq!(service.requests().len() - before, 3);
+    }
+}
+
+#[tokio::test]
+async fn what_the_cloud_does_not_know_is_not_asked_again() {
+    let service = MetadataService::new();
+    let error = nic(&mut client(&service.base())).await.expect_err("no NIC");
+    assert!(matches!(error, MetadataError::Unknown { .. }), "{error}");
+    assert!(!error.is_of_the_service());
+    assert_eq!(service.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn a_network_may_have_no_gateway() {
+    let service = service();
+    service.set(MAC, "gateway", None);
+    let told = nic(&mut client(&service.base())).await.expect("a NIC");
+    assert_eq!(told, format!("{MAC} 10.0.0.7/24 "));
+}
+
+#[tokio::test]
+async fn silence_ends_in_time() {
+    let service = service();
+    service.behave(|behaviour| behaviour.delay = Duration::from_secs(60));
+    let hole = BlackHole::new();
+    let refusing = {
+        let gone = MetadataService::new();
+        gone.base()
+    };
+    for (base, told) in [
+        (service.base(), "not answered"),
+        (hole.base(), "no connection within 150ms"),
+        (refusing, "refused"),
+    ] {
+        let asked = Instant::now();
+        let error = nic(&mut client(&base)).await.expect_err("silence");
+        assert!(error.is_of_the_service(), "{error}");
+        assert!(error.to_string().contains(told), "{error}");
+        let took = asked.elapsed();
+        assert!(took < Duration::from_millis(1500), "{took:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_answer_counts() {
+    let service = service();
+    service.behave(|behaviour| behaviour.delay = Duration::from_millis(100));
+    nic(&mut client(&service.base())).await.expect("a NIC");
+}
+
+#[tokio::test]
+async fn garbage_is_quoted_with_its_place() {
+    let long = "9".repeat(300);
+    for (item, value) in [
+        ("primary-ip-address", &b""[..]),
+        ("primary-ip-address", b"<html><body>Welcome</body></html>"),
+        ("primary-ip-address", b"10.0.0.7\n10.0.0.8\n"),
+        ("primary-ip-address", b"10.0.0.7/24"),
+        ("primary-ip-address", b"fe80::1"),
+        ("primary-ip-address", b"\xde\xad\xbe\xef"),
+        ("primary-ip-address", long.as_bytes()),
+        ("vswitch-cidr-block", b"10.0.0.0"),
+        ("vswitch-cidr-block", b"10.0.1.0/24"),
+        ("vswitch-cidr-block", b"10.0.0.7/24"),
+        ("vswitch-cidr-block", b"10.0.0.0/40"),
+        ("vswitch-cidr-block", b"fd00::/64"),
+        ("gateway", b"10.0.1.253"),
+        ("gateway", b"10.0.0.7"),
+        ("gateway", b"0.0.0.0"),
+        ("gateway", b"none"),
+    ] {
+        let service = service();
+        service.set(MAC, item, Some(value));
+        let error = nic(&mut client(&service.base())).await.expect_err(item);
+        let words = error.to_string();
+        assert!(matches!(error, MetadataError::Garbage { .. }), "{words}");
+        assert!(words.contains(item) && words.len() < 300, "{words}");
+        assert!(!error.is_of_the_service(), "{words}");
+    }
+}
+
+#[tokio::test]
+async fn answers_that_are_not_http_or_have_no_end_are_errors() {
+    let endless = [b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), vec![b'1'; 1 << 20]].concat();
+    let heads = [b"HTTP/1.1 200 OK\r\n".to_vec(), vec![b'a'; 1 << 20]].concat();
+    for (raw, told) in [
+        (b"SSH-2.0-OpenSSH\r\n".to_vec(), "broken"),
+        (vec![], "broken"),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n10.".to_vec(),
+            "broken",
+        ),
+        (endless, "longer than 4096 bytes"),
+        (heads, "broken"),
+        (
+            b"HTTP/1.1 302 Found\r\nlocation: http://10.0.0.1/\r\ncontent-length: 0\r\n\r\n"
+                .to_vec(),
+            "302",
+        ),
+    ] {
+        let service = service();
+        let path = nic_path(MAC, "primary-ip-address");
+        service.behave(|behaviour| drop(behaviour.raw.insert(path, raw)));
+        let error = nic(&mut client(&service.base())).await.expect_err(told);
+        assert!(error.to_string().contains(told), "{told}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_none_is_garbage() {
+    let service = service();
+    let token = b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n<html> </p>".to_vec();
+    service.behave(|behaviour| drop(behaviour.raw.insert("/latest/api/token".into(), token)));
+    let error = nic(&mut client(&service.base()))
+        .await
+        .expect_err("no token");
+    assert!(error.to_string().contains("/latest/api/token"), "{error}");
+}

@@ -1,0 +1,305 @@
+//! A node with two eRDMA NICs beside its own NIC, on a fake kernel with real files.
+
+use cni_protocol::Input;
+use fake_kernel::{Died, FakeKernel, Nic as Hardware, Snapshot, Verdict, World};
+use nix::errno::Errno;
+use rdma_device_plugin::{
+    conf::{self, NicAddress},
+    erdma::{
+        Nic,
+        bring_up::{BringUp, Outcome, Released, State, release},
+    },
+};
+use rdma_netns::{Address, InterfaceName, Link, Op, Place, RdmaMode, Route};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// PCI function, netdev, RDMA device, hardware address and address of both NICs.
+pub(crate) const NICS: [(&str, &str, &str, &str, &str); 2] = [
+    (
+        "0000:00:06.0",
+        "eth1",
+        "erdma_0",
+        "02:00:00:00:00:03",
+        "10.0.0.6",
+    ),
+    (
+        "0000:00:07.0",
+        "eth2",
+        "erdma_1",
+        "02:00:00:00:00:04",
+        "10.0.0.7",
+    ),
+];
+
+pub(crate) const CIDR: &str = "10.0.0.0/24";
+pub(crate) const GATEWAY: &str = "10.0.0.253";
+
+/// A node.
+pub(crate) struct Node {
+    pub(crate) kernel: FakeKernel,
+    pub(crate) state: TempDir,
+}
+
+/// A daemon's bring-up, as long as it runs.
+pub(crate) struct Process {
+    runtime: Runtime,
+    bring_up: BringUp<FakeKernel>,
+}
+
+pub(crate) fn name(text: &str) -> InterfaceName {
+    InterfaceName::try_from(text).expect("an interface name")
+}
+
+/// The PCI function at `rail`, plugged in as at the start.
+pub(crate) fn hardware(rail: usize) -> Hardware {
+    let (address, link, rdma, ..) = NICS[rail];
+    Hardware::physical(address, link, rdma).with_max_mtu(8500)
+}
+
+pub(crate) fn furnished() -> World {
+    let mut world = World::new(Some(RdmaMode::Exclusive));
+    world.plug(Hardware::physical("0000:00:05.0", "eth0", "-").without_rdma());
+    for rail in 0..NICS.len() {
+        world.plug(hardware(rail));
+    }
+    let (at, link) = (Place::Host, name("eth0"));
+    let up = Op::SetUp {
+        at,
+        link: link.clone(),
+        up: true,
+    };
+    let address = Op::AddAddress {
+        at,
+        link: link.clone(),
+        address: Address::new("10.0.0.5".parse().expect("an address"), 24),
+    };
+    let route = Op::AddRoute {
+        at,
+        link,
+        route: Route {
+            gateway: Some(GATEWAY.parse().expect("an address")),
+            ..Route::new([0; 4].into(), 0)
+        },
+    };
+    for op in [up, address, route] {
+        make(&mut world, &op);
+    }
+    for (_, link, ..) in NICS {
+        let strict = Op::SetSysctl {
+            at,
+            link: name(link),
+            key: "ipv4/rp_filter".to_owned(),
+            value: 1,
+        };
+        make(&mut world, &strict);
+    }
+    (0..world.detection).for_each(|_| world.pass_time());
+    world
+}
+
+/// What somebody does to the host by hand.
+#[track_caller]
+pub(crate) fn make(world: &mut World, op: &Op) {
+    let made = world.execute(op, None);
+    made.unwrap_or_else(|refusal| panic!("{op}: {refusal}"));
+}
+
+/// The addresses of both NICs, as a configuration has them.
+pub(crate) fn by_hand() -> conf::BringUp {
+    let of = |(_, _, _, mac, ip): (&str, &str, &str, &str, &str)| NicAddress {
+        mac: mac.parse().expect("a hardware address"),
+        address: format!("{ip}/24").parse().expect("an address"),
+        gateway: Some(GATEWAY.parse().expect("an address")),
+    };
+    conf::BringUp {
+        addresses: NICS.map(of).to_vec(),
+        ..asked("http://127.0.0.1:9")
+    }
+}
+
+/// Addresses as the service at `base` has them.
+pub(crate) fn asked(base: &str) -> conf::BringUp {
+    conf::BringUp {
+        mtu: 8500,
+        metadata: base.to_owned(),
+        addresses: vec![],
+    }
+}
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        Self::with(furnished())
+    }
+
+    pub(crate) fn with(world: World) -> Self {
+        // records are synced to the disk: memory is quicker
+        let memory = Path::new("/dev/shm");
+        let state = match memory.is_dir() {
+            true => tempfile::tempdir_in(memory),
+            false => tempfile::tempdir(),
+        };
+        Self {
+            kernel: FakeKernel::new(world),
+            state: state.expect("a directory"),
+        }
+    }
+
+    /// A new process.
+    pub(crate) fn process(&self, conf: conf::BringUp) -> Process {
+        self.kernel.begin();
+        let kernel = Arc::new(self.kernel.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let pace = crate::metadata::PACE;
+        let bring_up = BringUp::with_pace(conf, self.state.path(), kernel, pace);
+        Process {
+            runtime: runtime.expect("a runtime"),
+            bring_up: bring_up.expect("an address"),
+        }
+    }
+
+    /// A new process that settles once.
+    pub(crate) fn settle(&self, conf: conf::BringUp) -> Vec<Outcome> {
+        self.process(conf).settle(&self.nics())
+    }
+
+    /// The NICs as discovery finds them.
+    pub(crate) fn nics(&self) -> Vec<Nic> {
+        let of = |(address, netdev, rdma, mac, _): (&str, &str, &str, &str, &str)| Nic {
+            rdma: rdma.to_owned(),
+            address: address.to_owned().try_into().expect("a PCI address"),
+            netdev: self.link(netdev).map(|link| link.name.to_string()),
+            mac: self
+                .link(netdev)
+                .map(|_| mac.parse().expect("a hardware address")),
+        };
+        NICS.map(of).to_vec()
+    }
+
+    /// `--release` in a new process.
+    pub(crate) fn release(&self) -> Vec<Released> {
+        self.kernel.begin();
+        release(&self.kernel, self.state.path()).expect("records")
+    }
+
+    pub(crate) fn link(&self, name: &str) -> Option<Link> {
+        self.kernel
+            .with(|world| world.link(fake_kernel::world::HOST, name).cloned())
+    }
+
+    pub(crate) fn make(&self, op: &Op) {
+        self.kernel.with(|world| make(world, op));
+    }
+
+    /// Once IPv6 has settled.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.kernel
+            .with(|world| (0..world.detection).for_each(|_| world.pass_time()));
+        self.kernel.snapshot()
+    }
+
+    #[track_caller]
+    pub(crate) fn must_be(&self, wanted: &Snapshot, what: &str) {
+        let differences = wanted.differences(&self.snapshot());
+        assert_eq!(differences, [""; 0], "{what}");
+    }
+
+    /// The records that there are, by their files' names.
+    pub(crate) fn records(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.state.path().join("erdma"));
+        let entries = entries.into_iter().flatten();
+        let names = entries.map(|it| it.expect("an entry").file_name().display().to_string());
+        names.filter(|name| name.ends_with(".json")).collect()
+    }
+
+    /// The verdict on each change, counted from 1.
+    pub(crate) fn script(&self, verdict: impl Fn(usize) -> Verdict + Send + 'static) {
+        self.kernel.intercept(move |_, step| verdict(step.number));
+    }
+
+    /// What `rdma-cni` does with the first NIC for a pod.
+    pub(crate) fn cni(&self, command: &str, pod: &str) {
+        let netns = PathBuf::from(format!("/run/netns/{pod}"));
+        self.kernel.with(|world| {
+            if world.namespace_at(&netns).is_none() {
+                world.create_namespace(&netns);
+            }
+        });
+        let config = json!({
+            "cniVersion": "1.1.0", "name": "rails", "type": "rdma-cni",
+            "stateDir": self.state.path(), "log": {"level": "off"}, "deviceID": NICS[0].0,
+        });
+        let environment = BTreeMap::from(
+            [
+                ("CNI_COMMAND", command),
+                ("CNI_CONTAINERID", pod),
+                ("CNI_IFNAME", "eth0"),
+                ("CNI_NETNS", &netns.display().to_string()),
+                ("CNI_PATH", "/nowhere"),
+                ("CNI_ARGS", "K8S_POD_NAMESPACE=team;K8S_POD_NAME=train-0"),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned())),
+        );
+        let input = Input {
+            arguments: vec![],
+            environment,
+        };
+        let stdin = serde_json::to_vec(&config).expect("JSON");
+        let mut output = vec![];
+        let _ = rdma_cni::run(input, &mut stdin.as_slice(), &mut output, &self.kernel);
+        let answer: Value = serde_json::from_slice(&output).unwrap_or_default();
+        assert!(answer.get("code").is_none(), "{command}: {answer}");
+    }
+}
+
+impl Process {
+    pub(crate) fn settle(&mut self, nics: &[Nic]) -> Vec<Outcome> {
+        self.runtime.block_on(self.bring_up.settle(nics))
+    }
+
+    /// The same, where it may be killed; whether it was.
+    pub(crate) fn dies(mut self, nics: &[Nic]) -> bool {
+        died(|| drop(self.settle(nics)))
+    }
+}
+
+/// Whether the fake killed what `work` stands for.
+pub(crate) fn died(work: impl FnOnce()) -> bool {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(()) => false,
+        Err(payload) if payload.is::<Died>() => true,
+        Err(payload) => resume_unwind(payload),
+    }
+}
+
+/// How many changes each NIC took; any other outcome is the test's failure.
+#[track_caller]
+pub(crate) fn changes(outcomes: &[Outcome]) -> Vec<usize> {
+    let of = |outcome: &Outcome| match outcome.state {
+        State::Configured { changes, .. } => changes,
+        _ => panic!("{outcome}"),
+    };
+    outcomes.iter().map(of).collect()
+}
+
+pub(crate) fn words(outcomes: &[Outcome]) -> Vec<String> {
+    outcomes.iter().map(Outcome::to_string).collect()
+}
+
+/// The routes of a netdev that are not the kernel's: destination and metric.
+pub(crate) fn metrics(link: &Link) -> Vec<(String, Option<u32>)> {
+    let routes = link.routes.iter().filter(|route| !route.is_automatic());
+    let told = |it: &Route| (format!("{}/{}", it.destination, it.prefix), it.metric);
+    routes.map(told).collect()
+}
+
+pub(crate) const REFUSED: Verdict = Verdict::Refuse(Errno::EIO);

@@ -1,0 +1,136 @@
+//! Plans as data. Each directory below `plans/` is a case:
+//!
+//! | file | has |
+//! |---|---|
+//! | `request.json` | netdev, address, gateway, MTU; `siblings`: netdevs of other NICs that were brought up |
+//! | `record.json` | what the netdev was given before; without a request, what is to be put back |
+//! | `observed.json` | the host's netdevs |
+//! | `plan.txt` | the changes, each as its `ip`/`sysctl` equivalent, and what stays |
+//!
+//! `UPDATE_PLANS=1 cargo test -p rdma-device-plugin --test erdma plans` writes every `plan.txt`
+//! anew, to be read before it is committed.
+
+use rdma_device_plugin::erdma::bring_up::{
+    plan::{self, Siblings, Wanted},
+    put_back::put_back,
+    record::Record,
+    theirs::theirs,
+};
+use rdma_netns::{Link, Namespace, NetnsId};
+use serde::Deserialize;
+use std::{
+    fmt::Write as _,
+    fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Request {
+    netdev: String,
+    address: String,
+    gateway: Option<Ipv4Addr>,
+    mtu: u32,
+    #[serde(default)]
+    siblings: Vec<String>,
+}
+
+#[test]
+fn plans_are_as_written() {
+    let cases = cases();
+    assert!(cases.len() >= 20, "{cases:?}");
+    let update = std::env::var_os("UPDATE_PLANS").is_some();
+    let mut differences = String::new();
+    for case in cases {
+        let plan = plan_of(&case);
+        let golden = case.join("plan.txt");
+        if update {
+            fs::write(golden, plan).unwrap();
+            continue;
+        }
+        let written = fs::read_to_string(&golden).unwrap_or_default();
+        if plan != written {
+            let name = case.file_name().unwrap().to_string_lossy();
+            let _ = write!(differences, "\n{name}: written\n{written}made now\n{plan}");
+        }
+    }
+    assert!(differences.is_empty(), "plans differ:{differences}");
+}
+
+fn cases() -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/erdma/plans");
+    let entries = fs::read_dir(directory).unwrap();
+    let mut cases: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    cases.sort();
+    cases
+}
+
+fn read<T: for<'de> Deserialize<'de>>(case: &Path, file: &str) -> Option<T> {
+    let text = fs::read(case.join(file)).ok()?;
+    let read = serde_json::from_slice(&text);
+    Some(read.unwrap_or_else(|error| panic!("{case:?}: {file}: {error}")))
+}
+
+fn plan_of(case: &Path) -> String {
+    let links: Vec<Link> = read(case, "observed.json").expect("a state");
+    let host = Namespace {
+        id: NetnsId {
+            device: 4,
+            inode: 1,
+            cookie: 1,
+        },
+        links,
+        rdma: vec![],
+        rules: vec![],
+    };
+    let record: Option<Record> = read(case, "record.json");
+    match read::<Request>(case, "request.json") {
+        Some(request) => bring_up(&host, &request, record),
+        None => release(&host, &record.expect("a record")),
+    }
+}
+
+fn bring_up(host: &Namespace, request: &Request, record: Option<Record>) -> String {
+    let link = host.link(&request.netdev).expect("the netdev");
+    if let Some(theirs) = theirs(link, host, record.as_ref()) {
+        return format!("# left alone: {theirs}\n");
+    }
+    let wanted = Wanted {
+        address: request.address.parse().expect("an address"),
+        gateway: request.gateway,
+        mtu: request.mtu,
+    };
+    let siblings = request.siblings.iter();
+    let siblings = Siblings {
+        links: siblings
+            .map(|name| host.link(name).expect("a sibling").index)
+            .collect(),
+        routes: vec![],
+    };
+    let given = match plan::give(link, host, &wanted, record.as_ref(), &siblings) {
+        Ok(given) => given,
+        Err(obstacle) => return format!("# refused: {obstacle}\n"),
+    };
+    let alone = plan::alone(link, host, &given, &siblings);
+    let remark = alone.map(|it| format!("# nobody else's: {}/{}\n", it.destination, it.prefix));
+    let superseded = record.map(|record| record.regiven(given.clone()).superseded);
+    let ops = plan::missing(link, &given, &superseded.unwrap_or_default());
+    if ops.is_empty() {
+        return "# nothing\n".to_owned();
+    }
+    let ops = ops.iter().map(|op| format!("{op}\n"));
+    ops.chain(remark).collect()
+}
+
+fn release(host: &Namespace, record: &Record) -> String {
+    let link = record.link(host).expect("the netdev");
+    let back = put_back(link, host, record);
+    let ops = back.ops.iter().map(|op| format!("{op}\n"));
+    let left = back.left.iter().map(|left| format!("# left: {left}\n"));
+    let text: String = ops.chain(left).collect();
+    if text.is_empty() {
+        return "# nothing\n".to_owned();
+    }
+    text
+}

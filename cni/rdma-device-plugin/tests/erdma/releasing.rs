@@ -1,0 +1,149 @@
+//! `--release`: what was given goes, and nothing else.
+
+use crate::node::{NICS, Node, by_hand, changes, hardware, make, name};
+use rdma_device_plugin::erdma::bring_up::{End, ReleaseError, Released, release};
+use rdma_netns::{Address, Op, Place};
+use std::fs;
+
+fn ends(released: &[Released]) -> Vec<String> {
+    released.iter().map(Released::to_string).collect()
+}
+
+#[test]
+fn release_leaves_the_node_as_it_was_and_can_be_repeated() {
+    let node = Node::new();
+    let before = node.snapshot();
+    assert!(node.release().is_empty(), "nothing was given");
+    node.settle(by_hand());
+    let released = node.release();
+    let told = ["eth1: released, 6 changes", "eth2: released, 6 changes"];
+    assert_eq!(ends(&released), told);
+    node.must_be(&before, "released");
+    assert_eq!(node.records(), [""; 0]);
+    assert!(node.release().is_empty());
+    // and all over again
+    assert_eq!(changes(&node.settle(by_hand())), [6, 6]);
+}
+
+#[test]
+fn what_somebody_else_gave_since_stays_and_is_told() {
+    let node = Node::new();
+    node.settle(by_hand());
+    let (at, link) = (Place::Host, name("eth1"));
+    node.make(&Op::AddAddress {
+        at,
+        link: link.clone(),
+        address: Address::new("10.9.9.9".parse().expect("an address"), 24),
+    });
+    node.make(&Op::SetMtu {
+        at,
+        link,
+        mtu: 4200,
+    });
+    let released = node.release();
+    let told = "eth1: released, 4 changes; eth1 has 10.9.9.9/24, since: it stays; \
+                eth1 stays up, for that; eth1 has MTU 4200, since: it stays";
+    assert_eq!(ends(&released)[0], told);
+    assert!(released[0].is_complete());
+    let link = node.link("eth1").expect("eth1");
+    assert!(link.up);
+    let ipv4: Vec<_> = link.addresses.iter().filter(|it| it.ip.is_ipv4()).collect();
+    assert_eq!(ipv4.len(), 1);
+    assert_eq!(node.records(), [""; 0]);
+}
+
+#[test]
+fn a_nic_in_a_pod_is_released_when_it_has_come_home() {
+    let node = Node::new();
+    let before = node.snapshot();
+    node.settle(by_hand());
+    node.cni("ADD", "a");
+    let in_pod = node.snapshot();
+    let released = node.release();
+    assert_eq!(released[0].end, End::InPod("team/train-0".to_owned()));
+    assert!(!released[0].is_complete());
+    assert!(released[1].is_complete());
+    assert!(
+        ends(&released)[0].contains("release it again"),
+        "{released:?}"
+    );
+    assert_ne!(node.snapshot(), in_pod, "the other one was released");
+    node.kernel.begin();
+    node.cni("DEL", "a");
+    node.kernel.with(|world| world.unmount("/run/netns/a"));
+    assert!(node.release()[0].is_complete());
+    node.must_be(&before, "released");
+}
+
+#[test]
+fn a_nic_that_is_gone_has_nothing_to_release() {
+    let node = Node::new();
+    node.settle(by_hand());
+    node.kernel.with(|world| world.unplug(NICS[0].0));
+    let released = node.release();
+    assert_eq!(released[0].end, End::Gone);
+    assert_eq!(node.records(), [""; 0]);
+}
+
+#[test]
+fn another_nic_in_the_same_place_is_not_touched() {
+    let node = Node::new();
+    node.settle(by_hand());
+    node.kernel.with(|world| {
+        world.unplug(NICS[0].0);
+        // with another hardware address
+        world.plug(hardware(0));
+        make(
+            world,
+            &Op::SetUp {
+                at: Place::Host,
+                link: name("eth1"),
+                up: true,
+            },
+        );
+    });
+    let released = node.release();
+    assert_eq!(released[0].end, End::Gone);
+    assert!(node.link("eth1").expect("eth1").up);
+}
+
+#[test]
+fn after_a_reboot_there_is_nothing_to_release() {
+    let node = Node::new();
+    node.settle(by_hand());
+    node.kernel.with(fake_kernel::World::reboot);
+    let before = node.snapshot();
+    let released = node.release();
+    assert!(
+        released.iter().all(|it| it.end == End::Rebooted),
+        "{released:?}"
+    );
+    assert_eq!((node.kernel.journal(), node.records()), (vec![], vec![]));
+    node.must_be(&before, "nothing was done");
+}
+
+#[test]
+fn a_daemon_that_runs_is_not_worked_against() {
+    let node = Node::new();
+    let mut process = node.process(by_hand());
+    process.settle(&node.nics());
+    let refused = release(&node.kernel, node.state.path());
+    assert!(
+        matches!(refused, Err(ReleaseError::Record(_))),
+        "{refused:?}"
+    );
+    drop(process);
+    assert_eq!(node.release().len(), 2);
+}
+
+#[test]
+fn a_record_that_cannot_be_read_does_not_keep_the_others() {
+    let node = Node::new();
+    node.settle(by_hand());
+    let path = node.state.path().join("erdma").join("0000:00:06.0.json");
+    fs::write(&path, "{}").expect("written");
+    let released = node.release();
+    assert!(matches!(released[0].end, End::Failed(_)), "{released:?}");
+    assert!(released[1].is_complete());
+    assert!(path.exists());
+}

@@ -1,0 +1,181 @@
+//! NICs that have no address at the moment, and are somebody's all the same.
+
+use crate::{
+    node::{
+        CIDR, GATEWAY, NICS, Node, asked, by_hand, changes, furnished, hardware, make, name, words,
+    },
+    settling::{AT, address, set_up},
+};
+use integration::MetadataService;
+use rdma_device_plugin::erdma::bring_up::{Outcome, State};
+use rdma_netns::Op;
+use std::time::Duration;
+
+const QUIET: Duration = crate::metadata::PACE.quiet;
+
+const EARLY: &str = "erdma_0: not ready yet: eth1 is up without an address: it is given one if \
+                     nobody else does so within 300ms";
+
+fn take(link: &str) -> Op {
+    match address(link, "10.0.0.66") {
+        Op::AddAddress { at, link, address } => Op::RemoveAddress { at, link, address },
+        other => panic!("{other}"),
+    }
+}
+
+/// A node whose `eth1` is up, and nothing else.
+fn up() -> Node {
+    let mut world = furnished();
+    make(&mut world, &set_up("eth1", true));
+    Node::with(world)
+}
+
+#[test]
+fn a_nic_that_is_up_is_brought_up_when_nobody_else_has_done_it_for_a_while() {
+    let node = up();
+    let before = node.link("eth1");
+    let mut process = node.process(by_hand());
+    let outcomes = process.settle(&node.nics());
+    assert_eq!(outcomes[0].to_string(), EARLY);
+    assert!(outcomes[0].is_news);
+    assert_eq!(outcomes[0].retry_after(), Some(Duration::from_secs(2)));
+    // one that is down is nobody's
+    assert_eq!(changes(&outcomes[1..]), [6]);
+    assert!(!process.settle(&node.nics())[0].is_news);
+    assert_eq!(node.link("eth1"), before);
+    std::thread::sleep(QUIET);
+    assert_eq!(changes(&process.settle(&node.nics())), [5, 0]);
+    drop(process);
+    // what was brought up by us is not waited for in another process
+    node.make(&set_up("eth1", false));
+    node.make(&set_up("eth1", true));
+    assert_eq!(changes(&node.settle(by_hand())), [2, 0]);
+}
+
+#[test]
+fn a_nic_that_was_somebodys_stays_so_while_it_has_no_address() {
+    let node = up();
+    let mut process = node.process(by_hand());
+    assert_eq!(process.settle(&node.nics())[0].to_string(), EARLY);
+    // DHCP gives one, and loses it again
+    node.make(&address("eth1", "10.0.0.66"));
+    let told = |outcomes: &[Outcome]| words(outcomes)[0].clone();
+    let has = "erdma_0: left alone: eth1 has 10.0.0.66/24 already";
+    assert_eq!(told(&process.settle(&node.nics())), has);
+    node.make(&take("eth1"));
+    let before = node.link("eth1");
+    let had = "erdma_0: left alone: eth1 had 10.0.0.66/24 from somebody else";
+    assert_eq!(told(&process.settle(&node.nics())), had);
+    std::thread::sleep(QUIET);
+    assert_eq!(told(&process.settle(&node.nics())), had);
+    node.make(&set_up("eth1", false));
+    assert_eq!(told(&process.settle(&node.nics())), had);
+    node.make(&set_up("eth1", true));
+    assert_eq!(node.link("eth1"), before);
+    // its driver is reloaded: it is another netdev, down, and nobody's
+    node.kernel.with(|world| {
+        world.unplug(NICS[0].0);
+        world.plug(hardware(0));
+    });
+    node.make(&Op::SetMac {
+        at: AT,
+        link: name("eth1"),
+        mac: NICS[0].3.parse().expect("a hardware address"),
+    });
+    assert_eq!(changes(&process.settle(&node.nics()))[1], 0);
+    let link = node.link("eth1").expect("eth1");
+    assert!(
+        link.up
+            && link
+                .addresses
+                .iter()
+                .any(|it| it.ip.to_string() == NICS[0].4)
+    );
+}
+
+#[test]
+fn a_nic_that_is_gone_for_a_while_is_looked_at_anew() {
+    let node = up();
+    node.make(&address("eth1", "10.0.0.66"));
+    let mut process = node.process(by_hand());
+    process.settle(&node.nics());
+    node.make(&take("eth1"));
+    process.settle(&node.nics()[1..]);
+    assert_eq!(process.settle(&node.nics())[0].to_string(), EARLY);
+}
+
+fn service() -> MetadataService {
+    let service = MetadataService::new();
+    for (_, _, _, mac, ip) in NICS {
+        service.add_nic(mac, ip, CIDR, GATEWAY);
+    }
+    service
+}
+
+#[test]
+fn the_instances_primary_nic_is_never_brought_up() {
+    let (node, service) = (Node::new(), service());
+    service.set_primary(Some(&NICS[0].3.to_uppercase()));
+    let before = node.link("eth1");
+    let mut process = node.process(asked(&service.base()));
+    for is_news in [true, false] {
+        let outcomes = process.settle(&node.nics());
+        let told = "erdma_0: left alone: 02:00:00:00:00:03 is the instance's primary NIC, as the \
+                    metadata service says: the instance's own set-up configures it";
+        assert_eq!(outcomes[0].to_string(), told);
+        assert_eq!(
+            (outcomes[0].is_news, outcomes[0].retry_after()),
+            (is_news, None)
+        );
+        assert_eq!(changes(&outcomes[1..]), [if is_news { 6 } else { 0 }]);
+    }
+    assert_eq!(node.link("eth1"), before);
+    let requests = service.requests();
+    let of = |what: &str| requests.iter().filter(|it| it.contains(what)).count();
+    assert_eq!(
+        (of("/meta-data/mac"), of(NICS[0].3)),
+        (1, 0),
+        "{requests:?}"
+    );
+    drop(process);
+    // whoever says by hand what it is to have knows better
+    assert_eq!(changes(&node.settle(by_hand())), [6, 0]);
+    assert_eq!(service.requests(), requests);
+}
+
+#[test]
+fn nothing_is_brought_up_before_it_is_known_which_nic_is_the_primary_one() {
+    let (node, service) = (Node::new(), service());
+    service.set_primary(Some("eth0"));
+    let mut process = node.process(asked(&service.base()));
+    let outcomes = process.settle(&node.nics());
+    for outcome in &outcomes {
+        assert!(matches!(outcome.state, State::Waiting { .. }), "{outcome}");
+        let told = "/latest/meta-data/mac is \"eth0\", which is not a hardware address";
+        assert!(outcome.to_string().contains(told), "{outcome}");
+    }
+    assert_eq!(node.kernel.journal(), []);
+    service.set_primary(None);
+    std::thread::sleep(crate::metadata::PACE.again);
+    assert_eq!(changes(&process.settle(&node.nics())), [6, 6]);
+}
+
+#[test]
+fn a_network_that_only_the_nic_leads_to_is_told() {
+    let (node, service) = (Node::new(), service());
+    for (_, _, _, mac, ip) in NICS {
+        let ip = ip.replace("10.0.0", "10.0.9");
+        service.add_nic(mac, &ip, "10.0.9.0/24", "10.0.9.253");
+    }
+    let mut process = node.process(asked(&service.base()));
+    for is_news in [true, false] {
+        for (outcome, netdev) in process.settle(&node.nics()).iter().zip(["eth1", "eth2"]) {
+            let told = format!(
+                "the node's own traffic to 10.0.9.0/24 leaves by {netdev}: no other netdev has a \
+                 route there"
+            );
+            assert_eq!(outcome.remarks, [told]);
+            assert_eq!(outcome.is_news, is_news);
+        }
+    }
+}
