@@ -10,7 +10,7 @@ use std::{
     io::{BufRead, BufReader},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, Condvar, Mutex},
+    sync::{Arc, Condvar, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -177,7 +177,9 @@ impl Drop for Daemon {
             let _ = reader.join();
         }
         if thread::panicking() {
-            let lines = self.lines.0.lock().expect("the lines");
+            // whoever panics may have them
+            let lines = self.lines.0.lock();
+            let lines = lines.unwrap_or_else(PoisonError::into_inner);
             eprintln!("the daemon said:\n{}", lines.join("\n"));
         }
     }

@@ -11,6 +11,7 @@
 //! | [`ipam`] | a stand-in IPAM plugin that records its calls, and answers or fails as told |
 //! | [`daemon`] | `rdma-device-plugin` as a process: what it says, what it takes |
 //! | [`machine`] | a made-up node for it: a sysfs tree, device files, directories |
+//! | [`metadata`] | a stand-in for the cloud's metadata service |
 //! | [`snapshot`] | all that a namespace has, comparable bit for bit |
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
 //! | [`kubelet`] | a kubelet stand-in: device manager, plugin watcher |
@@ -18,6 +19,7 @@
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
 //! | [`bonded`] | in the lab, the chain on those rails |
 //! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
+//! | [`smc`] | connections over SMC or TCP between two namespaces |
 //! | [`traffic`] | RDMA between two pods |
 //! | [`tmpfs`] | file systems that are full or read-only |
 //! | [`wait`] | waiting for the kernel, with an end |
@@ -29,12 +31,14 @@ pub mod killed;
 pub mod kubelet;
 pub mod lab;
 pub mod machine;
+pub mod metadata;
 pub mod netns;
 pub mod nics;
 pub mod node;
 pub mod plugin;
 pub mod rails;
 pub mod runtime;
+pub mod smc;
 pub mod snapshot;
 pub mod tmpfs;
 pub mod traffic;
@@ -44,6 +48,7 @@ pub use bonded::{Bonded, BondedPod};
 pub use daemon::Daemon;
 pub use ipam::StandInIpam;
 pub use machine::Machine;
+pub use metadata::MetadataService;
 pub use netns::Netns;
 pub use nics::BondedNics;
 pub use node::Node;

@@ -34,6 +34,48 @@ pub struct Nic<'a> {
     pub number: u64,
 }
 
+/// An eRDMA NIC of it: two PCI functions, one with the netdev, one with the RDMA device.
+#[derive(Clone, Copy, Debug)]
+pub struct Erdma<'a> {
+    /// The function of the RDMA device.
+    pub address: &'a str,
+    /// The function of the netdev.
+    pub netdev_address: &'a str,
+    /// Name of its RDMA device.
+    pub rdma: &'a str,
+    /// Name of its netdev.
+    pub netdev: &'a str,
+    /// The netdev's hardware address.
+    pub mac: &'a str,
+    /// As sysfs says it: -1 is not known.
+    pub numa_node: i32,
+    /// Of `uverbs`.
+    pub number: u64,
+}
+
+impl Erdma<'_> {
+    fn rdma_function(&self) -> Nic<'_> {
+        Nic {
+            address: self.address,
+            rdma: self.rdma,
+            netdev: self.netdev,
+            numa_node: self.numa_node,
+            number: self.number,
+        }
+    }
+
+    /// The EUI-64 of the address, with the bit inverted that says "locally administered".
+    fn guid(&self) -> String {
+        let bytes: Vec<u8> = self
+            .mac
+            .split(':')
+            .map(|byte| u8::from_str_radix(byte, 16).expect("a byte"))
+            .collect();
+        let [a, b, c, d, e, f] = bytes.try_into().expect("six bytes");
+        format!("{:02x}{b:02x}:{c:02x}ff:fe{d:02x}:{e:02x}{f:02x}\n", a ^ 2)
+    }
+}
+
 impl Machine {
     /// One without RDMA.
     pub fn bare() -> Self {
@@ -70,9 +112,15 @@ impl Machine {
     /// The program's command line on this node.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
+        self.arguments(&mut command);
+        command.arg("--config").arg(self.path("etc/config.json"));
+        command
+    }
+
+    /// The same without a configuration file, for a command that is there already.
+    pub fn arguments(&self, command: &mut Command) {
         command.env_clear();
         for (flag, below) in [
-            ("--config", "etc/config.json"),
             ("--kubelet-dir", "kubelet"),
             ("--cdi-dir", "cdi"),
             ("--sysfs", "sys"),
@@ -81,7 +129,6 @@ impl Machine {
         ] {
             command.arg(flag).arg(self.path(below));
         }
-        command
     }
 
     /// Where something of it is.
@@ -101,36 +148,85 @@ impl Machine {
 
     /// Puts a NIC in.
     pub fn plug(&self, nic: &Nic<'_>) {
-        let place = format!("sys/devices/pci0000:00/{}", nic.address);
-        let device = format!("../../../devices/pci0000:00/{}", nic.address);
-        fs::create_dir_all(self.path(&format!("{place}/net/{}", nic.netdev))).expect("a directory");
-        self.write(
-            &format!("{place}/uevent"),
-            "DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:101D\n",
+        let place = self.function(nic.address, "mlx5_core", "15B3:101D", nic.numa_node);
+        let (high, low) = (nic.number >> 8, nic.number & 0xff);
+        let mac = format!("02:00:00:00:{high:02x}:{low:02x}");
+        self.netdev(&place, nic.netdev, &mac);
+        self.rdma(nic);
+    }
+
+    /// Puts an eRDMA NIC in.
+    pub fn plug_erdma(&self, nic: &Erdma<'_>) {
+        let numa_node = nic.numa_node;
+        let place = self.function(nic.netdev_address, "virtio-pci", "1AF4:1000", numa_node);
+        self.netdev(
+            &format!("{place}/virtio{}", nic.number),
+            nic.netdev,
+            nic.mac,
         );
-        self.write(
-            &format!("{place}/numa_node"),
-            &format!("{}\n", nic.numa_node),
-        );
-        self.link(&format!("sys/bus/pci/devices/{}", nic.address), &device);
-        let netdev = format!("{place}/net/{}", nic.netdev);
+        self.function(nic.address, "erdma", "1DED:107F", numa_node);
+        self.rdma(&nic.rdma_function());
+        let guid = format!("sys/class/infiniband/{}/node_guid", nic.rdma);
+        self.write(&guid, &nic.guid());
+    }
+
+    /// Takes an eRDMA NIC out.
+    pub fn unplug_erdma(&self, nic: &Erdma<'_>) {
+        self.without_number(nic.number);
+        for below in [
+            format!("sys/bus/pci/devices/{}", nic.address),
+            format!("sys/bus/pci/devices/{}", nic.netdev_address),
+            format!("sys/class/net/{}", nic.netdev),
+        ] {
+            fs::remove_file(self.path(&below)).expect("removed");
+        }
+        for below in [
+            format!("sys/class/infiniband/{}", nic.rdma),
+            format!("sys/devices/pci0000:00/{}", nic.address),
+            format!("sys/devices/pci0000:00/{}", nic.netdev_address),
+        ] {
+            fs::remove_dir_all(self.path(&below)).expect("removed");
+        }
+    }
+
+    /// Loads the eRDMA driver, with a `compat_mode` if it has one; none at all: unloads it.
+    pub fn erdma_module(&self, module: Option<Option<bool>>) {
+        let path = "sys/module/erdma/parameters";
+        let _ = fs::remove_dir_all(self.path("sys/module/erdma"));
+        let Some(compat) = module else { return };
+        fs::create_dir_all(self.path(path)).expect("a directory");
+        if let Some(compat) = compat {
+            let value = if compat { "Y\n" } else { "N\n" };
+            self.write(&format!("{path}/compat_mode"), value);
+        }
+    }
+
+    /// A PCI function; where it is.
+    fn function(&self, address: &str, driver: &str, id: &str, numa_node: i32) -> String {
+        let place = format!("sys/devices/pci0000:00/{address}");
+        fs::create_dir_all(self.path(&place)).expect("a directory");
+        let uevent = format!("DRIVER={driver}\nPCI_CLASS=20000\nPCI_ID={id}\n");
+        self.write(&format!("{place}/uevent"), &uevent);
+        self.write(&format!("{place}/numa_node"), &format!("{numa_node}\n"));
+        let device = format!("../../../devices/pci0000:00/{address}");
+        self.link(&format!("sys/bus/pci/devices/{address}"), &device);
+        place
+    }
+
+    /// A netdev of the device at `place`.
+    fn netdev(&self, place: &str, name: &str, mac: &str) {
+        let netdev = format!("{place}/net/{name}");
+        fs::create_dir_all(self.path(&netdev)).expect("a directory");
         self.write(&format!("{netdev}/type"), "1\n");
         self.write(&format!("{netdev}/carrier"), "1\n");
-        self.write(
-            &format!("{netdev}/address"),
-            &format!(
-                "02:00:00:00:{:02x}:{:02x}\n",
-                nic.number >> 8,
-                nic.number & 0xff
-            ),
-        );
-        self.link(
-            &format!("sys/class/net/{}", nic.netdev),
-            &format!(
-                "../../devices/pci0000:00/{}/net/{}",
-                nic.address, nic.netdev
-            ),
-        );
+        self.write(&format!("{netdev}/address"), &format!("{mac}\n"));
+        let below = place.strip_prefix("sys/").expect("in sysfs");
+        let target = format!("../../{below}/net/{name}");
+        self.link(&format!("sys/class/net/{name}"), &target);
+    }
+
+    /// The RDMA device of a function.
+    fn rdma(&self, nic: &Nic<'_>) {
         let port = format!("sys/class/infiniband/{}/ports/1", nic.rdma);
         fs::create_dir_all(self.path(&port)).expect("a directory");
         self.write(&format!("{port}/state"), "4: ACTIVE\n");

@@ -19,7 +19,8 @@
 //! [`Snapshot::assert_restored`] waits for them.
 
 use crate::{Netns, netns::parse_list, wait};
-use serde_json::{Map, Value};
+use rdma_netns::smc;
+use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
 /// The state of one namespace.
@@ -78,6 +79,7 @@ impl Snapshot {
         }
         state.add_sysctls(netns);
         state.add_rdma(netns);
+        state.add_smc(netns);
         state
     }
 
@@ -184,6 +186,23 @@ impl Snapshot {
         for port in parse_list(&netns.run("rdma -j link show")) {
             let passing = ["ifindex", "netdev_index", "state", "physical_state"];
             self.count("rdma port", &without_passing(port, &passing));
+        }
+    }
+
+    /// What SMC-R was told, where it is loaded: asking would load it.
+    fn add_smc(&mut self, netns: &Netns) {
+        if !Path::new("/sys/module/smc").exists() {
+            return;
+        }
+        let table = || smc::PnetTable::open()?.entries();
+        let inside = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
+        let entries = inside.run(table).expect("a thread").expect("a pnet table");
+        for entry in entries {
+            self.count("pnet entry", &json!(entry));
+        }
+        let ueids = smc::UserEids::open().and_then(|mut ueids| ueids.list());
+        for ueid in ueids.expect("user EIDs") {
+            self.count("user EID", &ueid.into());
         }
     }
 }

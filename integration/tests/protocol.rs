@@ -305,7 +305,6 @@ fn what_is_not_done_is_an_unsupported_field() {
     let (node, pod, before) = untouched_node();
     let child = |kind: &str, mode: &str| json!({ "type": kind, "mode": mode });
     for (field, value, words) in [
-        ("smcr", json!("on"), "smcr: on"),
         (
             "child",
             child("macvlan", "passthru"),

@@ -7,13 +7,14 @@ use crate::{
     daemon::rdma_device_plugin,
     plugin::{DEBIAN_PLUGINS, rdma_cni},
 };
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{
     env, fs,
     io::{Read, Write},
     net::TcpStream,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitStatus},
     time::Duration,
 };
 use tempfile::TempDir;
@@ -33,6 +34,17 @@ impl Node {
     /// One whose daemon has the configuration file `configuration`.
     #[track_caller]
     pub fn start(configuration: &str) -> Self {
+        Self::start_with(configuration, None)
+    }
+
+    /// The same with a state directory that outlasts the node.
+    #[track_caller]
+    pub fn start_with_state(configuration: &str, state: &Path) -> Self {
+        Self::start_with(configuration, Some(state))
+    }
+
+    #[track_caller]
+    fn start_with(configuration: &str, state: Option<&Path>) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let at = |below: &str| directory.path().join(below);
         fs::create_dir_all(at("kubelet/pod-resources")).expect("a directory");
@@ -44,10 +56,11 @@ impl Node {
             ("--config", "config.json"),
             ("--kubelet-dir", "kubelet"),
             ("--cdi-dir", "cdi"),
-            ("--state-dir", "state"),
         ] {
             command.arg(flag).arg(at(below));
         }
+        let state = state.map_or_else(|| at("state"), Path::to_owned);
+        command.arg("--state-dir").arg(state);
         command.args(["--metrics-address", "127.0.0.1:0", "--log-level", "debug"]);
         Self {
             kubelet,
@@ -55,6 +68,12 @@ impl Node {
             pod_resources,
             directory,
         }
+    }
+
+    /// Ends the daemon; how it ended, and how long that took.
+    #[track_caller]
+    pub fn end(self, signal: Signal) -> (ExitStatus, Duration) {
+        self.daemon.end(signal)
     }
 
     /// What kubelet does before it has a pod's sandbox made; its pod-resources tells of it then.

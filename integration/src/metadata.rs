@@ -1,0 +1,309 @@
+//! A stand-in for the cloud's metadata service: real HTTP on loopback, that behaves as told.
+
+use crate::wait;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen, socket,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{BufRead, BufReader, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::fd::{AsRawFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+const TOKEN: &str = "/latest/api/token";
+
+/// How it behaves.
+#[derive(Clone, Debug)]
+pub struct Behaviour {
+    /// What it says to a PUT for a token; none: it gives one.
+    pub no_tokens: Option<u16>,
+    /// Whether a GET needs a token.
+    pub requires_token: bool,
+    /// What it says to every GET; none: what it knows.
+    pub status: Option<u16>,
+    /// How many requests more are answered with 503.
+    pub busy: u32,
+    /// Before each answer.
+    pub delay: Duration,
+    /// Whole answers by path, as bytes on the wire.
+    pub raw: BTreeMap<String, Vec<u8>>,
+    /// Bodies by path.
+    pub values: BTreeMap<String, Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct State {
+    behaviour: Behaviour,
+    tokens: BTreeSet<String>,
+    given: u32,
+    requests: Vec<String>,
+    ends: bool,
+}
+
+/// A service; it ends when this is dropped.
+#[derive(Debug)]
+pub struct MetadataService {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Default for MetadataService {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MetadataService {
+    /// One that requires tokens, and knows the instance `i-bp1` without NICs.
+    #[track_caller]
+    pub fn new() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let values = BTreeMap::from([(
+            "/latest/meta-data/instance-id".to_owned(),
+            b"i-bp1".to_vec(),
+        )]);
+        let behaviour = Behaviour {
+            no_tokens: None,
+            requires_token: true,
+            status: None,
+            busy: 0,
+            delay: Duration::ZERO,
+            raw: BTreeMap::new(),
+            values,
+        };
+        let state = Arc::new(Mutex::new(State {
+            behaviour,
+            tokens: BTreeSet::new(),
+            given: 0,
+            requests: vec![],
+            ends: false,
+        }));
+        let serving = state.clone();
+        let server = Some(thread::spawn(move || serve(&listener, &serving)));
+        Self {
+            address,
+            state,
+            server,
+        }
+    }
+
+    /// What to configure as its address.
+    pub fn base(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Has it know the NIC with `mac`.
+    pub fn add_nic(&self, mac: &str, address: &str, cidr: &str, gateway: &str) {
+        self.set(mac, "primary-ip-address", Some(address.as_bytes()));
+        self.set(mac, "vswitch-cidr-block", Some(cidr.as_bytes()));
+        self.set(mac, "gateway", Some(gateway.as_bytes()));
+    }
+
+    /// What it says for an item of the NIC with `mac`; none: 404.
+    pub fn set(&self, mac: &str, item: &str, value: Option<&[u8]>) {
+        let path = nic_path(mac, item);
+        self.behave(|behaviour| match value {
+            Some(value) => drop(behaviour.values.insert(path, value.to_vec())),
+            None => drop(behaviour.values.remove(&path)),
+        });
+    }
+
+    /// What it says is the hardware address of the instance's primary NIC; none: 404.
+    pub fn set_primary(&self, mac: Option<&str>) {
+        let path = "/latest/meta-data/mac".to_owned();
+        self.behave(|behaviour| match mac {
+            Some(mac) => drop(behaviour.values.insert(path, mac.into())),
+            None => drop(behaviour.values.remove(&path)),
+        });
+    }
+
+    /// Has it behave otherwise from now on.
+    pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
+        change(&mut self.lock().behaviour);
+    }
+
+    /// The tokens that were given are no good any more.
+    pub fn expire_tokens(&self) {
+        self.lock().tokens.clear();
+    }
+
+    /// `PUT /latest/api/token`, `GET …`, in the order in which they came.
+    pub fn requests(&self) -> Vec<String> {
+        self.lock().requests.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("the service's state")
+    }
+}
+
+/// Where the service has an item of a NIC.
+pub fn nic_path(mac: &str, item: &str) -> String {
+    format!("/latest/meta-data/network/interfaces/macs/{mac}/{item}")
+}
+
+impl Drop for MetadataService {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.state.lock() {
+            state.ends = true;
+        }
+        // wakes the one that waits for a connection
+        let _ = TcpStream::connect(self.address);
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
+        }
+    }
+}
+
+fn serve(listener: &TcpListener, state: &Arc<Mutex<State>>) {
+    let mut conversations = vec![];
+    for stream in listener.incoming() {
+        if state.lock().is_ok_and(|state| state.ends) {
+            break;
+        }
+        let (Ok(stream), state) = (stream, state.clone()) else {
+            continue;
+        };
+        conversations.push(thread::spawn(move || {
+            // the other side may be gone by now
+            let _ = converse(stream, &state);
+        }));
+    }
+    for conversation in conversations {
+        let _ = conversation.join();
+    }
+}
+
+fn converse(mut stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(wait::PATIENCE))?;
+    let mut lines = BufReader::new(stream.try_clone()?).lines();
+    let first = lines.next().transpose()?.unwrap_or_default();
+    let mut headers = BTreeMap::new();
+    for line in lines {
+        let line = line?;
+        let Some((name, value)) = line.split_once(':') else {
+            break;
+        };
+        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    let mut words = first.split(' ');
+    let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+    let (answer, delay) = {
+        let mut state = state.lock().expect("the service's state");
+        state.requests.push(format!("{method} {path}"));
+        let delay = state.behaviour.delay;
+        (state.answer(method, path, &headers), delay)
+    };
+    let end = std::time::Instant::now() + delay;
+    while std::time::Instant::now() < end {
+        thread::sleep(Duration::from_millis(10));
+        if state.lock().is_ok_and(|state| state.ends) {
+            return Ok(());
+        }
+    }
+    stream.write_all(&answer)
+}
+
+impl State {
+    fn answer(&mut self, method: &str, path: &str, headers: &BTreeMap<String, String>) -> Vec<u8> {
+        let header = |name: &str| headers.get(name).map(String::as_str);
+        if let Some(raw) = self.behaviour.raw.get(path) {
+            return raw.clone();
+        }
+        if self.behaviour.busy > 0 {
+            self.behaviour.busy -= 1;
+            return reply(503, b"later");
+        }
+        match (method, path) {
+            ("PUT", TOKEN) => {
+                let ttl = header("x-aliyun-ecs-metadata-token-ttl-seconds");
+                let ttl = ttl.and_then(|it| it.parse::<u32>().ok());
+                match self.behaviour.no_tokens {
+                    Some(status) => reply(status, b"no tokens here"),
+                    None if !ttl.is_some_and(|ttl| (1..=21_600).contains(&ttl)) => {
+                        reply(400, b"a time to live is missing")
+                    }
+                    None => {
+                        self.given += 1;
+                        let token = format!("token-{}", self.given);
+                        self.tokens.insert(token.clone());
+                        reply(200, token.as_bytes())
+                    }
+                }
+            }
+            ("GET", path) => {
+                let token = header("x-aliyun-ecs-metadata-token");
+                let is_good = token.is_some_and(|it| self.tokens.contains(it));
+                if self.behaviour.requires_token && !is_good {
+                    return reply(401, b"no token");
+                }
+                match (self.behaviour.status, self.behaviour.values.get(path)) {
+                    (Some(status), _) => reply(status, b"as told"),
+                    (None, Some(value)) => reply(200, value),
+                    (None, None) => reply(404, b"<html>404</html>"),
+                }
+            }
+            _ => reply(405, b"no"),
+        }
+    }
+}
+
+fn reply(status: u16, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status} told\r\ncontent-length: {length}\r\n\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+/// An address that takes no connection and refuses none, as behind a firewall that drops.
+#[derive(Debug)]
+pub struct BlackHole {
+    address: SocketAddr,
+    _listener: OwnedFd,
+    _waiting: Vec<TcpStream>,
+}
+
+impl Default for BlackHole {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl BlackHole {
+    /// A listener whose queue is full: the kernel drops what comes.
+    #[track_caller]
+    pub fn new() -> Self {
+        let listener = socket(
+            AddressFamily::Inet,
+            SockType::Stream,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        );
+        let listener = listener.expect("a socket");
+        let any = SockaddrIn::new(127, 0, 0, 1, 0);
+        bind(listener.as_raw_fd(), &any).expect("a free port");
+        listen(&listener, Backlog::new(0).expect("a length")).expect("a listener");
+        let bound: SockaddrIn = getsockname(listener.as_raw_fd()).expect("an address");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, bound.port()));
+        let short = Duration::from_millis(100);
+        let mut waiting = vec![];
+        while let Ok(stream) = TcpStream::connect_timeout(&address, short) {
+            waiting.push(stream);
+        }
+        Self {
+            address,
+            _listener: listener,
+            _waiting: waiting,
+        }
+    }
+
+    /// What to configure as the service's address.
+    pub fn base(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}

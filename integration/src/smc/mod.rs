@@ -1,0 +1,306 @@
+//! Connections over SMC or TCP between two namespaces, by `smc-peer`: both ends compare every byte.
+
+mod pods;
+
+pub use pods::{PRIMARY, SmcPod, UEID, bridge, exchange, make_bridge};
+
+use crate::{Netns, plugin::rdma_cni};
+use serde_json::Value;
+use std::{
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// As long as anything but an exchange may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Which sockets an end opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// `AF_SMC`
+    Smc,
+    /// `AF_INET` or `AF_INET6` with `IPPROTO_SMC` (Linux 6.11).
+    IpProtoSmc,
+    /// Plain TCP.
+    Tcp,
+}
+
+impl Socket {
+    fn option(self) -> Option<&'static str> {
+        match self {
+            Self::Smc => None,
+            Self::IpProtoSmc => Some("--ipproto"),
+            Self::Tcp => Some("--tcp"),
+        }
+    }
+}
+
+/// The program: `SmcPeer(env!("CARGO_BIN_EXE_smc-peer").into())`.
+#[derive(Clone, Debug)]
+pub struct SmcPeer(pub PathBuf);
+
+/// A connection of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connected {
+    /// How long `connect` took.
+    pub took: Duration,
+    /// The client's end of it.
+    pub local: SocketAddr,
+    /// Bytes sent and as many received, all as they should be.
+    pub bytes: u64,
+}
+
+/// A server; killed on drop.
+#[derive(Debug)]
+pub struct Server {
+    process: Process,
+    address: SocketAddr,
+}
+
+/// A client that has its connections; killed on drop.
+#[derive(Debug)]
+pub struct Client {
+    process: Process,
+    connected: Vec<Connected>,
+}
+
+/// What `rdma-cni smc` prints with these words; it must succeed.
+#[track_caller]
+pub fn read_out(words: &[&str]) -> String {
+    let output = Command::new(rdma_cni())
+        .arg("smc")
+        .args(words)
+        .output()
+        .expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {errors}");
+    assert_eq!(errors, "");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// The read-out of a pod, for programs.
+#[track_caller]
+pub fn shown(pod: &Netns) -> Value {
+    serde_json::from_str(&read_out(&["--json", pod.name()])).expect("JSON")
+}
+
+/// The connections of a pod that are open both ways.
+#[track_caller]
+pub fn active(pod: &Netns) -> Vec<Value> {
+    let mut connections = shown(pod)["connections"].take();
+    let connections = connections.as_array_mut().expect("a list");
+    connections.retain(|it| it["state"] == "ACTIVE");
+    std::mem::take(connections)
+}
+
+impl SmcPeer {
+    /// A server in `netns` that listens at `address`, `10.0.0.1:7000`; port 0 is any.
+    #[track_caller]
+    pub fn serve(&self, netns: &Netns, socket: Socket, address: &str) -> Server {
+        self.serve_with(netns, socket, &[address])
+    }
+
+    /// The same, of a server that keeps its ends open when clients have closed theirs.
+    #[track_caller]
+    pub fn serve_and_hold(&self, netns: &Netns, socket: Socket, address: &str) -> Server {
+        self.serve_with(netns, socket, &["--hold", address])
+    }
+
+    #[track_caller]
+    fn serve_with(&self, netns: &Netns, socket: Socket, words: &[&str]) -> Server {
+        let mut process = Process::start(self, netns, "server", socket.option(), words);
+        let listening = process.event("listening", LIMIT);
+        Server {
+            address: parse(&listening["address"]),
+            process,
+        }
+    }
+
+    /// A client in `netns` with `count` connections to `server`, by each of which `bytes` go both
+    /// ways within `limit`. They stay open.
+    #[track_caller]
+    pub fn connect(
+        &self,
+        netns: &Netns,
+        socket: Socket,
+        server: SocketAddr,
+        (count, bytes): (usize, u64),
+        limit: Duration,
+    ) -> Client {
+        let (connections, size) = (count.to_string(), bytes.to_string());
+        let address = server.to_string();
+        let words = [
+            "--connections",
+            &connections,
+            "--bytes",
+            &size,
+            "--hold",
+            &address,
+        ];
+        let mut process = Process::start(self, netns, "client", socket.option(), &words);
+        let connected = (0..count).map(|_| {
+            let told = process.event("connected", LIMIT);
+            Connected {
+                took: Duration::from_micros(told["microseconds"].as_u64().expect("a number")),
+                local: parse(&told["local"]),
+                bytes,
+            }
+        });
+        let connected = connected.collect();
+        let end = Instant::now() + limit;
+        for _ in 0..count {
+            let left = end.saturating_duration_since(Instant::now());
+            assert_eq!(process.event("equal", left)["bytes"], bytes);
+        }
+        Client { process, connected }
+    }
+}
+
+impl Server {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.process.kill();
+    }
+
+    /// Ends it. All bytes that came were right, or this panics.
+    #[track_caller]
+    pub fn end(self) {
+        self.process.end();
+    }
+}
+
+impl Client {
+    /// Its connections, which are open.
+    pub fn connected(&self) -> &[Connected] {
+        &self.connected
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.process.kill();
+    }
+
+    /// Closes the connections.
+    #[track_caller]
+    pub fn end(self) {
+        self.process.end();
+    }
+}
+
+#[track_caller]
+fn parse(address: &Value) -> SocketAddr {
+    let text = address.as_str().expect("an address");
+    text.parse().expect("an address")
+}
+
+/// `smc-peer` and what it tells; killed on drop.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    events: Receiver<String>,
+    told: Vec<String>,
+}
+
+impl Process {
+    #[track_caller]
+    fn start(
+        SmcPeer(program): &SmcPeer,
+        netns: &Netns,
+        role: &str,
+        option: Option<&str>,
+        words: &[&str],
+    ) -> Self {
+        let mut command = netns.command(program);
+        command.arg(role).args(option).args(words);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (sender, events) = channel();
+        thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            stdin: child.stdin.take(),
+            child,
+            events,
+            told: vec![],
+        }
+    }
+
+    /// The next event called `name`; a failure before it is the test's.
+    #[track_caller]
+    fn event(&mut self, name: &str, limit: Duration) -> Value {
+        let end = Instant::now() + limit;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = match self.events.recv_timeout(left) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("not {name:?} within {limit:?}, only {:#?}", self.told)
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = self.child.wait();
+                    panic!("ended ({status:?}) before {name:?}: {:#?}", self.told)
+                }
+            };
+            self.told.push(line.clone());
+            let event: Value = serde_json::from_str(&line).expect("JSON");
+            assert_ne!(event["event"], "failed", "{:#?}", self.told);
+            if event["event"] == name {
+                return event;
+            }
+        }
+    }
+
+    #[track_caller]
+    fn end(mut self) {
+        drop(self.stdin.take());
+        let mut status = None;
+        crate::wait::within(LIMIT, || {
+            status = self.child.try_wait().expect("our own child");
+            status.is_some()
+        });
+        self.told.extend(self.events.try_iter());
+        let status = status.unwrap_or_else(|| panic!("did not end: {:#?}", self.told));
+        assert!(status.success(), "{status}: {:#?}", self.told);
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,158 @@
+//! Pods with a primary interface, attached by a bridge plugin and `rdma-cni`, and connections
+//! between them.
+
+use super::{Client, Connected, Server, SmcPeer, Socket, active};
+use crate::{Attachment, Conflist, Netns, Runtime, plugin};
+use serde_json::{Value, json};
+use std::{path::Path, time::Duration};
+
+/// The name of the pods' primary interface: nobody relies on `eth0`.
+pub const PRIMARY: &str = "net0";
+
+/// User EID of the configurations.
+pub const UEID: &str = "RDMA-CNI.LAB";
+
+/// Well under a second, on an emulated machine that others use as well.
+const SOON: Duration = Duration::from_millis(900);
+
+/// As long as an exchange may take.
+const LIMIT: Duration = Duration::from_secs(400);
+
+/// What hands annotations over.
+const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+
+/// A pod, and how it is attached.
+#[derive(Debug)]
+pub struct SmcPod {
+    /// Its namespace.
+    pub netns: Netns,
+    /// The chain: bridge, `rdma-cni`.
+    pub list: Conflist,
+    /// Its attachment.
+    pub attachment: Attachment,
+}
+
+/// Debian's bridge with addresses of its own network, what a node's primary plugin does; leases
+/// are in `leases`.
+pub fn bridge(leases: &Path) -> Value {
+    plugin::debian("bridge");
+    json!({
+        "type": "bridge", "bridge": "cni0",
+        "ipam": {"type": "host-local", "dataDir": leases,
+                 "ranges": [[{"subnet": "10.88.0.0/16", "rangeEnd": "10.88.0.250"}]]},
+    })
+}
+
+/// Makes the bridge, which stays when the first pod that needed it has gone.
+#[track_caller]
+pub fn make_bridge(runtime: &Runtime<'_>, leases: &Path) {
+    let netns = Netns::new("first");
+    let list = Conflist::new("1.0.0", vec![bridge(leases)]);
+    let attachment = Attachment::new("first", netns.path(), PRIMARY);
+    runtime.add(&list, &attachment).expect("ADD of the bridge");
+    runtime.del(&list, &attachment).expect("DEL of the bridge");
+}
+
+impl SmcPod {
+    /// Pod `name` that `bridge` and then `plugin` are run for, its annotation as it is. Nothing is
+    /// run yet.
+    #[track_caller]
+    pub fn new(name: &str, [bridge, mut plugin]: [Value; 2], annotation: Option<&str>) -> Self {
+        let netns = Netns::new(name);
+        netns.ip("link set dev lo up");
+        plugin["capabilities"] = json!({ ANNOTATIONS: true });
+        let container = format!("c-{name}");
+        let mut attachment =
+            Attachment::new(&container, netns.path(), PRIMARY).of_pod("team", name);
+        if let Some(value) = annotation {
+            let annotations = json!({ "network.alibabacloud.com/erdma-smcr": value });
+            attachment = attachment.with_capability(ANNOTATIONS, annotations);
+        }
+        let list = Conflist::new("1.0.0", vec![bridge, plugin]);
+        Self {
+            netns,
+            list,
+            attachment,
+        }
+    }
+
+    /// ADD of both plugins.
+    #[track_caller]
+    pub fn add(&self, runtime: &Runtime<'_>) -> Value {
+        let added = runtime.add(&self.list, &self.attachment);
+        added.unwrap_or_else(|outcome| panic!("{outcome}"))
+    }
+
+    /// DEL of both plugins.
+    #[track_caller]
+    pub fn del(&self, runtime: &Runtime<'_>) {
+        let deleted = runtime.del(&self.list, &self.attachment);
+        deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+    }
+
+    /// `rdma-cni` alone of the chain.
+    pub fn only(&self) -> Conflist {
+        Conflist {
+            plugins: self.list.plugins[1..].to_vec(),
+            ..self.list.clone()
+        }
+    }
+
+    /// CHECK of `rdma-cni`. Debian's bridge finds its veth's MAC changed, by udev.
+    #[track_caller]
+    pub fn check(&self, runtime: &Runtime<'_>) {
+        let checked = runtime.check(&self.only(), &self.attachment);
+        checked.unwrap_or_else(|outcome| panic!("{outcome}"));
+    }
+
+    /// The IPv4 address of an interface.
+    #[track_caller]
+    pub fn ipv4(&self, interface: &str) -> String {
+        let addresses = self.netns.addresses(interface);
+        let address = addresses.iter().find(|it| !it.contains(':'));
+        let address = address.unwrap_or_else(|| panic!("{interface} has no IPv4 address"));
+        address.split('/').next().expect("an address").to_owned()
+    }
+
+    /// How its established connections are carried, `smcr` or `tcp: ` and the reason in words,
+    /// each once.
+    #[track_caller]
+    pub fn carried(&self) -> Vec<String> {
+        let words = |of: &Value| of["words"].as_str().unwrap_or_default().to_owned();
+        let carried = active(&self.netns).into_iter().map(|connection| {
+            let mode = connection["mode"].as_str().expect("a mode");
+            let fallback = &connection["fallback"];
+            let reasons = [&fallback["reason"], &fallback["peer"]].map(words);
+            let reasons: Vec<String> = reasons.into_iter().filter(|it| !it.is_empty()).collect();
+            match reasons.is_empty() {
+                true => mode.to_owned(),
+                false => format!("{mode}: {}", reasons.join("; ")),
+            }
+        });
+        let mut carried: Vec<String> = carried.collect();
+        carried.sort();
+        carried.dedup();
+        carried
+    }
+}
+
+/// `count` connections of [`Socket::Smc`] from the second pod to `address` of the first, by each of
+/// which `bytes` go both ways and are compared. None of them had to wait.
+#[track_caller]
+pub fn exchange(
+    peer: &SmcPeer,
+    [server, client]: [&SmcPod; 2],
+    address: &str,
+    (count, bytes): (usize, u64),
+) -> (Server, Client) {
+    let listener = peer.serve(&server.netns, Socket::Smc, &format!("{address}:0"));
+    let to = listener.address();
+    let client = peer.connect(&client.netns, Socket::Smc, to, (count, bytes), LIMIT);
+    assert_eq!(client.connected().len(), count);
+    for connected in client.connected() {
+        let Connected { took, .. } = connected;
+        println!("to {address}: connected after {took:?}");
+        assert!(*took < SOON, "{connected:?}");
+    }
+    (listener, client)
+}

@@ -1,0 +1,423 @@
+//! In the lab, NICs that nobody configured, igb's as eRDMA stand-ins: `integration/lab/vm --tier
+//! full --shared`, one test at a time. The real daemon asks a metadata stand-in on loopback.
+
+use integration::{
+    Daemon, MetadataService, Netns, Snapshot,
+    daemon::rdma_device_plugin,
+    kubelet::node::Node,
+    lab::NICS,
+    metadata::{BlackHole, nic_path},
+    wait,
+};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::Duration,
+};
+use tempfile::TempDir;
+
+const CIDR: &str = "10.0.0.0/24";
+const GATEWAY: &str = "10.0.0.253";
+const ADDRESSES: [&str; 2] = ["10.0.0.6", "10.0.0.7"];
+
+/// A node with a NIC of its own, `eth0`, and both igb NICs down and bare, with RDMA devices
+/// `erdma_0` and `erdma_1`.
+struct Scene {
+    host: Netns,
+    service: MetadataService,
+    state: TempDir,
+    /// Held: the other end of `eth0` is in it.
+    _switch: Netns,
+}
+
+/// A daemon, and kubelet beside it.
+struct Running<'a> {
+    scene: &'a Scene,
+    node: Node,
+}
+
+fn rdma(rail: usize) -> String {
+    format!("erdma_{rail}")
+}
+
+fn mac(nic: &str) -> String {
+    let file = Path::new("/sys/class/net").join(nic).join("address");
+    let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{nic}: {error}"));
+    text.trim().to_owned()
+}
+
+impl Scene {
+    #[track_caller]
+    fn new() -> Self {
+        assert_eq!(
+            env::var("RDMA_LAB_MODE").as_deref(),
+            Ok("shared"),
+            "this test runs in the lab, by integration/lab/vm --tier full --shared"
+        );
+        let host = Netns::own();
+        for key in ["dad_transmits", "router_solicitation_delay"] {
+            host.set_sysctl(&format!("ipv6/conf/default/{key}"), "0");
+        }
+        let switch = Netns::new("vswitch");
+        let at = switch.name();
+        host.ip(&format!("link add eth0 type veth peer name p0 netns {at}"));
+        switch.ip("link set p0 up");
+        switch.ip(&format!("address add {GATEWAY}/24 dev p0"));
+        host.ip("link set eth0 up");
+        host.ip("address add 10.0.0.5/24 dev eth0");
+        host.ip(&format!("route add default via {GATEWAY} dev eth0"));
+        let service = MetadataService::new();
+        for (rail, nic) in NICS.into_iter().enumerate() {
+            host.ip(&format!("link set dev {nic} down"));
+            host.set_sysctl(&format!("ipv4/conf/{nic}/rp_filter"), "1");
+            // it was there before the defaults were set
+            for key in ["dad_transmits", "router_solicitation_delay"] {
+                host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
+            }
+            host.run(&format!(
+                "rdma link add {} type rxe netdev {nic}",
+                rdma(rail)
+            ));
+            service.add_nic(&mac(nic), ADDRESSES[rail], CIDR, GATEWAY);
+        }
+        Self {
+            host,
+            service,
+            state: tempfile::tempdir().expect("a directory"),
+            _switch: switch,
+        }
+    }
+
+    fn configuration(&self, base: &str) -> Value {
+        json!({
+            "erdma": {"metadata": base, "devices": [{"rdma": "erdma_*"}]},
+        })
+    }
+
+    /// The daemon starts, with the service at `base`.
+    #[track_caller]
+    fn start(&self, base: &str) -> Running<'_> {
+        let configuration = self.configuration(base).to_string();
+        let node = Node::start_with_state(&configuration, self.state.path());
+        Running { scene: self, node }
+    }
+
+    /// `--release`
+    fn release(&self) -> Output {
+        let file = self.state.path().join("config.json");
+        let configuration = self.configuration(&self.service.base());
+        fs::write(&file, configuration.to_string()).expect("written");
+        let mut command = Command::new(rdma_device_plugin());
+        command.arg("--release").arg("--config").arg(&file);
+        command.arg("--state-dir").arg(self.state.path());
+        command.output().expect("the daemon's program")
+    }
+
+    /// Destination, source and metric of a NIC's IPv4 routes.
+    fn routes(&self, nic: &str) -> Vec<(String, String, u64)> {
+        let routes = self.host.show(&format!("-4 route show dev {nic}"));
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let told = |it: &Value| {
+            let metric = it["metric"].as_u64().unwrap_or_default();
+            (text(&it["dst"]), text(&it["prefsrc"]), metric)
+        };
+        routes.iter().map(told).collect()
+    }
+
+    fn wanted(rail: usize, metric: u64) -> Vec<(String, String, u64)> {
+        let of = |destination: &str| {
+            let source = ADDRESSES[rail].to_owned();
+            (destination.to_owned(), source, metric)
+        };
+        vec![of("default"), of(CIDR)]
+    }
+
+    #[track_caller]
+    fn is_configured(&self) {
+        for (rail, nic) in NICS.into_iter().enumerate() {
+            let metric = 200 + rail as u64;
+            wait::until("the NIC has its routes", || {
+                self.routes(nic) == Self::wanted(rail, metric)
+            });
+            let ip = format!("{}/24", ADDRESSES[rail]);
+            let addresses = self.host.addresses(nic);
+            assert!(addresses.contains(&ip), "{nic}: {addresses:?}");
+            assert_eq!(self.host.link(nic).expect("a NIC")["mtu"], 8500);
+            let filter = self.host.sysctl(&format!("ipv4/conf/{nic}/rp_filter"));
+            assert_eq!(filter, "2");
+        }
+        assert_eq!(self.leaves_by("8.8.8.8"), "eth0");
+        assert_eq!(self.leaves_by("10.0.0.99"), "eth0");
+    }
+
+    /// By which netdev the node's own packets to `destination` leave.
+    fn leaves_by(&self, destination: &str) -> String {
+        let routes = self.host.show(&format!("-4 route get {destination}"));
+        routes[0]["dev"].as_str().expect("a netdev").to_owned()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        for (rail, nic) in NICS.into_iter().enumerate() {
+            let mut rdma_tool = Command::new("rdma");
+            let _ = rdma_tool.args(["link", "delete", &rdma(rail)]).output();
+            for line in [
+                format!("address flush dev {nic} scope global"),
+                format!("link set dev {nic} nomaster mtu 1500 down"),
+            ] {
+                let mut ip = Command::new("ip");
+                let _ = ip.args(line.split_whitespace()).output();
+            }
+        }
+        for name in ["eth0", "bond9"] {
+            let mut ip = Command::new("ip");
+            let _ = ip.args(["link", "delete", name]).output();
+        }
+    }
+}
+
+impl Running<'_> {
+    fn daemon(&self) -> &Daemon {
+        &self.node.daemon
+    }
+
+    /// Until the log has said what both NICs have.
+    #[track_caller]
+    fn told(&self) {
+        for (rail, nic) in NICS.into_iter().enumerate() {
+            let ip = ADDRESSES[rail];
+            self.daemon()
+                .says(&format!("{}: {nic} has {ip}/24", rdma(rail)));
+        }
+        self.scene.is_configured();
+    }
+
+    #[track_caller]
+    fn end(self) {
+        let (status, _) = self.node.end(Signal::SIGTERM);
+        assert!(status.success(), "{status}");
+    }
+}
+
+#[test]
+fn bare_nics_get_what_the_cloud_says_and_release_takes_it_back() {
+    let scene = Scene::new();
+    let before = Snapshot::of(&scene.host);
+    let running = scene.start(&scene.service.base());
+    running.told();
+    let requests = scene.service.requests();
+    assert_eq!(requests[0], "PUT /latest/api/token");
+    assert_eq!(requests.len(), 8, "{requests:?}");
+    let configured = Snapshot::of(&scene.host);
+
+    // a flap: routes are lost, and come back with their metrics
+    scene.host.ip(&format!("link set dev {} down", NICS[0]));
+    scene.host.ip(&format!("link set dev {} up", NICS[0]));
+    scene.is_configured();
+    configured.assert_restored(&scene.host);
+    assert_eq!(scene.service.requests().len(), 8, "it is known by now");
+
+    // not against a daemon that would do it all again
+    let refused = scene.release();
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && words.contains("is running"),
+        "{words}"
+    );
+    running.end();
+
+    // a second run, in which the service is gone
+    let again = scene.start("http://127.0.0.1:9");
+    again.told();
+    configured.assert_restored(&scene.host);
+    again.end();
+
+    let released = scene.release();
+    let words = String::from_utf8_lossy(&released.stdout).into_owned();
+    assert!(released.status.success(), "{words} {released:?}");
+    for nic in NICS {
+        assert!(words.contains(&format!("{nic}: released")), "{words}");
+    }
+    before.assert_restored(&scene.host);
+    assert!(scene.release().status.success());
+    before.assert_restored(&scene.host);
+}
+
+/// The daemon says `told` while the service misbehaves, does nothing, and brings the NICs up when
+/// it has come round.
+fn comes_round(misbehave: impl FnOnce(&MetadataService), told: &str) {
+    let scene = Scene::new();
+    let before = Snapshot::of(&scene.host);
+    misbehave(&scene.service);
+    let running = scene.start(&scene.service.base());
+    running.daemon().says("erdma_0: not ready yet");
+    let line = running.daemon().line("erdma_0: not ready yet");
+    assert!(line.contains(told), "{line}");
+    before.assert_restored(&scene.host);
+    scene.service.behave(|behaviour| {
+        behaviour.status = None;
+        behaviour.delay = Duration::ZERO;
+        behaviour.raw.clear();
+    });
+    running.told();
+    let said = running
+        .daemon()
+        .count("erdma_0: not ready yet: the metadata");
+    assert_eq!(said, 1, "it is said once");
+    running.end();
+    assert!(scene.release().status.success());
+    before.assert_restored(&scene.host);
+}
+
+#[test]
+fn a_service_that_answers_500_is_waited_for() {
+    let misbehave = |service: &MetadataService| service.behave(|it| it.status = Some(500));
+    comes_round(misbehave, "answers 500");
+}
+
+#[test]
+fn a_service_that_is_slow_is_waited_for() {
+    let slow = Duration::from_secs(3600);
+    let misbehave = |service: &MetadataService| service.behave(|it| it.delay = slow);
+    comes_round(misbehave, "not answered");
+}
+
+#[test]
+fn garbage_is_waited_out() {
+    let misbehave = |service: &MetadataService| {
+        for nic in NICS {
+            let raw = b"HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n<html>10.0.0.6<".to_vec();
+            let path = nic_path(&mac(nic), "primary-ip-address");
+            service.behave(|it| drop(it.raw.insert(path, raw)));
+        }
+    };
+    comes_round(misbehave, "<html>10.0.0.6<");
+}
+
+#[test]
+fn a_service_that_is_not_there_keeps_nothing_else_from_working() {
+    let scene = Scene::new();
+    let before = Snapshot::of(&scene.host);
+    let hole = BlackHole::new();
+    for (base, told) in [
+        (hole.base(), "no connection within 1s"),
+        ("http://127.0.0.1:9".to_owned(), "refused"),
+    ] {
+        let running = scene.start(&base);
+        let line = running.daemon().line("erdma_1: not ready yet");
+        assert!(line.contains(told), "{line}");
+        let kubelet = &running.node.kubelet;
+        kubelet.wait_for("aliyun/erdma", "ids of both NICs", |it| {
+            it.devices.len() == 400
+        });
+        before.assert_restored(&scene.host);
+        running.end();
+    }
+}
+
+#[test]
+fn conflicts_are_told_and_what_is_configured_is_left_alone() {
+    let scene = Scene::new();
+    scene
+        .host
+        .ip(&format!("address add {}/32 dev eth0", ADDRESSES[0]));
+    scene
+        .host
+        .ip("link add bond9 type bond mode active-backup miimon 50");
+    scene
+        .host
+        .ip(&format!("link set dev {} master bond9", NICS[1]));
+    let before = Snapshot::of(&scene.host);
+    let running = scene.start(&scene.service.base());
+    let line = running.daemon().line("erdma_0: not configured: ");
+    assert!(line.contains("10.0.0.6 is on eth0 already"), "{line}");
+    running.daemon().says(&format!(
+        "erdma_1: left alone: {} is a port of bond9",
+        NICS[1]
+    ));
+    before.assert_restored(&scene.host);
+    running.end();
+
+    // out of the bond, and configured by its administrator
+    scene.host.ip(&format!("link set dev {} nomaster", NICS[1]));
+    scene
+        .host
+        .ip(&format!("address add 10.0.0.77/24 dev {}", NICS[1]));
+    scene
+        .host
+        .ip(&format!("address del {}/32 dev eth0", ADDRESSES[0]));
+    let running = scene.start(&scene.service.base());
+    running.daemon().says(&format!(
+        "erdma_1: left alone: {} has 10.0.0.77/24 already",
+        NICS[1]
+    ));
+    running
+        .daemon()
+        .says(&format!("erdma_0: {} has 10.0.0.6/24", NICS[0]));
+    running.end();
+    assert!(scene.release().status.success());
+    assert_eq!(scene.host.addresses(NICS[1]), ["10.0.0.77/24"]);
+}
+
+#[test]
+fn a_nic_in_the_middle_of_dhcp_and_the_primary_one_are_left_alone() {
+    let scene = Scene::new();
+    scene.service.set_primary(Some(&mac(NICS[1])));
+    scene.host.ip(&format!("link set dev {} up", NICS[0]));
+    let is_bare = || {
+        for nic in NICS {
+            assert_eq!(scene.routes(nic), [], "{nic}");
+            assert_eq!(scene.host.link(nic).expect("a NIC")["mtu"], 1500);
+        }
+        assert_eq!(scene.host.link(NICS[1]).expect("it")["operstate"], "DOWN");
+    };
+    let running = scene.start(&scene.service.base());
+    let line = running.daemon().line("erdma_0: not ready yet: ");
+    assert!(line.contains("up without an address"), "{line}");
+    let line = running.daemon().line("erdma_1: left alone: ");
+    assert!(line.contains("the instance's primary NIC"), "{line}");
+    is_bare();
+    let address = |verb: &str| format!("address {verb} 10.0.0.77/24 dev {}", NICS[0]);
+    scene.host.ip(&address("add"));
+    let told = format!("erdma_0: left alone: {} has 10.0.0.77/24 already", NICS[0]);
+    running.daemon().says(&told);
+    scene.host.ip(&address("del"));
+    running.end();
+    is_bare();
+}
+
+#[test]
+fn a_driver_that_is_bound_anew_gets_it_all_again() {
+    let scene = Scene::new();
+    let running = scene.start(&scene.service.base());
+    running.told();
+    let configured = Snapshot::of(&scene.host);
+    let device = fs::read_link(Path::new("/sys/class/net").join(NICS[1]).join("device"));
+    let device = device.expect("a link to the function");
+    let function = device.file_name().expect("a PCI address").to_owned();
+    let driver = |file: &str| {
+        let path: PathBuf = ["/sys/bus/pci/drivers/igb", file].iter().collect();
+        fs::write(path, function.as_encoded_bytes()).expect("the driver's file");
+    };
+    driver("unbind");
+    wait::until("the NIC is gone", || !scene.host.has_link(NICS[1]));
+    driver("bind");
+    wait::until("the NIC is back", || scene.host.has_link(NICS[1]));
+    scene.host.run("udevadm settle -t 30");
+    scene
+        .host
+        .set_sysctl(&format!("ipv4/conf/{}/rp_filter", NICS[1]), "1");
+    scene.host.run(&format!(
+        "rdma link add {} type rxe netdev {}",
+        rdma(1),
+        NICS[1]
+    ));
+    scene.is_configured();
+    configured.assert_restored(&scene.host);
+    running.end();
+    assert!(scene.release().status.success());
+}

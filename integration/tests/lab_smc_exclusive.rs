@@ -1,0 +1,192 @@
+//! In the lab, SMC-R of pods whose RDMA devices are theirs alone:
+//! `integration/lab/vm --tier full --exclusive --rocev1`, one test at a time.
+
+use integration::{
+    Snapshot,
+    killed::{Healer, Sweep},
+    lab::{Lab, ipv4},
+    plugin,
+    smc::{PRIMARY, SmcPeer, SmcPod, UEID, bridge, exchange, make_bridge, shown},
+    wait,
+};
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+
+/// A node whose network is a bridge, and two virtual functions for each of two pods.
+struct Scene {
+    lab: Lab,
+    before: Snapshot,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let lab = Lab::new(2);
+        lab.give_addresses();
+        // SMC-Rv2 takes a GID of a netdev with an address of the connection's network
+        for number in 0..2 {
+            let netdev = &lab.rails(number)[0].netdev;
+            let address = format!("10.88.1.{}/16", number + 1);
+            lab.host
+                .ip(&format!("address add {address} dev {netdev} noprefixroute"));
+        }
+        make_bridge(&lab.runtime(), &leases(&lab));
+        let before = Snapshot::of(&lab.host);
+        Self { lab, before }
+    }
+
+    fn configuration(&self, number: usize, smcr: &str) -> Value {
+        let mut plugin = self.lab.configuration(number);
+        plugin["smcr"] = smcr.into();
+        plugin["smcUeid"] = UEID.into();
+        plugin
+    }
+
+    /// A pod with both rails of `number`, its annotation as it is.
+    #[track_caller]
+    fn pod(&self, number: usize, annotation: &str) -> SmcPod {
+        let plugins = [
+            bridge(&leases(&self.lab)),
+            self.configuration(number, "annotation"),
+        ];
+        let pod = SmcPod::new(["one", "two"][number], plugins, Some(annotation));
+        pod.add(&self.lab.runtime());
+        pod
+    }
+
+    /// Two pods whose annotation asks for SMC-R.
+    #[track_caller]
+    fn two_annotated(&self) -> [SmcPod; 2] {
+        [0, 1].map(|number| self.pod(number, "true"))
+    }
+
+    /// DEL of both, after which the host is as before.
+    #[track_caller]
+    fn end(&self, pods: &[SmcPod]) {
+        for pod in pods {
+            pod.del(&self.lab.runtime());
+        }
+        self.before.assert_restored(&self.lab.host);
+    }
+}
+
+fn leases(lab: &Lab) -> std::path::PathBuf {
+    lab.state().with_file_name("leases")
+}
+
+fn peer() -> SmcPeer {
+    SmcPeer(env!("CARGO_BIN_EXE_smc-peer").into())
+}
+
+#[test]
+fn annotated_pods_have_smc_r_on_their_primary_interface_and_on_their_rails() {
+    let scene = Scene::new();
+    let pods = scene.two_annotated();
+    for pod in &pods {
+        pod.check(&scene.lab.runtime());
+    }
+    let addresses = [pods[0].ipv4(PRIMARY), ipv4(0, 0), ipv4(1, 0)];
+    for address in &addresses {
+        let work = (2, MIB);
+        let (listener, client) = exchange(&peer(), [&pods[0], &pods[1]], address, work);
+        for pod in &pods {
+            assert_eq!(pod.carried(), ["smcr"], "{address}: {}", shown(&pod.netns));
+        }
+        client.end();
+        listener.end();
+    }
+    scene.end(&pods);
+}
+
+#[test]
+fn a_gib_arrives_as_it_was_sent() {
+    let scene = Scene::new();
+    let pods = scene.two_annotated();
+    // both ways: 1 GiB
+    let (address, work) = (pods[0].ipv4(PRIMARY), (4, 128 * MIB));
+    let (listener, client) = exchange(&peer(), [&pods[0], &pods[1]], &address, work);
+    for pod in &pods {
+        assert_eq!(pod.carried(), ["smcr"], "{}", shown(&pod.netns));
+    }
+    client.end();
+    listener.end();
+    scene.end(&pods);
+}
+
+#[test]
+fn a_pod_that_does_not_ask_stays_with_tcp_and_the_read_out_says_why() {
+    let scene = Scene::new();
+    let pods = [scene.pod(0, "true"), scene.pod(1, "false")];
+    for [server, client] in [[0, 1], [1, 0]] {
+        let ends = [&pods[server], &pods[client]];
+        let (listener, client) = exchange(&peer(), ends, &ends[0].ipv4(PRIMARY), (1, MIB));
+        for pod in &pods {
+            let carried = pod.carried();
+            assert_eq!(carried.len(), 1, "{carried:?}");
+            let words = carried[0].strip_prefix("tcp: ").expect("TCP, and why");
+            println!("{words}");
+            assert!(words.contains("device for it"), "{carried:?}");
+        }
+        client.end();
+        listener.end();
+    }
+    scene.end(&pods);
+}
+
+#[test]
+fn nothing_is_left_of_pods_whose_namespaces_died() {
+    let scene = Scene::new();
+    let pods = scene.two_annotated();
+    let (listener, client) = exchange(&peer(), [&pods[0], &pods[1]], &ipv4(0, 0), (1, MIB));
+    client.end();
+    listener.end();
+    for pod in &pods {
+        pod.netns.die();
+    }
+    scene.end(&pods);
+}
+
+#[test]
+fn a_process_with_a_connection_is_named_instead_of_waited_for() {
+    let scene = Scene::new();
+    let pods = scene.two_annotated();
+    let (listener, client) = exchange(&peer(), [&pods[0], &pods[1]], &ipv4(0, 0), (1, MIB));
+    for pod in &pods {
+        let deleted = scene.lab.runtime().del(&pod.only(), &pod.attachment);
+        let message = deleted.expect_err("a process has a connection").error(107);
+        println!("{message}");
+        assert!(message.contains("SMC"), "{message}");
+    }
+    client.end();
+    listener.end();
+    wait::until("the connections are closed at both ends", || {
+        pods.iter()
+            .all(|pod| shown(&pod.netns)["connections"] == json!([]))
+    });
+    scene.end(&pods);
+}
+
+#[test]
+fn nothing_is_left_after_sigkill_at_every_operation() {
+    let scene = Scene::new();
+    let mut configuration = scene.configuration(0, "on");
+    configuration["name"] = "net".into();
+    configuration["cniVersion"] = "1.1.0".into();
+    // one rail is as good as two, and quicker
+    configuration["devices"] = json!([configuration["devices"][0]]);
+    let sweep = Sweep {
+        host: &scene.lab.host,
+        plugin: plugin::rdma_cni(),
+        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        cni_path: plugin::DEBIAN_PLUGINS.into(),
+        configuration,
+        before: Snapshot::of(&scene.lab.host),
+    };
+    for (command, healers) in [
+        ("ADD", [Healer::Del, Healer::Add, Healer::Gc]),
+        ("DEL", [Healer::Gc, Healer::Del, Healer::Add]),
+    ] {
+        let operations = sweep.run(command, &healers);
+        assert!(operations > 8, "{command} had only {operations} operations");
+    }
+}
