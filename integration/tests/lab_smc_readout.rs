@@ -302,12 +302,21 @@ fn a_connection_that_is_not_accepted_is_held_until_its_listener_ends() {
     let server = peer().serve(&world.pods[0], Socket::Smc, "10.9.0.1:7000");
     Netns::own().run(&format!("kill -STOP {}", server.pid()));
     let mut client = world.pods[1].command(peer().0);
-    client.args(["client", "10.9.0.1:7000"]);
-    let mut client = client.stdout(Stdio::null()).spawn().expect("a client");
+    client.args(["client", "--hold", "10.9.0.1:7000"]);
+    let mut client = client
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a client");
     let device = "rxe0".to_owned();
     let held = vec![HeldConnections { device, count: 1 }];
     wait::until("it is connected", || world.state(0).held == held);
-    assert_eq!(active(&world.pods[0])[0]["inode"], 0);
+    let connections = shown(&world.pods[0])["connections"].take();
+    println!("{connections:#}");
+    let connections = connections.as_array().expect("a list");
+    // beside the listener's own socket
+    let mut accepted_by_nobody = connections.iter().filter(|it| it["link"].is_object());
+    assert_eq!(accepted_by_nobody.next().expect("one")["inode"], 0);
     server.kill();
     wait::until("it is gone", || world.state(0).held.is_empty());
     let begin = Instant::now();
