@@ -4,12 +4,12 @@
 use crate::{
     Netns, Runtime, StandInIpam,
     netns::parse_list,
-    plugin::{DEBIAN_PLUGINS, rdma_cni},
+    plugin::{cni_path, rdma_cni},
     wait,
 };
 use serde_json::{Value, json};
 use std::{
-    env, fs,
+    fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
@@ -162,10 +162,7 @@ impl Lab {
 
     /// A runtime on this host.
     pub fn runtime(&self) -> Runtime<'_> {
-        let plugin = rdma_cni();
-        let own = plugin.parent().expect("a program is in a directory");
-        let path = env::join_paths([own, self.ipam.directory(), Path::new(DEBIAN_PLUGINS)]);
-        let path = path.expect("no colons").into_string().expect("UTF-8");
+        let path = cni_path(&rdma_cni(), &[self.ipam.directory()]);
         Runtime::new(&self.host, &path, &self.directory.path().join("cache"))
     }
 

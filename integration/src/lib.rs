@@ -1,6 +1,6 @@
 //! What the end-to-end tests are made of. The tests drive the installed binaries as a
-//! container runtime does, and look at the outcome with iproute2, never with the
-//! project's own libraries.
+//! container runtime does, and look at the outcome with iproute2, not with the project's own
+//! libraries; but for SMC's tables, for which Debian 12 has no tool.
 //!
 //! | module | owns |
 //! |---|---|
@@ -14,6 +14,7 @@
 //! | [`metadata`] | a stand-in for the cloud's metadata service |
 //! | [`snapshot`] | all that a namespace has, comparable bit for bit |
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
+//! | [`golden`] | plans as data: what is made is what was written |
 //! | [`kubelet`] | a kubelet stand-in: device manager, plugin watcher |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
@@ -26,6 +27,7 @@
 
 pub mod bonded;
 pub mod daemon;
+pub mod golden;
 pub mod ipam;
 pub mod killed;
 pub mod kubelet;

@@ -2,12 +2,12 @@
 
 use crate::{
     Attachment, Invocation, Netns, Runtime, StandInIpam,
-    plugin::{DEBIAN_PLUGINS, rdma_cni},
+    plugin::{cni_path, rdma_cni},
     wait,
 };
 use serde_json::{Value, json};
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
 };
 use tempfile::TempDir;
@@ -128,9 +128,7 @@ impl Node {
 
     /// `CNI_PATH`: the plugin's directory, the stand-in's, Debian's.
     pub fn cni_path(&self) -> String {
-        let own = self.plugin.parent().expect("a program is in a directory");
-        let path = env::join_paths([own, self.ipam.directory(), Path::new(DEBIAN_PLUGINS)]);
-        path.expect("no colons").into_string().expect("UTF-8")
+        cni_path(&self.plugin, &[self.ipam.directory()])
     }
 
     /// `rdma-cni` with nothing set.

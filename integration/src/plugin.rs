@@ -26,6 +26,19 @@ pub fn rdma_cni() -> PathBuf {
     built("RDMA_CNI", "rdma-cni")
 }
 
+/// `CNI_PATH`: the directory of `plugin`, which is under test, the `others`, Debian's.
+#[track_caller]
+pub fn cni_path(plugin: &Path, others: &[&Path]) -> String {
+    let own = plugin.parent().expect("a program is in a directory");
+    let debian = [Path::new(DEBIAN_PLUGINS)];
+    let all = [own]
+        .into_iter()
+        .chain(others.iter().copied())
+        .chain(debian);
+    let path = std::env::join_paths(all).expect("no colons");
+    path.into_string().expect("UTF-8")
+}
+
 /// The program that `variable` names, else the one in `dist/`.
 #[track_caller]
 pub(crate) fn built(variable: &str, name: &str) -> PathBuf {

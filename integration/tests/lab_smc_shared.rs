@@ -5,11 +5,11 @@
 use integration::{
     Netns, Runtime, Snapshot,
     nics::BondedNics,
-    plugin::{DEBIAN_PLUGINS, rdma_cni},
+    plugin::{self, rdma_cni},
     smc::{PRIMARY, SmcPeer, SmcPod, UEID, bridge, exchange, make_bridge, shown},
 };
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -80,10 +80,7 @@ impl Scene {
 }
 
 fn runtime<'a>(host: &'a Netns, directory: &TempDir) -> Runtime<'a> {
-    let plugin = rdma_cni();
-    let own = plugin.parent().expect("a program is in a directory");
-    let path = std::env::join_paths([own, Path::new(DEBIAN_PLUGINS)]).expect("no colons");
-    let path = path.into_string().expect("UTF-8");
+    let path = plugin::cni_path(&rdma_cni(), &[]);
     Runtime::new(host, &path, &directory.path().join("cache"))
 }
 

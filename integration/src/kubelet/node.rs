@@ -5,12 +5,12 @@ use super::{Allocation, DeviceManager, Wish, pod_resources::PodResourcesServer};
 use crate::{
     Daemon,
     daemon::rdma_device_plugin,
-    plugin::{DEBIAN_PLUGINS, rdma_cni},
+    plugin::{self, rdma_cni},
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{
-    env, fs,
+    fs,
     io::{Read, Write},
     net::TcpStream,
     path::{Path, PathBuf},
@@ -103,10 +103,7 @@ impl Node {
 
     /// `CNI_PATH`: where the plugins under test and Debian's are.
     pub fn cni_path(&self) -> String {
-        let plugin = rdma_cni();
-        let own = plugin.parent().expect("a program is in a directory");
-        let path = env::join_paths([own, Path::new(DEBIAN_PLUGINS)]);
-        path.expect("no colons").into_string().expect("UTF-8")
+        plugin::cni_path(&rdma_cni(), &[])
     }
 
     /// A file or directory of the node.

@@ -11,6 +11,7 @@
 //! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every `plan.txt` anew, to be
 //! read before it is committed.
 
+use integration::golden;
 use rdma_cni::{
     attachment::{Attachment, Key},
     conf::{Conf, Devices},
@@ -28,25 +29,7 @@ use std::{
 fn plans_are_as_written() {
     let cases = cases();
     assert!(cases.len() >= 12, "{cases:?}");
-    let update = std::env::var_os("UPDATE_PLANS").is_some();
-    let mut differences = String::new();
-    for case in cases {
-        let plan = plan_of(&case);
-        let golden = case.join("plan.txt");
-        if update {
-            fs::write(golden, plan).unwrap();
-            continue;
-        }
-        let written = fs::read_to_string(&golden).unwrap_or_default();
-        if plan != written {
-            let name = case.file_name().unwrap().to_string_lossy();
-            let _ = write!(differences, "\n{name}:\n{}", difference(&written, &plan));
-        }
-    }
-    assert!(
-        differences.is_empty(),
-        "plans differ, - written, + made now:\n{differences}"
-    );
+    golden::assert_as_written(&cases, |case| case.join("plan.txt"), plan_of);
 }
 
 #[test]
@@ -60,14 +43,7 @@ fn every_case_is_of_one_kind() {
 }
 
 fn cases() -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
-    let entries = fs::read_dir(directory).unwrap();
-    let mut cases: Vec<PathBuf> = entries
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.is_dir())
-        .collect();
-    cases.sort();
-    cases
+    golden::cases(env!("CARGO_MANIFEST_DIR"), "tests/plans", Path::is_dir)
 }
 
 fn plan_of(case: &Path) -> String {
@@ -145,27 +121,4 @@ fn detach(record: &Attachment, observed: &Observed) -> String {
 
 fn lines(ops: &[Op]) -> String {
     ops.iter().map(|op| format!("{op}\n")).collect()
-}
-
-/// What both have in common at their ends, left out; the rest, one after the other.
-fn difference(written: &str, made: &str) -> String {
-    let (old, new): (Vec<&str>, Vec<&str>) = (written.lines().collect(), made.lines().collect());
-    let same = |(a, b): &(&&str, &&str)| a == b;
-    let head = old.iter().zip(&new).take_while(same).count();
-    let rest = old.len().min(new.len()) - head;
-    let tail = old
-        .iter()
-        .rev()
-        .zip(new.iter().rev())
-        .take(rest)
-        .take_while(same);
-    let tail = tail.count();
-    let shown = |sign: char, lines: &[&str]| -> String {
-        let changed = &lines[head..lines.len() - tail];
-        changed
-            .iter()
-            .map(|line| format!("  {sign} {line}\n"))
-            .collect()
-    };
-    shown('-', &old) + &shown('+', &new)
 }

@@ -18,6 +18,7 @@
 
 mod world;
 
+use integration::golden;
 use rdma_cni::{
     attachment::PlacedEntry,
     plan::{
@@ -26,47 +27,15 @@ use rdma_cni::{
     },
 };
 use rdma_netns::Op;
-use std::{
-    fmt::Write as _,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fmt::Write as _, path::Path};
 use world::World;
 
 #[test]
 fn plans_are_as_written() {
-    let cases = cases();
+    let is_case = |path: &Path| path.extension().is_some_and(|it| it == "json");
+    let cases = golden::cases(env!("CARGO_MANIFEST_DIR"), "tests/smc/cases", is_case);
     assert!(cases.len() >= 20, "{cases:?}");
-    let update = std::env::var_os("UPDATE_PLANS").is_some();
-    let mut differences = String::new();
-    for case in cases {
-        let made = plan_of(&case);
-        let golden = case.with_extension("txt");
-        if update {
-            fs::write(golden, made).unwrap();
-            continue;
-        }
-        let written = fs::read_to_string(&golden).unwrap_or_default();
-        if made != written {
-            let name = case.file_stem().unwrap().to_string_lossy();
-            let _ = write!(
-                differences,
-                "\n{name}, written:\n{written}made now:\n{made}"
-            );
-        }
-    }
-    assert!(differences.is_empty(), "plans differ:{differences}");
-}
-
-fn cases() -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/smc/cases");
-    let entries = fs::read_dir(directory).unwrap();
-    let paths = entries.map(|entry| entry.unwrap().path());
-    let mut cases: Vec<PathBuf> = paths
-        .filter(|path| path.extension().is_some_and(|it| it == "json"))
-        .collect();
-    cases.sort();
-    cases
+    golden::assert_as_written(&cases, |case| case.with_extension("txt"), plan_of);
 }
 
 fn plan_of(case: &Path) -> String {

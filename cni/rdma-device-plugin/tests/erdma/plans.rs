@@ -10,6 +10,7 @@
 //! `UPDATE_PLANS=1 cargo test -p rdma-device-plugin --test erdma plans` writes every `plan.txt`
 //! anew, to be read before it is committed.
 
+use integration::golden;
 use rdma_device_plugin::erdma::bring_up::{
     plan::{self, Siblings, Wanted},
     put_back::put_back,
@@ -18,12 +19,7 @@ use rdma_device_plugin::erdma::bring_up::{
 };
 use rdma_netns::{Link, Namespace, NetnsId};
 use serde::Deserialize;
-use std::{
-    fmt::Write as _,
-    fs,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-};
+use std::{fs, net::Ipv4Addr, path::Path};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,32 +34,10 @@ struct Request {
 
 #[test]
 fn plans_are_as_written() {
-    let cases = cases();
+    let manifest = env!("CARGO_MANIFEST_DIR");
+    let cases = golden::cases(manifest, "tests/erdma/plans", |_| true);
     assert!(cases.len() >= 20, "{cases:?}");
-    let update = std::env::var_os("UPDATE_PLANS").is_some();
-    let mut differences = String::new();
-    for case in cases {
-        let plan = plan_of(&case);
-        let golden = case.join("plan.txt");
-        if update {
-            fs::write(golden, plan).unwrap();
-            continue;
-        }
-        let written = fs::read_to_string(&golden).unwrap_or_default();
-        if plan != written {
-            let name = case.file_name().unwrap().to_string_lossy();
-            let _ = write!(differences, "\n{name}: written\n{written}made now\n{plan}");
-        }
-    }
-    assert!(differences.is_empty(), "plans differ:{differences}");
-}
-
-fn cases() -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/erdma/plans");
-    let entries = fs::read_dir(directory).unwrap();
-    let mut cases: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    cases.sort();
-    cases
+    golden::assert_as_written(&cases, |case| case.join("plan.txt"), plan_of);
 }
 
 fn read<T: for<'de> Deserialize<'de>>(case: &Path, file: &str) -> Option<T> {

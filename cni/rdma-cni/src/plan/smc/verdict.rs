@@ -160,9 +160,10 @@ impl View<'_> {
     /// Refuses GIDs that are not the pod's own.
     ///
     /// The parent's are no exception for SMC-Rv1, although peers reach the port by them whoever
-    /// connects: over bonds of two NICs of one machine such a connection was made after 5.3 s, and
-    /// its stream hung (`docs/lab.md`). Once that is understood, an arm here for `Owner::Host`
-    /// with `Fit::V1` lets any number of pods have it.
+    /// connects: that is right where all RDMA NICs are on one link, which no pod sees, and where
+    /// the GID stays the parent's link-local one, which soft-RoCE's over a bond does not
+    /// (docs/lab.md). An arm here for `Owner::Host` with `Fit::V1` would let any number of pods
+    /// have it.
     fn all_own<'g>(&self, gids: impl Iterator<Item = &'g Gid>, by: Fit) -> Result<(), Misfit> {
         for gid in gids {
             let owner = match self.netdev(gid) {

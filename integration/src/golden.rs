@@ -1,0 +1,75 @@
+//! Plans as data: what is made of each case is what was written down.
+
+use std::{
+    env,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What `directory`, below a package's `manifest` directory, has that is a case; sorted.
+///
+/// # Panics
+/// The directory cannot be read.
+#[track_caller]
+pub fn cases(manifest: &str, directory: &str, is_case: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let entries = fs::read_dir(Path::new(manifest).join(directory)).expect("the cases");
+    let paths = entries.map(|entry| entry.expect("a case").path());
+    let mut cases: Vec<PathBuf> = paths.filter(|path| is_case(path)).collect();
+    cases.sort();
+    cases
+}
+
+/// That `made` of every case is what the file `written` has; of all that differ, the lines that do.
+/// With `UPDATE_PLANS` set every file is written anew, to be read before it is committed.
+///
+/// # Panics
+/// Something differs.
+#[track_caller]
+pub fn assert_as_written(
+    cases: &[PathBuf],
+    written: impl Fn(&Path) -> PathBuf,
+    made: impl Fn(&Path) -> String,
+) {
+    let update = env::var_os("UPDATE_PLANS").is_some();
+    let mut differences = String::new();
+    for case in cases {
+        let (file, made) = (written(case), made(case));
+        if update {
+            fs::write(file, made).expect("to write it anew");
+            continue;
+        }
+        let written = fs::read_to_string(&file).unwrap_or_default();
+        if made != written {
+            let name = case.file_stem().unwrap_or_default().to_string_lossy();
+            let _ = write!(differences, "\n{name}:\n{}", difference(&written, &made));
+        }
+    }
+    assert!(
+        differences.is_empty(),
+        "plans differ, - written, + made now:\n{differences}"
+    );
+}
+
+/// What is between the lines that both begin and end with.
+fn difference(written: &str, made: &str) -> String {
+    let (old, new): (Vec<&str>, Vec<&str>) = (written.lines().collect(), made.lines().collect());
+    let same = |(a, b): &(&&str, &&str)| a == b;
+    let head = old.iter().zip(&new).take_while(same).count();
+    let rest = old.len().min(new.len()) - head;
+    let tail = old
+        .iter()
+        .rev()
+        .zip(new.iter().rev())
+        .take(rest)
+        .take_while(same);
+    let tail = tail.count();
+    let shown = |sign: char, lines: &[&str]| -> String {
+        let changed = &lines[head..lines.len() - tail];
+        changed
+            .iter()
+            .map(|line| format!("  {sign} {line}\n"))
+            .collect()
+    };
+    shown('-', &old) + &shown('+', &new)
+}
