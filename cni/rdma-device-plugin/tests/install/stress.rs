@@ -167,3 +167,28 @@ fn rewrites(first: u64) {
         .count();
     assert_eq!(left, 1, "nothing else is left there");
 }
+
+#[test]
+fn what_is_written_to_a_file_that_was_replaced_meanwhile_counts() {
+    let node = Node::with_list(FLANNEL);
+    node.install();
+    let _daemon = daemon(&node);
+    let path = node.path("etc/cni/net.d").join(FILE);
+    for round in 0..5 {
+        let (first, second) = (format!("first{round}"), format!("second{round}"));
+        let text = |name: &str| FLANNEL.replace("cbr0", name);
+        let has_ours = |name: &str| {
+            within(SOON, || {
+                let text = fs::read_to_string(&path).unwrap_or_default();
+                List::parse(&text).is_ok_and(|list| list.name() == name && list.ours().is_some())
+            })
+        };
+        Style::Rename.write(&path, &text(&first), Duration::ZERO);
+        let mut late = OpenOptions::new().write(true).open(&path).expect("opened");
+        assert!(has_ours(&first), "{round}: the first");
+        late.set_len(0).expect("cut");
+        late.write_all(text(&second).as_bytes()).expect("written");
+        drop(late);
+        assert!(has_ours(&second), "{round}: the second is lost");
+    }
+}
