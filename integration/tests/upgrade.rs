@@ -1,7 +1,7 @@
 //! Upgrades in both directions: what one version attached, another one checks and brings home. The
 //! other versions are real ones, built by `scripts/versions`.
 
-use integration::{Invocation, Netns, Node, Snapshot};
+use integration::{Invocation, Node, Snapshot};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,6 @@ const ALL: [&str; 3] = ["moves", "shares", "smc"];
 struct Two {
     node: Node,
     other: PathBuf,
-    pod: Netns,
     before: Snapshot,
 }
 
@@ -46,7 +45,6 @@ impl Two {
         }
         let before = Snapshot::of(&node.host);
         Self {
-            pod: node.pod("pod"),
             node,
             other,
             before,
@@ -65,15 +63,16 @@ impl Two {
     fn attach_and_bring_home(&self, configuration: &Value, first: Who, second: Who) {
         let mut checked = configuration.clone();
         for gone in [false, true] {
+            let pod = self.node.pod("pod");
             let run = |who, command: &str, configuration: &Value| {
-                self.call(who, command, self.pod.path())
+                self.call(who, command, pod.path())
                     .input(configuration)
                     .run()
             };
             checked["prevResult"] = run(first, "ADD", configuration).result();
             assert_eq!(self.node.records().len(), 1, "{first:?} wrote a record");
             run(second, "CHECK", &checked).silent();
-            let netns = if gone { Path::new("") } else { self.pod.path() };
+            let netns = if gone { Path::new("") } else { pod.path() };
             self.call(second, "DEL", netns)
                 .input(configuration)
                 .run()
@@ -113,7 +112,8 @@ fn a_version_that_cannot_read_a_record_leaves_it_and_the_pod() {
     let two = Two::versions("moves");
     let mut configuration = two.node.configuration(&["eth1"]);
     configuration["mode"] = json!("share");
-    let pod = two.pod.path();
+    let pod = two.node.pod("pod");
+    let pod = pod.path();
     two.call(Who::This, "ADD", pod)
         .input(&configuration)
         .run()

@@ -9,7 +9,7 @@
 //!   whose binary is missing, which is not looked at here.
 
 use crate::{
-    Directory,
+    Directory, File,
     list::{Broken, List, Ours},
     single::Single,
 };
@@ -66,6 +66,8 @@ pub struct Picked {
     pub single: bool,
     /// Our plugin, if it is called.
     pub ours: Option<Ours>,
+    /// The network that Multus calls from there: a file or a name.
+    pub cluster_network: Option<String>,
 }
 
 /// A file that a runtime does not use.
@@ -132,6 +134,21 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
     Pick { choice, skipped }
 }
 
+/// The file whose plugins are called in the end: Multus reads its network's file at each call, where
+/// it is told that one (`clusterNetwork`).
+pub fn follow(directory: &Directory, picked: Picked) -> Picked {
+    let Some(network) = &picked.cluster_network else {
+        return picked;
+    };
+    let read = |file: &File| Picked::read(&file.name, file.text.as_deref().ok()?).ok();
+    let name = network.rsplit('/').next().unwrap_or_default();
+    let by_file = directory.file(name).and_then(read);
+    let mut others = directory.files().iter().filter(|it| it.name != picked.file);
+    let found =
+        by_file.or_else(|| others.find_map(|it| read(it).filter(|it| it.network == *network)));
+    found.unwrap_or(picked)
+}
+
 impl Picked {
     /// What the file called `file` says.
     ///
@@ -146,6 +163,7 @@ impl Picked {
                 types: list.types().map(str::to_owned).collect(),
                 single: false,
                 ours: list.ours(),
+                cluster_network: list.cluster_network(),
                 file,
             });
         }
@@ -155,6 +173,7 @@ impl Picked {
             types: vec![single.kind().to_owned()],
             single: true,
             ours: single.ours(),
+            cluster_network: single.cluster_network(),
             file,
         })
     }

@@ -16,7 +16,7 @@ pub mod record;
 
 use crate::conf::Chain as Conf;
 use conflist::{
-    Change, Directory, File, List, Obstacle, Place, TYPE, pick,
+    Change, Directory, File, List, Obstacle, Place, TYPE, follow, pick,
     plan::{self, Placed},
 };
 use file::{FileError, Held};
@@ -236,7 +236,7 @@ impl Chain {
 
     fn standing_in(&self, directory: &Directory) -> Standing {
         let picked = match pick(directory, &self.conf.runtime).choice {
-            conflist::Choice::Picked(picked) => picked,
+            conflist::Choice::Picked(picked) => follow(directory, picked),
             conflist::Choice::Blocked { file, why } => {
                 return Standing::NotCalled(Obstacle::Broken { file, why }.to_string());
             }
