@@ -134,18 +134,26 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
     Pick { choice, skipped }
 }
 
-/// The file whose plugins are called in the end: Multus reads its network's file at each call, where
-/// it is told that one (`clusterNetwork`).
+/// The list whose plugins are called in the end: Multus reads its network's file at each call, where
+/// it is told that one (`clusterNetwork`; `getNetDelegate` in its `k8sclient.go`). A path is that
+/// file. A name may also be an object in the cluster, so that it counts only for a list that has our
+/// plugin already: it must not be called twice.
 pub fn follow(directory: &Directory, picked: Picked) -> Picked {
     let Some(network) = &picked.cluster_network else {
         return picked;
     };
-    let read = |file: &File| Picked::read(&file.name, file.text.as_deref().ok()?).ok();
-    let name = network.rsplit('/').next().unwrap_or_default();
-    let by_file = directory.file(name).and_then(read);
-    let mut others = directory.files().iter().filter(|it| it.name != picked.file);
-    let found =
-        by_file.or_else(|| others.find_map(|it| read(it).filter(|it| it.network == *network)));
+    let read = |file: &File| {
+        let read = Picked::read(&file.name, file.text.as_deref().ok()?).ok();
+        // for a single configuration Multus does not read the list beside it
+        read.filter(|it| !it.single)
+    };
+    let found = match network.rsplit_once('/') {
+        Some((_, name)) => directory.file(name).and_then(read),
+        None => {
+            let mut lists = directory.files().iter().filter_map(read);
+            lists.find(|it| it.network == *network && it.ours.is_some())
+        }
+    };
     found.unwrap_or(picked)
 }
 

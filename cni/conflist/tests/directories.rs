@@ -260,10 +260,11 @@ fn multus_is_followed_to_the_network_that_it_is_told() {
     let find = |files: &[(String, String)], name: &str| {
         files.iter().find(|it| it.0 == name).map(|it| it.1.clone())
     };
-    for network in ["/host/etc/cni/net.d/10-flannel.conflist", "cbr0"] {
+    let path = "/host/etc/cni/net.d/10-flannel.conflist";
+    for (network, list) in [(path, FLANNEL), (path, OURS), ("cbr0", OURS)] {
         let mut files = vec![
             ("00-multus.conf".to_owned(), multus(network)),
-            ("10-flannel.conflist".to_owned(), FLANNEL.to_owned()),
+            ("10-flannel.conflist".to_owned(), list.to_owned()),
         ];
         let place = carried_out(&mut files, &mut BTreeSet::new()).expect("placed");
         assert_eq!(place.file, "10-flannel.conflist");
@@ -283,10 +284,17 @@ fn multus_is_followed_to_the_network_that_it_is_told() {
         (place.file.as_str(), files.len()),
         ("10-terway+rdma-cni.conflist", 3)
     );
-    // a network that is not there: behind Multus
-    let mut files = vec![("00-multus.conf".to_owned(), multus("gone"))];
-    let place = carried_out(&mut files, &mut BTreeSet::new()).expect("placed");
-    assert_eq!(place.file, "00-multus+rdma-cni.conflist");
+    // a network that is not there, one of the cluster, or a single configuration: behind Multus
+    for network in ["gone", "cbr0", "/etc/cni/net.d/10-terway.conf"] {
+        let mut files = vec![
+            ("00-multus.conf".to_owned(), multus(network)),
+            ("10-flannel.conflist".to_owned(), FLANNEL.to_owned()),
+            ("10-terway.conf".to_owned(), TERWAY.to_owned()),
+        ];
+        let place = carried_out(&mut files, &mut BTreeSet::new()).expect("placed");
+        assert_eq!(place.file, "00-multus+rdma-cni.conflist", "{network}");
+        assert_eq!(files.len(), 4);
+    }
 }
 
 #[test]
