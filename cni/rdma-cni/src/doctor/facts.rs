@@ -290,6 +290,14 @@ impl Facts {
         state.unwrap_or(ModuleState::Unknown)
     }
 
+    /// The attachments whose records can be read.
+    pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
+        self.records.iter().filter_map(|record| match record {
+            Record::Good { attachment, .. } => Some(&**attachment),
+            _ => None,
+        })
+    }
+
     /// The attachments whose pods live, or that a verb is at work on.
     pub fn living(&self) -> Vec<Attachment> {
         let living = self.records.iter().filter_map(|record| match record {

@@ -1,7 +1,7 @@
 //! Whether and how the runtime calls this plugin, and the programs for it.
 
 use super::{
-    super::facts::{BinaryState, Facts, Picked},
+    super::facts::{BinaryState, Facts, ModuleState, Picked},
     Severity, Told, some,
 };
 use crate::conf::{Conf, Smcr};
@@ -70,7 +70,7 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
             if let Err(error) = conf.smc.check_ueid() {
                 told.error(format!("{file}: {error}"), "put the field right");
             }
-            annotations(&conf, told);
+            annotations(facts, &conf, told);
             Some(conf)
         }
     }
@@ -113,7 +113,7 @@ fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
     }
 }
 
-fn annotations(conf: &Conf, told: &mut Told<'_>) {
+fn annotations(facts: &Facts, conf: &Conf, told: &mut Told<'_>) {
     let capabilities = conf.raw.get("capabilities").and_then(Value::as_object);
     let has = capabilities.is_some_and(|it| it.get(ANNOTATIONS) == Some(&Value::Bool(true)));
     if has || conf.smc.smcr == Smcr::Off {
@@ -126,6 +126,7 @@ fn annotations(conf: &Conf, told: &mut Told<'_>) {
     match conf.raw.contains_key("smcr") {
         true => told.warning(what, remedy),
         // nobody has asked for it
+        false if facts.module("smc") == ModuleState::Missing => {}
         false => told.advice(what, format!("{remedy}, where SMC-R is wanted")),
     }
 }

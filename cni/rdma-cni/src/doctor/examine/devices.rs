@@ -21,7 +21,6 @@ pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) {
     let Some(observed) = &facts.observed else {
         return;
     };
-    let living = facts.living();
     if observed.devices.iter().all(|device| device.rdma.is_empty()) && observed.host.rdma.is_empty()
     {
         told.warning(
@@ -33,7 +32,7 @@ pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) {
     drivers(facts, observed, told);
     here(observed, told);
     bonds(facts, observed, told);
-    away(observed, &living, told);
+    away(facts, observed, told);
     if observed.rdma_mode == Some(RdmaMode::Exclusive) {
         soft(observed, told);
     }
@@ -167,7 +166,14 @@ fn bonds(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
 }
 
 /// Devices that are in no namespace known here.
-fn away(observed: &Observed, living: &[Attachment], told: &mut Told<'_>) {
+fn away(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
+    let holds = |attachment: &Attachment, device: &Device| {
+        attachment.rails.iter().any(|rail| {
+            let rdma = rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref());
+            rail.device() == Some(&device.address) || rdma == Some(&device.address)
+        })
+    };
+    let living = facts.living();
     let mut lost = vec![];
     let mut held = 0;
     for device in observed.devices.iter().filter(|it| !it.rdma.is_empty()) {
@@ -185,12 +191,11 @@ fn away(observed: &Observed, living: &[Attachment], told: &mut Told<'_>) {
         if is_home || is_passed_on || is_infiniband {
             continue;
         }
-        let is_held = living.iter().flat_map(|it| &it.rails).any(|rail| {
-            let rdma = rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref());
-            rail.device() == Some(&device.address) || rdma == Some(&device.address)
-        });
-        match is_held {
+        let is_recorded = facts.attachments().any(|it| holds(it, device));
+        match living.iter().any(|it| holds(it, device)) {
             true => held += 1,
+            // `records` tells
+            false if is_recorded => {}
             false => lost.push(format!("{} ({})", device.rdma.join(", "), device.address)),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     super::facts::{Facts, ModuleState},
-    Told, some,
+    Severity, Told, some,
 };
 use crate::conf::{Conf, Devices, Smcr};
 use rdma_netns::RdmaMode;
@@ -20,26 +20,38 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
 
 fn modules(facts: &Facts, told: &mut Told<'_>) {
     let needed = [
-        ("ib_core", "there is no RDMA"),
-        ("ib_uverbs", "programs cannot open an RDMA device"),
-        ("rdma_ucm", "programs that connect by rdma_cm fail"),
+        ("ib_core", Severity::Error, "there is no RDMA"),
+        (
+            "ib_uverbs",
+            Severity::Error,
+            "programs cannot open an RDMA device",
+        ),
+        (
+            "rdma_ucm",
+            Severity::Warning,
+            "programs that connect by rdma_cm fail",
+        ),
     ];
     let mut loaded = vec![];
-    for (module, without) in needed {
-        let what = format!("module {module} is not loaded: {without}");
+    let mut missing = vec![];
+    for (module, severity, without) in needed {
         match facts.module(module) {
             ModuleState::Loaded => loaded.push(module.to_owned()),
-            ModuleState::Missing => told.error(
-                format!("this kernel has no module {module}: {without}"),
-                "install the modules of the running kernel, or the NIC vendor's RDMA stack",
-            ),
-            ModuleState::Available | ModuleState::Unknown => told.error(
-                what,
-                format!(
+            ModuleState::Missing => missing.push(module.to_owned()),
+            ModuleState::Available | ModuleState::Unknown => told.add(
+                severity,
+                format!("module {module} is not loaded: {without}"),
+                Some(format!(
                     "modprobe {module}; at every boot: a line {module} below /etc/modules-load.d"
-                ),
+                )),
             ),
         }
+    }
+    if !missing.is_empty() {
+        told.error(
+            format!("the running kernel has no module {}", some(&missing)),
+            "install the modules of that kernel, or the NIC vendor's RDMA stack",
+        );
     }
     if !loaded.is_empty() {
         told.ok(some(&loaded));
@@ -93,8 +105,8 @@ fn mode(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
             RdmaMode::Exclusive => told.warning(what, AT_BOOT),
             RdmaMode::Shared => told.warning(
                 what,
-                "reboot; if it stays so, ib_core is loaded before the option counts: make the \
-                 initramfs anew, or use the unit of docs/node.md",
+                "reboot if that is wanted, else take the option away; if it stays so after a boot, make \
+                 the initramfs anew, or use the unit of docs/node.md",
             ),
         }
     } else {

@@ -48,6 +48,20 @@ impl Look {
         }
     }
 
+    /// Notes if this program is not in the host's network namespace, which is that of process 1.
+    pub(super) fn namespace(&mut self) {
+        let host = fs::read_link(self.path("/proc/1/ns/net"));
+        let own = fs::read_link("/proc/self/ns/net");
+        if let (Ok(host), Ok(own)) = (host, own)
+            && host != own
+        {
+            self.unseen.push(Unseen {
+                what: "the host's netdevs and RDMA devices".to_owned(),
+                why: "this program runs in another network namespace".to_owned(),
+            });
+        }
+    }
+
     /// The text of the host's file; none: there is none.
     pub(super) fn text(&mut self, path: impl AsRef<Path>) -> Option<String> {
         let path = path.as_ref();

@@ -27,6 +27,7 @@ use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
 /// All that can be known of the node.
 pub fn gather<K: Kernel>(kernel: &K, places: &Places) -> Facts {
     let mut look = Look::new(&places.root);
+    look.namespace();
     let observed = look.keep(
         "netdevs and RDMA devices",
         kernel.observe(None).map_err(|error| error.to_string()),
