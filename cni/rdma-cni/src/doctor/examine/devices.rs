@@ -21,8 +21,11 @@ pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) {
     let Some(observed) = &facts.observed else {
         return;
     };
-    if observed.devices.iter().all(|device| device.rdma.is_empty()) && observed.host.rdma.is_empty()
-    {
+    let living = facts.living();
+    let is_without = observed.devices.iter().all(|it| it.rdma.is_empty());
+    let in_pods = living.iter().flat_map(|it| &it.rails);
+    let none_in_pods = in_pods.filter(|rail| rail.rdma.is_some()).count() == 0;
+    if is_without && observed.host.rdma.is_empty() && none_in_pods {
         told.warning(
             "there is no RDMA device on this node",
             "load the RDMA driver of its NICs (mlx5_ib for mlx5_core), or keep the node out of \

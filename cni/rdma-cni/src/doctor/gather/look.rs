@@ -82,6 +82,14 @@ impl Look {
         Some(names)
     }
 
+    /// Where the host's link at `path` leads to, if it is one to an absolute path.
+    pub(super) fn target(&self, path: PathBuf) -> PathBuf {
+        match fs::read_link(self.path(&path)) {
+            Ok(target) if target.is_absolute() => target,
+            _ => path,
+        }
+    }
+
     /// Whether the host has `path`.
     pub(super) fn has(&self, path: impl AsRef<Path>) -> bool {
         self.path(path).exists()

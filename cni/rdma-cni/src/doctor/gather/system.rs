@@ -98,7 +98,7 @@ pub(super) fn boot_modes(look: &mut Look) -> Vec<BootMode> {
     let wanted = directories.iter().filter(|name| name.ends_with(".wants"));
     for directory in wanted.map(|name| units.join(name)) {
         for name in look.names(&directory).unwrap_or_default() {
-            let file = directory.join(name);
+            let file = look.target(directory.join(name));
             let text = look.text(&file).unwrap_or_default();
             found.extend(unit(&text).map(|mode| BootMode { file, mode }));
         }
