@@ -203,6 +203,7 @@ fn the_program_finds_what_is_wrong_and_changes_nothing() {
     let own = root.path("run/netns").join(alive.name());
     std::os::unix::fs::symlink(alive.path(), own).expect("a link");
     root.write(&format!("{RECORDS}/cut@eth0.json"), "{");
+    root.write(&format!("{RECORDS}/old@eth0.corrupt"), "{");
     let kubelet = root.path("var/lib/kubelet/device-plugins");
     fs::create_dir_all(&kubelet).expect("made");
     let socket = kubelet.join("rdma-device-plugin-rdma_hca.sock");
@@ -215,6 +216,7 @@ fn the_program_finds_what_is_wrong_and_changes_nothing() {
         "default/gone",
         "its pod is gone",
         "the record of container cut (eth0 of network pods) cannot be read",
+        "1 record put aside, unreadable: /var/lib/cni/rdma-cni/attachments/pods/old@eth0.corrupt",
         "rdma-device-plugin has published nothing",
         "there is no RDMA device on this node",
     ] {
@@ -232,6 +234,38 @@ fn the_program_finds_what_is_wrong_and_changes_nothing() {
     let facts: Facts = serde_json::from_str(&facts).expect("facts");
     assert_eq!(facts.records.len(), 3);
     assert_eq!(root.snapshot(), before, "it changed something");
+}
+
+#[test]
+fn leases_are_read_as_host_local_writes_them() {
+    let root = Root::new();
+    let ipam = json!({"type": "rdma-ipam", "from": "parent"});
+    root.chain(json!({"type": "rdma-cni", "devices": [{"netdev": "bond*"}], "ipam": ipam}));
+    for (file, text) in [
+        ("10.0.0.5", "c1\r\nrdma0"),
+        ("fd00::5", "c2"),
+        ("10.0.0.6", ""),
+        ("lock", ""),
+        ("last_reserved_ip.0", "10.0.0.5"),
+    ] {
+        root.write(&format!("var/lib/cni/networks/pods/{file}"), text);
+    }
+    root.write("var/lib/cni/results/pods-c2-rdma0", "{}");
+    let facts = gather::gather(&FakeKernel::new(World::new(None)), &root.places());
+    let leases = facts.leases.iter();
+    let leases: Vec<_> = leases
+        .map(|it| {
+            (
+                it.address.to_string(),
+                &*it.container,
+                it.interface.as_deref(),
+            )
+        })
+        .collect();
+    let first = ("10.0.0.5".to_owned(), "c1", Some("rdma0"));
+    assert_eq!(leases, [first, ("fd00::5".to_owned(), "c2", None)]);
+    let idle = "1 address leased to containers that are gone: 10.0.0.5";
+    assert!(findings(&facts, Severity::Warning).contains(&idle.to_owned()));
 }
 
 #[test]

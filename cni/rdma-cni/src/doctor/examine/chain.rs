@@ -52,7 +52,11 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
     let file = picked.file.display();
     let (Some(place), Some(ours)) = (picked.place, &picked.ours) else {
         told.warning(
-            format!("{file}, which the runtime uses, does not call rdma-cni ({}): pods have RDMA on the host's network only", picked.plugins.join(", ")),
+            format!(
+                "{file}, which the runtime uses, does not call rdma-cni ({}): pods have RDMA on \
+                 the host's network only",
+                picked.plugins.join(", ")
+            ),
             INSTALL,
         );
         return None;
@@ -99,14 +103,18 @@ fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
     }
     if place == 0 && !picked.delegated && last > 0 {
         told.warning(
-            format!("rdma-cni is the first plugin of {file}: a pod's first network is made after its rails"),
+            format!(
+                "rdma-cni is the first plugin of {file}: a pod's first network is made after its \
+                 rails"
+            ),
             "put its entry behind the others",
         );
     }
     if picked.cni_version != "1.1.0" {
         let before_0_4 = picked.cni_version == "0.3.1";
         told.note(format!(
-            "cniVersion {}: the runtime has no {}GC and STATUS; what is left of a pod is healed by the next ADD",
+            "cniVersion {}: the runtime has no {}GC and STATUS; what is left of a pod is healed by \
+             the next ADD",
             picked.cni_version,
             if before_0_4 { "CHECK, " } else { "" },
         ));
@@ -120,7 +128,8 @@ fn annotations(facts: &Facts, conf: &Conf, told: &mut Told<'_>) {
         return;
     }
     let what = format!(
-        "capabilities does not have {ANNOTATIONS}: the runtime hands over no annotations, and the pod's word on SMC-R is not heard"
+        "capabilities does not have {ANNOTATIONS}: the runtime hands over no annotations, and the \
+         pod's word on SMC-R is not heard"
     );
     let remedy = format!("\"capabilities\": {{ \"{ANNOTATIONS}\": true }}");
     match conf.raw.contains_key("smcr") {

@@ -105,8 +105,8 @@ fn mode(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
             RdmaMode::Exclusive => told.warning(what, AT_BOOT),
             RdmaMode::Shared => told.warning(
                 what,
-                "reboot if that is wanted, else take the option away; if it stays so after a boot, make \
-                 the initramfs anew, or use the unit of docs/node.md",
+                "reboot if that is wanted, else take the option away; if it stays so after a boot, \
+                 make the initramfs anew, or use the unit of docs/node.md",
             ),
         }
     } else {

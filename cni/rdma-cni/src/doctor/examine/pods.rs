@@ -3,13 +3,13 @@
 
 use super::{
     super::facts::{Facts, PortGids},
-    Severity, Told, count,
+    Severity, Told,
     kernel::AT_BOOT,
     some,
 };
 use crate::{
     allocation::{Id, Meaning, Named},
-    attachment::{Attachment, Rail},
+    attachment::Rail,
     conf::{Conf, Devices, Smcr},
     plan::{self, Obstacle},
     select::{self, Choice, SelectError},
@@ -65,7 +65,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         gids(facts, observed, rail, told);
         mtu(conf, observed, rail, told);
     }
-    parents(conf, observed, &rails, &others, told);
+    parents(conf, observed, &rails, told);
     user_eid(facts, conf, told);
 }
 
@@ -74,6 +74,8 @@ fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     match &conf.devices {
         Some(Devices::Address(address)) => vec![Choice::Address(address)],
         Some(Devices::Selectors(selectors)) => vec![Choice::Selectors(selectors)],
+        // the device comes with each ADD
+        Some(Devices::Resources(_)) if conf.takes_device_id() => vec![],
         Some(Devices::Resources(names)) => {
             let published = facts.daemon.published.iter();
             let named = published.flat_map(|it| &it.resources);
@@ -118,7 +120,8 @@ fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
 fn refused(error: &SelectError, told: &mut Told<'_>) {
     let remedy = match error {
         SelectError::NotFound(_) => {
-            "correct devices or the daemon's selectors, or see why the device is missing (lspci, dmesg)"
+            "correct devices or the daemon's selectors, or see why the device is missing (lspci, \
+             dmesg)"
         }
         SelectError::CannotMove { .. } => {
             "use mode \"auto\", which shares bonds, or take the netdev out of its bridge"
@@ -145,8 +148,8 @@ fn isolation(observed: &Observed, rails: &[&Rail], told: &mut Told<'_>) {
     if observed.rdma_mode == Some(RdmaMode::Shared) && !moved.is_empty() {
         told.warning(
             format!(
-                "{} moved into pods while the RDMA subsystem is in shared mode: every pod sees, and \
-                 can use, all RDMA devices",
+                "{} moved into pods while the RDMA subsystem is in shared mode: every pod sees, \
+                 and can use, all RDMA devices",
                 some(&moved)
             ),
             AT_BOOT,
@@ -229,7 +232,10 @@ fn room(device: &str, port: u32, table: &GidTable, told: &mut Told<'_>) {
                   their own (VFs) for them";
     if used >= size {
         told.error(
-            format!("the GID table of {device} port {port} is full ({size}): no further pod can share it"),
+            format!(
+                "the GID table of {device} port {port} is full ({size}): no further pod can share \
+                 it"
+            ),
             remedy,
         );
     } else if used * 10 >= size * 8 {
@@ -287,13 +293,7 @@ fn families(conf: &Conf) -> Option<&'static [Family]> {
 
 /// Whether each parent has a prefix to give addresses from. One that is in a pod has none now,
 /// and is no rail of another pod's either.
-fn parents(
-    conf: &Conf,
-    observed: &Observed,
-    rails: &[&Rail],
-    others: &[Attachment],
-    told: &mut Told<'_>,
-) {
+fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], told: &mut Told<'_>) {
     let Some(families) = families(conf) else {
         return;
     };
@@ -332,13 +332,6 @@ fn parents(
             ),
             remedy,
         );
-    }
-    let away: usize = others.iter().map(|other| other.away().count()).sum();
-    if rails.is_empty() && away > 0 {
-        told.note(format!(
-            "{} of the host in pods, with their netdevs",
-            count(away, "address")
-        ));
     }
 }
 

@@ -42,7 +42,10 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
                 "delete the pod: its DEL puts the record right",
             ),
             Record::Newer { key, format } => told.error(
-                format!("the record of {key} has format {format}, of a newer rdma-cni: its pod cannot end"),
+                format!(
+                    "the record of {key} has format {format}, of a newer rdma-cni: its pod cannot \
+                     end"
+                ),
                 "install the newer release again",
             ),
         }

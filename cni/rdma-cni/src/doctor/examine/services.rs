@@ -24,7 +24,9 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         }
     }
     match conf.and_then(|conf| conf.devices.as_ref()) {
-        Some(Devices::Resources(names)) => daemon(facts, names, told),
+        Some(Devices::Resources(names)) if !conf.is_some_and(Conf::takes_device_id) => {
+            daemon(facts, names, told);
+        }
         _ if !facts.daemon.sockets.is_empty() => daemon(facts, &[], told),
         _ => {}
     }
@@ -55,7 +57,8 @@ fn runtimes(facts: &Facts, told: &mut Told<'_>) {
                     runtime.name,
                     bytes / 1024
                 ),
-                "pods ask for IPC_LOCK, or LimitMEMLOCK=infinity in the runtime's unit (docs/node.md)",
+                "pods ask for IPC_LOCK, or LimitMEMLOCK=infinity in the runtime's unit \
+                 (docs/node.md)",
             );
         }
     }
@@ -75,7 +78,11 @@ fn daemon(facts: &Facts, names: &[String], told: &mut Told<'_>) {
     };
     if published.format > published::FORMAT {
         told.error(
-            format!("resources.json has format {}, of a newer rdma-device-plugin: pods with RDMA do not start", published.format),
+            format!(
+                "resources.json has format {}, of a newer rdma-device-plugin: pods with RDMA do \
+                 not start",
+                published.format
+            ),
             "install one release on the node",
         );
         return;
@@ -127,8 +134,13 @@ fn gone(facts: &Facts, published: &Published, told: &mut Told<'_>) {
     gone.dedup();
     if !gone.is_empty() {
         told.warning(
-            format!("{} advertised that the node does not have: {}", count(gone.len(), "device"), some(&gone)),
-            "restart the DaemonSet's pod on this node; if it stays so, look for the device in dmesg",
+            format!(
+                "{} advertised that the node does not have: {}",
+                count(gone.len(), "device"),
+                some(&gone)
+            ),
+            "restart the DaemonSet's pod on this node; if it stays so, look for the device in \
+             dmesg",
         );
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn pod_resources(
     kubelet_dir: &Path,
     conf: Option<&Conf>,
 ) -> Option<Socket> {
-    let conf = conf?;
+    let conf = conf.filter(|conf| !conf.takes_device_id())?;
     match conf.devices {
         Some(Devices::Resources(_)) if conf.raw.contains_key("podResourcesSocket") => {
             Some(socket(look, &conf.pod_resources_socket))

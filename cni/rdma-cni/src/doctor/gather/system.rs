@@ -243,7 +243,8 @@ mod tests {
         write(
             root.path(),
             "etc/modprobe.d/rdma.conf",
-            "# options ib_core netns_mode=1\noptions ib-core  x=1 netns_mode=0\noptions ib_cm netns_mode=1\n",
+            "# options ib_core netns_mode=1\noptions ib-core  x=1 netns_mode=0\n\
+             options ib_cm netns_mode=1\n",
         );
         write(
             root.path(),
@@ -278,7 +279,7 @@ mod tests {
     fn a_rule_is_taken_away_by_an_empty_file_of_its_name() {
         let root = tempfile::tempdir().expect("a directory");
         let rules = "# rdma_rename %k NAME_KERNEL\n\
-                     ACTION==\"add\", SUBSYSTEM==\"infiniband\", PROGRAM=\"rdma_rename %k NAME_FALLBACK\"\n";
+                     SUBSYSTEM==\"infiniband\", PROGRAM=\"rdma_rename %k NAME_FALLBACK\"\n";
         let file = "lib/udev/rules.d/60-rdma-persistent-naming.rules";
         write(root.path(), file, rules);
         let mut look = Look::new(root.path());
