@@ -21,6 +21,16 @@ fn nodes_are_judged_as_written() {
 }
 
 #[test]
+fn the_documentation_shows_what_is_told() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let case = manifest.join("tests/doctor/cases/as-in-the-documentation.json");
+    let told = told_of(&case);
+    let (told, _) = told.split_once("exit code").expect("an exit code");
+    let page = fs::read_to_string(manifest.join("../../docs/doctor.md")).expect("a page");
+    assert!(page.contains(told), "docs/doctor.md does not have:\n{told}");
+}
+
+#[test]
 fn facts_come_back_as_they_were_printed() {
     for base in ["bonded", "exclusive"] {
         let facts: Facts = serde_json::from_value(base_of(base)).expect("facts");
