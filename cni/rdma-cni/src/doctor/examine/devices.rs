@@ -17,6 +17,18 @@ const ACTIVE: u8 = 4;
 /// to have none.
 const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
+/// Drivers whose RDMA devices move: they take them away from programs that have them open
+/// (`disassociate_ucontext`, `drivers/infiniband/hw/*`), without which the kernel refuses.
+const MOVABLE: [&str; 7] = [
+    "bnxt_en",
+    "erdma",
+    "hns3",
+    "ionic",
+    "mana",
+    "mlx4_core",
+    "mlx5_core",
+];
+
 pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) {
     let Some(observed) = &facts.observed else {
         return;
@@ -37,7 +49,7 @@ pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) {
     bonds(facts, observed, told);
     away(facts, observed, told);
     if observed.rdma_mode == Some(RdmaMode::Exclusive) {
-        soft(observed, told);
+        immovable(observed, told);
     }
 }
 
@@ -218,17 +230,31 @@ fn away(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
     }
 }
 
-/// Devices whose driver cannot give them to another namespace.
-fn soft(observed: &Observed, told: &mut Told<'_>) {
-    let soft = observed.host.rdma.iter().filter(|device| {
+/// Devices whose driver does not give them to another namespace, or may not.
+fn immovable(observed: &Observed, told: &mut Told<'_>) {
+    let names = |is: &dyn Fn(&RdmaDevice) -> bool| {
+        let found = observed.host.rdma.iter().filter(|device| is(device));
+        let found: Vec<String> = found.map(|device| device.name.clone()).collect();
+        (!found.is_empty()).then(|| some(&found))
+    };
+    let is_soft = |device: &RdmaDevice| {
         let names = ["rxe", "siw"];
         device.parent.is_none() && names.iter().any(|name| device.name.starts_with(name))
-    });
-    let soft: Vec<String> = soft.map(|device| device.name.clone()).collect();
-    if !soft.is_empty() {
+    };
+    let is_doubtful = |device: &RdmaDevice| {
+        let function = device.parent.as_ref().and_then(|it| observed.device(it));
+        let driver = function.and_then(|function| function.driver.as_deref());
+        driver.is_some_and(|driver| !MOVABLE.contains(&driver))
+    };
+    if let Some(soft) = names(&is_soft) {
         told.note(format!(
-            "{}: software devices, which the drivers as shipped do not move into pods",
-            some(&soft)
+            "{soft}: software devices, which the drivers as shipped do not move into pods"
+        ));
+    }
+    if let Some(doubtful) = names(&is_doubtful) {
+        told.note(format!(
+            "{doubtful}: not every version of their driver moves RDMA devices; ADD fails (102) \
+             where it does not"
         ));
     }
 }
