@@ -3,7 +3,7 @@
 # sourced, after steps.sh.
 
 # Debian packages: building and checking; the peers and tools that the tests drive.
-PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins)
+PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd)
 
 missing_packages() {
 	local package

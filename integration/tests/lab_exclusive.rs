@@ -8,8 +8,8 @@ use integration::{
     plugin, traffic,
     traffic::End,
 };
-use serde_json::json;
-use std::{sync::Barrier, thread};
+use serde_json::{Value, json};
+use std::{fs, sync::Barrier, thread};
 
 /// Two pods with two rails each, on NICs of different NUMA nodes.
 struct TwoPods {
@@ -123,6 +123,66 @@ fn devices_of_pods_that_died_come_home_by_their_pci_address() {
             == 6
     });
     scene.del();
+    scene.before.assert_restored(&scene.lab.host);
+}
+
+/// What `rdma-cni doctor` finds on the host of `scene`: exit code, and each finding as one line.
+fn doctor(scene: &TwoPods, options: &[&str]) -> (i32, String) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let list = json!({
+        "cniVersion": "1.1.0", "name": "pods", "plugins": [scene.lab.configuration(0)],
+    });
+    fs::write(directory.path().join("10-pods.conflist"), list.to_string()).expect("written");
+    let program = plugin::rdma_cni();
+    let mut command = scene.lab.host.command(&program);
+    command.args(["doctor", "--json", "--cni-conf-dir"]);
+    command.arg(directory.path()).arg("--cni-bin-dir");
+    command.arg(program.parent().expect("a directory"));
+    let output = command.args(options).output().expect("it starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors, "");
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(told["unseen"], json!([]));
+    let findings = told["findings"].as_array().expect("a list");
+    let line = |finding: &Value| format!("{}: {}\n", finding["severity"], finding["what"]);
+    let lines = findings.iter().map(line).collect();
+    (output.status.code().expect("not killed"), lines)
+}
+
+#[test]
+fn the_doctor_tells_what_pods_have_and_what_one_that_died_has_left() {
+    let scene = TwoPods::new();
+    let told = |options: &[&str], code: i32, expected: &[&str]| {
+        let (ended, lines) = doctor(&scene, options);
+        assert_eq!(ended, code, "{lines}");
+        for expected in expected {
+            assert!(
+                lines.contains(expected),
+                "{expected:?} is missing:\n{lines}"
+            );
+        }
+        lines
+    };
+    let rails = scene.lab.rails(0).map(|function| function.netdev.as_str());
+    let moves = format!("ADD moves {}, {}", rails[0], rails[1]);
+    let mode = "the RDMA subsystem is in exclusive mode";
+    told(&[], 0, &[&moves, mode, "4 active"]);
+    scene.add();
+    let lines = told(&[], 0, &["2 attachments with 4 rails"]);
+    assert!(!lines.contains("ADD moves"), "they are in use: {lines}");
+    assert!(!lines.contains("no RDMA device"), "pods have them: {lines}");
+    scene.pods[0].die();
+    integration::wait::until("the kernel gave the netdevs back", || {
+        scene.lab.host.has_link("rdma0") && scene.lab.host.has_link("rdma1")
+    });
+    let left = format!(
+        "its pod is gone without a DEL; {} is called rdma0",
+        rails[0]
+    );
+    told(&["--strict"], 1, &[&left, "1 attachment with 2 rails"]);
+    scene.del();
+    let lines = told(&[], 0, &[&moves]);
+    assert!(!lines.contains("attachment"), "{lines}");
     scene.before.assert_restored(&scene.lab.host);
 }
 

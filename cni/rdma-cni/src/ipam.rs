@@ -2,7 +2,7 @@
 //! rail's name in the pod as `CNI_IFNAME` and its netdev on the host as `master`.
 
 mod master;
-mod run;
+pub(crate) mod run;
 
 pub use master::Master;
 

@@ -21,6 +21,7 @@ pub mod apply;
 pub mod attachment;
 pub mod char_devices;
 pub mod conf;
+pub mod doctor;
 pub mod error;
 pub mod gids;
 pub mod held;
@@ -59,6 +60,8 @@ By hand:
                         ADD would make, one a line, and make none
   rdma-cni smc          what carries the TCP connections of a pod, SMC-R or TCP, and why:
                         rdma-cni smc --help
+  rdma-cni doctor       what keeps pods of this node from RDMA, and what to do:
+                        rdma-cni doctor --help
 ",
 };
 
@@ -69,10 +72,12 @@ pub fn run<K: Kernel>(
     output: &mut dyn Write,
     kernel: &K,
 ) -> ExitCode {
-    if let [word, rest @ ..] = input.arguments.as_slice()
-        && word == "smc"
-    {
-        return smc_status::run(rest, output, &mut io::stderr());
+    if let [word, rest @ ..] = input.arguments.as_slice() {
+        match word.as_str() {
+            "smc" => return smc_status::run(rest, output, &mut io::stderr()),
+            "doctor" => return doctor::run(rest, output, &mut io::stderr()),
+            _ => {}
+        }
     }
     PLUGIN.run(input, stdin, output, &|environment, raw, output| {
         serve(kernel, environment, raw, output).map_err(|error| Failure::from(&error))

@@ -131,6 +131,14 @@ impl Store {
         }
     }
 
+    /// Whether a verb is at work on the attachment. Nothing is made for the look; a verb that comes
+    /// just then finds the lock taken for that moment.
+    pub fn is_at_work(&self, key: &Key) -> bool {
+        let file = File::open(self.path(key, "lock"));
+        let lock = file.map(|file| file.try_lock_shared());
+        matches!(lock, Ok(Err(TryLockError::WouldBlock)))
+    }
+
     /// Writes a new record such that it is whole and on the disk when this returns.
     pub fn save(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, true)
@@ -211,6 +219,19 @@ impl Store {
         let aside = self.path(key, "corrupt");
         fs::rename(&path, &aside).map_err(failed("rename", &path))?;
         Ok(aside)
+    }
+
+    /// The records that were put aside.
+    pub fn aside(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let mut found = vec![];
+        for network in names(&self.root.join("attachments"))? {
+            let directory = self.directory(&network);
+            let aside = names(&directory)?.into_iter();
+            let aside = aside.filter(|name| name.ends_with(".corrupt"));
+            found.extend(aside.map(|name| directory.join(name)));
+        }
+        found.sort();
+        Ok(found)
     }
 
     /// All attachments of one network, or of all, that have a record.

@@ -111,6 +111,14 @@ impl Conf {
         })
     }
 
+    /// Whether the runtime hands the device over at ADD (`runtimeConfig.deviceID`), and nobody has
+    /// named kubelet's resources.
+    pub fn takes_device_id(&self) -> bool {
+        let capabilities = self.raw.get("capabilities");
+        let device_id = capabilities.is_some_and(|capabilities| capabilities["deviceID"] == true);
+        device_id && !self.raw.contains_key("resources")
+    }
+
     /// Checks a whole configuration.
     pub fn parse(raw: Map<String, Value>) -> Result<Self, ConfError> {
         let fields = Fields::root(&raw);

@@ -18,7 +18,7 @@ const POLL: Duration = Duration::from_micros(500);
 /// Runs `program` with `input`: how it ended, and what it said on standard output. One that has
 /// not ended by `deadline` is killed. It is also killed when this process is: an ADD that goes on
 /// after its DEL would hold an address for nobody.
-pub(super) fn until(
+pub(crate) fn until(
     deadline: Instant,
     mut program: Command,
     input: &[u8],

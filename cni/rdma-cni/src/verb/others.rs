@@ -7,7 +7,7 @@ use crate::{
     store::{Record, StoreError},
 };
 use rdma_netns::{Kernel, OpenPodError, Pod};
-use std::net::IpAddr;
+use std::{net::IpAddr, path::Path};
 
 /// The attachments whose pods live, or that a verb is at work on; nothing is changed.
 pub fn living<K: Kernel>(node: &Node<'_, K>, boot_id: &str) -> Result<Vec<Attachment>, Error> {
@@ -79,16 +79,17 @@ pub fn load<K>(node: &Node<'_, K>, key: &Key) -> Record {
 
 /// Whether its ADD has answered, and its pod lives.
 pub fn is_settled<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, boot_id: &str) -> bool {
-    attachment.phase == Phase::Attached && lives(node, attachment, boot_id)
+    attachment.phase == Phase::Attached
+        && lives(node.kernel, attachment, &attachment.netns, boot_id)
 }
 
-/// Whether its pod lives. A namespace that cannot be looked at for another reason than that
-/// it is gone counts as living: nothing is taken from it.
-fn lives<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, boot_id: &str) -> bool {
+/// Whether its pod, whose namespace is to be at `netns`, lives. A namespace that cannot be looked at
+/// for another reason than that it is gone counts as living: nothing is taken from it.
+pub fn lives<K: Kernel>(kernel: &K, attachment: &Attachment, netns: &Path, boot_id: &str) -> bool {
     if attachment.boot_id != boot_id {
         return false;
     }
-    match node.kernel.open_pod(&attachment.netns) {
+    match kernel.open_pod(netns) {
         Ok(pod) => pod.id() == attachment.netns_id,
         Err(
             OpenPodError::Missing(_)

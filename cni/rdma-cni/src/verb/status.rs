@@ -28,7 +28,7 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         Some(Devices::Address(address)) => Some(Choice::Address(address)),
         Some(Devices::Selectors(selectors)) => Some(Choice::Selectors(selectors)),
         // the devices come with each ADD
-        None | Some(Devices::Resources(_)) if takes_device_id(node) => None,
+        None | Some(Devices::Resources(_)) if node.conf.takes_device_id() => None,
         Some(Devices::Resources(_)) => {
             reasons.extend(kubelet::probe(node.conf).err().map(|it| it.to_string()));
             None
@@ -98,14 +98,4 @@ fn ask<K>(node: &Node<'_, K>, name: &str, masters: &[Master<'_>]) -> Vec<IpamErr
         }
     }
     complaints
-}
-
-/// Whether the runtime hands the device over at ADD (`runtimeConfig.deviceID`), and nobody has
-/// named kubelet's resources.
-fn takes_device_id<K>(node: &Node<'_, K>) -> bool {
-    if node.conf.raw.contains_key("resources") {
-        return false;
-    }
-    let capabilities = node.conf.raw.get("capabilities");
-    capabilities.is_some_and(|capabilities| capabilities["deviceID"] == true)
 }

@@ -1,0 +1,189 @@
+//! Whether and how the runtime calls this plugin, and the programs for it.
+
+use super::{
+    super::facts::{BinaryState, Facts, ModuleState, Picked},
+    Severity, Told, some,
+};
+use crate::conf::{Conf, Smcr};
+use serde_json::Value;
+
+/// The capability by which a runtime hands over a pod's annotations.
+const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+
+const INSTALL: &str = "rdma-device-plugin install puts it there (docs/install.md)";
+
+/// The checked configuration, if the runtime calls us with one that is right.
+pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
+    let conf = configuration(facts, told);
+    binaries(facts, conf.is_some(), told);
+    conf
+}
+
+fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
+    let chain = &facts.chain;
+    for skipped in &chain.skipped {
+        told.note(format!(
+            "{} is passed over: {}",
+            skipped.file.display(),
+            skipped.why
+        ));
+    }
+    if let Some(blocked) = &chain.blocked {
+        told.error(
+            format!(
+                "the runtime stops at {}, and gives no pod a network: {}",
+                blocked.file.display(),
+                blocked.why
+            ),
+            "put the file right, or take it away",
+        );
+        return None;
+    }
+    let Some(picked) = &chain.picked else {
+        told.error(
+            format!(
+                "no network is configured in {}: no pod gets one",
+                chain.directory.display()
+            ),
+            "install the cluster's network first; another directory is named by --cni-conf-dir",
+        );
+        return None;
+    };
+    let file = picked.file.display();
+    let (Some(place), Some(ours)) = (picked.place, &picked.ours) else {
+        told.warning(
+            format!(
+                "{file}, which the runtime uses, does not call rdma-cni ({}): pods have RDMA on \
+                 the host's network only",
+                picked.plugins.join(", ")
+            ),
+            INSTALL,
+        );
+        return None;
+    };
+    chained(picked, place, told);
+    match Conf::parse(ours.clone()) {
+        Err(error) => {
+            told.error(
+                format!("{file}: {error}"),
+                "put the field right: until then no pod starts on this node",
+            );
+            None
+        }
+        Ok(conf) => {
+            if let Err(error) = conf.smc.check_ueid() {
+                told.error(format!("{file}: {error}"), "put the field right");
+            }
+            annotations(facts, &conf, told);
+            Some(conf)
+        }
+    }
+}
+
+fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
+    let last = picked.plugins.len().saturating_sub(1);
+    let file = picked.file.display();
+    let whose = match picked.delegated {
+        true => format!(
+            "by {}",
+            picked.plugins.get(place).map_or("", String::as_str)
+        ),
+        false => format!("{} of {}", place + 1, picked.plugins.len()),
+    };
+    told.ok(format!(
+        "{file} (network {}) calls rdma-cni, {whose}",
+        picked.network
+    ));
+    let is_ours = |kind: &&String| matches!(kind.as_str(), "rdma-cni" | "rdma");
+    if picked.plugins.iter().filter(is_ours).count() > 1 {
+        told.error(
+            format!("{file} calls rdma-cni twice: the second ADD finds the devices in the pod"),
+            "leave one of the entries",
+        );
+    }
+    if place == 0 && !picked.delegated && last > 0 {
+        told.warning(
+            format!(
+                "rdma-cni is the first plugin of {file}: a pod's first network is made after its \
+                 rails"
+            ),
+            "put its entry behind the others",
+        );
+    }
+    if picked.cni_version != "1.1.0" {
+        let before_0_4 = picked.cni_version == "0.3.1";
+        told.note(format!(
+            "cniVersion {}: the runtime has no {}GC and STATUS; what is left of a pod is healed by \
+             the next ADD",
+            picked.cni_version,
+            if before_0_4 { "CHECK, " } else { "" },
+        ));
+    }
+}
+
+fn annotations(facts: &Facts, conf: &Conf, told: &mut Told<'_>) {
+    let capabilities = conf.raw.get("capabilities").and_then(Value::as_object);
+    let has = capabilities.is_some_and(|it| it.get(ANNOTATIONS) == Some(&Value::Bool(true)));
+    if has || conf.smc.smcr == Smcr::Off {
+        return;
+    }
+    let what = format!(
+        "capabilities does not have {ANNOTATIONS}: the runtime hands over no annotations, and the \
+         pod's word on SMC-R is not heard"
+    );
+    let remedy = format!("\"capabilities\": {{ \"{ANNOTATIONS}\": true }}");
+    match conf.raw.contains_key("smcr") {
+        true => told.warning(what, remedy),
+        // nobody has asked for it
+        false if facts.module("smc") == ModuleState::Missing => {}
+        false => told.advice(what, format!("{remedy}, where SMC-R is wanted")),
+    }
+}
+
+fn binaries(facts: &Facts, is_called: bool, told: &mut Told<'_>) {
+    let mut fit = vec![];
+    for binary in &facts.binaries {
+        let path = binary.path.display();
+        let name = binary
+            .path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
+        let is_ours = matches!(&*name, "rdma-cni" | "rdma-ipam");
+        let remedy = match is_ours {
+            true => INSTALL.to_owned(),
+            false => {
+                format!("install the plugin {name}; another directory is named by --cni-bin-dir")
+            }
+        };
+        let severity = match is_called || !is_ours {
+            true => Severity::Error,
+            false => Severity::Warning,
+        };
+        match &binary.state {
+            BinaryState::Absent => told.add(severity, format!("there is no {path}"), Some(remedy)),
+            BinaryState::NotExecutable => told.add(
+                severity,
+                format!("{path} is no file that can be executed"),
+                Some(remedy),
+            ),
+            BinaryState::There => {}
+            BinaryState::Version { version } if *version == facts.version => {
+                fit.push(format!("{name} {version}"));
+            }
+            BinaryState::Version { version } => told.warning(
+                format!(
+                    "{path} is version {version}, and this program {}",
+                    facts.version
+                ),
+                "install one release on the node",
+            ),
+            BinaryState::Mute { why } => {
+                told.warning(format!("{path} does not tell its version: {why}"), INSTALL)
+            }
+        }
+    }
+    if !fit.is_empty() {
+        told.ok(some(&fit));
+    }
+}

@@ -1,0 +1,260 @@
+//! RDMA devices, their netdevs and ports, bonds: what there is, whatever the configuration says.
+
+use super::{
+    super::{
+        facts::{Facts, ModuleState},
+        gather::RDMA_DRIVERS,
+    },
+    Told, count, some,
+};
+use crate::attachment::Attachment;
+use rdma_netns::{Device, Link, LinkType, Namespace, Observed, RdmaDevice, RdmaMode};
+
+/// `IB_PORT_ACTIVE` (`include/rdma/ib_verbs.h`)
+const ACTIVE: u8 = 4;
+
+/// A driver that hands a function on to a program or a virtual machine: it has no netdev, and is
+/// to have none.
+const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
+
+/// Drivers whose RDMA devices move: they take them away from programs that have them open
+/// (`disassociate_ucontext`, `drivers/infiniband/hw/*`), without which the kernel refuses.
+const MOVABLE: [&str; 7] = [
+    "bnxt_en",
+    "erdma",
+    "hns3",
+    "ionic",
+    "mana",
+    "mlx4_core",
+    "mlx5_core",
+];
+
+pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) {
+    let Some(observed) = &facts.observed else {
+        return;
+    };
+    let living = facts.living();
+    let is_without = observed.devices.iter().all(|it| it.rdma.is_empty());
+    let in_pods = living.iter().flat_map(|it| &it.rails);
+    let none_in_pods = in_pods.filter(|rail| rail.rdma.is_some()).count() == 0;
+    if is_without && observed.host.rdma.is_empty() && none_in_pods {
+        told.warning(
+            "there is no RDMA device on this node",
+            "load the RDMA driver of its NICs (mlx5_ib for mlx5_core), or keep the node out of \
+             the DaemonSet's selector",
+        );
+    }
+    drivers(facts, observed, told);
+    here(observed, told);
+    bonds(facts, observed, told);
+    away(facts, observed, told);
+    if observed.rdma_mode == Some(RdmaMode::Exclusive) {
+        immovable(observed, told);
+    }
+}
+
+/// Functions that could have an RDMA device, and have none.
+fn drivers(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
+    for (driver, module) in RDMA_DRIVERS {
+        let is_bare =
+            |device: &&Device| device.driver.as_deref() == Some(driver) && device.rdma.is_empty();
+        let bare = observed.devices.iter().filter(is_bare);
+        // a port of a bond: the bond's RDMA device is another function's
+        let bare = bare.filter(|device| {
+            let links = observed.host.links_of(&device.address, &observed.host);
+            links.iter().all(|link| link.master.is_none())
+        });
+        let bare: Vec<String> = bare.map(|device| device.address.to_string()).collect();
+        if bare.is_empty() {
+            continue;
+        }
+        let what = format!(
+            "{} of {driver} without an RDMA device: {}",
+            count(bare.len(), "function"),
+            some(&bare)
+        );
+        match facts.module(module) {
+            ModuleState::Loaded => told.advice(
+                what,
+                "where RDMA is wanted there: look at dmesg, and whether the firmware has RoCE \
+                 switched off (devlink dev param show)",
+            ),
+            _ => told.warning(what, format!("modprobe {module}")),
+        }
+    }
+}
+
+/// The RDMA devices of the host's namespace.
+fn here(observed: &Observed, told: &mut Told<'_>) {
+    let host = &observed.host;
+    let mut active = vec![];
+    let mut waiting = 0;
+    for device in &host.rdma {
+        let links = netdevs(host, device);
+        let name = &device.name;
+        let is_active = device.ports.iter().any(|port| port.state == ACTIVE);
+        let Some(link) = links.first() else {
+            told.note(format!(
+                "{name} has no netdev on the host: it cannot be attached, pods get its character \
+                 device at most"
+            ));
+            continue;
+        };
+        let label = format!("{name} ({})", link.name);
+        let is_virtual = device
+            .parent
+            .as_ref()
+            .and_then(|parent| observed.device(parent))
+            .is_some_and(|device| device.physical_function.is_some());
+        match (is_active, link.up) {
+            (true, _) => active.push(label),
+            // one that waits for its pod
+            (false, false) if is_virtual => waiting += 1,
+            (false, false) => told.warning(
+                format!("{label} is down"),
+                format!("ip link set {} up: pods can share it only then", link.name),
+            ),
+            (false, true) if !link.carrier => told.warning(
+                format!("{label} has no carrier"),
+                "check the cable or module, and the port of the switch",
+            ),
+            (false, true) => told.warning(
+                format!("{label} has carrier, and no active RDMA port"),
+                format!("rdma link show {name}/1; dmesg tells what the driver waits for"),
+            ),
+        }
+    }
+    if !active.is_empty() {
+        told.ok(format!("{} active: {}", active.len(), some(&active)));
+    }
+    if waiting > 0 {
+        told.ok(format!(
+            "{} down until a pod has them",
+            count(waiting, "virtual function")
+        ));
+    }
+}
+
+/// The netdevs of an RDMA device; the bond that stands for its ports comes first.
+fn netdevs<'a>(host: &'a Namespace, device: &RdmaDevice) -> Vec<&'a Link> {
+    let mut links: Vec<&Link> = host.links.iter().collect();
+    links.retain(|link| {
+        !link.is_representor() && host.rdma_of(link).is_some_and(|it| it.name == device.name)
+    });
+    links.sort_by_key(|link| (!link.is_bond(), !device.has_netdev(link.index), link.index));
+    links
+}
+
+fn bonds(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
+    let host = &observed.host;
+    let mut bonds = vec![];
+    for bond in host.links.iter().filter(|link| link.is_bond()) {
+        let Some(device) = host.rdma_of(bond) else {
+            continue;
+        };
+        let mode = facts.bond_modes.get(&*bond.name).map(String::as_str);
+        bonds.push(format!(
+            "{} ({})",
+            bond.name,
+            mode.unwrap_or("mode not known")
+        ));
+        let ports = host.links.iter().filter(|it| it.master == Some(bond.index));
+        let down: Vec<String> = ports
+            .filter(|port| !port.carrier)
+            .map(|port| port.name.to_string())
+            .collect();
+        if !down.is_empty() && bond.carrier {
+            told.warning(
+                format!(
+                    "{} ({}) goes by fewer ports: no carrier on {}",
+                    bond.name,
+                    device.name,
+                    some(&down)
+                ),
+                "check the cable or module, and the port of the switch",
+            );
+        }
+    }
+    if !bonds.is_empty() {
+        told.ok(format!("bonds, which pods share: {}", some(&bonds)));
+    }
+}
+
+/// Devices that are in no namespace known here.
+fn away(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
+    let holds = |attachment: &Attachment, device: &Device| {
+        attachment.rails.iter().any(|rail| {
+            let rdma = rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref());
+            rail.device() == Some(&device.address) || rdma == Some(&device.address)
+        })
+    };
+    let living = facts.living();
+    let mut lost = vec![];
+    let mut held = 0;
+    for device in observed.devices.iter().filter(|it| !it.rdma.is_empty()) {
+        let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
+        let links = observed.host.links_of(&device.address, &observed.host);
+        let is_home = match observed.rdma_mode {
+            Some(RdmaMode::Exclusive) => device.rdma.iter().any(is_here),
+            _ => !links.is_empty(),
+        };
+        let is_passed_on = device
+            .driver
+            .as_deref()
+            .is_some_and(|it| PASSED_ON.contains(&it));
+        let is_infiniband = links.iter().any(|it| it.link_type == LinkType::Infiniband);
+        if is_home || is_passed_on || is_infiniband {
+            continue;
+        }
+        let is_recorded = facts.attachments().any(|it| holds(it, device));
+        match living.iter().any(|it| holds(it, device)) {
+            true => held += 1,
+            // `records` tells
+            false if is_recorded => {}
+            false => lost.push(format!("{} ({})", device.rdma.join(", "), device.address)),
+        }
+    }
+    if held > 0 {
+        told.ok(format!("{} in pods", count(held, "device")));
+    }
+    // in shared mode a device without a netdev is told already
+    if !lost.is_empty() && observed.rdma_mode == Some(RdmaMode::Exclusive) {
+        told.warning(
+            format!(
+                "in another namespace, and no record says in whose: {}",
+                some(&lost)
+            ),
+            "find it (ip netns; nsenter -t PID -n rdma dev) and end its processes, or move it home \
+             (rdma dev set NAME netns PID-OF-HOST)",
+        );
+    }
+}
+
+/// Devices whose driver does not give them to another namespace, or may not.
+fn immovable(observed: &Observed, told: &mut Told<'_>) {
+    let names = |is: &dyn Fn(&RdmaDevice) -> bool| {
+        let found = observed.host.rdma.iter().filter(|device| is(device));
+        let found: Vec<String> = found.map(|device| device.name.clone()).collect();
+        (!found.is_empty()).then(|| some(&found))
+    };
+    let is_soft = |device: &RdmaDevice| {
+        let names = ["rxe", "siw"];
+        device.parent.is_none() && names.iter().any(|name| device.name.starts_with(name))
+    };
+    let is_doubtful = |device: &RdmaDevice| {
+        let function = device.parent.as_ref().and_then(|it| observed.device(it));
+        let driver = function.and_then(|function| function.driver.as_deref());
+        driver.is_some_and(|driver| !MOVABLE.contains(&driver))
+    };
+    if let Some(soft) = names(&is_soft) {
+        told.note(format!(
+            "{soft}: software devices, which the drivers as shipped do not move into pods"
+        ));
+    }
+    if let Some(doubtful) = names(&is_doubtful) {
+        told.note(format!(
+            "{doubtful}: not every version of their driver moves RDMA devices; ADD fails (102) \
+             where it does not"
+        ));
+    }
+}

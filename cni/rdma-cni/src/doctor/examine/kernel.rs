@@ -1,0 +1,146 @@
+//! Modules, the mode of the RDMA subsystem now and at the next boot, udev's names.
+
+use super::{
+    super::facts::{Facts, ModuleState},
+    Severity, Told, some,
+};
+use crate::conf::{Conf, Devices, Smcr};
+use rdma_netns::RdmaMode;
+use serde_json::Value;
+
+pub(super) const AT_BOOT: &str = "set exclusive mode at boot: `options ib_core netns_mode=0` below \
+                       /etc/modprobe.d, or the unit of docs/node.md";
+
+pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+    modules(facts, told);
+    smc_modules(facts, conf, told);
+    mode(facts, conf, told);
+    naming(facts, conf, told);
+}
+
+fn modules(facts: &Facts, told: &mut Told<'_>) {
+    let needed = [
+        ("ib_core", Severity::Error, "there is no RDMA"),
+        (
+            "ib_uverbs",
+            Severity::Error,
+            "programs cannot open an RDMA device",
+        ),
+        (
+            "rdma_ucm",
+            Severity::Warning,
+            "programs that connect by rdma_cm fail",
+        ),
+    ];
+    let mut loaded = vec![];
+    let mut missing = vec![];
+    for (module, severity, without) in needed {
+        match facts.module(module) {
+            ModuleState::Loaded => loaded.push(module.to_owned()),
+            ModuleState::Missing => missing.push(module.to_owned()),
+            ModuleState::Available | ModuleState::Unknown => told.add(
+                severity,
+                format!("module {module} is not loaded: {without}"),
+                Some(format!(
+                    "modprobe {module}; at every boot: a line {module} below /etc/modules-load.d"
+                )),
+            ),
+        }
+    }
+    if !missing.is_empty() {
+        told.error(
+            format!("the running kernel has no module {}", some(&missing)),
+            "install the modules of that kernel, or the NIC vendor's RDMA stack",
+        );
+    }
+    if !loaded.is_empty() {
+        told.ok(some(&loaded));
+    }
+}
+
+fn smc_modules(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+    let smcr = conf.map_or(Smcr::Off, |conf| conf.smc.smcr);
+    let can_be = |state| matches!(state, ModuleState::Loaded | ModuleState::Available);
+    match (smcr, facts.module("smc")) {
+        (Smcr::Off, _) => {}
+        (Smcr::On, state) if !can_be(state) => told.error(
+            "smcr is \"on\", and the module smc is not to be had: no pod with rails starts",
+            "install a kernel with CONFIG_SMC, or set smcr to \"annotation\"",
+        ),
+        (Smcr::Annotation, ModuleState::Missing) => {
+            told.note("this kernel has no SMC: pods that ask for SMC-R get TCP");
+        }
+        (_, ModuleState::Loaded) if !can_be(facts.module("smc_diag")) => told.warning(
+            "the module smc_diag is not to be had: a process that keeps an RDMA device busy by \
+             SMC is not seen, and a move of that device would hang",
+            "install it (CONFIG_SMC_DIAG)",
+        ),
+        (_, ModuleState::Loaded) => told.ok("smc"),
+        _ => {}
+    }
+    let smc = facts.smc.as_ref().filter(|_| smcr != Smcr::Off);
+    if smc.and_then(|smc| smc.erdma_compat) == Some(true) {
+        told.warning(
+            "the erdma driver is in compat mode, which has no SMC-R and no rdma_cm",
+            "load it with compat_mode=N, or let rdma-device-plugin do it (driver: default)",
+        );
+    }
+}
+
+fn mode(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+    let Some(mode) = facts.observed.as_ref().and_then(|it| it.rdma_mode) else {
+        return;
+    };
+    let last = facts.boot_modes.last();
+    let at_boot = last.map_or(RdmaMode::Shared, |it| it.mode);
+    let by = match last {
+        Some(last) => format!("by {}", last.file.display()),
+        None => "nothing sets another".to_owned(),
+    };
+    if at_boot != mode {
+        let what = format!(
+            "the RDMA subsystem is in {mode} mode, and in {at_boot} mode after the next boot ({by})"
+        );
+        match mode {
+            RdmaMode::Exclusive => told.warning(what, AT_BOOT),
+            RdmaMode::Shared => told.warning(
+                what,
+                "reboot if that is wanted, else take the option away; if it stays so after a boot, \
+                 make the initramfs anew, or use the unit of docs/node.md",
+            ),
+        }
+    } else {
+        told.ok(format!("RDMA netns mode {mode}"));
+    }
+    // whether what is shared or moved fits, `pods` tells
+    if conf.is_some_and(|conf| conf.drop_in) && mode == RdmaMode::Shared {
+        told.error(
+            "the RDMA subsystem is in shared mode, and type \"rdma\" moves RDMA devices",
+            AT_BOOT,
+        );
+    }
+}
+
+fn naming(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+    let by_name = match conf.and_then(|conf| conf.devices.as_ref()) {
+        Some(Devices::Selectors(_)) => conf.is_some_and(|conf| {
+            let selectors = conf.raw.get("devices").and_then(Value::as_array);
+            let mut selectors = selectors.into_iter().flatten();
+            selectors.any(|selector| selector.get("rdma").is_some())
+        }),
+        _ => false,
+    };
+    match &facts.naming {
+        Some(naming) if naming.policy != "NAME_KERNEL" => told.ok(format!(
+            "udev names RDMA devices ({}, {})",
+            naming.policy,
+            naming.file.display()
+        )),
+        _ if by_name => told.warning(
+            "devices selects by the RDMA device's name, which the kernel gives in the order of \
+             probing: it can be another device's after a boot",
+            "select by pci or netdev, or have udev name RDMA devices by their place (docs/node.md)",
+        ),
+        _ => {}
+    }
+}

@@ -1,0 +1,189 @@
+//! From facts to findings. Pure: the same facts always say the same.
+//!
+//! | module | judges |
+//! |---|---|
+//! | `kernel` | modules, the mode of the RDMA subsystem, udev's names |
+//! | `devices` | RDMA devices, their netdevs and ports, bonds |
+//! | `chain` | whether and how the runtime calls us, programs |
+//! | `pods` | what an ADD would meet: devices, GIDs, addresses, MTU, SMC-R |
+//! | `services` | kubelet, the daemon, the runtime |
+//! | `records` | records, leases, what was left behind |
+
+mod chain;
+mod devices;
+mod kernel;
+mod pods;
+mod records;
+mod services;
+
+use super::facts::Facts;
+use serde::Serialize;
+use std::fmt;
+
+/// What was found of one thing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is about.
+    pub group: Group,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What, and where.
+    pub what: String,
+    /// What to do; none: nothing.
+    #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// As it should be.
+    Ok,
+    /// Good to know.
+    Note,
+    /// Something is worse than it could be, or will fail in some case.
+    Warning,
+    /// Some pod will fail, or go without RDMA.
+    Error,
+}
+
+/// What a finding is about, in the order in which one thing needs the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// The kernel.
+    Kernel,
+    /// The hardware.
+    Devices,
+    /// The configuration.
+    Chain,
+    /// What an ADD would meet.
+    Pods,
+    /// Kubelet, the daemon, the runtime.
+    Services,
+    /// What is written down.
+    Records,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Kernel => "kernel",
+            Self::Devices => "devices",
+            Self::Chain => "chain",
+            Self::Pods => "pods",
+            Self::Services => "services",
+            Self::Records => "records",
+        })
+    }
+}
+
+/// All that there is to say of `facts`: by group, the worst of a group first.
+pub fn examine(facts: &Facts) -> Vec<Finding> {
+    let mut all = vec![];
+    let conf = chain::examine(facts, &mut Told::new(Group::Chain, &mut all));
+    let conf = conf.as_ref();
+    kernel::examine(facts, conf, &mut Told::new(Group::Kernel, &mut all));
+    devices::examine(facts, &mut Told::new(Group::Devices, &mut all));
+    pods::examine(facts, conf, &mut Told::new(Group::Pods, &mut all));
+    services::examine(facts, conf, &mut Told::new(Group::Services, &mut all));
+    records::examine(facts, conf, &mut Told::new(Group::Records, &mut all));
+    all.sort_by_key(|finding| (finding.group, std::cmp::Reverse(finding.severity)));
+    all
+}
+
+/// The findings of one group, as they are made.
+struct Told<'a> {
+    group: Group,
+    all: &'a mut Vec<Finding>,
+}
+
+impl<'a> Told<'a> {
+    fn new(group: Group, all: &'a mut Vec<Finding>) -> Self {
+        Self { group, all }
+    }
+
+    fn ok(&mut self, what: impl Into<String>) {
+        self.add(Severity::Ok, what.into(), None);
+    }
+
+    fn note(&mut self, what: impl Into<String>) {
+        self.add(Severity::Note, what.into(), None);
+    }
+
+    fn warning(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(Severity::Warning, what.into(), Some(remedy.into()));
+    }
+
+    fn error(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(Severity::Error, what.into(), Some(remedy.into()));
+    }
+
+    /// A note with something that can be done.
+    fn advice(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(Severity::Note, what.into(), Some(remedy.into()));
+    }
+
+    /// An error of the plugin's own, which says what to do after its last semicolon.
+    fn refusal(&mut self, severity: Severity, error: &impl fmt::Display) {
+        let text = error.to_string();
+        let (what, remedy) = match text.rsplit_once("; ") {
+            Some((what, remedy)) => (what.to_owned(), Some(remedy.to_owned())),
+            None => (text, None),
+        };
+        self.add(severity, what, remedy);
+    }
+
+    fn add(&mut self, severity: Severity, what: String, remedy: Option<String>) {
+        self.all.push(Finding {
+            group: self.group,
+            severity,
+            what,
+            remedy,
+        });
+    }
+}
+
+/// `a, b and 3 more`: what a line has room for.
+fn some(names: &[String]) -> String {
+    const MOST: usize = 4;
+    match names {
+        [] => String::new(),
+        names if names.len() <= MOST => names.join(", "),
+        names => format!(
+            "{} and {} more",
+            names[..MOST - 1].join(", "),
+            names.len() - MOST + 1
+        ),
+    }
+}
+
+/// `1 pod`, `2 pods`
+fn count(number: usize, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}
+
+/// How long ago, for people.
+fn ago(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7200 => format!("{} min ago", seconds / 60),
+        7200..172_800 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}

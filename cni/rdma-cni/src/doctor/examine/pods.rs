@@ -1,0 +1,350 @@
+//! What an ADD would meet, by the plugin's own selection: whether the devices can be attached,
+//! and whether the rails would get addresses and GIDs.
+
+use super::{
+    super::facts::{Facts, PortGids},
+    Severity, Told,
+    kernel::AT_BOOT,
+    some,
+};
+use crate::{
+    allocation::{Id, Meaning, Named},
+    attachment::Rail,
+    conf::{Conf, Devices, Smcr},
+    plan::{self, Obstacle},
+    select::{self, Choice, SelectError},
+};
+use rdma_netns::{GidKind, InterfaceName, Link, LinkType, Observed, RdmaMode, gid::GidTable};
+use rdma_resources::published;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The least that IPv6 goes by (RFC 8200, section 5), bytes.
+const IPV6_MTU: u32 = 1280;
+
+pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+    let (Some(observed), Some(conf)) = (&facts.observed, conf) else {
+        return;
+    };
+    let others = facts.living();
+    let mut rails: BTreeMap<InterfaceName, Rail> = BTreeMap::new();
+    let mut errors: Vec<SelectError> = vec![];
+    for choice in choices(conf, facts) {
+        match select::rails(conf, &choice, observed, &others) {
+            Ok(found) => rails.extend(found.into_iter().map(|it| (it.name().clone(), it))),
+            // a pod that has the device is no defect of the node
+            Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
+            // `kernel` tells
+            Err(SelectError::NoSubsystem | SelectError::WrongMode(_)) => {}
+            // runtimeConfig names it at ADD: this one may have been an example
+            Err(SelectError::NotFound(_)) if matches!(choice, Choice::Address(_)) => {}
+            Err(error) if errors.contains(&error) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    for error in &errors {
+        refused(error, told);
+    }
+    let rails: Vec<&Rail> = rails.values().collect();
+    if !rails.is_empty() {
+        let shared = rails.iter().filter(|rail| rail.shared.is_some());
+        let moved = rails.iter().filter(|rail| rail.home.is_some());
+        let names = |rails: Vec<&&Rail>| {
+            let names: Vec<String> = rails.iter().map(|rail| rail.name().to_string()).collect();
+            some(&names)
+        };
+        let (shared, moved) = (names(shared.collect()), names(moved.collect()));
+        let ways = [("shares", shared), ("moves", moved)];
+        let ways = ways.iter().filter(|(_, names)| !names.is_empty());
+        let ways: Vec<String> = ways.map(|(way, names)| format!("{way} {names}")).collect();
+        told.ok(format!("ADD {}", ways.join(" and ")));
+    }
+    isolation(observed, &rails, told);
+    bearers(conf, observed, &rails, told);
+    for rail in &rails {
+        gids(facts, observed, rail, told);
+        mtu(conf, observed, rail, told);
+    }
+    parents(conf, observed, &rails, told);
+    user_eid(facts, conf, told);
+}
+
+/// What an ADD could be about.
+fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
+    match &conf.devices {
+        Some(Devices::Address(address)) => vec![Choice::Address(address)],
+        Some(Devices::Selectors(selectors)) => vec![Choice::Selectors(selectors)],
+        // the device comes with each ADD
+        Some(Devices::Resources(_)) if conf.takes_device_id() => vec![],
+        Some(Devices::Resources(names)) => {
+            let published = facts.daemon.published.iter();
+            let named = published.flat_map(|it| &it.resources);
+            let named = named.filter(|(name, _)| names.contains(name));
+            named
+                .flat_map(|(name, resource)| meanings(name, resource))
+                .map(|meaning| Choice::Allocated(vec![meaning]))
+                .collect()
+        }
+        None => vec![],
+    }
+}
+
+/// What the ids of a resource stand for; ids that stand for the same count once.
+fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
+    let each: Vec<(&str, &Vec<_>)> = match &resource.devices {
+        published::Devices::Every(devices) => vec![("0", devices)],
+        published::Devices::ById(each) => {
+            let mut ids: Vec<(&str, &Vec<_>)> = vec![];
+            for (id, devices) in each {
+                if !ids.iter().any(|(_, known)| *known == devices) {
+                    ids.push((id, devices));
+                }
+            }
+            ids
+        }
+    };
+    let each = each.into_iter().filter(|(_, devices)| !devices.is_empty());
+    each.map(|(id, devices)| Meaning {
+        id: Id {
+            resource: name.to_owned(),
+            id: id.to_owned(),
+        },
+        sharing: resource.sharing,
+        devices: Named::Addresses(devices.clone()),
+        given: vec![],
+    })
+    .collect()
+}
+
+/// A refusal, with what to do where it does not say so itself.
+fn refused(error: &SelectError, told: &mut Told<'_>) {
+    let remedy = match error {
+        SelectError::NotFound(_) => {
+            "correct devices or the daemon's selectors, or see why the device is missing (lspci, \
+             dmesg)"
+        }
+        SelectError::CannotMove { .. } => {
+            "use mode \"auto\", which shares bonds, or take the netdev out of its bridge"
+        }
+        SelectError::CannotShare { .. } => {
+            "take the device out of the resource or selector, or share the netdev above it"
+        }
+        SelectError::NoRdma(_) => {
+            "load its RDMA driver, or set requireRdma to false to attach it all the same"
+        }
+        _ => return told.refusal(Severity::Error, error),
+    };
+    let text = error.to_string();
+    let what = text.split("; ").next().unwrap_or_default();
+    told.error(what, remedy);
+}
+
+/// Whether a pod sees the RDMA devices of its own netdevs only.
+fn isolation(observed: &Observed, rails: &[&Rail], told: &mut Told<'_>) {
+    let moved = rails
+        .iter()
+        .filter(|rail| rail.home.is_some() && rail.rdma.is_some());
+    let moved: Vec<String> = moved.map(|rail| rail.name().to_string()).collect();
+    if observed.rdma_mode == Some(RdmaMode::Shared) && !moved.is_empty() {
+        told.warning(
+            format!(
+                "{} moved into pods while the RDMA subsystem is in shared mode: every pod sees, \
+                 and can use, all RDMA devices",
+                some(&moved)
+            ),
+            AT_BOOT,
+        );
+    }
+}
+
+/// Whether the netdevs can bear the children that pods are to get.
+fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], told: &mut Told<'_>) {
+    let mut down = vec![];
+    for shared in rails.iter().filter_map(|rail| rail.shared.as_ref()) {
+        let mtu = conf.mtu.unwrap_or(shared.parent_mtu);
+        match plan::bearer(shared, mtu, observed) {
+            Ok(_) => {}
+            Err(Obstacle::ParentDown { parent }) => down.push(parent.to_string()),
+            Err(obstacle @ Obstacle::MtuTooLarge { .. }) => {
+                told.error(
+                    obstacle.to_string(),
+                    "lower mtu in the configuration, or raise the netdev's",
+                );
+            }
+            Err(obstacle) => told.refusal(Severity::Error, &obstacle),
+        }
+    }
+    if !down.is_empty() {
+        told.error(
+            format!(
+                "no pod can have a child of {}: down on the host",
+                some(&down)
+            ),
+            format!("ip link set {} up", down[0]),
+        );
+    }
+}
+
+/// Whether a pod's address would become a GID.
+fn gids(facts: &Facts, observed: &Observed, rail: &Rail, told: &mut Told<'_>) {
+    let is_ether = rail
+        .on_host(observed)
+        .is_some_and(|link| link.link_type == LinkType::Ether);
+    let Some(rdma) = rail.rdma.as_ref().filter(|_| is_ether) else {
+        return;
+    };
+    for PortGids {
+        device,
+        port,
+        table,
+    } in &facts.gids
+    {
+        // iWARP has one GID, which is no address
+        if *device != rdma.name || table.size <= 1 {
+            continue;
+        }
+        let has_v2 = table.gids.iter().any(|gid| gid.kind == GidKind::RoceV2);
+        let is_up = rail.on_host(observed).is_some_and(|link| link.up);
+        if !has_v2 && is_up {
+            let what = match table.used() {
+                0 => format!("{device} port {port} ({}) has no GID at all", rail.name()),
+                _ => format!(
+                    "{device} port {port} ({}) has RoCE v1 GIDs only",
+                    rail.name()
+                ),
+            };
+            told.warning(
+                what,
+                "see that the netdev has an address, and that the firmware has RoCE v2 switched on \
+                 (cma_roce_mode, devlink): programs that are routed need it",
+            );
+        }
+        if rail.shared.is_some() {
+            room(device, *port, table, told);
+        }
+    }
+}
+
+/// Each address of a pod that shares the netdev takes a place in the table.
+fn room(device: &str, port: u32, table: &GidTable, told: &mut Told<'_>) {
+    let (used, size) = (table.used(), table.size);
+    let remedy = "have fewer pods of this resource on the node (rdmaHcaMax), or use devices of \
+                  their own (VFs) for them";
+    if used >= size {
+        told.error(
+            format!(
+                "the GID table of {device} port {port} is full ({size}): no further pod can share \
+                 it"
+            ),
+            remedy,
+        );
+    } else if used * 10 >= size * 8 {
+        told.warning(
+            format!("the GID table of {device} port {port} is nearly full: {used} of {size}"),
+            remedy,
+        );
+    }
+}
+
+fn mtu(conf: &Conf, observed: &Observed, rail: &Rail, told: &mut Told<'_>) {
+    let Some(link) = rail.on_host(observed) else {
+        return;
+    };
+    let mtu = conf.mtu.unwrap_or(link.mtu);
+    let kept = conf.ipam.is_none()
+        && link
+            .addresses
+            .iter()
+            .any(|it| it.ip.is_ipv6() && it.scope == 0);
+    let given = families(conf).is_some_and(|families| families.contains(&Family::Ipv6));
+    if mtu < IPV6_MTU && (kept || given) {
+        told.error(
+            format!(
+                "the MTU of {} in a pod is {mtu}, and IPv6 needs {IPV6_MTU}",
+                link.name
+            ),
+            match conf.mtu {
+                Some(_) => "raise mtu in the configuration".to_owned(),
+                None => format!("ip link set {} mtu 1500, or more", link.name),
+            },
+        );
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    Ipv4,
+    Ipv6,
+}
+
+/// The families that rdma-ipam takes from the parents; none: it does not.
+fn families(conf: &Conf) -> Option<&'static [Family]> {
+    let ipam = conf.raw.get("ipam")?;
+    let text = |field: &str| ipam.get(field).and_then(Value::as_str);
+    if conf.ipam.as_deref() != Some("rdma-ipam") || text("from") != Some("parent") {
+        return None;
+    }
+    Some(match text("family") {
+        Some("ipv4") => &[Family::Ipv4],
+        Some("both") => &[Family::Ipv4, Family::Ipv6],
+        _ => &[Family::Ipv6],
+    })
+}
+
+/// Whether each parent has a prefix to give addresses from. One that is in a pod has none now,
+/// and is no rail of another pod's either.
+fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], told: &mut Told<'_>) {
+    let Some(families) = families(conf) else {
+        return;
+    };
+    for family in families {
+        let has = |link: &&Link| {
+            let mut addresses = link.addresses.iter();
+            addresses.any(|it| it.names_a_network() && it.ip.is_ipv6() == (*family == Family::Ipv6))
+        };
+        let links = rails.iter().filter_map(|rail| rail.on_host(observed));
+        let (with, without): (Vec<&Link>, Vec<&Link>) = links.partition(|link| has(link));
+        let word = match family {
+            Family::Ipv4 => "IPv4",
+            Family::Ipv6 => "IPv6",
+        };
+        let names = |links: &[&Link]| {
+            let names: Vec<String> = links.iter().map(|link| link.name.to_string()).collect();
+            some(&names)
+        };
+        if !with.is_empty() {
+            told.ok(format!("{word} prefix on {}", names(&with)));
+        }
+        if without.is_empty() {
+            continue;
+        }
+        let remedy = match family {
+            Family::Ipv6 => {
+                "give it one (a static address or router advertisements; on Lingjun nodes, the \
+                 node's IPv6 has to be switched on), or set ipam.family"
+            }
+            Family::Ipv4 => "give it one, or set ipam.family",
+        };
+        told.error(
+            format!(
+                "no global {word} address on {}: ipam.from \"parent\" has no prefix for its pods",
+                names(&without)
+            ),
+            remedy,
+        );
+    }
+}
+
+/// SMC-Rv2 is agreed on by an EID.
+fn user_eid(facts: &Facts, conf: &Conf, told: &mut Told<'_>) {
+    let Some(smc) = &facts.smc else {
+        return;
+    };
+    let asked = conf.smc.smcr == Smcr::On || conf.raw.contains_key("smcr");
+    if conf.smc.smcr != Smcr::Off && asked && conf.smc.ueid.is_none() && smc.ueids.is_empty() {
+        told.advice(
+            "the node has no user EID: SMC-R is version 1 only, which is not routed",
+            "set smcUeid, to the same on all nodes",
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! Records, leases, and what was left behind.
+
+use super::{
+    super::facts::{Facts, Lease, Record},
+    Told, ago, count, some,
+};
+use crate::{
+    attachment::{Attachment, Phase, Rail},
+    conf::Conf,
+};
+use rdma_netns::{Observed, Place, RdmaMode};
+use std::collections::BTreeSet;
+
+/// How long a record may wait for its addresses to be given back, seconds: the chain tries again
+/// after five minutes.
+const PATIENCE: u64 = 600;
+
+const HEAL: &str = "the next ADD on this node brings it home; where none comes, delete any pod \
+                    with RDMA and let it start anew";
+
+pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+    let mut pods = 0;
+    let mut rails = 0;
+    for record in &facts.records {
+        match record {
+            Record::Good {
+                attachment,
+                lives,
+                busy,
+                age,
+            } => {
+                let is_settled = *lives && attachment.phase == Phase::Attached;
+                if is_settled || *busy {
+                    pods += 1;
+                    rails += attachment.rails.len();
+                } else {
+                    stale(facts, attachment, *lives, *age, told);
+                }
+            }
+            Record::Corrupt { key, why } => told.warning(
+                format!("the record of {key} cannot be read: {why}"),
+                "delete the pod: its DEL puts the record right",
+            ),
+            Record::Newer { key, format } => told.error(
+                format!(
+                    "the record of {key} has format {format}, of a newer rdma-cni: its pod cannot \
+                     end"
+                ),
+                "install the newer release again",
+            ),
+        }
+    }
+    if pods > 0 {
+        told.ok(format!(
+            "{} with {}",
+            count(pods, "attachment"),
+            count(rails, "rail")
+        ));
+    }
+    if !facts.aside.is_empty() {
+        let names: Vec<String> = facts
+            .aside
+            .iter()
+            .map(|it| it.display().to_string())
+            .collect();
+        told.advice(
+            format!(
+                "{} put aside, unreadable: {}",
+                count(names.len(), "record"),
+                some(&names)
+            ),
+            "look whether all devices are home, and remove the file",
+        );
+    }
+    leases(facts, conf, told);
+    smc(facts, conf, told);
+}
+
+/// A record whose pod is gone, or whose verb was killed.
+fn stale(facts: &Facts, attachment: &Attachment, lives: bool, age: u64, told: &mut Told<'_>) {
+    let whose = attachment.holder();
+    let observed = facts.observed.as_ref();
+    if observed.is_some_and(|it| it.boot_id != attachment.boot_id) {
+        told.note(format!(
+            "{whose}: of an earlier boot, its devices are home; the next ADD takes the record away"
+        ));
+        return;
+    }
+    if attachment.phase == Phase::Home {
+        let what = format!("{whose}: its addresses are not given back yet");
+        match age > PATIENCE {
+            true => told.warning(
+                format!("{what}; tried last {}", ago(age)),
+                "look at the IPAM plugin and its data directory: the next ADD tries again",
+            ),
+            false => told.note(what),
+        }
+        return;
+    }
+    let what = match (attachment.phase, lives) {
+        (Phase::Attaching, _) => "its ADD was killed",
+        (Phase::Detaching, _) => "its DEL was killed",
+        _ => "its pod is gone without a DEL",
+    };
+    let left: Vec<String> = match observed {
+        Some(observed) => attachment
+            .rails
+            .iter()
+            .filter_map(|rail| left(attachment, rail, observed))
+            .collect(),
+        None => vec![],
+    };
+    match left.is_empty() {
+        true => told.warning(format!("{whose}: {what}"), HEAL),
+        false => told.warning(format!("{whose}: {what}; {}", some(&left)), HEAL),
+    }
+}
+
+/// How a device of a pod that is gone is not as it was on the host.
+fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<String> {
+    let exclusive = observed.rdma_mode == Some(RdmaMode::Exclusive);
+    let rdma = rail
+        .rdma
+        .as_ref()
+        .filter(|_| exclusive && attachment.moves_rdma());
+    let rdma = rdma.filter(|rdma| {
+        rail.shared.is_none()
+            && crate::plan::rdma_on_host(rail, observed).is_none()
+            && !rdma.name.is_empty()
+    });
+    let Some(home) = &rail.home else {
+        return rdma.map(|rdma| format!("{} is not back", rdma.name));
+    };
+    let present = match &home.parent {
+        Some(address) => observed
+            .host
+            .links_of(address, &observed.host)
+            .first()
+            .copied(),
+        None => observed.host.link(&home.name),
+    };
+    match present {
+        None => Some(format!("{} is not back", home.name)),
+        Some(link) if link.name != home.name => {
+            Some(format!("{} is called {}", home.name, link.name))
+        }
+        Some(_) => rdma.map(|rdma| format!("{} is not back", rdma.name)),
+    }
+}
+
+/// Addresses that no attachment has.
+fn leases(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+    let Some(conf) = conf.filter(|_| !facts.leases.is_empty()) else {
+        return;
+    };
+    let known: BTreeSet<&str> = facts
+        .records
+        .iter()
+        .map(|record| match record {
+            Record::Good { attachment, .. } => attachment.key.container.as_str(),
+            Record::Corrupt { key, .. } | Record::Newer { key, .. } => key.container.as_str(),
+        })
+        .collect();
+    let is_rails = |lease: &Lease| {
+        let interface = lease.interface.as_deref();
+        (0..64).any(|rail| {
+            conf.interface_name.name(rail).as_deref() == interface && interface.is_some()
+        })
+    };
+    let is_cached = |lease: &Lease| {
+        let cached = facts.cached.as_ref();
+        cached.is_some_and(|it| {
+            it.iter()
+                .any(|file| file.contains(&format!("-{}-", lease.container)))
+        })
+    };
+    let is_idle = |lease: &&Lease| {
+        // of what other plugins attach only the runtime knows whether it lives
+        let can_be_judged = is_rails(lease) || facts.cached.is_some();
+        can_be_judged && !known.contains(lease.container.as_str()) && !is_cached(lease)
+    };
+    let idle = facts.leases.iter().filter(is_idle);
+    let idle: Vec<String> = idle.map(|lease| lease.address.to_string()).collect();
+    if !idle.is_empty() {
+        told.warning(
+            format!(
+                "{} leased to containers that are gone: {}",
+                count(idle.len(), "address").replace("addresss", "addresses"),
+                some(&idle)
+            ),
+            "the runtime's GC gives them back (CNI 1.1); else remove their files below \
+             /var/lib/cni/networks",
+        );
+    }
+}
+
+/// Entries of the host that no record has.
+fn smc(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+    let Some(smc) = &facts.smc else {
+        return;
+    };
+    let records = || {
+        facts.records.iter().filter_map(|record| match record {
+            Record::Good { attachment, .. } => attachment.smc.as_ref(),
+            _ => None,
+        })
+    };
+    let others = smc
+        .host
+        .iter()
+        .filter(|entry| !records().any(|it| it.has(Place::Host, entry)));
+    let others: Vec<String> = others.map(|entry| entry.name.to_string()).collect();
+    if !others.is_empty() {
+        told.note(format!(
+            "{} of no pod: {} (an operator's, or left behind by a lost record)",
+            count(others.len(), "pnet id"),
+            some(&others)
+        ));
+    }
+    let wanted = conf.and_then(|conf| conf.smc.ueid.as_deref());
+    let is_known = |eid: &&String| {
+        wanted == Some(eid.as_str()) || records().any(|it| it.ueid.as_ref() == Some(eid))
+    };
+    let others: Vec<String> = smc
+        .ueids
+        .iter()
+        .filter(|eid| !is_known(eid))
+        .cloned()
+        .collect();
+    if !others.is_empty() {
+        told.note(format!(
+            "{} of no pod: {}",
+            count(others.len(), "user EID"),
+            some(&others)
+        ));
+    }
+}

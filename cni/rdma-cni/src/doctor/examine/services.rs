@@ -1,0 +1,153 @@
+//! Kubelet, the daemon, the runtime, and what containers may lock.
+
+use super::{
+    super::facts::{Facts, Memlock, Socket},
+    Told, ago, count, some,
+};
+use crate::conf::{Conf, Devices};
+use rdma_resources::{Published, published};
+use std::path::Path;
+
+pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+    runtimes(facts, told);
+    if let Some(socket) = &facts.pod_resources {
+        match &socket.silent {
+            None => told.ok("kubelet's pod-resources"),
+            Some(why) => told.error(
+                format!(
+                    "kubelet's pod-resources do not answer at {}: {why}",
+                    socket.path.display()
+                ),
+                "start kubelet; where its socket is elsewhere, set podResourcesSocket (103 until \
+                 then)",
+            ),
+        }
+    }
+    match conf.and_then(|conf| conf.devices.as_ref()) {
+        Some(Devices::Resources(names)) if !conf.is_some_and(Conf::takes_device_id) => {
+            daemon(facts, names, told);
+        }
+        _ if !facts.daemon.sockets.is_empty() => daemon(facts, &[], told),
+        _ => {}
+    }
+}
+
+fn runtimes(facts: &Facts, told: &mut Told<'_>) {
+    if facts.runtimes.is_empty() {
+        told.note("no socket of containerd or CRI-O is in its usual place");
+    }
+    for runtime in &facts.runtimes {
+        let Socket { path, silent } = &runtime.socket;
+        match silent {
+            None => told.ok(runtime.name.clone()),
+            Some(why) => told.error(
+                format!(
+                    "{} does not answer at {}: {why}",
+                    runtime.name,
+                    path.display()
+                ),
+                format!("start {}", runtime.name),
+            ),
+        }
+        if let Memlock::Bytes(bytes) = runtime.memlock {
+            told.advice(
+                format!(
+                    "containers of {} can lock {} KiB: more RDMA memory needs the capability \
+                     IPC_LOCK",
+                    runtime.name,
+                    bytes / 1024
+                ),
+                "pods ask for IPC_LOCK, or LimitMEMLOCK=infinity in the runtime's unit \
+                 (docs/node.md)",
+            );
+        }
+    }
+}
+
+fn daemon(facts: &Facts, names: &[String], told: &mut Told<'_>) {
+    let daemon = &facts.daemon;
+    let answering = daemon.sockets.iter().filter(|it| it.silent.is_none());
+    let names_of: Vec<String> = answering.map(|socket| resource(&socket.path)).collect();
+    let Some(published) = &daemon.published else {
+        told.error(
+            "rdma-device-plugin has published nothing in stateDir: kubelet has no RDMA resource, \
+             or the two have different state directories",
+            "start the DaemonSet on this node, with the same state directory mounted",
+        );
+        return;
+    };
+    if published.format > published::FORMAT {
+        told.error(
+            format!(
+                "resources.json has format {}, of a newer rdma-device-plugin: pods with RDMA do \
+                 not start",
+                published.format
+            ),
+            "install one release on the node",
+        );
+        return;
+    }
+    match names_of.is_empty() {
+        true => told.warning(
+            format!(
+                "rdma-device-plugin does not answer; what it advertised is of {}",
+                ago(daemon.age)
+            ),
+            "look at the DaemonSet's pod on this node: new pods with RDMA wait until it runs",
+        ),
+        false => told.ok(format!("rdma-device-plugin serves {}", some(&names_of))),
+    }
+    let advertised = |name: &String| published.resources.contains_key(name);
+    if !names.is_empty() && !names.iter().any(advertised) {
+        let others: Vec<String> = published.resources.keys().cloned().collect();
+        let others = match others.is_empty() {
+            true => "nothing".to_owned(),
+            false => some(&others),
+        };
+        told.warning(
+            format!(
+                "none of the chain's resources ({}) is advertised here; advertised is {others}",
+                some(names)
+            ),
+            "name what is advertised in resources, or put the daemon's configuration right: pods \
+             pass through without RDMA",
+        );
+    }
+    gone(facts, published, told);
+}
+
+/// Advertised devices that the node does not have.
+fn gone(facts: &Facts, published: &Published, told: &mut Told<'_>) {
+    let Some(observed) = &facts.observed else {
+        return;
+    };
+    let resources = published.resources.values();
+    let devices = resources.flat_map(|resource| match &resource.devices {
+        published::Devices::Every(all) => all.clone(),
+        published::Devices::ById(each) => each.values().flatten().cloned().collect(),
+    });
+    let mut gone: Vec<String> = devices
+        .filter(|address| observed.device(address).is_none())
+        .map(|address| address.to_string())
+        .collect();
+    gone.sort();
+    gone.dedup();
+    if !gone.is_empty() {
+        told.warning(
+            format!(
+                "{} advertised that the node does not have: {}",
+                count(gone.len(), "device"),
+                some(&gone)
+            ),
+            "restart the DaemonSet's pod on this node; if it stays so, look for the device in \
+             dmesg",
+        );
+    }
+}
+
+/// The resource that a socket is of, as far as its name says.
+fn resource(path: &Path) -> String {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let name = name.strip_prefix("rdma-device-plugin-").unwrap_or(&name);
+    name.replacen('_', "/", 1)
+}

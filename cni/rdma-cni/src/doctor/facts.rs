@@ -1,0 +1,314 @@
+//! What is known of the node, as plain data: all that [`examine`](super::examine) goes by.
+
+use crate::attachment::{Attachment, Key};
+use rdma_netns::{GidTable, Observed, RdmaMode, smc::SmcState};
+use rdma_resources::Published;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::PathBuf,
+};
+
+/// A node at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Facts {
+    /// The version of this program.
+    pub version: String,
+    /// `/proc/sys/kernel/osrelease`
+    pub release: String,
+    /// What could not be looked at.
+    pub unseen: Vec<Unseen>,
+    /// Kernel modules that matter here, by name.
+    pub modules: BTreeMap<String, ModuleState>,
+    /// What sets the mode of the RDMA subsystem at boot; the last one counts.
+    pub boot_modes: Vec<BootMode>,
+    /// How udev names RDMA devices; none: as the kernel does.
+    pub naming: Option<Naming>,
+    /// Netdevs, RDMA devices and the hardware behind them.
+    pub observed: Option<Observed>,
+    /// The modes of bonds (`802.3ad`), by their names.
+    pub bond_modes: BTreeMap<String, String>,
+    /// GID tables of the RDMA devices on the host.
+    pub gids: Vec<PortGids>,
+    /// What there is of SMC; none: the kernel has none, or has not loaded it.
+    pub smc: Option<SmcState>,
+    /// What the runtime calls.
+    pub chain: Chain,
+    /// Programs that the chain needs.
+    pub binaries: Vec<Binary>,
+    /// The socket at which kubelet tells what pods were allocated.
+    pub pod_resources: Option<Socket>,
+    /// Container runtimes that are there.
+    pub runtimes: Vec<Runtime>,
+    /// The daemon.
+    pub daemon: Daemon,
+    /// Records of attachments.
+    pub records: Vec<Record>,
+    /// Records that were put aside, since they could not be read.
+    pub aside: Vec<PathBuf>,
+    /// Leases of the IPAM plugin, if it keeps them as host-local does.
+    pub leases: Vec<Lease>,
+    /// What the runtime has of attachments, as file names of libcni's cache,
+    /// `network-container-interface`; none: it keeps no such cache.
+    pub cached: Option<BTreeSet<String>>,
+}
+
+/// Something that could not be looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unseen {
+    /// What.
+    pub what: String,
+    /// The system's answer.
+    pub why: String,
+}
+
+/// A kernel module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ModuleState {
+    /// It is loaded, or a part of the kernel.
+    Loaded,
+    /// It could be loaded.
+    Available,
+    /// The kernel has no such module.
+    Missing,
+    /// It is not loaded; whether it could be is not known.
+    Unknown,
+}
+
+/// Something that sets the mode of the RDMA subsystem at boot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BootMode {
+    /// The file that says so.
+    pub file: PathBuf,
+    /// What it says.
+    pub mode: RdmaMode,
+}
+
+/// The udev rule by which RDMA devices get their names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Naming {
+    /// The rule's file.
+    pub file: PathBuf,
+    /// `NAME_FALLBACK`, `NAME_KERNEL`…
+    pub policy: String,
+}
+
+/// The GID table of one port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortGids {
+    /// The RDMA device's name.
+    pub device: String,
+    /// From 1.
+    pub port: u32,
+    /// The table.
+    pub table: GidTable,
+}
+
+/// The directory of network configurations, and what the runtime makes of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Chain {
+    /// The directory.
+    pub directory: PathBuf,
+    /// What the runtime uses; none: nothing there can be used.
+    pub picked: Option<Picked>,
+    /// The broken file at which the runtime stops.
+    pub blocked: Option<Skipped>,
+    /// Files that come before, or instead, and cannot be used.
+    pub skipped: Vec<Skipped>,
+}
+
+/// The network that the runtime uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Picked {
+    /// Its file.
+    pub file: PathBuf,
+    /// `name`
+    pub network: String,
+    /// `cniVersion`
+    pub cni_version: String,
+    /// The plugins' types, in order.
+    pub plugins: Vec<String>,
+    /// Which of them is this plugin, or calls it, from 0; of several the first.
+    pub place: Option<usize>,
+    /// Whether that plugin calls it (Multus).
+    pub delegated: bool,
+    /// This plugin's configuration, as the runtime hands it over.
+    pub ours: Option<Map<String, Value>>,
+}
+
+/// A file that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skipped {
+    /// The file.
+    pub file: PathBuf,
+    /// Why.
+    pub why: String,
+}
+
+/// A program in the CNI directory of programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binary {
+    /// Where it is, or would have to be.
+    pub path: PathBuf,
+    /// How it is.
+    #[serde(flatten)]
+    pub state: BinaryState,
+}
+
+/// Whether a program can be run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "camelCase")]
+pub enum BinaryState {
+    /// There is none.
+    Absent,
+    /// It is no file that can be executed.
+    NotExecutable,
+    /// It is there; another project's, whose version does not matter.
+    There,
+    /// It is there, and this is its version.
+    Version {
+        /// What it says after `--version`.
+        version: String,
+    },
+    /// It is there, and did not tell its version.
+    Mute {
+        /// Why.
+        why: String,
+    },
+}
+
+/// A Unix socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Socket {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Why nobody answers; none: somebody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent: Option<String>,
+}
+
+/// A container runtime.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Runtime {
+    /// `containerd`
+    pub name: String,
+    /// Its CRI socket.
+    pub socket: Socket,
+    /// How much memory its containers can lock, bytes (`Max locked memory`, soft).
+    #[serde(default)]
+    pub memlock: Memlock,
+}
+
+/// A limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Memlock {
+    /// Its process was not found.
+    #[default]
+    Unknown,
+    /// There is none.
+    Unlimited,
+    /// Bytes.
+    Bytes(u64),
+}
+
+/// `rdma-device-plugin`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Daemon {
+    /// Its sockets for kubelet, one for each resource.
+    pub sockets: Vec<Socket>,
+    /// What it has published.
+    pub published: Option<Published>,
+    /// How long ago that last changed, seconds.
+    pub age: u64,
+}
+
+/// A record of an attachment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Record {
+    /// One that can be read.
+    Good {
+        /// What it says.
+        attachment: Box<Attachment>,
+        /// Whether the pod that it is of lives.
+        lives: bool,
+        /// Whether a verb is at work on it.
+        #[serde(default)]
+        busy: bool,
+        /// How long ago it was written, seconds.
+        #[serde(default)]
+        age: u64,
+    },
+    /// One that cannot be read.
+    Corrupt {
+        /// What it is of.
+        key: Key,
+        /// Why not.
+        why: String,
+    },
+    /// One of a later version.
+    Newer {
+        /// What it is of.
+        key: Key,
+        /// Its format.
+        format: u64,
+    },
+}
+
+/// A lease in host-local's directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lease {
+    /// The address.
+    pub address: IpAddr,
+    /// The container that has it.
+    pub container: String,
+    /// Its interface, where that is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+}
+
+impl Facts {
+    /// The state of a module.
+    pub fn module(&self, name: &str) -> ModuleState {
+        let state = self.modules.get(name).copied();
+        state.unwrap_or(ModuleState::Unknown)
+    }
+
+    /// The attachments whose records can be read.
+    pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
+        self.records.iter().filter_map(|record| match record {
+            Record::Good { attachment, .. } => Some(&**attachment),
+            _ => None,
+        })
+    }
+
+    /// The attachments whose pods live, or that a verb is at work on.
+    pub fn living(&self) -> Vec<Attachment> {
+        let living = self.records.iter().filter_map(|record| match record {
+            Record::Good {
+                attachment,
+                lives,
+                busy,
+                ..
+            } if *lives || *busy => Some((**attachment).clone()),
+            _ => None,
+        });
+        living.collect()
+    }
+}

@@ -1,0 +1,199 @@
+//! The network configuration that the runtime uses, and the programs that it names.
+
+use super::{
+    super::facts::{Binary, BinaryState, Chain, Picked, Runtime, Skipped},
+    look::Look,
+};
+use crate::{conf::Conf, ipam::run};
+use conflist::{Choice, Directory, Pick, Place, pick::Skip};
+use serde_json::{Map, Value, json};
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// How long a program may take to tell its version.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// What this project installs, and tells its version.
+const OURS: [&str; 3] = ["rdma-cni", "rdma-ipam", "rdma"];
+
+/// What the runtime makes of the directory.
+pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Chain {
+    let read = Directory::read(&look.path(conf_dir));
+    let read = look.keep(&conf_dir.display().to_string(), read);
+    let directory = read.flatten().unwrap_or_default();
+    let is_crio = !runtimes.is_empty() && runtimes.iter().all(|it| it.name == "CRI-O");
+    let runtime = match is_crio {
+        true => conflist::Runtime::Crio { network: None },
+        false => conflist::Runtime::Containerd,
+    };
+    let Pick { choice, skipped } = conflist::pick(&directory, &runtime);
+    let broken = skipped.into_iter().filter(|it| it.why != Skip::Later);
+    let mut chain = Chain {
+        directory: conf_dir.to_owned(),
+        skipped: broken
+            .map(|skipped| Skipped {
+                file: conf_dir.join(skipped.file),
+                why: skipped.why.to_string(),
+            })
+            .collect(),
+        ..Chain::default()
+    };
+    match choice {
+        Choice::None => {}
+        Choice::Blocked { file, why } => {
+            chain.blocked = Some(Skipped {
+                file: conf_dir.join(file),
+                why: why.to_string(),
+            });
+        }
+        Choice::Picked(found) => {
+            let text = directory.file(&found.file).map(|file| file.text.clone());
+            let text = text.and_then(Result::ok).unwrap_or_default();
+            chain.picked = Some(picked(conf_dir, &text, found));
+        }
+    }
+    chain
+}
+
+fn picked(conf_dir: &Path, text: &str, found: conflist::Picked) -> Picked {
+    let list: Value = serde_json::from_str(text).unwrap_or_default();
+    let version = list["cniVersion"].as_str().unwrap_or_default();
+    let place = found.ours.as_ref().map(|ours| ours.place);
+    Picked {
+        file: conf_dir.join(&found.file),
+        cni_version: version.to_owned(),
+        plugins: found.types,
+        place: place.map(|(Place::Plugin(place) | Place::Delegate(place))| place),
+        delegated: matches!(place, Some(Place::Delegate(_))),
+        ours: found
+            .ours
+            .map(|ours| injected(ours.configuration, &found.network, version)),
+        network: found.network,
+    }
+}
+
+/// The configuration with what the runtime puts into it (`buildOneConfig()`, `libcni/api.go`).
+fn injected(mut ours: Map<String, Value>, network: &str, version: &str) -> Map<String, Value> {
+    ours.insert("name".to_owned(), json!(network));
+    if !version.is_empty() {
+        ours.insert("cniVersion".to_owned(), json!(version));
+    }
+    ours
+}
+
+/// The programs of all plugins of the chain, and this project's own.
+pub(super) fn binaries(
+    look: &mut Look,
+    bin_dir: &Path,
+    chain: &Chain,
+    conf: Option<&Conf>,
+) -> Vec<Binary> {
+    let types = chain.picked.iter().flat_map(|picked| &picked.plugins);
+    let mut names: Vec<&str> = types.map(String::as_str).collect();
+    names.extend(conf.and_then(|conf| conf.ipam.as_deref()));
+    names.push("rdma-cni");
+    // called by `rdma-cni`, or by another plugin: where it is there, it is looked at
+    names.extend(Some("rdma-ipam").filter(|name| look.has(bin_dir.join(name))));
+    names.sort_unstable();
+    names.dedup();
+    names
+        .into_iter()
+        .map(|name| {
+            let path = bin_dir.join(name);
+            let state = state(&look.path(&path), OURS.contains(&name));
+            Binary { path, state }
+        })
+        .collect()
+}
+
+fn state(path: &Path, ours: bool) -> BinaryState {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => BinaryState::Absent,
+        Err(error) => BinaryState::Mute {
+            why: error.to_string(),
+        },
+        Ok(found) if !found.is_file() || found.permissions().mode() & 0o111 == 0 => {
+            BinaryState::NotExecutable
+        }
+        Ok(_) if ours => version(path),
+        Ok(_) => BinaryState::There,
+    }
+}
+
+/// What the program at `path` says after `--version`: `rdma-cni 0.1.0`.
+fn version(path: &Path) -> BinaryState {
+    let mut program = Command::new(path);
+    program.arg("--version").env_clear().stderr(Stdio::null());
+    let said = run::until(Instant::now() + LIMIT, program, &[]);
+    let (status, said) = match said {
+        Ok(said) => said,
+        Err(error) => {
+            return BinaryState::Mute {
+                why: error.to_string(),
+            };
+        }
+    };
+    let said = String::from_utf8_lossy(&said);
+    let words: Vec<&str> = said.split_ascii_whitespace().collect();
+    match words[..] {
+        [name, version] if status.success() && OURS.contains(&name) => BinaryState::Version {
+            version: version.to_owned(),
+        },
+        _ => BinaryState::Mute {
+            why: "it is another program of that name".to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn program(directory: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = directory.join(name);
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
+        path
+    }
+
+    /// A child that another thread is just starting can still have a new file open for writing.
+    fn settled(path: &Path, ours: bool) -> BinaryState {
+        loop {
+            match state(path, ours) {
+                BinaryState::Mute { why } if why.contains("Text file busy") => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                found => return found,
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_tells_its_version_or_why_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let say = |text: &str| format!("#!/bin/sh\necho {text}\n");
+        let at = |name: &str, text: &str, mode| program(directory.path(), name, text, mode);
+        let ours = at("ours", &say("rdma-ipam 0.2.0"), 0o755);
+        let expected = BinaryState::Version {
+            version: "0.2.0".to_owned(),
+        };
+        assert_eq!(settled(&ours, true), expected);
+        assert_eq!(state(&ours, false), BinaryState::There);
+        let other = at("other", &say("CNI plugin rdma v1.2"), 0o755);
+        let hung = at("hung", "#!/bin/sh\nexec sleep 5\n", 0o755);
+        for path in [other, hung] {
+            let found = settled(&path, true);
+            assert!(matches!(found, BinaryState::Mute { .. }), "{found:?}");
+        }
+        let plain = at("plain", "", 0o644);
+        assert_eq!(state(&plain, true), BinaryState::NotExecutable);
+        let none = directory.path().join("none");
+        assert_eq!(state(&none, true), BinaryState::Absent);
+    }
+}

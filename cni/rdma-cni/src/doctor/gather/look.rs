@@ -1,0 +1,144 @@
+//! Files below the host's root. What is not there is no news; what may not be read is told.
+
+use super::super::facts::Unseen;
+use std::{
+    fmt::Display,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// A look at the node, and what it could not see.
+pub(super) struct Look {
+    root: PathBuf,
+    pub(super) unseen: Vec<Unseen>,
+}
+
+impl Look {
+    pub(super) fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            unseen: vec![],
+        }
+    }
+
+    /// Where the host's `path` is for this program. `/var/run` is a link to `/run` on every node,
+    /// which below another root would lead out of it.
+    pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        if self.root == Path::new("/") {
+            return path.to_owned();
+        }
+        match path.strip_prefix("/var/run") {
+            Ok(below) => self.root.join("run").join(below),
+            Err(_) => self.root.join(path.strip_prefix("/").unwrap_or(path)),
+        }
+    }
+
+    /// What is found, or else a note that it was not.
+    pub(super) fn keep<T, E: Display>(&mut self, what: &str, found: Result<T, E>) -> Option<T> {
+        match found {
+            Ok(found) => Some(found),
+            Err(why) => {
+                self.unseen.push(Unseen {
+                    what: what.to_owned(),
+                    why: why.to_string(),
+                });
+                None
+            }
+        }
+    }
+
+    /// Notes if this program is not in the host's network namespace, which is that of process 1.
+    pub(super) fn namespace(&mut self) {
+        let host = fs::read_link(self.path("/proc/1/ns/net"));
+        let own = fs::read_link("/proc/self/ns/net");
+        if let (Ok(host), Ok(own)) = (host, own)
+            && host != own
+        {
+            self.unseen.push(Unseen {
+                what: "the host's netdevs and RDMA devices".to_owned(),
+                why: "this program runs in another network namespace".to_owned(),
+            });
+        }
+    }
+
+    /// The text of the host's file; none: there is none.
+    pub(super) fn text(&mut self, path: impl AsRef<Path>) -> Option<String> {
+        let path = path.as_ref();
+        let read = fs::read(self.path(path));
+        let bytes = self.there(path, read)?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The names in the host's directory, sorted; none, if it is not there.
+    pub(super) fn names(&mut self, directory: impl AsRef<Path>) -> Option<Vec<String>> {
+        let directory = directory.as_ref();
+        let read = fs::read_dir(self.path(directory)).and_then(|entries| {
+            let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+            names.collect::<io::Result<Vec<_>>>()
+        });
+        let mut names = self.there(directory, read)?;
+        names.sort();
+        Some(names)
+    }
+
+    /// Where the host's link at `path` leads to, if it is one to an absolute path.
+    pub(super) fn target(&self, path: PathBuf) -> PathBuf {
+        match fs::read_link(self.path(&path)) {
+            Ok(target) if target.is_absolute() => target,
+            _ => path,
+        }
+    }
+
+    /// Whether the host has `path`.
+    pub(super) fn has(&self, path: impl AsRef<Path>) -> bool {
+        self.path(path).exists()
+    }
+
+    fn there<T>(&mut self, path: &Path, read: io::Result<T>) -> Option<T> {
+        let absent = |error: &io::Error| {
+            let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+            kinds.contains(&error.kind())
+        };
+        match read {
+            Err(error) if absent(&error) => None,
+            read => self.keep(&path.display().to_string(), read),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_no_news_and_what_cannot_be_read_is() {
+        let root = tempfile::tempdir().expect("a directory");
+        fs::write(root.path().join("b"), "text").expect("written");
+        fs::create_dir(root.path().join("a")).expect("a directory");
+        let mut look = Look::new(root.path());
+        assert_eq!(look.text("/none"), None);
+        assert_eq!(look.names("/none"), None);
+        assert_eq!(look.text("/b/none"), None);
+        assert_eq!(look.unseen, []);
+        assert_eq!(look.text("/b").as_deref(), Some("text"));
+        let names = ["a", "b"].map(str::to_owned).to_vec();
+        assert_eq!(look.names("/"), Some(names));
+        // a directory is no text
+        assert_eq!(look.text("/a"), None);
+        assert_eq!(look.unseen.len(), 1);
+        assert_eq!(look.unseen[0].what, "/a");
+    }
+
+    #[test]
+    fn another_root_is_not_left_by_var_run() {
+        let look = Look::new(Path::new("/host"));
+        assert_eq!(
+            look.path("/var/run/netns/a"),
+            Path::new("/host/run/netns/a")
+        );
+        assert_eq!(look.path("/etc/cni"), Path::new("/host/etc/cni"));
+        let look = Look::new(Path::new("/"));
+        assert_eq!(look.path("/var/run/netns/a"), Path::new("/var/run/netns/a"));
+    }
+}

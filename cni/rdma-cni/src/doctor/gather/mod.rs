@@ -1,0 +1,102 @@
+//! Looks at the node, and changes nothing. What cannot be looked at is told, and the rest goes on.
+//!
+//! | module | looks at |
+//! |---|---|
+//! | `look` | files below the host's root |
+//! | `system` | modules, the mode at boot, udev |
+//! | `chain` | the network configuration, programs |
+//! | `services` | sockets, limits, the daemon |
+//! | `records` | records, leases |
+
+mod chain;
+mod look;
+mod records;
+mod services;
+mod system;
+
+use super::{
+    arguments::Places,
+    facts::{Facts, PortGids},
+};
+use crate::conf::Conf;
+use look::Look;
+pub use system::RDMA_DRIVERS;
+
+use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
+
+/// All that can be known of the node.
+pub fn gather<K: Kernel>(kernel: &K, places: &Places) -> Facts {
+    let mut look = Look::new(&places.root);
+    look.namespace();
+    let observed = look.keep(
+        "netdevs and RDMA devices",
+        kernel.observe(None).map_err(|error| error.to_string()),
+    );
+    let smc = match kernel.has_smc() {
+        true => look
+            .keep("SMC", kernel.smc(None).map_err(|error| error.to_string()))
+            .flatten(),
+        false => None,
+    };
+    let runtimes = services::runtimes(&mut look);
+    let chain = chain::read(&mut look, &places.conf_dir, &runtimes);
+    let ours = chain.picked.as_ref().and_then(|picked| picked.ours.clone());
+    let conf = ours.and_then(|ours| Conf::parse(ours).ok());
+    let state_dir = match (&places.state_dir, &conf) {
+        (Some(state_dir), _) => state_dir.clone(),
+        (None, Some(conf)) => conf.state_dir.clone(),
+        (None, None) => "/var/lib/cni/rdma-cni".into(),
+    };
+    let boot_id = observed.as_ref().map(|it| it.boot_id.as_str());
+    let (records, aside) = records::read(&mut look, kernel, &state_dir, boot_id);
+    let gids = observed.iter().flat_map(|it| gids(&mut look, kernel, it));
+    let gids = gids.collect();
+    Facts {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        release: look
+            .text("/proc/sys/kernel/osrelease")
+            .map(|text| text.trim_end().to_owned())
+            .unwrap_or_default(),
+        modules: system::modules(&mut look),
+        boot_modes: system::boot_modes(&mut look),
+        naming: system::naming(&mut look),
+        bond_modes: system::bond_modes(&mut look, observed.as_ref()),
+        gids,
+        smc,
+        binaries: chain::binaries(&mut look, &places.bin_dir, &chain, conf.as_ref()),
+        pod_resources: services::pod_resources(&look, &places.kubelet_dir, conf.as_ref()),
+        runtimes,
+        daemon: services::daemon(&mut look, &places.kubelet_dir, &state_dir),
+        records,
+        aside,
+        leases: records::leases(&mut look, conf.as_ref()),
+        cached: records::cached(&mut look),
+        observed,
+        chain,
+        unseen: look.unseen,
+    }
+}
+
+/// The GID tables of the host's RDMA devices that are Ethernet's.
+fn gids<K: Kernel>(look: &mut Look, kernel: &K, observed: &Observed) -> Vec<PortGids> {
+    let is_infiniband = |device: &RdmaDevice| {
+        let netdevs = device.ports.iter().filter_map(|port| port.netdev);
+        let mut links = netdevs.filter_map(|index| observed.host.link_by_index(index));
+        links.any(|link| link.link_type == LinkType::Infiniband)
+    };
+    let mut found = vec![];
+    for device in observed.host.rdma.iter().filter(|it| !is_infiniband(it)) {
+        for port in &device.ports {
+            let table = kernel.gids(None, &device.name, port.number);
+            let what = format!("the GIDs of {} port {}", device.name, port.number);
+            if let Some(table) = look.keep(&what, table.map_err(|it| it.source.to_string())) {
+                found.push(PortGids {
+                    device: device.name.clone(),
+                    port: port.number,
+                    table,
+                });
+            }
+        }
+    }
+    found
+}

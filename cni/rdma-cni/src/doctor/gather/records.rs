@@ -1,0 +1,99 @@
+//! Records of attachments, whether their pods live, and leases of addresses.
+
+use super::{
+    super::facts::{self, Lease},
+    look::Look,
+};
+use crate::{conf::Conf, store::Store, verb::others};
+use rdma_netns::Kernel;
+use serde_json::Value;
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+/// host-local's `dataDir`, and rdma-ipam's.
+const DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// Where libcni keeps what it has attached (`libcni/api.go`, `CacheDir`).
+const CACHE: &str = "/var/lib/cni/results";
+
+/// The records below `state_dir`, and those that were put aside.
+pub(super) fn read<K: Kernel>(
+    look: &mut Look,
+    kernel: &K,
+    state_dir: &Path,
+    boot_id: Option<&str>,
+) -> (Vec<facts::Record>, Vec<PathBuf>) {
+    let store = Store::new(&look.path(state_dir));
+    let keys = look
+        .keep("the records", store.keys(None))
+        .unwrap_or_default();
+    let mut records = vec![];
+    for key in keys {
+        let record = match store.load(&key) {
+            Ok(record) => record,
+            Err(why) => {
+                look.keep::<(), _>(&format!("the record of {key}"), Err(why));
+                continue;
+            }
+        };
+        records.extend(match record {
+            crate::store::Record::None => None,
+            crate::store::Record::Corrupt(why) => Some(facts::Record::Corrupt { key, why }),
+            crate::store::Record::Newer(format) => Some(facts::Record::Newer { key, format }),
+            crate::store::Record::Good(attachment) => {
+                let netns = look.path(&attachment.netns);
+                let lives = boot_id
+                    .is_none_or(|boot_id| others::lives(kernel, &attachment, &netns, boot_id));
+                Some(facts::Record::Good {
+                    lives,
+                    busy: store.is_at_work(&key),
+                    age: store.age(&key).as_secs(),
+                    attachment,
+                })
+            }
+        });
+    }
+    let aside = store.aside().unwrap_or_default();
+    let strip = |path: PathBuf| match path.strip_prefix(look.path("/")) {
+        Ok(below) => Path::new("/").join(below),
+        Err(_) => path,
+    };
+    (records, aside.into_iter().map(strip).collect())
+}
+
+/// The leases of the network, if its IPAM plugin has them as host-local does.
+pub(super) fn leases(look: &mut Look, conf: Option<&Conf>) -> Vec<Lease> {
+    let Some(conf) = conf else {
+        return vec![];
+    };
+    if !matches!(conf.ipam.as_deref(), Some("rdma-ipam" | "host-local")) {
+        return vec![];
+    }
+    let data_dir = conf.raw["ipam"].get("dataDir").and_then(Value::as_str);
+    let data_dir = data_dir.filter(|it| !it.is_empty()).unwrap_or(DATA_DIR);
+    let directory = Path::new(data_dir).join(&conf.network.name);
+    let mut found = vec![];
+    for name in look.names(&directory).unwrap_or_default() {
+        let Ok(address) = name.parse::<IpAddr>() else {
+            continue;
+        };
+        // given back meanwhile
+        let Some(text) = look.text(directory.join(name)) else {
+            continue;
+        };
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        found.extend(lines.next().map(|container| Lease {
+            address,
+            container: container.to_owned(),
+            interface: lines.next().map(str::to_owned),
+        }));
+    }
+    found
+}
+
+pub(super) fn cached(look: &mut Look) -> Option<BTreeSet<String>> {
+    Some(look.names(CACHE)?.into_iter().collect())
+}

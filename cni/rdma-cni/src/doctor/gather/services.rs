@@ -1,0 +1,166 @@
+//! Who answers at which socket, what containers may lock, and what the daemon has published.
+
+use super::{
+    super::facts::{Daemon, Memlock, Runtime, Socket},
+    look::Look,
+};
+use crate::conf::{Conf, Devices};
+use kubelet_api::pod_resources::{self, AskError};
+use rdma_resources::Published;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// How long somebody may take to answer.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// Runtimes, the process that containers inherit their limits from, and the CRI socket.
+const RUNTIMES: [(&str, &str, &str); 4] = [
+    (
+        "containerd",
+        "containerd",
+        "/run/containerd/containerd.sock",
+    ),
+    (
+        "containerd of k3s",
+        "containerd",
+        "/run/k3s/containerd/containerd.sock",
+    ),
+    ("CRI-O", "crio", "/run/crio/crio.sock"),
+    ("cri-dockerd", "dockerd", "/run/cri-dockerd.sock"),
+];
+
+/// What the daemon's sockets are called (`rdma-device-plugin`, `kubelet::socket::file_name`).
+const SOCKETS: &str = "rdma-device-plugin-";
+
+/// Kubelet's socket, if the chain has to ask there.
+pub(super) fn pod_resources(
+    look: &Look,
+    kubelet_dir: &Path,
+    conf: Option<&Conf>,
+) -> Option<Socket> {
+    let conf = conf.filter(|conf| !conf.takes_device_id())?;
+    match conf.devices {
+        Some(Devices::Resources(_)) if conf.raw.contains_key("podResourcesSocket") => {
+            Some(socket(look, &conf.pod_resources_socket))
+        }
+        Some(Devices::Resources(_)) => Some(socket(
+            look,
+            &kubelet_dir.join("pod-resources/kubelet.sock"),
+        )),
+        _ => None,
+    }
+}
+
+pub(super) fn runtimes(look: &mut Look) -> Vec<Runtime> {
+    let present = RUNTIMES.iter().filter(|(_, _, path)| look.has(path));
+    let present: Vec<_> = present.collect();
+    let mut found = vec![];
+    for (name, process, path) in present {
+        found.push(Runtime {
+            name: (*name).to_owned(),
+            socket: socket(look, Path::new(path)),
+            memlock: memlock(look, process),
+        });
+    }
+    found
+}
+
+/// The limit of the process called `name`. Which processes come and go meanwhile is no news.
+fn memlock(look: &mut Look, name: &str) -> Memlock {
+    let processes = look.names("/proc").unwrap_or_default();
+    let mut processes = processes.iter().filter(|it| it.parse::<u32>().is_ok());
+    let is_it = |process: &&String| {
+        let comm = fs::read_to_string(look.path(format!("/proc/{process}/comm")));
+        comm.is_ok_and(|comm| comm.trim_end() == name)
+    };
+    let Some(process) = processes.find(is_it) else {
+        return Memlock::Unknown;
+    };
+    let limits = look.text(format!("/proc/{process}/limits"));
+    limit(&limits.unwrap_or_default())
+}
+
+/// The soft limit in the table of `/proc/PID/limits` (`proc_pid_limits()`, `fs/proc/base.c`).
+fn limit(limits: &str) -> Memlock {
+    let mut lines = limits.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Max locked memory"));
+    match line.and_then(|line| line.split_ascii_whitespace().next()) {
+        Some("unlimited") => Memlock::Unlimited,
+        word => word
+            .and_then(|word| word.parse().ok())
+            .map_or(Memlock::Unknown, Memlock::Bytes),
+    }
+}
+
+pub(super) fn daemon(look: &mut Look, kubelet_dir: &Path, state_dir: &Path) -> Daemon {
+    let directory = kubelet_dir.join("device-plugins");
+    let names = look.names(&directory).unwrap_or_default().into_iter();
+    let own = names.filter(|name| name.starts_with(SOCKETS) && name.ends_with(".sock"));
+    let sockets = own
+        .map(|name| socket(look, &directory.join(name)))
+        .collect();
+    let state = look.path(state_dir);
+    let published = Published::read(&state);
+    let written = fs::metadata(state.join("resources.json")).and_then(|it| it.modified());
+    let age = written.ok().and_then(|written| written.elapsed().ok());
+    Daemon {
+        sockets,
+        published: look
+            .keep("what rdma-device-plugin has published", published)
+            .flatten(),
+        age: age.unwrap_or_default().as_secs(),
+    }
+}
+
+/// Whether somebody answers at the host's socket.
+fn socket(look: &Look, path: &Path) -> Socket {
+    let answer = pod_resources::probe_blocking(&look.path(path), LIMIT);
+    let silent = answer.err().map(|error| match error {
+        AskError::Away { source, .. } | AskError::NoSocket { source, .. } => source.to_string(),
+        AskError::Silent { limit, .. } => format!("no answer within {limit:?}"),
+        error => error.to_string(),
+    });
+    Socket {
+        path: PathBuf::from(path),
+        silent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn limits_are_read_as_the_kernel_writes_them() {
+        let line = |value: &str| {
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max processes             unlimited            unlimited            processes \n\
+                 Max locked memory         {value:<20} {value:<20} bytes     \n"
+            )
+        };
+        assert_eq!(limit(&line("8388608")), Memlock::Bytes(8_388_608));
+        assert_eq!(limit(&line("unlimited")), Memlock::Unlimited);
+        assert_eq!(limit(""), Memlock::Unknown);
+        let own = fs::read_to_string("/proc/self/limits").expect("limits");
+        assert_ne!(limit(&own), Memlock::Unknown);
+    }
+
+    #[test]
+    fn a_socket_answers_as_long_as_somebody_listens() {
+        let root = tempfile::tempdir().expect("a directory");
+        let look = Look::new(root.path());
+        let path = root.path().join("a.sock");
+        let listener = UnixListener::bind(&path).expect("bound");
+        assert_eq!(socket(&look, Path::new("/a.sock")).silent, None);
+        drop(listener);
+        let silent = socket(&look, Path::new("/a.sock")).silent;
+        assert!(silent.is_some_and(|why| why.contains("refused")));
+        let silent = socket(&look, Path::new("/b.sock")).silent;
+        assert!(silent.is_some_and(|why| why.contains("No such file")));
+    }
+}

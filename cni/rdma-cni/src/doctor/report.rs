@@ -1,0 +1,113 @@
+//! Findings as text, on one screen: what is right in one line for each group, what is not with what
+//! to do.
+
+use super::{
+    examine::{Finding, Severity},
+    facts::Facts,
+};
+use std::fmt::Write as _;
+
+/// The column of what is told.
+const INDENT: usize = 18;
+
+/// Columns of the screen.
+const WIDTH: usize = 100;
+
+pub(super) fn text(facts: &Facts, findings: &[Finding]) -> String {
+    let mut text = head(facts);
+    let mut group = None;
+    let (fine, others): (Vec<&Finding>, Vec<&Finding>) =
+        findings.iter().partition(|it| it.severity == Severity::Ok);
+    let mut groups: Vec<_> = findings.iter().map(|it| it.group).collect();
+    groups.dedup();
+    for of in groups {
+        let mut line = |text: &mut String, severity: Severity, what: &str| {
+            let name = match group == Some(of) {
+                true => String::new(),
+                false => of.to_string(),
+            };
+            group = Some(of);
+            let _ = write!(text, "{name:<9}{severity:<9}");
+            push_wrapped(text, what, INDENT);
+        };
+        for finding in others.iter().filter(|it| it.group == of) {
+            line(&mut text, finding.severity, &finding.what);
+            if let Some(remedy) = &finding.remedy {
+                let _ = write!(text, "{:INDENT$}-> ", "");
+                push_wrapped(&mut text, remedy, INDENT + 3);
+            }
+        }
+        let fine = fine.iter().filter(|it| it.group == of);
+        let fine: Vec<&str> = fine.map(|it| it.what.as_str()).collect();
+        if !fine.is_empty() {
+            line(&mut text, Severity::Ok, &fine.join("; "));
+        }
+    }
+    for unseen in &facts.unseen {
+        let _ = write!(text, "{:<INDENT$}", "not seen");
+        push_wrapped(
+            &mut text,
+            &format!("{}: {}", unseen.what, unseen.why),
+            INDENT,
+        );
+    }
+    let _ = writeln!(text, "\n{}", summary(facts, findings));
+    text
+}
+
+/// Ends the line with `words`, and goes on in column `indent` of the next where there is no room. A
+/// word that is longer than a line stays whole.
+fn push_wrapped(text: &mut String, words: &str, indent: usize) {
+    let mut column = indent;
+    for (index, word) in words.split(' ').enumerate() {
+        let length = word.chars().count();
+        if index > 0 && column + 1 + length > WIDTH {
+            let _ = write!(text, "\n{:indent$}", "");
+            column = indent;
+        } else if index > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text.push('\n');
+}
+
+fn head(facts: &Facts) -> String {
+    let mode = facts.observed.as_ref().and_then(|it| it.rdma_mode);
+    let mode = match mode {
+        Some(mode) => format!("RDMA netns mode {mode}"),
+        None => "no RDMA subsystem".to_owned(),
+    };
+    let release = match facts.release.is_empty() {
+        true => "of unknown release",
+        false => &facts.release,
+    };
+    format!("rdma-cni {}, kernel {release}, {mode}\n\n", facts.version)
+}
+
+fn summary(facts: &Facts, findings: &[Finding]) -> String {
+    let of = |severity, noun: &str| {
+        let number = findings.iter().filter(|it| it.severity == severity).count();
+        match number {
+            0 => None,
+            1 => Some(format!("1 {noun}")),
+            number => Some(format!("{number} {noun}s")),
+        }
+    };
+    let parts = [
+        of(Severity::Error, "error"),
+        of(Severity::Warning, "warning"),
+        of(Severity::Note, "note"),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let text = match parts.is_empty() {
+        true => "nothing to do".to_owned(),
+        false => parts.join(", "),
+    };
+    match facts.unseen.len() {
+        0 => text,
+        unseen => format!("{text}; {unseen} not seen: run it as root, on the host's network"),
+    }
+}

@@ -1,0 +1,341 @@
+//! The whole program on made-up nodes: the files are below a directory of the test's own, the
+//! netdevs in a namespace of its own. RDMA devices there are a fake kernel's.
+
+use fake_kernel::{FakeKernel, World};
+use integration::Netns;
+use rdma_cni::doctor::{
+    self, Places,
+    examine::{self, Severity},
+    facts::{Facts, Record},
+    gather,
+};
+use rdma_netns::{RdmaMode, netns::Netns as OpenNetns};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        net::UnixListener,
+    },
+    path::{Path, PathBuf},
+    process::Command,
+};
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_rdma-cni");
+const STATE: &str = "var/lib/cni/rdma-cni";
+const RECORDS: &str = "var/lib/cni/rdma-cni/attachments/pods";
+
+/// A node's files: a chain with this plugin in it, its programs, a kernel's modules.
+struct Root(TempDir);
+
+impl Root {
+    fn new() -> Self {
+        let root = Self(tempfile::tempdir().expect("a directory"));
+        root.write("proc/sys/kernel/osrelease", "6.6.30\n");
+        let modules = ["ib_core", "ib_uverbs", "rdma_ucm"];
+        let built_in = modules.map(|name| format!("kernel/drivers/infiniband/{name}.ko\n"));
+        root.write("lib/modules/6.6.30/modules.builtin", &built_in.concat());
+        root.write("lib/modules/6.6.30/modules.dep", "");
+        root.chain(json!({"type": "rdma-cni", "devices": [{"netdev": "bond*"}]}));
+        for (name, said) in [
+            ("bridge", "CNI bridge plugin"),
+            ("rdma-cni", concat!("rdma-cni ", env!("CARGO_PKG_VERSION"))),
+        ] {
+            root.write(
+                &format!("opt/cni/bin/{name}"),
+                &format!("#!/bin/sh\necho {said}\n"),
+            );
+            let path = root.path(&format!("opt/cni/bin/{name}"));
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("set");
+        }
+        root
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+
+    fn chain(&self, ours: Value) {
+        let list = json!({
+            "cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "bridge"}, ours],
+        });
+        self.write("etc/cni/net.d/10-pods.conflist", &list.to_string());
+    }
+
+    /// A record of a pod whose namespace is at `path`, as it is now or was before.
+    fn record(&self, container: &str, netns: &Path, is_it: bool) {
+        let id = OpenNetns::open(netns).expect("a namespace").id();
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("an id");
+        let record = json!({
+            "format": 1,
+            "key": {"network": "pods", "container": container, "interface": "eth0"},
+            "pod": format!("default/{container}"),
+            "bootId": boot.trim(),
+            "netns": Path::new("/run/netns").join(netns.file_name().expect("a name")),
+            "netnsId": {
+                "device": id.device, "inode": id.inode + u64::from(!is_it), "cookie": id.cookie,
+            },
+            "phase": "attached", "rdmaMode": "shared", "dad": "off", "acceptRa": false,
+            "rails": [], "config": {},
+        });
+        self.write(
+            &format!("{RECORDS}/{container}@eth0.json"),
+            &record.to_string(),
+        );
+    }
+
+    fn places(&self) -> Places {
+        Places {
+            root: self.0.path().to_owned(),
+            ..Places::default()
+        }
+    }
+
+    /// All files, with content, mode, owner and times.
+    fn snapshot(&self) -> BTreeMap<PathBuf, (Vec<u8>, u32, i64, i64)> {
+        let mut found = BTreeMap::new();
+        let mut left = vec![self.0.path().to_owned()];
+        while let Some(path) = left.pop() {
+            let metadata = fs::symlink_metadata(&path).expect("there");
+            if metadata.is_dir() {
+                let entries = fs::read_dir(&path).expect("readable");
+                left.extend(entries.map(|entry| entry.expect("readable").path()));
+            }
+            let content = match metadata.is_file() {
+                true => fs::read(&path).expect("readable"),
+                false => vec![],
+            };
+            let seen = (
+                content,
+                metadata.mode(),
+                metadata.mtime(),
+                metadata.mtime_nsec(),
+            );
+            found.insert(path, seen);
+        }
+        found
+    }
+}
+
+/// Exit code, standard output, standard error.
+fn run(mut command: Command) -> (i32, String, String) {
+    let output = command.output().expect("started");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    let code = output.status.code().expect("not killed");
+    (code, text(output.stdout), text(output.stderr))
+}
+
+/// The program in `netns`, on the node of `root`.
+fn doctor(netns: &Netns, root: &Root, words: &[&str]) -> Command {
+    let mut command = netns.command(PROGRAM);
+    command
+        .args(["doctor", "--root"])
+        .arg(root.0.path())
+        .args(words);
+    command
+}
+
+/// Without the line breaks.
+fn joined(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn findings(facts: &Facts, least: Severity) -> Vec<String> {
+    let findings = examine::examine(facts).into_iter();
+    let bad = findings.filter(|it| it.severity >= least);
+    bad.map(|it| it.what).collect()
+}
+
+#[test]
+fn bonds_of_a_fake_kernel_are_what_pods_share() {
+    let root = Root::new();
+    let mut world = World::new(Some(RdmaMode::Shared));
+    world.plug_bond(0);
+    world.plug_bond(1);
+    root.write("sys/class/net/bond0/bonding/mode", "802.3ad 4\n");
+    let kernel = FakeKernel::new(world);
+    let facts = gather::gather(&kernel, &root.places());
+    assert_eq!(facts.unseen, []);
+    assert_eq!(facts.release, "6.6.30");
+    assert_eq!(facts.bond_modes["bond0"], "802.3ad");
+    assert_eq!(facts.gids.len(), 2);
+    assert_eq!(findings(&facts, Severity::Error), [] as [&str; 0]);
+    let text = doctor::report(&facts, &examine::examine(&facts));
+    let text = joined(&text);
+    assert!(text.contains("ADD shares bond0, bond1"), "{text}");
+    assert!(
+        text.contains("bond0 (802.3ad), bond1 (mode not known)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn bonds_in_exclusive_mode_are_an_error() {
+    let root = Root::new();
+    let mut world = World::new(Some(RdmaMode::Exclusive));
+    world.plug_bond(0);
+    let facts = gather::gather(&FakeKernel::new(world), &root.places());
+    let errors = findings(&facts, Severity::Error);
+    let [error] = errors.as_slice() else {
+        panic!("{errors:?}");
+    };
+    assert!(error.starts_with("bond0 cannot be shared"), "{error}");
+    assert_eq!(doctor::code(&facts, &examine::examine(&facts), false), 1);
+}
+
+#[test]
+fn the_program_finds_what_is_wrong_and_changes_nothing() {
+    let (host, alive) = (Netns::new("doctor"), Netns::new("pod"));
+    let root = Root::new();
+    root.chain(json!({"type": "rdma-cni", "mode": "moved"}));
+    fs::create_dir_all(root.path("run/netns")).expect("made");
+    for (container, is_it) in [("web", true), ("gone", false)] {
+        root.record(container, alive.path(), is_it);
+    }
+    let own = root.path("run/netns").join(alive.name());
+    std::os::unix::fs::symlink(alive.path(), own).expect("a link");
+    root.write(&format!("{RECORDS}/cut@eth0.json"), "{");
+    root.write(&format!("{RECORDS}/old@eth0.corrupt"), "{");
+    let kubelet = root.path("var/lib/kubelet/device-plugins");
+    fs::create_dir_all(&kubelet).expect("made");
+    let socket = kubelet.join("rdma-device-plugin-rdma_hca.sock");
+    drop(UnixListener::bind(socket).expect("bound"));
+    let before = root.snapshot();
+    let (code, output, errors) = run(doctor(&host, &root, &[]));
+    assert_eq!((code, errors.as_str()), (1, ""), "{output}");
+    for told in [
+        "10-pods.conflist: mode: \"moved\" is not valid",
+        "default/gone",
+        "its pod is gone",
+        "the record of container cut (eth0 of network pods) cannot be read",
+        "1 record put aside, unreadable: /var/lib/cni/rdma-cni/attachments/pods/old@eth0.corrupt",
+        "rdma-device-plugin has published nothing",
+        "there is no RDMA device on this node",
+    ] {
+        assert!(
+            joined(&output).contains(told),
+            "{told:?} is missing: {output}"
+        );
+    }
+    assert!(!output.contains("default/web"), "it lives: {output}");
+    let (_, json, _) = run(doctor(&host, &root, &["--json"]));
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["findings"][0]["group"], "kernel");
+    let (code, facts, _) = run(doctor(&host, &root, &["--facts"]));
+    assert_eq!(code, 1);
+    let facts: Facts = serde_json::from_str(&facts).expect("facts");
+    assert_eq!(facts.records.len(), 3);
+    assert_eq!(root.snapshot(), before, "it changed something");
+}
+
+#[test]
+fn leases_are_read_as_host_local_writes_them() {
+    let root = Root::new();
+    let ipam = json!({"type": "rdma-ipam", "from": "parent"});
+    root.chain(json!({"type": "rdma-cni", "devices": [{"netdev": "bond*"}], "ipam": ipam}));
+    for (file, text) in [
+        ("10.0.0.5", "c1\r\nrdma0"),
+        ("fd00::5", "c2"),
+        ("10.0.0.6", ""),
+        ("lock", ""),
+        ("last_reserved_ip.0", "10.0.0.5"),
+    ] {
+        root.write(&format!("var/lib/cni/networks/pods/{file}"), text);
+    }
+    root.write("var/lib/cni/results/pods-c2-rdma0", "{}");
+    let facts = gather::gather(&FakeKernel::new(World::new(None)), &root.places());
+    let leases = facts.leases.iter();
+    let leases: Vec<_> = leases
+        .map(|it| {
+            (
+                it.address.to_string(),
+                &*it.container,
+                it.interface.as_deref(),
+            )
+        })
+        .collect();
+    let first = ("10.0.0.5".to_owned(), "c1", Some("rdma0"));
+    assert_eq!(leases, [first, ("fd00::5".to_owned(), "c2", None)]);
+    let idle = "1 address leased to containers that are gone: 10.0.0.5";
+    assert!(findings(&facts, Severity::Warning).contains(&idle.to_owned()));
+}
+
+#[test]
+fn a_verb_at_work_is_seen_by_its_lock() {
+    let (host, pod) = (Netns::new("doctor"), Netns::new("pod"));
+    let root = Root::new();
+    root.record("web", pod.path(), false);
+    let is_busy = || {
+        let (_, facts, _) = run(doctor(&host, &root, &["--facts"]));
+        let facts: Facts = serde_json::from_str(&facts).expect("facts");
+        match facts.records.as_slice() {
+            [Record::Good { busy, lives, .. }] => {
+                assert!(!lives);
+                *busy
+            }
+            records => panic!("{records:?}"),
+        }
+    };
+    assert!(!is_busy(), "without a lock's file");
+    let lock = File::create(root.path(&format!("{RECORDS}/web@eth0.lock"))).expect("made");
+    assert!(!is_busy(), "nobody has it");
+    lock.lock().expect("locked");
+    assert!(is_busy());
+}
+
+#[test]
+fn what_may_not_be_seen_is_told_and_makes_exit_code_2() {
+    let host = Netns::new("doctor");
+    let root = Root::new();
+    root.chain(json!({"type": "rdma-cni", "deviceID": "0000:3b:00.2", "requireRdma": false}));
+    fs::create_dir_all(root.path(STATE)).expect("made");
+    fs::create_dir_all(root.path(RECORDS)).expect("made");
+    let closed = root.path("var/lib/cni/rdma-cni/attachments");
+    fs::set_permissions(closed, fs::Permissions::from_mode(0o700)).expect("set");
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(root.0.path(), open).expect("set");
+    let program = root.path("rdma-cni");
+    fs::copy(PROGRAM, &program).expect("a copy that others can run");
+    let as_nobody = || {
+        let mut command = host.command("setpriv");
+        let words = ["--reuid", "65534", "--clear-groups"];
+        command.args(words).arg(&program).args(["doctor", "--root"]);
+        command.arg(root.0.path());
+        run(command)
+    };
+    // a child that another test is just starting can still have the copy open for writing
+    let mut ended = as_nobody();
+    while ended.2.contains("Text file busy") {
+        ended = as_nobody();
+    }
+    let (code, output, errors) = ended;
+    assert_eq!((code, errors.as_str()), (2, ""), "{output}");
+    assert!(output.contains("not seen"), "{output}");
+    assert!(output.contains("run it as root"), "{output}");
+    let (code, output, _) = run(doctor(&host, &root, &[]));
+    assert_eq!(code, 0, "{output}");
+    let (code, output, _) = run(doctor(&host, &root, &["--strict"]));
+    assert_eq!(code, 1, "no RDMA device is a warning: {output}");
+}
+
+#[test]
+fn wrong_usage_is_told_with_the_usage() {
+    let mut command = Command::new(PROGRAM);
+    command.args(["doctor", "--yaml"]);
+    let (code, output, errors) = run(command);
+    assert_eq!((code, output.as_str()), (2, ""));
+    assert!(errors.starts_with("rdma-cni doctor: there is no option --yaml\n\nrdma-cni doctor ["));
+    let mut command = Command::new(PROGRAM);
+    command.args(["doctor", "--help"]);
+    let (code, output, _) = run(command);
+    assert_eq!(code, 0);
+    assert!(output.contains("Exit code: 0 no errors"));
+}

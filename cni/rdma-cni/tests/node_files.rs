@@ -1,0 +1,115 @@
+//! The files for nodes under `conf/node` say what docs/node.md promises: to the doctor, and to
+//! systemd.
+
+use fake_kernel::{FakeKernel, World};
+use rdma_cni::doctor::{Places, examine, gather};
+use rdma_netns::RdmaMode;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+fn conf() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conf/node")
+}
+
+/// A node with `files` of `conf/node` below its `/etc`, each with the directory it goes to.
+fn node(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().expect("a directory");
+    for (file, directory) in files {
+        let from = conf().join(file);
+        let to = root.path().join("etc").join(directory);
+        fs::create_dir_all(&to).expect("made");
+        fs::copy(&from, to.join(from.file_name().expect("a name"))).expect("copied");
+    }
+    root
+}
+
+fn gathered(root: &Path) -> rdma_cni::doctor::facts::Facts {
+    let kernel = FakeKernel::new(World::new(Some(RdmaMode::Exclusive)));
+    let places = Places {
+        root: root.to_owned(),
+        ..Places::default()
+    };
+    gather::gather(&kernel, &places)
+}
+
+#[test]
+fn option_and_unit_each_make_a_node_exclusive_at_boot() {
+    let unit = "systemd/system/rdma-netns-exclusive.service";
+    for (file, directory) in [
+        ("modprobe.d/rdma-netns-exclusive.conf", "modprobe.d"),
+        (unit, "systemd/system/sysinit.target.wants"),
+    ] {
+        let root = node(&[(file, directory)]);
+        let facts = gathered(root.path());
+        let modes: Vec<RdmaMode> = facts.boot_modes.iter().map(|it| it.mode).collect();
+        assert_eq!(modes, [RdmaMode::Exclusive], "{file}");
+        let findings = examine::examine(&facts);
+        let told = |text: &str| findings.iter().any(|it| it.what.contains(text));
+        assert!(!told("after the next boot"), "{findings:?}");
+    }
+    // a unit that is there, and not enabled
+    let root = node(&[(unit, "systemd/system")]);
+    assert_eq!(gathered(root.path()).boot_modes, []);
+    // as `systemctl enable` does
+    let wants = root.path().join("etc/systemd/system/sysinit.target.wants");
+    fs::create_dir(&wants).expect("made");
+    let own = Path::new("/etc").join(unit);
+    let link = wants.join("rdma-netns-exclusive.service");
+    std::os::unix::fs::symlink(&own, link).expect("a link");
+    let modes = gathered(root.path()).boot_modes;
+    assert_eq!((modes.len(), &modes[0].file), (1, &own));
+}
+
+#[test]
+fn the_rule_takes_the_place_of_rdma_cores() {
+    let file = "udev/rules.d/60-rdma-persistent-naming.rules";
+    let root = node(&[(file, "udev/rules.d")]);
+    let theirs = root.path().join("usr/lib/udev/rules.d");
+    fs::create_dir_all(&theirs).expect("made");
+    let rule = "ACTION==\"add\", SUBSYSTEM==\"infiniband\", PROGRAM=\"rdma_rename %k NAME_KERNEL\"";
+    fs::write(theirs.join("60-rdma-persistent-naming.rules"), rule).expect("written");
+    let naming = gathered(root.path()).naming.expect("a rule");
+    assert_eq!(naming.policy, "NAME_PCI");
+    assert_eq!(naming.file, Path::new("/etc").join(file));
+}
+
+#[test]
+fn module_lists_name_modules_alone() {
+    let mut names = vec![];
+    for file in ["rdma.conf", "rdma-smc.conf"] {
+        let text = fs::read_to_string(conf().join("modules-load.d").join(file)).expect("a list");
+        // `#` and `;` begin comments (modules-load.d(5))
+        let lines = text.lines().filter(|line| !line.starts_with(['#', ';']));
+        names.extend(lines.map(str::to_owned));
+    }
+    assert_eq!(
+        names,
+        ["ib_core", "ib_uverbs", "rdma_ucm", "smc", "smc_diag"]
+    );
+}
+
+/// What systemd has to say against a unit.
+fn verify(unit: &Path) -> (bool, String) {
+    let output = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .arg(unit)
+        .output();
+    let output = output.expect("systemd-analyze: apt-get install systemd");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.success(), said)
+}
+
+#[test]
+fn systemd_takes_the_unit() {
+    let unit = conf().join("systemd/system/rdma-netns-exclusive.service");
+    assert_eq!(verify(&unit), (true, String::new()));
+    // and would have told
+    let text = fs::read_to_string(&unit).expect("a unit");
+    let directory = tempfile::tempdir().expect("a directory");
+    let broken = directory.path().join("broken.service");
+    fs::write(&broken, text.replace("Type=oneshot", "Type=once")).expect("written");
+    assert_ne!(verify(&broken).1, "");
+}
