@@ -71,7 +71,12 @@ pub fn wait_for<K: Kernel>(
     let whose = Some(pod).filter(|_| attachment.moves_rdma());
     match find(kernel, whose, rdma, ip, (started, true))? {
         Ok(gid) => {
-            log::debug!("{ip} is GID {} of {} port {}", gid.index, rdma.name, gid.port);
+            log::debug!(
+                "{ip} is GID {} of {} port {}",
+                gid.index,
+                rdma.name,
+                gid.port
+            );
             Ok(())
         }
         Err(tables) => Err(no_gid(rdma, ip, started.elapsed(), &tables)),

@@ -59,13 +59,10 @@ impl World {
         let gone = prefix_route(&removed).filter(|route| !left.contains(route));
         let stays = addresses.iter().any(|other| other.ip == removed.ip);
         netdev.detecting.remove(&removed.ip);
-        netdev
-            .link
-            .routes
-            .retain(|route| {
-                let has_source = stays || route.source != Some(removed.ip);
-                Some(route) != gone.as_ref() && has_source
-            });
+        netdev.link.routes.retain(|route| {
+            let has_source = stays || route.source != Some(removed.ip);
+            Some(route) != gone.as_ref() && has_source
+        });
         Ok(())
     }
 

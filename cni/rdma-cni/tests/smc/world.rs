@@ -103,7 +103,9 @@ fn rail(case: &Value, (number, rail): (usize, &Value)) -> Value {
     let given = &case["pod"][given];
     let given = given["addresses"].as_array().or(given.as_array());
     let given = given.into_iter().flatten().map(address);
-    let given: Vec<Value> = given.chain(list(&rail["given"]).iter().map(address)).collect();
+    let given: Vec<Value> = given
+        .chain(list(&rail["given"]).iter().map(address))
+        .collect();
     let routes: Vec<Value> = list(&rail["routes"]).iter().map(route).collect();
     made["given"] = json!({ "addresses": given, "routes": routes });
     if !rail["rdma"].is_null() {

@@ -34,6 +34,7 @@ mod share_ends;
 mod smc;
 mod smc_ends;
 mod smc_held;
+mod smc_lent;
 mod smc_returning;
 mod smc_shared;
 mod tampering;

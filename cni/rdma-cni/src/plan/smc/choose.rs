@@ -155,13 +155,11 @@ impl Draft<'_> {
         reason: Option<Interface>,
     ) -> Result<Lent, Interface> {
         let by_v1 = reason == Some(Interface::OneLink);
-        let is_by_address = by_v1
-            || matches!(
-                reason,
-                None | Some(Interface::Misfit(Misfit::NoGid { .. }))
-            );
+        let is_by_address =
+            by_v1 || matches!(reason, None | Some(Interface::Misfit(Misfit::NoGid { .. })));
         let reason = reason.unwrap_or(Interface::NoIpv4);
-        let Some(ip) = lend::ipv4(primary).filter(|_| is_by_address && self.sight.has_ueid()) else {
+        let Some(ip) = lend::ipv4(primary).filter(|_| is_by_address && self.sight.has_ueid())
+        else {
             return Err(reason);
         };
         match lend::lend(self.sight, carrier, primary) {

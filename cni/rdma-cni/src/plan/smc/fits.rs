@@ -124,7 +124,10 @@ impl Interface {
     /// Whether it might be carried, but not surely with the pod's own address.
     pub(super) fn is_strange(&self) -> bool {
         match self {
-            Self::Misfit(misfit) => matches!(misfit, Misfit::Strange { .. } | Misfit::Vlan),
+            Self::Misfit(misfit) => matches!(
+                misfit,
+                Misfit::Strange { .. } | Misfit::OtherEnd { .. } | Misfit::Vlan
+            ),
             Self::Crowded { .. } | Self::Exposed { .. } | Self::OneLink => true,
             Self::Unlent { by_v1, .. } => *by_v1,
             _ => false,

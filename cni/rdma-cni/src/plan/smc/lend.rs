@@ -26,6 +26,10 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
+/// The priority of the rule that leads to the main table (`fib_default_rules_init()`,
+/// `net/ipv4/fib_rules.c`).
+const MAIN_PRIORITY: u32 = 32766;
+
 /// Why the primary interface's address is not lent to a rail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unlendable {
@@ -194,7 +198,8 @@ fn check_ways(rail: &Rail, ip: Ipv4Addr, observed: &Observed) -> Result<(), Unle
         IpAddr::V4(from) => Ipv4Network::new(from, rule.prefix).is_ok_and(|it| it.contains(ip)),
         IpAddr::V6(_) => false,
     };
-    let mut elsewhere = rules.filter(is_its).filter(|it| it.table != MAIN_TABLE);
+    let is_first = |rule: &&Rule| rule.table != MAIN_TABLE && rule.priority < MAIN_PRIORITY;
+    let mut elsewhere = rules.filter(is_its).filter(is_first);
     if let Some(rule) = elsewhere.next() {
         return Err(Unlendable::Ruled(rule.clone()));
     }
