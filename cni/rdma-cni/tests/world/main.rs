@@ -37,5 +37,6 @@ mod smc_held;
 mod smc_lent;
 mod smc_returning;
 mod smc_shared;
+mod smc_unlent;
 mod tampering;
 mod wrapped;

@@ -5,16 +5,16 @@ use crate::{
     node::{Node, Pod, address, name, route},
     smc::{ask, entry, id_of, one_rail_that_asks, one_rail_with_smc, primary, record, seen},
 };
-use fake_kernel::{Verdict, World};
+use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{Address, NetnsId, Op, Place, RdmaMode, Rule};
+use rdma_netns::{Address, Op, Place, RdmaMode, Rule};
 use serde_json::{Value, json};
 
 /// The name of the pods' primary interface.
-const PRIMARY: &str = "net7";
+pub(crate) const PRIMARY: &str = "net7";
 
 /// What the rail has besides its own: addresses with another end.
-fn lent(node: &Node, pod: &Pod) -> Vec<String> {
+pub(crate) fn lent(node: &Node, pod: &Pod) -> Vec<String> {
     let netns = node.netns(pod);
     let words = |it: &Address| Some(format!("{} peer {}/{}", it.ip, it.peer?, it.prefix));
     node.kernel.with(|world| {
@@ -25,7 +25,7 @@ fn lent(node: &Node, pod: &Pod) -> Vec<String> {
 }
 
 /// A pod with a primary interface in a network of its own.
-fn pod(node: &Node, mut config: Value) -> (Pod, Value) {
+pub(crate) fn pod(node: &Node, mut config: Value) -> (Pod, Value) {
     let pod = node.pod("a");
     config["prevResult"] = primary(node, &pod, PRIMARY, &["10.244.1.5/24"]);
     (pod, config)
@@ -40,7 +40,7 @@ fn routing(node: &Node, pod: &Pod) -> String {
     })
 }
 
-fn carried(record: &Value) -> Vec<&str> {
+pub(crate) fn carried(record: &Value) -> Vec<&str> {
     let interfaces = record["smc"]["interfaces"].as_array().into_iter().flatten();
     interfaces
         .filter_map(|it| it["interface"].as_str())
@@ -270,130 +270,6 @@ fn check_tells_what_became_of_it() {
     assert!(told.contains("SMC-R of net7: no GID fits"), "{told}");
 }
 
-/// Why a rail is not lent an address: what the pod has, and words of the reason.
-type Unlendable = (fn(&Node, &Pod), &'static [&'static str], &'static str);
-
-const UNLENDABLE: [Unlendable; 4] = [
-    (
-        |node, pod| {
-            let rule = Rule {
-                from: [10, 244, 1, 5].into(),
-                prefix: 32,
-                table: 100,
-                priority: 512,
-            };
-            node.change(
-                Some(pod),
-                &Op::AddRule {
-                    at: Place::Pod,
-                    rule,
-                },
-            );
-        },
-        &["10.244.1.5/24"],
-        "leads elsewhere than the main table",
-    ),
-    (
-        // all that leads by the rail leads by eth0 first
-        |node, pod| {
-            for destination in ["10.0.2.0/25", "10.0.2.128/25", "10.2.0.0/16"] {
-                let (at, link) = (Place::Pod, name(PRIMARY));
-                let route = route(destination, "10.244.1.1");
-                node.change(Some(pod), &Op::AddRoute { at, link, route });
-            }
-        },
-        &["10.244.1.5/24"],
-        "leads by rdma0 alone",
-    ),
-    (
-        |node, _| {
-            node.kernel.with(|world| world.gid_table_size = 3);
-        },
-        &["10.244.1.5/24"],
-        "the table is full",
-    ),
-    (
-        // a place before the rail's own becomes free
-        |node, pod| {
-            let netns = node.netns(pod);
-            node.kernel.begin();
-            node.kernel.intercept(move |world, step| {
-                if let Op::AddAddress { address, .. } = step.op
-                    && address.peer.is_some()
-                {
-                    drop_link_local(world, netns);
-                }
-                Verdict::Proceed
-            });
-        },
-        &["10.244.1.5/24"],
-        "only as the other end of an address",
-    ),
-];
-
-fn drop_link_local(world: &mut World, netns: NetnsId) {
-    let rail = world.link(netns, "rdma0").unwrap();
-    let address = rail
-        .addresses
-        .iter()
-        .find(|it| it.is_link_local())
-        .unwrap()
-        .clone();
-    let (at, link) = (Place::Pod, name("rdma0"));
-    world
-        .execute(&Op::RemoveAddress { at, link, address }, Some(netns))
-        .unwrap();
-}
-
-#[test]
-fn a_primary_whose_address_is_of_no_use_on_the_rail_goes_without() {
-    for (furnish, addresses, words) in UNLENDABLE {
-        for required in [false, true] {
-            let node = Node::new(RdmaMode::Exclusive);
-            let pod = node.pod("a");
-            let previous = primary(&node, &pod, PRIMARY, addresses);
-            furnish(&node, &pod);
-            let mut config = match required {
-                true => one_rail_with_smc(&node),
-                false => one_rail_that_asks(&node),
-            };
-            config["prevResult"] = previous;
-            let before = node.snapshot();
-            let answer = node.add(&pod, &config);
-            if required {
-                let message = answer.must_fail(106);
-                assert!(message.contains(words), "{message}");
-                node.must_be(&before, words);
-                continue;
-            }
-            answer.must_succeed();
-            let record = record(&node, &pod);
-            assert_eq!(carried(&record), ["rdma0"], "{record}");
-            let reason = record["smc"]["reason"].as_str().unwrap();
-            assert!(reason.contains(words), "{reason}");
-            assert_eq!(lent(&node, &pod), [""; 0], "{words}");
-            node.del(&pod, &config).must_succeed();
-            node.must_be(&before, words);
-        }
-    }
-}
-
-#[test]
-fn a_primary_without_ipv4_is_lent_nothing() {
-    for addresses in [&[][..], &["fd00:244::5/64"]] {
-        let node = Node::new(RdmaMode::Exclusive);
-        let pod = node.pod("a");
-        let mut config = one_rail_with_smc(&node);
-        config["prevResult"] = primary(&node, &pod, PRIMARY, addresses);
-        let before = node.snapshot();
-        node.add(&pod, &config).must_succeed();
-        assert_eq!(lent(&node, &pod), [""; 0]);
-        assert_eq!(carried(&record(&node, &pod)), ["rdma0"]);
-        node.del(&pod, &config).must_succeed();
-        node.must_be(&before, "after DEL");
-    }
-}
-
 #[test]
 fn of_two_rails_the_first_that_can_have_it_gets_it() {
     for has_first in [true, false] {
@@ -466,26 +342,6 @@ fn a_child_of_a_shared_netdev_gets_it_too() {
     node.kernel.with(|world| world.unmount(&other.netns));
     node.del(&pod, &config).must_succeed();
     leases.must_be(&before, "after both");
-}
-
-#[test]
-fn an_ipvlan_child_is_lent_nothing() {
-    let leases = Leases::new(1);
-    let node = &leases.node;
-    leases.gives(
-        "a.rdma0",
-        &json!({ "cniVersion": "1.1.0", "ips": [{ "address": "10.50.0.7/24" }] }),
-    );
-    let mut config = leases.config(json!({
-        "devices": [{ "netdev": "bond0" }], "child": { "type": "ipvlan" },
-    }));
-    ask(&mut config);
-    let (pod, config) = pod(node, config);
-    node.add(&pod, &config).must_succeed();
-    assert_eq!(lent(node, &pod), [""; 0]);
-    let record = record(node, &pod);
-    let reason = record["smc"]["reason"].as_str().unwrap();
-    assert!(reason.contains("ipvlan"), "{reason}");
 }
 
 #[test]

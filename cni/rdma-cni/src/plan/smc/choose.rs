@@ -4,7 +4,7 @@ pub use super::fits::{Interface, Sight};
 
 use super::{
     fits::{base, fits, sources},
-    lend,
+    lend::{self, Unlendable},
     rails::{Carrier, Hindrance, carriers},
     verdict::{Misfit, Source, same_subnet},
 };
@@ -109,6 +109,16 @@ impl Draft<'_> {
         let Some(link) = self.link(name) else {
             return;
         };
+        if let Some((refused, ip)) = self.sight.refused.zip(lend::ipv4(link)) {
+            // the GID that was made for it can be there for a little while yet
+            let reason = Interface::Unlent {
+                ip,
+                reason: Unlendable::Refused(refused.to_owned()),
+                by_v1: true,
+            };
+            self.without.push((name.to_owned(), reason));
+            return;
+        }
         let mut candidates = usable.to_vec();
         candidates.sort_by_key(|it| !self.has_subnet_of(it, link));
         let mut first = None;
@@ -171,9 +181,12 @@ impl Draft<'_> {
                     observed,
                     ..self.sight
                 };
-                match fits(sight, carrier, &primary.name)? {
-                    Fit::V2 => Ok(lent),
-                    Fit::V1 | Fit::Device => Err(reason),
+                if fits(sight, carrier, &primary.name)? != Fit::V2 {
+                    return Err(reason);
+                }
+                match lend::check_peers(self.sight, carrier) {
+                    Ok(()) => Ok(lent),
+                    Err(reason) => Err(Interface::Unlent { ip, reason, by_v1 }),
                 }
             }
         }

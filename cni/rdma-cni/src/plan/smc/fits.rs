@@ -30,7 +30,7 @@ pub struct Sight<'a> {
     pub primary: Option<&'a str>,
     /// `smcUeid`
     pub ueid: Option<&'a str>,
-    /// Why the primary interface's address must not be lent to a rail: it was tried.
+    /// Why the primary interface's address is not to be lent to a rail: it was tried.
     pub refused: Option<&'a str>,
 }
 
@@ -112,7 +112,7 @@ pub enum Interface {
         ip: Ipv4Addr,
         /// Why not.
         reason: Unlendable,
-        /// Whether SMC-Rv1 would carry it, which is not trusted.
+        /// Whether SMC-Rv1 might carry it, which is not trusted.
         by_v1: bool,
     },
     /// The GIDs cannot be read.

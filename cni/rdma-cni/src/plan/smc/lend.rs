@@ -21,10 +21,7 @@ use rdma_netns::{
     Address, Child, Link, Observed, Op, Place, Route, Rule,
     link::{IFA_F_NOPREFIXROUTE, MAIN_TABLE},
 };
-use std::{
-    fmt::Write as _,
-    net::{IpAddr, Ipv4Addr},
-};
+use std::net::{IpAddr, Ipv4Addr};
 
 /// The priority of the rule that leads to the main table (`fib_default_rules_init()`,
 /// `net/ipv4/fib_rules.c`).
@@ -57,8 +54,8 @@ pub enum Unlendable {
     Ruled(Rule),
     /// RDMA to every peer would be addressed to another interface's router.
     #[error(
-        "no route of the pod's main table leads by {rail} alone, so that RDMA would be addressed to \
-         another interface's router; have IPAM give it a route to the peers' rail addresses"
+        "no route of the pod's main table leads by {rail}, so that RDMA would be addressed to another \
+         interface's router; have IPAM give it a route to the peers' rail addresses"
     )]
     NoWay {
         /// The rail's name in the pod.
@@ -75,6 +72,20 @@ pub enum Unlendable {
         rail: String,
         /// The router.
         router: IpAddr,
+    },
+    /// A pod of this node would be such a peer.
+    #[error(
+        "{holder} has SMC-R by its rail address {address}, to which no route of this pod's main table \
+         leads by {rail}: RDMA to it would be addressed to another interface's router; have IPAM give \
+         {rail} a route to the peers' rail addresses"
+    )]
+    Apart {
+        /// The rail's name in the pod.
+        rail: String,
+        /// The other pod.
+        holder: String,
+        /// Its rail's address.
+        address: IpAddr,
     },
     /// It was tried.
     #[error("{0}")]
@@ -94,9 +105,6 @@ pub(super) fn lend(
 }
 
 fn lend_to(sight: Sight<'_>, rail: &Rail, ip: Ipv4Addr) -> Result<Lent, Unlendable> {
-    if let Some(refused) = sight.refused {
-        return Err(Unlendable::Refused(refused.to_owned()));
-    }
     let name = || rail.pod_name.to_string();
     let mut addresses = rail.given.addresses.iter();
     let is_own = |it: &&Address| it.ip.is_ipv4() && it.peer.is_none() && it.scope == 0;
@@ -179,16 +187,21 @@ pub fn astray(attachment: &Attachment, lent: &Lent, observed: &Observed) -> Opti
 
 /// Where peers' rail addresses have to be for connections that `lent` makes possible.
 pub fn reach(attachment: &Attachment, lent: &Lent, observed: &Observed) -> String {
-    let rail = attachment
-        .rails
-        .iter()
-        .find(|rail| rail.pod_name == lent.rail);
-    let mut words = String::new();
-    for route in rail.iter().flat_map(|rail| ways(rail, observed)) {
-        let separator = if words.is_empty() { "" } else { ", " };
-        let _ = write!(words, "{separator}{}/{}", route.destination, route.prefix);
-    }
-    words
+    let mut rails = attachment.rails.iter();
+    let Some(rail) = rails.find(|rail| rail.pod_name == lent.rail) else {
+        return String::new();
+    };
+    let network = |route: &Route| format!("{}/{}", route.destination, route.prefix);
+    let words = ways(rail, observed).into_iter().map(|way| {
+        let others = others(rail, observed);
+        let within = others.filter(|it| it.prefix > way.prefix && is_within(it.destination, &way));
+        let within: Vec<String> = within.map(network).collect();
+        match within.is_empty() {
+            true => network(&way),
+            false => format!("{} (but not in {})", network(&way), within.join(", ")),
+        }
+    });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 fn check_ways(rail: &Rail, ip: Ipv4Addr, observed: &Observed) -> Result<(), Unlendable> {
@@ -221,31 +234,73 @@ fn check_ways(rail: &Rail, ip: Ipv4Addr, observed: &Observed) -> Result<(), Unle
     }
 }
 
-/// The rail's IPv4 routes of the main table that are the ones used: no other netdev has one to the
-/// same place that comes first, or to a part of it, with a router of its own.
+/// Refuses a rail that does not lead to those of other pods whose primary interfaces are carried.
+pub(super) fn check_peers(sight: Sight<'_>, carrier: &Carrier) -> Result<(), Unlendable> {
+    let rail = &sight.attachment.rails[carrier.rail];
+    let netns_id = &sight.attachment.netns_id;
+    for other in sight.others.iter().filter(|it| it.netns_id != *netns_id) {
+        let lent = other.smc.iter().filter_map(|smc| smc.lent.as_ref());
+        let mut addresses = lent.map(|lent| lent.address.ip);
+        if let Some(address) = addresses.find(|ip| !leads_to(rail, *ip, sight.observed)) {
+            return Err(Unlendable::Apart {
+                rail: rail.pod_name.to_string(),
+                holder: other.holder(),
+                address,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Whether the main table's way to `ip` leaves by the rail: it has the longest prefix, and of those
+/// the lowest metric. Both ends being on a link, either netdev's tells the peer's own address.
+fn leads_to(rail: &Rail, ip: IpAddr, observed: &Observed) -> bool {
+    let rank = |route: &Route| (route.prefix, u32::MAX - metric(route));
+    let ours = ways(rail, observed).into_iter();
+    let ours = ours.filter(|it| is_within(ip, it)).max_by_key(rank);
+    let theirs = others(rail, observed).filter(|it| is_within(ip, it));
+    let theirs = theirs.max_by_key(|it| rank(it));
+    match (ours, theirs) {
+        (Some(ours), Some(theirs)) => {
+            let on_link = ours.gateway.is_none() && theirs.gateway.is_none();
+            on_link || rank(&ours) > rank(theirs)
+        }
+        (ours, _) => ours.is_some(),
+    }
+}
+
+/// The rail's IPv4 routes of the main table that are used: no other netdev has one to the same
+/// place that comes first, where either is by a router.
 fn ways(rail: &Rail, observed: &Observed) -> Vec<Route> {
-    let links = observed.pod.iter().flat_map(|pod| &pod.links);
-    let others = links.filter(|link| link.name != rail.pod_name);
-    let others: Vec<&Route> = others.flat_map(|link| &link.routes).collect();
-    let is_main = |route: &&Route| route.table == MAIN_TABLE && route.destination.is_ipv4();
-    let metric = |route: &Route| route.metric.unwrap_or(route.default_metric());
     let is_before = |other: &Route, route: &Route| {
         let is_routed = other.gateway.is_some() || route.gateway.is_some();
-        let is_within = match (other.destination, route.destination) {
-            (IpAddr::V4(other), IpAddr::V4(destination)) => {
-                Ipv4Network::new(destination, route.prefix).is_ok_and(|it| it.contains(other))
-            }
-            _ => false,
-        };
-        let is_first = other.prefix > route.prefix
-            || (other.prefix == route.prefix && metric(other) < metric(route));
-        is_routed && is_within && is_first
+        is_routed && other.same_destination(route) && metric(other) < metric(route)
     };
     let connected: Vec<Route> = rail.given.addresses.iter().filter_map(connected).collect();
-    let routes = connected.iter().chain(&rail.given.routes).filter(is_main);
-    let used = routes.filter(|route| {
-        let mut others = others.iter().copied().filter(is_main);
-        !others.any(|other| is_before(other, route))
-    });
+    let routes = connected.iter().chain(&rail.given.routes);
+    let routes = routes.filter(|it| it.table == MAIN_TABLE && it.destination.is_ipv4());
+    let used = routes.filter(|route| !others(rail, observed).any(|other| is_before(other, route)));
     used.cloned().collect()
+}
+
+/// The pod's IPv4 routes of the main table that are other netdevs'.
+fn others<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item = &'a Route> {
+    let links = observed.pod.iter().flat_map(|pod| &pod.links);
+    let others = links.filter(|link| link.name != rail.pod_name);
+    let routes = others.flat_map(|link| &link.routes);
+    routes.filter(|it| it.table == MAIN_TABLE && it.destination.is_ipv4())
+}
+
+fn metric(route: &Route) -> u32 {
+    route.metric.unwrap_or(route.default_metric())
+}
+
+/// Whether `ip` is in the IPv4 network that `route` leads to.
+fn is_within(ip: IpAddr, route: &Route) -> bool {
+    match (ip, route.destination) {
+        (IpAddr::V4(ip), IpAddr::V4(destination)) => {
+            Ipv4Network::new(destination, route.prefix).is_ok_and(|it| it.contains(ip))
+        }
+        _ => false,
+    }
 }

@@ -105,11 +105,11 @@ pub(super) fn tell(attachment: &Attachment, lent: &Lent, observed: &Observed) {
         return;
     };
     let reach = lend::reach(attachment, lent, observed);
-    log::info!(
-        "SMC-R: connections from {ip} go by the GID of {own} ({}): right to peers whose rail \
-         addresses are in {reach}; to others RDMA would be addressed to another interface's router, \
-         connections would wait for 5 s, and their data could be corrupt: have IPAM give the rail a \
-         route to all peers' rail addresses",
+    log::warn!(
+        "SMC-R: connections from {ip} go by the GID of {own} ({}), which is right to peers whose rail \
+         addresses are in {reach}; RDMA to others would be addressed to another interface's router, \
+         so that connections wait for 5 s, and their data can be corrupt: if there are such, have \
+         IPAM give the rail a route to their rail addresses",
         lent.rail
     );
 }
