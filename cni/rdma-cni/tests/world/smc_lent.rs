@@ -1,7 +1,7 @@
 //! SMC-R of a primary interface in another network than the rails: its address is lent to one.
 
 use crate::{
-    leases::Leases,
+    leases::{Leases, bonds},
     node::{Node, Pod, address, name, route},
     smc::{ask, entry, id_of, one_rail_that_asks, one_rail_with_smc, primary, record, seen},
 };
@@ -310,7 +310,16 @@ fn of_two_rails_the_first_that_can_have_it_gets_it() {
 
 #[test]
 fn a_child_of_a_shared_netdev_gets_it_too() {
-    let leases = Leases::new(1);
+    for has_v1 in [false, true] {
+        gets_it_as_a_child(has_v1);
+    }
+}
+
+/// `has_v1`: SMC-Rv1 would carry it by the parent's GID.
+fn gets_it_as_a_child(has_v1: bool) {
+    let mut world = bonds(1);
+    world.gids_of_roce_v1 = has_v1;
+    let leases = Leases::on(Node::with(world));
     let node = &leases.node;
     leases.gives(
         "a.rdma0",

@@ -164,9 +164,15 @@ impl Draft<'_> {
         primary: &Link,
         reason: Option<Interface>,
     ) -> Result<Lent, Interface> {
-        let by_v1 = reason == Some(Interface::OneLink);
-        let is_by_address =
-            by_v1 || matches!(reason, None | Some(Interface::Misfit(Misfit::NoGid { .. })));
+        let by_v1 = match &reason {
+            Some(Interface::OneLink) => true,
+            Some(Interface::Misfit(Misfit::Strange { by, .. })) => *by == Fit::V1,
+            _ => false,
+        };
+        let is_by_address = match &reason {
+            None | Some(Interface::Misfit(Misfit::NoGid { .. })) => true,
+            Some(_) => by_v1,
+        };
         let reason = reason.unwrap_or(Interface::NoIpv4);
         let Some(ip) = lend::ipv4(primary).filter(|_| is_by_address && self.sight.has_ueid())
         else {
