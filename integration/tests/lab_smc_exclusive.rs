@@ -23,13 +23,6 @@ impl Scene {
     fn new() -> Self {
         let lab = Lab::new(2);
         lab.give_addresses();
-        // SMC-Rv2 takes a GID of a netdev with an address of the connection's network
-        for number in 0..2 {
-            let netdev = &lab.rails(number)[0].netdev;
-            let address = format!("10.88.1.{}/16", number + 1);
-            lab.host
-                .ip(&format!("address add {address} dev {netdev} noprefixroute"));
-        }
         make_bridge(&lab.runtime(), &leases(&lab));
         let before = Snapshot::of(&lab.host);
         Self { lab, before }
@@ -82,7 +75,16 @@ fn peer() -> SmcPeer {
 fn annotated_pods_have_smc_r_on_their_primary_interface_and_on_their_rails() {
     let scene = Scene::new();
     let pods = scene.two_annotated();
-    for pod in &pods {
+    for (number, pod) in pods.iter().enumerate() {
+        // SMC-Rv2 takes a GID of a netdev with an address of the connection's network
+        let (own, primary) = (ipv4(0, number), pod.ipv4(PRIMARY));
+        assert_eq!(pod.lent(), [format!("{own} peer {primary}/32")]);
+        assert_eq!(
+            pod.netns.show(&format!(
+                "route show table all root {primary}/32 type unicast"
+            )),
+            [json!(null); 0]
+        );
         pod.check(&scene.lab.runtime());
     }
     let addresses = [pods[0].ipv4(PRIMARY), ipv4(0, 0), ipv4(1, 0)];

@@ -55,6 +55,34 @@ pub fn wait<K: Kernel>(
     attachment.rails.iter().map(of_rail).collect()
 }
 
+/// Waits for the GID of one more address of `rail`, `ip`, or, where that has another end, of the
+/// other end.
+pub fn wait_for<K: Kernel>(
+    kernel: &K,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    rail: &Rail,
+    ip: IpAddr,
+) -> Result<(), ApplyError> {
+    let Some(rdma) = &rail.rdma else {
+        return Ok(());
+    };
+    let started = Instant::now();
+    let whose = Some(pod).filter(|_| attachment.moves_rdma());
+    match find(kernel, whose, rdma, ip, (started, true))? {
+        Ok(gid) => {
+            log::debug!(
+                "{ip} is GID {} of {} port {}",
+                gid.index,
+                rdma.name,
+                gid.port
+            );
+            Ok(())
+        }
+        Err(tables) => Err(no_gid(rdma, ip, started.elapsed(), &tables)),
+    }
+}
+
 /// Those of the addresses `left` whose GIDs differ from the record, in words.
 pub fn drift<K: Kernel>(
     kernel: &K,
@@ -208,13 +236,7 @@ fn settle(
             log::debug!("the GIDs of {name} are not made of IP addresses");
             return Ok(None);
         }
-        Ok(Err(tables)) => ApplyError::NoGid {
-            rdma: name.clone(),
-            address: ip,
-            waited,
-            used: tables.iter().map(|(_, table)| table.used()).sum(),
-            size: tables.iter().map(|(_, table)| table.size).sum(),
-        },
+        Ok(Err(tables)) => no_gid(rdma, ip, waited, &tables),
         Err(error) => ApplyError::Observe(error),
     };
     if rail.shared.is_some() {
@@ -222,4 +244,14 @@ fn settle(
     }
     log::warn!("{error}");
     Ok(None)
+}
+
+fn no_gid(rdma: &RdmaDevice, address: IpAddr, waited: Duration, tables: &[Table]) -> ApplyError {
+    ApplyError::NoGid {
+        rdma: rdma.name.clone(),
+        address,
+        waited,
+        used: tables.iter().map(|(_, table)| table.used()).sum(),
+        size: tables.iter().map(|(_, table)| table.size).sum(),
+    }
 }

@@ -57,11 +57,12 @@ impl World {
         }
         let left: Vec<Route> = addresses.iter().filter_map(prefix_route).collect();
         let gone = prefix_route(&removed).filter(|route| !left.contains(route));
+        let stays = addresses.iter().any(|other| other.ip == removed.ip);
         netdev.detecting.remove(&removed.ip);
-        netdev
-            .link
-            .routes
-            .retain(|route| Some(route) != gone.as_ref() && route.source != Some(removed.ip));
+        netdev.link.routes.retain(|route| {
+            let has_source = stays || route.source != Some(removed.ip);
+            Some(route) != gone.as_ref() && has_source
+        });
         Ok(())
     }
 
@@ -270,11 +271,13 @@ fn prefix_route(address: &Address) -> Option<Route> {
     Some(route)
 }
 
+/// By the other ends, where there are any (`inet_ifa_match()`).
 fn same_subnet(one: &Address, other: &Address) -> bool {
+    let subnet = |it: &Address| network(it.peer.unwrap_or(it.ip), it.prefix);
     one.ip.is_ipv4()
         && other.ip.is_ipv4()
         && one.prefix == other.prefix
-        && network(one.ip, one.prefix) == network(other.ip, other.prefix)
+        && subnet(one) == subnet(other)
 }
 
 /// `ip` with all bits behind the prefix taken away.

@@ -3,7 +3,7 @@
 //! netdev is, in exclusive mode as well: who sees the table is another question.
 
 use crate::{hca::Hca, links::Netdev, world::World};
-use rdma_netns::{Gid, GidKind, GidTable, NetnsId, RdmaMode};
+use rdma_netns::{Address, Gid, GidKind, GidTable, NetnsId, RdmaMode};
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv6Addr},
@@ -119,7 +119,7 @@ impl World {
                 .filter(counts)
                 .flat_map(|netdev| {
                     let addresses = netdev.link.addresses.iter();
-                    addresses.map(|address| (netdev.id, address.ip))
+                    addresses.map(|address| (netdev.id, gid_of(address)))
                 })
                 .collect();
             let table = &mut self.hcas[position].gids;
@@ -148,6 +148,15 @@ impl World {
             Some("bond") => Some(bond.id),
             _ => Some(own.id),
         }
+    }
+}
+
+/// What the GID of an address stands for: the other end of an IPv4 address that has one
+/// (`inetaddr_event()`).
+fn gid_of(address: &Address) -> IpAddr {
+    match address.ip {
+        IpAddr::V4(ip) => address.peer.unwrap_or(ip.into()),
+        IpAddr::V6(ip) => ip.into(),
     }
 }
 

@@ -69,9 +69,12 @@ pub fn words(op: &Op, observed: &Observed) -> String {
             }
         }
         Op::AddAddress { link, address, .. } => {
+            let end = address.peer.map(|peer| format!(" peer {peer}"));
             format!(
-                "{link} has lost its address {}/{}",
-                address.ip, address.prefix
+                "{link} has lost its address {}{}/{}",
+                address.ip,
+                end.unwrap_or_default(),
+                address.prefix
             )
         }
         Op::RemoveAddress { link, address, .. } => {

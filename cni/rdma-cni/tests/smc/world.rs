@@ -16,6 +16,7 @@ pub(crate) struct World {
     gids: Option<Vec<Option<GidTable>>>,
     primary: Option<String>,
     ueid: Option<String>,
+    refused: Option<String>,
 }
 
 impl World {
@@ -59,6 +60,7 @@ impl World {
                 .map(|it| it.iter().map(table).collect()),
             primary: text("primary"),
             ueid: text("ueid"),
+            refused: text("refused"),
         }
     }
 
@@ -71,6 +73,7 @@ impl World {
             gids: self.gids.as_deref(),
             primary: self.primary.as_deref(),
             ueid: self.ueid.as_deref(),
+            refused: self.refused.as_deref(),
         }
     }
 }
@@ -96,6 +99,15 @@ fn record(case: &Value, rails: &[Value], cookie: usize, container: &str) -> Valu
 
 fn rail(case: &Value, (number, rail): (usize, &Value)) -> Value {
     let mut made = json!({ "podName": rail["name"] });
+    let given = rail["name"].as_str().unwrap_or_default();
+    let given = &case["pod"][given];
+    let given = given["addresses"].as_array().or(given.as_array());
+    let given = given.into_iter().flatten().map(address);
+    let given: Vec<Value> = given
+        .chain(list(&rail["given"]).iter().map(address))
+        .collect();
+    let routes: Vec<Value> = list(&rail["routes"]).iter().map(route).collect();
+    made["given"] = json!({ "addresses": given, "routes": routes });
     if !rail["rdma"].is_null() {
         made["rdma"] = rdma(number, rail);
     }
@@ -107,7 +119,10 @@ fn rail(case: &Value, (number, rail): (usize, &Value)) -> Value {
         let index = host.keys().position(|name| name == parent).unwrap();
         made["shared"] = json!({
             "parent": parent, "parentIndex": 20 + index, "parentMtu": 1500,
-            "child": { "type": "macvlan", "mode": "bridge" },
+            "child": match rail["child"] == "ipvlan" {
+                true => json!({ "type": "ipvlan", "mode": "l2" }),
+                false => json!({ "type": "macvlan", "mode": "bridge" }),
+            },
         });
     }
     made
@@ -139,9 +154,29 @@ fn link(index: usize, name: &Value, addresses: &Value, mac: &Value) -> Value {
     })
 }
 
+/// `"OWN/PREFIX"`, or `"OWN peer OTHER/PREFIX"`.
 fn address(text: &Value) -> Value {
     let (ip, prefix) = text.as_str().unwrap().split_once('/').unwrap();
-    json!({ "ip": ip, "prefix": prefix.parse::<u8>().unwrap() })
+    let prefix = prefix.parse::<u8>().unwrap();
+    match ip.split_once(" peer ") {
+        Some((ip, peer)) => json!({ "ip": ip, "peer": peer, "prefix": prefix }),
+        None => json!({ "ip": ip, "prefix": prefix }),
+    }
+}
+
+/// `"DESTINATION/PREFIX"`, and then `"via ROUTER"`, `"metric N"`, `"table N"`.
+fn route(text: &Value) -> Value {
+    let words: Vec<&str> = text.as_str().unwrap().split(' ').collect();
+    let (destination, prefix) = words[0].split_once('/').unwrap();
+    let prefix = prefix.parse::<u8>().unwrap();
+    let mut route = json!({ "destination": destination, "prefix": prefix });
+    for pair in words[1..].chunks(2) {
+        match pair[0] {
+            "via" => route["gateway"] = pair[1].into(),
+            word => route[word] = pair[1].parse::<u32>().unwrap().into(),
+        }
+    }
+    route
 }
 
 fn observed(case: &Value) -> Value {
@@ -166,6 +201,8 @@ fn observed(case: &Value) -> Value {
                 .as_array()
                 .map_or(netdev, |_| &netdev["addresses"]);
             let mut link = link(index, &json!(name), addresses, &netdev["mac"]);
+            let routes: Vec<Value> = list(&netdev["routes"]).iter().map(route).collect();
+            link["routes"] = routes.into();
             for key in ["kind", "master", "lower"] {
                 if !netdev[key].is_null() {
                     link[key] = netdev[key].clone();
@@ -185,7 +222,7 @@ fn observed(case: &Value) -> Value {
         },
         "pod": {
             "id": { "device": 4, "inode": 2, "cookie": 2 }, "links": links("pod"),
-            "rdma": if in_pod { json!(rdma) } else { json!([]) },
+            "rules": list(&case["rules"]), "rdma": if in_pod { json!(rdma) } else { json!([]) },
         },
     })
 }

@@ -70,7 +70,7 @@ pub(crate) fn id_of(node: &Node, netdev: &str) -> String {
 
 /// Gives the pod an interface `link` with `addresses`, as the plugins before this one do, and
 /// what they have said of it.
-fn primary(node: &Node, pod: &Pod, link: &str, addresses: &[&str]) -> Value {
+pub(crate) fn primary(node: &Node, pod: &Pod, link: &str, addresses: &[&str]) -> Value {
     node.kernel
         .with(|world| world.plug(Nic::virtual_link(link, "veth")));
     let (from, to) = (Place::Host, Place::Pod);
@@ -261,14 +261,16 @@ fn what_is_known_beforehand_is_refused_or_told_and_changes_nothing() {
 fn an_interface_that_would_not_be_carried_is_refused_or_left_out() {
     for (ueid, previous, words) in [
         (None, false, "set smcUeid"),
-        (Some("RACK-1"), true, "no GID fits 10.244.1.5/24"),
+        (Some("RACK-1"), true, "pnet id THEIRS already"),
     ] {
         let node = Node::new(RdmaMode::Exclusive);
         let pod = node.pod("a");
         let mut config = one_rail_with_smc(&node);
         config["smcUeid"] = ueid.into();
         if previous {
-            config["prevResult"] = primary(&node, &pod, "eth0", &["10.244.1.5/24"]);
+            config["prevResult"] = primary(&node, &pod, "eth0", &["10.0.2.77/24"]);
+            let (at, entry) = (Place::Pod, entry("THEIRS", Some("eth0"), None));
+            node.change(Some(&pod), &Op::AddPnet { at, entry });
         }
         let before = node.snapshot();
         let message = node.add(&pod, &config).must_fail(106);
@@ -288,7 +290,7 @@ fn an_interface_that_would_not_be_carried_is_refused_or_left_out() {
             seen(&node, Some(&pod))
                 .pod
                 .iter()
-                .all(|it| it.netdev.as_deref() != Some("eth0"))
+                .all(|it| it.netdev.as_deref() != Some("eth0") || *it.name == *"THEIRS")
         );
         node.del(&pod, &config).must_succeed();
         node.must_be(&before, words);

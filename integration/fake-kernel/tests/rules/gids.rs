@@ -2,7 +2,7 @@
 
 use super::*;
 use fake_kernel::FakeKernel;
-use rdma_netns::{GidKind, Kernel as _};
+use rdma_netns::{GidKind, Kernel as _, link::IFA_F_NOPREFIXROUTE};
 use std::path::Path;
 
 /// `bond0` with `mlx5_bond_0`, whose child `rdma0` is in the pod, up.
@@ -75,6 +75,35 @@ fn a_place_is_free_when_the_address_goes() {
     assert_eq!(of_child(&mut world), [1, 4, 5]);
     make(&mut world, remove_link(Place::Pod, "rdma0"));
     assert_eq!(gids(&mut world, HOST), [gid(2, "fd00::1", "bond0")]);
+}
+
+#[test]
+fn the_other_end_of_an_ipv4_address_has_the_gid() {
+    let (mut world, pod) = shared();
+    make(&mut world, pod_address("10.1.0.5/24"));
+    let link = name("rdma0");
+    let mut address = address("10.1.0.5/32");
+    address.peer = "10.244.1.5".parse().ok();
+    address.flags = IFA_F_NOPREFIXROUTE;
+    let at = Place::Pod;
+    let add = Op::AddAddress {
+        at,
+        link: link.clone(),
+        address: address.clone(),
+    };
+    make(&mut world, add);
+    let of_child = |world: &mut World| -> Vec<String> {
+        let all = gids(world, pod).into_iter();
+        let of_child = all.filter(|gid| gid.2.as_deref() == Some("rdma0"));
+        of_child.map(|gid| gid.1).collect()
+    };
+    assert_eq!(of_child(&mut world), ["10.1.0.5", "10.244.1.5"]);
+    let routes = world.link(pod, "rdma0").unwrap().routes.clone();
+    make(&mut world, Op::RemoveAddress { at, link, address });
+    assert_eq!(of_child(&mut world), ["10.1.0.5"]);
+    // it is a primary of its own, and the address stays the source of its routes
+    assert_eq!(world.link(pod, "rdma0").unwrap().routes, routes);
+    assert!(routes.iter().any(|it| it.source == "10.1.0.5".parse().ok()));
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! Whether an interface's connections would be carried, by all that is known of host and pods.
 
 use super::{
+    lend::Unlendable,
     rails::{self, Carrier, Hindrance, parent_on_host},
     verdict::{Misfit, Netdev, Owner, Source, View, verdict},
 };
 use crate::attachment::{Attachment, Fit, Rail};
 use rdma_netns::{
-    GidTable, Link, Observed, RdmaMode,
+    Address, GidTable, Link, Observed, RdmaMode,
     smc::{PnetEntry, PnetId, SmcState},
 };
+use std::net::Ipv4Addr;
 
 /// All that SMC-R is chosen by.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,15 @@ pub struct Sight<'a> {
     pub primary: Option<&'a str>,
     /// `smcUeid`
     pub ueid: Option<&'a str>,
+    /// Why the primary interface's address is not to be lent to a rail: it was tried.
+    pub refused: Option<&'a str>,
+}
+
+impl Sight<'_> {
+    /// Whether SMC-Rv2 is to be had.
+    pub(super) fn has_ueid(&self) -> bool {
+        self.ueid.is_some() || !self.seen.ueids.is_empty()
+    }
 }
 
 /// Why an interface goes without SMC-R.
@@ -86,10 +97,24 @@ pub enum Interface {
     /// connection waits 5 s, and its data can be corrupt (docs/lab.md).
     #[error(
         "only SMC-Rv1 could carry it, which needs the RDMA NICs of both ends on one link, and that \
-         cannot be seen here; for SMC-Rv2 give the RDMA device's netdev in the pod an address of \
-         that subnet as well (the interface's own with prefix /32 will do), and the network a smcUeid"
+         cannot be seen here; for SMC-Rv2 give the network a smcUeid, and the RDMA device's netdev in \
+         the pod, where rdma-cni has not brought it there, an address of that subnet as well (the \
+         interface's own with prefix /32 will do)"
     )]
     OneLink,
+    /// SMC-Rv2 could carry it with its address lent to a rail.
+    #[error(
+        "SMC-Rv2 takes GIDs of a netdev that has an IPv4 address with {ip} in its prefix, and {ip} is \
+         not lent to a rail: {reason}"
+    )]
+    Unlent {
+        /// Its address.
+        ip: Ipv4Addr,
+        /// Why not.
+        reason: Unlendable,
+        /// Whether SMC-Rv1 might carry it, which is not trusted.
+        by_v1: bool,
+    },
     /// The GIDs cannot be read.
     #[error("the GIDs of {0} are not to be had in the pod")]
     Unseen(String),
@@ -99,8 +124,12 @@ impl Interface {
     /// Whether it might be carried, but not surely with the pod's own address.
     pub(super) fn is_strange(&self) -> bool {
         match self {
-            Self::Misfit(misfit) => matches!(misfit, Misfit::Strange { .. } | Misfit::Vlan),
+            Self::Misfit(misfit) => matches!(
+                misfit,
+                Misfit::Strange { .. } | Misfit::OtherEnd { .. } | Misfit::Vlan
+            ),
             Self::Crowded { .. } | Self::Exposed { .. } | Self::OneLink => true,
+            Self::Unlent { by_v1, .. } => *by_v1,
             _ => false,
         }
     }
@@ -141,7 +170,7 @@ fn by_its_gids(sight: Sight<'_>, carrier: &Carrier, name: &str) -> Result<Fit, I
         gids,
         netdevs: &netdevs(sight, rail),
         alone: rail.shared.is_none(),
-        has_ueid: sight.ueid.is_some() || !sight.seen.ueids.is_empty(),
+        has_ueid: sight.has_ueid(),
     };
     let mut found = Err(Interface::NoIpv4);
     for source in link.into_iter().flat_map(|link| sources(sight, link)) {
@@ -257,11 +286,19 @@ fn netdevs(sight: Sight<'_>, rail: &Rail) -> Vec<Netdev> {
     let others = sight.others.iter().filter(is_other).flat_map(|other| {
         other.rails.iter().map(|rail| Netdev {
             name: rail.pod_name.to_string(),
-            addresses: rail.given.addresses.clone(),
+            addresses: addresses_of(other, rail),
             vlan: false,
             owner: Owner::Another(other.holder()),
             is_on_port: is_on_device(rail),
         })
     });
     pod.chain(host).chain(others).collect()
+}
+
+/// The addresses that another pod's rail has by its record.
+fn addresses_of(other: &Attachment, rail: &Rail) -> Vec<Address> {
+    let lent = other.smc.iter().filter_map(|smc| smc.lent.as_ref());
+    let lent = lent.filter(|lent| lent.rail == rail.pod_name);
+    let lent = lent.map(|lent| lent.address.clone());
+    rail.given.addresses.iter().cloned().chain(lent).collect()
 }

@@ -77,14 +77,27 @@ pub enum Misfit {
     /// No GID's netdev is of the source's subnet, and there is no RoCE v1.
     #[error(
         "no GID fits {ip}/{prefix}: SMC-Rv2 takes those of a netdev that has an IPv4 address of its \
-         subnet, and for SMC-Rv1 there is no RoCE v1 GID; give the RDMA device's netdev in the pod an \
-         address of that subnet as well ({ip}/32 will do)"
+         subnet, and for SMC-Rv1 there is no RoCE v1 GID; give the network a smcUeid, and the RDMA \
+         device's netdev in the pod, where rdma-cni has not brought it there, an address of that \
+         subnet as well ({ip}/32 will do)"
     )]
     NoGid {
         /// The source.
         ip: Ipv4Addr,
         /// Bits.
         prefix: u8,
+    },
+    /// The first GID that fits is the other end of an address: nobody answers to it here.
+    #[error(
+        "the kernel would take GID {address} for it, which {netdev} has only as the other end of an \
+         address: peers have no way to it; take that address from {netdev}, and set it again when the \
+         GIDs of the others are there"
+    )]
+    OtherEnd {
+        /// What the GID stands for.
+        address: IpAddr,
+        /// The netdev.
+        netdev: String,
     },
     /// SMC-Rv2 could, if it were on.
     #[error(
@@ -123,7 +136,8 @@ fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
 /// `net/smc/smc_ib.c`, Linux 6.12).
 ///
 /// Which one is the first is not counted on: places in the table that become free are used again.
-/// All that fit have to be the pod's.
+/// All that fit have to be the pod's. Only the other end of an address, which has a GID as well, has
+/// to stand behind another: it is set last, and CHECK looks again.
 pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
     if view.gids.size == 1 {
         return Ok(Fit::Device);
@@ -139,6 +153,7 @@ pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
         .peekable();
     let fits_v2 = v2.peek().is_some();
     if fits_v2 && view.has_ueid {
+        view.no_other_end(v2.peek().copied())?;
         view.all_own(v2, Fit::V2)?;
         view.none_near(source)?;
         return Ok(Fit::V2);
@@ -178,6 +193,22 @@ impl View<'_> {
         Ok(())
     }
 
+    /// Refuses the other end of an address as what peers are told.
+    fn no_other_end(&self, first: Option<&Gid>) -> Result<(), Misfit> {
+        let Some((gid, netdev)) = first.and_then(|gid| Some((gid, self.netdev(gid)?))) else {
+            return Ok(());
+        };
+        let address = gid.address();
+        match netdev.addresses.iter().any(|it| it.ip == address) {
+            true => Ok(()),
+            false if netdev.has_gid_of(address) => Err(Misfit::OtherEnd {
+                address,
+                netdev: netdev.name.clone(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses a netdev of somebody else on the same port whose GIDs would fit once they are
     /// there: it may be down, or come up with its address later.
     fn none_near(&self, source: Source) -> Result<(), Misfit> {
@@ -198,7 +229,7 @@ impl View<'_> {
     fn netdev(&self, gid: &Gid) -> Option<&Netdev> {
         let is_its = |netdev: &&Netdev| {
             let named = gid.netdev.as_ref().is_none_or(|name| *name == netdev.name);
-            named && netdev.addresses.iter().any(|it| it.ip == gid.address())
+            named && netdev.has_gid_of(gid.address())
         };
         let by_name = |netdev: &&Netdev| gid.netdev.as_ref() == Some(&netdev.name);
         // the driver makes the port's own of its hardware address, whether it is an address or not
@@ -229,6 +260,16 @@ impl View<'_> {
 }
 
 impl Netdev {
+    /// Whether one of its addresses has the GID of `ip`: an IPv4 address that has another end has
+    /// that one's (`inetaddr_event()`, `drivers/infiniband/core/roce_gid_mgmt.c`).
+    fn has_gid_of(&self, ip: IpAddr) -> bool {
+        let mut addresses = self.addresses.iter();
+        addresses.any(|it| match it.ip {
+            IpAddr::V4(_) => it.peer.unwrap_or(it.ip) == ip,
+            IpAddr::V6(_) => it.ip == ip,
+        })
+    }
+
     /// Its first address with `source`, which is by no VLAN, in its prefix.
     fn reaching(&self, source: Source) -> Option<&Address> {
         let reaches = |address: &&Address| {

@@ -280,8 +280,34 @@ fn the_other_end_of_a_link_makes_the_subnet() {
     let mut case = moved();
     let peer = "10.1.0.1".parse().ok();
     case.netdevs[1].addresses[0].peer = peer;
+    case.gids[1] = v2(1, "10.1.0.1", "rdma0");
     assert!(matches!(case.of("10.9.0.5/24"), Err(Misfit::NoGid { .. })));
-    assert_eq!(case.of("10.1.0.9/24"), Ok(Fit::V2));
+    let fits = case.of("10.1.0.9/24");
+    assert!(matches!(fits, Err(Misfit::OtherEnd { .. })), "{fits:?}");
+}
+
+/// The kernel makes a GID of the other end, and none of the address itself.
+#[test]
+fn the_other_end_of_an_address_is_no_gid_for_peers() {
+    let mut case = moved();
+    let mut lent = address("10.9.0.5/32");
+    lent.peer = "10.244.1.5".parse().ok();
+    case.netdevs[1].addresses.push(lent);
+    case.gids.push(v2(2, "10.244.1.5", "rdma0"));
+    assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V2));
+    // it is the pod's own, also where others have the port
+    case.alone = false;
+    case.netdevs.push(netdev("rdma0", &["10.8.0.1/24"], false));
+    assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V2));
+    case.gids[2].index = 0;
+    case.gids[1].index = 2;
+    let error = Misfit::OtherEnd {
+        address: IpAddr::from([10, 244, 1, 5]),
+        netdev: "rdma0".to_owned(),
+    };
+    assert_eq!(case.of("10.244.1.5/24"), Err(error.clone()));
+    // of the rail's own connections as well
+    assert_eq!(case.of("10.9.0.5/24"), Err(error));
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Why a pod cannot have SMC-R.
 
-use crate::plan::smc::{Hindrance, Interface};
+use crate::{
+    apply::ApplyError,
+    plan::smc::{Hindrance, Interface},
+};
 use rdma_netns::{ObserveError, OpError};
 
 /// A pod cannot have SMC-R.
@@ -26,6 +29,9 @@ pub enum SmcError {
     /// The kernel refused a change.
     #[error("SMC-R: {0}")]
     Op(#[from] OpError),
+    /// An address has no GID.
+    #[error("SMC-R: {0}")]
+    Gid(Box<ApplyError>),
     /// All changes were made, and yet something differs.
     #[error("SMC-R: done, and yet undone again by somebody else: {0}")]
     Unstable(String),

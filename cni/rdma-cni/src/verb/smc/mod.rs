@@ -2,6 +2,7 @@
 //! are: several pods can have the same entries, and the last one takes them away.
 
 mod error;
+mod lend;
 mod take_away;
 
 pub use error::SmcError;
@@ -67,15 +68,23 @@ pub fn set_up<K: Kernel>(
     }
     let _moves = node.store.lock_node()?;
     let others = others::on_this_boot(node, attachment)?;
-    let decided = decide(node, wish, pod, attachment, observed, &others);
-    let (chosen, seen) = match decided {
+    let scene = Scene {
+        node,
+        wish,
+        pod,
+        observed,
+        others: &others,
+    };
+    let (chosen, seen) = match decide_and_lend(scene, attachment) {
         Ok(decided) => decided,
-        Err(error) if wish == Wish::Required => return Err(error.into()),
-        Err(error) => {
-            attachment.smc = Some(off(&attachment.key, &error));
+        Err(Cause::Smc(error)) if wish != Wish::Required => {
+            let without = off(&attachment.key, &error);
+            give_up(node, pod, attachment, without);
             return Ok(());
         }
+        Err(cause) => return Err(cause),
     };
+    tell_without(&attachment.key, &chosen);
     attachment.set_smc(chosen);
     if !attachment.smc.as_ref().is_some_and(Smc::is_set) {
         return Ok(());
@@ -83,70 +92,135 @@ pub fn set_up<K: Kernel>(
     // should this be killed, it is known what may be set
     node.store.save(attachment)?;
     match make(node, pod, attachment) {
-        Ok(()) => tell(attachment, &seen),
+        Ok(()) => tell(attachment, &seen, observed),
         Err(error) if wish == Wish::Required => return Err(error.into()),
         Err(error) => {
-            let left = take_away(node, Some(pod), attachment);
-            let mut without = off(&attachment.key, &error);
-            if let Some(set) = attachment.smc.take() {
-                // DEL tries again
-                without.returning = set.returning;
-                if !left.is_empty() {
-                    log::warn!("{}", left.join("; "));
-                    without.entries = set.entries;
-                    without.ueid = set.ueid;
-                    without.tcp2smc = set.tcp2smc;
-                    without.max_links = set.max_links;
-                }
-            }
-            attachment.set_smc(without);
+            let without = off(&attachment.key, &error);
+            give_up(node, pod, attachment, without);
         }
     }
     Ok(())
 }
 
-/// What is to be set up, and the state that says so.
-fn decide<K: Kernel>(
+/// Takes away what of SMC-R is set; what is left of it is in the record `without`, for DEL.
+fn give_up<K: Kernel>(
     node: &Node<'_, K>,
-    wish: Wish,
     pod: &K::Pod,
+    attachment: &mut Attachment,
+    mut without: Smc,
+) {
+    let left = take_away(node, Some(pod), attachment);
+    if let Some(set) = attachment.smc.take() {
+        // DEL tries again
+        without.returning = set.returning;
+        if let Some(lent) = &set.lent
+            && let Err(left) = lend::take_back(node, pod, lent)
+        {
+            log::warn!("{left}");
+            without.lent = set.lent;
+        }
+        if !left.is_empty() {
+            log::warn!("{}", left.join("; "));
+            without.entries = set.entries;
+            without.ueid = set.ueid;
+            without.tcp2smc = set.tcp2smc;
+            without.max_links = set.max_links;
+        }
+    }
+    attachment.set_smc(without);
+}
+
+/// A pod whose rails are in their places, and what it is to have.
+struct Scene<'a, K: Kernel> {
+    node: &'a Node<'a, K>,
+    wish: Wish,
+    pod: &'a K::Pod,
+    observed: &'a Observed,
+    others: &'a [Attachment],
+}
+
+impl<K: Kernel> Clone for Scene<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K: Kernel> Copy for Scene<'_, K> {}
+
+/// What is to be set up, once an address that has to be lent for it is there; without it where it
+/// turns out to be of no use.
+fn decide_and_lend<K: Kernel>(
+    scene: Scene<'_, K>,
+    attachment: &mut Attachment,
+) -> Result<(Smc, SmcState), Cause> {
+    let Scene { node, pod, .. } = scene;
+    let (meant, seen) = decide(scene, attachment, None)?;
+    let Some(lent) = meant.lent.clone() else {
+        return Ok((meant, seen));
+    };
+    attachment.set_smc(meant.clone());
+    // should this be killed, it is known what may be set
+    node.store.save(attachment)?;
+    let refused = match lend::set(node, pod, attachment, &lent, scene.observed) {
+        Ok(()) => {
+            let (mut chosen, seen) = decide(scene, attachment, None)?;
+            if lend::is_of_use(&chosen, &meant) {
+                chosen.lent = Some(lent);
+                return Ok((chosen, seen));
+            }
+            chosen.reason.unwrap_or_default()
+        }
+        Err(error) if scene.wish == Wish::Required => return Err(error.into()),
+        Err(error) => error.to_string(),
+    };
+    let left = lend::take_back(node, pod, &lent).map_err(|left| log::warn!("{left}"));
+    let (mut chosen, seen) = decide(scene, attachment, Some(&refused))?;
+    chosen.lent = left.is_err().then_some(lent);
+    Ok((chosen, seen))
+}
+
+/// What is to be set up, and the state that says so. `refused`: an address was lent in vain.
+fn decide<K: Kernel>(
+    scene: Scene<'_, K>,
     attachment: &Attachment,
-    observed: &Observed,
-    others: &[Attachment],
+    refused: Option<&str>,
 ) -> Result<(Smc, SmcState), SmcError> {
+    let Scene { node, pod, .. } = scene;
     let seen = node.kernel.smc(Some(pod))?.ok_or(Hindrance::NoSmc)?;
-    let gids = gids(node, pod, attachment, observed);
+    let gids = gids(node, pod, attachment, scene.observed);
     // after the GIDs, so that the addresses of all of them are seen
     let observed = &node.kernel.observe(Some(pod))?;
     let Chosen { smc, without } = smc::choose(Sight {
         attachment,
-        others,
+        others: scene.others,
         observed,
         seen: &seen,
         gids: Some(&gids),
         primary: Some(&primary(node, &attachment.key)),
         ueid: node.conf.smc.ueid.as_deref(),
+        refused,
     });
-    if wish == Wish::Required
+    if scene.wish == Wish::Required
         && let Some((name, reason)) = without.into_iter().next()
     {
         return Err(SmcError::Without { name, reason });
     }
-    let reason = smc.reason.clone().unwrap_or_default();
+    if scene.wish == Wish::Required && smc.state == Standing::Off {
+        return Err(SmcError::Nothing(smc.reason.unwrap_or_default()));
+    }
+    Ok((smc, seen))
+}
+
+/// What goes without, told once.
+fn tell_without(key: &Key, smc: &Smc) {
+    let reason = smc.reason.as_deref().unwrap_or_default();
     match smc.state {
-        Standing::Off if wish == Wish::Required => return Err(SmcError::Nothing(reason)),
-        Standing::Off => {
-            log::warn!(
-                "{}: SMC-R: {reason}; its connections are TCP",
-                attachment.key
-            );
-        }
+        Standing::Off => log::warn!("{key}: SMC-R: {reason}; its connections are TCP"),
         Standing::Active if !reason.is_empty() => {
-            log::warn!("{}: in part without SMC-R: {reason}", attachment.key);
+            log::warn!("{key}: in part without SMC-R: {reason}");
         }
         Standing::Active => {}
     }
-    Ok((smc, seen))
 }
 
 /// The GIDs of each rail's port, as the pod sees them; what cannot be read is none.
@@ -232,7 +306,9 @@ pub fn drift<K: Kernel>(
         gids: Some(&gids),
         primary: None,
         ueid: None,
+        refused: None,
     });
+    drift.extend(lend::drift(attachment, observed));
     drift.extend(
         misfits
             .iter()
@@ -279,8 +355,10 @@ pub fn preview<K: Kernel>(
         gids: None,
         primary: Some(&primary(node, &attachment.key)),
         ueid: node.conf.smc.ueid.as_deref(),
+        refused: None,
     });
     text += "# then SMC-R, if the GIDs of the pod's addresses allow it:\n";
+    text.extend(lend::preview(attachment, &chosen.smc, observed, name));
     for op in smc::attach(&chosen.smc, &seen) {
         let _ = writeln!(text, "{}", op.command(name));
     }
@@ -310,7 +388,7 @@ fn off(key: &Key, error: &SmcError) -> Smc {
 }
 
 /// What is accelerated, and what is not.
-fn tell(attachment: &Attachment, seen: &SmcState) {
+fn tell(attachment: &Attachment, seen: &SmcState, observed: &Observed) {
     let Some(smc) = attachment
         .smc
         .as_ref()
@@ -326,6 +404,9 @@ fn tell(attachment: &Attachment, seen: &SmcState) {
             carried.port,
             carried.pnet_id
         );
+    }
+    if let Some(lent) = &smc.lent {
+        lend::tell(attachment, lent, observed);
     }
     match seen.tcp2smc {
         Some(_) => log::info!("SMC-R: TCP sockets are made SMC sockets (net.smc.tcp2smc)"),
