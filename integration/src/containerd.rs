@@ -6,6 +6,7 @@
 //! | [`cri`] | calls of the runtime's interface, as kubelet makes them |
 //! | [`network`] | the node's CNI directories: plugins, one conflist |
 //! | [`pod`] | a pod's life: sandbox, containers, programs run in them, its end |
+//! | [`shared`] | a node with bonded NICs, containerd, and the chain |
 //! | [`traffic`] | RDMA between containers |
 //!
 //! `integration/lab/setup` has containerd, runc and the images in the lab's cache.
@@ -13,9 +14,11 @@
 pub mod cri;
 pub mod network;
 pub mod pod;
+pub mod shared;
 pub mod traffic;
 
 pub use pod::{Container, Pod, PodSpec};
+pub use shared::SharedNode;
 
 use crate::wait;
 use cri::Cri;

@@ -10,7 +10,7 @@ use integration::{
     },
     kubelet::{Allocation, Wish, node::Node},
     lab::{Function, Lab, ipv4, ipv6, uverbs},
-    smc::{UEID, shown},
+    smc::{UEID, bridge, shown},
     wait,
 };
 use serde_json::{Value, json};
@@ -102,36 +102,19 @@ impl Scene {
 
 /// A primary network, and after it the chain.
 fn list(node: &Node) -> Conflist {
-    let bridge = json!({
-        "type": "bridge", "bridge": "cni0", "isGateway": true,
-        "ipam": {"type": "host-local", "dataDir": node.path("networks"),
-                 "ranges": [[{"subnet": "10.88.0.0/16", "rangeEnd": "10.88.0.250"}]]},
-    });
+    let bridge = bridge(&node.path("networks"));
     let mut chain = node.chain(&[VF]);
     chain["capabilities"] = json!({ "io.kubernetes.cri.pod-annotations": true });
     chain["smcUeid"] = UEID.into();
     Conflist::new("1.0.0", vec![bridge, chain])
 }
 
-/// The device nodes in a container, but for `rdma_cm`: name, major, minor.
-#[track_caller]
-fn nodes(container: &Container) -> Vec<(String, u64, u64)> {
-    let line = "cd /dev/infiniband && for it in *; do \
-                printf '%s %d %d\\n' $it 0x$(stat -c %t $it) 0x$(stat -c %T $it); done";
-    let said = container.sh(line);
-    let node = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let number = |word: &str| word.parse().expect("a number");
-        (words[0].to_owned(), number(words[1]), number(words[2]))
-    };
-    let nodes = said.lines().map(node);
-    nodes.filter(|node| node.0 != "rdma_cm").collect()
-}
-
 /// The device's node is the container's only one, and it is that device which is behind it.
 #[track_caller]
 fn has_just(container: &Container, function: &Function) {
-    assert_eq!(nodes(container), [uverbs(&function.rdma)], "{function:?}");
+    let mut nodes = container.rdma_nodes();
+    nodes.retain(|(name, ..)| name != "rdma_cm");
+    assert_eq!(nodes, [uverbs(&function.rdma)], "{function:?}");
     let said = container.sh(&format!("ibv_devinfo -d {}", function.rdma));
     assert!(said.contains("PORT_ACTIVE"), "{said}");
 }

@@ -275,4 +275,20 @@ impl Container {
         assert_eq!(ran.code, 0, "{}: {line}: {}", self.name, ran.said);
         ran.said
     }
+
+    /// The device nodes in its `/dev/infiniband`, by name: name, major, minor.
+    #[track_caller]
+    pub fn rdma_nodes(&self) -> Vec<(String, u64, u64)> {
+        let line = "cd /dev/infiniband && for it in *; do \
+                    printf '%s %d %d\\n' $it 0x$(stat -c %t $it) 0x$(stat -c %T $it); done";
+        let said = self.sh(line);
+        let node = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let number = |word: &str| word.parse().expect("a number");
+            (words[0].to_owned(), number(words[1]), number(words[2]))
+        };
+        let mut nodes: Vec<_> = said.lines().map(node).collect();
+        nodes.sort();
+        nodes
+    }
 }
