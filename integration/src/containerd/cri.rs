@@ -83,17 +83,27 @@ impl Cri {
         Ok(answer.pod_sandbox_id)
     }
 
-    /// The same, given up after `limit`: how kubelet ends a call that takes too long for it. The
-    /// runtime hears of that.
-    pub fn run_sandbox_for(
+    /// The same, given up as soon as `enough`: how kubelet ends a call that takes too long for it.
+    /// The runtime hears of that.
+    pub fn run_sandbox_until(
         &self,
         config: &PodSandboxConfig,
-        limit: Duration,
+        mut enough: impl FnMut() -> bool,
     ) -> Result<String, Status> {
         let config = Some(config.clone());
         let request = RunPodSandboxRequest { config };
-        let call = async |mut it: Client| it.run_pod_sandbox(request).await;
-        Ok(self.ask_for(limit, call)?.pod_sandbox_id)
+        let given_up = async move {
+            while !enough() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let call = async |mut it: Client| {
+            tokio::select! {
+                answer = it.run_pod_sandbox(request) => answer,
+                () = given_up => Err(Status::cancelled("given up")),
+            }
+        };
+        Ok(self.ask(call)?.pod_sandbox_id)
     }
 
     /// Makes a container and starts it; its id.
@@ -165,23 +175,15 @@ impl Cri {
         &self,
         question: impl AsyncFnOnce(Client) -> Result<Response<T>, Status>,
     ) -> Result<T, Status> {
-        self.ask_for(LIMIT, question)
-    }
-
-    fn ask_for<T>(
-        &self,
-        limit: Duration,
-        question: impl AsyncFnOnce(Client) -> Result<Response<T>, Status>,
-    ) -> Result<T, Status> {
         let dialled = async {
             let address = format!("unix://{}", self.socket.display());
             let endpoint = Endpoint::from_shared(address).map_err(failed)?;
             let channel = endpoint.connect().await.map_err(failed)?;
             question(Client::new(channel)).await
         };
-        let answer = async { tokio::time::timeout(limit, dialled).await };
+        let answer = async { tokio::time::timeout(LIMIT, dialled).await };
         let answer = self.runtime.block_on(answer);
-        let late = |_| Status::deadline_exceeded(format!("no answer within {limit:?}"));
+        let late = |_| Status::deadline_exceeded(format!("no answer within {LIMIT:?}"));
         Ok(answer.map_err(late)??.into_inner())
     }
 }

@@ -202,9 +202,9 @@ impl Containerd {
         pod.unwrap_or_else(|status| panic!("{}: {}", spec.name, status.message()))
     }
 
-    /// The sandbox of a pod, given up after `limit`. Whether it came all the same.
-    pub fn give_up(&self, spec: &PodSpec, limit: Duration) -> Result<String, Status> {
-        self.cri().run_sandbox_for(&spec.sandbox(), limit)
+    /// The sandbox of a pod, given up as soon as `enough`. Its id, if it came before.
+    pub fn give_up(&self, spec: &PodSpec, enough: impl FnMut() -> bool) -> Result<String, Status> {
+        self.cri().run_sandbox_until(&spec.sandbox(), enough)
     }
 }
 

@@ -102,8 +102,12 @@ impl SharedNode {
 
     /// How many pods have records of the chain.
     pub fn records(&self) -> usize {
-        let records = fs::read_dir(self.node.path("state/attachments/net"));
-        records.into_iter().flatten().count()
+        let files = fs::read_dir(self.node.path("state/attachments/net"));
+        let names = files.into_iter().flatten().flatten();
+        let names = names.map(|file| file.path());
+        names
+            .filter(|it| it.extension() == Some("json".as_ref()))
+            .count()
     }
 }
 
