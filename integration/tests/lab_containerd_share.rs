@@ -11,10 +11,7 @@ use integration::{
     },
     nics, wait,
 };
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{
     fs,
@@ -117,8 +114,7 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
     // all processes of a pod are killed; kubelet sees it and removes the pod
     let killed = node.containerd.pod(&node.wish("killed"));
     let lives = node.containerd.pod(&node.wish("lives"));
-    let signalled = kill(Pid::from_raw(killed.pid()), Signal::SIGKILL);
-    signalled.expect("its sandbox's process");
+    killed.kill();
     wait::until("containerd sees it", || !killed.is_ready());
 
     // containerd is killed, and starts again beside what it had started

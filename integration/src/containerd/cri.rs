@@ -1,13 +1,14 @@
 //! Calls of the runtime's interface (CRI v1), as kubelet makes them, from any thread.
 
 use cri_api::{
-    CreateContainerRequest, ExecSyncRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig,
-    PodSandboxStatusRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
-    StatusRequest, StopPodSandboxRequest, VersionRequest,
-    runtime_service_client::RuntimeServiceClient,
+    ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, ListPodSandboxRequest,
+    PodSandbox, PodSandboxConfig, PodSandboxStatusRequest, RemovePodSandboxRequest,
+    RunPodSandboxRequest, StartContainerRequest, StatusRequest, StopPodSandboxRequest,
+    VersionRequest, runtime_service_client::RuntimeServiceClient,
 };
 use serde_json::Value;
 use std::{
+    collections::HashMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -151,9 +152,17 @@ impl Cri {
             verbose: true,
         };
         let answer = self.ask(async |mut it| it.pod_sandbox_status(request).await)?;
-        let info = answer.info.get("info").map(String::as_str);
-        let info = serde_json::from_str(info.unwrap_or("null"));
-        Ok((answer.status.unwrap_or_default(), info.expect("JSON")))
+        Ok((answer.status.unwrap_or_default(), info(&answer.info)))
+    }
+
+    /// What it knows of a container, JSON of its own.
+    pub fn container(&self, id: &str) -> Result<Value, Status> {
+        let request = ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: true,
+        };
+        let answer = self.ask(async |mut it| it.container_status(request).await)?;
+        Ok(info(&answer.info))
     }
 
     /// Runs a program in a container, to its end or for `limit`.
@@ -186,6 +195,11 @@ impl Cri {
         let late = |_| Status::deadline_exceeded(format!("no answer within {LIMIT:?}"));
         Ok(answer.map_err(late)??.into_inner())
     }
+}
+
+fn info(verbose: &HashMap<String, String>) -> Value {
+    let text = verbose.get("info").map(String::as_str);
+    serde_json::from_str(text.unwrap_or("null")).expect("JSON")
 }
 
 fn failed(error: tonic::transport::Error) -> Status {

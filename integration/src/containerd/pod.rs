@@ -7,8 +7,13 @@ use super::{
 use crate::{Netns, kubelet::Allocation};
 use cri_api::{
     CdiDevice, ContainerConfig, ContainerMetadata, CreateContainerRequest, Device, ImageSpec,
-    KeyValue, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, NamespaceMode,
-    NamespaceOption, PodSandboxConfig, PodSandboxMetadata,
+    KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
+    LinuxSandboxSecurityContext, Mount, NamespaceMode, NamespaceOption, PodSandboxConfig,
+    PodSandboxMetadata,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 use std::{
     path::{Path, PathBuf},
@@ -67,16 +72,20 @@ impl PodSpec {
         self
     }
 
-    fn sandbox(&self) -> PodSandboxConfig {
+    /// Kubelet's default, of the sandbox and of each container.
+    fn namespaces(&self) -> Option<NamespaceOption> {
         let network = match self.host_network {
             true => NamespaceMode::Node,
             false => NamespaceMode::Pod,
         };
-        let namespaces = NamespaceOption {
+        Some(NamespaceOption {
             network: network.into(),
             pid: NamespaceMode::Container.into(),
             ipc: NamespaceMode::Pod.into(),
-        };
+        })
+    }
+
+    fn sandbox(&self) -> PodSandboxConfig {
         PodSandboxConfig {
             metadata: Some(PodSandboxMetadata {
                 name: self.name.clone(),
@@ -92,7 +101,7 @@ impl PodSpec {
             linux: Some(LinuxPodSandboxConfig {
                 cgroup_parent: "/kubepods".into(),
                 security_context: Some(LinuxSandboxSecurityContext {
-                    namespace_options: Some(namespaces),
+                    namespace_options: self.namespaces(),
                 }),
             }),
             ..PodSandboxConfig::default()
@@ -134,6 +143,12 @@ impl PodSpec {
             cdi_devices: names.collect(),
             envs: envs.collect(),
             mounts: mounts.collect(),
+            linux: Some(LinuxContainerConfig {
+                security_context: Some(LinuxContainerSecurityContext {
+                    namespace_options: self.namespaces(),
+                    ..LinuxContainerSecurityContext::default()
+                }),
+            }),
             ..ContainerConfig::default()
         }
     }
@@ -236,13 +251,19 @@ impl Pod {
         [network.ip].into_iter().chain(others).collect()
     }
 
-    /// The process that keeps the sandbox.
+    /// SIGKILL to the containers' processes and to the one that keeps the sandbox.
     #[track_caller]
-    pub fn pid(&self) -> i32 {
-        let (_, info) = self.cri.sandbox(&self.sandbox).expect("it is known");
-        let pid = info["pid"].as_i64();
-        let pid = pid.unwrap_or_else(|| panic!("no process: {info:#}"));
-        i32::try_from(pid).expect("a pid")
+    pub fn kill(&self) {
+        let containers = self.containers.iter().map(|container| {
+            let info = self.cri.container(&container.id);
+            info.expect("it is known")
+        });
+        let (_, sandbox) = self.cri.sandbox(&self.sandbox).expect("it is known");
+        for info in containers.chain([sandbox]) {
+            let pid = info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+            let pid = pid.unwrap_or_else(|| panic!("no process: {info:#}"));
+            kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a signal sent");
+        }
     }
 
     /// Whether the runtime says that the sandbox lives.

@@ -11,10 +11,6 @@ use integration::{
     },
     nics,
 };
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use std::time::Instant;
 
 /// In the lab, full tier, shared mode.
@@ -77,7 +73,7 @@ pub(super) fn show() {
 
     heading("pod-a is deleted; pod-b is killed, and deleted then");
     let [deleted, killed] = pods;
-    kill(Pid::from_raw(killed.pid()), Signal::SIGKILL).expect("its sandbox's process");
+    killed.kill();
     for pod in [deleted, killed] {
         node.remove(pod);
     }
