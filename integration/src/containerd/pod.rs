@@ -282,19 +282,30 @@ impl Pod {
 }
 
 impl Container {
-    /// Runs a shell's line in it; what it did.
+    /// Runs a shell's line in it; what it did. The shell is busybox's, which prefers busybox's `ip`
+    /// to iproute2's: see [`Self::run`].
     #[track_caller]
     pub fn try_sh(&self, line: &str) -> Ran {
-        let ran = self.cri.exec(&self.id, &["sh", "-c", line], LIMIT);
-        ran.unwrap_or_else(|status| panic!("{}: {line}: {}", self.name, status.message()))
+        self.exec(&["sh", "-c", line])
     }
 
     /// Runs a shell's line in it, which must succeed; what it said.
     #[track_caller]
     pub fn sh(&self, line: &str) -> String {
-        let ran = self.try_sh(line);
-        assert_eq!(ran.code, 0, "{}: {line}: {}", self.name, ran.said);
-        ran.said
+        succeeded(self.try_sh(line), line)
+    }
+
+    /// Runs a command line (split at white space), which must succeed; what it said.
+    #[track_caller]
+    pub fn run(&self, line: &str) -> String {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        succeeded(self.exec(&words), line)
+    }
+
+    #[track_caller]
+    fn exec(&self, words: &[&str]) -> Ran {
+        let ran = self.cri.exec(&self.id, words, LIMIT);
+        ran.unwrap_or_else(|status| panic!("{}: {words:?}: {}", self.name, status.message()))
     }
 
     /// The device nodes in its `/dev/infiniband`, by name: name, major, minor.
@@ -312,4 +323,10 @@ impl Container {
         nodes.sort();
         nodes
     }
+}
+
+#[track_caller]
+fn succeeded(ran: Ran, line: &str) -> String {
+    assert_eq!(ran.code, 0, "{line}: {}", ran.said);
+    ran.said
 }

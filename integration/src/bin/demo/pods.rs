@@ -53,7 +53,7 @@ pub(super) fn show() {
         "ip -6 rule list",
     ] {
         println!("# {line}");
-        print(&container.sh(line));
+        print(&container.run(line));
     }
 
     heading("RDMA from pod-b's container to pod-a's, on every rail");
