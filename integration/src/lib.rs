@@ -16,6 +16,7 @@
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
 //! | [`golden`] | plans as data: what is made is what was written |
 //! | [`kubelet`] | a kubelet stand-in: device manager, plugin watcher |
+//! | [`real_kubelet`] | in the lab, kubelet itself, with pods from manifests |
 //! | [`containerd`] | in the lab, containerd as a process, and pods run by it over CRI |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
@@ -41,6 +42,7 @@ pub mod nics;
 pub mod node;
 pub mod plugin;
 pub mod rails;
+pub mod real_kubelet;
 pub mod runtime;
 pub mod smc;
 pub mod snapshot;
@@ -59,5 +61,6 @@ pub use nics::BondedNics;
 pub use node::Node;
 pub use plugin::{Invocation, Outcome};
 pub use rails::Rails;
+pub use real_kubelet::RealKubelet;
 pub use runtime::{Attachment, Conflist, Runtime};
 pub use snapshot::Snapshot;

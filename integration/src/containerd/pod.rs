@@ -217,6 +217,21 @@ impl Containerd {
         pod.unwrap_or_else(|status| panic!("{}: {}", spec.name, status.message()))
     }
 
+    /// A pod that kubelet itself runs by this containerd, with its containers' names and ids.
+    pub fn of_kubelet(&self, name: &str, sandbox: &str, containers: &[(&str, &str)]) -> Pod {
+        let container = |&(name, id): &(&str, &str)| Container {
+            name: name.to_owned(),
+            id: id.to_owned(),
+            cri: self.cri().clone(),
+        };
+        Pod {
+            name: name.to_owned(),
+            sandbox: sandbox.to_owned(),
+            containers: containers.iter().map(container).collect(),
+            cri: self.cri().clone(),
+        }
+    }
+
     /// The sandbox of a pod, given up as soon as `enough`. Its id, if it came before.
     pub fn give_up(&self, spec: &PodSpec, enough: impl FnMut() -> bool) -> Result<String, Status> {
         self.cri().run_sandbox_until(&spec.sandbox(), enough)
