@@ -102,17 +102,17 @@ impl RealKubelet {
     /// Gives it a pod's manifest; there is never half a file.
     #[track_caller]
     pub fn put(&self, manifest: &Value) {
-        let name = manifest["metadata"]["name"].as_str().expect("a name");
+        let file = file_of(manifest);
         // names that begin with a dot are none of its manifests
-        let new = manifests().join(format!(".{name}"));
+        let new = file.with_file_name(".new");
         fs::write(&new, format!("{manifest:#}")).expect("a manifest");
-        fs::rename(&new, manifest_of(name)).expect("a manifest");
+        fs::rename(&new, file).expect("a manifest");
     }
 
     /// Takes a pod's manifest away.
     #[track_caller]
-    pub fn take(&self, name: &str) {
-        fs::remove_file(manifest_of(name)).expect("its manifest");
+    pub fn take(&self, manifest: &Value) {
+        fs::remove_file(file_of(manifest)).expect("its manifest");
     }
 
     /// Its pods, as it would report them to an API server.
@@ -120,10 +120,10 @@ impl RealKubelet {
         pods()
     }
 
-    /// The pod of the manifest `name`, as soon as all its containers run.
+    /// The pod of the manifest, as soon as all its containers run.
     #[track_caller]
-    pub fn running(&mut self, name: &str) -> Value {
-        let name = pod_name(name);
+    pub fn running(&mut self, manifest: &Value) -> Value {
+        let name = pod_name(manifest);
         let mut found = Value::Null;
         self.until(&format!("{name} runs"), || {
             let mut pods = pods().into_iter();
@@ -134,14 +134,6 @@ impl RealKubelet {
             containers.is_some_and(|all| all.iter().all(|it| it["state"]["running"].is_object()))
         });
         found
-    }
-
-    /// Waits until it has no pod any more.
-    #[track_caller]
-    pub fn has_no_pods(&mut self) {
-        self.until("all pods are gone", || {
-            get("/pods").is_some() && pods().is_empty()
-        });
     }
 
     /// Waits for `done`, as long as anything of kubelet's may take here.
@@ -181,9 +173,10 @@ impl Drop for RealKubelet {
     }
 }
 
-/// What the pod of the manifest `name` is called.
-pub fn pod_name(name: &str) -> String {
-    format!("{name}-{NODE}")
+/// What the manifest's pod is called.
+#[track_caller]
+pub fn pod_name(manifest: &Value) -> String {
+    format!("{}-{NODE}", name_of(manifest))
 }
 
 /// How often a device plugin has registered `resource` with the kubelet that runs.
@@ -208,8 +201,15 @@ fn manifests() -> PathBuf {
     at("manifests")
 }
 
-fn manifest_of(name: &str) -> PathBuf {
-    manifests().join(format!("{name}.json"))
+#[track_caller]
+fn name_of(manifest: &Value) -> &str {
+    let name = manifest["metadata"]["name"].as_str();
+    name.unwrap_or_else(|| panic!("there is no name in {manifest:#}"))
+}
+
+#[track_caller]
+fn file_of(manifest: &Value) -> PathBuf {
+    manifests().join(format!("{}.json", name_of(manifest)))
 }
 
 fn pods() -> Vec<Value> {

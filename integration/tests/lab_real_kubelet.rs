@@ -4,21 +4,20 @@
 use integration::{
     BondedNics, Conflist, Containerd, Daemon, Netns, RealKubelet, Snapshot,
     containerd::{
-        Pod,
+        Pod, TOOLS,
+        shared::{HCA, address, nodes_of_all_rails},
         traffic::{self, End},
     },
     daemon::rdma_device_plugin,
-    lab::uverbs,
     nics,
     real_kubelet::{pod_name, pod_resources, registrations},
+    smc,
 };
 use kubelet_api::pod_resources::of_pod_blocking;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{fs, path::Path, process::Command, time::Duration};
 use tempfile::TempDir;
-
-const HCA: &str = "rdma/hca";
 
 /// As the seeds have it.
 const OLD_CONFIG_MAP: &str = r#"{ "mode" : "hca" }"#;
@@ -68,13 +67,12 @@ impl Scene {
     /// The pod as kubelet knows it.
     #[track_caller]
     fn known(&mut self, manifest: &Value) -> Pod {
-        let name = manifest["metadata"]["name"].as_str().expect("a name");
-        let status = self.kubelet.running(name);
+        let status = self.kubelet.running(manifest);
         let container = &status["status"]["containerStatuses"][0];
         assert_eq!(container["restartCount"], 0, "{status:#}");
         let id = container["containerID"].as_str().expect("an id");
         let id = id.strip_prefix("containerd://").expect("containerd's");
-        let name = pod_name(name);
+        let name = pod_name(manifest);
         let sandboxes = self.containerd.cri().pods().expect("a list");
         let is_it = |it: &&cri_api::PodSandbox| {
             it.metadata.as_ref().is_some_and(|it| it.name == name)
@@ -92,6 +90,20 @@ impl Scene {
         pod
     }
 
+    /// Their manifests are taken away; comes back when containerd has ended them, DEL included:
+    /// the namespace goes last.
+    #[track_caller]
+    fn end(&mut self, pods: &[(&Value, &Pod)]) {
+        let netns: Vec<Netns> = pods.iter().map(|(_, pod)| pod.netns()).collect();
+        for (manifest, _) in pods {
+            self.kubelet.take(manifest);
+        }
+        self.kubelet.until("its pods have ended", || {
+            netns.iter().all(|it| !it.path().exists())
+        });
+        assert_eq!(self.kubelet.pods(), [] as [Value; 0]);
+    }
+
     /// How many pods have records of the chain.
     fn records(&self) -> usize {
         fs::read_dir(RECORDS).into_iter().flatten().count()
@@ -100,17 +112,15 @@ impl Scene {
 
 /// A primary network, and after it the chain, which is told nothing but where addresses are from.
 fn list(directory: &Path) -> Conflist {
-    let bridge = json!({
-        "type": "bridge", "bridge": "cni0", "isGateway": true,
-        "ipam": {"type": "host-local", "dataDir": directory.join("networks"),
-                 "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]},
-    });
     let chain = json!({
         "type": "rdma-cni",
         "ipam": {"type": "rdma-ipam", "from": "parent", "family": "both",
                  "dataDir": directory.join("leases")},
     });
-    Conflist::new("1.0.0", vec![bridge, chain])
+    Conflist::new(
+        "1.0.0",
+        vec![smc::bridge(&directory.join("networks")), chain],
+    )
 }
 
 /// The seeds' pod, but for its image; and its shell takes no SIGTERM, which is not waited for.
@@ -123,7 +133,7 @@ fn test_pod(name: &str, limits: &Value) -> Value {
             "restartPolicy": "OnFailure",
             "terminationGracePeriodSeconds": 1,
             "containers": [{
-                "image": integration::containerd::TOOLS,
+                "image": TOOLS,
                 "imagePullPolicy": "Never",
                 "name": "mofed-test-ctr",
                 "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
@@ -150,11 +160,7 @@ fn links(pod: &Pod) -> Vec<String> {
 /// The container has the nodes of both rails, and the pod the rails.
 #[track_caller]
 fn has_all_rails(pod: &Pod) {
-    let mut nodes = [0, 1].map(|rail| uverbs(&nics::rdma(rail)).0).to_vec();
-    nodes.push("rdma_cm".into());
-    nodes.sort();
-    let said = pod.main().sh("ls /dev/infiniband");
-    assert_eq!(said.split_whitespace().collect::<Vec<_>>(), nodes);
+    assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
     assert_eq!(links(pod), ["lo", "eth0", "rdma0", "rdma1"]);
 }
 
@@ -170,21 +176,12 @@ fn allocated(pod: &Pod) -> usize {
     of_ours.map(|it| it.device_ids.len()).sum()
 }
 
-/// The pod's IPv6 address on `rail`.
-#[track_caller]
-fn address(netns: &Netns, rail: usize) -> String {
-    let addresses = netns.addresses(&format!("rdma{rail}"));
-    let address = addresses.iter().find(|it| it.contains(':'));
-    let address = address.unwrap_or_else(|| panic!("rail {rail}: {addresses:?}"));
-    address.split('/').next().expect("an address").to_owned()
-}
-
 /// `rping` from container to container, on each rail.
 #[track_caller]
 fn traffic(pods: [&Pod; 2]) {
     let netns = pods.map(Pod::netns);
     for rail in 0..2 {
-        let addresses = netns.each_ref().map(|netns| address(netns, rail));
+        let addresses = netns.each_ref().map(|netns| address(netns, rail, true));
         let rdma = nics::rdma(rail);
         let end = |pod: usize| End {
             container: pods[pod].main(),
@@ -203,8 +200,7 @@ fn pods_of_a_real_kubelet_have_their_rails_and_outlive_its_restart() {
     assert_eq!(allocated(&pod), 0);
     assert_eq!(links(&pod), ["lo", "eth0"]);
     assert_eq!(scene.records(), 0, "a pod without RDMA is untouched");
-    scene.kubelet.take("plain");
-    scene.kubelet.has_no_pods();
+    scene.end(&[(&plain, &pod)]);
     let before = Snapshot::of(&scene.nics.host);
 
     let first = test_pod("rdma-test-pod", &json!({HCA: 1}));
@@ -229,10 +225,7 @@ fn pods_of_a_real_kubelet_have_their_rails_and_outlive_its_restart() {
     assert_eq!(scene.records(), 2);
     traffic([&server, &client]);
 
-    for name in ["rdma-test-pod", "rdma-test-pod-1"] {
-        scene.kubelet.take(name);
-    }
-    scene.kubelet.has_no_pods();
+    scene.end(&[(&first, &server), (&second, &client)]);
     before.assert_restored(&scene.nics.host);
     assert_eq!(scene.records(), 0);
 }
