@@ -37,6 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(150);
 #[derive(Debug)]
 pub struct RealKubelet {
     program: PathBuf,
+    node_ip: String,
     process: Option<Child>,
 }
 
@@ -54,28 +55,27 @@ impl RealKubelet {
         fs::create_dir_all(manifests()).expect("the manifests' directory");
         let configuration = format!("{:#}", configuration(runtime));
         fs::write(at("config.json"), configuration).expect("kubelet's configuration");
-        fs::write(at("node-ip"), node_ip).expect("the node's address");
         let mut kubelet = Self {
             program,
+            node_ip: node_ip.to_owned(),
             process: None,
         };
         kubelet.come();
         kubelet
     }
 
-    /// Starts the process, and waits until it answers and takes device plugins.
+    /// Starts the process, and waits until it answers.
     #[track_caller]
     pub fn come(&mut self) {
         assert!(self.process.is_none(), "kubelet runs already");
         let log = File::options().create(true).append(true).open(at("log"));
         let log = log.expect("a log");
-        let node_ip = fs::read_to_string(at("node-ip")).expect("the node's address");
         let mut command = Command::new(&self.program);
         command
             .arg("--config")
             .arg(at("config.json"))
             .arg(format!("--hostname-override={NODE}"))
-            .arg(format!("--node-ip={node_ip}"));
+            .arg(format!("--node-ip={}", self.node_ip));
         let errors = log.try_clone().expect("a second handle");
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         let child = command.spawn();
@@ -131,7 +131,8 @@ impl RealKubelet {
                 .find(|pod| pod["metadata"]["name"] == name)
                 .unwrap_or_default();
             let containers = found["status"]["containerStatuses"].as_array();
-            containers.is_some_and(|all| all.iter().all(|it| it["state"]["running"].is_object()))
+            let runs = |it: &Value| it["state"]["running"].is_object();
+            containers.is_some_and(|all| !all.is_empty() && all.iter().all(runs))
         });
         found
     }
