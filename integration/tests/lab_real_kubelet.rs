@@ -16,7 +16,12 @@ use integration::{
 use kubelet_api::pod_resources::of_pod_blocking;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 use tempfile::TempDir;
 
 /// As the seeds have it.
@@ -104,9 +109,11 @@ impl Scene {
         assert_eq!(self.kubelet.pods(), [] as [Value; 0]);
     }
 
-    /// How many pods have records of the chain.
+    /// How many pods have records of the chain. What else is there is a lock for each.
     fn records(&self) -> usize {
-        fs::read_dir(RECORDS).into_iter().flatten().count()
+        let files = fs::read_dir(RECORDS).into_iter().flatten().flatten();
+        let is_record = |path: &PathBuf| path.extension().is_some_and(|it| it == "json");
+        files.map(|file| file.path()).filter(is_record).count()
     }
 }
 
