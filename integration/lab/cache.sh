@@ -12,6 +12,8 @@ CACHE=${RDMA_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rdma-lab}
 #   kernel/root/lib/modules     its modules, the patched rdma_rxe among them (updates/)
 #   initramfs                   busybox, initramfs-init and what it takes to mount /
 #   qemu/qemu                   QEMU 10 (igb NICs), a wrapper
+#   containerd/root             containerd with its shim and ctr, and runc
+#   images                      the containers' images, see images
 #   ready                       the inputs the above was made from, see cache_key
 PACKAGES=(
 	ca-certificates debian-archive-keyring      # getting the rest
@@ -20,6 +22,7 @@ PACKAGES=(
 	zstd kmod                                   # the initramfs; modules in the guest
 	udev iproute2 iputils-ping procps                      # in the guest
 	rdma-core ibverbs-utils ibverbs-providers rdmacm-utils perftest
+	jq tar libseccomp2                          # making images; runc
 )
 
 die() {
@@ -39,6 +42,7 @@ missing_packages() {
 cache_key() {
 	{
 		cat "$LAB/cache.sh" "$LAB/setup" "$LAB/initramfs-init" "$LAB"/patches/*.patch
+		cat "$LAB/images" "$LAB/../../scripts/oci-archive"
 		echo "${RDMA_LAB_KERNEL-}"
 	} | sha256sum | cut -c 1-16
 }

@@ -16,6 +16,8 @@
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
 //! | [`golden`] | plans as data: what is made is what was written |
 //! | [`kubelet`] | a kubelet stand-in: device manager, plugin watcher |
+//! | [`real_kubelet`] | in the lab, kubelet itself, with pods from manifests |
+//! | [`containerd`] | in the lab, containerd as a process, and pods run by it over CRI |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
 //! | [`bonded`] | in the lab, the chain on those rails |
@@ -26,6 +28,7 @@
 //! | [`wait`] | waiting for the kernel, with an end |
 
 pub mod bonded;
+pub mod containerd;
 pub mod daemon;
 pub mod golden;
 pub mod ipam;
@@ -39,6 +42,7 @@ pub mod nics;
 pub mod node;
 pub mod plugin;
 pub mod rails;
+pub mod real_kubelet;
 pub mod runtime;
 pub mod smc;
 pub mod snapshot;
@@ -47,6 +51,7 @@ pub mod traffic;
 pub mod wait;
 
 pub use bonded::{Bonded, BondedPod};
+pub use containerd::Containerd;
 pub use daemon::Daemon;
 pub use ipam::StandInIpam;
 pub use machine::Machine;
@@ -56,5 +61,6 @@ pub use nics::BondedNics;
 pub use node::Node;
 pub use plugin::{Invocation, Outcome};
 pub use rails::Rails;
+pub use real_kubelet::RealKubelet;
 pub use runtime::{Attachment, Conflist, Runtime};
 pub use snapshot::Snapshot;

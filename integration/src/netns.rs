@@ -15,11 +15,12 @@ use std::{
 };
 use tempfile::NamedTempFile;
 
-/// A network namespace; removed on drop, unless it is the initial one.
+/// A network namespace; removed on drop, unless somebody else made it.
 #[derive(Debug)]
 pub struct Netns {
     name: Option<String>,
     path: PathBuf,
+    is_ours: bool,
 }
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -39,6 +40,19 @@ impl Netns {
         Self {
             name: Some(name),
             path,
+            is_ours: true,
+        }
+    }
+
+    /// One that a runtime made, by its path in `/run/netns`.
+    #[track_caller]
+    pub fn existing(path: &Path) -> Self {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.unwrap_or_else(|| panic!("{path:?} names no namespace"));
+        Self {
+            name: Some(name.to_owned()),
+            path: path.to_owned(),
+            is_ours: false,
         }
     }
 
@@ -47,6 +61,7 @@ impl Netns {
         Self {
             name: None,
             path: PathBuf::from("/proc/self/ns/net"),
+            is_ours: false,
         }
     }
 
@@ -177,6 +192,7 @@ impl Netns {
 impl Drop for Netns {
     fn drop(&mut self) {
         if let Some(name) = &self.name
+            && self.is_ours
             && self.path.exists()
         {
             output(Command::new("ip").args(["netns", "del", name]));

@@ -1,7 +1,10 @@
 //! A node with all of it: kubelet's part, the daemon on this machine's own devices, and what the
 //! chain is configured with.
 
-use super::{Allocation, DeviceManager, Wish, pod_resources::PodResourcesServer};
+use super::{
+    Allocation, DeviceManager, Wish,
+    pod_resources::{self, PodResourcesServer},
+};
 use crate::{
     Daemon,
     daemon::rdma_device_plugin,
@@ -83,6 +86,13 @@ impl Node {
         let allocation = allocation.unwrap_or_else(|status| panic!("{wish:?}: {status}"));
         self.pod_resources.set_pods(&self.kubelet.pod_resources());
         allocation
+    }
+
+    /// Kubelet has a pod that asked for nothing.
+    pub fn knows(&self, pod: &str) {
+        let mut pods = self.kubelet.pod_resources();
+        pods.push(pod_resources::pod("default", pod, &[&[]]));
+        self.pod_resources.set_pods(&pods);
     }
 
     /// The pod is gone.

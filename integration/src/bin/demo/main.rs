@@ -1,11 +1,10 @@
-//! What `scripts/demo` shows, in two parts: devices that are moved into pods (the lab's full
-//! tier, exclusive mode), and bonded NICs that pods share (shared mode).
+//! What `scripts/demo` shows: pods on real containerd, in the lab; or, on a machine with an RDMA
+//! stack of its own, devices that the chain moves into namespaces.
 //!
-//! `demo moved`, `demo shared`; or `demo PCI PCI PCI PCI` on this machine: both rails of the
-//! first pod, then both of the second.
+//! `demo pods`; or `demo PCI PCI PCI PCI`: both rails of the first pod, then both of the second.
 
 mod moved;
-mod shared;
+mod pods;
 
 use integration::{Attachment, Netns};
 use std::{env, process};
@@ -14,11 +13,10 @@ const PODS: [&str; 2] = ["pod-a", "pod-b"];
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    match arguments.first().map(String::as_str) {
-        Some("moved") => moved::show(&[]),
-        Some("shared") => shared::show(),
-        Some(_) => moved::show(&arguments),
-        None => stop("say what to show: moved, shared, or four PCI functions"),
+    match <&[String; 4]>::try_from(&arguments[..]) {
+        Ok(functions) => moved::show(functions),
+        Err(_) if arguments == ["pods"] => pods::show(),
+        Err(_) => stop("say what to show: pods, or four PCI functions"),
     }
 }
 

@@ -1,0 +1,207 @@
+//! Calls of the runtime's interface (CRI v1), as kubelet makes them, from any thread.
+
+use cri_api::{
+    ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, ListPodSandboxRequest,
+    PodSandbox, PodSandboxConfig, PodSandboxStatusRequest, RemovePodSandboxRequest,
+    RunPodSandboxRequest, StartContainerRequest, StatusRequest, StopPodSandboxRequest,
+    VersionRequest, runtime_service_client::RuntimeServiceClient,
+};
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::runtime::Runtime;
+use tonic::{
+    Response, Status,
+    transport::{Channel, Endpoint},
+};
+
+/// No call may take longer: kubelet has two minutes for a sandbox.
+const LIMIT: Duration = Duration::from_secs(120);
+
+type Client = RuntimeServiceClient<Channel>;
+
+/// A client, for all threads. It connects anew for each call: the runtime may have restarted.
+#[derive(Clone, Debug)]
+pub struct Cri {
+    socket: PathBuf,
+    runtime: Arc<Runtime>,
+}
+
+/// What a program in a container did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// Its exit status.
+    pub code: i32,
+    /// Its output, and after it what it wrote to standard error.
+    pub said: String,
+}
+
+impl Cri {
+    /// A client of the runtime that listens at `socket`.
+    pub fn new(socket: &Path) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        Self {
+            socket: socket.to_owned(),
+            runtime: Arc::new(runtime),
+        }
+    }
+
+    /// Where the runtime listens.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Name and version of the runtime.
+    pub fn version(&self) -> Result<String, Status> {
+        let answer = self.ask(async |mut it| it.version(VersionRequest::default()).await)?;
+        Ok(format!(
+            "{} {}",
+            answer.runtime_name, answer.runtime_version
+        ))
+    }
+
+    /// Whether it says that `condition` is there: `RuntimeReady`, `NetworkReady`.
+    pub fn is_ready(&self, condition: &str) -> bool {
+        let answer = self.ask(async |mut it| it.status(StatusRequest::default()).await);
+        let status = answer.ok().and_then(|it| it.status).unwrap_or_default();
+        let mut all = status.conditions.into_iter();
+        all.any(|it| it.r#type == condition && it.status)
+    }
+
+    /// Makes a pod's sandbox, CNI's ADD included; its id.
+    pub fn run_sandbox(&self, config: &PodSandboxConfig) -> Result<String, Status> {
+        let config = Some(config.clone());
+        let request = RunPodSandboxRequest { config };
+        let answer = self.ask(async |mut it| it.run_pod_sandbox(request).await)?;
+        Ok(answer.pod_sandbox_id)
+    }
+
+    /// The same, given up as soon as `enough`: how kubelet ends a call that takes too long for it.
+    /// The runtime hears of that.
+    pub fn run_sandbox_until(
+        &self,
+        config: &PodSandboxConfig,
+        mut enough: impl FnMut() -> bool,
+    ) -> Result<String, Status> {
+        let config = Some(config.clone());
+        let request = RunPodSandboxRequest { config };
+        let given_up = async move {
+            while !enough() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let call = async |mut it: Client| {
+            tokio::select! {
+                answer = it.run_pod_sandbox(request) => answer,
+                () = given_up => Err(Status::cancelled("given up")),
+            }
+        };
+        Ok(self.ask(call)?.pod_sandbox_id)
+    }
+
+    /// Makes a container and starts it; its id.
+    pub fn start(&self, request: CreateContainerRequest) -> Result<String, Status> {
+        let created = self.ask(async |mut it| it.create_container(request).await)?;
+        let container_id = created.container_id;
+        let request = StartContainerRequest {
+            container_id: container_id.clone(),
+        };
+        self.ask(async |mut it| it.start_container(request).await)?;
+        Ok(container_id)
+    }
+
+    /// Ends all of a pod, CNI's DEL included.
+    pub fn stop(&self, sandbox: &str) -> Result<(), Status> {
+        let request = StopPodSandboxRequest {
+            pod_sandbox_id: sandbox.to_owned(),
+        };
+        self.ask(async |mut it| it.stop_pod_sandbox(request).await)?;
+        Ok(())
+    }
+
+    /// Ends all of a pod and forgets it.
+    pub fn remove(&self, sandbox: &str) -> Result<(), Status> {
+        self.stop(sandbox)?;
+        let request = RemovePodSandboxRequest {
+            pod_sandbox_id: sandbox.to_owned(),
+        };
+        self.ask(async |mut it| it.remove_pod_sandbox(request).await)?;
+        Ok(())
+    }
+
+    /// All sandboxes that it knows.
+    pub fn pods(&self) -> Result<Vec<PodSandbox>, Status> {
+        let request = ListPodSandboxRequest {};
+        Ok(self
+            .ask(async |mut it| it.list_pod_sandbox(request).await)?
+            .items)
+    }
+
+    /// All that it knows of a sandbox: the status and JSON of its own.
+    pub fn sandbox(&self, id: &str) -> Result<(cri_api::PodSandboxStatus, Value), Status> {
+        let request = PodSandboxStatusRequest {
+            pod_sandbox_id: id.to_owned(),
+            verbose: true,
+        };
+        let answer = self.ask(async |mut it| it.pod_sandbox_status(request).await)?;
+        Ok((answer.status.unwrap_or_default(), info(&answer.info)))
+    }
+
+    /// What it knows of a container, JSON of its own.
+    pub fn container(&self, id: &str) -> Result<Value, Status> {
+        let request = ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: true,
+        };
+        let answer = self.ask(async |mut it| it.container_status(request).await)?;
+        Ok(info(&answer.info))
+    }
+
+    /// Runs a program in a container, to its end or for `limit`.
+    pub fn exec(&self, container: &str, words: &[&str], limit: Duration) -> Result<Ran, Status> {
+        let request = ExecSyncRequest {
+            container_id: container.to_owned(),
+            cmd: words.iter().map(|&word| word.to_owned()).collect(),
+            timeout: i64::try_from(limit.as_secs()).expect("seconds"),
+        };
+        let answer = self.ask(async |mut it| it.exec_sync(request).await)?;
+        let said = [answer.stdout, answer.stderr].concat();
+        Ok(Ran {
+            code: answer.exit_code,
+            said: String::from_utf8_lossy(&said).into_owned(),
+        })
+    }
+
+    fn ask<T>(
+        &self,
+        question: impl AsyncFnOnce(Client) -> Result<Response<T>, Status>,
+    ) -> Result<T, Status> {
+        let dialled = async {
+            let address = format!("unix://{}", self.socket.display());
+            let endpoint = Endpoint::from_shared(address).map_err(failed)?;
+            let channel = endpoint.connect().await.map_err(failed)?;
+            question(Client::new(channel)).await
+        };
+        let answer = async { tokio::time::timeout(LIMIT, dialled).await };
+        let answer = self.runtime.block_on(answer);
+        let late = |_| Status::deadline_exceeded(format!("no answer within {LIMIT:?}"));
+        Ok(answer.map_err(late)??.into_inner())
+    }
+}
+
+fn info(verbose: &HashMap<String, String>) -> Value {
+    let text = verbose.get("info").map(String::as_str);
+    serde_json::from_str(text.unwrap_or("null")).expect("JSON")
+}
+
+fn failed(error: tonic::transport::Error) -> Status {
+    Status::unavailable(format!("the runtime cannot be reached: {error}"))
+}

@@ -1,0 +1,347 @@
+//! A pod's life: kubelet's steps from what was allocated to the container's end.
+
+use super::{
+    Containerd, TOOLS,
+    cri::{Cri, Ran},
+};
+use crate::{Netns, kubelet::Allocation};
+use cri_api::{
+    CdiDevice, ContainerConfig, ContainerMetadata, CreateContainerRequest, Device, ImageSpec,
+    KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
+    LinuxSandboxSecurityContext, Mount, NamespaceMode, NamespaceOption, PodSandboxConfig,
+    PodSandboxMetadata,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tonic::Status;
+
+/// As long as a program in a container may take.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// A pod as it is wished for: `default/<name>`.
+#[derive(Clone, Debug)]
+pub struct PodSpec {
+    name: String,
+    uid: String,
+    host_network: bool,
+    annotations: Vec<(String, String)>,
+    containers: Vec<(String, Vec<Allocation>)>,
+    mounts: Vec<PathBuf>,
+}
+
+impl PodSpec {
+    /// A pod without containers.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            uid: format!("uid-of-{name}"),
+            host_network: false,
+            annotations: vec![],
+            containers: vec![],
+            mounts: vec![],
+        }
+    }
+
+    /// With a container, and what it was allocated.
+    pub fn container(mut self, name: &str, given: &[Allocation]) -> Self {
+        self.containers.push((name.to_owned(), given.to_vec()));
+        self
+    }
+
+    /// With `hostNetwork: true`.
+    pub fn host_network(mut self) -> Self {
+        self.host_network = true;
+        self
+    }
+
+    /// With an annotation.
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.annotations.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With a file or directory of the node, by the same path, read-only.
+    pub fn mount(mut self, path: &Path) -> Self {
+        self.mounts.push(path.to_owned());
+        self
+    }
+
+    /// Kubelet's default, of the sandbox and of each container.
+    fn namespaces(&self) -> Option<NamespaceOption> {
+        let network = match self.host_network {
+            true => NamespaceMode::Node,
+            false => NamespaceMode::Pod,
+        };
+        Some(NamespaceOption {
+            network: network.into(),
+            pid: NamespaceMode::Container.into(),
+            ipc: NamespaceMode::Pod.into(),
+        })
+    }
+
+    fn sandbox(&self) -> PodSandboxConfig {
+        PodSandboxConfig {
+            metadata: Some(PodSandboxMetadata {
+                name: self.name.clone(),
+                uid: self.uid.clone(),
+                namespace: "default".into(),
+                attempt: 0,
+            }),
+            hostname: match self.host_network {
+                true => String::new(),
+                false => self.name.clone(),
+            },
+            annotations: self.annotations.iter().cloned().collect(),
+            linux: Some(LinuxPodSandboxConfig {
+                cgroup_parent: "/kubepods".into(),
+                security_context: Some(LinuxSandboxSecurityContext {
+                    namespace_options: self.namespaces(),
+                }),
+            }),
+            ..PodSandboxConfig::default()
+        }
+    }
+
+    /// What kubelet makes of a device plugin's answers (`pkg/kubelet/cm/devicemanager`,
+    /// `deviceRunContainerOptions`).
+    fn config(&self, name: &str, given: &[Allocation]) -> ContainerConfig {
+        let answers = || given.iter().map(|it| &it.given);
+        let devices = answers().flat_map(|it| &it.devices).map(|it| Device {
+            container_path: it.container_path.clone(),
+            host_path: it.host_path.clone(),
+            permissions: it.permissions.clone(),
+        });
+        let names = answers().flat_map(|it| &it.cdi_devices);
+        let names = names.map(|it| CdiDevice {
+            name: it.name.clone(),
+        });
+        let envs = answers().flat_map(|it| &it.envs);
+        let envs = envs.map(|(key, value)| KeyValue {
+            key: key.clone(),
+            value: value.clone(),
+        });
+        let mounts = self.mounts.iter().map(|path| Mount {
+            container_path: path.display().to_string(),
+            host_path: path.display().to_string(),
+            readonly: true,
+        });
+        ContainerConfig {
+            metadata: Some(ContainerMetadata {
+                name: name.to_owned(),
+                attempt: 0,
+            }),
+            image: Some(ImageSpec {
+                image: TOOLS.to_owned(),
+            }),
+            devices: devices.collect(),
+            cdi_devices: names.collect(),
+            envs: envs.collect(),
+            mounts: mounts.collect(),
+            linux: Some(LinuxContainerConfig {
+                security_context: Some(LinuxContainerSecurityContext {
+                    namespace_options: self.namespaces(),
+                    ..LinuxContainerSecurityContext::default()
+                }),
+            }),
+            ..ContainerConfig::default()
+        }
+    }
+}
+
+/// A pod that runs.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// The sandbox's id.
+    pub sandbox: String,
+    /// Its containers.
+    pub containers: Vec<Container>,
+    cri: Cri,
+}
+
+/// A container that runs.
+#[derive(Clone, Debug)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: String,
+    cri: Cri,
+}
+
+impl Containerd {
+    /// Runs the pod: sandbox, then its containers. If it fails, what there is of it is removed, as
+    /// kubelet does sooner or later.
+    pub fn run(&self, spec: &PodSpec) -> Result<Pod, Status> {
+        let config = spec.sandbox();
+        let sandbox = self.cri().run_sandbox(&config)?;
+        let mut pod = Pod {
+            name: spec.name.clone(),
+            sandbox,
+            containers: vec![],
+            cri: self.cri().clone(),
+        };
+        for (name, given) in &spec.containers {
+            let request = CreateContainerRequest {
+                pod_sandbox_id: pod.sandbox.clone(),
+                config: Some(spec.config(name, given)),
+                sandbox_config: Some(config.clone()),
+            };
+            let id = match self.cri().start(request) {
+                Ok(id) => id,
+                Err(status) => {
+                    self.cri().remove(&pod.sandbox)?;
+                    return Err(status);
+                }
+            };
+            pod.containers.push(Container {
+                name: name.clone(),
+                id,
+                cri: self.cri().clone(),
+            });
+        }
+        Ok(pod)
+    }
+
+    /// The same of a pod that must come.
+    #[track_caller]
+    pub fn pod(&self, spec: &PodSpec) -> Pod {
+        let pod = self.run(spec);
+        pod.unwrap_or_else(|status| panic!("{}: {}", spec.name, status.message()))
+    }
+
+    /// A pod that kubelet itself runs by this containerd, with its containers' names and ids.
+    pub fn of_kubelet(&self, name: &str, sandbox: &str, containers: &[(&str, &str)]) -> Pod {
+        let container = |&(name, id): &(&str, &str)| Container {
+            name: name.to_owned(),
+            id: id.to_owned(),
+            cri: self.cri().clone(),
+        };
+        Pod {
+            name: name.to_owned(),
+            sandbox: sandbox.to_owned(),
+            containers: containers.iter().map(container).collect(),
+            cri: self.cri().clone(),
+        }
+    }
+
+    /// The sandbox of a pod, given up as soon as `enough`. Its id, if it came before.
+    pub fn give_up(&self, spec: &PodSpec, enough: impl FnMut() -> bool) -> Result<String, Status> {
+        self.cri().run_sandbox_until(&spec.sandbox(), enough)
+    }
+}
+
+impl Pod {
+    /// The first container.
+    #[track_caller]
+    pub fn main(&self) -> &Container {
+        self.containers.first().expect("the pod has a container")
+    }
+
+    /// Its network namespace.
+    #[track_caller]
+    pub fn netns(&self) -> Netns {
+        let (_, info) = self.cri.sandbox(&self.sandbox).expect("it is known");
+        let all = info["runtimeSpec"]["linux"]["namespaces"].as_array();
+        let mut all = all.into_iter().flatten();
+        let path = all.find(|it| it["type"] == "network");
+        let path = path.and_then(|it| it["path"].as_str());
+        let path = path.unwrap_or_else(|| panic!("no network namespace: {info:#}"));
+        Netns::existing(Path::new(path))
+    }
+
+    /// What the runtime told kubelet as the pod's addresses.
+    #[track_caller]
+    pub fn addresses(&self) -> Vec<String> {
+        let (status, _) = self.cri.sandbox(&self.sandbox).expect("it is known");
+        let network = status.network.unwrap_or_default();
+        let others = network.additional_ips.into_iter().map(|it| it.ip);
+        [network.ip].into_iter().chain(others).collect()
+    }
+
+    /// SIGKILL to the containers' processes and to the one that keeps the sandbox.
+    #[track_caller]
+    pub fn kill(&self) {
+        let containers = self.containers.iter().map(|container| {
+            let info = self.cri.container(&container.id);
+            info.expect("it is known")
+        });
+        let (_, sandbox) = self.cri.sandbox(&self.sandbox).expect("it is known");
+        for info in containers.chain([sandbox]) {
+            let pid = info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+            let pid = pid.unwrap_or_else(|| panic!("no process: {info:#}"));
+            kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a signal sent");
+        }
+    }
+
+    /// Whether the runtime says that the sandbox lives.
+    #[track_caller]
+    pub fn is_ready(&self) -> bool {
+        let (status, _) = self.cri.sandbox(&self.sandbox).expect("it is known");
+        status.state() == cri_api::PodSandboxState::SandboxReady
+    }
+
+    /// Its end, as kubelet has it.
+    #[track_caller]
+    pub fn remove(self) {
+        let removed = self.cri.remove(&self.sandbox);
+        removed.unwrap_or_else(|status| panic!("{}: {}", self.name, status.message()));
+    }
+}
+
+impl Container {
+    /// Runs a shell's line in it; what it did. The shell is busybox's, which prefers busybox's `ip`
+    /// to iproute2's: see [`Self::run`].
+    #[track_caller]
+    pub fn try_sh(&self, line: &str) -> Ran {
+        self.exec(&["sh", "-c", line])
+    }
+
+    /// Runs a shell's line in it, which must succeed; what it said.
+    #[track_caller]
+    pub fn sh(&self, line: &str) -> String {
+        succeeded(self.try_sh(line), line)
+    }
+
+    /// Runs a command line (split at white space), which must succeed; what it said.
+    #[track_caller]
+    pub fn run(&self, line: &str) -> String {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        succeeded(self.exec(&words), line)
+    }
+
+    #[track_caller]
+    fn exec(&self, words: &[&str]) -> Ran {
+        let ran = self.cri.exec(&self.id, words, LIMIT);
+        ran.unwrap_or_else(|status| panic!("{}: {words:?}: {}", self.name, status.message()))
+    }
+
+    /// The device nodes in its `/dev/infiniband`, by name: name, major, minor.
+    #[track_caller]
+    pub fn rdma_nodes(&self) -> Vec<(String, u64, u64)> {
+        let line = "cd /dev/infiniband && for it in *; do \
+                    printf '%s %d %d\\n' $it 0x$(stat -c %t $it) 0x$(stat -c %T $it); done";
+        let said = self.sh(line);
+        let node = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let number = |word: &str| word.parse().expect("a number");
+            (words[0].to_owned(), number(words[1]), number(words[2]))
+        };
+        let mut nodes: Vec<_> = said.lines().map(node).collect();
+        nodes.sort();
+        nodes
+    }
+}
+
+#[track_caller]
+fn succeeded(ran: Ran, line: &str) -> String {
+    assert_eq!(ran.code, 0, "{line}: {}", ran.said);
+    ran.said
+}

@@ -1,0 +1,132 @@
+//! A node with bonded NICs, which its pods share: kubelet's part, the daemon, containerd, and the
+//! chain behind a primary network.
+
+use super::{Containerd, Pod, PodSpec};
+use crate::{
+    BondedNics, Conflist, Netns,
+    kubelet::{Wish, node::Node},
+    lab::uverbs,
+    nics, smc, wait,
+};
+use serde_json::json;
+use std::fs;
+
+/// The resource.
+pub const HCA: &str = "rdma/hca";
+
+/// The daemon's configuration, as users have it.
+const OLD_CONFIG_MAP: &str = r#"{ "mode" : "hca" }"#;
+
+/// The node.
+#[derive(Debug)]
+pub struct SharedNode {
+    /// The runtime.
+    pub containerd: Containerd,
+    /// Kubelet's part, and the daemon.
+    pub node: Node,
+    /// The bonds.
+    pub nics: BondedNics,
+}
+
+impl Default for SharedNode {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SharedNode {
+    /// One whose resource is advertised, and which has had no pod yet.
+    #[track_caller]
+    pub fn new() -> Self {
+        let nics = BondedNics::new();
+        let node = Node::start(OLD_CONFIG_MAP);
+        let containerd = Containerd::start(&node.path("cdi"));
+        let shared = Self {
+            containerd,
+            node,
+            nics,
+        };
+        shared.containerd.network.set(&shared.list());
+        let kubelet = &shared.node.kubelet;
+        kubelet.wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
+        shared
+    }
+
+    /// A primary network, and after it the chain, in which nothing names a device.
+    pub fn list(&self) -> Conflist {
+        let mut chain = self.node.chain(&[HCA]);
+        chain["ipam"] = json!({
+            "type": "rdma-ipam", "from": "parent", "family": "both", "strategy": "stable",
+            "dataDir": self.node.path("leases"),
+        });
+        let bridge = smc::bridge(&self.node.path("networks"));
+        Conflist::new("1.0.0", vec![bridge, chain])
+    }
+
+    /// Kubelet's part for a pod whose one container asks for one `rdma/hca`.
+    #[track_caller]
+    pub fn wish(&self, name: &str) -> PodSpec {
+        let given = self.node.allocate(&Wish::new(name, "main", HCA, 1));
+        PodSpec::new(name).container("main", &[given])
+    }
+
+    /// A pod that asks for nothing. The first one has the bridge made.
+    #[track_caller]
+    pub fn plain(&self, name: &str) -> Pod {
+        self.node.knows(name);
+        self.containerd
+            .pod(&PodSpec::new(name).container("main", &[]))
+    }
+
+    /// The pod's end.
+    #[track_caller]
+    pub fn remove(&self, pod: Pod) {
+        let name = pod.name.clone();
+        pod.remove();
+        self.node.free(&name);
+    }
+
+    /// What kubelet does with sandboxes that belong to no pod, until there are none.
+    #[track_caller]
+    pub fn remove_all(&self) {
+        let cri = self.containerd.cri();
+        wait::until("there is no sandbox any more", || {
+            let all = cri.pods().expect("a list");
+            for sandbox in &all {
+                let removed = cri.remove(&sandbox.id);
+                removed.unwrap_or_else(|status| println!("{}", status.message()));
+            }
+            all.is_empty()
+        });
+    }
+
+    /// How many pods have records of the chain.
+    pub fn records(&self) -> usize {
+        let files = fs::read_dir(self.node.path("state/attachments/net"));
+        let names = files.into_iter().flatten().flatten();
+        let names = names.map(|file| file.path());
+        names
+            .filter(|it| it.extension() == Some("json".as_ref()))
+            .count()
+    }
+}
+
+/// The device nodes of both rails and the connection manager, as a container must have them.
+#[track_caller]
+pub fn nodes_of_all_rails() -> Vec<(String, u64, u64)> {
+    let text = fs::read_to_string("/sys/class/misc/rdma_cm/dev").expect("rdma_cm's number");
+    let (major, minor) = text.trim().split_once(':').expect("two numbers");
+    let number = |text: &str| text.parse().expect("a number");
+    let manager = ("rdma_cm".to_owned(), number(major), number(minor));
+    let rails = [0, 1].map(|rail| uverbs(&nics::rdma(rail)));
+    [manager].into_iter().chain(rails).collect()
+}
+
+/// The pod's address on `rail`, of IPv6 or IPv4.
+#[track_caller]
+pub fn address(netns: &Netns, rail: usize, ipv6: bool) -> String {
+    let addresses = netns.addresses(&format!("rdma{rail}"));
+    let address = addresses.iter().find(|it| it.contains(':') == ipv6);
+    let address = address.unwrap_or_else(|| panic!("rail {rail}, IPv6 {ipv6}: {addresses:?}"));
+    address.split('/').next().expect("an address").to_owned()
+}

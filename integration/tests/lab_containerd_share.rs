@@ -1,0 +1,177 @@
+//! In the lab, bonded NICs shared by pods of real containerd: `integration/lab/vm --tier full
+//! --shared --memory 4096`, one test at a time. Kubelet's part is played over the daemon's real
+//! sockets; it is containerd that calls the chain.
+
+use integration::{
+    Netns, Snapshot,
+    containerd::{
+        SharedNode,
+        shared::{address, nodes_of_all_rails},
+        traffic::{self, End},
+    },
+    nics, wait,
+};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+/// A node on which a pod without RDMA, which the chain left alone, has come and gone.
+#[track_caller]
+fn node_with_a_bridge() -> SharedNode {
+    let node = SharedNode::new();
+    let pod = node.plain("plain");
+    let netns = pod.netns();
+    assert_eq!(names(&netns), ["lo", "eth0"]);
+    assert_eq!(netns.show("rule show").len(), 3);
+    let listed = pod.main().try_sh("ls /dev/infiniband");
+    assert!(listed.said.contains("No such file"), "{}", listed.said);
+    assert_eq!(node.records(), 0);
+    node.remove(pod);
+    node
+}
+
+/// The links of a namespace, in their order.
+#[track_caller]
+fn names(netns: &Netns) -> Vec<String> {
+    let links = netns.show("link show");
+    let name = |link: &Value| link["ifname"].as_str().unwrap_or_default().to_owned();
+    links.iter().map(name).collect()
+}
+
+#[test]
+fn one_request_gives_a_container_every_rail_with_devices_addresses_and_traffic() {
+    let node = node_with_a_bridge();
+    let before = Snapshot::of(&node.nics.host);
+    let pods = ["server", "client"].map(|name| node.containerd.pod(&node.wish(name)));
+    let netns = [0, 1].map(|pod: usize| pods[pod].netns());
+    for (pod, netns) in pods.iter().zip(&netns) {
+        assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
+        assert_eq!(names(netns), ["lo", "eth0", "rdma0", "rdma1"]);
+        // kubelet's own address of the pod is its primary network's
+        let told = pod.addresses();
+        assert!(told[0].starts_with("10.88."), "{told:?}");
+    }
+    for rail in 0..2 {
+        let rdma = nics::rdma(rail);
+        for ipv6 in [true, false] {
+            let addresses = [0, 1].map(|pod: usize| address(&netns[pod], rail, ipv6));
+            let end = |pod: usize| End {
+                container: pods[pod].main(),
+                rdma: &rdma,
+                address: &addresses[pod],
+            };
+            traffic::rping(end(0), end(1));
+            if ipv6 {
+                let by_tcp = address(&netns[0], rail, false);
+                let sent = sent_packets(&rdma);
+                traffic::read_bandwidth(end(0), end(1), &by_tcp, 30);
+                // 30 pairs, 20 reads each, four packets of 1024 bytes a read
+                assert!(sent_packets(&rdma) >= sent + 30 * 20 * 4, "by another");
+            }
+        }
+    }
+    for pod in pods {
+        node.remove(pod);
+    }
+    before.assert_restored(&node.nics.host);
+
+    a_pod_of_the_hosts_network_has_the_hosts_devices(&node);
+    before.assert_restored(&node.nics.host);
+    assert_eq!(node.records(), 0);
+}
+
+#[track_caller]
+fn sent_packets(rdma: &str) -> u64 {
+    let file = format!("/sys/class/infiniband/{rdma}/ports/1/hw_counters/sent_pkts");
+    let text = fs::read_to_string(file).expect("a counter");
+    text.trim().parse().expect("a number")
+}
+
+#[track_caller]
+fn a_pod_of_the_hosts_network_has_the_hosts_devices(node: &SharedNode) {
+    let pod = node.containerd.pod(&node.wish("on-host").host_network());
+    assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
+    assert_eq!(node.records(), 0, "the chain was called for hostNetwork");
+    for rail in 0..2 {
+        let end = End {
+            container: pod.main(),
+            rdma: &nics::rdma(rail),
+            address: &format!("{}1", nics::ipv6_start(rail)),
+        };
+        traffic::rping(end, end);
+    }
+    node.remove(pod);
+}
+
+#[test]
+fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
+    let mut node = node_with_a_bridge();
+    let before = Snapshot::of(&node.nics.host);
+
+    // all processes of a pod are killed; kubelet sees it and removes the pod
+    let killed = node.containerd.pod(&node.wish("killed"));
+    let lives = node.containerd.pod(&node.wish("lives"));
+    killed.kill();
+    wait::until("containerd sees it", || !killed.is_ready());
+
+    // containerd is killed, and starts again beside what it had started
+    node.containerd.go(Signal::SIGKILL);
+    node.containerd.come();
+    assert!(!killed.is_ready());
+    assert!(lives.is_ready());
+    assert_eq!(lives.main().rdma_nodes(), nodes_of_all_rails());
+    let netns = lives.netns();
+    for rail in 0..2 {
+        let end = End {
+            container: lives.main(),
+            rdma: &nics::rdma(rail),
+            address: &address(&netns, rail, true),
+        };
+        traffic::rping(end, end);
+    }
+    node.remove(killed);
+    // a new pod beside the old one, by the new process
+    let new = node.containerd.pod(&node.wish("new"));
+    assert_eq!(names(&new.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
+    node.remove(new);
+    node.remove(lives);
+    before.assert_restored(&node.nics.host);
+    assert_eq!(node.records(), 0);
+    given_up_while_add_runs(&node, &before);
+    killed_while_add_runs(&mut node, &before);
+}
+
+/// Kubelet gives a sandbox up: before the chain has it, and while the chain's ADD runs.
+#[track_caller]
+fn given_up_while_add_runs(node: &SharedNode, before: &Snapshot) {
+    for (name, records) in [("given-up-before", 0), ("given-up-within", 1)] {
+        let began = Instant::now();
+        let enough = || match records {
+            0 => began.elapsed() > Duration::from_millis(500),
+            _ => node.records() == records,
+        };
+        let given_up = node.containerd.give_up(&node.wish(name), enough);
+        assert!(given_up.is_err(), "{name} came");
+        node.remove_all();
+        node.node.free(name);
+        before.assert_restored(&node.nics.host);
+        assert_eq!(node.records(), 0, "{name}");
+    }
+}
+
+/// Containerd is killed then, and kubelet removes what it finds after its start.
+#[track_caller]
+fn killed_while_add_runs(node: &mut SharedNode, before: &Snapshot) {
+    let spec = node.wish("orphan");
+    let given_up = node.containerd.give_up(&spec, || node.records() == 1);
+    node.containerd.go(Signal::SIGKILL);
+    assert!(given_up.is_err(), "the pod came");
+    node.containerd.come();
+    node.remove_all();
+    node.node.free("orphan");
+    before.assert_restored(&node.nics.host);
+    assert_eq!(node.records(), 0);
+}
