@@ -2,8 +2,8 @@
 # prerequisites.sh - what the scripts need of the machine, installed if it is missing. To be
 # sourced, after steps.sh.
 
-# Debian packages: building and checking; the peers and tools that the tests drive.
-PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins)
+# Debian packages: building and checking; the peers and tools that the tests drive; what makes images.
+PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins jq)
 
 missing_packages() {
 	local package
