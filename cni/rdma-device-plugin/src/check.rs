@@ -1,6 +1,7 @@
 //! `--check-config`: what this node would advertise.
 
 use crate::{
+    chain::Chain,
     cli::Arguments,
     conf::Erdma,
     daemon::{StartError, known_before},
@@ -51,6 +52,11 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let (standing, change) =
         keeper::standing(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
     let mut text = table(&offers, &inventory, &unhealthy, &remarks);
+    if let Some(conf) = parsed.conf.chain {
+        let state_dir = arguments.state_dir.clone();
+        let chain = Chain { conf, state_dir };
+        text.push_str(&format!("\n{}\n", chain.standing()));
+    }
     text.push_str(&erdma::table(&found, &inventory, &standing, change));
     Ok(text)
 }

@@ -1,14 +1,21 @@
 //! The command line.
 
-use crate::conf::{Conf, ConfError, Flags, Parsed};
-use clap::Parser;
+use crate::conf::{Conf, ConfError, Flags, Parsed, chain::CONF_DIR};
+use clap::{Args, Parser, Subcommand};
 use log::LevelFilter;
 use std::{io, path::PathBuf};
 
 /// Tells kubelet which RDMA devices a node has, and gives them to containers.
 #[derive(Clone, Debug, Parser)]
-#[command(version)]
+#[command(
+    version,
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true
+)]
 pub struct Arguments {
+    /// What is done instead of serving
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// What to advertise: YAML or JSON, in this program's own format or in that of
     /// k8s-rdma-sriov-dev-plugin, k8s-rdma-shared-dev-plugin or sriov-network-device-plugin
     #[arg(long, value_name = "FILE", required_unless_present_any = ["erdma", "release"])]
@@ -35,12 +42,11 @@ pub struct Arguments {
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev")]
     pub dev: PathBuf,
     /// The state directory of rdma-cni
-    #[arg(
-        long,
-        value_name = "DIRECTORY",
-        default_value = "/var/lib/cni/rdma-cni"
-    )]
+    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
+    /// Keeps rdma-cni in the chain of the networks in this directory; wins over chain.confDir
+    #[arg(long, value_name = "DIRECTORY")]
+    pub cni_conf_dir: Option<PathBuf>,
     /// off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LevelFilter,
@@ -48,6 +54,54 @@ pub struct Arguments {
     #[command(flatten)]
     pub erdma: Flags,
 }
+
+/// What is done instead of serving.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Puts rdma-cni and rdma-ipam onto the node and into the chain of its network
+    Install(Install),
+    /// Takes away just what install put there
+    Uninstall(Uninstall),
+}
+
+/// `install`
+#[derive(Args, Clone, Debug)]
+pub struct Install {
+    /// Where the runtime looks for CNI plugins
+    #[arg(long, value_name = "DIRECTORY", default_value = "/opt/cni/bin")]
+    pub cni_bin_dir: PathBuf,
+    /// Where the runtime looks for networks; without it chain.confDir, else /etc/cni/net.d
+    #[arg(long, value_name = "DIRECTORY")]
+    pub cni_conf_dir: Option<PathBuf>,
+    /// The daemon's configuration, whose chain says what is put in
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where rdma-cni and rdma-ipam are; without it beside this program
+    #[arg(long, value_name = "DIRECTORY")]
+    pub from: Option<PathBuf>,
+    /// The state directory of rdma-cni
+    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
+    pub state_dir: PathBuf,
+}
+
+/// `uninstall`
+#[derive(Args, Clone, Debug)]
+pub struct Uninstall {
+    /// Where the runtime looks for CNI plugins
+    #[arg(long, value_name = "DIRECTORY", default_value = "/opt/cni/bin")]
+    pub cni_bin_dir: PathBuf,
+    /// Where the runtime looks for networks
+    #[arg(long, value_name = "DIRECTORY", default_value = CONF_DIR)]
+    pub cni_conf_dir: PathBuf,
+    /// The state directory of rdma-cni
+    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
+    pub state_dir: PathBuf,
+    /// Takes it out of the chain although pods have devices
+    #[arg(long)]
+    pub force: bool,
+}
+
+const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
 
 impl Arguments {
     /// The same with absolute paths: kubelet is told some of them, and the working directory is
@@ -65,6 +119,7 @@ impl Arguments {
         ]
         .into_iter()
         .chain(&mut self.config)
+        .chain(&mut self.cni_conf_dir)
         {
             *path = std::path::absolute(&*path)?;
         }
@@ -91,6 +146,10 @@ impl Arguments {
     /// # Errors
     /// The file cannot be used.
     pub fn conf(&self) -> Result<Parsed, ConfError> {
-        Conf::load(self.config.as_deref(), &self.erdma)
+        let mut parsed = Conf::load(self.config.as_deref(), &self.erdma)?;
+        if let Some(dir) = &self.cni_conf_dir {
+            parsed.conf.chain.get_or_insert_default().conf_dir = dir.clone();
+        }
+        Ok(parsed)
     }
 }

@@ -8,6 +8,7 @@
 //! registration are untouched by any change.
 
 use crate::{
+    chain::{self, Standing},
     cli::Arguments,
     conf::{Conf, ConfError, ResourceName},
     config_file,
@@ -90,6 +91,8 @@ pub struct Daemon {
     loader: AnyLoader,
     /// What was offered last.
     known: Known,
+    /// Our plugin's place in the chain.
+    chain: watch::Sender<Standing>,
     /// What was seen to be unhealthy last.
     unhealthy: Unhealthy,
     /// How it stands with the eRDMA NICs.
@@ -156,6 +159,7 @@ impl Daemon {
             signals,
             watchers,
             known: known_before(&arguments.state_dir),
+            chain: watch::Sender::default(),
             arguments,
             unhealthy: Unhealthy::default(),
             erdma,
@@ -179,6 +183,10 @@ impl Daemon {
         self.unhealthy = self.follow_health(&first.inventory);
         self.take(first.conf.clone(), first.inventory.clone()).await;
         self.watchers.spawn(self.keeper().run());
+        let chain = self.chain.clone();
+        let state_dir = self.arguments.state_dir.clone();
+        let chain = chain::keeper::Keeper::new(self.node.subscribe(), state_dir, chain);
+        self.watchers.spawn(chain.run());
         if self.plugins.is_empty() {
             log::info!("nothing is advertised on this node; waiting for RDMA devices");
         }
@@ -237,8 +245,12 @@ impl Daemon {
     /// Pods come before figures: without the address, all else goes on.
     async fn serve_metrics(&self) -> Option<metrics::Server> {
         let node = self.node.subscribe();
+        let chain = self.chain.subscribe();
         let sources = Sources {
-            view: Arc::new(move || View::from(&**node.borrow())),
+            view: Arc::new(move || View {
+                chain: chain.borrow().clone(),
+                ..View::from(&**node.borrow())
+            }),
             state_dir: self.arguments.state_dir.clone(),
             kubelet_dir: self.arguments.kubelet_dir.clone(),
             sysfs: self.arguments.sysfs.clone(),

@@ -13,6 +13,7 @@
 //! Everything that can change while the daemon runs is in one [`node::Node`], made anew at each
 //! change and never changed in place.
 
+pub mod chain;
 pub mod check;
 pub mod cli;
 pub mod conf;
@@ -21,6 +22,7 @@ pub mod daemon;
 pub mod erdma;
 pub mod hardware;
 pub mod health;
+pub mod install;
 pub mod kubelet;
 pub mod metrics;
 pub mod node;

@@ -3,8 +3,9 @@
 use clap::Parser;
 use rdma_device_plugin::{
     check,
-    cli::Arguments,
+    cli::{Arguments, Command},
     daemon::{Daemon, StartError},
+    install,
     metrics::Metrics,
     release,
 };
@@ -20,6 +21,11 @@ fn main() -> ExitCode {
         }
     };
     start_log(arguments.log_level);
+    match &arguments.command {
+        Some(Command::Install(arguments)) => return ended(install::install(arguments)),
+        Some(Command::Uninstall(arguments)) => return ended(install::uninstall(arguments)),
+        None => {}
+    }
     let arguments = match arguments.absolute() {
         Ok(arguments) => arguments,
         Err(error) => return failed(&error),

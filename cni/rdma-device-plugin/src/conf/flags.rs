@@ -93,6 +93,7 @@ impl Flags {
                 resources: name.map(|name| erdma.resource(name)).into_iter().collect(),
                 cdi: false,
                 erdma,
+                chain: None,
             },
             remarks: Vec::new(),
         }

@@ -28,6 +28,7 @@ pub(super) fn read(
             resources,
             cdi: false,
             erdma: Erdma::foreign(),
+            chain: None,
         },
         remarks,
     })

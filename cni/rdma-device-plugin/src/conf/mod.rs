@@ -2,7 +2,7 @@
 //!
 //! | module | format | recognised by |
 //! |---|---|---|
-//! | `own`, `own_erdma` | ours | `resources`, `erdma` |
+//! | `own`, `own_erdma`, `chain` | ours | `resources`, `erdma` |
 //! | `mode` | k8s-rdma-sriov-dev-plugin | `mode` |
 //! | `config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `resource_list` | sriov-network-device-plugin | `resourceList` |
@@ -12,6 +12,7 @@
 //! done here, is a remark if nothing else comes of it, and else an error. What the command line
 //! says, in `flags`, wins over the file.
 
+pub mod chain;
 mod config_list;
 pub mod erdma;
 mod fields;
@@ -24,6 +25,7 @@ mod own_erdma;
 mod resource_list;
 pub mod selector;
 
+pub use chain::Chain;
 pub use erdma::{BringUp, DriverMode, Erdma, Exposed, NicAddress, Origin};
 pub use flags::Flags;
 pub use name::ResourceName;
@@ -45,6 +47,8 @@ pub struct Conf {
     pub cdi: bool,
     /// What is done with eRDMA NICs.
     pub erdma: Erdma,
+    /// Our plugin's place in the chain; none: it is not this program's business.
+    pub chain: Option<Chain>,
 }
 
 /// A configuration, and what its user should know about it.

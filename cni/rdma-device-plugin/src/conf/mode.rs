@@ -63,6 +63,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Parsed, Wrong> {
             resources: vec![resource],
             cdi: false,
             erdma: Erdma::foreign(),
+            chain: None,
         },
         remarks,
     })

@@ -19,19 +19,20 @@
 //!   topology: true        # tell kubelet the NUMA nodes
 //! cdi: false              # containers get devices by CDI names
 //! erdma: {}               # see own_erdma; resources may be left out then
+//! chain: {}               # see chain
 //! ```
 
 use super::{
     Allocate, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, ResourceConf, SHARED_IDS,
-    Wrong, erdma,
+    Wrong, chain, erdma,
     fields::{Fields, one_of},
     name_at, own_erdma,
     selector::{Parent, Selector, Text},
 };
 use rdma_netns::{DeviceAddress, LinkType};
 
-/// Fields at the top; the last one is no format's mark.
-const FIELDS: [&str; 3] = ["resources", "erdma", "cdi"];
+/// Fields at the top; the last two are no format's mark.
+const FIELDS: [&str; 4] = ["resources", "erdma", "cdi", "chain"];
 /// Those by which the format is known.
 pub(super) const KEYS: [&str; 2] = ["resources", ERDMA];
 /// It is ours only where no other format's field is: their owners pass over it.
@@ -74,6 +75,11 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Parsed, Wrong> {
             resources,
             cdi: fields.boolean("cdi")?.unwrap_or(false),
             erdma,
+            chain: fields
+                .object("chain")?
+                .as_ref()
+                .map(chain::read)
+                .transpose()?,
         },
         remarks,
     })

@@ -6,6 +6,7 @@ use super::{
     holders::{self, Held},
 };
 use crate::{
+    chain::Standing,
     erdma::Side,
     health::{self, Place, PodSmc},
     node::Node,
@@ -49,6 +50,8 @@ pub struct View {
     pub unhealthy: Unhealthy,
     /// The eRDMA NICs.
     pub erdma: Side,
+    /// Our plugin's place in the chain.
+    pub chain: Standing,
 }
 
 /// One resource.
@@ -77,6 +80,7 @@ impl From<&Node> for View {
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),
             erdma: node.erdma.clone(),
+            chain: Standing::default(),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What the daemon and the node's RDMA devices do, for Prometheus (`/metrics`), and whether the
-//! daemon does its work (`/healthz`).
+//! daemon does its work (`/healthz`), and whether the runtime would call the plugin (`/readyz`).
 //!
 //! | metric | labels | |
 //! |---|---|---|
@@ -11,6 +11,7 @@
 //! | `rdma_device_plugin_capacity` | `resource` | ids advertised |
 //! | `rdma_device_plugin_healthy` | `resource` | of these, healthy |
 //! | `rdma_device_plugin_allocated` | `resource` | of these, kubelet has given to containers |
+//! | `rdma_device_plugin_chained` | | 1: the runtime would call `rdma-cni`; nothing where the chain is not kept |
 //! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`) | 0: kubelet, or a device, did not answer in time; what hangs on it is missing |
 //! | `rdma_device_info` | `device`, `address`, `driver`, `numa_node` | 1 |
 //! | `rdma_device_healthy` | `device` | 1: as kubelet is told |

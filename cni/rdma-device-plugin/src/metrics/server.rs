@@ -1,6 +1,7 @@
-//! The HTTP server: `/metrics`, `/healthz`.
+//! The HTTP server: `/metrics`, `/healthz`, `/readyz`.
 
 use super::{Metrics, Sources, collect::Collector, text};
+use crate::chain::Standing;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -52,7 +53,7 @@ impl Drop for Server {
     }
 }
 
-/// Serves `/metrics` and `/healthz` on `address`, from within a tokio runtime.
+/// Serves `/metrics`, `/healthz` and `/readyz` on `address`, from within a tokio runtime.
 ///
 /// An error where nothing can listen there.
 pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> io::Result<Server> {
@@ -148,7 +149,18 @@ impl Site {
                     Err(words) => answer(StatusCode::SERVICE_UNAVAILABLE, PLAIN, words),
                 }
             }
-            _ => answer(StatusCode::NOT_FOUND, PLAIN, "/metrics or /healthz\n"),
+            "/readyz" => {
+                let chain = self.collector.node().chain;
+                let status = match chain {
+                    Standing::NotCalled(_) => StatusCode::SERVICE_UNAVAILABLE,
+                    Standing::Off | Standing::Called { .. } => StatusCode::OK,
+                };
+                answer(status, PLAIN, format!("{chain}\n"))
+            }
+            _ => {
+                let paths = "/metrics, /healthz or /readyz\n";
+                answer(StatusCode::NOT_FOUND, PLAIN, paths)
+            }
         }
     }
 }

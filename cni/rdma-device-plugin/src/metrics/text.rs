@@ -1,6 +1,7 @@
 //! The figures as OpenMetrics text.
 
 use super::{Labels, Metrics, collect::Snapshot, counters::PortFigures, erdma, holders::Holder};
+use crate::chain::Standing;
 use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -49,6 +50,17 @@ fn resources(snapshot: &Snapshot) -> Registry {
         if let Some(count) = held.and_then(|held| held.allocated.get(&offer.name)) {
             allocated.set(labels, *count);
         }
+    }
+    let chained = match snapshot.node.chain {
+        Standing::Off => None,
+        Standing::Called { .. } => Some(1),
+        Standing::NotCalled(_) => Some(0),
+    };
+    if let Some(chained_now) = chained {
+        let chained = Gauges::default();
+        chained.set(vec![], chained_now);
+        let help = "Whether the runtime would call rdma-cni";
+        chained.register(&mut registry, "chained", help);
     }
     let complete = Gauges::default();
     for (part, is_complete) in [

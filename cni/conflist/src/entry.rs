@@ -1,0 +1,42 @@
+//! Our plugin's configuration, as it stands in a list.
+
+use crate::TYPE;
+use serde_json::{Map, Value, json};
+
+/// The capability by which containerd and CRI-O hand over the pod's annotations: SMC-R is asked
+/// for by one.
+pub const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+
+/// The object that is put into a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry(Map<String, Value>);
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self::new(Map::new())
+    }
+}
+
+impl Entry {
+    /// An entry with these fields; `type` is ours whatever they say, and the runtime is asked for
+    /// the pod's annotations unless they refuse them.
+    pub fn new(fields: Map<String, Value>) -> Self {
+        let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
+        entry.extend(fields.into_iter().filter(|(name, _)| name != "type"));
+        let capabilities = entry.entry("capabilities").or_insert_with(|| json!({}));
+        if let Some(capabilities) = capabilities.as_object_mut() {
+            let wanted = capabilities.entry(ANNOTATIONS);
+            wanted.or_insert(Value::Bool(true));
+        }
+        Self(entry)
+    }
+
+    /// Its fields.
+    pub fn fields(&self) -> &Map<String, Value> {
+        &self.0
+    }
+
+    pub(crate) fn value(&self) -> Value {
+        Value::Object(self.0.clone())
+    }
+}

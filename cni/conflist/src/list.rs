@@ -1,0 +1,377 @@
+//! One list: what is in it, and its text with our plugin put in or taken out.
+//!
+//! Our place is the last one. The plugins before see the result that they know, and at DEL, which
+//! goes from the last to the first, the rails are home before the pod's own network goes.
+
+use crate::{
+    Entry, TYPE, TYPES,
+    members::{Members, span},
+    style::Style,
+};
+use cni_protocol::{SpecVersion, version::SUPPORTED};
+use serde_json::{Map, Value, value::RawValue};
+use std::{fmt, ops::Range};
+
+/// A text that a runtime cannot use, or that cannot be edited.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// It is no JSON object.
+    #[error("it is no valid JSON object: {problem}")]
+    Syntax {
+        /// What the parser says, with line and column.
+        problem: String,
+    },
+    /// A field has to be there.
+    #[error("{field} is missing")]
+    Missing {
+        /// `name`, `plugins`
+        field: String,
+    },
+    /// A field has a wrong value.
+    #[error("{field} {problem}")]
+    Value {
+        /// `plugins[1].type`
+        field: String,
+        /// `must be a text`
+        problem: &'static str,
+    },
+    /// It is larger than containerd reads.
+    #[error("it has {size} bytes, more than the 2 MiB that containerd reads")]
+    Large {
+        /// Bytes.
+        size: u64,
+    },
+    /// It cannot be read.
+    #[error("it cannot be read: {problem}")]
+    Unreadable {
+        /// The system's answer.
+        problem: String,
+    },
+}
+
+/// A list that runtimes can use, and that cannot be edited.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// A field that is there twice.
+    #[error("{place} has {field:?} twice; leave one of them")]
+    Twice {
+        /// `the list`, `plugins[0]`
+        place: String,
+        /// Its name.
+        field: String,
+    },
+    /// The version of the specification.
+    #[error(
+        "cniVersion {version}; {TYPE} speaks {}",
+        SUPPORTED.map(SpecVersion::as_str).join(", ")
+    )]
+    Version {
+        /// `is 0.2.0`, `is missing`
+        version: String,
+    },
+    /// The network's name.
+    #[error("name {name:?} is none that a runtime takes; it must match [a-zA-Z0-9][a-zA-Z0-9_.-]*")]
+    Name {
+        /// As it stands there.
+        name: String,
+    },
+    /// Nothing would be left.
+    #[error("{TYPE} is the only plugin of the list, and a list without plugins is none")]
+    Alone,
+}
+
+/// A list, as a runtime reads it.
+#[derive(Debug)]
+pub struct List<'a> {
+    text: &'a str,
+    name: String,
+    version: Option<String>,
+    versions: Vec<String>,
+    twice: Option<Refused>,
+    elements: Vec<Element<'a>>,
+}
+
+#[derive(Debug)]
+struct Element<'a> {
+    kind: String,
+    raw: &'a RawValue,
+}
+
+/// Where our plugin is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the list itself, counted from 0.
+    Plugin(usize),
+    /// In a list within the plugin with this number (Multus' `delegates`).
+    Delegate(usize),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plugin(index) => write!(f, "plugins[{index}]"),
+            Self::Delegate(index) => write!(f, "a delegate of plugins[{index}]"),
+        }
+    }
+}
+
+/// Our plugin in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ours {
+    /// Where.
+    pub place: Place,
+    /// Its configuration.
+    pub configuration: Map<String, Value>,
+}
+
+impl<'a> List<'a> {
+    /// The list in `text`, as libcni's `NetworkConfFromBytes` takes it.
+    ///
+    /// # Errors
+    /// A runtime would not take it.
+    pub fn parse(text: &'a str) -> Result<Self, Broken> {
+        let syntax = |error: serde_json::Error| Broken::Syntax {
+            problem: error.to_string(),
+        };
+        let missing = |field: &str| Broken::Missing {
+            field: field.to_owned(),
+        };
+        let members = Members::parse(text).map_err(syntax)?;
+        // numbers and texts are looked at only here
+        serde_json::from_str::<Value>(text).map_err(syntax)?;
+        let name = text_of(members.get("name"), "name")?.ok_or_else(|| missing("name"))?;
+        let version = text_of(members.get("cniVersion"), "cniVersion")?;
+        let versions = match members.get("cniVersions") {
+            None => vec![],
+            Some(raw) => serde_json::from_str(raw.get())
+                .map_err(|_| wrong("cniVersions", "must be a list of texts"))?,
+        };
+        let plugins = members.get("plugins").ok_or_else(|| missing("plugins"))?;
+        let plugins: Vec<&RawValue> =
+            serde_json::from_str(plugins.get()).map_err(|_| wrong("plugins", "must be a list"))?;
+        if plugins.is_empty() {
+            return Err(wrong("plugins", "must have a plugin in it"));
+        }
+        let mut twice = members.twice().map(|field| Refused::Twice {
+            place: "the list".into(),
+            field: field.to_owned(),
+        });
+        let mut elements = vec![];
+        for (index, raw) in plugins.into_iter().enumerate() {
+            let place = format!("plugins[{index}]");
+            let plugin =
+                Members::parse(raw.get()).map_err(|_| wrong(&place, "must be an object"))?;
+            let field = format!("{place}.type");
+            let kind = text_of(plugin.get("type"), &field)?.filter(|kind| !kind.is_empty());
+            let kind = kind.ok_or_else(|| missing(&field))?;
+            twice = twice.or_else(|| {
+                let field = plugin.twice()?.to_owned();
+                Some(Refused::Twice { place, field })
+            });
+            elements.push(Element { kind, raw });
+        }
+        Ok(Self {
+            text,
+            name,
+            version,
+            versions,
+            twice,
+            elements,
+        })
+    }
+
+    /// The network's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The plugins' types, in order.
+    pub fn types(&self) -> impl Iterator<Item = &str> {
+        self.elements.iter().map(|element| element.kind.as_str())
+    }
+
+    /// Our plugin, if it is called: in the list, or in one that Multus took over.
+    pub fn ours(&self) -> Option<Ours> {
+        let direct = self.elements.iter().enumerate().find_map(|(index, it)| {
+            let is_ours = TYPES.contains(&it.kind.as_str());
+            is_ours.then(|| Ours {
+                place: Place::Plugin(index),
+                configuration: object(it.raw),
+            })
+        });
+        direct.or_else(|| {
+            self.elements.iter().enumerate().find_map(|(index, it)| {
+                Some(Ours {
+                    place: Place::Delegate(index),
+                    configuration: delegate(&Value::Object(object(it.raw)))?,
+                })
+            })
+        })
+    }
+
+    /// The text with `entry` as the last plugin. Where our plugin is in it already: with `update`
+    /// its configuration is made to be `entry`, once; else the text stays. None: it is as it is
+    /// to be.
+    ///
+    /// # Errors
+    /// The list cannot be edited, or the chain would not work with our plugin in it.
+    pub fn with(&self, entry: &Entry, update: bool) -> Result<Option<String>, Refused> {
+        let mut named = self.elements_named(TYPE);
+        if let Some(first) = named.next() {
+            let others: Vec<_> = named.collect();
+            let same = object(self.elements[first].raw) == *entry.fields();
+            if !update || (same && others.is_empty()) {
+                return Ok(None);
+            }
+            self.check()?;
+            let at = self.span(first);
+            let new = self.style(first.checked_sub(1)).write(&entry.value());
+            let mut cuts: Vec<_> = others.iter().map(|it| (self.cut(*it), "")).collect();
+            cuts.push((
+                at,
+                if same {
+                    self.elements[first].raw.get()
+                } else {
+                    &new
+                },
+            ));
+            return Ok(Some(self.replaced(cuts)));
+        }
+        if self.ours().is_some() {
+            return Ok(None);
+        }
+        self.check()?;
+        let last = self.elements.len() - 1;
+        let at = self.span(last);
+        // as the element before is set off
+        let before = self.text[..at.start]
+            .trim_end_matches([' ', '\t', '\r', '\n'])
+            .len();
+        let gap = &self.text[before..at.start];
+        let new = format!(",{gap}{}", self.style(Some(last)).write(&entry.value()));
+        Ok(Some(self.replaced(vec![(at.end..at.end, &new)])))
+    }
+
+    /// The text without the entries of type [`TYPE`]. None: there are none.
+    ///
+    /// # Errors
+    /// Nothing would be left of the list, or it cannot be edited.
+    pub fn without(&self) -> Result<Option<String>, Refused> {
+        let ours: Vec<_> = self.elements_named(TYPE).collect();
+        if ours.is_empty() {
+            return Ok(None);
+        }
+        if ours.len() == self.elements.len() {
+            return Err(Refused::Alone);
+        }
+        self.unambiguous()?;
+        let first_left = (0..)
+            .find(|index| !ours.contains(index))
+            .unwrap_or_default();
+        let cut = |index: usize| match index < first_left {
+            true => self.span(index).start..self.span(index + 1).start,
+            false => self.cut(index),
+        };
+        let cuts = ours.iter().map(|index| (cut(*index), "")).collect();
+        Ok(Some(self.replaced(cuts)))
+    }
+
+    /// Whether the chain would work with our plugin in it.
+    fn check(&self) -> Result<(), Refused> {
+        self.unambiguous()?;
+        if !is_network_name(&self.name) {
+            return Err(Refused::Name {
+                name: self.name.clone(),
+            });
+        }
+        let version = match (&self.version, self.versions.as_slice()) {
+            (Some(version), _) if SpecVersion::parse(version).is_some() => return Ok(()),
+            (None, versions) if versions.iter().any(|it| SpecVersion::parse(it).is_some()) => {
+                return Ok(());
+            }
+            (Some(version), _) => format!("is {version}"),
+            (None, _) => "is missing, which means 0.1.0".to_owned(),
+        };
+        Err(Refused::Version { version })
+    }
+
+    fn unambiguous(&self) -> Result<(), Refused> {
+        match &self.twice {
+            Some(twice) => Err(twice.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn elements_named(&self, kind: &str) -> impl Iterator<Item = usize> {
+        let elements = self.elements.iter().enumerate();
+        elements.filter_map(move |(index, it)| (it.kind == kind).then_some(index))
+    }
+
+    /// The layout of an element; without one, of what is there of others.
+    fn style(&self, index: Option<usize>) -> Style {
+        let index = index.unwrap_or_else(|| usize::from(self.elements.len() > 1));
+        let at = self.span(index);
+        Style::of(self.text, at.start, &self.text[at.clone()])
+    }
+
+    fn span(&self, index: usize) -> Range<usize> {
+        span(self.text, self.elements[index].raw)
+    }
+
+    /// An element, which is not the first, with the comma before it.
+    fn cut(&self, index: usize) -> Range<usize> {
+        self.span(index - 1).end..self.span(index).end
+    }
+
+    fn replaced(&self, mut parts: Vec<(Range<usize>, &str)>) -> String {
+        parts.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
+        let mut text = self.text.to_owned();
+        for (range, new) in parts {
+            text.replace_range(range, new);
+        }
+        text
+    }
+}
+
+/// Whether a runtime takes it as a network's name (libcni's `ValidateNetworkName`).
+pub(crate) fn is_network_name(name: &str) -> bool {
+    let mut letters = name.chars();
+    letters
+        .next()
+        .is_some_and(|first| first.is_ascii_alphanumeric())
+        && letters.all(|it| it.is_ascii_alphanumeric() || matches!(it, '_' | '.' | '-'))
+}
+
+pub(crate) fn wrong(field: &str, problem: &'static str) -> Broken {
+    Broken::Value {
+        field: field.to_owned(),
+        problem,
+    }
+}
+
+pub(crate) fn text_of(raw: Option<&RawValue>, field: &str) -> Result<Option<String>, Broken> {
+    raw.map(|raw| serde_json::from_str(raw.get()))
+        .transpose()
+        .map_err(|_| wrong(field, "must be a text"))
+}
+
+/// The object in `raw`, which was read as one.
+fn object(raw: &RawValue) -> Map<String, Value> {
+    serde_json::from_str(raw.get()).unwrap_or_default()
+}
+
+/// Our configuration among the `delegates` of a plugin's configuration, at any depth.
+pub(crate) fn delegate(configuration: &Value) -> Option<Map<String, Value>> {
+    let delegates = configuration.get("delegates")?.as_array()?;
+    delegates.iter().find_map(|delegate| {
+        let plugins = delegate.get("plugins").and_then(Value::as_array);
+        let mut all = plugins.into_iter().flatten().chain([delegate]);
+        all.find_map(|plugin| {
+            let kind = plugin.get("type").and_then(Value::as_str);
+            match kind.is_some_and(|kind| TYPES.contains(&kind)) {
+                true => plugin.as_object().cloned(),
+                false => self::delegate(plugin),
+            }
+        })
+    })
+}

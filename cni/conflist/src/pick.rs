@@ -1,0 +1,169 @@
+//! Which file of the directory a runtime uses.
+//!
+//! Both look at `.conf`, `.conflist` and `.json`, sorted by name, hidden files too.
+//!
+//! - containerd (go-cni's `loadFromConfDir`, `max_conf_num` 1) takes the first one. If that is
+//!   broken, it looks no further: no pod gets a network.
+//! - CRI-O (ocicni's `loadNetworks`) passes over broken ones, and takes the first that is left; or,
+//!   with `cni_default_network`, the first of that name. It also passes over a file with a plugin
+//!   whose binary is missing, which is not looked at here.
+
+use crate::{
+    Directory,
+    list::{Broken, List, Ours},
+    single::Single,
+};
+use std::fmt;
+
+/// A container runtime, as far as it looks for networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Runtime {
+    /// containerd
+    #[default]
+    Containerd,
+    /// CRI-O
+    Crio {
+        /// `cni_default_network`
+        network: Option<String>,
+    },
+}
+
+/// What a runtime makes of a directory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pick {
+    /// What it uses.
+    pub choice: Choice,
+    /// The files that it does not use, in order.
+    pub skipped: Vec<Skipped>,
+}
+
+/// What a runtime uses.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Choice {
+    /// Nothing: pods wait for a network.
+    None,
+    /// It stops at a broken file: pods wait for a network.
+    Blocked {
+        /// The file's name.
+        file: String,
+        /// What is wrong with it.
+        why: Broken,
+    },
+    /// This file.
+    Picked(Picked),
+}
+
+/// The file that a runtime uses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Picked {
+    /// Its name in the directory.
+    pub file: String,
+    /// The network's name.
+    pub network: String,
+    /// The plugins' types, in order.
+    pub types: Vec<String>,
+    /// Whether it has one plugin's configuration, and no list.
+    pub single: bool,
+    /// Our plugin, if it is called.
+    pub ours: Option<Ours>,
+}
+
+/// A file that a runtime does not use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Its name in the directory.
+    pub file: String,
+    /// Why.
+    pub why: Skip,
+}
+
+/// Why a file is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Skip {
+    /// It is broken.
+    Broken(Broken),
+    /// It is another network's than the one that was named.
+    OtherNetwork(String),
+    /// Another file was found before.
+    Later,
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken(broken) => broken.fmt(f),
+            Self::OtherNetwork(name) => write!(f, "it is of network {name}"),
+            Self::Later => f.write_str("another file comes before it"),
+        }
+    }
+}
+
+/// What a runtime makes of `directory`.
+pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
+    let mut skipped = vec![];
+    let mut choice = Choice::None;
+    for file in directory.files() {
+        let name = file.name.clone();
+        if choice != Choice::None {
+            skipped.push(Skipped {
+                file: name,
+                why: Skip::Later,
+            });
+            continue;
+        }
+        let picked = file.text.clone();
+        let picked = picked.and_then(|text| Picked::read(&name, &text));
+        let why = match (picked, runtime) {
+            (Ok(picked), Runtime::Crio { network: Some(it) }) if picked.network != *it => {
+                Skip::OtherNetwork(picked.network)
+            }
+            (Ok(picked), _) => {
+                choice = Choice::Picked(picked);
+                continue;
+            }
+            (Err(why), Runtime::Containerd) => {
+                choice = Choice::Blocked { file: name, why };
+                continue;
+            }
+            (Err(why), Runtime::Crio { .. }) => Skip::Broken(why),
+        };
+        skipped.push(Skipped { file: name, why });
+    }
+    Pick { choice, skipped }
+}
+
+impl Picked {
+    /// What the file called `file` says.
+    ///
+    /// # Errors
+    /// No runtime would take it.
+    pub fn read(file: &str, text: &str) -> Result<Self, Broken> {
+        let file = file.to_owned();
+        if file.ends_with(".conflist") {
+            let list = List::parse(text)?;
+            return Ok(Self {
+                network: named(list.name(), &file),
+                types: list.types().map(str::to_owned).collect(),
+                single: false,
+                ours: list.ours(),
+                file,
+            });
+        }
+        let single = Single::parse(text)?;
+        Ok(Self {
+            network: named(single.name(), &file),
+            types: vec![single.kind().to_owned()],
+            single: true,
+            ours: single.ours(),
+            file,
+        })
+    }
+}
+
+/// CRI-O calls a network without a name after its file.
+fn named(name: &str, file: &str) -> String {
+    match name.is_empty() {
+        true => file.to_owned(),
+        false => name.to_owned(),
+    }
+}

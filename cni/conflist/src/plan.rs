@@ -1,0 +1,226 @@
+//! What has to be written or removed in the directory. Pure: (directory, what is wanted) → changes.
+
+use crate::{
+    Directory, Entry,
+    list::{Broken, List, Ours, Place, Refused},
+    pick::{Choice, Picked, Runtime, pick},
+    single::{self, SUFFIX, Single},
+};
+use std::collections::BTreeSet;
+
+/// One change of the directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A file gets another text, or is made.
+    Write {
+        /// Its name.
+        file: String,
+        /// The whole text.
+        text: String,
+        /// The file whose mode and owner it gets, and which the text was made from.
+        like: String,
+    },
+    /// A file goes.
+    Remove {
+        /// Its name.
+        file: String,
+    },
+}
+
+/// Why the runtime cannot be made to call our plugin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// There is nothing to be put into.
+    #[error("there is no network configuration yet; our place is taken as soon as there is one")]
+    Empty,
+    /// Nothing in the directory can be used.
+    #[error("{file} cannot be used by the runtime, and is left as it is: {why}")]
+    Broken {
+        /// The file's name.
+        file: String,
+        /// What is wrong with it.
+        why: Broken,
+    },
+    /// The file that the runtime uses cannot have our plugin in it.
+    #[error("{file} is left as it is: {why}")]
+    Refused {
+        /// The file's name.
+        file: String,
+        /// Why.
+        why: Refused,
+    },
+}
+
+/// What is to be done, and what comes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// In this order.
+    pub changes: Vec<Change>,
+    /// Where our plugin will be called from, or why it will not.
+    pub place: Result<Placed, Obstacle>,
+}
+
+/// Where our plugin is called from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// The file.
+    pub file: String,
+    /// The network's name.
+    pub network: String,
+    /// Whether somebody else put it there: its configuration is theirs.
+    pub by_others: bool,
+}
+
+/// What makes the runtime call our plugin with `entry`. `placed` are the files that our plugin
+/// was put into before; in others it belongs to whoever put it there.
+pub fn attach(
+    directory: &Directory,
+    runtime: &Runtime,
+    entry: &Entry,
+    placed: &BTreeSet<String>,
+) -> Plan {
+    let others = directory.without(|file| file.name.ends_with(SUFFIX));
+    let choice = pick(&others, runtime);
+    let picked = match &choice.choice {
+        Choice::Picked(picked) => Ok(picked),
+        Choice::Blocked { file, why } => Err(Obstacle::Broken {
+            file: file.clone(),
+            why: why.clone(),
+        }),
+        Choice::None => Err(nothing(&others)),
+    };
+    // a list whose single configuration is gone, or not used any more
+    let mut changes: Vec<_> = directory
+        .files()
+        .iter()
+        .filter(|file| file.name.ends_with(SUFFIX))
+        .filter(|list| match picked {
+            Ok(picked) => !(picked.single && single::is_from(&list.name, &picked.file)),
+            Err(_) => !others
+                .files()
+                .iter()
+                .any(|it| single::is_from(&list.name, &it.name)),
+        })
+        .map(|list| Change::Remove {
+            file: list.name.clone(),
+        })
+        .collect();
+    let place = picked.and_then(|picked| {
+        let (placed, change) = put(directory, picked, entry, placed)?;
+        changes.extend(change);
+        Ok(placed)
+    });
+    Plan { changes, place }
+}
+
+/// What takes our plugin out of the files of `placed`, and what stands in the way.
+pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>, Vec<Obstacle>) {
+    let mut changes = vec![];
+    let mut obstacles = vec![];
+    let files = directory.files().iter();
+    for file in files.filter(|file| placed.contains(&file.name)) {
+        let name = &file.name;
+        if name.ends_with(SUFFIX) {
+            changes.push(Change::Remove { file: name.clone() });
+            continue;
+        }
+        let broken = |why: &Broken| Obstacle::Broken {
+            file: name.clone(),
+            why: why.clone(),
+        };
+        let without = match &file.text {
+            Err(why) => Err(broken(why)),
+            Ok(text) => List::parse(text)
+                .map_err(|why| broken(&why))
+                .and_then(|list| list.without().map_err(|why| refused(name, why))),
+        };
+        match without {
+            Ok(Some(text)) => changes.push(Change::Write {
+                file: name.clone(),
+                text,
+                like: name.clone(),
+            }),
+            Ok(None) => {}
+            Err(obstacle) => obstacles.push(obstacle),
+        }
+    }
+    (changes, obstacles)
+}
+
+/// Puts our plugin into the file that is used.
+fn put(
+    directory: &Directory,
+    picked: &Picked,
+    entry: &Entry,
+    placed: &BTreeSet<String>,
+) -> Result<(Placed, Option<Change>), Obstacle> {
+    let file = &picked.file;
+    let text = directory.file(file).and_then(|it| it.text.as_ref().ok());
+    let text = text.map_or("", String::as_str);
+    let placed_in = |file: &str, by_others| Placed {
+        file: file.to_owned(),
+        network: picked.network.clone(),
+        by_others,
+    };
+    if !picked.single {
+        let update = placed.contains(file);
+        let refused = |why| refused(file, why);
+        let list = List::parse(text).map_err(|why| broken(file, why))?;
+        let change = list.with(entry, update).map_err(refused)?;
+        let ours_before = list.ours();
+        let by_others = match ours_before {
+            Some(Ours {
+                place: Place::Plugin(_),
+                ..
+            }) => !update,
+            Some(Ours {
+                place: Place::Delegate(_),
+                ..
+            }) => true,
+            None => false,
+        };
+        let change = change.map(|text| Change::Write {
+            file: file.clone(),
+            text,
+            like: file.clone(),
+        });
+        return Ok((placed_in(file, by_others), change));
+    }
+    if picked.ours.is_some() {
+        return Ok((placed_in(file, true), None));
+    }
+    let single = Single::parse(text).map_err(|why| broken(file, why))?;
+    let text = single.list(entry).map_err(|why| refused(file, why))?;
+    let list = single::list_name(file);
+    let present = directory.file(&list).and_then(|it| it.text.as_ref().ok());
+    let change = (present != Some(&text)).then(|| Change::Write {
+        file: list.clone(),
+        text,
+        like: file.clone(),
+    });
+    Ok((placed_in(&list, false), change))
+}
+
+/// Why there is nothing to be put into.
+fn nothing(others: &Directory) -> Obstacle {
+    let broken = others.files().iter().find_map(|file| {
+        let read = file.text.as_ref().map_err(Clone::clone);
+        let why = read.and_then(|text| Picked::read(&file.name, text)).err()?;
+        Some(broken(&file.name, why))
+    });
+    broken.unwrap_or(Obstacle::Empty)
+}
+
+fn broken(file: &str, why: Broken) -> Obstacle {
+    Obstacle::Broken {
+        file: file.to_owned(),
+        why,
+    }
+}
+
+fn refused(file: &str, why: Refused) -> Obstacle {
+    Obstacle::Refused {
+        file: file.to_owned(),
+        why,
+    }
+}

@@ -1,0 +1,124 @@
+//! A file with one plugin's configuration (`.conf`, `.json`), and the list that it is turned into.
+//!
+//! Such a file stays as it is. The list is written beside it under a name that sorts just before
+//! it, so that the runtime uses it in its place: `10-net.conf`, `10-net+rdma-cni.conflist`.
+
+use crate::{
+    Entry, TYPES,
+    list::{Broken, List, Ours, Place, Refused, delegate, text_of},
+    members::Members,
+    style::newline_of,
+};
+use serde_json::{Map, Value};
+
+/// What the name of a list ends with that was made from a single configuration.
+pub const SUFFIX: &str = "+rdma-cni.conflist";
+
+/// A configuration of one plugin.
+#[derive(Debug)]
+pub struct Single<'a> {
+    text: &'a str,
+    name: String,
+    version: Option<String>,
+    kind: String,
+    twice: bool,
+    configuration: Map<String, Value>,
+}
+
+impl<'a> Single<'a> {
+    /// The configuration in `text`, as libcni's `ConfFromBytes` takes it.
+    ///
+    /// # Errors
+    /// A runtime would not take it.
+    pub fn parse(text: &'a str) -> Result<Self, Broken> {
+        let syntax = |error: serde_json::Error| Broken::Syntax {
+            problem: error.to_string(),
+        };
+        let members = Members::parse(text).map_err(syntax)?;
+        let configuration = serde_json::from_str(text).map_err(syntax)?;
+        let kind = text_of(members.get("type"), "type")?.filter(|kind| !kind.is_empty());
+        Ok(Self {
+            text,
+            name: text_of(members.get("name"), "name")?.unwrap_or_default(),
+            version: text_of(members.get("cniVersion"), "cniVersion")?,
+            kind: kind.ok_or_else(|| Broken::Missing {
+                field: "type".into(),
+            })?,
+            twice: members.twice().is_some(),
+            configuration,
+        })
+    }
+
+    /// The network's name; it may be empty.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The plugin.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// Our plugin, if it is this one, or one that Multus took over.
+    pub fn ours(&self) -> Option<Ours> {
+        if TYPES.contains(&self.kind.as_str()) {
+            return Some(Ours {
+                place: Place::Plugin(0),
+                configuration: self.configuration.clone(),
+            });
+        }
+        Some(Ours {
+            place: Place::Delegate(0),
+            configuration: delegate(&Value::Object(self.configuration.clone()))?,
+        })
+    }
+
+    /// The list of this plugin and `entry`, which has this one's name and version.
+    ///
+    /// # Errors
+    /// The chain would not work with our plugin in it.
+    pub fn list(&self, entry: &Entry) -> Result<String, Refused> {
+        if self.twice {
+            let members = Members::parse(self.text).ok();
+            let field = members.as_ref().and_then(Members::twice);
+            return Err(Refused::Twice {
+                place: "it".into(),
+                field: field.unwrap_or_default().to_owned(),
+            });
+        }
+        let line = self.text.find('\n').map_or("", |at| &self.text[..=at]);
+        let newline = newline_of(line);
+        let quoted = |text: &str| Value::from(text).to_string();
+        let version = match &self.version {
+            Some(version) => format!("  \"cniVersion\": {},{newline}", quoted(version)),
+            None => String::new(),
+        };
+        let name = quoted(&self.name);
+        // no text of JSON has a line break in it
+        let plugin = self.text.trim().replace('\n', "\n    ");
+        let list = format!(
+            "{{{newline}{version}  \"name\": {name},{newline}  \"plugins\": [{newline}    \
+             {plugin}{newline}  ]{newline}}}{newline}"
+        );
+        let parsed = List::parse(&list);
+        debug_assert!(parsed.is_ok(), "a list of a plugin: {parsed:?}");
+        match parsed {
+            Ok(parsed) => Ok(parsed.with(entry, false)?.unwrap_or_else(|| list.clone())),
+            Err(_) => Ok(list),
+        }
+    }
+}
+
+/// The name of the list that the single configuration `file` is turned into.
+pub fn list_name(file: &str) -> String {
+    format!("{}{SUFFIX}", stem(file))
+}
+
+/// Whether `list` is the name of a list that was made from the single configuration `file`.
+pub fn is_from(list: &str, file: &str) -> bool {
+    list.strip_suffix(SUFFIX) == Some(stem(file)) && !file.ends_with(".conflist")
+}
+
+fn stem(file: &str) -> &str {
+    file.rfind('.').map_or(file, |at| &file[..at])
+}

@@ -1,0 +1,280 @@
+//! Which file counts, and what has to change in a directory.
+
+use conflist::{
+    Broken, Change, Choice, Directory, Entry, File, Obstacle, Place, Runtime, pick,
+    pick::{Skip, Skipped},
+    plan::{self, Placed},
+};
+use std::{collections::BTreeSet, fs};
+
+const FLANNEL: &str = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
+const OURS: &str = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"},{"type":"rdma-cni","mtu":1}]}"#;
+const TERWAY: &str = r#"{"cniVersion":"0.4.0","name":"terway","type":"terway"}"#;
+
+fn directory(files: &[(&str, &str)]) -> Directory {
+    let files = files.iter().map(|(name, text)| File {
+        name: (*name).to_owned(),
+        text: Ok((*text).to_owned()),
+    });
+    Directory::new(files.collect())
+}
+
+fn set(files: &[&str]) -> BTreeSet<String> {
+    files.iter().map(|file| (*file).to_owned()).collect()
+}
+
+fn picked(files: &[(&str, &str)], runtime: &Runtime) -> Option<String> {
+    match pick(&directory(files), runtime).choice {
+        Choice::Picked(picked) => Some(picked.file),
+        _ => None,
+    }
+}
+
+fn crio(network: Option<&str>) -> Runtime {
+    Runtime::Crio {
+        network: network.map(str::to_owned),
+    }
+}
+
+/// `attach` until it has nothing more to do, as somebody would who carries it out.
+fn carried_out(
+    files: &mut Vec<(String, String)>,
+    placed: &mut BTreeSet<String>,
+) -> Result<Placed, Obstacle> {
+    for _ in 0..3 {
+        let now: Vec<_> = files
+            .iter()
+            .map(|(a, b)| (a.as_str(), b.as_str()))
+            .collect();
+        let now = directory(&now);
+        let plan = plan::attach(&now, &Runtime::Containerd, &Entry::default(), placed);
+        if plan.changes.is_empty() {
+            return plan.place;
+        }
+        for change in plan.changes {
+            match change {
+                Change::Write { file, text, .. } => {
+                    placed.insert(file.clone());
+                    files.retain(|(name, _)| *name != file);
+                    files.push((file, text));
+                }
+                Change::Remove { file } => files.retain(|(name, _)| *name != file),
+            }
+        }
+    }
+    panic!("it never ends: {files:?}");
+}
+
+#[test]
+fn the_first_name_counts_whatever_its_extension() {
+    let files = [
+        ("20-b.conflist", FLANNEL),
+        ("10-a.json", TERWAY),
+        ("05-x.conf.bak", "{"),
+        ("README", ""),
+    ];
+    for runtime in [Runtime::Containerd, crio(None)] {
+        assert_eq!(picked(&files, &runtime).as_deref(), Some("10-a.json"));
+    }
+    let hidden = [(".b.conflist", FLANNEL), ("10-a.json", TERWAY)];
+    assert_eq!(
+        picked(&hidden, &Runtime::Containerd).as_deref(),
+        Some(".b.conflist")
+    );
+    assert_eq!(picked(&[], &Runtime::Containerd), None);
+}
+
+#[test]
+fn a_broken_first_file_stops_containerd_and_not_crio() {
+    let list_in_conf = Broken::Missing {
+        field: "type".into(),
+    };
+    let files = directory(&[
+        ("10-a.conf", FLANNEL),
+        ("20-b.conflist", FLANNEL),
+        ("30-c.conf", TERWAY),
+    ]);
+    let blocked = Choice::Blocked {
+        file: "10-a.conf".into(),
+        why: list_in_conf.clone(),
+    };
+    assert_eq!(pick(&files, &Runtime::Containerd).choice, blocked);
+    let found = pick(&files, &crio(None));
+    let Choice::Picked(picked) = found.choice else {
+        panic!("nothing picked");
+    };
+    assert_eq!(
+        (picked.file.as_str(), picked.network.as_str()),
+        ("20-b.conflist", "cbr0")
+    );
+    assert_eq!(
+        (picked.single, picked.types),
+        (false, vec!["flannel".to_owned()])
+    );
+    let skipped = |file: &str, why| Skipped {
+        file: file.to_owned(),
+        why,
+    };
+    let expected = [
+        skipped("10-a.conf", Skip::Broken(list_in_conf)),
+        skipped("30-c.conf", Skip::Later),
+    ];
+    assert_eq!(found.skipped, expected);
+}
+
+#[test]
+fn crio_can_be_told_a_network() {
+    let files = [("10-a.conflist", FLANNEL), ("20-b.conf", TERWAY)];
+    assert_eq!(
+        picked(&files, &crio(Some("terway"))).as_deref(),
+        Some("20-b.conf")
+    );
+    assert_eq!(picked(&files, &crio(Some("other"))), None);
+    let found = pick(&directory(&files), &crio(Some("terway")));
+    assert_eq!(found.skipped[0].why, Skip::OtherNetwork("cbr0".into()));
+}
+
+#[test]
+fn files_are_read_as_a_runtime_reads_them() {
+    let root = tempfile::tempdir().expect("a directory");
+    let path = root.path();
+    assert_eq!(Directory::read(&path.join("absent")).expect("read"), None);
+    fs::create_dir(path.join("00-directory.conf")).expect("made");
+    fs::write(
+        path.join("10-large.conflist"),
+        vec![b' '; 2 * 1024 * 1024 + 1],
+    )
+    .expect("written");
+    fs::write(path.join("20-binary.conf"), b"\xff").expect("written");
+    fs::write(path.join("30-text.conflist"), FLANNEL).expect("written");
+    std::os::unix::fs::symlink(path, path.join("40-link.conf")).expect("linked");
+    fs::write(path.join("note.txt"), "").expect("written");
+    let read = Directory::read(path).expect("read").expect("there");
+    let texts: Vec<_> = read
+        .files()
+        .iter()
+        .map(|it| (it.name.as_str(), &it.text))
+        .collect();
+    assert_eq!(texts.len(), 4, "{texts:?}");
+    assert_eq!(
+        texts[0].1,
+        &Err(Broken::Large {
+            size: 2 * 1024 * 1024 + 1
+        })
+    );
+    assert!(matches!(texts[1].1, Err(Broken::Syntax { .. })));
+    assert_eq!(texts[2].1.as_deref(), Ok(FLANNEL));
+    assert!(matches!(texts[3].1, Err(Broken::Unreadable { .. })));
+}
+
+#[test]
+fn our_place_in_a_list_is_taken_once_and_given_back() {
+    let mut files = vec![("10-flannel.conflist".to_owned(), FLANNEL.to_owned())];
+    let mut placed = BTreeSet::new();
+    let place = carried_out(&mut files, &mut placed).expect("placed");
+    let expected = Placed {
+        file: "10-flannel.conflist".into(),
+        network: "cbr0".into(),
+        by_others: false,
+    };
+    assert_eq!(place, expected);
+    let found = pick(
+        &directory(&[(&files[0].0, &files[0].1)]),
+        &Runtime::Containerd,
+    );
+    let Choice::Picked(picked) = found.choice else {
+        panic!("nothing picked");
+    };
+    assert_eq!(picked.ours.expect("ours").place, Place::Plugin(1));
+    let (changes, obstacles) = plan::detach(&directory(&[(&files[0].0, &files[0].1)]), &placed);
+    let back = Change::Write {
+        file: files[0].0.clone(),
+        text: FLANNEL.to_owned(),
+        like: files[0].0.clone(),
+    };
+    assert_eq!((changes, obstacles), (vec![back], vec![]));
+}
+
+#[test]
+fn what_is_in_a_list_of_somebody_elses_stays_theirs() {
+    let files = directory(&[("10-a.conflist", OURS)]);
+    let plan = plan::attach(&files, &Runtime::Containerd, &Entry::default(), &set(&[]));
+    assert_eq!(plan.changes, []);
+    assert!(plan.place.expect("placed").by_others);
+    assert_eq!(plan::detach(&files, &set(&[])).0, []);
+    // the same list, where it is ours: the configuration is made to be as it is to be
+    let placed = set(&["10-a.conflist"]);
+    let plan = plan::attach(&files, &Runtime::Containerd, &Entry::default(), &placed);
+    assert_eq!(plan.changes.len(), 1);
+    assert!(!plan.place.expect("placed").by_others);
+}
+
+#[test]
+fn a_single_configuration_stays_and_its_list_follows_it() {
+    let mut files = vec![("10-terway.conf".to_owned(), TERWAY.to_owned())];
+    let mut placed = BTreeSet::new();
+    let place = carried_out(&mut files, &mut placed).expect("placed");
+    assert_eq!(place.file, "10-terway+rdma-cni.conflist");
+    assert_eq!(files[0].1, TERWAY);
+    let text = |files: &[(String, String)]| {
+        files
+            .iter()
+            .find(|it| it.0 == "10-terway+rdma-cni.conflist")
+            .map(|it| it.1.clone())
+    };
+    let first = text(&files).expect("the list");
+    files[0].1 = TERWAY.replace("0.4.0", "1.0.0");
+    files.sort();
+    carried_out(&mut files, &mut placed).expect("placed");
+    assert_ne!(text(&files).expect("the list"), first);
+    // half-written: the list stays, as pods start by it
+    let at = files
+        .iter()
+        .position(|it| it.0 == "10-terway.conf")
+        .expect("it");
+    files[at].1 = "{\"cniVersion\"".into();
+    let obstacle = carried_out(&mut files, &mut placed).expect_err("broken");
+    assert!(matches!(obstacle, Obstacle::Broken { .. }));
+    assert!(text(&files).is_some());
+    // a list takes its place
+    files[at].1 = TERWAY.into();
+    files.push(("05-a.conflist".into(), FLANNEL.into()));
+    carried_out(&mut files, &mut placed).expect("placed");
+    assert_eq!(text(&files), None);
+    // and goes again; then all goes
+    files.retain(|it| it.0 != "05-a.conflist");
+    carried_out(&mut files, &mut placed).expect("placed");
+    assert!(text(&files).is_some());
+    files.retain(|it| it.0 != "10-terway.conf");
+    assert_eq!(carried_out(&mut files, &mut placed), Err(Obstacle::Empty));
+    assert_eq!(files, []);
+}
+
+#[test]
+fn what_stands_in_the_way_is_told() {
+    let attach = |files: &[(&str, &str)], runtime: &Runtime| {
+        let plan = plan::attach(&directory(files), runtime, &Entry::default(), &set(&[]));
+        assert_eq!(plan.changes, []);
+        plan.place.expect_err("an obstacle").to_string()
+    };
+    let old = FLANNEL.replace("1.0.0", "0.2.0");
+    assert!(attach(&[], &Runtime::Containerd).starts_with("there is no network configuration yet"));
+    assert_eq!(
+        attach(
+            &[("1.conflist", "{}"), ("2.conflist", FLANNEL)],
+            &Runtime::Containerd
+        ),
+        "1.conflist cannot be used by the runtime, and is left as it is: name is missing"
+    );
+    assert!(attach(&[("1.conflist", "{}")], &crio(None)).starts_with("1.conflist cannot be used"));
+    assert!(
+        attach(&[("1.conflist", &old)], &Runtime::Containerd)
+            .starts_with("1.conflist is left as it is: cniVersion is 0.2.0")
+    );
+    let alone = r#"{"name":"n","plugins":[{"type":"rdma-cni"}]}"#;
+    let (changes, obstacles) = plan::detach(
+        &directory(&[("1.conflist", alone), ("2.conflist", "{")]),
+        &set(&["1.conflist", "2.conflist"]),
+    );
+    assert_eq!((changes.len(), obstacles.len()), (0, 2));
+}

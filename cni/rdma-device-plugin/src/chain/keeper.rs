@@ -1,0 +1,207 @@
+//! Keeps our place in the chain: networks rewrite their lists whenever they start.
+//!
+//! There is a turn after each change of the directory, and soon again after a turn that changed
+//! something: somebody may have been writing at the same moment. A file that is half-written is
+//! looked at until it is whole. Somebody who takes our plugin out again and again is followed ever
+//! more slowly, but always within a second.
+
+use super::{Chain, Standing, Turn, file::Held, record};
+use crate::{node::Node, watch::Watch};
+use conflist::TYPE;
+use std::{
+    collections::VecDeque,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::watch;
+
+/// What comes together is looked at together.
+const TOGETHER: Duration = Duration::from_millis(20);
+/// Before a look at what cannot be right yet, or may be written late.
+const SOON: Duration = Duration::from_millis(200);
+/// No two turns are further apart, however often the files change.
+const SLOWEST: Duration = Duration::from_millis(400);
+/// Changes within this time are counted.
+const LATELY: Duration = Duration::from_secs(10);
+/// So many of them are a dispute, and told.
+const DISPUTE: usize = 10;
+/// It is told so often.
+const TOLD: Duration = Duration::from_secs(60);
+
+/// Keeps our place, as the node's configuration says.
+pub struct Keeper {
+    node: watch::Receiver<Arc<Node>>,
+    state_dir: PathBuf,
+    standing: watch::Sender<Standing>,
+    held: Vec<Held>,
+    /// When files were changed lately.
+    changes: VecDeque<Instant>,
+    told: Option<Instant>,
+    /// An error or obstacle that is said once.
+    said: Option<String>,
+}
+
+impl Keeper {
+    /// A keeper that tells `standing` how it stands.
+    pub fn new(
+        node: watch::Receiver<Arc<Node>>,
+        state_dir: PathBuf,
+        standing: watch::Sender<Standing>,
+    ) -> Self {
+        Self {
+            node,
+            state_dir,
+            standing,
+            held: vec![],
+            changes: VecDeque::new(),
+            told: None,
+            said: None,
+        }
+    }
+
+    /// Keeps it until the daemon ends.
+    pub async fn run(mut self) {
+        loop {
+            let conf = self.node.borrow_and_update().conf.chain.clone();
+            let Some(conf) = conf else {
+                self.standing.send_replace(Standing::Off);
+                if !self.is_other(None).await {
+                    return;
+                }
+                continue;
+            };
+            let chain = Chain {
+                conf,
+                state_dir: self.state_dir.clone(),
+            };
+            let paths = vec![chain.conf.conf_dir.clone(), record::path(&self.state_dir)];
+            let mut watch = match Watch::new(paths) {
+                Ok(watch) => watch,
+                Err(error) => {
+                    let why = format!("its directory cannot be watched: {error}");
+                    log::error!("{TYPE} is not kept in the chain: {why}");
+                    self.standing.send_replace(Standing::NotCalled(why));
+                    tokio::time::sleep(TOLD).await;
+                    continue;
+                }
+            };
+            log::info!("{TYPE} is kept in the chain of {:?}", chain.conf.conf_dir);
+            loop {
+                let again = self.turn(&chain).await;
+                tokio::select! {
+                    other = self.is_other(Some(&chain)) => match other {
+                        true => break,
+                        false => return,
+                    },
+                    () = watch.changed() => tokio::time::sleep(self.pause()).await,
+                    () = until(again) => {}
+                }
+            }
+        }
+    }
+
+    /// Waits until the configuration is another one than `present`; false: there is no daemon.
+    async fn is_other(&mut self, present: Option<&Chain>) -> bool {
+        let present = present.map(|chain| &chain.conf);
+        let other = self
+            .node
+            .wait_for(|node| node.conf.chain.as_ref() != present);
+        other.await.is_ok()
+    }
+
+    /// One turn; when to take another, if nothing is heard.
+    async fn turn(&mut self, chain: &Chain) -> Option<Duration> {
+        let mut held = std::mem::take(&mut self.held);
+        let of_turn = chain.clone();
+        let aside = tokio::task::spawn_blocking(move || {
+            let turn = of_turn.take(&mut held);
+            (turn, held)
+        });
+        let (turn, held) = match aside.await {
+            Ok(done) => done,
+            Err(error) => {
+                log::error!("a turn of the chain's keeper ended: {error}");
+                return Some(SLOWEST);
+            }
+        };
+        self.held = held;
+        let turn = match turn {
+            Ok(turn) => turn,
+            Err(error) => {
+                self.say(error.to_string());
+                self.standing
+                    .send_replace(Standing::NotCalled(error.to_string()));
+                return Some(Duration::from_secs(1));
+            }
+        };
+        self.tell(chain, &turn);
+        self.held.extend(turn.held);
+        self.standing.send_if_modified(|standing| {
+            let differs = *standing != turn.standing;
+            *standing = turn.standing;
+            differs
+        });
+        match (&turn.obstacle, turn.again, self.held.is_empty()) {
+            (_, true, _) => Some(self.pause()),
+            (Some(conflist::Obstacle::Broken { .. }), ..) | (.., false) => Some(SOON),
+            _ => None,
+        }
+    }
+
+    fn tell(&mut self, chain: &Chain, turn: &Turn) {
+        let now = Instant::now();
+        self.changes.retain(|at| now.duration_since(*at) < LATELY);
+        for file in &turn.changed {
+            self.changes.push_back(now);
+            log::debug!(
+                "{:?}: {TYPE} is put in place",
+                chain.conf.conf_dir.join(file)
+            );
+        }
+        match &turn.standing {
+            Standing::NotCalled(why) => self.say(why.clone()),
+            standing => {
+                if *self.standing.borrow() != *standing || self.said.is_some() {
+                    log::info!("{standing}");
+                }
+                self.said = None;
+            }
+        }
+        let is_told = self
+            .told
+            .is_some_and(|told| now.duration_since(told) < TOLD);
+        if self.changes.len() >= DISPUTE && !is_told {
+            self.told = Some(now);
+            log::warn!(
+                "{:?} was rewritten without {TYPE} {} times within {LATELY:?}: is another program \
+                 to have the directory for itself? (Cilium: set cni.exclusive to false)",
+                chain.conf.conf_dir,
+                self.changes.len()
+            );
+        }
+    }
+
+    /// Says a sentence, unless it was the last one already.
+    fn say(&mut self, why: String) {
+        if self.said.as_ref() != Some(&why) {
+            log::warn!("the runtime does not call {TYPE}: {why}");
+            self.said = Some(why);
+        }
+    }
+
+    /// How long to wait before a turn: the longer, the more there were lately.
+    fn pause(&self) -> Duration {
+        let doubled = u32::try_from(self.changes.len() / 4).unwrap_or(u32::MAX);
+        TOGETHER
+            .saturating_mul(2_u32.saturating_pow(doubled))
+            .min(SLOWEST)
+    }
+}
+
+async fn until(again: Option<Duration>) {
+    match again {
+        Some(again) => tokio::time::sleep(again).await,
+        None => std::future::pending().await,
+    }
+}

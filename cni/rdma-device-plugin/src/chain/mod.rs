@@ -1,0 +1,309 @@
+//! Our plugin's place in the list of the node's network: taken, kept and given back.
+//!
+//! | module | owns |
+//! |---|---|
+//! | this one | one turn: read the directory, plan ([`conflist::plan`]), carry it out |
+//! | [`file`] | a file's text, replaced as a whole and at once |
+//! | [`record`] | what was done to the node, so that it can be undone |
+//! | [`keeper`] | the daemon's part: a turn after each change of the directory |
+//!
+//! Turns of all processes go one after the other, by a lock beside the record. Nothing is written
+//! on a node where there is no record: a list must not name a plugin whose binary is not there.
+
+pub mod file;
+pub mod keeper;
+pub mod record;
+
+use crate::conf::Chain as Conf;
+use conflist::{
+    Change, Directory, File, List, Obstacle, Place, TYPE, pick,
+    plan::{self, Placed},
+};
+use file::{FileError, Held};
+use record::{Record, RecordError};
+use std::{fmt, path::PathBuf};
+
+/// The place in the chain, as it is configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chain {
+    /// What is wanted.
+    pub conf: Conf,
+    /// Where the record is.
+    pub state_dir: PathBuf,
+}
+
+/// Whether the runtime would call our plugin now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It is not this program's business.
+    #[default]
+    Off,
+    /// It would.
+    Called {
+        /// The file's name.
+        file: String,
+        /// The network's name.
+        network: String,
+        /// Whether somebody else put it there.
+        by_others: bool,
+    },
+    /// It would not: why, in a sentence.
+    NotCalled(String),
+}
+
+/// What came of a turn.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// How it stands now.
+    pub standing: Standing,
+    /// What stands in the way, if anything does.
+    pub obstacle: Option<Obstacle>,
+    /// The files that were written or removed.
+    pub changed: Vec<String>,
+    /// Files that were replaced, and that somebody may still be writing to.
+    pub held: Vec<Held>,
+    /// Whether a file changed meanwhile, so that there has to be another turn.
+    pub again: bool,
+}
+
+/// A turn that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainError {
+    /// The directory cannot be read, or a file not be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The record cannot be read or written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => write!(
+                f,
+                "{TYPE} is not kept in the chain: chain is not configured"
+            ),
+            Self::Called {
+                file,
+                network,
+                by_others,
+            } => {
+                let whose = if *by_others {
+                    ", as somebody else configured it"
+                } else {
+                    ""
+                };
+                write!(
+                    f,
+                    "the runtime calls {TYPE} for network {network} ({file}){whose}"
+                )
+            }
+            Self::NotCalled(why) => write!(f, "the runtime does not call {TYPE}: {why}"),
+        }
+    }
+}
+
+impl Chain {
+    /// Whether the runtime would call our plugin now. Nothing is changed.
+    pub fn standing(&self) -> Standing {
+        let read = self.read();
+        match read {
+            Err(error) => Standing::NotCalled(error.to_string()),
+            Ok(directory) => self.standing_in(&directory),
+        }
+    }
+
+    /// Takes our place, if we do not have it. `held` are the files that turns before replaced: if
+    /// somebody wrote to one of them since, that counts, and not what it was replaced by.
+    ///
+    /// # Errors
+    /// The directory, a file of it or the record cannot be read or written.
+    pub fn take(&self, held: &mut Vec<Held>) -> Result<Turn, ChainError> {
+        let _lock = record::lock(&self.state_dir)?;
+        let mut directory = self.read()?;
+        let Some(mut record) = Record::read(&self.state_dir)? else {
+            let why = "the plugins are not installed on this node; run rdma-device-plugin install";
+            return Ok(Turn {
+                standing: match self.standing_in(&directory) {
+                    called @ Standing::Called { .. } => called,
+                    _ => Standing::NotCalled(why.into()),
+                },
+                ..Turn::default()
+            });
+        };
+        let actual = directory.clone();
+        let mut late = vec![];
+        held.retain_mut(|it| match it.written_since(&directory) {
+            None => !it.is_over(),
+            Some(text) => {
+                late.push((it.name().to_owned(), text));
+                false
+            }
+        });
+        if !late.is_empty() {
+            directory = with(&directory, &late);
+        }
+        let plan = plan::attach(
+            &directory,
+            &self.conf.runtime,
+            &self.conf.entry,
+            &record.placed(),
+        );
+        let mut turn = Turn::default();
+        for change in plan.changes {
+            match self.carry_out(&change, &directory, &actual, &mut record)? {
+                None => turn.again = true,
+                Some(old) => turn.held.extend(old),
+            }
+            let (Change::Write { file, .. } | Change::Remove { file }) = change;
+            turn.changed.push(file);
+        }
+        turn.standing = self.standing_in(&self.read()?);
+        match plan.place {
+            // a change that came to nothing is made in the next turn
+            Ok(Placed { .. }) => {}
+            Err(obstacle) => {
+                turn.standing = Standing::NotCalled(obstacle.to_string());
+                turn.obstacle = Some(obstacle);
+            }
+        }
+        Ok(turn)
+    }
+
+    /// Gives our place back; the caller has the lock. Which files changed, and what stands in
+    /// the way of others.
+    ///
+    /// # Errors
+    /// The directory, a file of it or the record cannot be read or written.
+    pub(crate) fn give_back(
+        &self,
+        record: &mut Record,
+    ) -> Result<(Vec<String>, Vec<Obstacle>), ChainError> {
+        let mut files = vec![];
+        // a file that changes meanwhile is looked at again
+        for _ in 0..TRIES {
+            let directory = self.read()?;
+            let (changes, obstacles) = plan::detach(&directory, &record.placed());
+            let mut again = false;
+            for change in changes {
+                again |= self
+                    .carry_out(&change, &directory, &directory, record)?
+                    .is_none();
+                let (Change::Write { file, .. } | Change::Remove { file }) = change;
+                files.push(file);
+            }
+            if !again {
+                let left = |file: &String| {
+                    obstacles.iter().any(|it| match it {
+                        Obstacle::Broken { file: at, .. } | Obstacle::Refused { file: at, .. } => {
+                            at == file
+                        }
+                        Obstacle::Empty => false,
+                    })
+                };
+                record.lists.retain(|file, _| left(file));
+                record.write(&self.state_dir)?;
+                return Ok((files, obstacles));
+            }
+        }
+        Err(FileError::busy(&self.conf.conf_dir).into())
+    }
+
+    /// Whether a list still names our plugin, whoever put it there.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub(crate) fn still_named(&self) -> Result<Vec<String>, FileError> {
+        let directory = self.read()?;
+        let named = directory.files().iter().filter(|file| {
+            let text = file.text.as_deref().unwrap_or_default();
+            let picked = conflist::Picked::read(&file.name, text);
+            picked.is_ok_and(|it| it.ours.is_some())
+        });
+        Ok(named.map(|file| file.name.clone()).collect())
+    }
+
+    fn read(&self) -> Result<Directory, FileError> {
+        let read = Directory::read(&self.conf.conf_dir);
+        let read = read.map_err(|error| FileError::new("read", &self.conf.conf_dir, error))?;
+        Ok(read.unwrap_or_default())
+    }
+
+    fn standing_in(&self, directory: &Directory) -> Standing {
+        let picked = match pick(directory, &self.conf.runtime).choice {
+            conflist::Choice::Picked(picked) => picked,
+            conflist::Choice::Blocked { file, why } => {
+                return Standing::NotCalled(Obstacle::Broken { file, why }.to_string());
+            }
+            conflist::Choice::None => return Standing::NotCalled(Obstacle::Empty.to_string()),
+        };
+        let record = Record::read(&self.state_dir).ok().flatten();
+        let placed = record.is_some_and(|record| record.lists.contains_key(&picked.file));
+        match picked.ours {
+            Some(ours) => Standing::Called {
+                by_others: !placed || matches!(ours.place, Place::Delegate(_)),
+                network: picked.network,
+                file: picked.file,
+            },
+            None => Standing::NotCalled(format!("it is not in {}", picked.file)),
+        }
+    }
+
+    /// Makes one change, which is in the record before it is made. It was planned for `directory`,
+    /// and `actual` is what was there. None: something else is there by now.
+    fn carry_out<'a>(
+        &self,
+        change: &Change,
+        directory: &'a Directory,
+        actual: &'a Directory,
+        record: &mut Record,
+    ) -> Result<Option<Option<Held>>, ChainError> {
+        let dir = &self.conf.conf_dir;
+        let text_in = |directory: &'a Directory, name: &str| -> &'a str {
+            let file = directory.file(name);
+            file.and_then(|file| file.text.as_deref().ok())
+                .unwrap_or_default()
+        };
+        match change {
+            Change::Remove { file } => {
+                file::remove(&dir.join(file))?;
+                record.lists.remove(file);
+                record.write(&self.state_dir)?;
+                Ok(Some(None))
+            }
+            Change::Write { file, text, like } => {
+                let from = text_in(directory, like);
+                let is_back = record.is_back(file, text);
+                let is_new = file == like && !has_ours(from);
+                record.put(
+                    file,
+                    is_new.then(|| file::stamp(&dir.join(like), from)).flatten(),
+                );
+                record.write(&self.state_dir)?;
+                let expected = text_in(actual, like);
+                Ok(file::replace(dir, file, like, text, expected, is_back)?)
+            }
+        }
+    }
+}
+
+/// Times that a file may change between reading and writing.
+const TRIES: usize = 20;
+
+fn has_ours(text: &str) -> bool {
+    List::parse(text).is_ok_and(|list| list.types().any(|it| it == TYPE))
+}
+
+/// `directory` with other texts.
+fn with(directory: &Directory, texts: &[(String, String)]) -> Directory {
+    let mut files = directory.files().to_vec();
+    for (name, text) in texts {
+        files.retain(|file| file.name != *name);
+        files.push(File {
+            name: name.clone(),
+            text: Ok(text.clone()),
+        });
+    }
+    Directory::new(files)
+}

@@ -1,0 +1,223 @@
+//! What was done to the node: `<stateDir>/install.json`. It is written before the node is
+//! changed, so that whatever a killed run left can be found.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+/// The newest format. A reader refuses a higher one.
+const FORMAT: u32 = 1;
+
+/// The record cannot be read, written or locked.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The system refuses it.
+    #[error("cannot {verb} {path:?}: {source}")]
+    System {
+        /// `read`, `write`, `lock`
+        verb: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is no record.
+    #[error("{path:?} is no record of an install: {problem}")]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What the parser says.
+        problem: String,
+    },
+    /// It is of a later version.
+    #[error("{path:?} has format {format}, and this version knows {FORMAT}; use the newer one")]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: u32,
+    },
+}
+
+/// What was done to the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    format: u32,
+    /// The plugins that were put into the directory of binaries, by name.
+    #[serde(default)]
+    pub binaries: BTreeMap<String, Binary>,
+    /// The lists that our plugin was put into, by the name of the file.
+    #[serde(default)]
+    pub lists: BTreeMap<String, Placing>,
+}
+
+/// A plugin's binary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binary {
+    /// Of its content, hexadecimal.
+    pub sha256: String,
+    /// Whether it took the place of one that was not ours, which is kept in `replaced`.
+    #[serde(default)]
+    pub replaced: bool,
+}
+
+/// A list with our plugin in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placing {
+    /// The file before; none: there was none, or it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Stamp>,
+}
+
+/// What a file is known by when it is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Of its text, hexadecimal.
+    pub sha256: String,
+    /// When it was changed last: seconds and nanoseconds since 1970.
+    pub modified: (u64, u32),
+}
+
+impl Stamp {
+    /// When it was changed last.
+    pub fn modified(&self) -> SystemTime {
+        let (seconds, nanoseconds) = self.modified;
+        SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
+    }
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self {
+            format: FORMAT,
+            binaries: BTreeMap::new(),
+            lists: BTreeMap::new(),
+        }
+    }
+}
+
+impl Record {
+    /// The record below `state_dir`; none: nothing was installed.
+    ///
+    /// # Errors
+    /// There is one that cannot be read.
+    pub fn read(state_dir: &Path) -> Result<Option<Self>, RecordError> {
+        let path = path(state_dir);
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(system("read", &path))?,
+        };
+        let record: Self = serde_json::from_slice(&text).map_err(|error| RecordError::Corrupt {
+            path: path.clone(),
+            problem: error.to_string(),
+        })?;
+        match record.format {
+            format if format > FORMAT => Err(RecordError::Newer { path, format }),
+            _ => Ok(Some(record)),
+        }
+    }
+
+    /// Writes it, unless it says the same already.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, state_dir: &Path) -> Result<(), RecordError> {
+        let path = path(state_dir);
+        let temporary = path.with_extension("json.new");
+        let write = || {
+            let mut text = serde_json::to_vec_pretty(self)?;
+            text.push(b'\n');
+            if fs::read(&path).is_ok_and(|present| present == text) {
+                return Ok(());
+            }
+            fs::create_dir_all(state_dir)?;
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&temporary)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            File::open(state_dir)?.sync_all()
+        };
+        write().map_err(system("write", &path))
+    }
+
+    /// Takes it away: nothing of ours is left on the node.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(state_dir: &Path) -> Result<(), RecordError> {
+        let path = path(state_dir);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(system("remove", &path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The files that our plugin was put into.
+    pub fn placed(&self) -> BTreeSet<String> {
+        self.lists.keys().cloned().collect()
+    }
+
+    /// Our plugin is put into `file`; `before` is what the file was without it, where that is seen.
+    pub(crate) fn put(&mut self, file: &str, before: Option<Stamp>) {
+        let placing = self.lists.entry(file.to_owned()).or_default();
+        if before.is_some() {
+            placing.before = before;
+        }
+    }
+
+    /// The time of the last change that `file` had, if `text` is what it was before.
+    pub(crate) fn is_back(&self, file: &str, text: &str) -> Option<SystemTime> {
+        let before = self.lists.get(file)?.before.as_ref()?;
+        (before.sha256 == hash(text.as_bytes())).then(|| before.modified())
+    }
+}
+
+/// Waits for other processes' turns. It is over when the answer is dropped.
+///
+/// # Errors
+/// The lock's file cannot be made.
+pub fn lock(state_dir: &Path) -> Result<File, RecordError> {
+    let path = state_dir.join("install.lock");
+    let lock = || {
+        fs::create_dir_all(state_dir)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)?;
+        file.lock()?;
+        Ok(file)
+    };
+    lock().map_err(system("lock", &path))
+}
+
+/// Where the record is.
+pub fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join("install.json")
+}
+
+/// SHA-256, hexadecimal.
+pub fn hash(content: &[u8]) -> String {
+    let digest = Sha256::digest(content);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordError {
+    let path = path.to_owned();
+    move |source| RecordError::System { verb, path, source }
+}

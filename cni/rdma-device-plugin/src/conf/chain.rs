@@ -1,0 +1,89 @@
+//! `chain` of the daemon's own format.
+//!
+//! ```yaml
+//! chain:                        # without it the daemon does not touch the node's network
+//!   confDir: /etc/cni/net.d
+//!   runtime: containerd         # or crio
+//!   network: pods               # cni_default_network of CRI-O, if it is set
+//!   plugin:                     # fields of rdma-cni's configuration
+//!     ipam: {type: rdma-ipam, from: parent}
+//! ```
+
+use super::{Wrong, fields::Fields, own::none_else};
+use conflist::{Entry, Runtime, TYPE};
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+const KEYS: [&str; 4] = ["confDir", "runtime", "network", "plugin"];
+
+/// Where container runtimes look for networks.
+pub const CONF_DIR: &str = "/etc/cni/net.d";
+
+/// The place of our plugin in the chain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chain {
+    /// Where the runtime looks for networks.
+    pub conf_dir: PathBuf,
+    /// How it looks.
+    pub runtime: Runtime,
+    /// Our plugin's configuration.
+    pub entry: Entry,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self {
+            conf_dir: CONF_DIR.into(),
+            runtime: Runtime::default(),
+            entry: Entry::default(),
+        }
+    }
+}
+
+pub(super) fn read(fields: &Fields<'_>) -> Result<Chain, Wrong> {
+    none_else(fields, &KEYS)?;
+    let conf_dir = fields.text("confDir")?.unwrap_or(CONF_DIR);
+    if !conf_dir.starts_with('/') {
+        return Err(fields.wrong("confDir", "must be an absolute path"));
+    }
+    let crio = fields.choice("runtime", &[("containerd", false), ("crio", true)])?;
+    let network = fields.text("network")?;
+    let runtime = match (crio.unwrap_or(false), network) {
+        (true, network) => Runtime::Crio {
+            network: network.map(str::to_owned),
+        },
+        (false, None) => Runtime::Containerd,
+        (false, Some(_)) => {
+            let problem = "must be left out: only CRI-O can be told a network (runtime: crio)";
+            return Err(fields.wrong("network", problem));
+        }
+    };
+    let plugin = match fields.get("plugin") {
+        None => Map::new(),
+        Some(Value::Object(plugin)) => plugin.clone(),
+        Some(_) => return Err(fields.wrong("plugin", "must be an object")),
+    };
+    let place = |field: &str| format!("{}.{field}", fields.place_of("plugin"));
+    for field in ["type", "name", "cniVersion", "prevResult"] {
+        if plugin.contains_key(field) {
+            let problem = "must be left out: it is not for the user to say";
+            return Err(Wrong::new(place(field), problem));
+        }
+    }
+    let entry = Entry::new(plugin);
+    check(&entry).map_err(|problem| Wrong::new(fields.place_of("plugin"), problem))?;
+    Ok(Chain {
+        conf_dir: conf_dir.into(),
+        runtime,
+        entry,
+    })
+}
+
+/// As the plugin itself reads it: else every pod of the node would fail by a wrong value.
+fn check(entry: &Entry) -> Result<(), String> {
+    let mut whole = entry.fields().clone();
+    whole.insert("cniVersion".into(), "1.1.0".into());
+    whole.insert("name".into(), TYPE.into());
+    let parsed = rdma_cni::conf::Conf::parse(whole);
+    parsed.map(drop).map_err(|error| error.to_string())
+}
