@@ -1,11 +1,12 @@
 //! The DaemonSet and its ConfigMap, for each kind of nodes: names, resources, rights.
 
-use crate::{documents, root, yaml_files};
+use crate::{chain, documents, root, yaml_files};
 use clap::Parser;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
-    core::v1::{Capabilities, ConfigMap, Container, PodSpec},
+    core::v1::{Capabilities, ConfigMap, Container, PodSpec, Probe},
 };
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int;
 use rdma_device_plugin::{cli::Arguments, conf::Conf};
 use std::{ffi::OsString, path::Path};
 
@@ -22,6 +23,8 @@ pub(crate) struct Wanted {
     resources: &'static [&'static str],
     /// Beside `NET_ADMIN` and `NET_BROADCAST`.
     capabilities: &'static [&'static str],
+    /// Of all that write to the chain's directories.
+    chain_capabilities: &'static [&'static str],
     remarks: usize,
 }
 
@@ -30,12 +33,12 @@ const fn wanted(
     resources: &'static [&'static str],
     capabilities: &'static [&'static str],
 ) -> Wanted {
-    let remarks = 0;
     Wanted {
         file,
         resources,
         capabilities,
-        remarks,
+        chain_capabilities: &[],
+        remarks: 0,
     }
 }
 
@@ -48,7 +51,7 @@ impl Wanted {
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE"];
 
-pub(crate) const ALL: [Wanted; 11] = [
+pub(crate) const ALL: [Wanted; 12] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -60,6 +63,14 @@ pub(crate) const ALL: [Wanted; 11] = [
             "integration/manifests/rendered/another-format.yaml",
             &["rdma/hca_shared"],
             EXCLUSIVE,
+        )
+    },
+    Wanted {
+        chain_capabilities: &["CHOWN", "DAC_OVERRIDE"],
+        ..wanted(
+            "integration/manifests/rendered/crio-and-other-places.yaml",
+            &["rdma/hca"],
+            &[],
         )
     },
     wanted(
@@ -159,6 +170,8 @@ fn there_is_a_test_for_each() {
         .iter()
         .flat_map(|directory| yaml_files(directory));
     let tested = ALL.map(|wanted| root().join(wanted.file));
+    // which is the chain's
+    let found = found.filter(|file| !file.ends_with(chain::UNINSTALL));
     assert_eq!(found.collect::<Vec<_>>(), tested);
 }
 
@@ -265,6 +278,7 @@ fn nothing_may_do_more_than_it_needs() {
             .expect("a security context");
         let mut add = vec!["NET_ADMIN", "NET_BROADCAST"];
         add.extend(wanted.capabilities);
+        add.extend(wanted.chain_capabilities);
         assert_eq!(
             context.capabilities,
             Some(capabilities(&add)),
@@ -278,7 +292,7 @@ fn nothing_may_do_more_than_it_needs() {
                 .expect("a security context");
             assert_eq!(
                 context.capabilities,
-                Some(capabilities(&[])),
+                Some(capabilities(wanted.chain_capabilities)),
                 "{}",
                 wanted.file
             );
@@ -286,7 +300,7 @@ fn nothing_may_do_more_than_it_needs() {
     }
 }
 
-fn capabilities(add: &[&str]) -> Capabilities {
+pub(crate) fn capabilities(add: &[&str]) -> Capabilities {
     Capabilities {
         add: (!add.is_empty()).then(|| add.iter().map(|it| (*it).to_owned()).collect()),
         drop: Some(vec!["ALL".to_owned()]),
@@ -342,17 +356,29 @@ fn the_image_is_the_version_of_this_tree() {
 }
 
 #[test]
-fn the_probe_asks_where_the_daemon_answers() {
-    use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int;
+fn the_probes_ask_where_the_daemon_answers() {
     for wanted in ALL {
         let cluster = cluster(wanted.file);
         let address = cluster.arguments().metrics_address;
-        let probe = cluster.daemon().liveness_probe.as_ref().expect("a probe");
-        let get = probe.http_get.as_ref().expect("HTTP");
-        assert_eq!(get.path.as_deref(), Some("/healthz"));
-        assert_eq!(get.port, Int(address.port().into()), "{}", wanted.file);
-        // kubelet asks at the pod's address, the node's own, unless it is told another
-        let host = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
-        assert_eq!(get.host, host, "{}", wanted.file);
+        let asked = |probe: &Option<Probe>| {
+            let get = probe.as_ref()?.http_get.as_ref().expect("HTTP");
+            assert_eq!(get.port, Int(address.port().into()), "{}", wanted.file);
+            // kubelet asks at the pod's address, the node's own, unless it is told another
+            let host = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
+            assert_eq!(get.host, host, "{}", wanted.file);
+            get.path.clone()
+        };
+        let daemon = cluster.daemon();
+        let lives = asked(&daemon.liveness_probe);
+        assert_eq!(lives.as_deref(), Some("/healthz"), "{}", wanted.file);
+        // without a chain it is always ready
+        let chained = cluster.conf().0.chain.is_some();
+        let ready = asked(&daemon.readiness_probe);
+        assert_eq!(
+            ready.as_deref(),
+            chained.then_some("/readyz"),
+            "{}",
+            wanted.file
+        );
     }
 }

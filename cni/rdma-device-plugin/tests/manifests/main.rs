@@ -2,6 +2,7 @@
 //! daemon what it needs and no more. That `conf/manifests` and `integration/manifests/rendered` are
 //! what kustomize and Helm make is `scripts/manifests --check`'s.
 
+mod chain;
 mod cluster;
 mod examples;
 mod kubernetes;

@@ -5,9 +5,9 @@ use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
 use std::{collections::BTreeMap, path::Path};
 
 /// `container path` → (`path on the node`, `read-only`)
-type Mounts = BTreeMap<String, (String, bool)>;
+pub(crate) type Mounts = BTreeMap<String, (String, bool)>;
 
-fn mounts(cluster: &Cluster, container: &Container) -> Mounts {
+pub(crate) fn mounts(cluster: &Cluster, container: &Container) -> Mounts {
     let mounts = container.volume_mounts.iter().flatten();
     mounts
         .map(|mount| {
@@ -69,6 +69,9 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
         need(&arguments.state_dir, &same(&arguments.state_dir), false);
         if cluster.conf().0.cdi {
             need(&arguments.cdi_dir, &same(&arguments.cdi_dir), false);
+        }
+        if let Some(chain) = cluster.conf().0.chain {
+            need(&chain.conf_dir, &same(&chain.conf_dir), false);
         }
         need(Path::new("/run/netns"), "/run/netns", true);
         need(&arguments.dev, "/dev", true);
