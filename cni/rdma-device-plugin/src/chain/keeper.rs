@@ -21,7 +21,7 @@ const TOGETHER: Duration = Duration::from_millis(20);
 /// Before a look at what cannot be right yet, or may be written late.
 const SOON: Duration = Duration::from_millis(200);
 /// No two turns are further apart, however often the files change.
-const SLOWEST: Duration = Duration::from_millis(400);
+const SLOWEST: Duration = Duration::from_millis(250);
 /// Changes within this time are counted.
 const LATELY: Duration = Duration::from_secs(10);
 /// So many of them are a dispute, and told.
@@ -192,7 +192,7 @@ impl Keeper {
 
     /// How long to wait before a turn: the longer, the more there were lately.
     fn pause(&self) -> Duration {
-        let doubled = u32::try_from(self.changes.len() / 4).unwrap_or(u32::MAX);
+        let doubled = u32::try_from(self.changes.len() / 8).unwrap_or(u32::MAX);
         TOGETHER
             .saturating_mul(2_u32.saturating_pow(doubled))
             .min(SLOWEST)

@@ -57,10 +57,10 @@ fn resources(snapshot: &Snapshot) -> Registry {
         Standing::NotCalled(_) => Some(0),
     };
     if let Some(chained_now) = chained {
-        let chained = Gauges::default();
-        chained.set(vec![], chained_now);
+        let chained = Gauge::<i64>::default();
+        chained.set(chained_now);
         let help = "Whether the runtime would call rdma-cni";
-        chained.register(&mut registry, "chained", help);
+        registry.register("chained", help, chained);
     }
     let complete = Gauges::default();
     for (part, is_complete) in [

@@ -1,0 +1,191 @@
+//! The daemon keeps our place, and says how it stands.
+
+use crate::{FLANNEL, Node, TERWAY};
+use integration::{Daemon, wait::within};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    process::Command,
+    time::Duration,
+};
+
+/// What the issue promises.
+pub(crate) const SOON: Duration = Duration::from_secs(1);
+
+/// The daemon on this node, told to keep the chain.
+pub(crate) fn daemon(node: &Node) -> Daemon {
+    node.machine.configure(r#"{"mode":"hca"}"#);
+    let mut command = command(node);
+    command.args(["--log-level", "debug", "--metrics-address", "127.0.0.1:0"]);
+    let daemon = Daemon::start(&mut command);
+    daemon.says("rdma-cni is kept in the chain of");
+    daemon
+}
+
+fn command(node: &Node) -> Command {
+    let mut command = node
+        .machine
+        .command(env!("CARGO_BIN_EXE_rdma-device-plugin").as_ref());
+    command
+        .arg("--cni-conf-dir")
+        .arg(node.path("etc/cni/net.d"));
+    command
+}
+
+/// What the runtime would find in the list.
+pub(crate) fn count_of_ours(node: &Node, file: &str) -> usize {
+    let text = fs::read_to_string(node.path("etc/cni/net.d").join(file)).unwrap_or_default();
+    text.matches("\"rdma-cni\"").count()
+}
+
+fn get(daemon: &Daemon, path: &str) -> String {
+    let line = daemon.line("metrics are at http://");
+    let address = line
+        .split("http://")
+        .nth(1)
+        .and_then(|it| it.split('/').next());
+    let mut stream = TcpStream::connect(address.expect("an address")).expect("connected");
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+    )
+    .expect("asked");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[track_caller]
+fn becomes(daemon: &Daemon, status: u16, words: &str) {
+    let wanted = format!("HTTP/1.1 {status} ");
+    let is_so = || {
+        let answer = get(daemon, "/readyz");
+        answer.starts_with(&wanted) && answer.contains(words)
+    };
+    assert!(
+        within(SOON, is_so),
+        "{status} {words}: {}",
+        get(daemon, "/readyz")
+    );
+}
+
+#[test]
+fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() {
+    let node = Node::new();
+    fs::remove_dir_all(node.path("etc/cni")).expect("removed");
+    node.install();
+    let daemon = daemon(&node);
+    becomes(
+        &daemon,
+        503,
+        "does not call rdma-cni: there is no network configuration yet",
+    );
+    assert!(get(&daemon, "/metrics").contains("rdma_device_plugin_chained 0\n"));
+    fs::create_dir_all(node.path("etc/cni/net.d")).expect("made");
+    node.net("10-flannel.conflist", FLANNEL);
+    assert!(within(SOON, || count_of_ours(&node, "10-flannel.conflist") == 1));
+    becomes(
+        &daemon,
+        200,
+        "the runtime calls rdma-cni for network cbr0 (10-flannel.conflist)",
+    );
+    assert!(get(&daemon, "/metrics").contains("rdma_device_plugin_chained 1\n"));
+    // another network takes over, in one plugin's form, and goes again
+    node.net("05-terway.conf", TERWAY);
+    becomes(
+        &daemon,
+        200,
+        "for network terway (05-terway+rdma-cni.conflist)",
+    );
+    fs::remove_file(node.path("etc/cni/net.d/05-terway.conf")).expect("removed");
+    becomes(&daemon, 200, "(10-flannel.conflist)");
+    assert!(
+        !node
+            .path("etc/cni/net.d/05-terway+rdma-cni.conflist")
+            .exists()
+    );
+    // half-written: nothing is done to it
+    node.net("00-new.conflist", &FLANNEL[..40]);
+    becomes(
+        &daemon,
+        503,
+        "00-new.conflist cannot be used by the runtime",
+    );
+    node.net("00-new.conflist", FLANNEL);
+    becomes(&daemon, 200, "(00-new.conflist)");
+    drop(daemon);
+    node.uninstall();
+    assert_eq!(node.read("etc/cni/net.d/00-new.conflist"), FLANNEL);
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+}
+
+#[test]
+fn nothing_is_written_where_nothing_is_installed_or_not_any_more() {
+    let node = Node::with_list(FLANNEL);
+    let daemon = daemon(&node);
+    becomes(&daemon, 503, "the plugins are not installed on this node");
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    node.install();
+    becomes(&daemon, 200, "(10-flannel.conflist)");
+    node.net("10-flannel.conflist", FLANNEL);
+    assert!(within(SOON, || count_of_ours(&node, "10-flannel.conflist") == 1));
+    node.uninstall();
+    becomes(&daemon, 503, "the plugins are not installed on this node");
+    node.net("10-flannel.conflist", FLANNEL);
+    let is_back = within(SOON, || count_of_ours(&node, "10-flannel.conflist") > 0);
+    assert!(!is_back, "put in although it was uninstalled");
+}
+
+#[test]
+fn a_check_of_the_configuration_tells_it_and_changes_nothing() {
+    let node = Node::with_list(FLANNEL);
+    node.machine.configure(r#"{"mode":"hca"}"#);
+    let check = || {
+        let output = command(&node)
+            .arg("--check-config")
+            .output()
+            .expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let text = check();
+    assert!(
+        text.contains("does not call rdma-cni: it is not in 10-flannel.conflist\n"),
+        "{text}"
+    );
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    node.install();
+    let text = check();
+    assert!(
+        text.contains("the runtime calls rdma-cni for network cbr0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn without_a_chain_it_is_none_of_the_daemons_business() {
+    let node = Node::with_list(FLANNEL);
+    node.machine.configure(r#"{"mode":"hca"}"#);
+    let mut command = node
+        .machine
+        .command(env!("CARGO_BIN_EXE_rdma-device-plugin").as_ref());
+    command.args(["--metrics-address", "127.0.0.1:0"]);
+    let daemon = Daemon::start(&mut command);
+    becomes(
+        &daemon,
+        200,
+        "rdma-cni is not kept in the chain: chain is not configured",
+    );
+    assert!(!get(&daemon, "/metrics").contains("chained"));
+    // the file turns it on while the daemon runs
+    node.install();
+    node.net("10-flannel.conflist", FLANNEL);
+    let conf = format!(
+        "{{\"resources\":[{{\"name\":\"rdma/hca\",\"kind\":\"shared\"}}],\"chain\":{{\"confDir\":{:?}}}}}",
+        node.path("etc/cni/net.d")
+    );
+    node.machine.configure(&conf);
+    becomes(&daemon, 200, "(10-flannel.conflist)");
+    assert_eq!(count_of_ours(&node, "10-flannel.conflist"), 1);
+}

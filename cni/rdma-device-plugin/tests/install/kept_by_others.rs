@@ -1,0 +1,54 @@
+//! A program that wants the list for itself, as Cilium does with `cni.exclusive`.
+
+use crate::{
+    FLANNEL, Node,
+    keeping::{SOON, count_of_ours, daemon},
+};
+use integration::wait::within;
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+const FILE: &str = "10-flannel.conflist";
+
+#[test]
+fn a_dispute_costs_little_is_told_and_ends_within_a_second() {
+    let node = Node::with_list(FLANNEL);
+    node.install();
+    let daemon = daemon(&node);
+    let (over, rewrites) = (AtomicBool::new(false), AtomicU32::new(0));
+    let path = node.path("etc/cni/net.d").join(FILE);
+    let ours = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let temporary = path.with_extension("tmp");
+            while !over.load(Ordering::Relaxed) {
+                if fs::read_to_string(&path).is_ok_and(|text| text != FLANNEL) {
+                    fs::write(&temporary, FLANNEL).expect("written");
+                    fs::rename(&temporary, &path).expect("renamed");
+                    rewrites.fetch_add(1, Ordering::Relaxed);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        thread::sleep(Duration::from_secs(3));
+        over.store(true, Ordering::Relaxed);
+    });
+    let rewrites = rewrites.into_inner();
+    let took = ours.elapsed();
+    // not fewer than it promises, and no race
+    assert!((4..=80).contains(&rewrites), "{rewrites} in {took:?}");
+    daemon.says("was rewritten without rdma-cni");
+    assert_eq!(daemon.count("was rewritten without rdma-cni"), 1);
+    assert!(daemon.count("cni.exclusive") > 0);
+    assert!(within(SOON, || count_of_ours(&node, FILE) == 1));
+    // then it is quiet
+    thread::sleep(Duration::from_secs(4));
+    let before = daemon.sleeps();
+    thread::sleep(Duration::from_secs(1));
+    let sleeps = daemon.sleeps() - before;
+    assert!(sleeps < 30, "{sleeps} times awake in a second");
+}

@@ -1,0 +1,154 @@
+//! The plugins on a made-up node: put there, kept in the chain, taken away; the real program.
+
+mod keeping;
+mod kept_by_others;
+mod putting;
+mod stress;
+
+use integration::{Machine, machine::Nic};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+const FLANNEL: &str = r#"{
+  "name": "cbr0",
+  "cniVersion": "0.3.1",
+  "plugins": [
+    {
+      "type": "flannel",
+      "delegate": {
+        "hairpinMode": true
+      }
+    },
+    {
+      "type": "portmap",
+      "capabilities": {"portMappings": true}
+    }
+  ]
+}
+"#;
+
+const TERWAY: &str =
+    "{\n  \"cniVersion\": \"0.4.0\",\n  \"name\": \"terway\",\n  \"type\": \"terway\"\n}\n";
+
+const NIC: Nic<'_> = Nic {
+    address: "0000:3b:00.0",
+    rdma: "mlx5_0",
+    netdev: "ens1",
+    numa_node: 0,
+    number: 0,
+};
+
+/// A node, and the plugins that are to be put onto it.
+struct Node {
+    machine: Machine,
+}
+
+/// Everything that can be seen of a file.
+type Seen = (Vec<u8>, u32, u32, i64, i64);
+
+impl Node {
+    fn new() -> Self {
+        let machine = Machine::with(&[NIC]);
+        let node = Self { machine };
+        for directory in ["opt/cni/bin", "etc/cni/net.d", "new"] {
+            fs::create_dir_all(node.path(directory)).expect("a directory");
+        }
+        fs::remove_dir(node.path("state")).expect("not there yet");
+        node.version("1");
+        node
+    }
+
+    fn with_list(text: &str) -> Self {
+        let node = Self::new();
+        node.net("10-flannel.conflist", text);
+        node
+    }
+
+    /// Another version of the plugins lies ready.
+    fn version(&self, version: &str) {
+        for name in ["rdma-cni", "rdma-ipam"] {
+            self.machine
+                .write(&format!("new/{name}"), &format!("{name} {version}\n"));
+        }
+    }
+
+    fn net(&self, file: &str, text: &str) {
+        self.machine.write(&format!("etc/cni/net.d/{file}"), text);
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.machine.path(below)
+    }
+
+    fn read(&self, below: &str) -> String {
+        fs::read_to_string(self.path(below)).unwrap_or_else(|error| panic!("{below}: {error}"))
+    }
+
+    fn run(&self, verb: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
+        command.env_clear().arg(verb);
+        for (flag, below) in [
+            ("--cni-bin-dir", "opt/cni/bin"),
+            ("--cni-conf-dir", "etc/cni/net.d"),
+            ("--state-dir", "state"),
+        ] {
+            command.arg(flag).arg(self.path(below));
+        }
+        command.args(arguments).output().expect("it runs")
+    }
+
+    /// What it says when all is well.
+    #[track_caller]
+    fn install(&self) -> String {
+        let new = self.path("new");
+        let new = new.to_str().expect("a path");
+        said(&self.run("install", &["--from", new]))
+    }
+
+    #[track_caller]
+    fn uninstall(&self) -> String {
+        said(&self.run("uninstall", &[]))
+    }
+
+    /// The files of the node that are somebody's business.
+    fn seen(&self) -> BTreeMap<PathBuf, Seen> {
+        let mut seen = BTreeMap::new();
+        let mut left = ["opt", "etc", "state"].map(|it| self.path(it)).to_vec();
+        while let Some(path) = left.pop() {
+            let Ok(found) = fs::symlink_metadata(&path) else {
+                continue;
+            };
+            if found.is_dir() {
+                let entries = fs::read_dir(&path).expect("a directory");
+                left.extend(entries.map(|entry| entry.expect("an entry").path()));
+                continue;
+            }
+            let content = fs::read(&path).expect("a file");
+            let times = (found.mtime(), found.mtime_nsec());
+            seen.insert(path, (content, found.mode(), found.uid(), times.0, times.1));
+        }
+        seen
+    }
+}
+
+#[track_caller]
+fn said(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    assert_eq!(error, "");
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+/// Why it did not do it, in one line.
+#[track_caller]
+fn refused(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let error = String::from_utf8(output.stderr.clone()).expect("text");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    error
+}
