@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// The pods that a file's objects come to, beside networks and services.
-fn pods(file: &PathBuf) -> Vec<Pod> {
+fn pods(file: &Path) -> Vec<Pod> {
     let objects = documents(file).into_iter();
     objects
         .filter_map(|object| {
@@ -49,7 +49,7 @@ fn all() -> Vec<(PathBuf, Vec<Pod>)> {
     files.map(|file| (file.clone(), pods(&file))).collect()
 }
 
-fn on_the_host(file: &PathBuf) -> bool {
+fn on_the_host(file: &Path) -> bool {
     let name = file
         .file_stem()
         .expect("a name")
@@ -191,12 +191,12 @@ fn both_ways_are_of_the_same_pods() {
             continue;
         }
         let other = file.to_string_lossy().replace("-host-network", "");
-        let names = |file: &PathBuf| -> Vec<Value> {
+        let names = |file: &Path| -> Vec<Value> {
             let pods = documents(file)
                 .into_iter()
                 .filter(|it| it["kind"] != "Service");
             pods.map(|it| it["metadata"]["name"].clone()).collect()
         };
-        assert_eq!(names(&file), names(&PathBuf::from(&other)), "{file:?}");
+        assert_eq!(names(&file), names(Path::new(&other)), "{file:?}");
     }
 }
