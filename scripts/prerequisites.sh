@@ -26,6 +26,13 @@ rust_components() {
 	rustup component list --installed | grep -q clippy || rustup component add clippy
 }
 
+# have_go VERSION: there is a Go of this version or a later one
+have_go() {
+	local found
+	found=$(go env GOVERSION 2>/dev/null) || return 1
+	printf '%s\n' "$1" "${found#go}" | sort -VC
+}
+
 require_root() {
 	[[ $(id -u) == 0 ]] || {
 		echo "$0: needs root: it makes network namespaces and installs what is missing" >&2
