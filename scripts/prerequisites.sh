@@ -3,7 +3,7 @@
 # sourced, after steps.sh.
 
 # Debian packages: building and checking; the peers and tools that the tests drive; what makes images.
-PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins jq)
+PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins jq bubblewrap)
 
 missing_packages() {
 	local package

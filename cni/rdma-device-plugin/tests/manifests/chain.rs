@@ -39,8 +39,20 @@ const CHAINED: [(&str, &str); 8] = [
 ];
 const PARENT: &str = r#"{"ipam":{"type":"rdma-ipam","from":"parent"}}"#;
 
+/// What takes it off the nodes again; it has no ConfigMap.
+pub(crate) fn uninstall() -> Cluster {
+    let [set] = documents(&root().join(UNINSTALL))
+        .try_into()
+        .expect("one object");
+    Cluster {
+        file: UNINSTALL,
+        config_map: Default::default(),
+        daemon_set: serde_json::from_value(set).expect("a DaemonSet"),
+    }
+}
+
 /// What the init container would do; none: there is none.
-fn installer(cluster: &Cluster) -> Option<(&Container, Arguments)> {
+pub(crate) fn installer(cluster: &Cluster) -> Option<(&Container, Arguments)> {
     match cluster.pod().init_containers.as_deref() {
         None => None,
         Some([one]) => {
@@ -140,14 +152,7 @@ fn on_the_node<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Mounts {
 
 #[test]
 fn it_can_be_taken_off_the_nodes_again() {
-    let [set] = documents(&root().join(UNINSTALL))
-        .try_into()
-        .expect("one object");
-    let cluster = Cluster {
-        file: UNINSTALL,
-        config_map: Default::default(),
-        daemon_set: serde_json::from_value(set).expect("a DaemonSet"),
-    };
+    let cluster = uninstall();
     let installed = crate::cluster::cluster("conf/manifests/lingjun.yaml");
     assert_eq!(cluster.pod().node_selector, installed.pod().node_selector);
     assert_eq!(cluster.pod().tolerations, installed.pod().tolerations);
