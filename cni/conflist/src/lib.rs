@@ -25,7 +25,7 @@ mod style;
 pub use directory::{Directory, File};
 pub use entry::Entry;
 pub use list::{Broken, List, Place};
-pub use pick::{Choice, Pick, Picked, Runtime, pick};
+pub use pick::{Choice, Pick, Picked, Runtime, follow, pick};
 pub use plan::{Change, Obstacle, Plan};
 
 /// The types by which our plugin is called: its own name, and the one of the plugin that it can

@@ -190,6 +190,12 @@ impl<'a> List<'a> {
         self.elements.iter().map(|element| element.kind.as_str())
     }
 
+    /// The network that Multus is told to call (`clusterNetwork`): a file or a name.
+    pub(crate) fn cluster_network(&self) -> Option<String> {
+        let mut elements = self.elements.iter();
+        elements.find_map(|element| cluster_network(&object(element.raw)))
+    }
+
     /// Our plugin, if it is called: in the list, or in one that Multus took over.
     pub fn ours(&self) -> Option<Ours> {
         let direct = self.elements.iter().enumerate().find_map(|(index, it)| {
@@ -358,6 +364,11 @@ pub(crate) fn text_of(raw: Option<&RawValue>, field: &str) -> Result<Option<Stri
 /// The object in `raw`, which was read as one.
 fn object(raw: &RawValue) -> Map<String, Value> {
     serde_json::from_str(raw.get()).unwrap_or_default()
+}
+
+/// `clusterNetwork` of Multus' configuration.
+pub(crate) fn cluster_network(plugin: &Map<String, Value>) -> Option<String> {
+    plugin.get("clusterNetwork")?.as_str().map(str::to_owned)
 }
 
 /// Our configuration among the `delegates` of a plugin's configuration, at any depth.

@@ -9,7 +9,7 @@
 //!   whose binary is missing, which is not looked at here.
 
 use crate::{
-    Directory,
+    Directory, File,
     list::{Broken, List, Ours},
     single::Single,
 };
@@ -66,6 +66,8 @@ pub struct Picked {
     pub single: bool,
     /// Our plugin, if it is called.
     pub ours: Option<Ours>,
+    /// The network that Multus calls from there: a file or a name.
+    pub cluster_network: Option<String>,
 }
 
 /// A file that a runtime does not use.
@@ -132,6 +134,29 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
     Pick { choice, skipped }
 }
 
+/// The list whose plugins are called in the end: Multus reads its network's file at each call, where
+/// it is told that one (`clusterNetwork`; `getNetDelegate` in its `k8sclient.go`). A path is that
+/// file. A name may also be an object in the cluster, so that it counts only for a list that has our
+/// plugin already: it must not be called twice.
+pub fn follow(directory: &Directory, picked: Picked) -> Picked {
+    let Some(network) = &picked.cluster_network else {
+        return picked;
+    };
+    let read = |file: &File| {
+        let read = Picked::read(&file.name, file.text.as_deref().ok()?).ok();
+        // for a single configuration Multus does not read the list beside it
+        read.filter(|it| !it.single)
+    };
+    let found = match network.rsplit_once('/') {
+        Some((_, name)) => directory.file(name).and_then(read),
+        None => {
+            let mut lists = directory.files().iter().filter_map(read);
+            lists.find(|it| it.network == *network && it.ours.is_some())
+        }
+    };
+    found.unwrap_or(picked)
+}
+
 impl Picked {
     /// What the file called `file` says.
     ///
@@ -146,6 +171,7 @@ impl Picked {
                 types: list.types().map(str::to_owned).collect(),
                 single: false,
                 ours: list.ours(),
+                cluster_network: list.cluster_network(),
                 file,
             });
         }
@@ -155,6 +181,7 @@ impl Picked {
             types: vec![single.kind().to_owned()],
             single: true,
             ours: single.ours(),
+            cluster_network: single.cluster_network(),
             file,
         })
     }

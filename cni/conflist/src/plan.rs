@@ -3,7 +3,7 @@
 use crate::{
     Directory, Entry,
     list::{Broken, List, Ours, Place, Refused},
-    pick::{Choice, Picked, Runtime, pick},
+    pick::{Choice, Picked, Runtime, follow, pick},
     single::{self, SUFFIX, Single},
 };
 use std::collections::BTreeSet;
@@ -81,12 +81,9 @@ pub fn attach(
 ) -> Plan {
     let others = directory.without(|file| file.name.ends_with(SUFFIX));
     let choice = pick(&others, runtime);
-    let picked = match &choice.choice {
-        Choice::Picked(picked) => Ok(picked),
-        Choice::Blocked { file, why } => Err(Obstacle::Broken {
-            file: file.clone(),
-            why: why.clone(),
-        }),
+    let picked = match choice.choice {
+        Choice::Picked(picked) => Ok(called(directory, picked)),
+        Choice::Blocked { file, why } => Err(Obstacle::Broken { file, why }),
         Choice::None => Err(nothing(&others)),
     };
     // a list whose single configuration is gone, or not used any more
@@ -94,7 +91,7 @@ pub fn attach(
         .files()
         .iter()
         .filter(|file| file.name.ends_with(SUFFIX))
-        .filter(|list| match picked {
+        .filter(|list| match &picked {
             Ok(picked) => !(picked.single && single::is_from(&list.name, &picked.file)),
             Err(_) => !others
                 .files()
@@ -106,7 +103,7 @@ pub fn attach(
         })
         .collect();
     let place = picked.and_then(|picked| {
-        let (placed, change) = put(directory, picked, entry, placed)?;
+        let (placed, change) = put(directory, &picked, entry, placed)?;
         changes.extend(change);
         Ok(placed)
     });
@@ -145,6 +142,17 @@ pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>,
         }
     }
     (changes, obstacles)
+}
+
+/// The file whose plugins are called; for a list of ours, the single configuration it is made from.
+fn called(directory: &Directory, picked: Picked) -> Picked {
+    let picked = follow(directory, picked);
+    let source = directory.files().iter().find_map(|file| {
+        let is_source = single::is_from(&picked.file, &file.name);
+        let text = is_source.then_some(file.text.as_deref().ok()?)?;
+        Picked::read(&file.name, text).ok()
+    });
+    source.unwrap_or(picked)
 }
 
 /// Puts our plugin into the file that is used.

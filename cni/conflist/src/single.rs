@@ -5,7 +5,7 @@
 
 use crate::{
     Entry, TYPES,
-    list::{Broken, List, Ours, Place, Refused, delegate, text_of},
+    list::{Broken, List, Ours, Place, Refused, cluster_network, delegate, text_of},
     members::Members,
     style::newline_of,
 };
@@ -57,6 +57,11 @@ impl<'a> Single<'a> {
     /// The plugin.
     pub fn kind(&self) -> &str {
         &self.kind
+    }
+
+    /// The network that Multus is told to call (`clusterNetwork`): a file or a name.
+    pub(crate) fn cluster_network(&self) -> Option<String> {
+        cluster_network(&self.configuration)
     }
 
     /// Our plugin, if it is this one, or one that Multus took over.

@@ -251,6 +251,53 @@ fn a_single_configuration_stays_and_its_list_follows_it() {
 }
 
 #[test]
+fn multus_is_followed_to_the_network_that_it_is_told() {
+    let multus = |network: &str| {
+        format!(
+            r#"{{"cniVersion":"0.3.1","name":"m","type":"multus-shim","clusterNetwork":"{network}"}}"#
+        )
+    };
+    let find = |files: &[(String, String)], name: &str| {
+        files.iter().find(|it| it.0 == name).map(|it| it.1.clone())
+    };
+    let path = "/host/etc/cni/net.d/10-flannel.conflist";
+    for (network, list) in [(path, FLANNEL), (path, OURS), ("cbr0", OURS)] {
+        let mut files = vec![
+            ("00-multus.conf".to_owned(), multus(network)),
+            ("10-flannel.conflist".to_owned(), list.to_owned()),
+        ];
+        let place = carried_out(&mut files, &mut BTreeSet::new()).expect("placed");
+        assert_eq!(place.file, "10-flannel.conflist");
+        assert_eq!(files.len(), 2);
+        assert_eq!(find(&files, "00-multus.conf"), Some(multus(network)));
+        let text = find(&files, "10-flannel.conflist").expect("the list");
+        assert!(text.contains("rdma-cni"), "{text}");
+    }
+    // a single configuration's list is what it was told
+    let list = "/etc/cni/net.d/10-terway+rdma-cni.conflist";
+    let mut files = vec![("10-terway.conf".to_owned(), TERWAY.to_owned())];
+    let mut placed = BTreeSet::new();
+    carried_out(&mut files, &mut placed).expect("placed");
+    files.push(("00-multus.conf".to_owned(), multus(list)));
+    let place = carried_out(&mut files, &mut placed).expect("placed");
+    assert_eq!(
+        (place.file.as_str(), files.len()),
+        ("10-terway+rdma-cni.conflist", 3)
+    );
+    // a network that is not there, one of the cluster, or a single configuration: behind Multus
+    for network in ["gone", "cbr0", "/etc/cni/net.d/10-terway.conf"] {
+        let mut files = vec![
+            ("00-multus.conf".to_owned(), multus(network)),
+            ("10-flannel.conflist".to_owned(), FLANNEL.to_owned()),
+            ("10-terway.conf".to_owned(), TERWAY.to_owned()),
+        ];
+        let place = carried_out(&mut files, &mut BTreeSet::new()).expect("placed");
+        assert_eq!(place.file, "00-multus+rdma-cni.conflist", "{network}");
+        assert_eq!(files.len(), 4);
+    }
+}
+
+#[test]
 fn what_stands_in_the_way_is_told() {
     let attach = |files: &[(&str, &str)], runtime: &Runtime| {
         let plan = plan::attach(&directory(files), runtime, &Entry::default(), &set(&[]));

@@ -107,7 +107,7 @@ pub(crate) fn replace(
     modified: Option<SystemTime>,
 ) -> Result<Option<Option<Held>>, FileError> {
     let path = dir.join(file);
-    let temporary = dir.join(format!(".{file}.rdma-cni-new"));
+    let temporary = temporary(&path);
     let replaced = || -> io::Result<Option<Option<Held>>> {
         let found = fs::symlink_metadata(dir.join(like))?;
         if found.is_symlink() {
@@ -126,17 +126,16 @@ pub(crate) fn replace(
         if let Some(modified) = modified {
             made.set_modified(modified)?;
         }
-        made.sync_all()?;
+        // after a loss of power there is the old file or the new one, and no empty one
+        made.sync_data()?;
         if fs::read(dir.join(like))? != expected.as_bytes() {
             return Ok(None);
         }
         if file != like {
             fs::rename(&temporary, &path)?;
-            File::open(dir)?.sync_all()?;
             return Ok(Some(None));
         }
         let old = exchange(&temporary, &path)?;
-        File::open(dir)?.sync_all()?;
         Ok(Some(Some(Held {
             name: file.to_owned(),
             file: old,
@@ -154,6 +153,12 @@ pub(crate) fn replace(
         let _ = fs::remove_file(&temporary);
     }
     replaced.map_err(|error| FileError::new("write", &path, error))
+}
+
+/// The name of what takes the place of `path`, before it does.
+pub(crate) fn temporary(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.rdma-cni-new"))
 }
 
 /// Removes a file, which may be gone already.

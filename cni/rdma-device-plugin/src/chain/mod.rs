@@ -16,7 +16,7 @@ pub mod record;
 
 use crate::conf::Chain as Conf;
 use conflist::{
-    Change, Directory, File, List, Obstacle, Place, TYPE, pick,
+    Change, Directory, File, List, Obstacle, Place, TYPE, follow, pick,
     plan::{self, Placed},
 };
 use file::{FileError, Held};
@@ -148,7 +148,7 @@ impl Chain {
             &directory,
             &self.conf.runtime,
             &self.conf.entry,
-            &record.placed(),
+            &record.placed(&directory),
         );
         let mut turn = Turn::default();
         for change in plan.changes {
@@ -180,11 +180,15 @@ impl Chain {
         &self,
         record: &mut Record,
     ) -> Result<(Vec<String>, Vec<Obstacle>), ChainError> {
+        // what a killed run left
+        for file in record.lists.keys() {
+            file::remove(&file::temporary(&self.conf.conf_dir.join(file)))?;
+        }
         let mut files = vec![];
         // a file that changes meanwhile is looked at again
         for _ in 0..TRIES {
             let directory = self.read()?;
-            let (changes, obstacles) = plan::detach(&directory, &record.placed());
+            let (changes, obstacles) = plan::detach(&directory, &record.placed(&directory));
             let mut again = false;
             for change in changes {
                 again |= self
@@ -232,14 +236,14 @@ impl Chain {
 
     fn standing_in(&self, directory: &Directory) -> Standing {
         let picked = match pick(directory, &self.conf.runtime).choice {
-            conflist::Choice::Picked(picked) => picked,
+            conflist::Choice::Picked(picked) => follow(directory, picked),
             conflist::Choice::Blocked { file, why } => {
                 return Standing::NotCalled(Obstacle::Broken { file, why }.to_string());
             }
             conflist::Choice::None => return Standing::NotCalled(Obstacle::Empty.to_string()),
         };
         let record = Record::read(&self.state_dir).ok().flatten();
-        let placed = record.is_some_and(|record| record.lists.contains_key(&picked.file));
+        let placed = record.is_some_and(|it| it.placed(directory).contains(&picked.file));
         match picked.ours {
             Some(ours) => Standing::Called {
                 by_others: !placed || matches!(ours.place, Place::Delegate(_)),
@@ -276,11 +280,12 @@ impl Chain {
                 let from = text_in(directory, like);
                 let is_back = record.is_back(file, text);
                 let is_new = file == like && !has_ours(from);
-                record.put(
-                    file,
-                    is_new.then(|| file::stamp(&dir.join(like), from)).flatten(),
-                );
-                record.write(&self.state_dir)?;
+                // else it is being taken out
+                if has_ours(text) {
+                    let before = is_new.then(|| file::stamp(&dir.join(like), from));
+                    record.put(file, &self.conf.entry, before.flatten());
+                    record.write(&self.state_dir)?;
+                }
                 let expected = text_in(actual, like);
                 Ok(file::replace(dir, file, like, text, expected, is_back)?)
             }

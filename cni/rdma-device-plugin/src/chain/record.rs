@@ -1,7 +1,9 @@
 //! What was done to the node: `<stateDir>/install.json`. It is written before the node is
 //! changed, so that whatever a killed run left can be found.
 
+use conflist::{Directory, Entry, List, single::SUFFIX};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -74,6 +76,10 @@ pub struct Placing {
     /// The file before; none: there was none, or it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Stamp>,
+    /// Our plugin's configuration as it was put in last, and the one before: a run may have been
+    /// killed before it wrote the list.
+    #[serde(default)]
+    pub entries: Vec<Map<String, Value>>,
 }
 
 /// What a file is known by when it is as it was.
@@ -134,9 +140,13 @@ impl Record {
         let write = || {
             let mut text = serde_json::to_vec_pretty(self)?;
             text.push(b'\n');
-            if fs::read(&path).is_ok_and(|present| present == text) {
+            let present = fs::read(&path).unwrap_or_default();
+            if present == text {
                 return Ok(());
             }
+            // what a file was like before is not worth the wait
+            let present = serde_json::from_slice::<Self>(&present);
+            let is_known = present.is_ok_and(|it| it.without_stamps() == self.without_stamps());
             fs::create_dir_all(state_dir)?;
             let mut file = OpenOptions::new()
                 .write(true)
@@ -145,11 +155,24 @@ impl Record {
                 .mode(0o600)
                 .open(&temporary)?;
             file.write_all(&text)?;
-            file.sync_all()?;
+            if !is_known {
+                file.sync_all()?;
+            }
             fs::rename(&temporary, &path)?;
-            File::open(state_dir)?.sync_all()
+            match is_known {
+                true => Ok(()),
+                false => File::open(state_dir)?.sync_all(),
+            }
         };
         write().map_err(system("write", &path))
+    }
+
+    fn without_stamps(&self) -> Self {
+        let mut record = self.clone();
+        for placing in record.lists.values_mut() {
+            placing.before = None;
+        }
+        record
     }
 
     /// Takes it away: nothing of ours is left on the node.
@@ -166,14 +189,27 @@ impl Record {
         }
     }
 
-    /// The files that our plugin was put into.
-    pub fn placed(&self) -> BTreeSet<String> {
-        self.lists.keys().cloned().collect()
+    /// The files of `directory` that our plugin was put into. Where it has another configuration by
+    /// now, somebody else wrote that, and it is theirs.
+    pub fn placed(&self, directory: &Directory) -> BTreeSet<String> {
+        let is_ours = |(file, placing): &(&String, &Placing)| {
+            let text = directory.file(file).and_then(|it| it.text.as_deref().ok());
+            let list = text.and_then(|text| List::parse(text).ok());
+            let present = list.and_then(|list| list.ours());
+            file.ends_with(SUFFIX)
+                || present.is_none_or(|it| placing.entries.contains(&it.configuration))
+        };
+        let lists = self.lists.iter().filter(is_ours);
+        lists.map(|(file, _)| file.clone()).collect()
     }
 
     /// Our plugin is put into `file`; `before` is what the file was without it, where that is seen.
-    pub(crate) fn put(&mut self, file: &str, before: Option<Stamp>) {
+    pub(crate) fn put(&mut self, file: &str, entry: &Entry, before: Option<Stamp>) {
         let placing = self.lists.entry(file.to_owned()).or_default();
+        let present = entry.fields();
+        placing.entries.retain(|entry| entry != present);
+        placing.entries.insert(0, present.clone());
+        placing.entries.truncate(2);
         if before.is_some() {
             placing.before = before;
         }

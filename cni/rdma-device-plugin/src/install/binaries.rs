@@ -3,7 +3,10 @@
 //! A binary that runs goes on: its file is not written to, another one takes its name. One that
 //! somebody else had put there is kept, and comes back.
 
-use crate::chain::record::{Binary, Record, RecordError, hash};
+use crate::chain::{
+    file,
+    record::{Binary, Record, RecordError, hash},
+};
 use std::{
     fs::{self, File, OpenOptions, Permissions},
     io::{self, Write},
@@ -123,6 +126,8 @@ pub(super) fn take(
     let mut done = vec![];
     for (name, ours) in &record.binaries {
         let path = dir.join(name);
+        // what a killed run left
+        let _ = fs::remove_file(file::temporary(&path));
         let kept = state_dir.join("replaced").join(name);
         let present = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -168,8 +173,7 @@ fn keep(path: &Path, copy: &Path) -> io::Result<()> {
 
 /// The whole file at once; mode, owner and times are those of `like`, if there is one.
 fn write(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.rdma-cni-new"));
+    let temporary = file::temporary(path);
     let written = || {
         let mut file = OpenOptions::new()
             .write(true)

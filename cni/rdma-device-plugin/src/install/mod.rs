@@ -204,7 +204,10 @@ pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
 
 /// The last of ours goes: the lock's file, and the directory if nothing else is in it.
 fn drop_lock(lock: File, state_dir: &Path) {
-    let _ = fs::remove_file(state_dir.join("install.lock"));
+    // a killed run left a part of the record
+    for name in ["install.json.new", "install.lock"] {
+        let _ = fs::remove_file(state_dir.join(name));
+    }
     let _ = fs::remove_dir(state_dir);
     drop(lock);
 }

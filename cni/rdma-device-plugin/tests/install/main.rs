@@ -90,6 +90,10 @@ impl Node {
     }
 
     fn run(&self, verb: &str, arguments: &[&str]) -> Output {
+        self.command(verb, arguments).output().expect("it runs")
+    }
+
+    fn command(&self, verb: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
         command.env_clear().arg(verb);
         for (flag, below) in [
@@ -99,7 +103,8 @@ impl Node {
         ] {
             command.arg(flag).arg(self.path(below));
         }
-        command.args(arguments).output().expect("it runs")
+        command.args(arguments);
+        command
     }
 
     /// What it says when all is well.

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use std::{
     fs::{self, Permissions},
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
-    process::Command,
+    process::{Command, Stdio},
+    thread,
     time::{Duration, SystemTime},
 };
 
@@ -107,6 +108,31 @@ fn the_list_calls_ours_last_and_says_what_was_configured() {
         "capabilities": {"io.kubernetes.cri.pod-annotations": true},
     });
     assert_eq!(value["plugins"][2], expected);
+    node.uninstall();
+    assert_eq!(node.read(LIST), FLANNEL);
+}
+
+#[test]
+fn what_a_user_changed_in_our_entry_is_theirs_from_then_on() {
+    let node = Node::with_list(FLANNEL);
+    node.install();
+    let text = node.read(LIST);
+    let changed = text.replace("\"rdma-cni\",", "\"rdma-cni\", \"mtu\": 4200,");
+    assert_ne!(text, changed);
+    node.net("10-flannel.conflist", &changed);
+    let said = node.install();
+    assert!(
+        said.ends_with(", as somebody else configured it, as before\n"),
+        "{said}"
+    );
+    assert_eq!(node.read(LIST), changed);
+    let said = node.uninstall();
+    assert!(said.contains("the binaries stay: somebody else has rdma-cni in 10-flannel.conflist"));
+    assert_eq!(node.read(LIST), changed);
+    // the network writes its file anew: it is ours again
+    node.net("10-flannel.conflist", FLANNEL);
+    node.install();
+    assert_eq!(types(&node, LIST), ["flannel", "portmap", "rdma-cni"]);
     node.uninstall();
     assert_eq!(node.read(LIST), FLANNEL);
 }
@@ -309,6 +335,32 @@ fn a_wrong_value_of_the_chain_is_told_with_its_place() {
         assert!(error.contains(sentence), "{field}: {error}");
         assert_eq!(node.read(LIST), FLANNEL);
     }
+}
+
+#[test]
+fn an_install_that_was_killed_is_taken_away_whole_or_done_again() {
+    let node = Node::with_list(FLANNEL);
+    let before = node.seen();
+    let new = node.path("new");
+    let mut killed = 0;
+    for round in 0..40 {
+        let mut command = node.command("install", &["--from", new.to_str().expect("a path")]);
+        let mut running = command.stdout(Stdio::null()).spawn().expect("it runs");
+        thread::sleep(Duration::from_micros(round * 400));
+        running.kill().expect("killed");
+        killed += u32::from(!running.wait().expect("gone").success());
+        if round % 2 == 1 {
+            node.install();
+            assert_eq!(types(&node, LIST), ["flannel", "portmap", "rdma-cni"]);
+        }
+        node.uninstall();
+        assert!(
+            node.seen() == before,
+            "round {round}: {:?}",
+            node.seen().keys()
+        );
+    }
+    assert!(killed > 3, "only {killed} were killed");
 }
 
 #[test]
