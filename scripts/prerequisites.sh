@@ -2,13 +2,8 @@
 # prerequisites.sh - what the scripts need of the machine, installed if it is missing. To be
 # sourced, after steps.sh.
 
-<<<<<<< HEAD
-# Debian packages: building and checking; the peers and tools that the tests drive.
-PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd)
-=======
 # Debian packages: building and checking; the peers and tools that the tests drive; what makes images.
-PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins jq)
->>>>>>> kubelet
+PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap)
 
 missing_packages() {
 	local package
@@ -29,6 +24,13 @@ debian_packages() {
 rust_components() {
 	rustup component list --installed | grep -q rustfmt || rustup component add rustfmt
 	rustup component list --installed | grep -q clippy || rustup component add clippy
+}
+
+# have_go VERSION: there is a Go of this version or a later one
+have_go() {
+	local found
+	found=$(go env GOVERSION 2>/dev/null) || return 1
+	printf '%s\n' "$1" "${found#go}" | sort -VC
 }
 
 require_root() {

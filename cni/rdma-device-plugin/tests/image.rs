@@ -1,0 +1,264 @@
+//! `scripts/image` and `scripts/oci-archive`: what is in the image, and that it is the same bytes
+//! wherever and whenever it is made.
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+use tempfile::TempDir;
+
+const BINARIES: [&str; 3] = ["rdma-cni", "rdma-device-plugin", "rdma-ipam"];
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../scripts")
+        .join(name)
+}
+
+/// A directory with made-up binaries of this mode.
+fn binaries(mode: u32) -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    for name in BINARIES {
+        let path = directory.path().join(name);
+        fs::write(&path, format!("{name}, made up\n")).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
+    }
+    directory
+}
+
+#[track_caller]
+fn done(mut command: Command) -> String {
+    let output = command.output().expect("run");
+    assert!(output.status.success(), "{}", words(&output));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn words(output: &Output) -> String {
+    let [out, error] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    format!("{out}{error}")
+}
+
+/// `scripts/image` with these binaries, from `caller`, under the shell's `umask`.
+fn image(binaries: &Path, caller: &Path, umask: &str, output: &str) -> PathBuf {
+    let mut command = Command::new("bash");
+    command.args(["-c", "umask \"$1\"; shift; exec \"$@\"", "bash", umask]);
+    command.arg(script("image")).arg("--binaries").arg(binaries);
+    command.args(["--output", output]).current_dir(caller);
+    command.env_remove("SOURCE_DATE_EPOCH");
+    done(command);
+    caller.join(output)
+}
+
+/// The files of an archive, with their contents.
+fn unpacked(archive: &Path) -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut tar = Command::new("tar");
+    tar.arg("-xf").arg(archive).arg("-C").arg(directory.path());
+    done(tar);
+    directory
+}
+
+fn json(path: &Path) -> Value {
+    let text = fs::read(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+}
+
+/// The blob that a descriptor is of, whose digest and size are right.
+#[track_caller]
+fn blob(image: &Path, descriptor: &Value) -> PathBuf {
+    let digest = descriptor["digest"].as_str().expect("a digest");
+    let name = digest.strip_prefix("sha256:").expect("SHA-256");
+    let path = image.join("blobs/sha256").join(name);
+    let bytes = fs::read(&path).expect("a blob");
+    let found: String = Sha256::digest(&bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_eq!(found, name);
+    assert_eq!(descriptor["size"], bytes.len());
+    path
+}
+
+#[test]
+fn the_image_is_the_same_wherever_it_is_made() {
+    let [one, other] =
+        [tempfile::tempdir(), tempfile::tempdir()].map(|it| it.expect("a directory"));
+    let first = image(binaries(0o755).path(), one.path(), "022", "a.oci.tar");
+    // other times, modes and paths; and a time zone would be in the way of a date
+    let second = image(
+        binaries(0o700).path(),
+        other.path(),
+        "077",
+        "below/b.oci.tar",
+    );
+    assert!(fs::read(first).expect("one") == fs::read(second).expect("another"));
+    let sboms = ["a.cdx.json", "below/b.cdx.json"];
+    assert_eq!(
+        json(&one.path().join(sboms[0])),
+        json(&other.path().join(sboms[1]))
+    );
+}
+
+#[test]
+fn the_image_has_three_binaries_and_no_shell() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let archive = image(
+        binaries(0o755).path(),
+        directory.path(),
+        "022",
+        "image.oci.tar",
+    );
+    let image = unpacked(&archive);
+    let index = json(&image.path().join("index.json"));
+    let named = &index["manifests"][0];
+    let name = concat!(
+        "docker.io/library/rdma-device-plugin:",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(named["annotations"]["io.containerd.image.name"], name);
+    let manifest = json(&blob(image.path(), named));
+    let config = json(&blob(image.path(), &manifest["config"]));
+    assert_eq!(
+        config["config"]["Entrypoint"],
+        serde_json::json!(["/usr/bin/rdma-device-plugin"])
+    );
+    let labels = &config["config"]["Labels"];
+    let version = &labels["org.opencontainers.image.version"];
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    assert_eq!(
+        labels["org.opencontainers.image.licenses"],
+        env!("CARGO_PKG_LICENSE")
+    );
+    let layers = manifest["layers"].as_array().expect("layers");
+    assert_eq!(layers.len(), 1);
+    assert_eq!(config["rootfs"]["diff_ids"][0], layers[0]["digest"]);
+
+    let layer = blob(image.path(), &layers[0]);
+    let mut tar = Command::new("tar");
+    tar.args(["--numeric-owner", "-tvf"]).arg(layer);
+    let listed = done(tar);
+    let files: Vec<String> = listed
+        .lines()
+        .map(|line| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            format!("{} {} {}", words[0], words[1], words[5])
+        })
+        .collect();
+    assert_eq!(
+        files,
+        [
+            "drwxr-xr-x 0/0 usr/",
+            "drwxr-xr-x 0/0 usr/bin/",
+            "-rwxr-xr-x 0/0 usr/bin/rdma-cni",
+            "-rwxr-xr-x 0/0 usr/bin/rdma-device-plugin",
+            "-rwxr-xr-x 0/0 usr/bin/rdma-ipam",
+            "drwxr-xr-x 0/0 usr/share/",
+            "drwxr-xr-x 0/0 usr/share/rdma-device-plugin/",
+            "-rw-r--r-- 0/0 usr/share/rdma-device-plugin/LICENSE",
+            "-rw-r--r-- 0/0 usr/share/rdma-device-plugin/sbom.cdx.json",
+        ]
+    );
+}
+
+#[test]
+fn the_sbom_names_what_is_linked_in() {
+    let sbom: Value = serde_json::from_str(&done(Command::new(script("sbom")))).expect("JSON");
+    assert_eq!(sbom["bomFormat"], "CycloneDX");
+    let components = sbom["components"].as_array().expect("components");
+    let named = |name: &str| components.iter().find(|it| it["name"] == name);
+    for binary in BINARIES {
+        assert_eq!(named(binary).expect("a binary")["type"], "application");
+    }
+    // of the daemon alone, of tests alone, and of builds alone
+    assert!(named("tonic").is_some());
+    assert!(named("k8s-openapi").is_none());
+    assert!(named("tonic-prost-build").is_none());
+    for component in components {
+        assert!(
+            component["licenses"][0]["expression"].is_string(),
+            "{component}"
+        );
+        // what comes from the registry can be told from something else of that name
+        let hash = &component["hashes"][0]["content"];
+        assert_eq!(
+            component["purl"].is_string(),
+            hash.is_string(),
+            "{component}"
+        );
+    }
+    let known =
+        |name: &Value| *name == "image" || components.iter().any(|it| it["bom-ref"] == *name);
+    for dependency in sbom["dependencies"].as_array().expect("dependencies") {
+        let needed = dependency["dependsOn"].as_array().expect("a list");
+        assert!(
+            known(&dependency["ref"]) && needed.iter().all(known),
+            "{dependency}"
+        );
+    }
+}
+
+#[test]
+fn names_are_those_that_kubelet_asks_for() {
+    let directory = binaries(0o755);
+    let archive = directory.path().join("a.tar");
+    let config = directory.path().join("config.json");
+    fs::write(&config, "{}").expect("written");
+    let run = |name: &str| {
+        let mut command = Command::new(script("oci-archive"));
+        command
+            .arg(name)
+            .arg(&config)
+            .arg(directory.path())
+            .arg(&archive);
+        command.output().expect("run")
+    };
+    for (name, full) in [
+        ("a:1", "docker.io/library/a:1"),
+        ("team/a:1", "docker.io/team/a:1"),
+        ("localhost/a:1", "localhost/a:1"),
+        ("localhost:5000/a:1", "localhost:5000/a:1"),
+        ("registry.example/team/a:1", "registry.example/team/a:1"),
+    ] {
+        let output = run(name);
+        assert!(output.status.success(), "{}", words(&output));
+        assert!(
+            words(&output).starts_with(&format!("{full} sha256:")),
+            "{}",
+            words(&output)
+        );
+    }
+    for name in ["a", "registry.example:5000/a", "A:1", "a b:1", ""] {
+        let output = run(name);
+        assert!(!output.status.success(), "{name} is taken");
+        assert!(words(&output).contains("with a tag"), "{}", words(&output));
+    }
+}
+
+#[test]
+fn an_image_that_cannot_be_made_leaves_the_one_before() {
+    let directory = binaries(0o755);
+    let archive = directory.path().join("before.tar");
+    fs::write(&archive, "before").expect("written");
+    let config = directory.path().join("config.json");
+    for wrong in ["", "[]", "{} {}", "{\"Entrypoint\": "] {
+        fs::write(&config, wrong).expect("written");
+        let mut command = Command::new(script("oci-archive"));
+        command
+            .arg("a:1")
+            .arg(&config)
+            .arg(directory.path())
+            .arg(&archive);
+        let output = command.output().expect("run");
+        assert!(!output.status.success(), "{wrong} is taken");
+        assert!(
+            words(&output).contains("cannot be read"),
+            "{}",
+            words(&output)
+        );
+        assert_eq!(fs::read(&archive).expect("it"), b"before");
+    }
+}

@@ -1,0 +1,190 @@
+//! The switch "RDMA for pods without hostNetwork": who puts the plugins onto a node, what comes into
+//! its network's list, and who takes them off again.
+
+use crate::{
+    cluster::{ALL, Cluster, arguments, capabilities, cluster},
+    documents,
+    paths::{Mounts, mounts},
+    root,
+};
+use k8s_openapi::api::core::v1::Container;
+use rdma_device_plugin::cli::{Arguments, Command};
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+
+pub(crate) const UNINSTALL: &str = "conf/manifests/uninstall.yaml";
+
+/// The switch is off in the others.
+const CHAINED: [(&str, &str); 8] = [
+    ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
+    ("conf/manifests/lingjun.yaml", PARENT),
+    ("conf/manifests/vf.yaml", r#"{"resources":["rdma/vf"]}"#),
+    (
+        "integration/manifests/rendered/crio-and-other-places.yaml",
+        r#"{"child":{"mode":"l2","type":"ipvlan"},"ipam":{"from":"parent","strategy":"stable","type":"rdma-ipam"},"mtu":4200}"#,
+    ),
+    (
+        "integration/manifests/rendered/erdma.yaml",
+        r#"{"smcr":"annotation"}"#,
+    ),
+    ("integration/manifests/rendered/lingjun.yaml", PARENT),
+    (
+        "integration/manifests/rendered/two-kinds-of-vfs.yaml",
+        r#"{"resources":["rdma/vf","rdma/vf-storage"]}"#,
+    ),
+    (
+        "integration/manifests/rendered/vf.yaml",
+        r#"{"resources":["rdma/vf"]}"#,
+    ),
+];
+const PARENT: &str = r#"{"ipam":{"type":"rdma-ipam","from":"parent"}}"#;
+
+/// What takes it off the nodes again; it has no ConfigMap.
+pub(crate) fn uninstall() -> Cluster {
+    let [set] = documents(&root().join(UNINSTALL))
+        .try_into()
+        .expect("one object");
+    Cluster {
+        file: UNINSTALL,
+        config_map: Default::default(),
+        daemon_set: serde_json::from_value(set).expect("a DaemonSet"),
+    }
+}
+
+/// What the init container would do; none: there is none.
+pub(crate) fn installer(cluster: &Cluster) -> Option<(&Container, Arguments)> {
+    match cluster.pod().init_containers.as_deref() {
+        None => None,
+        Some([one]) => {
+            let parsed = arguments(one);
+            Some((
+                one,
+                parsed.unwrap_or_else(|error| panic!("{}: {error}", cluster.file)),
+            ))
+        }
+        Some(several) => panic!("{}: {} init containers", cluster.file, several.len()),
+    }
+}
+
+#[test]
+fn the_chain_is_taken_where_the_switch_is_on() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file());
+        let chain = cluster.conf().0.chain;
+        let listed = CHAINED.iter().find(|(file, _)| *file == wanted.file());
+        assert_eq!(chain.is_some(), listed.is_some(), "{}", wanted.file());
+        assert_eq!(
+            installer(&cluster).is_some(),
+            listed.is_some(),
+            "{}",
+            wanted.file()
+        );
+        let (Some(chain), Some((_, fields))) = (chain, listed) else {
+            continue;
+        };
+        // what it always says is not the manifest's
+        let said: Map<String, Value> = chain.entry.fields().clone();
+        let said = said
+            .into_iter()
+            .filter(|(name, _)| name != "type" && name != "capabilities");
+        let fields: Value = serde_json::from_str(fields).expect("JSON");
+        assert_eq!(Value::Object(said.collect()), fields, "{}", wanted.file());
+    }
+}
+
+#[test]
+fn the_resources_are_those_that_the_chain_attaches() {
+    for wanted in ALL {
+        let (conf, _) = cluster(wanted.file()).conf();
+        let Some(chain) = conf.chain else { continue };
+        // reference.md: the default of rdma-cni
+        let default = json!(["rdma/hca", "aliyun/erdma"]);
+        let attached = chain.entry.fields().get("resources").unwrap_or(&default);
+        for resource in conf.resources {
+            let name = Value::from(resource.name.to_string());
+            let attached = attached.as_array().expect("a list");
+            assert!(
+                attached.contains(&name),
+                "{}: {name} is not attached",
+                wanted.file()
+            );
+        }
+    }
+}
+
+#[test]
+fn the_installer_sees_what_it_uses_and_nothing_else() {
+    let mut seen = 0;
+    for wanted in ALL {
+        let cluster = cluster(wanted.file());
+        let Some((container, arguments)) = installer(&cluster) else {
+            continue;
+        };
+        let Some(Command::Install(install)) = arguments.command else {
+            panic!("{}: {:?}", wanted.file(), container.args)
+        };
+        // both read one file, so that they want one and the same
+        assert_eq!(
+            install.config,
+            cluster.arguments().config,
+            "{}",
+            wanted.file()
+        );
+        assert_eq!(install.state_dir, cluster.arguments().state_dir);
+        // beside the program in the image
+        assert_eq!((install.from, install.cni_conf_dir), (None, None));
+        assert_eq!(container.image, cluster.daemon().image);
+        let chain = cluster.conf().0.chain.expect("a chain");
+        let mut needed = on_the_node([&install.cni_bin_dir, &chain.conf_dir, &install.state_dir]);
+        let map = "configMap rdma-devices".to_owned();
+        needed.insert("/etc/rdma-device-plugin".into(), (map, true));
+        assert_eq!(mounts(&cluster, container), needed, "{}", wanted.file());
+        seen += 1;
+    }
+    assert_eq!(seen, CHAINED.len());
+}
+
+/// Directories by the paths that the node has, to be written.
+fn on_the_node<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Mounts {
+    let paths = paths.into_iter().map(|path| path.display().to_string());
+    paths.map(|path| (path.clone(), (path, false))).collect()
+}
+
+#[test]
+fn it_can_be_taken_off_the_nodes_again() {
+    let cluster = uninstall();
+    let installed = crate::cluster::cluster("conf/manifests/lingjun.yaml");
+    assert_eq!(cluster.pod().node_selector, installed.pod().node_selector);
+    assert_eq!(cluster.pod().tolerations, installed.pod().tolerations);
+    assert_ne!(
+        cluster.daemon_set.metadata.name,
+        installed.daemon_set.metadata.name
+    );
+    assert_ne!(
+        cluster.daemon_set.spec.as_ref().map(|it| &it.selector),
+        installed.daemon_set.spec.as_ref().map(|it| &it.selector)
+    );
+    let (container, arguments) = installer(&cluster).expect("an init container");
+    let Some(Command::Uninstall(uninstall)) = arguments.command else {
+        panic!("{:?}", container.args)
+    };
+    assert!(!uninstall.force);
+    assert_eq!(container.image, installed.daemon().image);
+    let needed = on_the_node([
+        &uninstall.cni_bin_dir,
+        &uninstall.cni_conf_dir,
+        &uninstall.state_dir,
+    ]);
+    assert_eq!(mounts(&cluster, container), needed);
+    for container in [container, cluster.daemon()] {
+        let context = container
+            .security_context
+            .as_ref()
+            .expect("a security context");
+        assert_eq!(context.capabilities, Some(capabilities(&[])));
+        assert_eq!(context.privileged, Some(false));
+        assert_eq!(context.allow_privilege_escalation, Some(false));
+        assert_eq!(context.read_only_root_filesystem, Some(true));
+    }
+    assert_eq!(mounts(&cluster, cluster.daemon()), Mounts::new());
+}

@@ -1,0 +1,384 @@
+//! The DaemonSet and its ConfigMap, for each kind of nodes: names, resources, rights.
+
+use crate::{chain, documents, root, yaml_files};
+use clap::Parser;
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Capabilities, ConfigMap, Container, PodSpec, Probe},
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int;
+use rdma_device_plugin::{cli::Arguments, conf::Conf};
+use std::{ffi::OsString, path::Path};
+
+/// One file's objects.
+pub(crate) struct Cluster {
+    pub(crate) file: &'static str,
+    pub(crate) config_map: ConfigMap,
+    pub(crate) daemon_set: DaemonSet,
+}
+
+/// What a file is to come to.
+pub(crate) struct Wanted {
+    file: &'static str,
+    resources: &'static [&'static str],
+    /// Beside `NET_ADMIN` and `NET_BROADCAST`.
+    capabilities: &'static [&'static str],
+    /// Of all that write to the chain's directories.
+    chain_capabilities: &'static [&'static str],
+    remarks: usize,
+}
+
+const fn wanted(
+    file: &'static str,
+    resources: &'static [&'static str],
+    capabilities: &'static [&'static str],
+) -> Wanted {
+    Wanted {
+        file,
+        resources,
+        capabilities,
+        chain_capabilities: &[],
+        remarks: 0,
+    }
+}
+
+impl Wanted {
+    pub(crate) fn file(&self) -> &'static str {
+        self.file
+    }
+}
+
+const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
+const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE"];
+
+pub(crate) const ALL: [Wanted; 12] = [
+    wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
+    wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
+    wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
+    wanted("conf/manifests/vf.yaml", &["rdma/vf"], EXCLUSIVE),
+    Wanted {
+        // periodicUpdateInterval
+        remarks: 1,
+        ..wanted(
+            "integration/manifests/rendered/another-format.yaml",
+            &["rdma/hca_shared"],
+            EXCLUSIVE,
+        )
+    },
+    Wanted {
+        chain_capabilities: &["CHOWN", "DAC_OVERRIDE"],
+        ..wanted(
+            "integration/manifests/rendered/crio-and-other-places.yaml",
+            &["rdma/hca"],
+            &[],
+        )
+    },
+    wanted(
+        "integration/manifests/rendered/erdma-all-loading.yaml",
+        &["aliyun/erdma"],
+        LOADING,
+    ),
+    wanted(
+        "integration/manifests/rendered/erdma.yaml",
+        &["aliyun/erdma"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/hca.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/lingjun.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/two-kinds-of-vfs.yaml",
+        &["rdma/vf", "rdma/vf-storage"],
+        EXCLUSIVE,
+    ),
+    wanted(
+        "integration/manifests/rendered/vf.yaml",
+        &["rdma/vf"],
+        EXCLUSIVE,
+    ),
+];
+
+pub(crate) fn cluster(file: &'static str) -> Cluster {
+    let mut objects = documents(&root().join(file)).into_iter();
+    let mut next = || {
+        objects
+            .next()
+            .unwrap_or_else(|| panic!("{file}: two objects"))
+    };
+    let config_map =
+        serde_json::from_value(next()).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let daemon_set =
+        serde_json::from_value(next()).unwrap_or_else(|error| panic!("{file}: {error}"));
+    assert!(objects.next().is_none(), "{file} has a third object");
+    Cluster {
+        file,
+        config_map,
+        daemon_set,
+    }
+}
+
+impl Cluster {
+    pub(crate) fn pod(&self) -> &PodSpec {
+        let template = &self.daemon_set.spec.as_ref().expect("spec").template;
+        template.spec.as_ref().expect("a pod")
+    }
+
+    /// The daemon's own; it is the only one that stays.
+    pub(crate) fn daemon(&self) -> &Container {
+        match self.pod().containers.as_slice() {
+            [one] => one,
+            several => panic!("{}: {} containers", self.file, several.len()),
+        }
+    }
+
+    /// What the daemon would do.
+    pub(crate) fn arguments(&self) -> Arguments {
+        arguments(self.daemon()).unwrap_or_else(|error| panic!("{}: {error}", self.file))
+    }
+
+    pub(crate) fn config(&self) -> &str {
+        &self.config_map.data.as_ref().expect("data")["config.json"]
+    }
+
+    /// The configuration as the daemon reads it, and its remarks.
+    pub(crate) fn conf(&self) -> (Conf, Vec<String>) {
+        let parsed = Conf::parse(self.config(), Path::new("config.json"));
+        let parsed = parsed.unwrap_or_else(|error| panic!("{}: {error}", self.file));
+        (parsed.conf, parsed.remarks)
+    }
+}
+
+pub(crate) fn arguments(container: &Container) -> Result<Arguments, clap::Error> {
+    let given = container.args.iter().flatten().map(OsString::from);
+    Arguments::try_parse_from(
+        [OsString::from("rdma-device-plugin")]
+            .into_iter()
+            .chain(given),
+    )
+}
+
+#[test]
+fn there_is_a_test_for_each() {
+    let found = ["conf/manifests", "integration/manifests/rendered"]
+        .iter()
+        .flat_map(|directory| yaml_files(directory));
+    let tested = ALL.map(|wanted| root().join(wanted.file));
+    // which is the chain's
+    let found = found.filter(|file| !file.ends_with(chain::UNINSTALL));
+    assert_eq!(found.collect::<Vec<_>>(), tested);
+}
+
+#[test]
+fn names_are_those_that_users_know() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file);
+        let map = &cluster.config_map.metadata;
+        assert_eq!(map.name.as_deref(), Some("rdma-devices"), "{}", wanted.file);
+        assert_eq!(map.namespace.as_deref(), Some("kube-system"));
+        let keys: Vec<_> = cluster
+            .config_map
+            .data
+            .iter()
+            .flatten()
+            .map(|(key, _)| key)
+            .collect();
+        assert_eq!(keys, ["config.json"]);
+        let set = &cluster.daemon_set.metadata;
+        assert_eq!(set.name.as_deref(), Some("ack-rdma-dp-ds"));
+        assert_eq!(set.namespace.as_deref(), Some("kube-system"));
+        let label = "aliyun.accelerator/rdma";
+        assert_eq!(
+            cluster.pod().node_selector.as_ref().expect("a selector")[label],
+            "true"
+        );
+    }
+}
+
+#[test]
+fn the_daemon_set_selects_its_own_pods() {
+    for wanted in ALL {
+        let spec = cluster(wanted.file).daemon_set.spec.expect("spec");
+        let selected = spec.selector.match_labels.expect("labels");
+        let labels = spec
+            .template
+            .metadata
+            .and_then(|it| it.labels)
+            .expect("labels");
+        assert!(!selected.is_empty());
+        assert!(
+            selected
+                .iter()
+                .all(|(name, value)| labels.get(name) == Some(value)),
+            "{}",
+            wanted.file
+        );
+    }
+}
+
+#[test]
+fn configurations_come_to_these_resources() {
+    for wanted in ALL {
+        let (conf, remarks) = cluster(wanted.file).conf();
+        let names: Vec<_> = conf
+            .resources
+            .iter()
+            .map(|it| it.name.to_string())
+            .collect();
+        assert_eq!(names, wanted.resources, "{}", wanted.file);
+        assert_eq!(
+            remarks.len(),
+            wanted.remarks,
+            "{}: {remarks:?}",
+            wanted.file
+        );
+    }
+}
+
+#[test]
+fn nothing_may_do_more_than_it_needs() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file);
+        let pod = cluster.pod();
+        assert_eq!(pod.automount_service_account_token, Some(false));
+        assert_eq!(pod.service_account_name, None);
+        assert_eq!(pod.host_ipc, None);
+        assert_eq!(pod.host_network, Some(true));
+        let loading = wanted.capabilities == LOADING;
+        assert_eq!(pod.host_pid, loading.then_some(true), "{}", wanted.file);
+        let seccomp = pod
+            .security_context
+            .as_ref()
+            .and_then(|it| it.seccomp_profile.as_ref());
+        assert_eq!(seccomp.map(|it| it.type_.as_str()), Some("RuntimeDefault"));
+        for container in pod
+            .containers
+            .iter()
+            .chain(pod.init_containers.iter().flatten())
+        {
+            let context = container
+                .security_context
+                .as_ref()
+                .expect("a security context");
+            assert_eq!(context.privileged, Some(false), "{}", wanted.file);
+            assert_eq!(context.allow_privilege_escalation, Some(false));
+            assert_eq!(context.read_only_root_filesystem, Some(true));
+            assert_eq!(context.seccomp_profile, None);
+        }
+        let context = cluster
+            .daemon()
+            .security_context
+            .as_ref()
+            .expect("a security context");
+        let mut add = vec!["NET_ADMIN", "NET_BROADCAST"];
+        add.extend(wanted.capabilities);
+        add.extend(wanted.chain_capabilities);
+        assert_eq!(
+            context.capabilities,
+            Some(capabilities(&add)),
+            "{}",
+            wanted.file
+        );
+        for container in pod.init_containers.iter().flatten() {
+            let context = container
+                .security_context
+                .as_ref()
+                .expect("a security context");
+            assert_eq!(
+                context.capabilities,
+                Some(capabilities(wanted.chain_capabilities)),
+                "{}",
+                wanted.file
+            );
+        }
+    }
+}
+
+pub(crate) fn capabilities(add: &[&str]) -> Capabilities {
+    Capabilities {
+        add: (!add.is_empty()).then(|| add.iter().map(|it| (*it).to_owned()).collect()),
+        drop: Some(vec!["ALL".to_owned()]),
+    }
+}
+
+#[test]
+fn nodes_are_not_left_without_it() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file);
+        let pod = cluster.pod();
+        assert_eq!(
+            pod.priority_class_name.as_deref(),
+            Some("system-node-critical")
+        );
+        assert!(!pod.tolerations.as_ref().expect("tolerations").is_empty());
+        // a driver that is being loaded is waited for, 20 s at most
+        assert!(
+            pod.termination_grace_period_seconds
+                .is_some_and(|it| it > 20)
+        );
+        let resources = cluster.daemon().resources.as_ref().expect("resources");
+        assert!(
+            resources
+                .requests
+                .as_ref()
+                .is_some_and(|it| it.contains_key("cpu"))
+        );
+        assert!(
+            resources
+                .limits
+                .as_ref()
+                .is_some_and(|it| it.contains_key("memory"))
+        );
+    }
+}
+
+#[test]
+fn the_image_is_the_version_of_this_tree() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file);
+        let pod = cluster.pod();
+        for container in pod
+            .containers
+            .iter()
+            .chain(pod.init_containers.iter().flatten())
+        {
+            let image = container.image.as_deref().expect("an image");
+            let (_, tag) = image.rsplit_once(':').expect("a tag");
+            assert_eq!(tag, env!("CARGO_PKG_VERSION"), "{}: {image}", wanted.file);
+        }
+    }
+}
+
+#[test]
+fn the_probes_ask_where_the_daemon_answers() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file);
+        let address = cluster.arguments().metrics_address;
+        let asked = |probe: &Option<Probe>| {
+            let get = probe.as_ref()?.http_get.as_ref().expect("HTTP");
+            assert_eq!(get.port, Int(address.port().into()), "{}", wanted.file);
+            // kubelet asks at the pod's address, the node's own, unless it is told another
+            let host = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
+            assert_eq!(get.host, host, "{}", wanted.file);
+            get.path.clone()
+        };
+        let daemon = cluster.daemon();
+        let lives = asked(&daemon.liveness_probe);
+        assert_eq!(lives.as_deref(), Some("/healthz"), "{}", wanted.file);
+        // without a chain it is always ready
+        let chained = cluster.conf().0.chain.is_some();
+        let ready = asked(&daemon.readiness_probe);
+        assert_eq!(
+            ready.as_deref(),
+            chained.then_some("/readyz"),
+            "{}",
+            wanted.file
+        );
+    }
+}

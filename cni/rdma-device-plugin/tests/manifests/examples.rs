@@ -1,0 +1,202 @@
+//! The pods of users: `conf/examples`.
+
+use crate::{
+    cluster::{ALL, cluster},
+    documents, root, yaml_files,
+};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+/// The pods that a file's objects come to, beside networks and services.
+fn pods(file: &Path) -> Vec<Pod> {
+    let objects = documents(file).into_iter();
+    objects
+        .filter_map(|object| {
+            let pod = match object["kind"].as_str()? {
+                "Pod" => object,
+                "Job" | "Deployment" | "StatefulSet" => object["spec"]["template"].clone(),
+                "Service" | "NetworkAttachmentDefinition" => return None,
+                other => panic!("{file:?}: a {other}"),
+            };
+            Some(serde_json::from_value(pod).unwrap_or_else(|error| panic!("{file:?}: {error}")))
+        })
+        .collect()
+}
+
+fn spec(pod: &Pod) -> &PodSpec {
+    pod.spec.as_ref().expect("spec")
+}
+
+/// Our resources that a container asks for, with how many.
+fn asked(container: &Container) -> BTreeMap<String, String> {
+    let resources = container.resources.as_ref();
+    let limits = resources
+        .and_then(|it| it.limits.clone())
+        .unwrap_or_default();
+    limits
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("rdma/") || name.starts_with("aliyun/"))
+        .map(|(name, quantity)| (name, quantity.0))
+        .collect()
+}
+
+fn all() -> Vec<(PathBuf, Vec<Pod>)> {
+    let files = yaml_files("conf/examples").into_iter();
+    files.map(|file| (file.clone(), pods(&file))).collect()
+}
+
+fn on_the_host(file: &Path) -> bool {
+    let name = file
+        .file_stem()
+        .expect("a name")
+        .to_string_lossy()
+        .into_owned();
+    name.ends_with("-host-network")
+}
+
+#[test]
+fn examples_ask_for_what_a_cluster_has() {
+    let manifests = ALL
+        .iter()
+        .filter(|it| it.file().starts_with("conf/manifests/"));
+    let offered: BTreeSet<String> = manifests
+        .flat_map(|it| cluster(it.file()).conf().0.resources)
+        .map(|resource| resource.name.to_string())
+        .collect();
+    let mut wanted = BTreeSet::new();
+    for (file, pods) in all() {
+        for pod in &pods {
+            let asked: Vec<_> = spec(pod).containers.iter().map(asked).collect();
+            assert!(
+                asked.iter().any(|it| !it.is_empty()),
+                "{file:?} asks for nothing"
+            );
+            // more than one would be more of the same devices
+            assert!(
+                asked.iter().flatten().all(|(_, quantity)| quantity == "1"),
+                "{file:?}"
+            );
+            wanted.extend(asked.into_iter().flatten().map(|(name, _)| name));
+        }
+    }
+    assert_eq!(wanted, offered);
+}
+
+#[test]
+fn the_hosts_network_is_used_where_the_name_says() {
+    let mut on_host = 0;
+    for (file, pods) in all() {
+        for pod in &pods {
+            assert_eq!(
+                spec(pod).host_network == Some(true),
+                on_the_host(&file),
+                "{file:?}"
+            );
+        }
+        on_host += usize::from(on_the_host(&file));
+    }
+    assert_eq!(on_host, 3, "examples with hostNetwork");
+}
+
+/// The users' own documents have some that are privileged; without hostNetwork none has to be.
+#[test]
+fn pods_with_a_network_of_their_own_need_no_privilege() {
+    let mut seen = 0;
+    for (file, pods) in all() {
+        if on_the_host(&file) {
+            continue;
+        }
+        for container in pods.iter().flat_map(|pod| &spec(pod).containers) {
+            let context = container.security_context.as_ref();
+            assert_eq!(context.and_then(|it| it.privileged), None, "{file:?}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 7, "{seen} containers");
+}
+
+/// Where a program registers memory itself, it must be able to lock it; SMC's is the kernel's.
+#[test]
+fn programs_that_register_memory_may_lock_it() {
+    for (file, pods) in all() {
+        for pod in &pods {
+            let annotations = pod.metadata.annotations.as_ref();
+            let smc = annotations
+                .is_some_and(|it| it.contains_key("network.alibabacloud.com/erdma-smcr"));
+            for container in &spec(pod).containers {
+                let context = container.security_context.as_ref();
+                let privileged = context.and_then(|it| it.privileged) == Some(true);
+                let added = context.and_then(|it| it.capabilities.as_ref()?.add.as_ref());
+                let locks = added.is_some_and(|it| it.iter().any(|name| name == "IPC_LOCK"));
+                assert!(smc || privileged || locks, "{file:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn smc_r_is_asked_for_as_the_chain_reads_it() {
+    let annotated = all()
+        .into_iter()
+        .flat_map(|(_, pods)| pods)
+        .filter_map(|pod| {
+            let annotations = pod.metadata.annotations?;
+            annotations
+                .get("network.alibabacloud.com/erdma-smcr")
+                .cloned()
+        });
+    assert_eq!(annotated.collect::<Vec<_>>(), ["true"]);
+}
+
+/// A file that does not name any object would be passed over by all tests above.
+#[test]
+fn there_are_examples_for_every_scenario() {
+    let names: Vec<_> = yaml_files("conf/examples")
+        .iter()
+        .map(|file| {
+            let below = file
+                .strip_prefix(root().join("conf/examples"))
+                .expect("below");
+            below.display().to_string()
+        })
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "10-bandwidth-host-network.yaml",
+            "10-bandwidth.yaml",
+            "20-lingjun-host-network.yaml",
+            "20-lingjun.yaml",
+            "30-erdma.yaml",
+            "40-erdma-nccl-host-network.yaml",
+            "40-erdma-nccl.yaml",
+            "50-erdma-smc-r.yaml",
+            "60-exclusive-vf.yaml",
+            "multus/10-every-rail.yaml",
+            "multus/20-vf.yaml",
+            "multus/30-behind-sriov-cni.yaml",
+        ]
+    );
+}
+
+/// An example for the host's network differs from the other one in little more than that.
+#[test]
+fn both_ways_are_of_the_same_pods() {
+    for file in yaml_files("conf/examples") {
+        if !on_the_host(&file) {
+            continue;
+        }
+        let other = file.to_string_lossy().replace("-host-network", "");
+        let names = |file: &Path| -> Vec<Value> {
+            let pods = documents(file)
+                .into_iter()
+                .filter(|it| it["kind"] != "Service");
+            pods.map(|it| it["metadata"]["name"].clone()).collect()
+        };
+        assert_eq!(names(&file), names(Path::new(&other)), "{file:?}");
+    }
+}

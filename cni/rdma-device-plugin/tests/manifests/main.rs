@@ -1,0 +1,48 @@
+//! What `conf/` has for a cluster is what Kubernetes, the daemon and the plugins take, and gives the
+//! daemon what it needs and no more. That `conf/manifests` and `integration/manifests/rendered` are
+//! what kustomize and Helm make is `scripts/manifests --check`'s.
+
+mod chain;
+mod cluster;
+mod examples;
+mod kubernetes;
+mod networks;
+mod paths;
+mod running;
+
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The documents of a YAML file; one of comments only is none.
+fn documents(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{file:?}: {error}"));
+    let documents: Vec<Value> = documents.into_iter().filter(|it| !it.is_null()).collect();
+    assert!(!documents.is_empty(), "{file:?} is empty");
+    documents
+}
+
+/// The YAML files below a directory, sorted.
+fn yaml_files(directory: &str) -> Vec<PathBuf> {
+    let directory = root().join(directory);
+    let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{directory:?}: {error}"));
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            files.extend(yaml_files(&path.to_string_lossy()));
+        } else if path.extension().is_some_and(|it| it == "yaml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}

@@ -1,0 +1,124 @@
+//! What of the node each container sees: all that the daemon uses, and nothing else.
+
+use crate::cluster::{ALL, Cluster, cluster};
+use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
+use std::{collections::BTreeMap, path::Path};
+
+/// `container path` → (`path on the node`, `read-only`)
+pub(crate) type Mounts = BTreeMap<String, (String, bool)>;
+
+pub(crate) fn mounts(cluster: &Cluster, container: &Container) -> Mounts {
+    let mounts = container.volume_mounts.iter().flatten();
+    mounts
+        .map(|mount| {
+            let from = source(&volume(cluster, mount));
+            let read_only = mount.read_only == Some(true);
+            (mount.mount_path.clone(), (from, read_only))
+        })
+        .collect()
+}
+
+fn volume(cluster: &Cluster, mount: &VolumeMount) -> Volume {
+    let volumes = cluster.pod().volumes.iter().flatten();
+    let mut named = volumes.filter(|it| it.name == mount.name);
+    let volume = named.next();
+    let volume = volume.unwrap_or_else(|| panic!("{}: no volume {}", cluster.file, mount.name));
+    assert!(
+        named.next().is_none(),
+        "{}: two volumes {}",
+        cluster.file,
+        mount.name
+    );
+    volume.clone()
+}
+
+fn source(volume: &Volume) -> String {
+    match (&volume.host_path, &volume.config_map) {
+        (Some(host), None) => host.path.clone(),
+        (None, Some(map)) => format!("configMap {}", map.name),
+        _ => panic!("{} is of another kind", volume.name),
+    }
+}
+
+#[test]
+fn the_daemon_sees_what_it_uses_and_nothing_else() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file());
+        let arguments = cluster.arguments();
+        let mut needed = Mounts::new();
+        let mut need = |path: &Path, from: &str, read_only: bool| {
+            needed.insert(path.display().to_string(), (from.to_owned(), read_only));
+        };
+        let same = |path: &Path| path.display().to_string();
+        let config = arguments.config.as_deref().expect("a configuration");
+        assert_eq!(config.file_name().expect("a name"), "config.json");
+        // the directory, since a single file would not follow a change of the map
+        need(
+            config.parent().expect("a directory"),
+            "configMap rdma-devices",
+            true,
+        );
+        // kubelet, rdma-cni and the runtime use these by the paths that the node has
+        let kubelet = [arguments.device_plugins(), arguments.plugins_registry()];
+        kubelet
+            .iter()
+            .for_each(|path| need(path, &same(path), false));
+        let pod_resources = arguments.pod_resources();
+        let pod_resources = pod_resources.parent().expect("a directory");
+        need(pod_resources, &same(pod_resources), true);
+        need(&arguments.state_dir, &same(&arguments.state_dir), false);
+        if cluster.conf().0.cdi {
+            need(&arguments.cdi_dir, &same(&arguments.cdi_dir), false);
+        }
+        if let Some(chain) = cluster.conf().0.chain {
+            need(&chain.conf_dir, &same(&chain.conf_dir), false);
+        }
+        need(Path::new("/run/netns"), "/run/netns", true);
+        need(&arguments.dev, "/dev", true);
+        if cluster.pod().host_pid == Some(true) {
+            need(Path::new("/lib/modules"), "/lib/modules", true);
+            need(Path::new("/etc/modprobe.d"), "/etc/modprobe.d", true);
+        }
+        assert_eq!(
+            mounts(&cluster, cluster.daemon()),
+            needed,
+            "{}",
+            wanted.file()
+        );
+    }
+}
+
+#[test]
+fn namespaces_of_pods_that_start_later_are_seen() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file());
+        let mounts = cluster.daemon().volume_mounts.as_ref().expect("mounts");
+        let netns = mounts.iter().find(|it| it.mount_path == "/run/netns");
+        let propagation = netns.and_then(|it| it.mount_propagation.as_deref());
+        assert_eq!(propagation, Some("HostToContainer"), "{}", wanted.file());
+    }
+}
+
+#[test]
+fn every_volume_is_somebodys() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file());
+        let pod = cluster.pod();
+        let containers = pod
+            .containers
+            .iter()
+            .chain(pod.init_containers.iter().flatten());
+        let mounted: Vec<_> = containers
+            .flat_map(|it| it.volume_mounts.iter().flatten())
+            .collect();
+        for volume in pod.volumes.iter().flatten() {
+            let used = mounted.iter().any(|it| it.name == volume.name);
+            assert!(
+                used,
+                "{}: {} is mounted nowhere",
+                wanted.file(),
+                volume.name
+            );
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The containers of the manifests, run from the image on a made-up node with the mounts and rights
+//! that they are given, and no others. bubblewrap stands in for the runtime: cgroups and seccomp,
+//! which a runtime adds, are not there.
+
+use crate::{
+    chain::{installer, uninstall},
+    cluster::{Cluster, cluster},
+    paths::mounts,
+    root,
+};
+use integration::{Daemon, Netns, wait};
+use k8s_openapi::api::core::v1::Container;
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::Duration,
+};
+use tempfile::TempDir;
+
+const LIST: &str = r#"{
+  "cniVersion": "1.0.0",
+  "name": "pods",
+  "plugins": [
+    { "type": "ptp", "ipam": { "type": "host-local", "subnet": "10.9.0.0/16" } }
+  ]
+}
+"#;
+
+/// A node's directories, its network namespace, and the image.
+struct Node {
+    directory: TempDir,
+    netns: Netns,
+}
+
+impl Node {
+    fn new(label: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let node = Self {
+            directory,
+            netns: Netns::new(label),
+        };
+        node.netns.ip("link set lo up");
+        node.unpack_image();
+        fs::create_dir_all(node.list().parent().expect("a directory")).expect("made");
+        fs::write(node.list(), LIST).expect("written");
+        node
+    }
+
+    /// The node's file at `path`.
+    fn path(&self, path: &str) -> PathBuf {
+        self.directory
+            .path()
+            .join("node")
+            .join(path.trim_start_matches('/'))
+    }
+
+    fn list(&self) -> PathBuf {
+        self.path("/etc/cni/net.d/10-pods.conflist")
+    }
+
+    fn image(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+
+    /// The image's one layer.
+    fn unpack_image(&self) {
+        let archive = self.directory.path().join("image.oci.tar");
+        let dist = root().join("dist");
+        let built = dist.join("rdma-device-plugin").exists();
+        assert!(
+            built,
+            "there is nothing in {dist:?}: run scripts/build first"
+        );
+        let dist = dist.canonicalize().expect("a path");
+        let mut image = Command::new(root().join("scripts/image"));
+        image.arg("--binaries").arg(dist);
+        done(image.arg("--output").arg(&archive));
+        let layout = self.directory.path().join("layout");
+        unpack(&archive, &layout);
+        let blob = |descriptor: &Value| {
+            let digest = descriptor["digest"].as_str().expect("a digest");
+            layout.join("blobs").join(digest.replace(':', "/"))
+        };
+        let json = |path: &Path| -> Value {
+            serde_json::from_slice(&fs::read(path).expect("read")).expect("JSON")
+        };
+        let index = json(&layout.join("index.json"));
+        let manifest = json(&blob(&index["manifests"][0]));
+        unpack(&blob(&manifest["layers"][0]), &self.image());
+    }
+
+    /// What a runtime would start for `container`.
+    fn command(&self, cluster: &Cluster, container: &Container) -> Command {
+        let mut command = self.netns.command("bwrap");
+        command.args(["--die-with-parent", "--clearenv", "--tmpfs", "/"]);
+        command
+            .arg("--ro-bind")
+            .arg(self.image().join("usr"))
+            .arg("/usr");
+        command.args([
+            "--proc",
+            "/proc",
+            "--ro-bind",
+            "/sys",
+            "/sys",
+            "--dev",
+            "/dev",
+        ]);
+        for (at, (from, read_only)) in mounts(cluster, container) {
+            let from = match from.strip_prefix("configMap ") {
+                Some(name) => {
+                    let file = self.path(name).join("config.json");
+                    fs::create_dir_all(self.path(name)).expect("made");
+                    fs::write(file, cluster.config()).expect("written");
+                    self.path(name)
+                }
+                None => self.path(&from),
+            };
+            fs::create_dir_all(&from).expect("made");
+            command.arg(if read_only { "--ro-bind" } else { "--bind" });
+            command.arg(from).arg(at);
+        }
+        command.args(["--remount-ro", "/", "--cap-drop", "ALL"]);
+        let context = container
+            .security_context
+            .as_ref()
+            .expect("a security context");
+        let capabilities = context.capabilities.as_ref().expect("capabilities");
+        for name in capabilities.add.iter().flatten() {
+            command.args(["--cap-add", &format!("CAP_{name}")]);
+        }
+        command.args(["--", "/usr/bin/rdma-device-plugin"]);
+        command.args(container.args.iter().flatten());
+        command
+    }
+
+    fn run(&self, cluster: &Cluster, container: &Container) -> String {
+        done(&mut self.command(cluster, container))
+    }
+
+    /// What the daemon answers.
+    fn get(&self, path: &str) -> String {
+        let ask = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/9102 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
+        );
+        let output = self.netns.command("bash").args(["-c", &ask]).output();
+        String::from_utf8(output.expect("bash").stdout).expect("UTF-8")
+    }
+}
+
+fn unpack(archive: &Path, into: &Path) {
+    fs::create_dir(into).expect("made");
+    done(
+        Command::new("tar")
+            .arg("-xf")
+            .arg(archive)
+            .arg("-C")
+            .arg(into),
+    );
+}
+
+#[track_caller]
+fn done(command: &mut Command) -> String {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("run");
+    let [said, error] = [&stdout, &stderr].map(|it| String::from_utf8_lossy(it).into_owned());
+    assert!(status.success(), "{command:?}: {said}{error}");
+    said
+}
+
+/// What the daemon says when a right or a mount is missing.
+fn missing(daemon: &Daemon) -> usize {
+    let words = [
+        "is missing: ",
+        "is not there (or not mounted)",
+        "cannot be written: ",
+    ];
+    words.iter().map(|words| daemon.count(words)).sum()
+}
+
+#[test]
+fn a_node_is_installed_kept_and_left_as_it_was() {
+    let node = Node::new("manifest-vf");
+    let vf = cluster("conf/manifests/vf.yaml");
+    let said = node.run(&vf, installer(&vf).expect("an installer").0);
+    assert!(
+        said.contains("the runtime calls rdma-cni for network pods"),
+        "{said}"
+    );
+    let chained = fs::read_to_string(node.list()).expect("the list");
+    assert!(chained.contains("\"rdma-cni\""), "{chained}");
+    assert!(node.path("/opt/cni/bin/rdma-ipam").exists());
+
+    let daemon = Daemon::start(&mut node.command(&vf, vf.daemon()));
+    daemon.says("rdma-cni is kept in the chain");
+    daemon.says("the runtime calls rdma-cni for network pods");
+    assert_eq!(missing(&daemon), 0);
+    for path in ["/healthz", "/readyz"] {
+        let answer = node.get(path);
+        assert!(answer.starts_with("HTTP/1.0 200"), "{path}: {answer}");
+    }
+    // as the node's network writes it at its start
+    fs::write(node.list(), LIST).expect("written");
+    let again = || fs::read_to_string(node.list()).is_ok_and(|list| list == chained);
+    assert!(
+        wait::within(Duration::from_secs(5), again),
+        "it is not put in again"
+    );
+    drop(daemon);
+
+    let uninstall = uninstall();
+    node.run(&uninstall, installer(&uninstall).expect("an installer").0);
+    assert_eq!(fs::read_to_string(node.list()).expect("the list"), LIST);
+    let left = fs::read_dir(node.path("/opt/cni/bin")).expect("binaries");
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn a_node_whose_pods_share_needs_less() {
+    let node = Node::new("manifest-hca");
+    let hca = cluster("conf/manifests/hca.yaml");
+    let daemon = Daemon::start(&mut node.command(&hca, hca.daemon()));
+    daemon.says("nothing is advertised on this node; waiting for RDMA devices");
+    // exclusive mode's, and nothing else
+    daemon.says("CAP_SYS_ADMIN is missing");
+    assert_eq!(missing(&daemon), 1);
+    assert!(node.get("/readyz").contains("chain is not configured"));
+    assert_eq!(fs::read_to_string(node.list()).expect("the list"), LIST);
+}

@@ -1,0 +1,204 @@
+// manifests renders what conf/ has for a cluster, by kustomize's and Helm's own code, and holds it
+// against Kubernetes' own types.
+//
+//	manifests render ROOT   writes conf/manifests and integration/manifests/rendered
+//	manifests check ROOT    says what is not as it would be written, or not as Kubernetes has it
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+const (
+	overlays = "conf/kustomize"
+	packaged = "conf/helm/rdma-device-plugin"
+	applied  = "conf/manifests"
+	examples = "conf/examples"
+	values   = "integration/manifests/values"
+	refused  = "integration/manifests/refused"
+	rendered = "integration/manifests/rendered"
+)
+
+func main() {
+	if len(os.Args) != 3 || (os.Args[1] != "render" && os.Args[1] != "check") {
+		fmt.Fprintln(os.Stderr, "usage: manifests render|check ROOT")
+		os.Exit(2)
+	}
+	count, err := run(os.Args[1] == "render", os.Args[2])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "manifests:", strings.ReplaceAll(err.Error(), "\n", "\nmanifests: "))
+		os.Exit(1)
+	}
+	fmt.Printf("%d files rendered, and all as Kubernetes' types have them\n", count)
+}
+
+// run renders all, writes it or compares it, and checks it; every problem is told.
+func run(write bool, root string) (int, error) {
+	made, err := all(root)
+	if err != nil {
+		return 0, err
+	}
+	var wrong []error
+	for _, path := range sorted(made) {
+		file := filepath.Join(root, path)
+		if write {
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				return 0, err
+			}
+			if err := os.WriteFile(file, []byte(made[path]), 0o644); err != nil {
+				return 0, err
+			}
+		} else if found, err := os.ReadFile(file); err != nil || string(found) != made[path] {
+			wrong = append(wrong, fmt.Errorf("%s is not what is rendered: run scripts/manifests", path))
+		}
+	}
+	wrong = append(wrong, stray(root, made), typed(root, made), same(made), refusals(root))
+	return len(made), errors.Join(wrong...)
+}
+
+// all is each file that is made, by its path.
+func all(root string) (map[string]string, error) {
+	made := map[string]string{}
+	folders, err := names(filepath.Join(root, overlays), "")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range folders {
+		if name == "base" || name == "components" {
+			continue
+		}
+		text, err := kustomized(filepath.Join(root, overlays, name))
+		if err != nil {
+			return nil, fmt.Errorf("%s/%s: %w", overlays, name, err)
+		}
+		from := fmt.Sprintf("# Made by scripts/manifests from %s/%s: change it there.\n", overlays, name)
+		made[filepath.Join(applied, name+".yaml")] = from + text
+	}
+	packed, err := loader.Load(filepath.Join(root, packaged))
+	if err != nil {
+		return nil, err
+	}
+	cases, err := names(filepath.Join(root, values), ".yaml")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range cases {
+		text, err := templated(packed, filepath.Join(root, values, name))
+		if err != nil {
+			return nil, fmt.Errorf("%s with %s/%s: %w", packaged, values, name, err)
+		}
+		from := fmt.Sprintf("# Made by scripts/manifests from %s with %s/%s.\n", packaged, values, name)
+		made[filepath.Join(rendered, name)] = from + text
+	}
+	return made, nil
+}
+
+func kustomized(folder string) (string, error) {
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionLegacy // as the command does: what others need comes first
+	objects, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), folder)
+	if err != nil {
+		return "", err
+	}
+	text, err := objects.AsYaml()
+	return string(text), err
+}
+
+// templated is the chart as `helm template --namespace kube-system --values FILE` makes it.
+func templated(packed *chart.Chart, file string) (string, error) {
+	given, err := chartutil.ReadValuesFile(file)
+	if err != nil {
+		return "", err
+	}
+	release := chartutil.ReleaseOptions{Name: "rdma", Namespace: "kube-system", Revision: 1, IsInstall: true}
+	complete, err := chartutil.ToRenderValues(packed, given, release, nil)
+	if err != nil {
+		return "", err
+	}
+	texts, err := engine.Render(packed, complete)
+	if err != nil {
+		return "", err
+	}
+	var all strings.Builder
+	for _, name := range sorted(texts) {
+		if text := strings.TrimSpace(texts[name]); text != "" && strings.HasSuffix(name, ".yaml") {
+			fmt.Fprintf(&all, "---\n%s\n", text)
+		}
+	}
+	return all.String(), nil
+}
+
+// refusals are values that the chart must not take.
+func refusals(root string) error {
+	packed, err := loader.Load(filepath.Join(root, packaged))
+	if err != nil {
+		return err
+	}
+	cases, err := names(filepath.Join(root, refused), ".yaml")
+	if err != nil {
+		return err
+	}
+	var wrong []error
+	for _, name := range cases {
+		file := filepath.Join(root, refused, name)
+		if _, err := chartutil.ReadValuesFile(file); err != nil {
+			wrong = append(wrong, err)
+		} else if _, err := templated(packed, file); err == nil {
+			wrong = append(wrong, fmt.Errorf("the chart takes %s/%s", refused, name))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// stray are files that nothing makes any more.
+func stray(root string, made map[string]string) error {
+	var wrong []error
+	for _, folder := range []string{applied, rendered} {
+		found, err := names(filepath.Join(root, folder), "")
+		if err != nil {
+			return err
+		}
+		for _, name := range found {
+			if _, known := made[filepath.Join(folder, name)]; !known {
+				wrong = append(wrong, fmt.Errorf("%s/%s is made of nothing: remove it", folder, name))
+			}
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// names are what a folder has with this ending, sorted.
+func names(folder, ending string) ([]string, error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, entry := range entries {
+		if strings.HasSuffix(entry.Name(), ending) {
+			found = append(found, entry.Name())
+		}
+	}
+	return found, nil
+}
+
+func sorted(of map[string]string) []string {
+	var keys []string
+	for key := range of {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
