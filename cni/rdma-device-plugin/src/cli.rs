@@ -26,7 +26,7 @@ pub struct Arguments {
     /// Where the container runtime looks for CDI specs
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
-    /// Where /metrics and /healthz are served
+    /// Where /metrics, /healthz and /readyz are served
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9102")]
     pub metrics_address: std::net::SocketAddr,
     /// Says what would be advertised on this node, and exits

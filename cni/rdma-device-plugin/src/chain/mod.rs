@@ -153,7 +153,10 @@ impl Chain {
         let mut turn = Turn::default();
         for change in plan.changes {
             match self.carry_out(&change, &directory, &actual, &mut record)? {
-                None => turn.again = true,
+                None => {
+                    turn.again = true;
+                    continue;
+                }
                 Some(old) => turn.held.extend(old),
             }
             let (Change::Write { file, .. } | Change::Remove { file }) = change;

@@ -118,7 +118,9 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
             continue;
         }
         for file in &changed {
-            println!("{:?}: written", chain.conf.conf_dir.join(file));
+            let path = chain.conf.conf_dir.join(file);
+            let done = if path.exists() { "written" } else { "removed" };
+            println!("{path:?}: {done}");
         }
         return match (turn.obstacle, turn.standing) {
             (None, Standing::NotCalled(why)) => Err(InstallError::NotCalled {

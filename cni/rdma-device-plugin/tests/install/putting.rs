@@ -1,6 +1,7 @@
 //! `install` and `uninstall`.
 
 use crate::{FLANNEL, Node, TERWAY, refused, said};
+use inotify::{Inotify, WatchMask};
 use rdma_netns::{Kernel, Linux};
 use serde_json::{Value, json};
 use std::{
@@ -110,6 +111,30 @@ fn the_list_calls_ours_last_and_says_what_was_configured() {
     assert_eq!(value["plugins"][2], expected);
     node.uninstall();
     assert_eq!(node.read(LIST), FLANNEL);
+}
+
+/// containerd passes over files that appear; it reads again when one is written, removed or renamed
+/// away.
+#[test]
+fn containerd_hears_of_the_new_list() {
+    for (file, text) in [("10-flannel.conflist", FLANNEL), ("10-terway.conf", TERWAY)] {
+        let node = Node::new();
+        node.net(file, text);
+        let mut inotify = Inotify::init().expect("inotify");
+        let heard = WatchMask::MOVED_FROM | WatchMask::DELETE;
+        let directory = node.path("etc/cni/net.d");
+        inotify.watches().add(&directory, heard).expect("watched");
+        for step in ["install", "uninstall"] {
+            match step {
+                "install" => node.install(),
+                _ => node.uninstall(),
+            };
+            // what happens before the new list is there is no such event
+            let mut buffer = [0; 4096];
+            let events = inotify.read_events(&mut buffer).expect("heard");
+            assert!(events.count() > 0, "{file}: {step}");
+        }
+    }
 }
 
 #[test]
