@@ -163,7 +163,7 @@ fn one_pod_of_each_node_has_smc_r_by_its_own_address() {
 }
 
 #[test]
-fn a_pod_for_which_the_kernel_would_take_the_parents_address_stays_with_tcp() {
+fn an_interface_for_which_the_kernel_would_take_the_parents_address_stays_with_tcp() {
     let scene = Scene::new();
     let with_ueid = json!({ "smcUeid": UEID });
     // the network of bond0's own address
