@@ -30,9 +30,10 @@ cdi: true
 const NAMES: [&str; 2] = ["one", "two"];
 
 struct Scene {
-    lab: Lab,
-    node: Node,
+    // the first to end: pods bring their functions home
     containerd: Containerd,
+    node: Node,
+    lab: Lab,
     before: Snapshot,
 }
 
@@ -58,9 +59,9 @@ impl Scene {
         containerd.pod(&PodSpec::new("first")).remove();
         let before = Snapshot::of(&lab.host);
         Self {
-            lab,
-            node,
             containerd,
+            node,
+            lab,
             before,
         }
     }
