@@ -10,7 +10,7 @@ use integration::{
     },
     kubelet::{Allocation, Wish, node::Node},
     lab::{Function, Lab, ipv4, ipv6, uverbs},
-    smc::{UEID, bridge, shown},
+    smc::{UEID, bridge, lent, shown},
     wait,
 };
 use serde_json::{Value, json};
@@ -43,13 +43,6 @@ impl Scene {
     fn new() -> Self {
         let lab = Lab::new(2);
         lab.give_addresses();
-        // SMC-Rv2 takes a GID of a netdev with an address of the connection's network
-        for number in 0..2 {
-            let netdev = &lab.rails(number)[0].netdev;
-            let address = format!("10.88.1.{}/16", number + 1);
-            lab.host
-                .ip(&format!("address add {address} dev {netdev} noprefixroute"));
-        }
         let node = Node::start(BY_CDI);
         let containerd = Containerd::start(&node.path("cdi"));
         containerd.network.set(&list(&node));
@@ -229,6 +222,11 @@ fn a_pod_that_asks_for_smc_r_by_annotation_has_it() {
         scene.containerd.pod(&spec)
     });
     let netns = [0, 1].map(|pod: usize| pods[pod].netns());
+    for (number, netns) in netns.iter().enumerate() {
+        // SMC-Rv2 takes a GID of a netdev with an address of the connection's network
+        let (own, primary) = (ipv4(0, number), &pods[number].addresses()[0]);
+        assert_eq!(lent(netns), [format!("{own} peer {primary}/32")]);
+    }
     for address in [pods[0].addresses()[0].clone(), ipv4(0, 0)] {
         let (program, port) = (peer.display(), 7000);
         let serving = format!("sleep 60 | {program} server --hold {address}:{port}");

@@ -6,17 +6,17 @@ use integration::{
     Netns, Snapshot,
     containerd::{
         SharedNode,
-        shared::{address, nodes_of_all_rails},
+        shared::{address, namespaces, nodes_of_all_rails},
         traffic::{self, End},
     },
     nics, wait,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::{fs, thread, time::Duration};
+
+/// As long as a sandbox may take until the chain's ADD runs.
+const TO_BEGIN: Duration = Duration::from_secs(60);
 
 /// A node on which a pod without RDMA, which the chain left alone, has come and gone.
 #[track_caller]
@@ -148,29 +148,42 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
 #[track_caller]
 fn given_up_while_add_runs(node: &SharedNode, before: &Snapshot) {
     for (name, records) in [("given-up-before", 0), ("given-up-within", 1)] {
-        let began = Instant::now();
-        let enough = || match records {
-            0 => began.elapsed() > Duration::from_millis(500),
-            _ => node.records() == records,
+        let named = namespaces();
+        let mut seen = None;
+        let enough = || {
+            // containerd makes the sandbox's namespace just before it calls the first plugin
+            let found = node.records();
+            let enough = found == records && namespaces() != named;
+            seen = seen.or(enough.then_some(found));
+            enough
         };
         let given_up = node.containerd.give_up(&node.wish(name), enough);
         assert!(given_up.is_err(), "{name} came");
-        node.remove_all();
+        assert_eq!(seen, Some(records), "{name}: {given_up:?}");
+        node.remove_all(&named);
         node.node.free(name);
         before.assert_restored(&node.nics.host);
         assert_eq!(node.records(), 0, "{name}");
     }
 }
 
-/// Containerd is killed then, and kubelet removes what it finds after its start.
+/// Containerd is killed then, the ADD goes on without it, and kubelet removes what it finds after
+/// containerd's start.
 #[track_caller]
 fn killed_while_add_runs(node: &mut SharedNode, before: &Snapshot) {
-    let spec = node.wish("orphan");
-    let given_up = node.containerd.give_up(&spec, || node.records() == 1);
-    node.containerd.go(Signal::SIGKILL);
-    assert!(given_up.is_err(), "the pod came");
+    let (spec, named) = (node.wish("orphan"), namespaces());
+    let cri = node.containerd.cri().clone();
+    thread::scope(|scope| {
+        let started = scope.spawn(|| spec.run_sandbox(&cri));
+        let runs = wait::within(TO_BEGIN, || node.records() == 1 || started.is_finished());
+        assert!(runs, "no ADD within {TO_BEGIN:?}");
+        assert!(!started.is_finished(), "{:?}", started.join());
+        node.containerd.go(Signal::SIGKILL);
+        let started = started.join().expect("an answer, or none");
+        assert!(started.is_err(), "the sandbox came");
+    });
     node.containerd.come();
-    node.remove_all();
+    node.remove_all(&named);
     node.node.free("orphan");
     before.assert_restored(&node.nics.host);
     assert_eq!(node.records(), 0);

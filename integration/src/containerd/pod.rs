@@ -72,6 +72,11 @@ impl PodSpec {
         self
     }
 
+    /// Runs the pod's sandbox, from any thread; its id.
+    pub fn run_sandbox(&self, cri: &Cri) -> Result<String, Status> {
+        cri.run_sandbox(&self.sandbox())
+    }
+
     /// Kubelet's default, of the sandbox and of each container.
     fn namespaces(&self) -> Option<NamespaceOption> {
         let network = match self.host_network {
@@ -181,7 +186,7 @@ impl Containerd {
     /// kubelet does sooner or later.
     pub fn run(&self, spec: &PodSpec) -> Result<Pod, Status> {
         let config = spec.sandbox();
-        let sandbox = self.cri().run_sandbox(&config)?;
+        let sandbox = spec.run_sandbox(self.cri())?;
         let mut pod = Pod {
             name: spec.name.clone(),
             sandbox,
@@ -197,7 +202,9 @@ impl Containerd {
             let id = match self.cri().start(request) {
                 Ok(id) => id,
                 Err(status) => {
-                    self.cri().remove(&pod.sandbox)?;
+                    // what failed first is what counts
+                    let removed = self.cri().remove(&pod.sandbox);
+                    removed.unwrap_or_else(|status| println!("{}", status.message()));
                     return Err(status);
                 }
             };

@@ -9,10 +9,14 @@ use crate::{
     nics, smc, wait,
 };
 use serde_json::json;
-use std::fs;
+use std::{collections::BTreeSet, ffi::OsString, fs, time::Duration};
 
 /// The resource.
 pub const HCA: &str = "rdma/hca";
+
+/// As long as containerd may take to clean up after a sandbox that failed: it gives DEL a minute, and
+/// what it could not clean up is kubelet's to remove.
+const TO_CLEAN_UP: Duration = Duration::from_secs(120);
 
 /// The daemon's configuration, as users have it.
 const OLD_CONFIG_MAP: &str = r#"{ "mode" : "hca" }"#;
@@ -86,18 +90,28 @@ impl SharedNode {
         self.node.free(&name);
     }
 
-    /// What kubelet does with sandboxes that belong to no pod, until there are none.
+    /// What kubelet does with sandboxes that belong to no pod, until nothing is left of them, and just
+    /// the namespaces `before` are there. A list without them does not tell that: of a sandbox whose
+    /// start failed containerd tells only if its own DEL, which runs after its answer, failed as well.
     #[track_caller]
-    pub fn remove_all(&self) {
+    pub fn remove_all(&self, before: &BTreeSet<OsString>) {
         let cri = self.containerd.cri();
-        wait::until("there is no sandbox any more", || {
-            let all = cri.pods().expect("a list");
-            for sandbox in &all {
+        let gone = wait::within(TO_CLEAN_UP, || {
+            for sandbox in cri.pods().expect("a list") {
                 let removed = cri.remove(&sandbox.id);
                 removed.unwrap_or_else(|status| println!("{}", status.message()));
             }
-            all.is_empty()
+            // what was removed meanwhile, or came meanwhile, is not in the list from before
+            let is_empty = cri.pods().expect("a list").is_empty();
+            is_empty && self.records() == 0 && namespaces() == *before
         });
+        assert!(
+            gone,
+            "not within {TO_CLEAN_UP:?}: {} sandboxes, {} records, namespaces {:?}, before {before:?}",
+            cri.pods().expect("a list").len(),
+            self.records(),
+            namespaces()
+        );
     }
 
     /// How many pods have records of the chain.
@@ -109,6 +123,13 @@ impl SharedNode {
             .filter(|it| it.extension() == Some("json".as_ref()))
             .count()
     }
+}
+
+/// The names of all network namespaces, those of sandboxes among them.
+#[track_caller]
+pub fn namespaces() -> BTreeSet<OsString> {
+    let files = fs::read_dir("/run/netns").expect("namespaces");
+    files.map(|it| it.expect("a name").file_name()).collect()
 }
 
 /// The device nodes of both rails and the connection manager, as a container must have them.

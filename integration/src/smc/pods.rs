@@ -117,13 +117,7 @@ impl SmcPod {
     /// The addresses that its rails have with those of other interfaces as their other ends.
     #[track_caller]
     pub fn lent(&self) -> Vec<String> {
-        let links = self.netns.show("-4 address show");
-        let addresses = links.iter().flat_map(|link| link["addr_info"].as_array());
-        let words = |it: &Value| {
-            let (own, end) = (it["local"].as_str()?, it["address"].as_str()?);
-            Some(format!("{own} peer {end}/{}", it["prefixlen"]))
-        };
-        addresses.flatten().filter_map(words).collect()
+        lent(&self.netns)
     }
 
     /// How its established connections are carried, `smcr` or `tcp: ` and the reason in words,
@@ -146,6 +140,18 @@ impl SmcPod {
         carried.dedup();
         carried
     }
+}
+
+/// The addresses in a pod with those of other interfaces as their other ends.
+#[track_caller]
+pub fn lent(netns: &Netns) -> Vec<String> {
+    let links = netns.show("-4 address show");
+    let addresses = links.iter().flat_map(|link| link["addr_info"].as_array());
+    let words = |it: &Value| {
+        let (own, end) = (it["local"].as_str()?, it["address"].as_str()?);
+        Some(format!("{own} peer {end}/{}", it["prefixlen"]))
+    };
+    addresses.flatten().filter_map(words).collect()
 }
 
 /// `count` connections of [`Socket::Smc`] from the second pod to `address` of the first, by each of
