@@ -178,6 +178,31 @@ fn bonds_of_a_fake_kernel_are_what_pods_share() {
 }
 
 #[test]
+fn multus_is_followed_to_the_list_that_it_calls() {
+    let root = Root::new();
+    let mut world = World::new(Some(RdmaMode::Shared));
+    world.plug_bond(0);
+    let kernel = FakeKernel::new(world);
+    let warnings = |cluster_network: &str| {
+        let multus = json!({
+            "cniVersion": "0.3.1", "name": "m", "type": "multus-shim",
+            "clusterNetwork": cluster_network,
+        });
+        root.write("etc/cni/net.d/00-multus.conf", &multus.to_string());
+        let facts = gather::gather(&kernel, &root.places());
+        findings(&facts, Severity::Warning).join("\n")
+    };
+    let told = "does not call rdma-cni";
+    for network in ["/host/etc/cni/net.d/10-pods.conflist", "pods"] {
+        let warnings = warnings(network);
+        assert!(!warnings.contains(told), "{network}: {warnings}");
+    }
+    let warnings = warnings("gone");
+    assert!(warnings.contains("00-multus.conf"), "{warnings}");
+    assert!(warnings.contains(told), "{warnings}");
+}
+
+#[test]
 fn bonds_in_exclusive_mode_are_an_error() {
     let root = Root::new();
     let mut world = World::new(Some(RdmaMode::Exclusive));

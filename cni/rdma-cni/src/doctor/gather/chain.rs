@@ -52,6 +52,8 @@ pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Ch
             });
         }
         Choice::Picked(found) => {
+            // as the installer does
+            let found = conflist::follow(&directory, found);
             let text = directory.file(&found.file).map(|file| file.text.clone());
             let text = text.and_then(Result::ok).unwrap_or_default();
             chain.picked = Some(picked(conf_dir, &text, found));
