@@ -56,7 +56,9 @@ pub fn wait<K: Kernel>(
 }
 
 /// Waits for the GID of one more address of `rail`, `ip`, or, where that has another end, of the
-/// other end.
+/// other end. No longer than a moment: ADD can go on without, and has the node's lock, under which
+/// no other pod takes a place in the table, or the same EID and pnet ids, before this one's are
+/// recorded.
 pub fn wait_for<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -69,7 +71,7 @@ pub fn wait_for<K: Kernel>(
     };
     let started = Instant::now();
     let whose = Some(pod).filter(|_| attachment.moves_rdma());
-    match find(kernel, whose, rdma, ip, (started, true))? {
+    match find(kernel, whose, rdma, ip, (started, false))? {
         Ok(gid) => {
             log::debug!(
                 "{ip} is GID {} of {} port {}",

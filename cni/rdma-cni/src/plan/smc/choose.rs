@@ -174,8 +174,10 @@ impl Draft<'_> {
             Some(_) => by_v1,
         };
         let reason = reason.unwrap_or(Interface::NoIpv4);
-        let Some(ip) = lend::ipv4(primary).filter(|_| is_by_address && self.sight.has_ueid())
-        else {
+        // a user EID that is there already is another network's, or the node's owner's: who has
+        // none configured is to have TCP here
+        let is_wished = is_by_address && self.sight.ueid.is_some();
+        let Some(ip) = lend::ipv4(primary).filter(|_| is_wished) else {
             return Err(reason);
         };
         match lend::lend(self.sight, carrier, primary) {
