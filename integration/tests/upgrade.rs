@@ -1,9 +1,12 @@
 //! Upgrades in both directions: what one version attached, another one checks and brings home. The
 //! other versions are real ones, built by `scripts/versions`.
 
-use integration::{Invocation, Node, Snapshot};
+use integration::{Invocation, Netns, Node, Snapshot, ipam};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Versions by what their records could say for the first time: format 1, 2, 3.
 const ALL: [&str; 3] = ["moves", "shares", "smc"];
@@ -83,6 +86,35 @@ impl Two {
         }
     }
 
+    /// Pod and record as after an ADD that lent the address of `net0` to the only rail: no machine
+    /// without RDMA gets that far.
+    fn lend(&self, pod: &Netns) {
+        let file = self.node.record("net", "a");
+        let text = fs::read_to_string(&file).expect("a record");
+        let mut record: Value = serde_json::from_str(&text).expect("JSON");
+        let rail = record["rails"][0]["podName"].clone();
+        let addresses = record["rails"][0]["given"]["addresses"].as_array();
+        let mut addresses = addresses.into_iter().flatten();
+        let own = addresses.find(|it| it["ip"] == "192.0.2.5");
+        let mut address = own.expect("the rail's own address").clone();
+        address["prefix"] = json!(32);
+        address["peer"] = json!("10.244.1.5");
+        record["smc"] = json!({
+            "state": "active",
+            "interfaces": [{
+                "interface": "net0", "pnetId": "RAIL1", "rdmaDevice": "mlx5_0", "port": 1, "by": "v2",
+            }],
+            "lent": { "rail": rail, "address": address },
+            "entries": [{ "at": "pod", "name": "RAIL1", "netdev": "net0" }],
+        });
+        record["format"] = json!(3);
+        fs::write(&file, record.to_string()).expect("the record");
+        let rail = rail.as_str().expect("a name");
+        pod.ip(&format!(
+            "address add 192.0.2.5 peer 10.244.1.5/32 noprefixroute dev {rail}"
+        ));
+    }
+
     fn both_ways(&self, configuration: &Value) {
         self.attach_and_bring_home(configuration, Who::Other, Who::This);
         self.attach_and_bring_home(configuration, Who::This, Who::Other);
@@ -104,6 +136,50 @@ fn pods_with_shared_rails_outlive_upgrades_in_both_directions() {
         let mut configuration = two.node.configuration(&["eth1", "eth2"]);
         configuration["mode"] = json!("share");
         two.both_ways(&configuration);
+    }
+}
+
+#[test]
+fn pods_with_addresses_by_ipam_outlive_upgrades_in_both_directions() {
+    for (version, mode) in [("moves", "move"), ("shares", "share"), ("smc", "share")] {
+        let two = Two::versions(version);
+        let answer = json!({ "cniVersion": "1.1.0", "ips": [{ "address": "10.50.0.7/24" }] });
+        two.node.ipam.answer("ADD", &answer);
+        let mut configuration = two.node.configuration(&["eth1"]);
+        configuration["mode"] = json!(mode);
+        configuration["ipam"] = json!({ "type": ipam::NAME });
+        two.both_ways(&configuration);
+        let [given, back] = ["ADD", "DEL"].map(|command| two.node.ipam.interfaces(command));
+        assert_eq!(given.len(), 4, "{version}");
+        assert_eq!(back, given, "{version}: what was given came back");
+    }
+}
+
+/// The newest part of a record is one that an older version of the same format does not know.
+#[test]
+fn a_lent_address_goes_with_the_rail_by_whichever_version_ends_the_pod() {
+    for (who, gone) in [
+        (Who::Other, false),
+        (Who::Other, true),
+        (Who::This, false),
+        (Who::This, true),
+    ] {
+        let two = Two::versions("smc");
+        let configuration = two.node.configuration(&["eth1"]);
+        let pod = two.node.pod("pod");
+        two.call(Who::This, "ADD", pod.path())
+            .input(&configuration)
+            .run()
+            .result();
+        two.lend(&pod);
+        let netns = if gone { Path::new("") } else { pod.path() };
+        two.call(who, "DEL", netns)
+            .input(&configuration)
+            .run()
+            .silent();
+        two.before.assert_restored(&two.node.host);
+        let left = two.node.records();
+        assert!(left.is_empty(), "{who:?} left {left:?}");
     }
 }
 
