@@ -9,7 +9,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::{
     env,
     fs::{self, File},
@@ -115,8 +115,8 @@ impl RealKubelet {
         fs::remove_file(file_of(manifest)).expect("its manifest");
     }
 
-    /// Its pods, as it would report them to an API server.
-    pub fn pods(&self) -> Vec<Value> {
+    /// Its pods, as it would report them to an API server; none: it does not answer.
+    pub fn pods(&self) -> Option<Vec<Value>> {
         pods()
     }
 
@@ -126,7 +126,7 @@ impl RealKubelet {
         let name = pod_name(manifest);
         let mut found = Value::Null;
         self.until(&format!("{name} runs"), || {
-            let mut pods = pods().into_iter();
+            let mut pods = pods().into_iter().flatten();
             found = pods
                 .find(|pod| pod["metadata"]["name"] == name)
                 .unwrap_or_default();
@@ -169,7 +169,7 @@ impl Drop for RealKubelet {
                 .collect();
             let last = &bad[bad.len().saturating_sub(40)..];
             eprintln!("kubelet's last errors:\n{}", last.join("\n"));
-            eprintln!("its pods:\n{:#}", Value::Array(pods()));
+            eprintln!("its pods:\n{:#}", json!(pods()));
         }
     }
 }
@@ -213,11 +213,13 @@ fn file_of(manifest: &Value) -> PathBuf {
     manifests().join(format!("{}.json", name_of(manifest)))
 }
 
-fn pods() -> Vec<Value> {
-    let answer = get("/pods").and_then(|text| serde_json::from_str::<Value>(&text).ok());
-    match answer.map(|mut it| it["items"].take()) {
-        Some(Value::Array(pods)) => pods,
-        _ => vec![],
+fn pods() -> Option<Vec<Value>> {
+    let mut answer: Map<String, Value> = serde_json::from_str(&get("/pods")?).ok()?;
+    match answer.remove("items")? {
+        Value::Array(pods) => Some(pods),
+        // a list in which there was never anything, as Go writes it
+        Value::Null => Some(vec![]),
+        _ => None,
     }
 }
 

@@ -11,7 +11,7 @@ use integration::{
     daemon::rdma_device_plugin,
     nics,
     real_kubelet::{pod_name, pod_resources, registrations},
-    smc,
+    smc, wait,
 };
 use kubelet_api::pod_resources::of_pod_blocking;
 use nix::sys::signal::Signal;
@@ -106,7 +106,13 @@ impl Scene {
         self.kubelet.until("its pods have ended", || {
             netns.iter().all(|it| !it.path().exists())
         });
-        assert_eq!(self.kubelet.pods(), [] as [Value; 0]);
+        // no answer is not the same as no pods
+        let mut pods = None;
+        wait::until("kubelet answers", || {
+            pods = self.kubelet.pods();
+            pods.is_some()
+        });
+        assert_eq!(pods, Some(vec![]));
     }
 
     /// How many pods have records of the chain. What else is there is a lock for each.

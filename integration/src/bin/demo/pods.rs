@@ -11,7 +11,7 @@ use integration::{
     },
     nics,
 };
-use std::time::Instant;
+use std::{env, time::Instant};
 
 /// In the lab, full tier, shared mode.
 pub(super) fn show() {
@@ -93,9 +93,13 @@ pub(super) fn show() {
             row.rail, row.family, "ok", row.bandwidth
         );
     }
+    // as integration/lab/vm decides it
+    let cpus = match env::var("RDMA_LAB_KVM").as_deref() {
+        Ok("1") => "whose NICs are software",
+        _ => "whose CPUs are emulated",
+    };
     println!(
-        "\nhost restored: yes    {:.0} s in the VM, whose CPUs are emulated: the bandwidth says \
-         nothing of hardware",
+        "\nhost restored: yes    {:.0} s in the VM, {cpus}: the bandwidth says nothing of hardware",
         start.elapsed().as_secs_f64(),
     );
 }
