@@ -30,7 +30,7 @@ use std::{
 const TRIES: usize = 20;
 
 /// Where container runtimes look for CNI plugins.
-const BIN_DIR: &str = "/opt/cni/bin";
+pub const BIN_DIR: &str = "/opt/cni/bin";
 
 /// Between them.
 const PAUSE: Duration = Duration::from_millis(25);

@@ -3,6 +3,7 @@
 mod binaries;
 mod keeping;
 mod kept_by_others;
+mod late;
 mod leaving;
 mod putting;
 mod stress;
