@@ -172,6 +172,7 @@ fn name(attachment: &Attachment) -> &str {
 /// was given.
 fn is_mounted(dir: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let dir = dir.canonicalize().unwrap_or(dir.to_owned());
     let dir = dir.to_string_lossy().replace(' ', "\\040");
     // proc_pid_mountinfo(5): the mount point is the fifth field
     let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));

@@ -5,7 +5,7 @@ use crate::{FLANNEL, Node, refused, said};
 use integration::Netns;
 use rdma_netns::{Kernel, Linux, Pod};
 use serde_json::{Value, json};
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 const RECORD: &str = "state/attachments/cbr0/c1@eth0.json";
 
@@ -108,6 +108,28 @@ fn what_cannot_be_brought_home_is_told_and_the_plugin_stays_for_it() {
     said(&node.run("uninstall", &["--force"]));
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     assert!(node.path("opt/cni/bin/rdma-cni").exists());
+}
+
+#[test]
+fn in_a_container_nothing_is_brought_home_as_leases_are_elsewhere() {
+    let node = Node::with_list(FLANNEL);
+    plugin(&node, "rm $record");
+    node.install();
+    let netns = Netns::new("leaving");
+    attach(&node, &netns, RECORD);
+    netns.die();
+    let before = node.seen();
+    let state = node.path("state");
+    let program = node.command("uninstall", &[]);
+    let script = "mount --bind \"$0\" \"$0\" && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(&state);
+    command.arg(program.get_program()).args(program.get_args());
+    let error = refused(&command.output().expect("unshare"));
+    let sentence = "ml/trainer-0: this can only be done on the node itself";
+    assert!(error.contains(sentence), "{error}");
+    assert_eq!(node.seen(), before);
+    assert!(!node.path("called").exists());
 }
 
 /// The plugin that is built, and a pod of which only addresses are left to be given back.
