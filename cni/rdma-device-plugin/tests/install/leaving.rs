@@ -111,6 +111,34 @@ fn what_cannot_be_brought_home_is_told_and_the_plugin_stays_for_it() {
 }
 
 #[test]
+fn a_pod_that_is_started_meanwhile_keeps_the_plugin() {
+    let node = Node::with_list(FLANNEL);
+    plugin(
+        &node,
+        "mv $record.later ${record%c1@eth0.json}c2@eth0.json; rm $record",
+    );
+    node.install();
+    let (dies, lives) = (Netns::new("leaving"), Netns::new("leaving"));
+    attach(&node, &dies, RECORD);
+    let later = format!("{RECORD}.later");
+    attach(&node, &lives, &later);
+    let record = node.read(&later);
+    let another = record
+        .replace("\"c1\"", "\"c2\"")
+        .replace("trainer-0", "trainer-1");
+    node.machine.write(&later, &another);
+    dies.die();
+    let output = node.run("uninstall", &[]);
+    let error = refused(&output);
+    assert!(
+        error.contains("the binaries stay: these pods got devices meanwhile: ml/trainer-1"),
+        "{error}"
+    );
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    assert!(node.path("opt/cni/bin/rdma-cni").exists());
+}
+
+#[test]
 fn in_a_container_nothing_is_brought_home_as_leases_are_elsewhere() {
     let node = Node::with_list(FLANNEL);
     plugin(&node, "rm $record");
