@@ -215,6 +215,22 @@ impl<'a> List<'a> {
         })
     }
 
+    /// The configuration of the first plugin of type [`TYPE`].
+    pub fn own(&self) -> Option<Map<String, Value>> {
+        let first = self.elements_named(TYPE).next()?;
+        Some(object(self.elements[first].raw))
+    }
+
+    /// Whether it is called by another type than [`TYPE`], or from a list that Multus took over.
+    pub(crate) fn is_called_otherwise(&self) -> bool {
+        let mut elements = self.elements.iter();
+        elements.any(|it| {
+            let kind = it.kind.as_str();
+            let is_other = kind != TYPE && TYPES.contains(&kind);
+            is_other || delegate(&Value::Object(object(it.raw))).is_some()
+        })
+    }
+
     /// The text with `entry` as the last plugin. Where our plugin is in it already: with `update`
     /// its configuration is made to be `entry`, once; else the text stays. None: it is as it is
     /// to be.

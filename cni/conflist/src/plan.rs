@@ -174,13 +174,19 @@ fn put(
         let update = placed.contains(file);
         let refused = |why| refused(file, why);
         let list = List::parse(text).map_err(|why| broken(file, why))?;
-        let change = list.with(entry, update).map_err(refused)?;
+        // somebody put it there too since: theirs stays, as it must not be called twice
+        let is_twice = update && list.own().is_some() && list.is_called_otherwise();
+        let change = match is_twice {
+            true => list.without(),
+            false => list.with(entry, update),
+        };
+        let change = change.map_err(refused)?;
         let ours_before = list.ours();
         let by_others = match ours_before {
             Some(Ours {
                 place: Place::Plugin(_),
                 ..
-            }) => !update,
+            }) => !update || is_twice || list.own().is_none(),
             Some(Ours {
                 place: Place::Delegate(_),
                 ..

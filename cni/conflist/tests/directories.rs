@@ -66,6 +66,26 @@ fn carried_out(
 }
 
 #[test]
+fn whom_somebody_else_calls_too_is_not_called_twice() {
+    let with = |before: &str| {
+        format!(
+            r#"{{"cniVersion":"1.0.0","name":"cbr0","plugins":[{before}{{"type":"rdma-cni","mtu":1}}]}}"#
+        )
+    };
+    for theirs in [
+        r#"{"type":"rdma"}"#,
+        r#"{"type":"multus","delegates":[{"type":"rdma"}]}"#,
+    ] {
+        let mut files = vec![("a.conflist".to_owned(), with(&format!("{theirs},")))];
+        let mut placed = set(&["a.conflist"]);
+        let done = carried_out(&mut files, &mut placed).expect("placed");
+        assert!(done.by_others);
+        let alone = with(theirs).replace(r#"{"type":"rdma-cni","mtu":1}"#, "");
+        assert_eq!(files[0].1, alone);
+    }
+}
+
+#[test]
 fn the_first_name_counts_whatever_its_extension() {
     let files = [
         ("20-b.conflist", FLANNEL),

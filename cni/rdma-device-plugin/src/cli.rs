@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::conf::{Conf, ConfError, Flags, Parsed, chain::CONF_DIR};
+use crate::conf::{Conf, ConfError, Flags, Parsed};
 use clap::{Args, Parser, Subcommand};
 use log::LevelFilter;
 use std::{io, path::PathBuf};
@@ -67,9 +67,9 @@ pub enum Command {
 /// `install`
 #[derive(Args, Clone, Debug)]
 pub struct Install {
-    /// Where the runtime looks for CNI plugins
-    #[arg(long, value_name = "DIRECTORY", default_value = "/opt/cni/bin")]
-    pub cni_bin_dir: PathBuf,
+    /// Where the runtime looks for CNI plugins; without it as before, else /opt/cni/bin
+    #[arg(long, value_name = "DIRECTORY")]
+    pub cni_bin_dir: Option<PathBuf>,
     /// Where the runtime looks for networks; without it chain.confDir, else /etc/cni/net.d
     #[arg(long, value_name = "DIRECTORY")]
     pub cni_conf_dir: Option<PathBuf>,
@@ -87,16 +87,16 @@ pub struct Install {
 /// `uninstall`
 #[derive(Args, Clone, Debug)]
 pub struct Uninstall {
-    /// Where the runtime looks for CNI plugins
-    #[arg(long, value_name = "DIRECTORY", default_value = "/opt/cni/bin")]
-    pub cni_bin_dir: PathBuf,
-    /// Where the runtime looks for networks
-    #[arg(long, value_name = "DIRECTORY", default_value = CONF_DIR)]
-    pub cni_conf_dir: PathBuf,
+    /// Where the runtime looks for CNI plugins; without it as before, else /opt/cni/bin
+    #[arg(long, value_name = "DIRECTORY")]
+    pub cni_bin_dir: Option<PathBuf>,
+    /// Where the runtime looks for networks; without it as install had it
+    #[arg(long, value_name = "DIRECTORY")]
+    pub cni_conf_dir: Option<PathBuf>,
     /// The state directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Takes it out of the chain although pods have devices
+    /// Takes it out of the chain although pods have devices, lists are gone, or directories are others
     #[arg(long)]
     pub force: bool,
 }

@@ -10,8 +10,8 @@ use super::record::{Stamp, hash};
 use conflist::{Directory, Picked};
 use std::{
     ffi::CString,
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
+    fs::{self, File, Metadata, OpenOptions},
+    io::{self, Read, Write},
     os::unix::{
         ffi::OsStrExt,
         fs::{FileExt, MetadataExt, OpenOptionsExt, fchown},
@@ -114,18 +114,12 @@ pub(crate) fn replace(
             let problem = "it is a symbolic link; put the file itself there";
             return Err(io::Error::other(problem));
         }
-        let mut made = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(found.mode() & 0o7777)
-            .open(&temporary)?;
+        let mut made = make(&temporary, found.mode() & 0o7777)?;
         made.write_all(new.as_bytes())?;
-        fchown(&made, Some(found.uid()), Some(found.gid()))?;
-        made.set_permissions(found.permissions())?;
         if let Some(modified) = modified {
             made.set_modified(modified)?;
         }
+        give(&made, &found)?;
         // after a loss of power there is the old file or the new one, and no empty one
         made.sync_data()?;
         if fs::read(dir.join(like))? != expected.as_bytes() {
@@ -135,7 +129,9 @@ pub(crate) fn replace(
             fs::rename(&temporary, &path)?;
             return Ok(Some(None));
         }
-        let old = exchange(&temporary, &path)?;
+        let Some(old) = exchange(&temporary, &made, &path, expected.as_bytes())? else {
+            return Ok(None);
+        };
         Ok(Some(Some(Held {
             name: file.to_owned(),
             file: old,
@@ -174,11 +170,75 @@ pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Puts `new` where `path` is, and answers with the file that was there at that moment, whoever put
-/// it there: nothing that somebody else wrote is lost unseen.
-fn exchange(new: &Path, path: &Path) -> io::Result<File> {
+/// Opens a file that is made for this: what has its name is somebody else's by now, or what a killed
+/// run left, which may be the file that it displaced, or a link.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn make(temporary: &Path, mode: u32) -> io::Result<File> {
+    match fs::remove_file(temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(mode);
+    options.open(temporary)
+}
+
+/// Gives a file of ours the mode and owner of `like`. The owner comes last: what is another's is not
+/// ours to change any more.
+///
+/// # Errors
+/// The system refuses it.
+pub(crate) fn give(file: &File, like: &Metadata) -> io::Result<()> {
+    file.set_permissions(like.permissions())?;
+    fchown(file, Some(like.uid()), Some(like.gid()))?;
+    // which a change of the owner takes away
+    if like.mode() & 0o6000 != 0 {
+        file.set_permissions(like.permissions())?;
+    }
+    Ok(())
+}
+
+/// Puts `new`, which is `made`, where `path` is, and answers with the file that was there at that
+/// moment. None: it is another than `expected`, whoever put it there, and is there again.
+fn exchange(new: &Path, made: &File, path: &Path, expected: &[u8]) -> io::Result<Option<File>> {
+    if !swap(new, path)? {
+        // a file system that cannot exchange
+        let old = File::open(path)?;
+        if content(&old)? != expected {
+            return Ok(None);
+        }
+        fs::rename(new, path)?;
+        return Ok(Some(old));
+    }
+    match File::open(new).and_then(|old| Ok((content(&old)?, old))) {
+        Ok((text, old)) if text == expected => {
+            fs::remove_file(new)?;
+            return Ok(Some(old));
+        }
+        _ => {}
+    }
+    swap(new, path)?;
+    let (back, made) = (fs::symlink_metadata(new)?, made.metadata()?);
+    if (back.dev(), back.ino()) != (made.dev(), made.ino()) {
+        // somebody put another one there meanwhile, which is the newest
+        swap(new, path)?;
+    }
+    Ok(None)
+}
+
+fn content(file: &File) -> io::Result<Vec<u8>> {
+    let mut content = vec![];
+    let mut file = file;
+    file.read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// Exchanges two files' names; false: the file system cannot.
+fn swap(one: &Path, other: &Path) -> io::Result<bool> {
     let flags = nix::libc::RENAME_EXCHANGE;
-    let [from, to] = [new, path].map(|it| CString::new(it.as_os_str().as_bytes()));
+    let [from, to] = [one, other].map(|it| CString::new(it.as_os_str().as_bytes()));
     let (from, to) = (from?, to?);
     let here = nix::libc::AT_FDCWD;
     // SAFETY: both are texts that end with 0 and live until the call returns. The call is made
@@ -194,18 +254,11 @@ fn exchange(new: &Path, path: &Path) -> io::Result<File> {
         )
     };
     if done == 0 {
-        let old = File::open(new)?;
-        fs::remove_file(new)?;
-        return Ok(old);
+        return Ok(true);
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // a file system that cannot exchange
-        Some(nix::libc::EINVAL | nix::libc::ENOSYS) => {
-            let old = File::open(path)?;
-            fs::rename(new, path)?;
-            Ok(old)
-        }
+        Some(nix::libc::EINVAL | nix::libc::ENOSYS) => Ok(false),
         _ => Err(error),
     }
 }
@@ -215,4 +268,47 @@ fn is_passing(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::InvalidData
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_somebody_else_put_there_meanwhile_is_there_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, new) = (dir.path().join("list"), dir.path().join("new"));
+        let replace = |expected: &[u8]| {
+            let mut made = make(&new, 0o600).expect("made");
+            made.write_all(b"ours").expect("written");
+            exchange(&new, &made, &path, expected).expect("exchanged")
+        };
+        fs::write(&path, "theirs").expect("written");
+        let inode = fs::metadata(&path).expect("it").ino();
+        assert!(replace(b"before").is_none());
+        assert_eq!(fs::read(&path).expect("it"), b"theirs");
+        assert_eq!(fs::metadata(&path).expect("it").ino(), inode);
+        assert_eq!(fs::read(&new).expect("it"), b"ours");
+        assert!(replace(b"theirs").is_some());
+        assert_eq!(fs::read(&path).expect("it"), b"ours");
+        assert!(!new.exists());
+    }
+
+    #[test]
+    fn nothing_is_written_through_what_has_the_temporary_name() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, other) = (dir.path().join("new"), dir.path().join("other"));
+        fs::write(&other, "another's").expect("written");
+        for leads in [true, false] {
+            match leads {
+                true => symlink(&other, &path).expect("a link"),
+                false => fs::hard_link(&other, &path).expect("a name"),
+            }
+            let mut made = make(&path, 0o600).expect("made");
+            made.write_all(b"ours").expect("written");
+            assert_eq!(fs::read(&other).expect("it"), b"another's");
+            fs::remove_file(&path).expect("removed");
+        }
+    }
 }

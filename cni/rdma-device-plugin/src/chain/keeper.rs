@@ -7,7 +7,7 @@
 
 use super::{Chain, Standing, Turn, file::Held, record};
 use crate::{node::Node, watch::Watch};
-use conflist::TYPE;
+use conflist::{Obstacle, TYPE};
 use std::{
     collections::VecDeque,
     path::PathBuf,
@@ -26,6 +26,8 @@ const SLOWEST: Duration = Duration::from_millis(250);
 const LATELY: Duration = Duration::from_secs(10);
 /// So many of them are a dispute, and told.
 const DISPUTE: usize = 10;
+/// A broken file is looked at so long without an event, as long as it may take to be written.
+const UNFINISHED: Duration = Duration::from_secs(5);
 /// It is told so often.
 const TOLD: Duration = Duration::from_secs(60);
 
@@ -38,6 +40,8 @@ pub struct Keeper {
     /// When files were changed lately.
     changes: VecDeque<Instant>,
     told: Option<Instant>,
+    /// What is broken, and since when.
+    broken: Option<(Obstacle, Instant)>,
     /// An error or obstacle that is said once.
     said: Option<String>,
 }
@@ -56,6 +60,7 @@ impl Keeper {
             held: vec![],
             changes: VecDeque::new(),
             told: None,
+            broken: None,
             said: None,
         }
     }
@@ -142,11 +147,25 @@ impl Keeper {
             *standing = turn.standing;
             differs
         });
-        match (&turn.obstacle, turn.again, self.held.is_empty()) {
-            (_, true, _) => Some(self.pause()),
-            (Some(conflist::Obstacle::Broken { .. }), ..) | (.., false) => Some(SOON),
-            _ => None,
+        let is_unfinished = self.is_unfinished(turn.obstacle);
+        match (turn.again, is_unfinished || !self.held.is_empty()) {
+            (true, _) => Some(self.pause()),
+            (false, true) => Some(SOON),
+            (false, false) => None,
         }
+    }
+
+    /// Whether the runtime's file is broken, and may still be being written.
+    fn is_unfinished(&mut self, obstacle: Option<Obstacle>) -> bool {
+        let now = Instant::now();
+        let broken = obstacle.filter(|it| matches!(it, Obstacle::Broken { .. }));
+        let before = self.broken.take();
+        self.broken = broken.map(|broken| match before {
+            Some((before, since)) if before == broken => (before, since),
+            _ => (broken, now),
+        });
+        let since = self.broken.as_ref().map(|(_, since)| *since);
+        since.is_some_and(|since| now.duration_since(since) < UNFINISHED)
     }
 
     fn tell(&mut self, chain: &Chain, turn: &Turn) {

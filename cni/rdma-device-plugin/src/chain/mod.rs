@@ -18,6 +18,7 @@ use crate::conf::Chain as Conf;
 use conflist::{
     Change, Directory, File, List, Obstacle, Place, TYPE, follow, pick,
     plan::{self, Placed},
+    single::is_from,
 };
 use file::{FileError, Held};
 use record::{Record, RecordError};
@@ -35,8 +36,10 @@ pub struct Chain {
 /// Whether the runtime would call our plugin now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// It is not this program's business.
+    /// Nobody has looked yet.
     #[default]
+    Unseen,
+    /// It is not this program's business.
     Off,
     /// It would.
     Called {
@@ -80,6 +83,10 @@ pub enum ChainError {
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Unseen => write!(
+                f,
+                "it is not known yet whether the runtime calls {TYPE}: nobody has looked so far"
+            ),
             Self::Off => write!(
                 f,
                 "{TYPE} is not kept in the chain: chain is not configured"
@@ -120,25 +127,26 @@ impl Chain {
     /// # Errors
     /// The directory, a file of it or the record cannot be read or written.
     pub fn take(&self, held: &mut Vec<Held>) -> Result<Turn, ChainError> {
-        let _lock = record::lock(&self.state_dir)?;
+        // nothing is made where nothing is installed, not even the lock's file
+        if Record::read(&self.state_dir)?.is_none() {
+            held.clear();
+            return Ok(self.without_record(&self.read()?));
+        }
+        let lock = record::lock(&self.state_dir)?;
         let mut directory = self.read()?;
         let Some(mut record) = Record::read(&self.state_dir)? else {
-            let why = "the plugins are not installed on this node; run rdma-device-plugin install";
-            return Ok(Turn {
-                standing: match self.standing_in(&directory) {
-                    called @ Standing::Called { .. } => called,
-                    _ => Standing::NotCalled(why.into()),
-                },
-                ..Turn::default()
-            });
+            record::unlock_for_good(lock, &self.state_dir);
+            held.clear();
+            return Ok(self.without_record(&directory));
         };
         let actual = directory.clone();
         let mut late = vec![];
         held.retain_mut(|it| match it.written_since(&directory) {
             None => !it.is_over(),
+            // it is held until it is where it belongs
             Some(text) => {
                 late.push((it.name().to_owned(), text));
-                false
+                true
             }
         });
         if !late.is_empty() {
@@ -150,16 +158,24 @@ impl Chain {
             &self.conf.entry,
             &record.placed(&directory),
         );
-        let mut turn = Turn::default();
-        for change in plan.changes {
-            match self.carry_out(&change, &directory, &actual, &mut record)? {
-                None => {
-                    turn.again = true;
-                    continue;
-                }
-                Some(old) => turn.held.extend(old),
+        let mut changes = plan.changes;
+        for (file, text) in late {
+            let is_its = |it: &Change| matches!(it, Change::Write { file: at, .. } if *at == file);
+            if !changes.iter().any(is_its) {
+                let like = file.clone();
+                changes.push(Change::Write { file, text, like });
             }
+        }
+        let mut turn = Turn::default();
+        for change in changes {
+            let old = self.carry_out(&change, &directory, &actual, &mut record)?;
+            let Some(old) = old else {
+                turn.again = true;
+                continue;
+            };
             let (Change::Write { file, .. } | Change::Remove { file }) = change;
+            held.retain(|it| it.name() != file);
+            turn.held.extend(old);
             turn.changed.push(file);
         }
         turn.standing = self.standing_in(&self.read()?);
@@ -167,11 +183,40 @@ impl Chain {
             // a change that came to nothing is made in the next turn
             Ok(Placed { .. }) => {}
             Err(obstacle) => {
-                turn.standing = Standing::NotCalled(obstacle.to_string());
+                // a list of ours may be in use still
+                if !matches!(turn.standing, Standing::Called { .. }) {
+                    turn.standing = Standing::NotCalled(obstacle.to_string());
+                }
                 turn.obstacle = Some(obstacle);
             }
         }
         Ok(turn)
+    }
+
+    /// What comes of a turn where nothing is installed.
+    fn without_record(&self, directory: &Directory) -> Turn {
+        let why = "the plugins are not installed on this node; run rdma-device-plugin install";
+        Turn {
+            standing: match self.standing_in(directory) {
+                called @ Standing::Called { .. } => called,
+                _ => Standing::NotCalled(why.into()),
+            },
+            ..Turn::default()
+        }
+    }
+
+    /// Whether none of the files that our plugin was put into is in the directory: it may be another
+    /// one, as seen from here.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub(crate) fn has_none_of(&self, record: &Record) -> Result<bool, FileError> {
+        let directory = self.read()?;
+        let is_there = |list: &String| {
+            let mut files = directory.files().iter();
+            files.any(|file| file.name == *list || is_from(list, &file.name))
+        };
+        Ok(!record.lists.is_empty() && !record.lists.keys().any(is_there))
     }
 
     /// Gives our place back; the caller has the lock. Which files changed, and what stands in
@@ -249,7 +294,9 @@ impl Chain {
         let placed = record.is_some_and(|it| it.placed(directory).contains(&picked.file));
         match picked.ours {
             Some(ours) => Standing::Called {
-                by_others: !placed || matches!(ours.place, Place::Delegate(_)),
+                by_others: !placed
+                    || matches!(ours.place, Place::Delegate(_))
+                    || ours.configuration.get("type").is_none_or(|it| it != TYPE),
                 network: picked.network,
                 file: picked.file,
             },

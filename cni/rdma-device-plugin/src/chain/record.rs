@@ -9,13 +9,15 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
 /// The newest format. A reader refuses a higher one.
 const FORMAT: u32 = 1;
+
+const LOCK: &str = "install.lock";
 
 /// The record cannot be read, written or locked.
 #[derive(Debug, thiserror::Error)]
@@ -50,8 +52,15 @@ pub enum RecordError {
 
 /// What was done to the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Record {
     format: u32,
+    /// Where the plugins were put; none: an earlier version did not write it down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bin_dir: Option<PathBuf>,
+    /// Where the lists are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conf_dir: Option<PathBuf>,
     /// The plugins that were put into the directory of binaries, by name.
     #[serde(default)]
     pub binaries: BTreeMap<String, Binary>,
@@ -65,9 +74,19 @@ pub struct Record {
 pub struct Binary {
     /// Of its content, hexadecimal.
     pub sha256: String,
+    /// That of ours which it takes the place of: a run may have been killed before it wrote this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
     /// Whether it took the place of one that was not ours, which is kept in `replaced`.
     #[serde(default)]
     pub replaced: bool,
+}
+
+impl Binary {
+    /// Whether a content with this hash was put there by us.
+    pub fn is_ours(&self, sha256: &str) -> bool {
+        self.sha256 == sha256 || self.before.as_deref() == Some(sha256)
+    }
 }
 
 /// A list with our plugin in it.
@@ -103,6 +122,8 @@ impl Default for Record {
     fn default() -> Self {
         Self {
             format: FORMAT,
+            bin_dir: None,
+            conf_dir: None,
             binaries: BTreeMap::new(),
             lists: BTreeMap::new(),
         }
@@ -195,9 +216,8 @@ impl Record {
         let is_ours = |(file, placing): &(&String, &Placing)| {
             let text = directory.file(file).and_then(|it| it.text.as_deref().ok());
             let list = text.and_then(|text| List::parse(text).ok());
-            let present = list.and_then(|list| list.ours());
-            file.ends_with(SUFFIX)
-                || present.is_none_or(|it| placing.entries.contains(&it.configuration))
+            let present = list.and_then(|list| list.own());
+            file.ends_with(SUFFIX) || present.is_none_or(|it| placing.entries.contains(&it))
         };
         let lists = self.lists.iter().filter(is_ours);
         lists.map(|(file, _)| file.clone()).collect()
@@ -227,19 +247,46 @@ impl Record {
 /// # Errors
 /// The lock's file cannot be made.
 pub fn lock(state_dir: &Path) -> Result<File, RecordError> {
-    let path = state_dir.join("install.lock");
-    let lock = || {
-        fs::create_dir_all(state_dir)?;
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)?;
+    let path = state_dir.join(LOCK);
+    let lock = || loop {
+        let file = match File::open(&path) {
+            // one that is there is not opened for writing: who watches the directory would hear of
+            // it, and look, and lock again
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(state_dir)?;
+                OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .mode(0o600)
+                    .open(&path)?
+            }
+            file => file?,
+        };
         file.lock()?;
-        Ok(file)
+        if is_still(&file, &path) {
+            return Ok(file);
+        }
     };
     lock().map_err(system("lock", &path))
+}
+
+/// The last of ours goes: the lock's file, and the directory if nothing else is in it.
+pub fn unlock_for_good(lock: File, state_dir: &Path) {
+    // a killed run left a part of the record
+    for name in ["install.json.new", LOCK] {
+        let _ = fs::remove_file(state_dir.join(name));
+    }
+    let _ = fs::remove_dir(state_dir);
+    drop(lock);
+}
+
+/// Whether `path` still leads to `file`: its last holder may have removed it meanwhile.
+fn is_still(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(ours), Ok(found)) => (ours.dev(), ours.ino()) == (found.dev(), found.ino()),
+        _ => false,
+    }
 }
 
 /// Where the record is.

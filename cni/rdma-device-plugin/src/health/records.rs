@@ -118,15 +118,6 @@ pub fn smc(attachments: &Path, boot_id: &str) -> Vec<PodSmc> {
     records.filter_map(|record| record.smc()).collect()
 }
 
-/// The pods that have something, once each: devices, or addresses that are still to be given back.
-pub fn pods(attachments: &Path, boot_id: &str) -> Vec<String> {
-    let records = records(attachments, boot_id);
-    let mut pods: Vec<_> = records.iter().map(|it| it.name().to_owned()).collect();
-    pods.sort();
-    pods.dedup();
-    pods
-}
-
 fn records(attachments: &Path, boot_id: &str) -> Vec<Record> {
     let mut records = Vec::new();
     for network in entries(attachments) {

@@ -8,14 +8,17 @@ use crate::chain::{
     record::{Binary, Record, RecordError, hash},
 };
 use std::{
-    fs::{self, File, OpenOptions, Permissions},
+    fs::{self, File, Permissions},
     io::{self, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 /// What is put there.
 const NAMES: [&str; 2] = ["rdma-cni", "rdma-ipam"];
+
+/// What somebody else had put there, below the state directory.
+const REPLACED: &str = "replaced";
 
 const MODE: u32 = 0o755;
 
@@ -39,6 +42,12 @@ pub enum BinaryError {
         name: &'static str,
         /// Where it was looked for.
         dir: PathBuf,
+    },
+    /// A symbolic link, which would come back as a file.
+    #[error("{path:?} is a symbolic link that somebody else put there; take it away first")]
+    Link {
+        /// The file.
+        path: PathBuf,
     },
     /// The record.
     #[error(transparent)]
@@ -72,20 +81,39 @@ pub(super) fn put(
             Err(error) => return Err(system("read", &path)(error)),
         }
     }
+    for name in NAMES {
+        let path = dir.join(name);
+        if found(&path).map_err(system("read", &path))? == Found::Link {
+            return Err(BinaryError::Link { path });
+        }
+    }
     fs::create_dir_all(dir).map_err(system("make", dir))?;
     // also says that this node is installed, before anything else is changed
+    record.bin_dir = Some(dir.to_owned());
     record.write(state_dir)?;
     let mut done = vec![];
     for (name, content) in contents {
         let path = dir.join(name);
         let sha256 = hash(&content);
-        let present = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            present => Some(hash(&present.map_err(system("read", &path))?)),
+        let present = match found(&path).map_err(system("read", &path))? {
+            Found::File(present) => Some(present),
+            Found::Nothing | Found::Link => None,
         };
         let ours = record.binaries.get(name);
+        let is_ours = |present: &String| ours.is_some_and(|ours| ours.is_ours(present));
+        let had_replaced = ours.is_some_and(|ours| ours.replaced);
         if present.as_ref() == Some(&sha256) {
             let whose = if ours.is_some() {
+                let replaced = had_replaced;
+                record.binaries.insert(
+                    name.to_owned(),
+                    Binary {
+                        sha256,
+                        before: None,
+                        replaced,
+                    },
+                );
+                record.write(state_dir)?;
                 ""
             } else {
                 ", put by somebody else"
@@ -93,28 +121,37 @@ pub(super) fn put(
             done.push(format!("{path:?}: there already{whose}"));
             continue;
         }
-        let is_foreign = present
-            .as_ref()
-            .is_some_and(|present| ours.is_none_or(|ours| ours.sha256 != *present));
-        if is_foreign {
-            keep(&path, &state_dir.join("replaced").join(name)).map_err(system("keep", &path))?;
-        }
-        let replaced = is_foreign || ours.is_some_and(|ours| ours.replaced);
-        record
-            .binaries
-            .insert(name.to_owned(), Binary { sha256, replaced });
+        let before = present.clone().filter(is_ours);
+        let is_foreign = present.is_some() && before.is_none();
+        let kept = match &present {
+            Some(present) if is_foreign => {
+                let kept = keep(&path, present, &kept(state_dir, name), had_replaced);
+                Some(kept.map_err(system("keep", &path))?)
+            }
+            _ => None,
+        };
+        record.binaries.insert(
+            name.to_owned(),
+            Binary {
+                sha256,
+                before,
+                replaced: is_foreign || had_replaced,
+            },
+        );
         record.write(state_dir)?;
         write(&path, &content, None).map_err(system("write", &path))?;
-        done.push(match (is_foreign, present) {
-            (true, _) => format!("{path:?}: written; what somebody else had put there is kept"),
-            (false, Some(_)) => format!("{path:?}: another version is there now"),
-            (false, None) => format!("{path:?}: written"),
+        done.push(match (kept, present) {
+            (Some(kept), _) => {
+                format!("{path:?}: written; what somebody else had put there is kept as {kept:?}")
+            }
+            (None, Some(_)) => format!("{path:?}: another version is there now"),
+            (None, None) => format!("{path:?}: written"),
         });
     }
     Ok(done)
 }
 
-/// Takes away those that are ours. One sentence for each.
+/// Takes away those that are ours, and puts back what they took the place of. One sentence for each.
 ///
 /// # Errors
 /// One cannot be removed.
@@ -124,38 +161,80 @@ pub(super) fn take(
     record: &Record,
 ) -> Result<Vec<String>, BinaryError> {
     let mut done = vec![];
-    for (name, ours) in &record.binaries {
+    for name in NAMES {
         let path = dir.join(name);
         // what a killed run left
         let _ = fs::remove_file(file::temporary(&path));
-        let kept = state_dir.join("replaced").join(name);
-        let present = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                done.push(format!("{path:?}: gone already"));
-                continue;
-            }
-            present => hash(&present.map_err(system("read", &path))?),
+        let kept = kept(state_dir, name);
+        let _ = fs::remove_file(file::temporary(&kept));
+        let copy = found(&kept).map_err(system("read", &kept))?;
+        let ours = record.binaries.get(name);
+        let present = found(&path).map_err(system("read", &path))?;
+        let is_ours = match &present {
+            Found::File(sha256) => ours.is_some_and(|ours| ours.is_ours(sha256)),
+            Found::Nothing => ours.is_some(),
+            Found::Link => false,
         };
-        if present != ours.sha256 {
-            done.push(format!("{path:?}: stays; somebody else put it there"));
-            continue;
-        }
-        if ours.replaced && kept.exists() {
-            let content = fs::read(&kept).map_err(system("read", &kept))?;
-            write(&path, &content, Some(&kept)).map_err(system("write", &path))?;
-            done.push(format!("{path:?}: what was there before is back"));
-        } else {
-            fs::remove_file(&path).map_err(system("remove", &path))?;
-            done.push(format!("{path:?}: removed"));
-        }
+        let replaced = ours.is_some_and(|ours| ours.replaced);
+        let (is_nothing, is_back) = (present == Found::Nothing, present == copy);
+        let has_copy = copy != Found::Nothing;
+        let sentence = match (is_ours, has_copy) {
+            // killed before the record was written, or after it was put back
+            (false, true) if is_back => {
+                fs::remove_file(&kept).map_err(system("remove", &kept))?;
+                "what was there before is back".to_owned()
+            }
+            (false, true) => {
+                format!("stays; somebody else put it there (what was there before is {kept:?})")
+            }
+            (false, false) if ours.is_some() => "stays; somebody else put it there".to_owned(),
+            (false, false) => continue,
+            (true, true) if replaced => {
+                let content = fs::read(&kept).map_err(system("read", &kept))?;
+                write(&path, &content, Some(&kept)).map_err(system("write", &path))?;
+                fs::remove_file(&kept).map_err(system("remove", &kept))?;
+                "what was there before is back".to_owned()
+            }
+            (true, _) if is_nothing => "gone already".to_owned(),
+            (true, _) => {
+                fs::remove_file(&path).map_err(system("remove", &path))?;
+                "removed".to_owned()
+            }
+        };
+        done.push(format!("{path:?}: {sentence}"));
     }
-    let replaced = state_dir.join("replaced");
-    match fs::remove_dir_all(&replaced) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(system("remove", &replaced)(error))
-        }
-        _ => Ok(done),
+    // where somebody else's is left in it, it stays
+    let replaced = state_dir.join(REPLACED);
+    if fs::remove_dir(&replaced).is_err() && replaced.exists() {
+        done.push(format!(
+            "{replaced:?}: what somebody else had put there is in it still"
+        ));
     }
+    Ok(done)
+}
+
+/// What is at a path.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// A symbolic link, wherever it leads.
+    Link,
+    /// A file, and the hash of its content.
+    File(String),
+}
+
+fn found(path: &Path) -> io::Result<Found> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(error) => Err(error),
+        Ok(found) if found.is_symlink() => Ok(Found::Link),
+        Ok(_) => Ok(Found::File(hash(&fs::read(path)?))),
+    }
+}
+
+/// Where somebody else's binary called `name` is kept.
+fn kept(state_dir: &Path, name: &str) -> PathBuf {
+    state_dir.join(REPLACED).join(name)
 }
 
 fn beside_this_program() -> Result<PathBuf, BinaryError> {
@@ -164,31 +243,37 @@ fn beside_this_program() -> Result<PathBuf, BinaryError> {
     Ok(beside.unwrap_or(Path::new("/")).to_owned())
 }
 
-/// A copy with everything that can be seen of a file.
-fn keep(path: &Path, copy: &Path) -> io::Result<()> {
+/// Keeps a copy with everything that can be seen of a file; where. What is kept already is never
+/// written over: with `is_taken` it is what comes back, and this one is another that somebody put
+/// there since; else it is left from before, and is put aside.
+fn keep(path: &Path, sha256: &str, copy: &Path, is_taken: bool) -> io::Result<PathBuf> {
     fs::create_dir_all(copy.parent().unwrap_or(Path::new("/")))?;
-    let content = fs::read(path)?;
-    write(copy, &content, Some(path))
+    let aside = |sha256: &str| copy.with_extension(sha256.get(..12).unwrap_or(sha256));
+    let place = match found(copy)? {
+        Found::File(present) if present == sha256 => return Ok(copy.to_owned()),
+        Found::File(_) if is_taken => aside(sha256),
+        Found::File(present) => {
+            fs::rename(copy, aside(&present))?;
+            copy.to_owned()
+        }
+        Found::Nothing | Found::Link => copy.to_owned(),
+    };
+    write(&place, &fs::read(path)?, Some(path))?;
+    Ok(place)
 }
 
 /// The whole file at once; mode, owner and times are those of `like`, if there is one.
 fn write(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
     let temporary = file::temporary(path);
     let written = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(MODE)
-            .open(&temporary)?;
+        let mut file = file::make(&temporary, MODE)?;
         file.write_all(content)?;
         // whatever the umask is
         file.set_permissions(Permissions::from_mode(MODE))?;
         if let Some(like) = like {
             let like = fs::metadata(like)?;
-            fchown(&file, Some(like.uid()), Some(like.gid()))?;
-            file.set_permissions(like.permissions())?;
             file.set_modified(like.modified()?)?;
+            file::give(&file, &like)?;
         }
         file.sync_all()?;
         // a file that is open for writing cannot be run

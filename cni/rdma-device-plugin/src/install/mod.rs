@@ -5,6 +5,7 @@
 //! and go last.
 
 mod binaries;
+mod pods;
 
 use crate::{
     chain::{
@@ -12,14 +13,13 @@ use crate::{
         record::{self, Record, RecordError},
     },
     cli::{Install, Uninstall},
-    conf::{self, Conf, ConfError, Flags},
-    health,
+    conf::{self, Conf, ConfError, Flags, chain::CONF_DIR},
 };
 use binaries::BinaryError;
 use conflist::{Obstacle, TYPE};
-use rdma_netns::{Kernel, Linux};
+use pods::PodsError;
+use serde_json::{Map, Value};
 use std::{
-    fs::{self, File},
     io,
     path::{Path, PathBuf},
     thread,
@@ -28,6 +28,9 @@ use std::{
 
 /// Times that a list may be written by others while our plugin is put into it.
 const TRIES: usize = 20;
+
+/// Where container runtimes look for CNI plugins.
+pub const BIN_DIR: &str = "/opt/cni/bin";
 
 /// Between them.
 const PAUSE: Duration = Duration::from_millis(25);
@@ -67,6 +70,64 @@ pub enum InstallError {
         /// The directory.
         dir: PathBuf,
     },
+    /// It was installed for other directories.
+    #[error(
+        "nothing was changed: this node was installed with {was:?}, and {flag} is {dir:?} now; {remedy}"
+    )]
+    Elsewhere {
+        /// `--cni-bin-dir`
+        flag: &'static str,
+        /// What it was.
+        was: PathBuf,
+        /// What it is.
+        dir: PathBuf,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The lists are not where they were.
+    #[error(
+        "nothing was changed: {TYPE} was put into {}, and nothing of that is in {dir:?}: say with \
+         --cni-conf-dir where it is; if somebody took it away, use --force",
+        lists.join(", ")
+    )]
+    Gone {
+        /// The directory.
+        dir: PathBuf,
+        /// The files.
+        lists: Vec<String>,
+    },
+    /// The plugin is to have another state directory than the one that is looked into.
+    #[error("chain.plugin.stateDir is {plugin:?}, and --state-dir {ours:?}: both must be the same")]
+    StateDir {
+        /// The plugin's.
+        plugin: String,
+        /// Ours.
+        ours: PathBuf,
+    },
+    /// Whether pods have devices cannot be told.
+    #[error(transparent)]
+    Pods(#[from] PodsError),
+    /// What pods that ended have left is not home.
+    #[error(
+        "nothing was changed: these pods ended without {TYPE}, and what they had could not be brought \
+         home: {}; the next pod with RDMA tries it again, or run uninstall on the node itself; --force \
+         takes {TYPE} out of the chain, and the plugins' binaries stay",
+        pods.join("; ")
+    )]
+    Left {
+        /// `namespace/name: why`
+        pods: Vec<String>,
+    },
+    /// Pods were started meanwhile.
+    #[error(
+        "{TYPE} is out of the chain, and the binaries stay: these pods got devices meanwhile: {}; run \
+         uninstall again when they have ended",
+        pods.join(", ")
+    )]
+    Meanwhile {
+        /// `namespace/name`
+        pods: Vec<String>,
+    },
     /// Pods have devices.
     #[error(
         "nothing was changed: these pods have devices that only {TYPE} brings home: {}; delete \
@@ -85,20 +146,46 @@ pub enum InstallError {
 /// # Errors
 /// It is not done, and why.
 pub fn install(arguments: &Install) -> Result<(), InstallError> {
-    let mut conf = match &arguments.config {
+    let configured = match &arguments.config {
         Some(file) => Conf::load(Some(file), &Flags::default())?.conf.chain,
         None => None,
-    }
-    .unwrap_or_default();
+    };
+    let is_told = configured.is_some() || arguments.cni_conf_dir.is_some();
+    let mut conf = configured.unwrap_or_default();
     if let Some(dir) = &arguments.cni_conf_dir {
         conf.conf_dir = absolute(dir)?;
     }
     let state_dir = absolute(&arguments.state_dir)?;
-    let chain = Chain { conf, state_dir };
+    let of_plugin = state_dir_of(conf.entry.fields());
+    if let Some(plugin) = of_plugin.filter(|it| Path::new(it) != state_dir) {
+        return Err(InstallError::StateDir {
+            plugin: plugin.to_owned(),
+            ours: state_dir,
+        });
+    }
+    let mut chain = Chain { conf, state_dir };
     {
         let _lock = record::lock(&chain.state_dir)?;
         let mut record = Record::read(&chain.state_dir)?.unwrap_or_default();
-        let bin_dir = absolute(&arguments.cni_bin_dir)?;
+        let remedy = "uninstall it first";
+        let given = arguments.cni_bin_dir.as_deref();
+        let bin_dir = chosen(
+            "--cni-bin-dir",
+            given,
+            record.bin_dir.as_deref(),
+            BIN_DIR,
+            remedy,
+        )?;
+        if let (false, Some(was)) = (is_told, &record.conf_dir) {
+            chain.conf.conf_dir.clone_from(was);
+        }
+        same(
+            "--cni-conf-dir",
+            &chain.conf.conf_dir,
+            record.conf_dir.as_deref(),
+            remedy,
+        )?;
+        record.conf_dir = Some(chain.conf.conf_dir.clone());
         let done = binaries::put(
             arguments.from.as_deref(),
             &bin_dir,
@@ -109,11 +196,13 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     }
     let mut held = vec![];
     let mut changed = vec![];
-    for _ in 0..TRIES {
+    for left in (0..TRIES).rev() {
         let turn = chain.take(&mut held)?;
         changed.extend(turn.changed);
         held.extend(turn.held);
-        if turn.again {
+        // it may be half-written now
+        let is_broken = matches!(turn.obstacle, Some(Obstacle::Broken { .. }));
+        if turn.again || (is_broken && left > 0) {
             thread::sleep(PAUSE);
             continue;
         }
@@ -156,23 +245,48 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
 /// Pods have devices still, or something is left, and why.
 pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
     let state_dir = absolute(&arguments.state_dir)?;
+    let lock = record::lock(&state_dir)?;
+    let Some(mut record) = Record::read(&state_dir)? else {
+        println!("nothing was installed on this node: there is nothing to take away");
+        record::unlock_for_good(lock, &state_dir);
+        return Ok(());
+    };
+    let dir = |flag, given: &Option<PathBuf>, was: &Option<PathBuf>, default| {
+        let remedy = "leave it out, or use --force if both are the same directory";
+        let was = was
+            .as_deref()
+            .filter(|_| !arguments.force || given.is_none());
+        chosen(flag, given.as_deref(), was, default, remedy)
+    };
+    let (bins, confs) = (&arguments.cni_bin_dir, &arguments.cni_conf_dir);
+    let bin_dir = dir("--cni-bin-dir", bins, &record.bin_dir, BIN_DIR)?;
+    let conf_dir = dir("--cni-conf-dir", confs, &record.conf_dir, CONF_DIR)?;
     let chain = Chain {
         conf: conf::Chain {
-            conf_dir: absolute(&arguments.cni_conf_dir)?,
+            conf_dir,
             ..conf::Chain::default()
         },
         state_dir: state_dir.clone(),
     };
-    let lock = record::lock(&state_dir)?;
-    let Some(mut record) = Record::read(&state_dir)? else {
-        println!("nothing was installed on this node: there is nothing to take away");
-        drop_lock(lock, &state_dir);
-        return Ok(());
-    };
-    let boot_id = Linux::new().boot_id().unwrap_or_default();
-    let pods = health::pods(&state_dir.join("attachments"), &boot_id);
-    if !pods.is_empty() && !arguments.force {
-        return Err(InstallError::Attached { pods });
+    if !arguments.force && chain.has_none_of(&record).map_err(ChainError::from)? {
+        return Err(InstallError::Gone {
+            dir: chain.conf.conf_dir,
+            lists: record.lists.into_keys().collect(),
+        });
+    }
+    // the plugin's own state directory too, where it was given another one
+    let mut state_dirs = vec![state_dir.clone()];
+    let entries = record.lists.values().flat_map(|it| &it.entries);
+    state_dirs.extend(entries.filter_map(state_dir_of).map(PathBuf::from));
+    state_dirs.sort();
+    state_dirs.dedup();
+    let found = pods::look(&state_dirs)?;
+    if !found.living.is_empty() && !arguments.force {
+        return Err(InstallError::Attached { pods: found.living });
+    }
+    let left = found.bring_home(&bin_dir);
+    if !left.is_empty() && !arguments.force {
+        return Err(InstallError::Left { pods: left });
     }
     let (files, obstacles) = chain.give_back(&mut record)?;
     for file in files {
@@ -181,7 +295,14 @@ pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
     if let Some(obstacle) = obstacles.into_iter().next() {
         return Err(InstallError::Obstacle(obstacle));
     }
+    // some may have been started before the runtime saw the list
+    let found = pods::look(&state_dirs)?;
+    let mut pods = found.living.clone();
+    pods.extend(found.bring_home(&bin_dir));
     if !pods.is_empty() {
+        if !arguments.force {
+            return Err(InstallError::Meanwhile { pods });
+        }
         println!(
             "the binaries stay for {}; run uninstall again when they have ended",
             pods.join(", ")
@@ -196,22 +317,52 @@ pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
         );
         return Ok(());
     }
-    let bin_dir = absolute(&arguments.cni_bin_dir)?;
     let done = binaries::take(&bin_dir, &state_dir, &record)?;
     done.iter().for_each(|line| println!("{line}"));
     Record::remove(&state_dir)?;
-    drop_lock(lock, &state_dir);
+    record::unlock_for_good(lock, &state_dir);
     Ok(())
 }
 
-/// The last of ours goes: the lock's file, and the directory if nothing else is in it.
-fn drop_lock(lock: File, state_dir: &Path) {
-    // a killed run left a part of the record
-    for name in ["install.json.new", "install.lock"] {
-        let _ = fs::remove_file(state_dir.join(name));
+/// The directory that `flag` is for: the one that was `given`, else the one that `was` used, else the
+/// default.
+fn chosen(
+    flag: &'static str,
+    given: Option<&Path>,
+    was: Option<&Path>,
+    default: &str,
+    remedy: &'static str,
+) -> Result<PathBuf, InstallError> {
+    let Some(given) = given else {
+        return Ok(was.unwrap_or(Path::new(default)).to_owned());
+    };
+    let dir = absolute(given)?;
+    same(flag, &dir, was, remedy)?;
+    Ok(dir)
+}
+
+/// Whether it is the directory that was used before: else binaries would go that a list elsewhere
+/// names, or lists be forgotten.
+fn same(
+    flag: &'static str,
+    dir: &Path,
+    was: Option<&Path>,
+    remedy: &'static str,
+) -> Result<(), InstallError> {
+    match was {
+        Some(was) if was != dir => Err(InstallError::Elsewhere {
+            flag,
+            was: was.to_owned(),
+            dir: dir.to_owned(),
+            remedy,
+        }),
+        _ => Ok(()),
     }
-    let _ = fs::remove_dir(state_dir);
-    drop(lock);
+}
+
+/// `stateDir` of the plugin's configuration.
+fn state_dir_of(entry: &Map<String, Value>) -> Option<&str> {
+    entry.get("stateDir")?.as_str()
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, InstallError> {

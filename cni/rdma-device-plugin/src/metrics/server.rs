@@ -152,7 +152,7 @@ impl Site {
             "/readyz" => {
                 let chain = self.collector.node().chain;
                 let status = match chain {
-                    Standing::NotCalled(_) => StatusCode::SERVICE_UNAVAILABLE,
+                    Standing::Unseen | Standing::NotCalled(_) => StatusCode::SERVICE_UNAVAILABLE,
                     Standing::Off | Standing::Called { .. } => StatusCode::OK,
                 };
                 answer(status, PLAIN, format!("{chain}\n"))

@@ -52,7 +52,7 @@ fn resources(snapshot: &Snapshot) -> Registry {
         }
     }
     let chained = match snapshot.node.chain {
-        Standing::Off => None,
+        Standing::Unseen | Standing::Off => None,
         Standing::Called { .. } => Some(1),
         Standing::NotCalled(_) => Some(0),
     };

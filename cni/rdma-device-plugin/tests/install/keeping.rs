@@ -1,12 +1,16 @@
 //! The daemon keeps our place, and says how it stands.
 
 use crate::{FLANNEL, Node, TERWAY};
-use integration::{Daemon, wait::within};
+use integration::{
+    Daemon,
+    wait::{PATIENCE, within},
+};
 use std::{
     fs,
     io::{Read, Write},
     net::TcpStream,
     process::Command,
+    thread,
     time::Duration,
 };
 
@@ -120,14 +124,52 @@ fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() 
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
 }
 
+/// It does not go on looking where nothing happens.
+#[track_caller]
+pub(crate) fn becomes_quiet(daemon: &Daemon) {
+    let is_quiet = within(PATIENCE, || {
+        let (threads, before) = (daemon.threads(), daemon.sleeps());
+        thread::sleep(Duration::from_secs(1));
+        // those of a thread that ended do not count any more
+        let since = daemon.sleeps().checked_sub(before);
+        daemon.threads() == threads && since.is_some_and(|it| it < 10)
+    });
+    assert!(is_quiet, "it wakes up all the time");
+}
+
+#[test]
+fn a_list_of_ours_counts_while_its_single_configuration_is_half_written() {
+    let node = Node::new();
+    node.net("10-terway.conf", TERWAY);
+    node.install();
+    let daemon = daemon(&node);
+    let called = "for network terway (10-terway+rdma-cni.conflist)";
+    becomes(&daemon, 200, called);
+    node.net("10-terway.conf", &TERWAY[..20]);
+    // the runtime uses the list still
+    thread::sleep(SOON);
+    becomes(&daemon, 200, called);
+    // and nobody looks for ever at what is never finished
+    becomes_quiet(&daemon);
+    node.net("10-terway.conf", &TERWAY.replace("0.4.0", "0.3.1"));
+    let follows = || {
+        node.read("etc/cni/net.d/10-terway+rdma-cni.conflist")
+            .contains("0.3.1")
+    };
+    assert!(within(SOON, follows));
+}
+
 #[test]
 fn nothing_is_written_where_nothing_is_installed_or_not_any_more() {
     let node = Node::with_list(FLANNEL);
     let daemon = daemon(&node);
     becomes(&daemon, 503, "the plugins are not installed on this node");
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    becomes_quiet(&daemon);
+    assert!(!node.path("state/install.lock").exists());
     node.install();
     becomes(&daemon, 200, "(10-flannel.conflist)");
+    becomes_quiet(&daemon);
     node.net("10-flannel.conflist", FLANNEL);
     assert!(within(SOON, || count_of_ours(&node, "10-flannel.conflist") == 1));
     node.uninstall();
@@ -135,6 +177,10 @@ fn nothing_is_written_where_nothing_is_installed_or_not_any_more() {
     node.net("10-flannel.conflist", FLANNEL);
     let is_back = within(SOON, || count_of_ours(&node, "10-flannel.conflist") > 0);
     assert!(!is_back, "put in although it was uninstalled");
+    becomes_quiet(&daemon);
+    for file in ["state/install.json", "state/install.lock"] {
+        assert!(!node.path(file).exists(), "the daemon made {file} again");
+    }
 }
 
 #[test]

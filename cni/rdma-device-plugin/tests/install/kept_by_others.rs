@@ -2,9 +2,9 @@
 
 use crate::{
     FLANNEL, Node,
-    keeping::{SOON, count_of_ours, daemon},
+    keeping::{SOON, becomes_quiet, count_of_ours, daemon},
 };
-use integration::wait::{PATIENCE, within};
+use integration::wait::within;
 use std::{
     fs,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -46,10 +46,5 @@ fn a_dispute_costs_little_is_told_and_ends_within_a_second() {
     assert!(daemon.count("cni.exclusive") > 0);
     assert!(within(SOON, || count_of_ours(&node, FILE) == 1));
     // then it is quiet
-    let is_quiet = within(PATIENCE, || {
-        let before = daemon.sleeps();
-        thread::sleep(Duration::from_secs(1));
-        daemon.sleeps() - before < 10
-    });
-    assert!(is_quiet, "it wakes up all the time");
+    becomes_quiet(&daemon);
 }

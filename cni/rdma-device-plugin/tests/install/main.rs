@@ -1,7 +1,10 @@
 //! The plugins on a made-up node: put there, kept in the chain, taken away; the real program.
 
+mod binaries;
 mod keeping;
 mod kept_by_others;
+mod late;
+mod leaving;
 mod putting;
 mod stress;
 
@@ -94,8 +97,7 @@ impl Node {
     }
 
     fn command(&self, verb: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
-        command.env_clear().arg(verb);
+        let mut command = self.bare(verb);
         for (flag, below) in [
             ("--cni-bin-dir", "opt/cni/bin"),
             ("--cni-conf-dir", "etc/cni/net.d"),
@@ -104,6 +106,13 @@ impl Node {
             command.arg(flag).arg(self.path(below));
         }
         command.args(arguments);
+        command
+    }
+
+    /// Without a word of any directory.
+    fn bare(&self, verb: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
+        command.env_clear().arg(verb);
         command
     }
 

@@ -8,7 +8,11 @@ use crate::{
     root,
 };
 use k8s_openapi::api::core::v1::Container;
-use rdma_device_plugin::cli::{Arguments, Command};
+use rdma_device_plugin::{
+    cli::{Arguments, Command},
+    conf::chain::CONF_DIR,
+    install::BIN_DIR,
+};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -135,7 +139,8 @@ fn the_installer_sees_what_it_uses_and_nothing_else() {
         assert_eq!((install.from, install.cni_conf_dir), (None, None));
         assert_eq!(container.image, cluster.daemon().image);
         let chain = cluster.conf().0.chain.expect("a chain");
-        let mut needed = on_the_node([&install.cni_bin_dir, &chain.conf_dir, &install.state_dir]);
+        let bin_dir = install.cni_bin_dir.unwrap_or(BIN_DIR.into());
+        let mut needed = on_the_node([&bin_dir, &chain.conf_dir, &install.state_dir]);
         let map = "configMap rdma-devices".to_owned();
         needed.insert("/etc/rdma-device-plugin".into(), (map, true));
         assert_eq!(mounts(&cluster, container), needed, "{}", wanted.file());
@@ -170,11 +175,9 @@ fn it_can_be_taken_off_the_nodes_again() {
     };
     assert!(!uninstall.force);
     assert_eq!(container.image, installed.daemon().image);
-    let needed = on_the_node([
-        &uninstall.cni_bin_dir,
-        &uninstall.cni_conf_dir,
-        &uninstall.state_dir,
-    ]);
+    let bin_dir = uninstall.cni_bin_dir.unwrap_or(BIN_DIR.into());
+    let conf_dir = uninstall.cni_conf_dir.unwrap_or(CONF_DIR.into());
+    let needed = on_the_node([&bin_dir, &conf_dir, &uninstall.state_dir]);
     assert_eq!(mounts(&cluster, container), needed);
     for container in [container, cluster.daemon()] {
         let context = container

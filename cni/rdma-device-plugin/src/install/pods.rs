@@ -1,0 +1,180 @@
+//! The pods that the installed `rdma-cni` is needed for: by its records, and by whether their network
+//! namespaces are there still.
+
+use rdma_cni::{
+    attachment::Attachment,
+    store::{Record, Store, StoreError},
+};
+use rdma_netns::{Kernel, Linux, ObserveError, OpenPodError, Pod};
+use serde_json::{Value, json};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+/// It cannot be told which pods have devices.
+#[derive(Debug, thiserror::Error)]
+pub enum PodsError {
+    /// The records.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The boot that records are of.
+    #[error(transparent)]
+    Boot(#[from] ObserveError),
+    /// A record that nothing can be said of.
+    #[error(
+        "the record of {key} in {state_dir:?} cannot be read: {why}; its pod may have devices: let it \
+         end, or take the record away"
+    )]
+    Unreadable {
+        /// `container c1 (eth0 of network pods)`
+        key: String,
+        /// The state directory.
+        state_dir: PathBuf,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Pods that have something: devices, or addresses that are still to be given back.
+#[derive(Debug, Default)]
+pub(super) struct Pods {
+    /// `namespace/name` of those that live.
+    pub living: Vec<String>,
+    /// What ended without `rdma-cni`.
+    ended: Vec<Ended>,
+}
+
+#[derive(Debug)]
+struct Ended {
+    attachment: Attachment,
+    state_dir: PathBuf,
+}
+
+/// What the records below `state_dirs` say.
+///
+/// # Errors
+/// One cannot be read.
+pub(super) fn look(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
+    let kernel = Linux::new();
+    let mut pods = Pods::default();
+    for state_dir in state_dirs {
+        let store = Store::new(state_dir);
+        for key in store.keys(None)? {
+            let unreadable = |why| PodsError::Unreadable {
+                key: key.to_string(),
+                state_dir: state_dir.clone(),
+                why,
+            };
+            let attachment = match store.load(&key)? {
+                Record::None => continue,
+                Record::Good(attachment) => *attachment,
+                Record::Corrupt(why) => return Err(unreadable(why)),
+                Record::Newer(format) => {
+                    return Err(unreadable(format!(
+                        "its format is {format}, of a newer version"
+                    )));
+                }
+            };
+            // after another boot everything is at home
+            if attachment.boot_id != kernel.boot_id()? {
+                continue;
+            }
+            if store.is_at_work(&key) || lives(&kernel, &attachment) {
+                pods.living.push(name(&attachment).to_owned());
+            } else {
+                pods.ended.push(Ended {
+                    attachment,
+                    state_dir: state_dir.clone(),
+                });
+            }
+        }
+    }
+    pods.living.sort();
+    pods.living.dedup();
+    Ok(pods)
+}
+
+impl Pods {
+    /// Lets the `rdma-cni` of `bin_dir` bring home what the pods that ended have left. Those that it
+    /// could not be done for, each with the reason.
+    pub(super) fn bring_home(&self, bin_dir: &Path) -> Vec<String> {
+        let mut left = vec![];
+        for ended in &self.ended {
+            let name = name(&ended.attachment);
+            match is_mounted(bin_dir) || is_mounted(&ended.state_dir) {
+                // IPAM plugins have their leases elsewhere on the node
+                true => left.push(format!("{name}: this can only be done on the node itself")),
+                false => match delete(ended, bin_dir) {
+                    Ok(()) => println!("{name}: it has ended, and what it had is home"),
+                    Err(why) => left.push(format!("{name}: {why}")),
+                },
+            }
+        }
+        left
+    }
+}
+
+/// `rdma-cni`'s DEL, as a runtime calls it for a pod whose namespace is gone.
+fn delete(ended: &Ended, bin_dir: &Path) -> Result<(), String> {
+    let key = &ended.attachment.key;
+    let conf = json!({
+        "cniVersion": "1.0.0", "name": key.network, "type": "rdma-cni", "stateDir": ended.state_dir,
+    });
+    let binary = bin_dir.join("rdma-cni");
+    let mut command = Command::new(&binary);
+    command
+        .env("CNI_COMMAND", "DEL")
+        .env("CNI_CONTAINERID", &key.container)
+        .env("CNI_IFNAME", &*key.interface)
+        .env("CNI_PATH", bin_dir)
+        .env_remove("CNI_NETNS")
+        .env_remove("CNI_ARGS");
+    let output = run(&mut command, &conf).map_err(|error| format!("{binary:?}: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
+            let said = ["msg", "details"].map(|it| answer[it].as_str().unwrap_or_default());
+            Err(format!("{binary:?}: {} {}", output.status, said.join(" ")))
+        }
+    }
+}
+
+fn run(command: &mut Command, conf: &Value) -> io::Result<Output> {
+    let (reader, mut writer) = io::pipe()?;
+    // a few bytes, which the pipe holds
+    io::Write::write_all(&mut writer, conf.to_string().as_bytes())?;
+    drop(writer);
+    command.stdin(reader).stdout(Stdio::piped()).output()
+}
+
+/// Whether its pod lives, as far as can be seen from here: what cannot be looked at counts as living.
+fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
+    let netns = &attachment.netns;
+    match kernel.open_pod(netns) {
+        Ok(pod) => pod.id() == attachment.netns_id,
+        // a container without the directory of the namespaces
+        Err(OpenPodError::Missing(_)) => !netns.parent().is_some_and(Path::is_dir),
+        Err(OpenPodError::NotNamespace(_) | OpenPodError::HostNamespace(_)) => false,
+        Err(OpenPodError::Io { .. }) => true,
+    }
+}
+
+/// `namespace/name` of the pod, else the container's id.
+fn name(attachment: &Attachment) -> &str {
+    let pod = attachment.pod.as_deref();
+    pod.unwrap_or(&attachment.key.container)
+}
+
+/// Whether something is mounted just there: then this is a container, which has of the node what it
+/// was given.
+fn is_mounted(dir: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let dir = dir.canonicalize().unwrap_or(dir.to_owned());
+    let dir = dir.to_string_lossy().replace(' ', "\\040");
+    // proc_pid_mountinfo(5): the mount point is the fifth field
+    let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    points.any(|point| point == dir)
+}

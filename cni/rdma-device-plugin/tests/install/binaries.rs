@@ -1,0 +1,172 @@
+//! The plugins' binaries: other versions of them, and those that somebody else had put there.
+
+use crate::{FLANNEL, Node, putting::age, refused};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt, symlink},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+#[test]
+fn a_running_binary_goes_on_when_another_version_takes_its_place() {
+    let node = Node::with_list(FLANNEL);
+    fs::copy("/bin/sleep", node.path("new/rdma-cni")).expect("a program");
+    node.install();
+    let binary = node.path("opt/cni/bin/rdma-cni");
+    let mut running = Command::new(&binary).arg("60").spawn().expect("it runs");
+    node.version("2");
+    let text = node.install();
+    let goes_on = running.try_wait().expect("a child").is_none();
+    running.kill().expect("ended");
+    running.wait().expect("gone");
+    assert!(goes_on, "the old one ended");
+    assert!(
+        text.contains("rdma-cni\": another version is there now"),
+        "{text}"
+    );
+    assert_eq!(fs::read_to_string(&binary).expect("it"), "rdma-cni 2\n");
+    // and back
+    node.version("1");
+    node.install();
+    assert_eq!(fs::read_to_string(&binary).expect("it"), "rdma-cni 1\n");
+    node.uninstall();
+    assert!(!binary.exists());
+}
+
+#[test]
+fn what_somebody_else_put_there_comes_back_and_what_they_put_there_since_stays() {
+    let node = Node::with_list(FLANNEL);
+    node.machine.write("opt/cni/bin/rdma-cni", "somebody's\n");
+    node.machine.write("opt/cni/bin/rdma-ipam", "rdma-ipam 1\n");
+    let binary = node.path("opt/cni/bin/rdma-cni");
+    fs::set_permissions(&binary, Permissions::from_mode(0o711)).expect("a mode");
+    age(&node, "opt/cni/bin/rdma-cni");
+    let before = node.seen();
+    let text = node.install();
+    assert!(
+        text.contains("what somebody else had put there is kept"),
+        "{text}"
+    );
+    assert!(
+        text.contains("there already, put by somebody else"),
+        "{text}"
+    );
+    node.version("2");
+    node.install();
+    node.version("3");
+    node.install();
+    let text = node.uninstall();
+    assert!(
+        text.contains("rdma-cni\": what was there before is back"),
+        "{text}"
+    );
+    let mut after = node.seen();
+    // that one was replaced by version 2, and kept then
+    let ipam = node.path("opt/cni/bin/rdma-ipam");
+    assert_eq!(
+        after.remove(&ipam).map(|it| it.0),
+        before.get(&ipam).map(|it| it.0.clone())
+    );
+    let mut before = before;
+    before.remove(&ipam);
+    assert_eq!(after, before);
+
+    node.install();
+    node.machine
+        .write("opt/cni/bin/rdma-cni", "somebody's since\n");
+    let text = node.uninstall();
+    assert!(
+        text.contains("rdma-cni\": stays; somebody else put it there"),
+        "{text}"
+    );
+    assert_eq!(node.read("opt/cni/bin/rdma-cni"), "somebody's since\n");
+}
+
+/// Runs it and kills it after `time`; whether that was before its end.
+fn is_killed(node: &Node, verb: &str, arguments: &[&str], time: Duration) -> bool {
+    let mut command = node.command(verb, arguments);
+    let mut running = command.stdout(Stdio::null()).spawn().expect("it runs");
+    thread::sleep(time);
+    running.kill().expect("killed");
+    !running.wait().expect("gone").success()
+}
+
+#[test]
+fn what_is_somebody_elses_outlives_upgrades_and_uninstalls_that_are_killed() {
+    let node = Node::with_list(FLANNEL);
+    node.machine.write("opt/cni/bin/rdma-cni", "somebody's\n");
+    age(&node, "opt/cni/bin/rdma-cni");
+    let before = node.seen();
+    let new = node.path("new");
+    let from = ["--from", new.to_str().expect("a path")];
+    let (mut upgrades, mut uninstalls) = (0, 0);
+    for round in 0..40 {
+        let time = Duration::from_micros(round * 400);
+        node.version("1");
+        node.install();
+        for version in ["2", "3"] {
+            node.version(version);
+            upgrades += u32::from(is_killed(&node, "install", &from, time));
+        }
+        if round % 2 == 1 {
+            node.install();
+            assert_eq!(node.read("opt/cni/bin/rdma-cni"), "rdma-cni 3\n");
+        }
+        uninstalls += u32::from(is_killed(&node, "uninstall", &[], time));
+        node.uninstall();
+        assert!(
+            node.seen() == before,
+            "round {round}: {:?}",
+            node.seen().keys()
+        );
+    }
+    assert!(upgrades > 3, "only {upgrades} upgrades were killed");
+    assert!(uninstalls > 3, "only {uninstalls} uninstalls were killed");
+}
+
+/// As a kill between the record and the binary leaves it, whenever that is hit.
+#[test]
+fn a_version_of_ours_that_was_not_replaced_yet_is_ours_still() {
+    let node = Node::with_list(FLANNEL);
+    node.machine.write("opt/cni/bin/rdma-cni", "somebody's\n");
+    let before = node.seen();
+    node.install();
+    for version in ["2", "3"] {
+        node.version(version);
+        node.install();
+    }
+    node.machine.write("opt/cni/bin/rdma-cni", "rdma-cni 2\n");
+    node.uninstall();
+    let after = node.seen();
+    let binary = node.path("opt/cni/bin/rdma-cni");
+    assert_eq!(
+        after.keys().collect::<Vec<_>>(),
+        before.keys().collect::<Vec<_>>()
+    );
+    assert_eq!(after.get(&binary), before.get(&binary));
+    // ours was taken away by somebody
+    node.install();
+    fs::remove_file(&binary).expect("removed");
+    node.uninstall();
+    assert_eq!(node.seen().get(&binary), before.get(&binary));
+}
+
+#[test]
+fn a_link_in_a_plugins_place_is_told_and_stays() {
+    let node = Node::with_list(FLANNEL);
+    let binary = node.path("opt/cni/bin/rdma-cni");
+    symlink("/absent", &binary).expect("a link");
+    let new = node.path("new");
+    let error = refused(&node.run("install", &["--from", new.to_str().expect("a path")]));
+    assert!(
+        error.contains("is a symbolic link that somebody else put there"),
+        "{error}"
+    );
+    assert_eq!(
+        fs::read_link(&binary).expect("a link").to_str(),
+        Some("/absent")
+    );
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+}

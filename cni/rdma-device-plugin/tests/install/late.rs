@@ -1,0 +1,59 @@
+//! What somebody writes to a file that was replaced meanwhile, when it cannot be dealt with at once.
+
+use crate::{FLANNEL, Node};
+use conflist::List;
+use rdma_device_plugin::{
+    chain::{Chain, file::Held, record::Record},
+    conf,
+};
+use std::{
+    fs::{self, OpenOptions},
+    io::Write,
+};
+
+const FILE: &str = "etc/cni/net.d/10-flannel.conflist";
+
+/// Our plugin is in the list, and then somebody who had opened it before writes `text`.
+fn written_late(text: &str) -> (Node, Chain, Vec<Held>) {
+    let node = Node::with_list(FLANNEL);
+    let chain = Chain {
+        conf: conf::chain::Chain {
+            conf_dir: node.path("etc/cni/net.d"),
+            ..conf::chain::Chain::default()
+        },
+        state_dir: node.path("state"),
+    };
+    let record = Record::default();
+    record.write(&chain.state_dir).expect("a record");
+    let path = node.path(FILE);
+    let mut late = OpenOptions::new().write(true).open(&path).expect("opened");
+    let mut held = vec![];
+    let turn = chain.take(&mut held).expect("a turn");
+    held.extend(turn.held);
+    assert_ne!(node.read(FILE), FLANNEL);
+    late.set_len(0).expect("cut");
+    late.write_all(text.as_bytes()).expect("written");
+    (node, chain, held)
+}
+
+#[test]
+fn it_counts_when_it_could_not_be_written_at_first() {
+    let (node, chain, mut held) = written_late(&FLANNEL.replace("cbr0", "late"));
+    let in_the_way = node.path("etc/cni/net.d/.10-flannel.conflist.rdma-cni-new");
+    fs::create_dir(&in_the_way).expect("made");
+    chain.take(&mut held).expect_err("it cannot be written");
+    fs::remove_dir(&in_the_way).expect("removed");
+    chain.take(&mut held).expect("a turn");
+    let text = node.read(FILE);
+    let list = List::parse(&text).expect("a list");
+    assert_eq!(list.name(), "late");
+    assert!(list.ours().is_some());
+}
+
+#[test]
+fn it_counts_where_nothing_is_to_be_put_into_it() {
+    let text = FLANNEL.replace("portmap", "rdma-cni");
+    let (node, chain, mut held) = written_late(&text);
+    chain.take(&mut held).expect("a turn");
+    assert_eq!(node.read(FILE), text);
+}

@@ -1,0 +1,276 @@
+//! `uninstall` while pods have devices, after they ended without the plugin, and with other
+//! directories than before.
+
+use crate::{FLANNEL, Node, refused, said};
+use integration::Netns;
+use rdma_netns::{Kernel, Linux, Pod};
+use serde_json::{Value, json};
+use std::{fs, path::Path, process::Command};
+
+const RECORD: &str = "state/attachments/cbr0/c1@eth0.json";
+
+/// `rdma-cni` has attached a pod whose namespace is `netns`.
+fn attach(node: &Node, netns: &Netns, below: &str) {
+    let kernel = Linux::new();
+    let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rdma-cni/tests/plans");
+    let text = fs::read_to_string(plans.join("detach-from-pod/record.json")).expect("a record");
+    let mut record: Value = serde_json::from_str(&text).expect("JSON");
+    let pod = kernel.open_pod(netns.path()).expect("the namespace");
+    record["bootId"] = kernel.boot_id().expect("the boot").into();
+    record["key"] = json!({"network": "cbr0", "container": "c1", "interface": "eth0"});
+    record["pod"] = "ml/trainer-0".into();
+    record["netns"] = netns.path().to_str().into();
+    record["netnsId"] = serde_json::to_value(pod.id()).expect("JSON");
+    fs::create_dir_all(node.path(below).parent().expect("a directory")).expect("made");
+    node.machine.write(below, &record.to_string());
+}
+
+/// A plugin that writes down how it is called, and then does `does`.
+fn plugin(node: &Node, does: &str) {
+    let called = node.path("called");
+    let script = format!(
+        "#!/bin/sh\n(env | grep CNI_ | sort; cat) > {called:?}\nrecord={:?}\n{does}\n",
+        node.path(RECORD)
+    );
+    node.machine.write("new/rdma-cni", &script);
+}
+
+#[test]
+fn pods_with_devices_are_not_left_behind() {
+    let node = Node::with_list(FLANNEL);
+    plugin(&node, "rm $record");
+    node.install();
+    let netns = Netns::new("leaving");
+    attach(&node, &netns, RECORD);
+    let before = node.seen();
+    let error = refused(&node.run("uninstall", &[]));
+    assert!(
+        error.contains("nothing was changed: these pods have devices"),
+        "{error}"
+    );
+    assert!(error.contains("ml/trainer-0"), "{error}");
+    assert_eq!(node.seen(), before);
+    let text = said(&node.run("uninstall", &["--force"]));
+    assert!(
+        text.contains("the binaries stay for ml/trainer-0"),
+        "{text}"
+    );
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    assert!(node.path("opt/cni/bin/rdma-cni").exists());
+    assert!(!node.path("called").exists(), "a pod that lives was ended");
+    // the runtime ends it by a list without rdma-cni: nobody is left but the next run
+    netns.die();
+    let text = node.uninstall();
+    assert!(
+        text.contains("ml/trainer-0: it has ended, and what it had is home"),
+        "{text}"
+    );
+    let bin = node.path("opt/cni/bin");
+    let called = node.read("called");
+    let (environment, conf) = called.split_once('{').expect("a configuration");
+    assert_eq!(
+        environment,
+        format!(
+            "CNI_COMMAND=DEL\nCNI_CONTAINERID=c1\nCNI_IFNAME=eth0\nCNI_PATH={}\n",
+            bin.display()
+        )
+    );
+    let conf: Value = serde_json::from_str(&format!("{{{conf}")).expect("JSON");
+    let state = node.path("state");
+    let expected = json!({
+        "cniVersion": "1.0.0", "name": "cbr0", "type": "rdma-cni", "stateDir": state,
+    });
+    assert_eq!(conf, expected);
+    assert!(!node.path("opt/cni/bin/rdma-cni").exists());
+    assert!(!node.path("state/install.json").exists());
+}
+
+#[test]
+fn what_cannot_be_brought_home_is_told_and_the_plugin_stays_for_it() {
+    let node = Node::with_list(FLANNEL);
+    plugin(
+        &node,
+        "echo '{\"code\": 7, \"msg\": \"eth2 is nowhere\"}'; exit 1",
+    );
+    node.install();
+    let netns = Netns::new("leaving");
+    attach(&node, &netns, RECORD);
+    netns.die();
+    let before = node.seen();
+    let error = refused(&node.run("uninstall", &[]));
+    assert!(
+        error.contains("nothing was changed: these pods ended without rdma-cni"),
+        "{error}"
+    );
+    assert!(error.contains("ml/trainer-0: "), "{error}");
+    assert!(error.contains("eth2 is nowhere"), "{error}");
+    assert_eq!(node.seen(), before);
+    said(&node.run("uninstall", &["--force"]));
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    assert!(node.path("opt/cni/bin/rdma-cni").exists());
+}
+
+#[test]
+fn a_pod_that_is_started_meanwhile_keeps_the_plugin() {
+    let node = Node::with_list(FLANNEL);
+    plugin(
+        &node,
+        "mv $record.later ${record%c1@eth0.json}c2@eth0.json; rm $record",
+    );
+    node.install();
+    let (dies, lives) = (Netns::new("leaving"), Netns::new("leaving"));
+    attach(&node, &dies, RECORD);
+    let later = format!("{RECORD}.later");
+    attach(&node, &lives, &later);
+    let record = node.read(&later);
+    let another = record
+        .replace("\"c1\"", "\"c2\"")
+        .replace("trainer-0", "trainer-1");
+    node.machine.write(&later, &another);
+    dies.die();
+    let output = node.run("uninstall", &[]);
+    let error = refused(&output);
+    assert!(
+        error.contains("the binaries stay: these pods got devices meanwhile: ml/trainer-1"),
+        "{error}"
+    );
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    assert!(node.path("opt/cni/bin/rdma-cni").exists());
+}
+
+#[test]
+fn in_a_container_nothing_is_brought_home_as_leases_are_elsewhere() {
+    let node = Node::with_list(FLANNEL);
+    plugin(&node, "rm $record");
+    node.install();
+    let netns = Netns::new("leaving");
+    attach(&node, &netns, RECORD);
+    netns.die();
+    let before = node.seen();
+    let state = node.path("state");
+    let program = node.command("uninstall", &[]);
+    let script = "mount --bind \"$0\" \"$0\" && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(&state);
+    command.arg(program.get_program()).args(program.get_args());
+    let error = refused(&command.output().expect("unshare"));
+    let sentence = "ml/trainer-0: this can only be done on the node itself";
+    assert!(error.contains(sentence), "{error}");
+    assert_eq!(node.seen(), before);
+    assert!(!node.path("called").exists());
+}
+
+/// The plugin that is built, and a pod of which only addresses are left to be given back.
+#[test]
+fn rdma_cni_itself_forgets_a_pod_that_ended() {
+    let node = Node::with_list(FLANNEL);
+    fs::copy(integration::plugin::rdma_cni(), node.path("new/rdma-cni")).expect("a program");
+    node.install();
+    let netns = Netns::new("leaving");
+    attach(&node, &netns, RECORD);
+    let mut record: Value = serde_json::from_str(&node.read(RECORD)).expect("JSON");
+    record["rails"] = json!([]);
+    node.machine.write(RECORD, &record.to_string());
+    netns.die();
+    let text = node.uninstall();
+    assert!(text.contains("what it had is home"), "{text}");
+    assert!(!node.path(RECORD).exists());
+    assert!(!node.path("opt/cni/bin/rdma-cni").exists());
+}
+
+#[test]
+fn a_record_that_nobody_can_read_may_be_a_pods() {
+    for (text, why) in [("{", "EOF"), ("{\"format\": 99}", "its format is 99")] {
+        let node = Node::with_list(FLANNEL);
+        node.install();
+        fs::create_dir_all(node.path("state/attachments/cbr0")).expect("a directory");
+        node.machine.write(RECORD, text);
+        let before = node.seen();
+        let error = refused(&node.run("uninstall", &[]));
+        assert!(
+            error.contains("container c1 (eth0 of network cbr0)"),
+            "{error}"
+        );
+        assert!(error.contains(why), "{error}");
+        assert_eq!(node.seen(), before);
+    }
+}
+
+#[test]
+fn the_plugins_state_directory_is_the_one_that_is_looked_into() {
+    let node = Node::with_list(FLANNEL);
+    node.machine.write(
+        "etc/chain.yaml",
+        "resources: [{name: rdma/hca, kind: shared}]\nchain: {plugin: {stateDir: /absent}}\n",
+    );
+    let (conf, new) = (node.path("etc/chain.yaml"), node.path("new"));
+    let path = |path: &Path| path.to_str().expect("a path").to_owned();
+    let arguments = ["--from", &path(&new), "--config", &path(&conf)];
+    let error = refused(&node.run("install", &arguments));
+    assert!(
+        error.contains("chain.plugin.stateDir is \"/absent\""),
+        "{error}"
+    );
+    assert!(!node.path("opt/cni/bin/rdma-cni").exists());
+    // a daemon that was told another one since
+    node.install();
+    let other = path(&node.path("other"));
+    let record = node.read("state/install.json");
+    let with = record.replace(
+        "\"type\": \"rdma-cni\"",
+        &format!("\"stateDir\": {other:?}, \"type\": \"rdma-cni\""),
+    );
+    assert_ne!(record, with);
+    node.machine.write("state/install.json", &with);
+    let netns = Netns::new("leaving");
+    attach(&node, &netns, "other/attachments/cbr0/c1@eth0.json");
+    let error = refused(&node.run("uninstall", &[]));
+    assert!(error.contains("these pods have devices"), "{error}");
+}
+
+#[test]
+fn it_is_taken_away_from_where_it_was_put() {
+    let node = Node::with_list(FLANNEL);
+    node.install();
+    let before = node.seen();
+    fs::create_dir_all(node.path("other")).expect("made");
+    let (bin, conf) = (node.path("opt/cni/bin"), node.path("etc/cni/net.d"));
+    let path = |path: &Path| path.to_str().expect("a path").to_owned();
+    let (other, state) = (path(&node.path("other")), path(&node.path("state")));
+    let run = |arguments: &[&str]| {
+        let mut command = node.bare(arguments[0]);
+        let command = command.args(["--state-dir", &state]).args(&arguments[1..]);
+        command.output().expect("it runs")
+    };
+    let new = path(&node.path("new"));
+    for (flag, was) in [("--cni-bin-dir", &bin), ("--cni-conf-dir", &conf)] {
+        for verb in [&["uninstall"][..], &["install", "--from", &new]] {
+            let error = refused(&run(&[verb, &[flag, &other]].concat()));
+            let sentence = format!("installed with {was:?}, and {flag} is {other:?} now");
+            assert!(error.contains(&sentence), "{error}");
+            assert_eq!(node.seen(), before);
+        }
+    }
+    // what is mounted there may be another one
+    let list = node.path("etc/cni/net.d/10-flannel.conflist");
+    let aside = node.path("other/10-flannel.conflist");
+    fs::rename(&list, &aside).expect("moved");
+    let error = refused(&run(&["uninstall"]));
+    assert!(
+        error.contains("rdma-cni was put into 10-flannel.conflist, and nothing"),
+        "{error}"
+    );
+    assert!(node.path("opt/cni/bin/rdma-cni").exists());
+    fs::rename(&aside, &list).expect("moved");
+    // without a word of where, it is where it was
+    let text = said(&run(&["install", "--from", &new]));
+    assert!(text.ends_with(", as before\n"), "{text}");
+    said(&run(&["uninstall"]));
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    assert!(!node.path("opt/cni/bin/rdma-cni").exists());
+    // a list that its network took away
+    node.install();
+    fs::remove_file(&list).expect("removed");
+    said(&run(&["uninstall", "--force"]));
+    assert!(!node.path("opt/cni/bin/rdma-cni").exists());
+}
