@@ -54,6 +54,9 @@ const WATCH: &str = "watch directories";
 /// For a driver that is being loaded anew when the daemon ends.
 const LOADED: Duration = Duration::from_secs(20);
 
+/// An address that is somebody else's is tried again after that.
+const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
+
 /// Signals that wait. More of them would not tell more.
 const SIGNALS: usize = 16;
 
@@ -238,12 +241,13 @@ impl Daemon {
             sysfs: self.arguments.sysfs.clone(),
             dev: self.arguments.dev.clone(),
             netns_dir: NETNS.into(),
+            loads_driver: self.node.borrow().conf.erdma.may_load(),
         };
         tell(&privilege::report(&places));
     }
 
-    /// Pods come before figures: without the address, all else goes on.
-    async fn serve_metrics(&self) -> Option<metrics::Server> {
+    /// Pods come before figures: without the address, all else goes on, and it is tried again.
+    async fn serve_metrics(&mut self) -> Option<metrics::Server> {
         let node = self.node.subscribe();
         let chain = self.chain.subscribe();
         let sources = Sources {
@@ -256,16 +260,32 @@ impl Daemon {
             sysfs: self.arguments.sysfs.clone(),
         };
         let address = self.arguments.metrics_address;
-        match metrics::serve(address, self.metrics.clone(), sources).await {
+        let figures = self.metrics.clone();
+        let serve = move || metrics::serve(address, figures.clone(), sources.clone());
+        let tell = |server: &metrics::Server| {
+            log::info!("metrics are at http://{}/metrics", server.address());
+        };
+        match serve().await {
             Ok(server) => {
-                log::info!("metrics are at http://{}/metrics", server.address());
-                Some(server)
+                tell(&server);
+                return Some(server);
             }
-            Err(error) => {
-                log::error!("no metrics: cannot listen at {address}: {error}");
-                None
-            }
+            Err(error) => log::error!(
+                "no metrics, and probes get no answer: cannot listen at {address}: {error}; trying \
+                 again every {ADDRESS_AGAIN:?} (--metrics-address says where)"
+            ),
         }
+        self.watchers.spawn(async move {
+            let server = loop {
+                tokio::time::sleep(ADDRESS_AGAIN).await;
+                if let Ok(server) = serve().await {
+                    break server;
+                }
+            };
+            tell(&server);
+            std::future::pending().await
+        });
+        None
     }
 
     /// What is not healthy now; later ones come as signals.
