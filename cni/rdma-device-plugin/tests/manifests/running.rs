@@ -143,18 +143,18 @@ impl Node {
     }
 
     /// A pod that has a device by `rdma-cni`, as containerd and CRI-O tell where it is.
-    fn start_pod(&mut self, pod: &Netns) {
+    fn start_pod(&mut self, pod: &Netns, rdma_mode: &str) {
         let file = "/run/netns/cni-1";
         fs::create_dir_all(self.path("/run/netns")).expect("made");
         fs::write(self.path(file), "").expect("a place");
-        self.pods.push((pod.path().to_owned(), file.into()));
+        self.pods = vec![(pod.path().to_owned(), file.into())];
         let id = rdma_netns::netns::Netns::open(pod.path())
             .expect("a namespace")
             .id();
         let record = serde_json::json!({
             "format": 2, "phase": "attached", "pod": "team/train-0", "bootId": boot_id(),
             "key": {"network": "pods", "container": "c1", "interface": "eth0"},
-            "netns": "/var/run/netns/cni-1", "netnsId": id, "rdmaMode": "exclusive",
+            "netns": "/var/run/netns/cni-1", "netnsId": id, "rdmaMode": rdma_mode,
             "rails": [{"podName": "rdma0", "home": {"name": "eth1", "parent": "0000:3b:00.2"}}],
         });
         let records = self.path("/var/lib/cni/rdma-cni/attachments/pods");
@@ -266,10 +266,14 @@ fn a_node_whose_pods_share_needs_less() {
 /// The image has no `/var/run`, and with CDI it is not the node's.
 #[test]
 fn the_daemon_finds_pods_where_the_runtime_says_they_are() {
-    for file in ["conf/manifests/vf.yaml", "conf/manifests/lingjun.yaml"] {
-        let mut node = Node::new("manifest-pods");
+    let mut node = Node::new("manifest-pods");
+    for (file, rdma_mode) in [
+        ("conf/manifests/vf.yaml", "exclusive"),
+        ("conf/manifests/lingjun.yaml", "shared"),
+    ] {
+        node.netns = Netns::new("manifest-pods");
         let pod = Netns::new("manifest-pod");
-        node.start_pod(&pod);
+        node.start_pod(&pod, rdma_mode);
         let manifest = cluster(file);
         let daemon = Daemon::start(&mut node.command(&manifest, manifest.daemon()));
         // it has the kernel number the namespaces that it listens to
@@ -278,6 +282,7 @@ fn the_daemon_finds_pods_where_the_runtime_says_they_are() {
             wait::within(Duration::from_secs(5), listens),
             "{file}: the pod is not found"
         );
+        daemon.says("waiting for RDMA devices");
         assert_eq!(daemon.count("keep their health"), 0, "{file}");
     }
 }
