@@ -24,7 +24,7 @@ use crate::{
     metrics::{self, Metrics, Sources, View},
     node::{Node, Signal},
     offer::{Known, Unhealthy, offers},
-    privilege,
+    parents, privilege,
     publish::Publisher,
     watch::Watch,
 };
@@ -400,6 +400,8 @@ impl Daemon {
         remarks.extend(erdma.discovery.remarks.iter().cloned());
         remarks.extend(self.erdma.sentences());
         remarks.extend(cpu_policy::remark(&offers, &self.arguments.kubelet_dir).await);
+        let parents = parents::parents(conf.chain.as_ref(), &offers, &inventory);
+        remarks.extend(parents::lacking(parents).await.iter().map(parents::remark));
         self.known.remember(&offers);
         let is_new = |remark: &&String| !self.remarks.contains(remark);
         tell(remarks.iter().filter(is_new));

@@ -11,6 +11,7 @@ use crate::{
     health::{self, Place, PodSmc},
     node::Node,
     offer::{Offer, OfferedId, Unhealthy},
+    parents::{self, Parent},
 };
 use kubelet_api::pod_resources;
 use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux, NetnsId, linux::inside};
@@ -52,6 +53,8 @@ pub struct View {
     pub erdma: Side,
     /// Our plugin's place in the chain.
     pub chain: Standing,
+    /// The NICs that are to have an IPv6 address.
+    pub parents: Vec<Parent>,
 }
 
 /// One resource.
@@ -81,6 +84,7 @@ impl From<&Node> for View {
             unhealthy: node.unhealthy.clone(),
             erdma: node.erdma.clone(),
             chain: Standing::default(),
+            parents: parents::parents(node.conf.chain.as_ref(), &node.offers, &node.inventory),
         }
     }
 }
@@ -95,6 +99,8 @@ pub(super) struct Snapshot {
     pub(super) ports: Option<Ports>,
     /// Pods that were to have SMC-R.
     pub(super) smc: Vec<PodSmc>,
+    /// NICs without an IPv6 address that are to have one.
+    pub(super) without_ipv6: Vec<Parent>,
 }
 
 type Ports = BTreeMap<String, Vec<PortFigures>>;
@@ -131,12 +137,19 @@ impl Collector {
 
     pub(super) async fn collect(&self) -> Snapshot {
         let node = self.node();
-        let (held, ports, smc) = tokio::join!(self.held(&node), self.ports(&node), self.smc());
+        let lacking = parents::lacking(node.parents.clone());
+        let (held, ports, smc, lacking) = tokio::join!(
+            self.held(&node),
+            self.ports(&node),
+            self.smc(),
+            tokio::time::timeout(LIMIT, lacking)
+        );
         Snapshot {
             node,
             held,
             ports,
             smc,
+            without_ipv6: lacking.unwrap_or_default(),
         }
     }
 
