@@ -261,28 +261,15 @@ impl Daemon {
         };
         let address = self.arguments.metrics_address;
         let figures = self.metrics.clone();
-        let serve = move || metrics::serve(address, figures.clone(), sources.clone());
-        let tell = |server: &metrics::Server| {
-            log::info!("metrics are at http://{}/metrics", server.address());
-        };
-        match serve().await {
-            Ok(server) => {
-                tell(&server);
-                return Some(server);
-            }
+        match metrics::serve(address, figures.clone(), sources.clone()).await {
+            Ok(server) => return Some(server),
             Err(error) => log::error!(
                 "no metrics, and probes get no answer: cannot listen at {address}: {error}; trying \
                  again every {ADDRESS_AGAIN:?} (--metrics-address says where)"
             ),
         }
         self.watchers.spawn(async move {
-            let server = loop {
-                tokio::time::sleep(ADDRESS_AGAIN).await;
-                if let Ok(server) = serve().await {
-                    break server;
-                }
-            };
-            tell(&server);
+            let _server = metrics::serve_later(address, figures, sources, ADDRESS_AGAIN).await;
             std::future::pending().await
         });
         None

@@ -40,7 +40,7 @@ mod server;
 mod text;
 
 pub use collect::{Offered, Sources, View};
-pub use server::{Server, serve};
+pub use server::{Server, serve, serve_later};
 
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
