@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -29,6 +30,8 @@ const (
 	values   = "integration/manifests/values"
 	refused  = "integration/manifests/refused"
 	rendered = "integration/manifests/rendered"
+	// where a file of values does not say another
+	usual = "v1.33.0"
 )
 
 func main() {
@@ -83,8 +86,12 @@ func all(root string) (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s: %w", overlays, name, err)
 		}
-		from := fmt.Sprintf("# Made by scripts/manifests from %s/%s: change it there.\n", overlays, name)
-		made[filepath.Join(applied, name+".yaml")] = from + text
+		purpose, err := purpose(filepath.Join(root, overlays, name, "kustomization.yaml"))
+		if err != nil {
+			return nil, err
+		}
+		from := fmt.Sprintf("#\n# Made by scripts/manifests from %s/%s: change it there.\n", overlays, name)
+		made[filepath.Join(applied, name+".yaml")] = purpose + from + text
 	}
 	packed, err := loader.Load(filepath.Join(root, packaged))
 	if err != nil {
@@ -105,6 +112,39 @@ func all(root string) (map[string]string, error) {
 	return made, nil
 }
 
+// purpose is the comment that a file opens with.
+func purpose(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	var comment strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "#") {
+			break
+		}
+		comment.WriteString(line)
+	}
+	if comment.Len() == 0 {
+		return "", fmt.Errorf("%s does not say what it is for", file)
+	}
+	return comment.String(), nil
+}
+
+// said is what a file of values says in a comment of its own: "# key: what".
+func said(file, key string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if what, found := strings.CutPrefix(line, "# "+key+": "); found {
+			return strings.TrimSpace(what), nil
+		}
+	}
+	return "", nil
+}
+
 func kustomized(folder string) (string, error) {
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionLegacy // as the command does: what others need comes first
@@ -116,14 +156,25 @@ func kustomized(folder string) (string, error) {
 	return string(text), err
 }
 
-// templated is the chart as `helm template --namespace kube-system --values FILE` makes it.
+// templated is the chart as `helm template --namespace kube-system --values FILE` makes it, for the
+// version of Kubernetes that the file says.
 func templated(packed *chart.Chart, file string) (string, error) {
 	given, err := chartutil.ReadValuesFile(file)
 	if err != nil {
 		return "", err
 	}
+	version, err := said(file, "Kubernetes")
+	if err != nil {
+		return "", err
+	}
+	cluster := chartutil.DefaultCapabilities.Copy()
+	kubernetes, err := chartutil.ParseKubeVersion(cmp.Or(version, usual))
+	if err != nil {
+		return "", err
+	}
+	cluster.KubeVersion = *kubernetes
 	release := chartutil.ReleaseOptions{Name: "rdma", Namespace: "kube-system", Revision: 1, IsInstall: true}
-	complete, err := chartutil.ToRenderValues(packed, given, release, nil)
+	complete, err := chartutil.ToRenderValues(packed, given, release, cluster)
 	if err != nil {
 		return "", err
 	}
@@ -140,7 +191,7 @@ func templated(packed *chart.Chart, file string) (string, error) {
 	return all.String(), nil
 }
 
-// refusals are values that the chart must not take.
+// refusals are values that the chart must not take, each for the reason that its file says.
 func refusals(root string) error {
 	packed, err := loader.Load(filepath.Join(root, packaged))
 	if err != nil {
@@ -153,10 +204,16 @@ func refusals(root string) error {
 	var wrong []error
 	for _, name := range cases {
 		file := filepath.Join(root, refused, name)
-		if _, err := chartutil.ReadValuesFile(file); err != nil {
-			wrong = append(wrong, err)
+		reason, err := said(file, "refused")
+		if err != nil {
+			return err
+		}
+		if reason == "" {
+			wrong = append(wrong, fmt.Errorf("%s/%s does not say why it is refused", refused, name))
 		} else if _, err := templated(packed, file); err == nil {
 			wrong = append(wrong, fmt.Errorf("the chart takes %s/%s", refused, name))
+		} else if !strings.Contains(err.Error(), reason) {
+			wrong = append(wrong, fmt.Errorf("%s/%s is not refused for %q: %w", refused, name, reason, err))
 		}
 	}
 	return errors.Join(wrong...)

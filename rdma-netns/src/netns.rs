@@ -24,7 +24,7 @@ use std::{
 
 /// Which namespace, for the time of one boot. A path or an inode number alone may
 /// belong to another namespace later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NetnsId {
     /// Device of the namespace's file (nsfs).
     pub device: u64,

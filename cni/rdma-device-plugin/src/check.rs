@@ -10,6 +10,7 @@ use crate::{
     health,
     kubelet::cpu_policy,
     offer::{offers, table},
+    parents,
 };
 use rdma_netns::Inventory;
 use std::{io::Write, path::Path};
@@ -49,6 +50,8 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let mut remarks = [parsed.remarks, remarks, found.remarks.clone()].concat();
     remarks.extend(unknown);
     remarks.extend(cpu_policy::remark(&offers, &arguments.kubelet_dir).await);
+    let parents = parents::parents(parsed.conf.chain.as_ref(), &offers, &inventory);
+    remarks.extend(parents::lacking(parents).await.iter().map(parents::remark));
     let (standing, change) =
         keeper::standing(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
     let mut text = table(&offers, &inventory, &unhealthy, &remarks);

@@ -24,7 +24,7 @@ use crate::{
     metrics::{self, Metrics, Sources, View},
     node::{Node, Signal},
     offer::{Known, Unhealthy, offers},
-    privilege,
+    parents, privilege,
     publish::Publisher,
     watch::Watch,
 };
@@ -53,6 +53,9 @@ const WATCH: &str = "watch directories";
 
 /// For a driver that is being loaded anew when the daemon ends.
 const LOADED: Duration = Duration::from_secs(20);
+
+/// An address that is somebody else's is tried again after that.
+const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
 
 /// Signals that wait. More of them would not tell more.
 const SIGNALS: usize = 16;
@@ -238,12 +241,13 @@ impl Daemon {
             sysfs: self.arguments.sysfs.clone(),
             dev: self.arguments.dev.clone(),
             netns_dir: NETNS.into(),
+            loads_driver: self.node.borrow().conf.erdma.may_load(),
         };
         tell(&privilege::report(&places));
     }
 
-    /// Pods come before figures: without the address, all else goes on.
-    async fn serve_metrics(&self) -> Option<metrics::Server> {
+    /// Pods come before figures: without the address, all else goes on, and it is tried again.
+    async fn serve_metrics(&mut self) -> Option<metrics::Server> {
         let node = self.node.subscribe();
         let chain = self.chain.subscribe();
         let sources = Sources {
@@ -256,16 +260,19 @@ impl Daemon {
             sysfs: self.arguments.sysfs.clone(),
         };
         let address = self.arguments.metrics_address;
-        match metrics::serve(address, self.metrics.clone(), sources).await {
-            Ok(server) => {
-                log::info!("metrics are at http://{}/metrics", server.address());
-                Some(server)
-            }
-            Err(error) => {
-                log::error!("no metrics: cannot listen at {address}: {error}");
-                None
-            }
+        let figures = self.metrics.clone();
+        match metrics::serve(address, figures.clone(), sources.clone()).await {
+            Ok(server) => return Some(server),
+            Err(error) => log::error!(
+                "no metrics, and probes get no answer: cannot listen at {address}: {error}; trying \
+                 again every {ADDRESS_AGAIN:?} (--metrics-address says where)"
+            ),
         }
+        self.watchers.spawn(async move {
+            let _server = metrics::serve_later(address, figures, sources, ADDRESS_AGAIN).await;
+            std::future::pending().await
+        });
+        None
     }
 
     /// What is not healthy now; later ones come as signals.
@@ -380,6 +387,8 @@ impl Daemon {
         remarks.extend(erdma.discovery.remarks.iter().cloned());
         remarks.extend(self.erdma.sentences());
         remarks.extend(cpu_policy::remark(&offers, &self.arguments.kubelet_dir).await);
+        let parents = parents::parents(conf.chain.as_ref(), &offers, &inventory);
+        remarks.extend(parents::lacking(parents).await.iter().map(parents::remark));
         self.known.remember(&offers);
         let is_new = |remark: &&String| !self.remarks.contains(remark);
         tell(remarks.iter().filter(is_new));

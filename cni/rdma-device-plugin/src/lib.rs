@@ -27,6 +27,7 @@ pub mod kubelet;
 pub mod metrics;
 pub mod node;
 pub mod offer;
+pub mod parents;
 pub mod privilege;
 pub mod publish;
 pub mod release;

@@ -1,5 +1,6 @@
 //! What the daemon may do and can see, and what is lost without. Nothing here needs a privileged
-//! container: three capabilities, five mounts and the host's network namespace are all.
+//! container: three capabilities, five mounts and the host's network namespace are all; three more
+//! capabilities are for the eRDMA driver where it is to be loaded.
 
 use std::{
     fs, io,
@@ -28,6 +29,27 @@ const CAPABILITIES: [(u32, &str, &str); 3] = [
     ),
 ];
 
+/// The same, where the eRDMA driver may be loaded.
+const LOADING: [(u32, &str, &str); 3] = [
+    (
+        2,
+        "CAP_DAC_READ_SEARCH",
+        "which devices the processes of other users have open is not seen: the eRDMA driver counts \
+         as in use, and keeps its mode",
+    ),
+    (
+        16,
+        "CAP_SYS_MODULE",
+        "the eRDMA driver cannot be loaded in another mode",
+    ),
+    (
+        19,
+        "CAP_SYS_PTRACE",
+        "which devices other processes have open is not seen: the eRDMA driver counts as in use, and \
+         keeps its mode",
+    ),
+];
+
 /// Where the daemon expects what is mounted into its container.
 #[derive(Clone, Debug)]
 pub struct Places {
@@ -43,6 +65,8 @@ pub struct Places {
     pub dev: PathBuf,
     /// `/run/netns`, where runtimes put pods' namespaces.
     pub netns_dir: PathBuf,
+    /// Whether the eRDMA driver may be loaded.
+    pub loads_driver: bool,
 }
 
 /// What is missing, one sentence each: the capability or mount, and what is lost without it.
@@ -51,7 +75,7 @@ pub fn report(places: &Places) -> Vec<String> {
     let mut missing = match fs::read_to_string("/proc/thread-self/status") {
         Ok(status) => {
             match effective(&status) {
-                Some(set) => capabilities(set),
+                Some(set) => capabilities(set, places.loads_driver),
                 None => {
                     vec!["/proc/thread-self/status tells no capabilities: what is allowed is not known".into()]
                 }
@@ -73,11 +97,11 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(set.trim(), 16).ok()
 }
 
-/// What is lost without those that are not in `set`.
-fn capabilities(set: u64) -> Vec<String> {
-    let lost = CAPABILITIES
-        .iter()
-        .filter(|(bit, ..)| set & (1 << bit) == 0);
+/// What is lost without those that are not in `set`; `loads`: the eRDMA driver may be loaded.
+fn capabilities(set: u64, loads: bool) -> Vec<String> {
+    let loading: &[_] = if loads { &LOADING } else { &[] };
+    let wanted = CAPABILITIES.iter().chain(loading);
+    let lost = wanted.filter(|(bit, ..)| set & (1 << bit) == 0);
     lost.map(|(_, name, loss)| format!("{name} is missing: {loss}"))
         .collect()
 }
@@ -205,6 +229,7 @@ mod tests {
             sysfs: root.join("sys"),
             dev: root.join("dev"),
             netns_dir: root.join("netns"),
+            loads_driver: false,
         }
     }
 
@@ -273,12 +298,22 @@ mod tests {
 
     #[test]
     fn each_capability_that_is_missing_is_told() {
-        assert_eq!(capabilities(u64::MAX), [] as [&str; 0]);
-        let all = capabilities(0);
+        assert_eq!(capabilities(u64::MAX, true), [] as [&str; 0]);
+        let all = capabilities(0, false);
         assert_eq!(all.len(), CAPABILITIES.len());
-        let missing = capabilities(!(1 << 21));
+        let missing = capabilities(!(1 << 21), true);
         assert!(
             matches!(missing.as_slice(), [one] if one.starts_with("CAP_SYS_ADMIN is missing: "))
+        );
+    }
+
+    #[test]
+    fn what_loading_a_driver_needs_is_told_where_it_is_to_be_loaded() {
+        let without = !(1 << 2);
+        assert_eq!(capabilities(without, false), [] as [&str; 0]);
+        let missing = capabilities(without, true);
+        assert!(
+            matches!(missing.as_slice(), [one] if one.starts_with("CAP_DAC_READ_SEARCH is missing: "))
         );
     }
 
@@ -304,6 +339,6 @@ mod tests {
             report(&places(root.path()))
         };
         let told = std::thread::spawn(without).join().expect("a report");
-        assert_eq!(told, capabilities(0));
+        assert_eq!(told, capabilities(0, false));
     }
 }

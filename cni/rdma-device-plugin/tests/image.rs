@@ -139,7 +139,7 @@ fn the_image_has_three_binaries_and_no_shell() {
 
     let layer = blob(image.path(), &layers[0]);
     let mut tar = Command::new("tar");
-    tar.args(["--numeric-owner", "-tvf"]).arg(layer);
+    tar.args(["--numeric-owner", "-tvf"]).arg(&layer);
     let listed = done(tar);
     let files: Vec<String> = listed
         .lines()
@@ -148,6 +148,35 @@ fn the_image_has_three_binaries_and_no_shell() {
             format!("{} {} {}", words[0], words[1], words[5])
         })
         .collect();
+    let share = "usr/share/rdma-device-plugin/licenses/";
+    let (licenses, files): (Vec<&String>, Vec<&String>) =
+        files.iter().partition(|it| it.contains(share));
+    assert!(
+        licenses
+            .iter()
+            .all(|it| it.starts_with("drwxr-xr-x 0/0 ") || it.starts_with("-rw-r--r-- 0/0 ")),
+        "{licenses:?}"
+    );
+    let file = "usr/share/rdma-device-plugin/sbom.cdx.json";
+    let mut tar = Command::new("tar");
+    tar.arg("-xOf").arg(&layer).arg(file);
+    let sbom: Value = serde_json::from_str(&done(tar)).expect("JSON");
+    // what others have written, each with a text
+    let mut linked = 0;
+    for component in sbom["components"].as_array().expect("components") {
+        let name = component["name"].as_str().expect("a name");
+        let directory = match (component["purl"].is_string(), name) {
+            (true, _) => format!("{name}-{}", component["version"].as_str().expect("one")),
+            (false, "musl" | "rust-std") => name.to_owned(),
+            (false, _) => continue,
+        };
+        let below = format!("{share}{directory}/");
+        let texts = licenses.iter().filter(|it| it.contains(&below));
+        // the directory itself is one
+        assert!(texts.count() > 1, "{directory} has no license text");
+        linked += 1;
+    }
+    assert!(linked > 90, "{linked} components");
     assert_eq!(
         files,
         [
@@ -177,6 +206,10 @@ fn the_sbom_names_what_is_linked_in() {
     assert!(named("tonic").is_some());
     assert!(named("k8s-openapi").is_none());
     assert!(named("tonic-prost-build").is_none());
+    // procedural macros run in the compiler
+    assert!(named("syn").is_none());
+    assert!(named("serde_derive").is_none());
+    assert!(named("rust-std").is_some() && named("musl").is_some());
     for component in components {
         assert!(
             component["licenses"][0]["expression"].is_string(),

@@ -40,6 +40,13 @@ pub enum InsideError {
     },
 }
 
+impl InsideError {
+    /// Whether the namespace has ended.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Open(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
 /// The RDMA devices that the namespace at `path` sees, with the states of their ports. None where
 /// there is no RDMA subsystem.
 pub fn ports(path: &Path, id: NetnsId) -> Result<Vec<Ports>, InsideError> {

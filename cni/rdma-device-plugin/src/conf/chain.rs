@@ -1,4 +1,4 @@
-//! `chain` of the daemon's own format.
+//! `chain`, beside the resources of any format.
 //!
 //! ```yaml
 //! chain:                        # without it the daemon does not touch the node's network
@@ -40,7 +40,15 @@ impl Default for Chain {
     }
 }
 
-pub(super) fn read(fields: &Fields<'_>) -> Result<Chain, Wrong> {
+/// Its name.
+pub(super) const FIELD: &str = "chain";
+
+/// `chain` of the whole file.
+pub(super) fn of(file: &Fields<'_>) -> Result<Option<Chain>, Wrong> {
+    file.object(FIELD)?.as_ref().map(read).transpose()
+}
+
+fn read(fields: &Fields<'_>) -> Result<Chain, Wrong> {
     none_else(fields, &KEYS)?;
     let conf_dir = fields.text("confDir")?.unwrap_or(CONF_DIR);
     if !conf_dir.starts_with('/') {

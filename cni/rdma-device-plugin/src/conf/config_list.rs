@@ -2,14 +2,14 @@
 //! `pkg/resources/resources_manager.go` there).
 
 use super::{
-    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, Wrong,
+    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, Wrong, chain,
     fields::Fields,
     listed,
     selector::{Selector, Sort, Text},
 };
 use rdma_netns::LinkType;
 
-const KEYS: [&str; 2] = ["periodicUpdateInterval", "configList"];
+const KEYS: [&str; 3] = ["periodicUpdateInterval", "configList", chain::FIELD];
 const RESOURCE_KEYS: [&str; 5] = [
     "resourceName",
     "resourcePrefix",

@@ -132,6 +132,11 @@ impl Erdma {
         }
     }
 
+    /// Whether the driver may be loaded, or loaded anew.
+    pub fn may_load(&self) -> bool {
+        self.origin != Origin::Foreign && self.prefer_driver.is_some() && self.reload_driver
+    }
+
     /// The resource that there is where none is configured.
     pub(super) fn resource(&self, name: ResourceName) -> ResourceConf {
         ResourceConf {

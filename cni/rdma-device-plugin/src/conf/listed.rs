@@ -1,7 +1,9 @@
 //! What k8s-rdma-shared-dev-plugin's and sriov-network-device-plugin's formats have in common: a
 //! list of resources that have a name and a prefix, and unknown fields that mean nothing.
 
-use super::{Conf, Erdma, Parsed, ResourceConf, ResourceName, Wrong, fields::Fields, name_at};
+use super::{
+    Conf, Erdma, Parsed, ResourceConf, ResourceName, Wrong, chain, fields::Fields, name_at,
+};
 
 /// The resources of the list at `list`, each read by `one`, which leaves out what is another
 /// plugin's with a remark.
@@ -28,7 +30,7 @@ pub(super) fn read(
             resources,
             cdi: false,
             erdma: Erdma::foreign(),
-            chain: None,
+            chain: chain::of(fields)?,
         },
         remarks,
     })

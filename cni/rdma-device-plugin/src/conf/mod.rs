@@ -2,12 +2,12 @@
 //!
 //! | module | format | recognised by |
 //! |---|---|---|
-//! | `own`, `own_erdma`, `chain` | ours | `resources`, `erdma` |
+//! | `own`, `own_erdma` | ours | `resources`, `erdma` |
 //! | `mode` | k8s-rdma-sriov-dev-plugin | `mode` |
 //! | `config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
-//! All of them may be JSON or YAML. An unknown field is an error in our own format; in the
+//! Each may have `chain` beside that. All of them may be JSON or YAML. An unknown field is an error in our own format; in the
 //! others it is a remark, as their owners pass over it. A field that is known there, and not
 //! done here, is a remark if nothing else comes of it, and else an error. What the command line
 //! says, in `flags`, wins over the file.

@@ -2,7 +2,7 @@
 //! functions' netdevs. Its container gets all of `/dev/infiniband`; ours get the devices'.
 
 use super::{
-    Allocate, Conf, Erdma, Ids, Parsed, ResourceConf, SHARED_IDS, Wrong,
+    Allocate, Conf, Erdma, Ids, Parsed, ResourceConf, SHARED_IDS, Wrong, chain,
     fields::Fields,
     name_at,
     selector::{Parent, Selector, Sort, Text},
@@ -12,7 +12,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Parsed, Wrong> {
     let sriov = fields.choice("mode", &[("hca", false), ("sriov", true)])?;
     let netdevs = fields.texts("pfNetdevices")?;
     let mut remarks: Vec<String> = fields
-        .others(&["mode", "pfNetdevices"])
+        .others(&["mode", "pfNetdevices", chain::FIELD])
         .into_iter()
         .map(|place| format!("{place}: not known, passed over"))
         .collect();
@@ -63,7 +63,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Parsed, Wrong> {
             resources: vec![resource],
             cdi: false,
             erdma: Erdma::foreign(),
-            chain: None,
+            chain: chain::of(fields)?,
         },
         remarks,
     })

@@ -32,7 +32,7 @@ use super::{
 use rdma_netns::{DeviceAddress, LinkType};
 
 /// Fields at the top; the last two are no format's mark.
-const FIELDS: [&str; 4] = ["resources", "erdma", "cdi", "chain"];
+const FIELDS: [&str; 4] = ["resources", "erdma", "cdi", chain::FIELD];
 /// Those by which the format is known.
 pub(super) const KEYS: [&str; 2] = ["resources", ERDMA];
 /// It is ours only where no other format's field is: their owners pass over it.
@@ -75,11 +75,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Parsed, Wrong> {
             resources,
             cdi: fields.boolean("cdi")?.unwrap_or(false),
             erdma,
-            chain: fields
-                .object("chain")?
-                .as_ref()
-                .map(chain::read)
-                .transpose()?,
+            chain: chain::of(fields)?,
         },
         remarks,
     })

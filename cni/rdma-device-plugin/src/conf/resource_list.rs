@@ -4,7 +4,7 @@
 //! Resources without RDMA are left to their owner, with a remark.
 
 use super::{
-    Ids, Parsed, ResourceConf, Wrong,
+    Ids, Parsed, ResourceConf, Wrong, chain,
     config_list::{exactly, link_types},
     fields::Fields,
     listed,
@@ -53,7 +53,7 @@ const NARROWER: [&str; 5] = [
 const PREFIX: &str = "intel.com";
 
 pub(super) fn read(fields: &Fields<'_>) -> Result<Parsed, Wrong> {
-    let remarks = listed::passed_over(fields.others(&["resourceList"]));
+    let remarks = listed::passed_over(fields.others(&["resourceList", chain::FIELD]));
     listed::read(fields, "resourceList", remarks, one)
 }
 

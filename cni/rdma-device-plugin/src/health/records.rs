@@ -8,6 +8,7 @@ use rdma_netns::{DeviceAddress, NetnsId};
 use serde::Deserialize;
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -36,7 +37,7 @@ impl Placed {
 pub struct Place {
     /// `namespace/name` of the pod, else the container's id.
     pub name: String,
-    /// Where the namespace is.
+    /// Where the namespace is, seen from here.
     pub netns: PathBuf,
     /// Which it is.
     pub id: NetnsId,
@@ -136,6 +137,23 @@ fn records(attachments: &Path, boot_id: &str) -> Vec<Record> {
     records
 }
 
+/// Where the namespace at `given` is seen from here: runtimes say `/var/run/netns/…`, which is
+/// `/run/netns/…` on a node, and need not be in a container. Where both are there, it is the one
+/// that is this namespace; where neither is, it is gone.
+fn seen(given: PathBuf, id: NetnsId) -> PathBuf {
+    let Ok(below) = given.strip_prefix("/var/run") else {
+        return given;
+    };
+    let run = Path::new("/run").join(below);
+    let found = |path: &Path| fs::metadata(path).ok();
+    let is =
+        |path: &Path| found(path).is_some_and(|it| (it.dev(), it.ino()) == (id.device, id.inode));
+    if !is(&given) && (is(&run) || found(&given).is_none()) {
+        return run;
+    }
+    given
+}
+
 fn record(file: &Path) -> io::Result<Record> {
     Ok(serde_json::from_slice(&fs::read(file)?)?)
 }
@@ -172,7 +190,7 @@ impl Record {
         }
         let pod = Place {
             name: self.name().to_owned(),
-            netns: self.netns,
+            netns: seen(self.netns, self.netns_id),
             id: self.netns_id,
             exclusive: self.rdma_mode.as_deref() == Some("exclusive"),
             moving: self.phase != "attached",
@@ -306,6 +324,35 @@ mod tests {
             told,
             ["team/off off Some(\"noModule\")", "team/on active None"]
         );
+    }
+
+    /// No namespaces: what tells them apart is a file's device and inode.
+    #[test]
+    fn a_namespace_is_where_it_is_seen() {
+        let run = tempfile::tempdir_in("/run").expect("a directory");
+        let name = run.path().file_name().expect("a name");
+        let at = |root: &str| Path::new(root).join(name).join("cni-1");
+        fs::write(at("/run"), "").expect("written");
+        let id = |path: &Path| {
+            let found = fs::metadata(path).expect("a file");
+            NetnsId {
+                device: found.dev(),
+                inode: found.ino(),
+                cookie: 1,
+            }
+        };
+        let (here, given) = (at("/run"), at("/var/run"));
+        let own = id(&here);
+        // a link on a node, as a rule
+        let shown = if given.exists() { &given } else { &here };
+        assert_eq!(&seen(given.clone(), own), shown);
+        assert_eq!(seen(here.clone(), own), here);
+        assert_eq!(
+            seen("/proc/1/ns/net".into(), own),
+            Path::new("/proc/1/ns/net")
+        );
+        fs::remove_file(&here).expect("gone");
+        assert_eq!(seen(given.clone(), own), here);
     }
 
     #[test]

@@ -11,14 +11,15 @@ use crate::{
     health::{self, Place, PodSmc},
     node::Node,
     offer::{Offer, OfferedId, Unhealthy},
+    parents::{self, Parent},
 };
 use kubelet_api::pod_resources;
-use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux, linux::inside};
+use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux, NetnsId, linux::inside};
 use rdma_resources::{Grants, Sharing};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::sync::{Semaphore, oneshot};
@@ -52,6 +53,8 @@ pub struct View {
     pub erdma: Side,
     /// Our plugin's place in the chain.
     pub chain: Standing,
+    /// The NICs that are to have an IPv6 address.
+    pub parents: Vec<Parent>,
 }
 
 /// One resource.
@@ -81,6 +84,7 @@ impl From<&Node> for View {
             unhealthy: node.unhealthy.clone(),
             erdma: node.erdma.clone(),
             chain: Standing::default(),
+            parents: parents::parents(node.conf.chain.as_ref(), &node.offers, &node.inventory),
         }
     }
 }
@@ -95,6 +99,8 @@ pub(super) struct Snapshot {
     pub(super) ports: Option<Ports>,
     /// Pods that were to have SMC-R.
     pub(super) smc: Vec<PodSmc>,
+    /// NICs without an IPv6 address that are to have one.
+    pub(super) without_ipv6: Vec<Parent>,
 }
 
 type Ports = BTreeMap<String, Vec<PortFigures>>;
@@ -104,13 +110,18 @@ pub(super) struct Collector {
     sources: Sources,
     /// One reader of counters at a time: one that hangs in a driver must not be joined by others.
     reading: Arc<Semaphore>,
+    lost: Arc<Lost>,
 }
+
+/// The pods whose devices' counters cannot be read, which is told once of each.
+type Lost = Mutex<BTreeSet<NetnsId>>;
 
 impl Collector {
     pub(super) fn new(sources: Sources) -> Self {
         Self {
             sources,
             reading: Arc::new(Semaphore::new(1)),
+            lost: Arc::default(),
         }
     }
 
@@ -126,12 +137,19 @@ impl Collector {
 
     pub(super) async fn collect(&self) -> Snapshot {
         let node = self.node();
-        let (held, ports, smc) = tokio::join!(self.held(&node), self.ports(&node), self.smc());
+        let lacking = parents::lacking(node.parents.clone());
+        let (held, ports, smc, lacking) = tokio::join!(
+            self.held(&node),
+            self.ports(&node),
+            self.smc(),
+            tokio::time::timeout(LIMIT, lacking)
+        );
         Snapshot {
             node,
             held,
             ports,
             smc,
+            without_ipv6: lacking.unwrap_or_default(),
         }
     }
 
@@ -171,11 +189,12 @@ impl Collector {
             let turn = self.reading.clone().acquire_owned().await.ok()?;
             let (answer, ports) = oneshot::channel();
             let (inventory, sources) = (node.inventory.clone(), self.sources.clone());
+            let lost = self.lost.clone();
             // not one of the runtime's threads: its end must not wait for one that hangs
             let reader = std::thread::Builder::new().name("counters".into());
             let started = reader.spawn(move || {
                 // nobody may be waiting any more
-                let _ = answer.send(read(&inventory, &sources.sysfs, &sources.state_dir));
+                let _ = answer.send(read(&inventory, &sources, &lost));
                 drop(turn);
             });
             match started {
@@ -192,7 +211,8 @@ impl Collector {
 
 /// The counters of all RDMA devices: those of devices that are a pod's alone are read where the
 /// pod is.
-fn read(inventory: &Inventory, sysfs: &Path, state_dir: &Path) -> Ports {
+fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
+    let sysfs = &*sources.sysfs;
     let mut ports = Ports::new();
     let mut elsewhere = Vec::new();
     for function in &inventory.functions {
@@ -209,7 +229,7 @@ fn read(inventory: &Inventory, sysfs: &Path, state_dir: &Path) -> Ports {
         return ports;
     }
     let boot_id = Linux::new().boot_id().unwrap_or_default();
-    let placed = health::placed(&state_dir.join("attachments"), &boot_id);
+    let placed = health::placed(&sources.state_dir.join("attachments"), &boot_id);
     let mut pods: Vec<(&Place, Vec<&String>)> = Vec::new();
     for (address, name) in elsewhere {
         let Some(placed) = placed.iter().find(|it| it.address == *address) else {
@@ -220,6 +240,8 @@ fn read(inventory: &Inventory, sysfs: &Path, state_dir: &Path) -> Ports {
             None => pods.push((&placed.pod, vec![name])),
         }
     }
+    let mut lost = lost.lock().unwrap_or_else(PoisonError::into_inner);
+    lost.retain(|id| pods.iter().any(|(pod, _)| pod.id == *id));
     for (pod, names) in pods {
         let read = |sysfs: &Path| -> Ports {
             let names = names.into_iter();
@@ -228,8 +250,17 @@ fn read(inventory: &Inventory, sysfs: &Path, state_dir: &Path) -> Ports {
                 .collect()
         };
         match inside::with_sysfs(&pod.netns, pod.id, sysfs, read) {
-            Ok(figures) => ports.extend(figures),
-            Err(error) => log::debug!("no counters of the devices in pod {}: {error}", pod.name),
+            Ok(figures) => {
+                lost.remove(&pod.id);
+                ports.extend(figures);
+            }
+            // the chain has not heard yet that the pod is gone
+            Err(error) if error.is_gone() => {}
+            Err(error) => {
+                if lost.insert(pod.id) {
+                    log::warn!("no counters of the devices in pod {}: {error}", pod.name);
+                }
+            }
         }
     }
     ports

@@ -12,6 +12,7 @@
 //! | `rdma_device_plugin_healthy` | `resource` | of these, healthy |
 //! | `rdma_device_plugin_allocated` | `resource` | of these, kubelet has given to containers |
 //! | `rdma_device_plugin_chained` | | 1: the runtime would call `rdma-cni`; nothing where the chain is not kept |
+//! | `rdma_device_plugin_nic_without_ipv6` | `device`, `netdev` | 1: pods' IPv6 addresses are to come from this NIC, and it has none |
 //! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`) | 0: kubelet, or a device, did not answer in time; what hangs on it is missing |
 //! | `rdma_device_info` | `device`, `address`, `driver`, `numa_node` | 1 |
 //! | `rdma_device_healthy` | `device` | 1: as kubelet is told |
@@ -39,7 +40,7 @@ mod server;
 mod text;
 
 pub use collect::{Offered, Sources, View};
-pub use server::{Server, serve};
+pub use server::{Server, serve, serve_later};
 
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},

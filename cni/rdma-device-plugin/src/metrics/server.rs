@@ -64,7 +64,23 @@ pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> i
         collector: Collector::new(sources),
     });
     let task = tokio::spawn(accept(listener, site)).abort_handle();
+    log::info!("metrics are at http://{address}/metrics");
     Ok(Server { address, task })
+}
+
+/// The same, as soon as something can listen there: it is tried every `again`.
+pub async fn serve_later(
+    address: SocketAddr,
+    metrics: Metrics,
+    sources: Sources,
+    again: Duration,
+) -> Server {
+    loop {
+        tokio::time::sleep(again).await;
+        if let Ok(server) = serve(address, metrics.clone(), sources.clone()).await {
+            return server;
+        }
+    }
 }
 
 async fn accept(listener: TcpListener, site: Arc<Site>) {

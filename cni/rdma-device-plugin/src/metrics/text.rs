@@ -62,6 +62,11 @@ fn resources(snapshot: &Snapshot) -> Registry {
         let help = "Whether the runtime would call rdma-cni";
         registry.register("chained", help, chained);
     }
+    let without_ipv6 = Gauges::default();
+    for parent in &snapshot.without_ipv6 {
+        let device = ("device", parent.rdma.clone());
+        without_ipv6.set(vec![device, ("netdev", parent.netdev.clone())], 1);
+    }
     let complete = Gauges::default();
     for (part, is_complete) in [
         ("holders", snapshot.held.is_some()),
@@ -72,6 +77,11 @@ fn resources(snapshot: &Snapshot) -> Registry {
     capacity.register(&mut registry, "capacity", "Ids advertised");
     healthy.register(&mut registry, "healthy", "Ids advertised that are healthy");
     allocated.register(&mut registry, "allocated", "Ids that containers have");
+    without_ipv6.register(
+        &mut registry,
+        "nic_without_ipv6",
+        "A NIC that pods' IPv6 addresses are to come from, and that has none",
+    );
     complete.register(
         &mut registry,
         "scrape_complete",

@@ -4,6 +4,7 @@ use crate::{
     FIRST, HCA, Machine, SECOND, TWO,
     program::{command, run},
 };
+use integration::{Daemon, Netns, wait};
 use std::process::Command;
 
 fn program() -> Command {
@@ -117,4 +118,53 @@ fn its_version_and_its_help() {
     ] {
         assert!(help.contains(flag), "no {flag} in\n{help}");
     }
+}
+
+/// In a namespace whose netdevs have the names of the made-up hardware's.
+#[test]
+fn a_nic_without_the_address_that_pods_are_to_have_is_told() {
+    let netns = Netns::new("no-ipv6");
+    netns.ip("link set lo up");
+    netns.ip("link add ens1 type veth peer name ens2");
+    netns.ip("link set ens1 up");
+    netns.ip("link set ens2 up");
+    netns.ip("address add 2001:db8::1/64 dev ens1 nodad");
+    let machine = Machine::with(&[FIRST, SECOND]);
+    let lists = machine.path("net.d");
+    let plugin = r#"{"ipam": {"type": "rdma-ipam", "from": "parent"}}"#;
+    machine.configure(&format!(
+        r#"{{"mode": "hca", "chain": {{"confDir": {lists:?}, "plugin": {plugin}}}}}"#
+    ));
+    let inside = |more: &[&str]| {
+        let own = command(&machine);
+        let mut command = netns.command(own.get_program());
+        command.args(own.get_args()).args(more);
+        command
+    };
+    let done = run(&mut inside(&["--check-config"]));
+    assert!(done.status.success(), "{done:?}");
+    let table = String::from_utf8(done.stdout).expect("UTF-8");
+    assert!(
+        table.contains("ens2 (mlx5_1) has no global IPv6 address"),
+        "{table}"
+    );
+    assert!(!table.contains("ens1 (mlx5_0) has no"), "{table}");
+    let daemon = Daemon::start(&mut inside(&[]));
+    daemon.says("ens2 (mlx5_1) has no global IPv6 address");
+    assert_eq!(daemon.count("ens1 (mlx5_0) has no"), 0);
+    let ask = "exec 3<>/dev/tcp/127.0.0.1/9102 && \
+               printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3";
+    let figures = || {
+        let output = run(netns.command("bash").args(["-c", ask]));
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let lines = text
+            .lines()
+            .filter(|it| it.starts_with("rdma_device_plugin_nic_"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let lacking = r#"rdma_device_plugin_nic_without_ipv6{device="mlx5_1",netdev="ens2"} 1"#;
+    wait::until("the NIC is among the figures", || figures() == [lacking]);
+    // as soon as it has one
+    netns.ip("address add 2001:db8:1::1/64 dev ens2 nodad");
+    wait::until("it is not any more", || figures().is_empty());
 }

@@ -19,10 +19,14 @@ use std::path::PathBuf;
 pub(crate) const UNINSTALL: &str = "conf/manifests/uninstall.yaml";
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 8] = [
+const CHAINED: [(&str, &str); 10] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", r#"{"resources":["rdma/vf"]}"#),
+    (
+        "integration/manifests/rendered/another-format-chained.yaml",
+        r#"{"resources":["rdma/hca_shared"]}"#,
+    ),
     (
         "integration/manifests/rendered/crio-and-other-places.yaml",
         r#"{"child":{"mode":"l2","type":"ipvlan"},"ipam":{"from":"parent","strategy":"stable","type":"rdma-ipam"},"mtu":4200}"#,
@@ -32,6 +36,10 @@ const CHAINED: [(&str, &str); 8] = [
         r#"{"smcr":"annotation"}"#,
     ),
     ("integration/manifests/rendered/lingjun.yaml", PARENT),
+    (
+        "integration/manifests/rendered/the-chain-as-it-comes.yaml",
+        "{}",
+    ),
     (
         "integration/manifests/rendered/two-kinds-of-vfs.yaml",
         r#"{"resources":["rdma/vf","rdma/vf-storage"]}"#,

@@ -49,13 +49,18 @@ impl Wanted {
 }
 
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
-const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE"];
+const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 12] = [
+pub(crate) const ALL: [Wanted; 14] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/vf.yaml", &["rdma/vf"], EXCLUSIVE),
+    wanted(
+        "integration/manifests/rendered/another-format-chained.yaml",
+        &["rdma/hca_shared"],
+        &[],
+    ),
     Wanted {
         // periodicUpdateInterval
         remarks: 1,
@@ -90,6 +95,11 @@ pub(crate) const ALL: [Wanted; 12] = [
     ),
     wanted(
         "integration/manifests/rendered/lingjun.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/the-chain-as-it-comes.yaml",
         &["rdma/hca"],
         &[],
     ),
@@ -300,6 +310,32 @@ fn nothing_may_do_more_than_it_needs() {
     }
 }
 
+/// AppArmor's profile of the runtime forbids mounts and the look at other processes, whatever the
+/// capabilities are. By the field where Kubernetes has it, since 1.30, by the annotation before.
+#[test]
+fn app_armor_is_off_where_it_would_forbid_what_is_needed() {
+    let mut ways = [0, 0];
+    for wanted in ALL {
+        let cluster = cluster(wanted.file);
+        let template = &cluster.daemon_set.spec.as_ref().expect("spec").template;
+        let metadata = template.metadata.as_ref().expect("metadata");
+        let annotated = metadata.annotations.as_ref().map(|it| {
+            it["container.apparmor.security.beta.kubernetes.io/rdma-device-plugin"].as_str()
+        });
+        let context = cluster.daemon().security_context.as_ref();
+        let field = context.and_then(|it| it.app_armor_profile.as_ref());
+        let field = field.map(|it| it.type_.as_str());
+        let off = !wanted.capabilities.is_empty();
+        match (annotated, field) {
+            (None, None) => assert!(!off, "{}", wanted.file),
+            (Some("unconfined"), None) if off => ways[0] += 1,
+            (None, Some("Unconfined")) if off => ways[1] += 1,
+            other => panic!("{}: {other:?}", wanted.file),
+        }
+    }
+    assert_eq!(ways, [3, 2]);
+}
+
 pub(crate) fn capabilities(add: &[&str]) -> Capabilities {
     Capabilities {
         add: (!add.is_empty()).then(|| add.iter().map(|it| (*it).to_owned()).collect()),
@@ -369,6 +405,14 @@ fn the_probes_ask_where_the_daemon_answers() {
             get.path.clone()
         };
         let daemon = cluster.daemon();
+        // two on one node would end each other by these probes: the scheduler has to know
+        let [port] = daemon.ports.as_deref().expect("ports") else {
+            panic!("{}: {:?}", wanted.file, daemon.ports)
+        };
+        assert_eq!(port.container_port, i32::from(address.port()));
+        assert_eq!(port.host_port, Some(port.container_port));
+        let host = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
+        assert_eq!(port.host_ip, host, "{}", wanted.file);
         let lives = asked(&daemon.liveness_probe);
         assert_eq!(lives.as_deref(), Some("/healthz"), "{}", wanted.file);
         // without a chain it is always ready

@@ -32,6 +32,8 @@ const LIST: &str = r#"{
 struct Node {
     directory: TempDir,
     netns: Netns,
+    /// Namespaces of pods, and their places on the node.
+    pods: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Node {
@@ -40,6 +42,7 @@ impl Node {
         let node = Self {
             directory,
             netns: Netns::new(label),
+            pods: vec![],
         };
         node.netns.ip("link set lo up");
         node.unpack_image();
@@ -122,6 +125,9 @@ impl Node {
             command.arg(if read_only { "--ro-bind" } else { "--bind" });
             command.arg(from).arg(at);
         }
+        for (from, at) in &self.pods {
+            command.arg("--bind").arg(from).arg(at);
+        }
         command.args(["--remount-ro", "/", "--cap-drop", "ALL"]);
         let context = container
             .security_context
@@ -136,6 +142,26 @@ impl Node {
         command
     }
 
+    /// A pod that has a device by `rdma-cni`, as containerd and CRI-O tell where it is.
+    fn start_pod(&mut self, pod: &Netns, rdma_mode: &str) {
+        let file = "/run/netns/cni-1";
+        fs::create_dir_all(self.path("/run/netns")).expect("made");
+        fs::write(self.path(file), "").expect("a place");
+        self.pods = vec![(pod.path().to_owned(), file.into())];
+        let id = rdma_netns::netns::Netns::open(pod.path())
+            .expect("a namespace")
+            .id();
+        let record = serde_json::json!({
+            "format": 2, "phase": "attached", "pod": "team/train-0", "bootId": boot_id(),
+            "key": {"network": "pods", "container": "c1", "interface": "eth0"},
+            "netns": "/var/run/netns/cni-1", "netnsId": id, "rdmaMode": rdma_mode,
+            "rails": [{"podName": "rdma0", "home": {"name": "eth1", "parent": "0000:3b:00.2"}}],
+        });
+        let records = self.path("/var/lib/cni/rdma-cni/attachments/pods");
+        fs::create_dir_all(&records).expect("made");
+        fs::write(records.join("c1@eth0.json"), record.to_string()).expect("written");
+    }
+
     fn run(&self, cluster: &Cluster, container: &Container) -> String {
         done(&mut self.command(cluster, container))
     }
@@ -148,6 +174,10 @@ impl Node {
         let output = self.netns.command("bash").args(["-c", &ask]).output();
         String::from_utf8(output.expect("bash").stdout).expect("UTF-8")
     }
+}
+
+fn boot_id() -> String {
+    rdma_netns::Kernel::boot_id(&rdma_netns::Linux::new()).expect("a boot")
 }
 
 fn unpack(archive: &Path, into: &Path) {
@@ -231,4 +261,28 @@ fn a_node_whose_pods_share_needs_less() {
     assert_eq!(missing(&daemon), 1);
     assert!(node.get("/readyz").contains("chain is not configured"));
     assert_eq!(fs::read_to_string(node.list()).expect("the list"), LIST);
+}
+
+/// The image has no `/var/run`, and with CDI it is not the node's.
+#[test]
+fn the_daemon_finds_pods_where_the_runtime_says_they_are() {
+    let mut node = Node::new("manifest-pods");
+    for (file, rdma_mode) in [
+        ("conf/manifests/vf.yaml", "exclusive"),
+        ("conf/manifests/lingjun.yaml", "shared"),
+    ] {
+        node.netns = Netns::new("manifest-pods");
+        let pod = Netns::new("manifest-pod");
+        node.start_pod(&pod, rdma_mode);
+        let manifest = cluster(file);
+        let daemon = Daemon::start(&mut node.command(&manifest, manifest.daemon()));
+        // it has the kernel number the namespaces that it listens to
+        let listens = || !node.netns.ip("netns list-id").is_empty();
+        assert!(
+            wait::within(Duration::from_secs(5), listens),
+            "{file}: the pod is not found"
+        );
+        daemon.says("waiting for RDMA devices");
+        assert_eq!(daemon.count("keep their health"), 0, "{file}");
+    }
 }

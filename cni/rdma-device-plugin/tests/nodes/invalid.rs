@@ -301,6 +301,39 @@ fn what_is_passed_over_is_told() {
     );
 }
 
+/// What the chain attaches is no matter of the format that the resources are written in.
+#[test]
+fn every_format_may_have_the_chain() {
+    for (format, resource) in [
+        ("mode: hca", "rdma/hca"),
+        (
+            "configList: [{resourceName: hca_shared, rdmaHcaMax: 9, selectors: {ifNames: [ib0]}}]",
+            "rdma/hca_shared",
+        ),
+        (
+            "resourceList: [{resourceName: vf, selectors: {isRdma: true}}]",
+            "intel.com/vf",
+        ),
+        ("resources: [{name: rdma/own, kind: shared}]", "rdma/own"),
+    ] {
+        let parsed = taken(&format!(
+            "{format}\nchain: {{runtime: crio, plugin: {{resources: [{resource}]}}}}"
+        ));
+        assert_eq!(parsed.remarks, [] as [&str; 0], "{format}");
+        let chain = parsed.conf.chain.unwrap_or_else(|| panic!("{format}"));
+        assert_eq!(chain.runtime, conflist::Runtime::Crio { network: None });
+        assert_eq!(
+            chain.entry.fields()["resources"],
+            serde_json::json!([resource])
+        );
+        assert_eq!(parsed.conf.resources[0].name.as_str(), resource);
+        assert_eq!(taken(format).conf.chain, None, "{format}");
+        let wrong = format!("{format}\nchain: {{plugin: {{mtu: no}}}}");
+        let wrong = Conf::parse(&wrong, Path::new("f")).expect_err("a wrong MTU");
+        assert!(wrong.to_string().contains("chain.plugin: "), "{wrong}");
+    }
+}
+
 /// The same in YAML and in JSON; and what is there if nothing is written.
 #[test]
 fn our_own_format() {

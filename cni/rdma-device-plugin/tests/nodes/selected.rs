@@ -4,6 +4,7 @@ use crate::{ids, node};
 use rdma_device_plugin::{
     conf::Conf,
     offer::{Known, Offer, Unhealthy, offers, table},
+    parents::parents,
 };
 use rdma_netns::Inventory;
 use rdma_resources::{Published, published};
@@ -301,4 +302,34 @@ rdma/vf   exclusive    2     0000:3b:00.2  mlx5_1  ens1f0v0          0     healt
     let columns: Vec<Option<usize>> = found.lines().map(|line| line.find("mlx5_")).collect();
     assert_eq!(columns[1], columns[3], "{found}");
     assert_eq!(table(&[], &inventory, &unhealthy, &remarks), "- a remark\n");
+}
+
+/// Those that the chain attaches, where `rdma-ipam` is to take the prefix of each.
+#[test]
+fn the_nics_that_pods_ipv6_addresses_come_from() {
+    let parents = |format: &str, plugin: &str| -> Vec<String> {
+        let conf = conf(&format!("{format}\nchain: {{plugin: {plugin}}}"));
+        let inventory = node("lacp-bonds");
+        let (offers, _) = of(&conf, &inventory, &Known::default());
+        let parents = parents(conf.chain.as_ref(), &offers, &inventory);
+        let named = parents
+            .iter()
+            .map(|it| format!("{} {}", it.rdma, it.netdev));
+        named.collect()
+    };
+    let both = ["mlx5_bond_0 ens1f0", "mlx5_bond_1 ens2f0"];
+    let from_parent = "{ipam: {type: rdma-ipam, from: parent}}";
+    assert_eq!(parents("mode: hca", from_parent), both);
+    let own = "resources: [{name: rdma/own, kind: shared, devices: [{rdma: mlx5_bond_1}]}]";
+    assert_eq!(parents(own, from_parent), [] as [&str; 0]);
+    let attached = "{resources: [rdma/own], ipam: {type: rdma-ipam, from: parent, family: both}}";
+    assert_eq!(parents(own, attached), both[1..]);
+    for other in [
+        "{}",
+        "{ipam: {type: rdma-ipam, from: parent, family: ipv4}}",
+        "{ipam: {type: rdma-ipam, ranges: [[{subnet: 'fd00::/64'}]]}}",
+        "{ipam: {type: whereabouts, from: parent}}",
+    ] {
+        assert_eq!(parents("mode: hca", other), [] as [&str; 0], "{other}");
+    }
 }

@@ -3,13 +3,14 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 
-{{/* chain of config.json; empty: the node's network is left as it is */}}
+{{/* chain of config.json, {} for all its defaults; empty: the node's network is left as it is */}}
 {{- define "rdma.chain" -}}
 {{- if .Values.config -}}
-{{- if and .Values.enableNonHostNetwork (not .Values.config.chain) -}}
+{{- $given := not (kindIs "invalid" .Values.config.chain) -}}
+{{- if and .Values.enableNonHostNetwork (not $given) -}}
 {{ fail "enableNonHostNetwork: config takes the place of the switches; put chain into it (docs/device-plugin-conf.md)" }}
 {{- end -}}
-{{- with .Values.config.chain }}{{ toJson . }}{{ end -}}
+{{- if $given }}{{ toJson .Values.config.chain }}{{ end -}}
 {{- else if .Values.enableNonHostNetwork -}}
 {{- $plugin := dict "ipam" (dict "type" "rdma-ipam" "from" "parent") -}}
 {{- if eq .Values.nics "exclusive" }}{{ $plugin = dict "resources" (list .Values.exclusive.resource) }}{{ end -}}
