@@ -33,6 +33,11 @@ have_go() {
 	printf '%s\n' "$1" "${found#go}" | sort -VC
 }
 
+# have_go_modules DIRECTORY: what the Go program there is made of is here, or can be downloaded
+have_go_modules() {
+	GOWORK=off timeout 600 go -C "$1" mod download
+}
+
 require_root() {
 	[[ $(id -u) == 0 ]] || {
 		echo "$0: needs root: it makes network namespaces and installs what is missing" >&2
