@@ -24,7 +24,7 @@
 //! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
 //! | [`smc`] | connections over SMC or TCP between two namespaces |
 //! | [`traffic`] | RDMA between two pods |
-//! | [`tmpfs`] | file systems that are full or read-only |
+//! | [`tmpfs`] | file systems of their own: full, read-only, or just plain |
 //! | [`wait`] | waiting for the kernel, with an end |
 
 pub mod bonded;

@@ -3,8 +3,11 @@
 //!
 //! Its directory is `/var/lib/kubelet`, as on a node: kubelet makes the device plugins' socket
 //! there and nowhere else (`KubeletSocket` in `k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1`).
+//! It is a file system of its own there. On the guest's overlay kubelet cannot always move the
+//! socket of its pod-resources from the name it listens by to the one it is asked by
+//! (`pkg/kubelet/util/util_unix.go`, `os.Rename`): EXDEV, and it ends.
 
-use crate::wait;
+use crate::{tmpfs::Tmpfs, wait};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -39,6 +42,7 @@ pub struct RealKubelet {
     program: PathBuf,
     node_ip: String,
     process: Option<Child>,
+    _directory: Tmpfs,
 }
 
 impl RealKubelet {
@@ -52,13 +56,15 @@ impl RealKubelet {
         );
         let program = env::var_os("RDMA_LAB_KUBELET").map(PathBuf::from);
         let program = program.expect("scripts/e2e-kubelet builds kubelet, and says where it is");
-        fs::create_dir_all(manifests()).expect("the manifests' directory");
+        let directory = Tmpfs::of("mode=755", Path::new(DIRECTORY));
+        fs::create_dir(manifests()).expect("the manifests' directory");
         let configuration = format!("{:#}", configuration(runtime));
         fs::write(at("config.json"), configuration).expect("kubelet's configuration");
         let mut kubelet = Self {
             program,
             node_ip: node_ip.to_owned(),
             process: None,
+            _directory: directory,
         };
         kubelet.come();
         kubelet

@@ -1,4 +1,4 @@
-//! File systems that are full or read-only.
+//! File systems of their own: full, read-only, or without the oddities of the one below.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::{
@@ -7,23 +7,29 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A tiny tmpfs; unmounted on drop.
+/// A tmpfs; unmounted on drop.
 #[derive(Debug)]
 pub struct Tmpfs {
     path: PathBuf,
 }
 
 impl Tmpfs {
-    /// Mounts one of 64 KiB on `path`, which is created.
+    /// Mounts a tiny one, of 64 KiB, on `path`, which is created.
     #[track_caller]
     pub fn mount(path: &Path) -> Self {
+        Self::of("size=64k,mode=700", path)
+    }
+
+    /// Mounts one with `options` (tmpfs(5)) on `path`, which is created.
+    #[track_caller]
+    pub fn of(options: &str, path: &Path) -> Self {
         fs::create_dir_all(path).expect("the mount point can be made");
         mount(
             Some("tmpfs"),
             path,
             Some("tmpfs"),
             MsFlags::empty(),
-            Some("size=64k,mode=700"),
+            Some(options),
         )
         .unwrap_or_else(|error| panic!("cannot mount a tmpfs on {path:?}: {error}"));
         Self {
