@@ -8,6 +8,7 @@
 //! | [`node`] | a machine in small: a host with rails on a switch, pods, a state directory |
 //! | [`plugin`] | one run of one CNI plugin: exact environment and input, a deadline |
 //! | [`runtime`] | a conflist run as libcni runs it: chain, prevResult, cache, GC, STATUS |
+//! | [`cni_cache`] | what a runtime keeps of the networks that it made |
 //! | [`ipam`] | a stand-in IPAM plugin that records its calls, and answers or fails as told |
 //! | [`daemon`] | `rdma-device-plugin` as a process: what it says, what it takes |
 //! | [`machine`] | a made-up node for it: a sysfs tree, device files, directories |
@@ -28,6 +29,7 @@
 //! | [`wait`] | waiting for the kernel, with an end |
 
 pub mod bonded;
+pub mod cni_cache;
 pub mod containerd;
 pub mod daemon;
 pub mod golden;
@@ -51,6 +53,7 @@ pub mod traffic;
 pub mod wait;
 
 pub use bonded::{Bonded, BondedPod};
+pub use cni_cache::CniCache;
 pub use containerd::Containerd;
 pub use daemon::Daemon;
 pub use ipam::StandInIpam;

@@ -126,6 +126,7 @@ impl Machine {
             ("--sysfs", "sys"),
             ("--dev", "dev"),
             ("--state-dir", "state"),
+            ("--cni-cache-dir", "results"),
         ] {
             command.arg(flag).arg(self.path(below));
         }

@@ -49,6 +49,7 @@ fn grant(resource: &str, of: &str, sharing: Sharing, cdi: bool, devices: &[(&str
         id: of.into(),
         sharing,
         cdi,
+        chained: false,
         devices: devices.collect(),
     }
 }

@@ -47,6 +47,9 @@ pub struct Arguments {
     /// Keeps rdma-cni in the chain of the networks in this directory; wins over chain.confDir
     #[arg(long, value_name = "DIRECTORY")]
     pub cni_conf_dir: Option<PathBuf>,
+    /// Where the runtime keeps how it made pods' networks
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/cni/results")]
+    pub cni_cache_dir: PathBuf,
     /// off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LevelFilter,
@@ -116,6 +119,7 @@ impl Arguments {
             &mut self.sysfs,
             &mut self.dev,
             &mut self.state_dir,
+            &mut self.cni_cache_dir,
         ]
         .into_iter()
         .chain(&mut self.config)

@@ -139,6 +139,8 @@ impl Daemon {
             plugins_registry: arguments.plugins_registry(),
             pod_resources: arguments.pod_resources(),
             hardware: hardware.clone(),
+            state_dir: arguments.state_dir.clone(),
+            cni_cache: arguments.cni_cache_dir.clone(),
             grants: Grants::new(&arguments.state_dir),
             node: receiver,
             directories,
@@ -241,6 +243,8 @@ impl Daemon {
             sysfs: self.arguments.sysfs.clone(),
             dev: self.arguments.dev.clone(),
             netns_dir: NETNS.into(),
+            cni_cache: (self.node.borrow().conf.chain.is_some())
+                .then(|| self.arguments.cni_cache_dir.clone()),
             loads_driver: self.node.borrow().conf.erdma.may_load(),
         };
         tell(&privilege::report(&places));

@@ -65,6 +65,8 @@ pub struct Places {
     pub dev: PathBuf,
     /// `/run/netns`, where runtimes put pods' namespaces.
     pub netns_dir: PathBuf,
+    /// `/var/lib/cni/results`; none: our plugin is not kept in the chain.
+    pub cni_cache: Option<PathBuf>,
     /// Whether the eRDMA driver may be loaded.
     pub loads_driver: bool,
 }
@@ -127,6 +129,12 @@ fn mounts(places: &Places) -> Vec<String> {
         want(
             writable(cdi_dir),
             "containers cannot get devices by CDI names",
+        );
+    }
+    if let Some(cni_cache) = &places.cni_cache {
+        want(
+            directory(cni_cache),
+            "a pod whose network was made by a list without rdma-cni starts, and has no rails",
         );
     }
     want(
@@ -215,6 +223,7 @@ mod tests {
             "cdi",
             "state",
             "netns",
+            "results",
             "sys/class/net",
             "sys/class/infiniband_verbs",
             "sys/bus/pci/devices/0000:3b:00.0/net/eth0",
@@ -229,6 +238,7 @@ mod tests {
             sysfs: root.join("sys"),
             dev: root.join("dev"),
             netns_dir: root.join("netns"),
+            cni_cache: Some(root.join("results")),
             loads_driver: false,
         }
     }

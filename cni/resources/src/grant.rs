@@ -35,6 +35,9 @@ pub struct Grant {
     pub sharing: Sharing,
     /// Whether the container gets them by CDI names; else by path.
     pub cdi: bool,
+    /// Whether `rdma-cni` was in the node's chain then: the pod's network is to be made with it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub chained: bool,
     /// The devices.
     pub devices: Vec<GrantedDevice>,
 }
@@ -49,6 +52,11 @@ pub struct GrantedDevice {
     pub rdma: String,
     /// The character devices that were given.
     pub char_devices: Vec<CharNode>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl Grant {
@@ -110,6 +118,7 @@ mod tests {
             id: id.into(),
             sharing: Sharing::Shared,
             cdi: false,
+            chained: false,
             devices: vec![GrantedDevice {
                 address: "0000:3b:00.0".to_owned().try_into().expect("an address"),
                 rdma: "mlx5_0".into(),

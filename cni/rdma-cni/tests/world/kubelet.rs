@@ -139,6 +139,7 @@ impl Cluster {
             id: id.to_owned(),
             sharing,
             cdi,
+            chained: false,
             devices: devices.collect(),
         };
         Grants::new(&self.state_dir()).write(&grant).unwrap();

@@ -6,6 +6,7 @@
 //! | [`file`] | a file's text, replaced as a whole and at once |
 //! | [`record`] | what was done to the node, so that it can be undone |
 //! | [`keeper`] | the daemon's part: a turn after each change of the directory |
+//! | [`sandbox`] | whether a pod's network was made by a list with our plugin in it |
 //!
 //! Turns of all processes go one after the other, by a lock beside the record. Nothing is written
 //! on a node where there is no record: a list must not name a plugin whose binary is not there.
@@ -13,6 +14,7 @@
 pub mod file;
 pub mod keeper;
 pub mod record;
+pub mod sandbox;
 
 use crate::conf::Chain as Conf;
 use conflist::{

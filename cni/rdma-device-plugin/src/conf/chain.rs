@@ -11,6 +11,7 @@
 
 use super::{Wrong, fields::Fields, own::none_else};
 use conflist::{Entry, Runtime, TYPE};
+use rdma_cni::conf::Devices;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -36,6 +37,16 @@ impl Default for Chain {
             conf_dir: CONF_DIR.into(),
             runtime: Runtime::default(),
             entry: Entry::default(),
+        }
+    }
+}
+
+impl Chain {
+    /// Whether `rdma-cni` attaches what kubelet allocates of `resource`.
+    pub fn attaches(&self, resource: &str) -> bool {
+        match parsed(&self.entry).map(|conf| conf.devices) {
+            Ok(Some(Devices::Resources(names))) => names.iter().any(|it| it == resource),
+            _ => false,
         }
     }
 }
@@ -79,7 +90,7 @@ fn read(fields: &Fields<'_>) -> Result<Chain, Wrong> {
         }
     }
     let entry = Entry::new(plugin);
-    check(&entry).map_err(|problem| Wrong::new(fields.place_of("plugin"), problem))?;
+    parsed(&entry).map_err(|problem| Wrong::new(fields.place_of("plugin"), problem))?;
     Ok(Chain {
         conf_dir: conf_dir.into(),
         runtime,
@@ -88,10 +99,9 @@ fn read(fields: &Fields<'_>) -> Result<Chain, Wrong> {
 }
 
 /// As the plugin itself reads it: else every pod of the node would fail by a wrong value.
-fn check(entry: &Entry) -> Result<(), String> {
+fn parsed(entry: &Entry) -> Result<rdma_cni::conf::Conf, String> {
     let mut whole = entry.fields().clone();
     whole.insert("cniVersion".into(), "1.1.0".into());
     whole.insert("name".into(), TYPE.into());
-    let parsed = rdma_cni::conf::Conf::parse(whole);
-    parsed.map(drop).map_err(|error| error.to_string())
+    rdma_cni::conf::Conf::parse(whole).map_err(|error| error.to_string())
 }

@@ -1,33 +1,49 @@
-//! Whose the devices of a container are, for the log: kubelet says it in none of a device plugin's
-//! calls, but in pod-resources.
+//! Whose the devices of a container are: kubelet says it in none of a device plugin's calls, but in
+//! pod-resources.
 
 use crate::conf::ResourceName;
 use kubelet_api::pod_resources::{
-    self,
+    self, AskError,
     v1::{ContainerResources, PodResources},
 };
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::Path, time::Duration};
 
-/// Nobody waits for the answer.
-const LIMIT: Duration = Duration::from_secs(2);
+/// Kubelet is there: it waits for an answer itself, for 30 s
+/// (`KubeletPreStartContainerRPCTimeoutInSecs`).
+const LIMIT: Duration = Duration::from_secs(5);
 
-/// Says which container has `ids` of `resource`, as soon as kubelet has answered; nothing where it
-/// does not.
-pub(super) fn tell(socket: PathBuf, resource: ResourceName, ids: Vec<String>, verdict: String) {
-    tokio::spawn(async move {
-        match pod_resources::all(&socket, LIMIT).await {
-            Ok(pods) => {
-                let holder = holder(&pods, &resource, &ids);
-                let holder = holder.unwrap_or_else(|| "a pod that kubelet does not name".into());
-                log::info!("{resource}: {} of {holder}: {verdict}", ids.join(", "));
-            }
-            Err(error) => log::debug!("{resource}: whose {} is: {error}", ids.join(", ")),
-        }
-    });
+/// A container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    pub(super) container: String,
 }
 
 /// `default/trainer-0, container main`
-fn holder(pods: &[PodResources], resource: &ResourceName, ids: &[String]) -> Option<String> {
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            namespace,
+            pod,
+            container,
+        } = self;
+        write!(f, "{namespace}/{pod}, container {container}")
+    }
+}
+
+/// Which container has `ids` of `resource`; none: one that kubelet does not name, as an init
+/// container.
+pub(super) async fn of(
+    socket: &Path,
+    resource: &ResourceName,
+    ids: &[String],
+) -> Result<Option<Holder>, AskError> {
+    let pods = pod_resources::all(socket, LIMIT).await?;
+    Ok(holder(&pods, resource, ids))
+}
+
+fn holder(pods: &[PodResources], resource: &ResourceName, ids: &[String]) -> Option<Holder> {
     pods.iter().find_map(|pod| {
         let has_all = |container: &&ContainerResources| {
             let own = container.devices.iter();
@@ -36,9 +52,10 @@ fn holder(pods: &[PodResources], resource: &ResourceName, ids: &[String]) -> Opt
             !ids.is_empty() && ids.iter().all(|id| own.contains(&id))
         };
         let container = pod.containers.iter().find(has_all)?;
-        Some(format!(
-            "{}/{}, container {}",
-            pod.namespace, pod.name, container.name
-        ))
+        Some(Holder {
+            namespace: pod.namespace.clone(),
+            pod: pod.name.clone(),
+            container: container.name.clone(),
+        })
     })
 }

@@ -5,7 +5,8 @@
 //! |---|---|
 //! | [`socket`] | a socket in one of kubelet's directories, and whether it still is there |
 //! | [`service`] | the device-plugin service of a resource |
-//! | `holder` | whose the devices of a container are, for the log |
+//! | `holder` | whose the devices of a container are |
+//! | `network` | whether that pod has its network by the chain |
 //! | [`streams`] | its ListAndWatch streams |
 //! | [`plugin`] | its task: socket, server, registration |
 //! | `surroundings` | what all plugins have in common |
@@ -17,6 +18,7 @@
 
 pub mod cpu_policy;
 mod holder;
+mod network;
 pub mod plugin;
 pub mod register;
 pub mod registry;

@@ -1,7 +1,7 @@
 //! The device-plugin service of one resource, as kubelet calls it.
 
 use super::{
-    holder,
+    holder, network,
     streams::{Streams, some},
     surroundings::Surroundings,
 };
@@ -96,15 +96,27 @@ impl Service {
     }
 
     /// Records what is given, before kubelet hears of it.
-    async fn record(&self, grants: Vec<Grant>) -> Result<(), Status> {
+    async fn record(&self, mut grants: Vec<Grant>) -> Result<(), Status> {
         let store = self.around.grants.clone();
+        let state_dir = self.is_attached().then(|| self.around.state_dir.clone());
         let written = tokio::task::spawn_blocking(move || {
-            grants.iter().try_for_each(|grant| store.write(grant))
+            let chained = state_dir.is_some_and(|it| network::is_chained(&it));
+            grants.iter_mut().try_for_each(|grant| {
+                grant.chained = chained;
+                store.write(grant)
+            })
         });
         written
             .await
             .map_err(|error| Status::internal(error.to_string()))?
             .map_err(|error| Status::internal(format!("cannot record what is given: {error}")))
+    }
+
+    /// Whether the chain attaches what is given of this resource, where it is installed.
+    fn is_attached(&self) -> bool {
+        let node = self.node();
+        let chain = node.conf.chain.as_ref();
+        chain.is_some_and(|chain| chain.attaches(self.resource.as_str()))
     }
 
     async fn allocate(&self, request: &AllocateRequest) -> Result<AllocateResponse, Status> {
@@ -123,21 +135,57 @@ impl Service {
         })
     }
 
-    /// Whether `id` may start: its character devices still are what it was given.
-    fn may_start(&self, id: &str, node: &Node, now: &Inventory) -> Result<(), String> {
+    /// Whether `id` may start: its character devices still are what it was given. True: the pod's
+    /// network was to be made by the chain.
+    fn may_start(&self, id: &str, node: &Node, now: &Inventory) -> Result<bool, String> {
         let granted = self.around.grants.read(self.resource.as_str(), id);
         match granted.map_err(|error| error.to_string())? {
-            Some(grant) => offer::still_as_granted(&grant, now).map_err(|error| error.to_string()),
+            Some(grant) => offer::still_as_granted(&grant, now)
+                .map(|()| grant.chained)
+                .map_err(|error| error.to_string()),
             // given by the plugin that was here before this one
             None if has(node, &self.resource, id) => {
                 log::warn!(
                     "{}: {id} starts without a record of what it was given",
                     self.resource
                 );
-                Ok(())
+                Ok(false)
             }
             None => Err(format!("{} has no id {id:?}", self.resource)),
         }
+    }
+
+    /// Whether the container with `ids` may start; the sentence says why not.
+    async fn may_all_start(&self, ids: &[String]) -> Result<(), Status> {
+        // another device's firmware that does not answer must not keep this container waiting
+        let now = self.around.hardware.presence_aside().await;
+        let now = now.map_err(|error| Status::unavailable(error.to_string()))?;
+        let node = self.node();
+        let mut chained = false;
+        for id in ids {
+            let may = self.may_start(id, &node, &now);
+            chained |= may.map_err(Status::failed_precondition)?;
+        }
+        match chained && self.is_attached() {
+            true => network::check(&self.around, &self.resource, ids).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Says whose the devices are, as soon as kubelet has told it.
+    fn tell(&self, ids: Vec<String>, verdict: String) {
+        let (socket, resource) = (self.around.pod_resources.clone(), self.resource.clone());
+        tokio::spawn(async move {
+            match holder::of(&socket, &resource, &ids).await {
+                Ok(holder) => {
+                    let holder = holder.map(|it| it.to_string());
+                    let holder =
+                        holder.unwrap_or_else(|| "a pod that kubelet does not name".into());
+                    log::info!("{resource}: {} of {holder}: {verdict}", ids.join(", "));
+                }
+                Err(error) => log::debug!("{resource}: whose {} is: {error}", ids.join(", ")),
+            }
+        });
     }
 }
 
@@ -262,27 +310,20 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        // another device's firmware that does not answer must not keep this container waiting
-        let now = self.around.hardware.presence_aside().await;
-        let now = now.map_err(|error| Status::unavailable(error.to_string()))?;
-        let node = self.node();
         let ids = request.into_inner().devices_i_ds;
-        let checked = ids.iter().try_for_each(|id| {
-            self.may_start(id, &node, &now).map_err(|reason| {
-                log::error!(
-                    "{}: a container with {id} must not start: {reason}",
-                    self.resource
-                );
-                reason
-            })
-        });
+        let checked = self.may_all_start(&ids).await;
         let verdict = match &checked {
             Ok(()) => "may start".to_owned(),
-            Err(reason) => format!("must not start: {reason}"),
+            Err(status) => {
+                let (all, why) = (ids.join(", "), status.message());
+                log::error!(
+                    "{}: a container with {all} must not start: {why}",
+                    self.resource
+                );
+                format!("must not start: {why}")
+            }
         };
-        let socket = self.around.pod_resources.clone();
-        holder::tell(socket, self.resource.clone(), ids, verdict);
-        checked.map_err(Status::failed_precondition)?;
-        Ok(Response::new(PreStartContainerResponse {}))
+        self.tell(ids, verdict);
+        checked.map(|()| Response::new(PreStartContainerResponse {}))
     }
 }

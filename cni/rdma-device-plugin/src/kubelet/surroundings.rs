@@ -19,6 +19,10 @@ pub struct Surroundings {
     pub pod_resources: PathBuf,
     /// The hardware.
     pub hardware: Hardware,
+    /// The state directory of `rdma-cni`.
+    pub state_dir: PathBuf,
+    /// Where the runtime keeps how it made pods' networks.
+    pub cni_cache: PathBuf,
     /// What was given.
     pub grants: Grants,
     /// What is known of the node.

@@ -111,6 +111,8 @@ impl Offer {
                 id: id.id.clone(),
                 sharing: self.sharing,
                 cdi: self.cdi,
+                // to be said where it is recorded
+                chained: false,
                 devices,
             });
         }

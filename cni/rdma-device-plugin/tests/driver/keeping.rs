@@ -149,6 +149,7 @@ fn grant_of(state: &Path, address: &str) {
         id: "erdma_0/3".into(),
         sharing: Sharing::Shared,
         cdi: false,
+        chained: false,
         devices: vec![GrantedDevice {
             address: address.to_owned().try_into().expect("an address"),
             rdma: "erdma_0".into(),

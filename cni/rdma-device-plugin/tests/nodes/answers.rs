@@ -260,6 +260,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     let by_name = Grant {
         format: rdma_resources::grant::FORMAT,
         cdi: true,
+        chained: false,
         ..grant.clone()
     };
     assert_eq!(still_as_granted(&by_name, &swapped), Ok(()));

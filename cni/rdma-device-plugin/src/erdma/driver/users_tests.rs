@@ -40,6 +40,7 @@ impl Site {
             id: id.into(),
             sharing: Sharing::Shared,
             cdi: false,
+            chained: false,
             devices: vec![GrantedDevice {
                 address: address(device),
                 rdma: "erdma_0".into(),

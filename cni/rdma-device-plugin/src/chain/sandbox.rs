@@ -1,0 +1,210 @@
+//! How a pod's network was made. A network's program that writes its list anew leaves our plugin
+//! out of it until the keeper has put it in again: a pod that starts in that moment has no rails,
+//! and nobody has failed. It is told by what the runtime keeps of each sandbox.
+//!
+//! That is libcni's cache: for each network of a sandbox a file, written when all plugins of the
+//! list have succeeded, with the list's text as it was used (`cacheAdd` in `libcni/api.go`), and
+//! removed after DEL. A pod with `hostNetwork` has none.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use conflist::Picked;
+use serde::Deserialize;
+use std::{fs, io, path::Path, time::SystemTime};
+
+/// How the network of a pod was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// Nothing is known of it: the pod has the host's, or the runtime keeps its cache elsewhere.
+    Untold,
+    /// By a list with our plugin in it, or our plugin has a record of it.
+    WithUs,
+    /// By a list without.
+    WithoutUs {
+        /// The network's name.
+        network: String,
+    },
+}
+
+/// `cachedInfo` in `libcni/api.go`, as far as it matters here.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Cached {
+    container_id: String,
+    /// The list, in base64.
+    config: String,
+    network_name: String,
+    #[serde(default)]
+    cni_args: Vec<(String, String)>,
+}
+
+/// One network of a sandbox.
+struct Network {
+    container: String,
+    name: String,
+    made: SystemTime,
+    ours: bool,
+}
+
+/// How the network of the pod's last sandbox was made; `cache` has the files, `attachments` the
+/// records of our plugin.
+///
+/// # Errors
+/// The directory of the cache is there, and cannot be read.
+pub fn made(cache: &Path, attachments: &Path, namespace: &str, pod: &str) -> io::Result<Made> {
+    let files = match fs::read_dir(cache) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Made::Untold),
+        files => files?,
+    };
+    let networks = files
+        .flatten()
+        .filter_map(|file| network(&file.path(), namespace, pod));
+    let mut networks: Vec<Network> = networks.collect();
+    // sandboxes that kubelet has given up may not be taken away yet
+    networks.sort_by_key(|it| it.made);
+    let Some(last) = networks.last() else {
+        return Ok(Made::Untold);
+    };
+    let of_last = |it: &&Network| it.container == last.container;
+    let ours = networks.iter().filter(of_last).any(|it| it.ours);
+    Ok(match ours || is_recorded(attachments, &last.container) {
+        true => Made::WithUs,
+        false => Made::WithoutUs {
+            network: last.name.clone(),
+        },
+    })
+}
+
+/// The pod's network that the file tells of; none: it is another pod's, or its loopback, or has
+/// just gone.
+fn network(path: &Path, namespace: &str, pod: &str) -> Option<Network> {
+    let made = fs::metadata(path).ok()?.modified().ok()?;
+    let cached: Cached = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let is = |key: &str, value: &str| {
+        let mut args = cached.cni_args.iter();
+        args.any(|(k, v)| k == key && v == value)
+    };
+    if !is("K8S_POD_NAMESPACE", namespace) || !is("K8S_POD_NAME", pod) {
+        return None;
+    }
+    let text = BASE64_STANDARD.decode(&cached.config).ok()?;
+    // libcni keeps a list, also of what was a single plugin's file
+    let list = Picked::read(".conflist", str::from_utf8(&text).ok()?).ok()?;
+    (list.types != ["loopback"]).then_some(Network {
+        container: cached.container_id,
+        name: cached.network_name,
+        made,
+        ours: list.ours.is_some(),
+    })
+}
+
+/// Whether our plugin has a record of the container, on whatever network: Multus keeps its
+/// delegates' lists to itself.
+fn is_recorded(attachments: &Path, container: &str) -> bool {
+    let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+    let mut records = entries(attachments).flat_map(|it| entries(&it.path()));
+    records.any(|record| {
+        let name = record.file_name();
+        let name = name.to_str().unwrap_or_default();
+        name.ends_with(".json") && name.split('@').next() == Some(container)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use integration::CniCache;
+    use std::time::Duration;
+
+    /// A node's files, as libcni and our plugin leave them.
+    struct Node {
+        cache: CniCache,
+        root: tempfile::TempDir,
+    }
+
+    impl Node {
+        fn new() -> Self {
+            let root = tempfile::tempdir().expect("a directory");
+            Self {
+                cache: CniCache::new(&root.path().join("results")),
+                root,
+            }
+        }
+
+        /// ADD of `plugins` to the sandbox `container`, at that second.
+        fn add(&self, pod: &str, container: &str, network: &str, plugins: &[&str], second: u64) {
+            let file = self.cache.add(pod, container, network, plugins);
+            let file = fs::File::options().append(true).open(file).expect("it");
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+            file.set_modified(at).expect("its time");
+        }
+
+        fn record(&self, network: &str, container: &str) {
+            let directory = self.root.path().join("attachments").join(network);
+            fs::create_dir_all(&directory).expect("a directory");
+            fs::write(directory.join(format!("{container}@eth0.json")), "{}").expect("a file");
+        }
+
+        fn made(&self, pod: &str) -> Made {
+            let at = |below: &str| self.root.path().join(below);
+            made(&at("results"), &at("attachments"), "default", pod).expect("it can be read")
+        }
+    }
+
+    fn without(network: &str) -> Made {
+        Made::WithoutUs {
+            network: network.into(),
+        }
+    }
+
+    #[test]
+    fn the_list_that_was_used_tells() {
+        let node = Node::new();
+        assert_eq!(node.made("a"), Made::Untold);
+        for pod in ["a", "b", "c"] {
+            node.add(pod, pod, "cni-loopback", &["loopback"], 9);
+        }
+        node.add("a", "a", "cbr0", &["flannel", "portmap", "rdma-cni"], 8);
+        node.add("b", "b", "cbr0", &["flannel", "portmap"], 8);
+        assert_eq!(node.made("a"), Made::WithUs);
+        assert_eq!(node.made("b"), without("cbr0"));
+        assert_eq!(node.made("c"), Made::Untold, "the host's network");
+        assert_eq!(node.made("d"), Made::Untold);
+    }
+
+    #[test]
+    fn the_last_sandbox_counts_with_all_its_networks() {
+        let node = Node::new();
+        node.add("a", "old", "cbr0", &["flannel"], 1);
+        node.add("a", "new", "cbr0", &["flannel", "rdma-cni"], 2);
+        node.add("a", "new", "more", &["bridge"], 3);
+        assert_eq!(node.made("a"), Made::WithUs);
+        node.add("a", "newer", "cbr0", &["flannel"], 4);
+        assert_eq!(node.made("a"), without("cbr0"));
+    }
+
+    #[test]
+    fn a_record_tells_where_a_delegate_s_list_does_not() {
+        let node = Node::new();
+        node.add("a", "1", "multus", &["multus-shim"], 1);
+        node.record("rails", "12");
+        assert_eq!(node.made("a"), without("multus"));
+        node.record("rails", "1");
+        assert_eq!(node.made("a"), Made::WithUs);
+    }
+
+    #[test]
+    fn what_is_no_cache_of_libcni_s_is_passed_over() {
+        let node = Node::new();
+        node.add("a", "1", "cbr0", &["flannel"], 1);
+        let cache = node.root.path().join("results");
+        for (name, text) in [
+            ("half", r#"{"kind": "cniCacheV1", "contai"#.as_bytes()),
+            ("other", b"{}"),
+            ("bytes", b"\xff\x00"),
+        ] {
+            fs::write(cache.join(name), text).expect("a file");
+        }
+        fs::create_dir(cache.join("directory")).expect("a directory");
+        assert_eq!(node.made("a"), without("cbr0"));
+    }
+}

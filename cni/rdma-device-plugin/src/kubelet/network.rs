@@ -1,0 +1,70 @@
+//! A container that was allocated a resource of the chain's starts only if its pod's network was made
+//! by the chain: else it would run, find its devices, and miss the rails.
+
+use super::{holder, surroundings::Surroundings};
+use crate::{
+    chain::{
+        record::Record,
+        sandbox::{self, Made},
+    },
+    conf::ResourceName,
+};
+use conflist::TYPE;
+use std::path::Path;
+use tonic::Status;
+
+/// Whether our plugin was put into a list of this node: pods that are given something from now on have
+/// their network made with it.
+pub(super) fn is_chained(state_dir: &Path) -> bool {
+    let record = Record::read(state_dir).ok().flatten();
+    record.is_some_and(|it| !it.lists.is_empty())
+}
+
+/// The pod with `ids` of `resource` was to have its network made by the chain.
+///
+/// # Errors
+/// It was not; or kubelet does not say which pod it is, and asks again later.
+pub(super) async fn check(
+    around: &Surroundings,
+    resource: &ResourceName,
+    ids: &[String],
+) -> Result<(), Status> {
+    let holder = holder::of(&around.pod_resources, resource, ids).await;
+    let holder = holder.map_err(|error| {
+        Status::unavailable(format!(
+            "which pod it is, and whether its network was made by {TYPE}, is not known: {error}"
+        ))
+    })?;
+    // an init container's ids are told to the chain by nobody either
+    let Some(holder) = holder else {
+        return Ok(());
+    };
+    let (state_dir, cache) = (around.state_dir.clone(), around.cni_cache.clone());
+    let (namespace, pod) = (holder.namespace.clone(), holder.pod.clone());
+    let look = move || {
+        // taken off the node since: there is nothing to insist on
+        if !is_chained(&state_dir) {
+            return Ok(Made::Untold);
+        }
+        sandbox::made(&cache, &state_dir.join("attachments"), &namespace, &pod)
+    };
+    let made = tokio::task::spawn_blocking(look).await;
+    let made = made.map_err(|error| Status::internal(error.to_string()))?;
+    match made {
+        Ok(Made::WithUs | Made::Untold) => Ok(()),
+        Ok(Made::WithoutUs { network }) => Err(Status::failed_precondition(format!(
+            "the network of {}/{} was made by a list of {network} without {TYPE}, which had just been \
+             written anew: the pod has no rails; delete it, so that its network is made again",
+            holder.namespace, holder.pod
+        ))),
+        Err(error) => {
+            log::warn!(
+                "whether the network of {}/{} was made by {TYPE} is not known: {:?}: {error}",
+                holder.namespace,
+                holder.pod,
+                around.cni_cache
+            );
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! A container that was given something of the chain's starts only in a network that the chain made.
+
+use crate::{FIRST, HCA, Running, SECOND, ids, program};
+use integration::{
+    CniCache, Machine,
+    kubelet::{
+        DeviceManager,
+        pod_resources::{PodResourcesServer, pod},
+    },
+    wait,
+};
+use std::{fs, path::Path, process::Command};
+use tonic::Code;
+
+/// A node whose network is flannel's.
+struct Chained {
+    node: Running,
+    pods: PodResourcesServer,
+    cache: CniCache,
+}
+
+impl Chained {
+    /// One with the plugins in its chain, and the daemon.
+    #[track_caller]
+    fn new() -> Self {
+        let machine = Machine::with(&[FIRST, SECOND]);
+        let at = |below: &str| machine.path(below);
+        let configuration = format!(
+            r#"{{"resources":[
+                {{"name":"rdma/hca","kind":"shared","count":8,"devices":[{{"rdma":"mlx5_0"}}]}},
+                {{"name":"rdma/nic","kind":"exclusive","devices":[{{"rdma":"mlx5_1"}}]}}
+            ],"chain":{{"confDir":{:?},"plugin":{{"resources":["rdma/hca"]}}}}}}"#,
+            at("net.d")
+        );
+        machine.configure(&configuration);
+        for directory in ["net.d", "bin", "new"] {
+            fs::create_dir(at(directory)).expect("a directory");
+        }
+        for plugin in ["rdma-cni", "rdma-ipam"] {
+            machine.write(&format!("new/{plugin}"), plugin);
+        }
+        let list = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
+        machine.write("net.d/10-flannel.conflist", list);
+        let kubelet = DeviceManager::started(&machine.path("kubelet"));
+        let socket = machine.path("kubelet/pod-resources/kubelet.sock");
+        let pods = PodResourcesServer::start(&socket);
+        let cache = CniCache::new(&machine.path("results"));
+        let node = Running {
+            daemon: program::start(&machine),
+            kubelet,
+            machine,
+        };
+        let node = node.listed("rdma/hca", 8).listed("rdma/nic", 1);
+        Self { node, pods, cache }
+    }
+
+    #[track_caller]
+    fn installed(self) -> Self {
+        let path = |below: &str| self.node.machine.path(below);
+        run(
+            "install",
+            &[
+                ("--cni-bin-dir", &path("bin")),
+                ("--config", &path("etc/config.json")),
+                ("--from", &path("new")),
+                ("--state-dir", &path("state")),
+            ],
+        );
+        self.node
+            .daemon
+            .says("the runtime calls rdma-cni for network cbr0");
+        self
+    }
+
+    /// Kubelet allocates an id to the pod.
+    #[track_caller]
+    fn give(&self, resource: &str, id: &str, name: &str) {
+        let given = self.node.kubelet.ask_for(resource, &[&ids(&[id])]);
+        given.expect("given");
+        let id = [id];
+        let own = [(resource, id.as_slice())];
+        self.pods.set_pods(&[pod("default", name, &[&own])]);
+    }
+
+    /// The sentence by which its container may not start.
+    #[track_caller]
+    fn refuses(&self, resource: &str, id: &str) -> String {
+        let refused = self.node.kubelet.before_start(resource, &ids(&[id]));
+        let status = refused.expect_err("it must not start");
+        assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+        status.message().to_owned()
+    }
+
+    #[track_caller]
+    fn starts(&self, resource: &str, id: &str) {
+        let may = self.node.kubelet.before_start(resource, &ids(&[id]));
+        may.expect("it may start");
+    }
+}
+
+#[track_caller]
+fn run(verb: &str, arguments: &[(&str, &Path)]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
+    command.env_clear().arg(verb);
+    for (flag, path) in arguments {
+        command.arg(flag).arg(path);
+    }
+    let output = command.output().expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+}
+
+const WITHOUT: &[&str] = &["flannel", "portmap"];
+const WITH: &[&str] = &["flannel", "portmap", "rdma-cni"];
+
+#[test]
+fn a_pod_whose_network_was_made_without_the_chain_does_not_start() {
+    let node = Chained::new().installed();
+    node.give("rdma/hca", "3", "trainer-0");
+    // its loopback is in the cache too
+    node.cache
+        .add("trainer-0", "a1", "cni-loopback", &["loopback"]);
+    node.cache.add("trainer-0", "a1", "cbr0", WITHOUT);
+    let why = node.refuses("rdma/hca", "3");
+    assert!(why.contains("default/trainer-0"), "{why}");
+    assert!(why.contains("cbr0 without rdma-cni"), "{why}");
+    assert!(why.contains("delete it"), "{why}");
+    node.node.daemon.says(
+        "rdma/hca: 3 of default/trainer-0, container container0: must not start: the network of",
+    );
+
+    // kubelet makes the pod anew
+    fs::remove_file(node.cache.add("trainer-0", "a1", "cbr0", WITHOUT)).expect("DEL");
+    node.cache.add("trainer-0", "a2", "cbr0", WITH);
+    node.starts("rdma/hca", "3");
+}
+
+#[test]
+fn who_has_the_hosts_network_or_nothing_of_the_chains_starts() {
+    let node = Chained::new().installed();
+    node.give("rdma/hca", "0", "on-the-host");
+    node.starts("rdma/hca", "0");
+    node.give("rdma/nic", SECOND.address, "other");
+    node.cache.add("other", "b1", "cbr0", WITHOUT);
+    node.starts("rdma/nic", SECOND.address);
+}
+
+#[test]
+fn pods_from_before_the_chain_start_their_containers_again() {
+    let node = Chained::new();
+    node.give("rdma/hca", "1", "old");
+    node.cache.add("old", "c1", "cbr0", WITHOUT);
+    node.starts("rdma/hca", "1");
+    let node = node.installed();
+    node.starts("rdma/hca", "1");
+    // the same id, given to another pod
+    node.give("rdma/hca", "1", "new");
+    node.cache.add("new", "c2", "cbr0", WITHOUT);
+    assert!(node.refuses("rdma/hca", "1").contains("default/new"));
+    // and taken off the node
+    let path = |below: &str| node.node.machine.path(below);
+    run("uninstall", &[("--state-dir", &path("state"))]);
+    node.starts("rdma/hca", "1");
+}
+
+#[test]
+fn a_pod_that_kubelet_does_not_tell_in_time_is_asked_for_again() {
+    let mut node = Chained::new().installed();
+    node.give("rdma/hca", "2", "trainer-0");
+    node.cache.add("trainer-0", "d1", "cbr0", WITH);
+    node.pods.go();
+    let refused = node.node.kubelet.before_start("rdma/hca", &ids(&["2"]));
+    let status = refused.expect_err("nothing is known of the pod");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    node.pods.come();
+    wait::until("kubelet answers", || {
+        let may = node.node.kubelet.before_start("rdma/hca", &ids(&["2"]));
+        may.is_ok()
+    });
+}
+
+#[test]
+fn without_a_chain_nothing_is_asked() {
+    let node = Running::with(HCA).listed("rdma/hca", 1000);
+    let cache = CniCache::new(&node.machine.path("results"));
+    let given = node.kubelet.ask_for("rdma/hca", &[&ids(&["5"])]);
+    given.expect("given");
+    cache.add("trainer-0", "e1", "cbr0", WITHOUT);
+    let may = node.kubelet.before_start("rdma/hca", &ids(&["5"]));
+    may.expect("it may start");
+}

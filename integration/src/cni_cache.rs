@@ -1,0 +1,53 @@
+//! What a runtime keeps of the networks that it made, as libcni writes it (`cacheAdd` in
+//! `libcni/api.go`, `cniCacheV1`).
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The directory: `/var/lib/cni/results` of a node.
+#[derive(Debug)]
+pub struct CniCache {
+    directory: PathBuf,
+}
+
+impl CniCache {
+    /// One at `directory`, which is made.
+    #[track_caller]
+    pub fn new(directory: &Path) -> Self {
+        fs::create_dir_all(directory).expect("a directory");
+        Self {
+            directory: directory.to_owned(),
+        }
+    }
+
+    /// ADD of a list of `plugins` to the sandbox `container` of the pod `default/<pod>` has succeeded.
+    /// The file.
+    #[track_caller]
+    pub fn add(&self, pod: &str, container: &str, network: &str, plugins: &[&str]) -> PathBuf {
+        let plugins: Vec<Value> = plugins.iter().map(|it| json!({"type": it})).collect();
+        let list = json!({"cniVersion": "1.0.0", "name": network, "plugins": plugins});
+        let cached = json!({
+            "kind": "cniCacheV1",
+            "containerId": container,
+            "config": BASE64_STANDARD.encode(list.to_string()),
+            "ifName": "eth0",
+            "networkName": network,
+            "netns": format!("/var/run/netns/cni-{container}"),
+            "cniArgs": [
+                ["IgnoreUnknown", "1"],
+                ["K8S_POD_NAMESPACE", "default"],
+                ["K8S_POD_NAME", pod],
+                ["K8S_POD_INFRA_CONTAINER_ID", container],
+                ["K8S_POD_UID", "7"],
+            ],
+            "result": {"cniVersion": "1.0.0"},
+        });
+        let file = self.directory.join(format!("{network}-{container}-eth0"));
+        fs::write(&file, cached.to_string()).expect("a file");
+        file
+    }
+}
