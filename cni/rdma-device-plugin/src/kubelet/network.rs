@@ -53,8 +53,8 @@ pub(super) async fn check(
     match made {
         Ok(Made::WithUs | Made::Untold) => Ok(()),
         Ok(Made::WithoutUs { network }) => Err(Status::failed_precondition(format!(
-            "the network of {}/{} was made by a list of {network} without {TYPE}, which had just been \
-             written anew: the pod has no rails; delete it, so that its network is made again",
+            "the network of {}/{} was made by a list of {network} without {TYPE}: the pod has no \
+             rails; delete it, so that its network is made again",
             holder.namespace, holder.pod
         ))),
         Err(error) => {

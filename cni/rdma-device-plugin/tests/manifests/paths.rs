@@ -72,6 +72,8 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
         }
         if let Some(chain) = cluster.conf().0.chain {
             need(&chain.conf_dir, &same(&chain.conf_dir), false);
+            let cache = &arguments.cni_cache_dir;
+            need(cache, &same(cache), true);
         }
         need(Path::new("/run/netns"), "/run/netns", true);
         need(&arguments.dev, "/dev", true);
