@@ -145,32 +145,45 @@ impl Writing {
     pub fn bandwidth(self) -> f64 {
         let said = self.client.end("ib_write_bw's client");
         self.server.end("ib_write_bw's server");
-        // bytes, iterations, peak, average, message rate
-        let mut rows = said
-            .lines()
-            .map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let row = rows.find(|row| row.first() == Some(&"4096"));
-        row.and_then(|row| row.get(3)?.parse().ok())
-            .unwrap_or_else(|| panic!("no bandwidth was measured: {said}"))
+        average(&said)
     }
+}
+
+/// The average, MB/s, in what perftest's client said of messages of 4 KiB.
+#[track_caller]
+pub(crate) fn average(said: &str) -> f64 {
+    // bytes, iterations, peak, average, message rate
+    let mut rows = said
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row.first() == Some(&"4096"));
+    row.and_then(|row| row.get(3)?.parse().ok())
+        .unwrap_or_else(|| panic!("no bandwidth was measured: {said}"))
 }
 
 /// Index of the GID that `end`'s address is, as its pod's sysfs has it; waits for it.
 #[track_caller]
 pub fn gid_index(end: End<'_>) -> usize {
-    let address = match end.address.parse().expect("an IP address") {
+    gid_of(end.rdma, end.address, |script| {
+        crate::netns::check(end.pod.command("sh").args(["-c", script]))
+    })
+}
+
+/// The same, where `sh` runs a script and tells its output.
+#[track_caller]
+pub(crate) fn gid_of(rdma: &str, address: &str, sh: impl Fn(&str) -> String) -> usize {
+    let gid = match address.parse().expect("an IP address") {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
     };
-    let script = format!("grep -r . /sys/class/infiniband/{}/ports/1/gids/", end.rdma);
+    let script = format!("grep -r . /sys/class/infiniband/{rdma}/ports/1/gids/");
     let mut index = None;
-    wait::until(&format!("{} is a GID of {}", end.address, end.rdma), || {
-        let table = crate::netns::check(end.pod.command("sh").args(["-c", &script]));
-        index = table.lines().find_map(|line| {
-            let (path, gid) = line.split_once(':')?;
-            let gid: Ipv6Addr = gid.parse().ok()?;
+    wait::until(&format!("{address} is a GID of {rdma}"), || {
+        index = sh(&script).lines().find_map(|line| {
+            let (path, text) = line.split_once(':')?;
+            let shown: Ipv6Addr = text.parse().ok()?;
             let file = Path::new(path).file_name()?.to_str()?;
-            (gid == address).then(|| file.parse().ok()).flatten()
+            (shown == gid).then(|| file.parse().ok()).flatten()
         });
         index.is_some()
     });

@@ -1,7 +1,10 @@
 //! RDMA between containers: `rping` (connection manager) and `ib_read_bw` (verbs), run in them.
 
 use super::Container;
-use crate::wait;
+use crate::{
+    traffic::{average, gid_of},
+    wait,
+};
 use std::thread;
 
 /// An end of a connection.
@@ -45,43 +48,13 @@ pub fn read_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str, pairs: usi
         [(server, line(server)), (client, asking)],
         ("ss -Hltn", ":18515 "),
     );
-    // bytes, iterations, peak, average, message rate
-    let mut rows = said
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let row = rows.find(|row| row.first() == Some(&"4096"));
-    row.and_then(|row| row.get(3)?.parse().ok())
-        .unwrap_or_else(|| panic!("no bandwidth was measured: {said}"))
+    average(&said)
 }
 
 /// Index of the GID that the end's address is, as its container's sysfs has it; waits for it.
 #[track_caller]
 pub fn gid_index(end: End<'_>) -> usize {
-    let address = match end.address.parse().expect("an IP address") {
-        std::net::IpAddr::V4(address) => address.to_ipv6_mapped(),
-        std::net::IpAddr::V6(address) => address,
-    };
-    // as sysfs writes a GID: all eight groups, all four digits
-    let gid = address
-        .segments()
-        .map(|group| format!("{group:04x}"))
-        .join(":");
-    let line = format!(
-        "grep -l {gid} /sys/class/infiniband/{}/ports/1/gids/*",
-        end.rdma
-    );
-    let mut index = None;
-    wait::until(&format!("{} is a GID of {}", end.address, end.rdma), || {
-        let ran = end.container.try_sh(&line);
-        let file = ran
-            .said
-            .lines()
-            .next()
-            .and_then(|path| path.rsplit('/').next());
-        index = file.and_then(|file| file.parse().ok());
-        index.is_some()
-    });
-    index.expect("it was found")
+    gid_of(end.rdma, end.address, |script| end.container.sh(script))
 }
 
 /// Runs the server's line, and when `question` in its network shows `answer`, the client's. Both
