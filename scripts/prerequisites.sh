@@ -26,10 +26,10 @@ rust_components() {
 	rustup component list --installed | grep -q clippy || rustup component add clippy
 }
 
-# have_go VERSION: there is a Go of this version or a later one
+# have_go VERSION: there is a Go of this version or a later one; none is downloaded for a go.mod
 have_go() {
 	local found
-	found=$(go env GOVERSION 2>/dev/null) || return 1
+	found=$(cd / && go env GOVERSION 2>/dev/null) || return 1
 	printf '%s\n' "$1" "${found#go}" | sort -VC
 }
 
