@@ -79,6 +79,9 @@ pub struct Install {
     /// Where rdma-cni and rdma-ipam are; without it beside this program
     #[arg(long, value_name = "DIRECTORY")]
     pub from: Option<PathBuf>,
+    /// Where sysfs is mounted
+    #[arg(long, value_name = "DIRECTORY", default_value = "/sys")]
+    pub sysfs: PathBuf,
     /// The state directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     pub state_dir: PathBuf,

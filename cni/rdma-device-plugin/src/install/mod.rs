@@ -14,6 +14,8 @@ use crate::{
     },
     cli::{Install, Uninstall},
     conf::{self, Conf, ConfError, Flags, chain::CONF_DIR},
+    hardware::{Hardware, HardwareError},
+    parents,
 };
 use binaries::BinaryError;
 use conflist::{Obstacle, TYPE};
@@ -41,6 +43,9 @@ pub enum InstallError {
     /// The configuration is wrong.
     #[error(transparent)]
     Conf(#[from] ConfError),
+    /// The hardware cannot be seen.
+    #[error(transparent)]
+    Hardware(#[from] HardwareError),
     /// A path cannot be used.
     #[error("a path on the command line cannot be used: {0}")]
     Path(#[source] io::Error),
@@ -147,9 +152,15 @@ pub enum InstallError {
 /// It is not done, and why.
 pub fn install(arguments: &Install) -> Result<(), InstallError> {
     let configured = match &arguments.config {
-        Some(file) => Conf::load(Some(file), &Flags::default())?.conf.chain,
+        Some(file) => Some(Conf::load(Some(file), &Flags::default())?.conf),
         None => None,
     };
+    let hardware = Hardware::new(&arguments.sysfs, Path::new("/dev"));
+    let parents = match &configured {
+        Some(conf) => parents::of_node(conf, &hardware, &arguments.state_dir)?,
+        None => Vec::new(),
+    };
+    let configured = configured.and_then(|it| it.chain);
     let is_told = configured.is_some() || arguments.cni_conf_dir.is_some();
     let mut conf = configured.unwrap_or_default();
     if let Some(dir) = &arguments.cni_conf_dir {
@@ -197,7 +208,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     let mut held = vec![];
     let mut changed = vec![];
     for left in (0..TRIES).rev() {
-        let turn = chain.take(&mut held)?;
+        let turn = chain.take(&mut held, || parents::hindrance_now(&parents))?;
         changed.extend(turn.changed);
         held.extend(turn.held);
         // it may be half-written now
@@ -216,6 +227,10 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
                 dir: chain.conf.conf_dir,
                 why,
             }),
+            (None, standing @ Standing::Withheld(_)) => {
+                println!("{standing}");
+                Ok(())
+            }
             (None, standing) => {
                 println!(
                     "{standing}{}",

@@ -1,6 +1,7 @@
 //! The plugins on a made-up node: put there, kept in the chain, taken away; the real program.
 
 mod binaries;
+mod hindered;
 mod keeping;
 mod kept_by_others;
 mod late;
