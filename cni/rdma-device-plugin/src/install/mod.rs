@@ -161,7 +161,8 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
         None => Vec::new(),
     };
     let configured = configured.and_then(|it| it.chain);
-    let is_told = configured.is_some() || arguments.cni_conf_dir.is_some();
+    let has_chain = configured.is_some();
+    let is_told = has_chain || arguments.cni_conf_dir.is_some();
     let mut conf = configured.unwrap_or_default();
     if let Some(dir) = &arguments.cni_conf_dir {
         conf.conf_dir = absolute(dir)?;
@@ -196,6 +197,13 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
             record.conf_dir.as_deref(),
             remedy,
         )?;
+        if let (Some(file), false) = (&arguments.config, has_chain) {
+            println!(
+                "{file:?} has no chain, so that the defaults count: {TYPE} without fields of its own, put \
+                 into {:?} by containerd's rules; the daemon does not keep it there by this file",
+                chain.conf.conf_dir
+            );
+        }
         record.conf_dir = Some(chain.conf.conf_dir.clone());
         let done = binaries::put(
             arguments.from.as_deref(),
