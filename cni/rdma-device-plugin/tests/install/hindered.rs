@@ -2,10 +2,7 @@
 //! says so, and the network's list stays as it is.
 
 use crate::{FLANNEL, NIC, Node, keeping::count_of_ours, said};
-use integration::{
-    Daemon, Netns,
-    wait::{self, within},
-};
+use integration::{Daemon, Netns, wait};
 use std::{process::Command, thread, time::Duration};
 
 const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
@@ -122,8 +119,9 @@ fn the_list_stays_as_it_is_until_there_is_an_address() {
         .ip("address add 2001:db8::1/64 dev ens1 nodad");
     wait::until("it is in the list", || hindered.is_in());
     daemon.says("the runtime calls rdma-cni for network cbr0");
-    let ready = || hindered.get("/readyz").contains("the runtime calls");
-    assert!(within(Duration::from_secs(1), ready));
+    wait::until("it is ready by that", || {
+        hindered.get("/readyz").contains("the runtime calls")
+    });
 
     // pods that have devices are ended by the list
     hindered.netns.ip("address del 2001:db8::1/64 dev ens1");

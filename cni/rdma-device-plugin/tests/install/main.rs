@@ -8,6 +8,7 @@ mod late;
 mod leaving;
 mod putting;
 mod stress;
+mod yardstick;
 
 use integration::{Machine, machine::Nic};
 use std::{
