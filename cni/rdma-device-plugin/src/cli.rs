@@ -102,6 +102,9 @@ pub struct Uninstall {
     /// Takes it out of the chain although pods have devices, lists are gone, or directories are others
     #[arg(long)]
     pub force: bool,
+    /// Waits for SIGTERM when all is done, as a container of a DaemonSet has to
+    #[arg(long)]
+    pub stay: bool,
 }
 
 const STATE_DIR: &str = "/var/lib/cni/rdma-cni";

@@ -6,6 +6,7 @@
 
 mod binaries;
 mod pods;
+mod stay;
 
 use crate::{
     chain::{
@@ -21,6 +22,7 @@ use binaries::BinaryError;
 use conflist::{Obstacle, TYPE};
 use pods::PodsError;
 use serde_json::{Map, Value};
+use stay::Ends;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -43,6 +45,9 @@ pub enum InstallError {
     /// The configuration is wrong.
     #[error(transparent)]
     Conf(#[from] ConfError),
+    /// It cannot wait for its end.
+    #[error("cannot wait for SIGTERM: {0}")]
+    Stay(#[source] io::Error),
     /// The hardware cannot be seen.
     #[error(transparent)]
     Hardware(#[from] HardwareError),
@@ -262,11 +267,21 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     })
 }
 
-/// Takes away what [`install`] and the daemon put there, and prints what it did.
+/// Takes away what [`install`] and the daemon put there, and prints what it did. If it is to stay,
+/// it comes back when it is told to end.
 ///
 /// # Errors
 /// Pods have devices still, or something is left, and why.
 pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
+    let ends = arguments.stay.then(Ends::held).transpose();
+    let ends = ends.map_err(InstallError::Stay)?;
+    take_away(arguments)?;
+    let Some(ends) = ends else { return Ok(()) };
+    println!("nothing is left to do here; waiting for SIGTERM");
+    ends.wait().map_err(InstallError::Stay)
+}
+
+fn take_away(arguments: &Uninstall) -> Result<(), InstallError> {
     let state_dir = absolute(&arguments.state_dir)?;
     let lock = record::lock(&state_dir)?;
     let Some(mut record) = Record::read(&state_dir)? else {
