@@ -96,12 +96,11 @@ func onlyComments(document []byte) bool {
 	return true
 }
 
-// same says where the chart and the overlay of one name come to different objects. What takes it all
-// off the nodes again is no chart.
+// same says where the chart and the overlay of one name come to different objects.
 func same(made map[string]string) error {
 	var wrong []error
 	for _, path := range sorted(made) {
-		if filepath.Dir(path) != applied || filepath.Base(path) == "uninstall.yaml" {
+		if filepath.Dir(path) != applied {
 			continue
 		}
 		beside := filepath.Join(rendered, filepath.Base(path))

@@ -51,14 +51,18 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     remarks.extend(unknown);
     remarks.extend(cpu_policy::remark(&offers, &arguments.kubelet_dir).await);
     let parents = parents::parents(parsed.conf.chain.as_ref(), &offers, &inventory);
-    remarks.extend(parents::lacking(parents).await.iter().map(parents::remark));
+    let lacking = parents::lacking(parents.clone()).await;
+    remarks.extend(lacking.iter().map(parents::remark));
     let (standing, change) =
         keeper::standing(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
     let mut text = table(&offers, &inventory, &unhealthy, &remarks);
     if let Some(conf) = parsed.conf.chain {
         let state_dir = arguments.state_dir.clone();
         let chain = Chain { conf, state_dir };
-        text.push_str(&format!("\n{}\n", chain.standing()));
+        text.push_str(&format!(
+            "\n{}\n",
+            chain.standing(|| parents::hindrance_now(&parents))
+        ));
     }
     text.push_str(&erdma::table(&found, &inventory, &standing, change));
     Ok(text)

@@ -82,6 +82,9 @@ pub struct Install {
     /// Where rdma-cni and rdma-ipam are; without it beside this program
     #[arg(long, value_name = "DIRECTORY")]
     pub from: Option<PathBuf>,
+    /// Where sysfs is mounted
+    #[arg(long, value_name = "DIRECTORY", default_value = "/sys")]
+    pub sysfs: PathBuf,
     /// The state directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
@@ -102,6 +105,9 @@ pub struct Uninstall {
     /// Takes it out of the chain although pods have devices, lists are gone, or directories are others
     #[arg(long)]
     pub force: bool,
+    /// Waits for SIGTERM when all is done, as a container of a DaemonSet has to
+    #[arg(long)]
+    pub stay: bool,
 }
 
 const STATE_DIR: &str = "/var/lib/cni/rdma-cni";

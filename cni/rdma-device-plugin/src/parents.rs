@@ -1,13 +1,16 @@
 //! Whether the NICs have the addresses that pods' addresses are made from, where `rdma-ipam` is
-//! told `from: parent`: a pod with a NIC that has none does not start (104).
+//! told `from: parent`: a pod with a NIC that has none does not start (104), and a node on which
+//! none has one does not get the chain at all.
 
-use crate::{conf::Chain, offer::Offer};
-use rdma_netns::{Inventory, Kernel, Link, Linux};
-use serde_json::Value;
-use std::{collections::BTreeSet, net::IpAddr};
-
-/// The resources that `rdma-cni` attaches where nobody says which.
-const ATTACHED: [&str; 2] = ["rdma/hca", "aliyun/erdma"];
+use crate::{
+    conf::{Chain, Conf},
+    daemon::known_before,
+    erdma::{discover, instance},
+    hardware::{Hardware, HardwareError},
+    offer::{Offer, Unhealthy, offers},
+};
+use rdma_netns::{Inventory, Kernel, Link, Linux, ObserveError};
+use std::{collections::BTreeSet, fmt, net::IpAddr, path::Path};
 
 /// A NIC whose IPv6 prefix pods' addresses are to come from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,24 +21,22 @@ pub struct Parent {
     pub netdev: String,
 }
 
-/// The NICs of `offers` that are to have an IPv6 address, by `chain.plugin.ipam`.
-pub fn parents(chain: Option<&Chain>, offers: &[Offer], inventory: &Inventory) -> Vec<Parent> {
-    let Some(fields) = chain.map(|chain| chain.entry.fields()) else {
-        return Vec::new();
-    };
-    let ipam = |key: &str| fields.get("ipam").and_then(|it| it.get(key)?.as_str());
-    let is_wanted = ipam("type") == Some("rdma-ipam")
+/// Whether NICs are to have an IPv6 address, by `chain.plugin.ipam`. With the family `both` a NIC
+/// has to have one of each.
+fn is_wanted(chain: &Chain) -> bool {
+    let ipam = chain.entry.fields().get("ipam");
+    let ipam = |key: &str| ipam.and_then(|it| it.get(key)?.as_str());
+    ipam("type") == Some("rdma-ipam")
         && ipam("from") == Some("parent")
-        && ipam("family") != Some("ipv4");
-    if !is_wanted {
+        && ipam("family") != Some("ipv4")
+}
+
+/// The NICs of `offers` that are to have an IPv6 address.
+pub fn parents(chain: Option<&Chain>, offers: &[Offer], inventory: &Inventory) -> Vec<Parent> {
+    let Some(chain) = chain.filter(|it| is_wanted(it)) else {
         return Vec::new();
-    }
-    let named = fields.get("resources").and_then(Value::as_array);
-    let attached = |name: &str| match named {
-        Some(named) => named.iter().any(|it| it == name),
-        None => ATTACHED.contains(&name),
     };
-    let offers = offers.iter().filter(|it| attached(it.name.as_str()));
+    let offers = offers.iter().filter(|it| chain.attaches(it.name.as_str()));
     let parents: BTreeSet<Parent> = offers
         .flat_map(|offer| &offer.devices)
         .flat_map(|device| {
@@ -51,47 +52,106 @@ pub fn parents(chain: Option<&Chain>, offers: &[Offer], inventory: &Inventory) -
     parents.into_iter().collect()
 }
 
+/// The same of this node, for who is not the daemon. Reads sysfs, where there is something to ask.
+///
+/// # Errors
+/// sysfs cannot be read.
+pub fn of_node(
+    conf: &Conf,
+    hardware: &Hardware,
+    state_dir: &Path,
+) -> Result<Vec<Parent>, HardwareError> {
+    if !conf.chain.as_ref().is_some_and(is_wanted) {
+        return Ok(Vec::new());
+    }
+    let inventory = hardware.look()?;
+    let instance = instance::kept(state_dir);
+    let hidden = discover(&conf.erdma, &inventory, instance.as_deref()).hidden_addresses();
+    let known = known_before(state_dir);
+    let (offers, _) = offers(conf, &inventory, &hidden, &Unhealthy::default(), &known);
+    Ok(parents(conf.chain.as_ref(), &offers, &inventory))
+}
+
 /// Those of them that have none, by the netdev that ought to: the bond, where it is a port. One
 /// that is not among `links` is in a pod, and not judged.
 pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
-    let lacking = parents.iter().filter_map(|parent| {
-        let own = links.iter().find(|it| *it.name == *parent.netdev)?;
-        let master = links.iter().find(|it| Some(it.index) == own.master);
-        let link = master.filter(|it| it.is_bond()).unwrap_or(own);
-        let mut addresses = link.addresses.iter();
-        let has_one = addresses.any(|it| matches!(it.ip, IpAddr::V6(_)) && it.names_a_network());
-        (!has_one).then(|| Parent {
-            rdma: parent.rdma.clone(),
-            netdev: link.name.to_string(),
-        })
-    });
+    let lacking = parents
+        .iter()
+        .filter_map(|parent| lacks(parent, links).flatten());
     // the ports of a bond, once
     let lacking: BTreeSet<Parent> = lacking.collect();
     lacking.into_iter().collect()
 }
 
+/// Whether it has none, and which netdev ought to. None: it cannot be judged.
+fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
+    let own = links.iter().find(|it| *it.name == *parent.netdev)?;
+    let master = links.iter().find(|it| Some(it.index) == own.master);
+    let link = master.filter(|it| it.is_bond()).unwrap_or(own);
+    let mut addresses = link.addresses.iter();
+    let has_one = addresses.any(|it| matches!(it.ip, IpAddr::V6(_)) && it.names_a_network());
+    Some((!has_one).then(|| Parent {
+        rdma: parent.rdma.clone(),
+        netdev: link.name.to_string(),
+    }))
+}
+
+/// Why our plugin is not to be put into the chain, where it is not yet: there are NICs that are to
+/// have an IPv6 address, and all of them are without. One has one, or cannot be judged: None.
+pub fn hindrance(parents: &[Parent], links: &[Link]) -> Option<String> {
+    let lack = |parent| matches!(lacks(parent, links), Some(Some(_)));
+    if parents.is_empty() || !parents.iter().all(lack) {
+        return None;
+    }
+    let lacking = without_ipv6(parents, links);
+    let names: Vec<String> = lacking.iter().map(ToString::to_string).collect();
+    Some(format!(
+        "no RDMA NIC of this node has a global IPv6 address, which chain.plugin.ipam wants to make \
+         pods' addresses from ({}): nothing was changed in the network's list, and RDMA is for pods \
+         with hostNetwork only; give the NICs an address, and the daemon puts it in",
+        names.join(", ")
+    ))
+}
+
 /// The same, of this node now. Reads the kernel's state, where there is something to ask.
+pub fn hindrance_now(parents: &[Parent]) -> Option<String> {
+    hindrance(parents, &links_for(parents))
+}
+
+/// Those of `parents` that have none now. Reads the kernel's state, where there is something to ask.
 pub async fn lacking(parents: Vec<Parent>) -> Vec<Parent> {
     if parents.is_empty() {
         return Vec::new();
     }
-    let look = move || match Linux::new().observe(None) {
-        Ok(observed) => without_ipv6(&parents, &observed.host.links),
-        Err(error) => {
-            log::debug!("which NICs have an IPv6 address is not known: {error}");
-            Vec::new()
-        }
-    };
+    let look = move || without_ipv6(&parents, &links_for(&parents));
     tokio::task::spawn_blocking(look).await.unwrap_or_default()
+}
+
+/// This node's netdevs, if there are parents to look for; none where they cannot be read.
+fn links_for(parents: &[Parent]) -> Vec<Link> {
+    if parents.is_empty() {
+        return Vec::new();
+    }
+    let observed = Linux::new().observe(None).map(|it| it.host.links);
+    observed.unwrap_or_else(|error: ObserveError| {
+        log::debug!("which NICs have an IPv6 address is not known: {error}");
+        Vec::new()
+    })
+}
+
+/// `bond0 (mlx5_bond_0)`
+impl fmt::Display for Parent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.netdev, self.rdma)
+    }
 }
 
 /// What is said of one.
 pub fn remark(parent: &Parent) -> String {
-    let Parent { rdma, netdev } = parent;
     format!(
-        "{netdev} ({rdma}) has no global IPv6 address, which chain.plugin.ipam wants to make pods' \
-         addresses from: pods with it do not start on this node (104) until it has one; pods with \
-         hostNetwork, and without RDMA, are as before"
+        "{parent} has no global IPv6 address, which chain.plugin.ipam wants to make pods' addresses \
+         from: where rdma-cni is in the chain, pods with it do not start (104) until it has one; pods \
+         with hostNetwork, and without RDMA, are as before"
     )
 }
 
@@ -143,5 +203,30 @@ mod tests {
             parent("mlx5_bond_0", "bond0"),
         ];
         assert_eq!(without_ipv6(&parents, &links()), expected);
+    }
+
+    #[test]
+    fn the_chain_is_hindered_only_where_every_nic_is_seen_to_have_none() {
+        let hindrance = |netdevs: &[&str]| {
+            let parent = |netdev: &&str| Parent {
+                rdma: format!("mlx5_{netdev}"),
+                netdev: (*netdev).into(),
+            };
+            let parents: Vec<Parent> = netdevs.iter().map(parent).collect();
+            hindrance(&parents, &links())
+        };
+        for none in [
+            &[] as &[&str],
+            &["eth0"],
+            &["eth1", "eth0"],
+            &["eth1", "eth5"],
+            &["eth1", "in-a-pod"],
+            &["in-a-pod"],
+        ] {
+            assert_eq!(hindrance(none), None, "{none:?}");
+        }
+        let why = hindrance(&["eth1", "eth2", "eth3"]).expect("hindered");
+        let named = "(eth1 (mlx5_eth1), eth2 (mlx5_eth2), bond0 (mlx5_eth3))";
+        assert!(why.contains(named), "{why}");
     }
 }

@@ -6,7 +6,7 @@
 //! more slowly, but always within a second.
 
 use super::{Chain, Standing, Turn, file::Held, record};
-use crate::{node::Node, watch::Watch};
+use crate::{node::Node, parents, watch::Watch};
 use conflist::{Obstacle, TYPE};
 use std::{
     collections::VecDeque,
@@ -28,6 +28,8 @@ const LATELY: Duration = Duration::from_secs(10);
 const DISPUTE: usize = 10;
 /// A broken file is looked at so long without an event, as long as it may take to be written.
 const UNFINISHED: Duration = Duration::from_secs(5);
+/// What hinders us is looked at so often: nothing tells of an address.
+const HINDERED: Duration = Duration::from_secs(2);
 /// It is told so often.
 const TOLD: Duration = Duration::from_secs(60);
 
@@ -119,8 +121,13 @@ impl Keeper {
     async fn turn(&mut self, chain: &Chain) -> Option<Duration> {
         let mut held = std::mem::take(&mut self.held);
         let of_turn = chain.clone();
+        let node = self.node.borrow().clone();
         let aside = tokio::task::spawn_blocking(move || {
-            let turn = of_turn.take(&mut held);
+            let hindrance = || {
+                let (chain, offers) = (Some(&of_turn.conf), &node.offers);
+                parents::hindrance_now(&parents::parents(chain, offers, &node.inventory))
+            };
+            let turn = of_turn.take(&mut held, hindrance);
             (turn, held)
         });
         let (turn, held) = match aside.await {
@@ -134,9 +141,9 @@ impl Keeper {
         let turn = match turn {
             Ok(turn) => turn,
             Err(error) => {
-                self.say(error.to_string());
-                self.standing
-                    .send_replace(Standing::NotCalled(error.to_string()));
+                let standing = Standing::NotCalled(error.to_string());
+                self.say(standing.to_string());
+                self.standing.send_replace(standing);
                 return Some(Duration::from_secs(1));
             }
         };
@@ -148,6 +155,9 @@ impl Keeper {
             differs
         });
         let is_unfinished = self.is_unfinished(turn.obstacle);
+        if matches!(*self.standing.borrow(), Standing::Withheld(_)) {
+            return Some(HINDERED);
+        }
         match (turn.again, is_unfinished || !self.held.is_empty()) {
             (true, _) => Some(self.pause()),
             (false, true) => Some(SOON),
@@ -179,7 +189,9 @@ impl Keeper {
             );
         }
         match &turn.standing {
-            Standing::NotCalled(why) => self.say(why.clone()),
+            standing @ (Standing::NotCalled(_) | Standing::Withheld(_)) => {
+                self.say(standing.to_string());
+            }
             standing => {
                 if *self.standing.borrow() != *standing || self.said.is_some() {
                     log::info!("{standing}");
@@ -202,10 +214,10 @@ impl Keeper {
     }
 
     /// Says a sentence, unless it was the last one already.
-    fn say(&mut self, why: String) {
-        if self.said.as_ref() != Some(&why) {
-            log::warn!("the runtime does not call {TYPE}: {why}");
-            self.said = Some(why);
+    fn say(&mut self, sentence: String) {
+        if self.said.as_ref() != Some(&sentence) {
+            log::warn!("{sentence}");
+            self.said = Some(sentence);
         }
     }
 

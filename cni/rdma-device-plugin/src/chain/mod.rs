@@ -54,6 +54,8 @@ pub enum Standing {
     },
     /// It would not: why, in a sentence.
     NotCalled(String),
+    /// It would not, and is not to: why, in a sentence.
+    Withheld(String),
 }
 
 /// What came of a turn.
@@ -109,26 +111,39 @@ impl fmt::Display for Standing {
                 )
             }
             Self::NotCalled(why) => write!(f, "the runtime does not call {TYPE}: {why}"),
+            Self::Withheld(why) => write!(f, "{TYPE} is not put into the chain: {why}"),
         }
     }
 }
 
 impl Chain {
-    /// Whether the runtime would call our plugin now. Nothing is changed.
-    pub fn standing(&self) -> Standing {
-        let read = self.read();
-        match read {
+    /// Whether the runtime would call our plugin now. Nothing is changed. For `hindrance` see
+    /// [`take`](Self::take).
+    pub fn standing(&self, hindrance: impl FnOnce() -> Option<String>) -> Standing {
+        let standing = match self.read() {
             Err(error) => Standing::NotCalled(error.to_string()),
             Ok(directory) => self.standing_in(&directory),
+        };
+        let record = Record::read(&self.state_dir).ok().flatten();
+        match record.is_none_or(|it| it.lists.is_empty()).then(hindrance) {
+            Some(Some(why)) => withheld(standing, why),
+            _ => standing,
         }
     }
 
     /// Takes our place, if we do not have it. `held` are the files that turns before replaced: if
     /// somebody wrote to one of them since, that counts, and not what it was replaced by.
     ///
+    /// `hindrance` is why our plugin is not to be put in. It is asked for as long as our plugin is in
+    /// no list only: pods that have devices are ended by the list.
+    ///
     /// # Errors
     /// The directory, a file of it or the record cannot be read or written.
-    pub fn take(&self, held: &mut Vec<Held>) -> Result<Turn, ChainError> {
+    pub fn take(
+        &self,
+        held: &mut Vec<Held>,
+        hindrance: impl FnOnce() -> Option<String>,
+    ) -> Result<Turn, ChainError> {
         // nothing is made where nothing is installed, not even the lock's file
         if Record::read(&self.state_dir)?.is_none() {
             held.clear();
@@ -141,6 +156,15 @@ impl Chain {
             held.clear();
             return Ok(self.without_record(&directory));
         };
+        if record.lists.is_empty()
+            && let Some(why) = hindrance()
+        {
+            held.clear();
+            return Ok(Turn {
+                standing: withheld(self.standing_in(&directory), why),
+                ..Turn::default()
+            });
+        }
         let actual = directory.clone();
         let mut late = vec![];
         held.retain_mut(|it| match it.written_since(&directory) {
@@ -347,6 +371,14 @@ impl Chain {
 
 /// Times that a file may change between reading and writing.
 const TRIES: usize = 20;
+
+/// How it stands, where our plugin is not put in; somebody else may have done that.
+fn withheld(standing: Standing, why: String) -> Standing {
+    match standing {
+        called @ Standing::Called { .. } => called,
+        _ => Standing::Withheld(why),
+    }
+}
 
 fn has_ours(text: &str) -> bool {
     List::parse(text).is_ok_and(|list| list.types().any(|it| it == TYPE))

@@ -16,5 +16,5 @@ mod records;
 mod sights;
 mod watch;
 
-pub use records::{Place, Placed, PodSmc, read as placed, smc, used};
+pub use records::{Place, Placed, PodSmc, netns_seen, read as placed, smc, used};
 pub use watch::Watch;

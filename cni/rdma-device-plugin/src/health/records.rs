@@ -140,7 +140,7 @@ fn records(attachments: &Path, boot_id: &str) -> Vec<Record> {
 /// Where the namespace at `given` is seen from here: runtimes say `/var/run/netns/…`, which is
 /// `/run/netns/…` on a node, and need not be in a container. Where both are there, it is the one
 /// that is this namespace; where neither is, it is gone.
-fn seen(given: PathBuf, id: NetnsId) -> PathBuf {
+pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
     let Ok(below) = given.strip_prefix("/var/run") else {
         return given;
     };
@@ -190,7 +190,7 @@ impl Record {
         }
         let pod = Place {
             name: self.name().to_owned(),
-            netns: seen(self.netns, self.netns_id),
+            netns: netns_seen(self.netns, self.netns_id),
             id: self.netns_id,
             exclusive: self.rdma_mode.as_deref() == Some("exclusive"),
             moving: self.phase != "attached",
@@ -345,14 +345,14 @@ mod tests {
         let own = id(&here);
         // a link on a node, as a rule
         let shown = if given.exists() { &given } else { &here };
-        assert_eq!(&seen(given.clone(), own), shown);
-        assert_eq!(seen(here.clone(), own), here);
+        assert_eq!(&netns_seen(given.clone(), own), shown);
+        assert_eq!(netns_seen(here.clone(), own), here);
         assert_eq!(
-            seen("/proc/1/ns/net".into(), own),
+            netns_seen("/proc/1/ns/net".into(), own),
             Path::new("/proc/1/ns/net")
         );
         fs::remove_file(&here).expect("gone");
-        assert_eq!(seen(given.clone(), own), here);
+        assert_eq!(netns_seen(given.clone(), own), here);
     }
 
     #[test]

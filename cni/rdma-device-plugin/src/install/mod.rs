@@ -6,6 +6,7 @@
 
 mod binaries;
 mod pods;
+mod stay;
 
 use crate::{
     chain::{
@@ -14,11 +15,14 @@ use crate::{
     },
     cli::{Install, Uninstall},
     conf::{self, Conf, ConfError, Flags, chain::CONF_DIR},
+    hardware::{Hardware, HardwareError},
+    parents,
 };
 use binaries::BinaryError;
 use conflist::{Obstacle, TYPE};
 use pods::PodsError;
 use serde_json::{Map, Value};
+use stay::Ends;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -41,6 +45,12 @@ pub enum InstallError {
     /// The configuration is wrong.
     #[error(transparent)]
     Conf(#[from] ConfError),
+    /// It cannot wait for its end.
+    #[error("cannot wait for SIGTERM: {0}")]
+    Stay(#[source] io::Error),
+    /// The hardware cannot be seen.
+    #[error(transparent)]
+    Hardware(#[from] HardwareError),
     /// A path cannot be used.
     #[error("a path on the command line cannot be used: {0}")]
     Path(#[source] io::Error),
@@ -147,10 +157,17 @@ pub enum InstallError {
 /// It is not done, and why.
 pub fn install(arguments: &Install) -> Result<(), InstallError> {
     let configured = match &arguments.config {
-        Some(file) => Conf::load(Some(file), &Flags::default())?.conf.chain,
+        Some(file) => Some(Conf::load(Some(file), &Flags::default())?.conf),
         None => None,
     };
-    let is_told = configured.is_some() || arguments.cni_conf_dir.is_some();
+    let hardware = Hardware::new(&arguments.sysfs, Path::new("/dev"));
+    let parents = match &configured {
+        Some(conf) => parents::of_node(conf, &hardware, &arguments.state_dir)?,
+        None => Vec::new(),
+    };
+    let configured = configured.and_then(|it| it.chain);
+    let has_chain = configured.is_some();
+    let is_told = has_chain || arguments.cni_conf_dir.is_some();
     let mut conf = configured.unwrap_or_default();
     if let Some(dir) = &arguments.cni_conf_dir {
         conf.conf_dir = absolute(dir)?;
@@ -185,6 +202,13 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
             record.conf_dir.as_deref(),
             remedy,
         )?;
+        if let (Some(file), false) = (&arguments.config, has_chain) {
+            println!(
+                "{file:?} has no chain, so that the defaults count: {TYPE} without fields of its own, put \
+                 into {:?} by containerd's rules; the daemon does not keep it there by this file",
+                chain.conf.conf_dir
+            );
+        }
         record.conf_dir = Some(chain.conf.conf_dir.clone());
         let done = binaries::put(
             arguments.from.as_deref(),
@@ -197,7 +221,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     let mut held = vec![];
     let mut changed = vec![];
     for left in (0..TRIES).rev() {
-        let turn = chain.take(&mut held)?;
+        let turn = chain.take(&mut held, || parents::hindrance_now(&parents))?;
         changed.extend(turn.changed);
         held.extend(turn.held);
         // it may be half-written now
@@ -216,6 +240,10 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
                 dir: chain.conf.conf_dir,
                 why,
             }),
+            (None, standing @ Standing::Withheld(_)) => {
+                println!("{standing}");
+                Ok(())
+            }
             (None, standing) => {
                 println!(
                     "{standing}{}",
@@ -239,11 +267,21 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     })
 }
 
-/// Takes away what [`install`] and the daemon put there, and prints what it did.
+/// Takes away what [`install`] and the daemon put there, and prints what it did. If it is to stay,
+/// it comes back when it is told to end.
 ///
 /// # Errors
 /// Pods have devices still, or something is left, and why.
 pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
+    let ends = arguments.stay.then(Ends::held).transpose();
+    let ends = ends.map_err(InstallError::Stay)?;
+    take_away(arguments)?;
+    let Some(ends) = ends else { return Ok(()) };
+    println!("nothing is left to do here; waiting for SIGTERM");
+    ends.wait().map_err(InstallError::Stay)
+}
+
+fn take_away(arguments: &Uninstall) -> Result<(), InstallError> {
     let state_dir = absolute(&arguments.state_dir)?;
     let lock = record::lock(&state_dir)?;
     let Some(mut record) = Record::read(&state_dir)? else {

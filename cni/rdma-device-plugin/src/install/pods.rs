@@ -1,6 +1,7 @@
 //! The pods that the installed `rdma-cni` is needed for: by its records, and by whether their network
 //! namespaces are there still.
 
+use crate::health::netns_seen;
 use rdma_cni::{
     attachment::Attachment,
     store::{Record, Store, StoreError},
@@ -151,9 +152,10 @@ fn run(command: &mut Command, conf: &Value) -> io::Result<Output> {
 }
 
 /// Whether its pod lives, as far as can be seen from here: what cannot be looked at counts as living.
+/// Without `CAP_SYS_ADMIN` that is each namespace that is still there.
 fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
-    let netns = &attachment.netns;
-    match kernel.open_pod(netns) {
+    let netns = netns_seen(attachment.netns.clone(), attachment.netns_id);
+    match kernel.open_pod(&netns) {
         Ok(pod) => pod.id() == attachment.netns_id,
         // a container without the directory of the namespaces
         Err(OpenPodError::Missing(_)) => !netns.parent().is_some_and(Path::is_dir),

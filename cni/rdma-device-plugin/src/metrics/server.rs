@@ -169,7 +169,9 @@ impl Site {
                 let chain = self.collector.node().chain;
                 let status = match chain {
                     Standing::Unseen | Standing::NotCalled(_) => StatusCode::SERVICE_UNAVAILABLE,
-                    Standing::Off | Standing::Called { .. } => StatusCode::OK,
+                    Standing::Off | Standing::Called { .. } | Standing::Withheld(_) => {
+                        StatusCode::OK
+                    }
                 };
                 answer(status, PLAIN, format!("{chain}\n"))
             }

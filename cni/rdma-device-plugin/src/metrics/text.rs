@@ -54,7 +54,7 @@ fn resources(snapshot: &Snapshot) -> Registry {
     let chained = match snapshot.node.chain {
         Standing::Unseen | Standing::Off => None,
         Standing::Called { .. } => Some(1),
-        Standing::NotCalled(_) => Some(0),
+        Standing::NotCalled(_) | Standing::Withheld(_) => Some(0),
     };
     if let Some(chained_now) = chained {
         let chained = Gauge::<i64>::default();

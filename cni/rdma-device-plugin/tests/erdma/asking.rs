@@ -7,7 +7,7 @@ use crate::{
 use integration::MetadataService;
 use rdma_device_plugin::erdma::bring_up::Outcome;
 use rdma_netns::link::IFA_F_NOPREFIXROUTE;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn service() -> MetadataService {
     let service = MetadataService::new();
@@ -93,15 +93,27 @@ fn another_address_in_the_cloud_takes_the_place_of_the_old_one() {
     node.must_be(&Node::new().snapshot(), "released");
 }
 
-/// Settles while the service misbehaves, then when it has come round.
-fn waits(misbehave: impl FnOnce(&MetadataService), told: &str, requests: usize, last: [usize; 2]) {
+/// Settles while the service misbehaves, then when it has come round. Where the machine was too slow
+/// for the time in which nothing may be asked, all of it is done again.
+fn waits(misbehave: impl Fn(&MetadataService), told: &str, requests: usize, last: [usize; 2]) {
+    let in_time = || waited(&misbehave, told, requests, last);
+    assert!((0..5).any(|_| in_time()), "the machine is too slow");
+}
+
+/// Whether it could be seen.
+fn waited(
+    misbehave: impl Fn(&MetadataService),
+    told: &str,
+    requests: usize,
+    last: [usize; 2],
+) -> bool {
     let (node, service) = (Node::new(), service());
     let before = node.link("eth1");
     misbehave(&service);
     let mut process = node.process(asked(&service.base()));
     let mut seen = vec![];
     for round in 0..4 {
-        let asked = service.requests().len();
+        let (asked, since) = (service.requests().len(), Instant::now());
         let outcomes = process.settle(&node.nics());
         assert_eq!(outcomes[0].is_news, round == 0, "{outcomes:?}");
         assert!(outcomes[0].to_string().contains(told), "{}", outcomes[0]);
@@ -114,6 +126,9 @@ fn waits(misbehave: impl FnOnce(&MetadataService), told: &str, requests: usize, 
         // somebody else has a reason to settle: the service is left in peace
         let asked = service.requests().len();
         let again = process.settle(&node.nics());
+        if since.elapsed() >= wait {
+            return false;
+        }
         assert_eq!(
             again[0],
             Outcome {
@@ -124,7 +139,7 @@ fn waits(misbehave: impl FnOnce(&MetadataService), told: &str, requests: usize, 
         assert_eq!(service.requests().len(), asked, "{told}");
         std::thread::sleep(wait);
     }
-    assert_eq!(seen, [40, 80, 100, 100]);
+    assert_eq!(seen, [400, 800, 1000, 1000]);
     assert_eq!(node.link("eth1"), before);
     assert!(!node.records().contains(&"0000:00:06.0.json".to_owned()));
     service.behave(|behaviour| {
@@ -135,6 +150,7 @@ fn waits(misbehave: impl FnOnce(&MetadataService), told: &str, requests: usize, 
         service.add_nic(mac, ip, CIDR, GATEWAY);
     }
     assert_eq!(changes(&process.settle(&node.nics())), last);
+    true
 }
 
 #[test]
@@ -170,7 +186,7 @@ fn a_nic_that_the_cloud_does_not_know_yet_is_waited_for() {
 fn a_service_that_is_not_there_is_asked_once_for_all() {
     let node = Node::new();
     let hole = integration::metadata::BlackHole::new();
-    let asked_at = std::time::Instant::now();
+    let asked_at = Instant::now();
     let outcomes = node.settle(asked(&hole.base()));
     assert!(asked_at.elapsed() < Duration::from_millis(900));
     for outcome in &outcomes {

@@ -12,8 +12,8 @@ pub(crate) const PACE: Pace = Pace {
     whole: Duration::from_millis(300),
     attempts: 3,
     pause: Duration::from_millis(10),
-    again: Duration::from_millis(40),
-    longest: Duration::from_millis(100),
+    again: Duration::from_millis(400),
+    longest: Duration::from_secs(1),
     quiet: Duration::from_millis(300),
 };
 

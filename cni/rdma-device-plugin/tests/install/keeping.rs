@@ -27,7 +27,7 @@ pub(crate) fn daemon(node: &Node) -> Daemon {
     daemon
 }
 
-fn command(node: &Node) -> Command {
+pub(crate) fn command(node: &Node) -> Command {
     let mut command = node
         .machine
         .command(env!("CARGO_BIN_EXE_rdma-device-plugin").as_ref());

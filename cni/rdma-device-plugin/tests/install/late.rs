@@ -28,7 +28,7 @@ fn written_late(text: &str) -> (Node, Chain, Vec<Held>) {
     let path = node.path(FILE);
     let mut late = OpenOptions::new().write(true).open(&path).expect("opened");
     let mut held = vec![];
-    let turn = chain.take(&mut held).expect("a turn");
+    let turn = chain.take(&mut held, || None).expect("a turn");
     held.extend(turn.held);
     assert_ne!(node.read(FILE), FLANNEL);
     late.set_len(0).expect("cut");
@@ -41,9 +41,11 @@ fn it_counts_when_it_could_not_be_written_at_first() {
     let (node, chain, mut held) = written_late(&FLANNEL.replace("cbr0", "late"));
     let in_the_way = node.path("etc/cni/net.d/.10-flannel.conflist.rdma-cni-new");
     fs::create_dir(&in_the_way).expect("made");
-    chain.take(&mut held).expect_err("it cannot be written");
+    chain
+        .take(&mut held, || None)
+        .expect_err("it cannot be written");
     fs::remove_dir(&in_the_way).expect("removed");
-    chain.take(&mut held).expect("a turn");
+    chain.take(&mut held, || None).expect("a turn");
     let text = node.read(FILE);
     let list = List::parse(&text).expect("a list");
     assert_eq!(list.name(), "late");
@@ -54,6 +56,6 @@ fn it_counts_when_it_could_not_be_written_at_first() {
 fn it_counts_where_nothing_is_to_be_put_into_it() {
     let text = FLANNEL.replace("portmap", "rdma-cni");
     let (node, chain, mut held) = written_late(&text);
-    chain.take(&mut held).expect("a turn");
+    chain.take(&mut held, || None).expect("a turn");
     assert_eq!(node.read(FILE), text);
 }

@@ -3,9 +3,18 @@
 
 use crate::{FLANNEL, Node, refused, said};
 use integration::Netns;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use rdma_netns::{Kernel, Linux, Pod};
 use serde_json::{Value, json};
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
 
 const RECORD: &str = "state/attachments/cbr0/c1@eth0.json";
 
@@ -158,6 +167,31 @@ fn in_a_container_nothing_is_brought_home_as_leases_are_elsewhere() {
     assert!(error.contains(sentence), "{error}");
     assert_eq!(node.seen(), before);
     assert!(!node.path("called").exists());
+}
+
+#[test]
+fn it_stays_when_it_is_done_and_ends_when_it_is_told() {
+    let node = Node::with_list(FLANNEL);
+    node.install();
+    for _ in 0..2 {
+        let mut command = node.command("uninstall", &["--stay"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
+        let said = BufReader::new(child.stdout.take().expect("its output"));
+        let mut lines = said.lines().map_while(Result::ok);
+        let waits = "nothing is left to do here; waiting for SIGTERM";
+        assert!(lines.any(|line| line == waits), "{:?}", child.wait());
+        assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+        assert_eq!(child.try_wait().expect("a status"), None);
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+        kill(pid, Signal::SIGTERM).expect("a signal sent");
+        assert!(child.wait().expect("ended").success());
+    }
+    // what is in the way ends it
+    node.install();
+    let netns = Netns::new("leaving");
+    attach(&node, &netns, RECORD);
+    let error = refused(&node.run("uninstall", &["--stay"]));
+    assert!(error.contains("these pods have devices"), "{error}");
 }
 
 /// The plugin that is built, and a pod of which only addresses are left to be given back.

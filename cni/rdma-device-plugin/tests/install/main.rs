@@ -1,12 +1,14 @@
 //! The plugins on a made-up node: put there, kept in the chain, taken away; the real program.
 
 mod binaries;
+mod hindered;
 mod keeping;
 mod kept_by_others;
 mod late;
 mod leaving;
 mod putting;
 mod stress;
+mod yardstick;
 
 use integration::{Machine, machine::Nic};
 use std::{

@@ -111,6 +111,27 @@ fn the_list_calls_ours_last_and_says_what_was_configured() {
     assert_eq!(node.read(LIST), FLANNEL);
 }
 
+#[test]
+fn a_configuration_without_a_chain_is_said_to_leave_all_to_defaults() {
+    let node = Node::with_list(FLANNEL);
+    node.machine.configure(r#"{"mode": "hca"}"#);
+    let (conf, new) = (node.path("etc/config.json"), node.path("new"));
+    let mut command = node.command("install", &[]);
+    command.arg("--from").arg(new).arg("--config").arg(&conf);
+    let text = said(&command.output().expect("it runs"));
+    let sentence = format!(
+        "{conf:?} has no chain, so that the defaults count: rdma-cni without fields of its own, put \
+         into {:?} by containerd's rules; ",
+        node.path("etc/cni/net.d")
+    );
+    assert!(text.starts_with(&sentence), "{text}");
+    node.machine
+        .configure(r#"{"mode": "hca", "chain": {"confDir": "/absent"}}"#);
+    let text = said(&command.output().expect("it runs"));
+    assert!(!text.contains("has no chain"), "{text}");
+    assert!(!node.install().contains("has no chain"));
+}
+
 /// containerd passes over files that appear; it reads again when one is written, removed or renamed
 /// away.
 #[test]

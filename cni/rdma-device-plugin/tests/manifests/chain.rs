@@ -16,7 +16,10 @@ use rdma_device_plugin::{
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
-pub(crate) const UNINSTALL: &str = "conf/manifests/uninstall.yaml";
+pub(crate) const UNINSTALL: [&str; 2] = [
+    "conf/manifests/uninstall.yaml",
+    "integration/manifests/rendered/uninstall.yaml",
+];
 
 /// The switch is off in the others.
 const CHAINED: [(&str, &str); 10] = [
@@ -51,13 +54,14 @@ const CHAINED: [(&str, &str); 10] = [
 ];
 const PARENT: &str = r#"{"ipam":{"type":"rdma-ipam","from":"parent"}}"#;
 
-/// What takes it off the nodes again; it has no ConfigMap.
+/// What takes it off the nodes again; it has no ConfigMap. `scripts/manifests` holds the two to be the
+/// same.
 pub(crate) fn uninstall() -> Cluster {
-    let [set] = documents(&root().join(UNINSTALL))
-        .try_into()
-        .expect("one object");
+    let [file, rendered] = UNINSTALL.map(|file| documents(&root().join(file)));
+    assert_eq!(rendered.len(), 1);
+    let [set] = file.try_into().expect("one object");
     Cluster {
-        file: UNINSTALL,
+        file: UNINSTALL[0],
         config_map: Default::default(),
         daemon_set: serde_json::from_value(set).expect("a DaemonSet"),
     }
@@ -177,25 +181,39 @@ fn it_can_be_taken_off_the_nodes_again() {
         cluster.daemon_set.spec.as_ref().map(|it| &it.selector),
         installed.daemon_set.spec.as_ref().map(|it| &it.selector)
     );
-    let (container, arguments) = installer(&cluster).expect("an init container");
-    let Some(Command::Uninstall(uninstall)) = arguments.command else {
+    // an init container would keep its log from who asks for the pod's
+    assert!(installer(&cluster).is_none());
+    let container = cluster.daemon();
+    let Ok(Arguments {
+        command: Some(Command::Uninstall(uninstall)),
+        ..
+    }) = arguments(container)
+    else {
         panic!("{:?}", container.args)
     };
     assert!(!uninstall.force);
+    // what ends is started again; and who ends within that time was not done
+    assert!(uninstall.stay);
+    let spec = cluster.daemon_set.spec.as_ref().expect("spec");
+    assert!(spec.min_ready_seconds.is_some_and(|it| it >= 10));
+    assert_eq!(cluster.pod().containers.len(), 1);
     assert_eq!(container.image, installed.daemon().image);
     let bin_dir = uninstall.cni_bin_dir.unwrap_or(BIN_DIR.into());
     let conf_dir = uninstall.cni_conf_dir.unwrap_or(CONF_DIR.into());
-    let needed = on_the_node([&bin_dir, &conf_dir, &uninstall.state_dir]);
+    let mut needed = on_the_node([&bin_dir, &conf_dir, &uninstall.state_dir]);
+    needed.insert("/run/netns".into(), ("/run/netns".into(), true));
     assert_eq!(mounts(&cluster, container), needed);
-    for container in [container, cluster.daemon()] {
-        let context = container
-            .security_context
-            .as_ref()
-            .expect("a security context");
-        assert_eq!(context.capabilities, Some(capabilities(&[])));
-        assert_eq!(context.privileged, Some(false));
-        assert_eq!(context.allow_privilege_escalation, Some(false));
-        assert_eq!(context.read_only_root_filesystem, Some(true));
-    }
-    assert_eq!(mounts(&cluster, cluster.daemon()), Mounts::new());
+    let mounted = container.volume_mounts.iter().flatten();
+    let mut netns = mounted.filter(|it| it.mount_path == "/run/netns");
+    // those that end while it is tried again
+    let propagation = netns.next().and_then(|it| it.mount_propagation.as_deref());
+    assert_eq!(propagation, Some("HostToContainer"));
+    let context = container
+        .security_context
+        .as_ref()
+        .expect("a security context");
+    assert_eq!(context.capabilities, Some(capabilities(&[])));
+    assert_eq!(context.privileged, Some(false));
+    assert_eq!(context.allow_privilege_escalation, Some(false));
+    assert_eq!(context.read_only_root_filesystem, Some(true));
 }

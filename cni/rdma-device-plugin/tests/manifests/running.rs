@@ -13,8 +13,9 @@ use k8s_openapi::api::core::v1::Container;
 use serde_json::Value;
 use std::{
     fs,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     time::Duration,
 };
 use tempfile::TempDir;
@@ -27,6 +28,8 @@ const LIST: &str = r#"{
   ]
 }
 "#;
+
+const RECORD: &str = "/var/lib/cni/rdma-cni/attachments/pods/c1@eth0.json";
 
 /// A node's directories, its network namespace, and the image.
 struct Node {
@@ -162,6 +165,34 @@ impl Node {
         fs::write(records.join("c1@eth0.json"), record.to_string()).expect("written");
     }
 
+    /// A pod that ended without `rdma-cni`.
+    fn pod_ended_with(&self, name: &str) {
+        let plans = root().join("cni/rdma-cni/tests/plans/detach-from-pod/record.json");
+        let text = fs::read_to_string(plans).expect("a record");
+        let mut record: Value = serde_json::from_str(&text).expect("JSON");
+        record["bootId"] = boot_id().into();
+        record["key"] =
+            serde_json::json!({"network": "pods", "container": "c1", "interface": "eth0"});
+        record["pod"] = name.into();
+        record["netns"] = "/var/run/netns/cni-1".into();
+        let path = self.path(RECORD);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        fs::write(path, record.to_string()).expect("written");
+    }
+
+    /// What is done by a container that does not end.
+    fn stays(&self, cluster: &Cluster) {
+        let mut command = self.command(cluster, cluster.daemon());
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
+        let said = BufReader::new(child.stdout.take().expect("its output"));
+        let mut lines = said.lines().map_while(Result::ok);
+        let done = lines.any(|line| line.contains("waiting for SIGTERM"));
+        assert!(done, "it ended: {:?}", child.wait());
+        assert_eq!(child.try_wait().expect("a status"), None);
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+    }
+
     fn run(&self, cluster: &Cluster, container: &Container) -> String {
         done(&mut self.command(cluster, container))
     }
@@ -243,8 +274,24 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
     );
     drop(daemon);
 
+    node.pod_ended_with("team/train-0");
     let uninstall = uninstall();
-    node.run(&uninstall, installer(&uninstall).expect("an installer").0);
+    let output = node.command(&uninstall, uninstall.daemon()).output();
+    let output = output.expect("run");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    // and it is not taken for a pod that lives
+    assert!(
+        error.contains("these pods ended without rdma-cni"),
+        "{error}"
+    );
+    assert!(
+        error.contains("team/train-0: this can only be done on the node itself"),
+        "{error}"
+    );
+    // a pod with RDMA was started there since
+    fs::remove_file(node.path(RECORD)).expect("removed");
+    node.stays(&uninstall);
     assert_eq!(fs::read_to_string(node.list()).expect("the list"), LIST);
     let left = fs::read_dir(node.path("/opt/cni/bin")).expect("binaries");
     assert_eq!(left.count(), 0);

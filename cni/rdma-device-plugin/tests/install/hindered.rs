@@ -1,0 +1,150 @@
+//! A node whose RDMA NICs have no IPv6 address, where pods' addresses are to be made from theirs: it
+//! says so, and the network's list stays as it is.
+
+use crate::{FLANNEL, NIC, Node, keeping::count_of_ours, said};
+use integration::{Daemon, Netns, wait};
+use std::{process::Command, thread, time::Duration};
+
+const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
+const WITHHELD: &str = "rdma-cni is not put into the chain: no RDMA NIC of this node has a global \
+                        IPv6 address, which chain.plugin.ipam wants to make pods' addresses from \
+                        (ens1 (mlx5_0)): nothing was changed in the network's list";
+
+/// A node with one NIC, whose netdev is in this namespace.
+struct Hindered {
+    node: Node,
+    netns: Netns,
+}
+
+impl Hindered {
+    fn new(family: &str) -> Self {
+        let node = Node::with_list(FLANNEL);
+        node.machine.configure(&format!(
+            r#"{{"mode": "hca", "chain": {{"confDir": {:?}, "plugin": {{"ipam":
+                {{"type": "rdma-ipam", "from": "parent", "family": {family:?}}}}}}}}}"#,
+            node.path("etc/cni/net.d")
+        ));
+        let netns = Netns::new("hindered");
+        for command in [
+            "link set lo up",
+            "link add ens1 type veth peer name other",
+            "link set ens1 up",
+            "link set other up",
+            "address add 10.1.0.1/24 dev ens1",
+        ] {
+            netns.ip(command);
+        }
+        Self { node, netns }
+    }
+
+    fn inside(&self, own: &Command) -> Command {
+        let mut command = self.netns.command(own.get_program());
+        command.args(own.get_args());
+        command
+    }
+
+    /// Without capabilities, as the init container.
+    fn installer(&self, own: &Command) -> Command {
+        let mut command = self.netns.command("setpriv");
+        command.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]);
+        command.arg(own.get_program()).args(own.get_args());
+        command
+    }
+
+    #[track_caller]
+    fn install(&self) -> String {
+        let mut own = self.node.command("install", &[]);
+        own.arg("--from").arg(self.node.path("new"));
+        own.arg("--config").arg(self.node.path("etc/config.json"));
+        own.arg("--sysfs").arg(self.node.path("sys"));
+        said(&self.installer(&own).output().expect("it runs"))
+    }
+
+    fn daemon(&self, arguments: &[&str]) -> Command {
+        let program = env!("CARGO_BIN_EXE_rdma-device-plugin");
+        let own = self.node.machine.command(program.as_ref());
+        let mut command = self.inside(&own);
+        command.args(arguments);
+        command
+    }
+
+    fn get(&self, path: &str) -> String {
+        let ask = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/9102 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
+        );
+        let output = self.netns.command("bash").args(["-c", &ask]).output();
+        String::from_utf8(output.expect("bash").stdout).expect("UTF-8")
+    }
+
+    fn is_in(&self) -> bool {
+        count_of_ours(&self.node, "10-flannel.conflist") == 1
+    }
+}
+
+#[test]
+fn the_list_stays_as_it_is_until_there_is_an_address() {
+    let hindered = Hindered::new("ipv6");
+    let before = hindered.node.seen();
+    let list = hindered.node.path(LIST);
+    for _ in 0..2 {
+        let text = hindered.install();
+        assert!(text.contains(WITHHELD), "{text}");
+        assert_eq!(hindered.node.seen()[&list], before[&list]);
+    }
+    // for the day on which it has one
+    assert!(hindered.node.path("opt/cni/bin/rdma-cni").exists());
+
+    let checked = hindered.daemon(&["--check-config"]).output();
+    let checked = said(&checked.expect("it runs"));
+    assert!(checked.contains(WITHHELD), "{checked}");
+
+    let daemon = Daemon::start(&mut hindered.daemon(&[]));
+    daemon.says(WITHHELD);
+    let ready = hindered.get("/readyz");
+    assert!(ready.starts_with("HTTP/1.0 200"), "{ready}");
+    assert!(ready.contains(WITHHELD), "{ready}");
+    assert!(
+        hindered
+            .get("/metrics")
+            .contains("rdma_device_plugin_chained 0\n")
+    );
+    // its network writes it anew
+    hindered.node.net("10-flannel.conflist", FLANNEL);
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(hindered.node.read(LIST), FLANNEL);
+    assert_eq!(daemon.count(WITHHELD), 1, "it is said once");
+
+    hindered
+        .netns
+        .ip("address add 2001:db8::1/64 dev ens1 nodad");
+    wait::until("it is in the list", || hindered.is_in());
+    daemon.says("the runtime calls rdma-cni for network cbr0");
+    wait::until("it is ready by that", || {
+        hindered.get("/readyz").contains("the runtime calls")
+    });
+
+    // pods that have devices are ended by the list
+    hindered.netns.ip("address del 2001:db8::1/64 dev ens1");
+    hindered.node.net("10-flannel.conflist", FLANNEL);
+    wait::until("it is in the list again", || hindered.is_in());
+    let text = hindered.install();
+    assert!(text.contains("the runtime calls rdma-cni"), "{text}");
+    drop(daemon);
+    hindered.node.uninstall();
+    assert_eq!(hindered.node.read(LIST), FLANNEL);
+}
+
+#[test]
+fn nothing_hinders_where_addresses_are_not_to_be_of_that_family() {
+    assert_eq!(NIC.netdev, "ens1");
+    let hindered = Hindered::new("ipv4");
+    let text = hindered.install();
+    assert!(text.contains("the runtime calls rdma-cni"), "{text}");
+    // where both are, each NIC has to have both
+    let hindered = Hindered::new("both");
+    assert!(hindered.install().contains(WITHHELD));
+    hindered
+        .netns
+        .ip("address add 2001:db8::1/64 dev ens1 nodad");
+    assert!(hindered.install().contains("the runtime calls rdma-cni"));
+}
