@@ -40,7 +40,9 @@ fn a_dispute_costs_little_is_told_and_ends_within_a_second() {
     let rewrites = rewrites.into_inner();
     let took = ours.elapsed();
     // not fewer than it promises, and no race
-    assert!((4..=80).contains(&rewrites), "{rewrites} in {took:?}");
+    let each = took / rewrites.max(1);
+    let (race, promise) = (Duration::from_millis(37), Duration::from_secs(1));
+    assert!((race..=promise).contains(&each), "{rewrites} in {took:?}");
     daemon.says("was rewritten without rdma-cni");
     assert_eq!(daemon.count("was rewritten without rdma-cni"), 1);
     assert!(daemon.count("cni.exclusive") > 0);
