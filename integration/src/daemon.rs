@@ -7,7 +7,8 @@ use nix::{
 };
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Condvar, Mutex, PoisonError},
@@ -90,6 +91,25 @@ impl Daemon {
             "not said {times} times: {words:?}\n{}",
             lines.join("\n")
         );
+    }
+
+    /// What it serves at `path`, as soon as it says where.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> String {
+        let line = self.line("metrics are at http://");
+        let address = line.split("http://").nth(1).expect("an address");
+        let address = address.split('/').next().expect("a host and a port");
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        let patience = Some(PATIENCE);
+        stream.set_read_timeout(patience).expect("a time limit");
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+        )
+        .expect("asked");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
     }
 
     /// Sends it a signal.

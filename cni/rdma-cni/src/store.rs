@@ -152,30 +152,9 @@ impl Store {
 
     fn write(&self, attachment: &Attachment, durable: bool) -> Result<(), StoreError> {
         let path = self.path(&attachment.key, "json");
-        let temporary = self.path(&attachment.key, "json.new");
         let text = serde_json::to_vec_pretty(attachment)
             .map_err(|error| failed("write", &path)(error.into()))?;
-        let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&temporary)?;
-            file.write_all(&text)?;
-            if durable {
-                file.sync_all()?;
-            }
-            fs::rename(&temporary, &path)?;
-            if durable {
-                File::open(self.directory(&attachment.key.network))?.sync_all()?;
-            }
-            Ok(())
-        };
-        write().map_err(|source| {
-            let _ = fs::remove_file(&temporary);
-            failed("write", &path)(source)
-        })
+        replace(&path, &text, durable).map_err(failed("write", &path))
     }
 
     /// Reads the record of `key`.
@@ -311,8 +290,37 @@ fn open_lock(path: &Path) -> Result<File, StoreError> {
         .map_err(failed("open", path))
 }
 
-/// Whether `path` still leads to `file`: its last holder may have removed it meanwhile.
-fn is_still(file: &File, path: &Path) -> bool {
+/// Puts `text` at `path`, a record's, such that a reader finds the old one or the new one, whole. If it
+/// is to be `durable`, it is on the disk when this returns.
+///
+/// # Errors
+/// The system refuses it; what was there is there still.
+pub fn replace(path: &Path, text: &[u8], durable: bool) -> io::Result<()> {
+    let temporary = path.with_added_extension("new");
+    let write = || {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        file.write_all(text)?;
+        if durable {
+            file.sync_all()?;
+        }
+        fs::rename(&temporary, path)?;
+        match path.parent() {
+            Some(directory) if durable => File::open(directory)?.sync_all(),
+            _ => Ok(()),
+        }
+    };
+    write().inspect_err(|_| {
+        let _ = fs::remove_file(&temporary);
+    })
+}
+
+/// Whether `path` still leads to `file`, a lock's: its last holder may have removed it meanwhile.
+pub fn is_still(file: &File, path: &Path) -> bool {
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), fs::metadata(path)) {
         (Ok(ours), Ok(theirs)) => id(ours) == id(theirs),

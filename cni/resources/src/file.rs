@@ -21,7 +21,8 @@ pub struct FileError {
 }
 
 impl FileError {
-    pub(crate) fn new(verb: &'static str, path: &Path, source: io::Error) -> Self {
+    /// `source` is why `verb` was refused at `path`.
+    pub fn new(verb: &'static str, path: &Path, source: io::Error) -> Self {
         Self {
             verb,
             path: path.to_owned(),

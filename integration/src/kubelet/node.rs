@@ -14,8 +14,6 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{
     fs,
-    io::{Read, Write},
-    net::TcpStream,
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
     time::Duration,
@@ -148,17 +146,7 @@ impl Node {
     /// What `/metrics` says.
     #[track_caller]
     pub fn metrics(&self) -> String {
-        let line = self.daemon.line("metrics are at http://");
-        let (_, address) = line.split_once("http://").expect("an address");
-        let address = address.trim_end().trim_end_matches("/metrics");
-        let mut stream = TcpStream::connect(address).expect("the daemon listens");
-        let patience = Some(Duration::from_secs(20));
-        stream.set_read_timeout(patience).expect("a time limit");
-        stream
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
-            .expect("a question");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
+        let answer = self.daemon.get("/metrics");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         answer
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     leases::Leases,
-    node::{Node, Pod, settle},
+    node::{Node, Pod, address, name, settle},
     smc::{ask, entry, id_of, one_rail_with_smc, record, seen},
 };
 use fake_kernel::{Verdict, World};
@@ -136,6 +136,37 @@ fn a_pod_behind_another_ones_gid_is_kept_from_it() {
     }
     node.kernel.with(|world| world.unmount(&third.netns));
     leases.must_be(&before, "after all");
+}
+
+/// What a later pod has is a warning in the log; what the host has is told.
+#[test]
+fn a_check_does_not_fail_by_a_later_pods_address() {
+    let leases = Leases::new(1);
+    let node = &leases.node;
+    let (first, second) = (node.pod("a"), node.pod("b"));
+    leases.gives("a.rdma0", &answer("10.50.0.7/24"));
+    leases.gives("b.rdma0", &answer("10.50.0.8/24"));
+    let config = config(&leases);
+    let result = node.add(&first, &config).must_succeed();
+    assert_eq!(record(node, &first)["smc"]["state"], "active");
+    let plain = leases.config(json!({ "devices": [{ "netdev": "bond0" }] }));
+    node.add(&second, &plain).must_succeed();
+    let check = || leases.check(&first, &config, &result);
+    check().must_succeed();
+    let of_host = address("10.50.0.9/24");
+    node.change(
+        None,
+        &Op::AddAddress {
+            at: Place::Host,
+            link: name("bond0"),
+            address: of_host,
+        },
+    );
+    let message = check().must_fail(999);
+    assert!(
+        message.contains("SMC-R of rdma0") && message.contains("bond0 on the host"),
+        "{message}"
+    );
 }
 
 /// SMC-Rv1 would go by the parent's GID, which is not trusted.

@@ -8,6 +8,7 @@
 
 use super::record::{Stamp, hash};
 use conflist::{Directory, Picked};
+use rdma_resources::FileError;
 use std::{
     ffi::CString,
     fs::{self, File, Metadata, OpenOptions},
@@ -23,29 +24,10 @@ use std::{
 /// How long somebody who opened a file may take to write to it.
 const LATE: Duration = Duration::from_secs(3);
 
-/// A file or directory cannot be read or changed.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {verb} {path:?}: {source}")]
-pub struct FileError {
-    verb: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
-impl FileError {
-    pub(crate) fn new(verb: &'static str, path: &Path, source: io::Error) -> Self {
-        Self {
-            verb,
-            path: path.to_owned(),
-            source,
-        }
-    }
-
-    /// Files change all the time.
-    pub(crate) fn busy(path: &Path) -> Self {
-        let problem = "its files are being written all the time; try again";
-        Self::new("change", path, io::Error::other(problem))
-    }
+/// The files of `dir` change all the time.
+pub(crate) fn busy(dir: &Path) -> FileError {
+    let problem = "its files are being written all the time; try again";
+    FileError::new("change", dir, io::Error::other(problem))
 }
 
 /// A file that was replaced, and what was in it. Somebody who had opened it before writes to it

@@ -22,7 +22,8 @@ use conflist::{
     plan::{self, Placed},
     single::is_from,
 };
-use file::{FileError, Held};
+use file::Held;
+use rdma_resources::FileError;
 use record::{Record, RecordError};
 use std::{fmt, path::PathBuf};
 
@@ -285,7 +286,7 @@ impl Chain {
                 return Ok((files, obstacles));
             }
         }
-        Err(FileError::busy(&self.conf.conf_dir).into())
+        Err(file::busy(&self.conf.conf_dir).into())
     }
 
     /// Whether a list still names our plugin, whoever put it there.

@@ -2,14 +2,15 @@
 //! changed, so that whatever a killed run left can be found.
 
 use conflist::{Directory, Entry, List, single::SUFFIX};
+use rdma_cni::store;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    io,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -157,7 +158,6 @@ impl Record {
     /// It cannot be written.
     pub fn write(&self, state_dir: &Path) -> Result<(), RecordError> {
         let path = path(state_dir);
-        let temporary = path.with_extension("json.new");
         let write = || {
             let mut text = serde_json::to_vec_pretty(self)?;
             text.push(b'\n');
@@ -169,21 +169,7 @@ impl Record {
             let present = serde_json::from_slice::<Self>(&present);
             let is_known = present.is_ok_and(|it| it.without_stamps() == self.without_stamps());
             fs::create_dir_all(state_dir)?;
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&temporary)?;
-            file.write_all(&text)?;
-            if !is_known {
-                file.sync_all()?;
-            }
-            fs::rename(&temporary, &path)?;
-            match is_known {
-                true => Ok(()),
-                false => File::open(state_dir)?.sync_all(),
-            }
+            store::replace(&path, &text, !is_known)
         };
         write().map_err(system("write", &path))
     }
@@ -264,7 +250,7 @@ pub fn lock(state_dir: &Path) -> Result<File, RecordError> {
             file => file?,
         };
         file.lock()?;
-        if is_still(&file, &path) {
+        if store::is_still(&file, &path) {
             return Ok(file);
         }
     };
@@ -279,14 +265,6 @@ pub fn unlock_for_good(lock: File, state_dir: &Path) {
     }
     let _ = fs::remove_dir(state_dir);
     drop(lock);
-}
-
-/// Whether `path` still leads to `file`: its last holder may have removed it meanwhile.
-fn is_still(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(ours), Ok(found)) => (ours.dev(), ours.ino()) == (found.dev(), found.ino()),
-        _ => false,
-    }
 }
 
 /// Where the record is.

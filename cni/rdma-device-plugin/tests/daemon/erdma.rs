@@ -3,7 +3,6 @@
 
 use crate::{
     Machine,
-    observing::get,
     program::{command, run, start_with},
 };
 use integration::{
@@ -158,13 +157,7 @@ fn the_mode_and_what_keeps_it_are_in_the_log_and_the_figures() {
     has(&kubelet, 200);
     daemon.says("mode compat of the eRDMA driver needs its module to be loaded");
     daemon.says("erdma_0: left alone: its netdev is not in this network namespace");
-    let line = daemon.line("metrics are at http://");
-    let address = line
-        .split("http://")
-        .nth(1)
-        .and_then(|it| it.split('/').next());
-    let address = address.expect("an address");
-    let figures = || get(address, "/metrics");
+    let figures = || daemon.get("/metrics");
     let outcome = r#"rdma_erdma_nic{device="erdma_0",netdev="eri0",outcome="left_alone"} 1"#;
     wait::until("what became of the NIC", || figures().contains(outcome));
     for line in [

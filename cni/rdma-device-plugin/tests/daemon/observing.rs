@@ -2,42 +2,19 @@
 
 use crate::{HCA, Running, ids, program::start_with};
 use std::{
-    io::{Read, Write},
-    net::TcpStream,
     thread,
     time::{Duration, Instant},
 };
 
-/// What is served at `path`.
-pub(crate) fn get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("connected");
-    let limit = Some(Duration::from_secs(10));
-    stream.set_read_timeout(limit).expect("a limit");
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
-    )
-    .expect("asked");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    answer
-}
-
 #[test]
 fn figures_tell_what_kubelet_has() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
-    let line = node.daemon.line("metrics are at http://");
-    let address = line
-        .split("http://")
-        .nth(1)
-        .and_then(|it| it.split('/').next());
-    let address = address.expect("an address");
     node.kubelet
         .ask_for("rdma/hca", &[&ids(&["1"])])
         .expect("given");
-    let health = get(address, "/healthz");
+    let health = node.daemon.get("/healthz");
     assert!(health.starts_with("HTTP/1.1 200"), "{health}");
-    let metrics = get(address, "/metrics");
+    let metrics = node.daemon.get("/metrics");
     for line in [
         r#"rdma_device_plugin_registered{resource="rdma/hca"} 1"#,
         r#"rdma_device_plugin_capacity{resource="rdma/hca"} 1000"#,

@@ -5,14 +5,7 @@ use integration::{
     Daemon,
     wait::{PATIENCE, within},
 };
-use std::{
-    fs,
-    io::{Read, Write},
-    net::TcpStream,
-    process::Command,
-    thread,
-    time::Duration,
-};
+use std::{fs, process::Command, thread, time::Duration};
 
 /// What the issue promises.
 pub(crate) const SOON: Duration = Duration::from_secs(1);
@@ -43,34 +36,17 @@ pub(crate) fn count_of_ours(node: &Node, file: &str) -> usize {
     text.matches("\"rdma-cni\"").count()
 }
 
-fn get(daemon: &Daemon, path: &str) -> String {
-    let line = daemon.line("metrics are at http://");
-    let address = line
-        .split("http://")
-        .nth(1)
-        .and_then(|it| it.split('/').next());
-    let mut stream = TcpStream::connect(address.expect("an address")).expect("connected");
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
-    )
-    .expect("asked");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    answer
-}
-
 #[track_caller]
 fn becomes(daemon: &Daemon, status: u16, words: &str) {
     let wanted = format!("HTTP/1.1 {status} ");
     let is_so = || {
-        let answer = get(daemon, "/readyz");
+        let answer = daemon.get("/readyz");
         answer.starts_with(&wanted) && answer.contains(words)
     };
     assert!(
         within(SOON, is_so),
         "{status} {words}: {}",
-        get(daemon, "/readyz")
+        daemon.get("/readyz")
     );
 }
 
@@ -85,7 +61,11 @@ fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() 
         503,
         "does not call rdma-cni: there is no network configuration yet",
     );
-    assert!(get(&daemon, "/metrics").contains("rdma_device_plugin_chained 0\n"));
+    assert!(
+        daemon
+            .get("/metrics")
+            .contains("rdma_device_plugin_chained 0\n")
+    );
     fs::create_dir_all(node.path("etc/cni/net.d")).expect("made");
     node.net("10-flannel.conflist", FLANNEL);
     assert!(within(SOON, || count_of_ours(&node, "10-flannel.conflist") == 1));
@@ -94,7 +74,11 @@ fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() 
         200,
         "the runtime calls rdma-cni for network cbr0 (10-flannel.conflist)",
     );
-    assert!(get(&daemon, "/metrics").contains("rdma_device_plugin_chained 1\n"));
+    assert!(
+        daemon
+            .get("/metrics")
+            .contains("rdma_device_plugin_chained 1\n")
+    );
     // another network takes over, in one plugin's form, and goes again
     node.net("05-terway.conf", TERWAY);
     becomes(
@@ -223,7 +207,7 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
         200,
         "rdma-cni is not kept in the chain: chain is not configured",
     );
-    assert!(!get(&daemon, "/metrics").contains("chained"));
+    assert!(!daemon.get("/metrics").contains("chained"));
     // the file turns it on while the daemon runs
     node.install();
     node.net("10-flannel.conflist", FLANNEL);

@@ -10,7 +10,7 @@ use rdma_netns::{
     Address, GidTable, Link, Observed, RdmaMode,
     smc::{PnetEntry, PnetId, SmcState},
 };
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// All that SMC-R is chosen by.
 #[derive(Clone, Copy, Debug)]
@@ -258,6 +258,33 @@ pub fn misfits(sight: Sight<'_>) -> Vec<(String, Interface)> {
         }
     }
     misfits
+}
+
+/// The tables of `gids` as they would be if no other pod had addresses. `others` are attachments, of
+/// which some may be of the same pod.
+pub fn without_other_pods(
+    attachment: &Attachment,
+    others: &[Attachment],
+    gids: &[Option<GidTable>],
+) -> Vec<Option<GidTable>> {
+    let of = |attachment: &Attachment| -> Vec<IpAddr> {
+        let rails = attachment.rails.iter();
+        let addresses = rails.flat_map(|rail| addresses_of(attachment, rail));
+        addresses.map(|it| it.peer.unwrap_or(it.ip)).collect()
+    };
+    let is_own = |it: &&Attachment| it.netns_id == attachment.netns_id;
+    let own: Vec<IpAddr> = [attachment]
+        .into_iter()
+        .chain(others.iter().filter(is_own))
+        .flat_map(of)
+        .collect();
+    let theirs = others.iter().filter(|it| !is_own(it)).flat_map(of);
+    let theirs: Vec<IpAddr> = theirs.filter(|ip| !own.contains(ip)).collect();
+    let mut gids = gids.to_vec();
+    for table in gids.iter_mut().flatten() {
+        table.gids.retain(|gid| !theirs.contains(&gid.address()));
+    }
+    gids
 }
 
 /// The netdevs that can have GIDs on the RDMA port of `rail`: the pod's own, the host's, and, as

@@ -22,7 +22,7 @@ mod verdict;
 
 pub use choose::{Chosen, Interface, Sight, choose};
 pub use detach::{Others, detach, returning};
-pub use fits::misfits;
+pub use fits::{misfits, without_other_pods};
 pub use lend::Unlendable;
 pub use rails::{Carrier, Hindrance, carriers, hindrance, port_of};
 pub use verdict::{Misfit, Netdev, Owner, Source, View, verdict};

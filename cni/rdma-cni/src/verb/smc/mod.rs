@@ -298,7 +298,7 @@ pub fn drift<K: Kernel>(
     let gids = gids(node, pod, attachment, observed);
     let observed = &node.kernel.observe(Some(pod))?;
     let others = others::on_this_boot(node, attachment)?;
-    let misfits = smc::misfits(Sight {
+    let sight = Sight {
         attachment,
         others: &others,
         observed,
@@ -307,7 +307,22 @@ pub fn drift<K: Kernel>(
         primary: None,
         ueid: None,
         refused: None,
+    };
+    // what another pod brought is no drift of this one
+    let of_pod = smc::without_other_pods(attachment, &others, &gids);
+    let is_own = |it: &&Attachment| it.netns_id == attachment.netns_id;
+    let own: Vec<Attachment> = others.iter().filter(is_own).cloned().collect();
+    let misfits = smc::misfits(Sight {
+        others: &own,
+        gids: Some(&of_pod),
+        ..sight
     });
+    for (name, why) in smc::misfits(sight) {
+        if !misfits.iter().any(|(it, _)| *it == name) {
+            let key = &attachment.key;
+            log::warn!("{key}: SMC-R of {name}, by another pod since: {why}");
+        }
+    }
     drift.extend(lend::drift(attachment, observed));
     drift.extend(
         misfits
