@@ -1,12 +1,19 @@
 //! Health and figures, of the whole daemon.
 
 use crate::{HCA, Running, ids, program::start_with};
+use integration::{
+    Daemon,
+    kubelet::{DeviceManager, Manner},
+};
 use std::{
     io::{Read, Write},
     net::TcpStream,
     thread,
     time::{Duration, Instant},
 };
+
+/// Port states are told within this time (`docs/device-plugin.md`).
+const TOLD: Duration = Duration::from_secs(1);
 
 /// What is served at `path`.
 pub(crate) fn get(address: &str, path: &str) -> String {
@@ -23,15 +30,18 @@ pub(crate) fn get(address: &str, path: &str) -> String {
     answer
 }
 
+/// Where the daemon's pages are.
+fn address(daemon: &Daemon) -> String {
+    let line = daemon.line("metrics are at http://");
+    let (_, address) = line.split_once("http://").expect("an address");
+    let (address, _) = address.split_once('/').expect("a path");
+    address.to_owned()
+}
+
 #[test]
 fn figures_tell_what_kubelet_has() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
-    let line = node.daemon.line("metrics are at http://");
-    let address = line
-        .split("http://")
-        .nth(1)
-        .and_then(|it| it.split('/').next());
-    let address = address.expect("an address");
+    let address = &address(&node.daemon);
     node.kubelet
         .ask_for("rdma/hca", &[&ids(&["1"])])
         .expect("given");
@@ -64,7 +74,41 @@ fn an_infiniband_ports_state_is_followed_without_an_event() {
     machine.write(&format!("{port}/state"), "2: INIT\n");
     let at = Instant::now();
     kubelet.wait_for("rdma/hca", "no healthy id", |it| it.healthy().is_empty());
-    assert!(at.elapsed() < Duration::from_secs(3), "{:?}", at.elapsed());
+    assert!(at.elapsed() < TOLD, "{:?}", at.elapsed());
+    // by now it has just been looked at
+    machine.write(&format!("{port}/state"), "4: ACTIVE\n");
+    let at = Instant::now();
+    kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
+    assert!(at.elapsed() < TOLD, "{:?}", at.elapsed());
+}
+
+#[test]
+fn a_kubelet_that_refuses_for_ten_seconds_is_told_by_healthz() {
+    let machine = crate::Machine::with(&[crate::FIRST]);
+    machine.configure(HCA);
+    let mut kubelet = DeviceManager::new(&machine.path("kubelet"));
+    kubelet.takes("", Manner::Refusing("not today".into()));
+    kubelet.start();
+    let at = Instant::now();
+    let daemon = crate::start(&machine);
+    let address = address(&daemon);
+    daemon.says("kubelet refuses: not today");
+    let health = get(&address, "/healthz");
+    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    let mut health = String::new();
+    integration::wait::until("it says so", || {
+        health = get(&address, "/healthz");
+        !health.starts_with("HTTP/1.1 200")
+    });
+    assert!(health.starts_with("HTTP/1.1 503"), "{health}");
+    let reason = "rdma/hca is not registered with kubelet for 10 s, although its socket is there";
+    assert!(health.contains(reason), "{health}");
+    assert!(at.elapsed() >= Duration::from_secs(10), "too early");
+    kubelet.takes("", Manner::Proper);
+    kubelet.restart();
+    kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
+    let health = get(&address, "/healthz");
+    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
 }
 
 #[test]
