@@ -202,6 +202,19 @@ impl Machine {
         }
     }
 
+    /// Puts a GPU in, below a host bridge of its own.
+    pub fn accelerator(&self, address: &str, numa_node: i32) {
+        let bridge = address.get(..7).expect("domain and bus");
+        let place = format!("devices/pci{bridge}/{address}");
+        fs::create_dir_all(self.path(&format!("sys/{place}"))).expect("a directory");
+        let uevent = "DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n";
+        self.write(&format!("sys/{place}/uevent"), uevent);
+        let node = format!("{numa_node}\n");
+        self.write(&format!("sys/{place}/numa_node"), &node);
+        let link = format!("sys/bus/pci/devices/{address}");
+        self.link(&link, &format!("../../../{place}"));
+    }
+
     /// A PCI function; where it is.
     fn function(&self, address: &str, driver: &str, id: &str, numa_node: i32) -> String {
         let place = format!("sys/devices/pci0000:00/{address}");

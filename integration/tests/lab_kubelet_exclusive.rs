@@ -62,6 +62,7 @@ impl Scene {
         Attachment::new(&format!("sandbox-{pod}"), netns.path(), "eth0").of_pod("default", pod)
     }
 
+    /// The sandbox of a pod that has its allocation; its containers may start then.
     #[track_caller]
     fn add(&self, pod: &str) -> Netns {
         let netns = self.lab.pod(pod);
@@ -69,6 +70,7 @@ impl Scene {
             .runtime()
             .add(&self.list(), &self.attachment(pod, &netns));
         added.unwrap_or_else(|outcome| panic!("{outcome}"));
+        self.node.may_start(pod);
         netns
     }
 
@@ -222,6 +224,7 @@ fn a_container_gets_the_right_node_though_the_move_renumbered_it() {
     });
     assert_eq!(uverbs(&lowest.rdma).0, granted.0, "another device's number");
     assert_eq!(node(&granted.0), (granted.1, granted.2));
+    scene.node.may_start("one");
     lab::open_verbs(&netns, &function.rdma);
     // the daemon, which sees the device come, writes what is true as well
     wait::until("the daemon wrote the new device's entry", || {

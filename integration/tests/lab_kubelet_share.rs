@@ -68,6 +68,7 @@ impl Scene {
             .of_pod("default", name);
         let added = self.runtime().add(&list, &attachment);
         let result = added.unwrap_or_else(|outcome| panic!("{outcome}"));
+        self.node.may_start(name);
         Pod {
             name: name.to_owned(),
             netns,

@@ -87,6 +87,20 @@ fn a_pod_without_an_allocation_passes_with_its_result_unchanged() {
     assert!(before == after, "something was changed");
 }
 
+/// As kubelet tells of it: the init container, which has ended, is not there, and neither are its
+/// devices.
+#[test]
+fn a_pod_of_which_an_init_container_alone_asks_passes_and_the_log_says_why() {
+    let cluster = Cluster::new();
+    cluster.kubelet.set_pods(&[pod("default", "web", &[&[]])]);
+    let mut configuration = cluster.configuration();
+    configuration["log"] = json!({ "level": "debug" });
+    let outcome = cluster.run("ADD", &configuration);
+    assert_eq!(outcome.stdout.trim_end(), previous().to_string());
+    let line = "kubelet allocated no device to the pod";
+    assert!(outcome.stderr.contains(line), "{outcome}");
+}
+
 #[test]
 fn kubelet_is_not_asked_when_pods_go() {
     let mut cluster = Cluster::new();

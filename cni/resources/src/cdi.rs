@@ -163,6 +163,51 @@ mod tests {
         serde_json::from_slice(&fs::read(file).expect("the spec")).expect("JSON")
     }
 
+    /// Containers are made while the daemon and moves write.
+    #[test]
+    fn readers_see_the_file_whole_while_it_is_written() {
+        const ENTRIES: u32 = 64;
+        let directory = tempfile::tempdir().expect("a directory");
+        let cdi = Cdi::new(&directory.path().join("cdi"), directory.path());
+        // in one version all entries have the same number
+        let version = |minor: u32| {
+            let entries = (0..ENTRIES).map(|number| Entry {
+                name: format!("0000:3b:00.{number:x}"),
+                nodes: vec![node("uverbs0", minor)],
+            });
+            entries.collect::<Vec<_>>()
+        };
+        cdi.write(|| version(0)).expect("written");
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        let read = || {
+            let mut seen = std::collections::BTreeSet::new();
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                let spec = spec(directory.path());
+                let devices = spec["devices"].as_array().expect("devices");
+                assert_eq!(devices.len(), ENTRIES as usize);
+                let minors = devices.iter().map(|it| {
+                    let minor = &it["containerEdits"]["deviceNodes"][0]["minor"];
+                    minor.as_u64().expect("a number")
+                });
+                let minors: std::collections::BTreeSet<u64> = minors.collect();
+                assert_eq!(minors.len(), 1, "two versions in one: {minors:?}");
+                seen.extend(minors);
+            }
+            seen.len()
+        };
+        std::thread::scope(|scope| {
+            let readers = [(); 2].map(|()| scope.spawn(read));
+            for minor in 1..=40 {
+                assert!(cdi.write(|| version(minor)).expect("written"));
+            }
+            ended.store(true, std::sync::atomic::Ordering::Relaxed);
+            for reader in readers {
+                let versions = reader.join().expect("it read what was whole");
+                assert!(versions > 1, "it read one version only");
+            }
+        });
+    }
+
     #[test]
     fn a_move_puts_its_own_entry_right() {
         let directory = tempfile::tempdir().expect("a directory");

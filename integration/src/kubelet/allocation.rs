@@ -66,7 +66,8 @@ pub struct Allocation {
 }
 
 impl DeviceManager {
-    /// Preference, allocation, and what comes before the container's start.
+    /// Preference and allocation. What comes before the container's start,
+    /// [`before_start`](Self::before_start), is asked when its pod's sandbox is there.
     #[track_caller]
     pub fn allocate(&self, wish: &Wish) -> Result<Allocation, Status> {
         let ids = self.ids(wish)?;
@@ -85,7 +86,6 @@ impl DeviceManager {
         };
         self.shared()
             .change(|known| known.allocations.push(allocation.clone()));
-        self.before_start(&wish.resource, &ids)?;
         Ok(allocation)
     }
 

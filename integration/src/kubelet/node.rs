@@ -86,6 +86,19 @@ impl Node {
         allocation
     }
 
+    /// What kubelet does before it starts the containers of a pod, whose sandbox is there: each
+    /// may start.
+    #[track_caller]
+    pub fn may_start(&self, pod: &str) {
+        let mut allocations = self.kubelet.allocations();
+        allocations.retain(|it| it.pod.1 == pod);
+        assert!(!allocations.is_empty(), "{pod} has nothing");
+        for it in allocations {
+            let told = self.kubelet.before_start(&it.resource, &it.ids);
+            told.unwrap_or_else(|status| panic!("{pod}, {}: {status}", it.container));
+        }
+    }
+
     /// Kubelet has a pod that asked for nothing.
     pub fn knows(&self, pod: &str) {
         let mut pods = self.kubelet.pod_resources();

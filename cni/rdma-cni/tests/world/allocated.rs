@@ -1,7 +1,7 @@
 //! What kubelet allocated is attached: which devices, in what order, moved or shared.
 
 use crate::{
-    kubelet::{Cluster, every, record},
+    kubelet::{Cluster, Devices, every, record},
     leases::{has_link, link_of},
     node::{Pod, furnished},
 };
@@ -132,6 +132,25 @@ fn all_containers_of_the_pod_count_and_a_device_once() {
     checked["prevResult"] = result;
     cluster.run("CHECK", &pod, &checked).must_succeed();
     cluster.del(&pod, &config).must_succeed();
+}
+
+/// Kubelet gives a later container what an init container had. It lists an init container only
+/// if that restarts (a sidecar).
+#[test]
+fn an_init_container_and_a_later_one_with_its_id_have_one_rail() {
+    let devices: Devices<'_> = &[("rdma/vf", &["0000:d8:00.2"])];
+    for containers in [&[devices][..], &[devices, devices]] {
+        let cluster = Cluster::new(RdmaMode::Exclusive);
+        let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+        let pod = cluster.node.pod("a");
+        let known = kubelet_pod("default", "a", containers);
+        cluster.kubelet.set_pods(&[known]);
+        let result = cluster.add(&pod, &config).must_succeed();
+        let rails = result["interfaces"].as_array().unwrap();
+        assert_eq!(rails.len(), 1, "{result}");
+        assert_eq!(rails[0]["pciID"], "0000:d8:00.2");
+        cluster.del(&pod, &config).must_succeed();
+    }
 }
 
 #[test]

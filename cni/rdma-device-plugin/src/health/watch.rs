@@ -22,9 +22,12 @@ use tokio::io::{Interest, unix::AsyncFd};
 const TOGETHER: Duration = Duration::from_millis(50);
 /// No two looks are closer, whatever happens.
 const APART: Duration = Duration::from_millis(200);
-/// What no event tells of, the state of an InfiniBand port, is looked at so often; where there is
-/// nothing of the kind, nothing is.
+/// What no event tells of is looked at so often; where there is nothing of the kind, nothing is.
 const BEAT: Duration = Duration::from_secs(1);
+/// The same where it is the state of an InfiniBand port, of which kubelet is to hear within a
+/// second: it is told some time later ([`DOWN_AFTER`](super::DOWN_AFTER)).
+const BEAT_OF_PORTS: Duration = Duration::from_millis(400);
+const _: () = assert!(BEAT_OF_PORTS.as_millis() + super::DOWN_AFTER.as_millis() < 1000);
 /// Where there are no events, or none of pods.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(2);
 
@@ -172,6 +175,7 @@ impl Watch {
         }
         self.looked = Some(now);
         self.port_states = ports::untold(&self.sysfs);
+        self.beat = self.beat.min(now + self.pause());
         self.health.unhealthy()
     }
 
@@ -232,6 +236,14 @@ impl Watch {
             || !self.port_states.is_empty()
     }
 
+    /// From one beat to the next.
+    fn pause(&self) -> Duration {
+        match self.port_states.is_empty() {
+            true => BEAT,
+            false => BEAT_OF_PORTS,
+        }
+    }
+
     /// None: not before something is heard.
     fn next_look(&self) -> Option<Instant> {
         let deadline = self.health.deadline();
@@ -248,7 +260,7 @@ impl Watch {
     /// ports' by now; none: they were not looked at.
     fn is_time(&mut self, now: Instant, states: Option<ports::States>) -> bool {
         if self.beats() && self.beat <= now {
-            self.beat = now + BEAT;
+            self.beat = now + self.pause();
             self.hear(); // what was more than is read at one go
             let pause = self.looked.is_none_or(|at| at + WITHOUT_EVENTS <= now);
             let unheard = pause && !self.hears_all();

@@ -1,8 +1,9 @@
-//! Which ids kubelet had better allocate together: of as few NUMA nodes as possible, on as many
-//! NICs as possible, near the accelerators.
+//! Which ids kubelet had better allocate: together of as few NUMA nodes as possible, on as many
+//! NICs as possible, near the accelerators; of NICs that are shared, those that are used least.
 
 use super::{Offer, distance::Distance};
 use rdma_netns::Accelerator;
+use rdma_resources::Sharing;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
@@ -40,13 +41,26 @@ struct Chosen {
     devices: BTreeMap<usize, usize>,
     accelerators: BTreeMap<usize, usize>,
     nodes: BTreeSet<Option<u32>>,
+    /// Ids of each device that containers have already; none: the ids are not shared.
+    in_use: Option<BTreeMap<usize, usize>>,
+}
+
+/// A NUMA node that the next id may be of.
+#[derive(Default)]
+struct NodeIds {
+    /// Ids that it has.
+    count: usize,
+    /// Of the nearest device.
+    distance: Option<Distance>,
+    devices: BTreeSet<usize>,
 }
 
 impl Offer {
     /// Chooses `size` of `available`, `must_include` first; fewer if there are not as many.
     ///
     /// Kubelet does not say which accelerators the pod was given: `accelerators` are all that
-    /// come into question, those of the node for example. The answer is the same each time.
+    /// come into question, those of the node for example. So with ids that are shared, how much
+    /// a device is used comes before how near it is. The answer is the same each time.
     pub fn prefer(
         &self,
         available: &[String],
@@ -80,6 +94,9 @@ impl Offer {
             .map(|id| self.candidate(id, &places))
             .collect();
         open.sort_by_key(|candidate| candidate.place);
+        if self.sharing == Sharing::Shared {
+            chosen.use_up(self.in_use(&open, &seen), &near);
+        }
         while preference.ids.len() < size && !open.is_empty() {
             let missing = size - preference.ids.len();
             let (node, why) = node_for(&open, missing, &chosen, &near);
@@ -116,6 +133,23 @@ impl Offer {
             devices,
             node: node.filter(|_| nodes.all(|other| other == node)),
         }
+    }
+
+    /// How many ids of each device of `open` containers have: those that kubelet does not offer,
+    /// though they are healthy. Of a device that is not in `open` kubelet may have held back all:
+    /// it is on another NUMA node than the topology manager wants.
+    fn in_use(&self, open: &[Candidate<'_>], offered: &BTreeSet<&str>) -> BTreeMap<usize, usize> {
+        let devices = open.iter().flat_map(|candidate| candidate.devices);
+        let mut in_use: BTreeMap<usize, usize> = devices.map(|index| (*index, 0)).collect();
+        let used = self.ids.iter();
+        for id in used.filter(|id| id.healthy && !offered.contains(id.id.as_str())) {
+            for index in &id.devices {
+                if let Some(count) = in_use.get_mut(index) {
+                    *count += 1;
+                }
+            }
+        }
+        in_use
     }
 
     /// For each device the accelerators that are nearest to it.
@@ -156,7 +190,11 @@ impl Offer {
             let count = candidate.devices.len();
             return format!("{}: {node}; for {count} devices", candidate.id);
         };
-        let times = chosen.devices.get(index).copied().unwrap_or(0);
+        let times = chosen.times(*index);
+        let used = match chosen.used(*index) {
+            Some(count) => format!("has {count} in use, "),
+            None => String::new(),
+        };
         let device = self.devices.get(*index).map(|device| &*device.address);
         let near = near.get(*index);
         let gpu = near
@@ -167,7 +205,7 @@ impl Offer {
             _ => "near no accelerator".to_owned(),
         };
         format!(
-            "{}: {node}; {} chosen {times} times before; {distance}",
+            "{}: {node}; {} {used}chosen {times} times before; {distance}",
             candidate.id,
             device.unwrap_or_default()
         )
@@ -185,10 +223,46 @@ impl Chosen {
         }
     }
 
-    /// Smaller is better: a device that was not chosen yet, near to accelerators, of which one
-    /// has no NIC yet; then the order of the list.
-    fn rank(&self, candidate: &Candidate<'_>, near: &[Near]) -> (usize, Distance, usize, usize) {
-        let times = |index: &usize| self.devices.get(index).copied().unwrap_or(0);
+    /// Containers have so many ids of the devices; what is near to these has a NIC.
+    fn use_up(&mut self, in_use: BTreeMap<usize, usize>, near: &[Near]) {
+        for (index, count) in &in_use {
+            for accelerator in near.get(*index).into_iter().flat_map(|it| &it.accelerators) {
+                *self.accelerators.entry(*accelerator).or_default() += count;
+            }
+        }
+        self.in_use = Some(in_use);
+    }
+
+    /// How often the device was chosen.
+    fn times(&self, index: usize) -> usize {
+        self.devices.get(&index).copied().unwrap_or(0)
+    }
+
+    /// How many of its ids containers have; none: they are not shared.
+    fn used(&self, index: usize) -> Option<usize> {
+        let in_use = self.in_use.as_ref()?;
+        Some(in_use.get(&index).copied().unwrap_or(0))
+    }
+
+    /// How much the busiest of these devices has to do if `missing` ids are spread over them.
+    fn busiest(&self, devices: &BTreeSet<usize>, missing: usize) -> usize {
+        let used = devices.iter().filter_map(|index| self.used(*index));
+        let mut used: Vec<usize> = used.collect();
+        used.sort_unstable();
+        let share = missing.div_ceil(used.len().max(1));
+        let last = missing.min(used.len()).checked_sub(1);
+        last.and_then(|last| used.get(last))
+            .map_or(0, |used| used + share)
+    }
+
+    /// Smaller is better: a device that was not chosen yet, that is used least, near to
+    /// accelerators, of which one has no NIC yet; then the order of the list.
+    fn rank(
+        &self,
+        candidate: &Candidate<'_>,
+        near: &[Near],
+    ) -> (usize, usize, Distance, usize, usize) {
+        let devices = candidate.devices.iter();
         let near = || {
             candidate
                 .devices
@@ -199,12 +273,15 @@ impl Chosen {
             .flat_map(|near| &near.accelerators)
             .map(|place| self.accelerators.get(place).copied().unwrap_or(0));
         (
-            candidate
-                .devices
-                .iter()
-                .map(times)
+            devices
+                .clone()
+                .map(|index| self.times(*index))
                 .max()
                 .unwrap_or(usize::MAX),
+            devices
+                .filter_map(|index| self.used(*index))
+                .max()
+                .unwrap_or(0),
             distance_of(near()),
             served.min().unwrap_or(0),
             candidate.place,
@@ -220,36 +297,44 @@ fn distance_of<'a>(near: impl Iterator<Item = &'a Near>) -> Distance {
 
 /// The NUMA node that the next id is to be of, and why.
 ///
-/// One that has ids already; else one that can hold all, nearest to accelerators, and of these
-/// the fullest, so that larger ones stay whole; else the one that holds most.
+/// One that has ids already; else one that can hold all: whose devices are used least, nearest to
+/// accelerators, and of these the fullest, so that larger ones stay whole, or the emptiest, if
+/// ids are shared; else the one that holds most.
 fn node_for(
     open: &[Candidate<'_>],
     missing: usize,
     chosen: &Chosen,
     near: &[Near],
 ) -> (Option<u32>, String) {
-    let mut nodes: BTreeMap<Option<u32>, (usize, Distance)> = BTreeMap::new();
+    let mut nodes: BTreeMap<Option<u32>, NodeIds> = BTreeMap::new();
     for candidate in open {
         let distance = distance_of(candidate.devices.iter().filter_map(|it| near.get(*it)));
-        let entry = nodes.entry(candidate.node).or_insert((0, Distance::Far));
-        *entry = (entry.0 + 1, entry.1.min(distance));
+        let entry = nodes.entry(candidate.node).or_default();
+        entry.count += 1;
+        entry.distance = entry.distance.into_iter().chain([distance]).min();
+        entry.devices.extend(candidate.devices);
     }
-    let best = nodes.iter().min_by_key(|(node, (count, distance))| {
-        let holds_all = *count >= missing;
+    let best = nodes.iter().min_by_key(|(node, ids)| {
+        let holds_all = ids.count >= missing;
         (
             !chosen.nodes.contains(*node),
             !holds_all,
-            if holds_all { *distance } else { Distance::Far },
             if holds_all {
-                *count
+                chosen.busiest(&ids.devices, missing)
             } else {
-                usize::MAX - count
+                0
+            },
+            ids.distance.filter(|_| holds_all).unwrap_or(Distance::Far),
+            if holds_all && chosen.in_use.is_none() {
+                ids.count
+            } else {
+                usize::MAX - ids.count
             },
             Reverse(node.is_some()),
             **node,
         )
     });
-    let Some((node, (count, _))) = best else {
+    let Some((node, NodeIds { count, .. })) = best else {
         return (None, String::new());
     };
     let name = match node {
@@ -259,7 +344,11 @@ fn node_for(
     let why = if chosen.nodes.contains(node) {
         format!("{name}, as those before")
     } else if *count >= missing {
-        format!("{name}, which has all {missing} that are missing")
+        let least = match chosen.in_use {
+            Some(_) => ", on the NICs that are used least",
+            None => "",
+        };
+        format!("{name}, which has all {missing} that are missing{least}")
     } else {
         format!("{name}, which has most, {count} of {missing}")
     };

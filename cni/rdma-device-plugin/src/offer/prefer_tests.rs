@@ -44,7 +44,10 @@ fn offer(kind: Ids) -> Offer {
     Offer {
         name: ResourceName::new("rdma/hca").expect("a name"),
         kind,
-        sharing: Sharing::Shared,
+        sharing: match kind {
+            Ids::Exclusive => Sharing::Exclusive,
+            _ => Sharing::Shared,
+        },
         ids: ids::ids(kind, &devices, &|_| true),
         devices,
         cdi: false,
@@ -117,6 +120,127 @@ fn shared_ids_are_spread_over_the_nics_of_a_node() {
         .collect();
     nics.sort_unstable();
     assert_eq!(nics, [4, 5, 6, 7], "each NIC of node 1 once");
+}
+
+/// The first device of an id.
+fn nic(offer: &Offer, id: &str) -> usize {
+    let found = offer.ids.iter().find(|it| it.id == id);
+    found.expect("an id of the resource").devices[0]
+}
+
+/// Pods with `size` ids each, one after the other, of what is left; the NICs of each.
+#[track_caller]
+fn one_after_another(
+    offer: &Offer,
+    pods: usize,
+    size: usize,
+    gpus: &[Accelerator],
+) -> Vec<Vec<usize>> {
+    let mut free = all(offer);
+    let next = |_| {
+        let ids = offer.prefer(&free, &[], size, gpus).ids;
+        assert_eq!(ids.len(), size);
+        free.retain(|id| !ids.contains(id));
+        ids.iter().map(|id| nic(offer, id)).collect()
+    };
+    (0..pods).map(next).collect()
+}
+
+const PER_NIC: Ids = Ids::PerNic {
+    count: 50,
+    allocate: Allocate::Numa,
+};
+
+#[test]
+fn pods_of_one_shared_id_each_are_spread_over_all_nics() {
+    for kind in [SHARED, PER_NIC] {
+        let offer = offer(kind);
+        for gpus in [vec![], vec![gpu()]] {
+            let pods = one_after_another(&offer, 100, 1, &gpus);
+            let mut used = [0_usize; 8];
+            for nic in pods.concat() {
+                used[nic] += 1;
+                let (most, least) = (used.iter().max(), used.iter().min());
+                assert!(most.map(|it| it - 1) <= least.copied(), "{used:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn of_nics_that_are_used_the_same_the_nearest_comes_first() {
+    let offer = offer(PER_NIC);
+    let pods = one_after_another(&offer, 8, 1, &[gpu()]);
+    let order = pods.concat();
+    assert_eq!(order[..2], [4, 5], "below the accelerator's switch");
+    assert_eq!(order[2..4], [6, 7], "on its NUMA node");
+    assert_eq!(order[4..], [0, 1, 2, 3], "far from it");
+}
+
+#[test]
+fn the_next_pod_goes_where_another_accelerator_has_no_nic_yet() {
+    let gpus = [0x10, 0x30, 0x90, 0xb0].map(|bus| Accelerator {
+        address: address(&format!("0000:{:02x}:00.0", bus + 15)),
+        path: path(bus, 9),
+        numa_node: Some(u32::from(bus >= 0x80)),
+        ..gpu()
+    });
+    let pods = one_after_another(&offer(PER_NIC), 8, 1, &gpus);
+    let mut first: Vec<usize> = pods[..4].iter().map(|nics| nics[0] / 2).collect();
+    first.sort_unstable();
+    assert_eq!(first, [0, 1, 2, 3], "{pods:?}");
+}
+
+#[test]
+fn shared_ids_of_one_pod_are_of_one_node_though_others_are_used_less() {
+    let offer = offer(PER_NIC);
+    for gpus in [vec![], vec![gpu()]] {
+        let pods = one_after_another(&offer, 60, 3, &gpus);
+        let mut used = [0_usize; 8];
+        for nics in pods {
+            let nodes: BTreeSet<usize> = nics.iter().map(|nic| nic / 4).collect();
+            assert_eq!(nodes.len(), 1, "{nics:?}");
+            let nics: BTreeSet<usize> = nics.into_iter().collect();
+            assert_eq!(nics.len(), 3, "as many NICs as there can be");
+            nics.iter().for_each(|nic| used[*nic] += 1);
+        }
+        let (most, least) = (used.iter().max(), used.iter().min());
+        assert!(most.map(|it| it - 1) <= least.copied(), "{used:?}");
+    }
+}
+
+#[test]
+fn what_the_topology_manager_holds_back_is_not_in_use() {
+    let mut offer = offer(PER_NIC);
+    let of = |nics: &[&str]| -> Vec<String> {
+        let ids = all(&offer).into_iter();
+        ids.filter(|id| nics.iter().any(|nic| id.starts_with(nic)))
+            .collect()
+    };
+    // a pod has one id of mlx5_4; node 0 is held back
+    let mut node_1 = of(&["mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"]);
+    node_1.retain(|id| id != "mlx5_4/0");
+    let preference = offer.prefer(&node_1, &[], 1, &[]);
+    assert_eq!(preference.ids, ["mlx5_5/0"]);
+    assert_eq!(
+        preference.reasons,
+        [
+            "mlx5_5/0: NUMA node 1, which has all 1 that are missing, on the NICs that are used \
+             least; 0000:94:00.0 has 0 in use, chosen 0 times before; near no accelerator"
+        ]
+    );
+    // one that came back to the pod it had been of counts once
+    let again = [node_1.clone(), vec!["mlx5_4/0".into()]].concat();
+    let must = ["mlx5_4/0".to_owned()];
+    let preference = offer.prefer(&again, &must, 2, &[]);
+    assert_eq!(preference.ids, ["mlx5_4/0", "mlx5_5/0"]);
+    // nobody has an id that is not healthy
+    for id in &mut offer.ids {
+        id.healthy = id.id == "mlx5_5/0" || id.devices[0] != 5;
+    }
+    node_1.retain(|id| !id.starts_with("mlx5_5/") || id == "mlx5_5/0");
+    let preference = offer.prefer(&node_1, &[], 1, &[]);
+    assert_eq!(preference.ids, ["mlx5_5/0"]);
 }
 
 #[test]

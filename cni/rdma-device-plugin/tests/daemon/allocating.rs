@@ -29,6 +29,9 @@ fn the_users_old_config_map_gives_all_devices() {
     let pods = node.kubelet.pod_resources();
     assert_eq!(pods[0].name, "worker-0");
     assert_eq!(pods[0].containers[0].devices[0].device_ids, allocation.ids);
+    node.kubelet
+        .before_start("rdma/hca", &allocation.ids)
+        .expect("it may start");
     node.daemon.says("rdma/hca: given: ");
     node.daemon.says("mlx5_0 at 0000:3b:00.0: uverbs0");
 }
@@ -237,7 +240,7 @@ fn cdi_entries_come_with_the_configuration_and_stay_for_who_has_their_names() {
 }
 
 #[test]
-fn the_log_says_whose_container_starts() {
+fn the_log_says_whose_container_starts_and_whose_must_not() {
     let node = Running::with(TWO).listed("rdma/nic", 1);
     let socket = node.machine.path("kubelet/pod-resources/kubelet.sock");
     let pod_resources = PodResourcesServer::start(&socket);
@@ -252,6 +255,15 @@ fn the_log_says_whose_container_starts() {
     node.daemon.says(&format!(
         "rdma/nic: {} of default/trainer-0, container container0: may start",
         SECOND.address
+    ));
+    node.machine.without_number(SECOND.number);
+    node.machine.number(&SECOND, 7);
+    let refused = node.kubelet.before_start("rdma/nic", &nic);
+    let reason = refused.expect_err("another device's path");
+    node.daemon.says(&format!(
+        "rdma/nic: {} of default/trainer-0, container container0: must not start: {}",
+        SECOND.address,
+        reason.message()
     ));
 }
 

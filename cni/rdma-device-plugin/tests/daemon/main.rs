@@ -11,6 +11,7 @@ mod program;
 mod registering;
 mod reloading;
 mod scale;
+mod spreading;
 
 use integration::{Daemon, Machine, kubelet::DeviceManager, machine::Nic};
 use program::start;

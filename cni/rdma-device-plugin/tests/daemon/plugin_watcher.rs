@@ -41,6 +41,42 @@ fn the_plugin_watcher_finds_what_is_refused_elsewhere() {
     assert_eq!(status.code(), Some(0));
 }
 
+/// The plugin watcher finds the resource, whatever is wrong with `kubelet.sock`.
+#[track_caller]
+fn is_found(kubelet: &DeviceManager, machine: &Machine) {
+    let daemon = start(machine);
+    let known = kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
+    assert_eq!(known.streams, 1);
+    daemon.says("registered by kubelet's plugin watcher");
+    let registered = kubelet.registrations();
+    assert_eq!(registered.len(), 1, "{registered:?}");
+    assert_eq!(registered[0].way, Way::PluginWatcher);
+    let given = kubelet.ask_for("rdma/hca", &[&crate::ids(&["0"])]);
+    assert_eq!(given.expect("given").container_responses.len(), 1);
+}
+
+#[test]
+fn the_plugin_watcher_finds_it_where_there_is_no_kubelet_sock() {
+    let machine = Machine::with(&[FIRST]);
+    machine.configure(HCA);
+    let mut kubelet = DeviceManager::new(&machine.path("kubelet")).with_plugin_watcher();
+    kubelet.start();
+    fs::remove_file(kubelet.socket()).expect("removed");
+    is_found(&kubelet, &machine);
+    assert_eq!(kubelet.calls(), 0);
+}
+
+#[test]
+fn the_plugin_watcher_finds_it_where_kubelet_sock_is_silent() {
+    let machine = Machine::with(&[FIRST]);
+    machine.configure(HCA);
+    let mut kubelet = DeviceManager::new(&machine.path("kubelet")).with_plugin_watcher();
+    kubelet.takes("", Manner::Silent);
+    kubelet.start();
+    is_found(&kubelet, &machine);
+    assert!(kubelet.calls() > 0, "it was not asked");
+}
+
 #[test]
 fn a_watched_stream_that_is_cut_is_found_again() {
     let machine = Machine::with(&[FIRST]);

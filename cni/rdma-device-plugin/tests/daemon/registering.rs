@@ -107,7 +107,7 @@ fn fifty_restarts_of_kubelet_leave_nothing_behind() {
 }
 
 /// Descriptors and threads, as soon as those that come and go are gone.
-fn settled(daemon: &Daemon) -> (usize, usize) {
+pub(crate) fn settled(daemon: &Daemon) -> (usize, usize) {
     wait::until("helper threads end", || daemon.threads() == 1);
     (daemon.descriptors(), daemon.threads())
 }

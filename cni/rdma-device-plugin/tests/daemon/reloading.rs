@@ -1,8 +1,9 @@
 //! The configuration and the hardware change while the daemon runs.
 
-use crate::{FIRST, HCA, Machine, Running, SECOND, TWO, ids, start};
+use crate::{FIRST, HCA, Machine, Running, SECOND, TWO, ids, registering::settled, start};
 use integration::kubelet::{DeviceManager, Wish};
 use nix::sys::signal::Signal;
+use rdma_resources::{Grants, Published};
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
 /// As [`TWO`], with more ids of the first resource, and another one in the place of the second.
@@ -39,6 +40,93 @@ fn a_file_written_in_place_is_read_again() {
     let socket = "kubelet/device-plugins/rdma-device-plugin-rdma_nic.sock";
     integration::wait::until("its socket goes", || !node.machine.path(socket).exists());
     node.daemon.says("rdma/nic: no longer offered");
+}
+
+/// What the chain reads of an id that a container has.
+#[track_caller]
+fn granted(node: &Running, resource: &str, id: &str) -> Vec<String> {
+    let grants = Grants::new(&node.machine.path("state"));
+    let grant = grants.read(resource, id).expect("read").expect("a grant");
+    let devices = grant.devices.iter();
+    devices.map(|it| it.address.to_string()).collect()
+}
+
+#[test]
+fn sighup_leaves_what_containers_have() {
+    let node = Running::with(TWO)
+        .listed("rdma/hca", 8)
+        .listed("rdma/nic", 1);
+    let held = ["rdma/hca", "rdma/nic"].map(|resource| {
+        let wish = Wish::new("a", "main", resource, 1);
+        node.kubelet.allocate(&wish).expect("allocated")
+    });
+    for times in 1..=3 {
+        node.daemon.signal(Signal::SIGHUP);
+        node.daemon.says_times("SIGHUP", times);
+    }
+    let wish = Wish::new("b", "main", "rdma/hca", 1);
+    let next = node.kubelet.allocate(&wish).expect("allocated");
+    assert_ne!(next.ids, held[0].ids);
+    for (allocation, address) in held.iter().zip([FIRST.address, SECOND.address]) {
+        let (resource, id) = (&allocation.resource, &allocation.ids[0]);
+        assert_eq!(granted(&node, resource, id), [address]);
+        let known = node.kubelet.resource(resource).expect("known");
+        assert_eq!((known.lists, known.streams), (1, 1), "{resource}");
+        assert!(known.healthy().contains(id.as_str()), "{resource}");
+        let started = node.kubelet.before_start(resource, &allocation.ids);
+        started.expect("it is started again");
+    }
+    assert_eq!(node.kubelet.registrations().len(), 2);
+}
+
+#[test]
+fn an_id_that_a_container_has_is_known_though_there_are_fewer_now() {
+    let before = TWO.replace(r#""count":8"#, r#""count":8,"allocate":"numa""#);
+    let node = Running::with(&before).listed("rdma/hca", 8);
+    let wish = Wish::new("a", "main", "rdma/hca", 1).reusing(&ids(&["7"]));
+    let held = node.kubelet.allocate(&wish).expect("allocated");
+    assert_eq!(held.ids, ["7"]);
+    node.machine
+        .configure(&before.replace(r#""count":8"#, r#""count":4"#));
+    node.has("rdma/hca", 4);
+    let started = node.kubelet.before_start("rdma/hca", &held.ids);
+    started.expect("it is started again");
+    let refused = node.kubelet.ask_for("rdma/hca", &[&held.ids]);
+    let status = refused.expect_err("it is no id any more");
+    assert!(status.message().contains(r#""7""#), "{status}");
+    // the chain has it by what was granted, no longer by what is published
+    assert_eq!(granted(&node, "rdma/hca", "7"), [FIRST.address]);
+    let published = Published::read(&node.machine.path("state")).expect("read");
+    let published = published.expect("published");
+    assert_eq!(published.resources["rdma/hca"].devices("7"), None);
+}
+
+#[test]
+fn fifty_reloads_and_cut_streams_leave_nothing_behind() {
+    let node = Running::with(TWO)
+        .listed("rdma/hca", 8)
+        .listed("rdma/nic", 1);
+    let (descriptors, threads) = settled(&node.daemon);
+    for round in 0..25 {
+        node.machine.configure(OTHER);
+        node.has("rdma/hca", 16);
+        node.has("rdma/new", 1);
+        node.machine.configure(TWO);
+        node.has("rdma/hca", 8);
+        node.has("rdma/nic", 1);
+        if round % 8 == 0 {
+            let before = node.kubelet.registrations().len();
+            node.kubelet.cut_streams();
+            node.kubelet
+                .wait_for_registrations("both again", |all| all.len() >= before + 2);
+        }
+    }
+    assert_eq!(node.daemon.count("a new configuration is in force"), 50);
+    node.has("rdma/hca", 8);
+    node.has("rdma/nic", 1);
+    integration::wait::until("descriptors and threads are as before", || {
+        node.daemon.descriptors() <= descriptors && node.daemon.threads() <= threads
+    });
 }
 
 #[test]

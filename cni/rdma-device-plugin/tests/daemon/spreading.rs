@@ -1,0 +1,122 @@
+//! Pods one after the other, and the NICs that kubelet gives them.
+
+use crate::{Machine, start};
+use integration::{
+    Daemon,
+    kubelet::{Allocation, DeviceManager, Wish},
+    machine::Nic,
+};
+
+const SHARED: &str = r#"{"resources":[
+    {"name":"rdma/nic","kind":"shared","count":400,"allocate":"numa"}
+]}"#;
+
+const PER_NIC: &str = r#"{"resources":[
+    {"name":"rdma/nic","kind":"perNic","count":50,"allocate":"numa"}
+]}"#;
+
+/// Eight NICs, the last four on NUMA node 1.
+struct Rails {
+    _daemon: Daemon,
+    kubelet: DeviceManager,
+    _machine: Machine,
+}
+
+impl Rails {
+    fn new(configuration: &str, gpu: bool) -> Self {
+        let machine = Machine::with(&[]);
+        for number in 0..8 {
+            machine.plug(&Nic {
+                address: &format!("0000:{:02x}:00.0", 0x10 + number),
+                rdma: &format!("mlx5_{number}"),
+                netdev: &format!("rail{number}"),
+                numa_node: i32::from(number >= 4),
+                number,
+            });
+        }
+        if gpu {
+            machine.accelerator("0000:9f:00.0", 1);
+        }
+        machine.configure(configuration);
+        let kubelet = DeviceManager::started(&machine.path("kubelet"));
+        let daemon = start(&machine);
+        kubelet.wait_for("rdma/nic", "400 ids", |it| it.healthy().len() == 400);
+        Self {
+            _daemon: daemon,
+            kubelet,
+            _machine: machine,
+        }
+    }
+
+    /// The NIC that a pod with one id gets.
+    #[track_caller]
+    fn pod(&self, name: &str, numa_node: Option<i64>) -> usize {
+        let wish = Wish::new(name, "main", "rdma/nic", 1);
+        let wish = match numa_node {
+            Some(node) => wish.on_numa_node(node),
+            None => wish,
+        };
+        let allocation = self.kubelet.allocate(&wish).expect("allocated");
+        match nics(&allocation).as_slice() {
+            [nic] => *nic,
+            nics => panic!("{nics:?}"),
+        }
+    }
+}
+
+/// By the numbers of their `uverbs`.
+fn nics(allocation: &Allocation) -> Vec<usize> {
+    let devices = allocation.given.devices.iter();
+    let numbers = devices.filter_map(|it| it.host_path.strip_prefix("/dev/infiniband/uverbs"));
+    numbers.map(|it| it.parse().expect("a number")).collect()
+}
+
+#[test]
+fn pods_with_one_id_each_are_spread_over_all_nics() {
+    for configuration in [SHARED, PER_NIC] {
+        for gpu in [false, true] {
+            let rails = Rails::new(configuration, gpu);
+            let mut used = [0; 8];
+            for pod in 0..8 {
+                used[rails.pod(&format!("pod-{pod}"), None)] += 1;
+            }
+            assert_eq!(used, [1; 8], "{configuration}, GPU {gpu}");
+            // one pod ends: the next has its place
+            rails.kubelet.free("pod-3");
+            rails.pod("pod-3", None);
+            for pod in 8..24 {
+                used[rails.pod(&format!("pod-{pod}"), None)] += 1;
+            }
+            assert_eq!(used, [3; 8], "{configuration}, GPU {gpu}");
+        }
+    }
+}
+
+#[test]
+fn with_a_gpu_the_first_pods_are_near_to_it() {
+    for configuration in [SHARED, PER_NIC] {
+        let rails = Rails::new(configuration, true);
+        let mut first: Vec<_> = (0..4)
+            .map(|pod| rails.pod(&format!("pod-{pod}"), None))
+            .collect();
+        first.sort_unstable();
+        assert_eq!(first, [4, 5, 6, 7], "{configuration}");
+    }
+}
+
+#[test]
+fn pods_of_one_numa_node_are_spread_over_its_nics() {
+    for configuration in [SHARED, PER_NIC] {
+        let rails = Rails::new(configuration, false);
+        let mut used = [0; 8];
+        for pod in 0..8 {
+            used[rails.pod(&format!("near-{pod}"), Some(1))] += 1;
+        }
+        assert_eq!(used, [0, 0, 0, 0, 2, 2, 2, 2], "{configuration}");
+        // who may have any gets those of the other node until it is as full
+        for pod in 0..8 {
+            used[rails.pod(&format!("any-{pod}"), None)] += 1;
+        }
+        assert_eq!(used, [2; 8], "{configuration}");
+    }
+}
