@@ -25,9 +25,9 @@ const APART: Duration = Duration::from_millis(200);
 /// What no event tells of is looked at so often; where there is nothing of the kind, nothing is.
 const BEAT: Duration = Duration::from_secs(1);
 /// The same where it is the state of an InfiniBand port, of which kubelet is to hear within a
-/// second: it is told some time later ([`DOWN_AFTER`](super::DOWN_AFTER)).
+/// second: it is told some time later ([`DOWN_AFTER`](super::damper::DOWN_AFTER)).
 const BEAT_OF_PORTS: Duration = Duration::from_millis(400);
-const _: () = assert!(BEAT_OF_PORTS.as_millis() + super::DOWN_AFTER.as_millis() < 1000);
+const _: () = assert!(BEAT_OF_PORTS.as_millis() + super::damper::DOWN_AFTER.as_millis() < 1000);
 /// Where there are no events, or none of pods.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(2);
 
