@@ -57,6 +57,26 @@ fn a_device_in_a_pod_goes_and_comes_back() {
     });
 }
 
+/// What is seen is told 0.3 s later (`damper::DOWN_AFTER`).
+#[test]
+fn a_port_that_no_event_tells_of_is_looked_at_soon_enough() {
+    with_node(|node| {
+        node.port("4: ACTIVE\n");
+        let (mut watch, _) = node.watch();
+        becomes(node, &mut watch, None, SOON);
+        quiet(node, &mut watch);
+        for state in ["2: INIT\n", "4: ACTIVE\n", "1: DOWN\n", "4: ACTIVE\n"] {
+            // from the second time on it has just been looked at: there is no longer wait
+            node.port(state);
+            let begin = Instant::now();
+            assert!(node.wait(SOON, watch.next()), "{state} was not seen");
+            let took = begin.elapsed();
+            assert!(took < SOON - Duration::from_millis(300), "{state}{took:?}");
+            watch.unhealthy(&node.inventory);
+        }
+    });
+}
+
 /// Looks until nothing is left to look at; a device's health stays.
 #[track_caller]
 fn quiet(node: &Node, watch: &mut Watch) {

@@ -56,10 +56,19 @@ pub(crate) fn with_node(test: impl FnOnce(&Node) + Send) {
 }
 
 impl Node {
-    /// A watch of this node, whose sysfs has no RDMA device.
+    /// A watch of this node, whose sysfs has nothing but [`port`](Self::port).
     pub(crate) fn watch(&self) -> (Watch, Vec<String>) {
         let _inside = self.runtime.enter();
         Watch::open(&self.directory.path().join("sys"), self.directory.path())
+    }
+
+    /// Writes the state of an InfiniBand port, of which no event tells.
+    pub(crate) fn port(&self, state: &str) {
+        let port = self.directory.path();
+        let port = port.join("sys/class/infiniband/mlx5_2/ports/1");
+        fs::create_dir_all(&port).expect("made");
+        fs::write(port.join("link_layer"), "InfiniBand\n").expect("written");
+        fs::write(port.join("state"), state).expect("written");
     }
 
     /// Waits for `something`, and whether it came in time.
