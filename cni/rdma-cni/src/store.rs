@@ -144,13 +144,13 @@ impl Store {
         self.write(attachment, true)
     }
 
-    /// Writes a record anew, whole; the disk may take its time. It tells how far ADD got,
-    /// which matters until the next boot only.
+    /// Writes a record anew, whole. It tells how far ADD got, which matters until the next boot
+    /// only: a machine that loses power comes back with this one or with the one before.
     pub fn update(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, false)
     }
 
-    fn write(&self, attachment: &Attachment, durable: bool) -> Result<(), StoreError> {
+    fn write(&self, attachment: &Attachment, at_once: bool) -> Result<(), StoreError> {
         let path = self.path(&attachment.key, "json");
         let temporary = self.path(&attachment.key, "json.new");
         let text = serde_json::to_vec_pretty(attachment)
@@ -163,11 +163,10 @@ impl Store {
                 .mode(0o600)
                 .open(&temporary)?;
             file.write_all(&text)?;
-            if durable {
-                file.sync_all()?;
-            }
+            // else a machine that loses power can come back with an empty file of the record's name
+            file.sync_all()?;
             fs::rename(&temporary, &path)?;
-            if durable {
+            if at_once {
                 File::open(self.directory(&attachment.key.network))?.sync_all()?;
             }
             Ok(())
