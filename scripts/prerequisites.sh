@@ -3,7 +3,8 @@
 # sourced, after steps.sh.
 
 # Debian packages: building and checking; the peers and tools that the tests drive; what makes images.
-PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap)
+PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap
+	e2fsprogs)
 
 missing_packages() {
 	local package

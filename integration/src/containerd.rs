@@ -53,10 +53,25 @@ pub struct Containerd {
     directory: TempDir,
 }
 
+/// Where a node's containerd keeps what outlives the boot.
+pub const ROOT: &str = "/var/lib/containerd";
+
 impl Containerd {
     /// One that finds CDI files in `cdi`. It has the lab's images, and no network yet.
     #[track_caller]
     pub fn start(cdi: &Path) -> Self {
+        Self::start_in(cdi, None)
+    }
+
+    /// One as nodes have it: what outlives the boot is in [`ROOT`] and in CNI's usual directories,
+    /// the rest on a tmpfs. It has the lab's images from its first start on.
+    #[track_caller]
+    pub fn start_on_disk(cdi: &Path) -> Self {
+        Self::start_in(cdi, Some(Path::new(ROOT)))
+    }
+
+    #[track_caller]
+    fn start_in(cdi: &Path, disk: Option<&Path>) -> Self {
         let cache = env::var_os("RDMA_LAB_CACHE").map(PathBuf::from);
         let cache = cache.expect("containerd is in the lab: integration/lab/vm --memory 4096");
         // overlayfs does not stack on the guest's /, but on the tmpfs that /run is
@@ -65,9 +80,14 @@ impl Containerd {
             .tempdir_in("/run")
             .expect("a temporary directory");
         let at = |below: &str| directory.path().join(below);
-        let network = Network::new(&at("cni"));
+        let network = match disk {
+            None => Network::new(&at("cni")),
+            Some(_) => Network::of_node(),
+        };
+        let root = disk.map_or_else(|| at("root"), Path::to_owned);
+        let is_new = fs::read_dir(&root).map_or(true, |mut it| it.next().is_none());
         let programs = cache.join("containerd/root/usr");
-        let configuration = configuration(directory.path(), &network, cdi, &programs);
+        let configuration = configuration([&root, directory.path()], &network, cdi, &programs);
         fs::write(at("config.toml"), configuration).expect("the configuration");
         let mut containerd = Self {
             network,
@@ -77,7 +97,7 @@ impl Containerd {
             directory,
         };
         containerd.come();
-        for image in ["pause", "tools"] {
+        for image in ["pause", "tools"].iter().filter(|_| is_new) {
             containerd.import(&cache.join(format!("images/{image}.tar")));
         }
         containerd
@@ -178,9 +198,14 @@ impl Drop for Containerd {
 }
 
 /// Its configuration file (`man containerd-config.toml`, `docs/cri/config.md` of containerd).
-fn configuration(directory: &Path, network: &Network, cdi: &Path, programs: &Path) -> String {
+fn configuration(
+    [root, directory]: [&Path; 2],
+    network: &Network,
+    cdi: &Path,
+    programs: &Path,
+) -> String {
     let at = |below: &str| directory.join(below).display().to_string();
-    let (root, state, socket) = (at("root"), at("state"), at("containerd.sock"));
+    let (root, state, socket) = (root.display(), at("state"), at("containerd.sock"));
     let (plugins, lists) = (network.plugins().display(), network.lists().display());
     let (cdi, runc) = (cdi.display(), programs.join("sbin/runc"));
     let runc = runc.display();

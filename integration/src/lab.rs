@@ -116,6 +116,22 @@ impl Lab {
         Function { netdev, pci, rdma }
     }
 
+    /// Gives the functions hardware addresses of their own, the same at every boot, as a node's set-up
+    /// does; igb takes random ones. The RDMA devices' ids follow from them.
+    #[track_caller]
+    pub fn give_hardware_addresses(&self) {
+        for (nic, functions) in self.functions.iter().enumerate() {
+            for (number, Function { netdev, rdma, .. }) in functions.iter().enumerate() {
+                self.host.run(&format!("rdma link delete {rdma}"));
+                self.host.ip(&format!("link set dev {netdev} down"));
+                let address = format!("02:00:00:00:{nic:02x}:{number:02x}");
+                self.host
+                    .ip(&format!("link set dev {netdev} address {address}"));
+                add_rdma(&self.host, netdev, rdma);
+            }
+        }
+    }
+
     /// Gives the first function of both NICs to pod 0, the second to pod 1, and so on, by
     /// addresses that tell rail and pod: [`ipv4`], [`ipv6`].
     #[track_caller]

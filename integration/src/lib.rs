@@ -26,6 +26,7 @@
 //! | [`smc`] | connections over SMC or TCP between two namespaces |
 //! | [`traffic`] | RDMA between two pods |
 //! | [`tmpfs`] | file systems of their own: full, read-only, or just plain |
+//! | [`power`] | in the lab, a machine that loses power and boots again with its disk |
 //! | [`wait`] | waiting for the kernel, with an end |
 
 pub mod bonded;
@@ -43,6 +44,7 @@ pub mod netns;
 pub mod nics;
 pub mod node;
 pub mod plugin;
+pub mod power;
 pub mod rails;
 pub mod real_kubelet;
 pub mod runtime;

@@ -101,6 +101,17 @@ impl Snapshot {
         );
     }
 
+    /// The snapshot as text, to be kept.
+    pub fn to_text(&self) -> String {
+        json!(self.0).to_string()
+    }
+
+    /// What [`Self::to_text`] made, of this boot or of an earlier one.
+    #[track_caller]
+    pub fn of_text(text: &str) -> Self {
+        Self(serde_json::from_str(text).expect("a snapshot"))
+    }
+
     /// The lines that differ: `-` what is only in this one, `+` what is only in `now`.
     pub fn difference(&self, now: &Self) -> String {
         let mut text = String::new();

@@ -113,7 +113,10 @@ fn others(path: &Path, key: &Key) -> Result<Option<Vec<Value>>, StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(vec![])),
         text => text.map_err(|source| StoreError::new("read", path, source))?,
     };
-    let content: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let Ok(content) = serde_json::from_slice::<Value>(&text) else {
+        // written just before the machine lost power: that pod is gone
+        return Ok(Some(vec![]));
+    };
     if content["containerID"] != key.container {
         return Ok(None);
     }
@@ -155,4 +158,30 @@ fn lock(root: &Path) -> Result<File, StoreError> {
         Ok(file)
     };
     lock().map_err(|source| StoreError::new("lock", &path, source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdma_netns::InterfaceName;
+
+    #[test]
+    fn a_file_that_came_back_empty_after_a_loss_of_power_goes_and_another_pods_stays() {
+        let state = tempfile::tempdir().unwrap();
+        let key = |container: &str| Key {
+            network: "net".into(),
+            container: container.into(),
+            interface: InterfaceName::try_from("eth0").unwrap(),
+        };
+        let pod = Some("default/web-0");
+        let file = path(state.path(), &key("old"), pod);
+        put(&file, pod, &key("old"), vec![json!({"ifname": "eth0"})]).unwrap();
+        fs::write(&file, "").unwrap();
+        remove(state.path(), &key("old"), pod).unwrap();
+        assert!(!file.parent().unwrap().exists());
+
+        put(&file, pod, &key("new"), vec![json!({"ifname": "eth0"})]).unwrap();
+        remove(state.path(), &key("old"), pod).unwrap();
+        assert!(file.exists());
+    }
 }

@@ -144,17 +144,17 @@ impl Store {
         self.write(attachment, true)
     }
 
-    /// Writes a record anew, whole; the disk may take its time. It tells how far ADD got,
-    /// which matters until the next boot only.
+    /// Writes a record anew, whole. It tells how far ADD got, which matters until the next boot
+    /// only: a machine that loses power comes back with this one or with the one before.
     pub fn update(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, false)
     }
 
-    fn write(&self, attachment: &Attachment, durable: bool) -> Result<(), StoreError> {
+    fn write(&self, attachment: &Attachment, at_once: bool) -> Result<(), StoreError> {
         let path = self.path(&attachment.key, "json");
         let text = serde_json::to_vec_pretty(attachment)
             .map_err(|error| failed("write", &path)(error.into()))?;
-        replace(&path, &text, durable).map_err(failed("write", &path))
+        replace(&path, &text, at_once).map_err(failed("write", &path))
     }
 
     /// Reads the record of `key`.
@@ -290,12 +290,12 @@ fn open_lock(path: &Path) -> Result<File, StoreError> {
         .map_err(failed("open", path))
 }
 
-/// Puts `text` at `path`, a record's, such that a reader finds the old one or the new one, whole. If it
-/// is to be `durable`, it is on the disk when this returns.
+/// Puts `text` at `path`, a record's, such that a reader finds the old one or the new one, whole, and
+/// so does a machine that loses power. If it is to be there `at_once`, it is the new one when this returns.
 ///
 /// # Errors
 /// The system refuses it; what was there is there still.
-pub fn replace(path: &Path, text: &[u8], durable: bool) -> io::Result<()> {
+pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     let temporary = path.with_added_extension("new");
     let write = || {
         let mut file = OpenOptions::new()
@@ -305,12 +305,11 @@ pub fn replace(path: &Path, text: &[u8], durable: bool) -> io::Result<()> {
             .mode(0o600)
             .open(&temporary)?;
         file.write_all(text)?;
-        if durable {
-            file.sync_all()?;
-        }
+        // else a machine that loses power can come back with an empty file of the record's name
+        file.sync_all()?;
         fs::rename(&temporary, path)?;
         match path.parent() {
-            Some(directory) if durable => File::open(directory)?.sync_all(),
+            Some(directory) if at_once => File::open(directory)?.sync_all(),
             _ => Ok(()),
         }
     };

@@ -25,17 +25,33 @@ impl Network {
     /// Below `directory`, with the plugins under test and Debian's, and no conflist.
     #[track_caller]
     pub fn new(directory: &Path) -> Self {
-        let network = Self {
+        Self::with(Self {
             plugins: directory.join("bin"),
             lists: directory.join("net.d"),
-        };
+        })
+    }
+
+    /// A node's own, with all that an earlier boot has left there.
+    #[track_caller]
+    pub fn of_node() -> Self {
+        Self::with(Self {
+            plugins: "/opt/cni/bin".into(),
+            lists: "/etc/cni/net.d".into(),
+        })
+    }
+
+    #[track_caller]
+    fn with(network: Self) -> Self {
         for directory in [&network.plugins, &network.lists] {
             fs::create_dir_all(directory).expect("a directory");
         }
         let ours = [rdma_cni(), rdma_cni().with_file_name("rdma-ipam")];
         for plugin in DEBIAN.map(debian).into_iter().chain(ours) {
             let name = plugin.file_name().expect("a plugin's name");
-            symlink(&plugin, network.plugins.join(name)).expect("a link");
+            let link = network.plugins.join(name);
+            if !link.exists() {
+                symlink(&plugin, link).expect("a link");
+            }
         }
         network
     }

@@ -28,26 +28,57 @@ pub struct Node {
     /// The daemon.
     pub daemon: Daemon,
     pod_resources: PodResourcesServer,
-    directory: TempDir,
+    place: Place,
+}
+
+/// Where the node has its files.
+#[derive(Debug)]
+enum Place {
+    /// In a directory of its own.
+    Temporary(TempDir),
+    /// Where nodes have them: what outlives the boot is in `/var/lib`.
+    Usual,
+}
+
+impl Place {
+    fn path(&self, below: &str) -> PathBuf {
+        let Self::Temporary(directory) = self else {
+            let (first, rest) = below.split_once('/').unwrap_or((below, ""));
+            let usual = match first {
+                "kubelet" => Path::new("/var/lib/kubelet").join(rest),
+                "cdi" => Path::new("/var/run/cdi").join(rest),
+                "state" => Path::new("/var/lib/cni/rdma-cni").join(rest),
+                _ => Path::new("/var/lib/cni").join(below),
+            };
+            // without the slash that nothing appended leaves
+            return usual.components().collect();
+        };
+        directory.path().join(below)
+    }
 }
 
 impl Node {
     /// One whose daemon has the configuration file `configuration`.
     #[track_caller]
     pub fn start(configuration: &str) -> Self {
-        Self::start_with(configuration, None)
+        Self::start_with(configuration, temporary(), None)
+    }
+
+    /// The same with everything where nodes have it, after an earlier boot with what that has left.
+    #[track_caller]
+    pub fn start_on_disk(configuration: &str) -> Self {
+        Self::start_with(configuration, Place::Usual, None)
     }
 
     /// The same with a state directory that outlasts the node.
     #[track_caller]
     pub fn start_with_state(configuration: &str, state: &Path) -> Self {
-        Self::start_with(configuration, Some(state))
+        Self::start_with(configuration, temporary(), Some(state))
     }
 
     #[track_caller]
-    fn start_with(configuration: &str, state: Option<&Path>) -> Self {
-        let directory = TempDir::new().expect("a temporary directory");
-        let at = |below: &str| directory.path().join(below);
+    fn start_with(configuration: &str, place: Place, state: Option<&Path>) -> Self {
+        let at = |below: &str| place.path(below);
         fs::create_dir_all(at("kubelet/pod-resources")).expect("a directory");
         let pod_resources = PodResourcesServer::start(&at("kubelet/pod-resources/kubelet.sock"));
         let kubelet = DeviceManager::started(&at("kubelet"));
@@ -67,7 +98,7 @@ impl Node {
             kubelet,
             daemon: Daemon::start(&mut command),
             pod_resources,
-            directory,
+            place,
         }
     }
 
@@ -129,7 +160,7 @@ impl Node {
 
     /// A file or directory of the node.
     pub fn path(&self, below: &str) -> PathBuf {
-        self.directory.path().join(below)
+        self.place.path(below)
     }
 
     /// The device nodes of a device's entry in the CDI file: name, major, minor.
@@ -180,4 +211,9 @@ impl Node {
         let line = text.lines().find(has)?;
         line.rsplit(' ').next()?.parse().ok()
     }
+}
+
+#[track_caller]
+fn temporary() -> Place {
+    Place::Temporary(TempDir::new().expect("a temporary directory"))
 }

@@ -1,0 +1,27 @@
+//! In the lab, a machine that loses power and boots again with its disk: `integration/lab/vm --disk
+//! DIR`. The test starts anew in every boot, and asks which one it is.
+
+use crate::wait;
+use std::{
+    env,
+    fs::{self, File},
+};
+
+/// The machine's boots, from 1 on.
+#[track_caller]
+pub fn boot() -> u32 {
+    let number = env::var("RDMA_LAB_BOOT").ok();
+    let number =
+        number.expect("a disk to come back to: this test runs by integration/lab/vm --disk");
+    number.parse().expect("a number")
+}
+
+/// The machine loses power at once: what has not reached the disk is lost. It boots again.
+#[track_caller]
+pub fn cut() -> ! {
+    // on the machine around this one
+    File::create("/run/lab/reboot").expect("a file");
+    fs::write("/proc/sysrq-trigger", "b").expect("a reset");
+    wait::within(wait::PATIENCE, || false);
+    panic!("the machine still has power");
+}
