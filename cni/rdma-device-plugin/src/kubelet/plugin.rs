@@ -31,6 +31,10 @@ const BETWEEN_STREAMS: Duration = Duration::from_millis(300);
 /// After this time without kubelet the plugin watcher gets its chance.
 const TO_STAND_BY: Duration = Duration::from_secs(2);
 
+/// So often registration is tried while the plugin watcher, which has opened a stream, does not say
+/// that it has the plugin.
+const UNSAID: u32 = 5;
+
 /// A resource that is served.
 #[derive(Debug)]
 pub struct Plugin {
@@ -58,6 +62,7 @@ impl Plugin {
             connections,
             serving: None,
             registered: None,
+            unsaid: 0,
             standby: None,
             alone_since: Instant::now(),
             failures: 0,
@@ -121,6 +126,8 @@ struct Task {
     registered: Option<Registered>,
     standby: Option<Standby>,
     alone_since: Instant,
+    /// Refusals of a plugin that somebody has opened a stream of.
+    unsaid: u32,
     failures: u32,
     /// The kubelet that they are about.
     tried: Option<Identity>,
@@ -192,6 +199,7 @@ impl Task {
     fn alone(&mut self) {
         self.around.metrics.forgotten(self.resource.as_str());
         self.registered = None;
+        self.unsaid = 0;
         self.alone_since = Instant::now();
     }
 
@@ -276,7 +284,11 @@ impl Task {
                 });
             }
             // the newest kubelets refuse a plugin that they have a stream of
-            Err(RegisterError::Refused(_)) if self.count.borrow().open > 0 => {
+            Err(RegisterError::Refused(_))
+                if self.count.borrow().open > 0 && !self.is_watchers() =>
+            {
+                self.tell("kubelet has it already".into());
+                self.around.metrics.registered(self.resource.as_str(), true);
                 self.standby = None;
                 self.registered = Some(Registered {
                     way: Way::Kubelet(kubelet),
@@ -293,6 +305,13 @@ impl Task {
                 self.pause(Some(back_off(self.failures))).await;
             }
         }
+    }
+
+    /// Whether a stream that is open may be the plugin watcher's, which is about to say so: it must
+    /// not find its socket gone.
+    fn is_watchers(&mut self) -> bool {
+        self.unsaid += 1;
+        self.standby.is_some() && self.unsaid < UNSAID
     }
 
     /// Waits for a change, for `limit`, or for the plugin watcher to come.

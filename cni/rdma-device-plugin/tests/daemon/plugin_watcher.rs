@@ -1,7 +1,7 @@
 //! The registry stands by for a kubelet whose `kubelet.sock` does not serve.
 
 use crate::{FIRST, HCA, Machine, start};
-use integration::kubelet::{DeviceManager, Manner, Way};
+use integration::kubelet::{DeviceManager, Manner, Registered, Way};
 use std::fs;
 
 /// A node whose kubelet refuses at `kubelet.sock`, and watches plugins.
@@ -26,17 +26,18 @@ fn the_plugin_watcher_finds_what_is_refused_elsewhere() {
     let known = kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
     assert_eq!(known.streams, 1);
     daemon.says("registered by kubelet's plugin watcher");
-    let calls = kubelet.calls();
     let registered = &kubelet.registrations()[0];
     assert_eq!(registered.way, Way::PluginWatcher);
     assert!(registered.endpoint.is_absolute());
-    // the next kubelet has it again, one way or the other, and only one
+    // the next kubelet has it again, one way or the other
     kubelet.takes("", Manner::Proper);
-    kubelet.restart();
+    let at = kubelet.restart();
     kubelet.wait_for("rdma/hca", "its list", |it| it.lists > 0);
-    // the watcher may have been first
-    integration::wait::until("it is told at kubelet.sock", || kubelet.calls() > calls);
-    integration::wait::until("the registry is left", || registry(&machine) == 0);
+    integration::wait::until("the registry is left, unless it was first", || {
+        let all = kubelet.registrations();
+        let found = |it: &Registered| it.at >= at && it.way == Way::PluginWatcher;
+        registry(&machine) == 0 || all.iter().any(found)
+    });
     let (status, _) = daemon.end(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(status.code(), Some(0));
 }
