@@ -5,6 +5,9 @@
 //! |---|---|
 //! | [`cri`] | calls of the runtime's interface, as kubelet makes them |
 //! | [`network`] | the node's CNI directories: plugins, one conflist |
+//! | [`manifest`] | a DaemonSet and its ConfigMap as they are written, strictly |
+//! | [`daemon_set`] | kubelet's part for a DaemonSet's pod: volumes, rights, init containers, probes |
+//! | [`installed`] | a node whose daemon is such a pod, everything by its path on a node |
 //! | [`pod`] | a pod's life: sandbox, containers, programs run in them, its end |
 //! | [`shared`] | a node with bonded NICs, containerd, and the chain |
 //! | [`traffic`] | RDMA between containers |
@@ -12,11 +15,16 @@
 //! `integration/lab/setup` has containerd, runc and the images in the lab's cache.
 
 pub mod cri;
+pub mod daemon_set;
+pub mod installed;
+pub mod manifest;
 pub mod network;
 pub mod pod;
 pub mod shared;
 pub mod traffic;
 
+pub use daemon_set::DaemonPod;
+pub use installed::InstalledNode;
 pub use pod::{Container, Pod, PodSpec};
 pub use shared::SharedNode;
 
@@ -57,15 +65,22 @@ impl Containerd {
     /// One that finds CDI files in `cdi`. It has the lab's images, and no network yet.
     #[track_caller]
     pub fn start(cdi: &Path) -> Self {
+        let directory = directory();
+        let network = Network::new(&directory.path().join("cni"));
+        Self::start_in(directory, network, cdi)
+    }
+
+    /// The same with the node's own CNI directories.
+    #[track_caller]
+    pub fn start_on_node() -> Self {
+        Self::start_in(directory(), Network::of_node(), Path::new("/var/run/cdi"))
+    }
+
+    #[track_caller]
+    fn start_in(directory: TempDir, network: Network, cdi: &Path) -> Self {
         let cache = env::var_os("RDMA_LAB_CACHE").map(PathBuf::from);
         let cache = cache.expect("containerd is in the lab: integration/lab/vm --memory 4096");
-        // overlayfs does not stack on the guest's /, but on the tmpfs that /run is
-        let directory = tempfile::Builder::new()
-            .prefix("containerd.")
-            .tempdir_in("/run")
-            .expect("a temporary directory");
         let at = |below: &str| directory.path().join(below);
-        let network = Network::new(&at("cni"));
         let programs = cache.join("containerd/root/usr");
         let configuration = configuration(directory.path(), &network, cdi, &programs);
         fs::write(at("config.toml"), configuration).expect("the configuration");
@@ -132,10 +147,22 @@ impl Containerd {
     /// Takes an image in.
     #[track_caller]
     pub fn import(&self, archive: &Path) {
+        let mut command = self.images();
+        crate::netns::check(command.arg("import").arg(archive));
+    }
+
+    /// Gives an image another name as well.
+    #[track_caller]
+    pub fn tag(&self, image: &str, also: &str) {
+        let mut command = self.images();
+        crate::netns::check(command.args(["tag", image, also]));
+    }
+
+    fn images(&self) -> Command {
         let mut command = Command::new(self.programs.join("bin/ctr"));
         command.arg("--address").arg(self.cri.socket());
-        command.args(["--namespace", "k8s.io", "images", "import"]);
-        crate::netns::check(command.arg(archive));
+        command.args(["--namespace", "k8s.io", "images"]);
+        command
     }
 
     /// Its log so far.
@@ -175,6 +202,14 @@ impl Drop for Containerd {
             eprintln!("containerd said at last:\n{}", last.join("\n"));
         }
     }
+}
+
+/// Overlayfs does not stack on the guest's `/`, but on the tmpfs that `/run` is.
+#[track_caller]
+fn directory() -> TempDir {
+    let mut builder = tempfile::Builder::new();
+    let directory = builder.prefix("containerd.").tempdir_in("/run");
+    directory.expect("a temporary directory")
 }
 
 /// Its configuration file (`man containerd-config.toml`, `docs/cri/config.md` of containerd).

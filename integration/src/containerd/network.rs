@@ -40,6 +40,26 @@ impl Network {
         network
     }
 
+    /// The node's own directories, with Debian's plugins and no conflist: what a node has before
+    /// anything of ours is put there.
+    #[track_caller]
+    pub fn of_node() -> Self {
+        let network = Self {
+            plugins: "/opt/cni/bin".into(),
+            lists: "/etc/cni/net.d".into(),
+        };
+        for directory in [&network.plugins, &network.lists] {
+            fs::create_dir_all(directory).expect("a directory");
+            let mut found = fs::read_dir(directory).expect("a directory");
+            assert!(found.next().is_none(), "{directory:?} is somebody's");
+        }
+        for plugin in DEBIAN.map(debian) {
+            let name = plugin.file_name().expect("a plugin's name");
+            fs::copy(&plugin, network.plugins.join(name)).expect("a plugin");
+        }
+        network
+    }
+
     /// Where plugins are.
     pub fn plugins(&self) -> &Path {
         &self.plugins

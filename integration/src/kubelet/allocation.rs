@@ -69,6 +69,14 @@ impl DeviceManager {
     /// Preference, allocation, and what comes before the container's start.
     #[track_caller]
     pub fn allocate(&self, wish: &Wish) -> Result<Allocation, Status> {
+        let allocation = self.admit(wish)?;
+        self.before_start(&wish.resource, &allocation.ids)?;
+        Ok(allocation)
+    }
+
+    /// Preference and allocation: what comes before the pod's sandbox.
+    #[track_caller]
+    pub fn admit(&self, wish: &Wish) -> Result<Allocation, Status> {
         let ids = self.ids(wish)?;
         let mut answer = self.ask_for(&wish.resource, &[&ids])?;
         assert_eq!(
@@ -80,12 +88,11 @@ impl DeviceManager {
             pod: wish.pod.clone(),
             container: wish.container.clone(),
             resource: wish.resource.clone(),
-            ids: ids.clone(),
+            ids,
             given: answer.container_responses.remove(0),
         };
         self.shared()
             .change(|known| known.allocations.push(allocation.clone()));
-        self.before_start(&wish.resource, &ids)?;
         Ok(allocation)
     }
 
