@@ -147,22 +147,10 @@ impl Containerd {
     /// Takes an image in.
     #[track_caller]
     pub fn import(&self, archive: &Path) {
-        let mut command = self.images();
-        crate::netns::check(command.arg("import").arg(archive));
-    }
-
-    /// Gives an image another name as well.
-    #[track_caller]
-    pub fn tag(&self, image: &str, also: &str) {
-        let mut command = self.images();
-        crate::netns::check(command.args(["tag", image, also]));
-    }
-
-    fn images(&self) -> Command {
         let mut command = Command::new(self.programs.join("bin/ctr"));
         command.arg("--address").arg(self.cri.socket());
-        command.args(["--namespace", "k8s.io", "images"]);
-        command
+        command.args(["--namespace", "k8s.io", "images", "import"]);
+        crate::netns::check(command.arg(archive));
     }
 
     /// Its log so far.

@@ -42,6 +42,9 @@ const PLACES: [&str; 7] = [
     "/var/lib/kubelet/pod-resources",
 ];
 
+/// What `uninstall --stay` says when all is done.
+const UNINSTALLED: &str = "nothing is left to do here";
+
 /// By design: the daemon's and the chain's own state, in a directory that is theirs; and what IPAM
 /// plugins and the runtime's CNI library keep of networks that they served.
 const LEFT: [&str; 3] = [STATE, "/var/lib/cni/networks", "/var/lib/cni/results"];
@@ -185,10 +188,8 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     // the other version comes while the pod runs
     daemon.remove();
     let (daemon, said) = node.daemon(&manifest, "later");
-    assert!(
-        said.contains("\"/opt/cni/bin/rdma-cni\": written"),
-        "{said}"
-    );
+    let replaced = "\"/opt/cni/bin/rdma-cni\": another version is there now";
+    assert!(said.contains(replaced), "{said}");
     let installed = fs::read("/opt/cni/bin/rdma-cni").expect("installed");
     let built = fs::read(root().join("dist/rdma-cni")).expect("built");
     assert!(installed == built, "it is another rdma-cni");
@@ -205,18 +206,21 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     // not while pods have devices
     daemon.remove();
     let uninstall = Manifest::read("conf/manifests/uninstall.yaml");
-    let refused = node.containerd.daemon_pod(&uninstall, "uninstall");
-    let refused = refused.expect_err("uninstalled below running pods");
+    let (refused, _) = node.daemon_pod(&uninstall, "uninstall");
+    let ended = refused.says(UNINSTALLED);
+    let why = ended.expect_err("uninstalled below running pods").said;
     for pod in ["default/server", "default/client"] {
-        assert!(refused.said.contains(pod), "{}", refused.said);
+        assert!(why.contains(pod), "{why}");
     }
+    refused.remove();
     has_all_rails(&server);
     node.remove(server);
     node.remove(client);
     assert!(records().is_empty());
-    let uninstalled = node.containerd.daemon_pod(&uninstall, "uninstall");
-    let (done, _) = uninstalled.expect("no pod has devices any more");
-    done.remove();
+    let (uninstalled, _) = node.daemon_pod(&uninstall, "uninstall");
+    let ended = uninstalled.says(UNINSTALLED);
+    ended.expect("no pod has devices any more");
+    uninstalled.remove();
     Files::below(&PLACES).assert_as(&before, &LEFT);
     network.assert_restored(&node.nics.host);
 }

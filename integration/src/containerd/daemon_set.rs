@@ -61,9 +61,9 @@ pub struct DaemonPod {
     cri: Cri,
 }
 
-/// An init container ended by another exit status than 0: kubelet would run it again later.
+/// A container ended: kubelet would run it again later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InitFailed {
+pub struct Ended {
     /// Its exit status.
     pub code: i32,
     /// What it said.
@@ -78,7 +78,7 @@ impl Containerd {
         &self,
         manifest: &Manifest,
         name: &str,
-    ) -> Result<(DaemonPod, String), InitFailed> {
+    ) -> Result<(DaemonPod, String), Ended> {
         let config = sandbox(manifest, name);
         let sandbox = self.cri().run_sandbox(&config);
         let sandbox = sandbox.unwrap_or_else(|status| panic!("{name}: {}", status.message()));
@@ -96,7 +96,7 @@ impl Containerd {
             said += &pod.log(&container.name);
             if code != 0 {
                 pod.remove();
-                return Err(InitFailed { code, said });
+                return Err(Ended { code, said });
             }
         }
         for container in &manifest.pod().containers {
@@ -218,6 +218,35 @@ impl DaemonPod {
     #[track_caller]
     pub fn said(&self) -> String {
         self.log(&self.main().0.name)
+    }
+
+    /// Waits until it has said `words`.
+    ///
+    /// # Errors
+    /// It has ended instead.
+    #[track_caller]
+    pub fn says(&self, words: &str) -> Result<(), Ended> {
+        let end = Instant::now() + TO_PREPARE;
+        loop {
+            // what it said last is in the log when its end is told
+            let (status, _) = self
+                .cri
+                .container_status(&self.main().1)
+                .expect("it is known");
+            let said = self.said();
+            if said.contains(words) {
+                return Ok(());
+            }
+            if status.state() == ContainerState::ContainerExited {
+                let code = status.exit_code;
+                return Err(Ended { code, said });
+            }
+            assert!(
+                Instant::now() < end,
+                "not within {TO_PREPARE:?}: {words:?}; {said}"
+            );
+            thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// What the kernel says of the daemon's process (`/proc/PID/status`), and what the runtime was

@@ -1,7 +1,7 @@
 //! A node whose daemon is a DaemonSet's pod, made of the image: everything is by the path that it has
 //! on a node. What is written there is forgotten with the lab's guest.
 
-use super::{Containerd, DaemonPod, Pod, PodSpec, daemon_set::InitFailed, manifest::Manifest};
+use super::{Containerd, DaemonPod, Pod, PodSpec, daemon_set::Ended, manifest::Manifest};
 use crate::{
     BondedNics, Netns,
     kubelet::{DeviceManager, Wish, pod_resources::PodResourcesServer},
@@ -67,13 +67,22 @@ impl InstalledNode {
             "this node owns /etc/cni, /opt/cni and {}: this test runs in the lab",
             real_kubelet::DIRECTORY
         );
+        // of a test before this one, in the same guest
+        for left in [
+            "/etc/cni",
+            "/opt/cni",
+            "/var/lib/cni",
+            real_kubelet::DIRECTORY,
+        ] {
+            if Path::new(left).exists() {
+                fs::remove_dir_all(left).expect("what was left is removed");
+            }
+        }
         // as systemd has it: what is mounted on the node can come into containers
         check(Command::new("mount").args(["--make-rshared", "/"]));
         let nics = BondedNics::new();
         let containerd = Containerd::start_on_node();
         containerd.import(&root().join("dist/rdma-device-plugin.oci.tar"));
-        // of uninstall; nothing is pulled
-        containerd.tag("localhost/pause:lab", "registry.k8s.io/pause:3.9");
         let kubelet = Path::new(real_kubelet::DIRECTORY);
         fs::create_dir_all(kubelet.join("plugins_registry")).expect("a directory");
         fs::create_dir_all(kubelet.join("pod-resources")).expect("a directory");
@@ -87,13 +96,19 @@ impl InstalledNode {
         }
     }
 
-    /// The pod of the manifest, ready as its readiness probe has it; what its init containers said.
+    /// The pod of the manifest, and what its init containers said.
+    #[track_caller]
+    pub fn daemon_pod(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
+        let started = self.containerd.daemon_pod(manifest, name);
+        started.unwrap_or_else(|Ended { code, said }| {
+            panic!("an init container of {name} ended with {code}: {said}")
+        })
+    }
+
+    /// The same, when its readiness probe says that it is ready.
     #[track_caller]
     pub fn daemon(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
-        let started = self.containerd.daemon_pod(manifest, name);
-        let (daemon, said) = started.unwrap_or_else(|InitFailed { code, said }| {
-            panic!("an init container of {name} ended with {code}: {said}")
-        });
+        let (daemon, said) = self.daemon_pod(manifest, name);
         let is_ready = wait::within(TO_BE_READY, || daemon.ready().0 == 200);
         assert!(
             is_ready,

@@ -51,6 +51,8 @@ pub struct DaemonSetSpec {
     _selector: Value,
     #[serde(rename = "updateStrategy")]
     _update_strategy: Value,
+    #[serde(default, rename = "minReadySeconds")]
+    _min_ready_seconds: u32,
     /// Its pods.
     pub template: Template,
 }
