@@ -5,6 +5,9 @@
 //! |---|---|
 //! | [`cri`] | calls of the runtime's interface, as kubelet makes them |
 //! | [`network`] | the node's CNI directories: plugins, one conflist |
+//! | [`manifest`] | a DaemonSet and its ConfigMap as they are written, strictly |
+//! | [`daemon_set`] | kubelet's part for a DaemonSet's pod: volumes, rights, init containers, probes |
+//! | [`installed`] | a node whose daemon is such a pod, everything by its path on a node |
 //! | [`pod`] | a pod's life: sandbox, containers, programs run in them, its end |
 //! | [`shared`] | a node with bonded NICs, containerd, and the chain |
 //! | [`traffic`] | RDMA between containers |
@@ -12,11 +15,16 @@
 //! `integration/lab/setup` has containerd, runc and the images in the lab's cache.
 
 pub mod cri;
+pub mod daemon_set;
+pub mod installed;
+pub mod manifest;
 pub mod network;
 pub mod pod;
 pub mod shared;
 pub mod traffic;
 
+pub use daemon_set::DaemonPod;
+pub use installed::InstalledNode;
 pub use pod::{Container, Pod, PodSpec};
 pub use shared::SharedNode;
 
@@ -60,34 +68,37 @@ impl Containerd {
     /// One that finds CDI files in `cdi`. It has the lab's images, and no network yet.
     #[track_caller]
     pub fn start(cdi: &Path) -> Self {
-        Self::start_in(cdi, None)
+        let directory = directory();
+        let network = Network::new(&directory.path().join("cni"));
+        let root = directory.path().join("root");
+        Self::start_in(directory, &root, network, cdi)
+    }
+
+    /// The same with the node's own CNI directories, in which nothing of ours is.
+    #[track_caller]
+    pub fn start_on_node() -> Self {
+        let directory = directory();
+        let root = directory.path().join("root");
+        let cdi = Path::new("/var/run/cdi");
+        Self::start_in(directory, &root, Network::of_node(), cdi)
     }
 
     /// One as nodes have it: what outlives the boot is in [`ROOT`] and in CNI's usual directories,
     /// the rest on a tmpfs. It has the lab's images from its first start on.
     #[track_caller]
     pub fn start_on_disk(cdi: &Path) -> Self {
-        Self::start_in(cdi, Some(Path::new(ROOT)))
+        let network = Network::of_node().with_ours();
+        Self::start_in(directory(), Path::new(ROOT), network, cdi)
     }
 
     #[track_caller]
-    fn start_in(cdi: &Path, disk: Option<&Path>) -> Self {
+    fn start_in(directory: TempDir, root: &Path, network: Network, cdi: &Path) -> Self {
         let cache = env::var_os("RDMA_LAB_CACHE").map(PathBuf::from);
         let cache = cache.expect("containerd is in the lab: integration/lab/vm --memory 4096");
-        // overlayfs does not stack on the guest's /, but on the tmpfs that /run is
-        let directory = tempfile::Builder::new()
-            .prefix("containerd.")
-            .tempdir_in("/run")
-            .expect("a temporary directory");
         let at = |below: &str| directory.path().join(below);
-        let network = match disk {
-            None => Network::new(&at("cni")),
-            Some(_) => Network::of_node(),
-        };
-        let root = disk.map_or_else(|| at("root"), Path::to_owned);
-        let is_new = fs::read_dir(&root).map_or(true, |mut it| it.next().is_none());
+        let is_new = fs::read_dir(root).map_or(true, |mut it| it.next().is_none());
         let programs = cache.join("containerd/root/usr");
-        let configuration = configuration([&root, directory.path()], &network, cdi, &programs);
+        let configuration = configuration([root, directory.path()], &network, cdi, &programs);
         fs::write(at("config.toml"), configuration).expect("the configuration");
         let mut containerd = Self {
             network,
@@ -195,6 +206,14 @@ impl Drop for Containerd {
             eprintln!("containerd said at last:\n{}", last.join("\n"));
         }
     }
+}
+
+/// Overlayfs does not stack on the guest's `/`, but on the tmpfs that `/run` is.
+#[track_caller]
+fn directory() -> TempDir {
+    let mut builder = tempfile::Builder::new();
+    let directory = builder.prefix("containerd.").tempdir_in("/run");
+    directory.expect("a temporary directory")
 }
 
 /// Its configuration file (`man containerd-config.toml`, `docs/cri/config.md` of containerd).

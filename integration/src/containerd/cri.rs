@@ -1,10 +1,11 @@
 //! Calls of the runtime's interface (CRI v1), as kubelet makes them, from any thread.
 
 use cri_api::{
-    ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, ListPodSandboxRequest,
-    PodSandbox, PodSandboxConfig, PodSandboxStatusRequest, RemovePodSandboxRequest,
-    RunPodSandboxRequest, StartContainerRequest, StatusRequest, StopPodSandboxRequest,
-    VersionRequest, runtime_service_client::RuntimeServiceClient,
+    ContainerStatus, ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest,
+    ListPodSandboxRequest, PodSandbox, PodSandboxConfig, PodSandboxStatusRequest,
+    RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest, StatusRequest,
+    StopContainerRequest, StopPodSandboxRequest, VersionRequest,
+    runtime_service_client::RuntimeServiceClient,
 };
 use serde_json::Value;
 use std::{
@@ -157,12 +158,27 @@ impl Cri {
 
     /// What it knows of a container, JSON of its own.
     pub fn container(&self, id: &str) -> Result<Value, Status> {
+        Ok(self.container_status(id)?.1)
+    }
+
+    /// All that it knows of a container: the status and JSON of its own.
+    pub fn container_status(&self, id: &str) -> Result<(ContainerStatus, Value), Status> {
         let request = ContainerStatusRequest {
             container_id: id.to_owned(),
             verbose: true,
         };
         let answer = self.ask(async |mut it| it.container_status(request).await)?;
-        Ok(info(&answer.info))
+        Ok((answer.status.unwrap_or_default(), info(&answer.info)))
+    }
+
+    /// Ends a container: SIGTERM, and SIGKILL after `grace`.
+    pub fn stop_container(&self, id: &str, grace: Duration) -> Result<(), Status> {
+        let request = StopContainerRequest {
+            container_id: id.to_owned(),
+            timeout: i64::try_from(grace.as_secs()).expect("seconds"),
+        };
+        self.ask(async |mut it| it.stop_container(request).await)?;
+        Ok(())
     }
 
     /// Runs a program in a container, to its end or for `limit`.

@@ -25,35 +25,43 @@ impl Network {
     /// Below `directory`, with the plugins under test and Debian's, and no conflist.
     #[track_caller]
     pub fn new(directory: &Path) -> Self {
-        Self::with(Self {
-            plugins: directory.join("bin"),
-            lists: directory.join("net.d"),
-        })
+        Self::with_debians(directory.join("bin"), directory.join("net.d")).with_ours()
     }
 
-    /// A node's own, with all that an earlier boot has left there.
+    /// The node's own directories, with Debian's plugins: what a node has before anything of ours is
+    /// put there.
     #[track_caller]
     pub fn of_node() -> Self {
-        Self::with(Self {
-            plugins: "/opt/cni/bin".into(),
-            lists: "/etc/cni/net.d".into(),
-        })
+        Self::with_debians("/opt/cni/bin".into(), "/etc/cni/net.d".into())
     }
 
+    /// The directories, with all that an earlier boot has left there.
     #[track_caller]
-    fn with(network: Self) -> Self {
-        for directory in [&network.plugins, &network.lists] {
+    fn with_debians(plugins: PathBuf, lists: PathBuf) -> Self {
+        for directory in [&plugins, &lists] {
             fs::create_dir_all(directory).expect("a directory");
         }
-        let ours = [rdma_cni(), rdma_cni().with_file_name("rdma-ipam")];
-        for plugin in DEBIAN.map(debian).into_iter().chain(ours) {
-            let name = plugin.file_name().expect("a plugin's name");
-            let link = network.plugins.join(name);
+        for plugin in DEBIAN.map(debian) {
+            let copy = plugins.join(plugin.file_name().expect("a plugin's name"));
+            if !copy.exists() {
+                fs::copy(&plugin, copy).expect("a plugin");
+            }
+        }
+        Self { plugins, lists }
+    }
+
+    /// The same with the plugins under test.
+    #[track_caller]
+    pub fn with_ours(self) -> Self {
+        for plugin in [rdma_cni(), rdma_cni().with_file_name("rdma-ipam")] {
+            let link = self
+                .plugins
+                .join(plugin.file_name().expect("a plugin's name"));
             if !link.exists() {
                 symlink(&plugin, link).expect("a link");
             }
         }
-        network
+        self
     }
 
     /// Where plugins are.

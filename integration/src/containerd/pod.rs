@@ -107,6 +107,7 @@ impl PodSpec {
                 cgroup_parent: "/kubepods".into(),
                 security_context: Some(LinuxSandboxSecurityContext {
                     namespace_options: self.namespaces(),
+                    ..LinuxSandboxSecurityContext::default()
                 }),
             }),
             ..PodSandboxConfig::default()
@@ -135,6 +136,7 @@ impl PodSpec {
             container_path: path.display().to_string(),
             host_path: path.display().to_string(),
             readonly: true,
+            ..Mount::default()
         });
         ContainerConfig {
             metadata: Some(ContainerMetadata {
@@ -153,6 +155,7 @@ impl PodSpec {
                     namespace_options: self.namespaces(),
                     ..LinuxContainerSecurityContext::default()
                 }),
+                ..LinuxContainerConfig::default()
             }),
             ..ContainerConfig::default()
         }
@@ -185,6 +188,17 @@ impl Containerd {
     /// Runs the pod: sandbox, then its containers. If it fails, what there is of it is removed, as
     /// kubelet does sooner or later.
     pub fn run(&self, spec: &PodSpec) -> Result<Pod, Status> {
+        self.run_asking(spec, |_| Ok(()))
+    }
+
+    /// The same, where `may_start` is asked about each container's allocations, as kubelet asks
+    /// device plugins: when the sandbox is there, and before the container is made
+    /// (`generateContainerConfig` in `pkg/kubelet/kuberuntime`).
+    pub fn run_asking(
+        &self,
+        spec: &PodSpec,
+        may_start: impl Fn(&Allocation) -> Result<(), Status>,
+    ) -> Result<Pod, Status> {
         let config = spec.sandbox();
         let sandbox = spec.run_sandbox(self.cri())?;
         let mut pod = Pod {
@@ -199,7 +213,8 @@ impl Containerd {
                 config: Some(spec.config(name, given)),
                 sandbox_config: Some(config.clone()),
             };
-            let id = match self.cri().start(request) {
+            let allowed = given.iter().try_for_each(&may_start);
+            let id = match allowed.and_then(|()| self.cri().start(request)) {
                 Ok(id) => id,
                 Err(status) => {
                     // what failed first is what counts

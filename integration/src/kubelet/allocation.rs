@@ -81,7 +81,7 @@ impl DeviceManager {
             pod: wish.pod.clone(),
             container: wish.container.clone(),
             resource: wish.resource.clone(),
-            ids: ids.clone(),
+            ids,
             given: answer.container_responses.remove(0),
         };
         self.shared()

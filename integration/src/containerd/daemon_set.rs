@@ -1,0 +1,428 @@
+//! A DaemonSet's pod on this node: what kubelet makes of a manifest, and nothing that the manifest
+//! does not say (`pkg/kubelet/kuberuntime`, `pkg/volume` of Kubernetes).
+
+use super::{
+    Containerd,
+    cri::Cri,
+    manifest::{Container, Manifest, PodSpec, Probe, Volume, VolumeMount},
+};
+use cri_api::{
+    Capability, ContainerConfig, ContainerMetadata, ContainerState, CreateContainerRequest,
+    ImageSpec, Int64Value, LinuxContainerConfig, LinuxContainerResources,
+    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount,
+    MountPropagation, NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata,
+    SecurityProfile, security_profile::ProfileType,
+};
+use serde_json::Value;
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// As long as an init container may take in an emulated machine.
+const TO_PREPARE: Duration = Duration::from_secs(60);
+
+/// `defaultMaskedPaths` and `defaultReadonlyPaths` in `pkg/securitycontext`.
+const MASKED: [&str; 10] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+];
+const READ_ONLY: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
+
+/// What kubelet gives a pod of `system-node-critical` (`pkg/kubelet/qos`).
+const NODE_CRITICAL: i64 = -997;
+
+/// The pod, which runs.
+#[derive(Debug)]
+pub struct DaemonPod {
+    manifest: Manifest,
+    sandbox: String,
+    logs: PathBuf,
+    containers: Vec<(Container, String)>,
+    cri: Cri,
+}
+
+/// A container ended: kubelet would run it again later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its exit status.
+    pub code: i32,
+    /// What it said.
+    pub said: String,
+}
+
+impl Containerd {
+    /// Runs the manifest's pod, which is called `name`, with its images as they are; all that its
+    /// init containers said. Of a pod one of whose init containers fails nothing is left.
+    #[track_caller]
+    pub fn daemon_pod(
+        &self,
+        manifest: &Manifest,
+        name: &str,
+    ) -> Result<(DaemonPod, String), Ended> {
+        let config = sandbox(manifest, name);
+        let sandbox = self.cri().run_sandbox(&config);
+        let sandbox = sandbox.unwrap_or_else(|status| panic!("{name}: {}", status.message()));
+        let mut pod = DaemonPod {
+            manifest: manifest.clone(),
+            sandbox,
+            logs: config.log_directory.clone().into(),
+            containers: vec![],
+            cri: self.cri().clone(),
+        };
+        let mut said = String::new();
+        for container in &manifest.pod().init_containers {
+            let id = pod.start(container, &config);
+            let code = pod.ended(&id);
+            said += &pod.log(&container.name);
+            if code != 0 {
+                pod.remove();
+                return Err(Ended { code, said });
+            }
+        }
+        for container in &manifest.pod().containers {
+            let id = pod.start(container, &config);
+            pod.containers.push((container.clone(), id));
+        }
+        Ok((pod, said))
+    }
+}
+
+impl DaemonPod {
+    #[track_caller]
+    fn start(&self, container: &Container, sandbox: &PodSandboxConfig) -> String {
+        let request = CreateContainerRequest {
+            pod_sandbox_id: self.sandbox.clone(),
+            config: Some(self.config(container, sandbox)),
+            sandbox_config: Some(sandbox.clone()),
+        };
+        fs::create_dir_all(self.logs.join(&container.name)).expect("the log's directory");
+        let started = self.cri.start(request);
+        started.unwrap_or_else(|status| panic!("{}: {}", container.name, status.message()))
+    }
+
+    /// Waits for the container's end; its exit status.
+    #[track_caller]
+    fn ended(&self, id: &str) -> i32 {
+        let end = Instant::now() + TO_PREPARE;
+        loop {
+            let (status, _) = self.cri.container_status(id).expect("it is known");
+            if status.state() == ContainerState::ContainerExited {
+                return status.exit_code;
+            }
+            assert!(Instant::now() < end, "it runs longer than {TO_PREPARE:?}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn config(&self, container: &Container, sandbox: &PodSandboxConfig) -> ContainerConfig {
+        let pod = self.manifest.pod();
+        let uid = sandbox.metadata.as_ref().map_or("", |it| &it.uid);
+        let volume = |mount: &VolumeMount| {
+            let volume = pod.volumes.iter().find(|it| it.name == mount.name);
+            let volume = volume.unwrap_or_else(|| panic!("there is no volume {}", mount.name));
+            Mount {
+                container_path: mount.mount_path.clone(),
+                host_path: self.on_node(volume, uid).display().to_string(),
+                readonly: mount.read_only,
+                propagation: propagation(mount).into(),
+            }
+        };
+        ContainerConfig {
+            metadata: Some(ContainerMetadata {
+                name: container.name.clone(),
+                attempt: 0,
+            }),
+            image: Some(ImageSpec {
+                image: container.image.clone(),
+            }),
+            args: container.args.clone(),
+            mounts: container.volume_mounts.iter().map(volume).collect(),
+            log_path: log_path(&container.name),
+            linux: Some(LinuxContainerConfig {
+                resources: Some(resources(pod, container)),
+                security_context: Some(rights(pod, container)),
+            }),
+            ..ContainerConfig::default()
+        }
+    }
+
+    /// Where the volume is on the node; what kubelet makes of it is made.
+    #[track_caller]
+    fn on_node(&self, volume: &Volume, uid: &str) -> PathBuf {
+        match (&volume.host_path, &volume.config_map) {
+            (Some(host), None) => {
+                let path = PathBuf::from(&host.path);
+                match host.r#type.as_str() {
+                    "Directory" => assert!(path.is_dir(), "{path:?} is no directory"),
+                    "DirectoryOrCreate" => fs::create_dir_all(&path).expect("a directory"),
+                    other => panic!("{}: what is made of {other}?", volume.name),
+                }
+                path
+            }
+            (None, Some(named)) => {
+                let map = self.manifest.config_map.as_ref().expect("a ConfigMap");
+                assert_eq!(map.metadata.name, named.name);
+                let of_pod = Path::new("/var/lib/kubelet/pods").join(uid);
+                let path = of_pod
+                    .join("volumes/kubernetes.io~configmap")
+                    .join(&volume.name);
+                if !path.exists() {
+                    write_atomically(&path, &map.data);
+                }
+                path
+            }
+            _ => panic!("{} is of another kind", volume.name),
+        }
+    }
+
+    /// What a container said so far, lines without the runtime's time stamps.
+    pub fn log(&self, container: &str) -> String {
+        let text = fs::read_to_string(self.logs.join(log_path(container))).unwrap_or_default();
+        let lines = text.lines().map(|line| {
+            // time, stream, whether the line is whole
+            line.splitn(4, ' ').nth(3).unwrap_or_default().to_owned() + "\n"
+        });
+        lines.collect()
+    }
+
+    /// The only container that stays.
+    #[track_caller]
+    fn main(&self) -> &(Container, String) {
+        match self.containers.as_slice() {
+            [one] => one,
+            several => panic!("{} containers", several.len()),
+        }
+    }
+
+    /// What the daemon said so far.
+    #[track_caller]
+    pub fn said(&self) -> String {
+        self.log(&self.main().0.name)
+    }
+
+    /// Waits until it has said `words`.
+    ///
+    /// # Errors
+    /// It has ended instead.
+    #[track_caller]
+    pub fn says(&self, words: &str) -> Result<(), Ended> {
+        let end = Instant::now() + TO_PREPARE;
+        loop {
+            // what it said last is in the log when its end is told
+            let (status, _) = self
+                .cri
+                .container_status(&self.main().1)
+                .expect("it is known");
+            let said = self.said();
+            if said.contains(words) {
+                return Ok(());
+            }
+            if status.state() == ContainerState::ContainerExited {
+                let code = status.exit_code;
+                return Err(Ended { code, said });
+            }
+            assert!(
+                Instant::now() < end,
+                "not within {TO_PREPARE:?}: {words:?}; {said}"
+            );
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// What the kernel says of the daemon's process (`/proc/PID/status`), and what the runtime was
+    /// told (its OCI configuration).
+    #[track_caller]
+    pub fn process(&self) -> (String, Value) {
+        let info = self.cri.container(&self.main().1).expect("it is known");
+        let status = fs::read_to_string(format!("/proc/{}/status", info["pid"]));
+        (status.expect("its status"), info["runtimeSpec"].clone())
+    }
+
+    /// What its liveness probe answers: HTTP's status, and the text.
+    #[track_caller]
+    pub fn lives(&self) -> (u16, String) {
+        ask(self.main().0.liveness_probe.as_ref().expect("a probe"))
+    }
+
+    /// The same of its readiness probe.
+    #[track_caller]
+    pub fn ready(&self) -> (u16, String) {
+        ask(self.main().0.readiness_probe.as_ref().expect("a probe"))
+    }
+
+    /// The pod's end, as kubelet has it.
+    #[track_caller]
+    pub fn remove(self) {
+        let pod = self.manifest.pod();
+        let grace = Duration::from_secs(pod.termination_grace_period_seconds);
+        for (container, id) in &self.containers {
+            let stopped = self.cri.stop_container(id, grace);
+            stopped.unwrap_or_else(|status| panic!("{}: {}", container.name, status.message()));
+        }
+        let removed = self.cri.remove(&self.sandbox);
+        removed.unwrap_or_else(|status| panic!("{}", status.message()));
+        // the next pod of that name has a log of its own
+        fs::remove_dir_all(&self.logs).expect("its logs");
+    }
+}
+
+fn log_path(container: &str) -> String {
+    format!("{container}/0.log")
+}
+
+fn namespaces(pod: &PodSpec) -> Option<NamespaceOption> {
+    let network = match pod.host_network {
+        true => NamespaceMode::Node,
+        false => NamespaceMode::Pod,
+    };
+    Some(NamespaceOption {
+        network: network.into(),
+        pid: NamespaceMode::Container.into(),
+        ipc: NamespaceMode::Pod.into(),
+    })
+}
+
+fn sandbox(manifest: &Manifest, name: &str) -> PodSandboxConfig {
+    let (set, pod) = (&manifest.daemon_set, manifest.pod());
+    assert!(!pod.automount_service_account_token && !pod.enable_service_links);
+    let (namespace, uid) = (set.metadata.namespace.clone(), format!("uid-of-{name}"));
+    PodSandboxConfig {
+        log_directory: format!("/var/log/pods/{namespace}_{name}_{uid}"),
+        metadata: Some(PodSandboxMetadata {
+            name: name.to_owned(),
+            uid: uid.clone(),
+            namespace,
+            attempt: 0,
+        }),
+        labels: set
+            .spec
+            .template
+            .metadata
+            .labels
+            .clone()
+            .into_iter()
+            .collect(),
+        linux: Some(LinuxPodSandboxConfig {
+            cgroup_parent: format!("/kubepods/burstable/pod{uid}"),
+            security_context: Some(LinuxSandboxSecurityContext {
+                namespace_options: namespaces(pod),
+                seccomp: Some(seccomp(pod)),
+            }),
+        }),
+        ..PodSandboxConfig::default()
+    }
+}
+
+fn seccomp(pod: &PodSpec) -> SecurityProfile {
+    let profile_type = match pod.security_context.seccomp_profile.r#type.as_str() {
+        "RuntimeDefault" => ProfileType::RuntimeDefault,
+        "Unconfined" => ProfileType::Unconfined,
+        other => panic!("the profile {other} is nowhere"),
+    };
+    SecurityProfile {
+        profile_type: profile_type.into(),
+        localhost_ref: String::new(),
+    }
+}
+
+fn rights(pod: &PodSpec, container: &Container) -> LinuxContainerSecurityContext {
+    let context = &container.security_context;
+    let texts = |all: &[&str]| all.iter().map(|&it| it.to_owned()).collect();
+    LinuxContainerSecurityContext {
+        capabilities: Some(Capability {
+            add_capabilities: context.capabilities.add.clone(),
+            drop_capabilities: context.capabilities.drop.clone(),
+        }),
+        privileged: context.privileged,
+        namespace_options: namespaces(pod),
+        run_as_user: Some(Int64Value {
+            value: context.run_as_user,
+        }),
+        readonly_rootfs: context.read_only_root_filesystem,
+        no_new_privs: !context.allow_privilege_escalation,
+        masked_paths: texts(&MASKED),
+        readonly_paths: texts(&READ_ONLY),
+        seccomp: Some(seccomp(pod)),
+    }
+}
+
+/// `MilliCPUToShares` in `pkg/kubelet/cm`, and the limit as it is.
+#[track_caller]
+fn resources(pod: &PodSpec, container: &Container) -> LinuxContainerResources {
+    let limit = &container.resources.limits.memory;
+    let mebibytes = limit
+        .strip_suffix("Mi")
+        .and_then(|it| it.parse::<i64>().ok());
+    let mebibytes = mebibytes.unwrap_or_else(|| panic!("how much is {limit}?"));
+    let request = &container.resources.requests.cpu;
+    let milli = request
+        .strip_suffix('m')
+        .and_then(|it| it.parse::<i64>().ok());
+    let milli = milli.unwrap_or_else(|| panic!("how much is {request}?"));
+    assert_eq!(pod.priority_class_name, "system-node-critical");
+    LinuxContainerResources {
+        cpu_shares: (milli * 1024 / 1000).max(2),
+        memory_limit_in_bytes: mebibytes << 20,
+        oom_score_adj: NODE_CRITICAL,
+    }
+}
+
+#[track_caller]
+fn propagation(mount: &VolumeMount) -> MountPropagation {
+    match mount.mount_propagation.as_deref() {
+        None | Some("None") => MountPropagation::PropagationPrivate,
+        Some("HostToContainer") => MountPropagation::PropagationHostToContainer,
+        Some(other) => panic!("{}: {other} is not for a daemon", mount.name),
+    }
+}
+
+/// Files by links through `..data`, so that all of them change at once (`AtomicWriter` in
+/// `pkg/volume/util`).
+#[track_caller]
+fn write_atomically<'a>(path: &Path, files: impl IntoIterator<Item = (&'a String, &'a String)>) {
+    let version = path.join("..2026_01_01_00_00_00.1");
+    fs::create_dir_all(&version).expect("a directory");
+    symlink(version.file_name().expect("a name"), path.join("..data")).expect("a link");
+    for (name, text) in files {
+        fs::write(version.join(name), text).expect("a file");
+        symlink(Path::new("..data").join(name), path.join(name)).expect("a link");
+    }
+}
+
+/// No answer is none of HTTP's statuses: 0.
+fn ask(probe: &Probe) -> (u16, String) {
+    let get = &probe.http_get;
+    let Ok(mut stream) = TcpStream::connect((get.host.as_str(), get.port)) else {
+        return (0, "nobody listens".into());
+    };
+    let limit = Some(Duration::from_secs(probe.timeout_seconds));
+    stream.set_read_timeout(limit).expect("a time limit");
+    let mut answer = String::new();
+    let asked = write!(stream, "GET {} HTTP/1.0\r\n\r\n", get.path);
+    if let Err(error) = asked.and_then(|()| stream.read_to_string(&mut answer)) {
+        return (0, error.to_string());
+    }
+    let status = answer.split(' ').nth(1).and_then(|it| it.parse().ok());
+    let (_, text) = answer.split_once("\r\n\r\n").unwrap_or_default();
+    (status.unwrap_or_default(), text.to_owned())
+}

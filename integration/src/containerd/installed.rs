@@ -1,0 +1,269 @@
+//! A node whose daemon is a DaemonSet's pod, made of the image: everything is by the path that it has
+//! on a node. What is written there is forgotten with the lab's guest.
+
+use super::{Containerd, DaemonPod, Pod, PodSpec, daemon_set::Ended, manifest::Manifest};
+use crate::{
+    BondedNics, Netns,
+    kubelet::{DeviceManager, Wish, pod_resources::PodResourcesServer},
+    netns::check,
+    real_kubelet, smc, wait,
+};
+use serde_json::{Value, json};
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    env, fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// The resource of `conf/manifests/lingjun.yaml`.
+pub const HCA: &str = "rdma/hca";
+
+/// The list of the node's primary network.
+pub const LIST: &str = "/etc/cni/net.d/10-pods.conflist";
+
+/// Where the chain keeps its records.
+pub const STATE: &str = "/var/lib/cni/rdma-cni";
+
+/// As long as a daemon may take in an emulated machine until it is ready.
+const TO_BE_READY: Duration = Duration::from_secs(40);
+
+/// Why a pod did not start.
+#[derive(Debug)]
+pub enum NotStarted {
+    /// The daemon did not let its container start (PreStartContainer): its sentence.
+    Refused(String),
+    /// The runtime could not make it: its sentence.
+    Failed(String),
+}
+
+/// The node.
+#[derive(Debug)]
+pub struct InstalledNode {
+    /// The runtime.
+    pub containerd: Containerd,
+    /// Kubelet's device manager.
+    pub kubelet: DeviceManager,
+    /// The bonds.
+    pub nics: BondedNics,
+    pod_resources: PodResourcesServer,
+}
+
+impl Default for InstalledNode {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl InstalledNode {
+    /// One with a primary network, on which nothing of ours is installed; it has this tree's image.
+    #[track_caller]
+    pub fn new() -> Self {
+        assert!(
+            env::var_os("RDMA_LAB_TIER").is_some(),
+            "this node owns /etc/cni, /opt/cni and {}: this test runs in the lab",
+            real_kubelet::DIRECTORY
+        );
+        // of a test before this one, in the same guest
+        for left in [
+            "/etc/cni",
+            "/opt/cni",
+            "/var/lib/cni",
+            real_kubelet::DIRECTORY,
+        ] {
+            if Path::new(left).exists() {
+                fs::remove_dir_all(left).expect("what was left is removed");
+            }
+        }
+        // as systemd has it: what is mounted on the node can come into containers
+        check(Command::new("mount").args(["--make-rshared", "/"]));
+        let nics = BondedNics::new();
+        let containerd = Containerd::start_on_node();
+        containerd.import(&root().join("dist/rdma-device-plugin.oci.tar"));
+        let kubelet = Path::new(real_kubelet::DIRECTORY);
+        fs::create_dir_all(kubelet.join("plugins_registry")).expect("a directory");
+        fs::create_dir_all(kubelet.join("pod-resources")).expect("a directory");
+        let pod_resources = PodResourcesServer::start(&real_kubelet::pod_resources());
+        write_list(&primary("pods"));
+        Self {
+            kubelet: DeviceManager::started(kubelet),
+            containerd,
+            nics,
+            pod_resources,
+        }
+    }
+
+    /// The pod of the manifest, and what its init containers said.
+    #[track_caller]
+    pub fn daemon_pod(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
+        let started = self.containerd.daemon_pod(manifest, name);
+        started.unwrap_or_else(|Ended { code, said }| {
+            panic!("an init container of {name} ended with {code}: {said}")
+        })
+    }
+
+    /// The same, when its readiness probe says that it is ready.
+    #[track_caller]
+    pub fn daemon(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
+        let (daemon, said) = self.daemon_pod(manifest, name);
+        let is_ready = wait::within(TO_BE_READY, || daemon.ready().0 == 200);
+        assert!(
+            is_ready,
+            "not within {TO_BE_READY:?}: {:?}; {}",
+            daemon.ready(),
+            daemon.said()
+        );
+        (daemon, said)
+    }
+
+    /// A pod whose one container asks for one `rdma/hca`; its container is made if the daemon lets
+    /// it start. Of one that fails nothing is left.
+    ///
+    /// # Errors
+    /// What kubelet would put into the pod's event.
+    #[track_caller]
+    pub fn run(&self, name: &str) -> Result<Pod, NotStarted> {
+        let given = self.kubelet.allocate(&Wish::new(name, "main", HCA, 1));
+        let given = given.unwrap_or_else(|status| panic!("{name}: {status}"));
+        self.pod_resources.set_pods(&self.kubelet.pod_resources());
+        let spec = PodSpec::new(name).container("main", &[given]);
+        let may_start = Cell::new(true);
+        let pod = self.containerd.run_asking(&spec, |given| {
+            let asked = self.kubelet.before_start(&given.resource, &given.ids);
+            may_start.set(asked.is_ok());
+            asked
+        });
+        pod.map_err(|status| {
+            self.free(name);
+            let said = status.message().to_owned();
+            match may_start.get() {
+                true => NotStarted::Failed(said),
+                false => NotStarted::Refused(said),
+            }
+        })
+    }
+
+    /// The same of a pod that must come.
+    #[track_caller]
+    pub fn pod(&self, name: &str) -> Pod {
+        let pod = self.run(name);
+        pod.unwrap_or_else(|why| panic!("{name}: {why:?}"))
+    }
+
+    /// The pod's end.
+    #[track_caller]
+    pub fn remove(&self, pod: Pod) {
+        let name = pod.name.clone();
+        pod.remove();
+        self.free(&name);
+    }
+
+    fn free(&self, name: &str) {
+        self.kubelet.free(name);
+        self.pod_resources.set_pods(&self.kubelet.pod_resources());
+    }
+}
+
+/// The repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The list of a primary network that is called `name`, as its own program writes it.
+pub fn primary(name: &str) -> String {
+    let bridge = smc::bridge(Path::new("/var/lib/cni/networks"));
+    format!(
+        "{:#}\n",
+        json!({"cniVersion": "1.0.0", "name": name, "plugins": [bridge]})
+    )
+}
+
+/// The primary network writes its list, which nobody sees half of.
+#[track_caller]
+pub fn write_list(text: &str) {
+    let new = Path::new(LIST).with_extension("conflist.tmp");
+    fs::write(&new, text).expect("the list");
+    fs::rename(new, LIST).expect("the list");
+}
+
+/// The links of a pod, in their order.
+#[track_caller]
+pub fn links(netns: &Netns) -> Vec<String> {
+    let links = netns.show("link show");
+    let name = |link: &Value| link["ifname"].as_str().unwrap_or_default().to_owned();
+    links.iter().map(name).collect()
+}
+
+/// The chain's records, by file name.
+pub fn records() -> BTreeMap<String, String> {
+    let networks = fs::read_dir(Path::new(STATE).join("attachments"));
+    let networks = networks.into_iter().flatten().flatten();
+    let files = networks.flat_map(|it| fs::read_dir(it.path()).into_iter().flatten().flatten());
+    let records = files
+        .map(|it| it.path())
+        .filter(|it| it.extension().is_some_and(|it| it == "json"));
+    let named = |path: PathBuf| {
+        let name = path.file_name().expect("a name").to_string_lossy();
+        let text = fs::read_to_string(&path).expect("a record");
+        (name.into_owned(), text)
+    };
+    records.map(named).collect()
+}
+
+/// All files below some directories: path, kind, mode, owner, content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files(BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>);
+
+impl Files {
+    /// What there is; a directory that is not there has nothing.
+    #[track_caller]
+    pub fn below(directories: &[&str]) -> Self {
+        let mut found = BTreeMap::new();
+        for directory in directories {
+            walk(Path::new(directory), &mut found);
+        }
+        Self(found)
+    }
+
+    /// Nothing differs from what was `before`, but that the paths `left` are there besides, and the
+    /// directories that they are in.
+    #[track_caller]
+    pub fn assert_as(&self, before: &Self, left: &[&str]) {
+        let paths = self.0.keys().chain(before.0.keys());
+        let is_left = |path: &Path| {
+            let mut left = left.iter();
+            left.any(|it| path.starts_with(it) || Path::new(it).starts_with(path))
+        };
+        let mut differing: Vec<_> = paths
+            .filter(|path| self.0.get(*path) != before.0.get(*path))
+            .filter(|path| before.0.contains_key(*path) || !is_left(path))
+            .collect();
+        differing.dedup();
+        assert!(differing.is_empty(), "not as before: {differing:?}");
+    }
+}
+
+fn walk(path: &Path, found: &mut BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>) {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
+        return;
+    };
+    let content = match metadata.file_type() {
+        it if it.is_file() => fs::read(path).expect("a file"),
+        it if it.is_symlink() => {
+            let target = fs::read_link(path).expect("a link");
+            target.into_os_string().into_encoded_bytes()
+        }
+        _ => vec![],
+    };
+    let mode = metadata.permissions().mode();
+    let owner = (metadata.uid(), metadata.gid());
+    found.insert(path.to_owned(), (mode, owner.0, owner.1, content));
+    if metadata.is_dir() {
+        for entry in fs::read_dir(path).expect("a directory") {
+            walk(&entry.expect("an entry").path(), found);
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! In the lab, a node on which our image is installed by `conf/manifests`, with nothing but what
+//! these say: `integration/lab/vm --tier full --shared --memory 4096`, one test at a time. containerd
+//! runs the DaemonSet's pod and calls the chain; kubelet's part is played over the daemon's real
+//! sockets. `scripts/image` has to have made the image, and `scripts/versions` earlier plugins.
+
+use integration::{
+    Snapshot,
+    containerd::{
+        Containerd, DaemonPod, InstalledNode, Pod,
+        installed::{
+            Files, HCA, LIST, NotStarted, STATE, links, primary, records, root, write_list,
+        },
+        manifest::Manifest,
+        shared::{address, nodes_of_all_rails},
+        traffic::{self, End},
+    },
+    lab::NICS,
+    nics, wait,
+};
+use serde_json::json;
+use std::{
+    env,
+    fs::{self, File},
+    io::Write,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+/// Presence and port state are told within this time (`docs/device-plugin.md`).
+const TOLD: Duration = Duration::from_secs(1);
+
+/// Where an installation writes, or may.
+const PLACES: [&str; 7] = [
+    "/etc/cni",
+    "/opt/cni",
+    "/var/lib/cni",
+    "/var/run/cdi",
+    "/var/lib/kubelet/device-plugins",
+    "/var/lib/kubelet/plugins_registry",
+    "/var/lib/kubelet/pod-resources",
+];
+
+/// What `uninstall --stay` says when all is done.
+const UNINSTALLED: &str = "nothing is left to do here";
+
+/// By design: the daemon's and the chain's own state, in a directory that is theirs; and what IPAM
+/// plugins and the runtime's CNI library keep of networks that they served.
+const LEFT: [&str; 3] = [STATE, "/var/lib/cni/networks", "/var/lib/cni/results"];
+
+/// The image with `rdma-cni` as of an earlier commit (`scripts/versions`), under a name of its own.
+#[track_caller]
+fn import_earlier(containerd: &Containerd) -> &'static str {
+    const NAME: &str = "rdma-device-plugin:0.0.9";
+    let versions = env::var_os("RDMA_CNI_VERSIONS").map_or_else(
+        || Path::new(&env::var_os("HOME").expect("HOME")).join(".cache/rdma-cni-versions"),
+        PathBuf::from,
+    );
+    let earlier = versions.join("smc/rdma-cni");
+    assert!(
+        earlier.exists(),
+        "there is no {earlier:?}: run scripts/versions first"
+    );
+    let work = tempfile::tempdir_in("/run").expect("a directory");
+    let bin = work.path().join("root/usr/bin");
+    fs::create_dir_all(&bin).expect("a directory");
+    for program in ["rdma-ipam", "rdma-device-plugin"] {
+        fs::copy(root().join("dist").join(program), bin.join(program)).expect("a program");
+    }
+    // with all that is for a debugger it is larger than what an init container may use
+    let mut strip = Command::new("strip");
+    done(strip.arg("-o").arg(bin.join("rdma-cni")).arg(earlier));
+    let config = work.path().join("config");
+    let entry = json!({"Entrypoint": ["/usr/bin/rdma-device-plugin"], "User": "0:0"});
+    fs::write(&config, entry.to_string()).expect("a configuration");
+    let archive = work.path().join("image.tar");
+    let mut made = Command::new(root().join("scripts/oci-archive"));
+    made.arg(NAME).arg(config).arg(work.path().join("root"));
+    done(made.arg(&archive));
+    containerd.import(&archive);
+    NAME
+}
+
+#[track_caller]
+fn done(command: &mut Command) {
+    let output = command.output().expect("run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {said}");
+}
+
+/// The daemon has what the manifest gives it, to the bit; and lacks nothing that it needs here.
+#[track_caller]
+fn has_the_rights_of_its_manifest(daemon: &DaemonPod) {
+    let (status, runtime) = daemon.process();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_default().trim().to_owned()
+    };
+    // CAP_NET_BROADCAST and CAP_NET_ADMIN, bits 11 and 12
+    for set in ["CapEff:", "CapPrm:", "CapBnd:"] {
+        assert_eq!(field(set), "0000000000001800", "{set} {status}");
+    }
+    assert_eq!(field("NoNewPrivs:"), "1", "{status}");
+    assert_eq!(field("Seccomp:"), "2", "a filter: {status}");
+    assert_eq!(field("Uid:"), "0\t0\t0\t0");
+    assert_eq!(runtime["root"]["readonly"], true, "{runtime:#}");
+    let limit = &runtime["linux"]["resources"]["memory"]["limit"];
+    assert_eq!(*limit, 64 << 20, "{runtime:#}");
+    let said = daemon.said();
+    for words in ["is not there (or not mounted)", "cannot be written: "] {
+        assert!(!said.contains(words), "{said}");
+    }
+    // exclusive mode's, and nothing else
+    let missing: Vec<&str> = said
+        .lines()
+        .filter(|it| it.contains("is missing: "))
+        .collect();
+    assert!(
+        matches!(missing.as_slice(), [one] if one.contains("CAP_SYS_ADMIN")),
+        "{missing:?}"
+    );
+}
+
+/// Both NICs lose their carrier, and have it again.
+#[track_caller]
+fn health_is_told_at_once(node: &InstalledNode) {
+    for (state, healthy) in [("down", 0), ("up", 1000)] {
+        for (rail, nic) in NICS.into_iter().enumerate() {
+            node.nics.host.ip(&format!("link set dev {nic} {state}"));
+            let carrier = format!("/sys/class/net/{}/carrier", nics::netdev(rail));
+            wait::until("the bond's carrier follows", || {
+                fs::read_to_string(&carrier).is_ok_and(|it| (it.trim() == "1") == (healthy > 0))
+            });
+        }
+        let told = node.kubelet.within(TOLD, HCA, |it| {
+            it.is_some_and(|it| it.healthy().len() == healthy)
+        });
+        assert!(told, "{state}: not told within {TOLD:?}");
+    }
+}
+
+/// The container has the nodes of both rails, and the pod the rails.
+#[track_caller]
+fn has_all_rails(pod: &Pod) {
+    assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
+    assert_eq!(links(&pod.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
+}
+
+/// `rping` from container to container, on each rail.
+#[track_caller]
+fn traffic(pods: [&Pod; 2]) {
+    let netns = pods.map(Pod::netns);
+    for rail in 0..2 {
+        let addresses = netns.each_ref().map(|netns| address(netns, rail, true));
+        let rdma = nics::rdma(rail);
+        let end = |pod: usize| End {
+            container: pods[pod].main(),
+            rdma: &rdma,
+            address: &addresses[pod],
+        };
+        traffic::rping(end(0), end(1));
+    }
+}
+
+#[test]
+fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
+    let node = InstalledNode::new();
+    let earlier = import_earlier(&node.containerd);
+    let (before, network) = (Files::below(&PLACES), Snapshot::of(&node.nics.host));
+    let manifest = Manifest::read("conf/manifests/lingjun.yaml");
+
+    let (daemon, said) = node.daemon(&manifest.with_our_image(earlier), "earlier");
+    assert!(
+        said.contains("the runtime calls rdma-cni for network pods"),
+        "{said}"
+    );
+    assert_eq!(daemon.lives().0, 200);
+    node.kubelet
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
+    has_the_rights_of_its_manifest(&daemon);
+
+    let server = node.pod("server");
+    has_all_rails(&server);
+    let (pod, record) = (Snapshot::of(&server.netns()), records());
+    assert_eq!(record.len(), 1);
+
+    // the other version comes while the pod runs
+    daemon.remove();
+    let (daemon, said) = node.daemon(&manifest, "later");
+    let replaced = "\"/opt/cni/bin/rdma-cni\": another version is there now";
+    assert!(said.contains(replaced), "{said}");
+    let installed = fs::read("/opt/cni/bin/rdma-cni").expect("installed");
+    let built = fs::read(root().join("dist/rdma-cni")).expect("built");
+    assert!(installed == built, "it is another rdma-cni");
+    has_the_rights_of_its_manifest(&daemon);
+    node.kubelet
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
+    pod.assert_restored(&server.netns());
+    assert_eq!(records(), record);
+    let client = node.pod("client");
+    has_all_rails(&client);
+    traffic([&server, &client]);
+    health_is_told_at_once(&node);
+
+    // not while pods have devices
+    daemon.remove();
+    let uninstall = Manifest::read("conf/manifests/uninstall.yaml");
+    let (refused, _) = node.daemon_pod(&uninstall, "uninstall");
+    let ended = refused.says(UNINSTALLED);
+    let why = ended.expect_err("uninstalled below running pods").said;
+    for pod in ["default/server", "default/client"] {
+        assert!(why.contains(pod), "{why}");
+    }
+    refused.remove();
+    has_all_rails(&server);
+    node.remove(server);
+    node.remove(client);
+    assert!(records().is_empty());
+    let (uninstalled, _) = node.daemon_pod(&uninstall, "uninstall");
+    let ended = uninstalled.says(UNINSTALLED);
+    ended.expect("no pod has devices any more");
+    uninstalled.remove();
+    Files::below(&PLACES).assert_as(&before, &LEFT);
+    network.assert_restored(&node.nics.host);
+}
+
+/// So many times the network writes its list anew while pods start, in so many bursts.
+const REWRITES: usize = 200;
+const BURSTS: usize = 10;
+
+/// Between two of a burst, and after a burst: a network's program that starts anew writes several times.
+const AT_ONCE: Duration = Duration::from_millis(100);
+const QUIET: Duration = Duration::from_secs(4);
+
+/// In one of the ways in which networks write: half of the times by a new file, which nobody sees
+/// half of.
+#[track_caller]
+fn write_anew(round: usize) {
+    let text = primary("pods");
+    let in_pieces = |truncate: bool| {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(truncate);
+        let mut file = options.open(LIST).expect("the list");
+        let (first, second) = text.as_bytes().split_at(text.len() / 2);
+        file.write_all(first).expect("the list");
+        thread::sleep(Duration::from_millis(5));
+        file.write_all(second).expect("the list");
+        file.set_len(text.len() as u64).expect("the list");
+    };
+    match round % 4 {
+        0 | 1 => write_list(&text),
+        2 => in_pieces(true),
+        _ => in_pieces(false),
+    }
+}
+
+#[test]
+fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
+    let node = InstalledNode::new();
+    let manifest = Manifest::read("conf/manifests/lingjun.yaml");
+    let (daemon, _) = node.daemon(&manifest, "daemon");
+    node.kubelet
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
+    // the bridge, which stays, is made by the first
+    node.remove(node.pod("first"));
+    let network = Snapshot::of(&node.nics.host);
+
+    let (mut started, mut refused, mut failed) = (vec![], vec![], vec![]);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 0..REWRITES {
+                write_anew(round);
+                let is_last = (round + 1) % (REWRITES / BURSTS) == 0;
+                thread::sleep(if is_last { QUIET } else { AT_ONCE });
+            }
+        });
+        for number in 0.. {
+            if number >= 10 && writer.is_finished() {
+                break;
+            }
+            match node.run(&format!("pod-{number}")) {
+                Ok(pod) => started.push(pod),
+                Err(NotStarted::Refused(why)) => refused.push(why),
+                Err(NotStarted::Failed(why)) => failed.push(why),
+            }
+        }
+    });
+    println!(
+        "{} started, {} refused, {} failed: {failed:?}",
+        started.len(),
+        refused.len(),
+        failed.len()
+    );
+    let without: Vec<&str> = started
+        .iter()
+        .filter(|pod| links(&pod.netns()) != ["lo", "eth0", "rdma0", "rdma1"])
+        .map(|pod| pod.name.as_str())
+        .collect();
+    assert!(
+        without.is_empty(),
+        "started without their rails, and nobody said so: {without:?} of {}",
+        started.len()
+    );
+    assert!(!started.is_empty(), "no pod came: {refused:?} {failed:?}");
+
+    // afterwards all is as it always was
+    wait::until("the runtime calls rdma-cni", || daemon.ready().0 == 200);
+    let last = node.pod("last");
+    has_all_rails(&last);
+    node.remove(last);
+    started.into_iter().for_each(|pod| node.remove(pod));
+    assert!(records().is_empty(), "{:?}", records());
+    network.assert_restored(&node.nics.host);
+}
