@@ -302,7 +302,8 @@ fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
         "started without their rails, and nobody said so: {without:?} of {}",
         started.len()
     );
-    assert!(!started.is_empty(), "no pod came: {refused:?} {failed:?}");
+    // most are between two rewritings, and a check that refuses all would hold just as well
+    assert!(started.len() >= 3, "{refused:?} {failed:?}");
 
     // afterwards all is as it always was
     wait::until("the runtime calls rdma-cni", || daemon.ready().0 == 200);

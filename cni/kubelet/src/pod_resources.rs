@@ -101,10 +101,19 @@ pub async fn of_pod(
     name: &str,
     limit: Duration,
 ) -> Result<Option<PodResources>, AskError> {
+    patiently(socket, limit, || ask(socket, namespace, name)).await
+}
+
+/// Asks again, until `limit` is over, while kubelet is away or has no time.
+async fn patiently<T, A: Future<Output = Result<T, AskError>>>(
+    socket: &Path,
+    limit: Duration,
+    question: impl Fn() -> A,
+) -> Result<T, AskError> {
     let deadline = Instant::now() + limit;
     within(socket, limit, async {
         loop {
-            match ask(socket, namespace, name).await {
+            match question().await {
                 Err(error) if is_brief(&error) && Instant::now() + PAUSE < deadline => {
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -175,11 +184,17 @@ fn blocking<T>(question: impl Future<Output = Result<T, AskError>>) -> Result<T,
 
 /// What kubelet allocated to all pods of the node.
 pub async fn all(socket: &Path, limit: Duration) -> Result<Vec<PodResources>, AskError> {
-    within(socket, limit, async {
-        let mut client = connect(socket).await?;
-        list(socket, &mut client).await
-    })
-    .await
+    within(socket, limit, ask_for_all(socket)).await
+}
+
+/// The same; until `limit` is over, kubelet is asked again when it is away, or is asked too often.
+pub async fn all_patiently(socket: &Path, limit: Duration) -> Result<Vec<PodResources>, AskError> {
+    patiently(socket, limit, || ask_for_all(socket)).await
+}
+
+async fn ask_for_all(socket: &Path) -> Result<Vec<PodResources>, AskError> {
+    let mut client = connect(socket).await?;
+    list(socket, &mut client).await
 }
 
 async fn within<T>(

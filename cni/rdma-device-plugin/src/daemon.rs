@@ -134,6 +134,7 @@ impl Daemon {
         if let Some(file) = file {
             watchers.spawn(file.tell(sender.clone()));
         }
+        let chain = watch::Sender::default();
         let around = Arc::new(Surroundings {
             device_plugins: arguments.device_plugins(),
             plugins_registry: arguments.plugins_registry(),
@@ -145,6 +146,7 @@ impl Daemon {
             node: receiver,
             directories,
             signals: sender,
+            chain: chain.subscribe(),
             metrics: metrics.clone(),
         });
         let publisher = Publisher::new(&arguments.state_dir, &arguments.cdi_dir, hardware.clone());
@@ -164,7 +166,7 @@ impl Daemon {
             signals,
             watchers,
             known: known_before(&arguments.state_dir),
-            chain: watch::Sender::default(),
+            chain,
             arguments,
             unhealthy: Unhealthy::default(),
             erdma,

@@ -119,7 +119,10 @@ fn mounts(places: &Places) -> Vec<String> {
     );
     want(
         directory(&places.kubelet_dir.join("pod-resources")),
-        "metrics do not say which pod has which device",
+        match places.cni_cache {
+            None => "metrics do not say which pod has which device",
+            Some(_) => "no container that is given what the chain attaches starts",
+        },
     );
     want(
         writable(&places.state_dir),
@@ -250,6 +253,16 @@ mod tests {
     }
 
     #[test]
+    fn without_a_chain_the_pods_names_are_all_that_is_lost() {
+        let root = tempfile::tempdir().expect("a directory");
+        let mut places = places(root.path());
+        places.cni_cache = None;
+        fs::remove_dir(root.path().join("kubelet/pod-resources")).expect("removed");
+        let missing = mounts(&places).join("\n");
+        assert!(missing.contains("which pod has which device"), "{missing}");
+    }
+
+    #[test]
     fn what_is_made_on_first_use_is_not_missing() {
         let root = tempfile::tempdir().expect("a directory");
         let places = places(root.path());
@@ -280,8 +293,9 @@ mod tests {
             (
                 "kubelet/pod-resources",
                 "pod-resources\" is not there",
-                "which pod has",
+                "what the chain attaches starts",
             ),
+            ("results", "results\" is not there", "has no rails"),
             ("netns", "netns\" is not there", "inside pods"),
             ("sys/class/net", "class/net\" is not there", "no hardware"),
             (

@@ -9,7 +9,9 @@ use rdma_netns::DeviceAddress;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
+    fs::{self, File},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 /// The format that this version writes. A field that a later one adds is passed over.
@@ -90,9 +92,25 @@ impl Grants {
             .collect()
     }
 
-    /// Records it.
+    /// Records it. The file's time is this one, also if it says the same as before.
     pub fn write(&self, grant: &Grant) -> Result<(), FileError> {
-        file::replace(&self.path(&grant.resource, &grant.id), grant, 0o600).map(|_| ())
+        let path = self.path(&grant.resource, &grant.id);
+        if file::replace(&path, grant, 0o600)? {
+            return Ok(());
+        }
+        let now = || {
+            File::options()
+                .append(true)
+                .open(&path)?
+                .set_modified(SystemTime::now())
+        };
+        now().map_err(|source| FileError::new("write", &path, source))
+    }
+
+    /// When `id` was given last; none: that is not known.
+    pub fn given_at(&self, resource: &str, id: &str) -> Option<SystemTime> {
+        let found = fs::metadata(self.path(resource, id));
+        found.and_then(|it| it.modified()).ok()
     }
 
     fn path(&self, resource: &str, id: &str) -> PathBuf {
@@ -140,6 +158,10 @@ mod tests {
         grants.write(&grant).expect("written");
         grant.devices[0].rdma = "mlx5_1".into();
         grants.write(&grant).expect("written");
+        let at = grants.given_at("rdma/hca", "17").expect("a time");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        grants.write(&grant).expect("written");
+        assert!(grants.given_at("rdma/hca", "17").expect("a time") > at);
         assert_eq!(grants.read("rdma/hca", "17").expect("read"), Some(grant));
         assert_eq!(grants.read("rdma/hca", "1").expect("read"), None);
     }

@@ -361,10 +361,17 @@ impl Chain {
                 if has_ours(text) {
                     let before = is_new.then(|| file::stamp(&dir.join(like), from));
                     record.put(file, &self.conf.entry, before.flatten());
-                    record.write(&self.state_dir)?;
+                    // pods start meanwhile: what the file was like before is written later
+                    if !record.is_known(&self.state_dir) {
+                        record.write(&self.state_dir)?;
+                    }
                 }
                 let expected = text_in(actual, like);
-                Ok(file::replace(dir, file, like, text, expected, is_back)?)
+                let old = file::replace(dir, file, like, text, expected, is_back)?;
+                if has_ours(text) {
+                    record.write(&self.state_dir)?;
+                }
+                Ok(old)
             }
         }
     }

@@ -161,17 +161,19 @@ impl Record {
         let write = || {
             let mut text = serde_json::to_vec_pretty(self)?;
             text.push(b'\n');
-            let present = fs::read(&path).unwrap_or_default();
-            if present == text {
+            if fs::read(&path).is_ok_and(|present| present == text) {
                 return Ok(());
             }
-            // what a file was like before is not worth the wait
-            let present = serde_json::from_slice::<Self>(&present);
-            let is_known = present.is_ok_and(|it| it.without_stamps() == self.without_stamps());
             fs::create_dir_all(state_dir)?;
-            store::replace(&path, &text, !is_known)
+            store::replace(&path, &text, true)
         };
         write().map_err(system("write", &path))
+    }
+
+    /// Whether what is written says the same, but for what files were like before.
+    pub(crate) fn is_known(&self, state_dir: &Path) -> bool {
+        let present = Self::read(state_dir).ok().flatten();
+        present.is_some_and(|it| it.without_stamps() == self.without_stamps())
     }
 
     fn without_stamps(&self) -> Self {

@@ -46,18 +46,24 @@ struct Network {
 }
 
 /// How the network of the pod's last sandbox was made; `cache` has the files, `attachments` the
-/// records of our plugin.
+/// records of our plugin. What is older than `since` is another pod's, of the same name, and was left.
 ///
 /// # Errors
 /// The directory of the cache is there, and cannot be read.
-pub fn made(cache: &Path, attachments: &Path, namespace: &str, pod: &str) -> io::Result<Made> {
+pub fn made(
+    cache: &Path,
+    attachments: &Path,
+    (namespace, pod): (&str, &str),
+    since: SystemTime,
+) -> io::Result<Made> {
     let files = match fs::read_dir(cache) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Made::Untold),
         files => files?,
     };
     let networks = files
         .flatten()
-        .filter_map(|file| network(&file.path(), namespace, pod));
+        .filter_map(|file| network(&file.path(), namespace, pod))
+        .filter(|network| network.made >= since);
     let mut networks: Vec<Network> = networks.collect();
     // sandboxes that kubelet has given up may not be taken away yet
     networks.sort_by_key(|it| it.made);
@@ -145,8 +151,14 @@ mod tests {
         }
 
         fn made(&self, pod: &str) -> Made {
+            self.made_since(pod, 0)
+        }
+
+        fn made_since(&self, pod: &str, second: u64) -> Made {
             let at = |below: &str| self.root.path().join(below);
-            made(&at("results"), &at("attachments"), "default", pod).expect("it can be read")
+            let since = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+            let made = made(&at("results"), &at("attachments"), ("default", pod), since);
+            made.expect("it can be read")
         }
     }
 
@@ -180,6 +192,14 @@ mod tests {
         assert_eq!(node.made("a"), Made::WithUs);
         node.add("a", "newer", "cbr0", &["flannel"], 4);
         assert_eq!(node.made("a"), without("cbr0"));
+    }
+
+    #[test]
+    fn what_an_earlier_pod_of_the_name_has_left_does_not_count() {
+        let node = Node::new();
+        node.add("a", "old", "cbr0", &["flannel"], 8);
+        assert_eq!(node.made_since("a", 8), without("cbr0"));
+        assert_eq!(node.made_since("a", 9), Made::Untold);
     }
 
     #[test]

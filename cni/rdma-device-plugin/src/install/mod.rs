@@ -22,7 +22,7 @@ use binaries::BinaryError;
 use conflist::{Obstacle, TYPE};
 use pods::PodsError;
 use serde_json::{Map, Value};
-use stay::Ends;
+use stay::{Ends, is_first};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -273,10 +273,14 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
 /// # Errors
 /// Pods have devices still, or something is left, and why.
 pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
-    let ends = arguments.stay.then(Ends::held).transpose();
-    let ends = ends.map_err(InstallError::Stay)?;
+    let held = || Ends::held().map_err(InstallError::Stay);
+    // elsewhere a signal ends it, and what it has started
+    let ends = is_first().then(held).transpose()?;
     take_away(arguments)?;
-    let Some(ends) = ends else { return Ok(()) };
+    if !arguments.stay {
+        return Ok(());
+    }
+    let ends = ends.map_or_else(held, Ok)?;
     println!("nothing is left to do here; waiting for SIGTERM");
     ends.wait().map_err(InstallError::Stay)
 }

@@ -7,6 +7,11 @@ use std::io;
 /// take them itself: the kernel does nothing by default there (`signal(7)`, `pid_namespaces(7)`).
 pub(super) struct Ends(SigSet);
 
+/// Whether this is a container's first process.
+pub(super) fn is_first() -> bool {
+    std::process::id() == 1
+}
+
 impl Ends {
     /// Holds them back, for this thread and those that it starts.
     ///

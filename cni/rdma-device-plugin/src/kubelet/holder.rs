@@ -39,7 +39,7 @@ pub(super) async fn of(
     resource: &ResourceName,
     ids: &[String],
 ) -> Result<Option<Holder>, AskError> {
-    let pods = pod_resources::all(socket, LIMIT).await?;
+    let pods = pod_resources::all_patiently(socket, LIMIT).await?;
     Ok(holder(&pods, resource, ids))
 }
 

@@ -4,13 +4,14 @@
 use super::{holder, surroundings::Surroundings};
 use crate::{
     chain::{
+        Standing,
         record::Record,
         sandbox::{self, Made},
     },
     conf::ResourceName,
 };
 use conflist::TYPE;
-use std::path::Path;
+use std::{path::Path, time::SystemTime};
 use tonic::Status;
 
 /// Whether our plugin was put into a list of this node: pods that are given something from now on have
@@ -41,12 +42,17 @@ pub(super) async fn check(
     };
     let (state_dir, cache) = (around.state_dir.clone(), around.cni_cache.clone());
     let (namespace, pod) = (holder.namespace.clone(), holder.pod.clone());
+    let given = ids
+        .iter()
+        .filter_map(|id| around.grants.given_at(resource.as_str(), id));
+    let since = given.max().unwrap_or(SystemTime::UNIX_EPOCH);
     let look = move || {
         // taken off the node since: there is nothing to insist on
         if !is_chained(&state_dir) {
             return Ok(Made::Untold);
         }
-        sandbox::made(&cache, &state_dir.join("attachments"), &namespace, &pod)
+        let attachments = state_dir.join("attachments");
+        sandbox::made(&cache, &attachments, (&namespace, &pod), since)
     };
     let made = tokio::task::spawn_blocking(look).await;
     let made = made.map_err(|error| Status::internal(error.to_string()))?;
@@ -54,8 +60,10 @@ pub(super) async fn check(
         Ok(Made::WithUs | Made::Untold) => Ok(()),
         Ok(Made::WithoutUs { network }) => Err(Status::failed_precondition(format!(
             "the network of {}/{} was made by a list of {network} without {TYPE}: the pod has no \
-             rails; delete it, so that its network is made again",
-            holder.namespace, holder.pod
+             rails; {}",
+            holder.namespace,
+            holder.pod,
+            what_to_do(&around.chain.borrow())
         ))),
         Err(error) => {
             log::warn!(
@@ -66,5 +74,14 @@ pub(super) async fn check(
             );
             Ok(())
         }
+    }
+}
+
+fn what_to_do(standing: &Standing) -> String {
+    match standing {
+        Standing::NotCalled(why) => {
+            format!("delete it when the runtime calls {TYPE} again, which it does not now: {why}")
+        }
+        _ => "delete it, so that its network is made again".to_owned(),
     }
 }

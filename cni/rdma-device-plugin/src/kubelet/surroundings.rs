@@ -1,6 +1,7 @@
 //! What all plugins of a node have in common.
 
 use crate::{
+    chain::Standing,
     hardware::Hardware,
     metrics::Metrics,
     node::{Node, Signal},
@@ -31,6 +32,8 @@ pub struct Surroundings {
     pub directories: watch::Receiver<u64>,
     /// To the daemon.
     pub signals: mpsc::Sender<Signal>,
+    /// How it stands with our plugin's place in the chain.
+    pub chain: watch::Receiver<Standing>,
     /// Whoever counts.
     pub metrics: Metrics,
 }

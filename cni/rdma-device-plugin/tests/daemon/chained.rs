@@ -137,8 +137,17 @@ fn a_pod_whose_network_was_made_without_the_chain_does_not_start() {
 #[test]
 fn who_has_the_hosts_network_or_nothing_of_the_chains_starts() {
     let node = Chained::new().installed();
+    // an earlier pod of the name, of which the runtime has left something
     node.give("rdma/hca", "0", "on-the-host");
-    node.starts("rdma/hca", "0");
+    node.cache.add("on-the-host", "b0", "cbr0", WITHOUT);
+    node.refuses("rdma/hca", "0");
+    wait::until("time has passed", || {
+        node.give("rdma/hca", "0", "on-the-host");
+        node.node
+            .kubelet
+            .before_start("rdma/hca", &ids(&["0"]))
+            .is_ok()
+    });
     node.give("rdma/nic", SECOND.address, "other");
     node.cache.add("other", "b1", "cbr0", WITHOUT);
     node.starts("rdma/nic", SECOND.address);
