@@ -6,13 +6,10 @@
 use integration::{
     Snapshot,
     containerd::{
-        Containerd, DaemonPod, InstalledNode, Pod,
-        installed::{
-            Files, HCA, LIST, NotStarted, STATE, links, primary, records, root, write_list,
-        },
+        Containerd, DaemonPod, InstalledNode,
+        installed::{Files, LIST, NotStarted, STATE, primary, records, root, write_list},
         manifest::Manifest,
-        shared::{address, nodes_of_all_rails},
-        traffic::{self, End},
+        shared::{HCA, has_all_rails, links, rping_on_all_rails},
     },
     lab::NICS,
     nics, wait,
@@ -140,29 +137,6 @@ fn health_is_told_at_once(node: &InstalledNode) {
     }
 }
 
-/// The container has the nodes of both rails, and the pod the rails.
-#[track_caller]
-fn has_all_rails(pod: &Pod) {
-    assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
-    assert_eq!(links(&pod.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
-}
-
-/// `rping` from container to container, on each rail.
-#[track_caller]
-fn traffic(pods: [&Pod; 2]) {
-    let netns = pods.map(Pod::netns);
-    for rail in 0..2 {
-        let addresses = netns.each_ref().map(|netns| address(netns, rail, true));
-        let rdma = nics::rdma(rail);
-        let end = |pod: usize| End {
-            container: pods[pod].main(),
-            rdma: &rdma,
-            address: &addresses[pod],
-        };
-        traffic::rping(end(0), end(1));
-    }
-}
-
 #[test]
 fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     let node = InstalledNode::new();
@@ -200,7 +174,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     assert_eq!(records(), record);
     let client = node.pod("client");
     has_all_rails(&client);
-    traffic([&server, &client]);
+    rping_on_all_rails([&server, &client]);
     health_is_told_at_once(&node);
 
     // not while pods have devices

@@ -5,11 +5,9 @@ use integration::{
     BondedNics, Conflist, Containerd, Daemon, Netns, RealKubelet, Snapshot,
     containerd::{
         Pod, TOOLS,
-        shared::{HCA, address, nodes_of_all_rails},
-        traffic::{self, End},
+        shared::{HCA, has_all_rails, links, rping_on_all_rails},
     },
     daemon::rdma_device_plugin,
-    nics,
     real_kubelet::{pod_name, pod_resources, registrations},
     smc, wait,
 };
@@ -162,21 +160,6 @@ fn until_registered(kubelet: &mut RealKubelet) {
     kubelet.until("the daemon has registered", || registrations(HCA) > 0);
 }
 
-/// The links of the pod, in their order.
-#[track_caller]
-fn links(pod: &Pod) -> Vec<String> {
-    let links = pod.netns().show("link show");
-    let name = |link: &Value| link["ifname"].as_str().unwrap_or_default().to_owned();
-    links.iter().map(name).collect()
-}
-
-/// The container has the nodes of both rails, and the pod the rails.
-#[track_caller]
-fn has_all_rails(pod: &Pod) {
-    assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
-    assert_eq!(links(pod), ["lo", "eth0", "rdma0", "rdma1"]);
-}
-
 /// What kubelet says that the pod was allocated: so many ids.
 #[track_caller]
 fn allocated(pod: &Pod) -> usize {
@@ -189,29 +172,13 @@ fn allocated(pod: &Pod) -> usize {
     of_ours.map(|it| it.device_ids.len()).sum()
 }
 
-/// `rping` from container to container, on each rail.
-#[track_caller]
-fn traffic(pods: [&Pod; 2]) {
-    let netns = pods.map(Pod::netns);
-    for rail in 0..2 {
-        let addresses = netns.each_ref().map(|netns| address(netns, rail, true));
-        let rdma = nics::rdma(rail);
-        let end = |pod: usize| End {
-            container: pods[pod].main(),
-            rdma: &rdma,
-            address: &addresses[pod],
-        };
-        traffic::rping(end(0), end(1));
-    }
-}
-
 #[test]
 fn pods_of_a_real_kubelet_have_their_rails_and_outlive_its_restart() {
     let mut scene = Scene::new();
     let plain = test_pod("plain", &json!({}));
     let pod = scene.pod(&plain);
     assert_eq!(allocated(&pod), 0);
-    assert_eq!(links(&pod), ["lo", "eth0"]);
+    assert_eq!(links(&pod.netns()), ["lo", "eth0"]);
     assert_eq!(scene.records(), 0, "a pod without RDMA is untouched");
     scene.end(&[(&plain, &pod)]);
     let before = Snapshot::of(&scene.nics.host);
@@ -236,7 +203,7 @@ fn pods_of_a_real_kubelet_have_their_rails_and_outlive_its_restart() {
     has_all_rails(&client);
     assert_eq!(allocated(&client), 1);
     assert_eq!(scene.records(), 2);
-    traffic([&server, &client]);
+    rping_on_all_rails([&server, &client]);
 
     scene.end(&[(&first, &server), (&second, &client)]);
     before.assert_restored(&scene.nics.host);

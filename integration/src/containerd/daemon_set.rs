@@ -5,13 +5,14 @@ use super::{
     Containerd,
     cri::Cri,
     manifest::{Container, Manifest, PodSpec, Probe, Volume, VolumeMount},
+    pod::namespaces,
 };
 use cri_api::{
     Capability, ContainerConfig, ContainerMetadata, ContainerState, CreateContainerRequest,
     ImageSpec, Int64Value, LinuxContainerConfig, LinuxContainerResources,
     LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount,
-    MountPropagation, NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata,
-    SecurityProfile, security_profile::ProfileType,
+    MountPropagation, PodSandboxConfig, PodSandboxMetadata, SecurityProfile,
+    security_profile::ProfileType,
 };
 use serde_json::Value;
 use std::{
@@ -290,18 +291,6 @@ fn log_path(container: &str) -> String {
     format!("{container}/0.log")
 }
 
-fn namespaces(pod: &PodSpec) -> Option<NamespaceOption> {
-    let network = match pod.host_network {
-        true => NamespaceMode::Node,
-        false => NamespaceMode::Pod,
-    };
-    Some(NamespaceOption {
-        network: network.into(),
-        pid: NamespaceMode::Container.into(),
-        ipc: NamespaceMode::Pod.into(),
-    })
-}
-
 fn sandbox(manifest: &Manifest, name: &str) -> PodSandboxConfig {
     let (set, pod) = (&manifest.daemon_set, manifest.pod());
     assert!(!pod.automount_service_account_token && !pod.enable_service_links);
@@ -325,7 +314,7 @@ fn sandbox(manifest: &Manifest, name: &str) -> PodSandboxConfig {
         linux: Some(LinuxPodSandboxConfig {
             cgroup_parent: format!("/kubepods/burstable/pod{uid}"),
             security_context: Some(LinuxSandboxSecurityContext {
-                namespace_options: namespaces(pod),
+                namespace_options: namespaces(pod.host_network),
                 seccomp: Some(seccomp(pod)),
             }),
         }),
@@ -354,7 +343,7 @@ fn rights(pod: &PodSpec, container: &Container) -> LinuxContainerSecurityContext
             drop_capabilities: context.capabilities.drop.clone(),
         }),
         privileged: context.privileged,
-        namespace_options: namespaces(pod),
+        namespace_options: namespaces(pod.host_network),
         run_as_user: Some(Int64Value {
             value: context.run_as_user,
         }),

@@ -1,14 +1,16 @@
 //! A node whose daemon is a DaemonSet's pod, made of the image: everything is by the path that it has
 //! on a node. What is written there is forgotten with the lab's guest.
 
-use super::{Containerd, DaemonPod, Pod, PodSpec, daemon_set::Ended, manifest::Manifest};
+use super::{
+    Containerd, DaemonPod, Pod, PodSpec, daemon_set::Ended, manifest::Manifest, shared::HCA,
+};
 use crate::{
-    BondedNics, Netns,
+    BondedNics,
     kubelet::{DeviceManager, Wish, pod_resources::PodResourcesServer},
     netns::check,
     real_kubelet, smc, wait,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{
     cell::Cell,
     collections::BTreeMap,
@@ -18,9 +20,6 @@ use std::{
     process::Command,
     time::Duration,
 };
-
-/// The resource of `conf/manifests/lingjun.yaml`.
-pub const HCA: &str = "rdma/hca";
 
 /// The list of the node's primary network.
 pub const LIST: &str = "/etc/cni/net.d/10-pods.conflist";
@@ -187,14 +186,6 @@ pub fn write_list(text: &str) {
     let new = Path::new(LIST).with_extension("conflist.tmp");
     fs::write(&new, text).expect("the list");
     fs::rename(new, LIST).expect("the list");
-}
-
-/// The links of a pod, in their order.
-#[track_caller]
-pub fn links(netns: &Netns) -> Vec<String> {
-    let links = netns.show("link show");
-    let name = |link: &Value| link["ifname"].as_str().unwrap_or_default().to_owned();
-    links.iter().map(name).collect()
 }
 
 /// The chain's records, by file name.

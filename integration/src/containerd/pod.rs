@@ -24,6 +24,19 @@ use tonic::Status;
 /// As long as a program in a container may take.
 const LIMIT: Duration = Duration::from_secs(90);
 
+/// Kubelet's default, of the sandbox and of each container.
+pub(super) fn namespaces(host_network: bool) -> Option<NamespaceOption> {
+    let network = match host_network {
+        true => NamespaceMode::Node,
+        false => NamespaceMode::Pod,
+    };
+    Some(NamespaceOption {
+        network: network.into(),
+        pid: NamespaceMode::Container.into(),
+        ipc: NamespaceMode::Pod.into(),
+    })
+}
+
 /// A pod as it is wished for: `default/<name>`.
 #[derive(Clone, Debug)]
 pub struct PodSpec {
@@ -77,19 +90,6 @@ impl PodSpec {
         cri.run_sandbox(&self.sandbox())
     }
 
-    /// Kubelet's default, of the sandbox and of each container.
-    fn namespaces(&self) -> Option<NamespaceOption> {
-        let network = match self.host_network {
-            true => NamespaceMode::Node,
-            false => NamespaceMode::Pod,
-        };
-        Some(NamespaceOption {
-            network: network.into(),
-            pid: NamespaceMode::Container.into(),
-            ipc: NamespaceMode::Pod.into(),
-        })
-    }
-
     fn sandbox(&self) -> PodSandboxConfig {
         PodSandboxConfig {
             metadata: Some(PodSandboxMetadata {
@@ -106,7 +106,7 @@ impl PodSpec {
             linux: Some(LinuxPodSandboxConfig {
                 cgroup_parent: "/kubepods".into(),
                 security_context: Some(LinuxSandboxSecurityContext {
-                    namespace_options: self.namespaces(),
+                    namespace_options: namespaces(self.host_network),
                     ..LinuxSandboxSecurityContext::default()
                 }),
             }),
@@ -152,7 +152,7 @@ impl PodSpec {
             mounts: mounts.collect(),
             linux: Some(LinuxContainerConfig {
                 security_context: Some(LinuxContainerSecurityContext {
-                    namespace_options: self.namespaces(),
+                    namespace_options: namespaces(self.host_network),
                     ..LinuxContainerSecurityContext::default()
                 }),
                 ..LinuxContainerConfig::default()

@@ -1,14 +1,17 @@
 //! A node with bonded NICs, which its pods share: kubelet's part, the daemon, containerd, and the
 //! chain behind a primary network.
 
-use super::{Containerd, Pod, PodSpec};
+use super::{
+    Containerd, Pod, PodSpec,
+    traffic::{self, End},
+};
 use crate::{
     BondedNics, Conflist, Netns,
     kubelet::{Wish, node::Node},
     lab::uverbs,
     nics, smc, wait,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{collections::BTreeSet, ffi::OsString, fs, time::Duration};
 
 /// The resource.
@@ -150,4 +153,35 @@ pub fn address(netns: &Netns, rail: usize, ipv6: bool) -> String {
     let address = addresses.iter().find(|it| it.contains(':') == ipv6);
     let address = address.unwrap_or_else(|| panic!("rail {rail}, IPv6 {ipv6}: {addresses:?}"));
     address.split('/').next().expect("an address").to_owned()
+}
+
+/// The links of a pod, in their order.
+#[track_caller]
+pub fn links(netns: &Netns) -> Vec<String> {
+    let links = netns.show("link show");
+    let name = |link: &Value| link["ifname"].as_str().unwrap_or_default().to_owned();
+    links.iter().map(name).collect()
+}
+
+/// The container has the nodes of both rails, and the pod the rails.
+#[track_caller]
+pub fn has_all_rails(pod: &Pod) {
+    assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
+    assert_eq!(links(&pod.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
+}
+
+/// `rping` from container to container, on each rail.
+#[track_caller]
+pub fn rping_on_all_rails(pods: [&Pod; 2]) {
+    let netns = pods.map(Pod::netns);
+    for rail in 0..2 {
+        let addresses = netns.each_ref().map(|netns| address(netns, rail, true));
+        let rdma = nics::rdma(rail);
+        let end = |pod: usize| End {
+            container: pods[pod].main(),
+            rdma: &rdma,
+            address: &addresses[pod],
+        };
+        traffic::rping(end(0), end(1));
+    }
 }
