@@ -79,6 +79,9 @@ pub struct Install {
     /// The daemon's configuration, whose chain says what is put in
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// How long NICs are waited for that have no address to make pods' addresses from
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub wait: u64,
     /// Where rdma-cni and rdma-ipam are; without it beside this program
     #[arg(long, value_name = "DIRECTORY")]
     pub from: Option<PathBuf>,

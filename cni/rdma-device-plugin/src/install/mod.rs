@@ -16,7 +16,7 @@ use crate::{
     cli::{Install, Uninstall},
     conf::{self, Conf, ConfError, Flags, chain::CONF_DIR},
     hardware::{Hardware, HardwareError},
-    parents,
+    parents::{self, Parent},
 };
 use binaries::BinaryError;
 use conflist::{Obstacle, TYPE};
@@ -27,7 +27,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Times that a list may be written by others while our plugin is put into it.
@@ -38,6 +38,9 @@ pub const BIN_DIR: &str = "/opt/cni/bin";
 
 /// Between them.
 const PAUSE: Duration = Duration::from_millis(25);
+
+/// Between two looks for an address.
+const TO_HAVE_ADDRESS: Duration = Duration::from_millis(500);
 
 /// The node is not as it is to be.
 #[derive(Debug, thiserror::Error)]
@@ -181,7 +184,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
         });
     }
     let mut chain = Chain { conf, state_dir };
-    {
+    let is_first = {
         let _lock = record::lock(&chain.state_dir)?;
         let mut record = Record::read(&chain.state_dir)?.unwrap_or_default();
         let remedy = "uninstall it first";
@@ -217,6 +220,10 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
             &mut record,
         )?;
         done.iter().for_each(|line| println!("{line}"));
+        record.lists.is_empty()
+    };
+    if is_first {
+        await_address(&parents, Duration::from_secs(arguments.wait));
     }
     let mut held = vec![];
     let mut changed = vec![];
@@ -265,6 +272,19 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     Err(InstallError::Busy {
         dir: chain.conf.conf_dir,
     })
+}
+
+/// A node that has just come gets its addresses a little later (router advertisements, DHCPv6, duplicate
+/// address detection): until then a pod would start without rails, and nobody would say so.
+fn await_address(parents: &[Parent], limit: Duration) {
+    let end = Instant::now() + limit;
+    while parents::hindrance_now(parents).is_some() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        thread::sleep(left.min(TO_HAVE_ADDRESS));
+    }
 }
 
 /// Takes away what [`install`] and the daemon put there, and prints what it did. If it is to stay,

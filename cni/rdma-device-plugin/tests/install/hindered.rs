@@ -53,11 +53,16 @@ impl Hindered {
 
     #[track_caller]
     fn install(&self) -> String {
-        let mut own = self.node.command("install", &[]);
+        said(&self.installing("0").output().expect("it runs"))
+    }
+
+    /// NICs without an address are waited for, for so many seconds.
+    fn installing(&self, wait: &str) -> Command {
+        let mut own = self.node.command("install", &["--wait", wait]);
         own.arg("--from").arg(self.node.path("new"));
         own.arg("--config").arg(self.node.path("etc/config.json"));
         own.arg("--sysfs").arg(self.node.path("sys"));
-        said(&self.installer(&own).output().expect("it runs"))
+        self.installer(&own)
     }
 
     fn daemon(&self, arguments: &[&str]) -> Command {
@@ -79,6 +84,25 @@ impl Hindered {
     fn is_in(&self) -> bool {
         count_of_ours(&self.node, "10-flannel.conflist") == 1
     }
+}
+
+#[test]
+fn an_address_that_comes_a_little_later_is_waited_for() {
+    let hindered = Hindered::new("ipv6");
+    thread::scope(|scope| {
+        let installed = scope.spawn(|| hindered.installing("60").output().expect("it runs"));
+        wait::until("the binaries are there", || {
+            hindered.node.path("opt/cni/bin/rdma-ipam").exists()
+        });
+        thread::sleep(Duration::from_secs(1));
+        assert!(!hindered.is_in() && !installed.is_finished());
+        hindered
+            .netns
+            .ip("address add 2001:db8::1/64 dev ens1 nodad");
+        let text = said(&installed.join().expect("it ended"));
+        assert!(text.contains("the runtime calls rdma-cni"), "{text}");
+    });
+    assert!(hindered.is_in());
 }
 
 #[test]
