@@ -6,7 +6,7 @@
 use integration::{
     Snapshot,
     containerd::{
-        Containerd, DaemonPod, InstalledNode,
+        Containerd, DaemonPod, InstalledNode, PodSpec,
         installed::{Files, LIST, NotStarted, STATE, primary, records, root, write_list},
         manifest::Manifest,
         shared::{HCA, has_all_rails, links, rping_on_all_rails},
@@ -141,7 +141,10 @@ fn health_is_told_at_once(node: &InstalledNode) {
 fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     let node = InstalledNode::new();
     let earlier = import_earlier(&node.containerd);
-    let (before, network) = (Files::below(&PLACES), Snapshot::of(&node.nics.host));
+    let before = Files::below(&PLACES);
+    // the bridge, which stays, is made by the first
+    node.containerd.pod(&PodSpec::new("first")).remove();
+    let network = Snapshot::of(&node.nics.host);
     let manifest = Manifest::read("conf/manifests/lingjun.yaml");
 
     let (daemon, said) = node.daemon(&manifest.with_our_image(earlier), "earlier");
