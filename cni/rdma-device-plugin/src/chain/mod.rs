@@ -358,7 +358,8 @@ impl Chain {
                 let is_back = record.is_back(file, text);
                 let is_new = file == like && !has_ours(from);
                 // else it is being taken out
-                if has_ours(text) {
+                let is_put_in = has_ours(text);
+                if is_put_in {
                     let before = is_new.then(|| file::stamp(&dir.join(like), from));
                     record.put(file, &self.conf.entry, before.flatten());
                     // pods start meanwhile: what the file was like before is written later
@@ -368,7 +369,7 @@ impl Chain {
                 }
                 let expected = text_in(actual, like);
                 let old = file::replace(dir, file, like, text, expected, is_back)?;
-                if has_ours(text) {
+                if is_put_in {
                     record.write(&self.state_dir)?;
                 }
                 Ok(old)

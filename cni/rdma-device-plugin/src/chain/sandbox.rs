@@ -62,8 +62,7 @@ pub fn made(
     };
     let networks = files
         .flatten()
-        .filter_map(|file| network(&file.path(), namespace, pod))
-        .filter(|network| network.made >= since);
+        .filter_map(|file| network(&file.path(), (namespace, pod), since));
     let mut networks: Vec<Network> = networks.collect();
     // sandboxes that kubelet has given up may not be taken away yet
     networks.sort_by_key(|it| it.made);
@@ -80,10 +79,13 @@ pub fn made(
     })
 }
 
-/// The pod's network that the file tells of; none: it is another pod's, or its loopback, or has
-/// just gone.
-fn network(path: &Path, namespace: &str, pod: &str) -> Option<Network> {
+/// The pod's network that the file tells of; none: it is older than `since`, another pod's, or its
+/// loopback, or has just gone.
+fn network(path: &Path, (namespace, pod): (&str, &str), since: SystemTime) -> Option<Network> {
     let made = fs::metadata(path).ok()?.modified().ok()?;
+    if made < since {
+        return None;
+    }
     let cached: Cached = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     let is = |key: &str, value: &str| {
         let mut args = cached.cni_args.iter();

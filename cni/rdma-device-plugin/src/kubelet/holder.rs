@@ -43,6 +43,23 @@ pub(super) async fn of(
     Ok(holder(&pods, resource, ids))
 }
 
+/// Says in the log whose the devices are, where kubelet has told it.
+pub(super) fn tell(
+    resource: &ResourceName,
+    ids: &[String],
+    asked: &Result<Option<Holder>, AskError>,
+    verdict: &str,
+) {
+    let ids = ids.join(", ");
+    match asked {
+        Ok(Some(holder)) => log::info!("{resource}: {ids} of {holder}: {verdict}"),
+        Ok(None) => {
+            log::info!("{resource}: {ids} of a pod that kubelet does not name: {verdict}");
+        }
+        Err(error) => log::debug!("{resource}: whose {ids} is: {error}"),
+    }
+}
+
 fn holder(pods: &[PodResources], resource: &ResourceName, ids: &[String]) -> Option<Holder> {
     pods.iter().find_map(|pod| {
         let has_all = |container: &&ContainerResources| {

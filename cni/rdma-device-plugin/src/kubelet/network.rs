@@ -1,7 +1,7 @@
 //! A container that was allocated a resource of the chain's starts only if its pod's network was made
 //! by the chain: else it would run, find its devices, and miss the rails.
 
-use super::{holder, surroundings::Surroundings};
+use super::{holder::Holder, surroundings::Surroundings};
 use crate::{
     chain::{
         Standing,
@@ -11,6 +11,7 @@ use crate::{
     conf::ResourceName,
 };
 use conflist::TYPE;
+use kubelet_api::pod_resources::AskError;
 use std::{path::Path, time::SystemTime};
 use tonic::Status;
 
@@ -21,7 +22,8 @@ pub(super) fn is_chained(state_dir: &Path) -> bool {
     record.is_some_and(|it| !it.lists.is_empty())
 }
 
-/// The pod with `ids` of `resource` was to have its network made by the chain.
+/// The pod with `ids` of `resource` was to have its network made by the chain; `asked` is which pod
+/// it is.
 ///
 /// # Errors
 /// It was not; or kubelet does not say which pod it is, and asks again later.
@@ -29,9 +31,9 @@ pub(super) async fn check(
     around: &Surroundings,
     resource: &ResourceName,
     ids: &[String],
+    asked: &Result<Option<Holder>, AskError>,
 ) -> Result<(), Status> {
-    let holder = holder::of(&around.pod_resources, resource, ids).await;
-    let holder = holder.map_err(|error| {
+    let holder = asked.as_ref().map_err(|error| {
         Status::unavailable(format!(
             "which pod it is, and whether its network was made by {TYPE}, is not known: {error}"
         ))

@@ -155,8 +155,9 @@ impl Service {
         }
     }
 
-    /// Whether the container with `ids` may start; the sentence says why not.
-    async fn may_all_start(&self, ids: &[String]) -> Result<(), Status> {
+    /// Whether the devices of `ids` are in place; the sentence says why not. True: the pod's network was
+    /// to be made by the chain.
+    async fn are_in_place(&self, ids: &[String]) -> Result<bool, Status> {
         // another device's firmware that does not answer must not keep this container waiting
         let now = self.around.hardware.presence_aside().await;
         let now = now.map_err(|error| Status::unavailable(error.to_string()))?;
@@ -166,26 +167,7 @@ impl Service {
             let may = self.may_start(id, &node, &now);
             chained |= may.map_err(Status::failed_precondition)?;
         }
-        match chained && self.is_attached() {
-            true => network::check(&self.around, &self.resource, ids).await,
-            false => Ok(()),
-        }
-    }
-
-    /// Says whose the devices are, as soon as kubelet has told it.
-    fn tell(&self, ids: Vec<String>, verdict: String) {
-        let (socket, resource) = (self.around.pod_resources.clone(), self.resource.clone());
-        tokio::spawn(async move {
-            match holder::of(&socket, &resource, &ids).await {
-                Ok(holder) => {
-                    let holder = holder.map(|it| it.to_string());
-                    let holder =
-                        holder.unwrap_or_else(|| "a pod that kubelet does not name".into());
-                    log::info!("{resource}: {} of {holder}: {verdict}", ids.join(", "));
-                }
-                Err(error) => log::debug!("{resource}: whose {} is: {error}", ids.join(", ")),
-            }
-        });
+        Ok(chained && self.is_attached())
     }
 }
 
@@ -311,7 +293,16 @@ impl DevicePlugin for Service {
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
         let ids = request.into_inner().devices_i_ds;
-        let checked = self.may_all_start(&ids).await;
+        let in_place = self.are_in_place(&ids).await;
+        let socket = self.around.pod_resources.clone();
+        let asked = match in_place {
+            Ok(true) => Some(holder::of(&socket, &self.resource, &ids).await),
+            _ => None,
+        };
+        let checked = match (in_place, &asked) {
+            (Ok(_), Some(asked)) => network::check(&self.around, &self.resource, &ids, asked).await,
+            (in_place, _) => in_place.map(drop),
+        };
         let verdict = match &checked {
             Ok(()) => "may start".to_owned(),
             Err(status) => {
@@ -323,7 +314,15 @@ impl DevicePlugin for Service {
                 format!("must not start: {why}")
             }
         };
-        self.tell(ids, verdict);
+        let resource = self.resource.clone();
+        match asked {
+            Some(asked) => holder::tell(&resource, &ids, &asked, &verdict),
+            // nobody waits for that
+            None => drop(tokio::spawn(async move {
+                let asked = holder::of(&socket, &resource, &ids).await;
+                holder::tell(&resource, &ids, &asked, &verdict);
+            })),
+        }
         checked.map(|()| Response::new(PreStartContainerResponse {}))
     }
 }
