@@ -118,7 +118,7 @@ impl<'a> Runtime<'a> {
     pub fn del(&self, list: &Conflist, attachment: &Attachment) -> Result<(), Outcome> {
         let cached = self
             .cached_result(list, attachment)
-            .filter(|_| list.version != "0.3.1");
+            .filter(|_| !list.version.starts_with("0.3."));
         for plugin in list.plugins.iter().rev() {
             let outcome = self.call("DEL", list, plugin, attachment, cached.as_ref());
             if !outcome.status.success() {

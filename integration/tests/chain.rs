@@ -4,7 +4,7 @@
 use integration::{Conflist, Node, Snapshot};
 use serde_json::{Value, json};
 
-const VERSIONS: [&str; 4] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 fn with_static_addresses(node: &Node, version: &str) -> Value {
     let mut configuration = node.configuration(&["eth1"]);
@@ -145,25 +145,27 @@ fn every_version_gets_its_own_shape() {
 }
 
 #[test]
-fn check_is_no_verb_of_0_3_1() {
-    let node = Node::with_rails(1);
-    let pod = node.pod("pod");
-    let mut configuration = with_static_addresses(&node, "0.3.1");
-    let result = node.add(&configuration, "a", &pod);
-    configuration["prevResult"] = result;
-    let text = node
-        .invoke("CHECK", "a", pod.path())
-        .input(&configuration)
-        .run()
-        .error(1);
-    assert!(text.contains("CHECK") && text.contains("0.3.1"), "{text}");
+fn check_is_no_verb_before_0_4_0() {
+    for version in ["0.3.0", "0.3.1"] {
+        let node = Node::with_rails(1);
+        let pod = node.pod("pod");
+        let mut configuration = with_static_addresses(&node, version);
+        let result = node.add(&configuration, "a", &pod);
+        configuration["prevResult"] = result;
+        let text = node
+            .invoke("CHECK", "a", pod.path())
+            .input(&configuration)
+            .run()
+            .error(1);
+        assert!(text.contains("CHECK") && text.contains(version), "{text}");
+    }
 }
 
 #[test]
 fn gc_and_status_are_no_verbs_before_1_1_0() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
-    for version in ["0.3.1", "0.4.0", "1.0.0"] {
+    for version in ["0.3.0", "0.3.1", "0.4.0", "1.0.0"] {
         for command in ["GC", "STATUS"] {
             let mut configuration = node.configuration(&["eth1"]);
             configuration["cniVersion"] = version.into();
@@ -177,7 +179,7 @@ fn gc_and_status_are_no_verbs_before_1_1_0() {
 
 #[test]
 fn it_works_behind_debians_bridge_in_every_version_that_bridge_speaks() {
-    for version in ["0.3.1", "0.4.0", "1.0.0"] {
+    for version in ["0.3.0", "0.3.1", "0.4.0", "1.0.0"] {
         let node = Node::with_rails(1);
         let bridge = json!({
             "type": "bridge",
@@ -220,7 +222,7 @@ fn it_works_behind_debians_bridge_in_every_version_that_bridge_speaks() {
             pod.addresses("rdma0"),
             ["192.0.2.10/24", "2001:db8:1::10/64"]
         );
-        if version != "0.3.1" {
+        if !version.starts_with("0.3.") {
             // Debian's bridge looks for every address of the result on its own interface.
             let only_ours = Conflist::new(version, vec![ours]);
             runtime

@@ -4,7 +4,7 @@
 use integration::{Netns, Node, Snapshot};
 use serde_json::{Value, json};
 
-const VERSIONS: [&str; 4] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 /// A node with one rail, and what its host is like before.
 fn untouched_node() -> (Node, Netns, Snapshot) {

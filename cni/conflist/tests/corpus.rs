@@ -89,7 +89,7 @@ fn goes_in_and_out(text: &str, entry: &Entry) {
 #[test]
 fn what_was_put_in_comes_out_and_leaves_every_byte() {
     let corpus = corpus(".conflist");
-    assert_eq!(corpus.len(), 14);
+    assert_eq!(corpus.len(), 16);
     for text in corpus.values() {
         entries()
             .iter()

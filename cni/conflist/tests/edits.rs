@@ -83,7 +83,7 @@ fn a_list_in_which_ours_would_not_work_is_left_alone() {
         (
             "\"1.0.0\"",
             "\"0.2.0\"",
-            "cniVersion is 0.2.0; rdma-cni speaks 0.3.1, 0.4.0, 1.0.0, 1.1.0",
+            "cniVersion is 0.2.0; rdma-cni speaks 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0",
         ),
         ("\"1.0.0\"", "\"2.0.0\"", "cniVersion is 2.0.0;"),
         (

@@ -5,7 +5,9 @@ use std::fmt;
 /// A supported version of the CNI specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpecVersion {
-    /// 0.3.1: `ips[].version`, no CHECK.
+    /// 0.3.0: `ips[].version`, no CHECK.
+    V0_3_0,
+    /// 0.3.1: the same shapes.
     V0_3_1,
     /// 0.4.0: CHECK.
     V0_4_0,
@@ -16,7 +18,8 @@ pub enum SpecVersion {
 }
 
 /// All of them, oldest first.
-pub const SUPPORTED: [SpecVersion; 4] = [
+pub const SUPPORTED: [SpecVersion; 5] = [
+    SpecVersion::V0_3_0,
     SpecVersion::V0_3_1,
     SpecVersion::V0_4_0,
     SpecVersion::V1_0_0,
@@ -27,6 +30,7 @@ impl SpecVersion {
     /// As it stands in `cniVersion`.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::V0_3_0 => "0.3.0",
             Self::V0_3_1 => "0.3.1",
             Self::V0_4_0 => "0.4.0",
             Self::V1_0_0 => "1.0.0",

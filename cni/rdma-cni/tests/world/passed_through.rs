@@ -68,7 +68,7 @@ fn nothing_is_given_back_that_was_never_had() {
 fn as_the_first_plugin_they_get_a_result_that_says_nothing() {
     let cluster = Cluster::new(RdmaMode::Exclusive);
     let pod = cluster.pod("a", NONE);
-    for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+    for version in ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
         let config = cluster.config(json!({ "cniVersion": version }));
         let result = cluster.add(&pod, &config).must_succeed();
         assert_eq!(result, json!({ "cniVersion": version, "dns": {} }));
