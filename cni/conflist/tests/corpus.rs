@@ -87,6 +87,20 @@ fn goes_in_and_out(text: &str, entry: &Entry) {
 }
 
 #[test]
+fn every_list_says_where_it_comes_from() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    let sources = fs::read_to_string(directory.join("SOURCES.md")).expect("sources");
+    let mut lists = corpus(".conflist");
+    lists.extend(corpus(".conf"));
+    for file in lists.keys() {
+        assert!(sources.contains(&format!("`{file}`")), "{file}");
+    }
+    // `file` in the first column, and the sentence for those that are made up
+    let named = sources.lines().filter(|line| line.starts_with("| `"));
+    assert_eq!(named.count() + 4, lists.len());
+}
+
+#[test]
 fn what_was_put_in_comes_out_and_leaves_every_byte() {
     let corpus = corpus(".conflist");
     assert_eq!(corpus.len(), 16);
