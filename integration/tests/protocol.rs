@@ -145,7 +145,7 @@ fn input_that_is_no_json_object_cannot_be_decoded() {
 fn versions_that_are_not_spoken_are_incompatible() {
     let (node, pod, before) = untouched_node();
     let mut configuration = node.configuration(&["eth1"]);
-    for version in ["0.1.0", "0.2.0", "0.3.0", "1.2.0", "2.0.0", "one"] {
+    for version in ["0.1.0", "0.2.0", "0.3.2", "1.2.0", "2.0.0", "one"] {
         configuration["cniVersion"] = version.into();
         let text = node
             .invoke("ADD", "a", pod.path())
