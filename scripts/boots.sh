@@ -1,0 +1,73 @@
+# shellcheck shell=bash
+# boots.sh - the machines of the lab, and the test programs that each boot runs, one after the other.
+# To be sourced, after programs.sh. What a program leaves to the next one is a fault of the program.
+
+BOOTS=() # the longest first
+declare -A BOOT_PROGRAMS BOOT_OPTIONS
+
+# machine NAME PROGRAMS OPTION...: PROGRAMS as programs.sh has them, OPTIONs as integration/lab/vm
+machine() {
+	BOOTS+=("$1")
+	BOOT_PROGRAMS[$1]=$2
+	BOOT_OPTIONS[$1]=$(printf '%q ' "${@:3}")
+}
+
+machine shared 'integration/lab_(kubelet_share|erdma|shared)' --tier full --shared --timeout 2400
+machine exclusive 'integration/lab_(exclusive|kubelet_exclusive)' --tier full --exclusive --timeout 2400
+machine rocev1-exclusive 'integration/lab_(containerd_exclusive|smc_exclusive)' \
+	--tier full --exclusive --rocev1 --memory 2560 --timeout 2400
+machine installed 'integration/lab_installed' --tier full --shared --memory 4096 --timeout 900
+machine bonds 'integration/lab_share' --tier fast --shared --timeout 1500
+machine containerd 'integration/lab_containerd_share' --tier full --shared --memory 4096 --timeout 900
+machine real-kubelet 'integration/lab_real_kubelet' --tier full --shared --memory 4096 --timeout 900
+machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
+machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --timeout 600 \
+	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d \
+	--disk /opt/cni/bin --disk /var/lib/reboot
+machine fast 'rdma-netns/rdma|integration/lab_smc_readout' --tier fast --exclusive --timeout 900
+machine stock-rxe 'integration/lab_stock_rxe' --tier fast --stock-rxe --timeout 300
+
+# boot NAME [PATTERN [WORD]]: runs the machine's programs that PATTERN describes, and in them the tests
+# whose names contain WORD
+boot() {
+	local name=$1 pattern=${2:-.*} word=${3-} options chosen
+	eval "options=(${BOOT_OPTIONS[$name]})"
+	mapfile -t chosen < <(both "${BOOT_PROGRAMS[$name]}" "$pattern")
+	((${#chosen[@]})) || {
+		echo "the machine $name has no program $pattern"
+		return 1
+	}
+	make_for "$name"
+	integration/lab/vm "${options[@]}" -- "$PWD/scripts/run-programs" "${chosen[@]}" -- --test-threads=1 ${word:+"$word"}
+}
+
+# boots_with PATTERN: the machines that have such a program
+boots_with() {
+	local name
+	for name in "${BOOTS[@]}"; do
+		[[ -z $(both "${BOOT_PROGRAMS[$name]}" "$1") ]] || echo "$name"
+	done
+}
+
+# make_for MACHINE: what is made outside for the tests inside
+make_for() {
+	case $1 in
+	installed)
+		scripts/versions
+		scripts/image --binaries "$PWD/dist"
+		;;
+	real-kubelet)
+		integration/kubelet/build >/dev/null
+		RDMA_LAB_KUBELET=$(integration/kubelet/build)
+		export RDMA_LAB_KUBELET
+		;;
+	esac
+}
+
+# cannot_boot MACHINE: says why, if what make_for makes cannot be made here
+cannot_boot() {
+	case $1 in
+	installed) scripts/versions --check || echo "this clone has no history: no earlier rdma-cni" ;;
+	real-kubelet) integration/kubelet/build --check || true ;;
+	esac
+}

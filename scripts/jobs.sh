@@ -1,0 +1,123 @@
+# shellcheck shell=bash
+# jobs.sh - work that is done beside other work: each job when what it needs is done and its lane is
+# free. To be sourced. The caller's COUNTED has the output of the jobs that count tests.
+
+JOBS=() # in the order in which they are looked at
+declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE LANE_FREE RUNNING_JOBS=()
+JOB_LOGS=$(mktemp -d)
+TABLE=() # what took how long: "SECONDS CPU-SECONDS NAME"
+FAILED_JOBS=0
+
+# lane NAME NUMBER: so many jobs of this lane at a time
+lane() { LANE_FREE[$1]=$2; }
+
+# job LANE NAME NEEDS COMMAND...: NEEDS are names of jobs, one a line. What needs a job that failed fails.
+job() {
+	local name=$2
+	JOBS+=("$name")
+	JOB_LANE[$name]=$1 JOB_NEEDS[$name]=$3 JOB_STATE[$name]=waiting
+	JOB_COMMAND[$name]=$(printf '%q ' "${@:4}")
+}
+
+# run_jobs: all of them, to their ends
+run_jobs() {
+	local name pid status
+	while :; do
+		for name in "${JOBS[@]}"; do
+			[[ ${JOB_STATE[$name]} == waiting ]] || continue
+			case $(job_is_ready "$name") in
+			no) continue ;;
+			never) end_job "$name" 1 "not run: what it needs has failed" ;;
+			yes)
+				((LANE_FREE[${JOB_LANE[$name]}] > 0)) || continue
+				LANE_FREE[${JOB_LANE[$name]}]=$((LANE_FREE[${JOB_LANE[$name]}] - 1))
+				JOB_STATE[$name]=running
+				echo "$(clock) started: $name"
+				set -m # a process group of its own
+				run_job "$name" &
+				set +m
+				RUNNING_JOBS[$!]=$name
+				;;
+			esac
+		done
+		((${#RUNNING_JOBS[@]})) || break
+		status=0
+		wait -n -p pid "${!RUNNING_JOBS[@]}" || status=$?
+		name=${RUNNING_JOBS[$pid]}
+		unset "RUNNING_JOBS[$pid]"
+		LANE_FREE[${JOB_LANE[$name]}]=$((LANE_FREE[${JOB_LANE[$name]}] + 1))
+		end_job "$name" "$status"
+	done
+	JOBS=()
+}
+
+# end_jobs: those that still run, and what they have started
+end_jobs() {
+	local pid
+	for pid in "${!RUNNING_JOBS[@]}"; do
+		kill -TERM -- "-$pid" 2>/dev/null || true
+	done
+	rm -rf "$JOB_LOGS"
+}
+
+clock() { printf '%3d:%02d' $((SECONDS / 60)) $((SECONDS % 60)); }
+
+# job_is_ready NAME: yes, no (not yet), or never
+job_is_ready() {
+	local need answer=yes
+	while IFS= read -r need; do
+		case ${JOB_STATE[${need:-$1}]} in
+		failed) answer=never ;;
+		running) [[ $answer == never ]] || answer=no ;;
+		waiting) [[ -z $need || $answer == never ]] || answer=no ;;
+		esac
+	done <<<"${JOB_NEEDS[$1]}"
+	echo "$answer"
+}
+
+# run_job NAME: in a process group of its own. What it prints is kept, and its seconds.
+run_job() {
+	local name=$1 start=$SECONDS status=0 minutes seconds cpu=0
+	# in the background, as '||' would switch off its -e
+	(
+		set -e
+		eval "${JOB_COMMAND[$name]}"
+	) >"$JOB_LOGS/$name" 2>&1 </dev/null &
+	wait $! || status=$?
+	# user and system time of what it started, in the second line: 1m2.345s 0m1.234s
+	times >"$JOB_LOGS/$name.time"
+	while IFS=m read -r minutes seconds; do
+		cpu=$((cpu + minutes * 60 + ${seconds%%.*}))
+	done < <(sed -n '2s/ /\n/p' "$JOB_LOGS/$name.time")
+	echo "$((SECONDS - start)) $cpu" >"$JOB_LOGS/$name.time"
+	return "$status"
+}
+
+# end_job NAME STATUS [WHY]: shows its output, and keeps what counts
+end_job() {
+	local name=$1 status=$2 real=0 cpu=0
+	[[ -z ${3-} ]] || echo "$3" >"$JOB_LOGS/$name"
+	[[ ! -s $JOB_LOGS/$name.time ]] || read -r real cpu <"$JOB_LOGS/$name.time"
+	JOB_STATE[$name]='done'
+	echo "--- $name"
+	cat "$JOB_LOGS/$name"
+	cat "$JOB_LOGS/$name" >>"$COUNTED"
+	if ((status != 0)); then
+		JOB_STATE[$name]=failed
+		FAILED_JOBS=$((FAILED_JOBS + 1))
+	fi
+	echo "$(clock) ${JOB_STATE[$name]}: $name, $real s"
+	TABLE+=("$real $cpu $name$([[ $status == 0 ]] || echo ', failed')")
+}
+
+# print_table: what took how long
+print_table() {
+	local row real cpu name
+	echo
+	printf '%8s %8s\n' seconds 'of CPU'
+	for row in "${TABLE[@]}"; do
+		read -r real cpu name <<<"$row"
+		printf '%8d %8d  %s\n' "$real" "$cpu" "$name"
+	done
+	printf '%8d %8s  %s\n' "$SECONDS" '' 'in all'
+}

@@ -1,0 +1,42 @@
+# shellcheck shell=bash
+# lints.sh - what is looked at without running it: sources, scripts, binaries. To be sourced in the
+# root of the tree.
+
+SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/guest integration/lab/initramfs-init
+	integration/lab/images integration/lab/*.sh integration/kubelet/build)
+
+formatting() { cargo fmt --all --check; }
+lints() { nice cargo clippy --locked --workspace --all-targets --all-features -- -D warnings; }
+shell_lints() { shellcheck -x -P SCRIPTDIR:. "${SHELL_FILES[@]}"; }
+
+# The CNI binaries start in well under a millisecond: nothing that a daemon would need. rdma-cni
+# asks kubelet, by gRPC over a Unix socket and on one thread; rdma-ipam asks nobody.
+lean_binaries() {
+	lean_binary rdma-cni 'tokio feature "(rt-multi-thread|full|process|signal|fs)"' &&
+		lean_binary rdma-ipam '(tokio|tonic|hyper|h2) ' &&
+		static_binary rdma-device-plugin 8
+}
+
+# lean_binary NAME PATTERN: neither what no CNI binary may have, nor what PATTERN says
+lean_binary() {
+	local binary=$1 heavy
+	heavy=$(cargo tree --locked -p "$binary" -e normal,features --prefix none |
+		grep -E "^((rdma-sys|openssl|native-tls|rustls|tokio-rustls|ring|aws-lc-rs|clap) |$2)" | sort -u || true)
+	[[ -z $heavy ]] || {
+		echo "$binary must not depend on: $heavy"
+		return 1
+	}
+	static_binary "$binary" 4
+}
+
+# static_binary NAME MB: no larger, and nothing else needed on the node
+static_binary() {
+	local binary=$1 most=$2 size
+	size=$(stat -c %s "dist/$binary")
+	((size <= most * 1000 * 1000)) || {
+		echo "dist/$binary has $size bytes, more than $most MB"
+		return 1
+	}
+	# a static (position-independent) executable names no interpreter
+	! readelf -l "dist/$binary" | grep -q INTERP
+}
