@@ -83,9 +83,31 @@ fn gc_with_an_empty_list_removes_all_of_its_own_network() {
 #[test]
 fn gc_does_not_take_a_missing_list_for_an_empty_one() {
     let cluster = Cluster::new();
-    cluster.run(&cluster.configuration("eth1"));
+    let mut configuration = cluster.configuration("eth1");
+    // neither does IPAM, which would take a missing list for an empty one
+    configuration["ipam"] = json!({"type": ipam::NAME});
+    cluster.run(&configuration).silent();
     assert_eq!(cluster.attached(), [true, true, true]);
     assert_eq!(cluster.node.records().len(), 3);
+    assert_eq!(cluster.node.ipam.interfaces("GC"), [""; 0]);
+}
+
+/// A slice of Go's that nothing was put into: CRI-O at its start on a node without pods.
+#[test]
+fn gc_takes_null_for_the_empty_list() {
+    for keys in [
+        &["cni.dev/valid-attachments", "cni.dev/attachments"][..],
+        &["cni.dev/valid-attachments"],
+        &["cni.dev/attachments"],
+    ] {
+        let cluster = Cluster::new();
+        let mut configuration = cluster.configuration("eth1");
+        for key in keys {
+            configuration[*key] = Value::Null;
+        }
+        cluster.run(&configuration).silent();
+        assert_eq!(cluster.attached(), [false, false, true], "{keys:?}");
+    }
 }
 
 #[test]

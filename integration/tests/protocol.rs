@@ -281,6 +281,54 @@ fn a_wrong_value_is_told_with_its_field_before_any_change() {
     assert_untouched(&node, &before);
 }
 
+/// One typing error in the list must not keep the node's pods from being deleted: DEL and GC read
+/// what they need. Only without the network's name is it unknown whose records are meant.
+#[test]
+fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
+    let node = Node::with_rails(1);
+    let right = node.configuration(&["eth1"]);
+    let before = Snapshot::of(&node.host);
+    let wrong = wrong_values().into_iter();
+    let wrong = wrong.filter(|(field, ..)| !["name", "stateDir", "log"].contains(field));
+    let versions = ["0.2.0", "1.2.0"].map(|it| ("cniVersion", json!(it), it));
+    let both = json!({"type": "macvlan", "mode": "passthru"});
+    let unsupported = ("child", both, "passthru");
+    for (field, value, words) in wrong.chain(versions).chain([unsupported]) {
+        let mut configuration = right.clone();
+        configuration[field] = value;
+        // of a pod without devices
+        let nothing = node.pod("nothing");
+        let call = node.invoke("DEL", "b", nothing.path());
+        let outcome = call.input(&configuration).run();
+        assert!(outcome.status.success(), "DEL, {field}: {outcome}");
+        assert!(outcome.stderr.contains(words), "DEL, {field}: {outcome}");
+        let path = node.cni_path();
+        configuration["cni.dev/valid-attachments"] = json!([]);
+        let gc = node.bare().env("CNI_COMMAND", "GC").env("CNI_PATH", &path);
+        let outcome = gc.input(&configuration).run();
+        assert!(outcome.status.success(), "GC, {field}: {outcome}");
+    }
+    // and what a pod has comes home
+    for (field, value) in [("mode", json!("shared")), ("ipam", json!("static"))] {
+        let pod = node.pod("pod");
+        node.add(&right, "a", &pod);
+        let mut configuration = right.clone();
+        configuration[field] = value;
+        for command in ["CHECK", "STATUS"] {
+            let call = node.invoke(command, "a", pod.path());
+            call.input(&configuration).run().error(7);
+        }
+        node.del(&configuration, "a", &pod);
+        assert_untouched(&node, &before);
+        node.add(&right, "a", &pod);
+        configuration["cni.dev/valid-attachments"] = json!([]);
+        let path = node.cni_path();
+        let gc = node.bare().env("CNI_COMMAND", "GC").env("CNI_PATH", &path);
+        gc.input(&configuration).run().silent();
+        assert_untouched(&node, &before);
+    }
+}
+
 #[test]
 fn a_network_without_a_name_or_devices_is_refused() {
     let (node, pod, before) = untouched_node();

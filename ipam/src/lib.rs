@@ -31,7 +31,7 @@ pub mod stable;
 pub mod store;
 pub mod verb;
 
-use cni_protocol::{Command, Environment, Failure, Input, Plugin, logging, plugin};
+use cni_protocol::{Command, Environment, Failure, Input, Mistakes, Plugin, logging, plugin};
 use conf::Place;
 use error::Error;
 use rdma_netns::Linux;
@@ -76,8 +76,10 @@ fn serve<D: Disk>(
     raw: &Map<String, Value>,
     output: &mut dyn Write,
 ) -> Result<(), Error> {
-    let place = Place::parse(raw)?;
+    let mut mistakes = Mistakes::of(environment.command);
+    let place = Place::parse(raw, &mut mistakes)?;
     logging::start(PLUGIN.name, &place.network.log, environment);
+    mistakes.warn();
     let node = Node::new(disk, linux, environment, &place, raw);
     match environment.command {
         Command::Add => {

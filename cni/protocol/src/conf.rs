@@ -1,7 +1,7 @@
 //! The network configuration, as far as every plugin reads it.
 
 use crate::{
-    Fields, SpecVersion,
+    Fields, Mistakes, SpecVersion,
     environment::{MAX_IDENTIFIER, is_identifier},
     version::SUPPORTED,
 };
@@ -19,7 +19,7 @@ pub struct Network {
     pub log: Log,
     /// `prevResult`, whole.
     pub prev_result: Option<Value>,
-    /// `cni.dev/valid-attachments`, of GC.
+    /// `cni.dev/valid-attachments`, of GC; none: the runtime gave no list, so that nothing is known.
     pub valid_attachments: Option<Vec<ValidAttachment>>,
 }
 
@@ -112,19 +112,20 @@ pub fn version_text(raw: &Map<String, Value>) -> &str {
 }
 
 impl Network {
-    /// Checks the fields that every plugin has.
-    pub fn parse(raw: &Map<String, Value>) -> Result<Self, ConfError> {
+    /// Checks the fields that every plugin has. Only `name` cannot be done without, and of GC the
+    /// list of valid attachments.
+    ///
+    /// # Errors
+    /// A value is wrong, and none of the `mistakes` that are passed over.
+    pub fn parse(raw: &Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
         let fields = Fields::root(raw);
-        fields.string("cniVersion")?;
-        let version = version_text(raw);
-        let version =
-            SpecVersion::parse(version).ok_or_else(|| ConfError::Version(version.to_owned()))?;
+        let newest = SUPPORTED[SUPPORTED.len() - 1];
         Ok(Self {
-            version,
+            version: mistakes.or(version(fields, raw), newest)?,
             name: name(fields)?,
-            log: log_settings(fields)?,
-            prev_result: prev_result(fields)?,
-            valid_attachments: valid_attachments(fields)?,
+            log: mistakes.or(log_settings(fields), Log::default())?,
+            prev_result: mistakes.or(prev_result(fields), None)?,
+            valid_attachments: mistakes.or_for_del(valid_attachments(fields), None)?,
         })
     }
 
@@ -147,14 +148,21 @@ impl Network {
             expected: "must be the result of the whole chain's ADD",
         })
     }
+}
 
-    /// `cni.dev/valid-attachments`, for GC.
-    pub fn required_valid_attachments(&self) -> Result<&[ValidAttachment], ConfError> {
-        self.valid_attachments.as_deref().ok_or(ConfError::Missing {
-            field: "cni.dev/valid-attachments",
-            expected: "without the list every attachment would count as stale; nothing was changed",
-        })
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: log::LevelFilter::Info,
+            file: None,
+        }
     }
+}
+
+fn version(fields: Fields<'_>, raw: &Map<String, Value>) -> Result<SpecVersion, ConfError> {
+    fields.string("cniVersion")?;
+    let version = version_text(raw);
+    SpecVersion::parse(version).ok_or_else(|| ConfError::Version(version.to_owned()))
 }
 
 fn name(fields: Fields<'_>) -> Result<String, ConfError> {
@@ -181,7 +189,9 @@ fn log_settings(fields: Fields<'_>) -> Result<Log, ConfError> {
         ("trace", Level::Trace),
     ];
     Ok(Log {
-        level: log.choice("level", &levels)?.unwrap_or(Level::Info),
+        level: log
+            .choice("level", &levels)?
+            .unwrap_or(Log::default().level),
         file: log.absolute_path("file")?,
     })
 }
@@ -193,8 +203,14 @@ fn prev_result(fields: Fields<'_>) -> Result<Option<Value>, ConfError> {
     }
 }
 
+/// The names that the list has, the specification's and the one of libcni before 1.2.1
+/// (containernetworking/cni issue 1101).
+const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
+
+/// The list. `null` is one without attachments: a slice of Go's that nothing was put into, as CRI-O
+/// hands it over at its start on a node without pods.
 fn valid_attachments(fields: Fields<'_>) -> Result<Option<Vec<ValidAttachment>>, ConfError> {
-    for name in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
+    for name in VALID_ATTACHMENTS {
         let Some(list) = fields.list(name)? else {
             continue;
         };
@@ -212,5 +228,6 @@ fn valid_attachments(fields: Fields<'_>) -> Result<Option<Vec<ValidAttachment>>,
             .map(Some)
             .ok_or_else(|| fields.wrong(name, "must list {\"containerID\", \"ifname\"} objects"));
     }
-    Ok(None)
+    let is_there = VALID_ATTACHMENTS.iter().any(|name| fields.has(name));
+    Ok(is_there.then(Vec::new))
 }

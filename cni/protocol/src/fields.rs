@@ -43,6 +43,11 @@ impl<'a> Fields<'a> {
         self.object?.get(name).filter(|value| !value.is_null())
     }
 
+    /// Whether there is a value called `name`, `null` included.
+    pub fn has(self, name: &str) -> bool {
+        self.object.is_some_and(|object| object.contains_key(name))
+    }
+
     /// A text.
     pub fn string(self, name: &str) -> Result<Option<&'a str>, ConfError> {
         match self.get(name) {

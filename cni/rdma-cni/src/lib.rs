@@ -35,7 +35,7 @@ pub mod smc_status;
 pub mod store;
 pub mod verb;
 
-use cni_protocol::{Command, Environment, Failure, Input, Plugin, logging, plugin};
+use cni_protocol::{Command, Environment, Failure, Input, Mistakes, Plugin, logging, plugin};
 use conf::Conf;
 use error::Error;
 use rdma_netns::Kernel;
@@ -90,8 +90,10 @@ fn serve<K: Kernel>(
     raw: Map<String, Value>,
     output: &mut dyn Write,
 ) -> Result<(), Error> {
-    let conf = Conf::parse(raw)?;
+    let mut mistakes = Mistakes::of(environment.command);
+    let conf = Conf::read(raw, &mut mistakes)?;
     logging::start(PLUGIN.name, &conf.network.log, environment);
+    mistakes.warn();
     let node = Node::new(kernel, environment, &conf);
     match environment.command {
         Command::Add => {

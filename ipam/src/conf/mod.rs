@@ -12,7 +12,7 @@ use crate::{
     parent::{GatewayRoute, Parent},
     range::Pool,
 };
-use cni_protocol::{ConfError, Environment, Fields, Network};
+use cni_protocol::{ConfError, Environment, Fields, Mistakes, Network};
 use serde_json::{Map, Value};
 use std::{net::IpAddr, path::PathBuf};
 
@@ -71,9 +71,10 @@ pub struct Plan {
 }
 
 impl Place {
-    /// Reads what every verb needs.
-    pub fn parse(raw: &Map<String, Value>) -> Result<Self, ConfError> {
-        let network = Network::parse(raw)?;
+    /// Reads what every verb needs. Where the leases are is never passed over: those elsewhere are
+    /// not the attachment's.
+    pub fn parse(raw: &Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
+        let network = Network::parse(raw, mistakes)?;
         let ipam = Fields::root(raw).object("ipam")?;
         let data_dir = match ipam.string("dataDir")? {
             None | Some("") => PathBuf::from(DATA_DIR),

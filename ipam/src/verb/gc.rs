@@ -10,10 +10,14 @@ use std::collections::BTreeSet;
 
 /// Frees every lease of this network whose attachment is not in `cni.dev/valid-attachments`,
 /// and empty ones: nobody can have got their address. One that names a container alone is
-/// kept if the container has an attachment. Files that are no leases are left alone.
+/// kept if the container has an attachment. Files that are no leases are left alone. Without the
+/// list nothing is known, so that nothing is freed.
 pub fn gc<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     node.place.network.since("GC", SpecVersion::V1_1_0)?;
-    let valid = node.place.network.required_valid_attachments()?;
+    let Some(valid) = &node.place.network.valid_attachments else {
+        log::info!("GC comes without cni.dev/valid-attachments: nothing is given back");
+        return Ok(());
+    };
     let Some(locked) = node.store.lock_existing()? else {
         return Ok(());
     };

@@ -1,6 +1,6 @@
 //! The examples under `conf/` are what the plugin takes.
 
-use cni_protocol::{Command, Environment};
+use cni_protocol::{Command, Environment, Mistakes};
 use rdma_ipam::conf::{Place, Plan};
 use serde_json::Value;
 use std::{fs, path::Path};
@@ -38,7 +38,8 @@ fn every_example_is_a_valid_configuration() {
                 .into(),
                 Some(Command::Plan),
             );
-            Place::parse(&input).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            Place::parse(&input, &mut Mistakes::refused())
+                .unwrap_or_else(|error| panic!("{path:?}: {error}"));
             Plan::parse(&input, &environment.unwrap())
                 .unwrap_or_else(|error| panic!("{path:?}: {error}"));
             ours += 1;

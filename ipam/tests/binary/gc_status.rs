@@ -45,13 +45,37 @@ fn gc_frees_all_but_the_valid() {
     conf.as_object_mut()
         .unwrap()
         .remove("cni.dev/valid-attachments");
-    assert_eq!(
-        call("GC", "", &conf).error().0,
-        7,
-        "no list is not an empty list"
-    );
-    conf["cni.dev/valid-attachments"] = json!([]);
+    let held = node.leases();
+    call("GC", "", &conf).ok();
+    assert_eq!(node.leases(), held, "no list is not an empty list");
+    conf["cni.dev/valid-attachments"] = json!("all");
+    assert_eq!(call("GC", "", &conf).error().0, 7);
+    assert_eq!(node.leases(), held);
+    // a Go slice that nothing was put into
+    conf["cni.dev/valid-attachments"] = json!(null);
     gc_all(&node, &conf);
+}
+
+/// What is wrong with the rest of the configuration keeps no address from being given back.
+#[test]
+fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
+    let node = Node::new();
+    let right = node.conf(json!({"subnet": "10.77.0.0/24"}));
+    for (field, value) in [
+        ("cniVersion", json!("1.2.0")),
+        ("log", json!({"level": "loud"})),
+        ("prevResult", json!("text")),
+    ] {
+        let mut wrong = right.clone();
+        wrong[field] = value;
+        wrong["cni.dev/valid-attachments"] = json!([]);
+        for command in ["DEL", "GC"] {
+            call("ADD", "a", &right).result();
+            call(command, "a", &wrong).ok();
+            assert_eq!(node.leases(), [""; 0], "{command}, {field}");
+        }
+        call("ADD", "a", &wrong).error();
+    }
 }
 
 fn gc_all(node: &Node, conf: &serde_json::Value) {

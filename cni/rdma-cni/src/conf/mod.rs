@@ -7,11 +7,11 @@ mod routing;
 pub mod selector;
 mod smc;
 
-use cni_protocol::{ConfError, Fields, Network};
+use cni_protocol::{ConfError, Fields, Mistakes, Network};
 pub use routing::Routing;
 pub use smc::{Smc, Smcr, Wish};
 
-use rdma_netns::{Child, DeviceAddress, InterfaceName};
+use rdma_netns::{Child, DeviceAddress, InterfaceName, child::MacvlanMode};
 use selector::Selector;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -37,6 +37,8 @@ pub struct Conf {
     pub routing: Routing,
     /// `interfaceName`
     pub interface_name: NamePattern,
+    /// Whether that can be read: GC and DEL go on without.
+    pub names_are_known: bool,
     /// `requireRdma`
     pub require_rdma: bool,
     /// `ipam.type`, where addresses are delegated.
@@ -77,7 +79,7 @@ pub enum Mode {
 }
 
 /// `ipv6`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv6 {
     /// `dad`
     pub dad: Dad,
@@ -86,10 +88,11 @@ pub struct Ipv6 {
 }
 
 /// Duplicate address detection of the pod's IPv6 addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Dad {
     /// None: the address was assigned, and is usable at once.
+    #[default]
     Off,
     /// The address is usable while detection goes on.
     Optimistic,
@@ -119,34 +122,47 @@ impl Conf {
         device_id && !self.raw.contains_key("resources")
     }
 
-    /// Checks a whole configuration.
+    /// Checks a whole configuration, as ADD does.
+    ///
+    /// # Errors
+    /// A value is wrong.
     pub fn parse(raw: Map<String, Value>) -> Result<Self, ConfError> {
+        Self::read(raw, &mut Mistakes::refused())
+    }
+
+    /// Reads a configuration; a value that is wrong and passed over counts as not there.
+    ///
+    /// # Errors
+    /// A value is wrong, and none of the `mistakes` that are passed over.
+    pub fn read(raw: Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
         let fields = Fields::root(&raw);
-        let network = Network::parse(&raw)?;
-        let drop_in = fields.string("type")? == Some("rdma");
+        let network = Network::parse(&raw, mistakes)?;
+        let drop_in = mistakes.or(fields.string("type"), None)? == Some("rdma");
+        let socket = mistakes.or(fields.absolute_path("podResourcesSocket"), None)?;
+        let state_dir = mistakes.or(fields.absolute_path("stateDir"), None)?;
         Ok(Self {
             network,
             drop_in,
-            devices: match devices(fields)? {
+            devices: match mistakes.or(devices(fields), None)? {
                 None if drop_in => None,
                 None => Some(resources::by_default()),
                 devices => devices,
             },
-            pod_resources_socket: fields
-                .absolute_path("podResourcesSocket")?
+            pod_resources_socket: socket
                 .unwrap_or_else(|| PathBuf::from("/var/lib/kubelet/pod-resources/kubelet.sock")),
-            mode: mode(fields)?,
-            child: child::parse(fields)?,
-            routing: Routing::parse(fields)?,
-            interface_name: interface_name(fields)?,
-            require_rdma: fields.boolean("requireRdma")?.unwrap_or(true),
-            ipam: ipam(fields)?,
-            ipv6: ipv6(fields)?,
-            mtu: fields.number("mtu", 68, 65535)?,
-            state_dir: fields
-                .absolute_path("stateDir")?
-                .unwrap_or_else(|| PathBuf::from("/var/lib/cni/rdma-cni")),
-            smc: Smc::parse(fields, &raw)?,
+            mode: mistakes.or(mode(fields), Mode::Auto)?,
+            child: mistakes.or(child::parse(fields), Child::Macvlan(MacvlanMode::Bridge))?,
+            routing: mistakes.or(Routing::parse(fields), Routing::default())?,
+            interface_name: mistakes.or(interface_name(fields), NamePattern::default())?,
+            names_are_known: !mistakes.has("interfaceName"),
+            require_rdma: mistakes
+                .or(fields.boolean("requireRdma"), None)?
+                .unwrap_or(true),
+            ipam: mistakes.or(ipam(fields), None)?,
+            ipv6: mistakes.or(ipv6(fields), Ipv6::default())?,
+            mtu: mistakes.or(fields.number("mtu", 68, 65535), None)?,
+            state_dir: state_dir.unwrap_or_else(|| PathBuf::from("/var/lib/cni/rdma-cni")),
+            smc: mistakes.or(Smc::parse(fields, &raw), Smc::off())?,
             raw,
         })
     }
@@ -189,13 +205,19 @@ fn mode(fields: Fields<'_>) -> Result<Mode, ConfError> {
 }
 
 fn interface_name(fields: Fields<'_>) -> Result<NamePattern, ConfError> {
-    let text = fields.string("interfaceName")?.unwrap_or("rdma%d");
-    let pattern = NamePattern(text.to_owned());
+    let text = fields.string("interfaceName")?;
+    let pattern = text.map_or_else(NamePattern::default, |it| NamePattern(it.to_owned()));
     // as long as it gets: no node has a thousand rails
     pattern
         .try_name(999)
         .map_err(|error| fields.wrong("interfaceName", &error.to_string()))?;
     Ok(pattern)
+}
+
+impl Default for NamePattern {
+    fn default() -> Self {
+        Self("rdma%d".to_owned())
+    }
 }
 
 impl NamePattern {
@@ -233,7 +255,7 @@ fn ipv6(fields: Fields<'_>) -> Result<Ipv6, ConfError> {
         ("wait", Dad::Wait),
     ];
     Ok(Ipv6 {
-        dad: ipv6.choice("dad", &words)?.unwrap_or(Dad::Off),
-        accept_ra: ipv6.boolean("acceptRA")?.unwrap_or(false),
+        dad: ipv6.choice("dad", &words)?.unwrap_or_default(),
+        accept_ra: ipv6.boolean("acceptRA")?.unwrap_or_default(),
     })
 }

@@ -77,6 +77,16 @@ impl Smc {
         })
     }
 
+    /// For verbs that go by the record, where the configuration's cannot be read.
+    pub(super) fn off() -> Self {
+        Self {
+            smcr: Smcr::Off,
+            ueid: None,
+            wrong_ueid: None,
+            annotation: Annotation::Absent,
+        }
+    }
+
     /// What is to be done for the pod. An annotation that is neither yes nor no is an error, and so
     /// is a `smcUeid` that the kernel would not take, unless SMC-R is off for all. A pod may say no
     /// to `on`.

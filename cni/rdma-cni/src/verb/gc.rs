@@ -8,10 +8,14 @@ use rdma_netns::{InterfaceName, Kernel};
 /// More rails than any node has.
 const MOST_RAILS: usize = 64;
 
-/// Detaches every recorded attachment that is not in `cni.dev/valid-attachments`.
+/// Detaches every recorded attachment that is not in `cni.dev/valid-attachments`. Without the list
+/// nothing is known, so that nothing is dropped, here or by IPAM.
 pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.conf.network.since("GC", SpecVersion::V1_1_0)?;
-    let valid = node.conf.network.required_valid_attachments()?;
+    let Some(valid) = &node.conf.network.valid_attachments else {
+        log::info!("GC comes without cni.dev/valid-attachments: nothing is dropped");
+        return Ok(());
+    };
     let is_valid = |key: &Key| {
         valid.iter().any(
             |ValidAttachment {
@@ -37,7 +41,9 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             errors.push(error);
         }
     }
-    if let Some(name) = &node.conf.ipam {
+    if !node.conf.names_are_known {
+        log::warn!("IPAM keeps what it has without a record: interfaceName is not known");
+    } else if let Some(name) = &node.conf.ipam {
         let known = known(node, valid)?;
         let forwarded =
             Ipam::find(name, node.environment, &node.conf.raw).and_then(|ipam| ipam.gc(&known));
