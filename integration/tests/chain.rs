@@ -67,8 +67,10 @@ fn the_previous_result_is_passed_on_whole() {
         let mut configuration = with_static_addresses(&node, version);
         let previous = previous_result(version, pod.path().to_str().expect("UTF-8"));
         configuration["prevResult"] = previous.clone();
+        configuration["resultIPs"] = "all".into();
         let result = node.add(&configuration, "a", &pod);
         let mut ours = result.clone();
+        ours.as_object_mut().expect("an object").remove("rails");
         for (list, theirs) in [("interfaces", 3), ("ips", 2), ("routes", 1)] {
             let items = ours[list]
                 .as_array_mut()
@@ -86,11 +88,62 @@ fn the_previous_result_is_passed_on_whole() {
     }
 }
 
+/// The pod's addresses are those of the plugins before; the rails' are in `rails`.
+#[test]
+fn behind_another_plugin_the_rails_addresses_are_in_the_result_on_demand_only() {
+    for version in VERSIONS {
+        let node = Node::with_rails(1);
+        let pod = node.pod("pod");
+        let mut configuration = with_static_addresses(&node, version);
+        let previous = previous_result(version, pod.path().to_str().expect("UTF-8"));
+        configuration["prevResult"] = previous.clone();
+        let result = node.add(&configuration, "a", &pod);
+        for list in ["ips", "routes"] {
+            assert_eq!(result[list], previous[list], "{version}: {result}");
+        }
+        assert_eq!(result["interfaces"][3]["name"], "rdma0", "{result}");
+        let addresses = json!(["192.0.2.10/24", "2001:db8:1::10/64"]);
+        assert_eq!(result["rails"][0]["interface"], "rdma0", "{result}");
+        assert_eq!(result["rails"][0]["addresses"], addresses, "{result}");
+        assert_eq!(pod.addresses("rdma0"), ["192.0.2.10/24", "2001:db8:1::10/64"]);
+        node.del(&configuration, "a", &pod);
+
+        let pod = node.pod("first");
+        let mut configuration = with_static_addresses(&node, version);
+        configuration["resultIPs"] = "none".into();
+        let result = node.add(&configuration, "b", &pod);
+        assert_eq!(result.get("ips"), None, "{version}: {result}");
+        assert_eq!(result["rails"][0]["addresses"], addresses, "{result}");
+    }
+}
+
+/// libcni hands on what it knows of a result: `rails` is not among it.
+#[test]
+fn check_finds_an_address_that_is_lost_without_the_results_help() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let mut configuration = with_static_addresses(&node, "1.0.0");
+    let netns = pod.path().to_str().expect("UTF-8");
+    configuration["prevResult"] = previous_result("1.0.0", netns);
+    let mut result = node.add(&configuration, "a", &pod);
+    result.as_object_mut().expect("an object").remove("rails");
+    configuration["prevResult"] = result;
+    let check = |configuration: &Value| {
+        let call = node.invoke("CHECK", "a", pod.path());
+        call.input(configuration).run()
+    };
+    check(&configuration).silent();
+    pod.ip("address del 192.0.2.10/24 dev rdma0");
+    let text = check(&configuration).error(999);
+    assert!(text.contains("192.0.2.10"), "{text}");
+}
+
 #[test]
 fn lists_that_the_previous_result_does_not_have_are_made() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
     let mut configuration = with_static_addresses(&node, "1.0.0");
+    configuration["resultIPs"] = "all".into();
     configuration["prevResult"] = json!({"cniVersion": "1.0.0", "interfaces": null});
     let result = node.add(&configuration, "a", &pod);
     assert_eq!(result["interfaces"][0]["name"], "rdma0");
@@ -223,14 +276,24 @@ fn it_works_behind_debians_bridge_in_every_version_that_bridge_speaks() {
             ["192.0.2.10/24", "2001:db8:1::10/64"]
         );
         if !version.starts_with("0.3.") {
-            // Debian's bridge looks for every address of the result on its own interface.
-            let only_ours = Conflist::new(version, vec![ours]);
             runtime
-                .check(&only_ours, &attachment)
+                .check(&list, &attachment)
                 .expect("all is as ADD left it");
         }
         runtime.del(&list, &attachment).expect("DEL");
         before.assert_restored(&node.host);
+        if !version.starts_with("0.3.") {
+            // why: Debian's bridge looks for every address of the result on its own interface
+            let mut all = ours;
+            all["resultIPs"] = "all".into();
+            let list = Conflist::new(version, vec![bridge, all]);
+            runtime.add(&list, &attachment).expect("the chain");
+            let failed = runtime.check(&list, &attachment).expect_err("bridge");
+            let text = failed.failure().text();
+            assert!(text.contains("192.0.2.10"), "{text}");
+            runtime.del(&list, &attachment).expect("DEL");
+            before.assert_restored(&node.host);
+        }
     }
 }
 

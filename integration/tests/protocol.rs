@@ -209,6 +209,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
         ("interfaceName", json!("rail%s"), "rail%s"),
         ("interfaceName", json!(".."), ".."),
         ("interfaceName", json!(""), "interfaceName"),
+        ("resultIPs", json!("some"), "some"),
         ("requireRdma", json!("no"), "no"),
         ("ipam", json!("static"), "static"),
         ("ipam", json!({"type": "../../bin/sh"}), "../../bin/sh"),

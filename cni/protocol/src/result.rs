@@ -101,6 +101,31 @@ pub fn route(route: &Value, version: SpecVersion) -> Value {
     route
 }
 
+/// Adds `addresses`, with their prefix lengths, to the interface called `name` in a pod.
+pub fn add_addresses(
+    result: &mut Value,
+    name: &str,
+    addresses: impl Iterator<Item = (IpAddr, u8)>,
+    version: SpecVersion,
+) {
+    let (Some(index), Some(result)) = (position(result, name), result.as_object_mut()) else {
+        return;
+    };
+    for (ip, prefix) in addresses {
+        let mut ip = address(&json!({ "address": format!("{ip}/{prefix}") }), version);
+        ip["interface"] = index.into();
+        append(result, "ips", ip);
+    }
+}
+
+/// The index of the interface called `name` in a pod.
+fn position(result: &Value, name: &str) -> Option<usize> {
+    let is_it = |interface: &Value| {
+        interface["name"] == name && interface["sandbox"].as_str().is_some_and(|s| !s.is_empty())
+    };
+    result["interfaces"].as_array()?.iter().position(is_it)
+}
+
 /// An interface of a result, and the addresses that belong to it.
 #[derive(Clone, Debug)]
 pub struct Interface<'a> {
@@ -114,12 +139,8 @@ pub struct Interface<'a> {
 
 /// The interface called `name` in a pod, as the final result of a chain has it.
 pub fn find_interface<'a>(result: &'a Value, name: &str) -> Option<Interface<'a>> {
-    let interfaces = result["interfaces"].as_array()?;
-    let is_it = |interface: &&Value| {
-        interface["name"] == name && interface["sandbox"].as_str().is_some_and(|s| !s.is_empty())
-    };
-    let index = interfaces.iter().position(|interface| is_it(&interface))?;
-    let interface = &interfaces[index];
+    let index = position(result, name)?;
+    let interface = &result["interfaces"][index];
     let addresses = result["ips"].as_array().into_iter().flatten();
     let addresses = addresses.filter(|ip| ip["interface"].as_u64() == Some(index as u64));
     Some(Interface {

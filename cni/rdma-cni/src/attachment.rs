@@ -7,7 +7,7 @@ pub use smc::{Carried, Fit, Lent, PlacedEntry, Smc, Standing};
 
 use crate::{
     allocation::Allocated,
-    conf::{Conf, Dad, Ipv6, Routing},
+    conf::{Conf, Dad, Ipv6, ResultIps, Routing},
     plan::Wanted,
 };
 use rdma_netns::{
@@ -87,6 +87,9 @@ pub struct Attachment {
     /// `routing`; records of versions that made no tables have none.
     #[serde(default = "Routing::without_tables")]
     pub routing: Routing,
+    /// Whether the result has the rails' addresses; those of versions without `resultIPs` do.
+    #[serde(default, rename = "resultIPs")]
+    pub result_ips: ResultIps,
     /// The IPAM plugin's type, where one was asked for addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipam: Option<String>,
@@ -210,6 +213,7 @@ impl Attachment {
             dad: conf.ipv6.dad,
             accept_ra: conf.ipv6.accept_ra,
             routing: conf.routing,
+            result_ips: conf.result_ips(),
             ipam: conf.ipam.clone(),
             smc: None,
             rails,

@@ -23,8 +23,9 @@ use std::{
 /// The format of the file.
 const FORMAT: u32 = 1;
 
-/// One object for each rail with an RDMA device: interface in the pod, netdev on the host, RDMA
-/// device, port, the index of each address's GID, and the attachment's `CNI_IFNAME`.
+/// One object for each rail: interface in the pod, its addresses, netdev on the host, RDMA device,
+/// port, the index of each address's GID, and the attachment's `CNI_IFNAME`. A rail without RDMA
+/// device and addresses has nothing to tell.
 pub fn list(attachment: &Attachment) -> Vec<Value> {
     let rails = attachment.rails.iter().filter_map(describe);
     let of_attachment = |mut rail: Value| {
@@ -35,7 +36,11 @@ pub fn list(attachment: &Attachment) -> Vec<Value> {
 }
 
 fn describe(rail: &Rail) -> Option<Value> {
-    let rdma = rail.rdma.as_ref()?;
+    let given = &rail.given.addresses;
+    if rail.rdma.is_none() && given.is_empty() {
+        return None;
+    }
+    let addresses = given.iter().map(|it| format!("{}/{}", it.ip, it.prefix));
     let mode = if rail.shared.is_some() {
         "share"
     } else {
@@ -45,8 +50,11 @@ fn describe(rail: &Rail) -> Option<Value> {
         "interface": rail.pod_name,
         "netdev": rail.name(),
         "mode": mode,
-        "rdmaDevice": rdma.name,
+        "addresses": addresses.collect::<Vec<_>>(),
     });
+    if let Some(rdma) = &rail.rdma {
+        rail_object["rdmaDevice"] = rdma.name.to_string().into();
+    }
     if let Some(first) = rail.gids.first() {
         rail_object["port"] = first.port.into();
         rail_object["gidIndex"] = first.index.into();

@@ -35,6 +35,8 @@ pub struct Conf {
     pub child: Child,
     /// `routing`
     pub routing: Routing,
+    /// `resultIPs`; none: as [`Conf::result_ips`] says.
+    result_ips: Option<ResultIps>,
     /// `interfaceName`
     pub interface_name: NamePattern,
     /// Whether that can be read: GC and DEL go on without.
@@ -78,6 +80,19 @@ pub enum Mode {
     Share,
 }
 
+/// `resultIPs`: whether the rails' addresses and routes are in the result's `ips` and `routes`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ResultIps {
+    /// They are.
+    #[default]
+    All,
+    /// They are in `rails` and in the record alone: CRI-O takes every one for an address of the pod's,
+    /// and the CHECK of the reference plugins looks for every one on its own interface
+    /// (`ValidateExpectedInterfaceIPs()`, containernetworking/plugins `pkg/ip/utils_linux.go`).
+    None,
+}
+
 /// `ipv6`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv6 {
@@ -112,6 +127,16 @@ impl Conf {
             expected: "name the device by deviceID or runtimeConfig.deviceID, or kubelet's \
                        resources by resources",
         })
+    }
+
+    /// `resultIPs`. The first plugin of a list tells the pod's addresses; behind another one, which
+    /// has told them, the rails' are not the pod's own.
+    pub fn result_ips(&self) -> ResultIps {
+        let default = match self.network.prev_result {
+            Some(_) => ResultIps::None,
+            None => ResultIps::All,
+        };
+        self.result_ips.unwrap_or(default)
     }
 
     /// Whether the runtime hands the device over at ADD (`runtimeConfig.deviceID`), and nobody has
@@ -153,6 +178,7 @@ impl Conf {
             mode: mistakes.or(mode(fields), Mode::Auto)?,
             child: mistakes.or(child::parse(fields), Child::Macvlan(MacvlanMode::Bridge))?,
             routing: mistakes.or(Routing::parse(fields), Routing::default())?,
+            result_ips: mistakes.or(result_ips(fields), None)?,
             interface_name: mistakes.or(interface_name(fields), NamePattern::default())?,
             names_are_known: !mistakes.has("interfaceName"),
             require_rdma: mistakes
@@ -202,6 +228,11 @@ fn mode(fields: Fields<'_>) -> Result<Mode, ConfError> {
         ("share", Mode::Share),
     ];
     Ok(fields.choice("mode", &choices)?.unwrap_or(Mode::Auto))
+}
+
+fn result_ips(fields: Fields<'_>) -> Result<Option<ResultIps>, ConfError> {
+    let choices = [("all", ResultIps::All), ("none", ResultIps::None)];
+    fields.choice("resultIPs", &choices)
 }
 
 fn interface_name(fields: Fields<'_>) -> Result<NamePattern, ConfError> {

@@ -6,7 +6,7 @@ use crate::{
     apply::{self, ApplyError},
     attachment::{Attachment, Key, Phase, Shared},
     char_devices,
-    conf::{Dad, Wish},
+    conf::{Dad, ResultIps, Wish},
     error::{Cause, Error},
     gids, held,
     ipam::{Answer, Ipam, Master},
@@ -292,14 +292,18 @@ fn results(
                 ..answer
             },
         };
+        let (ips, routes) = match attachment.result_ips {
+            ResultIps::All => (answer.ips, answer.routes),
+            ResultIps::None => (vec![], vec![]),
+        };
         results.push(RailResult {
             name: rail.pod_name.to_string(),
             mac: link.mac.to_string(),
             mtu: link.mtu,
             sandbox: netns.display().to_string(),
             device: rail.device().map(ToString::to_string),
-            ips: answer.ips,
-            routes: answer.routes,
+            ips,
+            routes,
             dns: answer.dns,
         });
     }

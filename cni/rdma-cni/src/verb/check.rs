@@ -5,7 +5,7 @@ use super::{Node, smc};
 use crate::{
     apply,
     attachment::{Attachment, Key, Rail},
-    conf::Devices,
+    conf::{Devices, ResultIps},
     error::Error,
     gids,
     ipam::{Ipam, RailCall},
@@ -52,7 +52,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             mtu,
             ..attachment.clone()
         };
-        let wanted = wanted(rail, attachment.table(index), previous);
+        let wanted = wanted(&attachment, index, rail, previous);
         if let Some(pod) = &observed.pod {
             drift.extend(connected_drift(rail, &wanted, pod));
         }
@@ -95,12 +95,17 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
 }
 
 /// What ADD gave, less what the final result does not have any more: a later plugin may
-/// have taken it away.
-fn wanted(rail: &Rail, table: Option<u32>, result: &Value) -> Wanted {
+/// have taken it away. Addresses that ADD did not put into the result can be taken away with their
+/// interface only.
+fn wanted(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -> Wanted {
     let Some(interface) = result::find_interface(result, &rail.pod_name) else {
         return Wanted::default();
     };
     let mut wanted = rail.given.clone();
+    if attachment.result_ips == ResultIps::None {
+        return wanted;
+    }
+    let table = attachment.table(index);
     wanted
         .addresses
         .retain(|address| interface.addresses.contains(&(address.ip, address.prefix)));
@@ -173,7 +178,16 @@ fn check_addresses<K: Kernel>(
     let Some(name) = &attachment.ipam else {
         return Ok(());
     };
-    let ipam = Ipam::find(name, node.environment, &node.conf.raw)?;
+    let mut config = node.conf.raw.clone();
+    if let (ResultIps::None, Some(previous)) = (attachment.result_ips, config.get_mut("prevResult"))
+    {
+        // IPAM is asked about what it gave: the reference `static` looks for it there
+        for rail in &attachment.rails {
+            let given = rail.given.addresses.iter().map(|it| (it.ip, it.prefix));
+            result::add_addresses(previous, &rail.pod_name, given, node.conf.network.version);
+        }
+    }
+    let ipam = Ipam::find(name, node.environment, &config)?;
     let netns = pod.path().display().to_string();
     for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
         let call = RailCall {
