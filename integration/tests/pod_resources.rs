@@ -290,20 +290,17 @@ fn pods_that_start_while_kubelet_restarts_start() {
 }
 
 #[test]
-fn status_tells_whether_kubelet_can_be_asked_and_never_hangs() {
+fn status_takes_no_node_away_from_pods_that_ask_for_nothing() {
     let mut cluster = Cluster::new();
-    let mut configuration = cluster.configuration();
-    // the test's kernel may have no RDMA subsystem, and ADD's devices are not known yet
-    configuration["requireRdma"] = false.into();
+    let configuration = cluster.configuration();
     cluster.run("STATUS", &configuration).silent();
     cluster.kubelet.set_mood(Mood::Silent);
     let start = Instant::now();
     cluster.run("STATUS", &configuration).silent();
     assert!(start.elapsed() < Duration::from_secs(2));
     cluster.kubelet.go();
-    let text = cluster.run("STATUS", &configuration).error(50);
-    assert!(text.contains("kubelet does not answer"), "{text}");
+    cluster.run("STATUS", &configuration).silent();
     fs::remove_file(cluster.kubelet.socket()).expect("the socket");
-    let text = cluster.run("STATUS", &configuration).error(50);
-    assert!(text.contains("podResourcesSocket"), "{text}");
+    cluster.run("STATUS", &configuration).silent();
+    assert!(!cluster.node.state().exists(), "STATUS wrote something");
 }

@@ -104,9 +104,3 @@ fn read_published(conf: &Conf) -> Result<Option<Published>, KubeletError> {
         _ => Ok(published),
     }
 }
-
-/// Whether kubelet could be asked.
-pub fn probe(conf: &Conf) -> Result<(), KubeletError> {
-    pod_resources::probe_blocking(&conf.pod_resources_socket, LIMIT)
-        .map_err(|source| KubeletError::Ask { source })
-}

@@ -50,8 +50,8 @@ pub fn unreadable<K>(node: &Node<'_, K>, attachment: &Attachment) -> Result<Vec<
 
 /// Whether an ADD or DEL of it is under way, and has not brought its devices home.
 fn is_busy<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, boot_id: &str) -> bool {
-    let lock = node.store.try_lock(&attachment.key);
-    attachment.boot_id == boot_id && attachment.phase != Phase::Home && matches!(lock, Ok(None))
+    let is_away = attachment.boot_id == boot_id && attachment.phase != Phase::Home;
+    is_away && node.store.is_at_work(&attachment.key)
 }
 
 /// Whether `ip` is an address of another attachment whose pod lives.

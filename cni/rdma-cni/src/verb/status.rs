@@ -1,4 +1,5 @@
-//! STATUS: would ADD work? State directory, RDMA subsystem, devices or kubelet, IPAM.
+//! STATUS: would ADD work? State directory, RDMA subsystem, devices, IPAM. Nothing is written for
+//! that: runtimes ask every few seconds.
 
 use super::{Node, others, smc};
 use crate::{
@@ -6,16 +7,24 @@ use crate::{
     conf::Devices,
     error::Error,
     ipam::{Ipam, IpamError, Master},
-    kubelet, plan,
+    plan,
     select::{self, Choice, SelectError},
 };
 use cni_protocol::SpecVersion;
 use rdma_netns::{Kernel, Link};
 use std::net::IpAddr;
 
-/// Finds whatever would make an ADD fail, whichever pod it were for.
+/// Finds whatever would make every ADD fail, whichever pod it were for: the runtime takes no pod at all
+/// onto a node whose network is not ready.
+///
+/// Where kubelet's allocation says what a pod gets, that is the configuration alone. A range that is
+/// full, or a state directory that cannot be written, concerns pods that ask for devices, and a kubelet
+/// whose socket is away is no state to last; each tells its own ADD, and `rdma-cni doctor` people.
 pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.conf.network.since("STATUS", SpecVersion::V1_1_0)?;
+    if let Some(Devices::Resources(_)) = &node.conf.devices {
+        return Ok(());
+    }
     let mut reasons = vec![];
     let mut limited = false;
     let mut rails: Vec<Rail> = vec![];
@@ -28,11 +37,8 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         Some(Devices::Address(address)) => Some(Choice::Address(address)),
         Some(Devices::Selectors(selectors)) => Some(Choice::Selectors(selectors)),
         // the devices come with each ADD
-        None | Some(Devices::Resources(_)) if node.conf.takes_device_id() => None,
-        Some(Devices::Resources(_)) => {
-            reasons.extend(kubelet::probe(node.conf).err().map(|it| it.to_string()));
-            None
-        }
+        Some(Devices::Resources(_)) => None,
+        None if node.conf.takes_device_id() => None,
         None => {
             reasons.extend(node.conf.required_devices().err().map(|it| it.to_string()));
             None

@@ -176,9 +176,12 @@ fn pod_changes(node: &Node, pod: &Pod) {
 }
 
 #[test]
-fn status_needs_no_device_where_the_runtime_hands_it_over() {
+fn status_of_a_drop_in_needs_no_device_where_the_runtime_hands_it_over() {
     let node = Node::new(RdmaMode::Exclusive);
-    let status = |fields: Value| node.run("STATUS", None, &node.config(fields));
+    let status = |mut fields: Value| {
+        fields["type"] = "rdma".into();
+        node.run("STATUS", None, &node.config(fields))
+    };
     status(json!({ "capabilities": { "deviceID": true } })).must_succeed();
     for capabilities in [
         json!({}),
