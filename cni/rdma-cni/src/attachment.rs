@@ -139,6 +139,10 @@ pub struct Rail {
     /// The addresses, routes and rules that ADD gives it, as soon as they are known.
     #[serde(default)]
     pub given: Wanted,
+    /// Whether IPAM refused ADD an address for it, or was not asked: it holds none. Not said of a
+    /// rail whose ADD was killed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ipam_refused: bool,
     /// The RDMA device as it was on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaDevice>,
@@ -306,6 +310,7 @@ impl Rail {
             siblings: vec![],
             pod_index: None,
             given: Wanted::default(),
+            ipam_refused: false,
             rdma: None,
             allocated: None,
             gids: vec![],

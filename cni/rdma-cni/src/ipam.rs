@@ -7,7 +7,7 @@ pub(crate) mod run;
 pub use master::Master;
 
 use crate::plan::Wanted;
-use cni_protocol::{Command, Environment, ValidAttachment};
+use cni_protocol::{Command, Environment, ValidAttachment, code};
 use rdma_netns::{Address, Route, link::SCOPE_LINK};
 use serde_json::{Map, Value, json};
 use std::{
@@ -85,6 +85,24 @@ pub enum IpamError {
         /// The wrong value.
         value: String,
     },
+}
+
+impl IpamError {
+    /// Whether there is no such plugin, or it answered as CNI wants it: it is known not to have
+    /// done what it was asked for. One that was killed may have.
+    pub fn is_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::NotFound { .. } | Self::Refused { code: Some(_), .. }
+        )
+    }
+
+    /// Whether the plugin says that it cannot do its configuration, now or later.
+    pub fn is_configuration(&self) -> bool {
+        let codes = [code::INCOMPATIBLE_VERSION, code::UNSUPPORTED_FIELD, code::CONFIGURATION];
+        let is_one = |it: u64| codes.iter().any(|code| u64::from(*code) == it);
+        matches!(self, Self::Refused { code: Some(it), .. } if is_one(*it))
+    }
 }
 
 impl<'a> Ipam<'a> {

@@ -247,7 +247,7 @@ fn finish<K: Kernel>(
 /// One answer for each rail, those that an earlier plugin placed left empty.
 fn ask_for_addresses<K: Kernel>(
     node: &Node<'_, K>,
-    attachment: &Attachment,
+    attachment: &mut Attachment,
     observed: &Observed,
     away: &[IpAddr],
 ) -> Result<Option<Vec<Answer>>, Cause> {
@@ -261,13 +261,23 @@ fn ask_for_addresses<K: Kernel>(
         .filter_map(|rail| rail.on_host(observed))
         .collect();
     let mut masters = Master::of(&on_host, away).into_iter();
+    let mut asked = 0;
     let answers = attachment.rails.iter().map(|rail| {
+        asked += 1;
         let master = rail.on_host(observed).and_then(|_| masters.next());
         master.map_or(Ok(Answer::default()), |master| {
             ipam.add(&rail.pod_name, &master)
         })
     });
-    Ok(Some(answers.collect::<Result<_, _>>()?))
+    let answers: Result<Vec<_>, _> = answers.collect();
+    if let Err(error) = &answers
+        && error.is_answer()
+    {
+        // so that DEL need not ask for ever for what was never given
+        let refused = attachment.rails.iter_mut().skip(asked - 1);
+        refused.for_each(|rail| rail.ipam_refused = true);
+    }
+    Ok(Some(answers?))
 }
 
 fn results(

@@ -6,14 +6,16 @@ use crate::{
     apply::{self, Incomplete},
     attachment::{Attachment, Phase},
     char_devices,
+    conf::Conf,
     error::Error,
     gids,
-    ipam::{self, Ipam, RailCall},
+    ipam::{self, Ipam, IpamError, RailCall},
     rails,
     store::Lock,
 };
 use cni_protocol::Command;
 use rdma_netns::{Kernel, Pod};
+use serde_json::{Map, Value};
 use std::{
     net::IpAddr,
     thread,
@@ -158,7 +160,11 @@ pub fn home<K: Kernel>(
     }
 }
 
-/// Gives the addresses of all rails back; of `conflicts`, which another machine was found to
+/// Gives the addresses of all rails back, with the configuration of ADD. Where IPAM refuses that, the
+/// present one counts as well, which may have been corrected since: for a rail that IPAM refused at
+/// ADD, and for any where it says that it is the configuration that it cannot do. A rail that both
+/// refuse, and that was refused at ADD, holds nothing. What was given, or may have been, is never
+/// forgotten: an IPAM plugin of another kind would know nothing of it. Of `conflicts`, which another machine was found to
 /// have, each rail's are told with it.
 pub fn addresses<K: Kernel>(
     node: &Node<'_, K>,
@@ -186,8 +192,7 @@ pub fn addresses_until<K: Kernel>(
     let Some(name) = &attachment.ipam else {
         return Ok(());
     };
-    let ipam = Ipam::find(name, node.environment, &attachment.config).map_err(Error::Release)?;
-    let ipam = ipam.until(deadline);
+    let present = present_ipam(node, attachment);
     let mut first = None;
     for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
         let addresses = &rail.given.addresses;
@@ -201,10 +206,44 @@ pub fn addresses_until<K: Kernel>(
             master: rail.name(),
             conflicts: &conflicts,
         };
-        if let Err(error) = ipam.rail(Command::Del, call) {
-            log::warn!("{error}");
+        let del = |name, config| {
+            let ipam = Ipam::find(name, node.environment, config)?;
+            ipam.until(deadline).rail(Command::Del, call)
+        };
+        let Err(error) = del(name, &attachment.config) else {
+            continue;
+        };
+        log::warn!("{error}");
+        let is_corrected = present.is_some_and(|present| {
+            let counts = rail.ipam_refused || error.is_configuration() && present == name;
+            let asked = counts.then(|| del(present, &node.conf.raw));
+            let asked = asked.map(|it| it.inspect_err(|error| log::warn!("as configured now: {error}")));
+            asked.is_some_and(|it| it.is_ok())
+        });
+        if is_corrected {
+            log::info!("{}: its addresses are given back as is configured now", rail.pod_name);
+        } else if rail.ipam_refused && attachment.phase == Phase::Home && error.is_answer() {
+            // the failed ADD has asked already, and left the record to this verb
+            log::info!("{}: IPAM refused it an address, so that none is held", rail.pod_name);
+        } else {
             first.get_or_insert(error);
         }
     }
     first.map_or(Ok(()), |error| Err(Error::Release(error)))
+}
+
+/// The IPAM plugin that the network has now, if its configuration was changed since ADD. Another
+/// network's verb that heals has nothing to say of it.
+fn present_ipam<'a, K>(node: &Node<'a, K>, attachment: &Attachment) -> Option<&'a str> {
+    // what a runtime adds differs from verb to verb
+    let added = |key: &str| key == "prevResult" || key == "runtimeConfig" || key.starts_with("cni.dev/");
+    let own = |config: &Map<String, Value>| {
+        let mut config = config.clone();
+        config.retain(|key, _| !added(key));
+        config
+    };
+    let Conf { network, ipam, raw, .. } = node.conf;
+    let is_changed = || own(raw) != own(&attachment.config);
+    let name = ipam.as_deref()?;
+    (network.name == attachment.key.network && is_changed()).then_some(name)
 }

@@ -11,6 +11,7 @@ mod failing;
 mod gids;
 mod holding;
 mod ipam;
+mod ipam_corrected;
 mod ipam_rails;
 mod kubelet;
 mod leases;

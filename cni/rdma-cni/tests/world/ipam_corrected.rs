@@ -1,0 +1,173 @@
+//! An IPAM plugin whose configuration was wrong at ADD, and was corrected since: DEL comes to an end,
+//! and what was given is given back.
+
+use crate::{
+    leases::install,
+    node::{Node, Pod},
+};
+use rdma_netns::RdmaMode;
+use serde_json::{Value, json};
+use std::fs;
+
+/// Knows CNI 1.0.0, as Debian's plugins do, and refuses what `$0.away` says with that code. Its
+/// leases are files.
+const SCRIPT: &[u8] = br#"#!/bin/sh
+config=$(cat)
+echo "$CNI_COMMAND $CNI_IFNAME" >> "$0.log"
+refuse() {
+    echo "{\"cniVersion\":\"1.0.0\",\"code\":$1,\"msg\":\"refused by the test\"}"
+    exit 1
+}
+case $config in *'"cniVersion":"1.1.0"'*) refuse 1 ;; esac
+[ -e "$0.away" ] && refuse "$(cat "$0.away")"
+lease=$0.leases/$CNI_CONTAINERID@$CNI_IFNAME
+case $CNI_COMMAND in
+ADD)
+    : > "$lease"
+    echo '{"cniVersion":"1.0.0","ips":[{"address":"192.168.0.7/24"}]}'
+    ;;
+DEL) rm -f "$lease" ;;
+esac
+"#;
+
+struct Old {
+    node: Node,
+    pod: Pod,
+}
+
+impl Old {
+    fn new() -> Self {
+        let node = Node::new(RdmaMode::Exclusive);
+        for name in ["old", "other"] {
+            install(&node, name, SCRIPT);
+            fs::create_dir(node.plugins.join(format!("{name}.leases"))).unwrap();
+        }
+        let pod = node.pod("a");
+        Self { node, pod }
+    }
+
+    fn config(&self, version: &str) -> Value {
+        let fields = json!({ "deviceID": "0000:3b:00.2", "ipam": { "type": "old" } });
+        let mut config = self.node.config(fields);
+        config["cniVersion"] = version.into();
+        config
+    }
+
+    /// Both plugins refuse everything with `code`.
+    fn away(&self, code: Option<u32>) {
+        for name in ["old", "other"] {
+            let file = self.node.plugins.join(format!("{name}.away"));
+            match code {
+                Some(code) => fs::write(file, code.to_string()).unwrap(),
+                None => drop(fs::remove_file(file)),
+            }
+        }
+    }
+
+    fn held(&self) -> usize {
+        let leases = fs::read_dir(self.node.plugins.join("old.leases"));
+        leases.unwrap().count()
+    }
+}
+
+/// No version that was spoken before can be spoken now: the plugin refuses DEL as it has refused ADD.
+#[test]
+fn a_failed_add_comes_to_its_end_before_and_after_the_correction() {
+    for version in ["1.1.0", "1.0.0"] {
+        let old = Old::new();
+        let (node, pod) = (&old.node, &old.pod);
+        let before = node.snapshot();
+        node.add(pod, &old.config("1.1.0")).must_fail(104);
+        assert_eq!(node.records(), ["a@eth0.json", "a@eth0.lock"]);
+        node.del(pod, &old.config(version)).must_succeed();
+        node.must_be(&before, version);
+    }
+}
+
+/// The plugin was upgraded, or went back: it does not understand the configuration of ADD any more.
+#[test]
+fn what_was_given_is_given_back_with_the_present_configuration() {
+    let old = Old::new();
+    let (node, pod) = (&old.node, &old.pod);
+    let before = node.snapshot();
+    node.add(pod, &old.config("1.0.0")).must_succeed();
+    let record = node.record_of(pod);
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, text.replace("\"1.0.0\"", "\"1.1.0\"")).unwrap();
+    assert_eq!(old.held(), 1);
+    // both refuse: an address is held
+    node.del(pod, &old.config("1.1.0")).must_fail(104);
+    assert_eq!(old.held(), 1);
+    assert!(record.exists());
+    node.del(pod, &old.config("1.0.0")).must_succeed();
+    assert_eq!(old.held(), 0);
+    node.must_be(&before, "after DEL");
+}
+
+/// A plugin that is away for a while, and another one in its place that knows nothing of the lease.
+#[test]
+fn what_was_given_is_not_forgotten_for_another_plugins_word() {
+    let old = Old::new();
+    let (node, pod) = (&old.node, &old.pod);
+    let before = node.snapshot();
+    node.add(pod, &old.config("1.0.0")).must_succeed();
+    let mut other = old.config("1.0.0");
+    other["ipam"]["type"] = "other".into();
+    for code in [1, 7, 11, 50, 999] {
+        old.away(Some(code));
+        let _ = fs::remove_file(node.plugins.join("other.away"));
+        node.del(pod, &other).must_fail(104);
+        // nor while it is refused for another reason than the configuration
+        node.del(pod, &old.config("1.0.0")).must_fail(104);
+        assert_eq!(old.held(), 1, "{code}");
+        assert!(node.record_of(pod).exists(), "{code}");
+    }
+    old.away(None);
+    node.del(pod, &other).must_succeed();
+    assert_eq!(old.held(), 0);
+    node.must_be(&before, "after DEL");
+}
+
+/// The second rail was refused: what the first one was given is not forgotten with it.
+#[test]
+fn one_refused_rail_forgets_no_other() {
+    let old = Old::new();
+    let (node, pod) = (&old.node, &old.pod);
+    let before = node.snapshot();
+    // each rail's ADD takes the plugin away from the next one
+    let script = String::from_utf8(SCRIPT.to_vec()).unwrap();
+    let script = script.replace(": > \"$lease\"", ": > \"$lease\"; echo 11 > \"$0.away\"");
+    install(node, "old", script.as_bytes());
+    let mut config = node.two_rails();
+    config["ipam"] = json!({ "type": "old" });
+    config["cniVersion"] = "1.0.0".into();
+    node.add(pod, &config).must_fail(104);
+    assert_eq!(old.held(), 1);
+    let message = node.del(pod, &config).must_fail(104);
+    assert!(message.contains("refused by the test"), "{message}");
+    assert_eq!(old.held(), 1);
+    old.away(None);
+    node.del(pod, &config).must_succeed();
+    assert_eq!(old.held(), 0);
+    node.must_be(&before, "after DEL");
+}
+
+/// ADD was killed while IPAM was at work: nobody knows what it gave.
+#[test]
+fn an_add_that_was_killed_may_have_been_given_something() {
+    let old = Old::new();
+    let (node, pod) = (&old.node, &old.pod);
+    node.add(pod, &old.config("1.0.0")).must_succeed();
+    let record = node.record_of(pod);
+    let mut killed: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    killed["phase"] = "attaching".into();
+    killed["rails"][0]["given"] = json!({ "addresses": [], "routes": [], "rules": [] });
+    fs::write(&record, killed.to_string()).unwrap();
+    old.away(Some(11));
+    node.del(pod, &old.config("1.0.0")).must_fail(104);
+    assert_eq!(old.held(), 1);
+    assert!(record.exists());
+    old.away(None);
+    node.del(pod, &old.config("1.0.0")).must_succeed();
+    assert_eq!(old.held(), 0);
+}
