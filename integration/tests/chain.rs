@@ -105,7 +105,10 @@ fn behind_another_plugin_the_rails_addresses_are_in_the_result_on_demand_only() 
         let addresses = json!(["192.0.2.10/24", "2001:db8:1::10/64"]);
         assert_eq!(result["rails"][0]["interface"], "rdma0", "{result}");
         assert_eq!(result["rails"][0]["addresses"], addresses, "{result}");
-        assert_eq!(pod.addresses("rdma0"), ["192.0.2.10/24", "2001:db8:1::10/64"]);
+        assert_eq!(
+            pod.addresses("rdma0"),
+            ["192.0.2.10/24", "2001:db8:1::10/64"]
+        );
         node.del(&configuration, "a", &pod);
 
         let pod = node.pod("first");

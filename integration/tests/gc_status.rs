@@ -231,7 +231,11 @@ fn status_says_when_nothing_can_be_recorded() {
     let list = Conflist::new("1.1.0", vec![node.configuration(&["eth1"])]);
     state.fill();
     // runtimes ask every few seconds: nothing is written for the answer
-    let files = || std::fs::read_dir(node.state()).expect("a directory").count();
+    let files = || {
+        std::fs::read_dir(node.state())
+            .expect("a directory")
+            .count()
+    };
     let before = files();
     for outcome in node.runtime().status(&list) {
         outcome.error(50);

@@ -2,13 +2,14 @@
 //! host back. With veths; with RDMA devices it is a test of the lab.
 
 use integration::{
-    Node, Snapshot, ipam,
+    Netns, Node, Snapshot, ipam,
     killed::{Healer, Sweep},
     plugin::rdma_cni,
     wait,
 };
+use nix::sys::signal::Signal;
 use serde_json::json;
-use std::{fs, time::Duration};
+use std::{fs, os::unix::process::ExitStatusExt, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -97,6 +98,86 @@ fn whoever_comes_removes_the_children_of_a_killed_verb() {
         let (given, taken) = (node.ipam.interfaces("ADD"), node.ipam.interfaces("DEL"));
         assert!(taken.len() >= given.len(), "{given:?} {taken:?}");
     }
+}
+
+/// What is left in the state directory of attachments.
+fn left(node: &Node) -> Vec<String> {
+    let files = fs::read_dir(node.state().join("attachments/net"));
+    let files = files.into_iter().flatten();
+    let name = |file: fs::DirEntry| file.file_name().into_string().expect("UTF-8");
+    let mut names: Vec<String> = files.map(|file| name(file.expect("a file"))).collect();
+    names.sort();
+    names
+}
+
+/// `command` of container `a`, killed by the kernel (SIGXFSZ) when it writes to its first file, a record.
+fn killed_while_it_writes(node: &Node, command: &str, pod: &Netns) {
+    let words = format!("ulimit -f 0; exec {}", rdma_cni().display());
+    let call = node.invoke(command, "a", pod.path());
+    let call = call.program("/bin/sh".as_ref()).argument("-c");
+    let outcome = call
+        .argument(&words)
+        .input(&node.configuration(&["eth1"]))
+        .run();
+    let signal = outcome.status.signal();
+    assert_eq!(signal, Some(Signal::SIGXFSZ as i32), "{outcome}");
+    let files = left(node);
+    assert!(files.contains(&"a@eth0.json.new".to_owned()), "{files:?}");
+}
+
+#[test]
+fn the_next_verb_removes_what_was_written_of_a_record() {
+    for killed in ["ADD", "DEL"] {
+        for healer in ["ADD", "DEL", "own DEL", "GC"] {
+            let node = Node::with_rails(2);
+            let before = Snapshot::of(&node.host);
+            let (pod, other) = (node.pod("pod"), node.pod("other"));
+            let configuration = node.configuration(&["eth1"]);
+            if killed == "DEL" {
+                node.add(&configuration, "a", &pod);
+            }
+            killed_while_it_writes(&node, killed, &pod);
+            let others = node.configuration(&["eth2"]);
+            match healer {
+                "ADD" => drop(node.add(&others, "b", &other)),
+                "DEL" => node.del(&others, "b", &other),
+                "own DEL" => node.del(&configuration, "a", &pod),
+                _ => {
+                    let mut gc = configuration.clone();
+                    let valid = [json!({"containerID": "a", "ifname": "eth0"})];
+                    gc["cni.dev/valid-attachments"] = json!(valid);
+                    node.invoke("GC", "a", pod.path()).input(&gc).run().silent();
+                }
+            }
+            let mut expected = vec![];
+            if killed == "DEL" && healer != "own DEL" {
+                expected.extend(["a@eth0.json", "a@eth0.lock"]);
+            }
+            if healer == "ADD" {
+                expected.extend(["b@eth0.json", "b@eth0.lock"]);
+            }
+            assert_eq!(left(&node), expected, "{killed} was killed, then {healer}");
+            node.del(&others, "b", &other);
+            node.del(&configuration, "a", &pod);
+            assert_eq!(left(&node), [""; 0], "{killed} was killed, then {healer}");
+            before.assert_restored(&node.host);
+        }
+    }
+}
+
+/// What a living process writes is its own.
+#[test]
+fn a_record_that_is_being_written_is_left_alone() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    killed_while_it_writes(&node, "ADD", &pod);
+    let files = left(&node);
+    let lock = node.record("net", "a").with_extension("lock");
+    let lock = fs::File::open(lock).expect("a lock");
+    lock.lock().expect("nobody has it");
+    let other = node.pod("other");
+    node.del(&node.configuration(&["eth1"]), "b", &other);
+    assert_eq!(left(&node), files);
 }
 
 /// An ADD that went on after its DEL would hold an address for nobody.

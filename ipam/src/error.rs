@@ -135,6 +135,7 @@ impl Error {
         match self {
             Self::Environment(error) => error.code(),
             Self::Conf(error) => error.code(),
+            Self::Store(error) if error.is_held() => code::TRY_LATER,
             Self::Store(_)
             | Self::Secret(_)
             | Self::Observe(_)

@@ -9,12 +9,14 @@
 //! | [`mistakes`] | which verbs pass over a wrong value |
 //! | [`result`] | the answer to ADD, in the shape of the configuration's version |
 //! | [`version`], [`code`] | versions and error codes of the specification |
+//! | [`lock`] | locks on files, waited for with an end |
 //! | [`logging`] | standard error, and a file |
 
 pub mod code;
 pub mod conf;
 pub mod environment;
 pub mod fields;
+pub mod lock;
 pub mod logging;
 pub mod mistakes;
 pub mod plugin;

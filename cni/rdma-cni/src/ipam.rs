@@ -99,7 +99,11 @@ impl IpamError {
 
     /// Whether the plugin says that it cannot do its configuration, now or later.
     pub fn is_configuration(&self) -> bool {
-        let codes = [code::INCOMPATIBLE_VERSION, code::UNSUPPORTED_FIELD, code::CONFIGURATION];
+        let codes = [
+            code::INCOMPATIBLE_VERSION,
+            code::UNSUPPORTED_FIELD,
+            code::CONFIGURATION,
+        ];
         let is_one = |it: u64| codes.iter().any(|code| u64::from(*code) == it);
         matches!(self, Self::Refused { code: Some(it), .. } if is_one(*it))
     }

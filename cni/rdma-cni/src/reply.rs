@@ -33,6 +33,7 @@ pub fn code(error: &Error) -> u32 {
         Error::Kubelet(error) => kubelet(error),
         Error::Select(error) => select(error),
         Error::Exists(_) => own::DEVICE_IN_USE,
+        Error::State(error) if error.is_held() => code::TRY_LATER,
         Error::State(_) | Error::Forget(_) | Error::Newer { .. } | Error::Unreadable(_) => {
             own::STATE
         }
@@ -47,6 +48,7 @@ pub fn code(error: &Error) -> u32 {
         Error::Add { left: Some(_), .. } | Error::Incomplete(_) => own::INCOMPLETE,
         Error::Add { cause, left: None } => match cause {
             Cause::Ipam(_) => own::IPAM,
+            Cause::State(error) if error.is_held() => code::TRY_LATER,
             Cause::Apply(ApplyError::Op(error)) if cannot_move(error) => own::WRONG_MODE,
             Cause::Apply(_) | Cause::CharDevice(_) | Cause::Smc(_) | Cause::State(_) => {
                 own::RESTORED

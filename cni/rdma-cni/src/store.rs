@@ -10,6 +10,7 @@
 //! attachments share a file. A lock is held on an open file: it ends with its process.
 
 use crate::attachment::{Attachment, FORMAT, Key};
+use cni_protocol::lock;
 use nix::{
     errno::Errno,
     sys::statvfs::statvfs,
@@ -18,6 +19,7 @@ use nix::{
 use rdma_netns::InterfaceName;
 use serde_json::Value;
 use std::{
+    collections::BTreeSet,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
@@ -61,6 +63,11 @@ pub enum Record {
 }
 
 impl StoreError {
+    /// Whether a lock was held by somebody else for too long: it may be free the next time.
+    pub fn is_held(&self) -> bool {
+        self.source.kind() == io::ErrorKind::TimedOut
+    }
+
     /// `action` on `path` was refused.
     pub(crate) fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
         failed(action, path)(source)
@@ -113,7 +120,7 @@ impl Store {
         fs::create_dir_all(&self.root).map_err(failed("create", &self.root))?;
         let path = self.root.join("lock");
         let file = open_lock(&path)?;
-        file.lock().map_err(failed("lock", &path))?;
+        let file = lock::wait(file, lock::LIMIT).map_err(failed("lock", &path))?;
         Ok(Lock { _file: file, path })
     }
 
@@ -124,7 +131,7 @@ impl Store {
         fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
         loop {
             let file = open_lock(&path)?;
-            file.lock().map_err(failed("lock", &path))?;
+            let file = lock::wait(file, lock::LIMIT).map_err(failed("lock", &path))?;
             if is_still(&file, &path) {
                 return Ok(Lock { _file: file, path });
             }
@@ -197,13 +204,62 @@ impl Store {
         Ok(())
     }
 
-    /// Takes away the record of an attachment, whose lock goes on.
+    /// Takes away the record of an attachment, whose lock goes on, and what a killed process had
+    /// written of one. That says nothing to anybody: [`Store::sweep`] tries again.
     pub fn forget(&self, key: &Key) -> Result<(), StoreError> {
+        let _ = fs::remove_file(self.path(key, UNFINISHED));
         let path = self.path(key, "json");
         match fs::remove_file(&path) {
             Err(error) if !is_absent(&error) => Err(failed("remove", &path)(error)),
             _ => Ok(()),
         }
+    }
+
+    /// Takes away what processes that were killed have left of records, of one network's attachments
+    /// or of all: a text that no living process writes, and a lock that nobody holds and no record
+    /// needs. Whatever cannot be taken away is left to the next verb.
+    pub fn sweep(&self, network: Option<&str>) {
+        for key in self.killed(network).unwrap_or_default() {
+            // its writer has the lock
+            let Ok(Some(lock)) = self.try_lock(&key) else {
+                continue;
+            };
+            log::info!(
+                "{key}: a verb was killed while it wrote the record: what it left is removed"
+            );
+            let has_record = self.path(&key, "json").exists();
+            let _ = fs::remove_file(self.path(&key, UNFINISHED));
+            if !has_record {
+                lock.discard();
+            }
+        }
+    }
+
+    /// The attachments that have an unfinished record, or a lock and no record.
+    fn killed(&self, network: Option<&str>) -> Result<Vec<Key>, StoreError> {
+        let networks = match network {
+            Some(network) => vec![network.to_owned()],
+            None => names(&self.root.join("attachments"))?,
+        };
+        let mut killed = vec![];
+        for network in networks {
+            let files = names(&self.directory(&network))?;
+            let files: BTreeSet<&str> = files.iter().map(String::as_str).collect();
+            for name in &files {
+                let attachment = if let Some(it) = name.strip_suffix(UNFINISHED) {
+                    it
+                } else if let Some(it) = name.strip_suffix("lock")
+                    && !files.contains(format!("{it}json").as_str())
+                {
+                    it
+                } else {
+                    continue;
+                };
+                killed.extend(key(&network, &format!("{attachment}json")));
+            }
+        }
+        killed.dedup();
+        Ok(killed)
     }
 
     /// Puts a corrupt record aside, so that it blocks nothing and is not lost.
@@ -295,14 +351,11 @@ fn decode(text: &[u8], key: &Key) -> Record {
 }
 
 fn open_lock(path: &Path) -> Result<File, StoreError> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(failed("open", path))
+    lock::open(path).map_err(failed("open", path))
 }
+
+/// What follows a record's name while it is written.
+const UNFINISHED: &str = "json.new";
 
 /// Puts `text` at `path`, a record's, such that a reader finds the old one or the new one, whole, and
 /// so does a machine that loses power. If it is to be there `at_once`, it is the new one when this returns.

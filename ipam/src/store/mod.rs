@@ -53,12 +53,12 @@ pub use lease::{Lease, Owner};
 pub use walk::Contents;
 
 use crate::choose::Occupancy;
+use cni_protocol::lock;
 use std::{
     collections::BTreeSet,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
     net::IpAddr,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -82,7 +82,7 @@ pub struct Locked<'a, D> {
 
 /// The data directory could not be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {path:?}: {source}; ipam.dataDir must be a directory that can be written")]
+#[error("cannot {action} {path:?}: {source}{}", if self.is_held() { "" } else { REMEDY })]
 pub struct StoreError {
     action: &'static str,
     path: PathBuf,
@@ -98,6 +98,15 @@ pub enum Holding {
     Complete(Vec<IpAddr>),
     /// Not all addresses of its note: its ADD or DEL was killed, or host-local did its DEL.
     Partial,
+}
+
+const REMEDY: &str = "; ipam.dataDir must be a directory that can be written";
+
+impl StoreError {
+    /// Whether a lock was held by somebody else for too long: it may be free the next time.
+    pub fn is_held(&self) -> bool {
+        self.source.kind() == io::ErrorKind::TimedOut
+    }
 }
 
 pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
@@ -149,15 +158,8 @@ impl<'a, D: Disk> Store<'a, D> {
 
     fn lock_file(&'a self) -> Result<Locked<'a, D>, StoreError> {
         let path = self.directory.join("lock");
-        let mut options = OpenOptions::new();
-        let file = options
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o644)
-            .open(&path)
-            .map_err(failed("open", &path))?;
-        file.lock().map_err(failed("lock", &path))?;
+        let file = lock::open(&path).map_err(failed("open", &path))?;
+        let file = lock::wait(file, lock::LIMIT).map_err(failed("lock", &path))?;
         Ok(Locked {
             store: self,
             _lock: file,

@@ -3,7 +3,7 @@
 
 use super::{Node, release, smc, survey};
 use crate::{
-    apply::{self, ApplyError},
+    apply::{self, ApplyError, Incomplete},
     attachment::{Attachment, Key, Phase, Shared},
     char_devices,
     conf::{Dad, ResultIps, Wish},
@@ -391,24 +391,27 @@ fn undo<K: Kernel>(
         Cause::Apply(ApplyError::Duplicate(ip)) => vec![*ip],
         _ => vec![],
     };
-    let restored = {
-        let _moves = node.store.lock_node();
-        release::restore(node, Some(pod), attachment)
+    let restored = match node.store.lock_node() {
+        // another one's move is under way: DEL, or the next ADD, brings the devices home
+        Err(error) if error.is_held() => Err(Incomplete {
+            left: vec![error.to_string()],
+            awaited: false,
+        }),
+        _moves => release::restore(node, Some(pod), attachment),
     };
     release::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();
     let left = match restored {
         Err(incomplete) => Some(incomplete),
         Ok(()) => match release::addresses(node, attachment, Some(&netns), &conflicts) {
-            Ok(()) => {
-                node.store
-                    .remove(&attachment.key, lock)
-                    .err()
-                    .map(|error| apply::Incomplete {
-                        left: vec![error.to_string()],
-                        awaited: false,
-                    })
-            }
+            Ok(()) => node
+                .store
+                .remove(&attachment.key, lock)
+                .err()
+                .map(|error| Incomplete {
+                    left: vec![error.to_string()],
+                    awaited: false,
+                }),
             // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
             Err(error) => {
                 log::warn!("{error}");

@@ -20,6 +20,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         Some(path) => node.pod_if_there(path)?,
         None => None,
     };
+    node.store.sweep(None);
     let lock = node.store.lock(&key)?;
     match node.store.load(&key)? {
         Record::Good(mut attachment) => {
@@ -33,7 +34,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         Record::None => {
             let released = without_record(node, &key);
             rails::remove(node.store.root(), &key, node.environment.pod().as_deref())?;
-            lock.discard();
+            node.store.remove(&key, lock)?;
             released
         }
         Record::Newer(format) => Err(Error::Newer { key, format }),

@@ -24,6 +24,7 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
              }| { *container == key.container && *interface == *key.interface },
         )
     };
+    node.store.sweep(Some(&node.conf.network.name));
     let mut errors = vec![];
     for key in node
         .store
@@ -101,10 +102,7 @@ fn detach<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
             let pod = release::pod_of(node, &attachment)?;
             release::attachment(node, &mut attachment, pod.as_ref(), lock)
         }
-        Record::None => {
-            lock.discard();
-            Ok(())
-        }
+        Record::None => Ok(node.store.remove(key, lock)?),
         Record::Newer(format) => Err(Error::Newer {
             key: key.clone(),
             format,

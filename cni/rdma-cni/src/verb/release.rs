@@ -217,14 +217,21 @@ pub fn addresses_until<K: Kernel>(
         let is_corrected = present.is_some_and(|present| {
             let counts = rail.ipam_refused || error.is_configuration() && present == name;
             let asked = counts.then(|| del(present, &node.conf.raw));
-            let asked = asked.map(|it| it.inspect_err(|error| log::warn!("as configured now: {error}")));
+            let asked =
+                asked.map(|it| it.inspect_err(|error| log::warn!("as configured now: {error}")));
             asked.is_some_and(|it| it.is_ok())
         });
         if is_corrected {
-            log::info!("{}: its addresses are given back as is configured now", rail.pod_name);
+            log::info!(
+                "{}: its addresses are given back as is configured now",
+                rail.pod_name
+            );
         } else if rail.ipam_refused && attachment.phase == Phase::Home && error.is_answer() {
             // the failed ADD has asked already, and left the record to this verb
-            log::info!("{}: IPAM refused it an address, so that none is held", rail.pod_name);
+            log::info!(
+                "{}: IPAM refused it an address, so that none is held",
+                rail.pod_name
+            );
         } else {
             first.get_or_insert(error);
         }
@@ -236,13 +243,16 @@ pub fn addresses_until<K: Kernel>(
 /// network's verb that heals has nothing to say of it.
 fn present_ipam<'a, K>(node: &Node<'a, K>, attachment: &Attachment) -> Option<&'a str> {
     // what a runtime adds differs from verb to verb
-    let added = |key: &str| key == "prevResult" || key == "runtimeConfig" || key.starts_with("cni.dev/");
+    let added =
+        |key: &str| key == "prevResult" || key == "runtimeConfig" || key.starts_with("cni.dev/");
     let own = |config: &Map<String, Value>| {
         let mut config = config.clone();
         config.retain(|key, _| !added(key));
         config
     };
-    let Conf { network, ipam, raw, .. } = node.conf;
+    let Conf {
+        network, ipam, raw, ..
+    } = node.conf;
     let is_changed = || own(raw) != own(&attachment.config);
     let name = ipam.as_deref()?;
     (network.name == attachment.key.network && is_changed()).then_some(name)

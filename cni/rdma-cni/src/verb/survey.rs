@@ -31,6 +31,7 @@ pub struct Survey {
 ///
 /// The node's lock and that of `own` are held by the caller.
 pub fn heal<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Result<Survey, Error> {
+    node.store.sweep(None);
     let mut survey = Survey::default();
     for key in node.store.keys(None)?.iter().filter(|key| *key != own) {
         heal_other(node, key, boot_id, &mut survey)?;

@@ -1,0 +1,142 @@
+//! Locks on files: waited for with an end, by whoever may open the file, which is root alone.
+
+use std::{
+    fs::{self, File, OpenOptions, Permissions, TryLockError},
+    io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::Path,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use nix::libc::{O_NOFOLLOW, major, minor};
+
+/// How long a lock is waited for. Holders that are well have it for milliseconds, and for some seconds
+/// when a node's pods start at once. Above is what runtimes allow for all of a verb: CRI-O a minute for
+/// DEL, kubelet two for any request (`runtimeRequestTimeout`); a caller that was given up on would
+/// not be told who holds the lock.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// Opens the lock file at `path`, and makes it if it is not there. A lock needs no more than that the
+/// file can be opened: one that others may open, as earlier versions made some, is corrected.
+///
+/// # Errors
+/// The system refuses it; a link at `path` is not followed.
+pub fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(O_NOFOLLOW)
+        .open(path)?;
+    protect(&file)?;
+    Ok(file)
+}
+
+/// Leaves `file` to its owner.
+///
+/// # Errors
+/// The system refuses it.
+pub fn protect(file: &File) -> io::Result<()> {
+    match file.metadata()?.mode() & 0o177 {
+        0 => Ok(()),
+        _ => file.set_permissions(Permissions::from_mode(0o600)),
+    }
+}
+
+/// Waits for the lock of `file`, for `limit` at most.
+///
+/// # Errors
+/// Of the kind `TimedOut`, naming who holds it, once `limit` is over; else the system's.
+pub fn wait(file: File, limit: Duration) -> io::Result<File> {
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::Error(error)) => return Err(error),
+        Err(TryLockError::WouldBlock) => {}
+    }
+    let metadata = file.metadata()?;
+    let (sender, receiver) = mpsc::channel();
+    // the kernel's queue is fair, and has no end; a thread that comes too late lets go by itself
+    thread::spawn(move || {
+        let locked = file.lock().map(|()| file);
+        let _ = sender.send(locked);
+    });
+    receiver.recv_timeout(limit).unwrap_or_else(|_| {
+        let seconds = limit.as_secs();
+        let words = format!(
+            "{} has held it for {seconds} s; try again",
+            holder(&metadata)
+        );
+        Err(io::Error::new(io::ErrorKind::TimedOut, words))
+    })
+}
+
+/// Who has the lock of the file of `metadata`, for people.
+fn holder(metadata: &fs::Metadata) -> String {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let Some(process) = process(&locks, metadata.dev(), metadata.ino()) else {
+        return "a process that is not seen here".to_owned();
+    };
+    match fs::read_to_string(format!("/proc/{process}/comm")) {
+        Ok(name) => format!("process {process} ({})", name.trim_end()),
+        Err(_) => format!("process {process}"),
+    }
+}
+
+/// The process that has the lock, by the lines of `/proc/locks` (`lock_get_status()`, `fs/locks.c`):
+/// `1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF`, and `->` before who waits.
+fn process(locks: &str, device: u64, inode: u64) -> Option<u32> {
+    let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+    locks.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let is_it = fields.next()? == "FLOCK";
+        let (process, of) = (fields.nth(2)?, fields.next()?);
+        (is_it && of == file).then(|| process.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_held_is_waited_for_with_an_end_and_its_holder_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let held = wait(open(&path).unwrap(), LIMIT).unwrap();
+        let error = wait(open(&path).unwrap(), Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let own = format!("process {} (", std::process::id());
+        assert!(error.to_string().starts_with(&own), "{error}");
+        // in time
+        let waiting = thread::spawn(move || wait(open(&path).unwrap(), LIMIT));
+        thread::sleep(Duration::from_millis(50));
+        drop(held);
+        waiting.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_others_may_open_is_corrected_and_a_link_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        open(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        open(&link).unwrap_err();
+    }
+
+    #[test]
+    fn who_waits_is_no_holder() {
+        let locks = "1: POSIX  ADVISORY  WRITE 12 08:01:7 0 EOF\n\
+                     1: -> FLOCK  ADVISORY  WRITE 13 08:01:7 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 14 08:01:77 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 15 08:01:7 0 EOF\n";
+        assert_eq!(process(locks, nix::libc::makedev(8, 1), 7), Some(15));
+        assert_eq!(process(locks, nix::libc::makedev(8, 2), 7), None);
+    }
+}
