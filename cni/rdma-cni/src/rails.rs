@@ -6,17 +6,18 @@
 //! ```
 //! A pod that the runtime does not name has its container id there. All attachments of a pod to
 //! the network are in it; a pod that is created again, while the old one's sandbox still goes,
-//! has it to itself.
+//! has it to itself. Pods may mount these directories, and be root in them: see [`directory`].
+
+mod directory;
 
 use crate::{
     attachment::{Attachment, Key, Rail},
     store::StoreError,
 };
+use directory::Directory;
 use serde_json::{Value, json};
 use std::{
-    fs::{self, File, Permissions},
-    io,
-    os::unix::fs::PermissionsExt,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -63,16 +64,21 @@ fn describe(rail: &Rail) -> Option<Value> {
     Some(rail_object)
 }
 
-/// The file of `attachment` under the state directory `root`.
+/// What the file is called.
+const FILE: &str = "rails.json";
+
+/// The file as it is written, where no pod has a directory: no name of a network begins so.
+const TEMPORARY: &str = ".rails.json.new";
+
+/// The name of the pod's directory.
+fn directory_name(key: &Key, pod: Option<&str>) -> String {
+    pod.map_or_else(|| key.container.clone(), |pod| pod.replace('/', "_"))
+}
+
+/// The path of the file under the state directory `root`, for people.
 fn path(root: &Path, key: &Key, pod: Option<&str>) -> PathBuf {
-    let pod = match pod {
-        Some(pod) => pod.replace('/', "_"),
-        None => key.container.clone(),
-    };
-    root.join("rails")
-        .join(&key.network)
-        .join(pod)
-        .join("rails.json")
+    let directory = root.join("rails").join(&key.network);
+    directory.join(directory_name(key, pod)).join(FILE)
 }
 
 /// Writes the rails of `attachment` into the file.
@@ -81,45 +87,77 @@ pub fn write(root: &Path, attachment: &Attachment) -> Result<(), StoreError> {
     if rails.is_empty() {
         return Ok(());
     }
-    let key = &attachment.key;
-    let path = path(root, key, attachment.pod.as_deref());
-    let _lock = lock(root)?;
-    let mut all = others(&path, key)?.unwrap_or_default();
-    all.extend(rails);
-    put(&path, attachment.pod.as_deref(), key, all)
+    let (key, pod) = (&attachment.key, attachment.pod.as_deref());
+    let write = || {
+        fs::create_dir_all(root)?;
+        let root = Directory::open(root)?.ok_or(io::ErrorKind::NotFound)?;
+        let all = root.make("rails")?;
+        let _lock = all.lock("lock")?;
+        let network = all.make(&key.network)?;
+        let pods = pod_directory(&network, &directory_name(key, pod))?;
+        let mut rails_of_all = others(&pods, key)?.unwrap_or_default();
+        rails_of_all.extend(rails);
+        put(&all, &pods, pod, key, rails_of_all)
+    };
+    write().map_err(|source| StoreError::new("write", &path(root, key, pod), source))
+}
+
+/// The pod's directory. Who has the network's could have put something else there.
+fn pod_directory(network: &Directory, name: &str) -> io::Result<Directory> {
+    match network.make(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            network.remove(name)?;
+            network.make(name)
+        }
+        made => made,
+    }
 }
 
 /// Takes what is of `key` out of the file, and the file away if that was all of it.
 pub fn remove(root: &Path, key: &Key, pod: Option<&str>) -> Result<(), StoreError> {
-    let path = path(root, key, pod);
-    if !path.parent().is_some_and(Path::is_dir) {
-        return Ok(());
-    }
-    let _lock = lock(root)?;
-    match others(&path, key)? {
-        // a pod of the same name is there already
-        None => return Ok(()),
-        Some(others) if !others.is_empty() => return put(&path, pod, key, others),
-        Some(_) => {}
-    }
-    for file in [path.with_extension("json.new"), path.clone()] {
-        match fs::remove_file(&file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(StoreError::new("remove", &file, error));
+    let name = directory_name(key, pod);
+    let remove = || {
+        let Some(root) = Directory::open(root)? else {
+            return Ok(());
+        };
+        let Some(all) = root.enter("rails")? else {
+            return Ok(());
+        };
+        let Some(network) = all.enter(&key.network)? else {
+            return Ok(());
+        };
+        let pods = match network.enter(&name) {
+            // no directory of ours
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                return network.remove(&name);
             }
-            _ => {}
+            entered => entered?,
+        };
+        let Some(pods) = pods else {
+            return Ok(());
+        };
+        let _lock = all.lock("lock")?;
+        match others(&pods, key)? {
+            // a pod of the same name is there already
+            None => return Ok(()),
+            Some(others) if !others.is_empty() => return put(&all, &pods, pod, key, others),
+            Some(_) => {}
         }
-    }
-    // empty unless somebody keeps something there
-    let _ = fs::remove_dir(path.parent().unwrap_or(root));
-    Ok(())
+        // the first as earlier versions left it when they were killed
+        for file in ["rails.json.new", FILE] {
+            pods.remove(file)?;
+        }
+        // empty unless somebody keeps something there
+        let _ = network.remove_directory(&name);
+        Ok(())
+    };
+    remove().map_err(|source| StoreError::new("remove", &path(root, key, pod), source))
 }
 
 /// The rails of the pod's other attachments in the file; none if the file is another pod's.
-fn others(path: &Path, key: &Key) -> Result<Option<Vec<Value>>, StoreError> {
-    let text = match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(vec![])),
-        text => text.map_err(|source| StoreError::new("read", path, source))?,
+fn others(pods: &Directory, key: &Key) -> io::Result<Option<Vec<Value>>> {
+    let Some(text) = pods.read(FILE)? else {
+        return Ok(Some(vec![]));
     };
     let Ok(content) = serde_json::from_slice::<Value>(&text) else {
         // written just before the machine lost power: that pod is gone
@@ -133,8 +171,14 @@ fn others(path: &Path, key: &Key) -> Result<Option<Vec<Value>>, StoreError> {
     Ok(Some(others.cloned().collect()))
 }
 
-/// Writes the file, whole.
-fn put(path: &Path, pod: Option<&str>, key: &Key, rails: Vec<Value>) -> Result<(), StoreError> {
+/// Writes the file, whole, for whomever the pod's programs run as.
+fn put(
+    all: &Directory,
+    pods: &Directory,
+    pod: Option<&str>,
+    key: &Key,
+    rails: Vec<Value>,
+) -> io::Result<()> {
     let content = json!({
         "format": FORMAT,
         "network": key.network,
@@ -142,54 +186,114 @@ fn put(path: &Path, pod: Option<&str>, key: &Key, rails: Vec<Value>) -> Result<(
         "containerID": key.container,
         "rails": rails,
     });
-    let temporary = path.with_extension("json.new");
-    let write = || {
-        let directory = path.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(directory)?;
-        fs::write(&temporary, format!("{content:#}\n"))?;
-        // for whomever the pod's programs run as, and whatever the runtime's umask is
-        fs::set_permissions(directory, Permissions::from_mode(0o755))?;
-        fs::set_permissions(&temporary, Permissions::from_mode(0o644))?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|source| StoreError::new("write", path, source))
-}
-
-/// One at a time: between a look at a file and its change it stays as it is.
-fn lock(root: &Path) -> Result<File, StoreError> {
-    let directory = root.join("rails");
-    let path = directory.join("lock");
-    let lock = || {
-        fs::create_dir_all(&directory)?;
-        let file = File::create(&path)?;
-        file.lock()?;
-        Ok(file)
-    };
-    lock().map_err(|source| StoreError::new("lock", &path, source))
+    all.write(TEMPORARY, format!("{content:#}\n").as_bytes(), 0o644)?;
+    all.rename(TEMPORARY, pods, FILE)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rdma_netns::InterfaceName;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn key(container: &str) -> Key {
+        Key {
+            network: "net".into(),
+            container: container.into(),
+            interface: InterfaceName::try_from("eth0").unwrap(),
+        }
+    }
+
+    const POD: Option<&str> = Some("default/web-0");
+
+    /// As [`write`] does it, of rails that need not make sense.
+    fn put_one(root: &Path, key: &Key) -> io::Result<()> {
+        let root = Directory::open(root)?.unwrap();
+        let all = root.make("rails")?;
+        let pods = pod_directory(&all.make(&key.network)?, &directory_name(key, POD))?;
+        put(&all, &pods, POD, key, vec![json!({"ifname": "eth0"})])
+    }
 
     #[test]
     fn a_file_that_came_back_empty_after_a_loss_of_power_goes_and_another_pods_stays() {
         let state = tempfile::tempdir().unwrap();
-        let key = |container: &str| Key {
-            network: "net".into(),
-            container: container.into(),
-            interface: InterfaceName::try_from("eth0").unwrap(),
-        };
-        let pod = Some("default/web-0");
-        let file = path(state.path(), &key("old"), pod);
-        put(&file, pod, &key("old"), vec![json!({"ifname": "eth0"})]).unwrap();
+        let root = state.path();
+        let file = path(root, &key("old"), POD);
+        put_one(root, &key("old")).unwrap();
         fs::write(&file, "").unwrap();
-        remove(state.path(), &key("old"), pod).unwrap();
+        remove(root, &key("old"), POD).unwrap();
         assert!(!file.parent().unwrap().exists());
 
-        put(&file, pod, &key("new"), vec![json!({"ifname": "eth0"})]).unwrap();
-        remove(state.path(), &key("old"), pod).unwrap();
+        put_one(root, &key("new")).unwrap();
+        remove(root, &key("old"), POD).unwrap();
         assert!(file.exists());
+    }
+
+    /// The pod has mounted its directory, or all of them, and can write to it.
+    #[test]
+    fn what_a_pod_plants_is_neither_written_through_nor_read_nor_removed() {
+        let state = tempfile::tempdir().unwrap();
+        let (root, file) = (state.path(), path(state.path(), &key("a"), POD));
+        let directory = file.parent().unwrap();
+        let host = state.path().join("shadow");
+        let is_untouched = |what: &Path| {
+            assert_eq!(fs::read_to_string(&host).unwrap(), "the host's", "{what:?}");
+            let mode = fs::metadata(&host).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{what:?}");
+        };
+        let rails = root.join("rails");
+        let planted = [
+            file.clone(),
+            directory.join("rails.json.new"),
+            directory.to_owned(),
+            rails.join(TEMPORARY),
+        ];
+        for what in &planted {
+            fs::write(&host, "the host's").unwrap();
+            fs::set_permissions(&host, fs::Permissions::from_mode(0o600)).unwrap();
+            let _ = fs::remove_dir_all(&rails);
+            put_one(root, &key("a")).unwrap();
+            let plant = || {
+                let _ = fs::remove_file(what);
+                let _ = fs::remove_dir_all(what);
+                symlink(&host, what).unwrap();
+            };
+            plant();
+            put_one(root, &key("a")).unwrap();
+            is_untouched(what);
+            let written = fs::symlink_metadata(&file).unwrap();
+            assert!(written.is_file(), "{what:?}");
+            assert_eq!(written.permissions().mode() & 0o777, 0o644, "{what:?}");
+            plant();
+            remove(root, &key("a"), POD).unwrap();
+            is_untouched(what);
+            assert!(fs::symlink_metadata(&file).is_err(), "{what:?}");
+        }
+        // a directory elsewhere
+        let elsewhere = root.join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        fs::write(elsewhere.join(FILE), "").unwrap();
+        let _ = fs::remove_dir_all(&rails);
+        fs::create_dir_all(directory.parent().unwrap()).unwrap();
+        symlink(&elsewhere, directory).unwrap();
+        remove(root, &key("a"), POD).unwrap();
+        symlink(&elsewhere, directory).unwrap();
+        put_one(root, &key("a")).unwrap();
+        assert_eq!(fs::read_to_string(elsewhere.join(FILE)).unwrap(), "");
+    }
+
+    /// What waits for a writer is not waited for.
+    #[test]
+    fn a_planted_pipe_is_replaced() {
+        let state = tempfile::tempdir().unwrap();
+        let (root, file) = (state.path(), path(state.path(), &key("a"), POD));
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let all = Directory::open(&root.join("rails")).unwrap().unwrap();
+        let network = all.enter("net").unwrap().unwrap();
+        let pods = network.enter(&directory_name(&key("a"), POD)).unwrap();
+        assert_eq!(others(&pods.unwrap(), &key("a")).unwrap(), Some(vec![]));
+        put_one(root, &key("a")).unwrap();
+        assert!(fs::symlink_metadata(&file).unwrap().is_file());
     }
 }

@@ -1,0 +1,122 @@
+//! A directory that pods may mount, and write to if they are root: names are looked up in it one by
+//! one, and no link is followed.
+
+use cni_protocol::lock;
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, openat, renameat},
+    sys::stat::{Mode, fchmod, mkdirat},
+    unistd::{UnlinkatFlags, unlinkat},
+};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+/// More than any file of ours has, bytes: what a pod put in its place is not read to its end.
+const LARGEST: u64 = 1 << 20;
+
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_CLOEXEC);
+
+/// An open directory.
+#[derive(Debug)]
+pub(super) struct Directory(OwnedFd);
+
+impl Directory {
+    /// The directory at `path`, which is root's alone. None: there is none.
+    pub(super) fn open(path: &Path) -> io::Result<Option<Self>> {
+        match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => Ok(Some(Self(opened?.into()))),
+        }
+    }
+
+    /// The directory `name` in it. None: there is none.
+    pub(super) fn enter(&self, name: &str) -> io::Result<Option<Self>> {
+        match openat(self.0.as_fd(), name, DIRECTORY, Mode::empty()) {
+            Err(Errno::ENOENT) => Ok(None),
+            opened => Ok(Some(Self(opened?))),
+        }
+    }
+
+    /// The directory `name` in it, which everybody may look into, and which is made if it is not there.
+    pub(super) fn make(&self, name: &str) -> io::Result<Self> {
+        let mode = Mode::from_bits_truncate(0o755);
+        let fd = match openat(self.0.as_fd(), name, DIRECTORY, Mode::empty()) {
+            Err(Errno::ENOENT) => {
+                match mkdirat(self.0.as_fd(), name, mode) {
+                    Err(Errno::EEXIST) | Ok(()) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                openat(self.0.as_fd(), name, DIRECTORY, Mode::empty())?
+            }
+            opened => opened?,
+        };
+        // whatever the runtime's umask is
+        fchmod(fd.as_fd(), mode)?;
+        Ok(Self(fd))
+    }
+
+    /// What the file `name` has. None: there is none, or something that is no file of ours.
+    pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        // a pipe without a writer would be waited for
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = match openat(self.0.as_fd(), name, flags, Mode::empty()) {
+            Err(Errno::ENOENT | Errno::ELOOP | Errno::ENXIO) => return Ok(None),
+            opened => File::from(opened?),
+        };
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.len() > LARGEST {
+            return Ok(None);
+        }
+        let mut text = vec![];
+        file.take(LARGEST).read_to_end(&mut text)?;
+        Ok(Some(text))
+    }
+
+    /// Makes `name` anew with `text`, which nobody else can read or has open before it is complete.
+    pub(super) fn write(&self, name: &str, text: &[u8], mode: u32) -> io::Result<()> {
+        self.remove(name)?;
+        let flags =
+            OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = openat(self.0.as_fd(), name, flags, Mode::from_bits_truncate(0o600))?;
+        let mut file = File::from(fd);
+        file.write_all(text)?;
+        Ok(fchmod(file.as_fd(), Mode::from_bits_truncate(mode))?)
+    }
+
+    /// Puts its file `name` in the place of `of` in the directory `to`.
+    pub(super) fn rename(&self, name: &str, to: &Self, of: &str) -> io::Result<()> {
+        Ok(renameat(self.0.as_fd(), name, to.0.as_fd(), of)?)
+    }
+
+    /// Takes `name` away; a link is taken away itself.
+    pub(super) fn remove(&self, name: &str) -> io::Result<()> {
+        match unlinkat(self.0.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
+            Err(Errno::ENOENT) => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+
+    /// Takes the directory `name` away, if it is empty.
+    pub(super) fn remove_directory(&self, name: &str) -> io::Result<()> {
+        Ok(unlinkat(self.0.as_fd(), name, UnlinkatFlags::RemoveDir)?)
+    }
+
+    /// Waits for the lock of the file `name`.
+    pub(super) fn lock(&self, name: &str) -> io::Result<File> {
+        let flags = OFlag::O_RDWR
+            | OFlag::O_CREAT
+            | OFlag::O_NOFOLLOW
+            | OFlag::O_NONBLOCK
+            | OFlag::O_CLOEXEC;
+        let fd = openat(self.0.as_fd(), name, flags, Mode::from_bits_truncate(0o600))?;
+        let file = File::from(fd);
+        lock::protect(&file)?;
+        lock::wait(file, lock::LIMIT)
+    }
+}
