@@ -260,7 +260,7 @@ fn it_works_behind_debians_bridge_in_every_version_that_bridge_speaks() {
         let before = Snapshot::of(&node.host);
 
         let ours = with_static_addresses(&node, version);
-        let list = Conflist::new(version, vec![bridge, ours.clone()]);
+        let list = Conflist::new(version, vec![bridge.clone(), ours.clone()]);
         let result = runtime.add(&list, &attachment).expect("the chain");
         let names: Vec<&Value> = result["interfaces"]
             .as_array()
