@@ -13,9 +13,9 @@ use std::{
 use nix::libc::{O_NOFOLLOW, major, minor};
 
 /// How long a lock is waited for. Holders that are well have it for milliseconds, and for some seconds
-/// when a node's pods start at once. Above is what runtimes allow for all of a verb: CRI-O a minute for
-/// DEL, kubelet two for any request (`runtimeRequestTimeout`); a caller that was given up on would
-/// not be told who holds the lock.
+/// when a node's pods start at once. Above is what kubelet allows the runtime for all of a verb, two
+/// minutes (`runtimeRequestTimeout`), while a verb waits for two locks, one after the other: a caller
+/// that was given up on would not be told who holds the lock.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// Opens the lock file at `path`, and makes it if it is not there. A lock needs no more than that the

@@ -2,9 +2,9 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, File, OpenOptions, Permissions, TryLockError},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -93,7 +93,14 @@ pub(crate) fn lock(path: &Path) -> Result<File, FileError> {
     let deadline = Instant::now() + PATIENCE;
     let lock = || {
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
-        let file = File::create(path)?;
+        // who may open it may hold it
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
+        file.set_permissions(Permissions::from_mode(0o600))?;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),

@@ -9,7 +9,7 @@ use crate::{
     conf::Conf,
     error::Error,
     gids,
-    ipam::{self, Ipam, IpamError, RailCall},
+    ipam::{self, Ipam, RailCall},
     rails,
     store::Lock,
 };
