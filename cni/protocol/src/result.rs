@@ -2,6 +2,7 @@
 //! configuration's version (CNI specification, section 5).
 
 use crate::SpecVersion;
+use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
@@ -101,18 +102,21 @@ pub fn route(route: &Value, version: SpecVersion) -> Value {
     route
 }
 
-/// Adds `addresses`, with their prefix lengths, to the interface called `name` in a pod.
+/// Adds `addresses`, with their networks' routers, to the interface called `name` in a pod.
 pub fn add_addresses(
     result: &mut Value,
     name: &str,
-    addresses: impl Iterator<Item = (IpAddr, u8)>,
+    addresses: impl Iterator<Item = (IpNetwork, Option<IpAddr>)>,
     version: SpecVersion,
 ) {
     let (Some(index), Some(result)) = (position(result, name), result.as_object_mut()) else {
         return;
     };
-    for (ip, prefix) in addresses {
-        let mut ip = address(&json!({ "address": format!("{ip}/{prefix}") }), version);
+    for (ip, router) in addresses {
+        let mut ip = address(&json!({ "address": ip.to_string() }), version);
+        if let Some(router) = router {
+            ip["gateway"] = router.to_string().into();
+        }
         ip["interface"] = index.into();
         append(result, "ips", ip);
     }

@@ -183,7 +183,11 @@ fn check_addresses<K: Kernel>(
     {
         // IPAM is asked about what it gave: the reference `static` looks for it there
         for rail in &attachment.rails {
-            let given = rail.given.addresses.iter().map(|it| (it.ip, it.prefix));
+            let given = rail.given.addresses.iter();
+            let given = given.filter_map(|it| IpNetwork::new(it.ip, it.prefix).ok());
+            let routers = &rail.given.gateways;
+            let router = |it: IpNetwork| routers.iter().copied().find(|ip| it.contains(*ip));
+            let given = given.map(|it| (it, router(it)));
             result::add_addresses(previous, &rail.pod_name, given, node.conf.network.version);
         }
     }
