@@ -57,8 +57,8 @@ make_for() {
 		scripts/image --binaries "$PWD/dist"
 		;;
 	real-kubelet)
-		integration/kubelet/build >/dev/null
-		RDMA_LAB_KUBELET=$(integration/kubelet/build)
+		integration/kubernetes/build >/dev/null
+		RDMA_LAB_KUBELET=$(dirname "$(integration/kubernetes/build)")/kubelet
 		export RDMA_LAB_KUBELET
 		;;
 	esac
@@ -68,6 +68,6 @@ make_for() {
 cannot_boot() {
 	case $1 in
 	installed) scripts/versions --check || echo "this clone has no history: no earlier rdma-cni" ;;
-	real-kubelet) integration/kubelet/build --check || true ;;
+	real-kubelet) integration/kubernetes/build --check || true ;;
 	esac
 }

@@ -4,7 +4,7 @@
 
 # Debian packages: building and checking; the peers and tools that the tests drive; what makes images.
 PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap
-	e2fsprogs)
+	e2fsprogs openssl)
 
 missing_packages() {
 	local package

@@ -18,6 +18,7 @@
 //! | [`golden`] | plans as data: what is made is what was written |
 //! | [`kubelet`] | a kubelet stand-in: device manager, plugin watcher |
 //! | [`real_kubelet`] | in the lab, kubelet itself, with pods from manifests |
+//! | [`control_plane`] | Kubernetes' control plane itself, on this machine, without a kubelet |
 //! | [`containerd`] | in the lab, containerd as a process, and pods run by it over CRI |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
@@ -32,6 +33,7 @@
 pub mod bonded;
 pub mod cni_cache;
 pub mod containerd;
+pub mod control_plane;
 pub mod daemon;
 pub mod golden;
 pub mod ipam;
@@ -57,6 +59,7 @@ pub mod wait;
 pub use bonded::{Bonded, BondedPod};
 pub use cni_cache::CniCache;
 pub use containerd::Containerd;
+pub use control_plane::ControlPlane;
 pub use daemon::Daemon;
 pub use ipam::StandInIpam;
 pub use machine::Machine;

@@ -1,5 +1,5 @@
 //! Kubelet itself in the lab, alone: no API server, its pods are manifests in a directory, their
-//! containers real containerd's. `integration/kubelet/build` makes the program.
+//! containers real containerd's. `integration/kubernetes/build` makes the program.
 //!
 //! Its directory is `/var/lib/kubelet`, as on a node: kubelet makes the device plugins' socket
 //! there and nowhere else (`KubeletSocket` in `k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1`).
@@ -55,7 +55,8 @@ impl RealKubelet {
             "kubelet owns {DIRECTORY}, cgroups and mounts: this test runs in the lab"
         );
         let program = env::var_os("RDMA_LAB_KUBELET").map(PathBuf::from);
-        let program = program.expect("scripts/e2e-kubelet builds kubelet, and says where it is");
+        let program =
+            program.expect("scripts/test lab real-kubelet builds kubelet, and says where it is");
         let directory = Tmpfs::of("mode=755", Path::new(DIRECTORY));
         fs::create_dir(manifests()).expect("the manifests' directory");
         let configuration = format!("{:#}", configuration(runtime));

@@ -1,4 +1,4 @@
-//! In the lab, kubelet itself: `scripts/e2e-kubelet` builds it and runs this. It asks the daemon,
+//! In the lab, kubelet itself: `scripts/test lab real-kubelet` builds it and runs this. It asks the daemon,
 //! and real containerd calls the chain; everything is where it is on a node.
 
 use integration::{

@@ -1,0 +1,82 @@
+//! The pods of users.
+
+use super::{manifests::delete, root, text, yaml_files};
+use integration::ControlPlane;
+use serde_json::{Value, json};
+
+fn all() -> Vec<String> {
+    let mut files = yaml_files("conf/examples");
+    files.extend(yaml_files("conf/examples/multus"));
+    files
+}
+
+/// The file as it is, but for images that are the reader's to name.
+fn example(file: &str) -> String {
+    text(file).replace("\"****\"", "example.org/image")
+}
+
+/// Multus' custom resource, as its specification has it, so far as the examples go.
+fn network_attachment_definitions() -> Value {
+    let spec = json!({"type": "object", "properties": {"config": {"type": "string"}}});
+    let schema = json!({"type": "object", "properties": {"spec": spec}});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "network-attachment-definitions.k8s.cni.cncf.io"},
+        "spec": {
+            "group": "k8s.cni.cncf.io",
+            "scope": "Namespaced",
+            "names": {
+                "plural": "network-attachment-definitions",
+                "singular": "network-attachment-definition",
+                "kind": "NetworkAttachmentDefinition",
+            },
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                          "schema": {"openAPIV3Schema": schema}}],
+        },
+    })
+}
+
+/// Each is taken strictly, and its pods, if it has any, come to the node that has what they ask for.
+pub(super) fn all_are_taken(cluster: &mut ControlPlane) {
+    cluster.apply("apply -f -", &network_attachment_definitions().to_string());
+    cluster.until("Multus' custom resource is served", |it| {
+        it.try_kubectl("get network-attachment-definitions")
+            .status
+            .success()
+    });
+    for file in all() {
+        let text = example(&file);
+        cluster.apply("apply --server-side --validate=strict -f -", &text);
+        let is_on_the_node = |pod: &Value| pod["spec"]["nodeName"] == "rdma-1";
+        if text.contains("containers:") {
+            cluster.until(&format!("{file}: its pods have a node"), |it| {
+                let pods = it.get("pods -n default");
+                !pods.is_empty() && pods.iter().all(is_on_the_node)
+            });
+        }
+        delete(cluster, &text);
+    }
+}
+
+/// `baseline` refuses just those that ask for `IPC_LOCK` or for the node's network namespace, and
+/// the page says so.
+pub(super) fn those_that_podsecurity_refuses_are_told(cluster: &mut ControlPlane) {
+    cluster.kubectl("create namespace strict");
+    cluster.kubectl("label namespace strict pod-security.kubernetes.io/enforce=baseline");
+    cluster.until("pods can be made in the namespace", |it| {
+        let account = it.try_kubectl("-n strict get serviceaccount default");
+        account.status.success()
+    });
+    for file in all() {
+        // what makes pods of a template is taken, and told by a warning
+        let dry = cluster.kubectl_with("-n strict apply --dry-run=server -f -", &example(&file));
+        let said = String::from_utf8_lossy(&dry.stderr).into_owned();
+        let asks = example(&file);
+        let violates = asks.contains("IPC_LOCK") || asks.contains("hostNetwork: true");
+        let is_told = said.contains("PodSecurity \"baseline:latest\"");
+        assert_eq!(is_told, violates, "{file}: {said}");
+    }
+    cluster.kubectl("delete namespace strict");
+    assert!(root().join("docs/deploy.md").exists());
+}

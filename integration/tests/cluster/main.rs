@@ -1,0 +1,75 @@
+//! What `conf/` has for a cluster, and what the documentation tells an operator to type, on a real
+//! API server with its controllers and scheduler. There is no kubelet: what pods do is the lab's.
+
+mod examples;
+mod manifests;
+mod pages;
+
+use integration::ControlPlane;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The label of nodes with RDMA, as the manifests have it.
+const LABEL: &str = "aliyun.accelerator/rdma=true";
+
+/// The DaemonSet of all manifests, and what its roll-out waits for.
+const DAEMON_SET: &str = "-n kube-system ds/ack-rdma-dp-ds";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the repository")
+        .to_owned()
+}
+
+fn text(path: &str) -> String {
+    let file = root().join(path);
+    fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"))
+}
+
+/// The YAML files of a directory of the repository, sorted, by their paths in it.
+fn yaml_files(directory: &str) -> Vec<String> {
+    let entries = fs::read_dir(root().join(directory)).expect("a directory");
+    let mut files: Vec<String> = entries
+        .map(|entry| entry.expect("an entry").file_name())
+        .map(|name| format!("{directory}/{}", name.to_string_lossy()))
+        .filter(|name| name.ends_with(".yaml"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "no YAML in {directory}");
+    files
+}
+
+/// A cluster with a node that has RDMA, `rdma-1`, and one that has not, `plain-1`.
+#[track_caller]
+fn cluster() -> ControlPlane {
+    let mut cluster = ControlPlane::start();
+    let resources = [
+        ("rdma/hca", "1k"),
+        ("rdma/vf", "14"),
+        ("aliyun/erdma", "400"),
+        ("nvidia.com/gpu", "16"),
+    ];
+    cluster.add_node("rdma-1", &resources);
+    // and what Node Feature Discovery says of it, by which a set of values chooses
+    cluster.kubectl(&format!(
+        "label node rdma-1 {LABEL} feature.node.kubernetes.io/rdma.available=true"
+    ));
+    cluster.add_node("plain-1", &[]);
+    cluster
+}
+
+/// One cluster serves all: to start one takes longer than any of these. What one leaves is
+/// nothing.
+#[test]
+fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
+    let mut cluster = cluster();
+    manifests::taken_strictly_and_as_they_are(&mut cluster);
+    manifests::any_one_becomes_any_other(&mut cluster);
+    manifests::podsecurity_stops_them_where_it_is_enforced(&mut cluster);
+    examples::all_are_taken(&mut cluster);
+    examples::those_that_podsecurity_refuses_are_told(&mut cluster);
+    pages::every_command_works(&mut cluster);
+}

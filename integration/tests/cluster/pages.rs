@@ -1,0 +1,42 @@
+//! The commands of the pages.
+
+use super::{LABEL, manifests, text};
+use integration::ControlPlane;
+
+/// The `kubectl` commands of a page's code blocks, without their comments; blocks in which Helm is
+/// called are one with what Helm did.
+fn commands(page: &str) -> Vec<String> {
+    let page = text(page).replace("\\\n", " ");
+    // every other piece is a block of code
+    let blocks = page.split("```").skip(1).step_by(2);
+    blocks
+        .filter(|block| !block.lines().any(|line| line.trim().starts_with("helm ")))
+        .flat_map(str::lines)
+        .map(str::trim)
+        .filter(|line| line.starts_with("kubectl "))
+        .map(|line| line.split(" #").next().unwrap_or(line).trim().to_owned())
+        .collect()
+}
+
+/// Whether the command is answered by a kubelet, which there is none of here.
+fn needs_kubelet(command: &str) -> bool {
+    command.starts_with("kubectl exec ") || command.contains(" logs ")
+}
+
+/// The commands of the README and of the cluster's page, in their order, as they are: but for
+/// `NODE`, and without those that need a kubelet or Helm.
+pub(super) fn every_command_works(cluster: &mut ControlPlane) {
+    cluster.kubectl("label node rdma-1 aliyun.accelerator/rdma-");
+    for page in ["README.md", "docs/deploy.md"] {
+        let commands = commands(page);
+        assert!(commands.len() >= 3, "{page}: {commands:?}");
+        for command in commands.iter().filter(|it| !needs_kubelet(it)) {
+            if let Some(name) = command.split("rollout status ds/").nth(1) {
+                manifests::roll_out(cluster, name, 1);
+            }
+            cluster.shell(&command.replace("NODE", "rdma-1"));
+        }
+    }
+    let nodes = cluster.get(&format!("nodes -l {LABEL}"));
+    assert_eq!(nodes.len(), 1, "the pages label a node");
+}
