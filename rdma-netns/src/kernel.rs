@@ -1,8 +1,9 @@
 //! The seam between plans and a kernel: [`Linux`](crate::Linux) is the real one, the
 //! tests' fake keeps a small world of namespaces and devices in memory.
 
-use crate::{GidTable, NetnsId, Observed, Op, smc::SmcState};
+use crate::{DeviceAddress, GidTable, NetnsId, Observed, Op, smc::SmcState};
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
 };
@@ -20,6 +21,12 @@ pub trait Kernel {
 
     /// Reads the state of the host's namespace and, if given, the pod's. Changes nothing.
     fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError>;
+
+    /// From now on only these of the RDMA devices that have a PCI function or auxiliary device are
+    /// asked for their ports, and the others are observed without any; `None`: all are asked, as at
+    /// first. A port is asked of the device's firmware (`ib_query_port()`,
+    /// `drivers/infiniband/core/device.c`), and a sick one answers after a minute.
+    fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>);
 
     /// Reads the GID table of the RDMA device's `port` (from 1), as the pod's namespace sees
     /// it, or else the host's. The device not being there is an error (`NotFound`).

@@ -16,6 +16,7 @@ use rdma_netns::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{
+    collections::BTreeSet,
     fmt,
     net::{IpAddr, Ipv6Addr},
     path::{Path, PathBuf},
@@ -267,6 +268,13 @@ impl Attachment {
         let addresses = homes.flat_map(|home| &home.addresses);
         let global = addresses.filter(|address| !address.is_link_local());
         global.map(|address| address.ip)
+    }
+
+    /// The hardware of its netdevs and RDMA devices.
+    pub fn devices(&self) -> BTreeSet<DeviceAddress> {
+        let rdma = |rail: &Rail| rail.rdma.as_ref()?.parent.clone();
+        let devices = |rail: &Rail| [rdma(rail), rail.device().cloned()];
+        self.rails.iter().flat_map(devices).flatten().collect()
     }
 
     /// The holder of its devices, for people.

@@ -4,13 +4,14 @@ mod allocated;
 mod share;
 
 use crate::{
-    allocation::{AllocationError, Allotment, Meaning},
+    allocation::{AllocationError, Allotment, Meaning, Named},
     attachment::{Attachment, Rail, Sibling},
     conf::{Conf, Mode, selector::Candidate, selector::Selector},
 };
 use rdma_netns::{
     DeviceAddress, InterfaceName, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode,
 };
+use std::collections::BTreeSet;
 
 /// What is to be attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +100,41 @@ pub enum SelectError {
         /// How many.
         rails: usize,
     },
+}
+
+/// The devices that `choice` can mean, as far as that is known without a look at the kernel's.
+pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
+    match choice {
+        Choice::Address(address) => Some(BTreeSet::from([(*address).clone()])),
+        Choice::Selectors(_) => None,
+        Choice::Allocated(meanings) => {
+            let addresses = meanings.iter().map(|it| match &it.devices {
+                Named::Addresses(addresses) => Some(addresses),
+                Named::Rdma(_) => None,
+            });
+            let addresses: Option<Vec<_>> = addresses.collect();
+            addresses.map(|it| it.into_iter().flatten().cloned().collect())
+        }
+    }
+}
+
+/// The hardware of the RDMA devices that `selectors` can mean: of those whose own name fits, and of those
+/// of the netdevs that fit. None: a netdev is among them whose RDMA device only a port tells.
+/// `observed` need have no ports.
+pub fn selected(
+    mode: Mode,
+    selectors: &[Selector],
+    observed: &Observed,
+    others: &[Attachment],
+) -> Option<BTreeSet<DeviceAddress>> {
+    let by_name = observed.host.rdma.iter();
+    let by_name = by_name.filter(|rdma| selectors.iter().any(|it| it.fits_rdma(&rdma.name)));
+    let mut devices: BTreeSet<_> = by_name.filter_map(|rdma| rdma.parent.clone()).collect();
+    for chosen in by_selectors(mode, selectors, observed, others).ok()? {
+        let rdma = rdma_of(&observed.host, chosen.link)?;
+        devices.extend(rdma.parent.clone());
+    }
+    Some(devices)
 }
 
 /// The rails of an ADD with `conf`. `others` are the attachments whose pods live.

@@ -6,10 +6,11 @@ use crate::{
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    GidTable, Kernel, NetnsId, ObserveError, Observed, Op, OpError, OpenPodError, Pod,
-    smc::SmcState,
+    DeviceAddress, GidTable, Kernel, NetnsId, ObserveError, Observed, Op, OpError, OpenPodError,
+    Pod, smc::SmcState,
 };
 use std::{
+    collections::BTreeSet,
     fmt, io,
     panic::resume_unwind,
     path::{Path, PathBuf},
@@ -54,6 +55,8 @@ struct State {
     blindness: Option<Blindness>,
     journal: Vec<Op>,
     observations: usize,
+    asked: Option<BTreeSet<DeviceAddress>>,
+    answered: BTreeSet<String>,
     dead: bool,
 }
 
@@ -81,6 +84,8 @@ impl FakeKernel {
             blindness: None,
             journal: vec![],
             observations: 0,
+            asked: None,
+            answered: BTreeSet::new(),
             dead: false,
         };
         Self {
@@ -105,6 +110,8 @@ impl FakeKernel {
         state.blindness = None;
         state.journal.clear();
         state.observations = 0;
+        state.asked = None;
+        state.answered.clear();
         state.dead = false;
     }
 
@@ -126,6 +133,11 @@ impl FakeKernel {
     /// How often was observed since the process began.
     pub fn observations(&self) -> usize {
         self.lock().observations
+    }
+
+    /// The RDMA devices whose ports were asked for since the process began.
+    pub fn answered(&self) -> Vec<String> {
+        self.lock().answered.iter().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -186,9 +198,25 @@ impl Kernel for FakeKernel {
                 source: io::Error::from_raw_os_error(errno as i32),
             });
         }
-        let observed = state.world.observe(pod.map(|pod| pod.id));
+        let mut observed = state.world.observe(pod.map(|pod| pod.id));
+        for namespace in [Some(&mut observed.host), observed.pod.as_mut()] {
+            for rdma in namespace.into_iter().flat_map(|it| &mut it.rdma) {
+                let is_asked = match (&state.asked, &rdma.parent) {
+                    (Some(asked), Some(parent)) => asked.contains(parent),
+                    _ => true,
+                };
+                match is_asked {
+                    true => drop(state.answered.insert(rdma.name.clone())),
+                    false => rdma.ports.clear(),
+                }
+            }
+        }
         state.world.pass_time();
         Ok(observed)
+    }
+
+    fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>) {
+        self.alive().asked = devices;
     }
 
     fn gids(

@@ -9,9 +9,10 @@ use nix::{
     unistd::Pid,
 };
 use rdma_netns::{
-    GidTable, Kernel, Linux, ObserveError, Observed, Op, OpError, OpenPodError, smc::SmcState,
+    DeviceAddress, GidTable, Kernel, Linux, ObserveError, Observed, Op, OpError, OpenPodError,
+    smc::SmcState,
 };
-use std::{cell::Cell, path::Path, process::ExitCode};
+use std::{cell::Cell, collections::BTreeSet, path::Path, process::ExitCode};
 
 struct Killed {
     linux: Linux,
@@ -31,6 +32,10 @@ impl Kernel for Killed {
 
     fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError> {
         self.linux.observe(pod)
+    }
+
+    fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>) {
+        self.linux.ask_only(devices);
     }
 
     fn gids(

@@ -42,8 +42,8 @@ mod sysctls;
 pub use space::Space;
 
 use crate::{
-    GidTable, Kernel, Link, Namespace, ObserveError, Observed, Op, OpError, OpenPodError, RdmaMode,
-    Rule,
+    DeviceAddress, GidTable, Kernel, Link, Namespace, ObserveError, Observed, Op, OpError,
+    OpenPodError, RdmaMode, Rule,
     netlink::{Answer, NetlinkError},
     netns::OpenError,
     smc::SmcState,
@@ -54,10 +54,11 @@ use nix::libc;
 use nldev::Nldev;
 use rdma::Surroundings;
 use std::{
+    collections::BTreeSet,
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 /// Changes at every boot.
@@ -70,6 +71,7 @@ pub struct Linux {
     sysfs: PathBuf,
     dev: PathBuf,
     host: OnceLock<Space>,
+    asked: Mutex<Option<BTreeSet<DeviceAddress>>>,
 }
 
 impl Default for Linux {
@@ -91,6 +93,7 @@ impl Linux {
             sysfs: sysfs.into(),
             dev: dev.into(),
             host: OnceLock::new(),
+            asked: Mutex::default(),
         }
     }
 
@@ -158,7 +161,9 @@ impl Kernel for Linux {
             .map_err(|error| cannot_read("the RDMA devices in sysfs", error.into()))?;
         let devices = devices::scan(&self.sysfs, &verbs)
             .map_err(|error| cannot_read("the devices in sysfs", error.into()))?;
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let surroundings = Surroundings {
+            asked: asked.as_ref(),
             sysfs: &self.sysfs,
             dev: &self.dev,
             verbs: &verbs,
@@ -195,6 +200,10 @@ impl Kernel for Linux {
             host,
             pod,
         })
+    }
+
+    fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>) {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = devices;
     }
 
     fn gids(&self, pod: Option<&Space>, device: &str, port: u32) -> Result<GidTable, ObserveError> {

@@ -1,9 +1,10 @@
 //! RDMA devices of one namespace, put together from RDMA netlink, sysfs and `/dev`.
 
 use super::{devices::Verbs, nldev::Nldev};
-use crate::{CharDevice, RdmaDevice, netlink::NetlinkError, rdma::RdmaPort};
+use crate::{CharDevice, DeviceAddress, RdmaDevice, netlink::NetlinkError, rdma::RdmaPort};
 use nix::libc;
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
@@ -17,6 +18,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) dev: &'a Path,
     /// `/sys/class/infiniband_verbs`; none: ib_uverbs is not loaded.
     pub(super) verbs: &'a [Verbs],
+    /// Whose ports are asked for; none: all devices'. One without hardware has no firmware either.
+    pub(super) asked: Option<&'a BTreeSet<DeviceAddress>>,
 }
 
 /// The RDMA devices that `nldev`'s namespace sees.
@@ -34,9 +37,17 @@ pub(super) fn read(
     let mut devices = Vec::new();
     for info in infos {
         // A device that leaves between two questions is not there.
-        let ports = match nldev.ports(info.index) {
-            Err(error) if error.errno() == Some(libc::EINVAL) => continue,
-            ports => ports?,
+        let mut verbs = surroundings.verbs.iter();
+        let verbs = verbs.find(|verbs| verbs.device == info.name);
+        let parent = verbs.and_then(|verbs| verbs.parent.clone());
+        let is_asked = match (surroundings.asked, &parent) {
+            (Some(asked), Some(parent)) => asked.contains(parent),
+            _ => true,
+        };
+        let ports = match is_asked.then(|| nldev.ports(info.index)) {
+            None => vec![],
+            Some(Err(error)) if error.errno() == Some(libc::EINVAL) => continue,
+            Some(ports) => ports?,
         };
         let mut found = Vec::new();
         if uverbs {
@@ -58,12 +69,8 @@ pub(super) fn read(
             netdev: port.netdev,
             state: port.state,
         });
-        let verbs = surroundings
-            .verbs
-            .iter()
-            .find(|verbs| verbs.device == info.name);
         devices.push(RdmaDevice {
-            parent: verbs.and_then(|verbs| verbs.parent.clone()),
+            parent,
             name: info.name,
             index: info.index,
             node_guid: info.node_guid,

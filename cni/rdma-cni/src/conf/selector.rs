@@ -109,6 +109,13 @@ impl Selector {
                 .is_none_or(|link_type| link.link_type == link_type)
     }
 
+    /// Whether it asks for RDMA devices by name, and `name` fits.
+    pub fn fits_rdma(&self, name: &str) -> bool {
+        self.rdma
+            .as_ref()
+            .is_some_and(|pattern| pattern.matches(name))
+    }
+
     /// The netdev that it names, if it names just one.
     pub fn literal_netdev(&self) -> Option<InterfaceName> {
         InterfaceName::try_from(self.netdev.as_ref()?.as_str())

@@ -19,7 +19,7 @@ use cni_protocol::result::{self, RailResult};
 use ipnetwork::IpNetwork;
 use rdma_netns::{Kernel, Link, Observed, Pod, link::MAIN_TABLE};
 use serde_json::{Value, json};
-use std::{io, net::IpAddr, path::Path};
+use std::{collections::BTreeSet, io, net::IpAddr, path::Path};
 
 /// How ADD went.
 pub enum Outcome<K: Kernel> {
@@ -130,8 +130,7 @@ fn start<K: Kernel>(
     pod: &K::Pod,
     holders: &[Attachment],
 ) -> Result<Started, Error> {
-    let observed = node.kernel.observe(Some(pod))?;
-    let mut attachment = draft(node, choice, key, pod, &observed, holders)?;
+    let (observed, mut attachment) = look(node, choice, key, pod, holders)?;
     if let Some(name) = &attachment.ipam {
         Ipam::find(name, node.environment, &node.conf.raw)?;
     }
@@ -159,6 +158,42 @@ fn start<K: Kernel>(
         away,
         moved,
     })
+}
+
+/// The present state, and the record of the attachment. Other pods wait for the node's lock: a device
+/// that is not to be attached is not asked for its ports, unless there is no other way to tell what is meant.
+fn look<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    key: &Key,
+    pod: &K::Pod,
+    holders: &[Attachment],
+) -> Result<(Observed, Attachment), Error> {
+    let kernel = node.kernel;
+    let mut asked = match choice {
+        Choice::Selectors(selectors) => {
+            kernel.ask_only(Some(BTreeSet::new()));
+            let observed = kernel.observe(Some(pod))?;
+            select::selected(node.conf.mode, selectors, &observed, holders)
+        }
+        choice => select::named(choice),
+    };
+    loop {
+        kernel.ask_only(asked.clone());
+        let observed = kernel.observe(Some(pod))?;
+        let drafted = draft(node, choice, key, pod, &observed, holders);
+        let Some(known) = &asked else {
+            return Ok((observed, drafted?));
+        };
+        asked = match drafted {
+            Ok(attachment) if attachment.devices().is_subset(known) => {
+                return Ok((observed, attachment));
+            }
+            // a bond's RDMA device is that of its first port
+            Ok(attachment) => Some(known | &attachment.devices()),
+            Err(_) => None,
+        };
+    }
 }
 
 /// The record of an attachment that does not exist yet.

@@ -116,6 +116,8 @@ pub fn restore<K: Kernel>(
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
 ) -> Result<(), Incomplete> {
+    // others wait for the node's lock
+    node.kernel.ask_only(Some(attachment.devices()));
     let left = smc::take_away(node, pod, attachment);
     let restored = apply::restore(node.kernel, pod, attachment).map(|observed| {
         char_devices::settle_home(node.store.root(), attachment, &observed);

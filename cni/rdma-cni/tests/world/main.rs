@@ -4,6 +4,7 @@
 mod addresses;
 mod allocated;
 mod announcing;
+mod asking;
 mod dead;
 mod drop_in;
 mod dying;

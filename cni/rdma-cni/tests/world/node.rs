@@ -315,6 +315,8 @@ impl Node {
             environment,
         };
         let stdin = serde_json::to_vec(config).unwrap();
+        // a process of its own
+        kernel.ask_only(None);
         let starts_ipam = !config["ipam"].is_null();
         let _alone = starts_ipam.then(alone);
         let _beside = (!starts_ipam).then(|| GATE.read().unwrap_or_else(PoisonError::into_inner));

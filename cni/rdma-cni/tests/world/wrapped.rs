@@ -5,10 +5,12 @@ use crate::node::{Answer, Node, Pod};
 use fake_kernel::{FakeKernel, FakePod};
 use nix::errno::Errno;
 use rdma_netns::{
-    GidTable, Kernel, ObserveError, Observed, Op, OpError, OpenPodError, smc::SmcState,
+    DeviceAddress, GidTable, Kernel, ObserveError, Observed, Op, OpError, OpenPodError,
+    smc::SmcState,
 };
 use serde_json::Value;
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
 };
@@ -62,6 +64,10 @@ impl Kernel for Wrapped<'_> {
             });
         }
         self.kernel.open_pod(path)
+    }
+
+    fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>) {
+        self.kernel.ask_only(devices);
     }
 
     fn observe(&self, pod: Option<&FakePod>) -> Result<Observed, ObserveError> {
