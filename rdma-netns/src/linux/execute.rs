@@ -15,6 +15,11 @@ use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc;
 use std::{io, net::IpAddr, os::fd::AsFd};
 
+/// How often a child's index is chosen anew, and how far it is each time from the last one: another
+/// netdev can have got it meanwhile.
+const INDEX_TRIES: u32 = 8;
+const INDEX_GAP: u32 = 64;
+
 /// The two namespaces that an operation can name.
 #[derive(Clone, Copy)]
 pub(super) struct Places<'a> {
@@ -182,8 +187,22 @@ impl<'a> Places<'a> {
         if refusal.errno() != Some(libc::EEXIST) || !free_in_pod {
             return Err(refusal);
         }
-        let index = 1 + highest_index(&mut host)?.max(highest_index(&mut inside)?);
-        host.request(&new.request(index), flags).map(drop)
+        let mut refusal = refusal;
+        for attempt in 0..INDEX_TRIES {
+            let highest = highest_index(&mut host)?.max(highest_index(&mut inside)?);
+            // netdevs that come meanwhile get the next ones
+            let index = highest + 1 + attempt * INDEX_GAP;
+            match host.request(&new.request(index), flags) {
+                Ok(_) => return Ok(()),
+                // of the host's netdev, or of the pod's (`register_netdevice()`)
+                Err(taken) if matches!(taken.errno(), Some(libc::EEXIST | libc::EBUSY)) => {
+                    log::debug!("{name} cannot be number {index}: {taken}");
+                    refusal = taken;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(refusal)
     }
 
     /// From the hardware address that the netdev has now, which its driver may have chosen.

@@ -93,3 +93,37 @@ fn a_name_of_the_host_is_free_for_the_pod() {
     execute(Op::RemoveLink { at, link }).expect("removed");
     execute(add("nic0", BRIDGE, "nic1", 1500)).expect("a child");
 }
+
+/// Where the name is one of the host's, the child's number is chosen here, and containers come and
+/// go meanwhile.
+#[test]
+fn a_number_that_another_netdev_gets_meanwhile_is_no_error() {
+    use std::{io::Write as _, process::Stdio};
+    let world = World::new("rdma-numbers");
+    let pod = world.pod();
+    let execute = |op: Op| world.kernel.execute(&op, Some(&pod));
+    let mut others = Command::new("ip")
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("ip");
+    let mut lines = others.stdin.take().expect("piped");
+    let writer = std::thread::spawn(move || {
+        for number in 0..300 {
+            let line = format!("link add name other{number} link nic1 type macvlan\n");
+            if lines.write_all(line.as_bytes()).is_err() {
+                break;
+            }
+        }
+    });
+    let (link, at) = (interface("nic1"), Place::Pod);
+    let mut rounds = 0;
+    while others.try_wait().expect("our child").is_none() {
+        execute(add("nic0", BRIDGE, "nic1", 1500)).expect("a child");
+        let link = link.clone();
+        execute(Op::RemoveLink { at, link }).expect("removed");
+        rounds += 1;
+    }
+    writer.join().expect("written");
+    assert!(rounds >= 5, "{rounds} rounds are too few to tell anything");
+}
