@@ -38,16 +38,17 @@ fn check_route(route: Fields<'_>) -> Result<(), ConfError> {
 }
 
 /// The addresses asked for by `CNI_ARGS` (`IP=`), `args.cni.ips` and `runtimeConfig.ips`, all
-/// of which have to be given. The last may come with a prefix length, which does not count.
+/// of which have to be given. Each may come with a prefix length, which does not count.
 pub(super) fn requested(
     root: Fields<'_>,
     environment: &Environment,
 ) -> Result<Vec<IpAddr>, ConfError> {
     let mut requested = vec![];
     if let Some(text) = environment.args.get("IP").filter(|text| !text.is_empty()) {
-        requested.push(plain(text).ok_or_else(|| {
+        requested.push(address(text).ok_or_else(|| {
             let value = Value::from(text.as_str());
-            wrong("CNI_ARGS: IP", &value, "must be an address")
+            let expected = "must be an address, perhaps with a prefix length";
+            wrong("CNI_ARGS: IP", &value, expected)
         })?);
     }
     let none = Map::new();
@@ -63,16 +64,19 @@ pub(super) fn requested(
         ),
     ] {
         for value in fields.list("ips")?.into_iter().flatten() {
-            let ip = value.as_str().and_then(|text| match cidr(text) {
-                Some(network) => Some(network.ip()),
-                None => plain(text),
-            });
+            let ip = value.as_str().and_then(address);
             requested.push(ip.ok_or_else(|| fields.wrong("ips", expected))?);
         }
     }
     requested.sort();
     requested.dedup();
     Ok(requested)
+}
+
+/// An address, with or without a prefix length, as host-local takes it.
+fn address(text: &str) -> Option<IpAddr> {
+    let network = cidr(text).map(|network| network.ip());
+    network.or_else(|| plain(text))
 }
 
 fn wrong(field: &str, value: &Value, expected: &str) -> ConfError {

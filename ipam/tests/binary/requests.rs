@@ -33,6 +33,25 @@ fn every_way_to_ask() {
         call("ADD", "c", &by_capability).addresses(),
         ["10.77.0.60/24", "fd77::60/64"]
     );
+    // as host-local takes it
+    let with_prefix = call("ADD", "e", &conf).env("CNI_ARGS", "IP=10.77.0.70/24");
+    assert_eq!(with_prefix.addresses(), ["10.77.0.70/24", "fd77::61/64"]);
+    for ip in [
+        "10.77.0.70/33",
+        "10.77.0.70/",
+        "10.77.0/24",
+        "10.77.0.70/24/1",
+    ] {
+        call("ADD", "f", &conf)
+            .env("CNI_ARGS", &format!("IP={ip}"))
+            .fails(
+                7,
+                &format!(
+                    "CNI_ARGS: IP: \"{ip}\" is not valid: must be an address, perhaps with a prefix \
+                     length"
+                ),
+            );
+    }
     let bad = asked(&["runtimeConfig", "ips"], json!(["10.77.0"]));
     call("ADD", "d", &bad).fails(
         7,
