@@ -115,10 +115,23 @@ pub struct Device {
     /// How many virtual functions it has now.
     #[serde(default)]
     pub virtual_functions: u32,
+    /// Whether it has a netdev of its own, whatever namespace that is in.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_netdev: bool,
     /// Its RDMA devices' names, whatever namespace they are in
     /// (`/sys/class/infiniband_verbs` is not filtered by namespace).
     #[serde(default)]
     pub rdma: Vec<String>,
+}
+
+impl Device {
+    /// Whether it is bound to a driver that gives it to a virtual machine or to a program, and makes
+    /// no netdev.
+    pub fn is_passed_through(&self) -> bool {
+        const DRIVERS: [&str; 4] = ["vfio-pci", "mlx5_vfio_pci", "pci-stub", "uio_pci_generic"];
+        let driver = self.driver.as_deref();
+        driver.is_some_and(|driver| DRIVERS.contains(&driver))
+    }
 }
 
 #[cfg(test)]

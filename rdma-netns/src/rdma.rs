@@ -1,6 +1,6 @@
 //! RDMA devices as the RDMA subsystem shows them in one namespace.
 
-use crate::{DeviceAddress, Link, pairing};
+use crate::{DeviceAddress, Link, LinkType, pairing};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -55,6 +55,10 @@ pub struct RdmaPort {
     pub netdev: Option<u32>,
     /// Logical state (`enum ib_port_state`): 1 down, 4 active.
     pub state: u8,
+    /// The link layer of a port without netdev, as this program's sysfs tells it: Ethernet's is no
+    /// use without, InfiniBand's is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_layer: Option<LinkType>,
 }
 
 /// A character device under `/dev/infiniband`.
@@ -82,6 +86,14 @@ impl RdmaDevice {
     /// Whether one of its ports has the netdev `index`.
     pub fn has_netdev(&self, index: u32) -> bool {
         self.ports.iter().any(|port| port.netdev == Some(index))
+    }
+
+    /// Whether it has an Ethernet port (RoCE, iWARP) without a netdev where it was seen: no address
+    /// becomes a GID there.
+    pub fn lacks_netdev(&self) -> bool {
+        let lacks =
+            |port: &RdmaPort| port.netdev.is_none() && port.link_layer == Some(LinkType::Ether);
+        self.ports.iter().any(lacks)
     }
 
     /// Whether the node GUID is made of the hardware address of `link`, which has hardware.

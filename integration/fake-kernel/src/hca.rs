@@ -28,6 +28,8 @@ pub(crate) struct Hca {
     pub(crate) netdev: Option<u64>,
     /// The driver has `disassociate_ucontext`.
     pub(crate) movable: bool,
+    /// Its port is InfiniBand's.
+    pub(crate) infiniband: bool,
     /// Its port has an IPoIB netdev, which the kernel makes and unmakes with it.
     pub(crate) ipoib: bool,
     /// Numbers of its character devices, and how many observations udev still needs.
@@ -173,6 +175,10 @@ impl World {
                 number: 1,
                 netdev: netdev.map(|netdev| netdev.link.index),
                 state: 4,
+                link_layer: netdev.is_none().then_some(match hca.infiniband {
+                    true => LinkType::Infiniband,
+                    false => LinkType::Ether,
+                }),
             }],
             char_devices: [uverbs].into_iter().chain(umad).collect(),
         }

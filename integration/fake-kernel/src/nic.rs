@@ -16,6 +16,7 @@ pub struct Nic {
     mac_needs_down: bool,
     umad: bool,
     max_mtu: Option<u32>,
+    has_netdev: bool,
 }
 
 impl Nic {
@@ -32,6 +33,7 @@ impl Nic {
             numa_node: Some(0),
             physical_function: None,
             virtual_functions: 0,
+            has_netdev: false,
             rdma: vec![],
         });
         nic.rdma = Some(rdma.to_owned());
@@ -78,6 +80,7 @@ impl Nic {
             mac_needs_down: false,
             umad: false,
             max_mtu: None,
+            has_netdev: true,
         }
     }
 
@@ -90,6 +93,21 @@ impl Nic {
     /// Without an RDMA device.
     pub fn without_rdma(mut self) -> Self {
         self.rdma = None;
+        self
+    }
+
+    /// Without a netdev: an InfiniBand port where ib_ipoib is not loaded, a function whose driver
+    /// makes none.
+    pub fn without_netdev(mut self) -> Self {
+        self.has_netdev = false;
+        self
+    }
+
+    /// With another driver, or without one.
+    pub fn with_driver(mut self, driver: Option<&str>) -> Self {
+        if let Some(function) = &mut self.function {
+            function.driver = driver.map(str::to_owned);
+        }
         self
     }
 
@@ -144,8 +162,9 @@ impl World {
                 physical.virtual_functions += 1;
             }
         }
-        let ipoib = nic.link.link_type == LinkType::Infiniband;
-        let netdev = (!ipoib).then(|| {
+        let infiniband = nic.link.link_type == LinkType::Infiniband;
+        let ipoib = infiniband && nic.has_netdev;
+        let netdev = (!infiniband && nic.has_netdev).then(|| {
             let mut link = nic.link;
             link.index = self.index_in(HOST, None);
             link.mac = HardwareAddress(vec![0x02, 0, 0, 0, 0, number]);
@@ -171,6 +190,7 @@ impl World {
             netns: HOST,
             netdev,
             movable: nic.movable,
+            infiniband,
             ipoib,
             uverbs: self.free_uverbs(None),
             umad: nic.umad.then(|| self.free_umad(None)),

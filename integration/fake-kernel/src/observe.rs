@@ -37,8 +37,11 @@ impl World {
             let own = own.filter(|hca| hca.parent.as_ref() == Some(&function.address));
             let mut rdma: Vec<String> = own.map(|hca| hca.name.clone()).collect();
             rdma.sort();
+            let address = Some(&function.address);
+            let mut netdevs = self.netdevs.iter();
             Device {
                 rdma,
+                has_netdev: netdevs.any(|it| it.link.parent.as_ref() == address),
                 ..function.clone()
             }
         });

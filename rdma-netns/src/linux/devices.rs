@@ -4,7 +4,7 @@
 //! This is read for every pod, so one file (`uevent`) is read of each PCI function, and
 //! more only of those that matter.
 
-use crate::{Device, DeviceAddress};
+use crate::{Device, DeviceAddress, LinkType};
 use std::{
     ffi::OsStr,
     fs::{self, File},
@@ -78,6 +78,32 @@ pub(super) fn hardware(sysfs: &Path, bus: &str, name: &str) -> Option<DeviceAddr
     }
 }
 
+/// The PCI function or auxiliary device behind the netdev that has `index` in the namespace that
+/// `sysfs` is of, by the link to what netlink calls its parent: both are `dev->dev.parent`
+/// (`device_add_class_symlinks()`, `drivers/base/core.c`). Drivers tell it as `bus_info` too
+/// (`ETHTOOL_GDRVINFO`), each as it likes: not those of representors, nor of bonds.
+pub(super) fn of_netdev(sysfs: &Path, name: &str, index: u32) -> Option<DeviceAddress> {
+    let class = sysfs.join("class/net");
+    let index = index.to_string();
+    let is_it = |directory: &PathBuf| read(directory, "ifindex").is_some_and(|it| it == index);
+    // a name that is no text is not the one that it is known by here
+    let directory = Some(class.join(name)).filter(is_it);
+    let directory =
+        directory.or_else(|| entries(&class).unwrap_or_default().into_iter().find(is_it))?;
+    let parent = link_name(&directory, "device")?;
+    let bus = link_name(&directory.join("device"), "subsystem")?;
+    hardware(sysfs, &bus, &parent)
+}
+
+/// What the port of an RDMA device is a link of, by its directory.
+pub(super) fn link_layer(port: &Path) -> Option<LinkType> {
+    Some(match read(port, "link_layer")?.as_str() {
+        "Ethernet" => LinkType::Ether,
+        "InfiniBand" => LinkType::Infiniband,
+        _ => LinkType::Other,
+    })
+}
+
 fn pci_function(directory: &Path) -> Option<Device> {
     let address = address_of(directory)?;
     let uevent = Uevent::read(directory)?;
@@ -96,6 +122,7 @@ fn pci_function(directory: &Path) -> Option<Device> {
         None => read(directory, "sriov_numvfs").and_then(|count| count.parse().ok()),
         Some(_) => None,
     };
+    let has_netdev = has_netdev(directory, uevent.driver.as_deref());
     Some(Device {
         address,
         driver: uevent.driver,
@@ -104,6 +131,7 @@ fn pci_function(directory: &Path) -> Option<Device> {
         numa_node: numa_node(directory),
         physical_function,
         virtual_functions: virtual_functions.unwrap_or(0),
+        has_netdev,
         rdma: Vec::new(),
     })
 }
@@ -136,6 +164,7 @@ fn auxiliary(directory: &Path, pci: &Path) -> Option<Device> {
         numa_node: parent.as_deref().and_then(numa_node),
         physical_function: function,
         virtual_functions: 0,
+        has_netdev: has_netdev(directory, None),
         rdma: Vec::new(),
     })
 }
@@ -168,6 +197,15 @@ impl Uevent {
 /// A child of a class makes the class's directory, in whatever namespace the child is.
 fn has_children(directory: &Path) -> bool {
     directory.join("net").exists() || directory.join("infiniband_verbs").exists()
+}
+
+/// Whether there is a netdev, in whatever namespace; that of a virtio NIC is one level further down.
+fn has_netdev(directory: &Path, driver: Option<&str>) -> bool {
+    let below = || {
+        let below = entries(directory).unwrap_or_default();
+        below.iter().any(|path| path.join("net").exists())
+    };
+    directory.join("net").exists() || (driver == Some("virtio-pci") && below())
 }
 
 pub(super) fn numa_node(directory: &Path) -> Option<u32> {

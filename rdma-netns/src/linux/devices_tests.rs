@@ -80,6 +80,7 @@ fn address(text: &str) -> DeviceAddress {
 }
 
 const PF: &str = "DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:101D\n";
+const VIRTIO: &str = "DRIVER=virtio-pci\nPCI_CLASS=20000\nPCI_ID=1AF4:1000\n";
 const VF: &str = "DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:101E\n";
 
 #[test]
@@ -108,6 +109,7 @@ fn physical_virtual_and_sub_functions() {
         numa_node: Some(1),
         physical_function: None,
         virtual_functions: 0,
+        has_netdev: false,
         rdma: Vec::new(),
     };
     let pf = Some(address("0000:3b:00.0"));
@@ -206,4 +208,77 @@ fn a_netdevs_parent_is_its_hardware() {
         let found = hardware(sysfs.path(), bus, name);
         assert_eq!(found, expected.map(address), "{bus} {name}");
     }
+}
+
+/// `ip link` of a kernel without `IFLA_PARENT_DEV_NAME`: sysfs has the same, by the netdev's name, if
+/// it is that netdev.
+#[test]
+fn the_hardware_of_a_netdev_is_told_by_sysfs() {
+    let sysfs = Sysfs::new();
+    for bus in ["bus/virtio/devices", "bus/usb", "class/net"] {
+        fs::create_dir_all(sysfs.path().join(bus)).expect("a directory");
+    }
+    let vf = sysfs.pci("0000:3b:00.2", VF, -1);
+    let sf = sysfs.auxiliary("0000:3b:00.2", "mlx5_core.sf.4");
+    let nic = sysfs.pci("0000:00:05.0", VIRTIO, -1);
+    let virtio = format!("{nic}/virtio3");
+    let usb = "devices/usb1/1-1:1.0".to_owned();
+    for place in [&virtio, &usb] {
+        fs::create_dir_all(sysfs.path().join(place)).expect("a directory");
+    }
+    sysfs.link("bus/virtio/devices/virtio3", &format!("../../../{virtio}"));
+    let of = |name: &str, index: u32, parent: Option<(&str, &str)>| {
+        let place = match parent {
+            Some((parent, _)) => format!("{parent}/net/{name}"),
+            None => format!("devices/virtual/net/{name}"),
+        };
+        fs::create_dir_all(sysfs.path().join(&place)).expect("a directory");
+        sysfs.file(&format!("{place}/ifindex"), &format!("{index}\n"));
+        sysfs.link(&format!("class/net/{name}"), &format!("../../{place}"));
+        if let Some((parent, bus)) = parent {
+            let above = "../".repeat(parent.split('/').count());
+            let (_, last) = parent.rsplit_once('/').expect("a path");
+            sysfs.link(&format!("{place}/device"), &format!("../../../{last}"));
+            if !sysfs.path().join(parent).join("subsystem").exists() {
+                let subsystem = format!("{above}bus/{bus}");
+                sysfs.link(&format!("{parent}/subsystem"), &subsystem);
+            }
+        }
+    };
+    of("eth2", 4, Some((&vf, "pci")));
+    of("en4", 5, Some((&sf, "auxiliary")));
+    of("ens5", 6, Some((&virtio, "virtio")));
+    of("usb0", 7, Some((&usb, "usb")));
+    of("cali1", 8, None);
+    for (name, index, expected) in [
+        ("eth2", 4, Some("0000:3b:00.2")),
+        ("en4", 5, Some("mlx5_core.sf.4")),
+        ("ens5", 6, Some("0000:00:05.0")),
+        ("usb0", 7, None),
+        ("cali1", 8, None),
+        // another namespace's netdev of that name
+        ("eth2", 40, None),
+        // a name that is no text is not known by it
+        ("%4", 4, Some("0000:3b:00.2")),
+        ("none", 41, None),
+    ] {
+        let found = of_netdev(sysfs.path(), name, index);
+        assert_eq!(found, expected.map(address), "{name} {index}");
+    }
+    assert_eq!(
+        sysfs.scan().iter().filter(|it| it.has_netdev).count(),
+        3,
+        "{:?}",
+        sysfs.scan()
+    );
+}
+
+#[test]
+fn a_virtio_nic_has_a_netdev_one_level_further_down() {
+    let sysfs = Sysfs::new();
+    let nic = sysfs.pci("0000:00:05.0", VIRTIO, -1);
+    fs::create_dir_all(sysfs.path().join(&nic).join("virtio3")).expect("a directory");
+    assert!(!sysfs.scan()[0].has_netdev);
+    fs::create_dir_all(sysfs.path().join(&nic).join("virtio3/net")).expect("a directory");
+    assert!(sysfs.scan()[0].has_netdev);
 }

@@ -3,9 +3,12 @@
 //!
 //! The namespace is held open for the time of the call only. Entering needs `CAP_SYS_ADMIN`.
 
-use super::nldev::{Nldev, PortInfo};
+use super::{
+    devices,
+    nldev::{Nldev, PortInfo},
+};
 use crate::{
-    NetnsId,
+    DeviceAddress, NetnsId,
     netlink::NetlinkError,
     netns::{Netns, OpenError},
 };
@@ -79,6 +82,19 @@ pub fn with_sysfs<T: Send>(
         let inside = || mount_own(sysfs).map(|()| work(sysfs));
         netns.run(inside).flatten().map_err(NetlinkError::from)
     })
+}
+
+/// The PCI functions or auxiliary devices behind netdevs of `netns`, given by name and index; none for
+/// what has none.
+pub(super) fn hardware(
+    netns: &Netns,
+    sysfs: &Path,
+    netdevs: &[(&str, u32)],
+) -> io::Result<Vec<Option<DeviceAddress>>> {
+    let of = |(name, index): &(&str, u32)| devices::of_netdev(sysfs, name, *index);
+    netns
+        .run(|| mount_own(sysfs).map(|()| netdevs.iter().map(of).collect()))
+        .flatten()
 }
 
 fn within<T>(

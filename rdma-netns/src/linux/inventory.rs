@@ -276,11 +276,7 @@ impl Reader<'_> {
             Some(HcaPort {
                 number: path.file_name()?.to_str()?.parse().ok()?,
                 state: state.split(':').next()?.trim().parse().ok()?,
-                link_type: match read(path, "link_layer")?.as_str() {
-                    "Ethernet" => LinkType::Ether,
-                    "InfiniBand" => LinkType::Infiniband,
-                    _ => LinkType::Other,
-                },
+                link_type: devices::link_layer(path)?,
             })
         };
         let paths = entries(&directory).unwrap_or_default();

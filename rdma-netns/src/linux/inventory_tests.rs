@@ -143,6 +143,7 @@ fn all_that_is_told_of_a_function() {
             "device": "101d",
             "numa_node": 1,
             "virtual_functions": 0,
+            "has_netdev": true,
             "rdma": ["mlx5_bond_0"],
             "path": { "host_bridge": "pci0000:3a", "bridges": ["0000:3a:00.0"] },
             "netdevs": [{

@@ -170,6 +170,25 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     Some(link)
 }
 
+/// Whether the netdev of an `RTM_NEWLINK` can have hardware of which nothing is said: Linux does so
+/// since 5.14 (`rtnl_fill_ifinfo()`, `net/core/rtnetlink.c`). What is virtual is of a kind, and of
+/// hardware's netdevs IPoIB's are.
+pub(super) fn hides_hardware(body: &[u8], link: &Link) -> bool {
+    let can_have =
+        link.link_type != LinkType::Other && matches!(link.kind.as_deref(), None | Some("ipoib"));
+    let mut attributes = attributes(body.get(HEADER..).unwrap_or_default());
+    can_have && !attributes.any(|(kind, _)| kind == IFLA_PARENT_DEV_NAME)
+}
+
+/// The netdev of an `RTM_NEWLINK` of the namespace that `sysfs` shows.
+pub(super) fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
+    let mut link = parse(body, sysfs)?;
+    if hides_hardware(body, &link) {
+        link.parent = devices::of_netdev(sysfs, &link.name, link.index);
+    }
+    Some(link)
+}
+
 fn strings(list: &[u8], wanted: u16) -> impl Iterator<Item = String> {
     attributes(list)
         .filter(move |(kind, _)| *kind == wanted)
@@ -257,4 +276,81 @@ fn alt_name(index: u32, name: &str) -> LinkMessage {
             name.to_owned(),
         )])],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_packet_core::NetlinkSerializable;
+    use netlink_packet_route::link::{InfoKind, LinkInfo};
+    use std::{fs, os::unix::fs::symlink};
+
+    /// An `RTM_NEWLINK` of `eth2`, number 4.
+    fn body(of: LinkLayerType, more: Vec<LinkAttribute>) -> Vec<u8> {
+        let mut attributes = vec![
+            LinkAttribute::IfName("eth2".to_owned()),
+            LinkAttribute::Mtu(1500),
+            LinkAttribute::TxQueueLen(1000),
+        ];
+        attributes.extend(more);
+        let mut message = message(4, attributes);
+        message.header.link_layer_type = of;
+        let message = RouteNetlinkMessage::NewLink(message);
+        let mut body = vec![0; message.buffer_len()];
+        message.serialize(&mut body);
+        body
+    }
+
+    fn kind(kind: InfoKind) -> Vec<LinkAttribute> {
+        vec![LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)])]
+    }
+
+    fn parent(name: &str) -> Vec<LinkAttribute> {
+        let text = |kind, text: &str| {
+            let text = [text.as_bytes(), b"\0"].concat();
+            LinkAttribute::Other(DefaultNla::new(kind, text))
+        };
+        vec![
+            text(IFLA_PARENT_DEV_NAME, name),
+            text(IFLA_PARENT_DEV_BUS_NAME, "pci"),
+        ]
+    }
+
+    #[test]
+    fn sysfs_is_asked_for_hardware_only_where_netlink_says_nothing_of_it() {
+        use LinkLayerType::{Ether, Infiniband, Loopback};
+        let sysfs = tempfile::tempdir().expect("a directory");
+        let place = sysfs.path().join("devices/0000:3b:00.2/net/eth2");
+        let class = sysfs.path().join("class/net");
+        for directory in [&place, &class] {
+            fs::create_dir_all(directory).expect("a directory");
+        }
+        fs::write(place.join("ifindex"), "4\n").expect("a file");
+        for (link, target) in [
+            (class.join("eth2"), "../../devices/0000:3b:00.2/net/eth2"),
+            (place.join("device"), "../../../0000:3b:00.2"),
+            (place.join("../../subsystem"), "../../bus/pci"),
+        ] {
+            symlink(target, link).expect("a link");
+        }
+        for (what, body, expected) in [
+            ("before 5.14", body(Ether, vec![]), Some("0000:3b:00.2")),
+            (
+                "IPoIB before 5.14",
+                body(Infiniband, kind(InfoKind::Ipoib)),
+                Some("0000:3b:00.2"),
+            ),
+            (
+                "since 5.14",
+                body(Ether, parent("0000:d8:00.2")),
+                Some("0000:d8:00.2"),
+            ),
+            ("no PCI function", body(Ether, parent("none")), None),
+            ("virtual", body(Ether, kind(InfoKind::Veth)), None),
+            ("loopback", body(Loopback, vec![]), None),
+        ] {
+            let link = parse_own(&body, sysfs.path()).expect("a netdev");
+            assert_eq!(link.parent.as_deref(), expected, "{what}");
+        }
+    }
 }

@@ -258,19 +258,39 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
                 .map_err(|error| cannot_read(&format!("the {what} of {whose}"), error))
         };
     let answers = dump("links", links::dump())?;
-    let mut links: Vec<Link> = answers
-        .iter()
-        .filter_map(|answer| {
-            let link = links::parse(&answer.body, sysfs);
-            if link.is_none() {
-                log::warn!(
-                    "a netdev of {whose} cannot be understood: {:?}",
-                    answer.body
-                );
-            }
-            link
-        })
-        .collect();
+    let mut links: Vec<Link> = Vec::new();
+    // places in `links`
+    let mut without_hardware: Vec<usize> = Vec::new();
+    for Answer { body, .. } in &answers {
+        let link = match space.is_own() {
+            true => links::parse_own(body, sysfs),
+            false => links::parse(body, sysfs),
+        };
+        let Some(link) = link else {
+            log::warn!("a netdev of {whose} cannot be understood: {body:?}");
+            continue;
+        };
+        if !space.is_own() && links::hides_hardware(body, &link) {
+            without_hardware.push(links.len());
+        }
+        links.push(link);
+    }
+    if !without_hardware.is_empty() {
+        let failed = |error: io::Error| {
+            cannot_read(
+                &format!("the hardware of the netdevs of {whose}"),
+                error.into(),
+            )
+        };
+        let hidden: Vec<(&str, u32)> = without_hardware
+            .iter()
+            .map(|place| (&*links[*place].name, links[*place].index))
+            .collect();
+        let found = inside::hardware(space.netns(), sysfs, &hidden).map_err(failed)?;
+        for (place, parent) in without_hardware.into_iter().zip(found) {
+            links[place].parent = parent;
+        }
+    }
     addresses::distribute(&dump("addresses", addresses::dump())?, &mut links);
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         for answer in dump("routes", routes::dump(family))? {

@@ -1,6 +1,9 @@
 //! RDMA devices of one namespace, put together from RDMA netlink, sysfs and `/dev`.
 
-use super::{devices::Verbs, nldev::Nldev};
+use super::{
+    devices::{self, Verbs},
+    nldev::Nldev,
+};
 use crate::{CharDevice, DeviceAddress, RdmaDevice, netlink::NetlinkError, rdma::RdmaPort};
 use nix::libc;
 use std::{
@@ -64,10 +67,15 @@ pub(super) fn read(
             major: found.major,
             minor: found.minor,
         });
+        let directory = class.join("infiniband").join(&info.name).join("ports");
         let ports = ports.into_iter().map(|port| RdmaPort {
             number: port.number,
             netdev: port.netdev,
             state: port.state,
+            link_layer: match port.netdev {
+                None => devices::link_layer(&directory.join(port.number.to_string())),
+                Some(_) => None,
+            },
         });
         devices.push(RdmaDevice {
             parent,

@@ -58,6 +58,11 @@ impl Space {
         &self.netns
     }
 
+    /// Whether it is the namespace that this program runs in, which its sysfs shows.
+    pub(super) fn is_own(&self) -> bool {
+        self.own
+    }
+
     pub(super) fn route(&self) -> MutexGuard<'_, Socket> {
         // A socket is in order after a panic, too: it tells answers apart by sequence.
         self.route.lock().unwrap_or_else(PoisonError::into_inner)

@@ -232,7 +232,10 @@ impl Monitor {
     pub fn links(&mut self, namespace: Option<Nsid>) -> Result<Vec<Link>, NetlinkError> {
         let request = namespace.map_or_else(links::dump, |nsid| links::dump_of(nsid.0));
         let answers = self.requests.dump(&request)?;
-        let parse = |body: &[u8]| links::parse(body, &self.sysfs);
+        let parse = |body: &[u8]| match namespace {
+            None => links::parse_own(body, &self.sysfs),
+            Some(_) => links::parse(body, &self.sysfs),
+        };
         Ok(answers.iter().filter_map(|it| parse(&it.body)).collect())
     }
 
@@ -310,7 +313,11 @@ fn of_rtnetlink(
                 {
                     continue;
                 }
-                let Some(link) = links::parse(body, sysfs).map(Box::new) else {
+                let link = match namespace {
+                    None => links::parse_own(body, sysfs),
+                    Some(_) => links::parse(body, sysfs),
+                };
+                let Some(link) = link.map(Box::new) else {
                     continue;
                 };
                 events.push(match kind {

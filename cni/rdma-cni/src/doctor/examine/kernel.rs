@@ -12,10 +12,33 @@ pub(super) const AT_BOOT: &str = "set exclusive mode at boot: `options ib_core n
                        /etc/modprobe.d, or the unit of docs/node.md";
 
 pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+    release(&facts.release, told);
     modules(facts, told);
     smc_modules(facts, conf, told);
     mode(facts, conf, told);
     naming(facts, conf, told);
+}
+
+/// The oldest kernel that this was run on, in the lab.
+const OLDEST: (u32, u32) = (5, 10);
+
+/// `release` is `5.10.0-46-amd64`, `4.18.0-553.el8_10.x86_64`.
+fn release(release: &str, told: &mut Told<'_>) {
+    let mut numbers = release.split(['.', '-', '+']).map(str::parse);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+        return;
+    };
+    let (oldest_major, oldest_minor) = OLDEST;
+    if (major, minor) < OLDEST {
+        told.warning(
+            format!(
+                "kernel {release} is older than {oldest_major}.{oldest_minor}, the oldest that \
+                 rdma-cni was run on"
+            ),
+            "use a later kernel; or try ADD, CHECK and DEL with one pod before others: a \
+             distribution's kernel can have what is needed (docs/node.md)",
+        );
+    }
 }
 
 fn modules(facts: &Facts, told: &mut Told<'_>) {
