@@ -122,6 +122,7 @@ impl Node {
             "type": "rdma-cni",
             "stateDir": self.state(),
             "requireRdma": false,
+            "interfaceName": "rdma%d",
             "devices": devices,
         })
     }

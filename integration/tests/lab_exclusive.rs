@@ -238,7 +238,7 @@ fn a_physical_function_is_moved_like_a_virtual_one() {
         .add(&list, &attachment)
         .unwrap_or_else(|outcome| panic!("{outcome}"));
     lab::open_verbs(&pod, &function.rdma);
-    assert!(pod.has_link("rdma0") && !lab.host.has_link(&function.netdev));
+    assert!(pod.has_link("eth0") && !lab.host.has_link(&function.netdev));
     runtime
         .del(&list, &attachment)
         .unwrap_or_else(|outcome| panic!("{outcome}"));

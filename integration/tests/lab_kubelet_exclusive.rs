@@ -314,7 +314,7 @@ fn the_health_of_a_device_inside_a_pod_is_known() {
     scene.lab.host.ip(&format!("link set dev {nic} down"));
     wait::until("the function has lost its carrier", || {
         netns
-            .show("link show dev rdma0")
+            .show("link show dev eth0")
             .iter()
             .any(|link| link["operstate"] == "DOWN")
     });
@@ -325,7 +325,7 @@ fn the_health_of_a_device_inside_a_pod_is_known() {
     scene.lab.host.ip(&format!("link set dev {nic} up"));
     wait::until("the function has its carrier again", || {
         netns
-            .show("link show dev rdma0")
+            .show("link show dev eth0")
             .iter()
             .any(|link| link["operstate"] == "UP")
     });

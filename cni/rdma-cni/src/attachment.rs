@@ -130,6 +130,9 @@ pub struct Rail {
     /// The netdev that stays on the host, if the pod has a child of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
+    /// It has no netdev: the RDMA device goes alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bare: bool,
     /// Other netdevs of the same PCI function, which it must not be taken for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Sibling>,
@@ -315,6 +318,7 @@ impl Rail {
             pod_name,
             home: None,
             shared: None,
+            bare: false,
             siblings: vec![],
             pod_index: None,
             given: Wanted::default(),
@@ -339,7 +343,8 @@ impl Rail {
 
     /// The netdev as it is in the pod.
     pub fn in_pod<'a>(&self, observed: &'a Observed) -> Option<&'a Link> {
-        observed.pod.as_ref()?.link(&self.pod_name)
+        let pod = observed.pod.as_ref().filter(|_| !self.bare);
+        pod?.link(&self.pod_name)
     }
 
     /// The netdev as it was, or is, on the host.

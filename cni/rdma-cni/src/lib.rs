@@ -91,9 +91,14 @@ fn serve<K: Kernel>(
     output: &mut dyn Write,
 ) -> Result<(), Error> {
     let mut mistakes = Mistakes::of(environment.command);
+    let target = environment.target.as_ref();
     let conf = Conf::read(raw, &mut mistakes)?;
+    let conf = conf.of_attachment(target.map(|target| &target.interface));
     logging::start(PLUGIN.name, &conf.network.log, environment);
     mistakes.warn();
+    if !matches!(environment.command, Command::Del | Command::Gc) {
+        conf.supported()?;
+    }
     let node = Node::new(kernel, environment, &conf);
     match environment.command {
         Command::Add => {

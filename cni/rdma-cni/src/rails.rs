@@ -47,12 +47,11 @@ fn describe(rail: &Rail) -> Option<Value> {
     } else {
         "move"
     };
-    let mut rail_object = json!({
-        "interface": rail.pod_name,
-        "netdev": rail.name(),
-        "mode": mode,
-        "addresses": addresses.collect::<Vec<_>>(),
-    });
+    let mut rail_object = json!({ "mode": mode, "addresses": addresses.collect::<Vec<_>>() });
+    if !rail.bare {
+        rail_object["interface"] = rail.pod_name.to_string().into();
+        rail_object["netdev"] = rail.name().to_string().into();
+    }
     if let Some(rdma) = &rail.rdma {
         rail_object["rdmaDevice"] = rdma.name.to_string().into();
     }

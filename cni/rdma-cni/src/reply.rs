@@ -80,9 +80,10 @@ fn kubelet(error: &KubeletError) -> u32 {
 
 fn select(error: &SelectError) -> u32 {
     match error {
-        SelectError::NotFound(_) | SelectError::Allocation(_) | SelectError::NoRdma(_) => {
-            own::NO_SUCH_DEVICE
-        }
+        SelectError::NotFound(_)
+        | SelectError::Allocation(_)
+        | SelectError::NoNetdev { .. }
+        | SelectError::NoRdma(_) => own::NO_SUCH_DEVICE,
         SelectError::InUse { .. } | SelectError::Elsewhere(_) => own::DEVICE_IN_USE,
         SelectError::NoSubsystem
         | SelectError::WrongMode(_)

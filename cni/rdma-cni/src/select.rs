@@ -1,6 +1,7 @@
 //! Which netdevs and RDMA devices an ADD is about, decided before anything is changed.
 
 mod allocated;
+mod bare;
 mod share;
 
 use crate::{
@@ -48,12 +49,20 @@ pub enum SelectError {
         /// Who has it.
         holder: String,
     },
-    /// The device is there, but its netdev is in neither namespace.
+    /// The device is there, but its netdev is in another namespace than the host's and the pod's.
     #[error(
         "{0} is in use: its netdev is neither on the host nor in this pod, and no record says \
          whose it is"
     )]
     Elsewhere(DeviceAddress),
+    /// The device is there, and what is to be attached is not.
+    #[error("{device} has no netdev on the host: {reason}")]
+    NoNetdev {
+        /// The device, by its names.
+        device: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// A netdev without an RDMA device, and `requireRdma`.
     #[error(
         "{0} has no RDMA device on the host; set requireRdma to false to attach it all the same"
@@ -151,6 +160,11 @@ pub fn rails(
     if let (true, Some(RdmaMode::Shared)) = (conf.drop_in, mode) {
         return Err(SelectError::WrongMode(RdmaMode::Shared));
     }
+    if let (true, Choice::Address(address)) = (conf.drop_in, choice)
+        && let Some(rail) = bare::rail(conf, address, observed, others)?
+    {
+        return Ok(vec![rail]);
+    }
     let chosen = match choice {
         Choice::Address(address) => vec![by_address(conf.mode, address, observed, others)?],
         Choice::Selectors(selectors) => by_selectors(conf.mode, selectors, observed, others)?,
@@ -161,10 +175,11 @@ pub fn rails(
             rails: chosen.len(),
         });
     }
+    let count = chosen.len();
     chosen
         .into_iter()
         .enumerate()
-        .map(|(index, chosen)| rail(conf, observed, others, index, chosen))
+        .map(|(index, chosen)| rail(conf, observed, others, (index, count), chosen))
         .collect()
 }
 
@@ -172,7 +187,7 @@ fn rail(
     conf: &Conf,
     observed: &Observed,
     others: &[Attachment],
-    index: usize,
+    (index, count): (usize, usize),
     chosen: Chosen<'_>,
 ) -> Result<Rail, SelectError> {
     let Chosen {
@@ -194,8 +209,7 @@ fn rail(
         });
     }
     let pod_name = conf
-        .interface_name
-        .name(index)
+        .pod_name(index, count)
         .ok_or(SelectError::NameWithoutNumber { rails: index + 1 })?;
     if observed
         .pod
@@ -278,10 +292,7 @@ fn by_address<'a>(
             return Ok(Chosen::at(mode, observed, place, link));
         }
     }
-    match observed.device(address) {
-        Some(_) => Err(SelectError::Elsewhere(address.clone())),
-        None => Err(SelectError::NotFound(address.to_string())),
-    }
+    Err(bare::refusal(address, observed))
 }
 
 impl<'a> Chosen<'a> {

@@ -6,6 +6,7 @@ mod resources;
 mod routing;
 pub mod selector;
 mod smc;
+mod unsupported;
 
 use cni_protocol::{ConfError, Fields, Mistakes, Network};
 pub use routing::Routing;
@@ -41,6 +42,8 @@ pub struct Conf {
     pub interface_name: NamePattern,
     /// Whether that can be read: GC and DEL go on without.
     pub names_are_known: bool,
+    /// `CNI_IFNAME`, where the verb is about an attachment.
+    pub attachment: Option<InterfaceName>,
     /// `requireRdma`
     pub require_rdma: bool,
     /// `ipam.type`, where addresses are delegated.
@@ -139,6 +142,41 @@ impl Conf {
         self.result_ips.unwrap_or(default)
     }
 
+    /// Refuses fields that this version does not do and must not drop: ADD, CHECK and STATUS do.
+    ///
+    /// # Errors
+    /// Such a field is there.
+    pub fn supported(&self) -> Result<(), ConfError> {
+        unsupported::check(Fields::root(&self.raw), self.network.prev_result.is_none())
+    }
+
+    /// Of the attachment that is called `interface` (`CNI_IFNAME`), if the verb is about one.
+    pub fn of_attachment(mut self, interface: Option<&InterfaceName>) -> Self {
+        self.attachment = interface.cloned();
+        self
+    }
+
+    /// The pod-side name of `rail`, of `count`. The only one of the first plugin of a list has the
+    /// name that the runtime gives the attachment.
+    pub fn pod_name(&self, rail: usize, count: usize) -> Option<InterfaceName> {
+        let is_first = self.network.prev_result.is_none();
+        match &self.attachment {
+            Some(name) if count == 1 && is_first && self.names_no_interface() => Some(name.clone()),
+            _ => self.interface_name.name(rail),
+        }
+    }
+
+    /// Whether there is no `interfaceName`.
+    pub fn names_no_interface(&self) -> bool {
+        self.raw.get("interfaceName").is_none_or(Value::is_null)
+    }
+
+    /// What an attachment without netdev is called: `CNI_IFNAME`, else as the first rail would be.
+    pub fn attachment_name(&self) -> Option<InterfaceName> {
+        let given = self.attachment.clone();
+        given.or_else(|| self.interface_name.name(0))
+    }
+
     /// Whether the runtime hands the device over at ADD (`runtimeConfig.deviceID`), and nobody has
     /// named kubelet's resources.
     pub fn takes_device_id(&self) -> bool {
@@ -181,6 +219,7 @@ impl Conf {
             result_ips: mistakes.or(result_ips(fields), None)?,
             interface_name: mistakes.or(interface_name(fields), NamePattern::default())?,
             names_are_known: !mistakes.has("interfaceName"),
+            attachment: None,
             require_rdma: mistakes
                 .or(fields.boolean("requireRdma"), None)?
                 .unwrap_or(true),

@@ -48,11 +48,7 @@ pub(super) fn link<'a>(
 
 /// Whether a netdev can be expected of `device`: not when it was given to a virtual machine.
 fn has_netdev_driver(device: &Device) -> bool {
-    const PASS_THROUGH: [&str; 3] = ["vfio-pci", "pci-stub", "uio_pci_generic"];
-    device
-        .driver
-        .as_deref()
-        .is_some_and(|driver| !PASS_THROUGH.contains(&driver))
+    device.driver.is_some() && !device.is_passed_through()
 }
 
 /// Whether `link` is another netdev of the same PCI function, at its place on the host.

@@ -14,7 +14,7 @@ mod wanted;
 pub use attach::{attach, attach_rail, bearer};
 pub use detach::{detach, gone};
 pub use locate::{rdma_anywhere, rdma_on_host};
-pub use routing::{connected, routed, taken_table};
+pub use routing::{connected, free_base, routed};
 pub use wanted::Wanted;
 
 use rdma_netns::{InterfaceName, Op, Place};
@@ -64,14 +64,14 @@ pub enum Obstacle {
         /// The netdev's name in the pod.
         link: InterfaceName,
     },
-    /// A routing table of the rails is another one's.
+    /// There is no room for the rails' routing tables.
     #[error(
-        "routing.tableBase: table {table} is in use in the pod already; choose another base for \
-         this network"
+        "routing.tableBase: the tables from {base} on are in use in the pod already, up to the \
+         last; choose a lower base"
     )]
-    TableTaken {
-        /// The table.
-        table: u32,
+    NoTables {
+        /// `routing.tableBase`
+        base: u32,
     },
     /// IPv6 needs more.
     #[error("mtu: {mtu} is too small for the IPv6 addresses of {link}: IPv6 needs 1280")]

@@ -1,7 +1,7 @@
 //! Which of the pod's routes is used: metrics beside the pod's own, and a table for each of
 //! several rails, so that a reply leaves by the rail that its address is on.
 
-use super::Wanted;
+use super::{Obstacle, Wanted};
 use crate::attachment::Attachment;
 use ipnetwork::IpNetwork;
 use rdma_netns::{
@@ -46,16 +46,48 @@ pub fn routed(
     wanted
 }
 
-/// The table of a rail that somebody else in the pod uses, if there is one.
-pub fn taken_table(attachment: &Attachment, observed: &Observed) -> Option<u32> {
-    let pod = observed.pod.as_ref()?;
-    let tables = (0..attachment.rails.len()).filter_map(|index| attachment.table(index));
-    let routes = others(attachment, observed);
-    let is_taken = |table: &u32| {
-        routes.iter().any(|route| route.table == *table)
-            || pod.rules.iter().any(|rule| rule.table == *table)
+/// From which table on the rails of a new attachment have theirs: `routing.tableBase`, unless one of
+/// them is in use in the pod. It is, too, where it is that of a rail of `others`: another attachment
+/// of the same pod may have no routes there yet.
+///
+/// # Errors
+/// Nothing is free above it.
+pub fn free_base(
+    attachment: &Attachment,
+    observed: &Observed,
+    others: &[Attachment],
+) -> Result<u32, Obstacle> {
+    let base = attachment.routing.table_base;
+    let count = tables(attachment).map(|table| table - base + 1).max();
+    let Some(count) = count else {
+        return Ok(base);
     };
-    tables.into_iter().find(is_taken)
+    let same_pod = others
+        .iter()
+        .filter(|it| it.netns_id == attachment.netns_id);
+    let routes = self::others(attachment, observed);
+    let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
+    let mut taken: Vec<u32> = same_pod
+        .flat_map(tables)
+        .chain(routes.iter().map(|route| route.table))
+        .chain(rules.map(|rule| rule.table))
+        .collect();
+    taken.sort_unstable();
+    let mut free = base;
+    for table in taken {
+        if (free..free.saturating_add(count)).contains(&table) {
+            free = table.saturating_add(1);
+        }
+    }
+    match free.checked_add(count) {
+        Some(_) => Ok(free),
+        None => Err(Obstacle::NoTables { base }),
+    }
+}
+
+/// The tables of an attachment's rails.
+fn tables(attachment: &Attachment) -> impl Iterator<Item = u32> {
+    (0..attachment.rails.len()).filter_map(|index| attachment.table(index))
 }
 
 /// Whether `rule` was made for the rail `index`.

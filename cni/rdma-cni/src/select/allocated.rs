@@ -4,7 +4,7 @@
 //! them cannot be attached: a device that its nature lets no netdev be shared of is left to its
 //! character device, and one that is down is left out as long as there is another.
 
-use super::{Chosen, SelectError, by_address};
+use super::{Chosen, SelectError, bare, by_address, check_holders};
 use crate::{
     allocation::{self, Allotment, Meaning},
     attachment::Attachment,
@@ -24,7 +24,7 @@ pub(super) fn choose<'a>(
     let mut down: Vec<Chosen<'a>> = vec![];
     for allotment in allocation::devices(meanings, &observed.devices)? {
         let shares = is_shared(mode, &allotment, observed);
-        if shares && let Some((rdma, why)) = by_verbs_alone(&allotment, observed) {
+        if shares && let Some((rdma, why)) = by_verbs_alone(&allotment, observed, others)? {
             log::info!("{rdma} is the pod's by its character device alone: {why}");
             continue;
         }
@@ -61,20 +61,34 @@ fn is_shared(mode: Mode, allotment: &Allotment, observed: &Observed) -> bool {
 }
 
 /// The RDMA device of `allotment`, and why there is no netdev to share: its queue pairs need none.
+///
+/// # Errors
+/// They need one: the port is Ethernet's, and has no GIDs without.
 fn by_verbs_alone<'a>(
     allotment: &Allotment,
     observed: &'a Observed,
-) -> Option<(&'a str, &'static str)> {
-    let address = Some(&allotment.address);
+    others: &[Attachment],
+) -> Result<Option<(&'a str, &'static str)>, SelectError> {
+    let address = &allotment.address;
     let mut rdma = observed.host.rdma.iter();
-    let rdma = rdma.find(|rdma| rdma.parent.as_ref() == address)?;
-    let netdevs = observed.host.links_of(&allotment.address, &observed.host);
+    let Some(rdma) = rdma.find(|rdma| rdma.parent.as_ref() == Some(address)) else {
+        return Ok(None);
+    };
+    let netdevs = observed.host.links_of(address, &observed.host);
     let why = match netdevs.first() {
+        None if rdma.lacks_netdev() => {
+            let pod = observed.pod.as_ref();
+            if pod.is_some_and(|pod| !pod.links_of(address, &observed.host).is_empty()) {
+                return Ok(None);
+            }
+            check_holders(address, others)?;
+            return Err(bare::no_gids(address, rdma, observed));
+        }
         None => "it has no netdev on the host",
         Some(link) if link.link_type == LinkType::Infiniband => {
             "its netdev is InfiniBand's, of which there is no macvlan or ipvlan"
         }
-        Some(_) => return None,
+        Some(_) => return Ok(None),
     };
-    Some((&rdma.name, why))
+    Ok(Some((&rdma.name, why)))
 }

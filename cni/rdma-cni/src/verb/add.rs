@@ -10,7 +10,7 @@ use crate::{
     error::{Cause, Error},
     gids, held,
     ipam::{Answer, Ipam, Master},
-    plan::{self, Obstacle, Wanted},
+    plan::{self, Wanted},
     rails,
     select::{self, Choice},
     store::Lock,
@@ -206,11 +206,9 @@ pub fn draft<K: Kernel>(
     others: &[Attachment],
 ) -> Result<Attachment, Error> {
     let rails = select::rails(node.conf, choice, observed, others)?;
-    let attachment = node.record(key, pod, observed, rails);
-    match plan::taken_table(&attachment, observed) {
-        Some(table) => Err(Obstacle::TableTaken { table }.into()),
-        None => Ok(attachment),
-    }
+    let mut attachment = node.record(key, pod, observed, rails);
+    attachment.routing.table_base = plan::free_base(&attachment, observed, others)?;
+    Ok(attachment)
 }
 
 /// What the rails' netdevs are to have before IPAM was asked, if it is.
@@ -473,6 +471,7 @@ fn log_rails(attachment: &Attachment) {
                 let Shared { parent, child, .. } = shared;
                 log::info!("{netns} gets {name}, {child} on {parent}, {rdma}");
             }
+            (None, None) if rail.bare => log::info!("{netns} gets no netdev, {rdma}"),
             (None, None) => log::info!("{name} is in {netns} already, {rdma}"),
         }
     }

@@ -12,6 +12,7 @@ use crate::{
 };
 use cni_protocol::Command;
 use rdma_netns::{InterfaceName, Kernel, Link, Observed, Pod};
+use serde_json::Value;
 
 /// Detaches what the attachment has.
 pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
@@ -110,7 +111,28 @@ fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
         .map(|n| n.1)
         .collect();
     names.dedup();
+    names.extend(named_by_runtime(node));
     names
+}
+
+/// `CNI_IFNAME`, where that is the name of the only rail, as far as the result tells: that of a list
+/// whose first plugin this one is has no other interface in the pod.
+fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
+    let conf = node.conf;
+    let is_named = matches!(
+        conf.devices,
+        Some(Devices::Address(_) | Devices::Selectors(_))
+    ) && conf.names_no_interface()
+        && conf.ipam.is_some()
+        && !conf.drop_in;
+    let interfaces = conf.network.prev_result.as_ref()?["interfaces"].as_array()?;
+    let in_pod = |it: &&Value| it["sandbox"].as_str().is_some_and(|it| !it.is_empty());
+    let mut in_pod = interfaces.iter().filter(in_pod);
+    let (only, None) = (in_pod.next()?, in_pod.next()) else {
+        return None;
+    };
+    let name = conf.attachment.clone().filter(|_| is_named)?;
+    (only["name"] == *name).then_some(name)
 }
 
 /// Brings home what the pod has of ours although the record is lost: netdevs by the names

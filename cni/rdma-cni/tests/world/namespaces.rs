@@ -31,6 +31,7 @@ fn a_namespace_that_cannot_be_looked_at_counts_as_living() {
     let again = Pod {
         container: pod.container.clone(),
         netns: other.netns.clone(),
+        ifname: pod.ifname,
     };
     let answer = kernel.run(&node, "ADD", Some(&again), &node.two_rails());
     let message = answer.must_fail(101);

@@ -36,6 +36,18 @@ pub(crate) struct Node {
 pub(crate) struct Pod {
     pub(crate) container: String,
     pub(crate) netns: PathBuf,
+    /// `CNI_IFNAME`
+    pub(crate) ifname: &'static str,
+}
+
+impl Pod {
+    /// Another attachment of the pod.
+    pub(crate) fn attachment(&self, ifname: &'static str) -> Self {
+        Self {
+            ifname,
+            ..self.clone()
+        }
+    }
 }
 
 /// What the program answered.
@@ -230,6 +242,7 @@ impl Node {
         Pod {
             container: container.to_owned(),
             netns,
+            ifname: "eth0",
         }
     }
 
@@ -255,6 +268,7 @@ impl Node {
             "name": "rails",
             "type": "rdma-cni",
             "stateDir": self.state.path().join("state"),
+            "interfaceName": "rdma%d",
             "log": { "level": "off" },
         });
         for (key, value) in fields.as_object().unwrap() {
@@ -299,7 +313,7 @@ impl Node {
         if let Some(pod) = pod {
             environment.extend([
                 ("CNI_CONTAINERID".to_owned(), pod.container.clone()),
-                ("CNI_IFNAME".to_owned(), "eth0".to_owned()),
+                ("CNI_IFNAME".to_owned(), pod.ifname.to_owned()),
                 ("CNI_NETNS".to_owned(), pod.netns.display().to_string()),
             ]);
         }
@@ -385,8 +399,11 @@ impl Node {
     }
 
     pub(crate) fn record_of(&self, pod: &Pod) -> PathBuf {
-        let Pod { container, .. } = pod;
-        Path::new(self.state.path()).join(format!("state/attachments/rails/{container}@eth0.json"))
+        let Pod {
+            container, ifname, ..
+        } = pod;
+        let name = format!("state/attachments/rails/{container}@{ifname}.json");
+        Path::new(self.state.path()).join(name)
     }
 
     /// Everything is as it was, and nothing is recorded.

@@ -214,41 +214,45 @@ fn a_prefix_that_ipam_names_as_a_route_is_there_once() {
 }
 
 #[test]
-fn a_table_that_is_taken_is_refused_before_anything_is_changed() {
-    let leases = Leases::new(4);
+fn tables_that_somebody_else_uses_are_passed_over() {
+    let leases = Leases::new(2);
     let node = &leases.node;
     let pod = node.pod("a");
-    let of = |bonds: [&str; 2], network: &str, names: &str| {
-        leases.config(json!({
-            "name": network, "interfaceName": names,
-            "devices": [{ "netdev": bonds[0] }, { "netdev": bonds[1] }],
-        }))
+    let foreign = |table| Rule {
+        from: "192.0.2.1".parse().unwrap(),
+        prefix: 32,
+        table,
+        priority: 999,
     };
-    let first = of(["bond0", "bond1"], "rails", "rdma%d");
-    let mut second = of(["bond2", "bond3"], "more", "more%d");
-    for rail in [0, 1] {
-        leases.gives(&format!("more{rail}"), &answer(rail + 2, 7));
+    for table in [1001, 1003] {
+        let rule = foreign(table);
+        node.change(Some(&pod), &Op::AddRule { at: AT, rule });
     }
-    let bare = node.snapshot();
-    let result = node.add(&pod, &first).must_succeed();
+    let mut config = leases.config(json!({
+        "devices": [{ "netdev": "bond0" }, { "netdev": "bond1" }],
+    }));
     let before = node.snapshot();
+    node.add(&pod, &config).must_succeed();
+    let has = |table: u32| {
+        let text = format!(" lookup {table} ");
+        rules(node, &pod).iter().any(|rule| rule.contains(&text))
+    };
+    assert!(has(1004) && has(1005), "{:?}", rules(node, &pod));
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(before.differences(&node.snapshot()), [""; 0]);
+    // no room is left above
+    let last = u32::MAX - 1000;
+    config["routing"] = json!({ "tableBase": last });
+    for table in (last..=u32::MAX).step_by(2) {
+        let rule = foreign(table);
+        node.change(Some(&pod), &Op::AddRule { at: AT, rule });
+    }
+    let full = node.snapshot();
     leases.asked();
-    let message = node.add(&pod, &second).must_fail(7);
-    assert!(message.contains("table 1000 is in use"), "{message}");
+    let message = node.add(&pod, &config).must_fail(7);
     assert!(message.contains("routing.tableBase"), "{message}");
-    assert_eq!(before.differences(&node.snapshot()), [""; 0]);
+    assert_eq!(full.differences(&node.snapshot()), [""; 0]);
     assert_eq!(leases.asked(), [""; 0]);
-    // what was refused takes nothing of the other's along
-    node.del(&pod, &second).must_succeed();
-    assert_eq!(rules(node, &pod).len(), 4);
-    second["routing"] = json!({ "tableBase": 1002 });
-    node.add(&pod, &second).must_succeed();
-    assert_eq!(rules(node, &pod).len(), 8);
-    leases.check(&pod, &first, &result).must_succeed();
-    node.del(&pod, &second).must_succeed();
-    assert_eq!(before.differences(&node.snapshot()), [""; 0]);
-    node.del(&pod, &first).must_succeed();
-    leases.must_be(&bare, "after both");
 }
 
 #[test]

@@ -103,5 +103,7 @@ fn parsed(entry: &Entry) -> Result<rdma_cni::conf::Conf, String> {
     let mut whole = entry.fields().clone();
     whole.insert("cniVersion".into(), "1.1.0".into());
     whole.insert("name".into(), TYPE.into());
-    rdma_cni::conf::Conf::parse(whole).map_err(|error| error.to_string())
+    let conf = rdma_cni::conf::Conf::parse(whole).map_err(|error| error.to_string())?;
+    conf.supported().map_err(|error| error.to_string())?;
+    Ok(conf)
 }

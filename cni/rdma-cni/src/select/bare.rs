@@ -1,0 +1,101 @@
+//! Devices that have no netdev where one is looked for.
+
+use super::{SelectError, check_holders, places};
+use crate::{
+    attachment::{Attachment, Rail},
+    conf::Conf,
+};
+use rdma_netns::{Device, DeviceAddress, LinkType, Observed, RdmaDevice};
+
+/// The rail of a drop-in's device that has no netdev in any namespace: an InfiniBand port without
+/// IPoIB. Its RDMA device goes alone, as rdma-cni moves it.
+pub(super) fn rail(
+    conf: &Conf,
+    address: &DeviceAddress,
+    observed: &Observed,
+    others: &[Attachment],
+) -> Result<Option<Rail>, SelectError> {
+    let has_netdev = observed.device(address).is_none_or(|it| it.has_netdev);
+    let mut seen = places(observed).map(|(_, it)| it.links_of(address, &observed.host));
+    let rdma = rdma_of(address, observed).filter(|_| !has_netdev && seen.all(|it| it.is_empty()));
+    let Some((rdma, pod_name)) = rdma.zip(conf.attachment_name()) else {
+        return Ok(None);
+    };
+    check_holders(address, others)?;
+    Ok(Some(Rail {
+        rdma: Some(rdma.clone()),
+        bare: true,
+        ..Rail::new(pod_name)
+    }))
+}
+
+/// Why no netdev of the device at `address` can be attached: none is on the host or in the pod.
+pub(super) fn refusal(address: &DeviceAddress, observed: &Observed) -> SelectError {
+    match observed.device(address) {
+        None => SelectError::NotFound(address.to_string()),
+        Some(device) if device.has_netdev => SelectError::Elsewhere(address.clone()),
+        Some(device) => {
+            let rdma = rdma_of(address, observed);
+            SelectError::NoNetdev {
+                device: describe(address, rdma),
+                reason: reason(device, rdma),
+            }
+        }
+    }
+}
+
+/// That `rdma`, which pods share, is no use to a pod: its port is Ethernet's.
+pub(super) fn no_gids(
+    address: &DeviceAddress,
+    rdma: &RdmaDevice,
+    observed: &Observed,
+) -> SelectError {
+    let reason = match observed.device(address) {
+        Some(device) if device.has_netdev => {
+            "its netdev is in another network namespace, and no record says whose; bring it back"
+                .to_owned()
+        }
+        Some(device) => reason(device, Some(rdma)),
+        None => "the device has just gone".to_owned(),
+    };
+    SelectError::NoNetdev {
+        device: describe(address, Some(rdma)),
+        reason: format!("an Ethernet port has no GIDs without one; {reason}"),
+    }
+}
+
+fn rdma_of<'a>(address: &DeviceAddress, observed: &'a Observed) -> Option<&'a RdmaDevice> {
+    let mut all = observed.host.rdma.iter();
+    all.find(|rdma| rdma.parent.as_ref() == Some(address))
+}
+
+fn describe(address: &DeviceAddress, rdma: Option<&RdmaDevice>) -> String {
+    match rdma {
+        Some(rdma) => format!("RDMA device {} ({address})", rdma.name),
+        None => address.to_string(),
+    }
+}
+
+/// Why a device has no netdev in any namespace.
+fn reason(device: &Device, rdma: Option<&RdmaDevice>) -> String {
+    let infiniband = |rdma: &RdmaDevice| {
+        let mut layers = rdma.ports.iter().map(|port| port.link_layer);
+        layers.any(|layer| layer == Some(LinkType::Infiniband))
+    };
+    match &device.driver {
+        None => "no driver is bound to it; bind its network driver".to_owned(),
+        Some(driver) if device.is_passed_through() => format!(
+            "it is bound to {driver}, for a virtual machine or a program; bind its network driver \
+             to attach it"
+        ),
+        Some(_) if rdma.is_some_and(infiniband) => {
+            "its InfiniBand port has no IPoIB netdev; load ib_ipoib, or let type \"rdma\" move the \
+             RDMA device alone"
+                .to_owned()
+        }
+        Some(driver) => format!(
+            "its driver {driver} has made none; see the kernel's log (dmesg), and whether devlink \
+             has it switched off (enable_eth)"
+        ),
+    }
+}

@@ -1,0 +1,209 @@
+//! Devices without a netdev: what is moved all the same, and what is said of the others.
+
+use crate::{
+    kubelet::{Cluster, every},
+    leases::has_link,
+    node::{Node, Pod, furnished, name},
+};
+use fake_kernel::{Nic, World, world::HOST};
+use rdma_netns::{Op, Place, RdmaMode};
+use rdma_resources::Sharing;
+use serde_json::{Value, json};
+
+const BARE: &str = "0000:5e:00.2";
+
+fn infiniband() -> Nic {
+    Nic::infiniband(BARE, "mlx5_9").without_netdev()
+}
+
+fn ethernet() -> Nic {
+    Nic::virtual_function(BARE, "0000:3b:00.0", "eth9", "mlx5_9").without_netdev()
+}
+
+fn with(mode: RdmaMode, nic: Nic) -> World {
+    let mut world = furnished(mode);
+    world.plug(nic);
+    world
+}
+
+/// Behind a plugin that made `eth0`, as `type`.
+fn behind(node: &Node, pod: &Pod, of: &str) -> Value {
+    node.config(json!({
+        "type": of,
+        "deviceID": BARE,
+        "prevResult": {
+            "cniVersion": "1.1.0",
+            "interfaces": [{ "name": "eth0", "sandbox": pod.netns }],
+        },
+    }))
+}
+
+#[test]
+fn a_drop_in_moves_an_rdma_device_that_has_no_netdev() {
+    for nic in [infiniband(), ethernet()] {
+        let node = Node::with(with(RdmaMode::Exclusive, nic));
+        let place = || node.kernel.with(|world| world.place_of_rdma("mlx5_9"));
+        let pod = node.pod("a");
+        let before = node.snapshot();
+        let config = behind(&node, &pod, "rdma");
+        let result = node.add(&pod, &config).must_succeed();
+        assert_eq!(result["interfaces"], config["prevResult"]["interfaces"]);
+        let rail = json!({
+            "ifname": "eth0", "mode": "move", "rdmaDevice": "mlx5_9", "addresses": [],
+        });
+        assert_eq!(result["rails"], json!([rail]));
+        assert_eq!(place(), Some(node.netns(&pod)));
+        let other = node.pod("b");
+        let message = node
+            .add(&other, &behind(&node, &other, "rdma"))
+            .must_fail(101);
+        assert!(message.contains("container a"), "{message}");
+        node.kernel.with(|world| world.unmount(&other.netns));
+
+        let mut checked = config.clone();
+        checked["prevResult"] = result;
+        node.run("CHECK", Some(&pod), &checked).must_succeed();
+        let (from, to) = (Place::Pod, Place::Host);
+        let device = "mlx5_9".to_owned();
+        node.change(Some(&pod), &Op::MoveRdma { device, from, to });
+        let drift = node.run("CHECK", Some(&pod), &checked).must_fail(999);
+        assert_eq!(drift, "RDMA device mlx5_9 is not in the pod");
+        node.del(&pod, &config).must_succeed();
+        node.must_be(&before, "after DEL");
+
+        node.add(&pod, &config).must_succeed();
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        node.del(&pod, &config).must_succeed();
+        assert_eq!(place(), Some(HOST));
+        assert_eq!(node.records(), [] as [&str; 0]);
+    }
+}
+
+#[test]
+fn why_a_device_has_no_netdev_is_told_and_it_is_not_in_use() {
+    let cases = [
+        (
+            ethernet().with_driver(None).without_rdma(),
+            "0000:5e:00.2 has no netdev on the host: no driver is bound to it; bind its network driver",
+        ),
+        (
+            ethernet().with_driver(Some("vfio-pci")).without_rdma(),
+            "0000:5e:00.2 has no netdev on the host: it is bound to vfio-pci, for a virtual machine \
+             or a program; bind its network driver to attach it",
+        ),
+        (
+            ethernet(),
+            "RDMA device mlx5_9 (0000:5e:00.2) has no netdev on the host: its driver mlx5_core has \
+             made none; see the kernel's log (dmesg), and whether devlink has it switched off \
+             (enable_eth)",
+        ),
+        (
+            infiniband(),
+            "RDMA device mlx5_9 (0000:5e:00.2) has no netdev on the host: its InfiniBand port has \
+             no IPoIB netdev; load ib_ipoib, or let type \"rdma\" move the RDMA device alone",
+        ),
+    ];
+    for (nic, expected) in cases {
+        for mode in [RdmaMode::Shared, RdmaMode::Exclusive] {
+            let node = Node::with(with(mode, nic.clone()));
+            let pod = node.pod("a");
+            let before = node.snapshot();
+            let config = behind(&node, &pod, "rdma-cni");
+            assert_eq!(node.add(&pod, &config).must_fail(100), expected);
+            let message = node.run("STATUS", None, &config).must_fail(50);
+            assert!(message.contains(expected), "{message}");
+            node.must_be(&before, expected);
+        }
+    }
+}
+
+/// A namespace that is neither the host's nor this pod's has it, and no record tells.
+#[test]
+fn a_netdev_that_somebody_else_has_is_in_use() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (other, pod) = (node.pod("other"), node.pod("a"));
+    let (link, name) = (name("eth2"), name("net1"));
+    let (from, to) = (Place::Host, Place::Pod);
+    let op = Op::MoveLink {
+        link,
+        from,
+        to,
+        name,
+    };
+    node.change(Some(&other), &op);
+    let mut config = node.one_rail();
+    for of in ["rdma-cni", "rdma"] {
+        config["type"] = of.into();
+        let message = node.add(&pod, &config).must_fail(101);
+        assert!(message.contains("0000:3b:00.2 is in use"), "{message}");
+    }
+}
+
+#[test]
+fn a_shared_ethernet_port_without_netdev_is_an_error_and_infinibands_is_none() {
+    for (nic, expected) in [
+        (infiniband(), None),
+        (
+            ethernet(),
+            Some(
+                "RDMA device mlx5_9 (0000:5e:00.2) has no netdev on the host: an Ethernet port has \
+                 no GIDs without one; its driver mlx5_core has made none",
+            ),
+        ),
+    ] {
+        let cluster = Cluster::with(with(RdmaMode::Shared, nic));
+        let config = cluster.config(json!({}));
+        let devices = ["0000:3b:00.2", BARE];
+        cluster.publish(&[("rdma/hca", every(&devices, Sharing::Shared))], false);
+        let pod = cluster.pod("a", &[("rdma/hca", &["17"])]);
+        let before = cluster.node.snapshot();
+        let answer = cluster.add(&pod, &config);
+        match expected {
+            None => {
+                answer.must_succeed();
+                assert!(has_link(&cluster.node, &pod, "rdma0"));
+                assert!(!has_link(&cluster.node, &pod, "rdma1"));
+            }
+            Some(expected) => {
+                let message = answer.must_fail(100);
+                assert!(message.starts_with(expected), "{message}");
+            }
+        }
+        cluster.del(&pod, &config).must_succeed();
+        cluster.node.must_be(&before, "after DEL");
+    }
+}
+
+/// Kubelet says that all pods have it, and somebody has moved its netdev away.
+#[test]
+fn a_shared_port_whose_netdev_was_moved_is_no_success_without_rails() {
+    let cluster = Cluster::new(RdmaMode::Shared);
+    let config = cluster.config(json!({}));
+    cluster.publish(
+        &[("rdma/hca", every(&["0000:3b:00.2"], Sharing::Shared))],
+        false,
+    );
+    let other = cluster.node.pod("other");
+    let (link, net1) = (name("eth2"), name("net1"));
+    let moved = |link, from, to, name| Op::MoveLink {
+        link,
+        from,
+        to,
+        name,
+    };
+    let away = moved(link.clone(), Place::Host, Place::Pod, net1.clone());
+    cluster.node.change(Some(&other), &away);
+    let pod = cluster.pod("a", &[("rdma/hca", &["17"])]);
+    let message = cluster.add(&pod, &config).must_fail(100);
+    assert!(
+        message.contains("in another network namespace"),
+        "{message}"
+    );
+    // an earlier plugin of the chain has put it into this pod
+    let back = moved(net1.clone(), Place::Pod, Place::Host, link.clone());
+    cluster.node.change(Some(&other), &back);
+    let here = moved(link, Place::Host, Place::Pod, net1);
+    cluster.node.change(Some(&pod), &here);
+    let result = cluster.add(&pod, &config).must_succeed();
+    assert_eq!(result["rails"][0]["interface"], "net1", "{result}");
+}

@@ -1,0 +1,103 @@
+//! What sriov-cni does with a function and this plugin does not: refused by name, never dropped.
+
+use crate::node::{Node, Pod};
+use rdma_netns::RdmaMode;
+use serde_json::{Value, json};
+
+/// Field, and where it is.
+fn fields() -> Vec<(&'static str, Value)> {
+    let of = |name: &'static str, value: Value| (name, json!({ name: value }));
+    vec![
+        of("vlan", json!(100)),
+        of("vlan", json!(0)),
+        of("vlanQoS", json!(3)),
+        of("vlanProto", json!("802.1ad")),
+        of("mac", json!("02:00:00:00:00:01")),
+        of("spoofchk", json!("on")),
+        of("trust", json!("off")),
+        of("min_tx_rate", json!(0)),
+        of("max_tx_rate", json!(1000)),
+        of("link_state", json!("enable")),
+        of("guid", json!("00:11:22:33:44:55:66:77")),
+        of("pkey", json!("0x8001")),
+        of("infinibandGUID", json!("00:11:22:33:44:55:66:77")),
+        (
+            "runtimeConfig.mac",
+            json!({ "runtimeConfig": { "mac": "02:00:00:00:00:01" } }),
+        ),
+        (
+            "runtimeConfig.infinibandGUID",
+            json!({ "runtimeConfig": { "infinibandGUID": "00:11:22:33:44:55:66:77" } }),
+        ),
+        (
+            "args.cni.mac",
+            json!({ "args": { "cni": { "mac": "02:00:00:00:00:01" } } }),
+        ),
+        (
+            "args.cni.guid",
+            json!({ "args": { "cni": { "guid": "00:11:22:33:44:55:66:77" } } }),
+        ),
+    ]
+}
+
+fn with(config: &Value, more: &Value) -> Value {
+    let mut config = config.clone();
+    for (key, value) in more.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+#[track_caller]
+fn is_refused(node: &Node, verb: &str, pod: &Pod, config: &Value, field: &str) {
+    let message = node.run(verb, Some(pod), config).must_fail(2);
+    let start = format!("{field}: ");
+    assert!(message.starts_with(&start), "{verb} {field}: {message}");
+    assert!(message.contains("is not supported"), "{message}");
+}
+
+#[test]
+fn each_field_is_refused_by_name_and_keeps_nothing_from_home() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let plain = node.one_rail();
+    let (pod, other) = (node.pod("a"), node.pod("b"));
+    let before = node.snapshot();
+    let result = node.add(&pod, &plain).must_succeed();
+    let added = node.snapshot();
+    for (field, more) in fields() {
+        let config = with(&plain, &more);
+        is_refused(&node, "ADD", &other, &config, field);
+        is_refused(&node, "STATUS", &pod, &config, field);
+        if !field.starts_with("args.") {
+            let config = with(&config, &json!({ "prevResult": result }));
+            is_refused(&node, "CHECK", &pod, &config, field);
+        }
+        assert_eq!(added.differences(&node.snapshot()), [] as [&str; 0]);
+        node.gc(&[&pod], &config).must_succeed();
+    }
+    // it was configured after the pod had come
+    node.del(&pod, &with(&plain, &fields()[0].1)).must_succeed();
+    node.must_be(&before, "after DEL");
+}
+
+/// In the list that is handed to each of its plugins, and in what the runtime leaves empty.
+#[test]
+fn what_is_another_plugins_or_empty_is_no_field_of_this_one() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let behind = json!({
+        "args": { "cni": { "mac": "02:00:00:00:00:01", "guid": "00:11:22:33:44:55:66:77" } },
+        "prevResult": {
+            "cniVersion": "1.1.0",
+            "interfaces": [{ "name": "eth0", "sandbox": pod.netns }],
+        },
+    });
+    let empty = json!({ "mac": "", "vlan": null, "runtimeConfig": { "mac": "" } });
+    for more in [behind, empty] {
+        let config = with(&node.one_rail(), &more);
+        node.add(&pod, &config).must_succeed();
+        node.del(&pod, &config).must_succeed();
+        node.must_be(&before, "after DEL");
+    }
+}
