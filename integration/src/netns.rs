@@ -124,6 +124,21 @@ impl Netns {
         parse_list(&text)
     }
 
+    /// What `ip -j -d -FAMILY` shows for each of `lines`, by one `ip`: a list for each.
+    #[track_caller]
+    pub fn show_each<const N: usize>(&self, family: u8, lines: [&str; N]) -> [Vec<Value>; N] {
+        let mut file = NamedTempFile::new().expect("a temporary file");
+        file.write_all(lines.join("\n").as_bytes())
+            .expect("room for the lines");
+        let mut command = self.ip_command();
+        command.args(["-j", "-d", &format!("-{family}"), "-batch"]);
+        let text = check(command.arg(file.path()));
+        let lists: Vec<Vec<Value>> = text.lines().map(parse_list).collect();
+        lists
+            .try_into()
+            .unwrap_or_else(|_| panic!("ip printed no list for each of {lines:?}: {text}"))
+    }
+
     /// The link called `name`, as `ip -j -d address show` has it.
     #[track_caller]
     pub fn link(&self, name: &str) -> Option<Value> {

@@ -18,16 +18,24 @@
 //! Addresses and routes that the kernel makes itself come a little after a link's up:
 //! [`Snapshot::assert_restored`] waits for them.
 
-use crate::{Netns, netns::parse_list, wait};
+use crate::{
+    Netns,
+    netns::{self, parse_list},
+    wait,
+};
 use rdma_netns::smc;
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeMap, fmt::Write, path::Path};
+use std::{collections::BTreeMap, fmt::Write, fs, path::Path, process::Command};
 
 /// The state of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot(BTreeMap<String, String>);
 
 const FOR_EVER: u64 = u32::MAX as u64;
+
+/// What `ip` is asked for in both families.
+const ROUTES: &str = "route show table all";
+const RULES: &str = "rule show";
 
 /// Keys of a link that are not compared.
 const PASSING_KEYS: [&str; 9] = [
@@ -56,24 +64,28 @@ impl Snapshot {
     /// The namespace's present state, once its IPv6 addresses have been checked.
     #[track_caller]
     pub fn of(netns: &Netns) -> Self {
+        let mut ipv6 = [vec![], vec![]];
         wait::until("no IPv6 address is tentative", || {
-            netns
-                .show("-6 address show tentative")
+            let lines = ["address show tentative", ROUTES, RULES];
+            let [links, routes, rules] = netns.show_each(6, lines);
+            ipv6 = [routes, rules];
+            links
                 .iter()
                 .all(|link| link["addr_info"] == Value::Array(vec![]))
         });
+        let ipv4 = netns.show_each(4, [ROUTES, RULES]);
         let mut state = Self(BTreeMap::new());
         for link in netns.show("address show") {
             state.add_link(&link);
         }
-        for family in ["4", "6"] {
-            for route in netns.show(&format!("-{family} route show table all")) {
+        for (family, [routes, rules]) in [("4", ipv4), ("6", ipv6)] {
+            for route in routes {
                 state.count(
                     &format!("ipv{family} route"),
                     &without_passing(route, &["expires"]),
                 );
             }
-            for rule in netns.show(&format!("-{family} rule show")) {
+            for rule in rules {
                 state.count(&format!("ipv{family} rule"), &rule);
             }
         }
@@ -178,12 +190,15 @@ impl Snapshot {
 
     /// Every setting of every link, and the two that links inherit from.
     fn add_sysctls(&mut self, netns: &Netns) {
-        // A secret that is not set cannot be read: no error is shown.
-        let script =
-            "cd /proc/sys/net && grep -rs . ipv4/conf ipv6/conf ipv4/neigh ipv6/neigh || :";
-        for line in crate::netns::check(netns.command("sh").args(["-c", script])).lines() {
-            let (key, value) = line.split_once(':').expect("grep prints path:value");
-            self.0.insert(format!("sysctl {key}"), value.to_owned());
+        let mut settings = vec![];
+        let read = || {
+            for folder in ["ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh"] {
+                read_settings(folder, &mut settings);
+            }
+        };
+        inside(netns, read);
+        for (key, value) in settings {
+            self.0.insert(format!("sysctl {key}"), value);
         }
     }
 
@@ -191,10 +206,16 @@ impl Snapshot {
         if !Path::new("/sys/module/ib_core").exists() {
             return;
         }
-        for device in parse_list(&netns.run("rdma -j dev show")) {
+        // from a thread inside, as `ip netns exec` mounts more than this needs
+        let show = |what: &str| {
+            let mut rdma = Command::new("rdma");
+            let rdma = rdma.args(["-j", what, "show"]);
+            parse_list(&inside(netns, || netns::check(rdma)))
+        };
+        for device in show("dev") {
             self.count("rdma device", &without_passing(device, &["ifindex"]));
         }
-        for port in parse_list(&netns.run("rdma -j link show")) {
+        for port in show("link") {
             let passing = ["ifindex", "netdev_index", "state", "physical_state"];
             self.count("rdma port", &without_passing(port, &passing));
         }
@@ -206,14 +227,41 @@ impl Snapshot {
             return;
         }
         let table = || smc::PnetTable::open()?.entries();
-        let inside = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
-        let entries = inside.run(table).expect("a thread").expect("a pnet table");
-        for entry in entries {
+        for entry in inside(netns, table).expect("a pnet table") {
             self.count("pnet entry", &json!(entry));
         }
         let ueids = smc::UserEids::open().and_then(|mut ueids| ueids.list());
         for ueid in ueids.expect("user EIDs") {
             self.count("user EID", &ueid.into());
+        }
+    }
+}
+
+/// What `work` makes of `netns`, on a thread inside.
+#[track_caller]
+fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
+    let netns = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
+    netns.run(work).expect("a thread")
+}
+
+/// Each setting of each link in `folder` of `/proc/sys/net`, with its key. A link that goes meanwhile has
+/// none, and a secret that is not set cannot be read.
+fn read_settings(folder: &str, settings: &mut Vec<(String, String)>) {
+    let entries = |path: &str| {
+        let found = fs::read_dir(Path::new("/proc/sys/net").join(path));
+        let names = found.into_iter().flatten().flatten();
+        names.filter_map(|it| it.file_name().into_string().ok())
+    };
+    for link in entries(folder) {
+        let link = format!("{folder}/{link}");
+        for name in entries(&link) {
+            let key = format!("{link}/{name}");
+            let text = fs::read_to_string(Path::new("/proc/sys/net").join(&key));
+            for line in text.unwrap_or_default().lines() {
+                if !line.is_empty() {
+                    settings.push((key.clone(), line.to_owned()));
+                }
+            }
         }
     }
 }
