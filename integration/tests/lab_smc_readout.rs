@@ -34,6 +34,10 @@ fn id(number: usize) -> PnetId {
 
 impl World {
     fn new() -> Self {
+        assert!(
+            std::env::var_os("RDMA_LAB_TIER").is_some(),
+            "this test runs in the lab, by integration/lab/vm --tier fast --exclusive"
+        );
         let host = Netns::own();
         host.ip("link add rail0 type veth peer name rail1");
         let kernel = Linux::new();
