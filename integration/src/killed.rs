@@ -1,4 +1,4 @@
-//! SIGKILL after every operation of a verb, and what the next call makes of it.
+//! SIGKILL after operations of a verb, and what the next call makes of it.
 
 use crate::{Invocation, Netns, Outcome, Snapshot};
 use serde_json::{Value, json};
@@ -19,6 +19,28 @@ pub enum Healer {
     Gc,
 }
 
+/// Where a verb is killed: before the first of these operations, and after each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Around {
+    /// All operations.
+    All,
+    /// The moves of netdevs and of RDMA devices to another namespace.
+    Moves,
+    /// What SMC-R needs: pnet entries, user EIDs, `tcp2smc`, links per link group.
+    Smc,
+}
+
+impl Around {
+    /// For `RDMA_CNI_KILL_AROUND`.
+    fn word(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Moves => "moves",
+            Self::Smc => "smc",
+        }
+    }
+}
+
 /// One attachment that is made and unmade, each time with a kill.
 #[derive(Debug)]
 pub struct Sweep<'a> {
@@ -28,6 +50,8 @@ pub struct Sweep<'a> {
     pub plugin: PathBuf,
     /// The one that kills itself: `rdma-cni-killed`.
     pub killed: PathBuf,
+    /// Where it does.
+    pub around: Around,
     /// `CNI_PATH`
     pub cni_path: String,
     /// The whole network configuration.
@@ -37,13 +61,13 @@ pub struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// Kills `command` (ADD or DEL) after each of its operations; every time one of
-    /// `healers`, in turn, has to bring the host back. How many operations there were.
+    /// Kills `command` (ADD or DEL) at each of the points; every time one of `healers`, in turn,
+    /// has to bring the host back. How many points there were.
     #[track_caller]
     pub fn run(&self, command: &str, healers: &[Healer]) -> u32 {
-        for (operations, healer) in (0..).zip(healers.iter().cycle().copied()) {
+        for (points, healer) in (0..).zip(healers.iter().cycle().copied()) {
             // shown when an assertion fails
-            println!("{command} is killed after {operations} operations, then {healer:?}");
+            println!("{command} is killed at point {points}, then {healer:?}");
             let pod = Netns::new("killed");
             let bare = Snapshot::of(&pod);
             if command == "DEL" {
@@ -52,12 +76,13 @@ impl Sweep<'_> {
             let mut call = self.call(command, "a", &pod);
             call = call
                 .program(&self.killed)
-                .env("RDMA_CNI_KILL_AFTER", operations.to_string());
+                .env("RDMA_CNI_KILL_AROUND", self.around.word())
+                .env("RDMA_CNI_KILL_AFTER", points.to_string());
             let outcome = call.run();
             if outcome.status.success() {
                 self.call("DEL", "a", &pod).run().silent();
                 self.before.assert_restored(self.host);
-                return operations;
+                return points;
             }
             assert_eq!(
                 outcome.status.signal(),

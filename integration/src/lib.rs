@@ -15,6 +15,7 @@
 //! | [`metadata`] | a stand-in for the cloud's metadata service |
 //! | [`snapshot`] | all that a namespace has, comparable bit for bit |
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
+//! | [`extent`] | how much is repeated: what `scripts/test --full` adds |
 //! | [`golden`] | plans as data: what is made is what was written |
 //! | [`kubelet`] | a kubelet stand-in: device manager, plugin watcher |
 //! | [`real_kubelet`] | in the lab, kubelet itself, with pods from manifests |
@@ -35,6 +36,7 @@ pub mod cni_cache;
 pub mod containerd;
 pub mod control_plane;
 pub mod daemon;
+pub mod extent;
 pub mod golden;
 pub mod ipam;
 pub mod killed;

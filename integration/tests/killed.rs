@@ -3,7 +3,7 @@
 
 use integration::{
     Netns, Node, Snapshot, ipam,
-    killed::{Healer, Sweep},
+    killed::{Around, Healer, Sweep},
     plugin::rdma_cni,
     wait,
 };
@@ -27,6 +27,7 @@ fn sweep(node: &Node) -> Sweep<'_> {
         host: &node.host,
         plugin: rdma_cni(),
         killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        around: Around::All,
         cni_path: node.cni_path(),
         configuration: node.configuration(&["eth1", "eth2"]),
         before: Snapshot::of(&node.host),

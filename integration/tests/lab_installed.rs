@@ -11,6 +11,7 @@ use integration::{
         manifest::Manifest,
         shared::{HCA, has_all_rails, links, rping_on_all_rails},
     },
+    extent,
     lab::NICS,
     nics, wait,
 };
@@ -202,9 +203,25 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     network.assert_restored(&node.nics.host);
 }
 
-/// So many times the network writes its list anew while pods start, in so many bursts.
-const REWRITES: usize = 200;
-const BURSTS: usize = 10;
+/// So many times the network writes its list anew while pods start, in so many bursts, and so many pods
+/// start at least.
+struct Rewriting {
+    rewrites: usize,
+    bursts: usize,
+    pods: usize,
+}
+
+const USUAL: Rewriting = Rewriting {
+    rewrites: 20,
+    bursts: 4,
+    pods: 5,
+};
+
+const FULL: Rewriting = Rewriting {
+    rewrites: 200,
+    bursts: 10,
+    pods: 10,
+};
 
 /// Between two of a burst, and after a burst: a network's program that starts anew writes several times.
 const AT_ONCE: Duration = Duration::from_millis(100);
@@ -243,17 +260,22 @@ fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
     node.remove(node.pod("first"));
     let network = Snapshot::of(&node.nics.host);
 
+    let Rewriting {
+        rewrites,
+        bursts,
+        pods,
+    } = extent::of(USUAL, FULL);
     let (mut started, mut refused, mut failed) = (vec![], vec![], vec![]);
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            for round in 0..REWRITES {
+            for round in 0..rewrites {
                 write_anew(round);
-                let is_last = (round + 1) % (REWRITES / BURSTS) == 0;
+                let is_last = (round + 1) % (rewrites / bursts) == 0;
                 thread::sleep(if is_last { QUIET } else { AT_ONCE });
             }
         });
         for number in 0.. {
-            if number >= 10 && writer.is_finished() {
+            if number >= pods && writer.is_finished() {
                 break;
             }
             match node.run(&format!("pod-{number}")) {
@@ -280,7 +302,7 @@ fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
         started.len()
     );
     // most are between two rewritings, and a check that refuses all would hold just as well
-    assert!(started.len() >= 3, "{refused:?} {failed:?}");
+    assert!(started.len() >= pods / 3, "{refused:?} {failed:?}");
 
     // afterwards all is as it always was
     wait::until("the runtime calls rdma-cni", || daemon.ready().0 == 200);

@@ -3,7 +3,7 @@
 
 use integration::{
     Attachment, Bonded, BondedPod, Conflist, Netns, Snapshot, bonded,
-    killed::{Healer, Sweep},
+    killed::{Around, Healer, Sweep},
     plugin::rdma_cni,
     rails::{BONDS, Bond, Side},
     traffic::{End, Write},
@@ -338,6 +338,7 @@ fn killed_after_any_operation_nothing_is_left() {
         host: &bonded.rails.host,
         plugin: rdma_cni(),
         killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        around: Around::All,
         cni_path: bonded.cni_path(),
         configuration,
         before: Snapshot::of(&bonded.rails.host),

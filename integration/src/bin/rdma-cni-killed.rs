@@ -1,7 +1,9 @@
 //! The real plugin on the real kernel, killed by SIGKILL at a chosen change.
 //!
-//! `RDMA_CNI_KILL_AFTER=n`: the process ends after its n-th change; 0 ends it when it is
-//! about to make the first one, with only the record written. All else is `rdma-cni`.
+//! `RDMA_CNI_KILL_AFTER=n`: the process ends at its n-th point. Points are before and after each
+//! change of a kind, which is one point where two of them follow each other. `RDMA_CNI_KILL_AROUND` is the
+//! kind: `all`, `moves` or `smc`. With `all`, 0 ends the process when it is about to make the first change,
+//! with only the record written, and n after the n-th change. All else is `rdma-cni`.
 
 use cni_protocol::Input;
 use nix::{
@@ -16,7 +18,37 @@ use std::{cell::Cell, collections::BTreeSet, path::Path, process::ExitCode};
 
 struct Killed {
     linux: Linux,
+    around: String,
     left: Cell<Option<u32>>,
+    /// Nothing was changed since the last point.
+    is_counted: Cell<bool>,
+}
+
+impl Killed {
+    fn is_of_the_kind(&self, op: &Op) -> bool {
+        match op {
+            Op::MoveRdma { .. } | Op::MoveLink { .. } => self.around != "smc",
+            Op::AddPnet { .. }
+            | Op::RemovePnet { .. }
+            | Op::AddUeid { .. }
+            | Op::RemoveUeid { .. }
+            | Op::SetTcp2Smc { .. }
+            | Op::SetMaxLinks { .. } => self.around != "moves",
+            _ => self.around == "all",
+        }
+    }
+
+    fn point(&self) {
+        if self.is_counted.replace(true) {
+            return;
+        }
+        if let Some(left) = self.left.get() {
+            if left == 0 {
+                die();
+            }
+            self.left.set(Some(left - 1));
+        }
+    }
 }
 
 impl Kernel for Killed {
@@ -56,15 +88,14 @@ impl Kernel for Killed {
     }
 
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError> {
-        if self.left.get() == Some(0) {
-            die();
+        let is_of_the_kind = self.is_of_the_kind(op);
+        if is_of_the_kind {
+            self.point();
         }
         let done = self.linux.execute(op, pod);
-        if let Some(left) = self.left.get() {
-            self.left.set(Some(left - 1));
-            if left == 1 {
-                die();
-            }
+        self.is_counted.set(false);
+        if is_of_the_kind {
+            self.point();
         }
         done
     }
@@ -81,7 +112,9 @@ fn main() -> ExitCode {
         .and_then(|text| text.parse().ok());
     let kernel = Killed {
         linux: Linux::new(),
+        around: std::env::var("RDMA_CNI_KILL_AROUND").unwrap_or_else(|_| "all".to_owned()),
         left: Cell::new(left),
+        is_counted: Cell::new(false),
     };
     rdma_cni::run(
         Input::of_process(),

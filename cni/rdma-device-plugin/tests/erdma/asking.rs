@@ -165,6 +165,27 @@ fn a_service_that_fails_is_waited_for() {
 }
 
 #[test]
+fn a_service_that_is_slow_is_waited_for() {
+    let (node, service) = (Node::new(), service());
+    let before = node.link("eth1");
+    service.behave(|it| it.delay = Duration::from_secs(3600));
+    let mut process = node.process(asked(&service.base()));
+    let outcomes = process.settle(&node.nics());
+    let words = outcomes[0].to_string();
+    assert!(
+        outcomes[0].is_news && words.contains("not answered"),
+        "{words}"
+    );
+    // three attempts for the token alone
+    assert_eq!(service.requests().len(), 3);
+    assert_eq!(node.link("eth1"), before);
+    assert!(!node.records().contains(&"0000:00:06.0.json".to_owned()));
+    service.behave(|it| it.delay = Duration::ZERO);
+    std::thread::sleep(outcomes[0].retry_after().expect("it is tried again"));
+    assert_eq!(changes(&process.settle(&node.nics())), [6, 6]);
+}
+
+#[test]
 fn garbage_is_waited_out() {
     let path = integration::metadata::nic_path(NICS[0].3, "primary-ip-address");
     let misbehave = |service: &MetadataService| {
