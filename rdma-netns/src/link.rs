@@ -1,6 +1,16 @@
 //! A netdev with all that a move between namespaces loses or a pod can change.
 
+mod address;
+mod route;
+
+pub use address::{
+    Address, FOR_EVER, GIVEN_FLAGS, IFA_F_HOMEADDRESS, IFA_F_MANAGETEMPADDR, IFA_F_MCAUTOJOIN,
+    IFA_F_NODAD, IFA_F_NOPREFIXROUTE, IFA_F_OPTIMISTIC,
+};
+pub use route::{MAIN_TABLE, PROTOCOL_KERNEL, PROTOCOL_RA, PROTOCOL_STATIC, Route, SCOPE_LINK};
+
 use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName};
+use route::contains;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -139,227 +149,6 @@ pub enum LinkType {
     Other,
 }
 
-/// An IP address on a netdev (`struct ifaddrmsg`, `include/uapi/linux/if_addr.h`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Address {
-    /// The address itself (`IFA_LOCAL`).
-    pub ip: IpAddr,
-    /// Length of the prefix on the link, bits.
-    pub prefix: u8,
-    /// The other end of a point-to-point link.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peer: Option<IpAddr>,
-    /// IPv4 broadcast address.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub broadcast: Option<IpAddr>,
-    /// `RT_SCOPE_*`: 0 global, 253 link, 254 host.
-    #[serde(default)]
-    pub scope: u8,
-    /// IPv4 label, where it is not the netdev's name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
-    /// Metric of its prefix route (`IFA_RT_PRIORITY`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metric: Option<u32>,
-    /// Flags that were given with it: `IFA_F_NODAD`, `…OPTIMISTIC`, `…HOMEADDRESS`,
-    /// `…MANAGETEMPADDR`, `…NOPREFIXROUTE`, `…MCAUTOJOIN`.
-    #[serde(default)]
-    pub flags: u32,
-    /// Remaining lifetimes (valid, preferred), seconds; none: for ever.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lifetime: Option<(u32, u32)>,
-    /// Not usable yet: duplicate address detection is under way, or has failed.
-    #[serde(default)]
-    pub tentative: bool,
-    /// Duplicate address detection found another one on the link (`IFA_F_DADFAILED`): the
-    /// address is there and cannot be used.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub dad_failed: bool,
-    /// The kernel made it itself: link-local, from a router advertisement, or temporary.
-    #[serde(default)]
-    pub automatic: bool,
-    /// The kernel made it for privacy and replaces it within days (RFC 8981,
-    /// `IFA_F_TEMPORARY`).
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub temporary: bool,
-}
-
-/// `IFA_F_NODAD`: no duplicate address detection, usable at once.
-pub const IFA_F_NODAD: u32 = 0x02;
-/// `IFA_F_OPTIMISTIC`: usable while duplicate address detection goes on.
-pub const IFA_F_OPTIMISTIC: u32 = 0x04;
-/// `IFA_F_HOMEADDRESS`: a mobile node's home address.
-pub const IFA_F_HOMEADDRESS: u32 = 0x10;
-/// `IFA_F_MANAGETEMPADDR`: the kernel makes temporary addresses from it.
-pub const IFA_F_MANAGETEMPADDR: u32 = 0x100;
-/// `IFA_F_NOPREFIXROUTE`: no route for the prefix is made.
-pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
-/// `IFA_F_MCAUTOJOIN`: multicast groups are joined.
-pub const IFA_F_MCAUTOJOIN: u32 = 0x400;
-/// The flags of [`Address::flags`].
-pub const GIVEN_FLAGS: u32 = IFA_F_NODAD
-    | IFA_F_OPTIMISTIC
-    | IFA_F_HOMEADDRESS
-    | IFA_F_MANAGETEMPADDR
-    | IFA_F_NOPREFIXROUTE
-    | IFA_F_MCAUTOJOIN;
-
-impl Address {
-    /// A global address without anything special.
-    pub fn new(ip: IpAddr, prefix: u8) -> Self {
-        Self {
-            ip,
-            prefix,
-            peer: None,
-            broadcast: None,
-            scope: 0,
-            label: None,
-            metric: None,
-            flags: 0,
-            lifetime: None,
-            tentative: false,
-            dad_failed: false,
-            automatic: false,
-            temporary: false,
-        }
-    }
-
-    /// Whether its prefix tells which network the netdev is in: it is global, in use, and is
-    /// to stay. Addresses of scope link or host, link-local ones of either family, loopback
-    /// and multicast tell of no network; tentative, duplicate, deprecated (preferred lifetime
-    /// 0) and temporary ones may be another machine's, or gone soon.
-    pub fn names_a_network(&self) -> bool {
-        let is_global = match self.ip {
-            IpAddr::V4(ip) => !ip.is_link_local(),
-            IpAddr::V6(ip) => !ip.is_unicast_link_local(),
-        };
-        let is_unicast =
-            !(self.ip.is_loopback() || self.ip.is_multicast() || self.ip.is_unspecified());
-        let is_deprecated = self.lifetime.is_some_and(|(_, preferred)| preferred == 0);
-        let is_passing = self.tentative || self.dad_failed || is_deprecated || self.temporary;
-        self.scope == 0 && is_global && is_unicast && !is_passing
-    }
-
-    /// Whether `other` is this very address, whatever its flags and age.
-    pub fn same_as(&self, other: &Self) -> bool {
-        self.ip == other.ip && self.prefix == other.prefix && self.peer == other.peer
-    }
-
-    /// Whether it is an IPv6 link-local address.
-    pub fn is_link_local(&self) -> bool {
-        matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
-    }
-}
-
-/// A route that leaves by one netdev (`struct rtmsg`, `include/uapi/linux/rtnetlink.h`).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Route {
-    /// Network address; `0.0.0.0` or `::` with prefix 0 is the default route.
-    pub destination: IpAddr,
-    /// Length of the destination's prefix, bits.
-    pub prefix: u8,
-    /// Next hop; none: the destination is on the link.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gateway: Option<IpAddr>,
-    /// Preferred source address (`src`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<IpAddr>,
-    /// Priority; the lowest wins. None: the kernel's default (0; 1024 for IPv6).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metric: Option<u32>,
-    /// Table, 254 is main.
-    #[serde(default = "main_table")]
-    pub table: u32,
-    /// Who made it (`RTPROT_*`): 2 kernel, 3 boot, 4 static, 9 router advertisement.
-    #[serde(default = "static_protocol")]
-    pub protocol: u8,
-    /// `RT_SCOPE_*`: 0 global, 253 link.
-    #[serde(default)]
-    pub scope: u8,
-    /// The gateway is taken to be on the link.
-    #[serde(default)]
-    pub onlink: bool,
-    /// Path MTU, bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mtu: Option<u32>,
-    /// TCP maximum segment size advertised, bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub advmss: Option<u32>,
-}
-
-/// `RT_TABLE_MAIN`.
-pub const MAIN_TABLE: u32 = 254;
-/// `RTPROT_KERNEL`: made by the kernel, with an address.
-pub const PROTOCOL_KERNEL: u8 = 2;
-/// `RTPROT_STATIC`: made by an administrator.
-pub const PROTOCOL_STATIC: u8 = 4;
-/// `RTPROT_RA`: made by the kernel from a router advertisement.
-pub const PROTOCOL_RA: u8 = 9;
-/// `RT_SCOPE_LINK`: the destination is on the link.
-pub const SCOPE_LINK: u8 = 253;
-
-fn main_table() -> u32 {
-    MAIN_TABLE
-}
-
-fn static_protocol() -> u8 {
-    PROTOCOL_STATIC
-}
-
-impl Route {
-    /// A static route in the main table.
-    pub fn new(destination: IpAddr, prefix: u8) -> Self {
-        Self {
-            destination,
-            prefix,
-            gateway: None,
-            source: None,
-            metric: None,
-            table: MAIN_TABLE,
-            protocol: PROTOCOL_STATIC,
-            scope: 0,
-            onlink: false,
-            mtu: None,
-            advmss: None,
-        }
-    }
-
-    /// Whether `other` leads to the same place, in the same table.
-    pub fn same_destination(&self, other: &Self) -> bool {
-        (self.destination, self.prefix, self.table)
-            == (other.destination, other.prefix, other.table)
-    }
-
-    /// The metric that counts where there is none: `IP6_RT_PRIO_USER` for IPv6
-    /// (`include/uapi/linux/ipv6_route.h`).
-    pub fn default_metric(&self) -> u32 {
-        if self.destination.is_ipv4() { 0 } else { 1024 }
-    }
-
-    /// Whether the kernel makes it by itself, with an address or from an advertisement.
-    pub fn is_automatic(&self) -> bool {
-        matches!(self.protocol, PROTOCOL_KERNEL | PROTOCOL_RA)
-    }
-}
-
-/// Whether `ip` is in the network of `length` bits that `network` is in.
-fn contains(network: IpAddr, length: u8, ip: IpAddr) -> bool {
-    let shift = |bits: u32| bits.saturating_sub(u32::from(length));
-    match (network, ip) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            let differing = u64::from(a.to_bits() ^ b.to_bits());
-            differing >> shift(32) == 0
-        }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            (a.to_bits() ^ b.to_bits())
-                .checked_shr(shift(128))
-                .unwrap_or(0)
-                == 0
-        }
-        _ => false,
-    }
-}
-
 impl Link {
     /// Whether `flag` is on.
     pub fn has(&self, flag: LinkFlag) -> bool {
@@ -381,16 +170,72 @@ impl Link {
             .any(|it| it.flags & IFA_F_NOPREFIXROUTE == 0 && contains(it.ip, it.prefix, gateway));
         let by_route = self.routes.iter().any(|it| {
             it.gateway.is_none()
-                && !it.is_automatic()
+                && !self.makes_itself(it)
                 && contains(it.destination, it.prefix, gateway)
         });
         has_source && (route.onlink || link_local || by_address || by_route)
     }
 
+    /// Whether the kernel makes `route`, one of this netdev's, by itself: with one of its
+    /// addresses, or from a router advertisement.
+    ///
+    /// NetworkManager gives its addresses `IFA_F_NOPREFIXROUTE` and sets the prefix' route itself,
+    /// as of `RTPROT_KERNEL`; systemd-networkd sets what a router advertised as of `RTPROT_RA`. Both
+    /// keep the kernel from taking advertisements, and nobody makes these routes anew.
+    pub fn makes_itself(&self, route: &Route) -> bool {
+        match route.protocol {
+            PROTOCOL_KERNEL => {
+                let comes_with = |address: &Address| address.brings(route);
+                // a prefix that is on the link without an address of it
+                let advertised = route.destination.is_ipv6() && route.expires.is_some();
+                self.addresses.iter().any(comes_with) || advertised && self.takes_advertisements()
+            }
+            PROTOCOL_RA => self.takes_advertisements(),
+            _ => false,
+        }
+    }
+
+    /// Whether the kernel itself makes addresses and routes of router advertisements
+    /// (`ipv6_accept_ra()`, `include/net/ipv6.h`). A setting that is not known counts as the
+    /// kernel's default.
+    fn takes_advertisements(&self) -> bool {
+        let setting = |key: &str, default| self.sysctls.get(key).copied().unwrap_or(default);
+        match setting("ipv6/accept_ra", 1) {
+            2 => true,
+            accepts => accepts != 0 && setting("ipv6/forwarding", 0) == 0,
+        }
+    }
+
+    /// As it is `seconds` later, if nothing but time acts on it: lifetimes have run on, and what
+    /// has come to its end is not there.
+    pub fn aged(&self, seconds: u64) -> Self {
+        let seconds = u32::try_from(seconds).unwrap_or(u32::MAX - 1);
+        let left = |lifetime: u32| match lifetime {
+            FOR_EVER => FOR_EVER,
+            limited => limited.saturating_sub(seconds),
+        };
+        let mut link = self.clone();
+        for address in &mut link.addresses {
+            let lifetime = address.lifetime;
+            address.lifetime = lifetime.map(|(valid, preferred)| (left(valid), left(preferred)));
+        }
+        let valid = |it: &Address| it.lifetime.is_none_or(|(valid, _)| valid > 0);
+        link.addresses.retain(valid);
+        // a route that came with an address goes with it
+        let stays = |route: &&Route| !self.makes_itself(route) || link.makes_itself(route);
+        let routes = self.routes.iter().filter(stays).map(|route| Route {
+            expires: route.expires.map(left),
+            ..route.clone()
+        });
+        let routes = routes.filter(|route| route.expires != Some(0)).collect();
+        link.routes = routes;
+        link
+    }
+
     /// The routes that the kernel does not make by itself, in the order in which they can be
     /// set: a gateway has to be on the link before a route goes by it.
     pub fn lasting_routes(&self) -> impl Iterator<Item = &Route> {
-        let lasting = || self.routes.iter().filter(|route| !route.is_automatic());
+        let lasting = || self.routes.iter().filter(|route| !self.makes_itself(route));
         let on_link = lasting().filter(|route| route.gateway.is_none());
         on_link.chain(lasting().filter(|route| route.gateway.is_some()))
     }
@@ -410,57 +255,5 @@ impl Link {
     /// The address `wanted` as it is on this netdev.
     pub fn address(&self, wanted: &Address) -> Option<&Address> {
         self.addresses.iter().find(|a| a.same_as(wanted))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn which_addresses_name_a_network() {
-        let address = |ip: &str| Address::new(ip.parse().unwrap(), 24);
-        for ip in ["10.0.0.1", "2001:db8::1", "fd00::1"] {
-            assert!(address(ip).names_a_network(), "{ip}");
-        }
-        for ip in [
-            "169.254.0.1",
-            "127.0.0.1",
-            "224.0.0.1",
-            "0.0.0.0",
-            "fe80::1",
-            "::1",
-            "ff02::1",
-            "::",
-        ] {
-            assert!(!address(ip).names_a_network(), "{ip}");
-        }
-        let changes: [fn(&mut Address); 6] = [
-            |it| it.scope = SCOPE_LINK,
-            |it| it.tentative = true,
-            |it| it.dad_failed = true,
-            |it| it.lifetime = Some((3600, 0)),
-            |it| it.lifetime = Some((u32::MAX, 0)),
-            |it| it.temporary = true,
-        ];
-        for change in changes {
-            let mut address = address("2001:db8::1");
-            change(&mut address);
-            assert!(!address.names_a_network(), "{address:?}");
-        }
-        let aging = Address {
-            lifetime: Some((3600, 1)),
-            automatic: true,
-            ..address("2001:db8::1")
-        };
-        assert!(aging.names_a_network(), "from a router advertisement");
-    }
-
-    #[test]
-    fn an_address_of_an_older_record_is_not_temporary() {
-        let address = Address::new("fd00::1".parse().unwrap(), 64);
-        let written = serde_json::to_value(&address).unwrap();
-        assert!(written.get("temporary").is_none(), "{written}");
-        assert_eq!(serde_json::from_value::<Address>(written).unwrap(), address);
     }
 }

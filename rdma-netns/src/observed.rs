@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 pub struct Observed {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
+    /// When it was seen: seconds since the boot, sleep included (`CLOCK_BOOTTIME`), which nobody
+    /// can set. None: not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
     /// None: the kernel has no RDMA subsystem (`ib_core` is not loaded).
     pub rdma_mode: Option<RdmaMode>,
     /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA

@@ -413,10 +413,19 @@ fn route_words(route: &Route, link: &str) -> String {
     if route.scope != 0 {
         let _ = write!(words, " scope {}", route.scope);
     }
-    for (name, value) in [("mtu", route.mtu), ("advmss", route.advmss)] {
+    for (name, value) in [
+        ("mtu", route.mtu),
+        ("advmss", route.advmss),
+        ("expires", route.expires),
+    ] {
         if let Some(value) = value {
             let _ = write!(words, " {name} {value}");
         }
+    }
+    match route.preference {
+        1 => words.push_str(" pref high"),
+        3 => words.push_str(" pref low"),
+        _ => {}
     }
     words
 }

@@ -1,7 +1,10 @@
 //! What a world shows, and the time that passes meanwhile.
 
-use crate::world::{HOST, World};
-use rdma_netns::{Device, Namespace, NetnsId, Observed, link::IFA_F_OPTIMISTIC};
+use crate::{
+    links::Netdev,
+    world::{HOST, World},
+};
+use rdma_netns::{Address, Device, Namespace, NetnsId, Observed, link::IFA_F_OPTIMISTIC};
 
 impl World {
     /// Changes at every boot.
@@ -13,6 +16,7 @@ impl World {
     pub fn observe(&self, pod: Option<NetnsId>) -> Observed {
         Observed {
             boot_id: self.boot_id(),
+            at: Some(self.clock),
             rdma_mode: self.rdma_mode,
             devices: self.devices(),
             host: self.namespace(HOST),
@@ -46,6 +50,28 @@ impl World {
             }
         });
         functions.collect()
+    }
+
+    /// So many seconds pass: lifetimes come nearer to their ends, and what has reached it goes
+    /// (`check_lifetime()`, `net/ipv4/devinet.c`; `addrconf_verify_rtnl()`, `net/ipv6/addrconf.c`).
+    pub fn pass_seconds(&mut self, seconds: u64) {
+        self.clock += seconds;
+        for position in 0..self.netdevs.len() {
+            let Netdev { netns, link, .. } = &mut self.netdevs[position];
+            let aged = link.aged(seconds);
+            let (netns, name) = (*netns, link.name.clone());
+            let is_left = |it: &&Address| aged.address(it).is_none();
+            let ended: Vec<Address> = link.addresses.iter().filter(is_left).cloned().collect();
+            for address in &mut link.addresses {
+                let lifetime = aged.address(address).and_then(|it| it.lifetime);
+                address.lifetime = lifetime;
+            }
+            link.routes = aged.routes;
+            for address in ended {
+                // one that went as another one's secondary is gone already
+                let _ = self.remove_address(netns, &name, &address);
+            }
+        }
     }
 
     /// Time passes: duplicate address detections and udev come nearer to their ends.

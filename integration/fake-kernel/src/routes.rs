@@ -39,7 +39,7 @@ impl World {
             }
             // ip6_validate_gw(), net/ipv6/route.c
             (IpAddr::V6(_), Some(gateway)) if self.is_local(netns, gateway) => {
-                return Err(Errno::EHOSTUNREACH.into());
+                return refuse(Errno::EINVAL, "Gateway can not be a local address");
             }
             (IpAddr::V6(_), Some(gateway)) if !self.reaches(position, gateway, &route) => {
                 return Err(Errno::EHOSTUNREACH.into());
@@ -51,7 +51,7 @@ impl World {
             return refuse(Errno::EINVAL, "Invalid source address");
         }
         let netdev = &mut self.netdevs[position];
-        if !netdev.link.routes.contains(&route) {
+        if !netdev.link.routes.iter().any(|it| it.same_as(&route)) {
             netdev.insert_route(route);
         }
         Ok(())
@@ -65,7 +65,7 @@ impl World {
     ) -> Result<(), Refusal> {
         let route = normal(route);
         let routes = &mut self.netdev(netns, link)?.link.routes;
-        let Some(found) = routes.iter().position(|other| *other == route) else {
+        let Some(found) = routes.iter().position(|it| it.same_as(&route)) else {
             return Err(Errno::ESRCH.into());
         };
         routes.remove(found);

@@ -69,6 +69,8 @@ pub struct World {
     pub announced: Vec<(HardwareAddress, IpAddr)>,
     /// What the kernel has of SMC; none: it has none, as Debian's 7.2.
     pub smc: Option<Smc>,
+    /// Seconds since the boot.
+    pub(crate) clock: u64,
     pub(crate) boot: u32,
     pub(crate) functions: Vec<Device>,
     pub(crate) namespaces: Vec<Netns>,
@@ -150,6 +152,7 @@ impl World {
             gid_delay: 0,
             announced: vec![],
             smc: Some(Smc::default()),
+            clock: 100,
             boot: 1,
             functions: vec![],
             namespaces: vec![],

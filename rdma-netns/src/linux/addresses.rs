@@ -3,7 +3,7 @@
 use super::ip_of;
 use crate::{
     Address, Link,
-    link::GIVEN_FLAGS,
+    link::{FOR_EVER, GIVEN_FLAGS},
     netlink::{Answer, attributes, text, u32_of},
 };
 use netlink_packet_route::{
@@ -33,9 +33,6 @@ const PERMANENT: u32 = 0x80;
 
 /// `IFAPROT_KERNEL_LO`, `_RA` and `_LL` (Linux 5.18).
 const MADE_BY_KERNEL: std::ops::RangeInclusive<u8> = 1..=3;
-
-/// A lifetime that does not end (`INFINITY_LIFE_TIME`, `include/net/addrconf.h`).
-const FOR_EVER: u32 = u32::MAX;
 
 /// Asks for all addresses.
 pub(super) fn dump() -> RouteNetlinkMessage {

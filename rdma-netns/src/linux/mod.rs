@@ -157,6 +157,7 @@ impl Kernel for Linux {
             .host()
             .map_err(|error| cannot_read("the host's namespace", error.into()))?;
         let boot_id = self.boot_id()?;
+        let at = seconds_since_boot();
         let verbs = devices::verbs(&self.sysfs)
             .map_err(|error| cannot_read("the RDMA devices in sysfs", error.into()))?;
         let devices = devices::scan(&self.sysfs, &verbs)
@@ -195,6 +196,7 @@ impl Kernel for Linux {
         let pod = pod.map(|pod| namespace(pod, "the pod")).transpose()?;
         Ok(Observed {
             boot_id,
+            at,
             rdma_mode,
             devices,
             host,
@@ -240,6 +242,12 @@ impl Kernel for Linux {
             message,
         })
     }
+}
+
+/// `CLOCK_BOOTTIME`: unlike the monotonic clock it goes on while the machine sleeps.
+fn seconds_since_boot() -> Option<u64> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?;
+    u64::try_from(now.tv_sec()).ok()
 }
 
 /// Whether nothing is there: `/proc/PID/ns/net` of a process that has ended answers ESRCH.

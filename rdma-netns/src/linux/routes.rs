@@ -5,7 +5,8 @@
 //! shown for itself. Left out, and told in the debug log, are
 //! IPv4 routes with several next hops, and those with a nexthop object, with an encapsulation, by source
 //! prefix or by TOS: a [`Route`] cannot say them, and adding a part of one would be worse
-//! than leaving it out. Of the metrics, `mtu` and `advmss` are kept.
+//! than leaving it out. Of the metrics, `mtu` and `advmss` are kept; the kernel tells when an IPv6
+//! route expires, and of an IPv4 one nothing, as those do not.
 
 use super::ip_of;
 use crate::{
@@ -16,7 +17,7 @@ use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     route::{
         RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric,
-        RouteType, RouteVia,
+        RoutePreference, RouteType, RouteVia,
     },
 };
 use std::net::IpAddr;
@@ -31,13 +32,18 @@ const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
 const RTA_METRICS: u16 = 8;
 const RTA_MULTIPATH: u16 = 9;
+const RTA_CACHEINFO: u16 = 12;
 const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
+const RTA_PREF: u16 = 20;
 const RTA_ENCAP: u16 = 22;
 const RTA_NH_ID: u16 = 30;
 
 const RTAX_MTU: u16 = 2;
 const RTAX_ADVMSS: u16 = 8;
+
+/// Units of `rta_expires` in a second (`USER_HZ`).
+const USER_HZ: i32 = 100;
 
 /// `RT_TABLE_LOCAL`: kept by the kernel alone.
 const LOCAL_TABLE: u32 = 255;
@@ -80,6 +86,8 @@ pub(super) fn parse(body: &[u8]) -> Option<Vec<(u32, Route)>> {
             RTA_PREFSRC => route.source = ip_of(value),
             RTA_PRIORITY => route.metric = u32_of(value),
             RTA_TABLE => route.table = u32_of(value)?,
+            RTA_PREF => route.preference = value.first().copied().unwrap_or(0),
+            RTA_CACHEINFO => route.expires = expires(value),
             RTA_METRICS => {
                 for (kind, value) in attributes(value) {
                     match kind {
@@ -112,6 +120,18 @@ pub(super) fn parse(body: &[u8]) -> Option<Vec<(u32, Route)>> {
         return Some(vec![(netdev?, route)]);
     }
     Some(next_hops(hops).map(|hop| hop.of(&route)).collect())
+}
+
+/// `rta_expires` of a `struct rta_cacheinfo`, seconds; 0: it does not expire. It is below 0 after its
+/// end until the kernel has taken the route away.
+fn expires(cache_info: &[u8]) -> Option<u32> {
+    let ticks = cache_info
+        .get(8..12)?
+        .try_into()
+        .ok()
+        .map(i32::from_ne_bytes)?;
+    let seconds = u32::try_from(ticks / USER_HZ).unwrap_or(0);
+    (ticks != 0).then_some(seconds)
 }
 
 /// A next hop of a route with several (`struct rtnexthop`).
@@ -214,6 +234,13 @@ fn message(index: u32, route: &Route) -> RouteMessage {
     }
     if let Some(metric) = route.metric {
         attributes.push(RouteAttribute::Priority(metric));
+    }
+    if route.preference != 0 {
+        let preference = RoutePreference::from(route.preference);
+        attributes.push(RouteAttribute::Preference(preference));
+    }
+    if let Some(seconds) = route.expires {
+        attributes.push(RouteAttribute::Expires(seconds));
     }
     let metrics: Vec<_> = [
         route.mtu.map(RouteMetric::Mtu),

@@ -100,6 +100,11 @@ fn all_kinds() -> Vec<Route> {
         Route::new(ip("fd01::"), 64),
         Route {
             gateway: Some(ip("fd00::1")),
+            preference: 3,
+            ..Route::new(ip("fd01:1::"), 64)
+        },
+        Route {
+            gateway: Some(ip("fd00::1")),
             source: Some(ip("fd00::5")),
             mtu: Some(1400),
             advmss: Some(1340),
@@ -142,6 +147,46 @@ fn routes_round_trip() {
         }
         let error = world.refused(remove(&wanted[0]));
         assert_eq!(error.errno(), Some(libc::ESRCH), "{error}");
+    });
+}
+
+/// Network managers set routes as of the kernel, and take router advertisements themselves.
+#[test]
+fn routes_of_managers_are_told_from_the_kernels() {
+    node_with_addresses(|world| {
+        for line in [
+            "address add 10.9.0.5/24 dev nic0 noprefixroute",
+            "route add 10.9.0.0/24 dev nic0 proto kernel scope link src 10.9.0.5 metric 100",
+            "address add 10.8.0.5/24 dev nic0 metric 77",
+            "-6 route add fd09::/64 dev nic0 proto ra expires 100",
+            "-6 route add fd08::/64 via fe80::1 dev nic0 proto 16 expires 4000000",
+        ] {
+            world.ip(line);
+        }
+        let mut link = world.host_link("nic0");
+        let made = |link: &rdma_netns::Link, network: &str| {
+            let found = link.routes.iter().find(|it| it.destination == ip(network));
+            let route = found.unwrap_or_else(|| panic!("no route to {network}"));
+            (link.makes_itself(route), route.expires)
+        };
+        for (network, is_made) in [("10.0.0.0", true), ("10.8.0.0", true), ("10.9.0.0", false)] {
+            assert_eq!(made(&link, network), (is_made, None), "{network}");
+        }
+        assert_eq!(made(&link, "fe80::"), (true, None));
+        let (is_made, expires) = made(&link, "fd08::");
+        assert!(
+            !is_made && matches!(expires, Some(3_999_990..=4_000_000)),
+            "{expires:?}"
+        );
+        for (accept_ra, is_made) in [(0, false), (1, true), (2, true)] {
+            link.sysctls.insert("ipv6/accept_ra".to_owned(), accept_ra);
+            let (made, expires) = made(&link, "fd09::");
+            assert_eq!(made, is_made, "accept_ra {accept_ra}");
+            assert!(matches!(expires, Some(90..=100)), "{expires:?}");
+        }
+        link.sysctls.insert("ipv6/accept_ra".to_owned(), 1);
+        link.sysctls.insert("ipv6/forwarding".to_owned(), 1);
+        assert!(!made(&link, "fd09::").0, "a router takes none");
     });
 }
 

@@ -1,0 +1,142 @@
+//! A route that leaves by one netdev.
+
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// A route that leaves by one netdev (`struct rtmsg`, `include/uapi/linux/rtnetlink.h`).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Route {
+    /// Network address; `0.0.0.0` or `::` with prefix 0 is the default route.
+    pub destination: IpAddr,
+    /// Length of the destination's prefix, bits.
+    pub prefix: u8,
+    /// Next hop; none: the destination is on the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+    /// Preferred source address (`src`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<IpAddr>,
+    /// Priority; the lowest wins. None: the kernel's default (0; 1024 for IPv6).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<u32>,
+    /// Table, 254 is main.
+    #[serde(default = "main_table")]
+    pub table: u32,
+    /// Who made it (`RTPROT_*`): 2 kernel, 3 boot, 4 static, 9 router advertisement.
+    #[serde(default = "static_protocol")]
+    pub protocol: u8,
+    /// `RT_SCOPE_*`: 0 global, 253 link.
+    #[serde(default)]
+    pub scope: u8,
+    /// The gateway is taken to be on the link.
+    #[serde(default)]
+    pub onlink: bool,
+    /// Path MTU, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// TCP maximum segment size advertised, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advmss: Option<u32>,
+    /// Seconds until the kernel takes it away (`RTA_EXPIRES`, IPv6 only); none: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<u32>,
+    /// Which of several default routers counts (`RTA_PREF`, RFC 4191, section 2.1, IPv6 only):
+    /// 0 medium, 1 high, 3 low.
+    #[serde(default, skip_serializing_if = "is_medium")]
+    pub preference: u8,
+}
+
+/// `RT_TABLE_MAIN`.
+pub const MAIN_TABLE: u32 = 254;
+/// `RTPROT_KERNEL`: made by the kernel, with an address.
+pub const PROTOCOL_KERNEL: u8 = 2;
+/// `RTPROT_STATIC`: made by an administrator.
+pub const PROTOCOL_STATIC: u8 = 4;
+/// `RTPROT_RA`: made by the kernel from a router advertisement.
+pub const PROTOCOL_RA: u8 = 9;
+/// `RT_SCOPE_LINK`: the destination is on the link.
+pub const SCOPE_LINK: u8 = 253;
+
+fn main_table() -> u32 {
+    MAIN_TABLE
+}
+
+fn static_protocol() -> u8 {
+    PROTOCOL_STATIC
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_medium(preference: &u8) -> bool {
+    *preference == 0
+}
+
+impl Route {
+    /// A static route in the main table.
+    pub fn new(destination: IpAddr, prefix: u8) -> Self {
+        Self {
+            destination,
+            prefix,
+            gateway: None,
+            source: None,
+            metric: None,
+            table: MAIN_TABLE,
+            protocol: PROTOCOL_STATIC,
+            scope: 0,
+            onlink: false,
+            mtu: None,
+            advmss: None,
+            expires: None,
+            preference: 0,
+        }
+    }
+
+    /// Whether `other` is this very route, whatever its age.
+    pub fn same_as(&self, other: &Self) -> bool {
+        let expires = self.expires;
+        *self
+            == Self {
+                expires,
+                ..other.clone()
+            }
+    }
+
+    /// Whether `other` leads to the same place, in the same table.
+    pub fn same_destination(&self, other: &Self) -> bool {
+        (self.destination, self.prefix, self.table)
+            == (other.destination, other.prefix, other.table)
+    }
+
+    /// The metric that counts where there is none: `IP6_RT_PRIO_USER` for IPv6
+    /// (`include/uapi/linux/ipv6_route.h`).
+    pub fn default_metric(&self) -> u32 {
+        if self.destination.is_ipv4() { 0 } else { 1024 }
+    }
+
+    /// Whether its protocol says that the kernel makes it by itself, with an address or from an
+    /// advertisement. Network managers say the same of routes of their own:
+    /// [`Link::makes_itself`] tells them apart.
+    pub fn is_automatic(&self) -> bool {
+        matches!(self.protocol, PROTOCOL_KERNEL | PROTOCOL_RA)
+    }
+}
+
+/// Whether `ip` is in the network of `length` bits that `network` is in.
+pub(super) fn contains(network: IpAddr, length: u8, ip: IpAddr) -> bool {
+    let shift = |bits: u32| bits.saturating_sub(u32::from(length));
+    match (network, ip) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let differing = u64::from(a.to_bits() ^ b.to_bits());
+            differing >> shift(32) == 0
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            (a.to_bits() ^ b.to_bits())
+                .checked_shr(shift(128))
+                .unwrap_or(0)
+                == 0
+        }
+        _ => false,
+    }
+}
