@@ -4,7 +4,7 @@
 
 # Debian packages: building and checking; the peers and tools that the tests drive; what makes images.
 PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap
-	e2fsprogs openssl)
+	e2fsprogs network-manager openssl)
 
 missing_packages() {
 	local package
@@ -14,10 +14,20 @@ missing_packages() {
 	done
 }
 
+# NetworkManager is for tests in namespaces: on a machine that had none it must not take the NICs
+keep_network_manager_idle() {
+	local unit=/etc/systemd/system/NetworkManager.service
+	[[ -e /var/lib/dpkg/info/network-manager.list || -e $unit ]] || {
+		mkdir -p "${unit%/*}"
+		ln -s /dev/null "$unit"
+	}
+}
+
 debian_packages() {
 	local missing
 	mapfile -t missing < <(missing_packages)
 	((${#missing[@]})) || return 0
+	keep_network_manager_idle
 	apt-get update -q || true # a broken third-party source is not our business
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
 }

@@ -12,6 +12,7 @@
 //! | [`ipam`] | a stand-in IPAM plugin that records its calls, and answers or fails as told |
 //! | [`daemon`] | `rdma-device-plugin` as a process: what it says, what it takes |
 //! | [`machine`] | a made-up node for it: a sysfs tree, device files, directories |
+//! | [`manager`] | NetworkManager and systemd-networkd, each for one throw-away namespace |
 //! | [`metadata`] | a stand-in for the cloud's metadata service |
 //! | [`snapshot`] | all that a namespace has, comparable bit for bit |
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
@@ -43,6 +44,7 @@ pub mod killed;
 pub mod kubelet;
 pub mod lab;
 pub mod machine;
+pub mod manager;
 pub mod metadata;
 pub mod netns;
 pub mod nics;
@@ -65,6 +67,7 @@ pub use control_plane::ControlPlane;
 pub use daemon::Daemon;
 pub use ipam::StandInIpam;
 pub use machine::Machine;
+pub use manager::Manager;
 pub use metadata::MetadataService;
 pub use netns::Netns;
 pub use nics::BondedNics;

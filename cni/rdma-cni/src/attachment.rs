@@ -70,6 +70,10 @@ pub struct Attachment {
     pub args: Option<String>,
     /// The boot that it belongs to: after another one everything is at home.
     pub boot_id: String,
+    /// When the rails were seen as they are recorded, as [`Observed::at`]: lifetimes run on from
+    /// then. Records of versions that did not tell have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_at: Option<u64>,
     /// `CNI_NETNS` of ADD.
     pub netns: PathBuf,
     /// The namespace that was there.
@@ -213,6 +217,7 @@ impl Attachment {
             pod: None,
             args: None,
             boot_id: observed.boot_id.clone(),
+            observed_at: observed.at,
             netns: netns.to_owned(),
             netns_id,
             phase: Phase::Attaching,
@@ -263,6 +268,13 @@ impl Attachment {
             dad: self.dad,
             accept_ra: self.accept_ra,
         }
+    }
+
+    /// How long before `observed` the rails were seen as they are recorded, seconds; 0 where nobody
+    /// tells. Of another boot the clock says nothing, and there is nothing to restore either.
+    pub fn age(&self, observed: &Observed) -> u64 {
+        let times = self.observed_at.zip(observed.at);
+        times.map_or(0, |(then, now)| now.saturating_sub(then))
     }
 
     /// The addresses that moved netdevs have on the host when they are there.

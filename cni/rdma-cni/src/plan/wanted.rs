@@ -37,7 +37,11 @@ impl Wanted {
         let routes = home
             .lasting_routes()
             .filter(|route| home.can_have(route, &addresses));
-        let routes = routes.cloned().collect();
+        let routes = routes.map(|route| Route {
+            expires: None,
+            ..route.clone()
+        });
+        let routes = routes.collect();
         Self {
             addresses,
             routes,

@@ -1,0 +1,336 @@
+//! Netdevs that a network manager has set up, while it is away and while it is at work.
+
+use crate::node::{Node, address, furnished, name, route, settle};
+use fake_kernel::{Verdict, World, world::HOST};
+use nix::errno::Errno;
+use rdma_netns::{
+    Address, Op, Place, RdmaMode, Route,
+    link::{IFA_F_NODAD, IFA_F_NOPREFIXROUTE, PROTOCOL_KERNEL, PROTOCOL_RA, SCOPE_LINK},
+};
+
+const AT: Place = Place::Host;
+
+fn run(world: &mut World, ops: impl IntoIterator<Item = Op>) {
+    for op in ops {
+        world
+            .execute(&op, None)
+            .unwrap_or_else(|refusal| panic!("{op}: {refusal}"));
+    }
+    settle(world);
+}
+
+fn add_address(address: Address) -> Op {
+    Op::AddAddress {
+        at: AT,
+        link: name("eth2"),
+        address,
+    }
+}
+
+fn add_route(route: Route) -> Op {
+    Op::AddRoute {
+        at: AT,
+        link: name("eth2"),
+        route,
+    }
+}
+
+fn on_link(destination: &str) -> Route {
+    Route {
+        gateway: None,
+        ..route(destination, "::")
+    }
+}
+
+/// As NetworkManager leaves it: it makes the routes that else come with the addresses.
+fn network_manager() -> Vec<Op> {
+    let managed = |text: &str| Address {
+        flags: IFA_F_NOPREFIXROUTE,
+        ..address(text)
+    };
+    let connected = |destination: &str| Route {
+        protocol: PROTOCOL_KERNEL,
+        metric: Some(100),
+        ..on_link(destination)
+    };
+    vec![
+        add_address(managed("10.9.0.5/24")),
+        add_address(managed("fd00:9::5/64")),
+        add_route(Route {
+            source: Some("10.9.0.5".parse().unwrap()),
+            scope: SCOPE_LINK,
+            ..connected("10.9.0.0/24")
+        }),
+        add_route(connected("fd00:9::/64")),
+        add_route(route("0.0.0.0/0", "10.9.0.254")),
+        add_route(route("::/0", "fd00:9::254")),
+    ]
+}
+
+/// As systemd-networkd leaves it: it takes router advertisements itself, and leases by DHCP.
+fn networkd(seconds: u32) -> Vec<Op> {
+    let leased = |text: &str, flags| Address {
+        lifetime: Some((seconds, seconds / 2)),
+        flags,
+        ..address(text)
+    };
+    let advertised = |route: Route| Route {
+        protocol: PROTOCOL_RA,
+        expires: Some(seconds),
+        ..route
+    };
+    let dhcp = |route: Route| Route {
+        protocol: 16,
+        source: Some("10.9.0.7".parse().unwrap()),
+        ..route
+    };
+    vec![
+        add_address(leased("10.9.0.7/24", 0)),
+        add_address(leased("fd00:9::7/64", IFA_F_NODAD | IFA_F_NOPREFIXROUTE)),
+        add_route(advertised(on_link("fd00:9::/64"))),
+        add_route(Route {
+            preference: 1,
+            ..advertised(route("::/0", "fe80::1"))
+        }),
+        add_route(dhcp(Route {
+            scope: SCOPE_LINK,
+            ..on_link("10.9.0.254/32")
+        })),
+        add_route(dhcp(route("0.0.0.0/0", "10.9.0.254"))),
+    ]
+}
+
+fn node(ops: Vec<Op>) -> Node {
+    let mut world = furnished(RdmaMode::Exclusive);
+    run(&mut world, ops);
+    Node::with(world)
+}
+
+fn destinations(node: &Node) -> Vec<String> {
+    node.kernel.with(|world| {
+        let link = world.link(HOST, "eth2").unwrap();
+        let routes = link.lasting_routes();
+        let mut found: Vec<String> = routes
+            .map(|route| format!("{}/{}", route.destination, route.prefix))
+            .collect();
+        found.sort();
+        found
+    })
+}
+
+#[test]
+fn what_managers_have_set_comes_back() {
+    for (what, ops) in [
+        ("NetworkManager", network_manager()),
+        ("systemd-networkd", networkd(3600)),
+    ] {
+        for (dies, mode) in [
+            (false, RdmaMode::Exclusive),
+            (true, RdmaMode::Exclusive),
+            (false, RdmaMode::Shared),
+        ] {
+            let mut world = furnished(mode);
+            run(&mut world, ops.clone());
+            let node = Node::with(world);
+            let before = node.snapshot();
+            let pod = node.pod("a");
+            node.add(&pod, &node.one_rail()).must_succeed();
+            let netns = node.netns(&pod);
+            node.kernel.with(|world| {
+                let link = world.link(netns, "rdma0").unwrap();
+                let defaults = link.routes.iter().filter(|route| route.prefix == 0);
+                assert_eq!(defaults.count(), 2, "{what}: {link:?}");
+                let expires = |route: &Route| route.expires.is_some();
+                assert!(!link.routes.iter().any(expires), "{what}: {link:?}");
+            });
+            if dies {
+                node.kernel.with(|world| world.unmount(&pod.netns));
+            }
+            node.del(&pod, &node.one_rail()).must_succeed();
+            node.kernel.with(|world| world.unmount(&pod.netns));
+            node.must_be(&before, &format!("{what}, {mode}, namespace dies: {dies}"));
+        }
+    }
+}
+
+/// What the kernel takes of advertisements by itself it takes again.
+#[test]
+fn what_the_kernel_makes_of_advertisements_is_left_to_it() {
+    let mut ops = networkd(3600);
+    let accept = |value| Op::SetSysctl {
+        at: AT,
+        link: name("eth2"),
+        key: "ipv6/accept_ra".to_owned(),
+        value,
+    };
+    ops.push(accept(2));
+    let node = node(ops);
+    let pod = node.pod("a");
+    node.add(&pod, &node.one_rail()).must_succeed();
+    node.del(&pod, &node.one_rail()).must_succeed();
+    let advertised = ["fd00:9::/64", "::/0"];
+    let found = destinations(&node);
+    assert!(
+        advertised
+            .iter()
+            .all(|it| !found.contains(&(*it).to_owned())),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn lifetimes_run_on_while_a_netdev_is_away() {
+    for dies in [false, true] {
+        let node = node(networkd(3600));
+        // what an hour of being away makes of a netdev that stayed is what comes back
+        let stayed = node_that_waited(networkd(3600), 1000);
+        let pod = node.pod("a");
+        node.add(&pod, &node.one_rail()).must_succeed();
+        node.kernel.with(|world| world.pass_seconds(1000));
+        if dies {
+            node.kernel.with(|world| world.unmount(&pod.netns));
+        }
+        node.del(&pod, &node.one_rail()).must_succeed();
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        node.must_be(&stayed.snapshot(), "after 1000 seconds");
+    }
+}
+
+#[test]
+fn what_ended_while_a_netdev_was_away_does_not_come_back() {
+    let node = node(networkd(60));
+    let stayed = node_that_waited(networkd(60), 60);
+    let pod = node.pod("a");
+    node.add(&pod, &node.one_rail()).must_succeed();
+    node.kernel.with(|world| world.pass_seconds(60));
+    node.del(&pod, &node.one_rail()).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    node.must_be(&stayed.snapshot(), "after 60 seconds");
+    let found = destinations(&node);
+    assert_eq!(found, ["10.2.0.0/16", "fd20::/32"]);
+}
+
+fn node_that_waited(ops: Vec<Op>, seconds: u64) -> Node {
+    let node = node(ops);
+    node.kernel.with(|world| world.pass_seconds(seconds));
+    node
+}
+
+/// Records of versions that did not say when have lifetimes as they were.
+#[test]
+fn without_a_time_lifetimes_are_as_recorded() {
+    let node = node(networkd(3600));
+    let before = node.snapshot();
+    let pod = node.pod("a");
+    node.add(&pod, &node.one_rail()).must_succeed();
+    let record = node.record_of(&pod);
+    let text = std::fs::read(&record).unwrap();
+    let mut value: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let at = value.as_object_mut().unwrap().remove("observedAt");
+    assert!(at.is_some_and(|at| at.is_u64()));
+    std::fs::write(&record, value.to_string()).unwrap();
+    node.kernel.with(|world| world.pass_seconds(1000));
+    node.del(&pod, &node.one_rail()).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    node.must_be(&before, "as recorded");
+}
+
+/// A manager meets the netdev as soon as it is back, and makes it its own, step by step, between
+/// ours: whatever it does last is what it has in its profile, which is what was there.
+#[test]
+fn a_manager_in_between_is_a_reason_to_look_again() {
+    let meddling: [(&str, fn(&mut World)); 5] = [
+        ("takes it down and up", |world| {
+            let _ = world.execute(&up(false), None);
+            let _ = world.execute(&up(true), None);
+        }),
+        ("takes it down", |world| {
+            let _ = world.execute(&up(false), None);
+        }),
+        ("takes its addresses", |world| {
+            let Some(link) = world.link(HOST, "eth2").cloned() else {
+                return;
+            };
+            for address in link.addresses.into_iter().filter(|it| !it.automatic) {
+                let link = link.name.clone();
+                let remove = Op::RemoveAddress {
+                    at: AT,
+                    link,
+                    address,
+                };
+                let _ = world.execute(&remove, None);
+            }
+        }),
+        ("sets its own MTU", |world| {
+            let link = name("eth2");
+            let _ = world.execute(
+                &Op::SetMtu {
+                    at: AT,
+                    link,
+                    mtu: 1500,
+                },
+                None,
+            );
+        }),
+        ("sets it up as before", |world| configure_if_there(world)),
+    ];
+    for (what, meddle) in meddling {
+        for until in [1, 4, 9, 30] {
+            let node = node(network_manager());
+            let before = node.snapshot();
+            let pod = node.pod("a");
+            node.add(&pod, &node.one_rail()).must_succeed();
+            node.kernel.begin();
+            node.kernel.intercept(move |world, step| {
+                if step.number <= until && step.number % 3 == 1 {
+                    meddle(world);
+                }
+                Verdict::Proceed
+            });
+            node.del(&pod, &node.one_rail()).must_succeed();
+            node.kernel.with(|world| world.unmount(&pod.netns));
+            node.kernel.begin();
+            node.must_be(&before, &format!("{what}, until change {until}"));
+        }
+    }
+}
+
+fn up(up: bool) -> Op {
+    Op::SetUp {
+        at: AT,
+        link: name("eth2"),
+        up,
+    }
+}
+
+fn configure_if_there(world: &mut World) {
+    if world.link(HOST, "eth2").is_some_and(|link| !link.up) {
+        let ops = [up(true)].into_iter().chain(network_manager());
+        for op in ops {
+            // as far as it is possible yet
+            let _ = world.execute(&op, None);
+        }
+    }
+}
+
+/// It takes its time, as a manager does that asks a DHCP server: it is waited for a little.
+#[test]
+fn a_change_that_is_refused_for_a_while_is_tried_again() {
+    let node = node(network_manager());
+    let before = node.snapshot();
+    let pod = node.pod("a");
+    node.add(&pod, &node.one_rail()).must_succeed();
+    node.kernel.begin();
+    let mut refused = 0;
+    node.kernel.intercept(move |_, step| {
+        let is_address = matches!(step.op, Op::AddAddress { .. });
+        if is_address && refused < 9 {
+            refused += 1;
+            return Verdict::Refuse(Errno::EBUSY);
+        }
+        Verdict::Proceed
+    });
+    node.del(&pod, &node.one_rail()).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    node.must_be(&before, "tried again");
+}

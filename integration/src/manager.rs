@@ -1,0 +1,154 @@
+//! NetworkManager and systemd-networkd as processes, each for one throw-away namespace.
+//!
+//! A manager runs in mount and PID namespaces of its own, so that several of them, and the
+//! machine's own, never meet: what it keeps is in memory, its D-Bus too, and all that it starts
+//! ends with it. Its `/sys` can only be read: by that both programs know that there is no udev to
+//! wait for (`udev_available()` of systemd, `nmp_netns` and `use_udev` of NetworkManager).
+
+use crate::{Netns, wait};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+use tempfile::TempDir;
+
+/// Where Debian 12 has systemd-networkd.
+const NETWORKD: &str = "/lib/systemd/systemd-networkd";
+
+const NETWORK_MANAGER: &str = "/usr/sbin/NetworkManager";
+
+/// A network manager at work. It is killed on drop, and leaves what it has configured.
+#[derive(Debug)]
+pub struct Manager {
+    child: Child,
+    directory: TempDir,
+}
+
+impl Manager {
+    /// NetworkManager with `profiles`, each a name and a keyfile's text. It manages virtual netdevs
+    /// too, which stand for NICs here.
+    #[track_caller]
+    pub fn network_manager(host: &Netns, profiles: &[(&str, &str)]) -> Self {
+        let configuration = "\
+            [main]\nplugins=keyfile\nauth-polkit=false\nno-auto-default=*\ndns=none\n\
+            rc-manager=unmanaged\n[keyfile]\nunmanaged-devices=interface-name:lo\n\
+            [device]\nmatch-device=interface-name:*\nmanaged=1\n";
+        let mut files = vec![("NetworkManager.conf".to_owned(), configuration)];
+        for (name, text) in profiles {
+            files.push((format!("system-connections/{name}.nmconnection"), *text));
+        }
+        let script = format!(
+            "mount -t tmpfs none /var/lib/NetworkManager && mkdir -p /run/dbus && \
+             dbus-daemon --system --fork --nopidfile && {NETWORK_MANAGER} --no-daemon & wait"
+        );
+        let directory = ["/etc/NetworkManager", NETWORK_MANAGER, "network-manager"];
+        Self::start(host, directory, &files, &script)
+    }
+
+    /// systemd-networkd with `files`, each a name (`eth1.network`) and its text.
+    #[track_caller]
+    pub fn networkd(host: &Netns, files: &[(&str, &str)]) -> Self {
+        let files: Vec<_> = files
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), *text))
+            .collect();
+        let directory = ["/etc/systemd/network", NETWORKD, "systemd"];
+        // not as process 1, which systemd's programs take for systemd itself
+        Self::start(host, directory, &files, &format!("{NETWORKD} & wait"))
+    }
+
+    #[track_caller]
+    fn start(
+        host: &Netns,
+        [place, program, package]: [&str; 3],
+        files: &[(String, &str)],
+        script: &str,
+    ) -> Self {
+        assert!(
+            Path::new(program).exists(),
+            "there is no {program}: apt-get install {package}"
+        );
+        let directory = TempDir::new().expect("a temporary directory");
+        for (name, text) in files {
+            let path = directory.path().join("files").join(name);
+            fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+            fs::write(path, text).expect("room for a file");
+        }
+        let log = fs::File::create(directory.path().join("log")).expect("a log");
+        let script = format!(
+            "mount --make-rprivate / && mount -o remount,ro,bind /sys && \
+             mount -t tmpfs -o mode=755 none /run && mkdir -p {place} && \
+             mount -t tmpfs -o mode=755 none {place} && cp -r {}/. {place} && \
+             chmod -R go=rX {place} && chmod -f 600 {place}/system-connections/*; {script}",
+            directory.path().join("files").display()
+        );
+        let child = host
+            .command("unshare")
+            .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+            .args(["sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("another descriptor"))
+            .stderr(log)
+            .spawn()
+            .expect("unshare starts");
+        Self { child, directory }
+    }
+
+    /// Runs a command line (split at white space) beside the manager, `nmcli` for instance; its
+    /// output, whatever it is.
+    pub fn run(&self, line: &str) -> String {
+        let Some(inside) = self.first_process() else {
+            return String::new();
+        };
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &inside, "--mount", "--net", "--pid"]);
+        let output = command.args(line.split_whitespace()).output();
+        let output = output.expect("nsenter starts");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What it has said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Waits until `done`; panics with its log when patience is over.
+    #[track_caller]
+    pub fn until(&self, what: &str, done: impl FnMut() -> bool) {
+        assert!(
+            wait::within(wait::PATIENCE, done),
+            "not within {:?}: {what}\n{}",
+            wait::PATIENCE,
+            self.log()
+        );
+    }
+
+    /// Kills it. What it has configured stays.
+    pub fn stop(self) {}
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// The first process of its PID namespace, as it is called here.
+    fn first_process(&self) -> Option<String> {
+        let pid = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let first = children.ok()?.split_whitespace().next().map(str::to_owned);
+        first
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        let inside = self.first_process();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // the last of the namespace's processes ends a little after the first
+        if let Some(pid) = inside {
+            let gone = || !Path::new(&format!("/proc/{pid}")).exists();
+            wait::within(wait::PATIENCE, gone);
+        }
+    }
+}
