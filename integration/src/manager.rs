@@ -134,9 +134,8 @@ impl Manager {
     /// The first process of its PID namespace, as it is called here.
     fn first_process(&self) -> Option<String> {
         let pid = self.child.id();
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let first = children.ok()?.split_whitespace().next().map(str::to_owned);
-        first
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        children.split_whitespace().next().map(str::to_owned)
     }
 }
 

@@ -1,10 +1,14 @@
 //! The only place that changes anything: planned changes are made, the state is looked at
 //! again, and what is still missing is planned again, until nothing is.
 
+mod restore;
+
+pub use restore::{GivenUp, Incomplete, Restored, restore};
+
 use crate::{
     attachment::Attachment,
     held,
-    plan::{self, Obstacle, RailPlan, Wanted},
+    plan::{self, Obstacle, Wanted},
 };
 use rdma_netns::{Kernel, ObserveError, Observed, Op, OpError, Place, RdmaDevice};
 use std::{
@@ -261,125 +265,6 @@ pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, ob
             }
         }
     }
-}
-
-/// What kept an attachment from coming home, a sentence for each thing.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", left.join("; "))]
-pub struct Incomplete {
-    /// The sentences.
-    pub left: Vec<String>,
-    /// Whether time may bring it: a dying namespace gives its devices back a little later.
-    pub awaited: bool,
-}
-
-impl Incomplete {
-    /// Both.
-    pub fn and(mut self, other: Self) -> Self {
-        self.left.extend(other.left);
-        self.awaited |= other.awaited;
-        self
-    }
-}
-
-/// Brings everything of `attachment` home that is to be had. Goes on after an error, and with
-/// what is still missing, as long as that helps. What is seen then.
-pub fn restore<K: Kernel>(
-    kernel: &K,
-    pod: Option<&K::Pod>,
-    attachment: &Attachment,
-) -> Result<Observed, Incomplete> {
-    let mut refused = vec![];
-    let mut round = 0;
-    loop {
-        let observed = match kernel.observe(pod) {
-            Ok(observed) => observed,
-            Err(error) if round == ROUNDS => {
-                return Err(Incomplete {
-                    left: vec![error.to_string()],
-                    awaited: false,
-                });
-            }
-            Err(error) => {
-                log::warn!("{error}");
-                round += 1;
-                continue;
-            }
-        };
-        let plans = plan::detach(attachment, &observed).into_iter();
-        let plans = plans.map(|plan| {
-            let ops = plan?;
-            held::check(kernel, pod, &ops).map(|()| ops)
-        });
-        let plans: Vec<RailPlan> = plans.collect();
-        if plans
-            .iter()
-            .all(|plan| plan.as_ref().is_ok_and(Vec::is_empty))
-        {
-            for name in plan::gone(attachment, &observed) {
-                log::warn!("{name} exists no more: a virtual netdev ends with its namespace");
-            }
-            return Ok(observed);
-        }
-        // what is nowhere is not to be had by another round
-        let nothing_to_do = plans
-            .iter()
-            .all(|plan| plan.as_ref().map_or(true, Vec::is_empty));
-        if round == ROUNDS || nothing_to_do {
-            let awaited = plans
-                .iter()
-                .any(|plan| matches!(plan, Err(Obstacle::NotHome { .. })));
-            let left = if refused.is_empty() {
-                missing(plans)
-            } else {
-                refused
-            };
-            return Err(Incomplete { left, awaited });
-        }
-        refused = plans
-            .into_iter()
-            .flat_map(|plan| make(kernel, pod, plan))
-            .collect();
-        round += 1;
-    }
-}
-
-/// Makes the changes of one rail's plan, and tells what was refused. One that others build
-/// upon ends it; any other is passed over, so that an alias that is refused does not keep a
-/// NIC down.
-fn make<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, plan: RailPlan) -> Vec<String> {
-    let ops = match plan {
-        Ok(ops) => ops,
-        Err(obstacle) => return vec![obstacle.to_string()],
-    };
-    let mut refused = vec![];
-    for op in ops {
-        log::debug!("{op}");
-        let Err(error) = kernel.execute(&op, pod) else {
-            continue;
-        };
-        refused.push(error.to_string());
-        let is_basis = matches!(
-            op,
-            Op::MoveRdma { .. } | Op::MoveLink { .. } | Op::RenameLink { .. } | Op::SetUp { .. }
-        );
-        if is_basis {
-            break;
-        }
-    }
-    refused
-}
-
-/// What is missing without any change having been refused.
-fn missing(plans: Vec<RailPlan>) -> Vec<String> {
-    let sentence = |plan: RailPlan| match plan {
-        Ok(ops) => ops
-            .iter()
-            .map(|op| format!("done, and yet undone again by somebody else: {op}"))
-            .collect(),
-        Err(obstacle) => vec![obstacle.to_string()],
-    };
-    plans.into_iter().flat_map(sentence).collect()
 }
 
 fn words(ops: &[Op]) -> String {

@@ -68,12 +68,14 @@ pub enum Error {
     #[error(transparent)]
     Ipam(#[from] IpamError),
     /// ADD failed on its way.
-    #[error("{cause}; {}", outcome(left))]
+    #[error("{cause}; {}", outcome(left, given_up))]
     Add {
         /// Why.
         cause: Cause,
-        /// What is not as before.
-        left: Option<Incomplete>,
+        /// What is not back.
+        left: Option<Box<Incomplete>>,
+        /// What is back and not as before, a sentence for each thing.
+        given_up: Vec<String>,
     },
     /// Something is not back.
     #[error("restoring is incomplete: {0}")]
@@ -134,9 +136,13 @@ impl From<SmcError> for Cause {
     }
 }
 
-fn outcome(left: &Option<Incomplete>) -> String {
+fn outcome(left: &Option<Box<Incomplete>>, given_up: &[String]) -> String {
     match left {
-        None => "the host is as before".into(),
+        None if given_up.is_empty() => "the host is as before".into(),
+        None => format!(
+            "all devices are back on the host, but not as before: {}",
+            given_up.join("; ")
+        ),
         Some(incomplete) => format!("restoring is incomplete: {incomplete}"),
     }
 }

@@ -24,6 +24,7 @@ pub mod conf;
 pub mod doctor;
 pub mod error;
 pub mod gids;
+pub mod given_up;
 pub mod held;
 pub mod ipam;
 pub mod kubelet;

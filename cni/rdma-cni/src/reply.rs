@@ -46,7 +46,9 @@ pub fn code(error: &Error) -> u32 {
         Error::Obstacle(_) => code::CONFIGURATION,
         Error::Ipam(_) | Error::Release(_) => own::IPAM,
         Error::Add { left: Some(_), .. } | Error::Incomplete(_) => own::INCOMPLETE,
-        Error::Add { cause, left: None } => match cause {
+        Error::Add {
+            cause, left: None, ..
+        } => match cause {
             Cause::Ipam(_) => own::IPAM,
             Cause::State(error) if error.is_held() => code::TRY_LATER,
             Cause::Apply(ApplyError::Op(error)) if cannot_move(error) => own::WRONG_MODE,

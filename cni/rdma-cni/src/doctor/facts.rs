@@ -1,6 +1,9 @@
 //! What is known of the node, as plain data: all that [`examine`](super::examine) goes by.
 
-use crate::attachment::{Attachment, Key};
+use crate::{
+    attachment::{Attachment, Key},
+    given_up::Note,
+};
 use rdma_netns::{GidTable, Observed, RdmaMode, smc::SmcState};
 use rdma_resources::Published;
 use serde::{Deserialize, Serialize};
@@ -49,6 +52,8 @@ pub struct Facts {
     pub records: Vec<Record>,
     /// Records that were put aside, since they could not be read.
     pub aside: Vec<PathBuf>,
+    /// Netdevs that came back to the host without something that they had.
+    pub given_up: Vec<Note>,
     /// Leases of the IPAM plugin, if it keeps them as host-local does.
     pub leases: Vec<Lease>,
     /// What the runtime has of attachments, as file names of libcni's cache,

@@ -1,16 +1,27 @@
 //! From wherever everything is back to the host, as it was.
 
-use super::{Obstacle, RailPlan, draft::Draft, locate, locate::Located, routing};
+use super::{Attribute, Obstacle, RailPlan, draft::Draft, locate, locate::Located, routing};
 use crate::attachment::{Attachment, Rail};
-use rdma_netns::{Address, InterfaceName, Link, LinkType, Observed, Op, Place};
+use rdma_netns::{Address, InterfaceName, Link, LinkType, Namespace, Observed, Op, Place};
 
 /// What still differs from the recorded state, a plan for each rail: one that cannot come
 /// home does not keep the others away.
 pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
+    detach_without(attachment, observed, &[])
+}
+
+/// As [`detach`], without the attributes that were `given_up`, each with its rail's index.
+pub fn detach_without(
+    attachment: &Attachment,
+    observed: &Observed,
+    given_up: &[(usize, Attribute)],
+) -> Vec<RailPlan> {
     let rails = attachment.rails.iter().enumerate();
     let rails = rails.map(|(index, rail)| {
         let rules = rules(attachment, index, observed);
-        match rail_home(attachment, rail, observed) {
+        let own = given_up.iter().filter(|(rail, _)| *rail == index);
+        let own: Vec<Attribute> = own.map(|(_, attribute)| attribute.clone()).collect();
+        match rail_home(attachment, rail, observed, &own) {
             // first what is possible
             Err(_) if !rules.is_empty() => Ok(rules),
             home => home.map(|home| rules.into_iter().chain(home).collect()),
@@ -42,7 +53,19 @@ fn rules(attachment: &Attachment, index: usize, observed: &Observed) -> Vec<Op> 
     .collect()
 }
 
-fn rail_home(attachment: &Attachment, rail: &Rail, observed: &Observed) -> RailPlan {
+/// What a netdev of the host, `link`, still lacks of what it was, if that was `home`.
+pub fn missing_of(home: &Link, link: &Link) -> Vec<Op> {
+    let mut ops = vec![];
+    furnish(home, Draft::new(Place::Host, link, &mut ops), link);
+    ops
+}
+
+fn rail_home(
+    attachment: &Attachment,
+    rail: &Rail,
+    observed: &Observed,
+    given_up: &[Attribute],
+) -> RailPlan {
     let mut ops = vec![];
     if let Some(home) = rail.rdma.as_ref().filter(|_| attachment.moves_rdma())
         && let Located::At(Place::Pod, device) = locate::rdma(home, observed)?
@@ -78,23 +101,35 @@ fn rail_home(attachment: &Attachment, rail: &Rail, observed: &Observed) -> RailP
         let (link, name) = (link.name.clone(), home.name.clone());
         return Err(Obstacle::HostNameTaken { link, name });
     }
-    restore_link(home, place, link, &mut ops);
+    // what its time took meanwhile
+    let home = home.aged(attachment.age(observed));
+    let mut draft = Draft::new(place, link, &mut ops);
+    match place {
+        Place::Pod => send_home(&home, draft, &observed.host),
+        Place::Host => {
+            draft.give_up(given_up);
+            furnish(&home, draft, link);
+        }
+    }
     Ok(ops)
 }
 
-fn restore_link(home: &Link, place: Place, link: &Link, ops: &mut Vec<Op>) {
-    let mut draft = Draft::new(place, link, ops);
-    if place == Place::Pod {
-        // names that the pod gave it could be taken on the host
-        draft.drop_alt_names(&home.alt_names);
-        if home.parent.is_none() {
-            // a virtual netdev is known by its address on the host
-            draft.mac(&home.mac);
-        }
-        // the move resets the rest: planned when it is seen on the host
-        draft.relocate(Place::Host, &home.name);
-        return;
+/// To the host under its name. The move resets the rest: planned when it is seen there.
+fn send_home(home: &Link, mut draft: Draft<'_>, host: &Namespace) {
+    // names that the pod gave it could be taken on the host, and those of its own as well by now:
+    // the kernel refuses the whole move for one (`__dev_change_net_namespace()`, `net/core/dev.c`)
+    let free = home.alt_names.iter();
+    let free = free.filter(|name| host.link(name).is_none());
+    draft.drop_alt_names(&free.cloned().collect::<Vec<_>>());
+    if home.parent.is_none() {
+        // a virtual netdev is known by its address on the host
+        draft.mac(&home.mac);
     }
+    draft.relocate(Place::Host, &home.name);
+}
+
+/// All that it was on the host.
+fn furnish(home: &Link, mut draft: Draft<'_>, link: &Link) {
     // the pod may have made its name on the host an alternative one
     draft.drop_alt_names(&home.alt_names);
     draft.rename(&home.name);

@@ -1,6 +1,7 @@
 //! A netdev as it will be once the changes planned so far are made. Every step adds its
 //! change only if it makes a difference, and knows what the kernel drops with it.
 
+use super::Attribute;
 use rdma_netns::{
     Address, Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType, Op, Place, Route,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
@@ -12,6 +13,7 @@ const IPOIB_OWN: usize = 12;
 pub(super) struct Draft<'a> {
     at: Place,
     link: Link,
+    given_up: Vec<Attribute>,
     ops: &'a mut Vec<Op>,
 }
 
@@ -20,8 +22,24 @@ impl<'a> Draft<'a> {
         Self {
             at,
             link: link.clone(),
+            given_up: vec![],
             ops,
         }
+    }
+
+    /// From now on these attributes stay as they are.
+    pub(super) fn give_up(&mut self, attributes: &[Attribute]) {
+        self.given_up.extend_from_slice(attributes);
+    }
+
+    /// Adds a change; false: its attribute was given up.
+    fn push(&mut self, op: Op) -> bool {
+        let attribute = Attribute::of(&op);
+        let is_given_up = attribute.is_some_and(|it| self.given_up.contains(&it));
+        if !is_given_up {
+            self.ops.push(op);
+        }
+        !is_given_up
     }
 
     /// A new child of `parent`, made in the pod.
@@ -47,6 +65,7 @@ impl<'a> Draft<'a> {
         Self {
             at: Place::Pod,
             link,
+            given_up: vec![],
             ops,
         }
     }
@@ -94,7 +113,9 @@ impl<'a> Draft<'a> {
             return;
         }
         let (at, link) = (self.at, self.name());
-        self.ops.push(Op::SetUp { at, link, up });
+        if !self.push(Op::SetUp { at, link, up }) {
+            return;
+        }
         self.link.up = up;
         if !up {
             self.link.routes.clear();
@@ -105,8 +126,9 @@ impl<'a> Draft<'a> {
     pub(super) fn mtu(&mut self, mtu: u32) {
         if self.link.mtu != mtu {
             let (at, link) = (self.at, self.name());
-            self.ops.push(Op::SetMtu { at, link, mtu });
-            self.link.mtu = mtu;
+            if self.push(Op::SetMtu { at, link, mtu }) {
+                self.link.mtu = mtu;
+            }
         }
     }
 
@@ -119,7 +141,7 @@ impl<'a> Draft<'a> {
             let own = mac.0.len().min(IPOIB_OWN);
             mac.0[..own].copy_from_slice(&self.link.mac.0[..own]);
         }
-        if self.link.mac == mac {
+        if self.link.mac == mac || self.given_up.contains(&Attribute::Mac) {
             return;
         }
         self.up(false);
@@ -135,7 +157,7 @@ impl<'a> Draft<'a> {
     pub(super) fn tx_queue_len(&mut self, packets: u32) {
         if self.link.tx_queue_len != packets {
             let (at, link) = (self.at, self.name());
-            self.ops.push(Op::SetTxQueueLen { at, link, packets });
+            self.push(Op::SetTxQueueLen { at, link, packets });
         }
     }
 
@@ -145,7 +167,7 @@ impl<'a> Draft<'a> {
             let on = flags.contains(&flag);
             if self.link.has(flag) != on {
                 let (at, link) = (self.at, self.name());
-                self.ops.push(Op::SetFlag { at, link, flag, on });
+                self.push(Op::SetFlag { at, link, flag, on });
             }
         }
     }
@@ -153,7 +175,7 @@ impl<'a> Draft<'a> {
     pub(super) fn alias(&mut self, alias: Option<&str>) {
         if self.link.alias.as_deref() != alias {
             let (at, link) = (self.at, self.name());
-            self.ops.push(Op::SetAlias {
+            self.push(Op::SetAlias {
                 at,
                 link,
                 alias: alias.unwrap_or_default().to_owned(),
@@ -171,13 +193,14 @@ impl<'a> Draft<'a> {
             .partition(|name| wanted.contains(name));
         self.link.alt_names = kept;
         let dropped: Vec<String> = dropped;
-        self.ops
-            .extend(dropped.into_iter().map(|name| Op::SetAltName {
+        for name in dropped {
+            self.push(Op::SetAltName {
                 at,
                 link: link.clone(),
                 name,
                 present: false,
-            }));
+            });
+        }
     }
 
     /// Gives it the alternative names of `wanted` that it does not have.
@@ -185,7 +208,7 @@ impl<'a> Draft<'a> {
         for name in wanted {
             if !self.link.alt_names.contains(name) {
                 let (at, link) = (self.at, self.name());
-                self.ops.push(Op::SetAltName {
+                self.push(Op::SetAltName {
                     at,
                     link,
                     name: name.clone(),
@@ -198,7 +221,7 @@ impl<'a> Draft<'a> {
     pub(super) fn sysctl(&mut self, key: &str, value: i32) {
         if self.link.sysctls.get(key) != Some(&value) {
             let (at, link) = (self.at, self.name());
-            self.ops.push(Op::SetSysctl {
+            self.push(Op::SetSysctl {
                 at,
                 link,
                 key: key.to_owned(),
@@ -239,12 +262,12 @@ impl<'a> Draft<'a> {
                     ..wanted.clone()
                 };
                 let link = link.clone();
-                self.ops.push(Op::AddAddress { at, link, address });
+                self.push(Op::AddAddress { at, link, address });
                 if flags == wanted.flags {
                     return;
                 }
             }
-            self.ops.push(Op::AddAddress {
+            self.push(Op::AddAddress {
                 at,
                 link,
                 address: wanted.clone(),
@@ -253,9 +276,9 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn route(&mut self, wanted: &Route) {
-        if !self.link.routes.contains(wanted) {
+        if !self.link.routes.iter().any(|it| it.same_as(wanted)) {
             let (at, link) = (self.at, self.name());
-            self.ops.push(Op::AddRoute {
+            self.push(Op::AddRoute {
                 at,
                 link,
                 route: wanted.clone(),

@@ -3,6 +3,7 @@
 //! be is empty. Restoring is planning towards the recorded state.
 
 mod attach;
+mod attribute;
 mod detach;
 mod draft;
 pub mod drift;
@@ -12,7 +13,8 @@ pub mod smc;
 mod wanted;
 
 pub use attach::{attach, attach_rail, bearer};
-pub use detach::{detach, gone};
+pub use attribute::Attribute;
+pub use detach::{detach, detach_without, gone, missing_of};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use routing::{connected, free_base, routed};
 pub use wanted::Wanted;

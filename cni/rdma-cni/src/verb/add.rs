@@ -8,7 +8,7 @@ use crate::{
     char_devices,
     conf::{Dad, ResultIps, Wish},
     error::{Cause, Error},
-    gids, held,
+    gids, given_up, held,
     ipam::{Answer, Ipam, Master},
     plan::{self, Wanted},
     rails,
@@ -140,6 +140,7 @@ fn start<K: Kernel>(
     held::check(node.kernel, Some(pod), &ops)?;
     smc::foresee(node, wish, pod, &mut attachment, &observed)?;
     node.store.save(&attachment)?;
+    given_up::forget(node.store.root(), &attachment);
     log_rails(&attachment);
     let moved = apply::attach(node.kernel, pod, &attachment, &wanted, observed)
         .and_then(|observed| apply::check_char_devices(node.kernel, pod, &attachment, observed))
@@ -434,26 +435,44 @@ fn undo<K: Kernel>(
     };
     release::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();
+    let mut lacking = vec![];
     let left = match restored {
         Err(incomplete) => Some(incomplete),
-        Ok(()) => match release::addresses(node, attachment, Some(&netns), &conflicts) {
-            Ok(()) => node
-                .store
-                .remove(&attachment.key, lock)
-                .err()
-                .map(|error| Incomplete {
-                    left: vec![error.to_string()],
-                    awaited: false,
-                }),
-            // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
-            Err(error) => {
-                log::warn!("{error}");
-                release::mark(node, attachment, Phase::Home);
-                None
-            }
-        },
+        Ok(given_up) => {
+            lacking.extend(given_up.into_iter().map(|it| it.why));
+            give_back(node, attachment, &netns, &conflicts, lock)
+        }
     };
-    Error::Add { cause, left }
+    Error::Add {
+        cause,
+        left: left.map(Box::new),
+        given_up: lacking,
+    }
+}
+
+/// Gives the addresses back of an attachment whose devices are on the host again, and forgets it.
+fn give_back<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    netns: &str,
+    conflicts: &[IpAddr],
+    lock: Lock,
+) -> Option<Incomplete> {
+    match release::addresses(node, attachment, Some(netns), conflicts) {
+        Ok(()) => {
+            let removed = node.store.remove(&attachment.key, lock);
+            removed.err().map(|error| Incomplete {
+                left: vec![error.to_string()],
+                awaited: false,
+            })
+        }
+        // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
+        Err(error) => {
+            log::warn!("{error}");
+            release::mark(node, attachment, Phase::Home);
+            None
+        }
+    }
 }
 
 fn log_rails(attachment: &Attachment) {

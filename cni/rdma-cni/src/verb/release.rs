@@ -3,12 +3,12 @@
 
 use super::{Node, others, smc};
 use crate::{
-    apply::{self, Incomplete},
+    apply::{self, GivenUp, Incomplete},
     attachment::{Attachment, Phase},
     char_devices,
     conf::Conf,
     error::Error,
-    gids,
+    gids, given_up,
     ipam::{self, Ipam, RailCall},
     rails,
     store::Lock,
@@ -110,17 +110,20 @@ pub fn devices<K: Kernel>(
 }
 
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
-/// and RDMA devices home, and their CDI entries; the node's lock is held by the caller.
+/// and RDMA devices home, and their CDI entries; the node's lock is held by the caller. What the
+/// netdevs did not get back.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
-) -> Result<(), Incomplete> {
+) -> Result<Vec<GivenUp>, Incomplete> {
     // others wait for the node's lock
     node.kernel.ask_only(Some(attachment.devices()));
     let left = smc::take_away(node, pod, attachment);
-    let restored = apply::restore(node.kernel, pod, attachment).map(|observed| {
-        char_devices::settle_home(node.store.root(), attachment, &observed);
+    let restored = apply::restore(node.kernel, pod, attachment).map(|restored| {
+        char_devices::settle_home(node.store.root(), attachment, &restored.observed);
+        given_up::note(node.store.root(), attachment, &restored);
+        restored.given_up
     });
     let incomplete = Incomplete {
         left,
@@ -128,7 +131,7 @@ pub fn restore<K: Kernel>(
     };
     match restored {
         restored if incomplete.left.is_empty() => restored,
-        Ok(()) => Err(incomplete),
+        Ok(_) => Err(incomplete),
         Err(devices) => Err(incomplete.and(devices)),
     }
 }

@@ -67,12 +67,22 @@ impl Failed {
     /// ADD whose change `at` is refused, and so is what `refused` says of the changes after
     /// it, counted from 1.
     fn new(config: Config, at: usize, refused: impl Fn(usize) -> bool + Send + 'static) -> Self {
+        Self::by(Errno::EIO, config, at, refused)
+    }
+
+    /// As [`Failed::new`], refused with `errno`.
+    fn by(
+        errno: Errno,
+        config: Config,
+        at: usize,
+        refused: impl Fn(usize) -> bool + Send + 'static,
+    ) -> Self {
         let node = Node::new(RdmaMode::Exclusive);
         let pod = node.pod("a");
         let before = node.snapshot();
         node.script(
             move |number| match number == at || (number > at && refused(number - at)) {
-                true => Verdict::Refuse(Errno::EIO),
+                true => Verdict::Refuse(errno),
                 false => Verdict::Proceed,
             },
         );
@@ -103,6 +113,7 @@ fn any_change_of_the_undoing_is_refused_once() {
     }
 }
 
+/// For as long as the machine has no memory nothing is given up.
 #[test]
 fn all_changes_of_the_undoing_from_any_on_are_refused() {
     for (config, at) in every_change() {
@@ -113,7 +124,7 @@ fn all_changes_of_the_undoing_from_any_on_are_refused() {
                 before,
                 code,
                 config,
-            } = Failed::new(config, at, move |number| number >= undo);
+            } = Failed::by(Errno::ENOBUFS, config, at, move |number| number >= undo);
             let what = format!("change {at}, and all from {undo} on of its undoing");
             node.kernel.begin();
             if code == 106 {

@@ -235,11 +235,14 @@ fn without_a_time_lifetimes_are_as_recorded() {
     node.must_be(&before, "as recorded");
 }
 
+/// What a manager does to the netdev.
+type Meddling = fn(&mut World);
+
 /// A manager meets the netdev as soon as it is back, and makes it its own, step by step, between
 /// ours: whatever it does last is what it has in its profile, which is what was there.
 #[test]
 fn a_manager_in_between_is_a_reason_to_look_again() {
-    let meddling: [(&str, fn(&mut World)); 5] = [
+    let meddling: [(&str, Meddling); 5] = [
         ("takes it down and up", |world| {
             let _ = world.execute(&up(false), None);
             let _ = world.execute(&up(true), None);
@@ -305,8 +308,12 @@ fn up(up: bool) -> Op {
 
 fn configure_if_there(world: &mut World) {
     if world.link(HOST, "eth2").is_some_and(|link| !link.up) {
-        let ops = [up(true)].into_iter().chain(network_manager());
-        for op in ops {
+        let first = [
+            up(true),
+            add_address(address("10.0.2.5/24")),
+            add_address(address("fd00:2::5/64")),
+        ];
+        for op in first.into_iter().chain(network_manager()) {
             // as far as it is possible yet
             let _ = world.execute(&op, None);
         }

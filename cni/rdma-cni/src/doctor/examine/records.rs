@@ -72,8 +72,34 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
             "look whether all devices are home, and remove the file",
         );
     }
+    given_up(facts, told);
     leases(facts, conf, told);
     smc(facts, conf, told);
+}
+
+/// Netdevs that are back on the host, and not as they were.
+fn given_up(facts: &Facts, told: &mut Told<'_>) {
+    let Some(observed) = &facts.observed else {
+        return;
+    };
+    for note in &facts.given_up {
+        let left: Vec<String> = note.left(observed).into_iter().map(str::to_owned).collect();
+        if left.is_empty() {
+            continue;
+        }
+        let name = &note.home.name;
+        told.warning(
+            format!(
+                "{name} is not as it was before it went into a pod ({}): {}",
+                note.holder,
+                some(&left)
+            ),
+            format!(
+                "make the change by hand when it is possible; the next pod that gets {name} takes \
+                 it as it is"
+            ),
+        );
+    }
 }
 
 /// A record whose pod is gone, or whose verb was killed.

@@ -69,6 +69,7 @@ pub fn gather<K: Kernel>(kernel: &K, places: &Places) -> Facts {
         daemon: services::daemon(&mut look, &places.kubelet_dir, &state_dir),
         records,
         aside,
+        given_up: records::given_up(&mut look, &state_dir),
         leases: records::leases(&mut look, conf.as_ref()),
         cached: records::cached(&mut look),
         observed,

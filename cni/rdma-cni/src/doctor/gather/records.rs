@@ -4,7 +4,12 @@ use super::{
     super::facts::{self, Lease},
     look::Look,
 };
-use crate::{conf::Conf, store::Store, verb::others};
+use crate::{
+    conf::Conf,
+    given_up::{self, Note},
+    store::Store,
+    verb::others,
+};
 use rdma_netns::Kernel;
 use serde_json::Value;
 use std::{
@@ -62,6 +67,13 @@ pub(super) fn read<K: Kernel>(
         Err(_) => path,
     };
     (records, aside.into_iter().map(strip).collect())
+}
+
+/// What netdevs came back without, as written down below `state_dir`.
+pub(super) fn given_up(look: &mut Look, state_dir: &Path) -> Vec<Note> {
+    let notes = given_up::read(&look.path(state_dir));
+    look.keep("what netdevs came back without", notes)
+        .unwrap_or_default()
 }
 
 /// The leases of the network, if its IPAM plugin has them as host-local does.

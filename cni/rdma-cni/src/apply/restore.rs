@@ -1,0 +1,246 @@
+//! The way back to the host. Rails do not wait for each other, and one attribute that cannot be
+//! restored keeps nothing else away.
+
+use super::ROUNDS;
+use crate::{
+    attachment::Attachment,
+    held,
+    plan::{self, Attribute, Obstacle, RailPlan},
+};
+use nix::libc;
+use rdma_netns::{Kernel, Observed, Op};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long somebody else who changes the netdev meanwhile, a network manager for instance, is a
+/// reason to look again.
+const SETTLING: Duration = Duration::from_secs(2);
+
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What kept an attachment from coming home, a sentence for each thing.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", left.join("; "))]
+pub struct Incomplete {
+    /// The sentences.
+    pub left: Vec<String>,
+    /// Whether time may bring it: a dying namespace gives its devices back a little later.
+    pub awaited: bool,
+}
+
+impl Incomplete {
+    /// Both.
+    pub fn and(mut self, other: Self) -> Self {
+        self.left.extend(other.left);
+        self.awaited |= other.awaited;
+        self
+    }
+}
+
+/// An attachment that is home.
+#[derive(Debug)]
+pub struct Restored {
+    /// What is seen now.
+    pub observed: Observed,
+    /// What its netdevs are without.
+    pub given_up: Vec<GivenUp>,
+}
+
+/// An attribute that a netdev did not get back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Which rail's netdev, from 0.
+    pub rail: usize,
+    /// The attribute.
+    pub attribute: Attribute,
+    /// Why, a sentence with the change that was refused.
+    pub why: String,
+}
+
+/// How many rounds in a row with the same plan and refusals say that nothing changes any more.
+const SAME_ROUNDS: usize = 2;
+
+/// Refusals that tell of the machine's state at the moment, and not of what was asked for.
+const PASSING: [i32; 4] = [libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN, libc::EINTR];
+
+/// A change that was refused.
+struct Refusal {
+    rail: usize,
+    op: Op,
+    why: String,
+    is_passing: bool,
+}
+
+/// Brings everything of `attachment` home. Place, name and RDMA device are mandatory; any other
+/// attribute is tried in every round, and given up when it is refused and nothing changes any more.
+/// Goes on after an error, and with what is still missing, as long as that helps.
+pub fn restore<K: Kernel>(
+    kernel: &K,
+    pod: Option<&K::Pod>,
+    attachment: &Attachment,
+) -> Result<Restored, Incomplete> {
+    let deadline = Instant::now() + SETTLING;
+    let mut given_up: Vec<GivenUp> = vec![];
+    let mut refused: Vec<Refusal> = vec![];
+    // the plans that were carried out last
+    let mut last: Option<Vec<RailPlan>> = None;
+    let mut same = 0;
+    let mut round = 0;
+    loop {
+        let observed = match kernel.observe(pod) {
+            Ok(observed) => observed,
+            Err(error) if round >= ROUNDS => {
+                return Err(Incomplete {
+                    left: vec![error.to_string()],
+                    awaited: false,
+                });
+            }
+            Err(error) => {
+                log::warn!("{error}");
+                round += 1;
+                continue;
+            }
+        };
+        let plans = plan::detach_without(attachment, &observed, &attributes(&given_up));
+        let plans = plans.into_iter().map(|plan| {
+            let ops = plan?;
+            held::check(kernel, pod, &ops).map(|()| ops)
+        });
+        let plans: Vec<RailPlan> = plans.collect();
+        if plans
+            .iter()
+            .all(|plan| plan.as_ref().is_ok_and(Vec::is_empty))
+        {
+            for name in plan::gone(attachment, &observed) {
+                log::warn!("{name} exists no more: a virtual netdev ends with its namespace");
+            }
+            for GivenUp { rail, why, .. } in &given_up {
+                let name = attachment.rails[*rail].name();
+                log::warn!("{name} is back on the host, but not as it was: {why}");
+            }
+            return Ok(Restored { observed, given_up });
+        }
+        // what is nowhere is not to be had by another round
+        let nothing_to_do = plans
+            .iter()
+            .all(|plan| plan.as_ref().map_or(true, Vec::is_empty));
+        let is_same = last.as_ref() == Some(&plans) && !refused.is_empty();
+        same = if is_same { same + 1 } else { 0 };
+        let is_over = last.is_some() && (same >= SAME_ROUNDS || Instant::now() >= deadline);
+        if nothing_to_do || round >= ROUNDS && is_over {
+            let Some(more) = dispensable(&plans, &refused) else {
+                return Err(incomplete(plans, refused));
+            };
+            given_up.extend(more);
+            refused.clear();
+            (last, same) = (None, 0);
+            continue;
+        }
+        if round >= ROUNDS && last.is_some() {
+            thread::sleep(PAUSE);
+        }
+        refused = make(kernel, pod, &plans);
+        last = Some(plans);
+        round += 1;
+    }
+}
+
+/// What is to be left out of each rail's plan.
+fn attributes(given_up: &[GivenUp]) -> Vec<(usize, Attribute)> {
+    let attributes = given_up.iter();
+    attributes
+        .map(|it| (it.rail, it.attribute.clone()))
+        .collect()
+}
+
+/// The attributes that `plans` can do without: those that were refused, else all that are missing.
+/// None: something mandatory is missing, or the refusal will pass.
+fn dispensable(plans: &[RailPlan], refused: &[Refusal]) -> Option<Vec<GivenUp>> {
+    if refused.iter().any(|refusal| refusal.is_passing) {
+        return None;
+    }
+    let mut missing = vec![];
+    for (rail, plan) in plans.iter().enumerate() {
+        for op in plan.as_ref().ok()? {
+            let given_up = GivenUp {
+                rail,
+                attribute: Attribute::of(op)?,
+                why: undone(op),
+            };
+            missing.push(given_up);
+        }
+    }
+    let mut those_refused: Vec<GivenUp> = vec![];
+    for Refusal { rail, op, why, .. } in refused {
+        let Some(attribute) = Attribute::of(op) else {
+            continue;
+        };
+        let is_it = |it: &GivenUp| it.rail == *rail && it.attribute == attribute;
+        if missing.iter().any(is_it) && !those_refused.iter().any(is_it) {
+            those_refused.push(GivenUp {
+                rail: *rail,
+                why: why.clone(),
+                attribute,
+            });
+        }
+    }
+    match those_refused.is_empty() {
+        true => Some(missing),
+        false => Some(those_refused),
+    }
+}
+
+/// Makes the changes of all rails' plans, and tells what was refused. One that others build
+/// upon ends its rail's plan; any other is passed over, so that an alias that is refused does not
+/// keep a NIC down.
+fn make<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, plans: &[RailPlan]) -> Vec<Refusal> {
+    let mut refused = vec![];
+    for (rail, plan) in plans.iter().enumerate() {
+        for op in plan.iter().flatten() {
+            log::debug!("{op}");
+            let Err(error) = kernel.execute(op, pod) else {
+                continue;
+            };
+            refused.push(Refusal {
+                rail,
+                op: op.clone(),
+                why: error.to_string(),
+                is_passing: error.errno().is_some_and(|it| PASSING.contains(&it)),
+            });
+            let is_basis = matches!(
+                op,
+                Op::MoveRdma { .. }
+                    | Op::MoveLink { .. }
+                    | Op::RenameLink { .. }
+                    | Op::SetUp { .. }
+            );
+            if is_basis {
+                break;
+            }
+        }
+    }
+    refused
+}
+
+/// What is left: what was refused, or is not possible, or is missing without either.
+fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
+    let awaited = plans
+        .iter()
+        .any(|plan| matches!(plan, Err(Obstacle::NotHome { .. })));
+    let mut left: Vec<String> = refused.into_iter().map(|refusal| refusal.why).collect();
+    let has_refusals = !left.is_empty();
+    for plan in plans {
+        match plan {
+            Ok(ops) if !has_refusals => left.extend(ops.iter().map(undone)),
+            Ok(_) => {}
+            Err(obstacle) => left.push(obstacle.to_string()),
+        }
+    }
+    Incomplete { left, awaited }
+}
+
+fn undone(op: &Op) -> String {
+    format!("done, and yet undone again by somebody else: {op}")
+}

@@ -1,0 +1,56 @@
+//! What a netdev can do without.
+
+use rdma_netns::{LinkFlag, Op, Route};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// Something of a netdev on the host that is restored if it can be. Place, name and RDMA device are
+/// none: a netdev without those is not home.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Attribute {
+    /// Its hardware address, which a VF's PF can have set.
+    Mac,
+    /// Its MTU, which a lower device can have limited.
+    Mtu,
+    /// Its transmit queue length.
+    TxQueueLen,
+    /// One of its flags.
+    Flag(LinkFlag),
+    /// Its alias.
+    Alias,
+    /// An alternative name, which another netdev can have by now.
+    AltName(String),
+    /// A setting by its key in [`rdma_netns::link::SYSCTLS`].
+    Sysctl(String),
+    /// Up or down.
+    Up,
+    /// An address, with the length of its prefix.
+    Address(IpAddr, u8),
+    /// A route, whose gateway can be out of reach by now.
+    Route(Box<Route>),
+}
+
+impl Attribute {
+    /// The attribute that `op` restores. None: what `op` does is mandatory.
+    pub fn of(op: &Op) -> Option<Self> {
+        let attribute = match op {
+            Op::SetMac { .. } => Self::Mac,
+            Op::SetMtu { .. } => Self::Mtu,
+            Op::SetTxQueueLen { .. } => Self::TxQueueLen,
+            Op::SetFlag { flag, .. } => Self::Flag(*flag),
+            Op::SetAlias { .. } => Self::Alias,
+            Op::SetAltName { name, .. } => Self::AltName(name.clone()),
+            Op::SetSysctl { key, .. } => Self::Sysctl(key.clone()),
+            Op::SetUp { .. } => Self::Up,
+            Op::AddAddress { address, .. } => Self::Address(address.ip, address.prefix),
+            // what is left of its time says nothing of which one it is
+            Op::AddRoute { route, .. } => Self::Route(Box::new(Route {
+                expires: None,
+                ..route.clone()
+            })),
+            _ => return None,
+        };
+        Some(attribute)
+    }
+}

@@ -1,0 +1,251 @@
+//! Attributes that cannot be restored: the netdev is home without them, DEL succeeds, and it is
+//! told.
+
+use crate::node::{Node, Pod, name};
+use fake_kernel::{Nic, Verdict, world::HOST};
+use nix::errno::Errno;
+use rdma_cni::{
+    given_up::{self, Note},
+    plan::Attribute,
+};
+use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
+
+const AT: Place = Place::Host;
+
+type Kind = fn(&Op) -> bool;
+
+/// What a kernel may refuse on the host, and how much that is of `eth2`.
+const KINDS: [(&str, Kind, usize); 9] = [
+    ("MAC", |op| matches!(op, Op::SetMac { .. }), 1),
+    ("MTU", |op| matches!(op, Op::SetMtu { .. }), 1),
+    ("queue", |op| matches!(op, Op::SetTxQueueLen { .. }), 1),
+    ("flag", |op| matches!(op, Op::SetFlag { .. }), 1),
+    ("alias", |op| matches!(op, Op::SetAlias { .. }), 1),
+    (
+        "name",
+        |op| matches!(op, Op::SetAltName { present: true, .. }),
+        1,
+    ),
+    ("sysctl", |op| matches!(op, Op::SetSysctl { .. }), 4),
+    ("address", |op| matches!(op, Op::AddAddress { .. }), 2),
+    ("route", |op| matches!(op, Op::AddRoute { .. }), 2),
+];
+
+fn notes(node: &Node) -> Vec<Note> {
+    given_up::read(&node.state.path().join("state")).unwrap()
+}
+
+/// A pod's rail, all of whose attributes the pod has changed.
+fn spoilt(node: &Node) -> Pod {
+    let pod = node.pod("a");
+    node.add(&pod, &node.two_rails()).must_succeed();
+    let (at, link) = (Place::Pod, name("rdma0"));
+    for op in [
+        Op::SetUp {
+            at,
+            link: link.clone(),
+            up: false,
+        },
+        Op::SetMac {
+            at,
+            link: link.clone(),
+            mac: crate::node::mac("06:00:00:00:12:34"),
+        },
+        Op::SetMtu {
+            at,
+            link: link.clone(),
+            mtu: 1300,
+        },
+        Op::SetTxQueueLen {
+            at,
+            link: link.clone(),
+            packets: 1,
+        },
+        Op::SetFlag {
+            at,
+            link: link.clone(),
+            flag: LinkFlag::AllMulti,
+            on: false,
+        },
+        Op::SetAlias {
+            at,
+            link: link.clone(),
+            alias: String::new(),
+        },
+        Op::SetAltName {
+            at,
+            link,
+            name: "enp2s0v0".into(),
+            present: false,
+        },
+    ] {
+        node.change(Some(&pod), &op);
+    }
+    pod
+}
+
+#[test]
+fn any_one_kind_is_given_up_and_told() {
+    for (what, is_it, count) in KINDS {
+        for dies in [false, true] {
+            let node = Node::new(RdmaMode::Exclusive);
+            let before = node.snapshot();
+            let pod = spoilt(&node);
+            if dies {
+                node.kernel.with(|world| world.unmount(&pod.netns));
+            }
+            node.kernel.begin();
+            node.kernel.intercept(move |_, step| {
+                let on_rail = format!("{} ", step.op).contains("eth2 ");
+                match is_it(step.op) && (on_rail || format!("{}", step.op).contains("conf/eth2/")) {
+                    true => Verdict::Refuse(Errno::EPERM),
+                    false => Verdict::Proceed,
+                }
+            });
+            node.del(&pod, &node.two_rails()).must_succeed();
+            let tries = node.kernel.journal();
+            let tries = tries.iter().filter(|op| is_it(op)).count();
+            assert!(tries >= 3, "{what}: {tries}, in every round on the host");
+            node.kernel.begin();
+            assert_eq!(node.records(), [""; 0], "{what}");
+
+            let [note] = &notes(&node)[..] else {
+                panic!("{what}: {:?}", notes(&node));
+            };
+            assert_eq!(&*note.home.name, "eth2");
+            let observed = node.kernel.with(|world| world.observe(None));
+            let left = note.left(&observed);
+            let is_named = |why: &&str| why.contains("not permitted");
+            assert!(
+                left.iter().filter(|it| is_named(it)).count() >= count,
+                "{left:?}"
+            );
+            // nothing else is missing, and of the other rail nothing
+            let missing =
+                rdma_cni::plan::missing_of(&note.home, observed.host.link("eth2").unwrap());
+            let missing: Vec<_> = missing.iter().filter_map(Attribute::of).collect();
+            let lacks: Vec<_> = note.lacks.iter().map(|it| it.attribute.clone()).collect();
+            let else_missing: Vec<_> = missing
+                .iter()
+                .filter(|it| !lacks.contains(it) && **it != Attribute::Up)
+                .collect();
+            let flushed = what == "MAC";
+            assert!(
+                flushed || else_missing.is_empty(),
+                "{what}: {else_missing:?}"
+            );
+
+            // somebody makes it right: the next pod's ADD and DEL are as ever
+            for op in rdma_cni::plan::missing_of(&note.home, observed.host.link("eth2").unwrap()) {
+                node.change(None, &op);
+            }
+            let observed = node.kernel.with(|world| world.observe(None));
+            assert_eq!(note.left(&observed), [""; 0], "{what}");
+            node.kernel.with(|world| world.unmount(&pod.netns));
+            node.must_be(&before, what);
+            let pod = node.pod("b");
+            node.add(&pod, &node.two_rails()).must_succeed();
+            assert_eq!(notes(&node), []);
+            node.del(&pod, &node.two_rails()).must_succeed();
+            node.kernel.with(|world| world.unmount(&pod.netns));
+            node.must_be(&before, what);
+            assert_eq!(notes(&node), []);
+        }
+    }
+}
+
+/// Another netdev of the host has got its alternative name: the kernel refuses the whole move.
+#[test]
+fn an_alternative_name_that_is_taken_meanwhile() {
+    for dies in [false, true] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = node.pod("a");
+        node.add(&pod, &node.two_rails()).must_succeed();
+        node.kernel
+            .with(|world| world.plug(Nic::virtual_link("dummy0", "dummy")));
+        let (link, alt) = (name("dummy0"), "enp2s0v0".to_owned());
+        let take = Op::SetAltName {
+            at: AT,
+            link,
+            name: alt.clone(),
+            present: true,
+        };
+        node.change(None, &take);
+        if dies {
+            node.kernel.with(|world| world.unmount(&pod.netns));
+        }
+        node.del(&pod, &node.two_rails()).must_succeed();
+        assert_eq!(node.records(), [""; 0]);
+        let notes = notes(&node);
+        let lacks: Vec<_> = notes.iter().flat_map(|it| &it.lacks).collect();
+        assert_eq!(lacks.len(), 1, "{lacks:?}");
+        assert_eq!(lacks[0].attribute, Attribute::AltName(alt));
+        node.kernel.with(|world| {
+            assert!(world.link(HOST, "eth2").unwrap().up);
+        });
+    }
+}
+
+/// The host has got the gateway's address itself, as a backup router does.
+#[test]
+fn a_gateway_that_is_not_reachable_any_more() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    node.add(&pod, &node.two_rails()).must_succeed();
+    let (link, address) = (name("lo"), crate::node::address("fd00:2::1/128"));
+    let up = Op::SetUp {
+        at: AT,
+        link: link.clone(),
+        up: true,
+    };
+    node.change(None, &up);
+    node.change(
+        None,
+        &Op::AddAddress {
+            at: AT,
+            link,
+            address,
+        },
+    );
+    node.kernel.with(crate::node::settle);
+    node.del(&pod, &node.two_rails()).must_succeed();
+    assert_eq!(node.records(), [""; 0]);
+    let notes = notes(&node);
+    let lacks: Vec<_> = notes.iter().flat_map(|it| &it.lacks).collect();
+    assert!(
+        matches!(&lacks[..], [lack] if matches!(&lack.attribute, Attribute::Route(route)
+            if route.destination == "fd20::".parse::<std::net::IpAddr>().unwrap())),
+        "{lacks:?}"
+    );
+}
+
+/// Place, name and RDMA device are mandatory.
+#[test]
+fn what_is_mandatory_keeps_the_record() {
+    let kinds: [(&str, Kind); 3] = [
+        ("place", |op| matches!(op, Op::MoveLink { .. })),
+        ("name", |op| matches!(op, Op::RenameLink { .. })),
+        ("RDMA device", |op| matches!(op, Op::MoveRdma { .. })),
+    ];
+    for (what, is_it) in kinds {
+        let node = Node::new(RdmaMode::Exclusive);
+        let before = node.snapshot();
+        let pod = spoilt(&node);
+        // under the pod's name on the host, so that there is something to rename
+        let dies = what == "name";
+        if dies {
+            node.kernel.with(|world| world.unmount(&pod.netns));
+        }
+        node.kernel.begin();
+        node.kernel.intercept(move |_, step| match is_it(step.op) {
+            true => Verdict::Refuse(Errno::EPERM),
+            false => Verdict::Proceed,
+        });
+        node.del(&pod, &node.two_rails()).must_fail(107);
+        assert_eq!(notes(&node), [], "{what}");
+        node.kernel.begin();
+        node.del(&pod, &node.two_rails()).must_succeed();
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        node.must_be(&before, what);
+    }
+}
