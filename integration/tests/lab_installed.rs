@@ -184,21 +184,20 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     // not while pods have devices
     daemon.remove();
     let uninstall = Manifest::read("conf/manifests/uninstall.yaml");
-    let (refused, _) = node.daemon_pod(&uninstall, "uninstall");
-    let ended = refused.says(UNINSTALLED);
-    let why = ended.expect_err("uninstalled below running pods").said;
+    let (uninstall, _) = node.daemon_pod(&uninstall, "uninstall");
+    let waits = uninstall.says("trying again every");
+    waits.expect("it waits below running pods");
+    let why = uninstall.said();
     for pod in ["default/server", "default/client"] {
         assert!(why.contains(pod), "{why}");
     }
-    refused.remove();
     has_all_rails(&server);
     node.remove(server);
     node.remove(client);
     assert!(records().is_empty());
-    let (uninstalled, _) = node.daemon_pod(&uninstall, "uninstall");
-    let ended = uninstalled.says(UNINSTALLED);
-    ended.expect("no pod has devices any more");
-    uninstalled.remove();
+    let done = uninstall.says(UNINSTALLED);
+    done.expect("no pod has devices any more");
+    uninstall.remove();
     Files::below(&PLACES).assert_as(&before, &LEFT);
     network.assert_restored(&node.nics.host);
 }

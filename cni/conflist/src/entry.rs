@@ -1,7 +1,8 @@
 //! Our plugin's configuration, as it stands in a list.
 
-use crate::TYPE;
+use crate::{TYPE, programs::ipam};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
 /// The capability by which containerd and CRI-O hand over the pod's annotations: SMC-R is asked
 /// for by one.
@@ -34,6 +35,19 @@ impl Entry {
     /// Its fields.
     pub fn fields(&self) -> &Map<String, Value> {
         &self.0
+    }
+
+    /// The same with `name`, unless it has that already.
+    pub fn or(mut self, name: &str, value: Value) -> Self {
+        self.0.entry(name).or_insert(value);
+        self
+    }
+
+    /// The programs that it takes: our plugin, and the IPAM plugin that it calls.
+    pub fn programs(&self) -> BTreeSet<String> {
+        let value = self.value();
+        let all = [TYPE].into_iter().chain(ipam(&value));
+        all.map(str::to_owned).collect()
     }
 
     pub(crate) fn value(&self) -> Value {

@@ -8,6 +8,7 @@
 //! | [`list`] | one list: what is in it, and the text with our plugin put in or taken out |
 //! | [`single`] | a configuration of one plugin, and the list that it is turned into |
 //! | [`entry`] | our plugin's own configuration |
+//! | [`programs`] | the programs that a configuration names, and whether they are there |
 //! | [`plan`] | what has to be written or removed for the runtime to call us, or not to any more |
 //!
 //! Only [`directory`] touches the disk, and it only reads. Texts are edited as texts: what is not
@@ -19,6 +20,7 @@ pub mod list;
 mod members;
 pub mod pick;
 pub mod plan;
+pub mod programs;
 pub mod single;
 mod style;
 
@@ -27,6 +29,7 @@ pub use entry::Entry;
 pub use list::{Broken, List, Place};
 pub use pick::{Choice, Pick, Picked, Runtime, follow, pick};
 pub use plan::{Change, Obstacle, Plan};
+pub use programs::Programs;
 
 /// The types by which our plugin is called: its own name, and the one of the plugin that it can
 /// stand in for.

@@ -1,12 +1,13 @@
 //! What has to be written or removed in the directory. Pure: (directory, what is wanted) → changes.
 
 use crate::{
-    Directory, Entry,
+    Directory, Entry, TYPE,
     list::{Broken, List, Ours, Place, Refused},
     pick::{Choice, Picked, Runtime, follow, pick},
+    programs::{self, Elsewhere, Names, Programs},
     single::{self, SUFFIX, Single},
 };
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::PathBuf};
 
 /// One change of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +50,56 @@ pub enum Obstacle {
         /// Why.
         why: Refused,
     },
+    /// What the list names is not in the runtime's directory of plugins, as it is known here.
+    #[error("{file} names {}, {}", Names(.programs), Elsewhere(.dir))]
+    Elsewhere {
+        /// The file's name.
+        file: String,
+        /// The types without a program.
+        programs: BTreeSet<String>,
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// Our own programs are not there.
+    #[error("{} not in {dir:?}, where the runtime is to find what {TYPE} takes; run install again", is(.programs))]
+    Gone {
+        /// The programs.
+        programs: BTreeSet<String>,
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// It is not known which programs there are.
+    #[error(
+        "whether the plugins are in {dir:?} is not known ({why}); a container needs that directory of \
+         the node, read-only: nothing is changed in the network's list"
+    )]
+    Unseen {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Obstacle {
+    /// Whether it is about programs: then the runtime is not able to call our plugin, even where it
+    /// is in the list.
+    pub fn is_of_programs(&self) -> bool {
+        matches!(
+            self,
+            Self::Elsewhere { .. } | Self::Gone { .. } | Self::Unseen { .. }
+        )
+    }
+
+    /// Whether our plugin itself is gone: where it is in a list, every pod fails by it.
+    pub fn is_ours_gone(&self) -> bool {
+        matches!(self, Self::Gone { programs, .. } if programs.contains(TYPE))
+    }
+}
+
+fn is(programs: &BTreeSet<String>) -> String {
+    let verb = if programs.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", Names(programs))
 }
 
 /// What is to be done, and what comes of it.
@@ -72,13 +123,21 @@ pub struct Placed {
 }
 
 /// What makes the runtime call our plugin with `entry`. `placed` are the files that our plugin
-/// was put into before; in others it belongs to whoever put it there.
+/// was put into before; in others it belongs to whoever put it there. Nothing is put in as long as one
+/// of the programs is missing that the list names, or that `entry` takes.
 pub fn attach(
     directory: &Directory,
     runtime: &Runtime,
     entry: &Entry,
     placed: &BTreeSet<String>,
+    present: &Programs,
 ) -> Plan {
+    if let Some(obstacle) = lacking(directory, runtime, entry, present) {
+        return Plan {
+            changes: vec![],
+            place: Err(obstacle),
+        };
+    }
     let others = directory.without(|file| file.name.ends_with(SUFFIX));
     let choice = pick(&others, runtime);
     let picked = match choice.choice {
@@ -108,6 +167,40 @@ pub fn attach(
         Ok(placed)
     });
     Plan { changes, place }
+}
+
+/// What is missing of the programs that the runtime would look for, with `entry` in its list.
+pub fn lacking(
+    directory: &Directory,
+    runtime: &Runtime,
+    entry: &Entry,
+    present: &Programs,
+) -> Option<Obstacle> {
+    let others = directory.without(|file| file.name.ends_with(SUFFIX));
+    let Choice::Picked(first) = pick(&others, runtime).choice else {
+        return None;
+    };
+    let dir = present.dir.clone();
+    if let Err(why) = &present.names {
+        let why = why.clone();
+        return Some(Obstacle::Unseen { dir, why });
+    }
+    let programs = present.missing(entry.programs());
+    if !programs.is_empty() {
+        return Some(Obstacle::Gone { programs, dir });
+    }
+    // Multus, and then the list that it calls
+    let last = called(directory, first.clone());
+    [first, last].into_iter().find_map(|picked| {
+        let file = directory.file(&picked.file)?;
+        let programs = present.missing(programs::named(file.text.as_ref().ok()?));
+        let (file, dir) = (picked.file, dir.clone());
+        (!programs.is_empty()).then_some(Obstacle::Elsewhere {
+            file,
+            programs,
+            dir,
+        })
+    })
 }
 
 /// What takes our plugin out of the files of `placed`, and what stands in the way.

@@ -58,7 +58,11 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let mut text = table(&offers, &inventory, &unhealthy, &remarks);
     if let Some(conf) = parsed.conf.chain {
         let state_dir = arguments.state_dir.clone();
-        let chain = Chain { conf, state_dir };
+        let chain = Chain {
+            conf,
+            state_dir,
+            needs_kubelet: true,
+        };
         text.push_str(&format!(
             "\n{}\n",
             chain.standing(|| parents::hindrance_now(&parents))

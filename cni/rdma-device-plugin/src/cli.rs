@@ -1,6 +1,9 @@
 //! The command line.
 
-use crate::conf::{Conf, ConfError, Flags, Parsed};
+use crate::conf::{
+    Conf, ConfError, Flags, Parsed,
+    chain::{KUBELET_DIR, STATE_DIR, pod_resources},
+};
 use clap::{Args, Parser, Subcommand};
 use log::LevelFilter;
 use std::{io, path::PathBuf};
@@ -21,7 +24,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", required_unless_present_any = ["erdma", "release"])]
     pub config: Option<PathBuf>,
     /// Kubelet's directory, with device-plugins and plugins_registry in it
-    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/kubelet")]
+    #[arg(long, value_name = "DIRECTORY", default_value = KUBELET_DIR)]
     pub kubelet_dir: PathBuf,
     /// Where the container runtime looks for CDI specs
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/run/cdi")]
@@ -91,6 +94,16 @@ pub struct Install {
     /// The state directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
+    /// Kubelet's directory, with pod-resources in it
+    #[arg(long, value_name = "DIRECTORY", default_value = KUBELET_DIR)]
+    pub kubelet_dir: PathBuf,
+    /// Kubelet starts later, as on an image that is being made: its socket is not looked for
+    #[arg(long)]
+    pub without_kubelet: bool,
+    /// Fails for the binaries only; what hinders in the network's list is printed, and the daemon
+    /// tries it again
+    #[arg(long)]
+    pub init_container: bool,
 }
 
 /// `uninstall`
@@ -108,12 +121,13 @@ pub struct Uninstall {
     /// Takes it out of the chain although pods have devices, lists are gone, or directories are others
     #[arg(long)]
     pub force: bool,
-    /// Waits for SIGTERM when all is done, as a container of a DaemonSet has to
+    /// Tries again until all is done, and waits for SIGTERM then, as a container of a DaemonSet has to
     #[arg(long)]
     pub stay: bool,
+    /// Says whether all is done, and changes nothing: the readiness of a container with --stay
+    #[arg(long, conflicts_with_all = ["stay", "force"])]
+    pub check: bool,
 }
-
-const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
 
 impl Arguments {
     /// The same with absolute paths: kubelet is told some of them, and the working directory is
@@ -151,7 +165,7 @@ impl Arguments {
 
     /// Kubelet's socket for questions of who has what.
     pub fn pod_resources(&self) -> PathBuf {
-        self.kubelet_dir.join("pod-resources/kubelet.sock")
+        pod_resources(&self.kubelet_dir)
     }
 
     /// What is configured.
@@ -163,6 +177,8 @@ impl Arguments {
         if let Some(dir) = &self.cni_conf_dir {
             parsed.conf.chain.get_or_insert_default().conf_dir = dir.clone();
         }
+        let chain = parsed.conf.chain.take();
+        parsed.conf.chain = chain.map(|it| it.located(&self.state_dir, &self.kubelet_dir));
         Ok(parsed)
     }
 }

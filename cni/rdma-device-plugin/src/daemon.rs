@@ -8,7 +8,7 @@
 //! registration are untouched by any change.
 
 use crate::{
-    chain::{self, Standing},
+    chain::{self, Standing, record::Record},
     cli::Arguments,
     conf::{Conf, ConfError, ResourceName},
     config_file,
@@ -56,6 +56,11 @@ const LOADED: Duration = Duration::from_secs(20);
 
 /// An address that is somebody else's is tried again after that.
 const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
+
+/// What is said of a file whose `chain` is not the one in force.
+const OTHER_CHAIN: &str = "chain of the file is another one: it counts when this daemon is started anew, \
+                           so that it comes to the nodes one after the other (kubectl rollout restart, \
+                           where no checksum of the DaemonSet does that)";
 
 /// Signals that wait. More of them would not tell more.
 const SIGNALS: usize = 16;
@@ -184,7 +189,8 @@ impl Daemon {
         let mut terminate = handler(SignalKind::terminate())?;
         let mut interrupt = handler(SignalKind::interrupt())?;
         let mut hangup = handler(SignalKind::hangup())?;
-        self.tell_what_is_missing();
+        let conf = self.node.borrow().conf.clone();
+        tell(&self.missing(&conf));
         let _metrics = self.serve_metrics().await;
         let first = self.node.borrow().clone();
         self.unhealthy = self.follow_health(&first.inventory);
@@ -232,24 +238,22 @@ impl Daemon {
         served
     }
 
-    fn tell_what_is_missing(&self) {
-        let places = privilege::Places {
+    /// What the daemon may not do, and what is not mounted, by its present configuration.
+    fn missing(&self, conf: &Conf) -> Vec<String> {
+        let record = Record::read(&self.arguments.state_dir).ok().flatten();
+        let chain = conf.chain.as_ref();
+        privilege::report(&privilege::Places {
             kubelet_dir: self.arguments.kubelet_dir.clone(),
-            cdi_dir: self
-                .node
-                .borrow()
-                .conf
-                .cdi
-                .then(|| self.arguments.cdi_dir.clone()),
+            cdi_dir: conf.cdi.then(|| self.arguments.cdi_dir.clone()),
             state_dir: self.arguments.state_dir.clone(),
             sysfs: self.arguments.sysfs.clone(),
             dev: self.arguments.dev.clone(),
             netns_dir: NETNS.into(),
-            cni_cache: (self.node.borrow().conf.chain.is_some())
-                .then(|| self.arguments.cni_cache_dir.clone()),
-            loads_driver: self.node.borrow().conf.erdma.may_load(),
-        };
-        tell(&privilege::report(&places));
+            cni_cache: chain.map(|_| self.arguments.cni_cache_dir.clone()),
+            cni_conf: chain.map(|chain| chain.conf_dir.clone()),
+            cni_bin: chain.and(record).map(|it| it.bin_dir().to_owned()),
+            loads_driver: conf.erdma.may_load(),
+        })
     }
 
     /// Pods come before figures: without the address, all else goes on, and it is tried again.
@@ -347,14 +351,27 @@ impl Daemon {
 
     /// The new configuration, or the present one if there is something wrong with the new one.
     fn reload(&mut self, present: Arc<Conf>) -> Arc<Conf> {
-        match self.arguments.conf() {
+        let parsed = self.arguments.conf().map(|mut parsed| {
+            // a wrong one would be in the lists of all nodes at once: it goes with the roll-out
+            let other = std::mem::replace(&mut parsed.conf.chain, present.chain.clone());
+            if other != parsed.conf.chain {
+                parsed.remarks.push(OTHER_CHAIN.to_owned());
+            }
+            parsed
+        });
+        match parsed {
             Ok(parsed) if parsed.conf == *present => {
+                let of_chain = |remark: &&String| *remark == OTHER_CHAIN;
+                tell(parsed.remarks.iter().filter(of_chain));
                 self.refused = None;
                 present
             }
             Ok(parsed) => {
                 log::info!("a new configuration is in force");
                 tell(&parsed.remarks);
+                let before = self.missing(&present);
+                let missing = self.missing(&parsed.conf);
+                tell(missing.iter().filter(|it| !before.contains(it)));
                 self.refused = None;
                 self.metrics.reloaded(true);
                 Arc::new(parsed.conf)

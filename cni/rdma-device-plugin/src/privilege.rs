@@ -1,5 +1,5 @@
 //! What the daemon may do and can see, and what is lost without. Nothing here needs a privileged
-//! container: three capabilities, five mounts and the host's network namespace are all; three more
+//! container: three capabilities, a handful of mounts and the host's network namespace are all; three more
 //! capabilities are for the eRDMA driver where it is to be loaded.
 
 use std::{
@@ -67,6 +67,10 @@ pub struct Places {
     pub netns_dir: PathBuf,
     /// `/var/lib/cni/results`; none: our plugin is not kept in the chain.
     pub cni_cache: Option<PathBuf>,
+    /// `/etc/cni/net.d`; none: the same.
+    pub cni_conf: Option<PathBuf>,
+    /// `/opt/cni/bin`; none: nothing was put there.
+    pub cni_bin: Option<PathBuf>,
     /// Whether the eRDMA driver may be loaded.
     pub loads_driver: bool,
 }
@@ -138,6 +142,18 @@ fn mounts(places: &Places) -> Vec<String> {
         want(
             directory(cni_cache),
             "a pod whose network was made by a list without rdma-cni starts, and has no rails",
+        );
+    }
+    if let Some(cni_conf) = &places.cni_conf {
+        want(
+            writable(cni_conf),
+            "rdma-cni is not kept in the list of the node's network",
+        );
+    }
+    if let Some(cni_bin) = &places.cni_bin {
+        want(
+            directory(cni_bin),
+            "whether the runtime finds the plugins is not known, and rdma-cni is not put into its list",
         );
     }
     want(
@@ -227,6 +243,8 @@ mod tests {
             "state",
             "netns",
             "results",
+            "net.d",
+            "bin",
             "sys/class/net",
             "sys/class/infiniband_verbs",
             "sys/bus/pci/devices/0000:3b:00.0/net/eth0",
@@ -242,6 +260,8 @@ mod tests {
             dev: root.join("dev"),
             netns_dir: root.join("netns"),
             cni_cache: Some(root.join("results")),
+            cni_conf: Some(root.join("net.d")),
+            cni_bin: Some(root.join("bin")),
             loads_driver: false,
         }
     }
@@ -296,6 +316,7 @@ mod tests {
                 "what the chain attaches starts",
             ),
             ("results", "results\" is not there", "has no rails"),
+            ("bin", "bin\" is not there", "finds the plugins"),
             ("netns", "netns\" is not there", "inside pods"),
             ("sys/class/net", "class/net\" is not there", "no hardware"),
             (

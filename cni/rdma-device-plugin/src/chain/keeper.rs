@@ -5,7 +5,11 @@
 //! looked at until it is whole. Somebody who takes our plugin out again and again is followed ever
 //! more slowly, but always within a second.
 
-use super::{Chain, Standing, Turn, file::Held, record};
+use super::{
+    Chain, Standing, Turn,
+    file::Held,
+    record::{self, Record},
+};
 use crate::{node::Node, parents, watch::Watch};
 use conflist::{Obstacle, TYPE};
 use std::{
@@ -30,6 +34,8 @@ const DISPUTE: usize = 10;
 const UNFINISHED: Duration = Duration::from_secs(5);
 /// What hinders us is looked at so often: nothing tells of an address.
 const HINDERED: Duration = Duration::from_secs(2);
+/// So long our plugin's program may be away, as while it is replaced, before it is taken out of the lists.
+const VANISHED: Duration = Duration::from_secs(1);
 /// It is told so often.
 const TOLD: Duration = Duration::from_secs(60);
 
@@ -44,6 +50,8 @@ pub struct Keeper {
     told: Option<Instant>,
     /// What is broken, and since when.
     broken: Option<(Obstacle, Instant)>,
+    /// Since when the program is gone.
+    gone: Option<Instant>,
     /// An error or obstacle that is said once.
     said: Option<String>,
 }
@@ -63,6 +71,7 @@ impl Keeper {
             changes: VecDeque::new(),
             told: None,
             broken: None,
+            gone: None,
             said: None,
         }
     }
@@ -81,8 +90,11 @@ impl Keeper {
             let chain = Chain {
                 conf,
                 state_dir: self.state_dir.clone(),
+                needs_kubelet: true,
             };
-            let paths = vec![chain.conf.conf_dir.clone(), record::path(&self.state_dir)];
+            let bin_dir = self.bin_dir();
+            let record = record::path(&self.state_dir);
+            let paths = vec![chain.conf.conf_dir.clone(), record, bin_dir.clone()];
             let mut watch = match Watch::new(paths) {
                 Ok(watch) => watch,
                 Err(error) => {
@@ -96,6 +108,9 @@ impl Keeper {
             log::info!("{TYPE} is kept in the chain of {:?}", chain.conf.conf_dir);
             loop {
                 let again = self.turn(&chain).await;
+                if self.bin_dir() != bin_dir {
+                    break;
+                }
                 tokio::select! {
                     other = self.is_other(Some(&chain)) => match other {
                         true => break,
@@ -106,6 +121,12 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Where the plugins are, or will be.
+    fn bin_dir(&self) -> PathBuf {
+        let record = Record::read(&self.state_dir).ok().flatten();
+        record.unwrap_or_default().bin_dir().to_owned()
     }
 
     /// Waits until the configuration is another one than `present`; false: there is no daemon.
@@ -148,6 +169,7 @@ impl Keeper {
             }
         };
         self.tell(chain, &turn);
+        let is_gone = self.is_gone(chain, turn.obstacle.as_ref()).await;
         self.held.extend(turn.held);
         self.standing.send_if_modified(|standing| {
             let differs = *standing != turn.standing;
@@ -155,14 +177,44 @@ impl Keeper {
             differs
         });
         let is_unfinished = self.is_unfinished(turn.obstacle);
-        if matches!(*self.standing.borrow(), Standing::Withheld(_)) {
+        if turn.hindered {
             return Some(HINDERED);
+        }
+        if is_gone {
+            return Some(SOON);
         }
         match (turn.again, is_unfinished || !self.held.is_empty()) {
             (true, _) => Some(self.pause()),
             (false, true) => Some(SOON),
             (false, false) => None,
         }
+    }
+
+    /// Whether our plugin's program has just gone, and may come back. When it does not, our plugin is
+    /// taken out of the lists.
+    async fn is_gone(&mut self, chain: &Chain, obstacle: Option<&Obstacle>) -> bool {
+        if !obstacle.is_some_and(Obstacle::is_ours_gone) {
+            self.gone = None;
+            return false;
+        }
+        let since = *self.gone.get_or_insert_with(Instant::now);
+        if since.elapsed() < VANISHED {
+            return true;
+        }
+        let of_chain = chain.clone();
+        match tokio::task::spawn_blocking(move || of_chain.take_out()).await {
+            Ok(Ok(files)) => {
+                for file in files {
+                    log::warn!(
+                        "{:?}: {TYPE} is out of it until its program is there again",
+                        chain.conf.conf_dir.join(file)
+                    );
+                }
+            }
+            Ok(Err(error)) => log::error!("{TYPE} cannot be taken out of the chain: {error}"),
+            Err(error) => log::error!("a turn of the chain's keeper ended: {error}"),
+        }
+        false
     }
 
     /// Whether the runtime's file is broken, and may still be being written.

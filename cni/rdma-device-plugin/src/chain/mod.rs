@@ -4,6 +4,7 @@
 //! |---|---|
 //! | this one | one turn: read the directory, plan ([`conflist::plan`]), carry it out |
 //! | [`file`] | a file's text, replaced as a whole and at once |
+//! | [`programs`] | what is in the runtime's directory of plugins |
 //! | [`record`] | what was done to the node, so that it can be undone |
 //! | [`keeper`] | the daemon's part: a turn after each change of the directory |
 //! | [`sandbox`] | whether a pod's network was made by a list with our plugin in it |
@@ -13,6 +14,7 @@
 
 pub mod file;
 pub mod keeper;
+pub mod programs;
 pub mod record;
 pub mod sandbox;
 
@@ -34,6 +36,8 @@ pub struct Chain {
     pub conf: Conf,
     /// Where the record is.
     pub state_dir: PathBuf,
+    /// Whether our plugin is put in only where it can ask kubelet.
+    pub needs_kubelet: bool,
 }
 
 /// Whether the runtime would call our plugin now.
@@ -72,6 +76,8 @@ pub struct Turn {
     pub held: Vec<Held>,
     /// Whether a file changed meanwhile, so that there has to be another turn.
     pub again: bool,
+    /// Whether something hinders that no change of a directory tells the end of.
+    pub hindered: bool,
 }
 
 /// A turn that failed.
@@ -121,14 +127,27 @@ impl Chain {
     /// Whether the runtime would call our plugin now. Nothing is changed. For `hindrance` see
     /// [`take`](Self::take).
     pub fn standing(&self, hindrance: impl FnOnce() -> Option<String>) -> Standing {
-        let standing = match self.read() {
-            Err(error) => Standing::NotCalled(error.to_string()),
-            Ok(directory) => self.standing_in(&directory),
-        };
         let record = Record::read(&self.state_dir).ok().flatten();
-        match record.is_none_or(|it| it.lists.is_empty()).then(hindrance) {
-            Some(Some(why)) => withheld(standing, why),
-            _ => standing,
+        let is_first = record.as_ref().is_none_or(|it| it.lists.is_empty());
+        let directory = match self.read() {
+            Err(error) => return Standing::NotCalled(error.to_string()),
+            Ok(directory) => directory,
+        };
+        let standing = self.standing_in(&directory);
+        if let Some(why) = is_first.then(hindrance).flatten() {
+            return withheld(standing, why);
+        }
+        let Some(record) = record else {
+            return standing;
+        };
+        let without_kubelet = is_first.then(|| self.conf.without_kubelet()).flatten();
+        if let (Some(why), Standing::NotCalled(_)) = (without_kubelet, &standing) {
+            return Standing::NotCalled(why);
+        }
+        let (runtime, entry) = (&self.conf.runtime, &self.conf.entry);
+        match plan::lacking(&directory, runtime, entry, &self.programs(&record)) {
+            Some(obstacle) => Standing::NotCalled(obstacle.to_string()),
+            None => standing,
         }
     }
 
@@ -163,6 +182,17 @@ impl Chain {
             held.clear();
             return Ok(Turn {
                 standing: withheld(self.standing_in(&directory), why),
+                hindered: true,
+                ..Turn::default()
+            });
+        }
+        if record.lists.is_empty()
+            && let Some(why) = self.conf.without_kubelet().filter(|_| self.needs_kubelet)
+        {
+            held.clear();
+            return Ok(Turn {
+                standing: Standing::NotCalled(why),
+                hindered: true,
                 ..Turn::default()
             });
         }
@@ -184,6 +214,7 @@ impl Chain {
             &self.conf.runtime,
             &self.conf.entry,
             &record.placed(&directory),
+            &self.programs(&record),
         );
         let mut changes = plan.changes;
         for (file, text) in late {
@@ -211,13 +242,48 @@ impl Chain {
             Ok(Placed { .. }) => {}
             Err(obstacle) => {
                 // a list of ours may be in use still
-                if !matches!(turn.standing, Standing::Called { .. }) {
+                let is_called = matches!(turn.standing, Standing::Called { .. });
+                if !is_called || obstacle.is_of_programs() {
                     turn.standing = Standing::NotCalled(obstacle.to_string());
                 }
                 turn.obstacle = Some(obstacle);
             }
         }
         Ok(turn)
+    }
+
+    /// Takes our plugin out of the lists that it was put into, as its program is gone: else every pod
+    /// of the node fails. The record keeps them: it is put in again when the program is there. The
+    /// files that were written or removed.
+    ///
+    /// # Errors
+    /// The directory, a file of it or the record cannot be read or written.
+    pub fn take_out(&self) -> Result<Vec<String>, ChainError> {
+        let _lock = record::lock(&self.state_dir)?;
+        let directory = self.read()?;
+        let Some(mut record) = Record::read(&self.state_dir)? else {
+            return Ok(vec![]);
+        };
+        if self.programs(&record).has(TYPE) {
+            return Ok(vec![]);
+        }
+        let lists = record.lists.clone();
+        let (changes, _) = plan::detach(&directory, &record.placed(&directory));
+        let mut files = vec![];
+        for change in changes {
+            let done = self.carry_out(&change, &directory, &directory, &mut record)?;
+            let (Change::Write { file, .. } | Change::Remove { file }) = change;
+            files.extend(done.map(|_| file));
+        }
+        record.lists = lists;
+        record.write(&self.state_dir)?;
+        Ok(files)
+    }
+
+    /// The runtime's directory of plugins.
+    fn programs(&self, record: &Record) -> conflist::Programs {
+        let others = [self.conf.conf_dir.as_path(), &self.state_dir];
+        programs::look(record.bin_dir(), others)
     }
 
     /// What comes of a turn where nothing is installed.
@@ -278,7 +344,7 @@ impl Chain {
                         Obstacle::Broken { file: at, .. } | Obstacle::Refused { file: at, .. } => {
                             at == file
                         }
-                        Obstacle::Empty => false,
+                        _ => false,
                     })
                 };
                 record.lists.retain(|file, _| left(file));

@@ -18,6 +18,9 @@ use std::{
 /// The newest format. A reader refuses a higher one.
 const FORMAT: u32 = 1;
 
+/// Where container runtimes look for CNI plugins.
+pub const BIN_DIR: &str = "/opt/cni/bin";
+
 const LOCK: &str = "install.lock";
 
 /// The record cannot be read, written or locked.
@@ -150,6 +153,11 @@ impl Record {
             format if format > FORMAT => Err(RecordError::Newer { path, format }),
             _ => Ok(Some(record)),
         }
+    }
+
+    /// Where the plugins are.
+    pub fn bin_dir(&self) -> &Path {
+        self.bin_dir.as_deref().unwrap_or(Path::new(BIN_DIR))
     }
 
     /// Writes it, unless it says the same already.

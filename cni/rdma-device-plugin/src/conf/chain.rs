@@ -13,9 +13,24 @@ use super::{Wrong, fields::Fields, own::none_else};
 use conflist::{Entry, Runtime, TYPE};
 use rdma_cni::conf::Devices;
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::{
+    fs,
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+};
 
 const KEYS: [&str; 4] = ["confDir", "runtime", "network", "plugin"];
+
+/// Where `rdma-cni` has its records.
+pub const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
+
+/// Where kubelet's own files are.
+pub const KUBELET_DIR: &str = "/var/lib/kubelet";
+
+/// Kubelet's socket for questions of who has what.
+pub fn pod_resources(kubelet_dir: &Path) -> PathBuf {
+    kubelet_dir.join("pod-resources/kubelet.sock")
+}
 
 /// Where container runtimes look for networks.
 pub const CONF_DIR: &str = "/etc/cni/net.d";
@@ -42,6 +57,37 @@ impl Default for Chain {
 }
 
 impl Chain {
+    /// The same for a node whose records and kubelet are elsewhere than by default: the plugin is told,
+    /// unless the file tells it.
+    pub fn located(mut self, state_dir: &Path, kubelet_dir: &Path) -> Self {
+        let mut tell = |field: &str, path: PathBuf, is_default: bool| {
+            if !is_default {
+                let entry = std::mem::take(&mut self.entry);
+                self.entry = entry.or(field, path.to_string_lossy().into());
+            }
+        };
+        let is_default = state_dir == Path::new(STATE_DIR);
+        tell("stateDir", state_dir.to_owned(), is_default);
+        let is_default = kubelet_dir == Path::new(KUBELET_DIR);
+        tell("podResourcesSocket", pod_resources(kubelet_dir), is_default);
+        self
+    }
+
+    /// Why a pod could not be asked for at kubelet now, where the plugin asks there.
+    pub fn without_kubelet(&self) -> Option<String> {
+        let conf = parsed(&self.entry).ok()?;
+        let socket = conf.pod_resources_socket;
+        let is_socket = || fs::metadata(&socket).is_ok_and(|it| it.file_type().is_socket());
+        let asks = matches!(conf.devices, Some(Devices::Resources(_)));
+        (asks && !is_socket()).then(|| {
+            format!(
+                "kubelet's socket {socket:?} is not there (or not mounted), and every pod that asks for \
+                 RDMA would fail: --kubelet-dir, or chain.plugin.podResourcesSocket, says where kubelet \
+                 has its pod-resources/kubelet.sock"
+            )
+        })
+    }
+
     /// Whether `rdma-cni` attaches what kubelet allocates of `resource`.
     pub fn attaches(&self, resource: &str) -> bool {
         match parsed(&self.entry).map(|conf| conf.devices) {

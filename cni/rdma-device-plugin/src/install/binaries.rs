@@ -7,11 +7,15 @@ use crate::chain::{
     file,
     record::{Binary, Record, RecordError, hash},
 };
+use serde_json::Value;
 use std::{
     fs::{self, File, Permissions},
     io::{self, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    thread,
+    time::Duration,
 };
 
 /// What is put there.
@@ -48,6 +52,19 @@ pub enum BinaryError {
     Link {
         /// The file.
         path: PathBuf,
+    },
+    /// It does not run where the runtime will run it.
+    #[error(
+        "{name} cannot be run in {dir:?}, where the runtime would run it: {why}; is that directory on a \
+         file system without execution (noexec), or are the binaries of another architecture?"
+    )]
+    Mute {
+        /// `rdma-cni`
+        name: &'static str,
+        /// The directory.
+        dir: PathBuf,
+        /// What became of it.
+        why: String,
     },
     /// The record.
     #[error(transparent)]
@@ -103,6 +120,7 @@ pub(super) fn put(
         let is_ours = |present: &String| ours.is_some_and(|ours| ours.is_ours(present));
         let had_replaced = ours.is_some_and(|ours| ours.replaced);
         if present.as_ref() == Some(&sha256) {
+            run(name, dir, &path)?;
             let whose = if ours.is_some() {
                 let replaced = had_replaced;
                 record.binaries.insert(
@@ -121,6 +139,12 @@ pub(super) fn put(
             done.push(format!("{path:?}: there already{whose}"));
             continue;
         }
+        // before anything takes the place of what is there, and before a list names it
+        let trial = file::temporary(&path);
+        write_at(&trial, &content, None).map_err(system("write", &trial))?;
+        let runs = run(name, dir, &trial);
+        let _ = fs::remove_file(&trial);
+        runs?;
         let before = present.clone().filter(is_ours);
         let is_foreign = present.is_some() && before.is_none();
         let kept = match &present {
@@ -149,6 +173,45 @@ pub(super) fn put(
         });
     }
     Ok(done)
+}
+
+/// Asks the program at `path` in `dir` for the versions that it speaks, as a runtime does (VERSION). That
+/// it answers says that the file system lets it run, and that it is of this machine's architecture; in
+/// a container it does not say what the runtime's own SELinux domain may do.
+fn run(name: &'static str, dir: &Path, path: &Path) -> Result<(), BinaryError> {
+    let mut command = Command::new(path);
+    command.env_clear().env("CNI_COMMAND", "VERSION");
+    let output = answer(command.stdin(Stdio::null()));
+    let why = match output {
+        Err(error) => error.to_string(),
+        Ok(output) => {
+            let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            if output.status.success() && answer["supportedVersions"].is_array() {
+                return Ok(());
+            }
+            format!(
+                "it does not answer VERSION ({}): {}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr).trim_end()
+            )
+        }
+    };
+    let dir = dir.to_owned();
+    Err(BinaryError::Mute { name, dir, why })
+}
+
+/// Its output; a file that somebody has just closed is tried again.
+fn answer(command: &mut Command) -> io::Result<Output> {
+    let mut tries = 20;
+    loop {
+        match command.output() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries > 0 => {
+                tries -= 1;
+                thread::sleep(Duration::from_millis(5));
+            }
+            output => return output,
+        }
+    }
 }
 
 /// Takes away those that are ours, and puts back what they took the place of. One sentence for each.
@@ -266,24 +329,27 @@ fn keep(path: &Path, sha256: &str, copy: &Path, is_taken: bool) -> io::Result<Pa
 fn write(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
     let temporary = file::temporary(path);
     let written = || {
-        let mut file = file::make(&temporary, MODE)?;
-        file.write_all(content)?;
-        // whatever the umask is
-        file.set_permissions(Permissions::from_mode(MODE))?;
-        if let Some(like) = like {
-            let like = fs::metadata(like)?;
-            file.set_modified(like.modified()?)?;
-            file::give(&file, &like)?;
-        }
-        file.sync_all()?;
-        // a file that is open for writing cannot be run
-        drop(file);
+        write_at(&temporary, content, like)?;
         fs::rename(&temporary, path)?;
         File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
     };
     written().inspect_err(|_| {
         let _ = fs::remove_file(&temporary);
     })
+}
+
+/// A file that is made, and closed: one that is open for writing cannot be run.
+fn write_at(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
+    let mut file = file::make(path, MODE)?;
+    file.write_all(content)?;
+    // whatever the umask is
+    file.set_permissions(Permissions::from_mode(MODE))?;
+    if let Some(like) = like {
+        let like = fs::metadata(like)?;
+        file.set_modified(like.modified()?)?;
+        file::give(&file, &like)?;
+    }
+    file.sync_all()
 }
 
 fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BinaryError {

@@ -11,7 +11,7 @@ mod stay;
 use crate::{
     chain::{
         Chain, ChainError, Standing,
-        record::{self, Record, RecordError},
+        record::{self, BIN_DIR, Record, RecordError},
     },
     cli::{Install, Uninstall},
     conf::{self, Conf, ConfError, Flags, chain::CONF_DIR},
@@ -33,11 +33,11 @@ use std::{
 /// Times that a list may be written by others while our plugin is put into it.
 const TRIES: usize = 20;
 
-/// Where container runtimes look for CNI plugins.
-pub const BIN_DIR: &str = "/opt/cni/bin";
-
 /// Between them.
 const PAUSE: Duration = Duration::from_millis(25);
+
+/// Between two tries of `uninstall --stay`.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// Between two looks for an address.
 const TO_HAVE_ADDRESS: Duration = Duration::from_millis(500);
@@ -109,6 +109,9 @@ pub enum InstallError {
         /// The files.
         lists: Vec<String>,
     },
+    /// Kubelet is not where the plugin would ask.
+    #[error("nothing was changed: {0}; --without-kubelet, where kubelet is started later only")]
+    Kubelet(String),
     /// The plugin is to have another state directory than the one that is looked into.
     #[error("chain.plugin.stateDir is {plugin:?}, and --state-dir {ours:?}: both must be the same")]
     StateDir {
@@ -131,6 +134,9 @@ pub enum InstallError {
         /// `namespace/name: why`
         pods: Vec<String>,
     },
+    /// `--check`
+    #[error("it is not done: what install put onto this node is there still")]
+    NotDone,
     /// Pods were started meanwhile.
     #[error(
         "{TYPE} is out of the chain, and the binaries stay: these pods got devices meanwhile: {}; run \
@@ -157,7 +163,8 @@ pub enum InstallError {
 /// Puts the binaries and the list's entry there, and prints what it did.
 ///
 /// # Errors
-/// It is not done, and why.
+/// It is not done, and why. As an init container it fails only where the binaries cannot be put there:
+/// what hinders in the list must not keep the daemon from its work, which says it too.
 pub fn install(arguments: &Install) -> Result<(), InstallError> {
     let configured = match &arguments.config {
         Some(file) => Some(Conf::load(Some(file), &Flags::default())?.conf),
@@ -183,7 +190,19 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
             ours: state_dir,
         });
     }
-    let mut chain = Chain { conf, state_dir };
+    let conf = conf.located(&state_dir, &absolute(&arguments.kubelet_dir)?);
+    let mut chain = Chain {
+        conf,
+        state_dir,
+        needs_kubelet: !arguments.without_kubelet,
+    };
+    // before anything is made, the lock's file included
+    let before = Record::read(&chain.state_dir)?;
+    let is_in = before.is_some_and(|it| !it.lists.is_empty());
+    let hinders = chain.needs_kubelet && !arguments.init_container && !is_in;
+    if let Some(why) = chain.conf.without_kubelet().filter(|_| hinders) {
+        return Err(InstallError::Kubelet(why));
+    }
     let is_first = {
         let _lock = record::lock(&chain.state_dir)?;
         let mut record = Record::read(&chain.state_dir)?.unwrap_or_default();
@@ -225,10 +244,22 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     if is_first {
         await_address(&parents, Duration::from_secs(arguments.wait));
     }
+    match put_in(&chain, &parents) {
+        Err(error) if arguments.init_container => {
+            println!("{TYPE} is not in the chain, and the daemon tries it again: {error}");
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+/// Puts our plugin into the list, and prints what it did.
+fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
+    let dir = chain.conf.conf_dir.clone();
     let mut held = vec![];
     let mut changed = vec![];
     for left in (0..TRIES).rev() {
-        let turn = chain.take(&mut held, || parents::hindrance_now(&parents))?;
+        let turn = chain.take(&mut held, || parents::hindrance_now(parents))?;
         changed.extend(turn.changed);
         held.extend(turn.held);
         // it may be half-written now
@@ -238,40 +269,34 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
             continue;
         }
         for file in &changed {
-            let path = chain.conf.conf_dir.join(file);
+            let path = dir.join(file);
             let done = if path.exists() { "written" } else { "removed" };
             println!("{path:?}: {done}");
         }
         return match (turn.obstacle, turn.standing) {
-            (None, Standing::NotCalled(why)) => Err(InstallError::NotCalled {
-                dir: chain.conf.conf_dir,
-                why,
-            }),
+            (None, Standing::NotCalled(why)) if turn.hindered => Err(InstallError::Kubelet(why)),
+            (None, Standing::NotCalled(why)) => Err(InstallError::NotCalled { dir, why }),
             (None, standing @ Standing::Withheld(_)) => {
                 println!("{standing}");
                 Ok(())
             }
             (None, standing) => {
-                println!(
-                    "{standing}{}",
-                    if changed.is_empty() {
-                        ", as before"
-                    } else {
-                        ""
-                    }
-                );
+                let as_before = if changed.is_empty() {
+                    ", as before"
+                } else {
+                    ""
+                };
+                println!("{standing}{as_before}");
                 Ok(())
             }
             (Some(obstacle @ Obstacle::Empty), _) => {
-                println!("{:?}: {obstacle}", chain.conf.conf_dir);
+                println!("{dir:?}: {obstacle}");
                 Ok(())
             }
             (Some(obstacle), _) => Err(InstallError::Obstacle(obstacle)),
         };
     }
-    Err(InstallError::Busy {
-        dir: chain.conf.conf_dir,
-    })
+    Err(InstallError::Busy { dir })
 }
 
 /// A node that has just come gets its addresses a little later (router advertisements, DHCPv6, duplicate
@@ -287,22 +312,60 @@ fn await_address(parents: &[Parent], limit: Duration) {
     }
 }
 
-/// Takes away what [`install`] and the daemon put there, and prints what it did. If it is to stay,
-/// it comes back when it is told to end.
+/// Takes away what [`install`] and the daemon put there, and prints what it did. If it is to stay, it
+/// tries again until that is done, and comes back when it is told to end.
 ///
 /// # Errors
 /// Pods have devices still, or something is left, and why.
 pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
+    if arguments.check {
+        return is_taken_away(arguments);
+    }
     let held = || Ends::held().map_err(InstallError::Stay);
     // elsewhere a signal ends it, and what it has started
-    let ends = is_first().then(held).transpose()?;
-    take_away(arguments)?;
-    if !arguments.stay {
-        return Ok(());
+    let is_held = is_first() || arguments.stay;
+    let ends = is_held.then(held).transpose()?;
+    let Some(ends) = ends.filter(|_| arguments.stay) else {
+        return take_away(arguments);
+    };
+    let mut said = None;
+    while let Err(error) = take_away(arguments) {
+        let error = error.to_string();
+        if said.as_ref() != Some(&error) {
+            eprintln!("rdma-device-plugin: {error}; trying again every {AGAIN:?}");
+            said = Some(error);
+        }
+        if ends.within(AGAIN).map_err(InstallError::Stay)? {
+            return Ok(());
+        }
     }
-    let ends = ends.map_or_else(held, Ok)?;
     println!("nothing is left to do here; waiting for SIGTERM");
     ends.wait().map_err(InstallError::Stay)
+}
+
+/// Whether [`uninstall`] has nothing left to do: nothing is changed, and nothing of a pod is looked at.
+fn is_taken_away(arguments: &Uninstall) -> Result<(), InstallError> {
+    let state_dir = absolute(&arguments.state_dir)?;
+    let Some(record) = Record::read(&state_dir)? else {
+        println!("nothing is left to do here");
+        return Ok(());
+    };
+    let given = arguments.cni_conf_dir.as_deref();
+    let conf_dir = given.or(record.conf_dir.as_deref());
+    let conf = conf::Chain {
+        conf_dir: absolute(conf_dir.unwrap_or(Path::new(CONF_DIR)))?,
+        ..conf::Chain::default()
+    };
+    let chain = Chain {
+        conf,
+        state_dir,
+        needs_kubelet: false,
+    };
+    // what somebody else has in a list keeps the binaries, for good
+    match record.lists.is_empty() && !chain.still_named().map_err(ChainError::from)?.is_empty() {
+        true => Ok(()),
+        false => Err(InstallError::NotDone),
+    }
 }
 
 fn take_away(arguments: &Uninstall) -> Result<(), InstallError> {
@@ -329,6 +392,7 @@ fn take_away(arguments: &Uninstall) -> Result<(), InstallError> {
             ..conf::Chain::default()
         },
         state_dir: state_dir.clone(),
+        needs_kubelet: false,
     };
     if !arguments.force && chain.has_none_of(&record).map_err(ChainError::from)? {
         return Err(InstallError::Gone {

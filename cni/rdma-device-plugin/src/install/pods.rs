@@ -1,7 +1,7 @@
 //! The pods that the installed `rdma-cni` is needed for: by its records, and by whether their network
 //! namespaces are there still.
 
-use crate::health::netns_seen;
+use crate::{chain::programs::is_mounted, health::netns_seen};
 use rdma_cni::{
     attachment::Attachment,
     store::{Record, Store, StoreError},
@@ -9,7 +9,7 @@ use rdma_cni::{
 use rdma_netns::{Kernel, Linux, ObserveError, OpenPodError, Pod};
 use serde_json::{Value, json};
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -168,15 +168,4 @@ fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
 fn name(attachment: &Attachment) -> &str {
     let pod = attachment.pod.as_deref();
     pod.unwrap_or(&attachment.key.container)
-}
-
-/// Whether something is mounted just there: then this is a container, which has of the node what it
-/// was given.
-fn is_mounted(dir: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let dir = dir.canonicalize().unwrap_or(dir.to_owned());
-    let dir = dir.to_string_lossy().replace(' ', "\\040");
-    // proc_pid_mountinfo(5): the mount point is the fifth field
-    let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    points.any(|point| point == dir)
 }

@@ -9,7 +9,7 @@ use integration::{
     },
     wait,
 };
-use std::{fs, path::Path, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 use tonic::Code;
 
 /// A node whose network is flannel's.
@@ -37,8 +37,12 @@ impl Chained {
             fs::create_dir(at(directory)).expect("a directory");
         }
         for plugin in ["rdma-cni", "rdma-ipam"] {
-            machine.write(&format!("new/{plugin}"), plugin);
+            let speaks = "#!/bin/sh\necho '{\"supportedVersions\":[\"1.0.0\"]}'\n";
+            machine.write(&format!("new/{plugin}"), speaks);
         }
+        machine.write("bin/flannel", "the network's");
+        let path = machine.path("bin/flannel");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
         let list = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
         machine.write("net.d/10-flannel.conflist", list);
         let kubelet = DeviceManager::started(&machine.path("kubelet"));
@@ -64,6 +68,7 @@ impl Chained {
                 ("--config", &path("etc/config.json")),
                 ("--from", &path("new")),
                 ("--state-dir", &path("state")),
+                ("--kubelet-dir", &path("kubelet")),
             ],
         );
         self.node

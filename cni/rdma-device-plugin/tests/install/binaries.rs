@@ -1,6 +1,6 @@
 //! The plugins' binaries: other versions of them, and those that somebody else had put there.
 
-use crate::{FLANNEL, Node, putting::age, refused};
+use crate::{FLANNEL, Node, plugin, putting::age, refused};
 use std::{
     fs::{self, Permissions},
     os::unix::fs::{PermissionsExt, symlink},
@@ -12,10 +12,13 @@ use std::{
 #[test]
 fn a_running_binary_goes_on_when_another_version_takes_its_place() {
     let node = Node::with_list(FLANNEL);
-    fs::copy("/bin/sleep", node.path("new/rdma-cni")).expect("a program");
+    fs::copy(integration::plugin::rdma_cni(), node.path("new/rdma-cni")).expect("a program");
     node.install();
     let binary = node.path("opt/cni/bin/rdma-cni");
-    let mut running = Command::new(&binary).arg("60").spawn().expect("it runs");
+    // it waits for its input
+    let mut running = Command::new(&binary);
+    running.env("CNI_COMMAND", "VERSION").stdin(Stdio::piped());
+    let mut running = running.spawn().expect("it runs");
     node.version("2");
     let text = node.install();
     let goes_on = running.try_wait().expect("a child").is_none();
@@ -26,11 +29,17 @@ fn a_running_binary_goes_on_when_another_version_takes_its_place() {
         text.contains("rdma-cni\": another version is there now"),
         "{text}"
     );
-    assert_eq!(fs::read_to_string(&binary).expect("it"), "rdma-cni 2\n");
+    assert_eq!(
+        fs::read_to_string(&binary).expect("it"),
+        plugin("rdma-cni", "2")
+    );
     // and back
     node.version("1");
     node.install();
-    assert_eq!(fs::read_to_string(&binary).expect("it"), "rdma-cni 1\n");
+    assert_eq!(
+        fs::read_to_string(&binary).expect("it"),
+        plugin("rdma-cni", "1")
+    );
     node.uninstall();
     assert!(!binary.exists());
 }
@@ -39,7 +48,7 @@ fn a_running_binary_goes_on_when_another_version_takes_its_place() {
 fn what_somebody_else_put_there_comes_back_and_what_they_put_there_since_stays() {
     let node = Node::with_list(FLANNEL);
     node.machine.write("opt/cni/bin/rdma-cni", "somebody's\n");
-    node.machine.write("opt/cni/bin/rdma-ipam", "rdma-ipam 1\n");
+    node.program("rdma-ipam", &plugin("rdma-ipam", "1"));
     let binary = node.path("opt/cni/bin/rdma-cni");
     fs::set_permissions(&binary, Permissions::from_mode(0o711)).expect("a mode");
     age(&node, "opt/cni/bin/rdma-cni");
@@ -112,7 +121,7 @@ fn what_is_somebody_elses_outlives_upgrades_and_uninstalls_that_are_killed() {
         }
         if round % 2 == 1 {
             node.install();
-            assert_eq!(node.read("opt/cni/bin/rdma-cni"), "rdma-cni 3\n");
+            assert_eq!(node.read("opt/cni/bin/rdma-cni"), plugin("rdma-cni", "3"));
         }
         uninstalls += u32::from(is_killed(&node, "uninstall", &[], time));
         node.uninstall();
@@ -137,7 +146,7 @@ fn a_version_of_ours_that_was_not_replaced_yet_is_ours_still() {
         node.version(version);
         node.install();
     }
-    node.machine.write("opt/cni/bin/rdma-cni", "rdma-cni 2\n");
+    node.program("rdma-cni", &plugin("rdma-cni", "2"));
     node.uninstall();
     let after = node.seen();
     let binary = node.path("opt/cni/bin/rdma-cni");

@@ -37,7 +37,7 @@ pub(crate) fn count_of_ours(node: &Node, file: &str) -> usize {
 }
 
 #[track_caller]
-fn becomes(daemon: &Daemon, status: u16, words: &str) {
+pub(crate) fn becomes(daemon: &Daemon, status: u16, words: &str) {
     let wanted = format!("HTTP/1.1 {status} ");
     let is_so = || {
         let answer = daemon.get("/readyz");
@@ -208,7 +208,7 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
         "rdma-cni is not kept in the chain: chain is not configured",
     );
     assert!(!daemon.get("/metrics").contains("chained"));
-    // the file turns it on while the daemon runs
+    // the file turns it on
     node.install();
     node.net("10-flannel.conflist", FLANNEL);
     let conf = format!(
@@ -216,6 +216,12 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
         node.path("etc/cni/net.d")
     );
     node.machine.configure(&conf);
+    // it comes to the nodes with the roll-out, one after the other
+    daemon.says("chain of the file is another one: it counts when this daemon is started anew");
+    becomes(&daemon, 200, "chain is not configured");
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    drop(daemon);
+    let daemon = Daemon::start(&mut command);
     becomes(&daemon, 200, "(10-flannel.conflist)");
     assert_eq!(count_of_ours(&node, "10-flannel.conflist"), 1);
 }

@@ -22,8 +22,11 @@ fn written_late(text: &str) -> (Node, Chain, Vec<Held>) {
             ..conf::chain::Chain::default()
         },
         state_dir: node.path("state"),
+        needs_kubelet: false,
     };
-    let record = Record::default();
+    node.program("rdma-cni", "ours");
+    let mut record = Record::default();
+    record.bin_dir = Some(node.path("opt/cni/bin"));
     record.write(&chain.state_dir).expect("a record");
     let path = node.path(FILE);
     let mut late = OpenOptions::new().write(true).open(&path).expect("opened");

@@ -38,7 +38,7 @@ fn attach(node: &Node, netns: &Netns, below: &str) {
 fn plugin(node: &Node, does: &str) {
     let called = node.path("called");
     let script = format!(
-        "#!/bin/sh\n(env | grep CNI_ | sort; cat) > {called:?}\nrecord={:?}\n{does}\n",
+        "#!/bin/sh\n[ $CNI_COMMAND != VERSION ] || exec echo '{{\"supportedVersions\":[]}}'\n(env | grep CNI_ | sort; cat) > {called:?}\nrecord={:?}\n{does}\n",
         node.path(RECORD)
     );
     node.machine.write("new/rdma-cni", &script);
@@ -186,12 +186,54 @@ fn it_stays_when_it_is_done_and_ends_when_it_is_told() {
         kill(pid, Signal::SIGTERM).expect("a signal sent");
         assert!(child.wait().expect("ended").success());
     }
-    // what is in the way ends it
+}
+
+#[test]
+fn it_tries_again_by_itself_until_it_is_done() {
+    let node = Node::with_list(FLANNEL);
+    plugin(&node, "rm $record");
+    let check = |is_done: bool| {
+        let output = node.run("uninstall", &["--check"]);
+        assert_eq!(output.status.success(), is_done, "{output:?}");
+    };
+    check(true);
+    node.install();
+    check(false);
+    let netns = Netns::new("leaving");
+    attach(&node, &netns, RECORD);
+    let mut command = node.command("uninstall", &["--stay"]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("started");
+    let errors = BufReader::new(child.stderr.take().expect("its errors"));
+    let mut errors = errors.lines().map_while(Result::ok);
+    let first = errors.next().expect("a sentence");
+    assert!(first.contains("these pods have devices"), "{first}");
+    assert!(first.contains("ml/trainer-0"), "{first}");
+    assert_eq!(child.try_wait().expect("a status"), None);
+    check(false);
+    netns.die();
+    let said = BufReader::new(child.stdout.take().expect("its output"));
+    let mut lines = said.lines().map_while(Result::ok);
+    let waits = "nothing is left to do here; waiting for SIGTERM";
+    assert!(lines.any(|line| line == waits), "{:?}", child.wait());
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    check(true);
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+    kill(pid, Signal::SIGTERM).expect("a signal sent");
+    assert!(child.wait().expect("ended").success());
+    assert_eq!(errors.next(), None, "it is said once");
+
+    // it ends at once when it is told, also while it waits
     node.install();
     let netns = Netns::new("leaving");
     attach(&node, &netns, RECORD);
-    let error = refused(&node.run("uninstall", &["--stay"]));
-    assert!(error.contains("these pods have devices"), "{error}");
+    let mut command = node.command("uninstall", &["--stay"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("started");
+    let errors = BufReader::new(child.stderr.take().expect("its errors"));
+    errors.lines().next().expect("a sentence").expect("text");
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+    kill(pid, Signal::SIGTERM).expect("a signal sent");
+    assert!(child.wait().expect("ended").success());
 }
 
 /// The plugin that is built, and a pod of which only addresses are left to be given back.
@@ -250,10 +292,8 @@ fn the_plugins_state_directory_is_the_one_that_is_looked_into() {
     node.install();
     let other = path(&node.path("other"));
     let record = node.read("state/install.json");
-    let with = record.replace(
-        "\"type\": \"rdma-cni\"",
-        &format!("\"stateDir\": {other:?}, \"type\": \"rdma-cni\""),
-    );
+    let state = path(&node.path("state"));
+    let with = record.replace(&format!("{state:?}"), &format!("{other:?}"));
     assert_ne!(record, with);
     node.machine.write("state/install.json", &with);
     let netns = Netns::new("leaving");

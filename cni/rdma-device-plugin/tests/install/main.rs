@@ -6,6 +6,7 @@ mod keeping;
 mod kept_by_others;
 mod late;
 mod leaving;
+mod programs;
 mod putting;
 mod stress;
 mod yardstick;
@@ -13,8 +14,11 @@ mod yardstick;
 use integration::{Machine, machine::Nic};
 use std::{
     collections::BTreeMap,
-    fs,
-    os::unix::fs::MetadataExt,
+    fs::{self, Permissions},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        net::UnixListener,
+    },
     path::PathBuf,
     process::{Command, Output},
 };
@@ -40,6 +44,14 @@ const FLANNEL: &str = r#"{
 const TERWAY: &str =
     "{\n  \"cniVersion\": \"0.4.0\",\n  \"name\": \"terway\",\n  \"type\": \"terway\"\n}\n";
 
+/// What the networks of these tests call.
+const PRESENT: [&str; 3] = ["flannel", "portmap", "terway"];
+
+/// A plugin that says which versions it speaks.
+fn plugin(name: &str, version: &str) -> String {
+    format!("#!/bin/sh\n# {name} {version}\necho '{{\"supportedVersions\":[\"1.0.0\"]}}'\n")
+}
+
 const NIC: Nic<'_> = Nic {
     address: "0000:3b:00.0",
     rdma: "mlx5_0",
@@ -53,16 +65,30 @@ struct Node {
     machine: Machine,
 }
 
+const SOCKET: &str = "kubelet/pod-resources/kubelet.sock";
+
 /// Everything that can be seen of a file.
 type Seen = (Vec<u8>, u32, u32, i64, i64);
+
+/// Of all files.
+type Files = BTreeMap<PathBuf, Seen>;
 
 impl Node {
     fn new() -> Self {
         let machine = Machine::with(&[NIC]);
         let node = Self { machine };
-        for directory in ["opt/cni/bin", "etc/cni/net.d", "new"] {
+        for directory in [
+            "opt/cni/bin",
+            "etc/cni/net.d",
+            "new",
+            "kubelet/pod-resources",
+        ] {
             fs::create_dir_all(node.path(directory)).expect("a directory");
         }
+        PRESENT
+            .iter()
+            .for_each(|it| node.program(it, "the network's"));
+        UnixListener::bind(node.path(SOCKET)).expect("a socket");
         fs::remove_dir(node.path("state")).expect("not there yet");
         node.version("1");
         node
@@ -78,8 +104,16 @@ impl Node {
     fn version(&self, version: &str) {
         for name in ["rdma-cni", "rdma-ipam"] {
             self.machine
-                .write(&format!("new/{name}"), &format!("{name} {version}\n"));
+                .write(&format!("new/{name}"), &plugin(name, version));
         }
+    }
+
+    /// Somebody puts a program into the runtime's directory.
+    fn program(&self, name: &str, text: &str) {
+        let below = format!("opt/cni/bin/{name}");
+        self.machine.write(&below, text);
+        let path = self.path(&below);
+        fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a mode");
     }
 
     fn net(&self, file: &str, text: &str) {
@@ -115,6 +149,9 @@ impl Node {
     fn bare(&self, verb: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
         command.env_clear().arg(verb);
+        if verb == "install" {
+            command.arg("--kubelet-dir").arg(self.path("kubelet"));
+        }
         command
     }
 
@@ -132,7 +169,7 @@ impl Node {
     }
 
     /// The files of the node that are somebody's business.
-    fn seen(&self) -> BTreeMap<PathBuf, Seen> {
+    fn seen(&self) -> Files {
         let mut seen = BTreeMap::new();
         let mut left = ["opt", "etc", "state"].map(|it| self.path(it)).to_vec();
         while let Some(path) = left.pop() {

@@ -1,6 +1,6 @@
 //! `install` and `uninstall`.
 
-use crate::{FLANNEL, Node, TERWAY, refused, said};
+use crate::{FLANNEL, Node, SOCKET, TERWAY, refused, said};
 use inotify::{Inotify, WatchMask};
 use serde_json::{Value, json};
 use std::{
@@ -105,6 +105,8 @@ fn the_list_calls_ours_last_and_says_what_was_configured() {
         "type": "rdma-cni",
         "ipam": {"type": "rdma-ipam", "from": "parent"},
         "capabilities": {"io.kubernetes.cri.pod-annotations": true},
+        "stateDir": node.path("state"),
+        "podResourcesSocket": node.path(SOCKET),
     });
     assert_eq!(value["plugins"][2], expected);
     node.uninstall();

@@ -9,9 +9,9 @@ use crate::{
 };
 use k8s_openapi::api::core::v1::Container;
 use rdma_device_plugin::{
+    chain::record::{BIN_DIR, hash},
     cli::{Arguments, Command},
-    conf::chain::CONF_DIR,
-    install::BIN_DIR,
+    conf::chain::{CONF_DIR, pod_resources},
 };
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -108,6 +108,39 @@ fn the_chain_is_taken_where_the_switch_is_on() {
     }
 }
 
+/// As Helm writes it, and `jq -S`: fields by their names.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.iter().map(|(k, v)| (k.clone(), sorted(v))).collect();
+            fields.sort_by(|(one, _), (other, _)| one.cmp(other));
+            Value::Object(fields.into_iter().collect())
+        }
+        Value::Array(values) => values.iter().map(sorted).collect(),
+        other => other.clone(),
+    }
+}
+
+/// A wrong one would be in the lists of all nodes within a minute, as a ConfigMap comes to all of them.
+#[test]
+fn another_chain_goes_to_the_nodes_with_the_roll_out() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file());
+        let config: Value = serde_json::from_str(&cluster.config()).unwrap_or_default();
+        let chain = config
+            .get("chain")
+            .map(|it| hash(sorted(it).to_string().as_bytes()));
+        let spec = cluster.daemon_set.spec.as_ref().expect("spec");
+        let annotations = spec
+            .template
+            .metadata
+            .as_ref()
+            .and_then(|it| it.annotations.as_ref());
+        let told = annotations.and_then(|it| it.get("checksum/chain"));
+        assert_eq!(told, chain.as_ref(), "{}: SHA-256 of chain", wanted.file());
+    }
+}
+
 #[test]
 fn the_resources_are_those_that_the_chain_attaches() {
     for wanted in ALL {
@@ -147,12 +180,19 @@ fn the_installer_sees_what_it_uses_and_nothing_else() {
             wanted.file()
         );
         assert_eq!(install.state_dir, cluster.arguments().state_dir);
+        // what hinders in a list must not keep the daemon from its work
+        assert!(install.init_container && !install.without_kubelet);
+        assert_eq!(install.kubelet_dir, cluster.arguments().kubelet_dir);
         // beside the program in the image
         assert_eq!((install.from, install.cni_conf_dir), (None, None));
         assert_eq!(container.image, cluster.daemon().image);
         let chain = cluster.conf().0.chain.expect("a chain");
         let bin_dir = install.cni_bin_dir.unwrap_or(BIN_DIR.into());
         let mut needed = on_the_node([&bin_dir, &chain.conf_dir, &install.state_dir]);
+        // where the plugin asks kubelet
+        let socket = pod_resources(&install.kubelet_dir);
+        let directory = socket.parent().expect("a directory").display().to_string();
+        needed.insert(directory.clone(), (directory, true));
         let map = "configMap rdma-devices".to_owned();
         needed.insert("/etc/rdma-device-plugin".into(), (map, true));
         assert_eq!(mounts(&cluster, container), needed, "{}", wanted.file());
@@ -192,10 +232,26 @@ fn it_can_be_taken_off_the_nodes_again() {
         panic!("{:?}", container.args)
     };
     assert!(!uninstall.force);
-    // what ends is started again; and who ends within that time was not done
+    // what ends is started again, ever later; and it is ready when it is done
     assert!(uninstall.stay);
-    let spec = cluster.daemon_set.spec.as_ref().expect("spec");
-    assert!(spec.min_ready_seconds.is_some_and(|it| it >= 10));
+    let probe = container.readiness_probe.as_ref().expect("a probe");
+    let command = probe.exec.as_ref().and_then(|it| it.command.clone());
+    let [_, arguments @ ..] = command.as_deref().expect("a command") else {
+        panic!("no command")
+    };
+    let probed = Container {
+        args: Some(arguments.to_vec()),
+        ..Container::default()
+    };
+    let Ok(Arguments {
+        command: Some(Command::Uninstall(probed)),
+        ..
+    }) = crate::cluster::arguments(&probed)
+    else {
+        panic!("{arguments:?}")
+    };
+    assert!(probed.check);
+    assert_eq!(probed.state_dir, uninstall.state_dir);
     assert_eq!(cluster.pod().containers.len(), 1);
     assert_eq!(container.image, installed.daemon().image);
     let bin_dir = uninstall.cni_bin_dir.unwrap_or(BIN_DIR.into());

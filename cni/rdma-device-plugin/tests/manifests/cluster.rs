@@ -319,9 +319,9 @@ fn app_armor_is_off_where_it_would_forbid_what_is_needed() {
         let cluster = cluster(wanted.file);
         let template = &cluster.daemon_set.spec.as_ref().expect("spec").template;
         let metadata = template.metadata.as_ref().expect("metadata");
-        let annotated = metadata.annotations.as_ref().map(|it| {
-            it["container.apparmor.security.beta.kubernetes.io/rdma-device-plugin"].as_str()
-        });
+        let apparmor = "container.apparmor.security.beta.kubernetes.io/rdma-device-plugin";
+        let annotations = metadata.annotations.as_ref();
+        let annotated = annotations.and_then(|it| Some(it.get(apparmor)?.as_str()));
         let context = cluster.daemon().security_context.as_ref();
         let field = context.and_then(|it| it.app_armor_profile.as_ref());
         let field = field.map(|it| it.type_.as_str());

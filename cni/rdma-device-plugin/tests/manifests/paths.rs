@@ -1,7 +1,11 @@
 //! What of the node each container sees: all that the daemon uses, and nothing else.
 
-use crate::cluster::{ALL, Cluster, cluster};
+use crate::{
+    chain::installer,
+    cluster::{ALL, Cluster, cluster},
+};
 use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
+use rdma_device_plugin::{chain::record::BIN_DIR, cli::Command};
 use std::{collections::BTreeMap, path::Path};
 
 /// `container path` → (`path on the node`, `read-only`)
@@ -74,6 +78,12 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
             need(&chain.conf_dir, &same(&chain.conf_dir), false);
             let cache = &arguments.cni_cache_dir;
             need(cache, &same(cache), true);
+            let install = installer(&cluster).and_then(|(_, it)| it.command);
+            let Some(Command::Install(install)) = install else {
+                panic!("{}: no installer", wanted.file())
+            };
+            let bin_dir = install.cni_bin_dir.unwrap_or(BIN_DIR.into());
+            need(&bin_dir, &same(&bin_dir), true);
         }
         need(Path::new("/run/netns"), "/run/netns", true);
         need(&arguments.dev, "/dev", true);

@@ -14,6 +14,7 @@ use serde_json::Value;
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::{fs::PermissionsExt, net::UnixListener},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::Duration,
@@ -28,6 +29,8 @@ const LIST: &str = r#"{
   ]
 }
 "#;
+
+const BIN_DIR: &str = "/opt/cni/bin";
 
 const RECORD: &str = "/var/lib/cni/rdma-cni/attachments/pods/c1@eth0.json";
 
@@ -51,6 +54,15 @@ impl Node {
         node.unpack_image();
         fs::create_dir_all(node.list().parent().expect("a directory")).expect("made");
         fs::write(node.list(), LIST).expect("written");
+        fs::create_dir_all(node.path(BIN_DIR)).expect("made");
+        for program in ["ptp", "host-local"] {
+            let path = node.path(BIN_DIR).join(program);
+            fs::write(&path, "the network's").expect("written");
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
+        }
+        let socket = node.path("/var/lib/kubelet/pod-resources/kubelet.sock");
+        fs::create_dir_all(socket.parent().expect("a directory")).expect("made");
+        UnixListener::bind(socket).expect("a socket");
         node
     }
 
@@ -207,6 +219,21 @@ impl Node {
     }
 }
 
+/// What kubelet runs in `container` to know whether it is ready.
+fn probe(container: &Container) -> Container {
+    let probe = container.readiness_probe.as_ref();
+    let command = probe.and_then(|it| it.exec.as_ref()?.command.clone());
+    let mut command = command.expect("a command").into_iter();
+    assert_eq!(
+        command.next().as_deref(),
+        Some("/usr/bin/rdma-device-plugin")
+    );
+    Container {
+        args: Some(command.collect()),
+        ..container.clone()
+    }
+}
+
 fn boot_id() -> String {
     rdma_netns::Kernel::boot_id(&rdma_netns::Linux::new()).expect("a boot")
 }
@@ -255,7 +282,7 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
     );
     let chained = fs::read_to_string(node.list()).expect("the list");
     assert!(chained.contains("\"rdma-cni\""), "{chained}");
-    assert!(node.path("/opt/cni/bin/rdma-ipam").exists());
+    assert!(node.path(BIN_DIR).join("rdma-ipam").exists());
 
     let daemon = Daemon::start(&mut node.command(&vf, vf.daemon()));
     daemon.says("rdma-cni is kept in the chain");
@@ -276,10 +303,20 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
 
     node.pod_ended_with("team/train-0");
     let uninstall = uninstall();
-    let output = node.command(&uninstall, uninstall.daemon()).output();
-    let output = output.expect("run");
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success());
+    let check = |is_done: bool| {
+        let mut check = node.command(&uninstall, &probe(uninstall.daemon()));
+        let output = check.output().expect("run");
+        assert_eq!(output.status.success(), is_done, "{output:?}");
+    };
+    check(false);
+    let mut command = node.command(&uninstall, uninstall.daemon());
+    let mut waiting = command.stderr(Stdio::piped()).spawn().expect("started");
+    let errors = BufReader::new(waiting.stderr.take().expect("its errors"));
+    let mut errors = errors.lines().map_while(Result::ok);
+    let error = errors.next().expect("a sentence");
+    assert_eq!(waiting.try_wait().expect("a status"), None);
+    waiting.kill().expect("killed");
+    waiting.wait().expect("ended");
     // and it is not taken for a pod that lives
     assert!(
         error.contains("these pods ended without rdma-cni"),
@@ -293,8 +330,9 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
     fs::remove_file(node.path(RECORD)).expect("removed");
     node.stays(&uninstall);
     assert_eq!(fs::read_to_string(node.list()).expect("the list"), LIST);
-    let left = fs::read_dir(node.path("/opt/cni/bin")).expect("binaries");
-    assert_eq!(left.count(), 0);
+    let left = fs::read_dir(node.path(BIN_DIR)).expect("binaries");
+    assert_eq!(left.count(), 2, "the network's");
+    check(true);
 }
 
 #[test]

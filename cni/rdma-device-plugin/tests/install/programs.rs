@@ -1,0 +1,230 @@
+//! The runtime's directory of plugins: what the list names has to be in it, what is put there has to run,
+//! and what goes from it later takes our plugin out of the list.
+
+use crate::{
+    FLANNEL, Node, SOCKET,
+    keeping::{becomes, becomes_quiet, count_of_ours, daemon},
+    plugin, refused, said,
+};
+use integration::wait;
+use std::{
+    fs::{self, Permissions},
+    os::unix::{fs::PermissionsExt, net::UnixListener},
+    process::{Command, Output},
+    thread,
+    time::Duration,
+};
+
+const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
+const CALLED: &str = "the runtime calls rdma-cni for network cbr0";
+
+fn install(node: &Node, arguments: &[&str]) -> Output {
+    let mut command = node.command("install", arguments);
+    command.arg("--from").arg(node.path("new"));
+    command.output().expect("it runs")
+}
+
+/// Debian's containerd looks in `/usr/lib/cni`: the network's programs are there, and not here.
+#[test]
+fn a_directory_in_which_the_runtime_does_not_look_gets_nothing_into_the_list() {
+    let node = Node::with_list(FLANNEL);
+    for name in ["flannel", "portmap"] {
+        fs::remove_file(node.path("opt/cni/bin").join(name)).expect("removed");
+    }
+    let error = refused(&install(&node, &[]));
+    for words in [
+        "10-flannel.conflist names flannel and portmap, not in",
+        "the runtime looks for plugins elsewhere",
+        "`containerd config dump`",
+        "--cni-bin-dir",
+    ] {
+        assert!(error.contains(words), "{error}");
+    }
+    assert_eq!(node.read(LIST), FLANNEL);
+    // the daemon's pod starts all the same, and it says why it is not ready
+    let text = said(&install(&node, &["--init-container"]));
+    assert!(text.contains("rdma-cni is not in the chain"), "{text}");
+    assert!(text.contains("names flannel and portmap"), "{text}");
+    let daemon = daemon(&node);
+    becomes(&daemon, 503, "names flannel and portmap");
+    assert_eq!(node.read(LIST), FLANNEL);
+    becomes_quiet(&daemon);
+    node.program("flannel", "the network's");
+    becomes(&daemon, 503, "names portmap, not in");
+    node.program("portmap", "the network's");
+    becomes(&daemon, 200, CALLED);
+}
+
+#[test]
+fn an_obstacle_in_the_list_does_not_keep_the_daemon_from_its_work() {
+    let node = Node::with_list(&FLANNEL.replace("0.3.1", "0.2.0"));
+    refused(&install(&node, &[]));
+    let text = said(&install(&node, &["--init-container"]));
+    assert!(text.contains("cniVersion is 0.2.0"), "{text}");
+    assert!(node.path("opt/cni/bin/rdma-cni").exists());
+    // the binaries are another matter
+    fs::remove_file(node.path("new/rdma-ipam")).expect("removed");
+    let error = refused(&install(&node, &["--init-container"]));
+    assert!(error.contains("there is no rdma-ipam"), "{error}");
+}
+
+#[test]
+fn a_program_that_goes_takes_ours_out_of_the_list_until_it_is_there_again() {
+    for (file, text) in [
+        ("10-flannel.conflist", FLANNEL),
+        ("10-terway.conf", crate::TERWAY),
+    ] {
+        let node = Node::new();
+        node.net(file, text);
+        let before = node.seen();
+        node.install();
+        let with = node.seen();
+        let daemon = daemon(&node);
+        becomes(&daemon, 200, "the runtime calls rdma-cni");
+        // replaced by somebody who removes it first
+        fs::remove_file(node.path("opt/cni/bin/rdma-cni")).expect("removed");
+        becomes(&daemon, 503, "rdma-cni is not in");
+        node.program("rdma-cni", &plugin("rdma-cni", "1"));
+        becomes(&daemon, 200, "the runtime calls rdma-cni");
+        // and for good
+        fs::remove_file(node.path("opt/cni/bin/rdma-cni")).expect("removed");
+        daemon.says("rdma-cni is out of it until its program is there again");
+        becomes(&daemon, 503, "rdma-cni is not in");
+        let lists = |seen: &crate::Files| {
+            let mut lists = seen.clone();
+            lists.retain(|path, _| path.starts_with(node.path("etc/cni/net.d")));
+            let texts = lists.into_iter().map(|(path, seen)| (path, seen.0));
+            texts.collect::<Vec<_>>()
+        };
+        assert_eq!(lists(&node.seen()), lists(&before), "{file}");
+        becomes_quiet(&daemon);
+        // whatever the network writes meanwhile
+        node.net(file, text);
+        thread::sleep(Duration::from_millis(300));
+        assert_eq!(lists(&node.seen()), lists(&before), "{file}");
+        node.program("rdma-cni", &plugin("rdma-cni", "1"));
+        becomes(&daemon, 200, "the runtime calls rdma-cni");
+        assert_eq!(lists(&node.seen()), lists(&with), "{file}");
+        drop(daemon);
+        node.uninstall();
+        assert_eq!(lists(&node.seen()), lists(&before), "{file}");
+    }
+}
+
+/// The runtime would start it from there, and be refused.
+#[test]
+fn what_cannot_run_where_it_is_put_does_not_take_the_place_of_what_can() {
+    let node = Node::with_list(FLANNEL);
+    node.install();
+    let before = node.seen();
+    node.version("2");
+    let bin = node.path("opt/cni/bin");
+    let program = node.command("install", &["--init-container"]);
+    let script = "mount --bind \"$0\" \"$0\" && \
+                  mount -o remount,bind,noexec \"$0\" && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(&bin);
+    command.arg(program.get_program()).args(program.get_args());
+    command.arg("--from").arg(node.path("new"));
+    let error = refused(&command.output().expect("unshare"));
+    assert!(error.contains("rdma-cni cannot be run in"), "{error}");
+    assert!(error.contains("noexec"), "{error}");
+    assert_eq!(node.seen(), before);
+    // another architecture
+    node.machine.write("new/rdma-cni", "\x7fELF of another");
+    let error = refused(&install(&node, &[]));
+    assert!(error.contains("Exec format error"), "{error}");
+    assert_eq!(node.seen(), before);
+    // another program
+    node.machine
+        .write("new/rdma-cni", "#!/bin/sh\necho no >&2; exit 3\n");
+    let error = refused(&install(&node, &[]));
+    assert!(
+        error.contains("it does not answer VERSION (exit status: 3): no;"),
+        "{error}"
+    );
+    assert_eq!(node.seen(), before);
+}
+
+#[test]
+fn a_program_that_nobody_may_execute_is_none() {
+    let node = Node::with_list(FLANNEL);
+    let path = node.path("opt/cni/bin/portmap");
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("a mode");
+    let error = refused(&install(&node, &[]));
+    assert!(error.contains("names portmap, not in"), "{error}");
+}
+
+/// The mount was not added to the DaemonSet: nothing is known, and nothing is changed.
+#[test]
+fn a_container_without_the_directory_changes_nothing() {
+    let node = Node::with_list(FLANNEL);
+    node.install();
+    let list = node.read(LIST);
+    let (bin, conf) = (node.path("opt/cni/bin"), node.path("etc/cni/net.d"));
+    node.machine.configure(r#"{"mode":"hca"}"#);
+    let mut program = crate::keeping::command(&node);
+    program.arg("--check-config");
+    let script = "mount --bind \"$0\" \"$0\" && mount -t tmpfs none \"$1\" && shift && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(&conf);
+    // a directory that is not there, as in an image that has nothing in it
+    command.arg(bin.parent().expect("a directory"));
+    command.arg(program.get_program()).args(program.get_args());
+    let text = said(&command.output().expect("unshare"));
+    assert!(text.contains("is not known (it is not mounted)"), "{text}");
+    assert_eq!(node.read(LIST), list);
+}
+
+#[test]
+fn a_kubelet_that_is_elsewhere_is_refused_or_told_to_the_plugin() {
+    let node = Node::with_list(FLANNEL);
+    let before = node.seen();
+    fs::remove_file(node.path(SOCKET)).expect("removed");
+    let error = refused(&install(&node, &[]));
+    assert!(
+        error.contains("nothing was changed: kubelet's socket"),
+        "{error}"
+    );
+    let socket = format!("{:?} is not there", node.path(SOCKET));
+    assert!(error.contains(&socket), "{error}");
+    assert!(error.contains("--kubelet-dir"), "{error}");
+    assert_eq!(node.seen(), before);
+    // an image that is being made
+    said(&install(&node, &["--without-kubelet"]));
+    assert!(node.read(LIST).contains("\"podResourcesSocket\""));
+    node.uninstall();
+    // a pod's first container must not be the last
+    let text = said(&install(&node, &["--init-container"]));
+    assert!(text.contains(&socket), "{text}");
+    assert_eq!(node.read(LIST), FLANNEL);
+    let daemon = daemon(&node);
+    becomes(&daemon, 503, &socket.replace('"', "\""));
+    assert_eq!(node.read(LIST), FLANNEL);
+    UnixListener::bind(node.path(SOCKET)).expect("a socket");
+    wait::until("it is in the list", || {
+        count_of_ours(&node, "10-flannel.conflist") == 1
+    });
+    becomes(&daemon, 200, CALLED);
+    // kubelet starts anew
+    fs::remove_file(node.path(SOCKET)).expect("removed");
+    node.net("10-flannel.conflist", FLANNEL);
+    wait::until("it is in the list", || {
+        count_of_ours(&node, "10-flannel.conflist") == 1
+    });
+}
+
+/// What attaches named devices does not ask kubelet.
+#[test]
+fn nobody_is_asked_for_devices_that_are_named() {
+    let node = Node::with_list(FLANNEL);
+    fs::remove_file(node.path(SOCKET)).expect("removed");
+    let text = "resources: [{name: rdma/hca, kind: shared}]\nchain: {confDir: /absent, plugin: {devices: [{netdev: eth1}]}}\n";
+    node.machine.write("etc/chain.yaml", text);
+    let conf = node.path("etc/chain.yaml");
+    said(&install(
+        &node,
+        &["--config", conf.to_str().expect("a path")],
+    ));
+    assert!(node.read(LIST).contains("\"devices\""));
+}
