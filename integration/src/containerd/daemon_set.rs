@@ -400,7 +400,7 @@ fn write_atomically<'a>(path: &Path, files: impl IntoIterator<Item = (&'a String
 
 /// No answer is none of HTTP's statuses: 0.
 fn ask(probe: &Probe) -> (u16, String) {
-    let get = &probe.http_get;
+    let get = probe.http_get.as_ref().expect("a question over HTTP");
     let Ok(mut stream) = TcpStream::connect((get.host.as_str(), get.port)) else {
         return (0, "nobody listens".into());
     };

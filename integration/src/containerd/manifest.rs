@@ -77,6 +77,8 @@ pub struct Metadata {
     /// A template has none.
     #[serde(default)]
     pub namespace: String,
+    #[serde(default, rename = "annotations")]
+    _annotations: Value,
     /// Handed on to the runtime.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -168,8 +170,10 @@ pub struct Probe {
     _initial_delay_seconds: u32,
     #[serde(default, rename = "periodSeconds")]
     _period_seconds: u32,
-    /// What is asked.
-    pub http_get: HttpGet,
+    #[serde(default, rename = "exec")]
+    _exec: Value,
+    /// What is asked; none: a program of the container's is run.
+    pub http_get: Option<HttpGet>,
     /// How long the answer may take, seconds.
     pub timeout_seconds: u64,
 }
