@@ -126,7 +126,7 @@ fn sorted(value: &Value) -> Value {
 fn another_chain_goes_to_the_nodes_with_the_roll_out() {
     for wanted in ALL {
         let cluster = cluster(wanted.file());
-        let config: Value = serde_json::from_str(&cluster.config()).unwrap_or_default();
+        let config: Value = serde_json::from_str(cluster.config()).unwrap_or_default();
         let chain = config
             .get("chain")
             .map(|it| hash(sorted(it).to_string().as_bytes()));
