@@ -4,7 +4,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs::{self, File, OpenOptions, Permissions, TryLockError},
     io::{self, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -47,8 +47,9 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
 
 /// Replaces the file, unless it says the same already. Whether it did not.
 ///
-/// The name of the new one until it is renamed has no ending that a reader looks for, and is
-/// the caller's own: two writers do not write into one file.
+/// The name of the new one until it is renamed has no ending that a reader looks for. It is the same for
+/// all writers, of whichever container, and one at a time has it: what a killed one left is the next
+/// one's.
 ///
 /// # Errors
 /// The directory cannot be made, or the file not be written.
@@ -59,15 +60,11 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
     if fs::read(path).is_ok_and(|present| present == text) {
         return Ok(false);
     }
-    let temporary = path.with_extension(format!("{}.new", std::process::id()));
-    let write = || {
-        fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(mode)
-            .open(&temporary)?;
+    let temporary = path.with_extension("new");
+    fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
+    let mut file = own(&temporary, mode).map_err(failed)?;
+    let mut write = || {
+        file.set_len(0)?;
         file.write_all(&text)?;
         // else a machine that loses power now can come back with an empty file of the new name
         file.sync_all()?;
@@ -78,6 +75,26 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
         failed(error)
     })?;
     Ok(true)
+}
+
+/// The file at `path`, made if need be, once no other writer has it. It is free again when the answer is
+/// dropped.
+fn own(path: &Path, mode: u32) -> io::Result<File> {
+    loop {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(mode)
+            .open(path)?;
+        file.lock()?;
+        // whoever had it before has renamed it, and it is what readers see
+        let (held, present) = (file.metadata()?, fs::symlink_metadata(path));
+        if present.is_ok_and(|it| (it.dev(), it.ino()) == (held.dev(), held.ino())) {
+            file.set_permissions(Permissions::from_mode(mode))?;
+            return Ok(file);
+        }
+    }
 }
 
 /// How long another process may hold a lock: it looks at the hardware and writes one file. Who
@@ -119,6 +136,41 @@ pub(crate) fn lock(path: &Path) -> Result<File, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All containers' daemons have the same process id.
+    #[test]
+    fn two_writers_do_not_write_into_one_file() {
+        const LENGTHS: [usize; 2] = [20_000, 50];
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a.json");
+        // as a killed one left it, longer than what comes
+        fs::write(path.with_extension("new"), vec![b'x'; 100_000]).expect("written");
+        let write = |length: usize| {
+            for round in 0..40 {
+                let content = vec![round % 2 + length; length];
+                assert!(replace(&path, &content, 0o600).expect("written"));
+            }
+        };
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                    let seen: Option<Vec<usize>> = read(&path).expect("whole");
+                    assert!(seen.is_none_or(|it| LENGTHS.contains(&it.len())));
+                }
+            });
+            let writers = LENGTHS.map(|length| scope.spawn(move || write(length)));
+            for writer in writers {
+                writer.join().expect("it wrote");
+            }
+            ended.store(true, std::sync::atomic::Ordering::Relaxed);
+            reader.join().expect("it read what was whole");
+        });
+        let entries = fs::read_dir(directory.path()).expect("a directory");
+        assert_eq!(entries.count(), 1);
+        let mode = fs::metadata(&path).expect("there").mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
 
     #[test]
     fn a_lock_is_waited_for_and_not_for_ever() {
