@@ -18,7 +18,11 @@ use kubelet_api::device_plugin::{
 };
 use rdma_netns::Inventory;
 use rdma_resources::Grant;
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
@@ -27,6 +31,10 @@ pub const OPTIONS: DevicePluginOptions = DevicePluginOptions {
     pre_start_required: true,
     get_preferred_allocation_available: true,
 };
+
+/// Kubelet sets Allocate no deadline (`allocate` in `devicemanager/endpoint.go`), and admits no other
+/// pod meanwhile.
+const TO_ALLOCATE: Duration = Duration::from_secs(5);
 
 /// The service of one resource.
 #[derive(Clone)]
@@ -135,38 +143,37 @@ impl Service {
         })
     }
 
-    /// Whether `id` may start: its character devices still are what it was given. True: the pod's
-    /// network was to be made by the chain.
-    fn may_start(&self, id: &str, node: &Node, now: &Inventory) -> Result<bool, String> {
+    /// What `id` was given; none: that is not known.
+    fn granted(&self, id: &str, node: &Node) -> Result<Option<Grant>, String> {
         let granted = self.around.grants.read(self.resource.as_str(), id);
         match granted.map_err(|error| error.to_string())? {
-            Some(grant) => offer::still_as_granted(&grant, now)
-                .map(|()| grant.chained)
-                .map_err(|error| error.to_string()),
+            Some(grant) => Ok(Some(grant)),
             // given by the plugin that was here before this one
             None if has(node, &self.resource, id) => {
                 log::warn!(
                     "{}: {id} starts without a record of what it was given",
                     self.resource
                 );
-                Ok(false)
+                Ok(None)
             }
             None => Err(format!("{} has no id {id:?}", self.resource)),
         }
     }
 
-    /// Whether the devices of `ids` are in place; the sentence says why not. True: the pod's network was
-    /// to be made by the chain.
+    /// Whether the devices of a container with `ids` are in place; the sentence says why not. True: the
+    /// pod's network was to be made by the chain.
     async fn are_in_place(&self, ids: &[String]) -> Result<bool, Status> {
         // another device's firmware that does not answer must not keep this container waiting
         let now = self.around.hardware.presence_aside().await;
         let now = now.map_err(|error| Status::unavailable(error.to_string()))?;
         let node = self.node();
-        let mut chained = false;
-        for id in ids {
-            let may = self.may_start(id, &node, &now);
-            chained |= may.map_err(Status::failed_precondition)?;
-        }
+        let grants = ids.iter().map(|id| self.granted(id, &node));
+        let grants: Result<Vec<_>, String> = grants.collect();
+        let grants = grants.map_err(Status::failed_precondition)?;
+        let grants: Vec<&Grant> = grants.iter().flatten().collect();
+        offer::still_as_granted(&grants, &now)
+            .map_err(|error| Status::failed_precondition(error.to_string()))?;
+        let chained = grants.iter().any(|grant| grant.chained);
         Ok(chained && self.is_attached())
     }
 }
@@ -276,7 +283,14 @@ impl DevicePlugin for Service {
     ) -> Result<Response<AllocateResponse>, Status> {
         let started = Instant::now();
         let request = request.into_inner();
-        let answer = self.allocate(&request).await;
+        let answer = timeout(TO_ALLOCATE, self.allocate(&request)).await;
+        let answer = answer.unwrap_or_else(|_| {
+            Err(Status::deadline_exceeded(format!(
+                "it took longer than {TO_ALLOCATE:?}: the disk of {:?}, or a device's driver, does \
+                 not answer",
+                self.around.state_dir
+            )))
+        });
         if let Err(status) = &answer {
             let (ids, why) = (all_ids(&request), status.message());
             log::error!("{}: not given: {}: {why}", self.resource, some(&ids));

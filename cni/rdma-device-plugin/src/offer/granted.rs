@@ -57,40 +57,55 @@ pub enum Stale {
     },
 }
 
-/// Whether the paths that were granted still are those of the granted devices. For a grant by
-/// CDI names it is enough that the devices are there: the entry is put right by the move.
-pub fn still_as_granted(grant: &Grant, inventory: &Inventory) -> Result<(), Stale> {
-    let (resource, id) = (&grant.resource, &grant.id);
-    for device in &grant.devices {
-        let address = &device.address;
-        let hca = inventory.function(address).and_then(hca_of);
-        let Some(hca) = hca.filter(|hca| !hca.char_devices.is_empty()) else {
-            return Err(Stale::Gone {
-                resource: resource.clone(),
-                id: id.clone(),
-                address: address.clone(),
-            });
-        };
-        if grant.cdi {
-            continue;
+/// Whether the paths that one container was granted still are those of its devices: which of its paths
+/// is which of its devices does not matter, as it has all of them. For a grant by CDI names it is
+/// enough that the devices are there: the entry is put right by the move.
+///
+/// # Errors
+/// The first device that the container would not have, or the first path by which it would have
+/// another one's.
+pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), Stale> {
+    let mut by_path = vec![];
+    for grant in grants {
+        for device in &grant.devices {
+            let hca = inventory.function(&device.address).and_then(hca_of);
+            let Some(hca) = hca.filter(|hca| !hca.char_devices.is_empty()) else {
+                return Err(Stale::Gone {
+                    resource: grant.resource.clone(),
+                    id: grant.id.clone(),
+                    address: device.address.clone(),
+                });
+            };
+            if !grant.cdi {
+                by_path.push((*grant, device, &hca.char_devices));
+            }
         }
+    }
+    let given = |name: &str| {
+        let mut given = by_path.iter().flat_map(|(_, it, _)| &it.char_devices);
+        given.any(|it| it.name == name)
+    };
+    for (grant, device, own) in &by_path {
         for granted in &device.char_devices {
             // the runtime reads the number anew at the path: after a boot it can be another one
-            let same = |it: &&CharDevice| it.name == granted.name;
-            let Some(present) = hca.char_devices.iter().find(same) else {
+            let mut theirs = by_path.iter().flat_map(|(_, _, all)| all.iter());
+            let present = theirs.find(|it| it.name == granted.name);
+            let of_kind = |it: &&CharDevice| CharNode::from(*it).kind() == granted.kind();
+            let is_had = own.iter().filter(of_kind).any(|it| given(&it.name));
+            let Some(present) = present.filter(|_| is_had) else {
                 return Err(Stale::Renumbered {
-                    resource: resource.clone(),
-                    id: id.clone(),
-                    address: address.clone(),
+                    resource: grant.resource.clone(),
+                    id: grant.id.clone(),
+                    address: device.address.clone(),
                     given: told(granted),
-                    now: now(granted.kind(), &hca.char_devices),
+                    now: now(granted.kind(), own),
                 });
             };
             if !present.is_in_place() {
                 return Err(Stale::NotInPlace {
-                    resource: resource.clone(),
-                    id: id.clone(),
-                    address: address.clone(),
+                    resource: grant.resource.clone(),
+                    id: grant.id.clone(),
+                    address: device.address.clone(),
                     path: format!("/dev/infiniband/{}", granted.name),
                     found: match present.node {
                         None => "there is no such node".to_owned(),

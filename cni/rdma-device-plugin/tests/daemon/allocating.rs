@@ -50,6 +50,26 @@ fn what_is_given_is_recorded_before_kubelet_hears_of_it() {
     assert_eq!(grant.devices[0].char_devices[0].name, "uverbs1");
 }
 
+/// Kubelet sets no deadline, and admits no other pod meanwhile.
+#[test]
+fn a_disk_that_does_not_answer_holds_up_kubelet_for_a_while_only() {
+    let node = Running::with(TWO).listed("rdma/hca", 8);
+    let directory = node.machine.path("state/granted/rdma@hca");
+    std::fs::create_dir_all(&directory).expect("made");
+    // whoever writes to it waits for a reader, and none comes
+    nix::unistd::mkfifo(&directory.join("0.new"), nix::sys::stat::Mode::S_IRWXU).expect("made");
+    let at = std::time::Instant::now();
+    let refused = node.kubelet.ask_for("rdma/hca", &[&ids(&["0"])]);
+    let status = refused.expect_err("nothing is recorded");
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    assert!(status.message().contains("does not answer"), "{status}");
+    assert!(at.elapsed().as_secs() < 10, "{:?}", at.elapsed());
+    // others are served
+    node.kubelet
+        .ask_for("rdma/hca", &[&ids(&["1"])])
+        .expect("allocated");
+}
+
 #[test]
 fn what_cannot_be_recorded_is_not_given() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);

@@ -219,9 +219,9 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     let [grant] = grants.as_slice() else {
         panic!("{grants:?}");
     };
-    assert_eq!(still_as_granted(grant, &node), Ok(()));
+    assert_eq!(still_as_granted(&[grant], &node), Ok(()));
     let told = |grant: &Grant, node: &Inventory| {
-        still_as_granted(grant, node)
+        still_as_granted(&[grant], node)
             .expect_err("stale")
             .to_string()
     };
@@ -243,7 +243,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     let device = &mut booted.functions[1].hcas[0].char_devices[0];
     device.major = 511;
     device.node = Some((511, device.minor));
-    assert_eq!(still_as_granted(grant, &booted), Ok(()));
+    assert_eq!(still_as_granted(&[grant], &booted), Ok(()));
     let mut missing = crate::node("four-vfs");
     missing.functions[1].hcas[0].char_devices[0].node = None;
     assert_eq!(
@@ -263,8 +263,50 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
         chained: false,
         ..grant.clone()
     };
-    assert_eq!(still_as_granted(&by_name, &swapped), Ok(()));
+    assert_eq!(still_as_granted(&[&by_name], &swapped), Ok(()));
     assert_eq!(told(&by_name, &gone), expected);
+}
+
+/// After a boot, or after moves, numbers can have changed places.
+#[test]
+fn a_container_with_all_devices_has_them_whichever_has_which_number() {
+    let node = node("four-vfs");
+    let two = ["0000:3b:00.2", "0000:3b:00.3"];
+    let mut swapped = crate::node("four-vfs");
+    let (left, right) = swapped.functions.split_at_mut(2);
+    std::mem::swap(
+        &mut left[1].hcas[0].char_devices,
+        &mut right[0].hcas[0].char_devices,
+    );
+    // by ids of one device each, and by one id of several
+    let vfs = offer(
+        r#""kind":"exclusive","devices":[{"pf":"ens1f0#0-3"}]"#,
+        &node,
+    );
+    let alone = vfs.answer(&ids(&two), &node).expect("given").1;
+    let shared = offer(r#""kind":"shared","devices":[{"pf":"ens1f0#0-1"}]"#, &node);
+    let shared = shared.answer(&ids(&["7"]), &node).expect("given").1;
+    assert_eq!((alone.len(), shared.len()), (2, 1));
+    for grants in [&alone, &shared] {
+        let grants: Vec<&Grant> = grants.iter().collect();
+        assert_eq!(still_as_granted(&grants, &swapped), Ok(()));
+        // one of them has a number that the container was not given
+        let mut other = swapped.clone();
+        let device = &mut other.functions[2].hcas[0].char_devices[0];
+        device.name = "uverbs9".into();
+        let told = still_as_granted(&grants, &other).expect_err("stale");
+        assert!(told.to_string().contains("and is "), "{told}");
+        // it has both paths, and both are of the first device
+        let mut first = swapped.clone();
+        let taken = first.functions[2].hcas[0].char_devices[0].clone();
+        first.functions[1].hcas[0].char_devices.push(taken);
+        first.functions[2].hcas[0].char_devices[0].name = "uverbs9".into();
+        let told = still_as_granted(&grants, &first).expect_err("stale");
+        assert!(
+            told.to_string().contains("is /dev/infiniband/uverbs9"),
+            "{told}"
+        );
+    }
 }
 
 #[test]
