@@ -6,7 +6,11 @@ use crate::conf::{
 };
 use clap::{Args, Parser, Subcommand};
 use log::LevelFilter;
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    net::{AddrParseError, SocketAddr},
+    path::PathBuf,
+};
 
 /// Tells kubelet which RDMA devices a node has, and gives them to containers.
 #[derive(Clone, Debug, Parser)]
@@ -30,8 +34,8 @@ pub struct Arguments {
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
     /// Where /metrics, /healthz and /readyz are served
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9102")]
-    pub metrics_address: std::net::SocketAddr,
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9102", value_parser = address)]
+    pub metrics_address: SocketAddr,
     /// Says what would be advertised on this node, and exits
     #[arg(long)]
     pub check_config: bool,
@@ -129,6 +133,18 @@ pub struct Uninstall {
     pub check: bool,
 }
 
+/// An address and a port. The address may be in brackets whichever family it is of: a manifest that has
+/// it from the node does not know.
+fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
+    let bracketed = text
+        .strip_prefix('[')
+        .and_then(|text| text.split_once("]:"));
+    match bracketed.filter(|(address, _)| !address.contains(':')) {
+        Some((address, port)) => format!("{address}:{port}").parse(),
+        None => text.parse(),
+    }
+}
+
 impl Arguments {
     /// The same with absolute paths: kubelet is told some of them, and the working directory is
     /// no business of its own.
@@ -180,5 +196,30 @@ impl Arguments {
         let chain = parsed.conf.chain.take();
         parsed.conf.chain = chain.map(|it| it.located(&self.state_dir, &self.kubelet_dir));
         Ok(parsed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nodes_address_is_taken_in_brackets() {
+        for (text, expected) in [
+            ("127.0.0.1:9102", Some("127.0.0.1:9102")),
+            ("[192.0.2.7]:9102", Some("192.0.2.7:9102")),
+            ("[2001:db8::7]:9102", Some("[2001:db8::7]:9102")),
+            ("[::]:0", Some("[::]:0")),
+            ("2001:db8::7:9102", None),
+            ("[localhost]:9102", None),
+            ("[192.0.2.7]", None),
+        ] {
+            let parsed = address(text).ok();
+            assert_eq!(
+                parsed.map(|it| it.to_string()).as_deref(),
+                expected,
+                "{text}"
+            );
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     paths::{Mounts, mounts},
     root,
 };
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
 use rdma_device_plugin::{
     chain::record::{BIN_DIR, hash},
     cli::{Arguments, Command},
@@ -22,7 +22,7 @@ pub(crate) const UNINSTALL: [&str; 2] = [
 ];
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 10] = [
+const CHAINED: [(&str, &str); 12] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", r#"{"resources":["rdma/vf"]}"#),
@@ -39,6 +39,11 @@ const CHAINED: [(&str, &str); 10] = [
         r#"{"smcr":"annotation"}"#,
     ),
     ("integration/manifests/rendered/lingjun.yaml", PARENT),
+    ("integration/manifests/rendered/no-chain-said.yaml", PARENT),
+    (
+        "integration/manifests/rendered/other-nodes.yaml",
+        r#"{"ipam":{"type":"rdma-ipam","from":"parent"},"podResourcesSocket":"/var/lib/k0s/kubelet/pod-resources/kubelet.sock"}"#,
+    ),
     (
         "integration/manifests/rendered/the-chain-as-it-comes.yaml",
         "{}",
@@ -252,6 +257,12 @@ fn it_can_be_taken_off_the_nodes_again() {
     };
     assert!(probed.check);
     assert_eq!(probed.state_dir, uninstall.state_dir);
+    let spec = cluster.daemon_set.spec.as_ref().expect("spec");
+    // helm --wait waits for all but those that may be unavailable
+    let strategy = spec.update_strategy.as_ref();
+    let rolling = strategy.and_then(|it| it.rolling_update.as_ref());
+    let rolling = rolling.expect("a strategy");
+    assert_eq!(rolling.max_unavailable, Some(IntOrString::Int(0)));
     assert_eq!(cluster.pod().containers.len(), 1);
     assert_eq!(container.image, installed.daemon().image);
     let bin_dir = uninstall.cni_bin_dir.unwrap_or(BIN_DIR.into());

@@ -6,7 +6,7 @@ use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Capabilities, ConfigMap, Container, PodSpec, Probe},
 };
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::{self, Int};
 use rdma_device_plugin::{cli::Arguments, conf::Conf};
 use std::{ffi::OsString, path::Path};
 
@@ -48,10 +48,16 @@ impl Wanted {
     }
 }
 
+/// What a cluster's owner decides is otherwise here.
+const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes.yaml";
+
+/// The address that kubelet puts into arguments; the manifest does not know of which family it is.
+const NODE_ADDRESSES: [&str; 2] = ["192.0.2.7", "2001:db8::7"];
+
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 14] = [
+pub(crate) const ALL: [Wanted; 16] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -98,6 +104,12 @@ pub(crate) const ALL: [Wanted; 14] = [
         &["rdma/hca"],
         &[],
     ),
+    wanted(
+        "integration/manifests/rendered/no-chain-said.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(OTHER_NODES, &["rdma/hca"], &[]),
     wanted(
         "integration/manifests/rendered/the-chain-as-it-comes.yaml",
         &["rdma/hca"],
@@ -166,7 +178,12 @@ impl Cluster {
 }
 
 pub(crate) fn arguments(container: &Container) -> Result<Arguments, clap::Error> {
-    let given = container.args.iter().flatten().map(OsString::from);
+    arguments_at(container, NODE_ADDRESSES[1])
+}
+
+fn arguments_at(container: &Container, node_address: &str) -> Result<Arguments, clap::Error> {
+    let given = container.args.iter().flatten();
+    let given = given.map(|it| it.replace("$(NODE_ADDRESS)", node_address).into());
     Arguments::try_parse_from(
         [OsString::from("rdma-device-plugin")]
             .into_iter()
@@ -257,7 +274,8 @@ fn nothing_may_do_more_than_it_needs() {
         let cluster = cluster(wanted.file);
         let pod = cluster.pod();
         assert_eq!(pod.automount_service_account_token, Some(false));
-        assert_eq!(pod.service_account_name, None);
+        let account = (wanted.file == OTHER_NODES).then_some("rdma");
+        assert_eq!(pod.service_account_name.as_deref(), account);
         assert_eq!(pod.host_ipc, None);
         assert_eq!(pod.host_network, Some(true));
         let loading = wanted.capabilities == LOADING;
@@ -319,9 +337,9 @@ fn app_armor_is_off_where_it_would_forbid_what_is_needed() {
         let cluster = cluster(wanted.file);
         let template = &cluster.daemon_set.spec.as_ref().expect("spec").template;
         let metadata = template.metadata.as_ref().expect("metadata");
-        let apparmor = "container.apparmor.security.beta.kubernetes.io/rdma-device-plugin";
+        let annotation = "container.apparmor.security.beta.kubernetes.io/rdma-device-plugin";
         let annotations = metadata.annotations.as_ref();
-        let annotated = annotations.and_then(|it| Some(it.get(apparmor)?.as_str()));
+        let annotated = annotations.and_then(|it| Some(it.get(annotation)?.as_str()));
         let context = cluster.daemon().security_context.as_ref();
         let field = context.and_then(|it| it.app_armor_profile.as_ref());
         let field = field.map(|it| it.type_.as_str());
@@ -348,10 +366,11 @@ fn nodes_are_not_left_without_it() {
     for wanted in ALL {
         let cluster = cluster(wanted.file);
         let pod = cluster.pod();
-        assert_eq!(
-            pod.priority_class_name.as_deref(),
-            Some("system-node-critical")
-        );
+        let class = match wanted.file {
+            OTHER_NODES => "cluster-rdma",
+            _ => "system-node-critical",
+        };
+        assert_eq!(pod.priority_class_name.as_deref(), Some(class));
         assert!(!pod.tolerations.as_ref().expect("tolerations").is_empty());
         // a driver that is being loaded is waited for, 20 s at most
         assert!(
@@ -385,6 +404,12 @@ fn the_image_is_the_version_of_this_tree() {
             .chain(pod.init_containers.iter().flatten())
         {
             let image = container.image.as_deref().expect("an image");
+            if wanted.file == OTHER_NODES {
+                let (name, digest) = image.split_once("@sha256:").expect("a digest");
+                assert_eq!(name, "registry.example/team/rdma-device-plugin");
+                assert_eq!(digest.len(), 64);
+                continue;
+            }
             let (_, tag) = image.rsplit_once(':').expect("a tag");
             assert_eq!(tag, env!("CARGO_PKG_VERSION"), "{}: {image}", wanted.file);
         }
@@ -400,29 +425,63 @@ fn the_probes_ask_where_the_daemon_answers() {
             let get = probe.as_ref()?.http_get.as_ref().expect("HTTP");
             assert_eq!(get.port, Int(address.port().into()), "{}", wanted.file);
             // kubelet asks at the pod's address, the node's own, unless it is told another
-            let host = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
+            let is_nodes = address.ip().is_unspecified()
+                || NODE_ADDRESSES.contains(&address.ip().to_string().as_str());
+            let host = (!is_nodes).then(|| address.ip().to_string());
             assert_eq!(get.host, host, "{}", wanted.file);
             get.path.clone()
         };
         let daemon = cluster.daemon();
-        // two on one node would end each other by these probes: the scheduler has to know
-        let [port] = daemon.ports.as_deref().expect("ports") else {
-            panic!("{}: {:?}", wanted.file, daemon.ports)
-        };
-        assert_eq!(port.container_port, i32::from(address.port()));
-        assert_eq!(port.host_port, Some(port.container_port));
-        let host = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
-        assert_eq!(port.host_ip, host, "{}", wanted.file);
+        // a declared one is the node's, as the pod has its network: the scheduler would not let the
+        // new daemon in beside the old one
+        assert_eq!(daemon.ports, None, "{}", wanted.file);
         let lives = asked(&daemon.liveness_probe);
         assert_eq!(lives.as_deref(), Some("/healthz"), "{}", wanted.file);
-        // without a chain it is always ready
-        let chained = cluster.conf().0.chain.is_some();
         let ready = asked(&daemon.readiness_probe);
-        assert_eq!(
-            ready.as_deref(),
-            chained.then_some("/readyz"),
-            "{}",
-            wanted.file
-        );
+        assert_eq!(ready.as_deref(), Some("/readyz"), "{}", wanted.file);
+        let delay = daemon.readiness_probe.as_ref();
+        let delay = delay.and_then(|it| it.initial_delay_seconds);
+        assert!(delay >= Some(2), "the old daemon may answer yet");
+    }
+}
+
+#[test]
+fn the_nodes_address_is_taken_whichever_it_is() {
+    let cluster = cluster(OTHER_NODES);
+    let env = cluster.daemon().env.as_deref().expect("env");
+    let from = env.iter().find(|it| it.name == "NODE_ADDRESS");
+    let from = from.and_then(|it| it.value_from.as_ref());
+    let field = from.and_then(|it| it.field_ref.as_ref()).expect("a field");
+    assert_eq!(field.field_path, "status.hostIP");
+    for address in NODE_ADDRESSES {
+        let arguments = arguments_at(cluster.daemon(), address).expect("taken");
+        let listens = arguments.metrics_address;
+        assert_eq!(listens.ip().to_string(), address);
+        assert_eq!(listens.port(), 19102);
+    }
+    assert_eq!(
+        cluster.arguments().kubelet_dir,
+        Path::new("/var/lib/k0s/kubelet")
+    );
+    let selinux = cluster.pod().security_context.as_ref();
+    let selinux = selinux.and_then(|it| it.se_linux_options.as_ref());
+    assert_eq!(selinux.and_then(|it| it.type_.as_deref()), Some("spc_t"));
+}
+
+/// While an old daemon ends and no new one is there, kubelet has no ids. `helm --wait` and `kubectl
+/// rollout status` wait for all nodes but those that may be without.
+#[test]
+fn the_new_daemon_is_there_before_the_old_one_ends() {
+    for wanted in ALL {
+        let set = cluster(wanted.file).daemon_set;
+        let strategy = set.spec.expect("spec").update_strategy.expect("a strategy");
+        assert_eq!(strategy.type_.as_deref(), Some("RollingUpdate"));
+        let rolling = strategy.rolling_update.expect("how");
+        assert_eq!(rolling.max_unavailable, Some(Int(0)), "{}", wanted.file);
+        let surge = match wanted.file {
+            OTHER_NODES => Int(1),
+            _ => IntOrString::String("10%".into()),
+        };
+        assert_eq!(rolling.max_surge, Some(surge), "{}", wanted.file);
     }
 }

@@ -62,11 +62,12 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
             "configMap rdma-devices",
             true,
         );
+        // kubelet has this one there, whatever its --root-dir is
+        let sockets = "/var/lib/kubelet/device-plugins";
+        need(&arguments.device_plugins(), sockets, false);
         // kubelet, rdma-cni and the runtime use these by the paths that the node has
-        let kubelet = [arguments.device_plugins(), arguments.plugins_registry()];
-        kubelet
-            .iter()
-            .for_each(|path| need(path, &same(path), false));
+        let registry = arguments.plugins_registry();
+        need(&registry, &same(&registry), false);
         let pod_resources = arguments.pod_resources();
         let pod_resources = pod_resources.parent().expect("a directory");
         need(pod_resources, &same(pod_resources), true);

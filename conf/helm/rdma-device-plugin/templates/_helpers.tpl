@@ -1,6 +1,36 @@
-{{/* the image with its tag */}}
+{{/* the image with its tag or digest */}}
 {{- define "rdma.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- with .Values.image -}}
+{{ .repository }}{{ with .digest }}@{{ . }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end -}}
+
+{{/* the values of chain; null is as if nothing of it was said */}}
+{{- define "rdma.chainValues" -}}
+{{- $usual := dict
+     "plugin" dict
+     "capabilities" list
+     "runtime" "containerd"
+     "binDir" "/opt/cni/bin"
+     "confDir" "/etc/cni/net.d"
+     "cacheDir" "/var/lib/cni/results" -}}
+{{ toJson (mergeOverwrite $usual (deepCopy (.Values.chain | default dict))) }}
+{{- end -}}
+
+{{/* where the daemon answers; the node's address is put in by kubelet */}}
+{{- define "rdma.metricsAddress" -}}
+{{- $address := .Values.metrics.address -}}
+{{- if eq $address "node" }}{{ $address = "[$(NODE_ADDRESS)]" }}{{ end -}}
+{{- if regexMatch "^[^\\[].*:" $address }}{{ $address = printf "[%s]" $address }}{{ end -}}
+{{ $address }}:{{ .Values.metrics.port }}
+{{- end -}}
+
+{{/* what a probe asks for; kubelet asks at the pod's address, the node's own, unless it is told another */}}
+{{- define "rdma.probe" -}}
+{{- if not (has .Values.metrics.address (list "node" "0.0.0.0" "::")) }}
+host: {{ .Values.metrics.address | quote }}
+{{- end }}
+port: {{ .Values.metrics.port }}
 {{- end -}}
 
 {{/* chain of config.json, {} for all its defaults; empty: the node's network is left as it is */}}
@@ -12,12 +42,16 @@
 {{- end -}}
 {{- if $given }}{{ toJson .Values.config.chain }}{{ end -}}
 {{- else if .Values.enableNonHostNetwork -}}
+{{- $values := include "rdma.chainValues" . | fromJson -}}
 {{- $plugin := dict "ipam" (dict "type" "rdma-ipam" "from" "parent") -}}
 {{- if eq .Values.nics "exclusive" }}{{ $plugin = dict "resources" (list .Values.exclusive.resource) }}{{ end -}}
 {{- if eq .Values.nics "erdma" }}{{ $plugin = dict "smcr" "annotation" }}{{ end -}}
-{{- $chain := dict "plugin" (mergeOverwrite $plugin (deepCopy .Values.chain.plugin)) -}}
-{{- if ne .Values.chain.runtime "containerd" }}{{ $_ := set $chain "runtime" .Values.chain.runtime }}{{ end -}}
-{{- if ne .Values.chain.confDir "/etc/cni/net.d" }}{{ $_ := set $chain "confDir" .Values.chain.confDir }}{{ end -}}
+{{- if ne .Values.kubeletDir "/var/lib/kubelet" -}}
+{{- $_ := set $plugin "podResourcesSocket" (printf "%s/pod-resources/kubelet.sock" .Values.kubeletDir) -}}
+{{- end -}}
+{{- $chain := dict "plugin" (mergeOverwrite $plugin $values.plugin) -}}
+{{- if ne $values.runtime "containerd" }}{{ $_ := set $chain "runtime" $values.runtime }}{{ end -}}
+{{- if ne $values.confDir "/etc/cni/net.d" }}{{ $_ := set $chain "confDir" $values.confDir }}{{ end -}}
 {{ toJson $chain }}
 {{- end -}}
 {{- end -}}
