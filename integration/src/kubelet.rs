@@ -18,4 +18,4 @@ pub mod pod_resources;
 
 pub use allocation::{Allocation, Wish};
 pub use device_manager::DeviceManager;
-pub use plugins::{Manner, Registered, Resource, Way};
+pub use plugins::{Generation, Manner, Registered, Resource, Way};

@@ -14,17 +14,20 @@ use crate::{
     config_file,
     erdma::{
         Report, Side, discover,
-        driver::{Loader, Modprobe, users::Places},
+        driver::{Loader, Modprobe},
         instance,
-        keeper::{self, AnyLoader, Around, Keeper},
+        keeper::{self, AnyLoader},
     },
     hardware::{Hardware, HardwareError},
     health,
-    kubelet::{Plugin, Surroundings, cpu_policy, streams::End},
-    metrics::{self, Metrics, Sources, View},
+    kubelet::{Plugin, Surroundings, cpu_policy, socket, streams::End},
+    leader::{Event, Leader},
+    metrics::Metrics,
     node::{Node, Signal},
     offer::{Known, Unhealthy, offers},
-    parents, privilege,
+    parents,
+    peers::{Presence, Role},
+    privilege,
     publish::Publisher,
     watch::Watch,
 };
@@ -46,16 +49,13 @@ use tokio::{
 /// Where runtimes put pods' namespaces.
 const NETNS: &str = "/run/netns";
 
-/// Where processes are seen.
-const PROC: &str = "/proc";
-
 const WATCH: &str = "watch directories";
 
 /// For a driver that is being loaded anew when the daemon ends.
 const LOADED: Duration = Duration::from_secs(20);
 
-/// An address that is somebody else's is tried again after that.
-const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
+/// Another daemon lets go of what only one may do within this time, or kubelet is served without.
+const TO_LET_GO: Duration = Duration::from_secs(3);
 
 /// What is said of a file whose `chain` is not the one in force.
 const OTHER_CHAIN: &str = "chain of the file is another one: it counts when this daemon is started anew, \
@@ -95,6 +95,11 @@ pub struct Daemon {
     publisher: Publisher,
     signals: mpsc::Receiver<Signal>,
     watchers: JoinSet<()>,
+    /// That this daemon runs; none: others cannot see it, nor it others.
+    presence: Option<Arc<Presence>>,
+    role: watch::Receiver<Role>,
+    /// What only one daemon of a node does.
+    leader: Leader,
     /// Held while the eRDMA driver is being loaded anew.
     loader: AnyLoader,
     /// What was offered last.
@@ -135,11 +140,18 @@ impl Daemon {
         let mut watchers = JoinSet::new();
         let kubelet = vec![arguments.device_plugins(), arguments.plugins_registry()];
         let kubelet = Watch::new(kubelet).map_err(system(WATCH))?;
-        watchers.spawn(count_changes(kubelet, changes));
+        watchers.spawn(kubelet.count(changes));
         if let Some(file) = file {
             watchers.spawn(file.tell(sender.clone()));
         }
         let chain = watch::Sender::default();
+        let (presence, role) = Presence::announce_and_follow(&arguments.state_dir, &mut watchers);
+        for directory in [arguments.device_plugins(), arguments.plugins_registry()] {
+            if let Some(presence) = &presence {
+                socket::remove_stale(&directory, |owner| presence.runs(owner));
+            }
+        }
+        let name = presence.as_ref().map_or("alone", Presence::name).to_owned();
         let around = Arc::new(Surroundings {
             device_plugins: arguments.device_plugins(),
             plugins_registry: arguments.plugins_registry(),
@@ -147,6 +159,8 @@ impl Daemon {
             hardware: hardware.clone(),
             state_dir: arguments.state_dir.clone(),
             cni_cache: arguments.cni_cache_dir.clone(),
+            name,
+            role: role.clone(),
             grants: Grants::new(&arguments.state_dir),
             node: receiver,
             directories,
@@ -170,6 +184,9 @@ impl Daemon {
             publisher,
             signals,
             watchers,
+            presence: presence.map(Arc::new),
+            role,
+            leader: Leader::default(),
             known: known_before(&arguments.state_dir),
             chain,
             arguments,
@@ -178,6 +195,12 @@ impl Daemon {
             remarks: vec![],
             refused: None,
         })
+    }
+
+    /// What others know this daemon by. It is to go when all of it has ended, streams included: another
+    /// daemon then has kubelet for itself.
+    pub fn presence(&self) -> Option<Arc<Presence>> {
+        self.presence.clone()
     }
 
     /// Serves until SIGTERM or SIGINT.
@@ -191,15 +214,17 @@ impl Daemon {
         let mut hangup = handler(SignalKind::hangup())?;
         let conf = self.node.borrow().conf.clone();
         tell(&self.missing(&conf));
-        let _metrics = self.serve_metrics().await;
         let first = self.node.borrow().clone();
         self.unhealthy = self.follow_health(&first.inventory);
+        self.leader.stand(&self.arguments.state_dir);
+        if !self.role.borrow().is_alone {
+            log::info!("another daemon runs on this node; this one takes over");
+        }
+        let elected = tokio::time::timeout(TO_LET_GO, self.leader.elected()).await;
         self.take(first.conf.clone(), first.inventory.clone()).await;
-        self.watchers.spawn(self.keeper().run());
-        let chain = self.chain.clone();
-        let state_dir = self.arguments.state_dir.clone();
-        let chain = chain::keeper::Keeper::new(self.node.subscribe(), state_dir, chain);
-        self.watchers.spawn(chain.run());
+        if elected.is_ok() {
+            self.lead();
+        }
         if self.plugins.is_empty() {
             log::info!("nothing is advertised on this node; waiting for RDMA devices");
         }
@@ -208,6 +233,22 @@ impl Daemon {
                 biased;
                 _ = terminate.recv() => break Ok(()),
                 _ = interrupt.recv() => break Ok(()),
+                Ok(()) = self.role.changed() => {
+                    self.change_role().await;
+                    continue;
+                }
+                event = self.leader.event() => match event {
+                    Event::Elected => {
+                        self.lead();
+                        Signal::Configuration
+                    }
+                    Event::Ended => {
+                        break Err(StartError::System {
+                            what: "keep the node's network and NICs any more",
+                            source: io::Error::other("a task that keeps them has ended"),
+                        });
+                    }
+                },
                 // better started anew than deaf: what ended it is in the log
                 Some(_) = self.watchers.join_next() => {
                     break Err(StartError::System {
@@ -229,6 +270,7 @@ impl Daemon {
         log::info!("ending; the files for the chain and the runtime stay");
         let plugins = std::mem::take(&mut self.plugins);
         stop(plugins.into_values(), End::Daemon).await;
+        self.leader.stop().await;
         self.watchers.shutdown().await;
         // a driver that is unloaded by now is loaded first: the next daemon may never come
         if let Some(loader) = self.loader.take() {
@@ -256,33 +298,30 @@ impl Daemon {
         })
     }
 
-    /// Pods come before figures: without the address, all else goes on, and it is tried again.
-    async fn serve_metrics(&mut self) -> Option<metrics::Server> {
-        let node = self.node.subscribe();
-        let chain = self.chain.subscribe();
-        let sources = Sources {
-            view: Arc::new(move || View {
-                chain: chain.borrow().clone(),
-                ..View::from(&**node.borrow())
-            }),
-            state_dir: self.arguments.state_dir.clone(),
-            kubelet_dir: self.arguments.kubelet_dir.clone(),
-            sysfs: self.arguments.sysfs.clone(),
-        };
-        let address = self.arguments.metrics_address;
-        let figures = self.metrics.clone();
-        match metrics::serve(address, figures.clone(), sources.clone()).await {
-            Ok(server) => return Some(server),
-            Err(error) => log::error!(
-                "no metrics, and probes get no answer: cannot listen at {address}: {error}; trying \
-                 again every {ADDRESS_AGAIN:?} (--metrics-address says where)"
-            ),
+    /// Does what only one daemon of a node does.
+    fn lead(&mut self) {
+        self.leader.lead(
+            &self.arguments,
+            &self.node,
+            &self.chain,
+            &self.around,
+            self.loader.clone(),
+        );
+    }
+
+    /// Another daemon has come or gone.
+    async fn change_role(&mut self) {
+        let role = *self.role.borrow_and_update();
+        match role.leads {
+            true => self.leader.stand(&self.arguments.state_dir),
+            false if self.leader.is_up() => {
+                log::info!(
+                    "a newer daemon runs on this node and takes over; this one waits for its end"
+                );
+                self.leader.retire().await;
+            }
+            false => {}
         }
-        self.watchers.spawn(async move {
-            let _server = metrics::serve_later(address, figures, sources, ADDRESS_AGAIN).await;
-            std::future::pending().await
-        });
-        None
     }
 
     /// What is not healthy now; later ones come as signals.
@@ -312,24 +351,6 @@ impl Daemon {
         };
         self.watchers.spawn(watch.follow(look, tell));
         now
-    }
-
-    /// Who sees to the eRDMA NICs.
-    fn keeper(&self) -> Keeper {
-        let Arguments { sysfs, dev, .. } = &self.arguments;
-        Keeper::new(Around {
-            node: self.node.subscribe(),
-            signals: self.around.signals.clone(),
-            sysfs: sysfs.clone(),
-            dev: dev.clone(),
-            places: Places {
-                state_dir: self.arguments.state_dir.clone(),
-                socket: self.arguments.pod_resources(),
-                proc: PROC.into(),
-            },
-            loader: self.loader.clone(),
-            again: keeper::AGAIN,
-        })
     }
 
     /// Makes the node anew.
@@ -423,7 +444,9 @@ impl Daemon {
             offers,
             erdma,
         });
-        self.publisher.publish(node.clone()).await;
+        if self.role.borrow().leads {
+            self.publisher.publish(node.clone()).await;
+        }
         let had_some = !self.plugins.is_empty();
         let gone: Vec<_> = self
             .plugins
@@ -433,6 +456,7 @@ impl Daemon {
             log::info!("{name}: no longer offered");
         }
         self.node.send_replace(node.clone());
+        self.leader.follow(&node);
         for offer in &node.offers {
             self.plugins.entry(offer.name.clone()).or_insert_with(|| {
                 log::info!("{}: offered, {} ids", offer.name, offer.ids.len());
@@ -479,11 +503,4 @@ pub(crate) fn known_before(state_dir: &Path) -> Known {
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |source| StartError::System { what, source }
-}
-
-async fn count_changes(mut watch: Watch, changes: watch::Sender<u64>) {
-    loop {
-        watch.changed().await;
-        changes.send_modify(|count| *count += 1);
-    }
 }

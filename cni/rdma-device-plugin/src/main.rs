@@ -76,10 +76,16 @@ fn serve(arguments: Arguments) -> Result<(), StartError> {
             what: "start",
             source,
         })?;
-    let served = runtime.block_on(async {
-        let daemon = Daemon::new(arguments, Metrics::new())?;
-        daemon.run().await
+    let (served, presence) = runtime.block_on(async {
+        match Daemon::new(arguments, Metrics::new()) {
+            Ok(daemon) => {
+                let presence = daemon.presence();
+                (daemon.run().await, presence)
+            }
+            Err(error) => (Err(error), None),
+        }
     });
     runtime.shutdown_timeout(std::time::Duration::from_millis(500));
+    drop(presence);
     served
 }

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
+use tokio::sync::watch;
 use tokio_stream::StreamExt;
 
 /// Room for some dozen events; more of them are read in turn.
@@ -44,6 +45,14 @@ impl Watch {
             None => tokio::time::sleep(WITHOUT_EVENTS).await,
         }
         self.arm();
+    }
+
+    /// Counts the changes, for ever.
+    pub async fn count(mut self, changes: watch::Sender<u64>) {
+        loop {
+            self.changed().await;
+            changes.send_modify(|count| *count += 1);
+        }
     }
 
     /// A directory that was made again is another one: every path is added again, which for one

@@ -225,9 +225,14 @@ impl DeviceManager {
     ) -> Result<T, Status> {
         // of thousands of ids, none is copied: what a question takes is measured
         let known = self.shared().lock();
-        let client = known.resources.get(resource).map(|it| it.client.clone());
+        let found = known.resources.get(resource);
+        let found = found.map(|it| (it.stopped, it.client.clone()));
         drop(known);
-        let client = client.unwrap_or_else(|| panic!("{resource} is not known"));
+        let (stopped, client) = found.unwrap_or_else(|| panic!("{resource} is not known"));
+        if stopped {
+            let message = format!("endpoint of {resource} is stopped");
+            return Err(Status::failed_precondition(message));
+        }
         let answer = async { tokio::time::timeout(LIMIT, question(client)).await };
         let answer = self.running().block_on(answer);
         let answer = answer.unwrap_or_else(|_| panic!("{resource}: no answer in {LIMIT:?}"));

@@ -3,7 +3,7 @@
 use super::{
     allocation::Allocation,
     plugin_watcher,
-    plugins::{Known, Manner, Registered, Resource, Shared},
+    plugins::{Generation, Known, Manner, Registered, Resource, Shared},
 };
 use crate::wait::PATIENCE;
 use kubelet_api::{
@@ -50,6 +50,12 @@ impl DeviceManager {
     /// One that watches `plugins_registry`, too, from its next start on.
     pub fn with_plugin_watcher(mut self) -> Self {
         self.watches_plugins = true;
+        self
+    }
+
+    /// One that keeps its clients as that generation of kubelets does.
+    pub fn of_generation(self, generation: Generation) -> Self {
+        self.shared.change(|known| known.generation = generation);
         self
     }
 
@@ -108,6 +114,7 @@ impl DeviceManager {
         self.shared.change(|known| {
             known.resources.clear();
             known.streams.clear();
+            known.clients.clear();
         });
     }
 

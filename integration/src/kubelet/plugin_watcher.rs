@@ -93,7 +93,7 @@ async fn take(info: &PluginInfo, shared: &Shared) -> Result<(), String> {
     }
     let endpoint = Path::new(&info.endpoint);
     shared
-        .connect(&info.name, endpoint, Way::PluginWatcher)
+        .connect(&info.name, endpoint, Way::PluginWatcher, None)
         .await
         .map_err(|status| status.message().to_owned())
 }

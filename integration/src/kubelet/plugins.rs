@@ -1,7 +1,7 @@
 //! Kubelet's view of its plugins: `Register`, the call back to the plugin, and its list.
 
 use kubelet_api::device_plugin::{
-    Device, DevicePluginOptions, Empty, HEALTHY, RegisterRequest, VERSION,
+    Device, DevicePluginOptions, Empty, HEALTHY, RegisterRequest, UNHEALTHY, VERSION,
     device_plugin_client::DevicePluginClient, registration_server::Registration,
 };
 use std::{
@@ -30,6 +30,23 @@ pub enum Manner {
     Refusing(String),
     /// Never answered.
     Silent,
+}
+
+/// How a kubelet keeps the clients of a resource, of which there are two while one daemon takes
+/// another's place (`pkg/kubelet/cm/devicemanager`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Generation {
+    /// 1.25 to 1.36: one client for each resource's name (`plugin/v1beta1/handler.go`). The stream of
+    /// the one before goes on; when it ends, whichever client has the name by then is disconnected.
+    /// An attempt that fails takes the name from whoever has it.
+    #[default]
+    ByName,
+    /// 1.37: one for each name and socket; ids are unhealthy when the last one ends. A second one of
+    /// the same socket is refused.
+    BySocket,
+    /// Up to 1.24: the new endpoint takes the old one's place, whose connection is closed. The plugin
+    /// is not asked for its options (`addEndpoint` in `manager.go`).
+    Replacing,
 }
 
 /// Which way a plugin came.
@@ -65,6 +82,10 @@ pub struct Resource {
     pub streams: usize,
     /// What the plugin said that it wants.
     pub options: DevicePluginOptions,
+    /// The ids that could be allocated, after each change of their number.
+    pub allocatable: Vec<usize>,
+    /// Whether its endpoint is stopped: nothing is asked of it any more.
+    pub stopped: bool,
     pub(super) client: DevicePluginClient<Channel>,
 }
 
@@ -74,6 +95,34 @@ impl Resource {
         let healthy = self.devices.iter().filter(|it| it.health == HEALTHY);
         healthy.map(|it| it.id.as_str()).collect()
     }
+
+    fn listed(&mut self, devices: Vec<Device>) {
+        self.devices = devices;
+        let count = self.healthy().len();
+        if self.allocatable.last() != Some(&count) {
+            self.allocatable.push(count);
+        }
+    }
+
+    /// `PluginDisconnected`: nothing can be allocated until a plugin registers again.
+    fn disconnected(&mut self) {
+        let unhealthy = |it: Device| Device {
+            health: UNHEALTHY.into(),
+            ..it
+        };
+        self.stopped = true;
+        let devices = std::mem::take(&mut self.devices);
+        self.listed(devices.into_iter().map(unhealthy).collect());
+    }
+}
+
+/// A plugin that was dialled.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    number: usize,
+    resource: String,
+    endpoint: PathBuf,
+    stream: Option<AbortHandle>,
 }
 
 /// All that it knows.
@@ -86,6 +135,63 @@ pub(super) struct Known {
     pub(super) manners: BTreeMap<String, Manner>,
     pub(super) allocations: Vec<Allocation>,
     pub(super) streams: Vec<AbortHandle>,
+    pub(super) generation: Generation,
+    /// Those that would be disconnected.
+    pub(super) clients: Vec<Client>,
+    dialled: usize,
+}
+
+impl Known {
+    /// `registerClient`
+    fn add_client(&mut self, resource: &str, endpoint: &Path) -> usize {
+        if self.generation != Generation::BySocket {
+            let (replaced, others) = std::mem::take(&mut self.clients)
+                .into_iter()
+                .partition::<Vec<_>, _>(|it| it.resource == resource);
+            self.clients = others;
+            if self.generation == Generation::Replacing {
+                let streams = replaced.into_iter().filter_map(|it| it.stream);
+                streams.for_each(|stream| stream.abort());
+            }
+        }
+        self.dialled += 1;
+        self.clients.push(Client {
+            number: self.dialled,
+            resource: resource.to_owned(),
+            endpoint: endpoint.to_owned(),
+            stream: None,
+        });
+        self.dialled
+    }
+
+    /// `deregisterClient`: all of the name, or of the name and the socket.
+    fn drop_clients(&mut self, resource: &str, endpoint: &Path) -> Vec<Client> {
+        let by_socket = self.generation == Generation::BySocket;
+        let is_it =
+            |it: &mut Client| it.resource == resource && (!by_socket || it.endpoint == endpoint);
+        self.clients.extract_if(.., is_it).collect()
+    }
+
+    /// `runClient`, when the stream of client `number` has ended.
+    fn stream_ended(&mut self, resource: &str, endpoint: &Path, number: usize) {
+        if self.generation == Generation::Replacing
+            && !self.clients.iter().any(|it| it.number == number)
+        {
+            return;
+        }
+        let dropped = self.drop_clients(resource, endpoint);
+        if dropped.is_empty() {
+            return;
+        }
+        // their connections are closed
+        for stream in dropped.into_iter().filter_map(|it| it.stream) {
+            stream.abort();
+        }
+        let is_last = !self.clients.iter().any(|it| it.resource == resource);
+        if let Some(known) = self.resources.get_mut(resource).filter(|_| is_last) {
+            known.disconnected();
+        }
+    }
 }
 
 /// The same, for all threads, and to be waited on.
@@ -137,16 +243,44 @@ impl Shared {
         resource: &str,
         endpoint: &Path,
         way: Way,
+        options: Option<DevicePluginOptions>,
     ) -> Result<(), Status> {
-        let mut client = dial(endpoint).await?;
-        let options = client.get_device_plugin_options(Empty {}).await?;
-        let options = options.into_inner();
+        let number = self.change(|known| known.add_client(resource, endpoint));
+        let generation = self.lock().generation;
+        let connected = async {
+            let mut client = dial(endpoint).await?;
+            let options = match generation {
+                Generation::Replacing => options.unwrap_or_default(),
+                _ => client
+                    .get_device_plugin_options(Empty {})
+                    .await?
+                    .into_inner(),
+            };
+            let is_it = |it: &&Client| it.resource == resource && it.endpoint == endpoint;
+            let same = self.lock().clients.iter().filter(is_it).count();
+            if generation == Generation::BySocket && same > 1 {
+                let socket = endpoint.display();
+                return Err(Status::unknown(format!(
+                    "device plugin already connected: {socket}"
+                )));
+            }
+            Ok((client, options))
+        };
+        let (client, options) = match connected.await {
+            Ok(connected) => connected,
+            Err(status) => {
+                self.change(|known| known.drop_clients(resource, endpoint));
+                return Err(status);
+            }
+        };
         self.change(|known| {
             let new = Resource {
                 devices: vec![],
                 lists: 0,
                 streams: 0,
                 options,
+                allocatable: vec![],
+                stopped: false,
                 client: client.clone(),
             };
             let old = known.resources.insert(resource.to_owned(), new);
@@ -156,6 +290,7 @@ impl Shared {
                 new.devices = old.devices;
                 new.streams = old.streams;
                 new.lists = old.lists;
+                new.allocatable = old.allocatable;
             }
             known.registered.push(Registered {
                 resource: resource.to_owned(),
@@ -164,14 +299,27 @@ impl Shared {
                 at: Instant::now(),
             });
         });
-        let stream = self.clone().follow(resource.to_owned(), client);
+        let stream = self
+            .clone()
+            .follow(resource.to_owned(), endpoint.to_owned(), number, client);
         let task = tokio::spawn(stream).abort_handle();
-        self.change(|known| known.streams.push(task));
+        self.change(|known| {
+            if let Some(it) = known.clients.iter_mut().find(|it| it.number == number) {
+                it.stream = Some(task.clone());
+            }
+            known.streams.push(task);
+        });
         Ok(())
     }
 
-    async fn follow(self, resource: String, mut client: DevicePluginClient<Channel>) {
-        let _open = Open::new(self.clone(), resource.clone());
+    async fn follow(
+        self,
+        resource: String,
+        endpoint: PathBuf,
+        number: usize,
+        mut client: DevicePluginClient<Channel>,
+    ) {
+        let _open = Open::new(self.clone(), resource.clone(), endpoint, number);
         let Ok(stream) = client.list_and_watch(Empty {}).await else {
             return;
         };
@@ -179,7 +327,7 @@ impl Shared {
         while let Ok(Some(list)) = stream.message().await {
             self.change(|known| {
                 if let Some(known) = known.resources.get_mut(&resource) {
-                    known.devices = list.devices;
+                    known.listed(list.devices);
                     known.lists += 1;
                 }
             });
@@ -197,11 +345,18 @@ impl Shared {
 struct Open {
     shared: Shared,
     resource: String,
+    endpoint: PathBuf,
+    number: usize,
 }
 
 impl Open {
-    fn new(shared: Shared, resource: String) -> Self {
-        let open = Self { shared, resource };
+    fn new(shared: Shared, resource: String, endpoint: PathBuf, number: usize) -> Self {
+        let open = Self {
+            shared,
+            resource,
+            endpoint,
+            number,
+        };
         open.count(1);
         open
     }
@@ -218,6 +373,8 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.count(-1);
+        self.shared
+            .change(|known| known.stream_ended(&self.resource, &self.endpoint, self.number));
     }
 }
 
@@ -248,7 +405,8 @@ impl Registration for Shared {
             )));
         }
         let endpoint = self.directory.join(&request.endpoint);
-        self.connect(&request.resource_name, &endpoint, Way::KubeletSock)
+        let options = request.options;
+        self.connect(&request.resource_name, &endpoint, Way::KubeletSock, options)
             .await?;
         Ok(Response::new(Empty {}))
     }

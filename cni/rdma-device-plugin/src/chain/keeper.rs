@@ -102,6 +102,9 @@ impl Keeper {
                     log::error!("{TYPE} is not kept in the chain: {why}");
                     self.standing.send_replace(Standing::NotCalled(why));
                     tokio::time::sleep(TOLD).await;
+                    if self.node.has_changed().is_err() {
+                        return;
+                    }
                     continue;
                 }
             };

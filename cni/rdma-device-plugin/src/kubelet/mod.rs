@@ -11,6 +11,7 @@
 //! | [`plugin`] | its task: socket, server, registration |
 //! | `surroundings` | what all plugins have in common |
 //! | [`register`] | one registration, and which way it goes |
+//! | [`takeover`] | another daemon's plugin is there, and ends |
 //! | [`standby`], [`registry`] | a socket for the plugin watcher, and what it asks there |
 //!
 //! A plugin outlives every change of what it advertises: its streams look at the
@@ -27,6 +28,7 @@ pub mod socket;
 pub mod standby;
 pub mod streams;
 mod surroundings;
+pub mod takeover;
 
 pub use plugin::Plugin;
 pub use surroundings::Surroundings;

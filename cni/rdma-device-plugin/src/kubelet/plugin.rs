@@ -7,8 +7,9 @@ use super::{
     standby::Standby,
     streams::{Count, End, Streams},
     surroundings::Surroundings,
+    takeover,
 };
-use crate::conf::ResourceName;
+use crate::{conf::ResourceName, peers::Role};
 use kubelet_api::device_plugin::device_plugin_server::DevicePluginServer;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
@@ -27,6 +28,9 @@ const TO_STREAM: Duration = Duration::from_secs(5);
 
 /// A kubelet that comes back to a stream does so within this time.
 const BETWEEN_STREAMS: Duration = Duration::from_millis(300);
+
+/// After another daemon's end kubelet notices the end of its streams within this time.
+const AFTER_ANOTHER: Duration = Duration::from_secs(1);
 
 /// After this time without kubelet the plugin watcher gets its chance.
 const TO_STAND_BY: Duration = Duration::from_secs(2);
@@ -52,11 +56,10 @@ impl Plugin {
         let (connections, incoming) = mpsc::channel(1);
         let server = tokio::spawn(serve(service, incoming, ended.clone()));
         let task = Task {
-            socket: around
-                .device_plugins
-                .join(socket::file_name(&around.device_plugins, resource.as_str())),
+            turn: 0,
             resource,
             directories: around.directories.clone(),
+            role: around.role.clone(),
             around,
             count,
             connections,
@@ -64,6 +67,7 @@ impl Plugin {
             registered: None,
             unsaid: 0,
             standby: None,
+            attach_at: None,
             alone_since: Instant::now(),
             failures: 0,
             tried: None,
@@ -113,18 +117,24 @@ struct Registered {
     at: Instant,
     /// Streams that had been opened before.
     streams: u64,
+    /// Whether kubelet would not notice its end, as [`takeover`] has it while another daemon is there.
+    detached: bool,
 }
 
 struct Task {
     resource: ResourceName,
     around: Arc<Surroundings>,
-    socket: PathBuf,
+    /// How many sockets there were before the present one.
+    turn: u32,
     directories: watch::Receiver<u64>,
+    role: watch::Receiver<Role>,
     count: watch::Receiver<Count>,
     connections: mpsc::Sender<Connection>,
     serving: Option<Serving>,
     registered: Option<Registered>,
     standby: Option<Standby>,
+    /// When it is registered once more, after another daemon's end.
+    attach_at: Option<Instant>,
     alone_since: Instant,
     /// Refusals of a plugin that somebody has opened a stream of.
     unsaid: u32,
@@ -151,6 +161,9 @@ impl Task {
     async fn keep_registered(&mut self) {
         loop {
             self.directories.mark_unchanged();
+            if !self.role.borrow_and_update().leads {
+                self.rest().await;
+            }
             let listens = self.keep_socket();
             let kubelet = Identity::of(&self.kubelet());
             match self.registered {
@@ -173,6 +186,38 @@ impl Task {
                 }
             }
         }
+    }
+
+    /// A newer daemon has the resource. What kubelet asks here is answered, and nothing is done, until
+    /// that one has gone.
+    async fn rest(&mut self) {
+        self.standby = None;
+        self.tell("another daemon takes over".into());
+        if self.role.wait_for(|role| role.leads).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        self.tell("the other daemon has gone".into());
+        self.alone();
+        self.failures = 0;
+        self.take_another_socket();
+    }
+
+    /// Kubelet 1.37 refuses a second registration of a socket that it has a stream of, and then does not
+    /// notice that stream's end.
+    fn take_another_socket(&mut self) {
+        self.turn += 1;
+        self.serving = None;
+    }
+
+    /// Of the socket: this daemon's and this turn's.
+    fn owner(&self) -> String {
+        format!("{}-{}", self.around.name, self.turn)
+    }
+
+    /// The socket's name.
+    fn endpoint(&self) -> String {
+        let directory = &self.around.device_plugins;
+        socket::file_name(directory, self.resource.as_str(), &self.owner())
     }
 
     fn kubelet(&self) -> PathBuf {
@@ -216,7 +261,8 @@ impl Task {
             }
             None => {}
         }
-        match bind(&self.socket) {
+        let socket = self.around.device_plugins.join(self.endpoint());
+        match bind(&socket) {
             Ok((seat, listener)) => {
                 let mut accepting = JoinSet::new();
                 accepting.spawn(accept(listener, self.connections.clone()));
@@ -229,7 +275,7 @@ impl Task {
             }
             Err(error) => {
                 self.serving = None;
-                let (socket, directory) = (&self.socket, &self.around.device_plugins);
+                let directory = &self.around.device_plugins;
                 match error.kind() {
                     io::ErrorKind::NotFound => {
                         self.tell(format!("waits for kubelet's directory {directory:?}"));
@@ -243,9 +289,19 @@ impl Task {
 
     /// Returns when kubelet may not know the resource any more.
     async fn while_registered(&mut self, registered: Registered) {
+        let is_due = registered.detached && self.role.borrow().is_alone;
+        // kubelet writes into its directory all the time: it is not begun anew by that
+        let soon = Instant::now() + AFTER_ANOTHER;
+        self.attach_at = is_due.then(|| self.attach_at.unwrap_or(soon));
+        let attach_at = self.attach_at;
         let lost = tokio::select! {
             () = lost(&mut self.count, registered) => true,
             _ = self.directories.changed() => false,
+            _ = self.role.changed() => false,
+            () = sleep_until(attach_at.unwrap_or(soon)), if attach_at.is_some() => {
+                self.attach_at = None;
+                return self.attach().await;
+            }
         };
         if lost {
             self.tell("kubelet's stream has ended; it is told again".into());
@@ -260,14 +316,54 @@ impl Task {
         }
     }
 
+    /// Registers by another socket: the other daemon has gone, and kubelet is to notice the end of this
+    /// one.
+    async fn attach(&mut self) {
+        self.take_another_socket();
+        if let (true, Some(kubelet)) = (self.keep_socket(), Identity::of(&self.kubelet())) {
+            self.introduce(kubelet).await;
+        }
+        let detached = self.registered.is_some_and(|it| it.detached);
+        match detached {
+            true => self.warn("kubelet would not notice the end of it; tried again".into()),
+            false => self.tell("is registered for itself alone".into()),
+        }
+    }
+
+    /// Another daemon is there: its end must not be taken for that of this one. Whether kubelet would
+    /// not notice that any more.
+    async fn detach(&mut self, streams: u64, asked: u64) -> bool {
+        // kubelets that do not ask do not confound the two
+        if self.role.borrow().is_alone || self.count.borrow().asked == asked {
+            return false;
+        }
+        let listed = self.count.wait_for(|count| count.listed > streams);
+        if timeout(TO_STREAM, listed).await.is_err() {
+            return false;
+        }
+        match takeover::detach(&self.kubelet(), &self.resource, &self.owner()).await {
+            Ok(()) => true,
+            Err(error) => {
+                self.warn(format!(
+                    "when the other daemon ends, there are no ids for a moment: kubelet: {error}"
+                ));
+                false
+            }
+        }
+    }
+
     /// Registers with the kubelet of this identity.
     async fn introduce(&mut self, kubelet: Identity) {
         if self.tried.replace(kubelet) != Some(kubelet) {
             self.failures = 0;
         }
-        let streams = self.count.borrow().opened;
+        let Count {
+            opened: streams,
+            asked,
+            ..
+        } = *self.count.borrow();
         let path = self.kubelet();
-        let endpoint = socket::file_name(&self.around.device_plugins, self.resource.as_str());
+        let endpoint = self.endpoint();
         let answer = tokio::select! {
             answer = register(&path, &self.resource, &endpoint) => answer,
             () = other(&mut self.directories, &path, kubelet) => return,
@@ -277,11 +373,15 @@ impl Task {
                 self.tell("registered with kubelet".into());
                 self.around.metrics.registered(self.resource.as_str(), true);
                 self.standby = None;
+                let at = Instant::now();
+                let detached = self.detach(streams, asked).await;
                 self.registered = Some(Registered {
                     way: Way::Kubelet(kubelet),
-                    at: Instant::now(),
+                    at,
                     streams,
+                    detached,
                 });
+                self.around.metrics.settled(self.resource.as_str());
             }
             // the newest kubelets refuse a plugin that they have a stream of
             Err(RegisterError::Refused(_))
@@ -294,7 +394,9 @@ impl Task {
                     way: Way::Kubelet(kubelet),
                     at: Instant::now(),
                     streams: streams.saturating_sub(1),
+                    detached: false,
                 });
+                self.around.metrics.settled(self.resource.as_str());
             }
             Err(error) => {
                 self.failures += 1;
@@ -332,7 +434,9 @@ impl Task {
                     way: Way::Watcher(Identity::of(&self.kubelet())),
                     at: Instant::now(),
                     streams,
+                    detached: false,
                 });
+                self.around.metrics.settled(self.resource.as_str());
             }
         }
     }
@@ -351,7 +455,8 @@ impl Task {
         }
         let streams = self.count.borrow().opened;
         let directory = &self.around.plugins_registry;
-        match Standby::start(directory, &self.resource, &self.socket, streams) {
+        let endpoint = self.around.device_plugins.join(self.endpoint());
+        match Standby::start(directory, &self.resource, &endpoint, &self.owner(), streams) {
             Ok(standby) => self.standby = Some(standby),
             Err(error) => self.warn(format!("cannot listen in {directory:?}: {error}")),
         }
@@ -377,8 +482,11 @@ async fn lost(count: &mut watch::Receiver<Count>, registered: Registered) {
         return;
     }
     loop {
-        let _ = count.wait_for(|count| count.open == 0).await;
-        let again = timeout(BETWEEN_STREAMS, count.wait_for(|count| count.open > 0));
+        let _ = count.wait_for(|count| !count.newest_is_open).await;
+        let again = timeout(
+            BETWEEN_STREAMS,
+            count.wait_for(|count| count.newest_is_open),
+        );
         if again.await.is_err() {
             return;
         }

@@ -235,6 +235,7 @@ impl DevicePlugin for Service {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
+        self.streams.asked();
         Ok(Response::new(OPTIONS))
     }
 

@@ -46,12 +46,22 @@ impl Identity {
     }
 }
 
-/// The file name of a resource's socket in `directory`: unique to this program, and never two
+/// What all sockets of this program begin with, and end in.
+const AFFIXES: (&str, &str) = ("rdma-device-plugin-", ".sock");
+
+/// What separates a resource's name from what is no part of it; none has it.
+const SEPARATOR: char = '~';
+
+/// The file name of a resource's socket in `directory`: that of one daemon, `owner`, and never two
 /// resources' own. A resource's name has one `/`, and no `_` before it.
 ///
+/// Two daemons have two sockets: kubelet tells plugins of one resource apart by them (1.37), and what
+/// the old one takes away at its end is never the new one's.
+///
 /// A name that is too long for a socket there ends in a number made of all of it.
-pub fn file_name(directory: &Path, resource: &str) -> String {
-    let name = |resource: &str| format!("rdma-device-plugin-{resource}.sock");
+pub fn file_name(directory: &Path, resource: &str, owner: &str) -> String {
+    let (prefix, suffix) = AFFIXES;
+    let name = |resource: &str| format!("{prefix}{resource}{SEPARATOR}{owner}{suffix}");
     let flat = resource.replace('/', "_");
     let whole = name(&flat);
     // a separator, and the dot of the hidden name
@@ -61,11 +71,31 @@ pub fn file_name(directory: &Path, resource: &str) -> String {
     };
     let mut hasher = DefaultHasher::new();
     flat.hash(&mut hasher);
-    let number = format!("~{:016x}", hasher.finish());
+    let number = format!("{SEPARATOR}{:016x}", hasher.finish());
     let kept = flat.len().saturating_sub(excess + number.len());
     // resources' names are ASCII
     let front = flat.get(..kept).unwrap_or_default();
     name(&format!("{front}{number}"))
+}
+
+/// Takes away the sockets in `directory` that daemons left which were killed; `runs` says of an owner
+/// whether it is a daemon that runs.
+pub fn remove_stale(directory: &Path, runs: impl Fn(&str) -> bool) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let owner = name
+            .trim_start_matches('.')
+            .strip_prefix(AFFIXES.0)
+            .and_then(|name| name.strip_suffix(AFFIXES.1))
+            .and_then(|name| name.rsplit_once(SEPARATOR))
+            .map(|(_, owner)| owner.split('-').next().unwrap_or(owner));
+        if owner.is_some_and(|owner| !runs(owner))
+            && let Err(error) = fs::remove_file(&path)
+        {
+            log::warn!("cannot remove {path:?}, which a killed daemon left: {error}");
+        }
+    }
 }
 
 /// A socket's file; it goes with this value, if it still is the same one.
@@ -187,9 +217,30 @@ mod tests {
     #[test]
     fn two_resources_have_two_sockets() {
         let directory = Path::new("/var/lib/kubelet/device-plugins");
-        let name = |resource: &str| file_name(directory, resource);
-        assert_eq!(name("rdma/hca"), "rdma-device-plugin-rdma_hca.sock");
+        let name = |resource: &str| file_name(directory, resource, "0a1b2c3d-0");
+        assert_eq!(
+            name("rdma/hca"),
+            "rdma-device-plugin-rdma_hca~0a1b2c3d-0.sock"
+        );
         assert_ne!(name("rdma/a_b"), name("rdma.a/b"));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_a_killed_daemon_left_goes_and_nothing_else() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |resource: &str, owner: &str| {
+            let name = file_name(directory.path(), resource, owner);
+            bind(&directory.path().join(name)).expect("bound")
+        };
+        let seats = [at("rdma/hca", "aaaaaaaa-0"), at("rdma/hca", "bbbbbbbb-1")];
+        for other in ["kubelet.sock", "rdma-device-plugin-rdma_hca.sock"] {
+            fs::write(directory.path().join(other), "").expect("written");
+        }
+        remove_stale(directory.path(), |owner| owner == "bbbbbbbb");
+        assert_eq!(seats[0].0.place(), Place::Empty);
+        assert_eq!(seats[1].0.place(), Place::Ours);
+        let entries = fs::read_dir(directory.path()).expect("a directory");
+        assert_eq!(entries.count(), 3);
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -201,7 +252,7 @@ mod tests {
         for length in 1..=244 {
             for last in ["a", "b"] {
                 let resource = format!("{}/{}{last}", "x".repeat(length), "y".repeat(62));
-                let path = directory.join(file_name(&directory, &resource));
+                let path = directory.join(file_name(&directory, &resource, "0a1b2c3d-0"));
                 assert!(!path.exists(), "{resource} has another one's");
                 seats.push(bind(&path).expect("bound"));
             }

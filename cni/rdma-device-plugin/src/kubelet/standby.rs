@@ -24,8 +24,8 @@ pub struct Standby {
 }
 
 impl Standby {
-    /// Tells whoever asks in `directory` that `resource` is served at `endpoint`. `streams` is
-    /// how many streams had been opened before.
+    /// Tells whoever asks in `directory` that `resource` is served at `endpoint`, by the socket of
+    /// `owner`. `streams` is how many streams had been opened before.
     ///
     /// # Errors
     /// There can be no socket.
@@ -33,9 +33,10 @@ impl Standby {
         directory: &Path,
         resource: &ResourceName,
         endpoint: &Path,
+        owner: &str,
         streams: u64,
     ) -> io::Result<Self> {
-        let path = directory.join(socket::file_name(directory, resource.as_str()));
+        let path = directory.join(socket::file_name(directory, resource.as_str(), owner));
         let (seat, listener) = bind(&path)?;
         let taken = Arc::new(Notify::new());
         let info = Info::new(resource.clone(), endpoint.to_owned(), taken.clone());

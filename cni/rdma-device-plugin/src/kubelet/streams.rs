@@ -1,21 +1,27 @@
 //! The ListAndWatch streams of a resource.
 
 use super::surroundings::Surroundings;
-use crate::{conf::ResourceName, metrics::Metrics, node::Node};
+use crate::{conf::ResourceName, metrics::Metrics, node::Node, peers::Role};
 use kubelet_api::device_plugin::{Device, ListAndWatchResponse};
 use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// How many streams kubelet has open. More than one only for a moment, when it has been
-/// restarted.
+/// How many streams kubelet has open. More than one for a moment, when it has been restarted, and
+/// after a [takeover](super::takeover): only the newest is heard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Open now.
     pub open: usize,
     /// Ever opened.
     pub opened: u64,
+    /// Whether the one that was opened last is open.
+    pub newest_is_open: bool,
+    /// Of how many the list went out.
+    pub listed: u64,
+    /// How often kubelet has asked for the plugin's options.
+    pub asked: u64,
 }
 
 /// Why a resource is no longer served.
@@ -37,6 +43,7 @@ pub struct Streams {
     node: watch::Receiver<Arc<Node>>,
     metrics: Metrics,
     end: watch::Receiver<End>,
+    role: watch::Receiver<Role>,
     count: watch::Sender<Count>,
 }
 
@@ -49,6 +56,7 @@ impl Streams {
             node: around.node.clone(),
             metrics: around.metrics.clone(),
             end,
+            role: around.role.clone(),
             count,
         }
     }
@@ -56,6 +64,11 @@ impl Streams {
     /// How many there are, now and later.
     pub fn count(&self) -> watch::Receiver<Count> {
         self.count.subscribe()
+    }
+
+    /// Kubelet has asked for the plugin's options.
+    pub fn asked(&self) {
+        self.count.send_modify(|count| count.asked += 1);
     }
 
     /// A new one: the whole list at once, and again after each change.
@@ -66,7 +79,8 @@ impl Streams {
     }
 
     async fn feed(mut self, lists: mpsc::Sender<Result<ListAndWatchResponse, Status>>) {
-        let _counted = Counted::new(self.count.clone());
+        let counted = Counted::new(self.count.clone());
+        let mut count = self.count.subscribe();
         let mut sent: Option<Vec<Device>> = None;
         loop {
             let end = *self.end.borrow_and_update();
@@ -75,7 +89,10 @@ impl Streams {
                 End::Withdrawn => vec![],
                 End::NotYet => self.list(),
             };
-            if sent.as_ref() != Some(&list) {
+            // kubelet takes whatever list comes last, whoever sends it
+            let is_heard = self.role.borrow_and_update().leads
+                && count.borrow_and_update().opened == counted.number;
+            if is_heard && sent.as_ref() != Some(&list) {
                 tell(&self.resource, sent.as_deref(), &list);
                 self.metrics.listed(self.resource.as_str());
                 let devices = list.clone();
@@ -87,6 +104,8 @@ impl Streams {
                 {
                     return;
                 }
+                self.count
+                    .send_modify(|count| count.listed = count.listed.max(counted.number));
             }
             if end == End::Withdrawn {
                 return;
@@ -95,6 +114,9 @@ impl Streams {
                 () = lists.closed() => return,
                 changed = self.node.changed() => if changed.is_err() { return },
                 changed = self.end.changed() => if changed.is_err() { return },
+                changed = self.role.changed() => if changed.is_err() { return },
+                // a newer one was opened
+                _ = count.wait_for(|count| is_heard && count.opened != counted.number) => {}
             }
         }
     }
@@ -110,21 +132,29 @@ impl Streams {
 /// A stream, as long as it is open.
 struct Counted {
     count: watch::Sender<Count>,
+    /// Which one it is, of all that ever were opened.
+    number: u64,
 }
 
 impl Counted {
     fn new(count: watch::Sender<Count>) -> Self {
+        let mut number = 0;
         count.send_modify(|count| {
             count.open += 1;
             count.opened += 1;
+            count.newest_is_open = true;
+            number = count.opened;
         });
-        Self { count }
+        Self { count, number }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.count.send_modify(|count| count.open -= 1);
+        self.count.send_modify(|count| {
+            count.open -= 1;
+            count.newest_is_open &= count.opened != self.number;
+        });
     }
 }
 

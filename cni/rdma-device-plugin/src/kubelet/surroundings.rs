@@ -5,6 +5,7 @@ use crate::{
     hardware::Hardware,
     metrics::Metrics,
     node::{Node, Signal},
+    peers::Role,
 };
 use rdma_resources::Grants;
 use std::{path::PathBuf, sync::Arc};
@@ -24,6 +25,10 @@ pub struct Surroundings {
     pub state_dir: PathBuf,
     /// Where the runtime keeps how it made pods' networks.
     pub cni_cache: PathBuf,
+    /// This daemon's name among those of the node.
+    pub name: String,
+    /// Where it stands among them.
+    pub role: watch::Receiver<Role>,
     /// What was given.
     pub grants: Grants,
     /// What is known of the node.

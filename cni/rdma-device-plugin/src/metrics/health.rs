@@ -27,10 +27,7 @@ impl Metrics {
         let missing: Vec<String> = offers
             .iter()
             .filter_map(|offer| {
-                let never = Registered {
-                    yes: false,
-                    since: self.0.since,
-                };
+                let never = Registered::new(false, self.0.since);
                 let state = known.get(&offer.name).copied().unwrap_or(never);
                 let lasted = now.saturating_duration_since(state.since);
                 (!state.yes && lasted > GRACE).then(|| {
@@ -45,6 +42,28 @@ impl Metrics {
         match missing.as_slice() {
             [] => Ok(format!("ok: {} resources\n", offers.len())),
             missing => Err(missing.concat()),
+        }
+    }
+
+    /// Whether kubelet has the list of each resource that is offered, from this daemon; if not, in
+    /// words, of which not.
+    pub(super) fn lists_are_out(&self, offers: &[Offered]) -> Result<(), String> {
+        let known = self.now();
+        let is_out = |offer: &&Offered| {
+            let known = known.get(&offer.name);
+            known.is_some_and(|it| it.yes && it.listed && it.settled)
+        };
+        let missing: Vec<&str> = offers
+            .iter()
+            .filter(|offer| !is_out(offer))
+            .map(|offer| offer.name.as_str())
+            .collect();
+        match missing.as_slice() {
+            [] => Ok(()),
+            missing => Err(format!(
+                "kubelet does not have the list of {} yet\n",
+                missing.join(", ")
+            )),
         }
     }
 }
@@ -80,5 +99,38 @@ mod tests {
         assert!(is_well(true, Instant::now()));
         assert!(!is_well(true, late + GRACE));
         assert!(metrics.health(&[], true, late).is_ok());
+    }
+
+    #[test]
+    fn it_is_ready_when_kubelet_has_all_lists() {
+        let metrics = Metrics::new();
+        let offers = ["rdma/hca", "rdma/vf"].map(|name| Offered {
+            name: name.into(),
+            sharing: Sharing::Shared,
+            devices: vec![],
+            ids: vec![],
+        });
+        let is_ready = || metrics.lists_are_out(&offers).is_ok();
+        assert!(metrics.lists_are_out(&[]).is_ok());
+        for name in ["rdma/hca", "rdma/vf"] {
+            assert!(!is_ready());
+            // the stream comes before the answer to the registration
+            metrics.listed(name);
+            metrics.registered(name, true);
+            assert!(!is_ready());
+            metrics.settled(name);
+        }
+        assert!(is_ready());
+        metrics.forgotten("rdma/hca");
+        let words = metrics.lists_are_out(&offers).expect_err("not ready");
+        assert!(
+            words.contains("rdma/hca") && !words.contains("rdma/vf"),
+            "{words}"
+        );
+        metrics.registered("rdma/hca", true);
+        metrics.settled("rdma/hca");
+        assert!(!is_ready(), "no list since");
+        metrics.listed("rdma/hca");
+        assert!(is_ready());
     }
 }

@@ -1,5 +1,6 @@
 //! What the daemon and the node's RDMA devices do, for Prometheus (`/metrics`), and whether the
-//! daemon does its work (`/healthz`), and whether the runtime would call the plugin (`/readyz`).
+//! daemon does its work (`/healthz`), and whether kubelet has its lists and the runtime would call the
+//! plugin (`/readyz`).
 //!
 //! | metric | labels | |
 //! |---|---|---|
@@ -40,7 +41,7 @@ mod server;
 mod text;
 
 pub use collect::{Offered, Sources, View};
-pub use server::{Server, serve, serve_later};
+pub use server::{Server, serve, serve_when_free};
 
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -84,6 +85,21 @@ struct Figures {
 struct Registered {
     yes: bool,
     since: Instant,
+    /// Its list went out.
+    listed: bool,
+    /// Another daemon that has it as well may end.
+    settled: bool,
+}
+
+impl Registered {
+    fn new(yes: bool, since: Instant) -> Self {
+        Self {
+            yes,
+            since,
+            listed: false,
+            settled: false,
+        }
+    }
 }
 
 impl fmt::Debug for Metrics {
@@ -174,6 +190,17 @@ impl Metrics {
     /// A device list of `resource` was sent to kubelet.
     pub fn listed(&self, resource: &str) {
         self.0.lists.get_or_create(&of(resource)).inc();
+        let mut now = self.now();
+        let known = now.entry(resource.to_owned());
+        let known = known.or_insert(Registered::new(false, self.0.since));
+        known.listed = true;
+    }
+
+    /// Kubelet has `resource` from this daemon, whatever becomes of another one.
+    pub fn settled(&self, resource: &str) {
+        if let Some(known) = self.now().get_mut(resource) {
+            known.settled = known.yes;
+        }
     }
 
     /// The configuration was read again; not `ok`: the old one stays.
@@ -189,9 +216,13 @@ impl Metrics {
         let mut now = self.now();
         let since = Instant::now();
         let entry = now.entry(resource.to_owned());
-        let known = entry.or_insert(Registered { yes, since });
-        if known.yes != yes {
-            *known = Registered { yes, since };
+        let known = entry.or_insert(Registered::new(yes, since));
+        if !yes && known.yes {
+            *known = Registered::new(false, since);
+        }
+        if yes && !known.yes {
+            // the list may have gone out before kubelet answered
+            (known.yes, known.since) = (true, since);
         }
     }
 

@@ -1,6 +1,10 @@
 //! The HTTP server: `/metrics`, `/healthz`, `/readyz`.
 
-use super::{Metrics, Sources, collect::Collector, text};
+use super::{
+    Metrics, Sources,
+    collect::{Collector, View},
+    text,
+};
 use crate::chain::Standing;
 use http_body_util::Full;
 use hyper::{
@@ -68,18 +72,25 @@ pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> i
     Ok(Server { address, task })
 }
 
-/// The same, as soon as something can listen there: it is tried every `again`.
-pub async fn serve_later(
+/// The same, as soon as something can listen there: it is tried every `again`, and said once.
+pub async fn serve_when_free(
     address: SocketAddr,
     metrics: Metrics,
     sources: Sources,
     again: Duration,
 ) -> Server {
+    let mut told = false;
     loop {
-        tokio::time::sleep(again).await;
-        if let Ok(server) = serve(address, metrics.clone(), sources.clone()).await {
-            return server;
+        match serve(address, metrics.clone(), sources.clone()).await {
+            Ok(server) => return server,
+            Err(error) if !told => log::error!(
+                "no metrics, and probes get no answer: cannot listen at {address}: {error}; trying \
+                 again every {again:?} (--metrics-address says where)"
+            ),
+            Err(_) => {}
         }
+        told = true;
+        tokio::time::sleep(again).await;
     }
 }
 
@@ -166,14 +177,22 @@ impl Site {
                 }
             }
             "/readyz" => {
-                let chain = self.collector.node().chain;
-                let status = match chain {
-                    Standing::Unseen | Standing::NotCalled(_) => StatusCode::SERVICE_UNAVAILABLE,
-                    Standing::Off | Standing::Called { .. } | Standing::Withheld(_) => {
-                        StatusCode::OK
-                    }
+                let View { chain, offers, .. } = self.collector.node();
+                let is_called = match chain {
+                    Standing::Unseen | Standing::NotCalled(_) => false,
+                    Standing::Off | Standing::Called { .. } | Standing::Withheld(_) => true,
                 };
-                answer(status, PLAIN, format!("{chain}\n"))
+                // while kubelet is away nobody waits for it
+                let lists = match self.collector.kubelet_is_there() {
+                    true => self.metrics.lists_are_out(&offers),
+                    false => Ok(()),
+                };
+                let status = match is_called && lists.is_ok() {
+                    true => StatusCode::OK,
+                    false => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                let lists = lists.err().unwrap_or_default();
+                answer(status, PLAIN, format!("{lists}{chain}\n"))
             }
             _ => {
                 let paths = "/metrics, /healthz or /readyz\n";

@@ -1,6 +1,6 @@
 //! The daemon ends.
 
-use crate::{FIRST, Machine, Running, TWO, start};
+use crate::{FIRST, Machine, Running, TWO, socket_of, start};
 use integration::kubelet::DeviceManager;
 use nix::sys::signal::Signal;
 use std::{fs, os::unix::net::UnixListener, path::PathBuf, time::Duration};
@@ -58,9 +58,7 @@ fn another_programs_socket_stays() {
     let node = Running::with(TWO)
         .listed("rdma/hca", 8)
         .listed("rdma/nic", 1);
-    let socket = node
-        .machine
-        .path("kubelet/device-plugins/rdma-device-plugin-rdma_hca.sock");
+    let socket = socket_of(&node.machine, "rdma_hca");
     let aside = socket.with_extension("other");
     let _other = UnixListener::bind(&aside).expect("bound");
     fs::rename(&aside, &socket).expect("renamed");

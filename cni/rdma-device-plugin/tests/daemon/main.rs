@@ -12,6 +12,7 @@ mod registering;
 mod reloading;
 mod scale;
 mod spreading;
+mod upgrading;
 
 use integration::{Daemon, Machine, kubelet::DeviceManager, machine::Nic};
 use program::start;
@@ -77,6 +78,19 @@ impl Running {
             it.healthy().len() == ids && it.streams == 1
         });
     }
+}
+
+/// The daemon's socket for a resource, whose name begins so.
+#[track_caller]
+fn socket_of(machine: &Machine, resource: &str) -> std::path::PathBuf {
+    let begin = format!("rdma-device-plugin-{resource}~");
+    let entries = std::fs::read_dir(machine.path("kubelet/device-plugins")).expect("a directory");
+    let mut paths = entries.map(|entry| entry.expect("an entry").path());
+    let is_it = |path: &std::path::PathBuf| {
+        let name = path.file_name().expect("a name").to_string_lossy();
+        name.starts_with(&begin)
+    };
+    paths.find(is_it).expect("a socket of the resource")
 }
 
 fn ids(ids: &[&str]) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Kubelet comes, goes, comes back, refuses, and is silent.
 
-use crate::{FIRST, HCA, Machine, Running, SECOND, TWO, start};
+use crate::{FIRST, HCA, Machine, Running, SECOND, TWO, socket_of, start};
 use integration::{
     Daemon,
     kubelet::{DeviceManager, Manner},
@@ -115,9 +115,7 @@ pub(crate) fn settled(daemon: &Daemon) -> (usize, usize) {
 #[test]
 fn a_removed_socket_is_made_again() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
-    let socket = node
-        .machine
-        .path("kubelet/device-plugins/rdma-device-plugin-rdma_hca.sock");
+    let socket = socket_of(&node.machine, "rdma_hca");
     for times in 1..=3 {
         fs::remove_file(&socket).expect("removed");
         node.daemon

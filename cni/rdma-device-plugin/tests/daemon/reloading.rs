@@ -1,6 +1,8 @@
 //! The configuration and the hardware change while the daemon runs.
 
-use crate::{FIRST, HCA, Machine, Running, SECOND, TWO, ids, registering::settled, start};
+use crate::{
+    FIRST, HCA, Machine, Running, SECOND, TWO, ids, registering::settled, socket_of, start,
+};
 use integration::kubelet::{DeviceManager, Wish};
 use nix::sys::signal::Signal;
 use rdma_resources::{Grants, Published};
@@ -19,6 +21,7 @@ fn a_file_written_in_place_is_read_again() {
         .listed("rdma/nic", 1);
     let wish = Wish::new("a", "main", "rdma/hca", 1);
     let held = node.kubelet.allocate(&wish).expect("allocated");
+    let socket = socket_of(&node.machine, "rdma_nic");
     node.machine.configure(OTHER);
     node.has("rdma/hca", 16);
     node.has("rdma/new", 1);
@@ -37,8 +40,7 @@ fn a_file_written_in_place_is_read_again() {
         .wait_for("rdma/nic", "an empty list, and no stream", |it| {
             it.devices.is_empty() && it.streams == 0
         });
-    let socket = "kubelet/device-plugins/rdma-device-plugin-rdma_nic.sock";
-    integration::wait::until("its socket goes", || !node.machine.path(socket).exists());
+    integration::wait::until("its socket goes", || !socket.exists());
     node.daemon.says("rdma/nic: no longer offered");
 }
 
@@ -199,6 +201,7 @@ fn the_same_file_again_is_no_news() {
     node.machine.configure(OTHER);
     node.has("rdma/hca", 16);
     assert_eq!(node.kubelet.resource("rdma/hca").expect("known").lists, 2);
+    node.daemon.says("rdma/hca: kubelet has a new list");
     assert_eq!(node.daemon.count("a new configuration is in force"), 1);
 }
 

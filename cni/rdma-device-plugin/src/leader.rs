@@ -1,0 +1,193 @@
+//! What only one daemon of a node does ([`peers`](crate::peers)): it keeps our plugin in the chain,
+//! sees to eRDMA NICs, and answers at the address for metrics and probes.
+
+use crate::{
+    chain::{self, Standing},
+    cli::Arguments,
+    erdma::{
+        driver::users::Places,
+        keeper::{self, AnyLoader, Around},
+    },
+    kubelet::Surroundings,
+    metrics::{self, Sources, View},
+    node::Node,
+    peers::Lead,
+};
+use std::{io, path::Path, sync::Arc, time::Duration};
+use tokio::{sync::watch, task::JoinSet};
+
+/// Where processes are seen.
+const PROC: &str = "/proc";
+
+/// An address that is somebody else's is tried again after that.
+const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
+
+/// The work of the leader, while this daemon does it.
+#[derive(Default)]
+pub struct Leader {
+    /// The lock is waited for.
+    standing: JoinSet<io::Result<Lead>>,
+    office: Option<Office>,
+    elected: Option<Lead>,
+    /// What was let go of comes to its end.
+    ending: JoinSet<()>,
+}
+
+/// What there is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The lock is ours: it can begin.
+    Elected,
+    /// A keeper has ended, which it does not while this daemon leads.
+    Ended,
+}
+
+struct Office {
+    /// The keepers' end is that it goes.
+    node: watch::Sender<Arc<Node>>,
+    keepers: JoinSet<()>,
+    server: JoinSet<()>,
+    lead: Option<Lead>,
+}
+
+impl Leader {
+    /// Waits for the lock, unless it is held or waited for already.
+    pub fn stand(&mut self, state_dir: &Path) {
+        if self.office.is_none() && self.elected.is_none() && self.standing.is_empty() {
+            let state_dir = state_dir.to_owned();
+            self.standing
+                .spawn(async move { Lead::wait(&state_dir).await });
+        }
+    }
+
+    /// Waits until the lock is ours. It may be called again and again.
+    pub async fn elected(&mut self) {
+        if self.elected.is_some() {
+            return;
+        }
+        match self.standing.join_next().await {
+            Some(Ok(Ok(lead))) => self.elected = Some(lead),
+            Some(Ok(Err(error))) => log::warn!("two daemons would not be kept apart: {error}"),
+            Some(Err(_)) => {}
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits until there is something to do. It may be called again and again.
+    pub async fn event(&mut self) -> Event {
+        match &mut self.office {
+            Some(office) => {
+                office.keepers.join_next().await;
+                Event::Ended
+            }
+            None => {
+                self.elected().await;
+                Event::Elected
+            }
+        }
+    }
+
+    /// Whether this daemon leads, or is about to.
+    pub fn is_up(&self) -> bool {
+        self.office.is_some() || self.elected.is_some() || !self.standing.is_empty()
+    }
+
+    /// Begins.
+    pub fn lead(
+        &mut self,
+        arguments: &Arguments,
+        node: &watch::Sender<Arc<Node>>,
+        chain: &watch::Sender<Standing>,
+        around: &Surroundings,
+        loader: AnyLoader,
+    ) {
+        let own = watch::Sender::new(node.borrow().clone());
+        let mut keepers = JoinSet::new();
+        let nics = keeper::Keeper::new(Around {
+            node: own.subscribe(),
+            signals: around.signals.clone(),
+            sysfs: arguments.sysfs.clone(),
+            dev: arguments.dev.clone(),
+            places: Places {
+                state_dir: arguments.state_dir.clone(),
+                socket: arguments.pod_resources(),
+                proc: PROC.into(),
+            },
+            loader,
+            again: keeper::AGAIN,
+        });
+        keepers.spawn(nics.run());
+        let state_dir = arguments.state_dir.clone();
+        keepers.spawn(chain::keeper::Keeper::new(own.subscribe(), state_dir, chain.clone()).run());
+        let mut server = JoinSet::new();
+        server.spawn(serve(
+            arguments,
+            node.subscribe(),
+            chain.subscribe(),
+            around,
+        ));
+        self.office = Some(Office {
+            node: own,
+            keepers,
+            server,
+            lead: self.elected.take(),
+        });
+    }
+
+    /// The node is another one.
+    pub fn follow(&self, node: &Arc<Node>) {
+        if let Some(office) = &self.office {
+            office.node.send_replace(node.clone());
+        }
+    }
+
+    /// Lets go of all: of the address at once; of the rest when what is being done has come to its end,
+    /// which is not waited for.
+    pub async fn retire(&mut self) {
+        self.standing.shutdown().await;
+        self.elected = None;
+        while self.ending.try_join_next().is_some() {}
+        if let Some(mut office) = self.office.take() {
+            office.server.shutdown().await;
+            self.ending.spawn(async move {
+                drop(office.node);
+                while office.keepers.join_next().await.is_some() {}
+                drop(office.lead);
+            });
+        }
+    }
+
+    /// Ends it as it is. The lock stays with this value.
+    pub async fn stop(&mut self) {
+        self.standing.shutdown().await;
+        if let Some(mut office) = self.office.take() {
+            office.server.shutdown().await;
+            office.keepers.shutdown().await;
+            self.elected = office.lead;
+        }
+    }
+}
+
+/// Pods come before figures: without the address, all else goes on, and it is tried again.
+fn serve(
+    arguments: &Arguments,
+    node: watch::Receiver<Arc<Node>>,
+    chain: watch::Receiver<Standing>,
+    around: &Surroundings,
+) -> impl Future<Output = ()> + Send + 'static {
+    let sources = Sources {
+        view: Arc::new(move || View {
+            chain: chain.borrow().clone(),
+            ..View::from(&**node.borrow())
+        }),
+        state_dir: arguments.state_dir.clone(),
+        kubelet_dir: arguments.kubelet_dir.clone(),
+        sysfs: arguments.sysfs.clone(),
+    };
+    let address = arguments.metrics_address;
+    let figures = around.metrics.clone();
+    async move {
+        let _server = metrics::serve_when_free(address, figures, sources, ADDRESS_AGAIN).await;
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,313 @@
+//! Daemons beside each other on one node: while a DaemonSet is updated, the new one is there before
+//! the old one ends.
+//!
+//! | file below `<stateDir>/daemons` | held (flock) by |
+//! |---|---|
+//! | `<number>-<name>.daemon` | that daemon, as long as it runs; a newer one has a higher number |
+//! | `lead.lock` | the one that does what only one may do |
+//!
+//! The newest one leads. What only one may do (the chain's lists, eRDMA NICs and their driver, the
+//! files for the chain and the runtime, the address for metrics) is the leader's; the one before lets
+//! go of it, and the new one has it by the lock when that has come to its end. Locks end with the
+//! process, however it ends: if the new one dies, the one before leads again.
+
+use crate::watch::Watch;
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::{sync::watch, task::JoinSet};
+
+/// Of a daemon's file.
+const SUFFIX: &str = ".daemon";
+
+/// A lock is free a moment after the event that a killed process's file was closed
+/// (`__fput` in `fs/file_table.c`).
+const AFTER_AN_EVENT: Duration = Duration::from_millis(100);
+
+/// So often the lock is tried for: at first, and of one that is held for long.
+const TRIES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+
+/// Where a daemon stands among those of its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Role {
+    /// There is no newer one.
+    pub leads: bool,
+    /// There is no other one at all.
+    pub is_alone: bool,
+}
+
+impl Role {
+    /// That of a daemon which nobody else knows of.
+    pub const ALONE: Self = Self {
+        leads: true,
+        is_alone: true,
+    };
+}
+
+/// A daemon's file.
+#[derive(Clone, Debug)]
+struct Place {
+    directory: PathBuf,
+    file_name: String,
+}
+
+impl Place {
+    /// The other daemons that run, the oldest first, by the names of their files. What killed ones
+    /// left is taken away.
+    fn others(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.directory)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let is_other = |name: &String| {
+            name.ends_with(SUFFIX) && !name.starts_with('.') && *name != self.file_name
+        };
+        let mut others: Vec<_> = names
+            .filter(is_other)
+            .filter(|name| is_alive(&self.directory.join(name)))
+            .collect();
+        others.sort();
+        others
+    }
+
+    fn role(&self) -> Role {
+        let others = self.others();
+        Role {
+            leads: others.last().is_none_or(|newest| *newest < self.file_name),
+            is_alone: others.is_empty(),
+        }
+    }
+}
+
+/// That a daemon runs; its file goes with this value.
+#[derive(Debug)]
+pub struct Presence {
+    place: Place,
+    name: String,
+    _locked: File,
+}
+
+impl Presence {
+    /// Makes this daemon known to others with the same state directory.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn announce(state_dir: &Path) -> io::Result<Self> {
+        let directory = make(state_dir)?;
+        let name = format!(
+            "{:08x}",
+            RandomState::new().build_hasher().finish() & 0xffff_ffff
+        );
+        let mut place = Place {
+            directory,
+            file_name: String::new(),
+        };
+        // of two that start at the same moment the name decides
+        let newest = place.others().pop().unwrap_or_default();
+        let newest: u64 = newest
+            .split('-')
+            .next()
+            .unwrap_or_default()
+            .parse()
+            .unwrap_or(0);
+        place.file_name = format!("{:010}-{name}{SUFFIX}", newest.saturating_add(1));
+        // it is locked before it is seen
+        let hidden = place.directory.join(format!(".{}", place.file_name));
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&hidden)?;
+        file.lock()?;
+        fs::rename(&hidden, place.directory.join(&place.file_name))?;
+        Ok(Self {
+            place,
+            name,
+            _locked: file,
+        })
+    }
+
+    /// The same, and tells what becomes of others, by a task of `watchers`. None: the state directory
+    /// cannot be used, and others would not be noticed.
+    pub fn announce_and_follow(
+        state_dir: &Path,
+        watchers: &mut JoinSet<()>,
+    ) -> (Option<Self>, watch::Receiver<Role>) {
+        let announced = Self::announce(state_dir).and_then(|presence| {
+            let (sender, role) = watch::channel(presence.role());
+            watchers.spawn(presence.follow(sender)?);
+            Ok((presence, role))
+        });
+        match announced {
+            Ok((presence, role)) => (Some(presence), role),
+            Err(error) => {
+                log::warn!("another daemon would not be noticed: {state_dir:?}: {error}");
+                let (sender, role) = watch::channel(Role::ALONE);
+                watchers.spawn(async move { drop((std::future::pending::<()>().await, sender)) });
+                (None, role)
+            }
+        }
+    }
+
+    /// A name that no other daemon of this node has: eight hexadecimal digits.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it stands now.
+    pub fn role(&self) -> Role {
+        self.place.role()
+    }
+
+    /// Whether `name` is that of a daemon which runs, this one included.
+    pub fn runs(&self, name: &str) -> bool {
+        let ending = format!("-{name}{SUFFIX}");
+        name == self.name
+            || self
+                .place
+                .others()
+                .iter()
+                .any(|other| other.ends_with(&ending))
+    }
+
+    /// Tells `role` whenever it is another one.
+    ///
+    /// # Errors
+    /// No inotify.
+    pub fn follow(
+        &self,
+        role: watch::Sender<Role>,
+    ) -> io::Result<impl Future<Output = ()> + Send + use<>> {
+        let place = self.place.clone();
+        let mut watch = Watch::new(vec![place.directory.clone()])?;
+        Ok(async move {
+            loop {
+                watch.changed().await;
+                for wait in [Duration::ZERO, AFTER_AN_EVENT] {
+                    tokio::time::sleep(wait).await;
+                    let now = place.role();
+                    role.send_if_modified(|role| std::mem::replace(role, now) != now);
+                }
+            }
+        })
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.place.directory.join(&self.place.file_name));
+    }
+}
+
+/// The lock of whoever leads.
+#[derive(Debug)]
+pub struct Lead {
+    _locked: File,
+}
+
+impl Lead {
+    /// Waits until the one before has let go of it.
+    ///
+    /// # Errors
+    /// The file cannot be made or locked.
+    pub async fn wait(state_dir: &Path) -> io::Result<Self> {
+        let path = make(state_dir)?.join("lead.lock");
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
+        let mut tried = 0;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self { _locked: file }),
+                Err(TryLockError::WouldBlock) => {
+                    tried += 1;
+                    tokio::time::sleep(TRIES[usize::from(tried > 250)]).await;
+                }
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+    }
+}
+
+fn make(state_dir: &Path) -> io::Result<PathBuf> {
+    let directory = state_dir.join("daemons");
+    fs::create_dir_all(state_dir)?;
+    match DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(directory),
+    }
+}
+
+/// Whether somebody holds the file. One that nobody holds is taken away.
+fn is_alive(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else {
+        return false;
+    };
+    // shared: others who look at the same time do not look like a daemon
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => true,
+        Err(TryLockError::Error(_)) => false,
+        Ok(()) => {
+            let _ = fs::remove_file(path);
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_newest_one_that_runs_leads() {
+        let state = tempfile::tempdir().expect("a directory");
+        let old = Presence::announce(state.path()).expect("announced");
+        assert_eq!(old.role(), Role::ALONE);
+        let (sender, mut role) = watch::channel(old.role());
+        let following = tokio::spawn(old.follow(sender).expect("inotify"));
+        let lead = Lead::wait(state.path()).await.expect("free");
+
+        let new = Presence::announce(state.path()).expect("announced");
+        let second = Role {
+            leads: false,
+            is_alone: false,
+        };
+        role.wait_for(|it| *it == second).await.expect("told");
+        assert!(new.role().leads && !new.role().is_alone);
+        assert!(new.runs(old.name()) && new.runs(new.name()));
+        let waiting = Lead::wait(state.path());
+        let early = tokio::time::timeout(Duration::from_millis(60), waiting).await;
+        assert!(early.is_err(), "two lead");
+        drop(lead);
+        Lead::wait(state.path()).await.expect("free");
+
+        let name = new.name().to_owned();
+        drop(new);
+        role.wait_for(|it| *it == Role::ALONE).await.expect("told");
+        assert!(!old.runs(&name));
+        following.abort();
+    }
+
+    #[test]
+    fn a_killed_daemon_does_not_count() {
+        let state = tempfile::tempdir().expect("a directory");
+        let directory = make(state.path()).expect("made");
+        let left = directory.join(format!("{:010}-00000000{SUFFIX}", 7));
+        fs::write(&left, "").expect("written");
+        let daemon = Presence::announce(state.path()).expect("announced");
+        assert_eq!(daemon.role(), Role::ALONE);
+        assert!(!left.exists());
+        drop(daemon);
+        let entries = fs::read_dir(directory).expect("a directory").count();
+        assert_eq!(entries, 0);
+    }
+}

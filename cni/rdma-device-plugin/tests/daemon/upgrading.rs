@@ -1,0 +1,189 @@
+//! One daemon takes another one's place, as while a DaemonSet is updated: the new one is there
+//! before the old one ends.
+
+use crate::{FIRST, Machine, Running, SECOND, TWO, program::start_with, start};
+use integration::{
+    Daemon,
+    kubelet::{
+        DeviceManager,
+        plugins::{Generation, Resource},
+    },
+    wait,
+};
+use nix::sys::signal::Signal;
+use std::{fs, process::Command, time::Duration};
+
+fn running(generation: Generation) -> Running {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(TWO);
+    let mut kubelet = DeviceManager::new(&machine.path("kubelet")).of_generation(generation);
+    kubelet.start();
+    let daemon = start(&machine);
+    let running = Running {
+        daemon,
+        kubelet,
+        machine,
+    };
+    running.listed("rdma/hca", 8).listed("rdma/nic", 1)
+}
+
+fn is_ready(daemon: &Daemon) -> bool {
+    daemon.get("/readyz").starts_with("HTTP/1.1 200")
+}
+
+/// Starts another one, and waits until it may take the place.
+#[track_caller]
+fn successor(machine: &Machine) -> Daemon {
+    let daemon = start(machine);
+    wait::until("the new daemon is ready", || is_ready(&daemon));
+    daemon
+}
+
+fn known(kubelet: &DeviceManager, resource: &str) -> Resource {
+    kubelet.resource(resource).expect("known")
+}
+
+/// Sockets of daemons.
+fn sockets(machine: &Machine) -> usize {
+    let entries = fs::read_dir(machine.path("kubelet/device-plugins")).expect("a directory");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    names.filter(|name| *name != "kubelet.sock").count()
+}
+
+/// Two upgrades, one after the other: each daemon takes the place of one that had taken one's place
+/// itself. `attaches`: how often a plugin registers once more, to be noticed at its end.
+#[track_caller]
+fn no_moment_without_ids(generation: Generation, attaches: usize) {
+    let Running {
+        mut daemon,
+        kubelet,
+        machine,
+    } = running(generation);
+    for _ in 0..2 {
+        let new = successor(&machine);
+        let (status, _) = daemon.end(Signal::SIGTERM);
+        assert_eq!(status.code(), Some(0));
+        daemon = new;
+        daemon.says_times("is registered for itself alone", attaches);
+        // what comes late comes within this time
+        std::thread::sleep(Duration::from_millis(1300));
+    }
+    for (resource, ids) in [("rdma/hca", 8), ("rdma/nic", 1)] {
+        let known = known(&kubelet, resource);
+        assert_eq!(known.allocatable, [ids], "{resource}");
+        assert!(!known.stopped, "{resource}");
+    }
+    assert_eq!(sockets(&machine), 2);
+    // and its end is noticed
+    daemon.end(Signal::SIGTERM);
+    kubelet.wait_for("rdma/hca", "nothing to allocate", |it| {
+        it.allocatable == [8, 0]
+    });
+    assert_eq!(sockets(&machine), 0);
+}
+
+#[test]
+fn an_upgrade_leaves_no_moment_without_ids() {
+    no_moment_without_ids(Generation::ByName, 2);
+}
+
+#[test]
+fn nor_with_kubelets_that_tell_plugins_apart() {
+    no_moment_without_ids(Generation::BySocket, 2);
+}
+
+#[test]
+fn nor_with_kubelets_that_replace_the_old_one() {
+    no_moment_without_ids(Generation::Replacing, 0);
+}
+
+/// The address for metrics is one: whoever takes over has it, and the probes' answers are its own.
+#[test]
+fn the_address_for_metrics_goes_to_the_new_daemon_and_back() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(TWO);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = port.local_addr().expect("an address").to_string();
+    drop(port);
+    let start = || start_with(&machine, &["--metrics-address", &address]);
+    let old = start();
+    kubelet.wait_for("rdma/hca", "8 ids", |it| it.healthy().len() == 8);
+    wait::until("the old daemon is ready", || is_ready(&old));
+    let new = start();
+    new.says("metrics are at http://");
+    assert_eq!(new.count("cannot listen"), 0);
+    wait::until("the new daemon is ready", || is_ready(&new));
+    old.says("a newer daemon runs on this node");
+    // which is killed: the old one is asked again, and keeps what it kept
+    new.end(Signal::SIGKILL);
+    old.says_times("metrics are at http://", 2);
+    old.says_times("registered with kubelet", 4);
+    wait::until("the old daemon is ready again", || is_ready(&old));
+    kubelet.wait_for("rdma/nic", "its id", |it| it.healthy().len() == 1);
+    assert_eq!(sockets(&machine), 4, "a killed one's are left");
+    let next = start();
+    next.says("metrics are at http://");
+    wait::until("the next daemon is ready", || is_ready(&next));
+    assert_eq!(sockets(&machine), 4, "and taken away by the next");
+}
+
+#[test]
+fn the_old_daemons_end_is_noticed_when_the_new_one_was_killed() {
+    for generation in [
+        Generation::ByName,
+        Generation::BySocket,
+        Generation::Replacing,
+    ] {
+        let Running {
+            daemon: old,
+            kubelet,
+            machine,
+        } = running(generation);
+        let new = successor(&machine);
+        new.end(Signal::SIGKILL);
+        old.says_times("registered with kubelet", 4);
+        wait::until("the old daemon is ready again", || is_ready(&old));
+        for resource in ["rdma/hca", "rdma/nic"] {
+            kubelet.wait_for(resource, "all ids", |it| {
+                !it.stopped && !it.healthy().is_empty()
+            });
+        }
+        old.end(Signal::SIGTERM);
+        for resource in ["rdma/hca", "rdma/nic"] {
+            kubelet.wait_for(resource, "none", |it| it.healthy().is_empty());
+        }
+    }
+}
+
+/// The files for the chain are the new daemon's: it may have been told something else.
+#[test]
+fn what_the_old_daemon_sees_later_does_not_count() {
+    let Running {
+        daemon: old,
+        kubelet,
+        machine,
+    } = running(Generation::ByName);
+    machine.write("etc/other.json", crate::HCA);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
+    machine.arguments(&mut command);
+    command.arg("--config").arg(machine.path("etc/other.json"));
+    command.args(["--metrics-address", "127.0.0.1:0"]);
+    let new = Daemon::start(&mut command);
+    kubelet.wait_for("rdma/hca", "1000 ids", |it| it.healthy().len() == 1000);
+    wait::until("the new daemon is ready", || is_ready(&new));
+    let published = fs::read_to_string(machine.path("state/resources.json")).expect("published");
+    assert!(!published.contains("rdma/nic"), "{published}");
+    // a device goes, and comes back, and the old one looks as well
+    machine.unplug(&SECOND);
+    for daemon in [&old, &new] {
+        daemon.signal(Signal::SIGHUP);
+        daemon.says("SIGHUP");
+    }
+    new.says("kubelet has a new list");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(old.count("kubelet has a new list"), 0);
+    assert_eq!(known(&kubelet, "rdma/hca").devices.len(), 1000);
+    let published = fs::read_to_string(machine.path("state/resources.json")).expect("published");
+    assert!(!published.contains("rdma/nic"), "{published}");
+}
