@@ -8,7 +8,7 @@
 //! registration are untouched by any change.
 
 use crate::{
-    chain::{self, Standing, record::Record},
+    chain::{Standing, record::Record},
     cli::Arguments,
     conf::{Conf, ConfError, ResourceName},
     config_file,
