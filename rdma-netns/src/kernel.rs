@@ -1,7 +1,11 @@
 //! The seam between plans and a kernel: [`Linux`](crate::Linux) is the real one, the
 //! tests' fake keeps a small world of namespaces and devices in memory.
 
-use crate::{DeviceAddress, GidTable, NetnsId, Observed, Op, smc::SmcState};
+use crate::{
+    DeviceAddress, GidTable, NetnsId, Observed, Op,
+    probe::{Conflict, Neighbour, ProbeError, Probed, Question},
+    smc::SmcState,
+};
 use std::{
     collections::BTreeSet,
     io,
@@ -44,6 +48,20 @@ pub trait Kernel {
     /// Reads what of SMC the host and, if given, the pod have; none: this kernel has no SMC. Asked
     /// only where SMC is wanted or was set up: the kernel loads the module for it.
     fn smc(&self, pod: Option<&Self::Pod>) -> Result<Option<SmcState>, ObserveError>;
+
+    /// The neighbours that the host knows, by all of its netdevs.
+    fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError>;
+
+    /// Asks on the wire for all addresses at once, and comes back as soon as one of them is not
+    /// free, or after [`PROBE_TIME`](crate::probe::PROBE_TIME). Changes nothing.
+    fn probe(&self, pod: &Self::Pod, questions: &[Question]) -> Result<Probed, ProbeError>;
+
+    /// Who was heard to have one of the addresses since they were probed. Does not wait.
+    fn overheard(
+        &self,
+        pod: &Self::Pod,
+        questions: &[Question],
+    ) -> Result<Vec<Conflict>, ProbeError>;
 
     /// Makes the one change `op`. `pod` must be given when `op` names it.
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError>;

@@ -11,6 +11,7 @@
 //! | [`inventory`] | the hardware that resources are made of |
 //! | [`pairing`] | which netdev and which RDMA device are one NIC |
 //! | [`op`] | one change, and its `ip`/`rdma` equivalent |
+//! | [`probe`] | addresses that are asked for on the wire, and neighbours that are known |
 //! | [`kernel`] | the seam between both: the trait that Linux and the test's fake implement |
 //! | [`linux`] | the real kernel: rtnetlink, RDMA netlink, sysfs, sysctl |
 //! | [`netns`] | opening, identifying and entering network namespaces |
@@ -31,6 +32,7 @@ pub mod netns;
 pub mod observed;
 pub mod op;
 pub mod pairing;
+pub mod probe;
 pub mod rdma;
 pub mod rule;
 pub mod smc;
@@ -47,5 +49,6 @@ pub use name::InterfaceName;
 pub use netns::NetnsId;
 pub use observed::{Namespace, Observed};
 pub use op::{Op, Place};
+pub use probe::{Conflict, Neighbour, ProbeError, Probed, Question};
 pub use rdma::{CharDevice, RdmaDevice, RdmaMode};
 pub use rule::Rule;

@@ -6,8 +6,8 @@ use crate::{
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    DeviceAddress, GidTable, Kernel, NetnsId, ObserveError, Observed, Op, OpError, OpenPodError,
-    Pod, smc::SmcState,
+    Conflict, DeviceAddress, GidTable, Kernel, Neighbour, NetnsId, ObserveError, Observed, Op,
+    OpError, OpenPodError, Pod, ProbeError, Probed, Question, smc::SmcState,
 };
 use std::{
     collections::BTreeSet,
@@ -241,6 +241,24 @@ impl Kernel for FakeKernel {
 
     fn smc(&self, pod: Option<&FakePod>) -> Result<Option<SmcState>, ObserveError> {
         Ok(self.alive().world.smc(pod.map(|pod| pod.id)))
+    }
+
+    fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
+        Ok(self.alive().world.neighbours.clone())
+    }
+
+    fn probe(&self, pod: &FakePod, questions: &[Question]) -> Result<Probed, ProbeError> {
+        let asked = self.alive().world.probe(pod.id, questions);
+        asked.map_err(|errno| ProbeError(errno.into()))
+    }
+
+    fn overheard(
+        &self,
+        pod: &FakePod,
+        questions: &[Question],
+    ) -> Result<Vec<Conflict>, ProbeError> {
+        let heard = self.alive().world.overheard(pod.id, questions);
+        heard.map_err(|errno| ProbeError(errno.into()))
     }
 
     fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {

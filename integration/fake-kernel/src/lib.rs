@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`world`] | namespaces and paths, who is in which |
 //! | [`nic`], `bonds` | hardware to furnish a world with |
-//! | `links`, `children`, `addresses`, `routes`, `rules`, `hca`, `gids`, `smc` | the rules |
+//! | `links`, `children`, `addresses`, `probe`, `routes`, `rules`, `hca`, `gids`, `smc` | the rules |
 //! | `death` | the end of a namespace, unplugging, reboot |
 //! | `observe`, `execute` | the two halves of the seam |
 //! | [`kernel`] | the seam itself, and what can go wrong at it |
@@ -30,6 +30,7 @@ pub mod kernel;
 mod links;
 pub mod nic;
 mod observe;
+mod probe;
 mod routes;
 mod rules;
 mod smc;

@@ -6,7 +6,9 @@ use crate::{
     smc::{Settings, Smc},
 };
 use nix::errno::Errno;
-use rdma_netns::{Device, HardwareAddress, InterfaceName, Link, LinkType, NetnsId, RdmaMode, Rule};
+use rdma_netns::{
+    Device, HardwareAddress, InterfaceName, Link, LinkType, Neighbour, NetnsId, RdmaMode, Rule,
+};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -58,6 +60,16 @@ pub struct World {
     pub udev: u32,
     /// Addresses that another host on every link has: detection finds them.
     pub duplicates: Vec<IpAddr>,
+    /// Addresses that another host on every link is probing for, too. Each of them is heard once:
+    /// then the other one has given way.
+    pub probing: Vec<IpAddr>,
+    /// Addresses that another host takes while ADD sets them: it is heard of when all is set. Each
+    /// of them is heard once.
+    pub taken_late: Vec<IpAddr>,
+    /// What was asked for on the wire, one probe of all netdevs after the other.
+    pub probed: Vec<Vec<(InterfaceName, IpAddr)>>,
+    /// What the host knows of its neighbours.
+    pub neighbours: Vec<Neighbour>,
     /// How many places a GID table has.
     pub gid_table_size: u32,
     /// Whether an address has a GID of RoCE v1, too, before that of RoCE v2.
@@ -147,6 +159,10 @@ impl World {
             detection: 8,
             udev: 0,
             duplicates: vec![],
+            probing: vec![],
+            taken_late: vec![],
+            probed: vec![],
+            neighbours: vec![],
             gid_table_size: 128,
             gids_of_roce_v1: false,
             gid_delay: 0,

@@ -11,8 +11,8 @@ use nix::{
     unistd::Pid,
 };
 use rdma_netns::{
-    DeviceAddress, GidTable, Kernel, Linux, ObserveError, Observed, Op, OpError, OpenPodError,
-    smc::SmcState,
+    Conflict, DeviceAddress, GidTable, Kernel, Linux, Neighbour, ObserveError, Observed, Op,
+    OpError, OpenPodError, ProbeError, Probed, Question, smc::SmcState,
 };
 use std::{cell::Cell, collections::BTreeSet, path::Path, process::ExitCode};
 
@@ -85,6 +85,22 @@ impl Kernel for Killed {
 
     fn smc(&self, pod: Option<&Self::Pod>) -> Result<Option<SmcState>, ObserveError> {
         self.linux.smc(pod)
+    }
+
+    fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
+        self.linux.neighbours()
+    }
+
+    fn probe(&self, pod: &Self::Pod, questions: &[Question]) -> Result<Probed, ProbeError> {
+        self.linux.probe(pod, questions)
+    }
+
+    fn overheard(
+        &self,
+        pod: &Self::Pod,
+        questions: &[Question],
+    ) -> Result<Vec<Conflict>, ProbeError> {
+        self.linux.overheard(pod, questions)
     }
 
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError> {

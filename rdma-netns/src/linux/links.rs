@@ -4,6 +4,7 @@ use super::{children, devices, sysctls};
 use crate::{
     HardwareAddress, InterfaceName, Link, LinkFlag, LinkType,
     netlink::{attributes, text, u32_of},
+    probe::Unasked,
 };
 use netlink_packet_core::DefaultNla;
 use netlink_packet_route::{
@@ -93,6 +94,22 @@ pub(super) fn neighbours_find(body: &[u8]) -> Option<[u8; 6]> {
     let mut attributes = attributes(body.get(HEADER..)?).filter(|_| is_found);
     let (_, address) = attributes.find(|(kind, _)| *kind == IFLA_ADDRESS)?;
     address.try_into().ok()
+}
+
+/// The hardware address from which the netdev of an `RTM_NEWLINK` can ask for neighbours, in
+/// Ethernet's way, at this moment.
+pub(super) fn can_ask(body: &[u8]) -> Result<[u8; 6], Unasked> {
+    let header = LinkHeader::parse(body).map_err(|_| Unasked::NotEthernet)?;
+    if header.link_layer_type != LinkLayerType::Ether {
+        return Err(Unasked::NotEthernet);
+    }
+    if header.flags.contains(LinkFlags::Noarp) {
+        return Err(Unasked::NoNeighbours);
+    }
+    if !header.flags.contains(LinkFlags::LowerUp) {
+        return Err(Unasked::NoCarrier);
+    }
+    neighbours_find(body).ok_or(Unasked::NoCarrier)
 }
 
 /// The netdev of an `RTM_NEWLINK`, without addresses and routes.

@@ -8,6 +8,8 @@
 //! |---|---|
 //! | `links`, `children`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink noun each, both ways |
 //! | `announce` | what tells neighbours who has an address now |
+//! | `probe` | what asks whether an address is free |
+//! | `neighbours` | the neighbour tables |
 //! | `held` | all addresses, without anything else |
 //! | [`nldev`] | RDMA netlink |
 //! | `rdma`, `devices` | RDMA devices and the hardware behind them, sysfs and `/dev` included |
@@ -31,7 +33,9 @@ pub mod inside;
 mod inventory;
 mod links;
 pub mod monitor;
+mod neighbours;
 pub mod nldev;
+mod probe;
 mod rdma;
 mod routes;
 mod rules;
@@ -46,6 +50,7 @@ use crate::{
     OpenPodError, RdmaMode, Rule,
     netlink::{Answer, NetlinkError},
     netns::OpenError,
+    probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
 };
 use execute::Places;
@@ -229,6 +234,18 @@ impl Kernel for Linux {
             .host()
             .map_err(|error| cannot_read("the host's namespace", error.into()))?;
         smc::read(host, pod, &self.sysfs)
+    }
+
+    fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
+        Linux::neighbours(self)
+    }
+
+    fn probe(&self, pod: &Space, questions: &[Question]) -> Result<Probed, ProbeError> {
+        Ok(self.ask(pod, questions)?)
+    }
+
+    fn overheard(&self, pod: &Space, questions: &[Question]) -> Result<Vec<Conflict>, ProbeError> {
+        Ok(self.listen(pod, questions)?)
     }
 
     fn execute(&self, op: &Op, pod: Option<&Space>) -> Result<(), OpError> {

@@ -10,6 +10,7 @@ use crate::{
 use netlink_sys::protocols::NETLINK_ROUTE;
 use std::{
     io,
+    net::{Ipv6Addr, UdpSocket},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
@@ -21,6 +22,7 @@ pub struct Space {
     netns: Netns,
     route: Mutex<Socket>,
     packet: OnceLock<OwnedFd>,
+    groups: OnceLock<UdpSocket>,
     /// Whether it is the namespace this program runs in: no thread needs to enter it.
     own: bool,
 }
@@ -33,6 +35,7 @@ impl Space {
             netns: Netns::current()?,
             route,
             packet: OnceLock::new(),
+            groups: OnceLock::new(),
             own: true,
         })
     }
@@ -49,6 +52,7 @@ impl Space {
             netns,
             route: Mutex::new(route),
             packet: OnceLock::new(),
+            groups: OnceLock::new(),
             own: false,
         })
     }
@@ -79,6 +83,18 @@ impl Space {
             }
         };
         Ok(socket.as_fd())
+    }
+
+    /// A socket that is a member of multicast groups, kept from its first use.
+    pub(super) fn groups(&self) -> io::Result<&UdpSocket> {
+        match self.groups.get() {
+            Some(socket) => Ok(socket),
+            None => {
+                let open = || UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0));
+                let socket = self.netns.run(open).flatten()?;
+                Ok(self.groups.get_or_init(|| socket))
+            }
+        }
     }
 
     /// Its pnet table.

@@ -8,6 +8,7 @@ mod inside;
 mod monitor;
 mod moves;
 mod observe;
+mod probe;
 mod routes;
 mod rules;
 mod settings;

@@ -86,6 +86,11 @@ pub(crate) fn with_node(test: impl FnOnce(&World) + Send) {
 }
 
 impl World {
+    /// Where the node's namespace is.
+    pub(crate) fn node_path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.node)
+    }
+
     pub(crate) fn observe(&self) -> Observed {
         self.kernel.observe(Some(&self.pod)).expect("a state")
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use nix::libc;
-use rdma_netns::{Child, IpvlanMode, MacvlanMode};
+use rdma_netns::{Child, IpvlanMode, MacvlanMode, Question, probe::Sign};
 
 fn add(parent: &str, child: Child, name: &str, mtu: u32) -> Op {
     Op::AddChild {
@@ -58,6 +58,48 @@ fn ipvlan_children() {
     run("ip link set nic0 mtu 1450");
     let pod_now = observe().pod.expect("the pod");
     assert_eq!(pod_now.link("rdma0").expect("the first").mtu, 1450);
+}
+
+/// It has its parent's hardware address: IPv4's answers to its probes arrive at the parent, those of
+/// the other end and of its siblings.
+#[test]
+fn an_ipvlan_child_hears_who_has_an_address() {
+    let world = World::new("rdma-ipvlan-probe");
+    let pod = world.pod();
+    let execute = |op: Op| world.kernel.execute(&op, Some(&pod)).expect("done");
+    execute(add("nic0", IPVLAN, "rdma0", 1500));
+    let (at, link) = (Place::Pod, interface("rdma0"));
+    execute(Op::SetUp { at, link, up: true });
+    run("ip netns add rdma-ipvlan-sibling");
+    run("ip link add link nic0 name sib0 netns rdma-ipvlan-sibling type ipvlan mode l2");
+    for line in [
+        "ip address add 10.1.0.1/24 dev nic1",
+        "ip address add fd01::1/64 dev nic1 nodad",
+        "ip -n rdma-ipvlan-sibling link set sib0 up",
+        "ip -n rdma-ipvlan-sibling address add 10.1.0.2/24 dev sib0",
+        "ip -n rdma-ipvlan-sibling address add fd01::2/64 dev sib0 nodad",
+    ] {
+        run(line);
+    }
+    let seen = world.kernel.observe(None).expect("a state");
+    let parent = seen.host.link("nic0").expect("nic0").index;
+    let ask = |address: &str| {
+        let question = Question {
+            link: interface("rdma0"),
+            address: address.parse().expect("an address"),
+            answered_at: Some(parent),
+        };
+        let probed = world.kernel.probe(&pod, &[question]).expect("a probe");
+        let signs: Vec<Sign> = probed.conflicts.iter().map(|it| it.sign).collect();
+        (address.to_owned(), signs)
+    };
+    for taken in ["10.1.0.1", "fd01::1", "10.1.0.2", "fd01::2"] {
+        assert_eq!(ask(taken), (taken.to_owned(), vec![Sign::Has]));
+    }
+    for free in ["10.1.0.9", "fd01::9"] {
+        assert_eq!(ask(free), (free.to_owned(), vec![]));
+    }
+    run("ip netns del rdma-ipvlan-sibling");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use crate::node::{Answer, Node, Pod};
 use fake_kernel::{FakeKernel, FakePod};
 use nix::errno::Errno;
 use rdma_netns::{
-    DeviceAddress, GidTable, Kernel, ObserveError, Observed, Op, OpError, OpenPodError,
-    smc::SmcState,
+    Conflict, DeviceAddress, GidTable, Kernel, Neighbour, ObserveError, Observed, Op, OpError,
+    OpenPodError, ProbeError, Probed, Question, smc::SmcState,
 };
 use serde_json::Value;
 use std::{
@@ -97,6 +97,22 @@ impl Kernel for Wrapped<'_> {
 
     fn smc(&self, pod: Option<&FakePod>) -> Result<Option<SmcState>, ObserveError> {
         self.kernel.smc(pod)
+    }
+
+    fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
+        self.kernel.neighbours()
+    }
+
+    fn probe(&self, pod: &FakePod, questions: &[Question]) -> Result<Probed, ProbeError> {
+        self.kernel.probe(pod, questions)
+    }
+
+    fn overheard(
+        &self,
+        pod: &FakePod,
+        questions: &[Question],
+    ) -> Result<Vec<Conflict>, ProbeError> {
+        self.kernel.overheard(pod, questions)
     }
 
     fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {

@@ -1,0 +1,94 @@
+//! The wire, as far as probes go: who has an address, and who is about to take it.
+
+use crate::world::World;
+use nix::errno::Errno;
+use rdma_netns::{
+    Conflict, HardwareAddress, Link, LinkFlag, LinkType, NetnsId, Probed, Question,
+    probe::{PROBE_TIME, Sign, Unasked},
+};
+use std::net::IpAddr;
+
+/// Who answers.
+const OTHER: [u8; 6] = [0x02, 0, 0, 0, 0xff, 0xfe];
+
+impl World {
+    /// Asks for all addresses at once. An answer comes from whoever has the address, and from
+    /// whoever asks for it, too.
+    pub(crate) fn probe(
+        &mut self,
+        netns: NetnsId,
+        questions: &[Question],
+    ) -> Result<Probed, Errno> {
+        let mut probed = Probed::default();
+        let mut round = vec![];
+        for question in questions {
+            let link = &self
+                .netdev(netns, &question.link)
+                .map_err(|it| it.errno)?
+                .link;
+            if let Some(why) = cannot_ask(link) {
+                let reason = (question.link.clone(), why);
+                if !probed.unasked.contains(&reason) {
+                    probed.unasked.push(reason);
+                }
+                continue;
+            }
+            round.push((question.link.clone(), question.address));
+            if self.duplicates.contains(&question.address) {
+                probed.conflicts.push(conflict(question, Sign::Has));
+            } else if heard_once(&mut self.probing, question.address) {
+                probed.conflicts.push(conflict(question, Sign::Probes));
+            }
+        }
+        if !round.is_empty() && probed.conflicts.is_empty() {
+            probed.waited = PROBE_TIME;
+        }
+        self.probed.push(round);
+        Ok(probed)
+    }
+
+    /// Who was heard to have an address since.
+    pub(crate) fn overheard(
+        &mut self,
+        netns: NetnsId,
+        questions: &[Question],
+    ) -> Result<Vec<Conflict>, Errno> {
+        let mut conflicts = vec![];
+        for question in questions {
+            let link = &self
+                .netdev(netns, &question.link)
+                .map_err(|it| it.errno)?
+                .link;
+            let hears = cannot_ask(link).is_none();
+            if hears && heard_once(&mut self.taken_late, question.address) {
+                conflicts.push(conflict(question, Sign::Has));
+            }
+        }
+        Ok(conflicts)
+    }
+}
+
+/// Whether `address` is in `list`, from which it goes.
+fn heard_once(list: &mut Vec<IpAddr>, address: IpAddr) -> bool {
+    let found = list.iter().position(|it| *it == address);
+    found.map(|at| list.remove(at)).is_some()
+}
+
+fn cannot_ask(link: &Link) -> Option<Unasked> {
+    if link.link_type != LinkType::Ether {
+        return Some(Unasked::NotEthernet);
+    }
+    if link.has(LinkFlag::NoArp) {
+        return Some(Unasked::NoNeighbours);
+    }
+    (!link.up || !link.carrier).then_some(Unasked::NoCarrier)
+}
+
+fn conflict(question: &Question, sign: Sign) -> Conflict {
+    Conflict {
+        link: question.link.clone(),
+        address: question.address,
+        by: HardwareAddress(OTHER.to_vec()),
+        sign,
+    }
+}

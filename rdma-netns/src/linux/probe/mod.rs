@@ -1,0 +1,347 @@
+//! Asking on the wire whether an address is free: ARP probes (RFC 5227, section 2.1.1), and
+//! neighbour solicitations from the unspecified address (RFC 4862, section 5.4).
+//!
+//! One packet socket in the pod's namespace sends and hears for all netdevs, the one that
+//! announcements are sent by (`Space::packet`). It stays open, so that what is said between two
+//! looks is heard by the second. An ipvlan child has its parent's hardware address, and an answer
+//! to a probe, which is to nobody's IP address, reaches the parent: the host's socket hears it.
+
+mod filter;
+mod packet;
+
+use super::{Linux, Space, links};
+use crate::{
+    InterfaceName,
+    netlink::NetlinkError,
+    probe::{Conflict, INTERVAL, PROBES, Probed, Question, Sign, Unasked},
+};
+use nix::{
+    libc,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::MsgFlags,
+};
+use packet::{EVERYBODY, Mac, Said};
+use std::{
+    io,
+    net::{IpAddr, UdpSocket},
+    os::fd::{AsRawFd, BorrowedFd},
+    time::{Duration, Instant},
+};
+
+/// Longer than what is looked at.
+const PACKET: usize = 128;
+
+/// How long answers to the other questions are waited for when there was one.
+const OTHERS: Duration = Duration::from_millis(2);
+
+/// A question, with the netdev as it is now.
+struct Asked<'a> {
+    question: &'a Question,
+    index: u32,
+    mac: Mac,
+}
+
+/// Which hardware addresses count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Everybody's; a netdev that has an address of one's own, as the siblings of an ipvlan child.
+    /// Only probes of one's own that a switch sends back do not count.
+    Any,
+    /// Those of others.
+    Others,
+}
+
+impl Linux {
+    /// Asks by all netdevs at once, and waits until something is heard, or as long as it takes.
+    pub(super) fn ask(&self, pod: &Space, questions: &[Question]) -> io::Result<Probed> {
+        let (asked, unasked) = sort(pod, questions)?;
+        let (conflicts, waited) = match asked.is_empty() {
+            true => Default::default(),
+            false => self.ask_all(pod, &asked)?,
+        };
+        Ok(Probed {
+            conflicts,
+            unasked,
+            waited,
+        })
+    }
+
+    /// What has been heard of others' having the addresses, without waiting.
+    pub(super) fn listen(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
+        let (asked, _) = sort(pod, questions)?;
+        let mut conflicts = vec![];
+        for ear in self.ears(pod, &asked)? {
+            hear(ear, &asked, Whose::Others, &mut conflicts)?;
+        }
+        conflicts.retain(|conflict| conflict.sign == Sign::Has);
+        Ok(conflicts)
+    }
+
+    /// Who was heard, and how long that took.
+    fn ask_all(&self, pod: &Space, asked: &[Asked<'_>]) -> io::Result<(Vec<Conflict>, Duration)> {
+        let ears = self.ears(pod, asked)?;
+        let addresses: Vec<IpAddr> = asked.iter().map(|it| it.question.address).collect();
+        for ear in &ears {
+            let socket = ear.space.packet()?;
+            filter::attach(socket, &addresses)?;
+            bind(socket, ear.protocol)?;
+        }
+        join(pod, asked)?;
+        let socket = pod.packet()?;
+        let mut conflicts = vec![];
+        let mut waited = Duration::ZERO;
+        for _ in 0..PROBES {
+            for it in asked {
+                send(socket, it)?;
+            }
+            let mut until = Instant::now() + INTERVAL;
+            loop {
+                let before = conflicts.len();
+                for ear in &ears {
+                    hear(*ear, asked, Whose::Any, &mut conflicts)?;
+                }
+                if before == 0 && !conflicts.is_empty() {
+                    until = until.min(Instant::now() + OTHERS);
+                }
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                let begin = Instant::now();
+                wait(&ears, left)?;
+                waited += begin.elapsed().min(left);
+            }
+            if !conflicts.is_empty() {
+                break;
+            }
+        }
+        Ok((conflicts, waited))
+    }
+
+    /// The sockets that hear, and what.
+    fn ears<'a>(&'a self, pod: &'a Space, asked: &[Asked<'_>]) -> io::Result<Vec<Ear<'a>>> {
+        let mut ears = vec![Ear {
+            space: pod,
+            protocol: libc::ETH_P_ALL as u16,
+            is_host: false,
+        }];
+        if asked.iter().any(|it| it.question.answered_at.is_some()) {
+            ears.push(Ear {
+                space: self.host()?,
+                protocol: packet::ARP,
+                is_host: true,
+            });
+        }
+        Ok(ears)
+    }
+}
+
+/// A socket that hears.
+#[derive(Clone, Copy)]
+struct Ear<'a> {
+    space: &'a Space,
+    protocol: u16,
+    is_host: bool,
+}
+
+/// Those questions that can be asked, and the netdevs of the others.
+type Sorted<'a> = (Vec<Asked<'a>>, Vec<(InterfaceName, Unasked)>);
+
+fn sort<'a>(pod: &Space, questions: &'a [Question]) -> io::Result<Sorted<'a>> {
+    let (mut asked, mut unasked): Sorted<'a> = (vec![], vec![]);
+    let mut socket = pod.route();
+    for question in questions {
+        let answers = socket.request(&links::find(&question.link), 0);
+        let answers = answers.map_err(|NetlinkError { source, .. }| source)?;
+        let found = answers.iter().find_map(|answer| {
+            let index = links::index(&answer.body)?;
+            Some((index, links::can_ask(&answer.body)))
+        });
+        match found {
+            Some((index, Ok(mac))) => asked.push(Asked {
+                question,
+                index,
+                mac,
+            }),
+            Some((_, Err(why))) => {
+                let reason = (question.link.clone(), why);
+                if !unasked.contains(&reason) {
+                    unasked.push(reason);
+                }
+            }
+            None => return Err(io::Error::from_raw_os_error(libc::ENODEV)),
+        }
+    }
+    Ok((asked, unasked))
+}
+
+/// A member of the groups that others' solicitations go to: netdevs filter by group, and so do
+/// switches, which the kernel tells (RFC 4862, section 5.4.2).
+fn join(pod: &Space, asked: &[Asked<'_>]) -> io::Result<()> {
+    let addresses = asked.iter().map(|it| (it.question.address, it.index));
+    for (address, index) in addresses {
+        let IpAddr::V6(address) = address else {
+            continue;
+        };
+        let socket: &UdpSocket = pod.groups()?;
+        match socket.join_multicast_v6(&packet::group(address), index) {
+            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {} // a member already
+            joined => joined?,
+        }
+    }
+    Ok(())
+}
+
+fn send(socket: BorrowedFd<'_>, asked: &Asked<'_>) -> io::Result<()> {
+    let (packet, protocol, to) = match asked.question.address {
+        IpAddr::V4(address) => {
+            let packet = packet::arp_probe(address, asked.mac);
+            (packet, packet::ARP, EVERYBODY)
+        }
+        IpAddr::V6(address) => {
+            let to = packet::group_mac(packet::group(address));
+            (packet::solicitation(address), packet::IPV6, to)
+        }
+    };
+    let to = link_address(protocol, asked.index, to);
+    // SAFETY: both pointers are to what lives until the call returns, with their sizes; the
+    // descriptor is open.
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            packet.as_ptr().cast(),
+            packet.len(),
+            MsgFlags::MSG_DONTWAIT.bits(),
+            (&raw const to).cast(),
+            size_of_val(&to) as libc::socklen_t,
+        )
+    };
+    match sent {
+        ..0 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Has `socket` receive packets of `protocol` by all netdevs of its namespace.
+fn bind(socket: BorrowedFd<'_>, protocol: u16) -> io::Result<()> {
+    let address = link_address(protocol, 0, [0; 6]);
+    // SAFETY: the pointer is to what lives until the call returns, with its size; the descriptor is
+    // open.
+    let bound = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    match bound {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn link_address(protocol: u16, index: u32, mac: Mac) -> libc::sockaddr_ll {
+    let mut bytes = [0; 8];
+    bytes[..mac.len()].copy_from_slice(&mac);
+    libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: index as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: mac.len() as u8,
+        sll_addr: bytes,
+    }
+}
+
+/// Reads all that has come to `ear`, and adds what says that an address is not free.
+fn hear(
+    ear: Ear<'_>,
+    asked: &[Asked<'_>],
+    whose: Whose,
+    conflicts: &mut Vec<Conflict>,
+) -> io::Result<()> {
+    let socket = ear.space.packet()?;
+    while let Some((index, said)) = receive(socket)? {
+        let Some(said) = said else {
+            continue;
+        };
+        let concerns = |it: &&Asked<'_>| {
+            let at = match ear.is_host {
+                true => it.question.answered_at,
+                false => Some(it.index),
+            };
+            at == Some(index) && it.question.address == said.address
+        };
+        let Some(asked) = asked.iter().find(concerns) else {
+            continue;
+        };
+        let is_own = said.by.0 == asked.mac;
+        if is_own && (whose == Whose::Others || said.sign == Sign::Probes) {
+            continue;
+        }
+        let is_known = |it: &Conflict| {
+            (&it.link, it.address) == (&asked.question.link, asked.question.address)
+        };
+        if !conflicts.iter().any(is_known) {
+            conflicts.push(Conflict {
+                link: asked.question.link.clone(),
+                address: said.address,
+                by: said.by,
+                sign: said.sign,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The next packet: by which netdev it came, and what it says. None: there is none yet.
+fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
+    let mut bytes = [0_u8; PACKET];
+    let mut from = link_address(0, 0, [0; 6]);
+    loop {
+        let mut length = size_of_val(&from) as libc::socklen_t;
+        // SAFETY: the pointers are to what lives until the call returns, with their sizes; the
+        // descriptor is open.
+        let received = unsafe {
+            libc::recvfrom(
+                socket.as_raw_fd(),
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+                libc::MSG_DONTWAIT,
+                (&raw mut from).cast(),
+                &raw mut length,
+            )
+        };
+        let Ok(received) = usize::try_from(received) else {
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EAGAIN) => return Ok(None),
+                // a netdev went down: that is told once, and nothing was received
+                Some(libc::ENETDOWN | libc::EINTR) => continue,
+                _ => return Err(error),
+            }
+        };
+        let mac = from.sll_addr.get(..from.sll_halen.into());
+        let said = packet::read(
+            u16::from_be(from.sll_protocol),
+            &bytes[..received],
+            mac.unwrap_or_default(),
+        );
+        return Ok(Some((from.sll_ifindex as u32, said)));
+    }
+}
+
+/// Waits until there is something to hear, or `left` is over.
+fn wait(ears: &[Ear<'_>], left: Duration) -> io::Result<()> {
+    let mut sockets = vec![];
+    for ear in ears {
+        sockets.push(PollFd::new(ear.space.packet()?, PollFlags::POLLIN));
+    }
+    let milliseconds = left.as_micros().div_ceil(1000);
+    let limit = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::ZERO);
+    match poll(&mut sockets, limit) {
+        Ok(_) | Err(nix::Error::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,210 @@
+//! Questions on the wire, to a kernel that has the address, and to one that asks for it.
+
+use crate::world::{World, interface, to_pod, with_node};
+use rdma_netns::{
+    Conflict, Kernel, Linux, Question,
+    probe::{PROBE_TIME, Sign, Unasked},
+};
+use std::{
+    net::IpAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+const FREE: [&str; 2] = ["10.1.0.9", "fd01::9"];
+const TAKEN: [&str; 2] = ["10.1.0.1", "fd01::1"];
+
+/// A pod with `wire0`, whose other end is the node's `nic0`, which has [`TAKEN`].
+fn with_pod(test: impl FnOnce(&World) + Send) {
+    with_node(|world| {
+        world.ip("address add 10.1.0.1/24 dev nic0");
+        world.ip("address add fd01::1/64 dev nic0 nodad");
+        world.execute(to_pod("wire0", "wire0"));
+        world.pod_ip("link set wire0 up");
+        let begin = Instant::now();
+        while !world.pod_link("wire0").carrier && begin.elapsed() < Duration::from_secs(5) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        test(world);
+    });
+}
+
+fn questions(link: &str, addresses: &[&str]) -> Vec<Question> {
+    let question = |address: &&str| Question {
+        link: interface(link),
+        address: ip(address),
+        answered_at: None,
+    };
+    addresses.iter().map(question).collect()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn found(conflicts: &[Conflict]) -> Vec<(IpAddr, Sign, String)> {
+    let mut found: Vec<_> = conflicts
+        .iter()
+        .map(|it| (it.address, it.sign, it.by.to_string()))
+        .collect();
+    found.sort_by_key(|(address, ..)| *address);
+    found
+}
+
+#[test]
+fn who_has_an_address_answers_at_once() {
+    with_pod(|world| {
+        let mac = world.host_link("nic0").mac.to_string();
+        let all = [FREE, TAKEN].concat();
+        // the first one may have to wait for the medium
+        for _ in 0..2 {
+            let begin = Instant::now();
+            let probed = world.kernel.probe(&world.pod, &questions("wire0", &all));
+            let probed = probed.expect("a probe");
+            let expected = TAKEN.map(|it| (ip(it), Sign::Has, mac.clone()));
+            assert_eq!(found(&probed.conflicts), expected);
+            assert_eq!(probed.unasked, []);
+            assert!(begin.elapsed() < Duration::from_secs(2));
+        }
+        // nobody learns anything of it
+        let known = world.ip("neighbour show dev nic0");
+        assert!(
+            !known.contains(&world.pod_link("wire0").mac.to_string()),
+            "{known}"
+        );
+    });
+}
+
+#[test]
+fn what_is_free_takes_its_time() {
+    with_pod(|world| {
+        let begin = Instant::now();
+        let probed = world.kernel.probe(&world.pod, &questions("wire0", &FREE));
+        let took = begin.elapsed();
+        assert_eq!(probed.expect("a probe").conflicts, []);
+        assert!(took >= PROBE_TIME, "{took:?}");
+        let heard = world
+            .kernel
+            .overheard(&world.pod, &questions("wire0", &FREE));
+        assert_eq!(heard.expect("a look"), []);
+    });
+}
+
+/// Two that ask at the same time hear of each other.
+#[test]
+fn who_asks_too_is_heard() {
+    with_pod(|world| {
+        let (asked, theirs) = (questions("wire0", &FREE), questions("nic0", &FREE));
+        let node = world.node_path();
+        let ended = AtomicBool::new(false);
+        let conflicts = thread::scope(|scope| {
+            scope.spawn(|| {
+                // the other way round: the node is what a pod is elsewhere
+                let ask = || {
+                    let kernel = Linux::new();
+                    let node = kernel.open_pod(&node).expect("the node");
+                    while !ended.load(Ordering::Relaxed) {
+                        kernel.probe(&node, &theirs).expect("a probe");
+                    }
+                };
+                world.pod.netns().run(ask).expect("to enter the pod");
+            });
+            let mut conflicts = vec![];
+            for _ in 0..100 {
+                let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");
+                conflicts = probed.conflicts;
+                if conflicts.len() == FREE.len() {
+                    break;
+                }
+            }
+            ended.store(true, Ordering::Relaxed);
+            conflicts
+        });
+        let mac = world.host_link("nic0").mac.to_string();
+        let expected = FREE.map(|it| (ip(it), Sign::Probes, mac.clone()));
+        assert_eq!(found(&conflicts), expected);
+    });
+}
+
+/// What is said after the probe is heard by the next look, and only others' having the address counts.
+#[test]
+fn who_takes_the_address_later_is_overheard() {
+    with_pod(|world| {
+        let asked = questions("wire0", &FREE);
+        let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");
+        assert_eq!(probed.conflicts, []);
+        for (index, address) in FREE.iter().enumerate() {
+            let announce = rdma_netns::Op::Announce {
+                at: rdma_netns::Place::Host,
+                link: interface("nic0"),
+                address: ip(address),
+            };
+            if index == 1 {
+                world.ip("address add fd01::9/64 dev nic0 nodad");
+            }
+            world.execute(announce);
+        }
+        let mac = world.host_link("nic0").mac.to_string();
+        let heard = world.kernel.overheard(&world.pod, &asked).expect("a look");
+        let expected = FREE.map(|it| (ip(it), Sign::Has, mac.clone()));
+        assert_eq!(found(&heard), expected);
+        let again = world.kernel.overheard(&world.pod, &asked).expect("a look");
+        assert_eq!(again, [], "it was told");
+    });
+}
+
+#[test]
+fn where_nobody_can_be_asked_nobody_waits() {
+    with_pod(|world| {
+        let asked = questions("wire0", &[FREE, TAKEN].concat());
+        let unasked = |expected: Unasked| {
+            let begin = Instant::now();
+            let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");
+            assert!(begin.elapsed() < PROBE_TIME);
+            assert_eq!(probed.conflicts, []);
+            assert_eq!(probed.unasked, [(interface("wire0"), expected)]);
+        };
+        world.pod_ip("link set wire0 arp off");
+        unasked(Unasked::NoNeighbours);
+        world.pod_ip("link set wire0 arp on");
+        world.ip("link set nic0 down");
+        unasked(Unasked::NoCarrier);
+        world.pod_ip("link set wire0 down");
+        unasked(Unasked::NoCarrier);
+        let gone = world
+            .kernel
+            .probe(&world.pod, &questions("nowhere0", &FREE));
+        let said = gone.expect_err("no such netdev").to_string();
+        assert!(said.contains("cannot be probed"), "{said}");
+    });
+}
+
+#[test]
+fn neighbours_are_those_that_were_there() {
+    with_pod(|world| {
+        for entry in [
+            "10.1.0.21 lladdr 02:00:00:00:99:21 nud stale",
+            "fd01::22 lladdr 02:00:00:00:99:22 nud reachable",
+            "10.1.0.23 lladdr 02:00:00:00:99:23 nud permanent",
+            "10.1.0.24 nud failed",
+        ] {
+            world.ip(&format!("neighbour replace {entry} dev nic0"));
+        }
+        let index = world.host_link("nic0").index;
+        let mut known: Vec<(String, String)> = Kernel::neighbours(&world.kernel)
+            .expect("the tables")
+            .into_iter()
+            .filter(|it| it.index == index && it.mac.to_string().contains(":99:"))
+            .map(|it| (it.address.to_string(), it.mac.to_string()))
+            .collect();
+        known.sort();
+        let expected = [
+            ("10.1.0.21", "02:00:00:00:99:21"),
+            ("10.1.0.23", "02:00:00:00:99:23"),
+            ("fd01::22", "02:00:00:00:99:22"),
+        ];
+        let expected = expected.map(|(address, mac)| (address.to_owned(), mac.to_owned()));
+        assert_eq!(known, expected);
+    });
+}
