@@ -43,6 +43,13 @@ pub enum Choice {
     },
 }
 
+impl Choice {
+    /// Whether it is an address.
+    pub fn is_free(self) -> bool {
+        matches!(self, Self::Free(_))
+    }
+}
+
 /// All of `pool`, in the order of its ranges, beginning after `last` where that is in it and
 /// ending with `last`: host-local's round robin.
 pub fn round_robin(pool: &Pool, last: Option<IpAddr>) -> Vec<Segment> {

@@ -1,11 +1,11 @@
-//! What the own namespace, the host's, says: its addresses, and a parent's.
+//! What the own namespace, the host's, says: its addresses, a parent's, and its neighbours.
 
 use crate::{
     address::number,
     parent::{GatewayRoute, Parent},
 };
 use ipnetwork::IpNetwork;
-use rdma_netns::{Kernel, Linux, ObserveError, Route, link::MAIN_TABLE};
+use rdma_netns::{HardwareAddress, Kernel, Linux, ObserveError, Route, link::MAIN_TABLE};
 use std::net::IpAddr;
 
 /// The addresses that this host has, on any netdev.
@@ -36,6 +36,18 @@ pub fn parent(linux: &Linux, name: &str) -> Result<Option<Parent>, ObserveError>
         addresses: addresses.collect(),
         routes: routes.into_iter().filter_map(gateway_route).collect(),
     }))
+}
+
+/// The machines on the network of the netdev called `name` that this host knows.
+pub fn neighbours(linux: &Linux, name: &str) -> Result<Vec<IpAddr>, ObserveError> {
+    let host = linux.observe(None)?.host;
+    let Some(link) = host.link(name) else {
+        return Ok(vec![]);
+    };
+    let is_own = |mac: &HardwareAddress| host.links.iter().any(|link| link.mac == *mac);
+    let neighbours = linux.neighbours()?.into_iter();
+    let others = neighbours.filter(|it| it.index == link.index && !is_own(&it.mac));
+    Ok(others.map(|it| it.address).collect())
 }
 
 fn gateway_route(route: &Route) -> Option<GatewayRoute> {

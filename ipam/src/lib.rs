@@ -12,6 +12,7 @@
 //! | [`address`], [`range`] | arithmetic on addresses; ranges and pools of them |
 //! | [`forbidden`] | what no pod gets: gateways, the host's own addresses, anycast… |
 //! | [`choose`], [`stable`] | the order in which addresses are tried |
+//! | [`occupancy`] | which of them are not to be had at the moment |
 //! | [`parent`], [`host`] | pools from a netdev's prefixes; looking at the netdev |
 //! | [`store`], [`secret`] | everything on disk |
 //! | [`conf`], [`resolv`] | the configuration |
@@ -23,6 +24,7 @@ pub mod conf;
 pub mod error;
 pub mod forbidden;
 pub mod host;
+pub mod occupancy;
 pub mod parent;
 pub mod range;
 pub mod resolv;

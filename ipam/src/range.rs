@@ -223,6 +223,18 @@ impl Pool {
         })
     }
 
+    /// The address at `offset` from the first one, over all ranges.
+    pub fn at(&self, mut offset: u128) -> u128 {
+        for range in &self.ranges {
+            match offset.checked_sub(range.size()) {
+                Some(rest) => offset = rest,
+                None => return range.start + offset,
+            }
+        }
+        // an offset is less than the sum of all sizes
+        self.ranges[0].start
+    }
+
     /// Its ranges, in order.
     pub fn ranges(&self) -> &[Range] {
         &self.ranges

@@ -94,6 +94,13 @@ fn read(path: &Path) -> Result<Option<[u8; SECRET]>, SecretError> {
 /// Does not block once the kernel has its randomness, which it has long before pods.
 const RANDOM: &str = "/dev/urandom";
 
+/// A number by chance.
+pub fn number() -> Result<u128, StoreError> {
+    let bytes = random().map_err(failed("read", Path::new(RANDOM)))?;
+    let bytes = bytes.iter().take(16);
+    Ok(bytes.fold(0, |number, byte| number << 8 | u128::from(*byte)))
+}
+
 fn random() -> io::Result<[u8; SECRET]> {
     let mut bytes = [0; SECRET];
     File::open(RANDOM)?.read_exact(&mut bytes)?;

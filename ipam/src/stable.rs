@@ -29,7 +29,7 @@ pub fn addresses<'a>(
     pool: &'a Pool,
     identity: &'a Identity,
     secret: &'a [u8; SECRET],
-) -> impl Iterator<Item = u128> + 'a {
+) -> impl Iterator<Item = u128> + Clone + 'a {
     let subnets: Vec<String> = pool
         .ranges()
         .iter()
@@ -37,7 +37,7 @@ pub fn addresses<'a>(
         .collect();
     let prefix = subnets.join(",");
     let size = pool.size();
-    (0_u32..).map(move |counter| at(pool, number(&prefix, identity, counter, secret) % size))
+    (0_u32..).map(move |counter| pool.at(number(&prefix, identity, counter, secret) % size))
 }
 
 /// 128 bits of F.
@@ -62,18 +62,6 @@ fn number(prefix: &str, identity: &Identity, counter: u32, secret: &[u8; SECRET]
     let (high, _) = bytes.split_at(16);
     high.iter()
         .fold(0, |number: u128, byte| number << 8 | u128::from(*byte))
-}
-
-/// The address at `offset` from the first one, over all ranges.
-fn at(pool: &Pool, mut offset: u128) -> u128 {
-    for range in pool.ranges() {
-        match offset.checked_sub(range.size()) {
-            Some(rest) => offset = rest,
-            None => return range.start + offset,
-        }
-    }
-    // an offset is less than the sum of all sizes
-    pool.ranges()[0].start
 }
 
 #[cfg(test)]

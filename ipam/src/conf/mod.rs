@@ -68,6 +68,9 @@ pub struct Plan {
     pub requested: Vec<IpAddr>,
     /// `hostAddresses`: the host's own, on NICs that are in pods at this moment.
     pub away: Vec<IpAddr>,
+    /// `neighbourAddresses`: of other machines, as the parent's neighbour tables have them; none:
+    /// not told.
+    pub neighbours: Option<Vec<IpAddr>>,
 }
 
 impl Place {
@@ -139,7 +142,11 @@ impl Plan {
         };
         Ok(Self {
             source,
-            strategy: strategy.unwrap_or(Strategy::Sequential),
+            // nodes of one network share the parent's prefix
+            strategy: strategy.unwrap_or(match from_parent {
+                Some(true) => Strategy::Stable,
+                _ => Strategy::Sequential,
+            }),
             routes: wishes::routes(ipam)?,
             resolv_conf: match ipam.string("resolvConf")? {
                 Some("") => None,
@@ -147,6 +154,10 @@ impl Plan {
             },
             requested: wishes::requested(root, environment)?,
             away: addresses(root, "hostAddresses")?,
+            neighbours: match root.get("neighbourAddresses") {
+                None => None,
+                Some(_) => Some(addresses(root, "neighbourAddresses")?),
+            },
         })
     }
 }

@@ -52,7 +52,6 @@ pub use change::{Change, Disk, RealDisk};
 pub use lease::{Lease, Owner};
 pub use walk::Contents;
 
-use crate::choose::Occupancy;
 use cni_protocol::lock;
 use std::{
     collections::BTreeSet,
@@ -63,8 +62,12 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// How long an address that another machine was found to use is avoided.
+/// How long an address that another machine was found to use is avoided, as long as there are
+/// others.
 pub const AVOIDED: Duration = Duration::from_secs(60 * 60);
+
+/// How long it is not given at all.
+pub const REFUSED: Duration = Duration::from_secs(60);
 
 /// The leases of one network.
 #[derive(Clone, Debug)]
@@ -353,26 +356,31 @@ impl<D: Disk> Locked<'_, D> {
     }
 }
 
-impl<D: Disk> Occupancy for Locked<'_, D> {
-    type Error = StoreError;
-
-    fn is_taken(&self, ip: IpAddr) -> Result<bool, StoreError> {
+impl<D: Disk> Locked<'_, D> {
+    /// Whether there is a lease of `ip`, whosever it is.
+    pub fn is_held(&self, ip: IpAddr) -> Result<bool, StoreError> {
         let path = self.store.lease(ip);
         match fs::symlink_metadata(&path) {
-            Ok(_) => return Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("read", &path)(error)),
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(failed("read", &path)(error)),
         }
-        let conflict = note(&self.store.conflicts().join(ip.to_string()))?;
-        Ok(conflict.is_some_and(|time| is_avoided(&time)))
     }
 
-    fn all_taken(&self) -> Result<BTreeSet<IpAddr>, StoreError> {
+    /// Whether another machine was found to use `ip`, no longer ago than `time`.
+    pub fn is_avoided(&self, ip: IpAddr, time: Duration) -> Result<bool, StoreError> {
+        let conflict = note(&self.store.conflicts().join(ip.to_string()))?;
+        Ok(conflict.is_some_and(|seen| is_within(&seen, time)))
+    }
+
+    /// All addresses that are leased, and those that another machine was found to use no longer
+    /// ago than `time`.
+    pub fn taken(&self, time: Duration) -> Result<BTreeSet<IpAddr>, StoreError> {
         let leases = walk::names(&self.store.directory)?;
         let mut taken: BTreeSet<IpAddr> = leases.iter().filter_map(|it| it.parse().ok()).collect();
         let directory = self.store.conflicts();
         for name in walk::names(&directory)? {
-            if note(&directory.join(&name))?.is_some_and(|time| is_avoided(&time)) {
+            if note(&directory.join(&name))?.is_some_and(|seen| is_within(&seen, time)) {
                 taken.extend(name.parse::<IpAddr>());
             }
         }
@@ -391,11 +399,11 @@ fn note(path: &Path) -> Result<Option<String>, StoreError> {
     }
 }
 
-/// Whether a conflict that was seen at `time` still counts. The clock may have been set: one
-/// in the future counts if it is near.
-fn is_avoided(time: &str) -> bool {
-    time.parse()
-        .is_ok_and(|time: u64| seconds().abs_diff(time) < AVOIDED.as_secs())
+/// Whether a conflict that was seen at `seen` is no older than `time`. The clock may have been set:
+/// one in the future counts if it is near.
+fn is_within(seen: &str, time: Duration) -> bool {
+    seen.parse()
+        .is_ok_and(|seen: u64| seconds().abs_diff(seen) < time.as_secs())
 }
 
 /// Seconds since 1970.

@@ -1,7 +1,7 @@
 //! Reading the whole directory: what DEL of an unknown attachment, GC and STATUS do.
 
 use super::{
-    Change, Disk, Lease, Locked, OWN, Owner, POINTER, StoreError, failed, is_avoided, note,
+    AVOIDED, Change, Disk, Lease, Locked, OWN, Owner, POINTER, StoreError, failed, is_within, note,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -124,7 +124,10 @@ impl<D: Disk> Locked<'_, D> {
                 .err(),
         );
         let conflicts = self.store.conflicts();
-        errors.extend(self.forget(&conflicts, |_, time| !is_avoided(time)).err());
+        errors.extend(
+            self.forget(&conflicts, |_, seen| !is_within(seen, AVOIDED))
+                .err(),
+        );
         for new in ["lease.new", "pointer.new"] {
             errors.extend(self.remove(self.store.own(new)).err());
         }

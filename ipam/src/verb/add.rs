@@ -2,18 +2,19 @@
 
 use super::{Node, pools::Offer};
 use crate::{
-    choose::{self, Choice, Occupancy},
+    choose::{self, Choice},
     conf::{Plan, Strategy},
     error::{Error, list},
     forbidden::Forbidden,
+    occupancy,
     range::Pool,
     resolv, secret,
     stable::{self, Identity, SECRET},
-    store::{Disk, Holding, Locked, Owner},
+    store::{AVOIDED, Disk, Holding, Locked, Owner},
 };
 use cni_protocol::result;
 use serde_json::{Map, Value, json};
-use std::{fs, net::IpAddr};
+use std::{collections::BTreeSet, fs, net::IpAddr};
 
 /// An ADD that is on the disk and not yet told.
 #[derive(Debug)]
@@ -49,8 +50,11 @@ pub fn add<D: Disk>(node: &Node<'_, D>) -> Result<Added, Error> {
         let forbidden = Forbidden::of(pool, &offer.own);
         ips.push(match (request, &secret) {
             (Some(ip), _) => requested(&locked, &forbidden, ip)?,
-            (None, Some(secret)) => again(&locked, pool, &forbidden, &node.identity(), secret)?,
-            (None, None) => next(&locked, pool, &forbidden)?,
+            (None, Some(secret)) => {
+                let tries = (&node.identity(), secret);
+                again(&locked, &offer.neighbours, pool, &forbidden, tries)?
+            }
+            (None, None) => next(&locked, &offer.neighbours, pool, &forbidden)?,
         });
     }
     locked.reserve(&owner, &ips)?;
@@ -121,38 +125,48 @@ fn requested<D: Disk>(
     if let Some(holder) = locked.lease(ip)? {
         return Err(Error::Taken { ip, holder });
     }
-    match locked.is_taken(ip)? {
+    match locked.is_avoided(ip, AVOIDED)? {
         true => Err(Error::Conflict(ip)),
         false => Ok(ip),
     }
 }
 
-/// `sequential`
+/// `sequential`. Where the last one that was given turned out to be another machine's, at a place
+/// by chance: two nodes that share a range would otherwise follow each other from address to address.
 fn next<D: Disk>(
     locked: &Locked<'_, D>,
+    neighbours: &BTreeSet<IpAddr>,
     pool: &Pool,
     forbidden: &Forbidden,
 ) -> Result<IpAddr, Error> {
-    let segments = choose::round_robin(pool, locked.last(&pool.pointer));
+    let last = match locked.last(&pool.pointer) {
+        Some(last) if locked.is_avoided(last, AVOIDED)? => {
+            let place = pool.at(secret::number()? % pool.size());
+            Some(pool.family().address(place))
+        }
+        last => last,
+    };
+    let segments = choose::round_robin(pool, last);
     let tries = segments
         .iter()
         .flat_map(|segment| segment.first..=segment.last);
-    let choice = choose::choose(pool, forbidden, tries, &segments, locked)?;
+    let choice = occupancy::choose(locked, neighbours, pool, forbidden, tries, &segments)?;
     found(pool, choice)
 }
 
 /// `stable`. Where all tries are held, the first gap after the first try is taken.
 fn again<D: Disk>(
     locked: &Locked<'_, D>,
+    neighbours: &BTreeSet<IpAddr>,
     pool: &Pool,
     forbidden: &Forbidden,
-    identity: &Identity,
-    secret: &[u8; SECRET],
+    (identity, secret): (&Identity, &[u8; SECRET]),
 ) -> Result<IpAddr, Error> {
-    let mut tries = stable::addresses(pool, identity, secret).peekable();
-    let first = tries.peek().map(|number| pool.family().address(*number));
+    let tries = stable::addresses(pool, identity, secret);
+    let first = tries.clone().next();
+    let first = first.map(|number| pool.family().address(number));
     let segments = choose::round_robin(pool, first);
-    let choice = choose::choose(pool, forbidden, tries, &segments, locked)?;
+    let choice = occupancy::choose(locked, neighbours, pool, forbidden, tries, &segments)?;
     found(pool, choice)
 }
 

@@ -12,7 +12,7 @@ use crate::{
 };
 use cni_protocol::ConfError;
 use serde_json::Value;
-use std::{borrow::Cow, net::IpAddr};
+use std::{borrow::Cow, collections::BTreeSet, net::IpAddr};
 
 /// What addresses are given from, and what is told with them.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(super) struct Offer {
     pub(super) pools: Vec<Pool>,
     /// The host's addresses; those of NICs that have left it for a pod, too.
     pub(super) own: Vec<IpAddr>,
+    /// Addresses of other machines on the parent's network.
+    pub(super) neighbours: BTreeSet<IpAddr>,
     /// `routes` of the result.
     pub(super) routes: Vec<Value>,
 }
@@ -30,10 +32,12 @@ impl<D: Disk> Node<'_, D> {
     pub(super) fn offer(&self, plan: &Plan) -> Result<Offer, Error> {
         let mut own = host::addresses(self.linux)?;
         own.extend(&plan.away);
+        let neighbours = self.neighbours(plan)?;
         match &plan.source {
             Source::Ranges(pools) => Ok(Offer {
                 pools: pools.clone(),
                 own,
+                neighbours,
                 routes: plan.routes.clone().unwrap_or_default(),
             }),
             Source::Parent {
@@ -48,9 +52,31 @@ impl<D: Disk> Node<'_, D> {
                     Some(routes) => routes.clone(),
                     None => parent.routes_for(&pools),
                 };
-                Ok(Offer { pools, own, routes })
+                Ok(Offer {
+                    pools,
+                    own,
+                    neighbours,
+                    routes,
+                })
             }
         }
+    }
+
+    /// Those that the caller tells, else those that this host knows of the parent's network.
+    fn neighbours(&self, plan: &Plan) -> Result<BTreeSet<IpAddr>, Error> {
+        let known = match (&plan.neighbours, &plan.source) {
+            (Some(told), _) => told.clone(),
+            (
+                None,
+                Source::Parent {
+                    name: Some(name),
+                    told: None,
+                    ..
+                },
+            ) => host::neighbours(self.linux, name)?,
+            _ => vec![],
+        };
+        Ok(known.into_iter().collect())
     }
 
     fn pools(&self, parent: &Parent, families: &[Family], plan: &Plan) -> Result<Vec<Pool>, Error> {

@@ -2,12 +2,12 @@
 
 use super::Node;
 use crate::{
-    choose::{self, Occupancy},
+    choose,
     conf::{Plan, Source, Strategy},
     error::Error,
     forbidden::Forbidden,
     secret,
-    store::{Disk, StoreError},
+    store::{Disk, REFUSED, StoreError},
 };
 use cni_protocol::SpecVersion;
 
@@ -58,7 +58,7 @@ fn leases<D: Disk>(
             return Ok(());
         }
     };
-    let taken = locked.all_taken()?;
+    let taken = locked.taken(REFUSED)?;
     for pool in &offer.pools {
         let forbidden = Forbidden::of(pool, &offer.own);
         if let Some(held) = choose::exhausted(pool, &forbidden, &taken) {

@@ -2,7 +2,9 @@
 
 use super::node::{Node, apart, call, shell};
 use serde_json::{Value, json};
-use std::{thread, time::Duration};
+use std::{
+    collections::HashSet, fs, io, net::Ipv6Addr, os::unix::fs::symlink, thread, time::Duration,
+};
 
 fn told(node: &Node, ipam: Value, addresses: &[&str]) -> Value {
     let mut conf = node.conf(ipam);
@@ -17,7 +19,7 @@ fn what_the_caller_tells_is_used() {
     let node = Node::new();
     let mut conf = told(
         &node,
-        json!({"family": "both"}),
+        json!({"family": "both", "strategy": "sequential"}),
         &["2001:db8:1::10/64", "10.77.0.2/24"],
     );
     conf["masterRoutes"] = json!([
@@ -68,7 +70,11 @@ fn rails_share_no_round_robin() {
             .iter()
             .enumerate()
             .map(|(index, rail)| {
-                let add = call("ADD", container, &told(&node, json!({}), rail));
+                let add = call(
+                    "ADD",
+                    container,
+                    &told(&node, json!({"strategy": "sequential"}), rail),
+                );
                 add.env("CNI_IFNAME", &format!("rdma{index}")).address()
             })
             .collect();
@@ -95,7 +101,7 @@ fn the_node_is_looked_at() {
              ip link property add dev bond1 altname roce0",
         );
         let node = Node::new();
-        let mut conf = node.conf(json!({"from": "parent"}));
+        let mut conf = node.conf(json!({"from": "parent", "strategy": "sequential"}));
         conf["master"] = "roce0".into();
         let result = call("ADD", "a", &conf).result();
         let expected = json!({"address": "2001:db8:7::1/64", "gateway": "2001:db8:7::9"});
@@ -165,7 +171,8 @@ fn an_address_that_is_not_global_does_not_count() {
              ip addr add 10.77.0.2/24 dev bond1 scope link",
         );
         let node = Node::new();
-        let mut conf = node.conf(json!({"from": "parent", "family": "ipv4"}));
+        let mut conf =
+            node.conf(json!({"from": "parent", "family": "ipv4", "strategy": "sequential"}));
         conf["master"] = "bond1".into();
         call("ADD", "a", &conf).fails(
             101,
@@ -229,4 +236,140 @@ fn what_the_node_lacks_is_told() {
         call("ADD", "a", &conf).fails(7, said);
     }
     assert_eq!(node.leases(), [""; 0]);
+}
+
+/// Nodes on one network share its prefix: what one counts through, another counts through as well.
+#[test]
+fn nodes_that_configure_nothing_give_different_addresses() {
+    let nodes = [Node::new(), Node::new()];
+    let first = |node: &Node| {
+        let conf = told(
+            node,
+            json!({"family": "both"}),
+            &["10.77.0.2/16", "fd00::2/64"],
+        );
+        call("ADD", "a", &conf)
+            .env("CNI_ARGS", "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0")
+            .addresses()
+    };
+    let [one, other] = [&nodes[0], &nodes[1]].map(first);
+    assert_ne!(one[0], other[0]);
+    assert_ne!(one[1], other[1]);
+}
+
+#[test]
+fn what_the_caller_knows_of_neighbours_is_avoided() {
+    for strategy in ["stable", "sequential"] {
+        let node = Node::new();
+        let mut conf = told(&node, json!({"strategy": strategy}), &["2001:db8:1::10/64"]);
+        let add = |container: &str, conf: &Value| {
+            let args = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0";
+            call("ADD", container, conf).env("CNI_ARGS", args).address()
+        };
+        let wanted = add("a", &conf);
+        call("DEL", "a", &conf).ok();
+        fs::remove_file(node.leases_dir().join("last_reserved_ip.2001:db8:1::_64"))
+            .or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            })
+            .unwrap();
+        conf["neighbourAddresses"] = json!([wanted, "2001:db8:1::99"]);
+        assert_ne!(add("b", &conf), wanted, "{strategy}");
+        // whoever asks for it by name has his reasons, and it is probed
+        let asked = call("ADD", "c", &conf).env("CNI_ARGS", &format!("IP={wanted}"));
+        assert_eq!(asked.address(), wanted);
+        conf["neighbourAddresses"] = json!(["2001:db8:1::99/64"]);
+        call("ADD", "d", &conf).fails(
+            7,
+            "neighbourAddresses: [\"2001:db8:1::99/64\"] is not valid: must list addresses",
+        );
+    }
+}
+
+/// Entries of neighbour tables stay for weeks after a machine has gone.
+#[test]
+fn a_neighbour_is_asked_to_move_over_when_nothing_else_is_left() {
+    let node = Node::new();
+    let mut conf = told(&node, json!({"family": "ipv4"}), &["10.77.0.2/29"]);
+    // .1 is where a router usually is, .2 the host
+    conf["neighbourAddresses"] = json!(["10.77.0.3", "10.77.0.4", "10.77.0.5"]);
+    assert_eq!(call("ADD", "a", &conf).address(), "10.77.0.6");
+    let other = call("ADD", "b", &conf).address();
+    assert!(
+        ["10.77.0.3", "10.77.0.4", "10.77.0.5"].contains(&&*other),
+        "{other}"
+    );
+}
+
+#[test]
+fn the_nodes_own_neighbours_are_avoided() {
+    apart(|| {
+        shell(
+            "ip link add bond1 type veth peer name far
+             ip link set bond1 up; ip link set far up
+             ip addr add 10.77.0.2/24 dev bond1
+             ip neigh add 10.77.0.3 lladdr 02:00:00:00:99:03 nud stale dev bond1
+             ip neigh add 10.77.0.4 nud failed dev bond1
+             ip neigh add 10.77.0.5 lladdr 02:00:00:00:99:05 nud stale dev far",
+        );
+        let node = Node::new();
+        let mut conf =
+            node.conf(json!({"from": "parent", "family": "ipv4", "strategy": "sequential"}));
+        conf["master"] = "bond1".into();
+        for (container, address) in [("a", "10.77.0.4"), ("b", "10.77.0.5"), ("c", "10.77.0.6")] {
+            assert_eq!(call("ADD", container, &conf).address(), address);
+        }
+    });
+}
+
+/// Two nodes that count through one range, and found each other, do not go on side by side.
+#[test]
+fn counting_goes_on_elsewhere_after_a_conflict() {
+    let mut seen = HashSet::new();
+    for _ in 0..4 {
+        let node = Node::new();
+        let mut conf = told(
+            &node,
+            json!({"strategy": "sequential"}),
+            &["2001:db8:1::10/64"],
+        );
+        assert_eq!(call("ADD", "a", &conf).address(), "2001:db8:1::2");
+        conf["conflicts"] = json!(["2001:db8:1::2"]);
+        call("DEL", "a", &conf).ok();
+        let next = call("ADD", "b", &conf).address();
+        assert!(seen.insert(next.clone()), "{next} again");
+        // and from there in turn
+        let last: Ipv6Addr = next.parse().unwrap();
+        let after = Ipv6Addr::from(u128::from(last) + 1);
+        assert_eq!(call("ADD", "c", &conf).address(), after.to_string());
+    }
+}
+
+/// Where all others are held, what was in use a while ago is tried again.
+#[test]
+fn a_conflict_counts_less_as_time_goes_by() {
+    let node = Node::new();
+    let conf = told(&node, json!({"family": "ipv4"}), &["10.77.0.2/29"]);
+    let given: Vec<String> = ["a", "b", "c", "d"]
+        .map(|container| call("ADD", container, &conf).address())
+        .into();
+    let mut conflict = conf.clone();
+    conflict["conflicts"] = json!([given[0]]);
+    call("DEL", "a", &conflict).ok();
+    let (code, said) = call("ADD", "e", &conf).error();
+    assert_eq!(code, 11, "{said}");
+    let mark = node
+        .leases_dir()
+        .join("rdma-ipam/conflicts")
+        .join(&given[0]);
+    let seen: u64 = fs::read_link(&mark)
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    fs::remove_file(&mark).unwrap();
+    symlink((seen - 61).to_string(), &mark).unwrap();
+    assert_eq!(call("ADD", "e", &conf).address(), given[0]);
 }

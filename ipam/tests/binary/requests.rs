@@ -125,7 +125,7 @@ fn the_hosts_own_addresses_are_not_given() {
 fn nor_are_those_of_nics_that_are_in_pods() {
     let node = Node::new();
     let ranges = json!({"ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd77::/64"}]]});
-    let parent = json!({"from": "parent", "family": "both"});
+    let parent = json!({"from": "parent", "family": "both", "strategy": "sequential"});
     for (ipam, v4, v6) in [
         (ranges, "10.77.0.4/24", "fd77::3/64"),
         // the parent's own address is the next one
