@@ -10,7 +10,7 @@ use crate::{
     held,
     plan::{self, Obstacle, Wanted},
 };
-use rdma_netns::{Kernel, ObserveError, Observed, Op, OpError, Place, RdmaDevice};
+use rdma_netns::{Conflict, Kernel, ObserveError, Observed, Op, OpError, Place, RdmaDevice};
 use std::{
     net::IpAddr,
     thread,
@@ -43,6 +43,14 @@ pub enum ApplyError {
     /// Another machine has the address.
     #[error("{0} is in use by another machine: duplicate address detection found it")]
     Duplicate(IpAddr),
+    /// Another machine has the address, or is about to take it: the wire was asked.
+    #[error(
+        "{0}; where something answers for every address, as proxy ARP does, set \"probe\" to \"off\""
+    )]
+    InUse(Conflict),
+    /// Another machine has taken the address since.
+    #[error("{0}: it was taken while it was set here")]
+    TakenMeanwhile(Conflict),
     /// An address that cannot be used for RDMA.
     #[error(
         "{rdma} has no RoCE v2 GID for {address} after {} ms: {used} of {size} GIDs are used{}",

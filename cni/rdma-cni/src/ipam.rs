@@ -4,7 +4,7 @@
 mod master;
 pub(crate) mod run;
 
-pub use master::Master;
+pub use master::{Known, Master};
 
 use crate::plan::Wanted;
 use cni_protocol::{Command, Environment, ValidAttachment, code};

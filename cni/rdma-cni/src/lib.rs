@@ -29,6 +29,7 @@ pub mod held;
 pub mod ipam;
 pub mod kubelet;
 pub mod plan;
+pub mod probe;
 pub mod rails;
 pub mod reply;
 pub mod select;

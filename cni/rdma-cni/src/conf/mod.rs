@@ -48,6 +48,8 @@ pub struct Conf {
     pub require_rdma: bool,
     /// `ipam.type`, where addresses are delegated.
     pub ipam: Option<String>,
+    /// `probe`: addresses are asked for on the wire before they are used.
+    pub probe: bool,
     /// `ipv6`
     pub ipv6: Ipv6,
     /// `mtu`, bytes.
@@ -224,6 +226,12 @@ impl Conf {
                 .or(fields.boolean("requireRdma"), None)?
                 .unwrap_or(true),
             ipam: mistakes.or(ipam(fields), None)?,
+            probe: mistakes
+                .or(
+                    fields.choice("probe", &[("on", true), ("off", false)]),
+                    None,
+                )?
+                .unwrap_or(true),
             ipv6: mistakes.or(ipv6(fields), Ipv6::default())?,
             mtu: mistakes.or(fields.number("mtu", 68, 65535), None)?,
             state_dir: state_dir.unwrap_or_else(|| PathBuf::from("/var/lib/cni/rdma-cni")),

@@ -2,22 +2,30 @@
 //! host by then, and its addresses with it.
 
 use ipnetwork::IpNetwork;
-use rdma_netns::{Address, Link, link::MAIN_TABLE};
+use rdma_netns::{Address, Link, Neighbour, link::MAIN_TABLE};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
-/// A rail's netdev on the host, the networks of the other rails, and the host's addresses that
-/// are away with netdevs in pods.
+/// What is known on the host of addresses, and an IPAM plugin cannot see.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// The host's own that are away with netdevs in pods.
+    pub away: Vec<IpAddr>,
+    /// Other machines', by the host's neighbour tables. A netdev that moves loses them.
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// A rail's netdev on the host, the networks of the other rails, and what else is known.
 #[derive(Clone, Debug)]
 pub struct Master<'a> {
     link: &'a Link,
     elsewhere: Vec<IpNetwork>,
-    away: &'a [IpAddr],
+    known: &'a Known,
 }
 
 impl<'a> Master<'a> {
     /// One for each of the `links` of a pod's rails.
-    pub fn of(links: &[&'a Link], away: &'a [IpAddr]) -> Vec<Self> {
+    pub fn of(links: &[&'a Link], known: &'a Known) -> Vec<Self> {
         let elsewhere = |index: usize| {
             let others = links
                 .iter()
@@ -33,13 +41,14 @@ impl<'a> Master<'a> {
             .map(|(index, link)| Self {
                 link,
                 elsewhere: elsewhere(index),
-                away,
+                known,
             })
             .collect()
     }
 
-    /// `config` with `master`, `masterAddresses`, `masterRoutes` and `hostAddresses`, and without the requested
-    /// addresses (`runtimeConfig.ips`, `args.cni.ips`) that are in another rail's network.
+    /// `config` with `master`, `masterAddresses`, `masterRoutes`, `hostAddresses` and
+    /// `neighbourAddresses`, and without the requested addresses (`runtimeConfig.ips`,
+    /// `args.cni.ips`) that are in another rail's network.
     pub(super) fn handed_on(&self, config: &Map<String, Value>) -> Map<String, Value> {
         let mut config = config.clone();
         let addresses = usable(self.link).map(|it| format!("{}/{}", it.ip, it.prefix).into());
@@ -55,8 +64,16 @@ impl<'a> Master<'a> {
         config.insert("master".into(), self.link.name.to_string().into());
         config.insert("masterAddresses".into(), addresses.into());
         config.insert("masterRoutes".into(), routes.into());
-        let away = self.away.iter().map(|ip| ip.to_string().into());
+        let away = self.known.away.iter().map(|ip| ip.to_string().into());
         config.insert("hostAddresses".into(), Value::Array(away.collect()));
+        let neighbours = self.known.neighbours.iter();
+        let neighbours = neighbours
+            .filter(|neighbour| neighbour.index == self.link.index)
+            .map(|neighbour| neighbour.address.to_string().into());
+        config.insert(
+            "neighbourAddresses".into(),
+            Value::Array(neighbours.collect()),
+        );
         if let Some(wishes) = config.get_mut("runtimeConfig") {
             self.keep_own(wishes);
         }

@@ -1,7 +1,7 @@
 //! ADD: record, move, ask for addresses, set them, answer. Whatever fails after the record
 //! was written is undone by planning back towards it.
 
-use super::{Node, release, smc, survey};
+use super::{Node, addresses, release, smc, survey};
 use crate::{
     apply::{self, ApplyError, Incomplete},
     attachment::{Attachment, Key, Phase, Shared},
@@ -9,15 +9,15 @@ use crate::{
     conf::{Dad, ResultIps, Wish},
     error::{Cause, Error},
     gids, given_up, held,
-    ipam::{Answer, Ipam, Master},
-    plan::{self, Wanted},
-    rails,
+    ipam::{Answer, Ipam, Known},
+    plan::{self, Obstacle, Wanted},
+    probe, rails,
     select::{self, Choice},
     store::Lock,
 };
 use cni_protocol::result::{self, RailResult};
 use ipnetwork::IpNetwork;
-use rdma_netns::{Kernel, Link, Observed, Pod, link::MAIN_TABLE};
+use rdma_netns::{Kernel, Link, Neighbour, Observed, Pod, link::MAIN_TABLE};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, io, net::IpAddr, path::Path};
 
@@ -55,9 +55,48 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     };
     let wish = node.conf.smc.wish()?;
     let pod = node.pod()?;
-    let lock = node.store.lock(&key)?;
-    survey::heal_own(node, &key)?;
-    let started = match begin(node, (&choice, wish), &key, &pod) {
+    let mut budget = probe::Budget::default();
+    loop {
+        match attempt(node, (&choice, wish), &key, &pod, &mut budget) {
+            Ok(attempt) => return Ok(Outcome::Added(Box::new(attempt.added(pod)))),
+            Err(Error::Add {
+                cause: Cause::Apply(ApplyError::TakenMeanwhile(conflict)),
+                left: None,
+            }) if budget.is_enough() => log::warn!("{conflict}; all is done once more"),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What [`Added`] is made of.
+struct Attempt {
+    result: Value,
+    attachment: Attachment,
+    lock: Lock,
+}
+
+impl Attempt {
+    fn added<K: Kernel>(self, pod: K::Pod) -> Added<K> {
+        Added {
+            result: self.result,
+            attachment: self.attachment,
+            pod,
+            lock: self.lock,
+        }
+    }
+}
+
+/// All that ADD does; everything is as before if it fails, or what is not is told.
+fn attempt<K: Kernel>(
+    node: &Node<'_, K>,
+    asked: (&Choice<'_>, Wish),
+    key: &Key,
+    pod: &K::Pod,
+    budget: &mut probe::Budget,
+) -> Result<Attempt, Error> {
+    let lock = node.store.lock(key)?;
+    survey::heal_own(node, key)?;
+    let started = match begin(node, asked, key, pod) {
         Ok(started) => started,
         Err(error) => {
             lock.discard();
@@ -67,21 +106,26 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     let Started {
         mut attachment,
         wanted,
-        away,
+        known,
         moved,
     } = started;
     let finished = match moved {
-        Ok(observed) => finish(node, &mut attachment, &pod, observed, (wanted, wish), &away),
+        Ok(observed) => {
+            let given = addresses::obtain(node, &mut attachment, pod, &observed, &known, budget);
+            given.and_then(|answers| {
+                let given = (answers, wanted);
+                finish(node, &mut attachment, pod, observed, given, asked.1)
+            })
+        }
         Err(cause) => Err(cause),
     };
     match finished {
-        Ok(result) => Ok(Outcome::Added(Box::new(Added {
+        Ok(result) => Ok(Attempt {
             result,
             attachment,
-            pod,
             lock,
-        }))),
-        Err(cause) => Err(undo(node, &mut attachment, &pod, lock, cause)),
+        }),
+        Err(cause) => Err(undo(node, &mut attachment, pod, lock, cause)),
     }
 }
 
@@ -102,8 +146,8 @@ impl<K: Kernel> Added<K> {
 struct Started {
     attachment: Attachment,
     wanted: Vec<Wanted>,
-    /// The host's addresses that are not on the host now, with netdevs that pods have.
-    away: Vec<IpAddr>,
+    /// What IPAM is told besides.
+    known: Known,
     moved: Result<Observed, Cause>,
 }
 
@@ -138,6 +182,10 @@ fn start<K: Kernel>(
     // a plan that cannot be made is found here, before anything is written or changed
     let ops = plan::attach(&attachment, &observed, &wanted)?;
     held::check(node.kernel, Some(pod), &ops)?;
+    let neighbours = match &attachment.ipam {
+        Some(_) => neighbours(node, &observed),
+        None => vec![],
+    };
     smc::foresee(node, wish, pod, &mut attachment, &observed)?;
     node.store.save(&attachment)?;
     given_up::forget(node.store.root(), &attachment);
@@ -152,11 +200,14 @@ fn start<K: Kernel>(
             }
         });
     let pods = holders.iter().chain([&attachment]);
-    let away = pods.flat_map(Attachment::away).collect();
+    let known = Known {
+        away: pods.flat_map(Attachment::away).collect(),
+        neighbours,
+    };
     Ok(Started {
         attachment,
         wanted,
-        away,
+        known,
         moved,
     })
 }
@@ -197,6 +248,16 @@ fn look<K: Kernel>(
     }
 }
 
+/// The other machines that the host knows on its networks. ADD can do without.
+fn neighbours<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Vec<Neighbour> {
+    let mut neighbours = node.kernel.neighbours().unwrap_or_else(|error| {
+        log::warn!("{error}");
+        vec![]
+    });
+    neighbours.retain(|it| observed.host.links.iter().all(|link| link.mac != it.mac));
+    neighbours
+}
+
 /// The record of an attachment that does not exist yet.
 pub fn draft<K: Kernel>(
     node: &Node<'_, K>,
@@ -223,33 +284,23 @@ pub fn wanted(attachment: &Attachment, observed: &Observed) -> Vec<Wanted> {
     plan::routed(attachment, observed, wanted.collect())
 }
 
-/// Everything that other moves need not wait for: IPAM, addresses, the answer.
+/// Everything that other moves need not wait for: addresses, the answer. What the netdevs keep
+/// counts where IPAM was not asked.
 fn finish<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: &K::Pod,
     mut observed: Observed,
-    (kept, wish): (Vec<Wanted>, Wish),
-    away: &[IpAddr],
+    (answers, kept): (Option<Vec<Answer>>, Vec<Wanted>),
+    wish: Wish,
 ) -> Result<Value, Cause> {
-    let answers = ask_for_addresses(node, attachment, &observed, away)?;
-    let wanted = match &answers {
-        None => kept,
-        Some(answers) => {
-            let ipv6 = attachment.ipv6();
-            let wanted = answers
-                .iter()
-                .map(|answer| answer.wanted.clone().with_detection(ipv6));
-            plan::routed(attachment, &observed, wanted.collect())
-        }
-    };
-    for (rail, wanted) in attachment.rails.iter_mut().zip(&wanted) {
-        rail.given = wanted.clone();
-    }
     if answers.is_some() {
-        // should this be killed, it is known which addresses must not be in use any more
-        node.store.update(attachment)?;
+        let wanted: Vec<Wanted> = attachment.rails.iter().map(|it| it.given.clone()).collect();
         observed = apply::attach(node.kernel, pod, attachment, &wanted, observed)?;
+    } else {
+        for (rail, kept) in attachment.rails.iter_mut().zip(kept) {
+            rail.given = kept;
+        }
     }
     if attachment.dad == Dad::Wait {
         observed = apply::await_detection(node.kernel, pod, attachment, observed)?;
@@ -266,6 +317,11 @@ fn finish<K: Kernel>(
     rails::write(node.store.root(), attachment)?;
     // nobody need hear of what is undone: only the record can fail after this
     apply::announce(node.kernel, pod, attachment, &observed);
+    if answers.is_some() && node.conf.probe {
+        // of two that have set it at the same moment, one at least has heard the other by now
+        let conflict = probe::overheard(node.kernel, pod, attachment);
+        conflict.map_or(Ok(()), |it| Err(ApplyError::TakenMeanwhile(it)))?;
+    }
     attachment.phase = Phase::Attached;
     node.store.update(attachment)?;
     let network = &node.conf.network;
@@ -276,42 +332,6 @@ fn finish<K: Kernel>(
         result["rails"] = rails.into();
     }
     Ok(result)
-}
-
-/// One answer for each rail, those that an earlier plugin placed left empty.
-fn ask_for_addresses<K: Kernel>(
-    node: &Node<'_, K>,
-    attachment: &mut Attachment,
-    observed: &Observed,
-    away: &[IpAddr],
-) -> Result<Option<Vec<Answer>>, Cause> {
-    let Some(name) = &attachment.ipam else {
-        return Ok(None);
-    };
-    let ipam = Ipam::find(name, node.environment, &node.conf.raw)?;
-    let on_host: Vec<&Link> = attachment
-        .rails
-        .iter()
-        .filter_map(|rail| rail.on_host(observed))
-        .collect();
-    let mut masters = Master::of(&on_host, away).into_iter();
-    let mut asked = 0;
-    let answers = attachment.rails.iter().map(|rail| {
-        asked += 1;
-        let master = rail.on_host(observed).and_then(|_| masters.next());
-        master.map_or(Ok(Answer::default()), |master| {
-            ipam.add(&rail.pod_name, &master)
-        })
-    });
-    let answers: Result<Vec<_>, _> = answers.collect();
-    if let Err(error) = &answers
-        && error.is_answer()
-    {
-        // so that DEL need not ask for ever for what was never given
-        let refused = attachment.rails.iter_mut().skip(asked - 1);
-        refused.for_each(|rail| rail.ipam_refused = true);
-    }
-    Ok(Some(answers?))
 }
 
 fn results(
@@ -423,6 +443,9 @@ fn undo<K: Kernel>(
     log::error!("{cause}; undoing");
     let conflicts: Vec<IpAddr> = match &cause {
         Cause::Apply(ApplyError::Duplicate(ip)) => vec![*ip],
+        Cause::Apply(ApplyError::InUse(conflict) | ApplyError::TakenMeanwhile(conflict)) => {
+            vec![conflict.address]
+        }
         _ => vec![],
     };
     let restored = match node.store.lock_node() {

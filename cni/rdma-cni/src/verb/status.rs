@@ -6,13 +6,12 @@ use crate::{
     attachment::{Attachment, Rail},
     conf::Devices,
     error::Error,
-    ipam::{Ipam, IpamError, Master},
+    ipam::{Ipam, IpamError, Known, Master},
     plan,
     select::{self, Choice, SelectError},
 };
 use cni_protocol::SpecVersion;
 use rdma_netns::{Kernel, Link};
-use std::net::IpAddr;
 
 /// Finds whatever would make every ADD fail, whichever pod it were for: the runtime takes no pod at all
 /// onto a node whose network is not ready.
@@ -63,12 +62,15 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     }
     reasons.extend(smc::status(node));
     if let Some(name) = &node.conf.ipam {
-        let away: Vec<IpAddr> = others.iter().flat_map(Attachment::away).collect();
+        let known = Known {
+            away: others.iter().flat_map(Attachment::away).collect(),
+            ..Known::default()
+        };
         let on_host: Vec<&Link> = rails
             .iter()
             .filter_map(|rail| rail.on_host(&observed))
             .collect();
-        for error in ask(node, name, &Master::of(&on_host, &away)) {
+        for error in ask(node, name, &Master::of(&on_host, &known)) {
             limited |= matches!(error, IpamError::Refused { code: Some(51), .. });
             reasons.push(error.to_string());
         }

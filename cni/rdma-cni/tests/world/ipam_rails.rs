@@ -115,7 +115,7 @@ fn an_address_that_another_machine_has_is_given_back_as_such() {
     let before = node.snapshot();
     node.kernel
         .with(|world| world.duplicates.push("fd00:1::7".parse().unwrap()));
-    let config = leases.config(json!({ "ipv6": { "dad": "wait" } }));
+    let config = leases.config(json!({ "ipv6": { "dad": "wait" }, "probe": "off" }));
     let message = node.add(&pod, &config).must_fail(106);
     assert!(
         message.contains("fd00:1::7 is in use by another machine"),

@@ -26,6 +26,7 @@ mod node;
 mod nowhere;
 mod old_records;
 mod passed_through;
+mod probing;
 mod random;
 mod records;
 mod refusing;

@@ -1,0 +1,112 @@
+//! Whether the addresses that IPAM gave are free: the wire is asked before they are used.
+//!
+//! IPAM keeps the pods of one node apart. Other nodes on the same network give addresses of the same
+//! prefix, and know nothing of its leases. How long it takes, and why it is enough:
+//! `docs/decisions.md`.
+
+use crate::attachment::{Attachment, Rail};
+use rdma_netns::{
+    Child, Conflict, Kernel, Observed, Question,
+    probe::{PROBE_TIME, Sign, Unasked},
+};
+use std::time::Duration;
+
+/// How long one ADD waits for answers, all of its rails and tries together.
+const LIMIT: Duration = Duration::from_millis(80);
+
+/// What is left of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    left: Duration,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { left: LIMIT }
+    }
+}
+
+impl Budget {
+    /// Whether everybody can be asked once more.
+    pub fn is_enough(&self) -> bool {
+        self.left >= PROBE_TIME
+    }
+}
+
+/// Asks for all addresses that `attachment` is to have. Who cannot be asked has not answered: that
+/// is told in the log.
+pub fn conflicts<K: Kernel>(
+    kernel: &K,
+    pod: &K::Pod,
+    attachment: &Attachment,
+    observed: &Observed,
+    budget: &mut Budget,
+) -> Vec<Conflict> {
+    let found = of_parents(attachment, observed);
+    let questions = questions(attachment);
+    if !found.is_empty() || questions.is_empty() {
+        return found;
+    }
+    let probed = match kernel.probe(pod, &questions) {
+        Ok(probed) => probed,
+        Err(error) => {
+            log::warn!("{error}; should another machine have one, nobody notices");
+            return vec![];
+        }
+    };
+    budget.left = budget.left.saturating_sub(probed.waited);
+    for (link, why) in probed.unasked {
+        match why {
+            Unasked::NoCarrier => log::warn!("{link}: its addresses are not probed: {why}"),
+            _ => log::debug!("{link}: its addresses are not probed: {why}"),
+        }
+    }
+    probed.conflicts
+}
+
+/// Who has turned out to have one of the addresses while they were set.
+pub fn overheard<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment) -> Option<Conflict> {
+    match kernel.overheard(pod, &questions(attachment)) {
+        Ok(conflicts) => conflicts.into_iter().next(),
+        Err(error) => {
+            log::warn!("{error}");
+            None
+        }
+    }
+}
+
+fn questions(attachment: &Attachment) -> Vec<Question> {
+    let rails = attachment.rails.iter().filter(|rail| rail.is_ours());
+    let questions = rails.flat_map(|rail| {
+        rail.given.addresses.iter().map(|address| Question {
+            link: rail.pod_name.clone(),
+            address: address.ip,
+            answered_at: shares_hardware_address(rail),
+        })
+    });
+    questions.collect()
+}
+
+fn shares_hardware_address(rail: &Rail) -> Option<u32> {
+    let shared = rail.shared.as_ref()?;
+    matches!(shared.child, Child::Ipvlan(_)).then_some(shared.parent_index)
+}
+
+/// Addresses that the netdev has on which a child lies: it does not hear its children
+/// (`macvlan_broadcast()`, `drivers/net/macvlan.c`).
+fn of_parents(attachment: &Attachment, observed: &Observed) -> Vec<Conflict> {
+    let mut conflicts = vec![];
+    for rail in &attachment.rails {
+        let parent = rail.shared.as_ref().and_then(|_| rail.on_host(observed));
+        let Some(parent) = parent else { continue };
+        let given = rail.given.addresses.iter();
+        let own = given.filter(|it| parent.addresses.iter().any(|own| own.ip == it.ip));
+        conflicts.extend(own.map(|address| Conflict {
+            link: rail.pod_name.clone(),
+            address: address.ip,
+            by: parent.mac.clone(),
+            sign: Sign::Has,
+        }));
+    }
+    conflicts
+}

@@ -1,0 +1,134 @@
+//! The rails' addresses: IPAM is asked, then the wire whether they are free, and IPAM again for
+//! others where they are not.
+
+use super::Node;
+use crate::{
+    apply::ApplyError,
+    attachment::Attachment,
+    error::Cause,
+    ipam::{Answer, Ipam, Known, Master, RailCall},
+    plan, probe,
+};
+use cni_protocol::Command;
+use rdma_netns::{Conflict, Kernel, Link, Observed, Pod};
+use std::net::IpAddr;
+
+/// How often a rail is asked for. Tries that meet an address in use are over in a moment: in a /24 of
+/// which other nodes have two thirds, one ADD in half a million needs more.
+const TRIES: usize = 32;
+
+/// One answer for each rail, those that an earlier plugin placed left empty. None: no IPAM plugin is
+/// to be asked. What comes of them is in the record, which is on the disk before an address is used.
+pub(super) fn obtain<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &mut Attachment,
+    pod: &K::Pod,
+    observed: &Observed,
+    known: &Known,
+    budget: &mut probe::Budget,
+) -> Result<Option<Vec<Answer>>, Cause> {
+    let Some(name) = attachment.ipam.clone() else {
+        return Ok(None);
+    };
+    let ipam = Ipam::find(&name, node.environment, &node.conf.raw)?;
+    let rails = attachment.rails.iter();
+    let links: Vec<Option<Link>> = rails.map(|rail| rail.on_host(observed).cloned()).collect();
+    let present: Vec<&Link> = links.iter().flatten().collect();
+    let mut masters = Master::of(&present, known).into_iter();
+    let masters: Vec<Option<Master<'_>>> = links
+        .iter()
+        .map(|link| link.as_ref().and_then(|_| masters.next()))
+        .collect();
+    let mut asked = 0;
+    let answers = attachment.rails.iter().zip(&masters).map(|(rail, master)| {
+        asked += 1;
+        match master {
+            Some(master) => ipam.add(&rail.pod_name, master),
+            None => Ok(Answer::default()),
+        }
+    });
+    let answers: Result<Vec<_>, _> = answers.collect();
+    if let Err(error) = &answers
+        && error.is_answer()
+    {
+        // so that DEL need not ask for ever for what was never given
+        let refused = attachment.rails.iter_mut().skip(asked - 1);
+        refused.for_each(|rail| rail.ipam_refused = true);
+    }
+    let mut answers = answers?;
+    for number in 1.. {
+        give(attachment, observed, &answers);
+        // should this be killed, it is known which addresses must not be in use any more
+        node.store.update(attachment)?;
+        if !node.conf.probe {
+            break;
+        }
+        let conflicts = probe::conflicts(node.kernel, pod, attachment, observed, budget);
+        let Some(first) = conflicts.first() else {
+            break;
+        };
+        if number == TRIES || !budget.is_enough() {
+            return Err(ApplyError::InUse(first.clone()).into());
+        }
+        for (index, master) in masters.iter().enumerate() {
+            let Some(master) = master else { continue };
+            if let Some(answer) = another(&ipam, attachment, index, master, pod, &conflicts)? {
+                answers[index] = answer;
+            }
+        }
+    }
+    Ok(Some(answers))
+}
+
+/// What the rails are to have by IPAM's answers.
+fn give(attachment: &mut Attachment, observed: &Observed, answers: &[Answer]) {
+    let ipv6 = attachment.ipv6();
+    let wanted = answers
+        .iter()
+        .map(|answer| answer.wanted.clone().with_detection(ipv6));
+    let wanted = plan::routed(attachment, observed, wanted.collect());
+    for (rail, wanted) in attachment.rails.iter_mut().zip(wanted) {
+        rail.given = wanted;
+    }
+}
+
+/// IPAM's other answer for the rail `index`, if `conflicts` has one of its addresses.
+fn another<P: Pod>(
+    ipam: &Ipam<'_>,
+    attachment: &Attachment,
+    index: usize,
+    master: &Master<'_>,
+    pod: &P,
+    conflicts: &[Conflict],
+) -> Result<Option<Answer>, Cause> {
+    let rail = &attachment.rails[index];
+    let own: Vec<&Conflict> = conflicts
+        .iter()
+        .filter(|conflict| conflict.link == rail.pod_name)
+        .collect();
+    if own.is_empty() {
+        return Ok(None);
+    }
+    for conflict in &own {
+        log::warn!("{conflict}; another one is taken");
+    }
+    let addresses: Vec<IpAddr> = own.iter().map(|conflict| conflict.address).collect();
+    let netns = pod.path().display().to_string();
+    let call = RailCall {
+        container: &attachment.key.container,
+        netns: Some(&netns),
+        args: attachment.args.as_deref(),
+        pod_name: &rail.pod_name,
+        master: rail.name(),
+        conflicts: &addresses,
+    };
+    ipam.rail(Command::Del, call)?;
+    let answer = ipam.add(&rail.pod_name, master)?;
+    let given = &answer.wanted.addresses;
+    let same = |conflict: &&&Conflict| given.iter().any(|it| it.ip == conflict.address);
+    match own.iter().find(same) {
+        // a plugin that has no other, as the reference `static`
+        Some(conflict) => Err(ApplyError::InUse((*conflict).clone()).into()),
+        None => Ok(Some(answer)),
+    }
+}

@@ -1,0 +1,327 @@
+//! Addresses that IPAM gave are asked for on the wire, and others are taken where they are in use.
+
+use crate::{
+    leases::{Leases, bonds, install},
+    node::{Node, Pod, mac, name},
+};
+use fake_kernel::Nic;
+use rdma_netns::{Link, Neighbour, Op, Place, RdmaMode};
+use serde_json::{Value, json};
+use std::{fs, net::IpAddr};
+
+/// An IPAM plugin that gives the next address when the one before was another machine's: `70`, then
+/// `71`…
+const SCRIPT: &[u8] = br#"#!/bin/sh
+read -r config
+echo "$CNI_COMMAND $CNI_IFNAME $config" >> "$0.log"
+count="$0.$CNI_IFNAME.count"
+number=$(cat "$count" 2>/dev/null || echo 70)
+case $CNI_COMMAND in
+ADD) sed "s/%/$number/g" "$0.$CNI_IFNAME" ;;
+DEL) case $config in *'"conflicts":['*) echo $((number + 1)) > "$count" ;; esac ;;
+esac
+exit 0
+"#;
+
+/// A node with bonds, and the plugin.
+struct Network {
+    node: Node,
+}
+
+impl Network {
+    fn new(rails: u8) -> Self {
+        Self::on(Node::with(bonds(rails)), rails)
+    }
+
+    fn on(node: Node, rails: u8) -> Self {
+        install(&node, "next", SCRIPT);
+        for rail in 0..rails {
+            let ips = json!([
+                { "address": format!("10.{rail}.0.%/16") },
+                { "address": format!("fd00:{rail}::%/64") },
+            ]);
+            let answer = json!({ "cniVersion": "1.1.0", "ips": ips });
+            let file = node.plugins.join(format!("next.rdma{rail}"));
+            fs::write(file, answer.to_string()).unwrap();
+        }
+        Self { node }
+    }
+
+    fn config(&self, fields: Value) -> Value {
+        let mut config = self.node.config(json!({
+            "devices": [{ "netdev": "bond*" }],
+            "ipam": { "type": "next" },
+        }));
+        for (key, value) in fields.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        config
+    }
+
+    /// What the plugin was asked since the last time, with the conflicts that it was told.
+    fn calls(&self) -> Vec<String> {
+        let log = self.node.plugins.join("next.log");
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let _ = fs::remove_file(log);
+        let call = |line: &str| {
+            let (what, config) = line.split_at(line.find('{').unwrap());
+            let config: Value = serde_json::from_str(config).unwrap();
+            let conflicts = config["conflicts"].as_array().into_iter().flatten();
+            let conflicts: Vec<&str> = conflicts.filter_map(Value::as_str).collect();
+            format!("{what}{}", conflicts.join(" "))
+                .trim_end()
+                .to_owned()
+        };
+        text.lines().map(call).collect()
+    }
+
+    /// What was asked for on the wire: `rdma0 10.0.0.70`.
+    fn probed(&self) -> Vec<Vec<String>> {
+        let probed = self.node.kernel.with(|world| world.probed.clone());
+        let line = |(link, ip): &(_, IpAddr)| format!("{link} {ip}");
+        let rounds = probed.iter();
+        rounds
+            .map(|round| round.iter().map(line).collect())
+            .collect()
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn link_of(node: &Node, pod: &Pod, link: &str) -> Link {
+    let netns = node.netns(pod);
+    node.kernel
+        .with(|world| world.link(netns, link).unwrap().clone())
+}
+
+/// The addresses of `link` in the pod that are not link-local.
+fn given(node: &Node, pod: &Pod, link: &str) -> Vec<String> {
+    let addresses = link_of(node, pod, link).addresses.into_iter();
+    let given = addresses.filter(|address| !address.is_link_local());
+    given.map(|address| address.ip.to_string()).collect()
+}
+
+#[test]
+fn all_rails_are_asked_at_once() {
+    let network = Network::new(3);
+    let pod = network.node.pod("a");
+    let config = network.config(json!({}));
+    network.node.add(&pod, &config).must_succeed();
+    let round = [
+        "rdma0 10.0.0.70",
+        "rdma0 fd00::70",
+        "rdma1 10.1.0.70",
+        "rdma1 fd00:1::70",
+        "rdma2 10.2.0.70",
+        "rdma2 fd00:2::70",
+    ];
+    assert_eq!(network.probed(), [round]);
+    assert_eq!(network.calls(), ["ADD rdma0", "ADD rdma1", "ADD rdma2"]);
+}
+
+#[test]
+fn another_is_taken_where_one_is_in_use() {
+    let network = Network::new(2);
+    let node = &network.node;
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let has = ["10.1.0.70", "fd00:1::70", "fd00:1::71"].map(ip);
+    node.kernel.with(|world| {
+        world.duplicates.extend(has);
+        world.probing.push(ip("10.0.0.70"));
+    });
+    let config = network.config(json!({}));
+    let result = node.add(&pod, &config).must_succeed();
+    assert_eq!(given(node, &pod, "rdma0"), ["10.0.0.71", "fd00::71"]);
+    assert_eq!(given(node, &pod, "rdma1"), ["10.1.0.72", "fd00:1::72"]);
+    assert_eq!(result["ips"][2]["address"], "10.1.0.72/16");
+    let calls = [
+        "ADD rdma0",
+        "ADD rdma1",
+        "DEL rdma0 10.0.0.70",
+        "ADD rdma0",
+        "DEL rdma1 10.1.0.70 fd00:1::70",
+        "ADD rdma1",
+        "DEL rdma1 fd00:1::71",
+        "ADD rdma1",
+    ];
+    assert_eq!(network.calls(), calls);
+    assert_eq!(network.probed().len(), 3);
+    node.del(&pod, &config).must_succeed();
+    node.must_be(&before, "after DEL");
+    let record = node.records();
+    assert_eq!(record, [""; 0]);
+}
+
+/// Two that have set it at the same moment: one at least hears of the other, and begins anew.
+#[test]
+fn who_is_late_begins_anew() {
+    let network = Network::new(2);
+    let node = &network.node;
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    node.kernel
+        .with(|world| world.taken_late.push(ip("fd00:1::70")));
+    let config = network.config(json!({}));
+    node.add(&pod, &config).must_succeed();
+    assert_eq!(given(node, &pod, "rdma0"), ["10.0.0.70", "fd00::70"]);
+    assert_eq!(given(node, &pod, "rdma1"), ["10.1.0.71", "fd00:1::71"]);
+    let calls = [
+        "ADD rdma0",
+        "ADD rdma1",
+        "DEL rdma0",
+        "DEL rdma1 fd00:1::70",
+        "ADD rdma0",
+        "ADD rdma1",
+    ];
+    assert_eq!(network.calls(), calls);
+    node.del(&pod, &config).must_succeed();
+    node.must_be(&before, "after DEL");
+}
+
+/// There is time for two waits that end without an answer.
+#[test]
+fn who_is_late_twice_gives_up() {
+    let network = Network::new(1);
+    let node = &network.node;
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let late = ["fd00::70", "fd00::71"].map(ip);
+    node.kernel.with(|world| world.taken_late.extend(late));
+    let message = node.add(&pod, &network.config(json!({}))).must_fail(106);
+    assert!(message.contains("fd00::71 is in use"), "{message}");
+    let calls = network.calls();
+    assert_eq!(calls.last().map(String::as_str), Some("DEL rdma0 fd00::71"));
+    node.must_be(&before, "undone");
+}
+
+#[test]
+fn where_all_are_in_use_all_is_as_before() {
+    let network = Network::new(2);
+    let node = &network.node;
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let all = (70..200).map(|number| ip(&format!("fd00:1::{number}")));
+    node.kernel.with(|world| world.duplicates.extend(all));
+    let message = node.add(&pod, &network.config(json!({}))).must_fail(106);
+    assert!(
+        message.contains("is in use: 02:00:00:00:ff:fe"),
+        "{message}"
+    );
+    let calls = network.calls();
+    assert_eq!(calls[calls.len() - 2], "DEL rdma0");
+    assert!(calls[calls.len() - 1].starts_with("DEL rdma1 fd00:1::"));
+    node.must_be(&before, "undone");
+}
+
+/// An IPAM plugin that has but one.
+#[test]
+fn the_same_again_is_no_other() {
+    let leases = Leases::new(2);
+    let node = &leases.node;
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    node.kernel
+        .with(|world| world.duplicates.push(ip("10.1.0.7")));
+    let config = leases.config(json!({}));
+    let message = node.add(&pod, &config).must_fail(106);
+    for word in [
+        "10.1.0.7 is in use",
+        "network of rdma1",
+        "\"probe\" to \"off\"",
+    ] {
+        assert!(message.contains(word), "{message}");
+    }
+    leases.must_be(&before, "undone");
+}
+
+#[test]
+fn nobody_is_asked_where_that_is_off_or_nothing_is_given() {
+    let network = Network::new(1);
+    let node = &network.node;
+    let pod = node.pod("a");
+    let off = network.config(json!({ "probe": "off" }));
+    node.kernel
+        .with(|world| world.duplicates.push(ip("10.0.0.70")));
+    node.add(&pod, &off).must_succeed();
+    assert_eq!(network.probed(), [[""; 0]; 0]);
+    node.del(&pod, &off).must_succeed();
+    let wrong = network.config(json!({ "probe": "yes" }));
+    let message = node.add(&pod, &wrong).must_fail(7);
+    assert!(
+        message.contains("probe") && message.contains("yes"),
+        "{message}"
+    );
+
+    // addresses that the netdev had on the host are not new
+    let moved = Network::on(Node::new(RdmaMode::Exclusive), 0);
+    let pod = moved.node.pod("a");
+    moved.node.add(&pod, &moved.node.two_rails()).must_succeed();
+    assert_eq!(moved.probed(), [[""; 0]; 0]);
+}
+
+#[test]
+fn without_a_carrier_the_pod_starts() {
+    let mut world = bonds(1);
+    world.plug(Nic::physical("0000:5e:00.0", "eth9", "mlx5_9"));
+    let (at, link) = (Place::Host, name("eth9"));
+    let up = Op::SetUp { at, link, up: true };
+    world.execute(&up, None).unwrap();
+    world.cable("eth9", false).unwrap();
+    let network = Network::on(Node::with(world), 1);
+    let node = &network.node;
+    node.kernel
+        .with(|world| world.duplicates.push(ip("10.0.0.70")));
+    let pod = node.pod("a");
+    let config = network.config(json!({ "devices": [{ "netdev": "eth9" }] }));
+    node.add(&pod, &config).must_succeed();
+    assert_eq!(network.probed(), [[""; 0]]);
+    assert_eq!(given(node, &pod, "rdma0"), ["10.0.0.70", "fd00::70"]);
+}
+
+/// It does not hear its children, so that it cannot be asked.
+#[test]
+fn an_address_of_the_parent_is_no_childs() {
+    let network = Network::new(1);
+    let node = &network.node;
+    let own = Op::AddAddress {
+        at: Place::Host,
+        link: name("bond0"),
+        address: crate::node::address("10.0.0.70/16"),
+    };
+    node.change(None, &own);
+    let pod = node.pod("a");
+    node.add(&pod, &network.config(json!({}))).must_succeed();
+    assert_eq!(given(node, &pod, "rdma0"), ["10.0.0.71", "fd00::71"]);
+}
+
+#[test]
+fn neighbours_of_its_own_netdev_are_told_to_each_rail() {
+    let leases = Leases::new(2);
+    let node = &leases.node;
+    node.kernel.with(|world| {
+        let host = fake_kernel::world::HOST;
+        let [first, second] =
+            ["bond0", "bond1"].map(|bond| world.link(host, bond).unwrap().clone());
+        world.neighbours = [
+            (first.index, "10.0.0.9", mac("02:00:00:00:99:01")),
+            (second.index, "fd00:1::9", mac("02:00:00:00:99:02")),
+            (second.index, "10.1.0.9", mac("02:00:00:00:99:02")),
+            (second.index, "10.1.0.8", first.mac.clone()),
+        ]
+        .map(|(index, address, mac)| Neighbour {
+            index,
+            address: ip(address),
+            mac,
+        })
+        .into();
+    });
+    let pod = node.pod("a");
+    node.add(&pod, &leases.config(json!({}))).must_succeed();
+    let calls = leases.calls();
+    let told = |index: usize| calls[index].config["neighbourAddresses"].clone();
+    assert_eq!(told(0), json!(["10.0.0.9"]));
+    assert_eq!(told(1), json!(["fd00:1::9", "10.1.0.9"]));
+}
