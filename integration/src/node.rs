@@ -24,6 +24,8 @@ pub struct Node {
     pub ipam: StandInIpam,
     directory: TempDir,
     plugin: PathBuf,
+    /// What the names of the switch's ports begin with.
+    ports: String,
 }
 
 impl Default for Node {
@@ -42,15 +44,27 @@ impl Node {
     /// One whose host is `host`: [`Netns::own`], where RDMA devices are to be made.
     #[track_caller]
     pub fn on(host: Netns) -> Self {
-        let plugin = rdma_cni();
         let switch = Netns::new("switch");
+        switch.ip("link add name br0 type bridge");
+        switch.ip("link set dev br0 up");
+        Self::at(host, switch, "to".into())
+    }
+
+    /// Another machine on the switch of this one, which is the `number`th: from 2.
+    #[track_caller]
+    pub fn beside(&self, number: u32) -> Self {
+        let switch = Netns::existing(self.switch.path());
+        Self::at(Netns::new("host"), switch, format!("to{number}"))
+    }
+
+    #[track_caller]
+    fn at(host: Netns, switch: Netns, ports: String) -> Self {
+        let plugin = rdma_cni();
         // The host's link-local addresses are usable at once: a test need not wait. What a
         // pod does is not touched by that.
         host.set_sysctl("ipv6/conf/default/dad_transmits", "0");
         host.set_sysctl("ipv6/conf/default/router_solicitation_delay", "0");
         host.ip("link set dev lo up");
-        switch.ip("link add name br0 type bridge");
-        switch.ip("link set dev br0 up");
         let directory = TempDir::new().expect("a temporary directory");
         let ipam = StandInIpam::install(&directory.path().join("bin"));
         Self {
@@ -59,6 +73,7 @@ impl Node {
             ipam,
             directory,
             plugin,
+            ports,
         }
     }
 
@@ -75,7 +90,7 @@ impl Node {
     /// Adds a rail: up, without addresses but its link-local one.
     #[track_caller]
     pub fn add_rail(&self, name: &str) {
-        let peer = format!("to-{name}");
+        let peer = format!("{}-{name}", self.ports);
         let switch = self.switch.name();
         self.host.ip(&format!(
             "link add name {name} type veth peer name {peer} netns {switch}"

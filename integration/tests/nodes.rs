@@ -1,0 +1,335 @@
+//! Machines on one network that know nothing of each other's leases: no address is used twice.
+
+use integration::{Netns, Node};
+use rdma_netns::{InterfaceName, Kernel, Linux, Question};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+/// A node whose `eth1` is on the network 10.9.0.0/24 and fd00:9::/64.
+#[track_caller]
+fn node() -> Node {
+    let node = Node::with_rails(1);
+    give(&node, 1);
+    node
+}
+
+/// Another one beside it.
+#[track_caller]
+fn beside(node: &Node) -> Node {
+    let other = node.beside(2);
+    other.add_rail("eth1");
+    give(&other, 2);
+    other
+}
+
+fn give(node: &Node, number: u32) {
+    node.host
+        .ip(&format!("address add 10.9.0.{number}/24 dev eth1"));
+    let address = format!("fd00:9::{number}/64");
+    node.host
+        .ip(&format!("address add {address} dev eth1 nodad"));
+}
+
+/// The entry as the manifests have it, for both families.
+fn configuration(node: &Node, fields: &Value) -> Value {
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["mode"] = "share".into();
+    configuration["ipam"] = json!({
+        "type": "rdma-ipam",
+        "from": "parent",
+        "family": "both",
+        "dataDir": node.directory().join("leases"),
+    });
+    for (key, value) in fields.as_object().expect("fields") {
+        configuration[key] = value.clone();
+    }
+    configuration
+}
+
+/// What the pod `name` was given: its addresses, and what was said.
+#[track_caller]
+fn start(node: &Node, configuration: &Value, name: &str, pod: &Netns) -> (Vec<IpAddr>, String) {
+    let args = format!("K8S_POD_NAMESPACE=ns;K8S_POD_NAME={name}");
+    let call = node.invoke("ADD", name, pod.path());
+    let outcome = call.env("CNI_ARGS", args).input(configuration).run();
+    let result = outcome.result();
+    let ips = result["ips"].as_array().expect("ips").iter();
+    let ips: Vec<IpAddr> = ips
+        .map(|ip| {
+            let (ip, _) = ip["address"]
+                .as_str()
+                .and_then(|it| it.split_once('/'))
+                .expect("an address");
+            ip.parse().expect("an address")
+        })
+        .collect();
+    for ip in &ips {
+        let shown = pod.addresses("rdma0");
+        assert!(
+            shown.iter().any(|it| it.starts_with(&format!("{ip}/"))),
+            "{ip} is not in {shown:?}"
+        );
+    }
+    (ips, outcome.stderr)
+}
+
+/// What the pod `name` would be given, were it alone.
+#[track_caller]
+fn preferred(node: &Node, configuration: &Value, name: &str) -> Vec<IpAddr> {
+    let pod = node.pod(name);
+    let (ips, _) = start(node, configuration, name, &pod);
+    node.del(configuration, name, &pod);
+    ips
+}
+
+/// Has the switch itself have the addresses.
+fn occupy(node: &Node, ips: &[IpAddr]) {
+    for ip in ips {
+        let length = if ip.is_ipv4() { "24" } else { "64 nodad" };
+        let (length, flag) = length.split_once(' ').unwrap_or((length, ""));
+        node.switch
+            .ip(&format!("address add {ip}/{length} dev br0 {flag}"));
+    }
+}
+
+#[test]
+fn an_address_that_another_machine_has_is_not_used() {
+    let node = node();
+    node.host
+        .ip("link add link eth1 name vf1 type macvlan mode bridge");
+    node.host.ip("link set dev vf1 up");
+    node.host.ip("address add 10.9.0.200/24 dev vf1");
+    node.host.ip("address add fd00:9::200/64 dev vf1 nodad");
+    another_is_taken(&node, &configuration(&node, &json!({})), "shared");
+    let fields = json!({"mode": "move", "devices": [{"netdev": "vf1"}]});
+    let mut configuration = configuration(&node, &fields);
+    another_is_taken(&node, &configuration, "moved");
+    configuration["ipam"]["strategy"] = "sequential".into();
+    configuration["ipam"]["dataDir"] = json!(node.directory().join("in-turn"));
+    another_is_taken(&node, &configuration, "in-turn");
+}
+
+#[track_caller]
+fn another_is_taken(node: &Node, configuration: &Value, name: &str) {
+    let mut taken = preferred(node, configuration, name);
+    if configuration["ipam"]["strategy"] == "sequential" {
+        // after the last one comes the next
+        for ip in &mut taken {
+            *ip = match ip {
+                IpAddr::V4(ip) => IpAddr::V4((u32::from(*ip) + 1).into()),
+                IpAddr::V6(ip) => IpAddr::V6((u128::from(*ip) + 1).into()),
+            };
+        }
+    }
+    occupy(node, &taken);
+    let pod = node.pod(name);
+    let (ips, said) = start(node, configuration, name, &pod);
+    assert_eq!(ips.len(), 2, "{name}");
+    for ip in &taken {
+        assert!(!ips.contains(ip), "{name}: {ip} is the switch's");
+        let line = format!("{ip} is in use: ");
+        assert!(said.contains(&line), "{name}: no {line:?} in {said}");
+    }
+    node.del(configuration, name, &pod);
+    // it is avoided from now on
+    let pod = node.pod(name);
+    let (_, said) = start(node, configuration, name, &pod);
+    assert!(!said.contains("is in use"), "{name}: {said}");
+    node.del(configuration, name, &pod);
+    assert!(node.records().is_empty());
+}
+
+#[test]
+fn a_child_of_the_same_netdev_is_asked_too() {
+    let node = node();
+    let configuration = configuration(&node, &json!({}));
+    let taken = preferred(&node, &configuration, "a");
+    // not of this plugin, so that no lease tells of it
+    let sibling = Netns::new("sibling");
+    let name = sibling.name();
+    node.host.ip(&format!(
+        "link add link eth1 name mac0 netns {name} type macvlan mode bridge"
+    ));
+    sibling.ip("link set dev mac0 up");
+    for ip in &taken {
+        let length = if ip.is_ipv4() { "24" } else { "64" };
+        let flag = if ip.is_ipv4() { "" } else { "nodad" };
+        sibling.ip(&format!("address add {ip}/{length} dev mac0 {flag}"));
+    }
+    let pod = node.pod("a");
+    let (ips, _) = start(&node, &configuration, "a", &pod);
+    assert!(ips.iter().all(|ip| !taken.contains(ip)), "{ips:?}");
+    node.del(&configuration, "a", &pod);
+}
+
+#[test]
+fn an_address_that_another_machine_probes_for_is_left_to_nobody() {
+    let node = node();
+    let configuration = configuration(&node, &json!({}));
+    let wanted = preferred(&node, &configuration, "a");
+    let other = Netns::new("other");
+    let switch = node.switch.name();
+    other.ip(&format!(
+        "link add name eth9 type veth peer name to-eth9 netns {switch}"
+    ));
+    node.switch.ip("link set dev to-eth9 master br0 up");
+    other.ip("link set dev eth9 up");
+    let questions: Vec<Question> = wanted
+        .iter()
+        .map(|ip| Question {
+            link: InterfaceName::try_from("eth9").expect("a name"),
+            address: *ip,
+            answered_at: None,
+        })
+        .collect();
+    let ended = AtomicBool::new(false);
+    let pod = node.pod("a");
+    let (ips, said) = thread::scope(|scope| {
+        scope.spawn(|| {
+            let kernel = Linux::new();
+            let other = kernel.open_pod(other.path()).expect("the other machine");
+            while !ended.load(Ordering::Relaxed) {
+                kernel.probe(&other, &questions).expect("a probe");
+            }
+        });
+        let started = start(&node, &configuration, "a", &pod);
+        ended.store(true, Ordering::Relaxed);
+        started
+    });
+    for ip in &wanted {
+        assert!(!ips.contains(ip), "{ip} is wanted by the other one");
+        assert!(
+            said.contains(&format!("{ip} is about to be used: ")),
+            "{said}"
+        );
+    }
+    node.del(&configuration, "a", &pod);
+}
+
+#[test]
+fn nobody_is_asked_where_that_is_off() {
+    let node = node();
+    let configuration = configuration(&node, &json!({"probe": "off"}));
+    let taken = preferred(&node, &configuration, "a");
+    occupy(&node, &taken);
+    let pod = node.pod("a");
+    let (ips, _) = start(&node, &configuration, "a", &pod);
+    assert_eq!(ips, taken);
+    node.del(&configuration, "a", &pod);
+}
+
+#[test]
+fn what_the_neighbour_tables_know_is_avoided() {
+    let node = node();
+    node.host
+        .ip("link add link eth1 name vf1 type macvlan mode bridge");
+    node.host.ip("link set dev vf1 up");
+    node.host.ip("address add 10.9.0.3/24 dev vf1");
+    node.host.ip("address add fd00:9::3/64 dev vf1 nodad");
+    let own = node.host.link("eth1").expect("the rail")["address"].clone();
+    let own = own.as_str().expect("an address").to_owned();
+    for (netdev, mode) in [("eth1", "share"), ("vf1", "move")] {
+        let fields = json!({"probe": "off", "mode": mode, "devices": [{"netdev": netdev}]});
+        let configuration = configuration(&node, &fields);
+        let wanted = preferred(&node, &configuration, mode);
+        for (entry, avoided) in [
+            ("lladdr 02:00:00:00:99:99 nud stale", true),
+            ("lladdr 02:00:00:00:99:99 nud reachable", true),
+            ("lladdr 02:00:00:00:99:99 nud permanent", true),
+            ("nud failed", false),
+            (&format!("lladdr {own} nud stale"), false),
+        ] {
+            for ip in &wanted {
+                node.host
+                    .ip(&format!("neighbour replace {ip} dev {netdev} {entry}"));
+            }
+            let pod = node.pod("a");
+            let (ips, _) = start(&node, &configuration, mode, &pod);
+            for ip in &wanted {
+                assert_eq!(ips.contains(ip), !avoided, "{mode}, {entry}: {ips:?}");
+            }
+            node.del(&configuration, mode, &pod);
+            for ip in &wanted {
+                // a netdev that was away has none any more
+                node.host
+                    .ip_succeeds(&format!("neighbour del {ip} dev {netdev}"));
+            }
+        }
+    }
+}
+
+/// Nothing is heard where there is nothing, and nobody waits for it.
+#[test]
+fn without_a_carrier_nobody_is_asked() {
+    let node = node();
+    let configuration = configuration(&node, &json!({}));
+    node.switch.ip("link set dev to-eth1 down");
+    let pod = node.pod("a");
+    let (_, said) = start(&node, &configuration, "a", &pod);
+    let line = "rdma0: its addresses are not probed: it has no carrier";
+    assert!(said.contains(line), "{said}");
+    node.del(&configuration, "a", &pod);
+}
+
+/// A plugin that has but one address: it is told whose it is, and nothing is left.
+#[test]
+fn an_address_without_an_alternative_is_refused() {
+    let node = node();
+    let ips: [IpAddr; 1] = ["10.9.0.77".parse().expect("an address")];
+    occupy(&node, &ips);
+    let mut configuration = configuration(&node, &json!({"cniVersion": "1.0.0"}));
+    configuration["ipam"] = json!({"type": "static", "addresses": [{"address": "10.9.0.77/24"}]});
+    let pod = node.pod("a");
+    let call = node.invoke("ADD", "a", pod.path());
+    let text = call.input(&configuration).run().error(106);
+    for word in [
+        "10.9.0.77 is in use",
+        "on the network of rdma0",
+        "\"probe\"",
+    ] {
+        assert!(text.contains(word), "no {word:?} in {text}");
+    }
+    assert!(!pod.has_link("rdma0") && node.records().is_empty());
+}
+
+/// In turn from one range, two nodes would take the same next one after each conflict.
+#[test]
+fn nodes_that_count_through_one_range_part() {
+    let first = node();
+    let second = beside(&first);
+    let nodes = [&first, &second];
+    let configurations = nodes.map(|node| {
+        let mut configuration = configuration(node, &json!({}));
+        configuration["ipam"]["strategy"] = "sequential".into();
+        configuration
+    });
+    let pods: Vec<Vec<Netns>> = nodes
+        .iter()
+        .map(|node| (0..4).map(|_| node.pod("a")).collect())
+        .collect();
+    let given: Vec<IpAddr> = thread::scope(|scope| {
+        let all = nodes.iter().zip(&configurations).zip(&pods);
+        let threads: Vec<_> = all
+            .map(|((node, configuration), pods)| {
+                scope.spawn(move || {
+                    let numbered = pods.iter().enumerate();
+                    let ips = numbered.flat_map(|(number, pod)| {
+                        start(node, configuration, &format!("p{number}"), pod).0
+                    });
+                    ips.collect::<Vec<IpAddr>>()
+                })
+            })
+            .collect();
+        let ips = threads
+            .into_iter()
+            .flat_map(|it| it.join().expect("no panic"));
+        ips.collect()
+    });
+    let distinct: BTreeSet<&IpAddr> = given.iter().collect();
+    assert_eq!(distinct.len(), 16, "{given:?}");
+}
