@@ -10,7 +10,7 @@ use crate::{
     error::{Cause, Error},
     gids, given_up, held,
     ipam::{Answer, Ipam, Known},
-    plan::{self, Obstacle, Wanted},
+    plan::{self, Wanted},
     probe, rails,
     select::{self, Choice},
     store::Lock,
@@ -62,6 +62,7 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
             Err(Error::Add {
                 cause: Cause::Apply(ApplyError::TakenMeanwhile(conflict)),
                 left: None,
+                ..
             }) if budget.is_enough() => log::warn!("{conflict}; all is done once more"),
             Err(error) => return Err(error),
         }
