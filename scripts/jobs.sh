@@ -12,6 +12,7 @@ FAILED_JOBS=0
 lane() { LANE_FREE[$1]=$2; }
 
 # job LANE NAME NEEDS COMMAND...: NEEDS are names of jobs, one a line. What needs a job that failed fails.
+# A name is a file's name as well: no slash is in it.
 job() {
 	local name=$2
 	JOBS+=("$name")
