@@ -58,6 +58,9 @@ fn cluster() -> ControlPlane {
         "label node rdma-1 {LABEL} feature.node.kubernetes.io/rdma.available=true"
     ));
     cluster.add_node("plain-1", &[]);
+    // what a set of values names and the chart does not make
+    cluster.kubectl("-n kube-system create serviceaccount rdma");
+    cluster.kubectl("create priorityclass cluster-rdma --value=1000");
     cluster
 }
 
