@@ -128,6 +128,8 @@ impl Machine {
             "type": "rdma-cni",
             "requireRdma": false,
             "devices": [{ "netdev": "eth1" }],
+            // the first plugin of its list
+            "interfaceName": "rdma%d",
             "mode": "share",
             "stateDir": self.state.path().join("state"),
             "ipam": {

@@ -37,13 +37,8 @@ fn nothing_is_opened_or_locked_or_healed_for_them() {
     cluster.run("CHECK", &pod, &config).must_succeed();
     assert_eq!(cluster.kubelet.asked(), ["Get"]);
     cluster.kubelet.set_mood(Mood::Silent);
-    let start = Instant::now();
     cluster.del(&pod, &config).must_succeed();
-    assert!(
-        start.elapsed() < Duration::from_secs(1),
-        "DEL asked kubelet"
-    );
-    assert_eq!(cluster.kubelet.asked(), [] as [&str; 0]);
+    assert_eq!(cluster.kubelet.asked(), [] as [&str; 0], "by DEL");
 }
 
 /// IPAM is not asked for them either: here there is none to ask.
@@ -199,7 +194,7 @@ fn what_passes_is_code_11_and_comes_soon() {
         );
         assert!(message.contains("try again"), "{message}");
         assert!(
-            start.elapsed() < Duration::from_secs(3),
+            start.elapsed() < Duration::from_secs(10),
             "{word}: {:?}",
             start.elapsed()
         );

@@ -6,7 +6,7 @@ use crate::{
     keeping::{SOON, daemon},
 };
 use conflist::{List, Place};
-use integration::wait::within;
+use integration::wait::{PATIENCE, within};
 use std::{
     fs::{self, File, OpenOptions},
     io::Write,
@@ -178,7 +178,7 @@ fn what_is_written_to_a_file_that_was_replaced_meanwhile_counts() {
         let (first, second) = (format!("first{round}"), format!("second{round}"));
         let text = |name: &str| FLANNEL.replace("cbr0", name);
         let has_ours = |name: &str| {
-            within(SOON, || {
+            within(PATIENCE, || {
                 let text = fs::read_to_string(&path).unwrap_or_default();
                 List::parse(&text).is_ok_and(|list| list.name() == name && list.ours().is_some())
             })
