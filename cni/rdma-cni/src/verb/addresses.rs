@@ -54,6 +54,10 @@ pub(super) fn obtain<K: Kernel>(
         // so that DEL need not ask for ever for what was never given
         let refused = attachment.rails.iter_mut().skip(asked - 1);
         refused.for_each(|rail| rail.ipam_refused = true);
+        // DEL knows it from the record, should the way home not come to its end
+        if let Err(error) = node.store.update(attachment) {
+            log::warn!("{error}");
+        }
     }
     let mut answers = answers?;
     for number in 1.. {
