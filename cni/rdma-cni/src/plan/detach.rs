@@ -98,6 +98,10 @@ fn rail_home(
     if let Some(other) = observed.host.link(&home.name)
         && (place == Place::Pod || other.index != link.index)
     {
+        if let Some(name) = name_between(attachment, rail, (place, link), other, observed) {
+            Draft::new(place, link, &mut ops).rename(&name);
+            return Ok(ops);
+        }
         let (link, name) = (link.name.clone(), home.name.clone());
         return Err(Obstacle::HostNameTaken { link, name });
     }
@@ -112,6 +116,31 @@ fn rail_home(
         }
     }
     Ok(ops)
+}
+
+/// A name for `link` of `rail` until its own is free, which `other` has, the netdev of another rail
+/// under a wrong name: a pod can have given two of them each other's, and each would wait for the
+/// other. It is what the kernel calls one whose name is taken (`default_device_exit_net()`,
+/// `net/core/dev.c`).
+fn name_between(
+    attachment: &Attachment,
+    rail: &Rail,
+    (place, link): (Place, &Link),
+    other: &Link,
+    observed: &Observed,
+) -> Option<InterfaceName> {
+    let is_misnamed = |it: &Rail| {
+        let Some(home) = it.home.as_ref().filter(|_| it != rail) else {
+            return false;
+        };
+        let located = locate::link(it, home, observed);
+        let is_it =
+            matches!(located, Ok(Located::At(Place::Host, link)) if link.index == other.index);
+        is_it && other.name != home.name
+    };
+    let name = InterfaceName::try_from(format!("dev{}", link.index)).ok()?;
+    let is_free = place == Place::Host && observed.host.link(&name).is_none();
+    (is_free && attachment.rails.iter().any(is_misnamed)).then_some(name)
 }
 
 /// To the host under its name. The move resets the rest: planned when it is seen there.

@@ -87,6 +87,15 @@ fn names() {
             rename("x", "rdma1"),
         ],
     );
+    comes_home(
+        "each other's names on the host",
+        &[
+            down("rdma0"),
+            down("rdma1"),
+            rename("rdma0", "eth3"),
+            rename("rdma1", "eth2"),
+        ],
+    );
 }
 
 #[test]
