@@ -281,6 +281,28 @@ mod tests {
         assert_eq!(fs::read_to_string(elsewhere.join(FILE)).unwrap(), "");
     }
 
+    /// With something in it, or a link to elsewhere.
+    #[test]
+    fn a_planted_directory_is_replaced_and_removed() {
+        let state = tempfile::tempdir().unwrap();
+        let (root, file) = (state.path(), path(state.path(), &key("a"), POD));
+        let elsewhere = root.join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        fs::write(elsewhere.join("kept"), "").unwrap();
+        let plant = || {
+            let _ = fs::remove_file(&file);
+            fs::create_dir_all(file.join("more")).unwrap();
+            symlink(&elsewhere, file.join("link")).unwrap();
+        };
+        plant();
+        put_one(root, &key("a")).unwrap();
+        assert!(fs::symlink_metadata(&file).unwrap().is_file());
+        plant();
+        remove(root, &key("a"), POD).unwrap();
+        assert!(!file.parent().unwrap().exists());
+        assert!(elsewhere.join("kept").exists());
+    }
+
     /// What waits for a writer is not waited for.
     #[test]
     fn a_planted_pipe_is_replaced() {

@@ -9,9 +9,9 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read, Write},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::Path,
 };
 
@@ -91,13 +91,22 @@ impl Directory {
 
     /// Puts its file `name` in the place of `of` in the directory `to`.
     pub(super) fn rename(&self, name: &str, to: &Self, of: &str) -> io::Result<()> {
-        Ok(renameat(self.0.as_fd(), name, to.0.as_fd(), of)?)
+        let rename = || renameat(self.0.as_fd(), name, to.0.as_fd(), of);
+        match rename() {
+            Err(Errno::EISDIR) => to.remove(of).and_then(|()| Ok(rename()?)),
+            renamed => Ok(renamed?),
+        }
     }
 
-    /// Takes `name` away; a link is taken away itself.
+    /// Takes `name` away; a link is taken away itself, a directory with all that is in it.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         match unlinkat(self.0.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
             Err(Errno::ENOENT) => Ok(()),
+            // which follows no link on its way down either
+            Err(Errno::EISDIR) => {
+                let own = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+                fs::remove_dir_all(Path::new(&own).join(name))
+            }
             removed => Ok(removed?),
         }
     }

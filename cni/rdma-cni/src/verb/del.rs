@@ -34,7 +34,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         }
         Record::None => {
             let released = without_record(node, &key);
-            rails::remove(node.store.root(), &key, node.environment.pod().as_deref())?;
+            forget_rails(node, &key);
             node.store.remove(&key, lock)?;
             released
         }
@@ -43,6 +43,14 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             log::warn!("{key}: its record cannot be read ({reason}): salvaging");
             salvage(node, &key, given.as_ref(), lock)
         }
+    }
+}
+
+/// As [`release::forget_rails`], of an attachment that nothing is recorded of.
+fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
+    let pod = node.environment.pod();
+    if let Err(error) = rails::remove(node.store.root(), key, pod.as_deref()) {
+        log::warn!("{error}");
     }
 }
 
@@ -159,7 +167,7 @@ fn salvage<K: Kernel>(
         release::devices(node, &mut attachment, Some(pod))?;
     }
     without_record(node, key)?;
-    rails::remove(node.store.root(), key, node.environment.pod().as_deref())?;
+    forget_rails(node, key);
     // only now: whatever failed before is tried again by another DEL
     let aside = node.store.set_aside(key)?;
     log::warn!("{key}: the unreadable record is kept as {aside:?}");
