@@ -182,7 +182,14 @@ impl Link {
     /// NetworkManager gives its addresses `IFA_F_NOPREFIXROUTE` and sets the prefix' route itself,
     /// as of `RTPROT_KERNEL`; systemd-networkd sets what a router advertised as of `RTPROT_RA`. Both
     /// keep the kernel from taking advertisements, and nobody makes these routes anew.
+    ///
+    /// What the kernel makes is in the main table (`fib_magic()`, `net/ipv4/fib_frontend.c`;
+    /// `RT6_TABLE_PREFIX`, `include/net/ip6_fib.h`), or in that of the VRF which the netdev is in.
+    /// Scripts copy it into others for rules by source.
     pub fn makes_itself(&self, route: &Route) -> bool {
+        if route.table != MAIN_TABLE && self.master.is_none() {
+            return false;
+        }
         match route.protocol {
             PROTOCOL_KERNEL => {
                 let comes_with = |address: &Address| address.brings(route);

@@ -100,6 +100,32 @@ fn networkd(seconds: u32) -> Vec<Op> {
     ]
 }
 
+/// As scripts leave it that copy the main table for rules by source, `proto kernel` included.
+fn copied_table() -> Vec<Op> {
+    let copied = |route: Route| Route {
+        table: 100,
+        ..route
+    };
+    let default = route("0.0.0.0/0", "10.9.0.254");
+    vec![
+        add_address(address("10.9.0.5/24")),
+        add_address(address("fd00:9::5/64")),
+        add_route(copied(Route {
+            source: Some("10.9.0.5".parse().unwrap()),
+            scope: SCOPE_LINK,
+            protocol: PROTOCOL_KERNEL,
+            ..on_link("10.9.0.0/24")
+        })),
+        add_route(copied(Route {
+            protocol: PROTOCOL_KERNEL,
+            metric: Some(256),
+            ..on_link("fd00:9::/64")
+        })),
+        add_route(default.clone()),
+        add_route(copied(default)),
+    ]
+}
+
 fn node(ops: Vec<Op>) -> Node {
     let mut world = furnished(RdmaMode::Exclusive);
     run(&mut world, ops);
@@ -123,6 +149,7 @@ fn what_managers_have_set_comes_back() {
     for (what, ops) in [
         ("NetworkManager", network_manager()),
         ("systemd-networkd", networkd(3600)),
+        ("a copied table", copied_table()),
     ] {
         for (dies, mode) in [
             (false, RdmaMode::Exclusive),
