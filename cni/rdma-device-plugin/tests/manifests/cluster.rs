@@ -445,6 +445,24 @@ fn the_probes_ask_where_the_daemon_answers() {
     }
 }
 
+/// Two pods of a node have one address, and the new daemon answers for both. An old pod that is not ready
+/// is deleted although the new one is not ready either, and does not count any more among those that
+/// `maxSurge` allows (`podsShouldBeOnNode` and `rollingUpdate` in `pkg/controller/daemon`): a version
+/// that never becomes ready would go on to all nodes.
+#[test]
+fn a_new_daemon_that_is_not_ready_does_not_have_the_old_one_deleted() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file);
+        let probe = cluster.daemon().readiness_probe.as_ref();
+        let probe = probe.expect("a probe");
+        let (tries, period) = (probe.failure_threshold, probe.period_seconds);
+        let lasts = tries.unwrap_or(3) * period.unwrap_or(10);
+        assert!(lasts >= 15 * 60, "{}: {lasts} s", wanted.file);
+        // and the new one is ready soon after it can be
+        assert!(period <= Some(5), "{}", wanted.file);
+    }
+}
+
 #[test]
 fn the_nodes_address_is_taken_whichever_it_is() {
     let cluster = cluster(OTHER_NODES);
