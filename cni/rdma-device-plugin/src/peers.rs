@@ -188,12 +188,13 @@ impl Presence {
         let mut watch = Watch::new(vec![place.directory.clone()])?;
         Ok(async move {
             loop {
-                watch.changed().await;
+                // first of all too: somebody may have come before it was listened
                 for wait in [Duration::ZERO, AFTER_AN_EVENT] {
                     tokio::time::sleep(wait).await;
                     let now = place.role();
                     role.send_if_modified(|role| std::mem::replace(role, now) != now);
                 }
+                watch.changed().await;
             }
         })
     }
@@ -294,6 +295,20 @@ mod tests {
         drop(new);
         role.wait_for(|it| *it == Role::ALONE).await.expect("told");
         assert!(!old.runs(&name));
+        following.abort();
+    }
+
+    /// One that came between the look and the watch.
+    #[tokio::test(flavor = "current_thread")]
+    async fn one_that_was_there_before_anything_happens_is_told_too() {
+        let state = tempfile::tempdir().expect("a directory");
+        let old = Presence::announce(state.path()).expect("announced");
+        let (sender, mut role) = watch::channel(old.role());
+        let _new = Presence::announce(state.path()).expect("announced");
+        let following = tokio::spawn(old.follow(sender).expect("inotify"));
+        let told = role.wait_for(|it| !it.leads);
+        let told = tokio::time::timeout(Duration::from_secs(5), told).await;
+        assert!(told.is_ok_and(|it| it.is_ok()), "two lead");
         following.abort();
     }
 
