@@ -32,6 +32,13 @@ debian_packages() {
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
 }
 
+# Of what runs on nodes and in images: static.
+TARGET=x86_64-unknown-linux-musl
+
+rust_target() {
+	rustup target list --installed | grep -qx "$TARGET" || rustup target add "$TARGET"
+}
+
 rust_components() {
 	rustup component list --installed | grep -q rustfmt || rustup component add rustfmt
 	rustup component list --installed | grep -q clippy || rustup component add clippy
