@@ -322,26 +322,27 @@ fn kept_addresses_have_tables_and_the_pods_own_rules_stay() {
 #[test]
 fn a_table_of_the_pods_own_is_left_alone() {
     let node = Node::with_rails(2);
+    for rail in [1, 2] {
+        node.host
+            .ip(&format!("address add 10.9.{rail}.5/24 dev eth{rail}"));
+    }
     let before = Snapshot::of(&node.host);
     let pod = node.pod("pod");
     pod.ip("link add name eth0 type veth peer name uplink");
     pod.ip("link set dev uplink up");
     pod.ip("link set dev eth0 up");
     pod.ip("route add 192.0.2.0/24 dev eth0 table 1001");
-    let mut configuration = node.configuration(&["eth1", "eth2"]);
-    let call = node.invoke("ADD", "a", pod.path());
-    let text = call.input(&configuration).run().error(7);
-    assert!(
-        text.contains("table 1001 is in use in the pod already"),
-        "{text}"
-    );
-    before.assert_restored(&node.host);
-    let call = node.invoke("ADD", "a", pod.path());
-    let call = call.without("CNI_COMMAND").argument("plan");
-    let text = call.input(&configuration).run().failure().text();
-    assert!(text.contains("table 1001 is in use"), "{text}");
-    configuration["routing"] = json!({"tableBase": 2000});
+    let configuration = node.configuration(&["eth1", "eth2"]);
     node.add(&configuration, "a", &pod);
+    let own = pod.show("route show table 1001");
+    assert_eq!(own.len(), 1, "{own:?}");
+    assert_eq!(own[0]["dst"], "192.0.2.0/24");
+    // the next ones that are free
+    let [first, second] = &rules(&pod)[..] else {
+        panic!("{:?}", rules(&pod))
+    };
+    assert!(first.ends_with("from 10.9.1.5 lookup 1002"), "{first}");
+    assert!(second.ends_with("from 10.9.2.5 lookup 1003"), "{second}");
     node.del(&configuration, "a", &pod);
     before.assert_restored(&node.host);
     assert_eq!(pod.show("route show table 1001").len(), 1);
