@@ -59,7 +59,18 @@ fn addresses_and_routes_go_along_and_come_home() {
     let pod = node.pod("pod");
     dress(&node);
     let before = Snapshot::of(&node.host);
-    let configuration = node.configuration(&["eth1"]);
+    let mut configuration = node.configuration(&["eth1"]);
+    refused(
+        &node,
+        &configuration,
+        &pod,
+        (
+            102,
+            "eth1 is not moved into a pod: the node's default route leaves by it",
+        ),
+    );
+    before.assert_restored(&node.host);
+    configuration["mode"] = "move".into();
     let result = node.add(&configuration, "a", &pod);
 
     assert!(!node.host.has_link("eth1"));
@@ -123,6 +134,46 @@ fn addresses_and_routes_go_along_and_come_home() {
     assert!(node.records().is_empty());
 }
 
+/// An ADD fails with this code, and says this.
+#[track_caller]
+fn refused(node: &Node, configuration: &Value, pod: &Netns, (code, why): (u64, &str)) {
+    let call = node.invoke("ADD", "a", pod.path());
+    let text = call.input(configuration).run().error(code);
+    assert!(text.contains(why), "{text}");
+}
+
+/// The default route leaves by eth1 and eth2, in turns; a macvlan of the host lies on eth3.
+#[test]
+fn a_pattern_leaves_the_hosts_own_netdevs_where_they_are() {
+    let node = Node::with_rails(5);
+    let pod = node.pod("pod");
+    for line in [
+        "address add 192.0.2.1/24 dev eth1",
+        "address add 198.51.100.1/24 dev eth2",
+        "route add default nexthop via 192.0.2.2 dev eth1 nexthop via 198.51.100.2 dev eth2",
+        "link add link eth3 name own0 type macvlan mode bridge",
+    ] {
+        node.host.ip(line);
+    }
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&[]);
+    configuration["devices"] = json!([{"netdev": "eth[123]"}]);
+    let why = "eth1: the node's default route leaves by it, eth2: the node's default route leaves by it, \
+               eth3: the macvlan own0 lies on it";
+    refused(&node, &configuration, &pod, (100, why));
+    before.assert_restored(&node.host);
+    configuration["devices"] = json!([{"netdev": "eth*"}]);
+    node.add(&configuration, "a", &pod);
+    for netdev in ["eth1", "eth2", "eth3", "own0"] {
+        assert!(node.host.has_link(netdev), "{netdev}");
+    }
+    for netdev in ["eth4", "eth5"] {
+        assert!(!node.host.has_link(netdev), "{netdev}");
+    }
+    node.del(&configuration, "a", &pod);
+    before.assert_restored(&node.host);
+}
+
 #[test]
 fn a_netdev_that_was_down_comes_home_down() {
     let node = Node::with_rails(1);
@@ -150,7 +201,9 @@ fn what_the_pod_changed_is_restored() {
     let pod = node.pod("pod");
     dress(&node);
     let before = Snapshot::of(&node.host);
-    let configuration = node.configuration(&["eth1"]);
+    let mut configuration = node.configuration(&["eth1"]);
+    // it has the default route
+    configuration["mode"] = "move".into();
     node.add(&configuration, "a", &pod);
     for line in [
         "link set dev rdma0 down",

@@ -4,6 +4,13 @@
 use integration::{Manager, Netns, Node, Snapshot, ipam, wait};
 use serde_json::{Value, json};
 
+/// The host's only default route leaves by the rail.
+fn of_the_rail(node: &Node) -> Value {
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["mode"] = json!("move");
+    configuration
+}
+
 /// The rail's other end, with the addresses that are gateways here.
 fn with_router() -> Node {
     let node = Node::with_rails(1);
@@ -148,7 +155,7 @@ fn what_network_manager_has_set_goes_along_and_comes_back() {
     // an administrator stops it: what is there is all that there will be
     manager.stop();
     let before = Snapshot::of(&node.host);
-    let configuration = node.configuration(&["eth1"]);
+    let configuration = of_the_rail(&node);
     let pod = node.pod("pod");
     let result = node.add(&configuration, "a", &pod);
     assert_eq!(routes(&pod, "rdma0"), STATIC_ROUTES);
@@ -178,7 +185,7 @@ fn pods_come_and_go_beside_network_manager() {
     let before = Snapshot::of(&node.host);
     for container in ["a", "b", "c"] {
         let pod = node.pod(container);
-        let configuration = node.configuration(&["eth1"]);
+        let configuration = of_the_rail(&node);
         node.add(&configuration, container, &pod);
         assert_eq!(routes(&pod, "rdma0"), STATIC_ROUTES);
         reaches_the_router(&pod);
@@ -205,7 +212,7 @@ fn a_lease_of_network_manager_goes_along_and_comes_back() {
     let (node, manager, _router) = managed(BY_DHCP, &expected);
     manager.stop();
     let before = Snapshot::of(&node.host);
-    let configuration = node.configuration(&["eth1"]);
+    let configuration = of_the_rail(&node);
     let pod = node.pod("pod");
     node.add(&configuration, "a", &pod);
     assert_eq!(routes(&pod, "rdma0"), expected);
@@ -240,7 +247,7 @@ fn what_networkd_has_set_goes_along_and_comes_back() {
     manager.stop();
     let before = Snapshot::of(&node.host);
     let pod = node.pod("pod");
-    let configuration = node.configuration(&["eth1"]);
+    let configuration = of_the_rail(&node);
     node.add(&configuration, "a", &pod);
     assert_eq!(routes(&pod, "rdma0"), NETWORKD_ROUTES);
     reaches_the_router(&pod);
@@ -253,7 +260,7 @@ fn pods_come_and_go_beside_networkd() {
     let (node, manager, _router) = with_networkd();
     for container in ["a", "b", "c"] {
         let pod = node.pod(container);
-        let configuration = node.configuration(&["eth1"]);
+        let configuration = of_the_rail(&node);
         node.add(&configuration, container, &pod);
         assert_eq!(routes(&pod, "rdma0"), NETWORKD_ROUTES);
         node.del(&configuration, container, &pod);
@@ -289,7 +296,7 @@ fn lifetimes_run_on_while_the_netdev_is_away() {
     }
     node.host.set_sysctl("ipv6/conf/eth1/accept_ra", "0");
     let pod = node.pod("pod");
-    let configuration = node.configuration(&["eth1"]);
+    let configuration = of_the_rail(&node);
     node.add(&configuration, "a", &pod);
     // in the pod nobody renews them, and they are its as long as it lives
     assert_eq!(

@@ -56,6 +56,9 @@ pub struct Function {
     /// Its RDMA devices, of all namespaces.
     #[serde(default)]
     pub hcas: Vec<Hca>,
+    /// It is no network, but manages the switches of NVLink.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub manages_nvlink: bool,
 }
 
 /// The way from the root of PCI to a function, the function itself left out.
@@ -85,7 +88,12 @@ pub struct Netdev {
     /// The bond or bridge that it is a port of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
-    /// A default route of this namespace leaves by it: the node would be cut off without it.
+    /// What else has all its frames: `the bridge br0`, `Open vSwitch`, `hv0, which it accelerates` (Azure). A bond
+    /// is none: its RDMA device is the ports' one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_by: Option<String>,
+    /// The default route leaves by it, or by what lies on it: the node would be cut off without it
+    /// ([`uplink`](crate::uplink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub default_route: bool,
 }
@@ -101,6 +109,12 @@ pub struct Hca {
     /// `uverbs0`, `umad0`, `issm0`.
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
+    /// RDMA in software on a NIC (rxe, siw). What lies on a bond counts as the bond's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub soft: bool,
+    /// Kernel modules that use it, as [`RdmaDevice::kernel_users`](crate::RdmaDevice::kernel_users).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_users: Vec<String>,
 }
 
 /// A port of an RDMA device, as sysfs shows it.

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`device`] | the data: a node's and a pod's state |
 //! | [`inventory`] | the hardware that resources are made of |
+//! | [`uplink`] | the netdevs without which the node is cut off |
 //! | [`pairing`] | which netdev and which RDMA device are one NIC |
 //! | [`op`] | one change, and its `ip`/`rdma` equivalent |
 //! | [`probe`] | addresses that are asked for on the wire, and neighbours that are known |
@@ -36,6 +37,7 @@ pub mod probe;
 pub mod rdma;
 pub mod rule;
 pub mod smc;
+pub mod uplink;
 
 pub use child::{Child, IpvlanMode, MacvlanMode};
 pub use device::{Device, DeviceAddress};
@@ -52,3 +54,4 @@ pub use op::{Op, Place};
 pub use probe::{Conflict, Neighbour, ProbeError, Probed, Question};
 pub use rdma::{CharDevice, RdmaDevice, RdmaMode};
 pub use rule::Rule;
+pub use uplink::Uplink;

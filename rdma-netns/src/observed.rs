@@ -2,8 +2,9 @@
 
 #[cfg(doc)]
 use crate::pairing;
-use crate::{Device, DeviceAddress, Link, NetnsId, RdmaDevice, RdmaMode, Rule};
+use crate::{Device, DeviceAddress, Link, NetnsId, RdmaDevice, RdmaMode, Route, Rule};
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// The state that plans are made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,9 @@ pub struct Observed {
     /// device, whatever namespace these are in.
     #[serde(default)]
     pub devices: Vec<Device>,
+    /// The cluster's API servers, where kubelet's kubeconfig names them by address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub api_servers: Vec<IpAddr>,
     /// The namespace that this program runs in.
     pub host: Namespace,
     /// The pod's, if it still lives.
@@ -34,6 +38,10 @@ pub struct Namespace {
     pub id: NetnsId,
     /// Its netdevs.
     pub links: Vec<Link>,
+    /// Routes that cannot be set again as they are, as several next hops are: each next hop with the index of
+    /// its netdev. They are in no [`Link::routes`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unkept_routes: Vec<(u32, Route)>,
     /// The RDMA devices that are seen in it (all of the node in shared mode).
     #[serde(default)]
     pub rdma: Vec<RdmaDevice>,

@@ -43,6 +43,10 @@ pub struct RdmaDevice {
     /// Its character devices, where they are known to the asking namespace.
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
+    /// Kernel modules that have connections by it, or listen at an address of it: `nvme_rdma`,
+    /// `rpcrdma` (NFS), `ko2iblnd` (Lustre). Known in the host's namespace only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_users: Vec<String>,
 }
 
 /// A port of an RDMA device.

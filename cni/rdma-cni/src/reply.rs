@@ -80,9 +80,10 @@ fn kubelet(error: &KubeletError) -> u32 {
     }
 }
 
-fn select(error: &SelectError) -> u32 {
+pub(crate) fn select(error: &SelectError) -> u32 {
     match error {
         SelectError::NotFound(_)
+        | SelectError::PassedOver { .. }
         | SelectError::Allocation(_)
         | SelectError::NoNetdev { .. }
         | SelectError::NoRdma(_) => own::NO_SUCH_DEVICE,
@@ -91,6 +92,7 @@ fn select(error: &SelectError) -> u32 {
         | SelectError::WrongMode(_)
         | SelectError::Exclusive(_)
         | SelectError::CannotShare { .. }
+        | SelectError::NeededByHost { .. }
         | SelectError::CannotMove { .. } => own::WRONG_MODE,
         SelectError::NameTaken(_) | SelectError::NameWithoutNumber { .. } => code::CONFIGURATION,
     }

@@ -2,6 +2,7 @@
 
 mod allocated;
 mod bare;
+mod host_use;
 mod share;
 
 use crate::{
@@ -9,6 +10,7 @@ use crate::{
     attachment::{Attachment, Rail, Sibling},
     conf::{Conf, Mode, selector::Candidate, selector::Selector},
 };
+use host_use::{HostUse, Naming};
 use rdma_netns::{
     DeviceAddress, InterfaceName, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode,
 };
@@ -29,7 +31,15 @@ pub enum Choice<'a> {
 struct Chosen<'a> {
     place: Place,
     link: &'a Link,
+    naming: Naming,
     allotment: Option<Allotment>,
+}
+
+/// What selectors mean.
+struct Selection<'a> {
+    chosen: Vec<Chosen<'a>>,
+    /// Each netdev that fits and is not chosen, with the reason.
+    passed_over: Vec<String>,
 }
 
 /// The configured devices cannot be attached to this pod.
@@ -38,6 +48,27 @@ pub enum SelectError {
     /// Nothing on the node fits.
     #[error("no device on this node is {0}")]
     NotFound(String),
+    /// What fits is needed by the host, and not named literally.
+    #[error(
+        "no device on this node is {selectors} and free to be taken: {passed_over}; name the device \
+         literally, with mode \"move\", to move it all the same"
+    )]
+    PassedOver {
+        /// The selectors.
+        selectors: String,
+        /// Each netdev with the reason.
+        passed_over: String,
+    },
+    /// The host needs it where it is.
+    #[error("{link} is not moved into a pod: {why}; {remedy}")]
+    NeededByHost {
+        /// The netdev.
+        link: InterfaceName,
+        /// What for.
+        why: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// What kubelet allocated.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
@@ -129,9 +160,9 @@ pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
 
 /// The hardware of the RDMA devices that `selectors` can mean: of those whose own name fits, and of those
 /// of the netdevs that fit. None: a netdev is among them whose RDMA device only a port tells.
-/// `observed` need have no ports.
+/// `observed` need have no ports: no hardware has a VLAN or the like as its port.
 pub fn selected(
-    mode: Mode,
+    conf: &Conf,
     selectors: &[Selector],
     observed: &Observed,
     others: &[Attachment],
@@ -139,7 +170,9 @@ pub fn selected(
     let by_name = observed.host.rdma.iter();
     let by_name = by_name.filter(|rdma| selectors.iter().any(|it| it.fits_rdma(&rdma.name)));
     let mut devices: BTreeSet<_> = by_name.filter_map(|rdma| rdma.parent.clone()).collect();
-    for chosen in by_selectors(mode, selectors, observed, others).ok()? {
+    let host_use = HostUse::of(observed);
+    let selection = by_selectors(conf, &host_use, selectors, observed, others);
+    for chosen in selection.ok()?.chosen {
         let rdma = rdma_of(&observed.host, chosen.link)?;
         devices.extend(rdma.parent.clone());
     }
@@ -165,9 +198,16 @@ pub fn rails(
     {
         return Ok(vec![rail]);
     }
+    let host_use = HostUse::of(observed);
     let chosen = match choice {
         Choice::Address(address) => vec![by_address(conf.mode, address, observed, others)?],
-        Choice::Selectors(selectors) => by_selectors(conf.mode, selectors, observed, others)?,
+        Choice::Selectors(selectors) => {
+            let selection = by_selectors(conf, &host_use, selectors, observed, others)?;
+            for why in selection.passed_over {
+                log::info!("passed over: {why}");
+            }
+            selection.chosen
+        }
         Choice::Allocated(meanings) => allocated::choose(conf.mode, meanings, observed, others)?,
     };
     if chosen.len() > 1 && !conf.interface_name.counts() {
@@ -179,13 +219,13 @@ pub fn rails(
     chosen
         .into_iter()
         .enumerate()
-        .map(|(index, chosen)| rail(conf, observed, others, (index, count), chosen))
+        .map(|(index, chosen)| rail(conf, (observed, &host_use), others, (index, count), chosen))
         .collect()
 }
 
 fn rail(
     conf: &Conf,
-    observed: &Observed,
+    (observed, host_use): (&Observed, &HostUse<'_>),
     others: &[Attachment],
     (index, count): (usize, usize),
     chosen: Chosen<'_>,
@@ -193,6 +233,7 @@ fn rail(
     let Chosen {
         place,
         link,
+        naming,
         allotment,
     } = chosen;
     let (sharing, allocated) = allotment.map(|it| (it.sharing, it.allocated)).unzip();
@@ -239,6 +280,7 @@ fn rail(
         }
         None => {
             share::movable(link, others)?;
+            host_use.movable(naming, conf.mode, link, rdma)?;
             Ok(Rail {
                 home: Some(link.clone()),
                 siblings: siblings(&observed.host, link),
@@ -301,6 +343,7 @@ impl<'a> Chosen<'a> {
         Self {
             place,
             link: share::bond_of(mode, &observed.host, place, link),
+            naming: Naming::Literal,
             allotment: None,
         }
     }
@@ -333,13 +376,16 @@ fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), S
 }
 
 fn by_selectors<'a>(
-    mode: Mode,
+    conf: &Conf,
+    host_use: &HostUse<'_>,
     selectors: &[Selector],
     observed: &'a Observed,
     others: &[Attachment],
-) -> Result<Vec<Chosen<'a>>, SelectError> {
+) -> Result<Selection<'a>, SelectError> {
     let mut chosen: Vec<Chosen<'a>> = vec![];
+    let mut passed_over: Vec<String> = vec![];
     for selector in selectors {
+        let naming = Naming::from(selector);
         let held = others.iter().find_map(|other| {
             let rail = other.rails.iter().find(|rail| {
                 rail.home.as_ref().is_some_and(|home| {
@@ -359,18 +405,32 @@ fn by_selectors<'a>(
             .filter(|(place, link)| *place == Place::Host || link.parent.is_some())
             .filter(|(_, link)| link.link_type != LinkType::Other)
             .filter(|(_, link)| !link.is_representor() || selector.literal_netdev().is_some())
+            .filter(|(_, link)| naming == Naming::Literal || !is_plain_upper(conf, observed, link))
             .filter(|(_, link)| {
                 selector.matches(candidate(observed, link, rdma_of(&observed.host, link)))
             })
-            .map(|(place, link)| Chosen::at(mode, observed, place, link))
+            .map(|(place, link)| Chosen {
+                naming,
+                ..Chosen::at(conf.mode, observed, place, link)
+            })
             .collect();
         if matching.is_empty() && selector.is_literal() {
             return Err(SelectError::NotFound(selector.text.clone()));
         }
         matching.sort_by_key(|found| natural(&found.link.name));
         for found in matching {
-            if !found.is_in(&chosen) {
-                chosen.push(found);
+            let Chosen { place, link, .. } = found;
+            let is_shared = share::reason(conf.mode, None, link, others).is_some();
+            let rdma = rdma_of(&observed.host, link);
+            match host_use.passes_over(naming, is_shared, link, rdma) {
+                Some(why) if place == Place::Host => {
+                    let why = format!("{}: {why}", link.name);
+                    if !passed_over.contains(&why) {
+                        passed_over.push(why);
+                    }
+                }
+                _ if found.is_in(&chosen) => {}
+                _ => chosen.push(found),
             }
         }
     }
@@ -382,9 +442,28 @@ fn by_selectors<'a>(
             .iter()
             .map(|selector| selector.text.as_str())
             .collect();
-        return Err(SelectError::NotFound(texts.join(" or ")));
+        let selectors = texts.join(" or ");
+        return Err(match passed_over.as_slice() {
+            [] => SelectError::NotFound(selectors),
+            _ => SelectError::PassedOver {
+                selectors,
+                passed_over: passed_over.join(", "),
+            },
+        });
     }
-    Ok(chosen)
+    Ok(Selection {
+        chosen,
+        passed_over,
+    })
+}
+
+/// Whether `link` is a VLAN or the like without an RDMA device, which no pattern means: `bond*` fits
+/// `bond0.100`, too.
+fn is_plain_upper(conf: &Conf, observed: &Observed, link: &Link) -> bool {
+    conf.require_rdma
+        && link.parent.is_none()
+        && link.lower.is_some()
+        && rdma_of(&observed.host, link).is_none()
 }
 
 fn candidate<'a>(

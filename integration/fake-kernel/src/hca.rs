@@ -181,6 +181,7 @@ impl World {
                 }),
             }],
             char_devices: [uverbs].into_iter().chain(umad).collect(),
+            kernel_users: Vec::new(),
         }
     }
 

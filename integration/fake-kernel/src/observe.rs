@@ -19,6 +19,7 @@ impl World {
             at: Some(self.clock),
             rdma_mode: self.rdma_mode,
             devices: self.devices(),
+            api_servers: Vec::new(),
             host: self.namespace(HOST),
             pod: pod.map(|pod| self.namespace(pod)),
         }
@@ -29,6 +30,7 @@ impl World {
         Namespace {
             id,
             links,
+            unkept_routes: Vec::new(),
             rdma: self.rdma_in(id),
             rules: self.rules(id).to_vec(),
         }

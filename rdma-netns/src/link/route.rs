@@ -109,6 +109,11 @@ impl Route {
             == (other.destination, other.prefix, other.table)
     }
 
+    /// Whether `ip` is in its destination.
+    pub fn leads_to(&self, ip: IpAddr) -> bool {
+        contains(self.destination, self.prefix, ip)
+    }
+
     /// The metric that counts where there is none: `IP6_RT_PRIO_USER` for IPv6
     /// (`include/uapi/linux/ipv6_route.h`).
     pub fn default_metric(&self) -> u32 {

@@ -6,7 +6,7 @@
 use super::{
     Linux, cannot_read,
     devices::{self, Uevent, Verbs, address_of, entries, link_name, numa_node, read},
-    erdma, rdma,
+    erdma, nvlink, rdma,
 };
 use crate::{
     Accelerator, CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort,
@@ -23,11 +23,8 @@ use std::{
 /// Those of others are for a server's console.
 const GPU_VENDORS: [&str; 4] = ["10de", "1002", "8086", "1ed5"];
 
-/// The IPv4 and IPv6 routes of the thread's namespace.
-const ROUTES: [&str; 2] = [
-    "/proc/thread-self/net/route",
-    "/proc/thread-self/net/ipv6_route",
-];
+/// `SIW_NODE_DESC_COMMON`, `drivers/infiniband/sw/siw/siw_main.c`
+const SOFT_IWARP: &str = "Software iWARP stack";
 
 impl Linux {
     /// The node's RDMA hardware, with the netdevs that are in this program's namespace.
@@ -42,11 +39,17 @@ impl Linux {
     }
 
     fn hardware(&self, with_ports: bool) -> Result<Inventory, ObserveError> {
-        let [ipv4, ipv6] = ROUTES.map(|path| fs::read_to_string(path).unwrap_or_default());
         let reader = Reader {
             sysfs: &self.sysfs,
             dev: &self.dev,
-            default_routes: default_routes(&ipv4, &ipv6),
+            uplinks: self.uplinks().unwrap_or_else(|error| {
+                log::warn!("by which netdevs the node is reached is not known: {error}");
+                BTreeSet::new()
+            }),
+            kernel_users: match with_ports {
+                true => self.kernel_users(),
+                false => BTreeMap::new(),
+            },
             with_ports,
         };
         reader
@@ -58,8 +61,10 @@ impl Linux {
 struct Reader<'a> {
     sysfs: &'a Path,
     dev: &'a Path,
-    /// Names of the netdevs that have one.
-    default_routes: BTreeSet<String>,
+    /// Names of the netdevs without which the node is cut off.
+    uplinks: BTreeSet<String>,
+    /// By the RDMA devices' names.
+    kernel_users: BTreeMap<String, Vec<String>>,
     /// Whether ports are looked at.
     with_ports: bool,
 }
@@ -91,7 +96,23 @@ impl Reader<'_> {
             if !function.device.rdma.contains(&verbs.device) {
                 function.device.rdma.push(verbs.device.clone());
             }
+            let is_on_bond = || {
+                function
+                    .netdevs
+                    .iter()
+                    .all(|netdev| netdev.master.is_some())
+            };
+            let soft = match verbs.parent {
+                None => !is_on_bond(),
+                Some(_) => self.is_soft_iwarp(&verbs.device),
+            };
             function.hcas.push(Hca {
+                soft,
+                kernel_users: self
+                    .kernel_users
+                    .get(&verbs.device)
+                    .cloned()
+                    .unwrap_or_default(),
                 ports: self.ports(&verbs.device),
                 char_devices: char_devices.get(&verbs.device).cloned().unwrap_or_default(),
                 name: verbs.device.clone(),
@@ -106,6 +127,11 @@ impl Reader<'_> {
             // before soft-RoCE on its netdev
             let other = |hca: &Hca| !own.contains(hca.name.as_str());
             function.hcas.sort_by_key(other);
+        }
+        for function in functions.iter_mut().filter(|it| !it.hcas.is_empty()) {
+            let directory = self.sysfs.join("bus/pci/devices");
+            let directory = directory.join(&*function.device.address);
+            function.manages_nvlink = nvlink::is_switch_manager(&directory);
         }
         erdma::pair(self.sysfs, &mut functions);
         let present: BTreeSet<&DeviceAddress> = functions
@@ -148,6 +174,7 @@ impl Reader<'_> {
             netdevs: self.netdevs(&directory, &device, present),
             netdev_function: None,
             hcas: Vec::new(),
+            manages_nvlink: false,
             device,
         }
     }
@@ -215,11 +242,35 @@ impl Reader<'_> {
                 _ => LinkType::Other,
             },
             carrier: read(&directory, "carrier").as_deref() == Some("1"),
+            taken_by: self.taken_by(&directory),
             master: link_name(&directory, "master"),
             default_route: name
                 .to_str()
-                .is_some_and(|name| self.default_routes.contains(name)),
+                .is_some_and(|name| self.uplinks.contains(name)),
         })
+    }
+
+    /// What takes all frames of the netdev at `directory`: its master, unless that is a bond. A bridge has
+    /// a directory of its own (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`), Open vSwitch's is called so (`ovs_netdev_link()`),
+    /// and a master with hardware of its own is Hyper-V's netdev (`netvsc_vf_join()`, `drivers/net/hyperv/netvsc_drv.c`).
+    fn taken_by(&self, directory: &Path) -> Option<String> {
+        let name = link_name(directory, "master")?;
+        let master = self.sysfs.join("class/net").join(&name);
+        if name == "ovs-system" {
+            Some("Open vSwitch".to_owned())
+        } else if master.join("bridge").exists() {
+            Some(format!("the bridge {name}"))
+        } else if master.join("device").exists() {
+            Some(format!("{name}, which it accelerates"))
+        } else {
+            None
+        }
+    }
+
+    /// Older kernels give soft-iWARP's device the NIC's hardware for a parent.
+    fn is_soft_iwarp(&self, device: &str) -> bool {
+        let directory = self.sysfs.join("class/infiniband").join(device);
+        read(&directory, "node_desc").as_deref() == Some(SOFT_IWARP)
     }
 
     /// The character devices of each RDMA device.
@@ -343,27 +394,6 @@ fn is_representor(port_name: &str) -> bool {
     let after = port_name.split_once("pf").map(|(_, after)| after);
     let after = after.map(|after| after.trim_start_matches(|c: char| c.is_ascii_digit()));
     after.is_some_and(|after| after.starts_with("vf") || after.starts_with("sf"))
-}
-
-/// The netdevs by which default routes leave: `/proc/net/route` has the netdev, the
-/// destination… and the mask in the eighth column, `/proc/net/ipv6_route` the destination, its
-/// length… and the netdev in the last (`fib_route_seq_show()` in `net/ipv4/fib_trie.c`,
-/// `ipv6_route_native_seq_show()` in `net/ipv6/ip6_fib.c`). An unreachable default is on `lo`.
-fn default_routes(ipv4: &str, ipv6: &str) -> BTreeSet<String> {
-    let columns =
-        |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
-    let zero = |text: Option<&String>| text.is_some_and(|text| text.bytes().all(|b| b == b'0'));
-    let ipv4 = ipv4
-        .lines()
-        .map(columns)
-        .filter(|columns| zero(columns.get(1)) && zero(columns.get(7)));
-    let ipv6 = ipv6
-        .lines()
-        .map(columns)
-        .filter(|columns| zero(columns.first()) && zero(columns.get(1)));
-    let first = ipv4.filter_map(|columns| columns.into_iter().next());
-    let last = ipv6.filter_map(|columns| columns.into_iter().next_back());
-    first.chain(last).collect()
 }
 
 /// The way from the root of PCI to the function whose link on the bus this is:

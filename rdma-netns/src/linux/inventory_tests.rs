@@ -314,23 +314,81 @@ fn accelerators_and_their_way_from_the_root() {
     );
 }
 
+/// What is behind it is made up: a bridge, Open vSwitch and Hyper-V's netdev as the kernel's sources have
+/// them, and a bond.
 #[test]
-fn the_netdevs_of_default_routes() {
-    let ipv4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\n\
-        eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\n\
-        eth1\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\n\
-        eth2\t00000000\t0100000A\t0003\t0\t0\t0\t00000080\t0\n";
-    let zeros = "0".repeat(32);
-    let row = |destination: &str, length: &str, netdev: &str| {
-        format!(
-            "{destination} {length} {zeros} 00 {zeros} 00000400 00000001 00000000 00000003 {netdev}\n"
-        )
-    };
-    let other = format!("fe80{}", "0".repeat(28));
-    let ipv6 = row(&zeros, "00", "eth3") + &row(&other, "40", "eth4") + &row(&zeros, "03", "eth5");
-    let found: Vec<String> = default_routes(ipv4, &ipv6).into_iter().collect();
-    assert_eq!(found, ["eth0", "eth3"]);
-    assert_eq!(default_routes("", "").len(), 0);
+fn what_has_all_frames_of_a_netdev() {
+    let node = Node::new();
+    let masters = [
+        ("br0", "bridge/stp_state"),
+        ("ovs-system", "mtu"),
+        ("hv0", "device/vendor"),
+        ("bond0", "bonding/mode"),
+    ];
+    for (index, (master, file)) in masters.into_iter().enumerate() {
+        let nic = node.pci(ROOT, &format!("0000:3b:00.{index}"), "20000", PF);
+        let netdev = node.netdev(&nic, &format!("eth{index}"), "94:6d:ae:00:00:01");
+        node.file(&format!("sys/class/net/{master}/{file}"), "0");
+        node.link(&format!("{netdev}/master"), format!("../../../{master}"));
+    }
+    let inventory = node.inventory();
+    let found: Vec<Option<&str>> = inventory
+        .functions
+        .iter()
+        .map(|function| function.netdevs[0].taken_by.as_deref())
+        .collect();
+    let expected = [
+        Some("the bridge br0"),
+        Some("Open vSwitch"),
+        Some("hv0, which it accelerates"),
+        None,
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn rdma_in_software_is_told_from_hardware() {
+    let node = Node::new();
+    let nic = node.pci(ROOT, "0000:3b:00.0", "20000", PF);
+    node.netdev(&nic, "eth0", "94:6d:ae:00:00:01");
+    node.rdma(0, "mlx5_0", Some(&nic));
+    node.rdma(1, "rxe0", None);
+    node.file("sys/class/infiniband/rxe0/parent", "eth0");
+    // Linux 5.10 gives it the NIC's hardware
+    node.rdma(2, "siw0", Some(&nic));
+    node.file(
+        "sys/class/infiniband/siw0/node_desc",
+        "Software iWARP stack",
+    );
+    let inventory = node.inventory();
+    let hcas = &inventory.functions[0].hcas;
+    let mut found: Vec<(&str, bool)> = hcas.iter().map(|it| (&*it.name, it.soft)).collect();
+    found.sort_unstable();
+    assert_eq!(found, [("mlx5_0", false), ("rxe0", true), ("siw0", true)]);
+}
+
+/// A made-up B200 node, in little: a rail, and a function that manages NVLink's switches. The vital product
+/// data is made up, too, but for the model that both have been told by.
+#[test]
+fn what_manages_nvlinks_switches_is_told_by_its_vital_product_data() {
+    let node = Node::new();
+    const CX7: &str = "15B3:1021";
+    for (number, address, class, model) in [
+        (0, "0000:1a:00.0", "20700", "SMDL=MCX750500B-0D0K"),
+        (1, "0000:05:00.0", "20700", "SMDL=SW_MNG"),
+        // Ethernet's is not read
+        (2, "0000:06:00.0", "20000", "SMDL=SW_MNG"),
+    ] {
+        let function = node.pci(ROOT, address, class, CX7);
+        node.rdma(number, &format!("mlx5_{number}"), Some(&function));
+        let data = format!("\u{2}ConnectX-7\u{0}V0{model}\u{0}");
+        node.file(&format!("{function}/vpd"), &data);
+    }
+    let inventory = node.inventory();
+    let functions = inventory.functions.iter();
+    let managing = functions.filter(|it| it.manages_nvlink);
+    let managing: Vec<&str> = managing.map(|it| &*it.device.address).collect();
+    assert_eq!(managing, ["0000:05:00.0"]);
 }
 
 #[test]

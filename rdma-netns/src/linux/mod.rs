@@ -10,11 +10,13 @@
 //! | `announce` | what tells neighbours who has an address now |
 //! | `probe` | what asks whether an address is free |
 //! | `neighbours` | the neighbour tables |
+//! | `api_server` | where kubelet's kubeconfig says that the API server is |
 //! | `held` | all addresses, without anything else |
 //! | [`nldev`] | RDMA netlink |
 //! | `rdma`, `devices` | RDMA devices and the hardware behind them, sysfs and `/dev` included |
 //! | `gids` | the GID tables in sysfs |
 //! | `inventory` | the hardware that resources are made of |
+//! | `nvlink` | RDMA devices that manage NVLink's switches |
 //! | `smc` | SMC's settings |
 //! | [`monitor`] | events: what tells that something changed |
 //! | [`inside`] | what only a thread in a pod's namespace can read |
@@ -23,6 +25,7 @@
 
 mod addresses;
 mod announce;
+mod api_server;
 mod children;
 mod devices;
 mod erdma;
@@ -35,6 +38,7 @@ mod links;
 pub mod monitor;
 mod neighbours;
 pub mod nldev;
+mod nvlink;
 mod probe;
 mod rdma;
 mod routes;
@@ -47,7 +51,7 @@ pub use space::Space;
 
 use crate::{
     DeviceAddress, GidTable, Kernel, Link, Namespace, ObserveError, Observed, Op, OpError,
-    OpenPodError, RdmaMode, Rule,
+    OpenPodError, RdmaMode, Route, Rule,
     netlink::{Answer, NetlinkError},
     netns::OpenError,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
@@ -59,12 +63,15 @@ use nix::libc;
 use nldev::Nldev;
 use rdma::Surroundings;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
 };
+
+/// Whose namespace the node's own is, in messages.
+const HOST: &str = "the host";
 
 /// Changes at every boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -168,12 +175,6 @@ impl Kernel for Linux {
         let devices = devices::scan(&self.sysfs, &verbs)
             .map_err(|error| cannot_read("the devices in sysfs", error.into()))?;
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let surroundings = Surroundings {
-            asked: asked.as_ref(),
-            sysfs: &self.sysfs,
-            dev: &self.dev,
-            verbs: &verbs,
-        };
         let mut rdma_mode = None;
         let mut namespace = |space: &Space, whose: &str| {
             let mut nldev = self
@@ -187,23 +188,36 @@ impl Kernel for Linux {
                     if rdma_mode.is_none() {
                         rdma_mode = Some(nldev.mode().map_err(failed("the RDMA mode"))?);
                     }
+                    let surroundings = Surroundings {
+                        sysfs: &self.sysfs,
+                        dev: &self.dev,
+                        verbs: &verbs,
+                        is_host: whose == HOST,
+                        asked: asked.as_ref(),
+                    };
                     rdma::read(nldev, &surroundings).map_err(failed("the RDMA devices"))?
                 }
             };
+            let Links {
+                links,
+                unkept_routes,
+            } = links_of(space, whose, &self.sysfs)?;
             Ok(Namespace {
                 id: space.netns().id(),
-                links: links_of(space, whose, &self.sysfs)?,
+                links,
+                unkept_routes,
                 rdma,
                 rules: rules_of(space, whose)?,
             })
         };
-        let host = namespace(host, "the host")?;
+        let host = namespace(host, HOST)?;
         let pod = pod.map(|pod| namespace(pod, "the pod")).transpose()?;
         Ok(Observed {
             boot_id,
             at,
             rdma_mode,
             devices,
+            api_servers: api_server::addresses(),
             host,
             pod,
         })
@@ -273,8 +287,14 @@ fn is_missing(error: &io::Error) -> bool {
     missing.contains(&error.kind()) || error.raw_os_error() == Some(libc::ESRCH)
 }
 
+/// The netdevs of a namespace, and the routes that are nobody's alone.
+struct Links {
+    links: Vec<Link>,
+    unkept_routes: Vec<(u32, Route)>,
+}
+
 /// All netdevs of a namespace with their addresses and routes.
-fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, ObserveError> {
+fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveError> {
     let mut socket = space.route();
     let mut dump =
         |what: &str, request: RouteNetlinkMessage| -> Result<Vec<Answer>, ObserveError> {
@@ -317,16 +337,64 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
         }
     }
     addresses::distribute(&dump("addresses", addresses::dump())?, &mut links);
+    let mut unkept_routes = Vec::new();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         for answer in dump("routes", routes::dump(family))? {
-            for (index, route) in routes::parse(&answer.body).unwrap_or_default() {
+            let parsed = routes::parse(&answer.body).unwrap_or_default();
+            if !parsed.kept {
+                unkept_routes.extend(parsed.hops);
+                continue;
+            }
+            for (index, route) in parsed.hops {
                 if let Some(link) = links.iter_mut().find(|link| link.index == index) {
                     link.routes.push(route);
                 }
             }
         }
     }
-    Ok(links)
+    Ok(Links {
+        links,
+        unkept_routes,
+    })
+}
+
+impl Linux {
+    /// The netdevs of this program's namespace without which the node is cut off.
+    fn uplinks(&self) -> Result<BTreeSet<String>, ObserveError> {
+        let host = self
+            .host()
+            .map_err(|error| cannot_read(HOST, error.into()))?;
+        let Links {
+            links,
+            unkept_routes,
+        } = links_of(host, HOST, &self.sysfs)?;
+        let namespace = Namespace {
+            id: host.netns().id(),
+            links,
+            unkept_routes,
+            rdma: Vec::new(),
+            rules: Vec::new(),
+        };
+        let uplinks = namespace.uplinks(&api_server::addresses());
+        let uplinks = uplinks
+            .keys()
+            .filter_map(|index| namespace.link_by_index(*index));
+        Ok(uplinks.map(|link| link.name.to_string()).collect())
+    }
+
+    /// The kernel's users of the RDMA devices of this program's namespace, by the devices' names.
+    fn kernel_users(&self) -> BTreeMap<String, Vec<String>> {
+        let nldev = self.host().and_then(|host| self.nldev(host));
+        let Ok(Some(mut nldev)) = nldev else {
+            return BTreeMap::new();
+        };
+        let devices = nldev.devices().unwrap_or_default();
+        let users = devices.into_iter().map(|device| {
+            let users = rdma::kernel_users(&mut nldev, &device);
+            (device.name, users)
+        });
+        users.collect()
+    }
 }
 
 /// The routing rules of a namespace, of both families.

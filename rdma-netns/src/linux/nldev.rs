@@ -20,6 +20,8 @@ use std::{
 const PROTOCOL: isize = 20;
 /// `RDMA_NL_NLDEV`
 const CLIENT: u16 = 5;
+/// The module of SMC-R.
+const SMC: &str = "smc";
 
 /// `enum rdma_nldev_command`
 mod command {
@@ -29,6 +31,7 @@ mod command {
     pub(super) const SYS_GET: u16 = 6;
     pub(super) const SYS_SET: u16 = 7;
     pub(super) const RES_GET: u16 = 9;
+    pub(super) const RES_CM_ID_GET: u16 = 11;
     pub(super) const GET_CHARDEV: u16 = 15;
 }
 
@@ -43,6 +46,10 @@ mod attr {
     pub(super) const RES_SUMMARY_ENTRY: u16 = 16;
     pub(super) const RES_SUMMARY_ENTRY_NAME: u16 = 17;
     pub(super) const RES_SUMMARY_ENTRY_CURR: u16 = 18;
+    pub(super) const RES_KERN_NAME: u16 = 29;
+    pub(super) const RES_CM_ID: u16 = 30;
+    pub(super) const RES_CM_ID_ENTRY: u16 = 31;
+    pub(super) const RES_SRC_ADDR: u16 = 33;
     pub(super) const NDEV_INDEX: u16 = 50;
     pub(super) const SYS_NETNS_MODE: u16 = 66;
     pub(super) const NET_NS_FD: u16 = 68;
@@ -177,6 +184,23 @@ impl Nldev {
         Ok(bodies(&answers).flat_map(parse_resources).collect())
     }
 
+    /// The kernel modules that have a connection by a device, or wait for one at an address of it
+    /// (`rdma resource show cm_id dev DEVICE`), each once. A module that waits at every address of
+    /// the node is none, nor is SMC, which makes its connections anew by another device.
+    ///
+    /// All that the kernel has over the RDMA connection manager is seen so: NVMe, NFS, Lustre, iSER,
+    /// SMB. SRP with InfiniBand's own connection manager is not. Queue pairs would tell, but
+    /// each of them costs a question to the device's firmware (`fill_res_qp_entry()`,
+    /// `drivers/infiniband/core/nldev.c`).
+    pub fn kernel_users(&mut self, device: u32) -> Result<Vec<String>, NetlinkError> {
+        let request = Request::new(command::RES_CM_ID_GET).number(attr::DEV_INDEX, device);
+        let answers = self.0.dump(&request)?;
+        let mut users: Vec<String> = bodies(&answers).flat_map(parse_kernel_users).collect();
+        users.sort();
+        users.dedup();
+        Ok(users)
+    }
+
     /// The character device that the kernel client `client` (`uverbs`, `umad`) has for a
     /// device or, with umad, for a port of it. A client that is not there gets *loaded*
     /// by this (`ib_get_client_nl_info()`): ask only when it is.
@@ -277,6 +301,33 @@ fn parse_resources(body: &[u8]) -> Vec<(String, u64)> {
             Some((name.to_owned(), count))
         })
         .collect()
+}
+
+/// The owners of the CM ids that are the kernel's; those of processes have a PID instead of a name
+/// (`fill_res_name_pid()`, `drivers/infiniband/core/nldev.c`).
+fn parse_kernel_users(body: &[u8]) -> Vec<String> {
+    let table = find(body, attr::RES_CM_ID).unwrap_or_default();
+    attributes(table)
+        .filter(|(kind, _)| *kind == attr::RES_CM_ID_ENTRY)
+        .filter_map(|(_, entry)| {
+            let owner = find(entry, attr::RES_KERN_NAME).and_then(text)?;
+            let is_bound = find(entry, attr::RES_SRC_ADDR).is_some_and(names_an_address);
+            (is_bound && owner != SMC).then(|| owner.to_owned())
+        })
+        .collect()
+}
+
+/// Whether a `struct sockaddr_storage` has an address that is not the unspecified one.
+fn names_an_address(socket: &[u8]) -> bool {
+    let family = socket.get(..2).and_then(|it| it.try_into().ok());
+    let address = match family.map(u16::from_ne_bytes).map(i32::from) {
+        // `struct sockaddr_in`, `struct sockaddr_in6`
+        Some(libc::AF_INET) => socket.get(4..8),
+        Some(libc::AF_INET6) => socket.get(8..24),
+        // `struct sockaddr_ib`: InfiniBand's own addresses
+        family => return family.is_some(),
+    };
+    address.is_some_and(|address| address.iter().any(|byte| *byte != 0))
 }
 
 fn parse_char_device(body: &[u8]) -> Option<CharDeviceInfo> {

@@ -39,6 +39,50 @@ fn char_device() -> Vec<u8> {
     )
 }
 
+/// A CM id of `owner`, or of a process, that is bound to `ip`.
+fn cm_id(owner: Option<&str>, ip: std::net::IpAddr) -> Vec<u8> {
+    let mut socket = vec![0; 128]; // `struct sockaddr_storage`
+    let (family, at, octets) = match ip {
+        std::net::IpAddr::V4(ip) => (libc::AF_INET, 4, ip.octets().to_vec()),
+        std::net::IpAddr::V6(ip) => (libc::AF_INET6, 8, ip.octets().to_vec()),
+    };
+    socket[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+    socket[at..at + octets.len()].copy_from_slice(&octets);
+    let request = Request::new(command::RES_CM_ID_GET);
+    let request = match owner {
+        Some(owner) => request.text(attr::RES_KERN_NAME, owner),
+        None => request.number(28, 4711), // `RDMA_NLDEV_ATTR_RES_PID`
+    };
+    bytes(&request.with(attr::RES_SRC_ADDR, socket))
+}
+
+#[test]
+fn the_kernels_own_users_of_a_device() {
+    let ip = |text: &str| text.parse().expect("an IP address");
+    let ids = [
+        cm_id(Some("nvme_rdma"), ip("192.0.2.1")),
+        cm_id(Some("rpcrdma"), ip("2001:db8::1")),
+        // at every address of the node
+        cm_id(Some("rpcrdma"), ip("::")),
+        cm_id(Some("nvmet_rdma"), ip("0.0.0.0")),
+        cm_id(Some("smc"), ip("192.0.2.1")),
+        // ib_write_bw
+        cm_id(None, ip("192.0.2.1")),
+    ];
+    let entries = ids
+        .into_iter()
+        .fold(Request::new(command::RES_CM_ID_GET), |request, id| {
+            request.with(attr::RES_CM_ID_ENTRY | 0x8000, id)
+        });
+    let body = bytes(
+        &Request::new(command::RES_CM_ID_GET)
+            .number(attr::DEV_INDEX, 3)
+            .with(attr::RES_CM_ID | 0x8000, bytes(&entries)),
+    );
+    assert_eq!(parse_kernel_users(&body), ["nvme_rdma", "rpcrdma"]);
+    assert_eq!(parse_kernel_users(&[]), [""; 0]);
+}
+
 fn resources() -> Vec<u8> {
     let entry = |name: &str, count: u64| {
         bytes(

@@ -2,7 +2,7 @@
 
 use super::{
     devices::{self, Verbs},
-    nldev::Nldev,
+    nldev::{DeviceInfo, Nldev},
 };
 use crate::{CharDevice, DeviceAddress, RdmaDevice, netlink::NetlinkError, rdma::RdmaPort};
 use nix::libc;
@@ -23,6 +23,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) verbs: &'a [Verbs],
     /// Whose ports are asked for; none: all devices'. One without hardware has no firmware either.
     pub(super) asked: Option<&'a BTreeSet<DeviceAddress>>,
+    /// Whether the namespace is the host's.
+    pub(super) is_host: bool,
 }
 
 /// The RDMA devices that `nldev`'s namespace sees.
@@ -68,6 +70,10 @@ pub(super) fn read(
             minor: found.minor,
         });
         let directory = class.join("infiniband").join(&info.name).join("ports");
+        let users = match surroundings.is_host {
+            true => kernel_users(nldev, &info),
+            false => Vec::new(),
+        };
         let ports = ports.into_iter().map(|port| RdmaPort {
             number: port.number,
             netdev: port.netdev,
@@ -84,9 +90,22 @@ pub(super) fn read(
             node_guid: info.node_guid,
             ports: ports.collect(),
             char_devices: char_devices.collect(),
+            kernel_users: users,
         });
     }
     Ok(devices)
+}
+
+/// Kernel modules that use the device, by their names; none where the kernel cannot tell (before
+/// Linux 4.17).
+pub(super) fn kernel_users(nldev: &mut Nldev, device: &DeviceInfo) -> Vec<String> {
+    nldev.kernel_users(device.index).unwrap_or_else(|error| {
+        log::debug!(
+            "the kernel's users of {} are not known: {error}",
+            device.name
+        );
+        Vec::new()
+    })
 }
 
 /// The device number of a character device's node.

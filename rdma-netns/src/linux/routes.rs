@@ -2,11 +2,12 @@
 //!
 //! Only unicast routes by one netdev are shown. IPv6 routes of one destination and metric are
 //! told by the kernel as one with several next hops, but come and go one by one: each is
-//! shown for itself. Left out, and told in the debug log, are
+//! shown for itself. Not kept, and told in the debug log, are
 //! IPv4 routes with several next hops, and those with a nexthop object, with an encapsulation, by source
 //! prefix or by TOS: a [`Route`] cannot say them, and adding a part of one would be worse
-//! than leaving it out. Of the metrics, `mtu` and `advmss` are kept; the kernel tells when an IPv6
-//! route expires, and of an IPv4 one nothing, as those do not.
+//! than leaving it out. By which netdevs they leave is told all the same. Of the metrics, `mtu` and
+//! `advmss` are kept; the kernel tells when an IPv6 route expires, and of an IPv4 one nothing, as
+//! those do not.
 
 use super::ip_of;
 use crate::{
@@ -56,8 +57,17 @@ pub(super) fn dump(family: AddressFamily) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetRoute(message)
 }
 
-/// The routes of an `RTM_NEWROUTE` and the indices of their netdevs, if they are shown.
-pub(super) fn parse(body: &[u8]) -> Option<Vec<(u32, Route)>> {
+/// An `RTM_NEWROUTE`.
+#[derive(Debug, Default)]
+pub(super) struct Parsed {
+    /// Whether a [`Route`] says all of it, so that it can be set again.
+    pub(super) kept: bool,
+    /// One route for each next hop, with the index of its netdev.
+    pub(super) hops: Vec<(u32, Route)>,
+}
+
+/// The route of an `RTM_NEWROUTE`; none: it is of no kind that is shown.
+pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     let header = RouteHeader::parse(body).ok()?;
     let unspecified = match header.address_family {
         AddressFamily::Inet => IpAddr::from([0; 4]),
@@ -97,8 +107,11 @@ pub(super) fn parse(body: &[u8]) -> Option<Vec<(u32, Route)>> {
                     }
                 }
             }
-            RTA_MULTIPATH if header.address_family == AddressFamily::Inet6 => hops = value,
-            RTA_MULTIPATH | RTA_NH_ID | RTA_ENCAP => beyond = true,
+            RTA_MULTIPATH => {
+                beyond |= header.address_family == AddressFamily::Inet;
+                hops = value;
+            }
+            RTA_NH_ID | RTA_ENCAP => beyond = true,
             _ => {}
         }
     }
@@ -114,12 +127,15 @@ pub(super) fn parse(body: &[u8]) -> Option<Vec<(u32, Route)>> {
             route.destination,
             route.prefix
         );
-        return None;
     }
-    if hops.is_empty() {
-        return Some(vec![(netdev?, route)]);
-    }
-    Some(next_hops(hops).map(|hop| hop.of(&route)).collect())
+    let hops = match hops {
+        [] => vec![(netdev?, route)],
+        hops => next_hops(hops).map(|hop| hop.of(&route)).collect(),
+    };
+    Some(Parsed {
+        kept: !beyond,
+        hops,
+    })
 }
 
 /// `rta_expires` of a `struct rta_cacheinfo`, seconds; 0: it does not expire. It is below 0 after its

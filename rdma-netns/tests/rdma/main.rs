@@ -8,7 +8,13 @@ mod smc;
 use rdma_netns::{
     InterfaceName, Kernel, Linux, Observed, Op, Place, RdmaDevice, RdmaMode, linux::Space,
 };
-use std::{path::PathBuf, process::Command, time::Instant};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
 
 /// Runs a program; its failure is the test's.
 #[track_caller]
@@ -268,4 +274,72 @@ fn looking_is_quick() {
             times[times.len() - 1]
         );
     }
+}
+
+/// NVMe over RDMA, with the host as its target: the kernel's own listener at an address of `rxe0`.
+struct NvmeTarget;
+
+const NVMET: &str = "/sys/kernel/config/nvmet";
+
+impl NvmeTarget {
+    fn at(address: &str) -> Self {
+        run("modprobe nvmet-rdma");
+        if !Path::new(NVMET).exists() {
+            run("mount -t configfs configfs /sys/kernel/config");
+        }
+        let (port, subsystem) = (
+            format!("{NVMET}/ports/1"),
+            format!("{NVMET}/subsystems/one"),
+        );
+        fs::create_dir(&subsystem).expect("a subsystem");
+        fs::create_dir(&port).expect("a port");
+        for (file, value) in [
+            ("addr_adrfam", "ipv4"),
+            ("addr_trtype", "rdma"),
+            ("addr_traddr", address),
+            ("addr_trsvcid", "4420"),
+        ] {
+            fs::write(format!("{port}/{file}"), value).expect(file);
+        }
+        symlink(&subsystem, format!("{port}/subsystems/one")).expect("it listens");
+        Self
+    }
+}
+
+impl Drop for NvmeTarget {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(format!("{NVMET}/ports/1/subsystems/one"));
+        let _ = fs::remove_dir(format!("{NVMET}/ports/1"));
+        let _ = fs::remove_dir(format!("{NVMET}/subsystems/one"));
+    }
+}
+
+#[test]
+fn the_kernels_own_users_of_a_device() {
+    let world = World::new("rdma-kernel-users");
+    run("ip address add 192.0.2.1/24 dev nic0");
+    run("ip address add 192.0.2.2/24 dev nic1");
+    let users = |name: &str| -> Vec<String> {
+        let observed = world.kernel.observe(None).expect("a state");
+        let device = rdma(&observed, Place::Host, name).expect(name);
+        device.kernel_users.clone()
+    };
+    // though the kernel has queue pairs of its own on each device
+    assert_eq!(users("rxe0"), [""; 0]);
+    let target = NvmeTarget::at("192.0.2.1");
+    assert_eq!(users("rxe0"), ["nvmet_rdma"]);
+    assert_eq!(users("rxe1"), [""; 0]);
+    // as the daemon is, in a PID namespace of its own
+    let inside = Command::new("unshare")
+        .args(["--pid", "--fork", "rdma", "resource", "show", "cm_id"])
+        .output()
+        .expect("unshare");
+    println!("{}", String::from_utf8_lossy(&inside.stdout));
+    assert!(String::from_utf8_lossy(&inside.stdout).contains("[nvmet_rdma]"));
+    drop(target);
+    assert_eq!(users("rxe0"), [""; 0]);
+    // a listener at every address of the node is none's
+    let target = NvmeTarget::at("0.0.0.0");
+    assert_eq!(users("rxe0"), [""; 0]);
+    drop(target);
 }

@@ -123,6 +123,11 @@ impl Selector {
             .filter(|name| !name.contains(WILD))
     }
 
+    /// Whether it has names or addresses, be they patterns.
+    pub fn has_names(&self) -> bool {
+        self.netdev.is_some() || self.rdma.is_some() || self.pci.is_some()
+    }
+
     /// Whether it names one certain device, so that finding none is an error.
     pub fn is_literal(&self) -> bool {
         [&self.netdev, &self.rdma, &self.pci]

@@ -4,7 +4,7 @@
 //! them cannot be attached: a device that its nature lets no netdev be shared of is left to its
 //! character device, and one that is down is left out as long as there is another.
 
-use super::{Chosen, SelectError, bare, by_address, check_holders};
+use super::{Chosen, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::{
     allocation::{self, Allotment, Meaning},
     attachment::Attachment,
@@ -35,6 +35,7 @@ pub(super) fn choose<'a>(
         };
         if !found.is_in(among) {
             among.push(Chosen {
+                naming: Naming::Kubelet,
                 allotment: Some(allotment),
                 ..found
             });

@@ -227,7 +227,7 @@ fn look<K: Kernel>(
         Choice::Selectors(selectors) => {
             kernel.ask_only(Some(BTreeSet::new()));
             let observed = kernel.observe(Some(pod))?;
-            select::selected(node.conf.mode, selectors, &observed, holders)
+            select::selected(node.conf, selectors, &observed, holders)
         }
         choice => select::named(choice),
     };

@@ -7,6 +7,7 @@ use rdma_netns::{
     Address, Op, Place, RdmaMode, Route,
     link::{IFA_F_NODAD, IFA_F_NOPREFIXROUTE, PROTOCOL_KERNEL, PROTOCOL_RA, SCOPE_LINK},
 };
+use serde_json::Value;
 
 const AT: Place = Place::Host;
 
@@ -132,6 +133,13 @@ fn node(ops: Vec<Op>) -> Node {
     Node::with(world)
 }
 
+/// The host's only default route leaves by `eth2`.
+fn one_rail(node: &Node) -> Value {
+    let mut config = node.one_rail();
+    config["mode"] = "move".into();
+    config
+}
+
 fn destinations(node: &Node) -> Vec<String> {
     node.kernel.with(|world| {
         let link = world.link(HOST, "eth2").unwrap();
@@ -161,7 +169,7 @@ fn what_managers_have_set_comes_back() {
             let node = Node::with(world);
             let before = node.snapshot();
             let pod = node.pod("a");
-            node.add(&pod, &node.one_rail()).must_succeed();
+            node.add(&pod, &one_rail(&node)).must_succeed();
             let netns = node.netns(&pod);
             node.kernel.with(|world| {
                 let link = world.link(netns, "rdma0").unwrap();
@@ -173,7 +181,7 @@ fn what_managers_have_set_comes_back() {
             if dies {
                 node.kernel.with(|world| world.unmount(&pod.netns));
             }
-            node.del(&pod, &node.one_rail()).must_succeed();
+            node.del(&pod, &one_rail(&node)).must_succeed();
             node.kernel.with(|world| world.unmount(&pod.netns));
             node.must_be(&before, &format!("{what}, {mode}, namespace dies: {dies}"));
         }
@@ -193,8 +201,8 @@ fn what_the_kernel_makes_of_advertisements_is_left_to_it() {
     ops.push(accept(2));
     let node = node(ops);
     let pod = node.pod("a");
-    node.add(&pod, &node.one_rail()).must_succeed();
-    node.del(&pod, &node.one_rail()).must_succeed();
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    node.del(&pod, &one_rail(&node)).must_succeed();
     let advertised = ["fd00:9::/64", "::/0"];
     let found = destinations(&node);
     assert!(
@@ -212,12 +220,12 @@ fn lifetimes_run_on_while_a_netdev_is_away() {
         // what an hour of being away makes of a netdev that stayed is what comes back
         let stayed = node_that_waited(networkd(3600), 1000);
         let pod = node.pod("a");
-        node.add(&pod, &node.one_rail()).must_succeed();
+        node.add(&pod, &one_rail(&node)).must_succeed();
         node.kernel.with(|world| world.pass_seconds(1000));
         if dies {
             node.kernel.with(|world| world.unmount(&pod.netns));
         }
-        node.del(&pod, &node.one_rail()).must_succeed();
+        node.del(&pod, &one_rail(&node)).must_succeed();
         node.kernel.with(|world| world.unmount(&pod.netns));
         node.must_be(&stayed.snapshot(), "after 1000 seconds");
     }
@@ -228,9 +236,9 @@ fn what_ended_while_a_netdev_was_away_does_not_come_back() {
     let node = node(networkd(60));
     let stayed = node_that_waited(networkd(60), 60);
     let pod = node.pod("a");
-    node.add(&pod, &node.one_rail()).must_succeed();
+    node.add(&pod, &one_rail(&node)).must_succeed();
     node.kernel.with(|world| world.pass_seconds(60));
-    node.del(&pod, &node.one_rail()).must_succeed();
+    node.del(&pod, &one_rail(&node)).must_succeed();
     node.kernel.with(|world| world.unmount(&pod.netns));
     node.must_be(&stayed.snapshot(), "after 60 seconds");
     let found = destinations(&node);
@@ -249,7 +257,7 @@ fn without_a_time_lifetimes_are_as_recorded() {
     let node = node(networkd(3600));
     let before = node.snapshot();
     let pod = node.pod("a");
-    node.add(&pod, &node.one_rail()).must_succeed();
+    node.add(&pod, &one_rail(&node)).must_succeed();
     let record = node.record_of(&pod);
     let text = std::fs::read(&record).unwrap();
     let mut value: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -257,7 +265,7 @@ fn without_a_time_lifetimes_are_as_recorded() {
     assert!(at.is_some_and(|at| at.is_u64()));
     std::fs::write(&record, value.to_string()).unwrap();
     node.kernel.with(|world| world.pass_seconds(1000));
-    node.del(&pod, &node.one_rail()).must_succeed();
+    node.del(&pod, &one_rail(&node)).must_succeed();
     node.kernel.with(|world| world.unmount(&pod.netns));
     node.must_be(&before, "as recorded");
 }
@@ -309,7 +317,7 @@ fn a_manager_in_between_is_a_reason_to_look_again() {
             let node = node(network_manager());
             let before = node.snapshot();
             let pod = node.pod("a");
-            node.add(&pod, &node.one_rail()).must_succeed();
+            node.add(&pod, &one_rail(&node)).must_succeed();
             node.kernel.begin();
             node.kernel.intercept(move |world, step| {
                 if step.number <= until && step.number % 3 == 1 {
@@ -317,7 +325,7 @@ fn a_manager_in_between_is_a_reason_to_look_again() {
                 }
                 Verdict::Proceed
             });
-            node.del(&pod, &node.one_rail()).must_succeed();
+            node.del(&pod, &one_rail(&node)).must_succeed();
             node.kernel.with(|world| world.unmount(&pod.netns));
             node.kernel.begin();
             node.must_be(&before, &format!("{what}, until change {until}"));
@@ -353,7 +361,7 @@ fn a_change_that_is_refused_for_a_while_is_tried_again() {
     let node = node(network_manager());
     let before = node.snapshot();
     let pod = node.pod("a");
-    node.add(&pod, &node.one_rail()).must_succeed();
+    node.add(&pod, &one_rail(&node)).must_succeed();
     node.kernel.begin();
     let mut refused = 0;
     node.kernel.intercept(move |_, step| {
@@ -364,7 +372,7 @@ fn a_change_that_is_refused_for_a_while_is_tried_again() {
         }
         Verdict::Proceed
     });
-    node.del(&pod, &node.one_rail()).must_succeed();
+    node.del(&pod, &one_rail(&node)).must_succeed();
     node.kernel.with(|world| world.unmount(&pod.netns));
     node.must_be(&before, "tried again");
 }

@@ -152,10 +152,12 @@ fn kept_routes_of_several_next_hops_stay_such() {
                 node.change(None, &Op::AddRoute { at, link, route });
             }
         }
-        let config = match rails {
+        let mut config = match rails {
             1 => node.one_rail(),
             _ => node.two_rails(),
         };
+        // the host's only default route
+        config["mode"] = "move".into();
         for (pod, metric) in [(node.pod("b"), 1024), (with_primary(&leases, 0), 1025)] {
             round(&leases, &pod, &config, |_| {
                 let link = link_of(node, &pod, "rdma0");

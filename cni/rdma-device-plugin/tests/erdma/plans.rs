@@ -55,6 +55,7 @@ fn plan_of(case: &Path) -> String {
             cookie: 1,
         },
         links,
+        unkept_routes: vec![],
         rdma: vec![],
         rules: vec![],
     };

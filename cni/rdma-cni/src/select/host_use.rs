@@ -1,0 +1,122 @@
+//! What the host itself needs of a device, which therefore does not leave it unless it is named
+//! literally and `mode` is `move`. What is shared stays on the host: a name, or a pattern of names, is
+//! enough for that.
+
+use super::SelectError;
+use crate::conf::{Mode, selector::Selector};
+use rdma_netns::{Link, Namespace, Observed, RdmaDevice, Uplink};
+use std::collections::BTreeMap;
+
+/// How a device came to be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// By its name or address.
+    Literal,
+    /// By a pattern of names or addresses.
+    Pattern,
+    /// By what it is: its driver, vendor or link type.
+    Kind,
+    /// Kubelet allocated it.
+    Kubelet,
+}
+
+impl From<&Selector> for Naming {
+    fn from(selector: &Selector) -> Self {
+        match (selector.is_literal(), selector.has_names()) {
+            (true, _) => Self::Literal,
+            (false, true) => Self::Pattern,
+            (false, false) => Self::Kind,
+        }
+    }
+}
+
+/// What the host uses.
+pub(super) struct HostUse<'a> {
+    host: &'a Namespace,
+    uplinks: BTreeMap<u32, Uplink>,
+}
+
+impl<'a> HostUse<'a> {
+    pub(super) fn of(observed: &'a Observed) -> Self {
+        Self {
+            host: &observed.host,
+            uplinks: observed.host.uplinks(&observed.api_servers),
+        }
+    }
+
+    /// Why a selector that does not name `link` literally passes over it, if it does.
+    pub(super) fn passes_over(
+        &self,
+        naming: Naming,
+        is_shared: bool,
+        link: &Link,
+        rdma: Option<&RdmaDevice>,
+    ) -> Option<String> {
+        match (naming, is_shared) {
+            (Naming::Literal | Naming::Kubelet, _) => None,
+            (Naming::Kind, true) => self.uplink(link).or_else(|| self.port(link)),
+            (Naming::Pattern, true) => self.port(link),
+            (_, false) => self.port(link).or_else(|| self.need(link, rdma)),
+        }
+    }
+
+    /// An error if `link` is not to be moved.
+    pub(super) fn movable(
+        &self,
+        naming: Naming,
+        mode: Mode,
+        link: &Link,
+        rdma: Option<&RdmaDevice>,
+    ) -> Result<(), SelectError> {
+        let remedy = match (naming, mode) {
+            (Naming::Literal, Mode::Move) => return Ok(()),
+            (Naming::Kubelet, _) => "take it out of the resource that it was allocated from",
+            _ => "set mode to \"move\" to move it all the same",
+        };
+        match self.need(link, rdma) {
+            None => Ok(()),
+            Some(why) => Err(SelectError::NeededByHost {
+                link: link.name.clone(),
+                why,
+                remedy,
+            }),
+        }
+    }
+
+    /// Why the host needs `link` where it is, if it does.
+    fn need(&self, link: &Link, rdma: Option<&RdmaDevice>) -> Option<String> {
+        self.uplink(link)
+            .or_else(|| self.above(link))
+            .or_else(|| users(rdma?))
+    }
+
+    fn uplink(&self, link: &Link) -> Option<String> {
+        self.uplinks.get(&link.index).map(ToString::to_string)
+    }
+
+    /// What it is a port of: a bridge, an Open vSwitch, the netdev that a virtual function of
+    /// Azure accelerates (`hv_netvsc`), a bond.
+    fn port(&self, link: &Link) -> Option<String> {
+        let master = self.host.link_by_index(link.master?);
+        let name = master.map_or("another netdev", |master| &master.name);
+        Some(format!("it is a port of {name}"))
+    }
+
+    /// A VLAN or the like of the host that lies on it: the kernel takes that away with it.
+    fn above(&self, link: &Link) -> Option<String> {
+        let mut links = self.host.links.iter();
+        let above = links.find(|it| it.lower == Some(link.index) && it.index != link.index)?;
+        let kind = above.kind.as_deref().unwrap_or("netdev");
+        Some(format!("the {kind} {} lies on it", above.name))
+    }
+}
+
+/// The kernel's users of a device.
+fn users(rdma: &RdmaDevice) -> Option<String> {
+    let users = rdma.kernel_users.join(", ");
+    (!users.is_empty()).then(|| format!("the host uses {} itself ({users})", rdma.name))
+}
+
+#[cfg(test)]
+#[path = "host_use_tests.rs"]
+mod tests;

@@ -1,0 +1,203 @@
+//! Which of a node's NICs an ADD takes. The node: the default route leaves by eth0; storage goes over
+//! mlx5_2; eth3 bears a VLAN; eth4 accelerates the netdev hv0, as on Azure; eth5 and eth6 are rails,
+//! bond0 is one with the VLAN bond0.100, and bond1's API server.
+
+use super::super::{Choice, rails};
+use crate::{
+    allocation::{Id, Meaning, Named},
+    conf::{Conf, Devices},
+};
+use rdma_netns::{DeviceAddress, Observed};
+use rdma_resources::Sharing;
+use serde_json::{Map, Value, json};
+
+fn node() -> Observed {
+    let link = |index: u32, name: &str, more: Value| {
+        let mut link = json!({
+            "index": index, "name": name, "mac": "", "mtu": 1500, "up": true,
+            "parent": format!("0000:0{index}:00.0"),
+        });
+        let more = more.as_object().cloned().unwrap_or_default();
+        link.as_object_mut().expect("an object").extend(more);
+        link
+    };
+    let plain = |index: u32, name: &str, more: Value| {
+        let mut link = link(index, name, more);
+        link.as_object_mut().expect("an object").remove("parent");
+        link
+    };
+    let rdma = |number: u32, netdev: u32, users: &[&str]| {
+        json!({
+            "name": format!("mlx5_{number}"), "index": number, "node_guid": "",
+            "parent": format!("0000:0{netdev}:00.0"), "kernel_users": users,
+            "ports": [{"number": 1, "netdev": netdev, "state": 4}],
+        })
+    };
+    let device = |number: u32| json!({"address": format!("0000:0{number}:00.0"), "driver": "mlx5_core", "vendor": "15b3"});
+    let default = json!({"destination": "0.0.0.0", "prefix": 0, "gateway": "10.0.0.1"});
+    let observed = json!({
+        "boot_id": "", "rdma_mode": "shared",
+        "api_servers": ["192.0.2.1"],
+        "devices": (1..=8).map(device).collect::<Vec<_>>(),
+        "host": {
+            "id": {"device": 4, "inode": 1, "cookie": 1},
+            "links": [
+                link(1, "eth0", json!({"routes": [default]})),
+                link(2, "eth2", json!({})),
+                link(3, "eth3", json!({})),
+                plain(13, "eth3.7", json!({"kind": "vlan", "lower": 3})),
+                link(4, "eth4", json!({"master": 14})),
+                plain(14, "hv0", json!({})),
+                link(5, "eth5", json!({})),
+                link(6, "eth6", json!({})),
+                link(7, "ens7", json!({"master": 17})),
+                plain(17, "bond0", json!({"kind": "bond"})),
+                plain(27, "bond0.100", json!({"kind": "vlan", "lower": 17})),
+                link(8, "ens8", json!({"master": 18})),
+                plain(18, "bond1", json!({
+                    "kind": "bond",
+                    "routes": [{"destination": "192.0.2.0", "prefix": 24}],
+                })),
+            ],
+            "rdma": [
+                rdma(1, 1, &[]), rdma(2, 2, &["nvme_rdma", "rpcrdma"]), rdma(3, 3, &[]),
+                rdma(4, 4, &[]), rdma(5, 5, &[]), rdma(6, 6, &[]), rdma(7, 7, &[]), rdma(8, 8, &[]),
+            ],
+        },
+        "pod": {"id": {"device": 4, "inode": 2, "cookie": 2}, "links": []},
+    });
+    serde_json::from_value(observed).expect("a state")
+}
+
+fn conf(fields: Value) -> Conf {
+    let mut whole = json!({"cniVersion": "1.1.0", "name": "rails", "type": "rdma-cni"});
+    let fields: Map<String, Value> = fields.as_object().cloned().unwrap_or_default();
+    whole.as_object_mut().expect("an object").extend(fields);
+    Conf::parse(whole.as_object().cloned().expect("an object")).expect("a configuration")
+}
+
+/// The netdevs that are taken, or the error.
+fn taken(conf: &Conf, choice: &Choice<'_>) -> String {
+    match rails(conf, choice, &node(), &[]) {
+        Ok(rails) => {
+            let names: Vec<&str> = rails.iter().map(|rail| &**rail.name()).collect();
+            names.join(" ")
+        }
+        Err(error) => format!("{} {error}", crate::reply::select(&error)),
+    }
+}
+
+#[track_caller]
+fn takes(fields: Value, expected: &str) {
+    let conf = conf(fields);
+    let choice = match conf.required_devices().expect("devices") {
+        Devices::Address(address) => Choice::Address(address),
+        Devices::Selectors(selectors) => Choice::Selectors(selectors),
+        Devices::Resources(_) => panic!("kubelet is not asked here"),
+    };
+    assert_eq!(taken(&conf, &choice), expected, "{:?}", conf.raw);
+}
+
+#[test]
+fn what_a_pattern_would_move_is_passed_over_where_the_host_needs_it() {
+    // bonds are shared: bond1 is an uplink, and selected by its kind alone
+    takes(
+        json!({"devices": [{"driver": "mlx5_core"}]}),
+        "bond0 eth5 eth6",
+    );
+    takes(json!({"devices": [{"netdev": "eth*"}]}), "eth5 eth6");
+    takes(json!({"devices": [{"rdma": "mlx5_[1-6]"}]}), "eth5 eth6");
+    takes(
+        json!({"devices": [{"netdev": "eth*"}], "mode": "move"}),
+        "eth5 eth6",
+    );
+    takes(
+        json!({"devices": [{"pci": "0000:0[1-7]*"}], "mode": "move"}),
+        "eth5 eth6",
+    );
+    takes(
+        json!({"devices": [{"netdev": "eth[0234]"}], "mode": "move"}),
+        "100 no device on this node is {\"netdev\":\"eth[0234]\"} and free to be taken: eth0: the node's \
+         default route leaves by it, eth2: the host uses mlx5_2 itself (nvme_rdma, rpcrdma), eth3: the \
+         vlan eth3.7 lies on it, eth4: it is a port of hv0; name the device literally, with mode \
+         \"move\", to move it all the same",
+    );
+}
+
+#[test]
+fn what_is_named_is_moved_with_mode_move_alone() {
+    for (netdev, why) in [
+        ("eth0", "the node's default route leaves by it"),
+        ("eth2", "the host uses mlx5_2 itself (nvme_rdma, rpcrdma)"),
+        ("eth3", "the vlan eth3.7 lies on it"),
+    ] {
+        let refused = format!(
+            "102 {netdev} is not moved into a pod: {why}; set mode to \"move\" to move it all the same"
+        );
+        takes(json!({"devices": [{"netdev": netdev}]}), &refused);
+        takes(
+            json!({"devices": [{"netdev": netdev}], "mode": "move"}),
+            netdev,
+        );
+    }
+    takes(json!({"deviceID": "0000:01:00.0", "mode": "move"}), "eth0");
+    takes(
+        json!({"deviceID": "0000:01:00.0"}),
+        "102 eth0 is not moved into a pod: the node's default route leaves by it; set mode to \
+         \"move\" to move it all the same",
+    );
+    // the way home does not make it a port again
+    takes(
+        json!({"devices": [{"netdev": "eth4"}], "mode": "move"}),
+        "102 eth4 cannot be moved into a pod: it is a port of a bond or bridge, which would lose it",
+    );
+}
+
+#[test]
+fn what_is_shared_stays_and_a_pattern_of_names_is_enough() {
+    takes(
+        json!({"devices": [{"netdev": "eth0"}], "mode": "share"}),
+        "eth0",
+    );
+    takes(
+        json!({"devices": [{"netdev": "eth*"}], "mode": "share"}),
+        "eth0 eth2 eth3 eth5 eth6",
+    );
+    takes(
+        json!({"devices": [{"driver": "mlx5_core"}], "mode": "share"}),
+        "bond0 eth2 eth3 eth5 eth6",
+    );
+    // a VLAN without an RDMA device is none of the bonds
+    takes(json!({"devices": [{"netdev": "bond*"}]}), "bond0 bond1");
+    takes(
+        json!({"devices": [{"netdev": "bond0.100"}]}),
+        "100 bond0.100 has no RDMA device on the host; set requireRdma to false to attach it all the \
+         same",
+    );
+}
+
+#[test]
+fn what_kubelet_allocated_is_shared_or_refused() {
+    let of = |sharing, mode: &str| {
+        let conf = conf(json!({"mode": mode}));
+        let address = DeviceAddress::try_from("0000:01:00.0".to_owned()).expect("an address");
+        let meaning = Meaning {
+            id: Id {
+                resource: "rdma/vf".into(),
+                id: "0000:01:00.0".into(),
+            },
+            sharing,
+            devices: Named::Addresses(vec![address]),
+            given: vec![],
+        };
+        taken(&conf, &Choice::Allocated(vec![meaning]))
+    };
+    assert_eq!(of(Sharing::Shared, "auto"), "eth0");
+    for mode in ["auto", "move"] {
+        assert_eq!(
+            of(Sharing::Exclusive, mode),
+            "102 eth0 is not moved into a pod: the node's default route leaves by it; take it out of \
+             the resource that it was allocated from"
+        );
+    }
+}

@@ -1,0 +1,59 @@
+//! Where the API server is, as far as kubelet's own configuration says so.
+
+use std::{fs, net::IpAddr};
+
+/// Kubelet's kubeconfig, where kubeadm and ACK have it, and where EKS and AKS do.
+const KUBECONFIGS: [&str; 2] = [
+    "/etc/kubernetes/kubelet.conf",
+    "/var/lib/kubelet/kubeconfig",
+];
+
+/// The API servers that these files name by address. One that is named otherwise is not looked up:
+/// an ADD does not wait for a name server.
+pub(super) fn addresses() -> Vec<IpAddr> {
+    let texts = KUBECONFIGS
+        .iter()
+        .filter_map(|file| fs::read_to_string(file).ok());
+    texts.flat_map(|text| named(&text)).collect()
+}
+
+/// `    server: https://192.0.2.1:6443`
+fn named(kubeconfig: &str) -> Vec<IpAddr> {
+    let servers = kubeconfig.lines().filter_map(|line| {
+        let value = line
+            .trim()
+            .trim_start_matches("- ")
+            .strip_prefix("server:")?;
+        let url = value.trim().trim_matches(['"', '\'']);
+        let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
+        let authority = authority.split('/').next()?;
+        let host = match authority.strip_prefix('[') {
+            Some(ipv6) => ipv6.split(']').next()?,
+            None => authority.split(':').next()?,
+        };
+        host.parse::<IpAddr>().ok()
+    });
+    servers.filter(|server| !server.is_loopback()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_by_address() {
+        let ip = |text: &str| vec![text.parse::<IpAddr>().expect("an address")];
+        for (line, expected) in [
+            ("    server: https://192.0.2.1:6443", ip("192.0.2.1")),
+            ("    server: \"https://192.0.2.1\"", ip("192.0.2.1")),
+            ("- server: https://[2001:db8::1]:6443/", ip("2001:db8::1")),
+            ("    server: https://api.example.com:6443", vec![]),
+            ("    server: https://127.0.0.1:6444", vec![]),
+            ("    server:", vec![]),
+            ("    name: server", vec![]),
+        ] {
+            let text = format!("apiVersion: v1\nclusters:\n- cluster:\n{line}\n");
+            assert_eq!(named(&text), expected, "{line}");
+        }
+    }
+}
