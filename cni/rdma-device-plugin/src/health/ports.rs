@@ -30,6 +30,12 @@ pub(super) fn untold(sysfs: &Path) -> States {
     states
 }
 
+/// Whether `states` has a port of `device`.
+pub(super) fn has_device(states: &States, sysfs: &Path, device: &str) -> bool {
+    let directory = sysfs.join("class/infiniband").join(device);
+    states.iter().any(|(file, _)| file.starts_with(&directory))
+}
+
 /// The same, read by a thread of its own: firmware that does not answer must not keep the thread
 /// waiting that answers kubelet. None where there can be no thread.
 pub(super) async fn untold_aside(sysfs: &Path) -> Option<States> {

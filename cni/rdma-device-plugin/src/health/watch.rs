@@ -4,7 +4,7 @@ use super::{node::Health, ports, records, sights::Pods};
 use crate::offer::Unhealthy;
 use inotify::{EventMask, Inotify, WatchMask};
 use rdma_netns::{
-    Inventory, Kernel, Link, Linux,
+    Hca, Inventory, Kernel, Link, Linux,
     linux::monitor::{Event, Monitor, Nsid},
 };
 use std::{
@@ -50,6 +50,10 @@ pub struct Watch {
     looked: Option<Instant>,
     beat: Instant,
     port_states: ports::States,
+    /// Whether a device is not well, and neither an event nor the state of a port here tells of its end.
+    has_untold: bool,
+    /// Whether something was heard since it was last told of.
+    heard: bool,
 }
 
 /// What matters of a netdev.
@@ -111,6 +115,8 @@ impl Watch {
             looked: None,
             beat: now + BEAT,
             port_states: Vec::new(),
+            has_untold: false,
+            heard: true,
         }
     }
 
@@ -175,6 +181,7 @@ impl Watch {
         }
         self.looked = Some(now);
         self.port_states = ports::untold(&self.sysfs);
+        self.has_untold = self.has_untold(inventory);
         self.beat = self.beat.min(now + self.pause());
         self.health.unhealthy()
     }
@@ -189,9 +196,12 @@ impl Watch {
         L: Future<Output = Option<Inventory>>,
         T: Future<Output = bool>,
     {
+        let mut told: Option<(Arc<Inventory>, Unhealthy)> = None;
         loop {
             self.next().await;
+            let heard = std::mem::take(&mut self.heard);
             let Some(inventory) = look().await.map(Arc::new) else {
+                self.heard |= heard;
                 self.look_again();
                 continue;
             };
@@ -207,7 +217,12 @@ impl Watch {
                 }
             };
             self = watch;
-            if !tell(inventory, unhealthy).await {
+            let seen = (inventory, unhealthy);
+            if !heard && told.as_ref() == Some(&seen) {
+                continue;
+            }
+            told = Some(seen.clone());
+            if !tell(seen.0, seen.1).await {
                 return;
             }
         }
@@ -217,6 +232,15 @@ impl Watch {
     fn hears_all(&self) -> bool {
         let monitor = self.monitor.as_ref().map(AsyncFd::get_ref);
         monitor.is_some() && (tells_of_pods(monitor) || self.pods.are_none())
+    }
+
+    /// Whether the end of what is not well is told by nothing: a port of another namespace, or one of Ethernet.
+    fn has_untold(&self, inventory: &Inventory) -> bool {
+        let is_seen = |hca: &Hca| ports::has_device(&self.port_states, &self.sysfs, &hca.name);
+        self.health.doubtful().iter().any(|address| {
+            let function = inventory.function(address);
+            function.is_none_or(|it| !it.hcas.first().is_some_and(is_seen))
+        })
     }
 
     /// What was to be seen was not.
@@ -232,7 +256,7 @@ impl Watch {
         !tells_of_pods(monitor)
             || monitor.is_some_and(Monitor::has_more)
             || self.inotify.is_none()
-            || !self.health.doubtful().is_empty()
+            || self.has_untold
             || !self.port_states.is_empty()
     }
 
@@ -262,10 +286,11 @@ impl Watch {
         if self.beats() && self.beat <= now {
             self.beat = now + self.pause();
             self.hear(); // what was more than is read at one go
-            let pause = self.looked.is_none_or(|at| at + WITHOUT_EVENTS <= now);
+            let since = |pause| self.looked.is_none_or(|at| at + pause <= now);
+            let (pause, pause_is_over) = (since(WITHOUT_EVENTS), since(BEAT));
             let unheard = pause && !self.hears_all();
             if unheard
-                || !self.health.doubtful().is_empty()
+                || self.has_untold && pause_is_over
                 || states.is_some_and(|states| states != self.port_states)
             {
                 self.due = Some(now);
@@ -281,6 +306,7 @@ impl Watch {
     }
 
     fn look_soon(&mut self) {
+        self.heard = true;
         self.due.get_or_insert(Instant::now() + TOGETHER);
     }
 

@@ -5,7 +5,11 @@ mod node;
 
 use node::{Node, with_node};
 use rdma_device_plugin::health::Watch;
-use std::time::{Duration, Instant};
+use rdma_netns::{HcaPort, LinkType};
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
 
 /// What the issue promises.
 const SOON: Duration = Duration::from_secs(1);
@@ -74,6 +78,35 @@ fn a_port_that_no_event_tells_of_is_looked_at_soon_enough() {
             assert!(took < SOON - Duration::from_millis(300), "{state}{took:?}");
             watch.unhealthy(&node.inventory);
         }
+    });
+}
+
+/// A rail whose cable is out stays so for days: what is looked at every 0.4 s is the state of its port alone.
+#[test]
+fn a_port_that_stays_down_is_told_once() {
+    with_node(|node| {
+        node.port("1: DOWN\n");
+        let mut inventory = node.inventory.clone();
+        inventory.functions[0].hcas[0].ports = vec![HcaPort {
+            number: 1,
+            state: 1,
+            link_type: LinkType::Infiniband,
+        }];
+        let (watch, _) = node.watch();
+        let (looks, told) = (Cell::new(0), Cell::new(0));
+        let followed = watch.follow(
+            async || {
+                looks.set(looks.get() + 1);
+                Some(inventory.clone())
+            },
+            async |_, unhealthy| {
+                assert_eq!(unhealthy.len(), 1, "{unhealthy:?}");
+                told.set(told.get() + 1);
+                true
+            },
+        );
+        assert!(!node.wait(3 * SOON, followed), "it is followed for ever");
+        assert_eq!((looks.get(), told.get()), (1, 1), "looks, and told");
     });
 }
 
