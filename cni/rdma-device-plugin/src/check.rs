@@ -55,7 +55,13 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     remarks.extend(lacking.iter().map(parents::remark));
     let (standing, change) =
         keeper::standing(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
-    let mut text = table(&offers, &inventory, &unhealthy, &remarks);
+    let mut text = table(
+        &parsed.conf.resources,
+        &offers,
+        &inventory,
+        &unhealthy,
+        &remarks,
+    );
     if let Some(conf) = parsed.conf.chain {
         let state_dir = arguments.state_dir.clone();
         let chain = Chain {

@@ -134,6 +134,7 @@ impl Daemon {
             inventory,
             unhealthy: Unhealthy::default(),
             offers: vec![],
+            gone: BTreeMap::new(),
             erdma: Side::default(),
         }));
         let (changes, directories) = watch::channel(0);
@@ -433,7 +434,12 @@ impl Daemon {
         remarks.extend(cpu_policy::remark(&offers, &self.arguments.kubelet_dir).await);
         let parents = parents::parents(conf.chain.as_ref(), &offers, &inventory);
         remarks.extend(parents::lacking(parents).await.iter().map(parents::remark));
-        self.known.remember(&offers);
+        self.known.remember(&offers, &inventory);
+        let gone = conf.resources.iter().map(|resource| {
+            let name = resource.name.as_str();
+            (name.to_owned(), self.known.gone(name, &inventory))
+        });
+        let gone = gone.filter(|(_, devices)| !devices.is_empty()).collect();
         let is_new = |remark: &&String| !self.remarks.contains(remark);
         tell(remarks.iter().filter(is_new));
         self.remarks = remarks;
@@ -442,6 +448,7 @@ impl Daemon {
             inventory,
             unhealthy,
             offers,
+            gone,
             erdma,
         });
         if self.role.borrow().leads {

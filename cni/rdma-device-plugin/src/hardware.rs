@@ -1,10 +1,12 @@
 //! The node's hardware, looked at from asynchronous code.
 
-use rdma_netns::{Inventory, Linux};
+use rdma_netns::{DeviceAddress, Inventory, Linux};
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
 };
 use tokio::task::JoinError;
 
@@ -13,6 +15,29 @@ use tokio::task::JoinError;
 pub struct Hardware {
     sysfs: PathBuf,
     dev: PathBuf,
+    storage: Arc<Mutex<Storage>>,
+}
+
+/// The kernel's users of devices: those that a device had once are its users for good, as NFS ends a connection
+/// that is idle, and a resource's devices had better stay the same.
+#[derive(Debug, Default)]
+struct Storage(BTreeMap<DeviceAddress, Vec<String>>);
+
+impl Storage {
+    fn remember(&mut self, inventory: &mut Inventory) {
+        for function in &mut inventory.functions {
+            let Some(hca) = function.hcas.first_mut() else {
+                continue;
+            };
+            if hca.kernel_users.is_empty() {
+                let before = self.0.get(&function.device.address);
+                hca.kernel_users = before.cloned().unwrap_or_default();
+            } else {
+                let users = hca.kernel_users.clone();
+                self.0.insert(function.device.address.clone(), users);
+            }
+        }
+    }
 }
 
 /// The hardware could not be looked at.
@@ -32,6 +57,7 @@ impl Hardware {
         Self {
             sysfs: sysfs.to_owned(),
             dev: dev.to_owned(),
+            storage: Arc::default(),
         }
     }
 
@@ -40,7 +66,11 @@ impl Hardware {
     /// # Errors
     /// sysfs cannot be read.
     pub fn look(&self) -> Result<Inventory, HardwareError> {
-        Ok(Linux::with_roots(&self.sysfs, &self.dev).inventory()?)
+        let mut inventory = Linux::with_roots(&self.sysfs, &self.dev).inventory()?;
+        let storage = self.storage.lock();
+        let mut storage = storage.unwrap_or_else(PoisonError::into_inner);
+        storage.remember(&mut inventory);
+        Ok(inventory)
     }
 
     /// Which devices there are, and not how they are: no device's firmware is waited for.
@@ -76,5 +106,30 @@ impl Hardware {
                 && nix::sys::stat::major(found.rdev()) == u64::from(major)
                 && nix::sys::stat::minor(found.rdev()) == u64::from(minor)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn storage_whose_connection_is_idle_is_still_storage() {
+        let inventory = |users: &[&str]| -> Inventory {
+            let hca = json!({"name": "mlx5_0", "kernel_users": users});
+            let function = json!({"address": "0000:3b:00.0", "hcas": [hca]});
+            serde_json::from_value(json!({"functions": [function]})).expect("an inventory")
+        };
+        let mut storage = Storage::default();
+        for (seen, expected) in [
+            (&[][..], &[][..]),
+            (&["rpcrdma"], &["rpcrdma"]),
+            (&[], &["rpcrdma"]),
+        ] {
+            let mut inventory = inventory(seen);
+            storage.remember(&mut inventory);
+            assert_eq!(inventory.functions[0].hcas[0].kernel_users, expected);
+        }
     }
 }

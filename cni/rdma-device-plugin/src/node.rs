@@ -3,10 +3,10 @@
 use crate::{
     conf::{Conf, ResourceName},
     erdma::{Report, Side},
-    offer::{Offer, Unhealthy},
+    offer::{Gone, Offer, Unhealthy},
 };
 use rdma_netns::Inventory;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The node at one time. Tasks hold it by a `tokio::sync::watch::Receiver<Arc<Node>>`.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct Node {
     pub unhealthy: Unhealthy,
     /// What is advertised.
     pub offers: Vec<Offer>,
+    /// Devices that resources had, and the node has no more, by the resources' names.
+    pub gone: BTreeMap<String, Vec<Gone>>,
     /// The eRDMA NICs.
     pub erdma: Side,
 }

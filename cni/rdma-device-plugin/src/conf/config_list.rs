@@ -56,6 +56,7 @@ fn one(fields: &Fields<'_>, remarks: &mut Vec<String>) -> Result<Option<Resource
         devices: vec![devices],
         umad: false,
         topology: true,
+        require: None,
     }))
 }
 

@@ -149,6 +149,7 @@ impl Erdma {
             devices: self.devices.clone(),
             umad: false,
             topology: true,
+            require: None,
         }
     }
 }

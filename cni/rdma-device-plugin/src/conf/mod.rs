@@ -34,7 +34,7 @@ pub use selector::Selector;
 use fields::Fields;
 use serde_json::Value;
 use std::{
-    io,
+    fmt, io,
     path::{Path, PathBuf},
 };
 
@@ -76,6 +76,26 @@ pub struct ResourceConf {
     pub umad: bool,
     /// Whether kubelet is told the NUMA nodes of its ids.
     pub topology: bool,
+    /// How many devices it has to have; none: what there is will do.
+    pub require: Option<Require>,
+}
+
+/// How many devices of a resource there have to be, and healthy, before a pod gets any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Require {
+    /// All that the daemon has seen of it.
+    All,
+    /// So many.
+    Number(u32),
+}
+
+impl fmt::Display for Require {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
 }
 
 /// How a resource's ids are made.

@@ -24,6 +24,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Parsed, Wrong> {
             devices,
             umad: false,
             topology: true,
+            require: None,
         })
     };
     let resource = if sriov == Some(true) {

@@ -17,14 +17,15 @@
 //!     pf: ens1f0#0-3,5    # virtual or sub-functions of this netdev or PCI function
 //!   umad: false           # umad and issm character devices too
 //!   topology: true        # tell kubelet the NUMA nodes
+//!   require: all          # or a number: with fewer healthy devices, no pod gets any
 //! cdi: false              # containers get devices by CDI names
 //! erdma: {}               # see own_erdma; resources may be left out then
 //! chain: {}               # see chain
 //! ```
 
 use super::{
-    Allocate, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, ResourceConf, SHARED_IDS,
-    Wrong, chain, erdma,
+    Allocate, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Require, ResourceConf,
+    SHARED_IDS, Wrong, chain, erdma,
     fields::{Fields, one_of},
     name_at, own_erdma,
     selector::{Parent, Selector, Text},
@@ -37,9 +38,11 @@ const FIELDS: [&str; 4] = ["resources", "erdma", "cdi", chain::FIELD];
 pub(super) const KEYS: [&str; 2] = ["resources", ERDMA];
 /// It is ours only where no other format's field is: their owners pass over it.
 pub(super) const ERDMA: &str = "erdma";
-const RESOURCE_KEYS: [&str; 7] = [
-    "name", "kind", "count", "allocate", "devices", "umad", "topology",
+const RESOURCE_KEYS: [&str; 8] = [
+    "name", "kind", "count", "allocate", "devices", "umad", "topology", "require",
 ];
+/// No node has more devices of a resource.
+const MOST_DEVICES: u32 = 10_000;
 const SELECTOR_KEYS: [&str; 8] = [
     "netdev", "rdma", "pci", "driver", "vendor", "device", "linkType", "pf",
 ];
@@ -132,7 +135,20 @@ fn resource(fields: &Fields<'_>) -> Result<ResourceConf, Wrong> {
         devices: selectors(fields)?.unwrap_or_default(),
         umad: fields.boolean("umad")?.unwrap_or(false),
         topology: fields.boolean("topology")?.unwrap_or(true),
+        require: require(fields)?,
     })
+}
+
+fn require(fields: &Fields<'_>) -> Result<Option<Require>, Wrong> {
+    match fields.get("require") {
+        None => Ok(None),
+        Some(value) if value == "all" => Ok(Some(Require::All)),
+        Some(value) if value.is_u64() => {
+            let number = fields.number("require", 1, MOST_DEVICES)?;
+            Ok(number.map(Require::Number))
+        }
+        Some(_) => Err(fields.wrong("require", "must be all, or a number of devices")),
+    }
 }
 
 /// `devices`; none: it was left out.

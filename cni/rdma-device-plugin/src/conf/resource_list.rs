@@ -103,6 +103,7 @@ fn one(fields: &Fields<'_>, remarks: &mut Vec<String>) -> Result<Option<Resource
         devices,
         umad: false,
         topology,
+        require: None,
     }))
 }
 

@@ -10,7 +10,7 @@ use crate::{
     erdma::Side,
     health::{self, Place, PodSmc},
     node::Node,
-    offer::{Offer, OfferedId, Unhealthy},
+    offer::{Gone, Offer, OfferedId, Unhealthy},
     parents::{self, Parent},
 };
 use kubelet_api::pod_resources;
@@ -45,6 +45,8 @@ pub struct Sources {
 pub struct View {
     /// What is advertised.
     pub offers: Vec<Offered>,
+    /// Devices that resources had, and the node has no more, by the resources' names.
+    pub gone: BTreeMap<String, Vec<Gone>>,
     /// The hardware.
     pub inventory: Arc<Inventory>,
     /// What of it is not healthy.
@@ -68,6 +70,10 @@ pub struct Offered {
     pub devices: Vec<DeviceAddress>,
     /// Its ids, which name devices by their places.
     pub ids: Vec<OfferedId>,
+    /// How many devices it is to have.
+    pub expected: usize,
+    /// How many of its devices can be used.
+    pub present: usize,
 }
 
 impl From<&Node> for View {
@@ -77,9 +83,12 @@ impl From<&Node> for View {
             sharing: offer.sharing,
             devices: offer.devices.iter().map(|it| it.address.clone()).collect(),
             ids: offer.ids.clone(),
+            expected: offer.expected,
+            present: offer.devices.iter().filter(|it| it.fault.is_none()).count(),
         };
         Self {
             offers: node.offers.iter().map(offered).collect(),
+            gone: node.gone.clone(),
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),
             erdma: node.erdma.clone(),

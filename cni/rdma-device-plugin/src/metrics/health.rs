@@ -77,6 +77,8 @@ mod tests {
     fn a_kubelet_that_is_there_has_to_know_what_is_offered() {
         let metrics = Metrics::new();
         let offers = ["rdma/hca", "rdma/vf"].map(|name| Offered {
+            expected: 0,
+            present: 0,
             name: name.into(),
             sharing: Sharing::Shared,
             devices: vec![],
@@ -109,6 +111,8 @@ mod tests {
             sharing: Sharing::Shared,
             devices: vec![],
             ids: vec![],
+            expected: 0,
+            present: 0,
         });
         let is_ready = || metrics.lists_are_out(&offers).is_ok();
         assert!(metrics.lists_are_out(&[]).is_ok());

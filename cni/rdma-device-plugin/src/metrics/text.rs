@@ -51,6 +51,18 @@ fn resources(snapshot: &Snapshot) -> Registry {
             allocated.set(labels, *count);
         }
     }
+    let (expected, present) = <(Gauges, Gauges)>::default();
+    for offer in &snapshot.node.offers {
+        expected.set(super::of(&offer.name), offer.expected as u64);
+        present.set(super::of(&offer.name), offer.present as u64);
+    }
+    for (resource, gone) in &snapshot.node.gone {
+        let is_offered = snapshot.node.offers.iter().any(|it| it.name == *resource);
+        if !is_offered && !gone.is_empty() {
+            expected.set(super::of(resource), gone.len() as u64);
+            present.set(super::of(resource), 0);
+        }
+    }
     let chained = match snapshot.node.chain {
         Standing::Unseen | Standing::Off => None,
         Standing::Called { .. } => Some(1),
@@ -77,6 +89,16 @@ fn resources(snapshot: &Snapshot) -> Registry {
     capacity.register(&mut registry, "capacity", "Ids advertised");
     healthy.register(&mut registry, "healthy", "Ids advertised that are healthy");
     allocated.register(&mut registry, "allocated", "Ids that containers have");
+    expected.register(
+        &mut registry,
+        "devices_expected",
+        "Devices that the resource is to have: by require, else as many as it had",
+    );
+    present.register(
+        &mut registry,
+        "devices_present",
+        "Devices of the resource that are there and healthy",
+    );
     without_ipv6.register(
         &mut registry,
         "nic_without_ipv6",
@@ -127,6 +149,23 @@ fn devices(snapshot: &Snapshot) -> Registry {
                 }
                 counters.add(&[labels, only.clone()].concat(), port);
             }
+        }
+    }
+    // a NIC that fell off its bus is not well, and its name may be another's by now
+    let functions = &snapshot.node.inventory.functions;
+    let is_there = |rdma: &str| {
+        let mut hcas = functions.iter().flat_map(|function| &function.hcas);
+        hcas.any(|hca| hca.name == rdma)
+    };
+    for rdma in snapshot
+        .node
+        .gone
+        .values()
+        .flatten()
+        .filter_map(|gone| gone.rdma.as_ref())
+    {
+        if !is_there(rdma) {
+            healthy.set(vec![("device", rdma.clone())], 0);
         }
     }
     info.register(&mut registry, "rdma_device_info", "An RDMA device");

@@ -35,6 +35,14 @@ pub enum AnswerError {
         /// Its devices' addresses.
         devices: String,
     },
+    /// The resource has fewer devices than it has to have.
+    #[error("{id:?} cannot be allocated: {why}")]
+    Short {
+        /// Kubelet's id.
+        id: String,
+        /// How many there are, and are to be.
+        why: String,
+    },
     /// Its devices have nothing that could be given.
     #[error("{id:?} of {resource} cannot be allocated: {why}")]
     Gone {
@@ -154,6 +162,12 @@ impl Offer {
         };
         if found.healthy {
             return Ok(found);
+        }
+        if let Some(why) = &self.short {
+            return Err(AnswerError::Short {
+                id: id.to_owned(),
+                why: why.clone(),
+            });
         }
         let addresses = found
             .devices

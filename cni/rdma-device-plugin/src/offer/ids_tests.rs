@@ -12,6 +12,8 @@ fn devices(count: usize) -> Vec<OfferedDevice> {
                 name: format!("mlx5_{index}"),
                 ports: Vec::new(),
                 char_devices: Vec::new(),
+                soft: false,
+                kernel_users: Vec::new(),
             },
             numa_node: Some(if index * 2 < count { 0 } else { 1 }),
             path: PciPath::default(),

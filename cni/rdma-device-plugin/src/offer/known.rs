@@ -3,9 +3,9 @@
 //! same.
 
 use super::Offer;
-use rdma_netns::{DeviceAddress, Hca};
+use rdma_netns::{DeviceAddress, Hca, Inventory};
 use rdma_resources::{Published, published::Devices};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 /// Devices by resource, as they were when last offered.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,30 +20,65 @@ pub(super) struct Seen {
     pub(super) hca: Option<Hca>,
     /// Hardware address of its netdev.
     pub(super) mac: Option<String>,
+    /// What it is a virtual or sub-function of.
+    physical_function: Option<DeviceAddress>,
+}
+
+/// A device that a resource had, and that is not on the node any more: it fell off its bus. A virtual function
+/// whose physical function is still there is none, since somebody took it away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// Its PCI function or auxiliary device.
+    pub address: DeviceAddress,
+    /// Its RDMA device; none: only the address outlived a restart of the daemon.
+    pub rdma: Option<String>,
+}
+
+/// `0000:3b:00.0 (mlx5_0)`
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.rdma {
+            Some(rdma) => write!(f, "{} ({rdma})", self.address),
+            None => write!(f, "{}", self.address),
+        }
+    }
 }
 
 impl Known {
     /// What `offers` had: for the next call of [`offers`](super::offers).
     pub fn of(offers: &[Offer]) -> Self {
         let mut known = Self::default();
-        known.remember(offers);
+        known.remember(offers, &Inventory::default());
         known
     }
 
-    /// Takes in what `offers` have. A resource that is not offered for a while, or not configured,
-    /// is not forgotten: its devices can be in pods all the time.
-    pub fn remember(&mut self, offers: &[Offer]) {
-        let seen = |offer: &Offer| {
-            let devices = offer.devices.iter().map(|device| {
+    /// Takes in what `offers` have, which were made of `inventory`. A resource that is not offered for a while, or
+    /// not configured, is not forgotten: its devices can be in pods all the time. Nor is a device that is gone.
+    pub fn remember(&mut self, offers: &[Offer], inventory: &Inventory) {
+        for offer in offers {
+            let devices = self.resources.entry(offer.name.to_string()).or_default();
+            devices.retain(|address, seen| seen.is_gone(address, inventory));
+            devices.extend(offer.devices.iter().map(|device| {
+                let function = inventory.function(&device.address);
                 let seen = Seen {
                     hca: Some(device.hca.clone()),
                     mac: device.mac.clone(),
+                    physical_function: function.and_then(|it| it.device.physical_function.clone()),
                 };
                 (device.address.clone(), seen)
-            });
-            (offer.name.to_string(), devices.collect())
-        };
-        self.resources.extend(offers.iter().map(seen));
+            }));
+        }
+    }
+
+    /// The devices that `resource` had, and the node has no more.
+    pub fn gone(&self, resource: &str, inventory: &Inventory) -> Vec<Gone> {
+        let devices = self.resources.get(resource).into_iter().flatten();
+        let gone = devices.filter(|(address, seen)| seen.is_gone(address, inventory));
+        gone.map(|(address, seen)| Gone {
+            address: address.clone(),
+            rdma: seen.hca.as_ref().map(|hca| hca.name.clone()),
+        })
+        .collect()
     }
 
     /// What an earlier run of the daemon offered.
@@ -65,5 +100,12 @@ impl Known {
 
     pub(super) fn device(&self, resource: &str, address: &DeviceAddress) -> Option<&Seen> {
         self.resources.get(resource)?.get(address)
+    }
+}
+
+impl Seen {
+    fn is_gone(&self, address: &DeviceAddress, inventory: &Inventory) -> bool {
+        let is_there = |address: &DeviceAddress| inventory.function(address).is_some();
+        !is_there(address) && !self.physical_function.as_ref().is_some_and(is_there)
     }
 }

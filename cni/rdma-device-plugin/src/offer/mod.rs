@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `select` | which devices a resource has |
 //! | `known` | those that it had before, of which less is seen while they are in a pod |
+//! | `unnamed` | what a resource has only if it names it |
+//! | `required` | whether a resource has the devices that it has to have |
 //! | `ids` | what each id stands for |
 //! | `answer` | what a container gets for ids |
 //! | `granted` | whether it still would get the same |
@@ -18,13 +20,15 @@ mod granted;
 mod ids;
 mod known;
 mod prefer;
+mod required;
 mod select;
 mod table;
+mod unnamed;
 
 pub use answer::AnswerError;
 pub use cdi::cdi_entries;
 pub use granted::{Stale, still_as_granted};
-pub use known::Known;
+pub use known::{Gone, Known};
 pub use prefer::Preference;
 pub(crate) use select::selects;
 pub(crate) use table::columns;
@@ -53,6 +57,10 @@ pub struct Offer {
     pub cdi: bool,
     /// Whether containers get `umad` and `issm` too.
     pub umad: bool,
+    /// How many devices it is to have: what it has to have by its configuration, else as many as it had.
+    pub expected: usize,
+    /// Why no id of it is healthy, where it has fewer devices than it has to have.
+    pub short: Option<String>,
 }
 
 /// A device of a resource.
@@ -139,7 +147,10 @@ pub fn offers(
             continue;
         }
         let kind = limited(resource, devices.len(), &mut remarks);
-        offers.push(offer(resource, kind, conf.cdi, devices, unhealthy));
+        let gone = known.gone(resource.name.as_str(), inventory);
+        let offer = offer(resource, kind, conf.cdi, (devices, &gone), unhealthy);
+        remarks.extend(offer.short.clone());
+        offers.push(offer);
     }
     if offers.is_empty() && inventory.functions.iter().all(|it| it.hcas.is_empty()) {
         let nothing = "this node has no RDMA devices: nothing is offered until there are some";
@@ -173,13 +184,16 @@ fn offer(
     resource: &ResourceConf,
     kind: Ids,
     cdi: bool,
-    mut devices: Vec<OfferedDevice>,
+    (mut devices, gone): (Vec<OfferedDevice>, &[Gone]),
     unhealthy: &Unhealthy,
 ) -> Offer {
     for device in &mut devices {
         device.fault = unhealthy.get(&device.address).cloned();
     }
-    let mut ids = ids::ids(kind, &devices, &|device| device.fault.is_none());
+    let expected = required::expected(resource.require, &devices, gone);
+    let short = required::short(resource, &devices, gone);
+    let is_healthy = |device: &OfferedDevice| short.is_none() && device.fault.is_none();
+    let mut ids = ids::ids(kind, &devices, &is_healthy);
     if !resource.topology {
         for id in &mut ids {
             id.numa_nodes.clear();
@@ -196,6 +210,8 @@ fn offer(
         ids,
         cdi,
         umad: resource.umad,
+        expected,
+        short,
     }
 }
 

@@ -33,6 +33,8 @@ fn offer(kind: Ids) -> Offer {
                     name: format!("mlx5_{}", index * 2 + usize::from(nic)),
                     ports: Vec::new(),
                     char_devices: Vec::new(),
+                    soft: false,
+                    kernel_users: Vec::new(),
                 },
                 numa_node: Some(u32::from(bus >= 0x80)),
                 path: path(bus, nic),
@@ -52,6 +54,8 @@ fn offer(kind: Ids) -> Offer {
         devices,
         cdi: false,
         umad: false,
+        expected: 8,
+        short: None,
     }
 }
 

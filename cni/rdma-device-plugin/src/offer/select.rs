@@ -1,6 +1,6 @@
 //! Which devices of the node a resource has.
 
-use super::{Known, OfferedDevice};
+use super::{Known, OfferedDevice, unnamed};
 use crate::conf::{
     Ids, ResourceConf, Selector,
     selector::{Parent, Sort, Text},
@@ -30,6 +30,7 @@ pub(super) fn devices(
     remarks: &mut Vec<String>,
 ) -> Vec<OfferedDevice> {
     let mut found = Vec::new();
+    let mut storage = Vec::new();
     for function in &inventory.functions {
         let seen = known.device(resource.name.as_str(), &function.device.address);
         let fit = best(&resource.devices, function, inventory);
@@ -57,6 +58,28 @@ pub(super) fn devices(
             ));
             continue;
         }
+        let named = is_named(&resource.devices, function, inventory);
+        let is_shared = matches!(resource.ids, Ids::Shared { .. });
+        let why_not = match named {
+            true => None,
+            false if is_shared => {
+                unnamed::no_rail(function).or_else(|| unnamed::why_not_meant(function, &hca))
+            }
+            false => unnamed::no_rail(function),
+        };
+        if let Some(why) = why_not {
+            remarks.push(not_named(resource, function, &hca, &why));
+            continue;
+        }
+        if is_shared
+            && !named
+            && let Some(why) = unnamed::storage(&hca)
+        {
+            storage.push((
+                function.device.address.clone(),
+                not_named(resource, function, &hca, &why),
+            ));
+        }
         let mac = function
             .netdevs
             .first()
@@ -70,7 +93,25 @@ pub(super) fn devices(
             fault: None,
         });
     }
+    // where storage goes over all of them, they are the pods', too
+    if storage.len() < found.len() {
+        found.retain(|it| !storage.iter().any(|(address, _)| *address == it.address));
+        remarks.extend(storage.into_iter().map(|(_, remark)| remark));
+    }
     found
+}
+
+fn not_named(resource: &ResourceConf, function: &Function, hca: &Hca, why: &str) -> String {
+    format!(
+        "{}: {} ({}) is not in {}: {why}; name it by devices (netdev, rdma or pci) if it is to be",
+        resource.place, function.device.address, hca.name, resource.name
+    )
+}
+
+/// Whether a selector that has names fits `function`.
+fn is_named(selectors: &[Selector], function: &Function, inventory: &Inventory) -> bool {
+    let mut named = selectors.iter().filter(|it| unnamed::has_names(it));
+    named.any(|it| fit(it, function, inventory) != Fit::No)
 }
 
 /// The RDMA device of a function. A second one, soft-RoCE on a netdev that has RDMA of its own,
@@ -94,6 +135,9 @@ fn unfit(ids: Ids, function: &Function) -> Option<String> {
         return Some(format!(
             "it has {virtual_functions} virtual functions, which would go with it"
         ));
+    }
+    if let Some(why) = hca_of(function).and_then(unnamed::storage) {
+        return Some(why);
     }
     function.netdevs.iter().find_map(|netdev| {
         let name = &netdev.name;

@@ -1,7 +1,7 @@
 //! What is offered, as a table for people.
 
 use super::{Offer, OfferedDevice, Unhealthy};
-use crate::conf::{Allocate, Ids};
+use crate::conf::{Allocate, Ids, ResourceConf};
 use rdma_netns::{Inventory, Netdev};
 use std::fmt::Write;
 
@@ -9,15 +9,20 @@ const HEAD: [&str; 8] = [
     "RESOURCE", "KIND", "IDS", "DEVICE", "RDMA", "NETDEV", "NUMA", "HEALTH",
 ];
 
-/// One line for each device of each resource, and the remarks below.
+/// One line for each device of each resource, one for a resource without devices, and the remarks below.
 pub fn table(
+    resources: &[ResourceConf],
     offers: &[Offer],
     inventory: &Inventory,
     unhealthy: &Unhealthy,
     remarks: &[String],
 ) -> String {
     let mut rows = vec![HEAD.map(str::to_owned)];
-    for offer in offers {
+    for resource in resources {
+        let Some(offer) = offers.iter().find(|it| it.name == resource.name) else {
+            rows.push(nothing(resource, inventory));
+            continue;
+        };
         for (index, device) in offer.devices.iter().enumerate() {
             let once = |text: String| if index == 0 { text } else { String::new() };
             rows.push([
@@ -30,12 +35,15 @@ pub fn table(
                 device
                     .numa_node
                     .map_or_else(|| "-".to_owned(), |node| node.to_string()),
-                health(device, unhealthy),
+                match &offer.short {
+                    Some(_) if device.fault.is_none() => "healthy, but held back".to_owned(),
+                    _ => health(device, unhealthy),
+                },
             ]);
         }
     }
     let mut text = String::new();
-    if !offers.is_empty() {
+    if !resources.is_empty() {
         text = columns(&rows);
     }
     for remark in remarks {
@@ -43,6 +51,17 @@ pub fn table(
         let _ = writeln!(text, "- {remark}");
     }
     text
+}
+
+/// The line of a resource that is not offered, with the reason.
+fn nothing(resource: &ResourceConf, inventory: &Inventory) -> [String; 8] {
+    let why = match inventory.functions.iter().all(|it| it.hcas.is_empty()) {
+        true => "not offered: this node has no RDMA devices",
+        false => "not offered: no RDMA device of this node is selected",
+    };
+    let kind = kind(resource.ids);
+    let name = resource.name.to_string();
+    [name.as_str(), kind, "0", "-", "-", "-", "-", why].map(str::to_owned)
 }
 
 /// Rows of which each column has one width.

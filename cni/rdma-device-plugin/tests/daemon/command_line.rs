@@ -39,7 +39,13 @@ fn a_node_without_rdma_is_told_so() {
     let done = run(command(&machine).arg("--check-config"));
     assert!(done.status.success(), "{done:?}");
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert!(said.contains("no RDMA devices"), "{said}");
+    let line = said.lines().find(|line| line.starts_with("rdma/hca"));
+    let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+    let why = "not offered: this node has no RDMA devices";
+    assert_eq!(
+        words.join(" "),
+        format!("rdma/hca shared, all 0 - - - - {why}")
+    );
 }
 
 #[test]

@@ -124,6 +124,7 @@ fn node_of(hardware: &Hardware, conf: &Arc<Conf>, report: Report) -> Arc<Node> {
         inventory: Arc::new(inventory),
         unhealthy,
         offers,
+        gone: Default::default(),
         erdma: Side {
             discovery,
             report: Arc::new(report),

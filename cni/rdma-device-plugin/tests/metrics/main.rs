@@ -3,6 +3,7 @@
 
 mod site;
 
+use rdma_device_plugin::offer::Gone;
 use rdma_resources::{
     Grants, Sharing,
     grant::{Grant, GrantedDevice},
@@ -42,6 +43,47 @@ async fn counters_of_an_exclusive_device_say_whose_they_are() {
         assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
     }
     assert!(text.ends_with("# EOF\n"));
+}
+
+/// A NIC that fell off its bus keeps its series: an alert on a series that is gone does not fire.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nic_that_fell_off_its_bus_is_not_healthy() {
+    let mut offered = offer("rdma/hca", Sharing::Shared, &[("0", &[0, 1])]);
+    offered.expected = 3;
+    let mut site = Site::new(vec![offered]);
+    let gone = |at: &str, rdma: Option<&str>| Gone {
+        address: address(at),
+        rdma: rdma.map(str::to_owned),
+    };
+    // the last one's name is another device's by now
+    site.gone = vec![
+        gone("0000:9d:00.0", Some("mlx5_2")),
+        gone("0000:9e:00.0", None),
+        gone("0000:9f:00.0", Some("mlx5_1")),
+    ];
+    let text = site.serve().await.metrics().await;
+    for line in [
+        r#"rdma_device_healthy{device="mlx5_1"} 1"#,
+        r#"rdma_device_healthy{device="mlx5_2"} 0"#,
+        r#"rdma_device_plugin_devices_expected{resource="rdma/hca"} 3"#,
+        r#"rdma_device_plugin_devices_present{resource="rdma/hca"} 2"#,
+    ] {
+        assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
+    }
+    let healthy = text
+        .lines()
+        .filter(|it| it.starts_with("rdma_device_healthy{"));
+    assert_eq!(healthy.count(), 3, "{text}");
+    // and where none is left
+    let mut site = Site::new(vec![]);
+    site.gone = vec![gone("0000:9d:00.0", Some("mlx5_2"))];
+    let text = site.serve().await.metrics().await;
+    for line in [
+        r#"rdma_device_plugin_devices_expected{resource="rdma/hca"} 1"#,
+        r#"rdma_device_plugin_devices_present{resource="rdma/hca"} 0"#,
+    ] {
+        assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

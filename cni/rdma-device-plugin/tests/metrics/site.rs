@@ -7,7 +7,7 @@ use kubelet_api::pod_resources::v1::{
 };
 use rdma_device_plugin::{
     metrics::{self, Metrics, Offered, Server, Sources, View},
-    offer::OfferedId,
+    offer::{Gone, OfferedId},
 };
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::Sharing;
@@ -57,6 +57,8 @@ pub(crate) struct Site {
     pub(crate) metrics: Metrics,
     directory: tempfile::TempDir,
     offers: Vec<Offered>,
+    /// Devices that fell off their bus, of `rdma/hca`.
+    pub(crate) gone: Vec<Gone>,
     kubelet: Vec<AbortHandle>,
 }
 
@@ -91,6 +93,7 @@ impl Site {
             metrics: Metrics::new(),
             directory,
             offers,
+            gone: Vec::new(),
             kubelet: Vec::new(),
         }
     }
@@ -131,6 +134,7 @@ impl Site {
         let view = View {
             offers: self.offers.clone(),
             inventory: Arc::new(inventory),
+            gone: [("rdma/hca".to_owned(), self.gone.clone())].into(),
             ..View::default()
         };
         let sources = Sources {
@@ -195,6 +199,8 @@ pub(crate) fn offer(name: &str, sharing: Sharing, ids: &[(&str, &[usize])]) -> O
     Offered {
         name: name.to_owned(),
         sharing,
+        expected: DEVICES.len(),
+        present: DEVICES.len(),
         devices: DEVICES.map(address).to_vec(),
         ids: ids.collect(),
     }

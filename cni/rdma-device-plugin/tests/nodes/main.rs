@@ -8,7 +8,9 @@ mod answers;
 mod erdma;
 mod erdma_flags;
 mod invalid;
+mod required;
 mod selected;
+mod unnamed;
 
 use rdma_device_plugin::{
     conf::{Conf, Parsed},

@@ -291,7 +291,7 @@ rdma/vf   exclusive    2     0000:3b:00.2  mlx5_1  ens1f0v0          0     healt
                              0000:3b:00.3  mlx5_2  in a pod, or none  0     healthy
 - a remark
 ";
-    let found = table(&offers, &inventory, &unhealthy, &remarks);
+    let found = table(&conf.resources, &offers, &inventory, &unhealthy, &remarks);
     let squeezed = |text: &str| {
         let words = text
             .lines()
@@ -301,7 +301,39 @@ rdma/vf   exclusive    2     0000:3b:00.2  mlx5_1  ens1f0v0          0     healt
     assert_eq!(squeezed(&found), squeezed(expected));
     let columns: Vec<Option<usize>> = found.lines().map(|line| line.find("mlx5_")).collect();
     assert_eq!(columns[1], columns[3], "{found}");
-    assert_eq!(table(&[], &inventory, &unhealthy, &remarks), "- a remark\n");
+}
+
+#[test]
+fn the_table_of_a_node_without_rdma_has_each_resource_and_why_it_is_none() {
+    let conf = conf(
+        r#"{"resources":[{"name":"rdma/hca","kind":"shared"},{"name":"rdma/vf","kind":"exclusive"}]}"#,
+    );
+    let lines = |layout: &str, conf: &Conf| -> Vec<String> {
+        let inventory = node(layout);
+        let (offers, remarks) = of(conf, &inventory, &Known::default());
+        let table = table(
+            &conf.resources,
+            &offers,
+            &inventory,
+            &Unhealthy::new(),
+            &remarks,
+        );
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        table.lines().skip(1).map(words).collect()
+    };
+    assert_eq!(
+        lines("no-rdma", &conf),
+        [
+            "rdma/hca shared, all 0 - - - - not offered: this node has no RDMA devices",
+            "rdma/vf exclusive 0 - - - - not offered: this node has no RDMA devices",
+            "- this node has no RDMA devices: nothing is offered until there are some",
+        ]
+    );
+    let bonds = lines("lacp-bonds", &conf);
+    assert_eq!(
+        bonds[2],
+        "rdma/vf exclusive 0 - - - - not offered: no RDMA device of this node is selected"
+    );
 }
 
 /// Those that the chain attaches, where `rdma-ipam` is to take the prefix of each.

@@ -64,8 +64,11 @@ port: {{ .Values.metrics.port }}
 {{- $config := dict -}}
 {{- $chain := include "rdma.chain" . -}}
 {{- if eq .Values.nics "shared" -}}
-{{- if $chain -}}
-{{- $_ := set $config "resources" (list (dict "name" "rdma/hca" "kind" "shared")) -}}
+{{- if or $chain .Values.shared.devices .Values.shared.require -}}
+{{- $hca := dict "name" "rdma/hca" "kind" "shared" -}}
+{{- with .Values.shared.devices }}{{ $_ := set $hca "devices" . }}{{ end -}}
+{{- with .Values.shared.require }}{{ $_ := set $hca "require" . }}{{ end -}}
+{{- $_ := set $config "resources" (list $hca) -}}
 {{- else -}}
 {{- $_ := set $config "mode" "hca" -}}
 {{- end -}}

@@ -1,0 +1,156 @@
+//! Resources that have to have all their devices, and what became of one that fell off its bus.
+
+use crate::node;
+use rdma_device_plugin::{
+    conf::Conf,
+    offer::{Gone, Known, Offer, Unhealthy, offers},
+};
+use rdma_netns::Inventory;
+use std::{collections::BTreeSet, path::Path};
+
+fn conf(require: &str, kind: &str) -> Conf {
+    let text =
+        format!(r#"{{"resources":[{{"name":"rdma/hca","kind":"{kind}","require":{require}}}]}}"#);
+    let parsed = Conf::parse(&text, Path::new("config"));
+    parsed.unwrap_or_else(|error| panic!("{error}")).conf
+}
+
+fn of(
+    conf: &Conf,
+    inventory: &Inventory,
+    unhealthy: &Unhealthy,
+    known: &Known,
+) -> (Offer, Vec<String>) {
+    let (mut offers, remarks) = offers(conf, inventory, &BTreeSet::new(), unhealthy, known);
+    (offers.remove(0), remarks)
+}
+
+fn fit(offer: &Offer) -> usize {
+    offer.ids.iter().filter(|id| id.healthy).count()
+}
+
+/// The eight HCAs without one of them, and its address.
+fn seven() -> (Inventory, String) {
+    let mut inventory = node("eight-hcas");
+    let last = inventory
+        .functions
+        .iter()
+        .rposition(|it| !it.hcas.is_empty());
+    let gone = inventory.functions.remove(last.expect("an HCA"));
+    (inventory, gone.device.address.to_string())
+}
+
+#[test]
+fn with_fewer_devices_than_required_no_id_is_healthy() {
+    let (seven, gone) = seven();
+    let well = Unhealthy::new();
+    for (require, kind, ids) in [
+        ("\"all\"", "shared", 1000),
+        ("8", "shared", 1000),
+        ("8", "exclusive", 7),
+    ] {
+        let conf = conf(require, kind);
+        let (all, remarks) = of(&conf, &node("eight-hcas"), &well, &Known::default());
+        assert_eq!(all.expected, 8);
+        assert!(
+            fit(&all) == all.ids.len() && remarks.is_empty(),
+            "{remarks:?}"
+        );
+        let (offer, remarks) = of(&conf, &seven, &well, &Known::of(&[all]));
+        assert_eq!((offer.expected, offer.ids.len(), fit(&offer)), (8, ids, 0));
+        let said = format!(
+            "resources[0]: rdma/hca has 7 devices that can be used, and require: {} asks for 8: all its ids are \
+             unhealthy, and pods that ask for it wait ({gone} (mlx5_7) is not on this node any more)",
+            require.trim_matches('"')
+        );
+        assert_eq!(remarks, [said]);
+        // of one that kubelet allocated just before
+        let error = offer.answer(&[offer.ids[0].id.clone()], &seven);
+        let error = error.expect_err("not given").to_string();
+        assert!(error.contains("asks for 8"), "{error}");
+    }
+    let (offer, _) = of(&conf("7", "shared"), &seven, &well, &Known::default());
+    assert_eq!(fit(&offer), 1000);
+    // it was never seen
+    let (offer, _) = of(&conf("\"all\"", "shared"), &seven, &well, &Known::default());
+    assert_eq!(fit(&offer), 1000);
+}
+
+#[test]
+fn a_device_that_is_not_well_is_missing_too() {
+    let inventory = node("eight-hcas");
+    let (all, _) = of(
+        &conf("8", "shared"),
+        &inventory,
+        &Unhealthy::new(),
+        &Known::default(),
+    );
+    let faulty = all.devices[3].address.clone();
+    let unhealthy: Unhealthy = [(faulty.clone(), "port 1 is down".to_owned())].into();
+    let (offer, remarks) = of(
+        &conf("8", "shared"),
+        &inventory,
+        &unhealthy,
+        &Known::default(),
+    );
+    assert_eq!(fit(&offer), 0);
+    let named = format!("({faulty} (mlx5_3): port 1 is down)");
+    assert!(remarks[0].ends_with(&named), "{remarks:?}");
+}
+
+#[test]
+fn a_device_that_fell_off_its_bus_is_remembered_until_it_is_back() {
+    let conf = conf("1", "shared");
+    let well = Unhealthy::new();
+    let (seven, gone) = seven();
+    let mut known = Known::default();
+    for inventory in [node("eight-hcas"), seven.clone(), seven.clone()] {
+        let (offer, _) = of(&conf, &inventory, &well, &known);
+        known.remember(&[offer], &inventory);
+    }
+    let expected = Gone {
+        address: gone.try_into().expect("an address"),
+        rdma: Some("mlx5_7".into()),
+    };
+    assert_eq!(known.gone("rdma/hca", &seven), [expected]);
+    assert_eq!(known.gone("rdma/hca", &node("eight-hcas")), []);
+}
+
+#[test]
+fn a_virtual_function_that_was_taken_away_is_not_missed() {
+    let vfs =
+        r#"{"resources":[{"name":"rdma/vf","kind":"exclusive","devices":[{"pf":"ens1f0#0-3"}]}]}"#;
+    let conf = Conf::parse(vfs, Path::new("config"))
+        .expect("a configuration")
+        .conf;
+    let before = node("four-vfs");
+    let well = Unhealthy::new();
+    let (offer, _) = of(&conf, &before, &well, &Known::default());
+    let mut known = Known::default();
+    known.remember(std::slice::from_ref(&offer), &before);
+    let mut fewer = before.clone();
+    let taken = offer.devices[3].address.clone();
+    fewer.functions.retain(|it| it.device.address != taken);
+    assert_eq!(known.gone("rdma/vf", &fewer), []);
+    // with its physical function it fell
+    let physical = before
+        .function(&taken)
+        .and_then(|it| it.device.physical_function.clone());
+    fewer
+        .functions
+        .retain(|it| Some(&it.device.address) != physical.as_ref());
+    assert_eq!(known.gone("rdma/vf", &fewer).len(), 1);
+}
+
+#[test]
+fn require_is_all_or_a_number() {
+    for bad in ["0", "-1", "\"some\"", "true", "1.5", "\"8\""] {
+        let text =
+            format!(r#"{{"resources":[{{"name":"rdma/x","kind":"shared","require":{bad}}}]}}"#);
+        let error = Conf::parse(&text, Path::new("config")).expect_err(bad);
+        assert!(
+            error.to_string().contains("resources[0].require"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! What a resource of all NICs leaves out unless it is named, and what it says of it.
+
+use crate::node;
+use rdma_device_plugin::{
+    conf::Conf,
+    offer::{Known, Unhealthy, offers},
+};
+use rdma_netns::Inventory;
+use std::{collections::BTreeSet, path::Path};
+
+/// The addresses of the first resource's devices, and what is said.
+fn offered(conf: &str, inventory: &Inventory) -> (Vec<String>, Vec<String>) {
+    let conf = Conf::parse(conf, Path::new("config")).expect("a configuration");
+    let hidden = BTreeSet::new();
+    let (offers, remarks) = offers(
+        &conf.conf,
+        inventory,
+        &hidden,
+        &Unhealthy::new(),
+        &Known::default(),
+    );
+    let devices = offers.iter().flat_map(|offer| &offer.devices);
+    (devices.map(|it| it.address.to_string()).collect(), remarks)
+}
+
+const ALL: &str = r#"{"mode":"hca"}"#;
+
+/// A resource with `selector`, of each kind.
+fn selected(kind: &str, selector: &str) -> String {
+    format!(r#"{{"resources":[{{"name":"rdma/x","kind":"{kind}","devices":[{selector}]}}]}}"#)
+}
+
+/// Eight HCAs, of which `change` makes the first something else.
+fn eight(change: impl FnOnce(&mut rdma_netns::Function)) -> (Inventory, String) {
+    let mut inventory = node("eight-hcas");
+    let mut functions = inventory.functions.iter_mut();
+    let first = functions.find(|it| !it.hcas.is_empty());
+    let first = first.expect("an HCA");
+    change(first);
+    let address = first.device.address.to_string();
+    (inventory, address)
+}
+
+/// `change` makes of a device one that is not in a resource of all, and is if it is named.
+#[track_caller]
+fn is_left_out(change: impl Fn(&mut rdma_netns::Function), why: &str) {
+    let (inventory, address) = eight(&change);
+    let all = offered(ALL, &node("eight-hcas")).0;
+    assert_eq!(all.len(), 8);
+    let by_vendor = selected("shared", r#"{"vendor":"15b3"}"#);
+    for conf in [ALL, &by_vendor] {
+        let (devices, remarks) = offered(conf, &inventory);
+        assert_eq!(devices.len(), 7, "{conf}");
+        assert!(!devices.contains(&address), "{conf}");
+        let said = remarks.iter().find(|it| it.contains(&address));
+        let said = said.expect("it is said");
+        assert!(
+            said.contains(why) && said.contains("name it by devices"),
+            "{said}"
+        );
+    }
+    for named in [
+        format!(r#"{{"pci":"{address}"}}"#),
+        r#"{"rdma":"mlx5_*"}"#.into(),
+    ] {
+        let (devices, _) = offered(&selected("shared", &named), &inventory);
+        assert!(devices.contains(&address), "{named}");
+    }
+}
+
+#[test]
+fn the_nic_of_the_default_route() {
+    is_left_out(
+        |function| function.netdevs[0].default_route = true,
+        "the node's default route leaves by its netdev",
+    );
+}
+
+#[test]
+fn a_function_that_accelerates_another_netdev() {
+    is_left_out(
+        |function| {
+            function.netdevs[0].master = Some("hv0".into());
+            function.netdevs[0].taken_by = Some("hv0, which it accelerates".into());
+        },
+        "is a port of hv0, which it accelerates",
+    );
+}
+
+#[test]
+fn rdma_in_software() {
+    is_left_out(
+        |function| function.hcas[0].soft = true,
+        "it is RDMA in software",
+    );
+}
+
+#[test]
+fn what_manages_nvlinks_switches() {
+    is_left_out(
+        |function| function.manages_nvlink = true,
+        "it manages NVLink's switches (SW_MNG), and is no network",
+    );
+}
+
+#[test]
+fn what_storage_goes_over_unless_it_goes_over_all() {
+    let nvme = |function: &mut rdma_netns::Function| {
+        function.hcas[0].kernel_users = vec!["nvme_rdma".into()];
+    };
+    is_left_out(nvme, "the host uses it itself (nvme_rdma)");
+    let mut all = node("eight-hcas");
+    for function in all.functions.iter_mut().filter(|it| !it.hcas.is_empty()) {
+        nvme(function);
+    }
+    assert_eq!(offered(ALL, &all).0.len(), 8);
+    // and no pod has it for itself
+    let (one, address) = eight(nvme);
+    let (devices, remarks) = offered(&selected("exclusive", r#"{"rdma":"mlx5_*"}"#), &one);
+    assert!(!devices.contains(&address), "{devices:?}");
+    let said = remarks
+        .iter()
+        .any(|it| it.contains("the host uses it itself (nvme_rdma)"));
+    assert!(said, "{remarks:?}");
+}
