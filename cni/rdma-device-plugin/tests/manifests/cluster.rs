@@ -57,7 +57,7 @@ const NODE_ADDRESSES: [&str; 2] = ["192.0.2.7", "2001:db8::7"];
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 16] = [
+pub(crate) const ALL: [Wanted; 17] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -110,6 +110,11 @@ pub(crate) const ALL: [Wanted; 16] = [
         &[],
     ),
     wanted(OTHER_NODES, &["rdma/hca"], &[]),
+    wanted(
+        "integration/manifests/rendered/shared-by-name.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
     wanted(
         "integration/manifests/rendered/the-chain-as-it-comes.yaml",
         &["rdma/hca"],
