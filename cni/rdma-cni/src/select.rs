@@ -419,6 +419,9 @@ fn by_selectors<'a>(
         }
         matching.sort_by_key(|found| natural(&found.link.name));
         for found in matching {
+            if found.is_in(&chosen) {
+                continue;
+            }
             let Chosen { place, link, .. } = found;
             let is_shared = share::reason(conf.mode, None, link, others).is_some();
             let rdma = rdma_of(&observed.host, link);
@@ -429,7 +432,6 @@ fn by_selectors<'a>(
                         passed_over.push(why);
                     }
                 }
-                _ if found.is_in(&chosen) => {}
                 _ => chosen.push(found),
             }
         }
