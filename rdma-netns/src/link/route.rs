@@ -119,13 +119,6 @@ impl Route {
     pub fn default_metric(&self) -> u32 {
         if self.destination.is_ipv4() { 0 } else { 1024 }
     }
-
-    /// Whether its protocol says that the kernel makes it by itself, with an address or from an
-    /// advertisement. Network managers say the same of routes of their own:
-    /// [`Link::makes_itself`] tells them apart.
-    pub fn is_automatic(&self) -> bool {
-        matches!(self.protocol, PROTOCOL_KERNEL | PROTOCOL_RA)
-    }
 }
 
 /// Whether `ip` is in the network of `length` bits that `network` is in.

@@ -28,11 +28,7 @@ fn remove(route: &Route) -> Op {
 /// The routes of `nic0` that the kernel did not make.
 fn seen(world: &World) -> Vec<Route> {
     let link = world.host_link("nic0");
-    let mut routes: Vec<_> = link
-        .routes
-        .into_iter()
-        .filter(|route| !route.is_automatic())
-        .collect();
+    let mut routes: Vec<_> = link.lasting_routes().cloned().collect();
     routes.sort();
     routes
 }
@@ -200,7 +196,7 @@ fn connected_routes_are_the_kernels() {
                 .iter()
                 .find(|r| (r.destination, r.prefix) == (ip(network), prefix));
             let route = found.unwrap_or_else(|| panic!("no route to {network}"));
-            assert!(route.is_automatic(), "{route:?}");
+            assert!(link.makes_itself(route), "{route:?}");
         }
         // Of the kernel's own tables nothing is shown: no local, broadcast, multicast.
         assert!(

@@ -297,7 +297,7 @@ pub(crate) fn words(outcomes: &[Outcome]) -> Vec<String> {
 
 /// The routes of a netdev that are not the kernel's: destination and metric.
 pub(crate) fn metrics(link: &Link) -> Vec<(String, Option<u32>)> {
-    let routes = link.routes.iter().filter(|route| !route.is_automatic());
+    let routes = link.routes.iter().filter(|route| !link.makes_itself(route));
     let told = |it: &Route| (format!("{}/{}", it.destination, it.prefix), it.metric);
     routes.map(told).collect()
 }

@@ -273,12 +273,16 @@ pub(super) fn taken_address(link: &Link, address: &Address) -> Vec<Op> {
             link: link.name.clone(),
             address: other.clone(),
         });
-        let by_it = |route: &&Route| route.source == Some(other.ip) && !route.is_automatic();
-        ops.extend(link.routes.iter().filter(by_it).map(|route| Op::AddRoute {
-            at,
-            link: link.name.clone(),
-            route: route.clone(),
-        }));
+        let by_it = |route: &&Route| route.source == Some(other.ip);
+        ops.extend(
+            link.lasting_routes()
+                .filter(by_it)
+                .map(|route| Op::AddRoute {
+                    at,
+                    link: link.name.clone(),
+                    route: route.clone(),
+                }),
+        );
     }
     ops
 }

@@ -66,7 +66,7 @@ fn others(link: &Link, record: &Record, routes: &[&Route]) -> Vec<String> {
     let addresses = addresses.filter(|it| !is_known(it) && !is_passing(it));
     let addresses = addresses.map(|it| format!("{} has {}/{}", link.name, it.ip, it.prefix));
     let strange = link.routes.iter();
-    let strange = strange.filter(|it| !it.is_automatic() && !routes.contains(it));
+    let strange = strange.filter(|it| !link.makes_itself(it) && !routes.contains(it));
     let strange = strange.map(|it| {
         let (to, prefix) = (it.destination, it.prefix);
         format!("{} has a route to {to}/{prefix}", link.name)

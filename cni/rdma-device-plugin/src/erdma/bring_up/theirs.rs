@@ -74,7 +74,8 @@ pub fn theirs(link: &Link, host: &Namespace, record: Option<&Record>) -> Option<
         record.is_some_and(|record| record.gifts().any(|given| given.routes.contains(it)))
     };
     let mut routes = link.routes.iter();
-    let first = routes.find(|it| counts(it.destination) && !it.is_automatic() && !was_given(it))?;
+    let first =
+        routes.find(|it| counts(it.destination) && !link.makes_itself(it) && !was_given(it))?;
     Some(Theirs::Route {
         netdev,
         destination: first.destination,
