@@ -7,7 +7,10 @@ pub use address::{
     Address, FOR_EVER, GIVEN_FLAGS, IFA_F_HOMEADDRESS, IFA_F_MANAGETEMPADDR, IFA_F_MCAUTOJOIN,
     IFA_F_NODAD, IFA_F_NOPREFIXROUTE, IFA_F_OPTIMISTIC,
 };
-pub use route::{MAIN_TABLE, PROTOCOL_KERNEL, PROTOCOL_RA, PROTOCOL_STATIC, Route, SCOPE_LINK};
+pub use route::{
+    HIGH_PREFERENCE, LOW_PREFERENCE, MAIN_TABLE, PROTOCOL_KERNEL, PROTOCOL_RA, PROTOCOL_STATIC,
+    Route, SCOPE_LINK,
+};
 
 use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName};
 use route::contains;

@@ -7,12 +7,15 @@
 //! | that an API server is reached by | kubelet speaks to it |
 //! | that one of them lies on, or that is a port of it | it goes by that |
 //!
-//! A default route is one of the main table with the lowest metric of its family. Others are behind it, as those of
-//! rails are. Several equal IPv6 ones come from routers' advertisements on every netdev. Kubelet takes the node's
+//! A default route is one of the main table with the lowest metric of its family, and of those with the highest
+//! preference that routers advertise (RFC 4191, section 2.1). Others are behind it, as those of rails are. Several equal IPv6 ones come from routers' advertisements on every netdev. Kubelet takes the node's
 //! address from the IPv4 default route, and from the IPv6 one where there is none
 //! (`chooseHostInterface()`, `k8s.io/apimachinery/pkg/util/net/interface.go`).
 
-use crate::{Link, Namespace, Route, link::MAIN_TABLE};
+use crate::{
+    Link, Namespace, Route,
+    link::{HIGH_PREFERENCE, LOW_PREFERENCE, MAIN_TABLE},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -92,8 +95,8 @@ impl Namespace {
             self.main_routes()
                 .filter(|(_, route)| route.prefix == 0 && route.destination.is_ipv6() == ipv6)
         };
-        let lowest = routes().map(|(_, route)| metric(route)).min();
-        let best = routes().filter(|(_, route)| Some(metric(route)) == lowest);
+        let first = routes().map(|(_, route)| rank(route)).min();
+        let best = routes().filter(|(_, route)| Some(rank(route)) == first);
         best.map(|(netdev, _)| netdev).collect()
     }
 
@@ -108,15 +111,22 @@ impl Namespace {
             self.main_routes()
                 .filter(|(_, route)| route.prefix > 0 && route.leads_to(address))
         };
-        let order = |route: &Route| (std::cmp::Reverse(route.prefix), metric(route));
+        let order = |route: &Route| (std::cmp::Reverse(route.prefix), rank(route));
         let best = fitting().map(|(_, route)| order(route)).min();
         let best = fitting().filter(|(_, route)| Some(order(route)) == best);
         best.map(|(netdev, _)| netdev).collect()
     }
 }
 
-fn metric(route: &Route) -> u32 {
-    route.metric.unwrap_or(route.default_metric())
+/// Which of several routes to one destination the kernel takes: the lowest (`rt6_score_route()`,
+/// `net/ipv6/route.c`, for the preference).
+fn rank(route: &Route) -> (u32, u8) {
+    let preference = match route.preference {
+        HIGH_PREFERENCE => 0,
+        LOW_PREFERENCE => 2,
+        _ => 1,
+    };
+    (route.metric.unwrap_or(route.default_metric()), preference)
 }
 
 #[cfg(test)]

@@ -104,6 +104,29 @@ fn equal_ipv6_default_routes_of_advertisements() {
 }
 
 #[test]
+fn the_router_that_prefers_itself() {
+    let preferring = |preferences: &[(u32, u8)]| {
+        let routes: Vec<_> = ["eth0", "eth1", "eth4"]
+            .map(|netdev| (netdev, "::/0", None, MAIN))
+            .into();
+        let mut host = host(&routes, &[]);
+        for (index, preference) in preferences {
+            let link = host.links.iter_mut().find(|link| link.index == *index);
+            link.expect("a netdev").routes[0].preference = *preference;
+        }
+        host
+    };
+    are(&preferring(&[(2, HIGH_PREFERENCE)]), &[], &["eth0"]);
+    are(&preferring(&[(2, LOW_PREFERENCE)]), &[], &["eth1", "eth4"]);
+    // one of them is the node's, though IPv4 leaves elsewhere
+    let mut host = preferring(&[(3, HIGH_PREFERENCE)]);
+    let by_ipv4 = Route::new(IpAddr::from([0; 4]), 0);
+    let eth0 = host.links.iter_mut().find(|link| link.index == 2);
+    eth0.expect("eth0").routes.push(by_ipv4);
+    are(&host, &[], &["eth0", "eth1"]);
+}
+
+#[test]
 fn what_the_api_server_is_reached_by() {
     let routes = [
         ("eth0", "0.0.0.0/0", None, MAIN),

@@ -54,6 +54,10 @@ pub const PROTOCOL_KERNEL: u8 = 2;
 pub const PROTOCOL_STATIC: u8 = 4;
 /// `RTPROT_RA`: made by the kernel from a router advertisement.
 pub const PROTOCOL_RA: u8 = 9;
+/// `ICMPV6_ROUTER_PREF_HIGH` (`include/uapi/linux/icmpv6.h`).
+pub const HIGH_PREFERENCE: u8 = 1;
+/// `ICMPV6_ROUTER_PREF_LOW`.
+pub const LOW_PREFERENCE: u8 = 3;
 /// `RT_SCOPE_LINK`: the destination is on the link.
 pub const SCOPE_LINK: u8 = 253;
 
