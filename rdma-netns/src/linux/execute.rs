@@ -276,8 +276,9 @@ pub(super) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<
     }
 }
 
+/// What comes while it is read may be higher; where containers come without a pause, no dump would be whole.
 fn highest_index(socket: &mut Socket) -> Result<u32, NetlinkError> {
-    let answers = socket.dump(&links::dump())?;
+    let answers = socket.dump_once(&links::dump())?;
     let indices = answers
         .iter()
         .filter_map(|answer| links::index(&answer.body));

@@ -120,6 +120,16 @@ impl Socket {
         Err(io::Error::from_raw_os_error(libc::EINTR).into())
     }
 
+    /// Asks for all there is, once: of what changed while it was read, some may be missing.
+    pub fn dump_once<M>(&mut self, message: &M) -> Result<Vec<Answer>, NetlinkError>
+    where
+        M: NetlinkSerializable,
+    {
+        let mut answers = Vec::new();
+        self.exchange(message, NLM_F_DUMP, &mut answers)?;
+        Ok(answers)
+    }
+
     fn exchange<M>(
         &mut self,
         message: &M,
