@@ -10,6 +10,8 @@ use std::{
     collections::BTreeSet,
     io,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// A kernel: shows its state, and makes one change at a time.
@@ -65,6 +67,16 @@ pub trait Kernel {
 
     /// Makes the one change `op`. `pod` must be given when `op` names it.
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError>;
+
+    /// The time by which [`Kernel::pause`] is counted.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// Lets `time` pass.
+    fn pause(&self, time: Duration) {
+        thread::sleep(time);
+    }
 }
 
 /// A pod's network namespace.

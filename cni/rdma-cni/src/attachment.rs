@@ -115,7 +115,7 @@ pub enum Phase {
     Attaching,
     /// ADD has answered: the pod has its devices.
     Attached,
-    /// DEL or GC is under way, or was killed.
+    /// The devices are on their way home, or whoever brought them was killed or did not succeed.
     Detaching,
     /// The devices are home, and may be another pod's by now; addresses are still held.
     Home,

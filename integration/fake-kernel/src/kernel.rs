@@ -15,6 +15,7 @@ use std::{
     panic::resume_unwind,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 /// A change that is about to be made.
@@ -57,6 +58,7 @@ struct State {
     observations: usize,
     asked: Option<BTreeSet<DeviceAddress>>,
     answered: BTreeSet<String>,
+    paused: Duration,
     dead: bool,
 }
 
@@ -86,6 +88,7 @@ impl FakeKernel {
             observations: 0,
             asked: None,
             answered: BTreeSet::new(),
+            paused: Duration::ZERO,
             dead: false,
         };
         Self {
@@ -292,6 +295,14 @@ impl Kernel for FakeKernel {
             source: io::Error::from_raw_os_error(errno as i32),
             message: message.map(str::to_owned),
         })
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now() + self.alive().paused
+    }
+
+    fn pause(&self, time: Duration) {
+        self.alive().paused += time;
     }
 }
 

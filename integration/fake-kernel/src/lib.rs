@@ -17,7 +17,8 @@
 //!
 //! What it does not have: packets, routers and their advertisements, bonds' LACP, the default
 //! GIDs that the kernel makes of a hardware address.
-//! Time passes by observation: duplicate address detection ends after some of them.
+//! Time passes by observation: duplicate address detection ends after some of them. A pause of the
+//! seam is over at once.
 
 mod addresses;
 mod bonds;

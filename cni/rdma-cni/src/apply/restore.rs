@@ -3,19 +3,16 @@
 
 use super::ROUNDS;
 use crate::{
-    attachment::Attachment,
+    attachment::{Attachment, Phase},
     held,
     plan::{self, Attribute, Obstacle, RailPlan},
 };
 use nix::libc;
 use rdma_netns::{Kernel, Observed, Op};
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 /// How long somebody else who changes the netdev meanwhile, a network manager for instance, is a
-/// reason to look again.
+/// reason to look again; and how long a machine without memory is.
 const SETTLING: Duration = Duration::from_secs(2);
 
 const PAUSE: Duration = Duration::from_millis(50);
@@ -75,13 +72,16 @@ struct Refusal {
 
 /// Brings everything of `attachment` home. Place, name and RDMA device are mandatory; any other
 /// attribute is tried in every round, and given up when it is refused and nothing changes any more.
-/// Goes on after an error, and with what is still missing, as long as that helps.
+/// Where the machine's state at the moment refuses it, that takes [`SETTLING`], and a record that an
+/// earlier try has left [`Phase::Detaching`]. Goes on after an error, and with what is still missing, as
+/// long as that helps.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
     attachment: &Attachment,
 ) -> Result<Restored, Incomplete> {
-    let deadline = Instant::now() + SETTLING;
+    let deadline = kernel.now() + SETTLING;
+    let tried_before = attachment.phase == Phase::Detaching;
     let mut given_up: Vec<GivenUp> = vec![];
     let mut refused: Vec<Refusal> = vec![];
     // the plans that were carried out last
@@ -128,9 +128,14 @@ pub fn restore<K: Kernel>(
             .all(|plan| plan.as_ref().map_or(true, Vec::is_empty));
         let is_same = last.as_ref() == Some(&plans) && !refused.is_empty();
         same = if is_same { same + 1 } else { 0 };
-        let is_over = last.is_some() && (same >= SAME_ROUNDS || Instant::now() >= deadline);
-        if nothing_to_do || round >= ROUNDS && is_over {
-            let Some(more) = dispensable(&plans, &refused) else {
+        let may_pass = refused.iter().any(|refusal| refusal.is_passing);
+        let is_settled = same >= SAME_ROUNDS && !may_pass || kernel.now() >= deadline;
+        if nothing_to_do || round >= ROUNDS && last.is_some() && is_settled {
+            let more = match may_pass && !tried_before {
+                true => None,
+                false => dispensable(&plans, &refused),
+            };
+            let Some(more) = more else {
                 return Err(incomplete(plans, refused));
             };
             given_up.extend(more);
@@ -139,7 +144,7 @@ pub fn restore<K: Kernel>(
             continue;
         }
         if round >= ROUNDS && last.is_some() {
-            thread::sleep(PAUSE);
+            kernel.pause(PAUSE);
         }
         refused = make(kernel, pod, &plans);
         last = Some(plans);
@@ -156,11 +161,8 @@ fn attributes(given_up: &[GivenUp]) -> Vec<(usize, Attribute)> {
 }
 
 /// The attributes that `plans` can do without: those that were refused, else all that are missing.
-/// None: something mandatory is missing, or the refusal will pass.
+/// None: something mandatory is missing.
 fn dispensable(plans: &[RailPlan], refused: &[Refusal]) -> Option<Vec<GivenUp>> {
-    if refused.iter().any(|refusal| refusal.is_passing) {
-        return None;
-    }
     let mut missing = vec![];
     for (rail, plan) in plans.iter().enumerate() {
         for op in plan.as_ref().ok()? {

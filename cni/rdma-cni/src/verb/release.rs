@@ -111,7 +111,7 @@ pub fn devices<K: Kernel>(
 
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
 /// and RDMA devices home, and their CDI entries; the node's lock is held by the caller. What the
-/// netdevs did not get back.
+/// netdevs did not get back. A record that stays says from then on that it was tried.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -129,11 +129,15 @@ pub fn restore<K: Kernel>(
         left,
         awaited: false,
     };
-    match restored {
+    let restored = match restored {
         restored if incomplete.left.is_empty() => restored,
         Ok(_) => Err(incomplete),
         Err(devices) => Err(incomplete.and(devices)),
+    };
+    if restored.is_err() && matches!(attachment.phase, Phase::Attaching | Phase::Attached) {
+        mark(node, attachment, Phase::Detaching);
     }
+    restored
 }
 
 /// Brings the devices home, as far as they can be; the node's lock is held by the caller.

@@ -5,7 +5,7 @@ use crate::node::{Node, Pod, name};
 use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_cni::{
-    given_up::{self, Note},
+    given_up::{self, Lack, Note},
     plan::Attribute,
 };
 use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
@@ -39,6 +39,12 @@ fn notes(node: &Node) -> Vec<Note> {
 fn spoilt(node: &Node) -> Pod {
     let pod = node.pod("a");
     node.add(&pod, &node.two_rails()).must_succeed();
+    spoil(node, &pod);
+    pod
+}
+
+/// Changes all attributes of the rail `rdma0` of `pod`.
+fn spoil(node: &Node, pod: &Pod) {
     let (at, link) = (Place::Pod, name("rdma0"));
     for op in [
         Op::SetUp {
@@ -79,9 +85,8 @@ fn spoilt(node: &Node) -> Pod {
             present: false,
         },
     ] {
-        node.change(Some(&pod), &op);
+        node.change(Some(pod), &op);
     }
-    pod
 }
 
 #[test]
@@ -248,4 +253,81 @@ fn what_is_mandatory_keeps_the_record() {
         node.kernel.with(|world| world.unmount(&pod.netns));
         node.must_be(&before, what);
     }
+}
+
+/// Refuses what `is_it` of `eth2` as long as the machine has no memory, which is `times` times.
+fn without_memory(node: &Node, is_it: Kind, times: usize) {
+    node.kernel.begin();
+    let mut refused = 0;
+    node.kernel.intercept(move |_, step| {
+        let text = format!("{} ", step.op);
+        let on_rail = text.contains("eth2 ") || text.contains("conf/eth2/");
+        match is_it(step.op) && on_rail && refused < times {
+            true => {
+                refused += 1;
+                Verdict::Refuse(Errno::ENOMEM)
+            }
+            false => Verdict::Proceed,
+        }
+    });
+}
+
+/// No memory for a while is waited for; for longer, the first DEL says so, and the next one does
+/// without.
+#[test]
+fn a_machine_without_memory_keeps_a_pod_for_one_del() {
+    for (what, is_it, _) in KINDS {
+        let node = Node::new(RdmaMode::Exclusive);
+        let before = node.snapshot();
+        let pod = spoilt(&node);
+        without_memory(&node, is_it, 15);
+        node.del(&pod, &node.two_rails()).must_succeed();
+        assert_eq!(notes(&node), [], "{what}");
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        node.kernel.begin();
+        node.must_be(&before, what);
+
+        let pod = node.pod("b");
+        node.add(&pod, &node.two_rails()).must_succeed();
+        spoil(&node, &pod);
+        without_memory(&node, is_it, usize::MAX);
+        let message = node.del(&pod, &node.two_rails()).must_fail(107);
+        assert!(message.contains("Cannot allocate memory"), "{message}");
+        assert!(node.record_of(&pod).exists(), "{what}");
+        assert_eq!(notes(&node), [], "{what}");
+        without_memory(&node, is_it, usize::MAX);
+        node.del(&pod, &node.two_rails()).must_succeed();
+        assert_eq!(node.records(), [""; 0], "{what}");
+        let notes = notes(&node);
+        let lacks: Vec<_> = notes.iter().flat_map(|it| &it.lacks).collect();
+        assert!(!lacks.is_empty(), "{what}");
+        let is_named = lacks.iter().any(|it| it.why.contains("allocate memory"));
+        assert!(is_named, "{what}: {lacks:?}");
+    }
+}
+
+/// What a failed ADD could not undo for want of memory, its DEL does without.
+#[test]
+fn a_failed_add_was_a_try_as_well() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let is_refused = |op: &Op| match op {
+        Op::AddAddress { at, .. } => *at == Place::Pod,
+        Op::AddRoute { at, .. } => *at == AT,
+        _ => false,
+    };
+    node.kernel.begin();
+    node.kernel
+        .intercept(move |_, step| match is_refused(step.op) {
+            true => Verdict::Refuse(Errno::ENOMEM),
+            false => Verdict::Proceed,
+        });
+    node.add(&pod, &node.two_rails()).must_fail(107);
+    node.del(&pod, &node.two_rails()).must_succeed();
+    assert_eq!(node.records(), [""; 0]);
+    let notes = notes(&node);
+    let lacks: Vec<_> = notes.iter().flat_map(|it| &it.lacks).collect();
+    let is_route = |it: &&Lack| matches!(it.attribute, Attribute::Route(_));
+    assert!(lacks.iter().all(is_route), "{lacks:?}");
+    assert_eq!(lacks.len(), 2, "{lacks:?}");
 }

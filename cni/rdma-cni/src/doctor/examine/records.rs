@@ -125,7 +125,7 @@ fn stale(facts: &Facts, attachment: &Attachment, lives: bool, age: u64, told: &m
     }
     let what = match (attachment.phase, lives) {
         (Phase::Attaching, _) => "its ADD was killed",
-        (Phase::Detaching, _) => "its DEL was killed",
+        (Phase::Detaching, _) => "its DEL was killed, or failed",
         _ => "its pod is gone without a DEL",
     };
     let left: Vec<String> = match observed {
