@@ -153,6 +153,11 @@ pub enum LinkType {
 }
 
 impl Link {
+    /// Whether `name` is its name, or one of its alternative names.
+    pub fn has_name(&self, name: &str) -> bool {
+        *self.name == *name || self.alt_names.iter().any(|alt| alt == name)
+    }
+
     /// Whether `flag` is on.
     pub fn has(&self, flag: LinkFlag) -> bool {
         self.flags.contains(&flag)

@@ -70,9 +70,7 @@ impl Observed {
 impl Namespace {
     /// The netdev called `name`; alternative names count, as they do for the kernel.
     pub fn link(&self, name: &str) -> Option<&Link> {
-        self.links
-            .iter()
-            .find(|link| &*link.name == name || link.alt_names.iter().any(|alt| alt == name))
+        self.links.iter().find(|link| link.has_name(name))
     }
 
     /// The netdev with `index`.

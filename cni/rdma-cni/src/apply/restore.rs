@@ -74,14 +74,17 @@ struct Refusal {
 /// attribute is tried in every round, and given up when it is refused and nothing changes any more.
 /// Where the machine's state at the moment refuses it, that takes [`SETTLING`], and a record that an
 /// earlier try has left [`Phase::Detaching`]. Goes on after an error, and with what is still missing, as
-/// long as that helps.
+/// long as that helps. `others`, the records of this boot whose devices are not home yet, are asked for
+/// where a name is taken.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
     attachment: &Attachment,
+    others: &dyn Fn() -> Vec<Attachment>,
 ) -> Result<Restored, Incomplete> {
     let deadline = kernel.now() + SETTLING;
     let tried_before = attachment.phase == Phase::Detaching;
+    let mut known: Option<Vec<Attachment>> = None;
     let mut given_up: Vec<GivenUp> = vec![];
     let mut refused: Vec<Refusal> = vec![];
     // the plans that were carried out last
@@ -103,7 +106,15 @@ pub fn restore<K: Kernel>(
                 continue;
             }
         };
-        let plans = plan::detach_without(attachment, &observed, &attributes(&given_up));
+        let given_up_now = attributes(&given_up);
+        let plan = |others: &[Attachment]| {
+            plan::detach_beside(attachment, others, &observed, &given_up_now)
+        };
+        let mut plans = plan(known.as_deref().unwrap_or_default());
+        let is_taken = |plan: &RailPlan| matches!(plan, Err(Obstacle::HostNameTaken { .. }));
+        if known.is_none() && plans.iter().any(is_taken) {
+            plans = plan(known.insert(others()));
+        }
         let plans = plans.into_iter().map(|plan| {
             let ops = plan?;
             held::check(kernel, pod, &ops).map(|()| ops)

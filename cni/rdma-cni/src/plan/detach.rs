@@ -7,12 +7,15 @@ use rdma_netns::{Address, InterfaceName, Link, LinkType, Namespace, Observed, Op
 /// What still differs from the recorded state, a plan for each rail: one that cannot come
 /// home does not keep the others away.
 pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
-    detach_without(attachment, observed, &[])
+    detach_beside(attachment, &[], observed, &[])
 }
 
-/// As [`detach`], without the attributes that were `given_up`, each with its rail's index.
-pub fn detach_without(
+/// As [`detach`], without the attributes that were `given_up`, each with its rail's index. A netdev of
+/// `others`, records of this boot whose devices are not home yet, gives way that has a name of
+/// `attachment`'s instead of its own: two pods can have given theirs each other's.
+pub fn detach_beside(
     attachment: &Attachment,
+    others: &[Attachment],
     observed: &Observed,
     given_up: &[(usize, Attribute)],
 ) -> Vec<RailPlan> {
@@ -21,7 +24,7 @@ pub fn detach_without(
         let rules = rules(attachment, index, observed);
         let own = given_up.iter().filter(|(rail, _)| *rail == index);
         let own: Vec<Attribute> = own.map(|(_, attribute)| attribute.clone()).collect();
-        match rail_home(attachment, rail, observed, &own) {
+        match rail_home((attachment, others), rail, observed, &own) {
             // first what is possible
             Err(_) if !rules.is_empty() => Ok(rules),
             home => home.map(|home| rules.into_iter().chain(home).collect()),
@@ -61,7 +64,7 @@ pub fn missing_of(home: &Link, link: &Link) -> Vec<Op> {
 }
 
 fn rail_home(
-    attachment: &Attachment,
+    (attachment, others): (&Attachment, &[Attachment]),
     rail: &Rail,
     observed: &Observed,
     given_up: &[Attribute],
@@ -102,6 +105,11 @@ fn rail_home(
             Draft::new(place, link, &mut ops).rename(&name);
             return Ok(ops);
         }
+        let before = ops.len();
+        give_way(others, other, &home.name, observed, &mut ops);
+        if ops.len() > before {
+            return Ok(ops);
+        }
         let (link, name) = (link.name.clone(), home.name.clone());
         return Err(Obstacle::HostNameTaken { link, name });
     }
@@ -120,8 +128,7 @@ fn rail_home(
 
 /// A name for `link` of `rail` until its own is free, which `other` has, the netdev of another rail
 /// under a wrong name: a pod can have given two of them each other's, and each would wait for the
-/// other. It is what the kernel calls one whose name is taken (`default_device_exit_net()`,
-/// `net/core/dev.c`).
+/// other.
 fn name_between(
     attachment: &Attachment,
     rail: &Rail,
@@ -138,9 +145,41 @@ fn name_between(
             matches!(located, Ok(Located::At(Place::Host, link)) if link.index == other.index);
         is_it && other.name != home.name
     };
+    let is_there = place == Place::Host && attachment.rails.iter().any(is_misnamed);
+    stopgap(link, observed).filter(|_| is_there)
+}
+
+/// What the kernel calls a netdev whose name is taken (`default_device_exit_net()`, `net/core/dev.c`),
+/// if that is free.
+fn stopgap(link: &Link, observed: &Observed) -> Option<InterfaceName> {
     let name = InterfaceName::try_from(format!("dev{}", link.index)).ok()?;
-    let is_free = place == Place::Host && observed.host.link(&name).is_none();
-    (is_free && attachment.rails.iter().any(is_misnamed)).then_some(name)
+    observed.host.link(&name).is_none().then_some(name)
+}
+
+/// Takes `name` from `link`, which is on the host, if that is a netdev of `others` that is not to have
+/// it: its own restoring finds it under whatever name.
+fn give_way(
+    others: &[Attachment],
+    link: &Link,
+    name: &InterfaceName,
+    observed: &Observed,
+    ops: &mut Vec<Op>,
+) {
+    let rails = others.iter().flat_map(|other| &other.rails);
+    let mut homes = rails.filter_map(|rail| Some((rail, rail.home.as_ref()?)));
+    let is_it = |(rail, home): &(&Rail, &Link)| {
+        let located = locate::link(rail, home, observed);
+        matches!(located, Ok(Located::At(Place::Host, it)) if it.index == link.index)
+    };
+    let Some((_, home)) = homes.find(is_it).filter(|(_, home)| !home.has_name(name)) else {
+        return;
+    };
+    let mut draft = Draft::new(Place::Host, link, ops);
+    if link.name != *name {
+        draft.drop_alt_names(&home.alt_names);
+    } else if let Some(name) = stopgap(link, observed) {
+        draft.rename(&name);
+    }
 }
 
 /// To the host under its name. The move resets the rest: planned when it is seen there.

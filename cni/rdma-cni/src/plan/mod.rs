@@ -14,7 +14,7 @@ mod wanted;
 
 pub use attach::{attach, attach_rail, bearer};
 pub use attribute::Attribute;
-pub use detach::{detach, detach_without, gone, missing_of};
+pub use detach::{detach, detach_beside, gone, missing_of};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use routing::{connected, free_base, routed};
 pub use wanted::Wanted;

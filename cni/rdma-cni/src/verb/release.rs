@@ -120,7 +120,14 @@ pub fn restore<K: Kernel>(
     // others wait for the node's lock
     node.kernel.ask_only(Some(attachment.devices()));
     let left = smc::take_away(node, pod, attachment);
-    let restored = apply::restore(node.kernel, pod, attachment).map(|restored| {
+    let others = || {
+        let others = others::on_this_boot(node, attachment);
+        others.unwrap_or_else(|error| {
+            log::warn!("{error}");
+            vec![]
+        })
+    };
+    let restored = apply::restore(node.kernel, pod, attachment, &others).map(|restored| {
         char_devices::settle_home(node.store.root(), attachment, &restored.observed);
         given_up::note(node.store.root(), attachment, &restored);
         restored.given_up

@@ -5,6 +5,7 @@
 //! | `request.json` | a network configuration: the plan is ADD's first round |
 //! | `record.json` | or an attachment: the plan is one round of bringing it home |
 //! | `observed.json` | the state of the host and the pod |
+//! | `others.json` | beside a record: other attachments whose devices are not home yet |
 //! | `answers.json` | beside a request: what IPAM gave each rail; without it IPAM is still to come |
 //! | `plan.txt` | the changes, each as its `ip`/`rdma` equivalent |
 //!
@@ -60,7 +61,11 @@ fn plan_of(case: &Path) -> String {
     }
     let record: Attachment = serde_json::from_slice(&read("record.json").unwrap())
         .unwrap_or_else(|error| panic!("{case:?}: record.json: {error}"));
-    detach(&record, &observed)
+    let others = read("others.json").map_or_else(Vec::new, |others| {
+        serde_json::from_slice::<Vec<Attachment>>(&others)
+            .unwrap_or_else(|error| panic!("{case:?}: others.json: {error}"))
+    });
+    detach(&record, &others, &observed)
 }
 
 fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<Wanted>>) -> String {
@@ -98,8 +103,8 @@ fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<Wanted>>) -> 
     }
 }
 
-fn detach(record: &Attachment, observed: &Observed) -> String {
-    let plans = plan::detach(record, observed);
+fn detach(record: &Attachment, others: &[Attachment], observed: &Observed) -> String {
+    let plans = plan::detach_beside(record, others, observed, &[]);
     let mut text = String::new();
     for (rail, plan) in record.rails.iter().zip(plans) {
         let _ = writeln!(

@@ -199,3 +199,69 @@ fn everything_is_sent_home_by_the_pod_itself() {
     node.del(&pod, &node.two_rails()).must_succeed();
     node.must_be(&before, "sent home");
 }
+
+/// Two pods with a rail each, whose names in the pods become those that `names` says.
+fn two_pods(names: [Option<&str>; 2]) -> (Node, [(Pod, serde_json::Value); 2]) {
+    let node = Node::new(RdmaMode::Exclusive);
+    let rail = |pod: &str, netdev: &str| {
+        let config = node.config(serde_json::json!({ "devices": [{ "netdev": netdev }] }));
+        let pod = node.pod(pod);
+        node.add(&pod, &config).must_succeed();
+        (pod, config)
+    };
+    let pods = [rail("a", "eth2"), rail("b", "eth3")];
+    for ((pod, _), to) in pods.iter().zip(names) {
+        let Some(to) = to else { continue };
+        node.change(Some(pod), &up(false));
+        let rename = Op::RenameLink {
+            at: AT,
+            link: name("rdma0"),
+            name: name(to),
+        };
+        node.change(Some(pod), &rename);
+    }
+    (node, pods)
+}
+
+/// Two pods have given their rails the names of each other's netdevs on the host, and died.
+#[test]
+fn names_of_each_others_netdevs() {
+    for order in [[0, 1], [1, 0]] {
+        let before = Node::new(RdmaMode::Exclusive).snapshot();
+        let (node, pods) = two_pods([Some("eth3"), Some("eth2")]);
+        for (pod, _) in &pods {
+            node.kernel.with(|world| world.unmount(&pod.netns));
+        }
+        for (pod, config) in order.map(|index| &pods[index]) {
+            node.del(pod, config).must_succeed();
+        }
+        node.must_be(&before, &format!("{order:?}"));
+    }
+}
+
+/// A pod that died has left its netdev under the name, or with the alternative name, of another pod's
+/// netdev, which need not wait for it.
+#[test]
+fn a_name_that_another_pods_netdev_gives_up() {
+    let alt = Op::SetAltName {
+        at: AT,
+        link: name("rdma0"),
+        name: "eth2".to_owned(),
+        present: true,
+    };
+    for (has_alt, dies) in [(false, false), (false, true), (true, false), (true, true)] {
+        let before = Node::new(RdmaMode::Exclusive).snapshot();
+        let (node, [(a, of_a), (b, of_b)]) = two_pods([None, Some("eth2").filter(|_| !has_alt)]);
+        if has_alt {
+            node.change(Some(&b), &alt);
+        }
+        node.kernel.with(|world| world.unmount(&b.netns));
+        if dies {
+            node.kernel.with(|world| world.unmount(&a.netns));
+        }
+        node.del(&a, &of_a).must_succeed();
+        node.kernel.with(|world| world.unmount(&a.netns));
+        node.del(&b, &of_b).must_succeed();
+        node.must_be(&before, &format!("alternative {has_alt}, dies {dies}"));
+    }
+}
