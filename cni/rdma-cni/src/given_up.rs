@@ -4,7 +4,8 @@
 //! <stateDir>/given-up/<netdev>.json
 //! ```
 //! It is told as long as the netdev still lacks it, in this boot. The file goes when another pod
-//! gets the netdev, as it is then, or brings it back whole.
+//! gets the netdev, as it is then, or brings it back whole. An attachment that gets it once more, as the
+//! second try of an ADD does, is no other pod.
 
 use crate::{
     apply::{GivenUp, Restored},
@@ -48,6 +49,14 @@ pub struct Lack {
 impl Note {
     /// Why it still lacks what it lacks, a sentence for each thing.
     pub fn left(&self, observed: &Observed) -> Vec<&str> {
+        let missing = self.missing(observed);
+        let left = self.lacks.iter();
+        let left = left.filter(|lack| missing.contains(&lack.attribute));
+        left.map(|lack| &*lack.why).collect()
+    }
+
+    /// What differs from the netdev as it was.
+    fn missing(&self, observed: &Observed) -> Vec<Attribute> {
         let link = observed.host.link(&self.home.name);
         let link = link.filter(|link| link.parent == self.home.parent);
         let Some(link) = link.filter(|_| observed.boot_id == self.boot_id) else {
@@ -56,53 +65,61 @@ impl Note {
         let times = self.observed_at.zip(observed.at);
         let age = times.map_or(0, |(then, now)| now.saturating_sub(then));
         let missing = plan::missing_of(&self.home.aged(age), link);
-        let missing: Vec<Attribute> = missing.iter().filter_map(Attribute::of).collect();
-        let left = self.lacks.iter();
-        let left = left.filter(|lack| missing.contains(&lack.attribute));
-        left.map(|lack| &*lack.why).collect()
+        missing.iter().filter_map(Attribute::of).collect()
     }
 }
 
 /// Writes down what the netdevs of `attachment` are without, and takes away what was written of
-/// those that are whole.
-pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) {
+/// those that are whole. All that they are without, a sentence for each thing.
+pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<String> {
+    let mut told = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
         let Some(home) = &rail.home else {
             continue;
         };
         let own = restored.given_up.iter().filter(|it| it.rail == index);
-        let lacks = own.map(|GivenUp { attribute, why, .. }| Lack {
+        let own = own.map(|GivenUp { attribute, why, .. }| Lack {
             attribute: attribute.clone(),
             why: why.clone(),
         });
-        let lacks: Vec<Lack> = lacks.collect();
-        let done = match lacks.is_empty() {
+        let mut note = earlier(root, attachment, home).unwrap_or_else(|| Note {
+            boot_id: attachment.boot_id.clone(),
+            holder: attachment.holder(),
+            home: home.clone(),
+            observed_at: attachment.observed_at,
+            lacks: vec![],
+        });
+        let missing = note.missing(&restored.observed);
+        note.lacks.retain(|it| missing.contains(&it.attribute));
+        for lack in own {
+            note.lacks.retain(|it| it.attribute != lack.attribute);
+            note.lacks.push(lack);
+        }
+        told.extend(note.lacks.iter().map(|lack| lack.why.clone()));
+        let done = match note.lacks.is_empty() {
             true => remove(root, &home.name),
-            false => write(
-                root,
-                &Note {
-                    boot_id: attachment.boot_id.clone(),
-                    holder: attachment.holder(),
-                    home: home.clone(),
-                    observed_at: attachment.observed_at,
-                    lacks,
-                },
-            ),
+            false => write(root, &note),
         };
         if let Err(error) = done {
             log::warn!("{error}");
         }
     }
+    told
+}
+
+/// What an earlier try of `attachment` itself has left of the netdev that was `home`.
+fn earlier(root: &Path, attachment: &Attachment, home: &Link) -> Option<Note> {
+    let text = fs::read(path(root, &home.name)).ok()?;
+    let note: Note = serde_json::from_slice(&text).ok()?;
+    let is_own = note.boot_id == attachment.boot_id && note.holder == attachment.holder();
+    is_own.then_some(note)
 }
 
 /// Forgets what the netdevs of `attachment`, which a pod gets, did not have: they are taken as they
 /// are.
 pub fn forget(root: &Path, attachment: &Attachment) {
-    for home in attachment
-        .rails
-        .iter()
-        .filter_map(|rail| rail.home.as_ref())
-    {
+    let homes = attachment.rails.iter().filter_map(|it| it.home.as_ref());
+    for home in homes.filter(|home| earlier(root, attachment, home).is_none()) {
         if let Err(error) = remove(root, &home.name) {
             log::warn!("{error}");
         }

@@ -463,7 +463,7 @@ fn undo<K: Kernel>(
     let left = match restored {
         Err(incomplete) => Some(incomplete),
         Ok(given_up) => {
-            lacking.extend(given_up.into_iter().map(|it| it.why));
+            lacking = given_up;
             give_back(node, attachment, &netns, &conflicts, lock)
         }
     };

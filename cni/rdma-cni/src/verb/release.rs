@@ -3,7 +3,7 @@
 
 use super::{Node, others, smc};
 use crate::{
-    apply::{self, GivenUp, Incomplete},
+    apply::{self, Incomplete},
     attachment::{Attachment, Phase},
     char_devices,
     conf::Conf,
@@ -111,12 +111,12 @@ pub fn devices<K: Kernel>(
 
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
 /// and RDMA devices home, and their CDI entries; the node's lock is held by the caller. What the
-/// netdevs did not get back. A record that stays says from then on that it was tried.
+/// netdevs did not get back, a sentence for each thing. A record that stays says from then on that it was tried.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
-) -> Result<Vec<GivenUp>, Incomplete> {
+) -> Result<Vec<String>, Incomplete> {
     // others wait for the node's lock
     node.kernel.ask_only(Some(attachment.devices()));
     let left = smc::take_away(node, pod, attachment);
@@ -129,8 +129,7 @@ pub fn restore<K: Kernel>(
     };
     let restored = apply::restore(node.kernel, pod, attachment, &others).map(|restored| {
         char_devices::settle_home(node.store.root(), attachment, &restored.observed);
-        given_up::note(node.store.root(), attachment, &restored);
-        restored.given_up
+        given_up::note(node.store.root(), attachment, &restored)
     });
     let incomplete = Incomplete {
         left,

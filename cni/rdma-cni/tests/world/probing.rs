@@ -4,7 +4,9 @@ use crate::{
     leases::{Leases, bonds, install},
     node::{Node, Pod, mac, name},
 };
-use fake_kernel::Nic;
+use fake_kernel::{Nic, Verdict};
+use nix::errno::Errno;
+use rdma_cni::given_up;
 use rdma_netns::{Link, Neighbour, Op, Place, RdmaMode};
 use serde_json::{Value, json};
 use std::{fs, net::IpAddr};
@@ -195,6 +197,45 @@ fn who_is_late_twice_gives_up() {
     let calls = network.calls();
     assert_eq!(calls.last().map(String::as_str), Some("DEL rdma0 fd00::71"));
     node.must_be(&before, "undone");
+}
+
+/// What the first try could not restore is told, whatever becomes of the second one.
+#[test]
+fn what_the_first_try_gave_up_is_not_forgotten_by_the_second() {
+    for late in [1, 2] {
+        let network = Network::on(Node::new(RdmaMode::Exclusive), 1);
+        let node = &network.node;
+        let pod = node.pod("a");
+        let late = (70..70 + late).map(|number| ip(&format!("fd00:0::{number}")));
+        node.kernel
+            .with(|world| world.taken_late.extend(late.clone()));
+        let lost = ip("10.2.0.0");
+        node.kernel.intercept(move |_, step| match step.op {
+            Op::AddRoute {
+                at: Place::Host,
+                route,
+                ..
+            } if route.destination == lost => Verdict::Refuse(Errno::EPERM),
+            _ => Verdict::Proceed,
+        });
+        let config = network.config(json!({ "devices": [{ "netdev": "eth2" }] }));
+        let answer = node.add(&pod, &config);
+        if late.count() == 1 {
+            answer.must_succeed();
+            node.del(&pod, &config).must_succeed();
+        } else {
+            let message = answer.must_fail(106);
+            let words = ["not as before", "10.2.0.0/16", "not permitted"];
+            assert!(words.iter().all(|it| message.contains(it)), "{message}");
+        }
+        let notes = given_up::read(&node.state.path().join("state")).unwrap();
+        let observed = node.kernel.with(|world| world.observe(None));
+        let left: Vec<&str> = notes.iter().flat_map(|it| it.left(&observed)).collect();
+        assert!(
+            matches!(left[..], [why] if why.contains("10.2.0.0/16")),
+            "{left:?}"
+        );
+    }
 }
 
 #[test]
