@@ -153,7 +153,8 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
         said.contains("the runtime calls rdma-cni for network pods"),
         "{said}"
     );
-    assert_eq!(daemon.lives().0, 200);
+    let (lives, said) = daemon.lives();
+    assert!(lives, "{said}");
     node.kubelet
         .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
     has_the_rights_of_its_manifest(&daemon);
@@ -304,7 +305,7 @@ fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
     assert!(started.len() >= pods / 3, "{refused:?} {failed:?}");
 
     // afterwards all is as it always was
-    wait::until("the runtime calls rdma-cni", || daemon.ready().0 == 200);
+    wait::until("the runtime calls rdma-cni", || daemon.ready().0);
     let last = node.pod("last");
     has_all_rails(&last);
     node.remove(last);

@@ -1,8 +1,11 @@
 //! The command line.
 
-use crate::conf::{
-    Conf, ConfError, Flags, Parsed,
-    chain::{KUBELET_DIR, STATE_DIR, pod_resources},
+use crate::{
+    conf::{
+        Conf, ConfError, Flags, Parsed,
+        chain::{KUBELET_DIR, STATE_DIR, pod_resources},
+    },
+    probes::ask::Probe,
 };
 use clap::{Args, Parser, Subcommand};
 use log::LevelFilter;
@@ -36,6 +39,9 @@ pub struct Arguments {
     /// Where /metrics, /healthz and /readyz are served
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9102", value_parser = address)]
     pub metrics_address: SocketAddr,
+    /// A socket of this daemon alone, where it answers `probe`; without it there is none
+    #[arg(long, value_name = "PATH")]
+    pub probe_socket: Option<PathBuf>,
     /// Says what would be advertised on this node, and exits
     #[arg(long)]
     pub check_config: bool,
@@ -72,6 +78,8 @@ pub enum Command {
     Install(Install),
     /// Takes away just what install put there
     Uninstall(Uninstall),
+    /// Asks the daemon at a socket whether it is ready, or lives: 0 if so, else 1
+    Probe(Probe),
 }
 
 /// `install`
@@ -163,6 +171,7 @@ impl Arguments {
         .into_iter()
         .chain(&mut self.config)
         .chain(&mut self.cni_conf_dir)
+        .chain(&mut self.probe_socket)
         {
             *path = std::path::absolute(&*path)?;
         }

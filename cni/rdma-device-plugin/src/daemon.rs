@@ -8,7 +8,7 @@
 //! registration are untouched by any change.
 
 use crate::{
-    chain::{Standing, record::Record},
+    chain::Standing,
     cli::Arguments,
     conf::{Conf, ConfError, ResourceName},
     config_file,
@@ -22,13 +22,15 @@ use crate::{
     health,
     kubelet::{Plugin, Surroundings, cpu_policy, socket, streams::End},
     leader::{Event, Leader},
-    metrics::Metrics,
+    metrics::{self, Metrics},
     node::{Node, Signal},
     offer::{Known, Unhealthy, offers},
     parents,
     peers::{Presence, Role},
     privilege,
+    probes::{Probes, Progress},
     publish::Publisher,
+    signals::{Signals, Told},
     watch::Watch,
 };
 use rdma_netns::Inventory;
@@ -41,13 +43,9 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
     task::JoinSet,
 };
-
-/// Where runtimes put pods' namespaces.
-const NETNS: &str = "/run/netns";
 
 const WATCH: &str = "watch directories";
 
@@ -98,6 +96,8 @@ pub struct Daemon {
     /// That this daemon runs; none: others cannot see it, nor it others.
     presence: Option<Arc<Presence>>,
     role: watch::Receiver<Role>,
+    /// What probes are told.
+    progress: Progress,
     /// What only one daemon of a node does.
     leader: Leader,
     /// Held while the eRDMA driver is being loaded anew.
@@ -116,11 +116,12 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Reads the configuration and looks at the hardware. Nothing is served yet.
+    /// Reads the configuration and looks at the hardware. Only probes are answered yet: while the hardware
+    /// is waited for, a daemon before this one goes on serving.
     ///
     /// # Errors
-    /// A wrong configuration; no sysfs; no inotify.
-    pub fn new(arguments: Arguments, metrics: Metrics) -> Result<Self, StartError> {
+    /// A wrong configuration; no sysfs; no inotify; no socket for probes.
+    pub async fn start(arguments: Arguments, metrics: Metrics) -> Result<Self, StartError> {
         let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
         let (sender, signals) = mpsc::channel(SIGNALS);
         // watched before it is read: no change is missed
@@ -128,7 +129,16 @@ impl Daemon {
         let file = file.transpose().map_err(system(WATCH))?;
         let parsed = arguments.conf()?;
         tell(&parsed.remarks);
-        let inventory = Arc::new(hardware.look()?);
+        let mut watchers = JoinSet::new();
+        let progress = Progress::default();
+        if let Some(socket) = &arguments.probe_socket {
+            let so_far = progress.clone();
+            let stage = move || so_far.stage();
+            let probes = Probes::new(metrics.clone(), &arguments.kubelet_dir, stage);
+            let serving = metrics::serve_probes(socket, probes);
+            watchers.spawn(serving.map_err(system("listen at --probe-socket"))?);
+        }
+        let inventory = Arc::new(hardware.look_aside().await?);
         let (node, receiver) = watch::channel(Arc::new(Node {
             conf: Arc::new(parsed.conf),
             inventory,
@@ -138,7 +148,6 @@ impl Daemon {
             erdma: Side::default(),
         }));
         let (changes, directories) = watch::channel(0);
-        let mut watchers = JoinSet::new();
         let kubelet = vec![arguments.device_plugins(), arguments.plugins_registry()];
         let kubelet = Watch::new(kubelet).map_err(system(WATCH))?;
         watchers.spawn(kubelet.count(changes));
@@ -187,6 +196,7 @@ impl Daemon {
             watchers,
             presence: presence.map(Arc::new),
             role,
+            progress,
             leader: Leader::default(),
             known: known_before(&arguments.state_dir),
             chain,
@@ -207,14 +217,10 @@ impl Daemon {
     /// Serves until SIGTERM or SIGINT.
     ///
     /// # Errors
-    /// No signal handlers; nothing is heard of the node any more.
-    pub async fn run(mut self) -> Result<(), StartError> {
-        let handler = |kind| signal(kind).map_err(system("handle signals"));
-        let mut terminate = handler(SignalKind::terminate())?;
-        let mut interrupt = handler(SignalKind::interrupt())?;
-        let mut hangup = handler(SignalKind::hangup())?;
+    /// Nothing is heard of the node any more.
+    pub async fn run(mut self, mut signals: Signals) -> Result<(), StartError> {
         let conf = self.node.borrow().conf.clone();
-        tell(&self.missing(&conf));
+        tell(&privilege::missing(&self.arguments, &conf));
         let first = self.node.borrow().clone();
         self.unhealthy = self.follow_health(&first.inventory);
         self.leader.stand(&self.arguments.state_dir);
@@ -223,6 +229,8 @@ impl Daemon {
         }
         let elected = tokio::time::timeout(TO_LET_GO, self.leader.elected()).await;
         self.take(first.conf.clone(), first.inventory.clone()).await;
+        let (node, chain) = (self.node.subscribe(), self.chain.subscribe());
+        self.progress.serves(self.role.clone(), node, chain);
         if elected.is_ok() {
             self.lead();
         }
@@ -232,8 +240,16 @@ impl Daemon {
         let served = loop {
             let signal = tokio::select! {
                 biased;
-                _ = terminate.recv() => break Ok(()),
-                _ = interrupt.recv() => break Ok(()),
+                told = signals.next() => match told {
+                    Told::End => break Ok(()),
+                    Told::Reload => {
+                        match &self.arguments.config {
+                            Some(file) => log::info!("SIGHUP: reading {file:?} again"),
+                            None => log::info!("SIGHUP: looking at the devices again"),
+                        }
+                        Signal::Reload
+                    }
+                },
                 Ok(()) = self.role.changed() => {
                     self.change_role().await;
                     continue;
@@ -257,13 +273,6 @@ impl Daemon {
                         source: io::Error::other("a task that watches has ended"),
                     });
                 }
-                _ = hangup.recv() => {
-                    match &self.arguments.config {
-                        Some(file) => log::info!("SIGHUP: reading {file:?} again"),
-                        None => log::info!("SIGHUP: looking at the devices again"),
-                    }
-                    Signal::Reload
-                }
                 Some(signal) = self.signals.recv() => signal,
             };
             self.follow(signal).await;
@@ -279,24 +288,6 @@ impl Daemon {
             let _ = tokio::time::timeout(LOADED, free).await;
         }
         served
-    }
-
-    /// What the daemon may not do, and what is not mounted, by its present configuration.
-    fn missing(&self, conf: &Conf) -> Vec<String> {
-        let record = Record::read(&self.arguments.state_dir).ok().flatten();
-        let chain = conf.chain.as_ref();
-        privilege::report(&privilege::Places {
-            kubelet_dir: self.arguments.kubelet_dir.clone(),
-            cdi_dir: conf.cdi.then(|| self.arguments.cdi_dir.clone()),
-            state_dir: self.arguments.state_dir.clone(),
-            sysfs: self.arguments.sysfs.clone(),
-            dev: self.arguments.dev.clone(),
-            netns_dir: NETNS.into(),
-            cni_cache: chain.map(|_| self.arguments.cni_cache_dir.clone()),
-            cni_conf: chain.map(|chain| chain.conf_dir.clone()),
-            cni_bin: chain.and(record).map(|it| it.bin_dir().to_owned()),
-            loads_driver: conf.erdma.may_load(),
-        })
     }
 
     /// Does what only one daemon of a node does.
@@ -391,8 +382,8 @@ impl Daemon {
             Ok(parsed) => {
                 log::info!("a new configuration is in force");
                 tell(&parsed.remarks);
-                let before = self.missing(&present);
-                let missing = self.missing(&parsed.conf);
+                let before = privilege::missing(&self.arguments, &present);
+                let missing = privilege::missing(&self.arguments, &parsed.conf);
                 tell(missing.iter().filter(|it| !before.contains(it)));
                 self.refused = None;
                 self.metrics.reloaded(true);

@@ -31,6 +31,8 @@ pub mod offer;
 pub mod parents;
 pub mod peers;
 pub mod privilege;
+pub mod probes;
 pub mod publish;
 pub mod release;
+pub mod signals;
 pub mod watch;

@@ -7,7 +7,9 @@ use rdma_device_plugin::{
     daemon::{Daemon, StartError},
     install,
     metrics::Metrics,
+    probes::ask,
     release,
+    signals::Signals,
 };
 use std::{io::Write, process::ExitCode};
 
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
     match &arguments.command {
         Some(Command::Install(arguments)) => return ended(install::install(arguments)),
         Some(Command::Uninstall(arguments)) => return ended(install::uninstall(arguments)),
+        Some(Command::Probe(probe)) => return ended(ask::ask(probe)),
         None => {}
     }
     let arguments = match arguments.absolute() {
@@ -77,10 +80,23 @@ fn serve(arguments: Arguments) -> Result<(), StartError> {
             source,
         })?;
     let (served, presence) = runtime.block_on(async {
-        match Daemon::new(arguments, Metrics::new()) {
+        let handled = Signals::taken().map_err(|source| StartError::System {
+            what: "handle signals",
+            source,
+        });
+        let mut signals = match handled {
+            Ok(signals) => signals,
+            Err(error) => return (Err(error), None),
+        };
+        // the devices are waited for, and nobody has to wait for them
+        let started = tokio::select! {
+            () = signals.end() => return (Ok(()), None),
+            started = Daemon::start(arguments, Metrics::new()) => started,
+        };
+        match started {
             Ok(daemon) => {
                 let presence = daemon.presence();
-                (daemon.run().await, presence)
+                (daemon.run(signals).await, presence)
             }
             Err(error) => (Err(error), None),
         }

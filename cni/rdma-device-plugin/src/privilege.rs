@@ -2,6 +2,7 @@
 //! container: three capabilities, a handful of mounts and the host's network namespace are all; three more
 //! capabilities are for the eRDMA driver where it is to be loaded.
 
+use crate::{chain::record::Record, cli::Arguments, conf::Conf};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -73,6 +74,27 @@ pub struct Places {
     pub cni_bin: Option<PathBuf>,
     /// Whether the eRDMA driver may be loaded.
     pub loads_driver: bool,
+}
+
+/// Where runtimes put pods' namespaces.
+const NETNS: &str = "/run/netns";
+
+/// What the daemon may not do, and what is not mounted, by this configuration ([`report`]).
+pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
+    let record = Record::read(&arguments.state_dir).ok().flatten();
+    let chain = conf.chain.as_ref();
+    report(&Places {
+        kubelet_dir: arguments.kubelet_dir.clone(),
+        cdi_dir: conf.cdi.then(|| arguments.cdi_dir.clone()),
+        state_dir: arguments.state_dir.clone(),
+        sysfs: arguments.sysfs.clone(),
+        dev: arguments.dev.clone(),
+        netns_dir: NETNS.into(),
+        cni_cache: chain.map(|_| arguments.cni_cache_dir.clone()),
+        cni_conf: chain.map(|chain| chain.conf_dir.clone()),
+        cni_bin: chain.and(record).map(|it| it.bin_dir().to_owned()),
+        loads_driver: conf.erdma.may_load(),
+    })
 }
 
 /// What is missing, one sentence each: the capability or mount, and what is lost without it.

@@ -17,8 +17,6 @@ use cri_api::{
 use serde_json::Value;
 use std::{
     fs,
-    io::{Read, Write},
-    net::TcpStream,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     thread,
@@ -170,8 +168,9 @@ impl DaemonPod {
     /// Where the volume is on the node; what kubelet makes of it is made.
     #[track_caller]
     fn on_node(&self, volume: &Volume, uid: &str) -> PathBuf {
-        match (&volume.host_path, &volume.config_map) {
-            (Some(host), None) => {
+        let of_pod = Path::new("/var/lib/kubelet/pods").join(uid).join("volumes");
+        match (&volume.host_path, &volume.config_map, &volume.empty_dir) {
+            (Some(host), None, None) => {
                 let path = PathBuf::from(&host.path);
                 match host.r#type.as_str() {
                     "Directory" => assert!(path.is_dir(), "{path:?} is no directory"),
@@ -180,13 +179,15 @@ impl DaemonPod {
                 }
                 path
             }
-            (None, Some(named)) => {
+            (None, None, Some(_)) => {
+                let path = of_pod.join("kubernetes.io~empty-dir").join(&volume.name);
+                fs::create_dir_all(&path).expect("a directory");
+                path
+            }
+            (None, Some(named), None) => {
                 let map = self.manifest.config_map.as_ref().expect("a ConfigMap");
                 assert_eq!(map.metadata.name, named.name);
-                let of_pod = Path::new("/var/lib/kubelet/pods").join(uid);
-                let path = of_pod
-                    .join("volumes/kubernetes.io~configmap")
-                    .join(&volume.name);
+                let path = of_pod.join("kubernetes.io~configmap").join(&volume.name);
                 if !path.exists() {
                     write_atomically(&path, &map.data);
                 }
@@ -259,16 +260,26 @@ impl DaemonPod {
         (status.expect("its status"), info["runtimeSpec"].clone())
     }
 
-    /// What its liveness probe answers: HTTP's status, and the text.
+    /// Whether its liveness probe succeeds, and what it says.
     #[track_caller]
-    pub fn lives(&self) -> (u16, String) {
-        ask(self.main().0.liveness_probe.as_ref().expect("a probe"))
+    pub fn lives(&self) -> (bool, String) {
+        self.ask(self.main().0.liveness_probe.as_ref().expect("a probe"))
     }
 
     /// The same of its readiness probe.
     #[track_caller]
-    pub fn ready(&self) -> (u16, String) {
-        ask(self.main().0.readiness_probe.as_ref().expect("a probe"))
+    pub fn ready(&self) -> (bool, String) {
+        self.ask(self.main().0.readiness_probe.as_ref().expect("a probe"))
+    }
+
+    /// A container that does not run, and a program that takes too long, are no.
+    fn ask(&self, probe: &Probe) -> (bool, String) {
+        let words: Vec<&str> = probe.exec.command.iter().map(String::as_str).collect();
+        let limit = Duration::from_secs(probe.timeout_seconds);
+        match self.cri.exec(&self.main().1, &words, limit) {
+            Ok(ran) => (ran.code == 0, ran.said),
+            Err(status) => (false, status.message().to_owned()),
+        }
     }
 
     /// The pod's end, as kubelet has it.
@@ -396,22 +407,4 @@ fn write_atomically<'a>(path: &Path, files: impl IntoIterator<Item = (&'a String
         fs::write(version.join(name), text).expect("a file");
         symlink(Path::new("..data").join(name), path.join(name)).expect("a link");
     }
-}
-
-/// No answer is none of HTTP's statuses: 0.
-fn ask(probe: &Probe) -> (u16, String) {
-    let get = probe.http_get.as_ref().expect("a question over HTTP");
-    let Ok(mut stream) = TcpStream::connect((get.host.as_str(), get.port)) else {
-        return (0, "nobody listens".into());
-    };
-    let limit = Some(Duration::from_secs(probe.timeout_seconds));
-    stream.set_read_timeout(limit).expect("a time limit");
-    let mut answer = String::new();
-    let asked = write!(stream, "GET {} HTTP/1.0\r\n\r\n", get.path);
-    if let Err(error) = asked.and_then(|()| stream.read_to_string(&mut answer)) {
-        return (0, error.to_string());
-    }
-    let status = answer.split(' ').nth(1).and_then(|it| it.parse().ok());
-    let (_, text) = answer.split_once("\r\n\r\n").unwrap_or_default();
-    (status.unwrap_or_default(), text.to_owned())
 }

@@ -108,7 +108,7 @@ impl InstalledNode {
     #[track_caller]
     pub fn daemon(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
         let (daemon, said) = self.daemon_pod(manifest, name);
-        let is_ready = wait::within(TO_BE_READY, || daemon.ready().0 == 200);
+        let is_ready = wait::within(TO_BE_READY, || daemon.ready().0);
         assert!(
             is_ready,
             "not within {TO_BE_READY:?}: {:?}; {}",

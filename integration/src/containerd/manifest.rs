@@ -170,24 +170,18 @@ pub struct Probe {
     _initial_delay_seconds: u32,
     #[serde(default, rename = "periodSeconds")]
     _period_seconds: u32,
-    #[serde(default, rename = "exec")]
-    _exec: Value,
-    /// What is asked; none: a program of the container's is run.
-    pub http_get: Option<HttpGet>,
+    /// What is run in the container.
+    pub exec: Exec,
     /// How long the answer may take, seconds.
     pub timeout_seconds: u64,
 }
 
-/// What is asked.
+/// A program of the container's.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct HttpGet {
-    /// Where.
-    pub host: String,
-    /// Where.
-    pub port: u16,
-    /// What.
-    pub path: String,
+pub struct Exec {
+    /// It, and what it is called with.
+    pub command: Vec<String>,
 }
 
 /// What a container may use.
@@ -272,7 +266,14 @@ pub struct Volume {
     pub host_path: Option<HostPath>,
     /// A ConfigMap's files.
     pub config_map: Option<MapName>,
+    /// A directory that comes and goes with the pod.
+    pub empty_dir: Option<EmptyDir>,
 }
+
+/// A directory that comes and goes with the pod.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmptyDir {}
 
 /// A directory of the node.
 #[derive(Clone, Debug, Deserialize)]

@@ -134,18 +134,8 @@ impl Collector {
         }
     }
 
-    pub(super) fn node(&self) -> View {
-        (self.sources.view)()
-    }
-
-    /// Whether kubelet takes registrations.
-    pub(super) fn kubelet_is_there(&self) -> bool {
-        let socket = self.sources.kubelet_dir.join("device-plugins/kubelet.sock");
-        socket.exists()
-    }
-
     pub(super) async fn collect(&self) -> Snapshot {
-        let node = self.node();
+        let node = (self.sources.view)();
         let lacking = parents::lacking(node.parents.clone());
         let (held, ports, smc, lacking) = tokio::join!(
             self.held(&node),

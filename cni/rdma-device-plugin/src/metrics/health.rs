@@ -9,7 +9,7 @@ pub(super) const GRACE: Duration = Duration::from_secs(10);
 impl Metrics {
     /// In words, why all is well (`Ok`) or not: a resource that is offered, and that a kubelet
     /// whose socket is there does not know for longer than it takes to register.
-    pub(super) fn health(
+    pub(crate) fn health(
         &self,
         offers: &[Offered],
         kubelet_is_there: bool,
@@ -47,7 +47,7 @@ impl Metrics {
 
     /// Whether kubelet has the list of each resource that is offered, from this daemon; if not, in
     /// words, of which not.
-    pub(super) fn lists_are_out(&self, offers: &[Offered]) -> Result<(), String> {
+    pub(crate) fn lists_are_out(&self, offers: &[Offered]) -> Result<(), String> {
         let known = self.now();
         let is_out = |offer: &&Offered| {
             let known = known.get(&offer.name);

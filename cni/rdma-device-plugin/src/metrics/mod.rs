@@ -41,7 +41,7 @@ mod server;
 mod text;
 
 pub use collect::{Offered, Sources, View};
-pub use server::{Server, serve, serve_when_free};
+pub use server::{Server, serve, serve_probes, serve_when_free};
 
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},

@@ -1,11 +1,10 @@
-//! The HTTP server: `/metrics`, `/healthz`, `/readyz`.
+//! The HTTP server: `/metrics`, `/healthz`, `/readyz`, at an address; the last two at a socket too.
 
-use super::{
-    Metrics, Sources,
-    collect::{Collector, View},
-    text,
+use super::{Metrics, Sources, collect::Collector, text};
+use crate::{
+    kubelet::socket::{Seat, bind},
+    probes::{Probes, Stage},
 };
-use crate::chain::Standing;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -15,15 +14,10 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::{
-    convert::Infallible,
-    io,
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{convert::Infallible, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, UnixListener},
     sync::Semaphore,
     task::{AbortHandle, JoinSet},
 };
@@ -63,13 +57,36 @@ impl Drop for Server {
 pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> io::Result<Server> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
-    let site = Arc::new(Site {
-        metrics,
-        collector: Collector::new(sources),
-    });
-    let task = tokio::spawn(accept(listener, site)).abort_handle();
+    let view = sources.view.clone();
+    let stage = move || Stage::Serving(Box::new(view()));
+    let site = Site {
+        probes: Probes::new(metrics.clone(), &sources.kubelet_dir, stage),
+        figures: Some((metrics, Collector::new(sources))),
+    };
+    let task = tokio::spawn(accept(Listener::Address(listener), site)).abort_handle();
     log::info!("metrics are at http://{address}/metrics");
     Ok(Server { address, task })
+}
+
+/// Serves `/healthz` and `/readyz` at a socket, for ever. A socket that is there was that of a daemon
+/// before, in the same place.
+///
+/// # Errors
+/// There can be no socket.
+pub fn serve_probes(
+    socket: &Path,
+    probes: Probes,
+) -> io::Result<impl Future<Output = ()> + Send + use<>> {
+    let (seat, listener) = bind(socket)?;
+    let site = Site {
+        probes,
+        figures: None,
+    };
+    let listener = Listener::Socket {
+        listener,
+        _seat: seat,
+    };
+    Ok(accept(listener, site))
 }
 
 /// The same, as soon as something can listen there: it is tried every `again`, and said once.
@@ -84,8 +101,8 @@ pub async fn serve_when_free(
         match serve(address, metrics.clone(), sources.clone()).await {
             Ok(server) => return server,
             Err(error) if !told => log::error!(
-                "no metrics, and probes get no answer: cannot listen at {address}: {error}; trying \
-                 again every {again:?} (--metrics-address says where)"
+                "no metrics: cannot listen at {address}: {error}; trying again every {again:?} \
+                 (--metrics-address says where)"
             ),
             Err(_) => {}
         }
@@ -94,7 +111,31 @@ pub async fn serve_when_free(
     }
 }
 
-async fn accept(listener: TcpListener, site: Arc<Site>) {
+/// Where requests come from.
+enum Listener {
+    Address(TcpListener),
+    /// Whose file goes with it.
+    Socket {
+        listener: UnixListener,
+        _seat: Seat,
+    },
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Address(listener) => Box::new(listener.accept().await?.0),
+            Self::Socket { listener, .. } => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
+async fn accept(listener: Listener, site: Site) {
+    let site = Arc::new(site);
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     // dropped with this task, and the connections with it
     let mut connections = JoinSet::new();
@@ -104,7 +145,7 @@ async fn accept(listener: TcpListener, site: Arc<Site>) {
             return;
         };
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok(stream) => {
                 let site = site.clone();
                 connections.spawn(async move {
                     if tokio::time::timeout(CONNECTION, converse(stream, site))
@@ -124,7 +165,7 @@ async fn accept(listener: TcpListener, site: Arc<Site>) {
     }
 }
 
-async fn converse(stream: TcpStream, site: Arc<Site>) {
+async fn converse(stream: Box<dyn Stream>, site: Arc<Site>) {
     let answer = |request: Request<Incoming>| {
         let site = site.clone();
         async move { Ok::<_, Infallible>(site.answer(&request).await) }
@@ -141,8 +182,9 @@ async fn converse(stream: TcpStream, site: Arc<Site>) {
 
 /// What can be asked for.
 struct Site {
-    metrics: Metrics,
-    collector: Collector,
+    probes: Probes,
+    /// None where only kubelet asks.
+    figures: Option<(Metrics, Collector)>,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -157,10 +199,10 @@ impl Site {
             refused.headers_mut().insert(ALLOW, allowed);
             return refused;
         }
-        match request.uri().path() {
-            "/metrics" => {
-                let snapshot = self.collector.collect().await;
-                match text::render(&self.metrics, &snapshot) {
+        match (request.uri().path(), &self.figures) {
+            ("/metrics", Some((metrics, collector))) => {
+                let snapshot = collector.collect().await;
+                match text::render(metrics, &snapshot) {
                     Ok(text) => answer(StatusCode::OK, text::CONTENT_TYPE, text),
                     Err(error) => {
                         let words = format!("the figures cannot be written: {error}\n");
@@ -168,37 +210,20 @@ impl Site {
                     }
                 }
             }
-            "/healthz" => {
-                let node = self.collector.node();
-                let kubelet = self.collector.kubelet_is_there();
-                match self.metrics.health(&node.offers, kubelet, Instant::now()) {
-                    Ok(words) => answer(StatusCode::OK, PLAIN, words),
-                    Err(words) => answer(StatusCode::SERVICE_UNAVAILABLE, PLAIN, words),
-                }
-            }
-            "/readyz" => {
-                let View { chain, offers, .. } = self.collector.node();
-                let is_called = match chain {
-                    Standing::Unseen | Standing::NotCalled(_) => false,
-                    Standing::Off | Standing::Called { .. } | Standing::Withheld(_) => true,
-                };
-                // while kubelet is away nobody waits for it
-                let lists = match self.collector.kubelet_is_there() {
-                    true => self.metrics.lists_are_out(&offers),
-                    false => Ok(()),
-                };
-                let status = match is_called && lists.is_ok() {
-                    true => StatusCode::OK,
-                    false => StatusCode::SERVICE_UNAVAILABLE,
-                };
-                let lists = lists.err().unwrap_or_default();
-                answer(status, PLAIN, format!("{lists}{chain}\n"))
-            }
+            ("/healthz", _) => told(self.probes.live()),
+            ("/readyz", _) => told(self.probes.ready()),
             _ => {
                 let paths = "/metrics, /healthz or /readyz\n";
                 answer(StatusCode::NOT_FOUND, PLAIN, paths)
             }
         }
+    }
+}
+
+fn told(words: Result<String, String>) -> Answer {
+    match words {
+        Ok(words) => answer(StatusCode::OK, PLAIN, words),
+        Err(words) => answer(StatusCode::SERVICE_UNAVAILABLE, PLAIN, words),
     }
 }
 

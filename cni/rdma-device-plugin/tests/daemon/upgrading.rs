@@ -5,7 +5,7 @@ use crate::{FIRST, Machine, Running, SECOND, TWO, program::start_with, start};
 use integration::{
     Daemon,
     kubelet::{
-        DeviceManager,
+        DeviceManager, Manner,
         plugins::{Generation, Resource},
     },
     wait,
@@ -185,4 +185,113 @@ fn what_the_old_daemon_sees_later_does_not_count() {
     assert_eq!(known(&kubelet, "rdma/hca").devices.len(), 1000);
     let published = fs::read_to_string(machine.path("state/resources.json")).expect("published");
     assert!(!published.contains("rdma/nic"), "{published}");
+}
+
+/// What a container's probe comes to: whether it succeeds, and what it says.
+fn probe(machine: &Machine, question: &str, of: &str) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
+    command
+        .args(["probe", question, "--socket"])
+        .arg(machine.path(of));
+    let output = command.output().expect("run");
+    let said = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8(said).expect("text"),
+    )
+}
+
+fn probed(machine: &Machine, of: &str) -> Daemon {
+    let socket = machine.path(of).display().to_string();
+    let any = ["--metrics-address", "127.0.0.1:0", "--probe-socket"];
+    start_with(machine, &[&any[..], &[&socket]].concat())
+}
+
+/// The pods are in the node's network, and have one address: kubelet would restart both for what one of them
+/// lacks, and delete the old one for what the new one lacks.
+#[test]
+fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(TWO);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let old = probed(&machine, "old.sock");
+    wait::until("the old daemon is ready", || {
+        probe(&machine, "ready", "old.sock").0
+    });
+    kubelet.takes("", Manner::Refusing("not today".into()));
+    let new = probed(&machine, "new.sock");
+    new.says("kubelet refuses: not today");
+    let (is_ready, why) = probe(&machine, "ready", "new.sock");
+    let refused = "kubelet does not have the list of rdma/hca, rdma/nic yet";
+    assert!(!is_ready && why.contains(refused), "{why}");
+    let (is_well, said) = probe(&machine, "live", "new.sock");
+    assert!(is_well && said.contains("2 resources"), "{said}");
+    for question in ["ready", "live"] {
+        let (is_well, said) = probe(&machine, question, "old.sock");
+        assert!(is_well && said.contains("stands by"), "{question}: {said}");
+    }
+    // kubelet starts it anew, and the old one leads again
+    new.end(Signal::SIGTERM);
+    assert!(!probe(&machine, "live", "new.sock").0, "its socket is left");
+    kubelet.takes("", Manner::Proper);
+    old.says("the other daemon has gone");
+    wait::until("the old daemon is ready again", || {
+        let (is_ready, said) = probe(&machine, "ready", "old.sock");
+        is_ready && !said.contains("stands by")
+    });
+}
+
+/// A device's firmware may be waited for, for a minute each: the old daemon serves until the new one has
+/// seen the node.
+#[test]
+fn a_new_daemon_that_waits_for_a_device_is_not_ready_and_lives() {
+    let Running {
+        daemon: old,
+        kubelet: _kubelet,
+        machine,
+    } = running(Generation::ByName);
+    let slow = Machine::with(&[FIRST, SECOND]);
+    let state = slow.path("sys/class/infiniband/mlx5_0/ports/1/state");
+    fs::remove_file(&state).expect("removed");
+    nix::unistd::mkfifo(&state, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
+        command.env_clear();
+        for (flag, path) in [
+            ("--config", machine.path("etc/config.json")),
+            ("--kubelet-dir", machine.path("kubelet")),
+            ("--state-dir", machine.path("state")),
+            ("--cdi-dir", machine.path("cdi")),
+            ("--sysfs", slow.path("sys")),
+            ("--dev", slow.path("dev")),
+            ("--probe-socket", machine.path("new.sock")),
+        ] {
+            command.arg(flag).arg(path);
+        }
+        let new = Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]));
+        wait::until("it answers", || probe(&machine, "live", "new.sock").0);
+        let (is_ready, said) = probe(&machine, "ready", "new.sock");
+        assert!(!is_ready && said.contains("starting: "), "{said}");
+        new
+    };
+    // it has not to be waited for
+    let (status, took) = start().end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let new = start();
+    assert!(is_ready(&old));
+    assert_eq!(old.count("another daemon takes over"), 0);
+    let mut pipe = fs::OpenOptions::new()
+        .write(true)
+        .open(&state)
+        .expect("it waits");
+    fs::write(state.with_extension("new"), "4: ACTIVE\n").expect("written");
+    fs::rename(state.with_extension("new"), &state).expect("renamed");
+    std::io::Write::write_all(&mut pipe, b"4: ACTIVE\n").expect("written");
+    drop(pipe);
+    wait::until("the new daemon is ready", || {
+        probe(&machine, "ready", "new.sock").0
+    });
+    old.says("another daemon takes over");
+    drop(new);
 }

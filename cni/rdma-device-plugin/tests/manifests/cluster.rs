@@ -4,10 +4,14 @@ use crate::{chain, documents, root, yaml_files};
 use clap::Parser;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
-    core::v1::{Capabilities, ConfigMap, Container, PodSpec, Probe},
+    core::v1::{Capabilities, ConfigMap, Container, PodSpec},
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::{self, Int};
-use rdma_device_plugin::{cli::Arguments, conf::Conf};
+use rdma_device_plugin::{
+    cli::{Arguments, Command},
+    conf::Conf,
+    probes::ask::Question,
+};
 use std::{ffi::OsString, path::Path};
 
 /// One file's objects.
@@ -421,50 +425,42 @@ fn the_image_is_the_version_of_this_tree() {
     }
 }
 
+/// Two pods of a node have one address: what is asked there may be answered by the other one's daemon.
+/// Kubernetes deletes an old pod that is not ready although the new one is not ready either, and does not
+/// count it any more among those that `maxSurge` allows (`podsShouldBeOnNode` and `rollingUpdate` in
+/// `pkg/controller/daemon`): a version that never becomes ready would go on to all nodes.
 #[test]
-fn the_probes_ask_where_the_daemon_answers() {
+fn the_probes_ask_the_daemon_of_their_container() {
     for wanted in ALL {
         let cluster = cluster(wanted.file);
-        let address = cluster.arguments().metrics_address;
-        let asked = |probe: &Option<Probe>| {
-            let get = probe.as_ref()?.http_get.as_ref().expect("HTTP");
-            assert_eq!(get.port, Int(address.port().into()), "{}", wanted.file);
-            // kubelet asks at the pod's address, the node's own, unless it is told another
-            let is_nodes = address.ip().is_unspecified()
-                || NODE_ADDRESSES.contains(&address.ip().to_string().as_str());
-            let host = (!is_nodes).then(|| address.ip().to_string());
-            assert_eq!(get.host, host, "{}", wanted.file);
-            get.path.clone()
-        };
         let daemon = cluster.daemon();
         // a declared one is the node's, as the pod has its network: the scheduler would not let the
         // new daemon in beside the old one
         assert_eq!(daemon.ports, None, "{}", wanted.file);
-        let lives = asked(&daemon.liveness_probe);
-        assert_eq!(lives.as_deref(), Some("/healthz"), "{}", wanted.file);
-        let ready = asked(&daemon.readiness_probe);
-        assert_eq!(ready.as_deref(), Some("/readyz"), "{}", wanted.file);
-        let delay = daemon.readiness_probe.as_ref();
-        let delay = delay.and_then(|it| it.initial_delay_seconds);
-        assert!(delay >= Some(2), "the old daemon may answer yet");
-    }
-}
-
-/// Two pods of a node have one address, and the new daemon answers for both. An old pod that is not ready
-/// is deleted although the new one is not ready either, and does not count any more among those that
-/// `maxSurge` allows (`podsShouldBeOnNode` and `rollingUpdate` in `pkg/controller/daemon`): a version
-/// that never becomes ready would go on to all nodes.
-#[test]
-fn a_new_daemon_that_is_not_ready_does_not_have_the_old_one_deleted() {
-    for wanted in ALL {
-        let cluster = cluster(wanted.file);
-        let probe = cluster.daemon().readiness_probe.as_ref();
-        let probe = probe.expect("a probe");
-        let (tries, period) = (probe.failure_threshold, probe.period_seconds);
-        let lasts = tries.unwrap_or(3) * period.unwrap_or(10);
-        assert!(lasts >= 15 * 60, "{}: {lasts} s", wanted.file);
+        for (asked, question) in [
+            (&daemon.liveness_probe, Question::Live),
+            (&daemon.readiness_probe, Question::Ready),
+        ] {
+            let asked = asked.as_ref().expect("a probe");
+            let command = asked.exec.as_ref().and_then(|it| it.command.clone());
+            let [program, words @ ..] = &*command.expect("a command") else {
+                panic!("no command")
+            };
+            assert_eq!(program, "/usr/bin/rdma-device-plugin");
+            let words = Container {
+                args: Some(words.to_vec()),
+                ..Container::default()
+            };
+            let Some(Command::Probe(probe)) = arguments(&words).expect("taken").command else {
+                panic!("{words:?}")
+            };
+            assert_eq!(probe.question, question, "{}", wanted.file);
+            let socket = cluster.arguments().probe_socket;
+            assert_eq!(Some(probe.socket), socket, "{}", wanted.file);
+        }
         // and the new one is ready soon after it can be
-        assert!(period <= Some(5), "{}", wanted.file);
+        let ready = daemon.readiness_probe.as_ref();
+        assert!(ready.is_some_and(|it| it.period_seconds <= Some(5)));
     }
 }
 

@@ -11,6 +11,9 @@ use std::{collections::BTreeMap, path::Path};
 /// `container path` → (`path on the node`, `read-only`)
 pub(crate) type Mounts = BTreeMap<String, (String, bool)>;
 
+/// Instead of a path on the node: what comes and goes with the pod.
+pub(crate) const OF_POD: &str = "emptyDir";
+
 pub(crate) fn mounts(cluster: &Cluster, container: &Container) -> Mounts {
     let mounts = container.volume_mounts.iter().flatten();
     mounts
@@ -37,9 +40,10 @@ fn volume(cluster: &Cluster, mount: &VolumeMount) -> Volume {
 }
 
 fn source(volume: &Volume) -> String {
-    match (&volume.host_path, &volume.config_map) {
-        (Some(host), None) => host.path.clone(),
-        (None, Some(map)) => format!("configMap {}", map.name),
+    match (&volume.host_path, &volume.config_map, &volume.empty_dir) {
+        (Some(host), None, None) => host.path.clone(),
+        (None, Some(map), None) => format!("configMap {}", map.name),
+        (None, None, Some(_)) => OF_POD.to_owned(),
         _ => panic!("{} is of another kind", volume.name),
     }
 }
@@ -87,6 +91,9 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
             need(&bin_dir, &same(&bin_dir), true);
         }
         need(Path::new("/run/netns"), "/run/netns", true);
+        // two pods of one node: no daemon may come to answer the other one's probes
+        let probes = arguments.probe_socket.expect("a socket for probes");
+        need(probes.parent().expect("a directory"), OF_POD, false);
         need(&arguments.dev, "/dev", true);
         if cluster.pod().host_pid == Some(true) {
             need(Path::new("/lib/modules"), "/lib/modules", true);

@@ -5,7 +5,7 @@
 use crate::{
     chain::{installer, uninstall},
     cluster::{Cluster, cluster},
-    paths::mounts,
+    paths::{OF_POD, mounts},
     root,
 };
 use integration::{Daemon, Netns, wait};
@@ -128,6 +128,7 @@ impl Node {
         ]);
         for (at, (from, read_only)) in mounts(cluster, container) {
             let from = match from.strip_prefix("configMap ") {
+                None if from == OF_POD => self.directory.path().join("of-pod"),
                 Some(name) => {
                     let file = self.path(name).join("config.json");
                     fs::create_dir_all(self.path(name)).expect("made");

@@ -25,14 +25,6 @@
 {{ $address }}:{{ .Values.metrics.port }}
 {{- end -}}
 
-{{/* what a probe asks for; kubelet asks at the pod's address, the node's own, unless it is told another */}}
-{{- define "rdma.probe" -}}
-{{- if not (has .Values.metrics.address (list "node" "0.0.0.0" "::")) }}
-host: {{ .Values.metrics.address | quote }}
-{{- end }}
-port: {{ .Values.metrics.port }}
-{{- end -}}
-
 {{/* chain of config.json, {} for all its defaults; empty: the node's network is left as it is */}}
 {{- define "rdma.chain" -}}
 {{- if .Values.config -}}
