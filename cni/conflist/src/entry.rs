@@ -32,6 +32,11 @@ impl Entry {
         Self(entry)
     }
 
+    /// One that is in a list, whichever version put it there.
+    pub fn as_it_is(fields: Map<String, Value>) -> Self {
+        Self(fields)
+    }
+
     /// Its fields.
     pub fn fields(&self) -> &Map<String, Value> {
         &self.0

@@ -7,6 +7,7 @@
 
 use super::{
     Chain, Standing, Turn,
+    claim::Claim,
     file::Held,
     record::{self, Record},
 };
@@ -45,6 +46,9 @@ pub struct Keeper {
     state_dir: PathBuf,
     standing: watch::Sender<Standing>,
     held: Vec<Held>,
+    /// Whose configuration is kept.
+    claim: Claim,
+    claimed_by_another: bool,
     /// When files were changed lately.
     changes: VecDeque<Instant>,
     told: Option<Instant>,
@@ -68,6 +72,8 @@ impl Keeper {
             state_dir,
             standing,
             held: vec![],
+            claim: Claim::default(),
+            claimed_by_another: false,
             changes: VecDeque::new(),
             told: None,
             broken: None,
@@ -116,7 +122,10 @@ impl Keeper {
                 }
                 tokio::select! {
                     other = self.is_other(Some(&chain)) => match other {
-                        true => break,
+                        true => {
+                            self.claim = Claim::default();
+                            break;
+                        }
                         false => return,
                     },
                     () = watch.changed() => tokio::time::sleep(self.pause()).await,
@@ -144,6 +153,7 @@ impl Keeper {
     /// One turn; when to take another, if nothing is heard.
     async fn turn(&mut self, chain: &Chain) -> Option<Duration> {
         let mut held = std::mem::take(&mut self.held);
+        let mut claim = std::mem::take(&mut self.claim);
         let of_turn = chain.clone();
         let node = self.node.borrow().clone();
         let aside = tokio::task::spawn_blocking(move || {
@@ -151,10 +161,10 @@ impl Keeper {
                 let (chain, offers) = (Some(&of_turn.conf), &node.offers);
                 parents::hindrance_now(&parents::parents(chain, offers, &node.inventory))
             };
-            let turn = of_turn.take(&mut held, hindrance);
-            (turn, held)
+            let turn = of_turn.take(&mut held, &mut claim, hindrance);
+            (turn, held, claim)
         });
-        let (turn, held) = match aside.await {
+        let (turn, held, claim) = match aside.await {
             Ok(done) => done,
             Err(error) => {
                 log::error!("a turn of the chain's keeper ended: {error}");
@@ -162,6 +172,7 @@ impl Keeper {
             }
         };
         self.held = held;
+        self.keeps(chain, claim);
         let turn = match turn {
             Ok(turn) => turn,
             Err(error) => {
@@ -231,6 +242,20 @@ impl Keeper {
         });
         let since = self.broken.as_ref().map(|(_, since)| *since);
         since.is_some_and(|since| now.duration_since(since) < UNFINISHED)
+    }
+
+    /// Goes on with this claim, and says so if it is another one's.
+    fn keeps(&mut self, chain: &Chain, claim: Claim) {
+        let own = &chain.conf.entry;
+        if claim.is_anothers(own) && !self.claimed_by_another {
+            log::warn!(
+                "{:?}: install has put in another configuration of {TYPE} than this daemon's since it \
+                 leads; that one is kept until another daemon leads, or this one is started anew",
+                chain.conf.conf_dir
+            );
+        }
+        self.claimed_by_another = claim.is_anothers(own);
+        self.claim = claim;
     }
 
     fn tell(&mut self, chain: &Chain, turn: &Turn) {

@@ -6,12 +6,14 @@
 //! | [`file`] | a file's text, replaced as a whole and at once |
 //! | [`programs`] | what is in the runtime's directory of plugins |
 //! | [`record`] | what was done to the node, so that it can be undone |
+//! | [`claim`] | whose configuration of our plugin that is |
 //! | [`keeper`] | the daemon's part: a turn after each change of the directory |
 //! | [`sandbox`] | whether a pod's network was made by a list with our plugin in it |
 //!
 //! Turns of all processes go one after the other, by a lock beside the record. Nothing is written
 //! on a node where there is no record: a list must not name a plugin whose binary is not there.
 
+pub mod claim;
 pub mod file;
 pub mod keeper;
 pub mod programs;
@@ -19,8 +21,9 @@ pub mod record;
 pub mod sandbox;
 
 use crate::conf::Chain as Conf;
+use claim::Claim;
 use conflist::{
-    Change, Directory, File, List, Obstacle, Place, TYPE, follow, pick,
+    Change, Directory, Entry, File, List, Obstacle, Place, TYPE, follow, pick,
     plan::{self, Placed},
     single::is_from,
 };
@@ -154,6 +157,8 @@ impl Chain {
     /// Takes our place, if we do not have it. `held` are the files that turns before replaced: if
     /// somebody wrote to one of them since, that counts, and not what it was replaced by.
     ///
+    /// `claim` is whose configuration is put in; a new one: ours.
+    ///
     /// `hindrance` is why our plugin is not to be put in. It is asked for as long as our plugin is in
     /// no list only: pods that have devices are ended by the list.
     ///
@@ -162,18 +167,19 @@ impl Chain {
     pub fn take(
         &self,
         held: &mut Vec<Held>,
+        claim: &mut Claim,
         hindrance: impl FnOnce() -> Option<String>,
     ) -> Result<Turn, ChainError> {
         // nothing is made where nothing is installed, not even the lock's file
         if Record::read(&self.state_dir)?.is_none() {
-            held.clear();
+            (*claim, *held) = (Claim::default(), vec![]);
             return Ok(self.without_record(&self.read()?));
         }
         let lock = record::lock(&self.state_dir)?;
         let mut directory = self.read()?;
         let Some(mut record) = Record::read(&self.state_dir)? else {
             record::unlock_for_good(lock, &self.state_dir);
-            held.clear();
+            (*claim, *held) = (Claim::default(), vec![]);
             return Ok(self.without_record(&directory));
         };
         if record.lists.is_empty()
@@ -209,10 +215,11 @@ impl Chain {
         if !late.is_empty() {
             directory = with(&directory, &late);
         }
+        let entry = claim.entry(&self.conf.entry, &record);
         let plan = plan::attach(
             &directory,
             &self.conf.runtime,
-            &self.conf.entry,
+            &entry,
             &record.placed(&directory),
             &self.programs(&record),
         );
@@ -226,7 +233,7 @@ impl Chain {
         }
         let mut turn = Turn::default();
         for change in changes {
-            let old = self.carry_out(&change, &directory, &actual, &mut record)?;
+            let old = self.carry_out(&change, &entry, [&directory, &actual], &mut record)?;
             let Some(old) = old else {
                 turn.again = true;
                 continue;
@@ -236,6 +243,7 @@ impl Chain {
             turn.held.extend(old);
             turn.changed.push(file);
         }
+        claim.made(entry, &record);
         turn.standing = self.standing_in(&self.read()?);
         match plan.place {
             // a change that came to nothing is made in the next turn
@@ -271,7 +279,7 @@ impl Chain {
         let (changes, _) = plan::detach(&directory, &record.placed(&directory));
         let mut files = vec![];
         for change in changes {
-            let done = self.carry_out(&change, &directory, &directory, &mut record)?;
+            let done = self.take_away(&change, &directory, &mut record)?;
             let (Change::Write { file, .. } | Change::Remove { file }) = change;
             files.extend(done.map(|_| file));
         }
@@ -332,9 +340,7 @@ impl Chain {
             let (changes, obstacles) = plan::detach(&directory, &record.placed(&directory));
             let mut again = false;
             for change in changes {
-                again |= self
-                    .carry_out(&change, &directory, &directory, record)?
-                    .is_none();
+                again |= self.take_away(&change, &directory, record)?.is_none();
                 let (Change::Write { file, .. } | Change::Remove { file }) = change;
                 files.push(file);
             }
@@ -397,13 +403,23 @@ impl Chain {
         }
     }
 
+    /// Makes one change that takes our plugin out of a list of `directory`.
+    fn take_away(
+        &self,
+        change: &Change,
+        directory: &Directory,
+        record: &mut Record,
+    ) -> Result<Option<Option<Held>>, ChainError> {
+        self.carry_out(change, &self.conf.entry, [directory; 2], record)
+    }
+
     /// Makes one change, which is in the record before it is made. It was planned for `directory`,
-    /// and `actual` is what was there. None: something else is there by now.
+    /// and `actual` is what was there; `entry` is what is put in. None: something else is there by now.
     fn carry_out<'a>(
         &self,
         change: &Change,
-        directory: &'a Directory,
-        actual: &'a Directory,
+        entry: &Entry,
+        [directory, actual]: [&'a Directory; 2],
         record: &mut Record,
     ) -> Result<Option<Option<Held>>, ChainError> {
         let dir = &self.conf.conf_dir;
@@ -427,7 +443,7 @@ impl Chain {
                 let is_put_in = has_ours(text);
                 if is_put_in {
                     let before = is_new.then(|| file::stamp(&dir.join(like), from));
-                    record.put(file, &self.conf.entry, before.flatten());
+                    record.put(file, entry, before.flatten());
                     // pods start meanwhile: what the file was like before is written later
                     if !record.is_known(&self.state_dir) {
                         record.write(&self.state_dir)?;

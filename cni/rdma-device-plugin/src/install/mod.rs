@@ -11,6 +11,7 @@ mod stay;
 use crate::{
     chain::{
         Chain, ChainError, Standing,
+        claim::Claim,
         record::{self, BIN_DIR, Record, RecordError},
     },
     cli::{Install, Uninstall},
@@ -256,10 +257,10 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
 /// Puts our plugin into the list, and prints what it did.
 fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
     let dir = chain.conf.conf_dir.clone();
-    let mut held = vec![];
+    let (mut held, mut claim) = (vec![], Claim::default());
     let mut changed = vec![];
     for left in (0..TRIES).rev() {
-        let turn = chain.take(&mut held, || parents::hindrance_now(parents))?;
+        let turn = chain.take(&mut held, &mut claim, || parents::hindrance_now(parents))?;
         changed.extend(turn.changed);
         held.extend(turn.held);
         // it may be half-written now

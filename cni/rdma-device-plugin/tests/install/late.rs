@@ -3,7 +3,7 @@
 use crate::{FLANNEL, Node};
 use conflist::List;
 use rdma_device_plugin::{
-    chain::{Chain, file::Held, record::Record},
+    chain::{Chain, claim::Claim, file::Held, record::Record},
     conf,
 };
 use std::{
@@ -31,7 +31,9 @@ fn written_late(text: &str) -> (Node, Chain, Vec<Held>) {
     let path = node.path(FILE);
     let mut late = OpenOptions::new().write(true).open(&path).expect("opened");
     let mut held = vec![];
-    let turn = chain.take(&mut held, || None).expect("a turn");
+    let turn = chain
+        .take(&mut held, &mut Claim::default(), || None)
+        .expect("a turn");
     held.extend(turn.held);
     assert_ne!(node.read(FILE), FLANNEL);
     late.set_len(0).expect("cut");
@@ -45,10 +47,12 @@ fn it_counts_when_it_could_not_be_written_at_first() {
     let in_the_way = node.path("etc/cni/net.d/.10-flannel.conflist.rdma-cni-new");
     fs::create_dir(&in_the_way).expect("made");
     chain
-        .take(&mut held, || None)
+        .take(&mut held, &mut Claim::default(), || None)
         .expect_err("it cannot be written");
     fs::remove_dir(&in_the_way).expect("removed");
-    chain.take(&mut held, || None).expect("a turn");
+    chain
+        .take(&mut held, &mut Claim::default(), || None)
+        .expect("a turn");
     let text = node.read(FILE);
     let list = List::parse(&text).expect("a list");
     assert_eq!(list.name(), "late");
@@ -59,6 +63,8 @@ fn it_counts_when_it_could_not_be_written_at_first() {
 fn it_counts_where_nothing_is_to_be_put_into_it() {
     let text = FLANNEL.replace("portmap", "rdma-cni");
     let (node, chain, mut held) = written_late(&text);
-    chain.take(&mut held, || None).expect("a turn");
+    chain
+        .take(&mut held, &mut Claim::default(), || None)
+        .expect("a turn");
     assert_eq!(node.read(FILE), text);
 }

@@ -9,6 +9,7 @@ mod leaving;
 mod programs;
 mod putting;
 mod stress;
+mod succeeding;
 mod yardstick;
 
 use integration::{Machine, machine::Nic};

@@ -1,0 +1,97 @@
+//! One daemon after another with another `chain`: which configuration of ours is in the list meanwhile.
+
+use crate::{FLANNEL, Node, said};
+use integration::{Daemon, wait::within};
+use serde_json::Value;
+use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, thread, time::Duration};
+
+const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
+
+/// Of two turns of a keeper, with much else to do.
+const A_WHILE: Duration = Duration::from_millis(700);
+
+/// A configuration whose entry is known by this MTU.
+fn configuration(node: &Node, mtu: u32) -> PathBuf {
+    let conf = format!(
+        r#"{{"resources":[{{"name":"rdma/hca","kind":"shared"}}],
+            "chain":{{"confDir":{:?},"plugin":{{"mtu":{mtu}}}}}}}"#,
+        node.path("etc/cni/net.d")
+    );
+    node.machine.write(&format!("etc/{mtu}.json"), &conf);
+    node.path(&format!("etc/{mtu}.json"))
+}
+
+/// The init container of a new pod.
+#[track_caller]
+fn install(node: &Node, mtu: u32) {
+    let mut command = node.command("install", &["--init-container"]);
+    command.arg("--from").arg(node.path("new"));
+    command.arg("--config").arg(configuration(node, mtu));
+    said(&command.output().expect("it runs"));
+}
+
+fn daemon(node: &Node, mtu: u32) -> Daemon {
+    let program = env!("CARGO_BIN_EXE_rdma-device-plugin");
+    let mut command = std::process::Command::new(program);
+    node.machine.arguments(&mut command);
+    command.arg("--config").arg(configuration(node, mtu));
+    command.args(["--log-level", "debug", "--metrics-address", "127.0.0.1:0"]);
+    let daemon = Daemon::start(&mut command);
+    daemon.says("the runtime calls rdma-cni for network cbr0");
+    daemon
+}
+
+fn mtu(node: &Node) -> Option<u64> {
+    let text = fs::read_to_string(node.path(LIST)).ok()?;
+    let list: Value = serde_json::from_str(&text).ok()?;
+    let plugins = list["plugins"].as_array()?.iter();
+    plugins.last()?["mtu"].as_u64()
+}
+
+/// The binaries are those of the new pod's init container by then, and may refuse what the daemon before
+/// would put into the list; pods start meanwhile.
+#[test]
+fn what_a_newer_install_put_in_stays_until_somebody_else_leads() {
+    let node = Node::with_list(FLANNEL);
+    install(&node, 1500);
+    let old = daemon(&node, 1500);
+    install(&node, 4200);
+    assert_eq!(mtu(&node), Some(4200));
+    let written = fs::metadata(node.path(LIST)).expect("the list").ino();
+    thread::sleep(A_WHILE);
+    assert_eq!(mtu(&node), Some(4200));
+    old.says("another configuration of rdma-cni than this daemon's");
+    let now = fs::metadata(node.path(LIST)).expect("the list").ino();
+    assert_eq!(now, written, "it was written meanwhile");
+    // a network that writes its list anew gets the newest one, too
+    node.net("10-flannel.conflist", FLANNEL);
+    assert!(within(Duration::from_secs(5), || mtu(&node) == Some(4200)));
+    let new = daemon(&node, 4200);
+    thread::sleep(A_WHILE);
+    assert_eq!(mtu(&node), Some(4200));
+    assert_eq!(
+        new.count("another configuration of rdma-cni than this daemon's"),
+        0
+    );
+    // the new one does not come up: who leads says what is in the list
+    drop(new);
+    assert!(within(Duration::from_secs(5), || mtu(&node) == Some(1500)));
+}
+
+/// As a roll-back is: the init container of the version before comes while the newer daemon leads.
+#[test]
+fn an_install_in_another_file_is_the_newest_one_too() {
+    let node = Node::with_list(FLANNEL);
+    install(&node, 1500);
+    let old = daemon(&node, 1500);
+    // another network, which is used from now on, and an init container at the same moment
+    node.net("05-cilium.conflist", &FLANNEL.replace("cbr0", "cilium"));
+    install(&node, 4200);
+    let of_ours = || {
+        let text = fs::read_to_string(node.path("etc/cni/net.d/05-cilium.conflist"));
+        text.unwrap_or_default().contains("\"mtu\": 4200")
+    };
+    thread::sleep(A_WHILE);
+    assert!(of_ours());
+    old.says("another configuration of rdma-cni than this daemon's");
+}
