@@ -7,7 +7,13 @@ SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integrat
 
 formatting() { cargo fmt --all --check; }
 lints() { nice cargo clippy --locked --workspace --all-targets --all-features -- -D warnings; }
-shell_lints() { shellcheck -x -P SCRIPTDIR:. "${SHELL_FILES[@]}"; }
+documentation() { RUSTDOCFLAGS="-D warnings" nice cargo doc --locked --workspace --all-features --no-deps --document-private-items; }
+shell_lints() {
+	local files
+	mapfile -t files < <(printf '%s\n' "${SHELL_FILES[@]}" | grep -v '\.py$')
+	shellcheck -x -P SCRIPTDIR:. "${files[@]}"
+}
+links() { scripts/links.py; }
 
 # The CNI binaries start in well under a millisecond: nothing that a daemon would need. rdma-cni
 # asks kubelet, by gRPC over a Unix socket and on one thread; rdma-ipam asks nobody.

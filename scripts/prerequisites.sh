@@ -32,6 +32,20 @@ debian_packages() {
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
 }
 
+# rust-toolchain.toml names a version, which rustup installs. Where that is switched off, the default
+# toolchain does if it is of that version.
+rust_toolchain() {
+	local wanted
+	! rustc --version >/dev/null 2>&1 || return 0
+	wanted=$(sed -n 's/^channel = "\(.*\)"$/\1/p' rust-toolchain.toml)
+	if [[ $(cd / && rustc --version) == "rustc $wanted "* ]]; then
+		RUSTUP_TOOLCHAIN=$(cd / && rustup show active-toolchain | cut -d ' ' -f 1)
+		export RUSTUP_TOOLCHAIN
+	else
+		rustup toolchain install "$wanted"
+	fi
+}
+
 # Of what runs on nodes and in images: static.
 TARGET=x86_64-unknown-linux-musl
 

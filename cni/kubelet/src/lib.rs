@@ -14,6 +14,7 @@ pub mod pod_resources;
 #[cfg(feature = "device-plugin")]
 #[expect(
     missing_docs,
+    rustdoc::invalid_html_tags,
     reason = "generated code; proto/device_plugin.proto says what it is"
 )]
 pub mod device_plugin {

@@ -2,6 +2,7 @@
 
 #[expect(
     missing_docs,
+    rustdoc::invalid_html_tags,
     reason = "generated code; proto/pod_resources.proto says what it is"
 )]
 pub mod v1 {

@@ -6,7 +6,7 @@
 //! ```
 //! A pod that the runtime does not name has its container id there. All attachments of a pod to
 //! the network are in it; a pod that is created again, while the old one's sandbox still goes,
-//! has it to itself. Pods may mount these directories, and be root in them: see [`directory`].
+//! has it to itself. Pods may mount these directories, and be root in them: the module `directory`.
 
 mod directory;
 

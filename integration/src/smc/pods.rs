@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_millis(900);
 const LOST_BY_THE_KERNEL: &str = "no answer to the first link's confirmation in time";
 
 /// So often [`LOST_BY_THE_KERNEL`] is believed before it counts as a failure.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 5;
 
 /// As long as an exchange may take.
 const LIMIT: Duration = Duration::from_secs(400);
@@ -163,9 +163,9 @@ pub fn lent(netns: &Netns) -> Vec<String> {
     addresses.flatten().filter_map(words).collect()
 }
 
-/// `count` connections of [`Socket::Smc`] from the second pod to `address` of the first, by each of
-/// which `bytes` go both ways and are compared. None of them had to wait. Connections that waited for what
-/// is [`LOST_BY_THE_KERNEL`] are closed, and made anew.
+/// So many connections of [`Socket::Smc`] from the second pod to `address` of the first, by each of which
+/// so many bytes go both ways and are compared: `work` is both. None of them had to wait. Connections that
+/// waited for a message that the kernel lost are closed, and made anew.
 #[track_caller]
 pub fn exchange(
     peer: &SmcPeer,

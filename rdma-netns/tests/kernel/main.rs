@@ -4,6 +4,7 @@
 mod addresses;
 mod announce;
 mod children;
+mod examples;
 mod inside;
 mod monitor;
 mod moves;

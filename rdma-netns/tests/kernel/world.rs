@@ -91,6 +91,11 @@ impl World {
         PathBuf::from("/run/netns").join(&self.node)
     }
 
+    /// Where the pod's namespace is.
+    pub(crate) fn pod_path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.pod_name)
+    }
+
     pub(crate) fn observe(&self) -> Observed {
         self.kernel.observe(Some(&self.pod)).expect("a state")
     }

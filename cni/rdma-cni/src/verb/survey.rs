@@ -72,7 +72,7 @@ pub fn heal_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
 impl Survey {
     /// Gives the addresses of what was healed back. An IPAM plugin may take its time, and
     /// fail: the record then stays for another try, and holds no device. The pod that waits for
-    /// it is another one: it waits for [`BUDGET`] in all.
+    /// it is another one: it waits for `BUDGET` in all.
     pub fn release<K: Kernel>(self, node: &Node<'_, K>) {
         let deadline = Instant::now() + BUDGET;
         for (attachment, lock) in self.healed {

@@ -3,7 +3,7 @@
 //! | module | owns |
 //! |---|---|
 //! | this one | one turn: read the directory, plan ([`conflist::plan`]), carry it out |
-//! | [`file`] | a file's text, replaced as a whole and at once |
+//! | [`mod@file`] | a file's text, replaced as a whole and at once |
 //! | [`programs`] | what is in the runtime's directory of plugins |
 //! | [`record`] | what was done to the node, so that it can be undone |
 //! | [`claim`] | whose configuration of our plugin that is |

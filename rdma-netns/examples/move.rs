@@ -1,0 +1,47 @@
+//! Moves a netdev into a network namespace under another name, and restores it: `move NETDEV NETNS-PATH NAME`.
+//! Prints each operation as the `ip` command that does the same. Needs root.
+//!
+//! The namespace must be a named one that does not need the netdev. What the netdev had in the host's
+//! namespace besides its name, such as addresses, is lost: `rdma-cni` records and restores it, this example
+//! does not.
+
+use rdma_netns::{InterfaceName, Kernel, Linux, Op, Place};
+use std::{env, error::Error, path::Path};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [netdev, path, name] = &arguments[..] else {
+        return Err("usage: move NETDEV NETNS-PATH NAME".into());
+    };
+    let host_name = InterfaceName::try_from(netdev.clone())?;
+    let pod_name = InterfaceName::try_from(name.clone())?;
+    let kernel = Linux::new();
+    let pod = kernel.open_pod(Path::new(path))?;
+
+    let there = Op::MoveLink {
+        link: host_name.clone(),
+        from: Place::Host,
+        to: Place::Pod,
+        name: pod_name.clone(),
+    };
+    let back = Op::MoveLink {
+        link: pod_name,
+        from: Place::Pod,
+        to: Place::Host,
+        name: host_name,
+    };
+    for op in [there, back] {
+        println!("{op}");
+        kernel.execute(&op, Some(&pod))?;
+        let observed = kernel.observe(Some(&pod))?;
+        for (side, namespace) in [
+            ("host", Some(&observed.host)),
+            ("pod", observed.pod.as_ref()),
+        ] {
+            let names = namespace.iter().flat_map(|it| &it.links);
+            let names: Vec<String> = names.map(|link| link.name.to_string()).collect();
+            println!("  {side}: {}", names.join(" "));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""links.py - every link between the pages of this repository leads to a file, and to a heading in it.
+
+Prints each one that does not, and ends with 1. Links to other hosts are not followed.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+FENCE = re.compile(r"^ *(```|~~~)")
+HEADING = re.compile(r"^#{1,6} +(.*?)#* *$")
+LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?: +\"[^\"]*\")?\)")
+
+
+def prose(page):
+    """The lines outside of fenced code, with their numbers."""
+    fenced = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if FENCE.match(line):
+            fenced = not fenced
+        elif not fenced:
+            yield number, line
+
+
+def anchors(page):
+    """The names that GitHub gives the headings of a page: a name that is there already gets a number."""
+    found = set()
+    for _, line in prose(page):
+        heading = HEADING.match(line)
+        if heading:
+            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower().strip()
+            name = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+            again, number = name, 0
+            while again in found:
+                number += 1
+                again = f"{name}-{number}"
+            found.add(again)
+    return found
+
+
+def broken(page):
+    """What is wrong with the links of a page."""
+    for number, line in prose(page):
+        for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            to = (page.parent / path) if path else page
+            if not to.exists():
+                yield f"{page}:{number}: {target}: there is no {to}"
+            elif anchor and to.suffix == ".md" and anchor not in anchors(to):
+                yield f"{page}:{number}: {target}: {to} has no such heading"
+
+
+def main():
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "*.md"], check=True, capture_output=True, text=True
+    ).stdout
+    pages = [Path(name) for name in listed.split("\0") if name]
+    wrong = [line for page in pages for line in broken(page)]
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    print(f"{len(pages)} pages, {len(wrong)} links that lead nowhere")
+    return 1 if wrong or not pages else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
