@@ -39,7 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             ("pod", observed.pod.as_ref()),
         ] {
             let names = namespace.iter().flat_map(|it| &it.links);
-            let names: Vec<String> = names.map(|link| link.name.to_string()).collect();
+            let mut names: Vec<String> = names.map(|link| link.name.to_string()).collect();
+            names.sort();
             println!("  {side}: {}", names.join(" "));
         }
     }
