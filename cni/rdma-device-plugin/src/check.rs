@@ -5,7 +5,7 @@ use crate::{
     cli::Arguments,
     conf::Erdma,
     daemon::{StartError, known_before},
-    erdma::{self, Discovery, discover, instance, keeper, metadata::Metadata},
+    erdma::{self, Discovery, discover, instance, metadata::Metadata, reconciler},
     hardware::Hardware,
     health,
     kubelet::cpu_policy,
@@ -53,8 +53,8 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let parents = parents::parents(parsed.conf.chain.as_ref(), &offers, &inventory);
     let lacking = parents::lacking(parents.clone()).await;
     remarks.extend(lacking.iter().map(parents::remark));
-    let (standing, change) =
-        keeper::standing(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
+    let (driver, change) =
+        reconciler::driver_status(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
     let mut text = table(
         &parsed.conf.resources,
         &offers,
@@ -74,7 +74,7 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
             chain.standing(|| parents::hindrance_now(&parents))
         ));
     }
-    text.push_str(&erdma::table(&found, &inventory, &standing, change));
+    text.push_str(&erdma::table(&found, &inventory, &driver, change));
     Ok(text)
 }
 

@@ -16,7 +16,7 @@ use crate::{
         Report, Side, discover,
         driver::{Loader, Modprobe},
         instance,
-        keeper::{self, AnyLoader},
+        reconciler::{self, AnyLoader},
     },
     hardware::{Hardware, HardwareError},
     health,
@@ -183,7 +183,7 @@ impl Daemon {
             instance: instance::kept(&arguments.state_dir),
             ..Report::default()
         });
-        let loads = keeper::is_the_kernels(&arguments.sysfs);
+        let loads = reconciler::is_the_kernels(&arguments.sysfs);
         Ok(Self {
             hardware,
             metrics,

@@ -5,8 +5,8 @@ use crate::{
     chain::{self, Standing},
     cli::Arguments,
     erdma::{
-        driver::users::Places,
-        keeper::{self, AnyLoader, Around},
+        driver::users::Paths,
+        reconciler::{self, AnyLoader, ReconcilerContext},
     },
     kubelet::Surroundings,
     metrics::{self, Sources, View},
@@ -38,14 +38,14 @@ pub struct Leader {
 pub enum Event {
     /// The lock is ours: it can begin.
     Elected,
-    /// A keeper has ended, which it does not while this daemon leads.
+    /// A reconciler has ended, which it does not while this daemon leads.
     Ended,
 }
 
 struct Office {
-    /// The keepers' end is that it goes.
+    /// The reconcilers' end is that it goes.
     node: watch::Sender<Arc<Node>>,
-    keepers: JoinSet<()>,
+    reconcilers: JoinSet<()>,
     server: JoinSet<()>,
     lead: Option<Lead>,
 }
@@ -77,7 +77,7 @@ impl Leader {
     pub async fn event(&mut self) -> Event {
         match &mut self.office {
             Some(office) => {
-                office.keepers.join_next().await;
+                office.reconcilers.join_next().await;
                 Event::Ended
             }
             None => {
@@ -102,23 +102,24 @@ impl Leader {
         loader: AnyLoader,
     ) {
         let own = watch::Sender::new(node.borrow().clone());
-        let mut keepers = JoinSet::new();
-        let nics = keeper::Keeper::new(Around {
+        let mut reconcilers = JoinSet::new();
+        let nics = reconciler::Reconciler::new(ReconcilerContext {
             node: own.subscribe(),
             signals: around.signals.clone(),
             sysfs: arguments.sysfs.clone(),
             dev: arguments.dev.clone(),
-            places: Places {
+            paths: Paths {
                 state_dir: arguments.state_dir.clone(),
                 socket: arguments.pod_resources(),
                 proc: PROC.into(),
             },
             loader,
-            again: keeper::AGAIN,
+            again: reconciler::AGAIN,
         });
-        keepers.spawn(nics.run());
+        reconcilers.spawn(nics.run());
         let state_dir = arguments.state_dir.clone();
-        keepers.spawn(chain::keeper::Keeper::new(own.subscribe(), state_dir, chain.clone()).run());
+        reconcilers
+            .spawn(chain::keeper::Keeper::new(own.subscribe(), state_dir, chain.clone()).run());
         let mut server = JoinSet::new();
         server.spawn(serve(
             arguments,
@@ -128,7 +129,7 @@ impl Leader {
         ));
         self.office = Some(Office {
             node: own,
-            keepers,
+            reconcilers,
             server,
             lead: self.elected.take(),
         });
@@ -151,7 +152,7 @@ impl Leader {
             office.server.shutdown().await;
             self.ending.spawn(async move {
                 drop(office.node);
-                while office.keepers.join_next().await.is_some() {}
+                while office.reconcilers.join_next().await.is_some() {}
                 drop(office.lead);
             });
         }
@@ -162,7 +163,7 @@ impl Leader {
         self.standing.shutdown().await;
         if let Some(mut office) = self.office.take() {
             office.server.shutdown().await;
-            office.keepers.shutdown().await;
+            office.reconcilers.shutdown().await;
             self.elected = office.lead;
         }
     }

@@ -7,15 +7,15 @@
 //! | `bring_up` | NICs that nobody configured |
 //! | `instance` | the instance's id, kept for the next start |
 //! | `metadata` | what the cloud knows of them |
-//! | `keeper` | when all of this is done in a running daemon |
+//! | `reconciler` | when all of this is done in a running daemon |
 //! | `report`, `table` | how it stands, for the daemon and for people |
 
 pub mod bring_up;
 pub mod discovery;
 pub mod driver;
 pub mod instance;
-pub mod keeper;
 pub mod metadata;
+pub mod reconciler;
 mod report;
 mod table;
 

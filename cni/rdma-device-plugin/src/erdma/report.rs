@@ -1,6 +1,6 @@
 //! What the daemon is told about its eRDMA NICs by whoever sees to them.
 
-use super::{Discovery, Nic, bring_up, driver::Standing};
+use super::{Discovery, Nic, bring_up, driver::DriverStatus};
 use crate::{conf::erdma::DRIVER, offer::Unhealthy};
 use rdma_netns::Inventory;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ pub struct Report {
     /// This instance's id, once it was asked for and known.
     pub instance: Option<String>,
     /// The driver's mode.
-    pub driver: Standing,
+    pub driver: DriverStatus,
     /// The driver is about to be loaded anew: nobody is given a device of it meanwhile.
     pub changing: bool,
     /// What became of the NICs that are to be brought up.
@@ -55,7 +55,7 @@ impl Report {
             (one, other) => one == other,
         };
         let with_it = |report: &Self| Self {
-            driver: Standing {
+            driver: DriverStatus {
                 problem: None,
                 ..report.driver.clone()
             },

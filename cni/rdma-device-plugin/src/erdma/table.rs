@@ -1,6 +1,6 @@
 //! The eRDMA NICs of a node as a table for people, and the driver's mode below it.
 
-use super::{Discovery, Nic, driver::Standing};
+use super::{Discovery, Nic, driver::DriverStatus};
 use crate::{conf::DriverMode, offer::columns};
 use rdma_netns::Inventory;
 
@@ -10,7 +10,7 @@ const HEAD: [&str; 5] = ["ERDMA", "DEVICE", "NETDEV", "MAC", "USED"];
 pub fn table(
     found: &Discovery,
     inventory: &Inventory,
-    standing: &Standing,
+    standing: &DriverStatus,
     change: Option<DriverMode>,
 ) -> String {
     let row = |nic: &Nic, used: &str| {
@@ -48,7 +48,7 @@ pub fn table(
     text
 }
 
-fn driver(standing: &Standing, change: Option<DriverMode>) -> Vec<String> {
+fn driver(standing: &DriverStatus, change: Option<DriverMode>) -> Vec<String> {
     let mut said = Vec::new();
     if let Some(loaded) = standing.loaded {
         let limits = match loaded {

@@ -2,7 +2,7 @@
 
 use super::{
     damper::{Change, DROPS, Damper, Verdict, WINDOW},
-    judge::{Sight, judge},
+    evaluate::{DeviceState, evaluate},
 };
 use crate::offer::Unhealthy;
 use rdma_netns::{Device, DeviceAddress};
@@ -38,7 +38,7 @@ impl Health {
     }
 
     /// Takes in what was seen at `now`.
-    pub(super) fn look(&mut self, now: Instant, seen: &[(&Device, Sight)]) {
+    pub(super) fn look(&mut self, now: Instant, seen: &[(&Device, DeviceState)]) {
         let is_there = |address: &DeviceAddress| seen.iter().any(|(it, _)| it.address == *address);
         self.dampers.retain(|address, _| is_there(address));
         self.unseen.retain(is_there);
@@ -48,10 +48,10 @@ impl Health {
         let (virtual_ones, physical_ones): (Vec<_>, Vec<_>) = seen
             .iter()
             .partition(|(device, _)| device.physical_function.is_some());
-        for (device, sight) in physical_ones.into_iter().chain(virtual_ones) {
+        for (device, state) in physical_ones.into_iter().chain(virtual_ones) {
             let physical = device.physical_function.as_ref();
-            let verdict = judge(sight, physical.and_then(|address| verdicts.get(address)));
-            self.take(now, &device.address, sight, &verdict);
+            let verdict = evaluate(state, physical.and_then(|address| verdicts.get(address)));
+            self.take(now, &device.address, state, &verdict);
             verdicts.insert(&device.address, verdict);
         }
     }
@@ -64,10 +64,16 @@ impl Health {
             .collect()
     }
 
-    fn take(&mut self, now: Instant, address: &DeviceAddress, sight: &Sight, verdict: &Verdict) {
+    fn take(
+        &mut self,
+        now: Instant,
+        address: &DeviceAddress,
+        state: &DeviceState,
+        verdict: &Verdict,
+    ) {
         match verdict {
             Verdict::Unknown(why) => {
-                if !sight.moving && self.unseen.insert(address.clone()) {
+                if !state.moving && self.unseen.insert(address.clone()) {
                     log::info!("{address} keeps the health it had: {why}");
                 }
             }
@@ -84,7 +90,7 @@ impl Health {
         let damper = self.dampers.entry(address.clone()).or_default();
         let before = damper.fault().is_some();
         let change = damper.look(now, verdict);
-        let place = sight
+        let place = state
             .pod
             .as_ref()
             .map_or_else(String::new, |pod| format!(" (in pod {pod})"));

@@ -14,7 +14,7 @@ use std::{
 
 /// A device in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct PodDevice {
     /// The PCI function or auxiliary device of its RDMA device, or else of its netdev.
     pub address: DeviceAddress,
     /// That of its netdev, or else of its RDMA device.
@@ -22,10 +22,10 @@ pub struct Placed {
     /// Index of its netdev in the pod, where that has no hardware address to be known by.
     pub index: Option<u32>,
     /// The pod.
-    pub pod: Place,
+    pub pod: PodNetns,
 }
 
-impl Placed {
+impl PodDevice {
     /// Whether the function at `address` is one of its two.
     pub fn has(&self, address: &DeviceAddress) -> bool {
         self.address == *address || self.netdev == *address
@@ -34,7 +34,7 @@ impl Placed {
 
 /// A pod's network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PodNetns {
     /// `namespace/name` of the pod, else the container's id.
     pub name: String,
     /// Where the namespace is, seen from here.
@@ -95,7 +95,7 @@ struct Behind {
 }
 
 /// The devices that are in pods, by the records of this boot.
-pub fn read(attachments: &Path, boot_id: &str) -> Vec<Placed> {
+pub fn read(attachments: &Path, boot_id: &str) -> Vec<PodDevice> {
     let records = records(attachments, boot_id).into_iter();
     records.flat_map(Record::placed).collect()
 }
@@ -183,12 +183,12 @@ impl Record {
         })
     }
 
-    fn placed(self) -> Vec<Placed> {
+    fn placed(self) -> Vec<PodDevice> {
         // at home the devices may be another pod's by now
         if self.phase == "home" {
             return Vec::new();
         }
-        let pod = Place {
+        let pod = PodNetns {
             name: self.name().to_owned(),
             netns: netns_seen(self.netns, self.netns_id),
             id: self.netns_id,
@@ -198,7 +198,7 @@ impl Record {
         let moved = self.rails.into_iter().filter(|rail| rail.shared.is_none());
         let placed = moved.filter_map(|rail| {
             let [netdev, rdma] = [rail.home, rail.rdma].map(|it| it.and_then(|it| it.parent));
-            Some(Placed {
+            Some(PodDevice {
                 address: rdma.clone().or_else(|| netdev.clone())?,
                 netdev: netdev.or(rdma)?,
                 index: rail.pod_index,

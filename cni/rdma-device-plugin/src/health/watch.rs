@@ -1,6 +1,6 @@
 //! Waits until the node's devices have to be looked at again, and looks.
 
-use super::{node::Health, ports, records, sights::Pods};
+use super::{node::Health, observe::Pods, ports, records};
 use crate::offer::Unhealthy;
 use inotify::{EventMask, Inotify, WatchMask};
 use rdma_netns::{
@@ -172,7 +172,7 @@ impl Watch {
             !function.hcas.is_empty() || self.health.knows(&function.device.address)
         });
         let seen: Vec<_> = of_concern
-            .map(|function| (&function.device, self.pods.sight(function, &host)))
+            .map(|function| (&function.device, self.pods.state(function, &host)))
             .collect();
         let now = Instant::now();
         self.health.look(now, &seen);

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     chain::Standing,
     erdma::Side,
-    health::{self, Place, PodSmc},
+    health::{self, PodNetns, PodSmc},
     node::Node,
     offer::{Gone, Offer, OfferedId, Unhealthy},
     parents::{self, Parent},
@@ -229,7 +229,7 @@ fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
     }
     let boot_id = Linux::new().boot_id().unwrap_or_default();
     let placed = health::placed(&sources.state_dir.join("attachments"), &boot_id);
-    let mut pods: Vec<(&Place, Vec<&String>)> = Vec::new();
+    let mut pods: Vec<(&PodNetns, Vec<&String>)> = Vec::new();
     for (address, name) in elsewhere {
         let Some(placed) = placed.iter().find(|it| it.address == *address) else {
             continue;

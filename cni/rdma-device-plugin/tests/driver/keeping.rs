@@ -9,8 +9,8 @@ use rdma_device_plugin::{
     conf::{Conf, DriverMode},
     erdma::{
         Report, Side, discover,
-        driver::users::Places,
-        keeper::{Around, Keeper},
+        driver::users::Paths,
+        reconciler::{Reconciler, ReconcilerContext},
     },
     hardware::Hardware,
     node::{Node, Signal},
@@ -41,12 +41,12 @@ struct Site {
     signals: mpsc::Receiver<Signal>,
     loader: Arc<Mutex<Recorded>>,
     state: PathBuf,
-    keeper: AbortHandle,
+    reconciler: AbortHandle,
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.reconciler.abort();
     }
 }
 
@@ -70,12 +70,12 @@ impl Site {
         let (node, receiver) = watch::channel(first);
         let (sender, signals) = mpsc::channel(16);
         let loader = Arc::new(Mutex::new(Recorded::new(machine, fails)));
-        let keeper = Keeper::new(Around {
+        let reconciler = Reconciler::new(ReconcilerContext {
             node: receiver,
             signals: sender,
             sysfs,
             dev,
-            places: Places {
+            paths: Paths {
                 socket: state.join("none.sock"),
                 // no process of this machine is seen
                 proc: state.join("proc"),
@@ -85,7 +85,7 @@ impl Site {
             again: AGAIN,
         });
         Self {
-            keeper: tokio::spawn(keeper.run()).abort_handle(),
+            reconciler: tokio::spawn(reconciler.run()).abort_handle(),
             hardware,
             conf,
             node,

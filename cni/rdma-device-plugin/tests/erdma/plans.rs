@@ -12,10 +12,10 @@
 
 use integration::golden;
 use rdma_device_plugin::erdma::bring_up::{
-    plan::{self, Siblings, Wanted},
+    ownership::foreign_config,
+    plan::{self, DesiredNic, Siblings},
     put_back::put_back,
     record::Record,
-    theirs::theirs,
 };
 use rdma_netns::{Link, Namespace, NetnsId};
 use serde::Deserialize;
@@ -68,10 +68,10 @@ fn plan_of(case: &Path) -> String {
 
 fn bring_up(host: &Namespace, request: &Request, record: Option<Record>) -> String {
     let link = host.link(&request.netdev).expect("the netdev");
-    if let Some(theirs) = theirs(link, host, record.as_ref()) {
-        return format!("# left alone: {theirs}\n");
+    if let Some(foreign) = foreign_config(link, host, record.as_ref()) {
+        return format!("# left alone: {foreign}\n");
     }
-    let wanted = Wanted {
+    let wanted = DesiredNic {
         address: request.address.parse().expect("an address"),
         gateway: request.gateway,
         mtu: request.mtu,

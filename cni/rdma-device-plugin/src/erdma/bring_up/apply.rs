@@ -2,10 +2,10 @@
 //! again, until nothing is missing.
 
 use super::{
-    plan::{self, Obstacle, Siblings, Wanted},
+    ownership::{ForeignConfig, foreign_config},
+    plan::{self, DesiredNic, Obstacle, Siblings},
     put_back::put_back,
     record::{Record, RecordError, Records, has_mac},
-    theirs::{Theirs, theirs},
 };
 use crate::erdma::Nic;
 use rdma_netns::{Kernel, Link, Namespace, ObserveError, Observed, Op, OpError};
@@ -29,7 +29,7 @@ pub(super) enum ApplyError {
     Gone,
     /// Somebody else configured it meanwhile.
     #[error("{0}")]
-    Theirs(Theirs),
+    Foreign(ForeignConfig),
     #[error("done, and yet undone again by somebody else: {0}")]
     Unstable(String),
 }
@@ -97,7 +97,7 @@ pub(super) fn bring_up<K: Kernel>(
     kernel: &K,
     records: &Records,
     nic: &Nic,
-    wanted: &Wanted,
+    wanted: &DesiredNic,
 ) -> Result<Reached, ApplyError> {
     let mut refused: Vec<OpError> = vec![];
     let mut changes = 0;
@@ -106,8 +106,8 @@ pub(super) fn bring_up<K: Kernel>(
         let observed = kernel.observe(None)?;
         let link = netdev(nic, &observed.host).ok_or(ApplyError::Gone)?;
         let before = record_of(records, nic, link, &observed.boot_id)?;
-        if let Some(theirs) = theirs(link, &observed.host, before.as_ref()) {
-            return Err(ApplyError::Theirs(theirs));
+        if let Some(foreign) = foreign_config(link, &observed.host, before.as_ref()) {
+            return Err(ApplyError::Foreign(foreign));
         }
         let siblings = siblings(records, nic, &observed)?;
         let given = plan::give(link, &observed.host, wanted, before.as_ref(), &siblings)?;
@@ -156,7 +156,7 @@ fn left<K: Kernel>(
     kernel: &K,
     records: &Records,
     nic: &Nic,
-    wanted: &Wanted,
+    wanted: &DesiredNic,
 ) -> Result<String, ApplyError> {
     let observed = kernel.observe(None)?;
     let link = netdev(nic, &observed.host).ok_or(ApplyError::Gone)?;

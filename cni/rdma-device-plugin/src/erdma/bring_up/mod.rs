@@ -1,26 +1,26 @@
 //! NICs that nobody configured get what the cloud says: up, MTU, address, routes.
 //!
 //! ```text
-//! kernel.observe → theirs             whose NIC it is; one that is configured is left alone
-//! Seen                                 as is one that was configured a moment ago, or may be soon
-//! conf, metadata → Sources → Wanted   the address, its network and router
-//! (Link, host, Wanted) → plan::give   pure: address and routes with their metrics
-//!                      → plan::missing pure: the changes
-//! Records::write                      how the NIC was, before the first change
-//! apply                               the only place that changes anything
-//! release → put_back                  pure: what was given goes
+//! kernel.observe → ForeignConfig          whose NIC it is; one that is configured is left alone
+//! History                                 as is one that was configured a moment ago, or may be soon
+//! conf, metadata → Sources → DesiredNic   the address, its network and router
+//! (Link, host, DesiredNic) → plan::give   pure: address and routes with their metrics
+//!                          → plan::missing   pure: the changes
+//! Records::write                          how the NIC was, before the first change
+//! apply                                   the only place that changes anything
+//! release → put_back                      pure: what was given goes
 //! ```
 //! All of it can be done again at any time: what is as it should be is not touched.
 
 mod apply;
+mod history;
 mod outcome;
+pub mod ownership;
 pub mod plan;
 pub mod put_back;
 pub mod record;
 mod release;
-mod seen;
 mod sources;
-pub mod theirs;
 
 pub use outcome::{Outcome, State};
 pub use release::{End, ReleaseError, Released, release};
@@ -31,10 +31,11 @@ use super::{
 };
 use crate::{conf, health};
 use apply::{ApplyError, Reached};
-use plan::Wanted;
+use history::{Blocker, History};
+use ownership::ForeignConfig;
+use plan::DesiredNic;
 use rdma_netns::{DeviceAddress, HardwareAddress, InterfaceName, Kernel};
 use record::{RecordError, Records};
-use seen::{Hindrance, Seen};
 use sources::{Sources, Unknown};
 use std::{
     collections::BTreeMap,
@@ -44,7 +45,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use theirs::Theirs;
 
 /// Before it is looked again what is in the way, if nothing is heard of it.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ pub struct BringUp<K> {
     node: Node<K>,
     /// Held from the first NIC on.
     lock: Option<File>,
-    seen: Seen,
+    seen: History,
     /// Since when a NIC that is up has no carrier.
     dark: BTreeMap<DeviceAddress, Instant>,
     told: BTreeMap<DeviceAddress, Vec<String>>,
@@ -86,10 +86,11 @@ impl<K> Clone for Node<K> {
 }
 
 /// What is to be done with a NIC.
-enum Stand {
+enum NicStatus {
+    /// Nothing now.
     Is(State),
     /// The netdev with this index is somebody else's.
-    Theirs(u32, Theirs),
+    Foreign(u32, ForeignConfig),
     /// It needs an address.
     Needs(Needs),
 }
@@ -102,7 +103,7 @@ struct Needs {
     /// It is up, and not by us.
     is_new: bool,
     /// The last address that it was given, if it was.
-    last: Option<Wanted>,
+    last: Option<DesiredNic>,
 }
 
 impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
@@ -132,7 +133,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
                 attachments: state_dir.join("attachments"),
             },
             lock: None,
-            seen: Seen::new(pace.quiet),
+            seen: History::new(pace.quiet),
             dark: BTreeMap::new(),
             told: BTreeMap::new(),
         })
@@ -163,8 +164,8 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         if let Err(error) = self.take_lock() {
             return (waiting(error.to_string(), LOOK_AGAIN), vec![]);
         }
-        let stand = self.aside(nic, |node, nic| node.stand(nic)).await;
-        let needs = match self.seen(nic, stand) {
+        let status = self.aside(nic, |node, nic| node.status(nic)).await;
+        let needs = match self.seen(nic, status) {
             Ok(needs) => needs,
             Err(state) => {
                 self.dark.remove(&nic.address);
@@ -187,9 +188,9 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
             .await;
         let reached = match done {
             Ok(reached) => reached,
-            Err(ApplyError::Theirs(theirs)) => {
-                self.seen.configured(&nic.address, index, &theirs);
-                return (left_alone(&theirs), vec![]);
+            Err(ApplyError::Foreign(foreign)) => {
+                self.seen.configured(&nic.address, index, &foreign);
+                return (left_alone(&foreign), vec![]);
             }
             Err(error @ ApplyError::Gone) => {
                 return (waiting(error.to_string(), LOOK_AGAIN), vec![]);
@@ -243,20 +244,20 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
     }
 
     /// What a NIC needs; or how it stands, by what is seen of it now and was seen before.
-    fn seen(&mut self, nic: &Nic, stand: Stand) -> Result<Needs, State> {
-        let needs = match stand {
-            Stand::Is(state) => return Err(state),
-            Stand::Theirs(index, theirs) => {
-                self.seen.configured(&nic.address, index, &theirs);
-                return Err(left_alone(&theirs));
+    fn seen(&mut self, nic: &Nic, status: NicStatus) -> Result<Needs, State> {
+        let needs = match status {
+            NicStatus::Is(state) => return Err(state),
+            NicStatus::Foreign(index, foreign) => {
+                self.seen.configured(&nic.address, index, &foreign);
+                return Err(left_alone(&foreign));
             }
-            Stand::Needs(needs) => needs,
+            NicStatus::Needs(needs) => needs,
         };
         let netdev = (needs.index, &needs.netdev);
         match self.seen.bare(&nic.address, netdev, needs.is_new) {
             None => Ok(needs),
-            Some(Hindrance::Theirs(reason)) => Err(State::LeftAlone { reason }),
-            Some(Hindrance::Early(reason)) => Err(waiting(reason, LOOK_AGAIN)),
+            Some(Blocker::Foreign(reason)) => Err(State::LeftAlone { reason }),
+            Some(Blocker::Early(reason)) => Err(waiting(reason, LOOK_AGAIN)),
         }
     }
 
@@ -289,8 +290,8 @@ fn waiting(reason: String, retry_after: Duration) -> State {
     }
 }
 
-fn left_alone(theirs: &Theirs) -> State {
-    let reason = theirs.to_string();
+fn left_alone(foreign: &ForeignConfig) -> State {
+    let reason = foreign.to_string();
     State::LeftAlone { reason }
 }
 
@@ -322,9 +323,9 @@ fn remarks(reached: &Reached, has_gateway: bool) -> Vec<String> {
 
 impl<K: Kernel> Node<K> {
     /// What `nic` is to the daemon now.
-    fn stand(&self, nic: &Nic) -> Stand {
-        let failed = |reason: String| Stand::Is(State::Failed { reason });
-        let alone = |reason: String| Stand::Is(State::LeftAlone { reason });
+    fn status(&self, nic: &Nic) -> NicStatus {
+        let failed = |reason: String| NicStatus::Is(State::Failed { reason });
+        let alone = |reason: String| NicStatus::Is(State::LeftAlone { reason });
         let observed = match self.kernel.observe(None) {
             Ok(observed) => observed,
             Err(error) => return failed(error.to_string()),
@@ -340,15 +341,15 @@ impl<K: Kernel> Node<K> {
             Ok(record) => record,
             Err(error) => return failed(error.to_string()),
         };
-        if let Some(theirs) = theirs::theirs(link, &observed.host, record.as_ref()) {
-            return Stand::Theirs(link.index, theirs);
+        if let Some(foreign) = ownership::foreign_config(link, &observed.host, record.as_ref()) {
+            return NicStatus::Foreign(link.index, foreign);
         }
-        Stand::Needs(Needs {
+        NicStatus::Needs(Needs {
             mac: link.mac.clone(),
             index: link.index,
             netdev: link.name.clone(),
             is_new: link.up && record.is_none(),
-            last: record.and_then(|record| Wanted::of(&record.given)),
+            last: record.and_then(|record| DesiredNic::of(&record.given)),
         })
     }
 }

@@ -31,7 +31,7 @@ const LOOSE: i32 = 2;
 
 /// The address of a NIC, as the cloud or the configuration has it, and the MTU it should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredNic {
     /// The address, and the network that it is in.
     pub address: Ipv4Network,
     /// The network's router; none: no default route.
@@ -70,7 +70,7 @@ pub struct Siblings {
 pub fn give(
     link: &Link,
     host: &Namespace,
-    wanted: &Wanted,
+    wanted: &DesiredNic,
     record: Option<&Record>,
     siblings: &Siblings,
 ) -> Result<Given, Obstacle> {
@@ -287,7 +287,7 @@ pub(super) fn taken_address(link: &Link, address: &Address) -> Vec<Op> {
     ops
 }
 
-impl Wanted {
+impl DesiredNic {
     /// What led to `given`; none for an address that is not IPv4.
     pub fn of(given: &Given) -> Option<Self> {
         let IpAddr::V4(ip) = given.address.ip else {

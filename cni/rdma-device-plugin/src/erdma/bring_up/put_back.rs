@@ -3,9 +3,9 @@
 //! Only what is as it was given goes: what somebody else has changed since is theirs, and told.
 
 use super::{
+    ownership::uppers,
     plan::{taken_address, taken_routes},
     record::Record,
-    theirs::uppers,
 };
 use rdma_netns::{Address, Link, Namespace, Op, Place, Route};
 

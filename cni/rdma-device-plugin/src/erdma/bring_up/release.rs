@@ -110,7 +110,7 @@ pub fn release<K: Kernel>(kernel: &K, state_dir: &Path) -> Result<Vec<Released>,
                 continue;
             }
         };
-        let is_its = |it: &&health::Placed| {
+        let is_its = |it: &&health::PodDevice| {
             it.has(&record.address) || record.parent.as_ref().is_some_and(|parent| it.has(parent))
         };
         let in_pod = placed.iter().find(is_its);

@@ -2,7 +2,7 @@
 
 use super::{
     super::metadata::{InvalidBase, Metadata, MetadataError, Pace, unusable},
-    plan::Wanted,
+    plan::DesiredNic,
 };
 use crate::conf::{self, NicAddress};
 use rdma_netns::HardwareAddress;
@@ -64,11 +64,11 @@ impl Sources {
     pub(super) async fn wanted(
         &mut self,
         mac: &HardwareAddress,
-        last: Option<Wanted>,
+        last: Option<DesiredNic>,
         silent: &mut Option<String>,
-    ) -> Result<Wanted, Unknown> {
+    ) -> Result<DesiredNic, Unknown> {
         let mtu = self.conf.mtu;
-        let of = |it: &NicAddress| Wanted {
+        let of = |it: &NicAddress| DesiredNic {
             address: it.address,
             gateway: it.gateway,
             mtu,
@@ -96,7 +96,7 @@ impl Sources {
         match last {
             Some(last) => {
                 log::debug!("{mac}: as it was given before: {}", unanswered.reason);
-                Ok(Wanted { mtu, ..last })
+                Ok(DesiredNic { mtu, ..last })
             }
             None => Err(Unknown::Asked(unanswered)),
         }

@@ -91,7 +91,7 @@ impl State {
 
 /// How the driver stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct DriverStatus {
     /// The mode that is wanted; none: any.
     pub wanted: Option<DriverMode>,
     /// The mode that it is in; none: it is not loaded.

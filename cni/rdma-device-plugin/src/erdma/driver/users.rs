@@ -80,7 +80,7 @@ impl User {
 
 /// A device whose users are looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WatchedDevice {
     /// The functions of its RDMA device and of its netdev.
     pub addresses: Vec<DeviceAddress>,
     /// Its RDMA device; none: it has none this moment, as while it is made anew.
@@ -91,7 +91,7 @@ pub struct Wanted {
 
 /// Where users are looked for.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct Paths {
     /// `rdma-cni`'s.
     pub state_dir: PathBuf,
     /// Of kubelet's pod-resources.
@@ -103,18 +103,18 @@ pub struct Places {
 /// The users of `devices`, whose driver is in `mode`; `offers` is what ids stand for that were
 /// given by an earlier daemon. What cannot be asked counts as a user.
 pub async fn gather(
-    places: &Places,
-    devices: &[Wanted],
+    paths: &Paths,
+    devices: &[WatchedDevice],
     mode: DriverMode,
     offers: &[Offered],
 ) -> Vec<User> {
     if devices.is_empty() {
         return Vec::new();
     }
-    let pods = pod_resources::all(&places.socket, LIMIT).await;
+    let pods = pod_resources::all(&paths.socket, LIMIT).await;
     let pods = pods.map_err(|error| error.to_string());
-    let (places, devices, offers) = (places.clone(), devices.to_vec(), offers.to_vec());
-    let aside = tokio::task::spawn_blocking(move || look(&places, &devices, mode, &offers, pods));
+    let (paths, devices, offers) = (paths.clone(), devices.to_vec(), offers.to_vec());
+    let aside = tokio::task::spawn_blocking(move || look(&paths, &devices, mode, &offers, pods));
     match aside.await {
         Ok(users) => users,
         Err(error) => vec![User::Unknown(error.to_string())],
@@ -122,14 +122,14 @@ pub async fn gather(
 }
 
 fn look(
-    places: &Places,
-    devices: &[Wanted],
+    paths: &Paths,
+    devices: &[WatchedDevice],
     mode: DriverMode,
     offers: &[Offered],
     pods: Result<Vec<PodResources>, String>,
 ) -> Vec<User> {
     let addresses: BTreeSet<&DeviceAddress> = devices.iter().flat_map(|it| &it.addresses).collect();
-    let grants = Grants::new(&places.state_dir);
+    let grants = Grants::new(&paths.state_dir);
     let mut users = BTreeSet::new();
     match pods {
         Ok(pods) => users.extend(of_kubelet(&pods, &addresses, offers, &grants)),
@@ -140,14 +140,14 @@ fn look(
         }
     }
     let boot_id = Linux::new().boot_id().unwrap_or_default();
-    let recorded = health::used(&places.state_dir.join("attachments"), &boot_id);
+    let recorded = health::used(&paths.state_dir.join("attachments"), &boot_id);
     let recorded = recorded
         .into_iter()
         .filter(|(it, _)| addresses.contains(it));
     users.extend(recorded.map(|(_, pod)| User::Pod(pod)));
     // one is enough to leave the driver alone
     if users.is_empty() {
-        users.extend(processes(places, devices));
+        users.extend(processes(paths, devices));
     }
     // processes of another PID namespace are not seen, their objects are
     if users.is_empty() {
@@ -195,9 +195,9 @@ fn of_kubelet(
 const DIRECTORY: &str = "infiniband/";
 
 /// The processes that have one of the character devices open, as far as `/proc` shows them.
-fn processes(places: &Places, devices: &[Wanted]) -> Vec<User> {
+fn processes(paths: &Paths, devices: &[WatchedDevice]) -> Vec<User> {
     let numbers: Vec<(u32, u32)> = devices.iter().flat_map(|it| &it.numbers).copied().collect();
-    let proc = &places.proc;
+    let proc = &paths.proc;
     let unknown = |error: io::Error| User::Unknown(format!("cannot read {proc:?}: {error}"));
     let entries = match fs::read_dir(proc) {
         Ok(entries) => entries,
@@ -257,7 +257,7 @@ fn is_one(descriptor: &Path, numbers: &[(u32, u32)]) -> io::Result<bool> {
 }
 
 /// What the kernel counts of the devices that this namespace sees.
-fn objects(devices: &[Wanted], mode: DriverMode) -> Vec<User> {
+fn objects(devices: &[WatchedDevice], mode: DriverMode) -> Vec<User> {
     let counts = || -> Result<Vec<(String, Counts)>, String> {
         let why = |error: &dyn fmt::Display| format!("RDMA netlink: {error}");
         // without the RDMA subsystem nothing of it is anybody's

@@ -7,8 +7,8 @@ fn address(text: &str) -> DeviceAddress {
     text.to_owned().try_into().expect("an address")
 }
 
-fn erdma() -> Wanted {
-    Wanted {
+fn erdma() -> WatchedDevice {
+    WatchedDevice {
         addresses: vec![address("0000:00:07.0"), address("0000:00:06.0")],
         rdma: Some("erdma_none".into()),
         // /dev/full: nobody has it open
@@ -17,20 +17,20 @@ fn erdma() -> Wanted {
 }
 
 struct Site {
-    places: Places,
+    paths: Paths,
     root: tempfile::TempDir,
 }
 
 impl Site {
     fn new() -> Self {
         let root = tempfile::tempdir().expect("a directory");
-        let places = Places {
+        let paths = Paths {
             state_dir: root.path().join("state"),
             socket: root.path().join("none.sock"),
             proc: root.path().join("proc"),
         };
-        fs::create_dir_all(&places.proc).expect("made");
-        Self { places, root }
+        fs::create_dir_all(&paths.proc).expect("made");
+        Self { paths, root }
     }
 
     fn grant(&self, id: &str, device: &str) {
@@ -51,12 +51,12 @@ impl Site {
                 }],
             }],
         };
-        let grants = Grants::new(&self.places.state_dir);
+        let grants = Grants::new(&self.paths.state_dir);
         grants.write(&grant).expect("written");
     }
 
     fn users(&self, pods: Result<Vec<PodResources>, String>) -> Vec<String> {
-        let users = look(&self.places, &[erdma()], DriverMode::Default, &[], pods);
+        let users = look(&self.paths, &[erdma()], DriverMode::Default, &[], pods);
         users.iter().map(ToString::to_string).collect()
     }
 }
@@ -102,7 +102,7 @@ fn without_kubelet_whoever_was_given_one_may_have_it() {
 impl Site {
     /// A process that has opened what `leads_to` is.
     fn process(&self, pid: &str, leads_to: &Path) {
-        let process = self.places.proc.join(pid);
+        let process = self.paths.proc.join(pid);
         fs::create_dir_all(process.join("fd")).expect("made");
         fs::write(process.join("comm"), "trainer\n").expect("written");
         symlink(leads_to, process.join("fd/5")).expect("a link");
@@ -128,7 +128,7 @@ fn processes_that_have_it_open() {
     site.process("19", Path::new("/dev/full"));
     // closed in between, and ended in between
     site.process("20", &site.root.path().join("infiniband/uverbs9"));
-    fs::create_dir_all(site.places.proc.join("21")).expect("made");
+    fs::create_dir_all(site.paths.proc.join("21")).expect("made");
     assert_eq!(site.users(Ok(vec![])), ["process 17 (trainer)"]);
 }
 
@@ -144,7 +144,7 @@ fn processes_are_not_looked_at_where_somebody_is_known() {
 #[test]
 fn what_cannot_be_asked_is_a_user() {
     let site = Site::new();
-    let process = site.places.proc.join("17");
+    let process = site.paths.proc.join("17");
     fs::create_dir_all(&process).expect("made");
     // no directory, as little as one that may not be read
     fs::write(process.join("fd"), "").expect("written");
@@ -153,7 +153,7 @@ fn what_cannot_be_asked_is_a_user() {
         users[0].contains("which is not known: cannot read"),
         "{users:?}"
     );
-    fs::remove_dir_all(&site.places.proc).expect("removed");
+    fs::remove_dir_all(&site.paths.proc).expect("removed");
     let users = site.users(Ok(vec![]));
     assert!(
         users[0].contains("which is not known: cannot read"),
@@ -168,13 +168,13 @@ fn what_cannot_be_asked_is_a_user() {
 fn a_device_that_is_made_anew_this_moment_has_its_users() {
     let site = Site::new();
     site.grant("erdma_0/3", "0000:00:07.0");
-    let absent = Wanted {
+    let absent = WatchedDevice {
         rdma: None,
         numbers: vec![],
         ..erdma()
     };
     let pods = Ok(vec![pod("a", "erdma_0/3")]);
-    let users = look(&site.places, &[absent], DriverMode::Default, &[], pods);
+    let users = look(&site.paths, &[absent], DriverMode::Default, &[], pods);
     assert_eq!(users, [User::Pod("team/a".into())]);
 }
 

@@ -8,8 +8,8 @@ use super::{
     Report,
     bring_up::BringUp,
     driver::{
-        Change, LoadError, Loader, Plan, Problem, Standing, State, change, mode, plan,
-        users::{self, Places, Wanted},
+        Change, DriverStatus, LoadError, Loader, Plan, Problem, State, change, mode, plan,
+        users::{self, Paths, WatchedDevice},
     },
     metadata::Metadata,
 };
@@ -35,7 +35,7 @@ pub const AGAIN: Duration = Duration::from_secs(10);
 pub type AnyLoader = Option<Arc<Mutex<dyn Loader + Send>>>;
 
 /// What it needs.
-pub struct Around {
+pub struct ReconcilerContext {
     /// What is known of the node.
     pub node: watch::Receiver<Arc<Node>>,
     /// To the daemon.
@@ -45,7 +45,7 @@ pub struct Around {
     /// Where devices are.
     pub dev: PathBuf,
     /// Where users of devices are looked for.
-    pub places: Places,
+    pub paths: Paths,
     /// For modules.
     pub loader: AnyLoader,
     /// [`AGAIN`]
@@ -61,8 +61,8 @@ struct Tried {
 }
 
 /// Sees to the NICs.
-pub struct Keeper {
-    around: Around,
+pub struct Reconciler {
+    context: ReconcilerContext,
     kernel: Arc<Linux>,
     told: Report,
     metadata: Option<(String, Metadata)>,
@@ -70,15 +70,15 @@ pub struct Keeper {
     tried: Option<Tried>,
 }
 
-impl Keeper {
+impl Reconciler {
     /// Nothing is done yet. What the node has of a report counts as told.
-    pub fn new(around: Around) -> Self {
-        let kernel = Linux::with_roots(&around.sysfs, &around.dev);
-        let told = Report::clone(&around.node.borrow().erdma.report);
+    pub fn new(context: ReconcilerContext) -> Self {
+        let kernel = Linux::with_roots(&context.sysfs, &context.dev);
+        let told = Report::clone(&context.node.borrow().erdma.report);
         Self {
             kernel: Arc::new(kernel),
             told,
-            around,
+            context,
             metadata: None,
             bring_up: None,
             tried: None,
@@ -88,10 +88,10 @@ impl Keeper {
     /// Goes on until the daemon ends.
     pub async fn run(mut self) {
         loop {
-            let node = self.around.node.borrow_and_update().clone();
-            let again = self.round(&node).await;
+            let node = self.context.node.borrow_and_update().clone();
+            let again = self.reconcile(&node).await;
             tokio::select! {
-                changed = self.around.node.changed() => if changed.is_err() {
+                changed = self.context.node.changed() => if changed.is_err() {
                     return;
                 },
                 () = until(again) => {}
@@ -100,7 +100,7 @@ impl Keeper {
     }
 
     /// Does what can be done now; when to try again, if nothing is heard.
-    async fn round(&mut self, node: &Node) -> Option<Duration> {
+    async fn reconcile(&mut self, node: &Node) -> Option<Duration> {
         let mut report = Report {
             instance: self.told.instance.clone(),
             ..Report::default()
@@ -117,7 +117,7 @@ impl Keeper {
                     report.remarks.push(format!(
                         "erdma.exposedLocalERIs: NICs that hang on the instance's id are not used yet: {error}"
                     ));
-                    again.push(self.around.again);
+                    again.push(self.context.again);
                 }
             }
         }
@@ -125,7 +125,7 @@ impl Keeper {
         if let Some(problem) = &report.driver.problem {
             let until = self.tried.as_ref().and_then(|tried| tried.until);
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let passes = problem.passes(self.around.again);
+            let passes = problem.passes(self.context.again);
             again.extend(passes.map(|passes| left.map_or(passes, |left| left.min(passes))));
         }
         report.outcomes = self.bring_up(node, &mut report.remarks).await;
@@ -139,7 +139,7 @@ impl Keeper {
 
     /// For the next start.
     async fn keep(&self, instance: &str) {
-        let (state_dir, instance) = (self.around.places.state_dir.clone(), instance.to_owned());
+        let (state_dir, instance) = (self.context.paths.state_dir.clone(), instance.to_owned());
         let kept =
             tokio::task::spawn_blocking(move || super::instance::keep(&state_dir, &instance));
         if let Ok(Err(error)) = kept.await {
@@ -151,7 +151,7 @@ impl Keeper {
         if !report.is_like(&self.told) {
             self.told = report.clone();
             // a daemon that is ending does not hear it
-            let _ = self.around.signals.send(Signal::Erdma(report)).await;
+            let _ = self.context.signals.send(Signal::Erdma(report)).await;
         }
     }
 
@@ -184,7 +184,7 @@ impl Keeper {
         if self.bring_up.as_ref().is_none_or(|(of, _)| of != wanted) {
             // the lock of the one before
             self.bring_up = None;
-            let state_dir = &self.around.places.state_dir;
+            let state_dir = &self.context.paths.state_dir;
             match BringUp::new(wanted.clone(), state_dir, self.kernel.clone()) {
                 Ok(bring_up) => self.bring_up = Some((wanted.clone(), bring_up)),
                 Err(error) => remarks.push(error.to_string()),
@@ -197,10 +197,10 @@ impl Keeper {
     }
 
     /// Brings the driver into the mode that is wanted, if that can be.
-    async fn drive(&mut self, node: &Node) -> Standing {
+    async fn drive(&mut self, node: &Node) -> DriverStatus {
         let erdma = &node.conf.erdma;
         let wanted = erdma.prefer_driver;
-        let (sysfs, kernel) = (self.around.sysfs.clone(), self.kernel.clone());
+        let (sysfs, kernel) = (self.context.sysfs.clone(), self.kernel.clone());
         let seen = tokio::task::spawn_blocking(move || State::read(&sysfs, kernel.erdma_module()));
         let state = match seen.await {
             Ok(state) => state,
@@ -218,7 +218,7 @@ impl Keeper {
             self.tried = None;
         }
         let loaded = self.kernel.erdma_module();
-        Standing {
+        DriverStatus {
             wanted,
             loaded: loaded.as_ref().map(mode),
             problem,
@@ -236,7 +236,7 @@ impl Keeper {
         let done = self.change(node, change.clone()).await;
         self.tried = done.clone().err().map(|problem| Tried {
             until: problem
-                .passes(self.around.again)
+                .passes(self.context.again)
                 .map(|passes| Instant::now() + passes),
             change,
             problem,
@@ -280,7 +280,7 @@ impl Keeper {
         wanted: DriverMode,
         work: impl FnOnce(&mut dyn Loader, &Linux) -> Result<(), Problem> + Send + 'static,
     ) -> Result<(), Problem> {
-        let Some(loader) = self.around.loader.clone() else {
+        let Some(loader) = self.context.loader.clone() else {
             let why = "modules are left alone, as --sysfs is not the kernel's own".to_owned();
             return Err(Problem::NotLoadable { wanted, why });
         };
@@ -300,8 +300,8 @@ impl Keeper {
             return Ok(());
         };
         let offers = View::from(node).offers;
-        let places = &self.around.places;
-        let users = users::gather(places, &devices(&node.inventory), mode(from), &offers).await;
+        let paths = &self.context.paths;
+        let users = users::gather(paths, &devices(&node.inventory), mode(from), &offers).await;
         change.hindered(users).map_or(Ok(()), Err)
     }
 
@@ -314,7 +314,7 @@ impl Keeper {
         };
         self.tell(report).await;
         let is_known = |node: &Arc<Node>| node.erdma.report.changing;
-        let node = self.around.node.wait_for(is_known).await;
+        let node = self.context.node.wait_for(is_known).await;
         node.ok().map(|node| node.clone())
     }
 }
@@ -329,14 +329,14 @@ fn planned(erdma: &conf::Erdma, state: &State) -> Plan {
 
 /// The devices of the driver. One whose RDMA device is absent this moment has users as well: it is
 /// made anew when a pod's netdev is moved.
-fn devices(inventory: &Inventory) -> Vec<Wanted> {
+fn devices(inventory: &Inventory) -> Vec<WatchedDevice> {
     let functions = inventory.functions.iter();
     let of_driver = functions.filter(|it| it.device.driver.as_deref() == Some(DRIVER));
     let wanted = of_driver.map(|function| {
         let hca = function.hcas.first();
         let own = function.device.address.clone();
         let char_devices = hca.into_iter().flat_map(|hca| &hca.char_devices);
-        Wanted {
+        WatchedDevice {
             addresses: std::iter::once(own)
                 .chain(function.netdev_function.clone())
                 .collect(),
@@ -361,21 +361,21 @@ async fn until(after: Option<Duration>) {
 }
 
 /// What would be done about the driver, without doing it.
-pub fn standing(
+pub fn driver_status(
     sysfs: &Path,
     module: Option<ErdmaModule>,
     erdma: &conf::Erdma,
-) -> (Standing, Option<DriverMode>) {
+) -> (DriverStatus, Option<DriverMode>) {
     let state = State::read(sysfs, module);
     let (problem, to) = match planned(erdma, &state) {
         Plan::Keep => (None, None),
         Plan::Problem(problem) => (Some(problem), None),
         Plan::Change(change) => (None, Some(change.to)),
     };
-    let standing = Standing {
+    let status = DriverStatus {
         wanted: erdma.prefer_driver,
         loaded: module.as_ref().map(mode),
         problem,
     };
-    (standing, to)
+    (status, to)
 }

@@ -6,7 +6,7 @@ use std::{fmt, net::IpAddr};
 
 /// By what a netdev is somebody else's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Theirs {
+pub enum ForeignConfig {
     /// It is a port of this one.
     Port {
         /// The netdev.
@@ -47,11 +47,15 @@ pub enum Theirs {
 /// An address or a route that the kernel made itself is nobody's configuration; nor is, once the
 /// NIC is ours, one of IPv6. As long as it has the address that it was given, it is ours, whatever
 /// it has besides.
-pub fn theirs(link: &Link, host: &Namespace, record: Option<&Record>) -> Option<Theirs> {
+pub fn foreign_config(
+    link: &Link,
+    host: &Namespace,
+    record: Option<&Record>,
+) -> Option<ForeignConfig> {
     let netdev = link.name.clone();
     if let Some(master) = link.master {
         let master = host.link_by_index(master).map(|it| it.name.clone());
-        return Some(Theirs::Port { netdev, master });
+        return Some(ForeignConfig::Port { netdev, master });
     }
     let given = record.map(|record| &record.given);
     let is_given =
@@ -64,11 +68,11 @@ pub fn theirs(link: &Link, host: &Namespace, record: Option<&Record>) -> Option<
     let is_somebodys = |it: &&Address| counts(it.ip) && is_configured(it);
     if let Some(first) = link.addresses.iter().find(is_somebodys) {
         let (ip, prefix) = (first.ip, first.prefix);
-        return Some(Theirs::Address { netdev, ip, prefix });
+        return Some(ForeignConfig::Address { netdev, ip, prefix });
     }
     if let Some(upper) = uppers(link, host).next() {
         let upper = upper.name.clone();
-        return Some(Theirs::Below { netdev, upper });
+        return Some(ForeignConfig::Below { netdev, upper });
     }
     let was_given = |it: &Route| {
         record.is_some_and(|record| record.gifts().any(|given| given.routes.contains(it)))
@@ -76,7 +80,7 @@ pub fn theirs(link: &Link, host: &Namespace, record: Option<&Record>) -> Option<
     let mut routes = link.routes.iter();
     let first =
         routes.find(|it| counts(it.destination) && !link.makes_itself(it) && !was_given(it))?;
-    Some(Theirs::Route {
+    Some(ForeignConfig::Route {
         netdev,
         destination: first.destination,
         prefix: first.prefix,
@@ -100,7 +104,7 @@ fn is_configured(address: &Address) -> bool {
 }
 
 /// The sentence for the log.
-impl fmt::Display for Theirs {
+impl fmt::Display for ForeignConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Port { netdev, master } => match master {

@@ -21,7 +21,7 @@ pub const ACTIVE: u8 = 4;
 
 /// What was seen of a PCI function or auxiliary device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sight {
+pub struct DeviceState {
     /// The pod that has it; none: it is on the host.
     pub pod: Option<String>,
     /// Whether it is on its way into a pod or home.
@@ -60,27 +60,27 @@ pub struct Port {
 }
 
 /// The verdict on a device, whose physical function, if it has one, was judged as `physical`.
-pub fn judge(sight: &Sight, physical: Option<&Verdict>) -> Verdict {
-    if sight.moving {
+pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
+    if state.moving {
         return Verdict::Unknown("it is on its way".into());
     }
-    let Some(rdma) = &sight.rdma else {
+    let Some(rdma) = &state.rdma else {
         return down("it has no RDMA device", true);
     };
-    if sight.ports.iter().any(|port| port.state == ACTIVE) {
+    if state.ports.iter().any(|port| port.state == ACTIVE) {
         return Verdict::Up;
     }
-    let port = sight.ports.first();
+    let port = state.ports.first();
     if let Some(port) = port
         && port.link_type == LinkType::Infiniband
     {
-        if physical.is_some() && sight.pod.is_none() && port.state <= 1 {
+        if physical.is_some() && state.pod.is_none() && port.state <= 1 {
             return or_as(physical, Verdict::Up);
         }
         let state = state_name(port.state);
         return down(&format!("port {} of {rdma} is {state}", port.number), false);
     }
-    let up = || sight.netdevs.iter().filter(|netdev| netdev.up);
+    let up = || state.netdevs.iter().filter(|netdev| netdev.up);
     if let Some(netdev) = up().find(|netdev| netdev.carrier) {
         return match port {
             None => Verdict::Up,
@@ -97,8 +97,8 @@ pub fn judge(sight: &Sight, physical: Option<&Verdict>) -> Verdict {
     if let Some(netdev) = up().next() {
         return down(&format!("{} has no carrier", netdev.name), true);
     }
-    if sight.netdevs.is_empty() {
-        let place = sight.pod.as_deref().map_or_else(
+    if state.netdevs.is_empty() {
+        let place = state.pod.as_deref().map_or_else(
             || "its netdev is in a namespace that is not followed".into(),
             |pod| format!("its netdev in pod {pod} cannot be seen"),
         );
@@ -142,8 +142,8 @@ mod tests {
     use super::*;
     use LinkType::{Ether, Infiniband};
 
-    fn sight(netdev: Option<(bool, bool)>, port: Option<u8>, link_type: LinkType) -> Sight {
-        Sight {
+    fn state(netdev: Option<(bool, bool)>, port: Option<u8>, link_type: LinkType) -> DeviceState {
+        DeviceState {
             rdma: Some("mlx5_0".into()),
             netdevs: netdev
                 .map(|(up, carrier)| Carrier {
@@ -162,18 +162,18 @@ mod tests {
                 })
                 .into_iter()
                 .collect(),
-            ..Sight::default()
+            ..DeviceState::default()
         }
     }
 
     #[track_caller]
-    fn is(sight: &Sight, physical: Option<&Verdict>, wanted: &str) {
-        let text = match judge(sight, physical) {
+    fn is(state: &DeviceState, physical: Option<&Verdict>, wanted: &str) {
+        let text = match evaluate(state, physical) {
             Verdict::Up => "up".to_owned(),
             Verdict::Down(fault) => format!("down: {}", fault.reason),
             Verdict::Unknown(why) => format!("unknown: {why}"),
         };
-        assert_eq!(text, wanted, "{sight:?}");
+        assert_eq!(text, wanted, "{state:?}");
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
                 "unknown: its netdev is in a namespace that is not followed",
             ),
         ] {
-            is(&sight(netdev, port, Ether), None, wanted);
+            is(&state(netdev, port, Ether), None, wanted);
         }
     }
 
@@ -209,9 +209,9 @@ mod tests {
         let init = "down: port 1 of mlx5_0 is initializing: no subnet manager has brought it up";
         // whatever its IPoIB netdev is
         for netdev in [None, Some((false, false)), Some((true, true))] {
-            is(&sight(netdev, Some(4), Infiniband), None, "up");
-            is(&sight(netdev, Some(1), Infiniband), None, down);
-            is(&sight(netdev, Some(2), Infiniband), None, init);
+            is(&state(netdev, Some(4), Infiniband), None, "up");
+            is(&state(netdev, Some(1), Infiniband), None, down);
+            is(&state(netdev, Some(2), Infiniband), None, init);
         }
     }
 
@@ -220,21 +220,21 @@ mod tests {
         let broken = super::down("eth0 has no carrier", true);
         let inherited = "down: its physical function: eth0 has no carrier";
         for quiet in [
-            sight(Some((false, false)), Some(1), Ether),
-            sight(None, None, Ether),
-            sight(None, Some(1), Infiniband),
+            state(Some((false, false)), Some(1), Ether),
+            state(None, None, Ether),
+            state(None, Some(1), Infiniband),
         ] {
             is(&quiet, Some(&broken), inherited);
         }
-        is(&sight(None, Some(1), Infiniband), Some(&Verdict::Up), "up");
+        is(&state(None, Some(1), Infiniband), Some(&Verdict::Up), "up");
         is(
-            &sight(Some((true, true)), Some(4), Ether),
+            &state(Some((true, true)), Some(4), Ether),
             Some(&broken),
             "up",
         );
-        let in_pod = Sight {
+        let in_pod = DeviceState {
             pod: Some("team/train-0".into()),
-            ..sight(None, Some(1), Infiniband)
+            ..state(None, Some(1), Infiniband)
         };
         is(
             &in_pod,
@@ -245,9 +245,9 @@ mod tests {
 
     #[test]
     fn a_device_without_its_rdma_device_is_down_unless_it_moves() {
-        let mut gone = Sight {
+        let mut gone = DeviceState {
             rdma: None,
-            ..sight(Some((true, true)), None, Ether)
+            ..state(Some((true, true)), None, Ether)
         };
         is(&gone, None, "down: it has no RDMA device");
         gone.moving = true;

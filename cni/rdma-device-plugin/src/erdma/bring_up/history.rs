@@ -1,7 +1,7 @@
 //! What was seen of NICs before, in this process: one look does not tell that nobody configures a
 //! NIC, which has no address in the middle of DHCP.
 
-use super::theirs::Theirs;
+use super::ownership::ForeignConfig;
 use rdma_netns::{DeviceAddress, InterfaceName};
 use std::{
     collections::BTreeMap,
@@ -10,46 +10,46 @@ use std::{
 
 /// What was seen of NICs. A netdev with another index is another one: its driver was reloaded.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct History {
     /// For how long a NIC has to be up without an address before it is nobody's.
     quiet: Duration,
     /// Netdevs that had somebody's address, and which, in words.
-    theirs: BTreeMap<DeviceAddress, (u32, String)>,
+    foreign: BTreeMap<DeviceAddress, (u32, String)>,
     /// Since when netdevs are up, and nobody has given them an address.
     bare: BTreeMap<DeviceAddress, (u32, Instant)>,
 }
 
 /// Why a NIC without an address is not brought up now.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Hindrance {
+pub(super) enum Blocker {
     /// It is somebody's: it had an address.
-    Theirs(String),
+    Foreign(String),
     /// It may be somebody's.
     Early(String),
 }
 
-impl Seen {
+impl History {
     /// Nothing was seen yet.
     pub(super) fn new(quiet: Duration) -> Self {
         Self {
             quiet,
-            theirs: BTreeMap::new(),
+            foreign: BTreeMap::new(),
             bare: BTreeMap::new(),
         }
     }
 
     /// Forgets NICs that are gone.
     pub(super) fn retain(&mut self, is_there: impl Fn(&DeviceAddress) -> bool) {
-        self.theirs.retain(|address, _| is_there(address));
+        self.foreign.retain(|address, _| is_there(address));
         self.bare.retain(|address, _| is_there(address));
     }
 
     /// The NIC's netdev is somebody else's.
-    pub(super) fn configured(&mut self, nic: &DeviceAddress, index: u32, by: &Theirs) {
+    pub(super) fn configured(&mut self, nic: &DeviceAddress, index: u32, by: &ForeignConfig) {
         self.bare.remove(nic);
-        if let Theirs::Address { netdev, ip, prefix } = by {
+        if let ForeignConfig::Address { netdev, ip, prefix } = by {
             let had = format!("{netdev} had {ip}/{prefix} from somebody else");
-            self.theirs.insert(nic.clone(), (index, had));
+            self.foreign.insert(nic.clone(), (index, had));
         }
     }
 
@@ -60,11 +60,11 @@ impl Seen {
         nic: &DeviceAddress,
         (index, netdev): (u32, &InterfaceName),
         is_new: bool,
-    ) -> Option<Hindrance> {
-        if let Some((_, had)) = self.theirs.get(nic).filter(|it| it.0 == index) {
-            return Some(Hindrance::Theirs(had.clone()));
+    ) -> Option<Blocker> {
+        if let Some((_, had)) = self.foreign.get(nic).filter(|it| it.0 == index) {
+            return Some(Blocker::Foreign(had.clone()));
         }
-        self.theirs.remove(nic);
+        self.foreign.remove(nic);
         if !is_new {
             self.bare.remove(nic);
             return None;
@@ -76,7 +76,7 @@ impl Seen {
         }
         (bare.1.elapsed() < self.quiet).then(|| {
             let quiet = self.quiet;
-            Hindrance::Early(format!(
+            Blocker::Early(format!(
                 "{netdev} is up without an address: it is given one if nobody else does so within \
                  {quiet:?}"
             ))

@@ -4,8 +4,8 @@
 //! last was not all well: entering a namespace is not for every day.
 
 use super::{
-    judge::{Carrier, Port, Sight},
-    records::{Place, Placed},
+    evaluate::{Carrier, DeviceState, Port},
+    records::{PodDevice, PodNetns},
 };
 use rdma_netns::{
     DeviceAddress, Function, Link, LinkType, NetnsId,
@@ -20,14 +20,14 @@ use std::{collections::BTreeMap, io};
 /// The pods that have devices.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    placed: Vec<Placed>,
+    placed: Vec<PodDevice>,
     seen: Vec<Pod>,
 }
 
 /// What is known of a pod's namespace.
 #[derive(Debug)]
 struct Pod {
-    place: Place,
+    place: PodNetns,
     nsid: Option<Nsid>,
     links: Vec<Link>,
     ports: BTreeMap<String, Vec<PortInfo>>,
@@ -39,7 +39,7 @@ struct Pod {
 
 impl Pods {
     /// Takes in what the records say by now.
-    pub(super) fn update(&mut self, placed: Vec<Placed>, mut monitor: Option<&mut Monitor>) {
+    pub(super) fn update(&mut self, placed: Vec<PodDevice>, mut monitor: Option<&mut Monitor>) {
         let is_in = |id: NetnsId| placed.iter().any(|it| it.pod.id == id);
         self.seen.retain(|pod| {
             let stays = is_in(pod.place.id);
@@ -145,18 +145,18 @@ impl Pods {
     }
 
     /// What is seen of `function`, whose host namespace's netdevs are `host`.
-    pub(super) fn sight(&self, function: &Function, host: &[Link]) -> Sight {
+    pub(super) fn state(&self, function: &Function, host: &[Link]) -> DeviceState {
         let address = &function.device.address;
         let placed = self.placed.iter().find(|it| it.address == *address);
         let rdma = function.hcas.first().map(|hca| hca.name.clone());
         let Some(placed) = placed else {
             let of = function.netdev_function.as_ref().unwrap_or(address);
             let own = |link: &&Link| link.parent.as_ref() == Some(of);
-            return Sight {
+            return DeviceState {
                 netdevs: carriers(host.iter().filter(own).map(|link| bond_of(link, host))),
                 ports: host_ports(function),
                 rdma,
-                ..Sight::default()
+                ..DeviceState::default()
             };
         };
         let pod = self.seen.iter().find(|pod| pod.place.id == placed.pod.id);
@@ -168,7 +168,7 @@ impl Pods {
         let inside = pod
             .zip(rdma.as_ref())
             .and_then(|(pod, rdma)| pod.ports.get(rdma));
-        Sight {
+        DeviceState {
             pod: Some(placed.pod.name.clone()),
             moving: placed.pod.moving,
             ports: match inside {
@@ -192,7 +192,7 @@ impl Pods {
     }
 }
 
-impl Placed {
+impl PodDevice {
     fn is(&self, link: &Link) -> bool {
         match &link.parent {
             Some(parent) => *parent == self.netdev,
