@@ -2,7 +2,7 @@
 //! systemd.
 
 use fake_kernel::{FakeKernel, World};
-use rdma_cni::doctor::{Places, examine, gather};
+use rdma_cni::doctor::{Paths, examine, gather};
 use rdma_netns::RdmaMode;
 use std::{
     fs,
@@ -28,11 +28,11 @@ fn node(files: &[(&str, &str)]) -> tempfile::TempDir {
 
 fn gathered(root: &Path) -> rdma_cni::doctor::facts::Facts {
     let kernel = FakeKernel::new(World::new(Some(RdmaMode::Exclusive)));
-    let places = Places {
+    let paths = Paths {
         root: root.to_owned(),
-        ..Places::default()
+        ..Paths::default()
     };
-    gather::gather(&kernel, &places)
+    gather::gather(&kernel, &paths)
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::{
     chain::Chain,
     cli::Arguments,
     conf::Erdma,
-    daemon::{StartError, known_before},
+    daemon::{StartError, previous_offers},
     erdma::{self, Discovery, discover, instance, metadata::Metadata, reconciler},
     hardware::Hardware,
     health,
@@ -43,10 +43,10 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     // as the daemon would see it at its start
     let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir);
     let unhealthy = health.unhealthy(&inventory);
-    let known = known_before(&arguments.state_dir);
+    let previous = previous_offers(&arguments.state_dir);
     let (found, unknown) = discovery(&parsed.conf.erdma, &inventory, &arguments.state_dir).await;
     let hidden = found.hidden_addresses();
-    let (offers, remarks) = offers(&parsed.conf, &inventory, &hidden, &unhealthy, &known);
+    let (offers, remarks) = offers(&parsed.conf, &inventory, &hidden, &unhealthy, &previous);
     let mut remarks = [parsed.remarks, remarks, found.remarks.clone()].concat();
     remarks.extend(unknown);
     remarks.extend(cpu_policy::remark(&offers, &arguments.kubelet_dir).await);

@@ -24,7 +24,7 @@ use crate::{
     leader::{Event, Leader},
     metrics::{self, Metrics},
     node::{Node, Signal},
-    offer::{Known, Unhealthy, offers},
+    offer::{PreviousOffers, Unhealthy, offers},
     parents,
     peers::{Presence, Role},
     privilege,
@@ -103,7 +103,7 @@ pub struct Daemon {
     /// Held while the eRDMA driver is being loaded anew.
     loader: AnyLoader,
     /// What was offered last.
-    known: Known,
+    previous: PreviousOffers,
     /// Our plugin's place in the chain.
     chain: watch::Sender<Standing>,
     /// What was seen to be unhealthy last.
@@ -198,7 +198,7 @@ impl Daemon {
             role,
             progress,
             leader: Leader::default(),
-            known: known_before(&arguments.state_dir),
+            previous: previous_offers(&arguments.state_dir),
             chain,
             arguments,
             unhealthy: Unhealthy::default(),
@@ -419,16 +419,16 @@ impl Daemon {
         };
         let unhealthy = self.erdma.withheld(&inventory, &self.unhealthy);
         let hidden = erdma.discovery.hidden_addresses();
-        let (offers, mut remarks) = offers(&conf, &inventory, &hidden, &unhealthy, &self.known);
+        let (offers, mut remarks) = offers(&conf, &inventory, &hidden, &unhealthy, &self.previous);
         remarks.extend(erdma.discovery.remarks.iter().cloned());
         remarks.extend(self.erdma.sentences());
         remarks.extend(cpu_policy::remark(&offers, &self.arguments.kubelet_dir).await);
         let parents = parents::parents(conf.chain.as_ref(), &offers, &inventory);
         remarks.extend(parents::lacking(parents).await.iter().map(parents::remark));
-        self.known.remember(&offers, &inventory);
+        self.previous.remember(&offers, &inventory);
         let gone = conf.resources.iter().map(|resource| {
             let name = resource.name.as_str();
-            (name.to_owned(), self.known.gone(name, &inventory))
+            (name.to_owned(), self.previous.gone(name, &inventory))
         });
         let gone = gone.filter(|(_, devices)| !devices.is_empty()).collect();
         let is_new = |remark: &&String| !self.remarks.contains(remark);
@@ -486,15 +486,15 @@ fn tell<'a>(remarks: impl IntoIterator<Item = &'a String>) {
 }
 
 /// What an earlier run offered: a device in a pod shows too little of itself to be selected anew.
-pub(crate) fn known_before(state_dir: &Path) -> Known {
+pub(crate) fn previous_offers(state_dir: &Path) -> PreviousOffers {
     match Published::read(state_dir) {
         Ok(published) => published
             .as_ref()
-            .map(Known::of_published)
+            .map(PreviousOffers::of_published)
             .unwrap_or_default(),
         Err(error) => {
             log::warn!("what was offered before is not known: {error}");
-            Known::default()
+            PreviousOffers::default()
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::{
     conf::{Chain, Conf},
-    daemon::known_before,
+    daemon::previous_offers,
     erdma::{discover, instance},
     hardware::{Hardware, HardwareError},
     offer::{Offer, Unhealthy, offers},
@@ -67,8 +67,8 @@ pub fn of_node(
     let inventory = hardware.look()?;
     let instance = instance::kept(state_dir);
     let hidden = discover(&conf.erdma, &inventory, instance.as_deref()).hidden_addresses();
-    let known = known_before(state_dir);
-    let (offers, _) = offers(conf, &inventory, &hidden, &Unhealthy::default(), &known);
+    let previous = previous_offers(state_dir);
+    let (offers, _) = offers(conf, &inventory, &hidden, &Unhealthy::default(), &previous);
     Ok(parents(conf.chain.as_ref(), &offers, &inventory))
 }
 

@@ -3,7 +3,7 @@
 use rdma_device_plugin::{
     conf::Conf,
     erdma::discover,
-    offer::{Known, Offer, Unhealthy, offers},
+    offer::{Offer, PreviousOffers, Unhealthy, offers},
 };
 use rdma_netns::Inventory;
 use rdma_resources::Sharing::{self, Exclusive, Shared};
@@ -48,7 +48,7 @@ fn offered(example: &str, layout: &str) -> (Vec<Offer>, bool) {
         &node,
         &hidden,
         &Unhealthy::default(),
-        &Known::default(),
+        &PreviousOffers::default(),
     );
     remarks.retain(|it| !it.contains("as erdma.exposedLocalERIs does not have it"));
     assert_eq!(remarks, [] as [&str; 0], "{example} on {layout}");

@@ -22,12 +22,12 @@ const INDEX_GAP: u32 = 64;
 
 /// The two namespaces that an operation can name.
 #[derive(Clone, Copy)]
-pub(super) struct Places<'a> {
+pub(super) struct Namespaces<'a> {
     pub(super) host: &'a Space,
     pub(super) pod: Option<&'a Space>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> Namespaces<'a> {
     fn at(self, place: Place) -> io::Result<&'a Space> {
         match place {
             Place::Host => Ok(self.host),

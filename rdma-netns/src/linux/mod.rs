@@ -57,11 +57,11 @@ use crate::{
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
 };
-use execute::Places;
+use execute::Namespaces;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::libc;
 use nldev::Nldev;
-use rdma::Surroundings;
+use rdma::DeviceContext;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -188,14 +188,14 @@ impl Kernel for Linux {
                     if rdma_mode.is_none() {
                         rdma_mode = Some(nldev.mode().map_err(failed("the RDMA mode"))?);
                     }
-                    let surroundings = Surroundings {
+                    let context = DeviceContext {
                         sysfs: &self.sysfs,
                         dev: &self.dev,
                         verbs: &verbs,
                         is_host: whose == HOST,
                         asked: asked.as_ref(),
                     };
-                    rdma::read(nldev, &surroundings).map_err(failed("the RDMA devices"))?
+                    rdma::read(nldev, &context).map_err(failed("the RDMA devices"))?
                 }
             };
             let Links {
@@ -264,7 +264,7 @@ impl Kernel for Linux {
 
     fn execute(&self, op: &Op, pod: Option<&Space>) -> Result<(), OpError> {
         let outcome = match self.host() {
-            Ok(host) => Places { host, pod }.execute(op),
+            Ok(host) => Namespaces { host, pod }.execute(op),
             Err(error) => Err(error.into()),
         };
         outcome.map_err(|NetlinkError { source, message }| OpError {

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// What is known beside RDMA netlink.
-pub(super) struct Surroundings<'a> {
+pub(super) struct DeviceContext<'a> {
     /// Where `/sys` is.
     pub(super) sysfs: &'a Path,
     /// Where `/dev` is.
@@ -30,22 +30,22 @@ pub(super) struct Surroundings<'a> {
 /// The RDMA devices that `nldev`'s namespace sees.
 pub(super) fn read(
     nldev: &mut Nldev,
-    surroundings: &Surroundings<'_>,
+    context: &DeviceContext<'_>,
 ) -> Result<Vec<RdmaDevice>, NetlinkError> {
     let infos = nldev.devices()?;
     if infos.is_empty() {
         return Ok(Vec::new());
     }
-    let class = surroundings.sysfs.join("class");
+    let class = context.sysfs.join("class");
     let uverbs = class.join("infiniband_verbs").exists();
     let umad = class.join("infiniband_mad").exists();
     let mut devices = Vec::new();
     for info in infos {
         // A device that leaves between two questions is not there.
-        let mut verbs = surroundings.verbs.iter();
+        let mut verbs = context.verbs.iter();
         let verbs = verbs.find(|verbs| verbs.device == info.name);
         let parent = verbs.and_then(|verbs| verbs.parent.clone());
-        let is_asked = match (surroundings.asked, &parent) {
+        let is_asked = match (context.asked, &parent) {
             (Some(asked), Some(parent)) => asked.contains(parent),
             _ => true,
         };
@@ -64,13 +64,13 @@ pub(super) fn read(
             }
         }
         let char_devices = found.into_iter().map(|found| CharDevice {
-            node: node(&surroundings.dev.join("infiniband").join(&found.name)),
+            node: node(&context.dev.join("infiniband").join(&found.name)),
             name: found.name,
             major: found.major,
             minor: found.minor,
         });
         let directory = class.join("infiniband").join(&info.name).join("ports");
-        let users = match surroundings.is_host {
+        let users = match context.is_host {
             true => kernel_users(nldev, &info),
             false => Vec::new(),
         };

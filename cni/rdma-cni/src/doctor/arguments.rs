@@ -12,7 +12,7 @@ pub(super) enum Parsed {
 /// Where to look, and how to tell.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arguments {
-    pub(super) places: Places,
+    pub(super) paths: Paths,
     pub(super) format: Format,
     /// Whether warnings count as errors do.
     pub(super) strict: bool,
@@ -20,7 +20,7 @@ pub(super) struct Arguments {
 
 /// Where the node's files are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct Paths {
     /// The host's file system; all other paths are below it.
     pub root: PathBuf,
     /// Network configurations.
@@ -54,7 +54,7 @@ pub(super) enum UsageError {
     TwoFormats,
 }
 
-impl Default for Places {
+impl Default for Paths {
     fn default() -> Self {
         Self {
             root: "/".into(),
@@ -67,7 +67,7 @@ impl Default for Places {
 }
 
 pub(super) fn parse(words: &[String]) -> Result<Parsed, UsageError> {
-    let mut places = Places::default();
+    let mut paths = Paths::default();
     let mut format = Format::Text;
     let mut strict = false;
     let mut words = words.iter();
@@ -90,11 +90,11 @@ pub(super) fn parse(words: &[String]) -> Result<Parsed, UsageError> {
                 }
                 format = asked;
             }
-            "--root" => places.root = directory("--root")?,
-            "--cni-conf-dir" => places.conf_dir = directory("--cni-conf-dir")?,
-            "--cni-bin-dir" => places.bin_dir = directory("--cni-bin-dir")?,
-            "--state-dir" => places.state_dir = Some(directory("--state-dir")?),
-            "--kubelet-dir" => places.kubelet_dir = directory("--kubelet-dir")?,
+            "--root" => paths.root = directory("--root")?,
+            "--cni-conf-dir" => paths.conf_dir = directory("--cni-conf-dir")?,
+            "--cni-bin-dir" => paths.bin_dir = directory("--cni-bin-dir")?,
+            "--state-dir" => paths.state_dir = Some(directory("--state-dir")?),
+            "--kubelet-dir" => paths.kubelet_dir = directory("--kubelet-dir")?,
             option if option.starts_with('-') => {
                 return Err(UsageError::Option(option.to_owned()));
             }
@@ -102,7 +102,7 @@ pub(super) fn parse(words: &[String]) -> Result<Parsed, UsageError> {
         }
     }
     Ok(Parsed::Examine(Arguments {
-        places,
+        paths,
         format,
         strict,
     }))
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn nothing_is_this_node_as_text() {
         let expected = Arguments {
-            places: Places::default(),
+            paths: Paths::default(),
             format: Format::Text,
             strict: false,
         };
@@ -144,7 +144,7 @@ mod tests {
             "--strict",
         ];
         let expected = Arguments {
-            places: Places {
+            paths: Paths {
                 root: "/host".into(),
                 conf_dir: "/c".into(),
                 bin_dir: "/b".into(),

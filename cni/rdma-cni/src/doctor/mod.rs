@@ -13,7 +13,7 @@ pub mod facts;
 pub mod gather;
 mod report;
 
-pub use arguments::Places;
+pub use arguments::Paths;
 
 use arguments::{Arguments, Format, Parsed};
 use examine::{Finding, Severity};
@@ -60,12 +60,12 @@ pub fn run(arguments: &[String], output: &mut dyn Write, errors: &mut dyn Write)
         }
     };
     let Arguments {
-        places,
+        paths,
         format,
         strict,
     } = arguments;
-    let kernel = Linux::with_roots(places.root.join("sys"), places.root.join("dev"));
-    let facts = gather::gather(&kernel, &places);
+    let kernel = Linux::with_roots(paths.root.join("sys"), paths.root.join("dev"));
+    let facts = gather::gather(&kernel, &paths);
     let findings = examine::examine(&facts);
     let text = match format {
         Format::Text => report(&facts, &findings),

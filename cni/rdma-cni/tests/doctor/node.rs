@@ -4,7 +4,7 @@
 use fake_kernel::{FakeKernel, World};
 use integration::Netns;
 use rdma_cni::doctor::{
-    self, Places,
+    self, Paths,
     examine::{self, Severity},
     facts::{Facts, Record},
     gather,
@@ -92,10 +92,10 @@ impl Root {
         );
     }
 
-    fn places(&self) -> Places {
-        Places {
+    fn paths(&self) -> Paths {
+        Paths {
             root: self.0.path().to_owned(),
-            ..Places::default()
+            ..Paths::default()
         }
     }
 
@@ -162,7 +162,7 @@ fn bonds_of_a_fake_kernel_are_what_pods_share() {
     world.plug_bond(1);
     root.write("sys/class/net/bond0/bonding/mode", "802.3ad 4\n");
     let kernel = FakeKernel::new(world);
-    let facts = gather::gather(&kernel, &root.places());
+    let facts = gather::gather(&kernel, &root.paths());
     assert_eq!(facts.unseen, []);
     assert_eq!(facts.release, "6.6.30");
     assert_eq!(facts.bond_modes["bond0"], "802.3ad");
@@ -189,7 +189,7 @@ fn multus_is_followed_to_the_list_that_it_calls() {
             "clusterNetwork": cluster_network,
         });
         root.write("etc/cni/net.d/00-multus.conf", &multus.to_string());
-        let facts = gather::gather(&kernel, &root.places());
+        let facts = gather::gather(&kernel, &root.paths());
         findings(&facts, Severity::Warning).join("\n")
     };
     let told = "does not call rdma-cni";
@@ -207,7 +207,7 @@ fn bonds_in_exclusive_mode_are_an_error() {
     let root = Root::new();
     let mut world = World::new(Some(RdmaMode::Exclusive));
     world.plug_bond(0);
-    let facts = gather::gather(&FakeKernel::new(world), &root.places());
+    let facts = gather::gather(&FakeKernel::new(world), &root.paths());
     let errors = findings(&facts, Severity::Error);
     let [error] = errors.as_slice() else {
         panic!("{errors:?}");
@@ -276,7 +276,7 @@ fn leases_are_read_as_host_local_writes_them() {
         root.write(&format!("var/lib/cni/networks/pods/{file}"), text);
     }
     root.write("var/lib/cni/results/pods-c2-rdma0", "{}");
-    let facts = gather::gather(&FakeKernel::new(World::new(None)), &root.places());
+    let facts = gather::gather(&FakeKernel::new(World::new(None)), &root.paths());
     let leases = facts.leases.iter();
     let leases: Vec<_> = leases
         .map(|it| {

@@ -3,7 +3,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `select` | which devices a resource has |
-//! | `known` | those that it had before, of which less is seen while they are in a pod |
+//! | `previous` | those that it had before, of which less is seen while they are in a pod |
 //! | `unnamed` | what a resource has only if it names it |
 //! | `required` | whether a resource has the devices that it has to have |
 //! | `ids` | what each id stands for |
@@ -18,8 +18,8 @@ mod cdi;
 pub mod distance;
 mod granted;
 mod ids;
-mod known;
 mod prefer;
+mod previous;
 mod required;
 mod select;
 mod table;
@@ -28,8 +28,8 @@ mod unnamed;
 pub use answer::AnswerError;
 pub use cdi::cdi_entries;
 pub use granted::{Stale, still_as_granted};
-pub use known::{Gone, Known};
 pub use prefer::Preference;
+pub use previous::{Gone, PreviousOffers};
 pub(crate) use select::selects;
 pub(crate) use table::columns;
 pub use table::table;
@@ -98,7 +98,7 @@ pub type Unhealthy = BTreeMap<DeviceAddress, String>;
 
 /// What a node has to offer, and what in the configuration came to nothing, in words.
 ///
-/// `known` is what was offered before: a device in a pod shows too little of itself to be
+/// `previous` is what was offered before: a device in a pod shows too little of itself to be
 /// selected by its netdev, and stays what it was. A device of a resource that has lost its
 /// RDMA device stays in it, and is as healthy as `unhealthy` says: a move makes the RDMA device
 /// anew, which takes a moment. A resource without any device is not offered. What is `hidden` is in
@@ -108,13 +108,13 @@ pub fn offers(
     inventory: &Inventory,
     hidden: &BTreeSet<DeviceAddress>,
     unhealthy: &Unhealthy,
-    known: &Known,
+    previous: &PreviousOffers,
 ) -> (Vec<Offer>, Vec<String>) {
     let mut remarks = Vec::new();
     let mut taken = BTreeMap::new();
     let mut offers = Vec::new();
     for resource in &conf.resources {
-        let mut devices = select::devices(resource, inventory, known, &mut remarks);
+        let mut devices = select::devices(resource, inventory, previous, &mut remarks);
         devices.retain(|device| {
             let is_hidden = hidden.contains(&device.address);
             if is_hidden {
@@ -147,7 +147,7 @@ pub fn offers(
             continue;
         }
         let kind = limited(resource, devices.len(), &mut remarks);
-        let gone = known.gone(resource.name.as_str(), inventory);
+        let gone = previous.gone(resource.name.as_str(), inventory);
         let offer = offer(resource, kind, conf.cdi, (devices, &gone), unhealthy);
         remarks.extend(offer.short.clone());
         offers.push(offer);

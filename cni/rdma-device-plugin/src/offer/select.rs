@@ -1,6 +1,6 @@
 //! Which devices of the node a resource has.
 
-use super::{Known, OfferedDevice, unnamed};
+use super::{OfferedDevice, PreviousOffers, unnamed};
 use crate::conf::{
     Ids, ResourceConf, Selector,
     selector::{Parent, Sort, Text},
@@ -26,13 +26,13 @@ impl From<bool> for Fit {
 pub(super) fn devices(
     resource: &ResourceConf,
     inventory: &Inventory,
-    known: &Known,
+    previous: &PreviousOffers,
     remarks: &mut Vec<String>,
 ) -> Vec<OfferedDevice> {
     let mut found = Vec::new();
     let mut storage = Vec::new();
     for function in &inventory.functions {
-        let seen = known.device(resource.name.as_str(), &function.device.address);
+        let seen = previous.device(resource.name.as_str(), &function.device.address);
         let fit = best(&resource.devices, function, inventory);
         if !(fit == Fit::Yes || (fit == Fit::Hidden && seen.is_some())) {
             continue;

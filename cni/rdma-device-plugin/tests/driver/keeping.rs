@@ -14,7 +14,7 @@ use rdma_device_plugin::{
     },
     hardware::Hardware,
     node::{Node, Signal},
-    offer::{Known, Unhealthy, offers},
+    offer::{PreviousOffers, Unhealthy, offers},
 };
 use rdma_resources::{Grant, Grants, Sharing, grant::GrantedDevice};
 use std::{
@@ -118,7 +118,13 @@ fn node_of(hardware: &Hardware, conf: &Arc<Conf>, report: Report) -> Arc<Node> {
     let discovery = discover(&conf.erdma, &inventory, report.instance.as_deref());
     let unhealthy = report.withheld(&inventory, &Unhealthy::new());
     let hidden = discovery.hidden_addresses();
-    let (offers, _) = offers(conf, &inventory, &hidden, &unhealthy, &Known::default());
+    let (offers, _) = offers(
+        conf,
+        &inventory,
+        &hidden,
+        &unhealthy,
+        &PreviousOffers::default(),
+    );
     Arc::new(Node {
         conf: conf.clone(),
         inventory: Arc::new(inventory),

@@ -3,7 +3,7 @@
 use crate::node;
 use rdma_device_plugin::{
     conf::Conf,
-    offer::{Known, Offer, Unhealthy, cdi_entries, offers, still_as_granted},
+    offer::{Offer, PreviousOffers, Unhealthy, cdi_entries, offers, still_as_granted},
 };
 use rdma_netns::Inventory;
 use rdma_resources::Grant;
@@ -17,7 +17,7 @@ fn offer_with(resource: &str, cdi: bool, inventory: &Inventory, unhealthy: &Unhe
         inventory,
         &BTreeSet::new(),
         unhealthy,
-        &Known::default(),
+        &PreviousOffers::default(),
     );
     assert_eq!(offers.len(), 1, "{remarks:?}");
     offers.remove(0)

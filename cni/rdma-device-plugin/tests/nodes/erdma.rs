@@ -5,7 +5,7 @@ use rdma_device_plugin::{
     conf::{Allocate, Conf, DriverMode, Erdma, Ids, Origin, Parsed},
     erdma::discover,
     hardware::Hardware,
-    offer::{Known, Offer, Unhealthy, offers},
+    offer::{Offer, PreviousOffers, Unhealthy, offers},
 };
 use rdma_netns::Inventory;
 use std::{fs, path::Path};
@@ -56,7 +56,7 @@ fn offered(parsed: &Parsed, inventory: &Inventory) -> (Vec<Offer>, Vec<String>) 
         inventory,
         &hidden,
         &healthy,
-        &Known::default(),
+        &PreviousOffers::default(),
     );
     (offers, [remarks, found.remarks].concat())
 }

@@ -14,7 +14,7 @@ mod unnamed;
 
 use rdma_device_plugin::{
     conf::{Conf, Parsed},
-    offer::{Known, Offer, Unhealthy, offers},
+    offer::{Offer, PreviousOffers, Unhealthy, offers},
 };
 use rdma_netns::Inventory;
 use serde::Deserialize;
@@ -99,20 +99,20 @@ fn tables() -> Vec<(String, Table)> {
 /// What this daemon offers on `layout`, after it saw `before`.
 fn offered(conf: &Conf, layout: &str, before: Option<&str>) -> (Vec<Offer>, Vec<String>) {
     let healthy = Unhealthy::new();
-    let known = match before {
-        None => Known::default(),
+    let previous = match before {
+        None => PreviousOffers::default(),
         Some(before) => {
             let (offers, _) = offers(
                 conf,
                 &node(before),
                 &BTreeSet::new(),
                 &healthy,
-                &Known::default(),
+                &PreviousOffers::default(),
             );
-            Known::of(&offers)
+            PreviousOffers::of(&offers)
         }
     };
-    offers(conf, &node(layout), &BTreeSet::new(), &healthy, &known)
+    offers(conf, &node(layout), &BTreeSet::new(), &healthy, &previous)
 }
 
 fn ours(case: &Case, layout: &str, before: Option<&str>) -> Answer {

@@ -3,7 +3,7 @@
 use crate::node;
 use rdma_device_plugin::{
     conf::Conf,
-    offer::{Gone, Known, Offer, Unhealthy, offers},
+    offer::{Gone, Offer, PreviousOffers, Unhealthy, offers},
 };
 use rdma_netns::Inventory;
 use std::{collections::BTreeSet, path::Path};
@@ -19,9 +19,9 @@ fn of(
     conf: &Conf,
     inventory: &Inventory,
     unhealthy: &Unhealthy,
-    known: &Known,
+    previous: &PreviousOffers,
 ) -> (Offer, Vec<String>) {
-    let (mut offers, remarks) = offers(conf, inventory, &BTreeSet::new(), unhealthy, known);
+    let (mut offers, remarks) = offers(conf, inventory, &BTreeSet::new(), unhealthy, previous);
     (offers.remove(0), remarks)
 }
 
@@ -50,13 +50,18 @@ fn with_fewer_devices_than_required_no_id_is_healthy() {
         ("8", "exclusive", 7),
     ] {
         let conf = conf(require, kind);
-        let (all, remarks) = of(&conf, &node("eight-hcas"), &well, &Known::default());
+        let (all, remarks) = of(
+            &conf,
+            &node("eight-hcas"),
+            &well,
+            &PreviousOffers::default(),
+        );
         assert_eq!(all.expected, 8);
         assert!(
             fit(&all) == all.ids.len() && remarks.is_empty(),
             "{remarks:?}"
         );
-        let (offer, remarks) = of(&conf, &seven, &well, &Known::of(&[all]));
+        let (offer, remarks) = of(&conf, &seven, &well, &PreviousOffers::of(&[all]));
         assert_eq!((offer.expected, offer.ids.len(), fit(&offer)), (8, ids, 0));
         let said = format!(
             "resources[0]: rdma/hca has 7 devices that can be used, and require: {} asks for 8: all its ids are \
@@ -69,10 +74,20 @@ fn with_fewer_devices_than_required_no_id_is_healthy() {
         let error = error.expect_err("not given").to_string();
         assert!(error.contains("asks for 8"), "{error}");
     }
-    let (offer, _) = of(&conf("7", "shared"), &seven, &well, &Known::default());
+    let (offer, _) = of(
+        &conf("7", "shared"),
+        &seven,
+        &well,
+        &PreviousOffers::default(),
+    );
     assert_eq!(fit(&offer), 1000);
     // it was never seen
-    let (offer, _) = of(&conf("\"all\"", "shared"), &seven, &well, &Known::default());
+    let (offer, _) = of(
+        &conf("\"all\"", "shared"),
+        &seven,
+        &well,
+        &PreviousOffers::default(),
+    );
     assert_eq!(fit(&offer), 1000);
 }
 
@@ -83,7 +98,7 @@ fn a_device_that_is_not_well_is_missing_too() {
         &conf("8", "shared"),
         &inventory,
         &Unhealthy::new(),
-        &Known::default(),
+        &PreviousOffers::default(),
     );
     let faulty = all.devices[3].address.clone();
     let unhealthy: Unhealthy = [(faulty.clone(), "port 1 is down".to_owned())].into();
@@ -91,7 +106,7 @@ fn a_device_that_is_not_well_is_missing_too() {
         &conf("8", "shared"),
         &inventory,
         &unhealthy,
-        &Known::default(),
+        &PreviousOffers::default(),
     );
     assert_eq!(fit(&offer), 0);
     let named = format!("({faulty} (mlx5_3): port 1 is down)");
@@ -103,17 +118,17 @@ fn a_device_that_fell_off_its_bus_is_remembered_until_it_is_back() {
     let conf = conf("1", "shared");
     let well = Unhealthy::new();
     let (seven, gone) = seven();
-    let mut known = Known::default();
+    let mut previous = PreviousOffers::default();
     for inventory in [node("eight-hcas"), seven.clone(), seven.clone()] {
-        let (offer, _) = of(&conf, &inventory, &well, &known);
-        known.remember(&[offer], &inventory);
+        let (offer, _) = of(&conf, &inventory, &well, &previous);
+        previous.remember(&[offer], &inventory);
     }
     let expected = Gone {
         address: gone.try_into().expect("an address"),
         rdma: Some("mlx5_7".into()),
     };
-    assert_eq!(known.gone("rdma/hca", &seven), [expected]);
-    assert_eq!(known.gone("rdma/hca", &node("eight-hcas")), []);
+    assert_eq!(previous.gone("rdma/hca", &seven), [expected]);
+    assert_eq!(previous.gone("rdma/hca", &node("eight-hcas")), []);
 }
 
 #[test]
@@ -125,13 +140,13 @@ fn a_virtual_function_that_was_taken_away_is_not_missed() {
         .conf;
     let before = node("four-vfs");
     let well = Unhealthy::new();
-    let (offer, _) = of(&conf, &before, &well, &Known::default());
-    let mut known = Known::default();
-    known.remember(std::slice::from_ref(&offer), &before);
+    let (offer, _) = of(&conf, &before, &well, &PreviousOffers::default());
+    let mut previous = PreviousOffers::default();
+    previous.remember(std::slice::from_ref(&offer), &before);
     let mut fewer = before.clone();
     let taken = offer.devices[3].address.clone();
     fewer.functions.retain(|it| it.device.address != taken);
-    assert_eq!(known.gone("rdma/vf", &fewer), []);
+    assert_eq!(previous.gone("rdma/vf", &fewer), []);
     // with its physical function it fell
     let physical = before
         .function(&taken)
@@ -139,7 +154,7 @@ fn a_virtual_function_that_was_taken_away_is_not_missed() {
     fewer
         .functions
         .retain(|it| Some(&it.device.address) != physical.as_ref());
-    assert_eq!(known.gone("rdma/vf", &fewer).len(), 1);
+    assert_eq!(previous.gone("rdma/vf", &fewer).len(), 1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::{ids, node};
 use rdma_device_plugin::{
     conf::Conf,
-    offer::{Known, Offer, Unhealthy, offers, table},
+    offer::{Offer, PreviousOffers, Unhealthy, offers, table},
     parents::parents,
 };
 use rdma_netns::Inventory;
@@ -15,15 +15,21 @@ fn conf(text: &str) -> Conf {
     parsed.unwrap_or_else(|error| panic!("{error}")).conf
 }
 
-fn of(conf: &Conf, inventory: &Inventory, known: &Known) -> (Vec<Offer>, Vec<String>) {
-    offers(conf, inventory, &BTreeSet::new(), &Unhealthy::new(), known)
+fn of(conf: &Conf, inventory: &Inventory, previous: &PreviousOffers) -> (Vec<Offer>, Vec<String>) {
+    offers(
+        conf,
+        inventory,
+        &BTreeSet::new(),
+        &Unhealthy::new(),
+        previous,
+    )
 }
 
 /// The addresses that `selector` selects on `layout`.
 fn selected(selector: &str, layout: &str) -> Vec<String> {
     let text =
         format!(r#"{{"resources":[{{"name":"rdma/x","kind":"shared","devices":[{selector}]}}]}}"#);
-    let (offers, _) = of(&conf(&text), &node(layout), &Known::default());
+    let (offers, _) = of(&conf(&text), &node(layout), &PreviousOffers::default());
     offers.first().map(addresses).unwrap_or_default()
 }
 
@@ -124,10 +130,10 @@ const VFS: [&str; 4] = [
 #[test]
 fn a_device_in_a_pod_stays_offered() {
     let conf = conf(BY_NETDEV);
-    let (before, _) = of(&conf, &node("four-vfs"), &Known::default());
+    let (before, _) = of(&conf, &node("four-vfs"), &PreviousOffers::default());
     assert_eq!(addresses(&before[0]), VFS);
     let inside = node("vfs-in-pods");
-    let (after, _) = of(&conf, &inside, &Known::of(&before));
+    let (after, _) = of(&conf, &inside, &PreviousOffers::of(&before));
     assert_eq!(addresses(&after[0]), VFS);
     assert_eq!(ids(&after[0]), ids(&before[0]));
     let macs = |offers: &[Offer]| {
@@ -141,7 +147,7 @@ fn a_device_in_a_pod_stays_offered() {
     );
 
     // again and again
-    let (later, _) = of(&conf, &inside, &Known::of(&after));
+    let (later, _) = of(&conf, &inside, &PreviousOffers::of(&after));
     assert_eq!(later, after);
     // after a restart of the daemon
     let published = Published {
@@ -149,22 +155,22 @@ fn a_device_in_a_pod_stays_offered() {
         cdi_dir: None,
         resources: [("rdma/vf".to_owned(), before[0].published())].into(),
     };
-    let (restarted, _) = of(&conf, &inside, &Known::of_published(&published));
+    let (restarted, _) = of(&conf, &inside, &PreviousOffers::of_published(&published));
     assert_eq!(addresses(&restarted[0]), VFS);
     // one that was never seen is not taken for another
-    let (fresh, _) = of(&conf, &inside, &Known::default());
+    let (fresh, _) = of(&conf, &inside, &PreviousOffers::default());
     assert_eq!(addresses(&fresh[0]), ["0000:3b:00.2", "0000:3b:00.5"]);
     // and one that is seen and does not fit any more goes
     let mut renamed = node("four-vfs");
     renamed.functions[1].netdevs[0].name = "eth7".into();
-    let (renamed, _) = of(&conf, &renamed, &Known::of(&before));
+    let (renamed, _) = of(&conf, &renamed, &PreviousOffers::of(&before));
     assert_eq!(addresses(&renamed[0]), VFS[1..]);
 }
 
 #[test]
 fn a_device_without_its_rdma_device_stays_and_is_as_healthy_as_it_is_said_to_be() {
     let conf = conf(BY_NETDEV);
-    let (before, _) = of(&conf, &node("four-vfs"), &Known::default());
+    let (before, _) = of(&conf, &node("four-vfs"), &PreviousOffers::default());
     let mut moving = node("four-vfs");
     moving.functions[1].hcas.clear();
     let healthy = |offers: &[Offer]| {
@@ -172,28 +178,34 @@ fn a_device_without_its_rdma_device_stays_and_is_as_healthy_as_it_is_said_to_be(
         ids.map(|id| id.id.clone()).collect::<Vec<_>>()
     };
     // a move makes it anew: kubelet hears nothing of that
-    let (after, _) = of(&conf, &moving, &Known::of(&before));
+    let (after, _) = of(&conf, &moving, &PreviousOffers::of(&before));
     assert_eq!(healthy(&after), VFS);
     let down = VFS[0].to_owned().try_into().expect("an address");
     let down: Unhealthy = [(down, "it has no RDMA device".to_owned())].into();
-    let (down, _) = offers(&conf, &moving, &BTreeSet::new(), &down, &Known::of(&after));
+    let (down, _) = offers(
+        &conf,
+        &moving,
+        &BTreeSet::new(),
+        &down,
+        &PreviousOffers::of(&after),
+    );
     assert_eq!(healthy(&down), VFS[1..]);
-    let (later, _) = of(&conf, &moving, &Known::of(&down));
+    let (later, _) = of(&conf, &moving, &PreviousOffers::of(&down));
     assert_eq!(later, after);
-    let (back, _) = of(&conf, &node("four-vfs"), &Known::of(&later));
+    let (back, _) = of(&conf, &node("four-vfs"), &PreviousOffers::of(&later));
     assert_eq!(back, before);
     // another one's new RDMA device got its name, of which there are ids
     let nics = crate::selected::conf(
         r#"{"resources":[{"name":"rdma/x","kind":"perNic","count":1,
         "devices":[{"netdev":"ens1f0v*","rdma":"mlx5_[1-4]"}]}]}"#,
     );
-    let (nics_before, _) = of(&nics, &node("four-vfs"), &Known::default());
+    let (nics_before, _) = of(&nics, &node("four-vfs"), &PreviousOffers::default());
     let mut renamed = moving;
     renamed.functions[2].hcas[0].name = "mlx5_1".into();
-    let (nics, _) = of(&nics, &renamed, &Known::of(&nics_before));
+    let (nics, _) = of(&nics, &renamed, &PreviousOffers::of(&nics_before));
     assert_eq!(addresses(&nics[0]), VFS[1..]);
     // unplugged
-    let (gone, _) = of(&conf, &node("vf-removed"), &Known::of(&before));
+    let (gone, _) = of(&conf, &node("vf-removed"), &PreviousOffers::of(&before));
     assert_eq!(addresses(&gone[0]), [VFS[0], VFS[1], VFS[3]]);
 }
 
@@ -210,18 +222,19 @@ fn no_list_is_longer_than_kubelet_takes() {
         nic.hcas[0].name = format!("erdma_{}", number + 2);
         many.functions.push(nic);
     }
-    let (offers, remarks) = of(&conf, &many, &Known::default());
+    let (offers, remarks) = of(&conf, &many, &PreviousOffers::default());
     assert_eq!(offers[0].ids.len(), 20 * 2500);
     let remark = "rdma/x has 2500 ids a NIC instead of 5000";
     assert!(remarks[0].contains(remark), "{remarks:?}");
-    let (offers, remarks) = of(&conf, &node("erdma"), &Known::default());
+    let (offers, remarks) = of(&conf, &node("erdma"), &PreviousOffers::default());
     assert_eq!(offers[0].ids.len(), 2 * 5000);
     assert_eq!(remarks, [] as [&str; 0]);
 }
 
 #[test]
 fn what_comes_to_nothing_is_told() {
-    let remarks = |text: &str, layout: &str| of(&conf(text), &node(layout), &Known::default()).1;
+    let remarks =
+        |text: &str, layout: &str| of(&conf(text), &node(layout), &PreviousOffers::default()).1;
     assert_eq!(
         remarks(r#"{"mode":"hca"}"#, "no-rdma"),
         ["this node has no RDMA devices: nothing is offered until there are some"]
@@ -247,7 +260,7 @@ fn what_comes_to_nothing_is_told() {
     );
     let mut main = node("one-hca");
     main.functions[1].netdevs[0].default_route = true;
-    let (_, told) = of(&conf(exclusive), &main, &Known::default());
+    let (_, told) = of(&conf(exclusive), &main, &PreviousOffers::default());
     assert_eq!(
         told[0],
         "resources[0]: 0000:3b:00.0 is not in rdma/x: the node's default route leaves by its netdev ens1f0"
@@ -281,7 +294,7 @@ fn the_table_that_people_read() {
         &inventory,
         &BTreeSet::new(),
         &unhealthy,
-        &Known::default(),
+        &PreviousOffers::default(),
     );
     let remarks = ["a remark".to_owned()];
     let expected = "\
@@ -310,7 +323,7 @@ fn the_table_of_a_node_without_rdma_has_each_resource_and_why_it_is_none() {
     );
     let lines = |layout: &str, conf: &Conf| -> Vec<String> {
         let inventory = node(layout);
-        let (offers, remarks) = of(conf, &inventory, &Known::default());
+        let (offers, remarks) = of(conf, &inventory, &PreviousOffers::default());
         let table = table(
             &conf.resources,
             &offers,
@@ -342,7 +355,7 @@ fn the_nics_that_pods_ipv6_addresses_come_from() {
     let parents = |format: &str, plugin: &str| -> Vec<String> {
         let conf = conf(&format!("{format}\nchain: {{plugin: {plugin}}}"));
         let inventory = node("lacp-bonds");
-        let (offers, _) = of(&conf, &inventory, &Known::default());
+        let (offers, _) = of(&conf, &inventory, &PreviousOffers::default());
         let parents = parents(conf.chain.as_ref(), &offers, &inventory);
         let named = parents
             .iter()

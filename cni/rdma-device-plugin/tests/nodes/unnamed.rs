@@ -3,7 +3,7 @@
 use crate::node;
 use rdma_device_plugin::{
     conf::Conf,
-    offer::{Known, Unhealthy, offers},
+    offer::{PreviousOffers, Unhealthy, offers},
 };
 use rdma_netns::Inventory;
 use std::{collections::BTreeSet, path::Path};
@@ -17,7 +17,7 @@ fn offered(conf: &str, inventory: &Inventory) -> (Vec<String>, Vec<String>) {
         inventory,
         &hidden,
         &Unhealthy::new(),
-        &Known::default(),
+        &PreviousOffers::default(),
     );
     let devices = offers.iter().flat_map(|offer| &offer.devices);
     (devices.map(|it| it.address.to_string()).collect(), remarks)

@@ -15,7 +15,7 @@ mod services;
 mod system;
 
 use super::{
-    arguments::Places,
+    arguments::Paths,
     facts::{Facts, PortGids},
 };
 use crate::conf::Conf;
@@ -25,8 +25,8 @@ pub use system::RDMA_DRIVERS;
 use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
 
 /// All that can be known of the node.
-pub fn gather<K: Kernel>(kernel: &K, places: &Places) -> Facts {
-    let mut look = Look::new(&places.root);
+pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
+    let mut look = Look::new(&paths.root);
     look.namespace();
     let observed = look.keep(
         "netdevs and RDMA devices",
@@ -39,10 +39,10 @@ pub fn gather<K: Kernel>(kernel: &K, places: &Places) -> Facts {
         false => None,
     };
     let runtimes = services::runtimes(&mut look);
-    let chain = chain::read(&mut look, &places.conf_dir, &runtimes);
+    let chain = chain::read(&mut look, &paths.conf_dir, &runtimes);
     let ours = chain.picked.as_ref().and_then(|picked| picked.ours.clone());
     let conf = ours.and_then(|ours| Conf::parse(ours).ok());
-    let state_dir = match (&places.state_dir, &conf) {
+    let state_dir = match (&paths.state_dir, &conf) {
         (Some(state_dir), _) => state_dir.clone(),
         (None, Some(conf)) => conf.state_dir.clone(),
         (None, None) => "/var/lib/cni/rdma-cni".into(),
@@ -63,10 +63,10 @@ pub fn gather<K: Kernel>(kernel: &K, places: &Places) -> Facts {
         bond_modes: system::bond_modes(&mut look, observed.as_ref()),
         gids,
         smc,
-        binaries: chain::binaries(&mut look, &places.bin_dir, &chain, conf.as_ref()),
-        pod_resources: services::pod_resources(&look, &places.kubelet_dir, conf.as_ref()),
+        binaries: chain::binaries(&mut look, &paths.bin_dir, &chain, conf.as_ref()),
+        pod_resources: services::pod_resources(&look, &paths.kubelet_dir, conf.as_ref()),
         runtimes,
-        daemon: services::daemon(&mut look, &places.kubelet_dir, &state_dir),
+        daemon: services::daemon(&mut look, &paths.kubelet_dir, &state_dir),
         records,
         aside,
         given_up: records::given_up(&mut look, &state_dir),

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt};
 
 /// Devices by resource, as they were when last offered.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Known {
+pub struct PreviousOffers {
     resources: BTreeMap<String, BTreeMap<DeviceAddress, Seen>>,
 }
 
@@ -44,12 +44,12 @@ impl fmt::Display for Gone {
     }
 }
 
-impl Known {
+impl PreviousOffers {
     /// What `offers` had: for the next call of [`offers`](super::offers).
     pub fn of(offers: &[Offer]) -> Self {
-        let mut known = Self::default();
-        known.remember(offers, &Inventory::default());
-        known
+        let mut previous = Self::default();
+        previous.remember(offers, &Inventory::default());
+        previous
     }
 
     /// Takes in what `offers` have, which were made of `inventory`. A resource that is not offered for a while, or
