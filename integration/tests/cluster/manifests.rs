@@ -89,7 +89,9 @@ pub(super) fn any_one_becomes_any_other(cluster: &mut ControlPlane) {
             assert!(differs.status.success(), "from {from} to {to}: {shown}");
             let daemon_set = &cluster.get(DAEMON_SET)[0]["spec"]["template"]["spec"];
             let volumes = daemon_set["volumes"].as_array().expect("volumes").len();
-            assert_eq!(volumes, files[to].matches("hostPath:").count() + 1);
+            let kinds = ["hostPath:", "configMap:", "emptyDir:"];
+            let written = kinds.iter().map(|it| files[to].matches(it).count());
+            assert_eq!(volumes, written.sum::<usize>());
         }
     }
     delete(cluster, &files[0]);
