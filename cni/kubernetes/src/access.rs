@@ -1,0 +1,269 @@
+//! Where the API server is, and who asks: kubelet gives a container the address by its environment, and
+//! CA and token as files. Both files are exchanged while the program runs, so that they are read for each
+//! request.
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use serde::Deserialize;
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Where kubelet mounts a service account's token (`DefaultAPITokenMountPath` in the API server's
+/// `plugin/pkg/admission/serviceaccount`).
+pub const DIRECTORY: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+const HOST: &str = "KUBERNETES_SERVICE_HOST";
+const PORT: &str = "KUBERNETES_SERVICE_PORT";
+
+/// A token and a CA have a few KB.
+const LONGEST: u64 = 256 * 1024;
+
+/// A program in a pod cannot ask the API server.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// Not in a pod, or a pod whose environment was taken away.
+    #[error("{name} is not set as in a pod: {found:?}")]
+    Environment {
+        /// The variable.
+        name: &'static str,
+        /// What it is.
+        found: Option<String>,
+    },
+    /// No token, or no CA.
+    #[error("{file:?}: {source}; a service account's token is to be mounted there")]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// Why it cannot be read.
+        source: io::Error,
+    },
+    /// The file is there, and cannot be used.
+    #[error("{file:?} {problem}")]
+    Content {
+        /// The file.
+        file: PathBuf,
+        /// `has no certificate`
+        problem: &'static str,
+    },
+}
+
+/// The address, and the directory with `token` and `ca.crt`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    directory: PathBuf,
+}
+
+/// The part of a token's claims that tells where it was given: from Kubernetes 1.30 on
+/// (`ServiceAccountTokenPodNodeInfo`).
+#[derive(Deserialize)]
+struct Claims {
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: Bound,
+}
+
+#[derive(Deserialize)]
+struct Bound {
+    node: Option<Named>,
+    pod: Option<Named>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+/// Whose a token is, as it says itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The node of the pod that it is bound to.
+    pub node: Option<String>,
+    /// That pod.
+    pub pod: Option<String>,
+}
+
+impl Access {
+    /// By this process' environment, with the files in `directory`.
+    ///
+    /// # Errors
+    /// The environment is not a pod's.
+    pub fn of_pod(directory: &Path) -> Result<Self, AccessError> {
+        let get = |name| env::var(name).ok();
+        Self::new(get(HOST), get(PORT), directory)
+    }
+
+    /// The same, of what the two variables have.
+    fn new(
+        host: Option<String>,
+        port: Option<String>,
+        directory: &Path,
+    ) -> Result<Self, AccessError> {
+        let unset = |name, found| AccessError::Environment { name, found };
+        let host = match host {
+            Some(host) if !host.is_empty() => host,
+            other => return Err(unset(HOST, other)),
+        };
+        let number = port.as_deref().and_then(|port| port.parse().ok());
+        match number.filter(|it| *it != 0) {
+            Some(port) => Ok(Self {
+                host: host.trim_matches(['[', ']']).to_owned(),
+                port,
+                directory: directory.to_owned(),
+            }),
+            None => Err(unset(PORT, port)),
+        }
+    }
+
+    /// The token as it is now.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn token(&self) -> Result<String, AccessError> {
+        let file = self.directory.join("token");
+        let token = read(&file)?;
+        let token = token.trim();
+        match token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Err(content(file, "has no token")),
+            false => Ok(token.to_owned()),
+        }
+    }
+
+    /// What the token says of itself: for what this program does, not for what it may do.
+    ///
+    /// # Errors
+    /// There is no token; it is none of a service account.
+    pub fn identity(&self) -> Result<Identity, AccessError> {
+        let token = self.token()?;
+        let claims = token.split('.').nth(1).and_then(|claims| {
+            let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;
+            serde_json::from_slice::<Claims>(&claims).ok()
+        });
+        let file = || self.directory.join("token");
+        let claims = claims.ok_or_else(|| content(file(), "is no service account's token"))?;
+        Ok(Identity {
+            node: claims.kubernetes.node.map(|it| it.name),
+            pod: claims.kubernetes.pod.map(|it| it.name),
+        })
+    }
+
+    /// The certificates by which the API server is known, and their file.
+    pub(crate) fn certificates(&self) -> Result<(String, PathBuf), AccessError> {
+        let file = self.directory.join("ca.crt");
+        Ok((read(&file)?, file))
+    }
+
+    /// `[fd00::1]:443`
+    pub(crate) fn authority(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
+pub(crate) fn content(file: PathBuf, problem: &'static str) -> AccessError {
+    AccessError::Content { file, problem }
+}
+
+fn read(file: &Path) -> Result<String, AccessError> {
+    let failed = |source| AccessError::File {
+        file: file.to_owned(),
+        source,
+    };
+    let size = fs::metadata(file).map_err(failed)?.len();
+    match size > LONGEST {
+        true => Err(content(file.to_owned(), "is too long")),
+        false => fs::read_to_string(file).map_err(failed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: &str, port: &str) -> Result<Access, AccessError> {
+        let given = |text: &str| Some(text.to_owned());
+        Access::new(given(host), given(port), Path::new("/nowhere"))
+    }
+
+    #[test]
+    fn an_ipv6_address_is_in_brackets_only_where_a_port_follows() {
+        for (host, port, authority) in [
+            ("10.96.0.1", "443", "10.96.0.1:443"),
+            ("fd00:10:96::1", "443", "[fd00:10:96::1]:443"),
+            ("[fd00:10:96::1]", "6443", "[fd00:10:96::1]:6443"),
+            (
+                "kubernetes.default.svc",
+                "443",
+                "kubernetes.default.svc:443",
+            ),
+        ] {
+            let access = at(host, port).expect(host);
+            assert_eq!(access.authority(), authority);
+            assert!(!access.host.contains('['));
+        }
+    }
+
+    #[test]
+    fn an_environment_that_is_no_pods_is_told_by_its_variable() {
+        for (host, port, name) in [
+            ("", "443", HOST),
+            ("10.96.0.1", "", PORT),
+            ("10.96.0.1", "0", PORT),
+            ("10.96.0.1", "tcp://10.96.0.1:443", PORT),
+        ] {
+            let error = at(host, port).expect_err(name);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        let error = Access::new(None, None, Path::new("/nowhere")).expect_err("no host");
+        assert!(error.to_string().contains(HOST), "{error}");
+    }
+
+    fn with_token(token: &str) -> (tempfile::TempDir, Access) {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::write(directory.path().join("token"), token).expect("a token");
+        let access = Access::new(
+            Some("10.96.0.1".into()),
+            Some("443".into()),
+            directory.path(),
+        );
+        (directory, access.expect("an environment"))
+    }
+
+    #[test]
+    fn a_token_that_was_exchanged_is_the_new_one() {
+        let (directory, access) = with_token("first\n");
+        assert_eq!(access.token().expect("a token"), "first");
+        fs::write(directory.path().join("token"), "second").expect("another");
+        assert_eq!(access.token().expect("a token"), "second");
+        for nonsense in ["", "\n", "two\nlines", "a\u{e9}"] {
+            fs::write(directory.path().join("token"), nonsense).expect("another");
+            let error = access.token().expect_err(nonsense).to_string();
+            assert!(error.contains("has no token"), "{error}");
+        }
+        fs::remove_file(directory.path().join("token")).expect("gone");
+        let error = access.token().expect_err("no file").to_string();
+        assert!(error.contains("is to be mounted there"), "{error}");
+    }
+
+    #[test]
+    fn a_token_says_of_which_node_it_is() {
+        let token = |claims: &str| format!("head.{}.sign", BASE64_URL_SAFE_NO_PAD.encode(claims));
+        let bound = r#"{"sub":"x","kubernetes.io":{"namespace":"kube-system",
+            "node":{"name":"rdma-1","uid":"1"},"pod":{"name":"ack-rdma-dp-ds-x","uid":"2"}}}"#;
+        let (_directory, access) = with_token(&token(bound));
+        let identity = access.identity().expect("claims");
+        assert_eq!(identity.node.as_deref(), Some("rdma-1"));
+        assert_eq!(identity.pod.as_deref(), Some("ack-rdma-dp-ds-x"));
+        // before 1.30, and a token that is bound to nothing
+        let (_directory, access) = with_token(&token(r#"{"kubernetes.io":{"namespace":"x"}}"#));
+        assert_eq!(access.identity().expect("claims"), Identity::default());
+        for nonsense in ["opaque", "a.b.c", "head.e30.sign"] {
+            let (_directory, access) = with_token(nonsense);
+            let error = access.identity().expect_err(nonsense).to_string();
+            assert!(error.contains("no service account's token"), "{error}");
+        }
+    }
+}
