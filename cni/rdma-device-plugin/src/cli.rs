@@ -6,6 +6,7 @@ use crate::{
         chain::{KUBELET_DIR, STATE_DIR, pod_resources},
     },
     probes::ask::Probe,
+    refused::RefusedPods,
 };
 use clap::{Args, Parser, Subcommand};
 use log::LevelFilter;
@@ -63,6 +64,18 @@ pub struct Arguments {
     /// Where the runtime keeps how it made pods' networks
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/cni/results")]
     pub cni_cache_dir: PathBuf,
+    /// What becomes of pods whose containers may not start, as only another pod could
+    #[arg(
+        long,
+        value_enum,
+        value_name = "keep|delete",
+        hide_possible_values = true,
+        default_value_t
+    )]
+    pub refused_pods: RefusedPods,
+    /// Where the token and the CA are by which refused pods are deleted
+    #[arg(long, value_name = "DIRECTORY", default_value = kubernetes_api::access::DIRECTORY)]
+    pub service_account_dir: PathBuf,
     /// off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LevelFilter,
@@ -167,6 +180,7 @@ impl Arguments {
             &mut self.dev,
             &mut self.state_dir,
             &mut self.cni_cache_dir,
+            &mut self.service_account_dir,
         ]
         .into_iter()
         .chain(&mut self.config)

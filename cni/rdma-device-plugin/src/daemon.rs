@@ -30,6 +30,7 @@ use crate::{
     privilege,
     probes::{Probes, Progress},
     publish::Publisher,
+    refused::{Deleter, RefusedPods, Verdicts},
     signals::{Signals, Told},
     watch::Watch,
 };
@@ -161,6 +162,15 @@ impl Daemon {
                 socket::remove_stale(&directory, |owner| presence.runs(owner));
             }
         }
+        let verdicts = match arguments.refused_pods {
+            RefusedPods::Keep => Verdicts::default(),
+            RefusedPods::Delete => {
+                let (verdicts, queue) = Verdicts::queue();
+                let deleter = Deleter::new(&arguments.service_account_dir, metrics.clone());
+                watchers.spawn(deleter.run(queue));
+                verdicts
+            }
+        };
         let name = presence.as_ref().map_or("alone", Presence::name).to_owned();
         let around = Arc::new(Surroundings {
             device_plugins: arguments.device_plugins(),
@@ -176,6 +186,7 @@ impl Daemon {
             directories,
             signals: sender,
             chain: chain.subscribe(),
+            verdicts,
             metrics: metrics.clone(),
         });
         let publisher = Publisher::new(&arguments.state_dir, &arguments.cdi_dir, hardware.clone());

@@ -33,6 +33,7 @@ pub mod peers;
 pub mod privilege;
 pub mod probes;
 pub mod publish;
+pub mod refused;
 pub mod release;
 pub mod signals;
 pub mod watch;

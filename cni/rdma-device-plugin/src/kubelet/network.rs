@@ -9,6 +9,7 @@ use crate::{
         sandbox::{self, Made},
     },
     conf::ResourceName,
+    refused::{Cure, Refused},
 };
 use conflist::TYPE;
 use kubelet_api::pod_resources::AskError;
@@ -32,7 +33,7 @@ pub(super) async fn check(
     resource: &ResourceName,
     ids: &[String],
     asked: &Result<Option<Holder>, AskError>,
-) -> Result<(), Status> {
+) -> Result<(), Refused> {
     let holder = asked.as_ref().map_err(|error| {
         Status::unavailable(format!(
             "which pod it is, and whether its network was made by {TYPE}, is not known: {error}"
@@ -60,13 +61,15 @@ pub(super) async fn check(
     let made = made.map_err(|error| Status::internal(error.to_string()))?;
     match made {
         Ok(Made::WithUs | Made::Untold) => Ok(()),
-        Ok(Made::WithoutUs { network }) => Err(Status::failed_precondition(format!(
-            "the network of {}/{} was made by a list of {network} without {TYPE}: the pod has no \
-             rails; {}",
-            holder.namespace,
-            holder.pod,
-            what_to_do(&around.chain.borrow())
-        ))),
+        Ok(Made::WithoutUs { network }) => {
+            let (what_to_do, cure) = what_to_do(&around.chain.borrow());
+            let status = Status::failed_precondition(format!(
+                "the network of {}/{} was made by a list of {network} without {TYPE}: the pod has no \
+                 rails; {what_to_do}",
+                holder.namespace, holder.pod,
+            ));
+            Err(Refused { status, cure })
+        }
         Err(error) => {
             log::warn!(
                 "whether the network of {}/{} was made by {TYPE} is not known: {:?}: {error}",
@@ -79,11 +82,26 @@ pub(super) async fn check(
     }
 }
 
-fn what_to_do(standing: &Standing) -> String {
+/// Another pod is of use only if its network would be made by the chain.
+fn what_to_do(standing: &Standing) -> (String, Cure) {
     match standing {
         Standing::NotCalled(why) => {
-            format!("delete it when the runtime calls {TYPE} again, which it does not now: {why}")
+            let later = format!(
+                "delete it when the runtime calls {TYPE} again, which it does not now: {why}"
+            );
+            (later, Cure::Time)
         }
-        _ => "delete it, so that its network is made again".to_owned(),
+        standing => {
+            let now = "delete it, so that its network is made again".to_owned();
+            let is_called = matches!(standing, Standing::Called { .. });
+            (
+                now,
+                if is_called {
+                    Cure::AnotherPod
+                } else {
+                    Cure::Time
+                },
+            )
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The device-plugin service of one resource, as kubelet calls it.
 
 use super::{
-    holder, network,
+    holder::{self, Holder},
+    network,
     streams::{Streams, some},
     surroundings::Surroundings,
 };
@@ -9,6 +10,7 @@ use crate::{
     conf::ResourceName,
     node::{Node, Signal},
     offer::{self, Offer},
+    refused::{Cure, Ids, PodName, Refused, Verdict},
 };
 use kubelet_api::device_plugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
@@ -16,6 +18,7 @@ use kubelet_api::device_plugin::{
     PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse, device_plugin_server::DevicePlugin,
 };
+use kubelet_api::pod_resources::AskError;
 use rdma_netns::Inventory;
 use rdma_resources::Grant;
 use std::{
@@ -144,9 +147,9 @@ impl Service {
     }
 
     /// What `id` was given; none: that is not known.
-    fn granted(&self, id: &str, node: &Node) -> Result<Option<Grant>, String> {
+    fn granted(&self, id: &str, node: &Node) -> Result<Option<Grant>, Refused> {
         let granted = self.around.grants.read(self.resource.as_str(), id);
-        match granted.map_err(|error| error.to_string())? {
+        match granted.map_err(|error| Status::failed_precondition(error.to_string()))? {
             Some(grant) => Ok(Some(grant)),
             // given by the plugin that was here before this one
             None if has(node, &self.resource, id) => {
@@ -156,23 +159,24 @@ impl Service {
                 );
                 Ok(None)
             }
-            None => Err(format!("{} has no id {id:?}", self.resource)),
+            None => Err(Refused {
+                status: Status::failed_precondition(format!("{} has no id {id:?}", self.resource)),
+                cure: Cure::DeviceOrAnotherPod,
+            }),
         }
     }
 
     /// Whether the devices of a container with `ids` are in place; the sentence says why not. True: the
     /// pod's network was to be made by the chain.
-    async fn are_in_place(&self, ids: &[String]) -> Result<bool, Status> {
+    async fn are_in_place(&self, ids: &[String]) -> Result<bool, Refused> {
         // another device's firmware that does not answer must not keep this container waiting
         let now = self.around.hardware.presence_aside().await;
         let now = now.map_err(|error| Status::unavailable(error.to_string()))?;
         let node = self.node();
         let grants = ids.iter().map(|id| self.granted(id, &node));
-        let grants: Result<Vec<_>, String> = grants.collect();
-        let grants = grants.map_err(Status::failed_precondition)?;
+        let grants: Vec<_> = grants.collect::<Result<_, Refused>>()?;
         let grants: Vec<&Grant> = grants.iter().flatten().collect();
-        offer::still_as_granted(&grants, &now)
-            .map_err(|error| Status::failed_precondition(error.to_string()))?;
+        offer::still_as_granted(&grants, &now)?;
         let chained = grants.iter().any(|grant| grant.chained);
         Ok(chained && self.is_attached())
     }
@@ -318,26 +322,65 @@ impl DevicePlugin for Service {
             (Ok(_), Some(asked)) => network::check(&self.around, &self.resource, &ids, asked).await,
             (in_place, _) => in_place.map(drop),
         };
-        let verdict = match &checked {
-            Ok(()) => "may start".to_owned(),
-            Err(status) => {
-                let (all, why) = (ids.join(", "), status.message());
-                log::error!(
-                    "{}: a container with {all} must not start: {why}",
-                    self.resource
-                );
-                format!("must not start: {why}")
-            }
+        if let Err(refused) = &checked {
+            let (all, why) = (ids.join(", "), refused.status.message());
+            log::error!(
+                "{}: a container with {all} must not start: {why}",
+                self.resource
+            );
+        }
+        let told = Told {
+            resource: self.resource.clone(),
+            ids,
+            refused: checked.clone().err(),
         };
-        let resource = self.resource.clone();
+        let around = self.around.clone();
         match asked {
-            Some(asked) => holder::tell(&resource, &ids, &asked, &verdict),
+            Some(asked) => told.tell(&around, &asked),
             // nobody waits for that
             None => drop(tokio::spawn(async move {
-                let asked = holder::of(&socket, &resource, &ids).await;
-                holder::tell(&resource, &ids, &asked, &verdict);
+                let asked = holder::of(&socket, &told.resource, &told.ids).await;
+                told.tell(&around, &asked);
             })),
         }
-        checked.map(|()| Response::new(PreStartContainerResponse {}))
+        checked
+            .map(|()| Response::new(PreStartContainerResponse {}))
+            .map_err(|refused| refused.status)
+    }
+}
+
+/// What kubelet was told of a container's start.
+struct Told {
+    resource: ResourceName,
+    ids: Vec<String>,
+    /// None: it may start.
+    refused: Option<Refused>,
+}
+
+impl Told {
+    /// Says it in the log, and to who sees to refused pods.
+    fn tell(self, around: &Surroundings, asked: &Result<Option<Holder>, AskError>) {
+        let words = match &self.refused {
+            None => "may start".to_owned(),
+            Some(refused) => format!("must not start: {}", refused.status.message()),
+        };
+        holder::tell(&self.resource, &self.ids, asked, &words);
+        let ids = Ids::new(self.resource.as_str(), &self.ids);
+        match (self.refused, asked) {
+            (None, _) => around.verdicts.tell(Verdict::MayStart(ids)),
+            (Some(Refused { status, cure }), Ok(Some(holder))) => {
+                around.verdicts.tell(Verdict::Refused {
+                    ids,
+                    pod: PodName {
+                        namespace: holder.namespace.clone(),
+                        name: holder.pod.clone(),
+                    },
+                    why: status.message().to_owned(),
+                    cure,
+                });
+            }
+            // which pod it is, is not known: kubelet tries again
+            (Some(_), _) => {}
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     metrics::Metrics,
     node::{Node, Signal},
     peers::Role,
+    refused::Verdicts,
 };
 use rdma_resources::Grants;
 use std::{path::PathBuf, sync::Arc};
@@ -39,6 +40,8 @@ pub struct Surroundings {
     pub signals: mpsc::Sender<Signal>,
     /// How it stands with our plugin's place in the chain.
     pub chain: watch::Receiver<Standing>,
+    /// Who hears which containers may start, and which may not.
+    pub verdicts: Verdicts,
     /// Whoever counts.
     pub metrics: Metrics,
 }

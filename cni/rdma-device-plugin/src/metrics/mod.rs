@@ -9,6 +9,7 @@
 //! | `rdma_device_plugin_allocate_seconds` | `resource`, `outcome` | histogram: how long Allocate took |
 //! | `rdma_device_plugin_list_updates_total` | `resource` | device lists sent to kubelet |
 //! | `rdma_device_plugin_reloads_total` | `outcome` | configurations read again |
+//! | `rdma_device_plugin_refused_pods_total` | `resource`, `outcome` (`deleted`, `kept`, `failed`) | pods whose containers may not start |
 //! | `rdma_device_plugin_capacity` | `resource` | ids advertised |
 //! | `rdma_device_plugin_healthy` | `resource` | of these, healthy |
 //! | `rdma_device_plugin_allocated` | `resource` | of these, kubelet has given to containers |
@@ -76,6 +77,7 @@ struct Figures {
     allocations: Latency,
     lists: Family<Labels, Counter>,
     reloads: Family<Labels, Counter>,
+    refused_pods: Family<Labels, Counter>,
     registrations_now: Mutex<BTreeMap<String, Registered>>,
     since: Instant,
 }
@@ -144,6 +146,12 @@ impl Metrics {
         );
         let reloads = Family::default();
         registry.register("reloads", "Configurations read again", reloads.clone());
+        let refused_pods = Family::default();
+        registry.register(
+            "refused_pods",
+            "What became of pods whose containers may not start",
+            refused_pods.clone(),
+        );
         Self(Arc::new(Figures {
             registry,
             registrations,
@@ -151,6 +159,7 @@ impl Metrics {
             allocations,
             lists,
             reloads,
+            refused_pods,
             registrations_now: Mutex::default(),
             since: Instant::now(),
         }))
@@ -206,6 +215,14 @@ impl Metrics {
     /// The configuration was read again; not `ok`: the old one stays.
     pub fn reloaded(&self, ok: bool) {
         self.0.reloads.get_or_create(&outcome(ok)).inc();
+    }
+
+    /// What became of a pod that was refused with `resource`: `deleted`, `kept`, or `failed` for an attempt
+    /// that came to nothing.
+    pub fn refused_pod(&self, resource: &str, outcome: &'static str) {
+        let outcome = vec![("outcome", outcome.to_owned())];
+        let labels = [of(resource), outcome].concat();
+        self.0.refused_pods.get_or_create(&labels).inc();
     }
 
     fn is_registered(&self, resource: &str, yes: bool) {

@@ -8,6 +8,7 @@ mod erdma;
 mod observing;
 mod plugin_watcher;
 mod program;
+mod refused;
 mod registering;
 mod reloading;
 mod scale;

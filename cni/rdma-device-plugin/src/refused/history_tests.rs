@@ -1,0 +1,252 @@
+use super::*;
+use crate::refused::pod::Owner;
+
+/// A node's history, and its clock; the API server's runs beside it.
+struct Node {
+    history: History,
+    began: Instant,
+    now: Instant,
+}
+
+/// A refused pod.
+#[derive(Clone)]
+struct Refused {
+    ids: Ids,
+    name: PodName,
+    pod: Pod,
+}
+
+impl Node {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            history: History::default(),
+            began: now,
+            now,
+        }
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+    }
+
+    /// As the API server writes it, so that later is greater.
+    fn written(&self) -> String {
+        format!("{:09}", (self.now - self.began).as_secs())
+    }
+
+    /// A pod that `owner` makes now.
+    fn pod(&self, name: &str, owner: &str) -> Refused {
+        Refused {
+            ids: Ids::new("rdma/hca", &[name.to_owned()]),
+            name: PodName {
+                namespace: "default".into(),
+                name: name.into(),
+            },
+            pod: Pod {
+                uid: format!("{name} of {}", self.written()),
+                node: "rdma-1".into(),
+                created: self.written(),
+                owner: Some(Owner {
+                    uid: owner.into(),
+                    kind: "ReplicaSet".into(),
+                    name: owner.into(),
+                }),
+                is_mirror: false,
+            },
+        }
+    }
+
+    /// Kubelet's try; whoever it is, is known afterwards.
+    fn refuse_for(&mut self, it: &Refused, cure: Cure) -> Step {
+        let step = self.history.refused(&it.ids, &it.name, cure, self.now);
+        if step == Step::Look {
+            let (ids, name, pod) = (it.ids.clone(), it.name.clone(), it.pod.clone());
+            self.history.is(ids, name, pod, false, self.now);
+        }
+        step
+    }
+
+    fn refuse(&mut self, it: &Refused) -> Step {
+        self.refuse_for(it, Cure::AnotherPod)
+    }
+
+    fn deleted(&mut self, it: &Refused) {
+        let written = self.written();
+        self.history.deleted(&it.pod, &written, self.now);
+    }
+
+    /// How often kubelet tries, every 12 s, until it is deleted; `None`: not within two hours.
+    fn tries_until_deleted(&mut self, it: &Refused) -> Option<u32> {
+        for tries in 1..600 {
+            if let Step::Delete { pod, event } = self.refuse(it) {
+                assert_eq!((pod, event), (it.pod.clone(), None));
+                self.deleted(it);
+                return Some(tries);
+            }
+            self.pass(12);
+        }
+        None
+    }
+}
+
+#[test]
+fn kubelet_tries_twice_before_a_pod_is_deleted() {
+    let mut node = Node::new();
+    let pod = node.pod("a", "set");
+    assert_eq!(node.refuse(&pod), Step::Look);
+    // another container of it, or a kubelet that asks at once
+    node.pass(1);
+    assert_eq!(node.refuse(&pod), Step::None);
+    node.pass(11);
+    let event = None;
+    let it = pod.pod.clone();
+    assert_eq!(node.refuse(&pod), Step::Delete { pod: it, event });
+    // the API server was away: tried again, without a second event
+    node.history.has_event(&pod.ids, "7");
+    node.pass(12);
+    let event = Some("7".to_owned());
+    let it = pod.pod.clone();
+    assert_eq!(node.refuse(&pod), Step::Delete { pod: it, event });
+}
+
+#[test]
+fn what_passes_by_itself_deletes_nothing() {
+    let mut node = Node::new();
+    let pod = node.pod("a", "set");
+    for _ in 0..100 {
+        assert_eq!(node.refuse_for(&pod, Cure::Time), Step::None);
+        node.pass(12);
+    }
+    // refused for good once, and it may start then
+    assert_eq!(node.refuse(&pod), Step::Look);
+    node.history.ended(&pod.ids);
+    node.pass(12);
+    assert_eq!(node.refuse(&pod), Step::Look);
+    // for good at first, and for a moment's reason next
+    node.pass(12);
+    assert_eq!(node.refuse_for(&pod, Cure::Time), Step::None);
+}
+
+#[test]
+fn a_device_has_a_minute_to_come_back() {
+    let mut node = Node::new();
+    let pod = node.pod("a", "set");
+    let cure = Cure::DeviceOrAnotherPod;
+    assert_eq!(node.refuse_for(&pod, cure), Step::Look);
+    for _ in 0..4 {
+        node.pass(12);
+        assert_eq!(node.refuse_for(&pod, cure), Step::None);
+    }
+    node.pass(12);
+    assert!(matches!(node.refuse_for(&pod, cure), Step::Delete { .. }));
+}
+
+#[test]
+fn a_namesake_with_the_same_ids_is_another_pod() {
+    let mut node = Node::new();
+    let pod = node.pod("a", "set");
+    node.refuse(&pod);
+    node.pass(12);
+    let mut other = pod.clone();
+    other.name.name = "b".into();
+    assert_eq!(node.refuse(&other), Step::Look);
+    // and the same pod after longer than kubelet pauses
+    node.pass(11 * 60);
+    assert_eq!(node.refuse(&other), Step::Look);
+}
+
+#[test]
+fn what_stays_is_looked_at_again_only_after_a_while() {
+    let mut node = Node::new();
+    let pod = node.pod("bare", "");
+    node.refuse(&pod);
+    let (ids, name) = (pod.ids.clone(), pod.name.clone());
+    node.history.is(ids, name, pod.pod.clone(), true, node.now);
+    for _ in 0..49 {
+        node.pass(12);
+        assert_eq!(node.refuse(&pod), Step::None);
+    }
+    node.pass(12);
+    assert_eq!(node.refuse(&pod), Step::Look);
+}
+
+#[test]
+fn a_job_s_pods_are_deleted_at_once_and_those_made_anew_ever_later() {
+    let mut node = Node::new();
+    let job: Vec<_> = (0..8).map(|it| node.pod(&format!("{it}"), "job")).collect();
+    node.pass(60);
+    for pod in &job {
+        assert_eq!(node.tries_until_deleted(pod), Some(2));
+    }
+    // the node cannot give rails: what is made anew is refused again
+    let mut waits = vec![];
+    for _ in 0..8 {
+        let again = node.pod("0", "job");
+        let from = node.now;
+        node.tries_until_deleted(&again).expect("in the end");
+        waits.push((node.now - from).as_secs() / 60);
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
+    // others do not wait for that job's
+    let other = node.pod("other", "another job");
+    assert_eq!(node.tries_until_deleted(&other), Some(2));
+    // and two hours without a deletion are a new beginning
+    node.pass(2 * 60 * 60);
+    let again = node.pod("0", "job");
+    assert_eq!(node.tries_until_deleted(&again), Some(2));
+}
+
+#[test]
+fn a_wait_is_told_once() {
+    let mut node = Node::new();
+    let first = node.pod("a", "set");
+    node.pass(1);
+    node.tries_until_deleted(&first);
+    let again = node.pod("b", "set");
+    node.refuse(&again);
+    node.pass(12);
+    let Step::Told(wait) = node.refuse(&again) else {
+        panic!("it is told");
+    };
+    assert!(wait.contains("deleted once before"), "{wait}");
+    assert!(wait.contains("in 48 s"), "{wait}");
+    node.pass(12);
+    assert_eq!(node.refuse(&again), Step::None);
+}
+
+#[test]
+fn a_node_deletes_twenty_in_ten_minutes_whosever_they_are() {
+    let mut node = Node::new();
+    let pods: Vec<_> = (0..30)
+        .map(|it| node.pod(&format!("{it}"), &format!("owner of {it}")))
+        .collect();
+    let mut deleted = vec![false; 30];
+    for minute in 1..=20 {
+        for _ in 0..5 {
+            for (pod, deleted) in pods.iter().zip(&mut deleted) {
+                if !*deleted && matches!(node.refuse(pod), Step::Delete { .. }) {
+                    node.deleted(pod);
+                    *deleted = true;
+                }
+            }
+            node.pass(12);
+        }
+        let count = deleted.iter().filter(|it| **it).count();
+        assert_eq!(count, if minute <= 10 { 20 } else { 30 }, "{minute}");
+    }
+}
+
+#[test]
+fn a_pod_of_several_refused_containers_is_deleted_once() {
+    let mut node = Node::new();
+    let pod = node.pod("a", "set");
+    let mut other = pod.clone();
+    other.ids = Ids::new("rdma/vf", &["0000:3b:00.2".into()]);
+    node.refuse(&pod);
+    node.refuse(&other);
+    node.pass(12);
+    assert!(matches!(node.refuse(&pod), Step::Delete { .. }));
+    node.deleted(&pod);
+    assert_eq!(node.refuse(&other), Step::Look);
+}

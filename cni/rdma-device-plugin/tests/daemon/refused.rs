@@ -1,0 +1,146 @@
+//! A pod whose container may not start, where it is to be deleted and the API server cannot be had:
+//! kubelet has its answer as ever. What it comes to with one is in `integration/tests/cluster`.
+
+use crate::{HCA, Running, SECOND, TWO, ids, program};
+use integration::{
+    Daemon, Machine,
+    kubelet::{
+        DeviceManager,
+        pod_resources::{PodResourcesServer, pod},
+    },
+};
+use std::{
+    net::TcpListener,
+    process::Command,
+    time::{Duration, Instant},
+};
+use tonic::Code;
+
+/// A node whose second NIC was given to a pod, and has another number since.
+struct Node {
+    node: Running,
+    _pods: PodResourcesServer,
+}
+
+impl Node {
+    #[track_caller]
+    fn new(environment: &[(&str, &str)]) -> Self {
+        let machine = Machine::with(&[crate::FIRST, SECOND]);
+        machine.configure(TWO);
+        let kubelet = DeviceManager::started(&machine.path("kubelet"));
+        let pods = PodResourcesServer::start(&machine.path("kubelet/pod-resources/kubelet.sock"));
+        let mut command: Command = program::command(&machine);
+        command.args(["--metrics-address", "127.0.0.1:0"]);
+        command.args(["--refused-pods", "delete", "--service-account-dir"]);
+        command.arg(machine.path("account"));
+        command.envs(environment.iter().copied());
+        let daemon = Daemon::start(&mut command);
+        let node = Running {
+            daemon,
+            kubelet,
+            machine,
+        };
+        let node = node.listed("rdma/nic", 1);
+        let given = node.kubelet.ask_for("rdma/nic", &[&ids(&[SECOND.address])]);
+        given.expect("given");
+        let id = [SECOND.address];
+        let own = [("rdma/nic", id.as_slice())];
+        pods.set_pods(&[pod("default", "trainer-0", &[&own])]);
+        node.machine.without_number(SECOND.number);
+        node.machine.number(&SECOND, 7);
+        Self { node, _pods: pods }
+    }
+
+    /// Kubelet's try: refused, and at once.
+    #[track_caller]
+    fn refuses(&self) {
+        let at = Instant::now();
+        let nic = ids(&[SECOND.address]);
+        let refused = self.node.kubelet.before_start("rdma/nic", &nic);
+        assert_eq!(
+            refused.expect_err("refused").code(),
+            Code::FailedPrecondition
+        );
+        assert!(at.elapsed() < Duration::from_secs(2), "{:?}", at.elapsed());
+    }
+}
+
+#[test]
+fn without_an_api_server_kubelet_is_answered_and_the_log_says_it_once() {
+    let node = Node::new(&[]);
+    for _ in 0..3 {
+        node.refuses();
+    }
+    let words = "default/trainer-0 cannot start, and cannot be deleted either: \
+                 KUBERNETES_SERVICE_HOST is not set";
+    node.node.daemon.says(words);
+    node.refuses();
+    node.node.daemon.says_times(
+        "of default/trainer-0, container container0: must not start",
+        4,
+    );
+    let metrics = node.node.daemon.get("/metrics");
+    let failed = "rdma_device_plugin_refused_pods_total{resource=\"rdma/nic\",outcome=\"failed\"}";
+    assert!(metrics.contains(failed), "{metrics}");
+    assert_eq!(node.node.daemon.count(words), 1);
+}
+
+#[test]
+fn an_api_server_that_does_not_answer_keeps_nobody_waiting() {
+    // connections are taken, and nothing is said
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("it").port().to_string();
+    let node = Node::new(&[
+        ("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
+        ("KUBERNETES_SERVICE_PORT", &port),
+    ]);
+    node.refuses();
+    node.node
+        .daemon
+        .says("a service account's token is to be mounted there");
+    std::fs::create_dir(node.node.machine.path("account")).expect("a directory");
+    node.node.machine.write("account/token", "head.e30.sign");
+    node.node.machine.write("account/ca.crt", "none");
+    node.refuses();
+    node.node.daemon.says("has no certificate of a CA");
+    node.node.machine.write("account/ca.crt", CA);
+    node.refuses();
+    let (connection, _) = listener.accept().expect("it asks");
+    for _ in 0..200 {
+        node.refuses();
+    }
+    drop((connection, listener));
+    node.node.daemon.says("does not answer");
+    let (ended, took) = node.node.daemon.end(nix::sys::signal::Signal::SIGTERM);
+    assert!(ended.success() && took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn without_the_switch_nothing_is_asked_and_nothing_is_said() {
+    let node = Running::with(HCA).listed("rdma/hca", 1000);
+    let refused = node.kubelet.before_start("rdma/hca", &ids(&["none"]));
+    refused.expect_err("no such id");
+    node.daemon.says("a container with none must not start");
+    assert_eq!(node.daemon.count("cannot be deleted"), 0);
+    let wrong = program::run(program::command(&node.machine).args(["--refused-pods", "remove"]));
+    assert!(!wrong.status.success());
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(
+        said.contains("'remove' for '--refused-pods <keep|delete>'"),
+        "{said}"
+    );
+}
+
+/// A CA whose key nobody has.
+const CA: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBcTCCARegAwIBAgIUbBwReh0mod95Hv32ylnwpNVCXZEwCgYIKoZIzj0EAwIw
+DTELMAkGA1UEAwwCY2EwIBcNMjYxMTIyMTA0NTAzWhgPMjEyNjEwMjkxMDQ1MDNa
+MA0xCzAJBgNVBAMMAmNhMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE5uOPvnAP
+S6+argtDOPF2Z/m+WRjA/Ab3cch4Kf2nA7bs8lk+XEbkMdKFwB2jz38Q/jVdTBUT
+H93XQcv7NdC64KNTMFEwHQYDVR0OBBYEFDcqtmwHQmb/3Phl/Vk9mb7+E08yMB8G
+A1UdIwQYMBaAFDcqtmwHQmb/3Phl/Vk9mb7+E08yMA8GA1UdEwEB/wQFMAMBAf8w
+CgYIKoZIzj0EAwIDSAAwRQIgCn/ufECIaAMpu+oa9K70YF3eaRb97nvYa1fQryUm
+224CIQCg0GFPkTcUt4v+7LrBbNPRYJItLrqRPXmmUIT24iqVeg==
+-----END CERTIFICATE-----
+";
