@@ -74,6 +74,39 @@ impl ControlPlane {
         plane
     }
 
+    /// `program`, to be run where the API server is reached.
+    pub fn command(&self, program: &Path) -> Command {
+        self.netns.command(program)
+    }
+
+    /// Address and port of the API server, as pods of a cluster have them in their environment.
+    pub fn address(&self) -> (&'static str, &'static str) {
+        (ADDRESS, "6443")
+    }
+
+    /// By which the API server is known: PEM.
+    pub fn ca(&self) -> String {
+        fs::read_to_string(self.pki("ca.crt")).expect("a certificate")
+    }
+
+    /// `kubectl LINE` as whoever has `token`, and nothing else.
+    pub fn kubectl_as(&self, token: &str, line: &str) -> Output {
+        let mut command = self.netns.command(&self.program);
+        command.arg("kubectl").args(line.split_whitespace());
+        let (host, port) = self.address();
+        command.args([
+            "--token",
+            token,
+            "--server",
+            &format!("https://{host}:{port}"),
+        ]);
+        command.args(["--certificate-authority", &self.pki("ca.crt")]);
+        command
+            .env("KUBECONFIG", "/dev/null")
+            .env("HOME", self.directory.path());
+        command.output().expect("kubectl runs")
+    }
+
     /// The file `name` of the certificates and kubeconfigs.
     fn pki(&self, name: &str) -> String {
         let path = self.directory.path().join("pki").join(name);

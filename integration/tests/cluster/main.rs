@@ -4,6 +4,7 @@
 mod examples;
 mod manifests;
 mod pages;
+mod refused;
 
 use integration::ControlPlane;
 use std::{
@@ -74,5 +75,6 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     manifests::podsecurity_stops_them_where_it_is_enforced(&mut cluster);
     examples::all_are_taken(&mut cluster);
     examples::those_that_podsecurity_refuses_are_told(&mut cluster);
+    refused::are_deleted_by_the_daemon_of_their_node(&mut cluster);
     pages::every_command_works(&mut cluster);
 }

@@ -5,7 +5,7 @@ use crate::{
     cluster::{ALL, Cluster, arguments, capabilities, cluster},
     documents,
     paths::{Mounts, mounts},
-    root,
+    refused, root,
 };
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
 use rdma_device_plugin::{
@@ -22,7 +22,7 @@ pub(crate) const UNINSTALL: [&str; 2] = [
 ];
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 12] = [
+const CHAINED: [(&str, &str); 14] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", r#"{"resources":["rdma/vf"]}"#),
@@ -44,6 +44,8 @@ const CHAINED: [(&str, &str); 12] = [
         "integration/manifests/rendered/other-nodes.yaml",
         r#"{"ipam":{"type":"rdma-ipam","from":"parent"},"podResourcesSocket":"/var/lib/k0s/kubelet/pod-resources/kubelet.sock"}"#,
     ),
+    (refused::BY_ANOTHER_ACCOUNT, PARENT),
+    (refused::FILE, PARENT),
     (
         "integration/manifests/rendered/the-chain-as-it-comes.yaml",
         "{}",
@@ -69,6 +71,7 @@ pub(crate) fn uninstall() -> Cluster {
         file: UNINSTALL[0],
         config_map: Default::default(),
         daemon_set: serde_json::from_value(set).expect("a DaemonSet"),
+        others: vec![],
     }
 }
 

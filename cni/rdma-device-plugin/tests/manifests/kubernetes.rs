@@ -3,12 +3,17 @@
 
 use crate::{documents, yaml_files};
 use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::{DaemonSet, Deployment, StatefulSet},
     batch::v1::Job,
-    core::v1::{ConfigMap, Pod, Service},
+    core::v1::{ConfigMap, Pod, Service, ServiceAccount},
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+const ADMISSION: &str = "admissionregistration.k8s.io/v1";
 
 /// What Kubernetes would not take of an object; a custom resource's is its owner's.
 fn refused(object: &Value) -> Vec<String> {
@@ -16,6 +21,13 @@ fn refused(object: &Value) -> Vec<String> {
         (Some("v1"), Some("Pod")) => lost::<Pod>,
         (Some("v1"), Some("ConfigMap")) => lost::<ConfigMap>,
         (Some("v1"), Some("Service")) => lost::<Service>,
+        (Some("v1"), Some("ServiceAccount")) => lost::<ServiceAccount>,
+        (Some(RBAC), Some("ClusterRole")) => lost::<ClusterRole>,
+        (Some(RBAC), Some("ClusterRoleBinding")) => lost::<ClusterRoleBinding>,
+        (Some(ADMISSION), Some("ValidatingAdmissionPolicy")) => lost::<ValidatingAdmissionPolicy>,
+        (Some(ADMISSION), Some("ValidatingAdmissionPolicyBinding")) => {
+            lost::<ValidatingAdmissionPolicyBinding>
+        }
         (Some("apps/v1"), Some("DaemonSet")) => lost::<DaemonSet>,
         (Some("apps/v1"), Some("Deployment")) => lost::<Deployment>,
         (Some("apps/v1"), Some("StatefulSet")) => lost::<StatefulSet>,

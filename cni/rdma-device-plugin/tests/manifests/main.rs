@@ -8,6 +8,7 @@ mod examples;
 mod kubernetes;
 mod networks;
 mod paths;
+mod refused;
 mod running;
 
 use serde_json::Value;

@@ -5,7 +5,7 @@ use crate::{
     cluster::{ALL, Cluster, cluster},
 };
 use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
-use rdma_device_plugin::{chain::record::BIN_DIR, cli::Command};
+use rdma_device_plugin::{chain::record::BIN_DIR, cli::Command, refused::RefusedPods};
 use std::{collections::BTreeMap, path::Path};
 
 /// `container path` → (`path on the node`, `read-only`)
@@ -44,6 +44,7 @@ fn source(volume: &Volume) -> String {
         (Some(host), None, None) => host.path.clone(),
         (None, Some(map), None) => format!("configMap {}", map.name),
         (None, None, Some(_)) => OF_POD.to_owned(),
+        (None, None, None) if volume.projected.is_some() => "a token".to_owned(),
         _ => panic!("{} is of another kind", volume.name),
     }
 }
@@ -95,6 +96,9 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
         let probes = arguments.probe_socket.expect("a socket for probes");
         need(probes.parent().expect("a directory"), OF_POD, false);
         need(&arguments.dev, "/dev", true);
+        if arguments.refused_pods == RefusedPods::Delete {
+            need(&arguments.service_account_dir, "a token", true);
+        }
         if cluster.pod().host_pid == Some(true) {
             need(Path::new("/lib/modules"), "/lib/modules", true);
             need(Path::new("/etc/modprobe.d"), "/etc/modprobe.d", true);

@@ -5,6 +5,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* whose token deletes refused pods; empty: nobody's */}}
+{{- define "rdma.deleter" -}}
+{{- if eq .Values.refusedPods "delete" }}{{ .Values.serviceAccountName | default "rdma-device-plugin" }}{{ end -}}
+{{- end -}}
+
 {{/* the values of chain; null is as if nothing of it was said */}}
 {{- define "rdma.chainValues" -}}
 {{- $usual := dict

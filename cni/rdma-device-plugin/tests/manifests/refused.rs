@@ -1,0 +1,128 @@
+//! Who may delete refused pods: nobody, where it is not asked for.
+
+use crate::{
+    cluster::{ALL, cluster},
+    documents, root,
+};
+use rdma_device_plugin::refused::RefusedPods;
+use serde_json::{Value, json};
+
+pub(crate) const FILE: &str = "integration/manifests/rendered/refused-pods.yaml";
+pub(crate) const BY_ANOTHER_ACCOUNT: &str =
+    "integration/manifests/rendered/refused-pods-by-another-account.yaml";
+
+const COMPONENT: &str = "conf/kustomize/components/refused-pods";
+
+/// The objects of a kind.
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|it| it["kind"] == kind).collect()
+}
+
+#[test]
+fn there_is_a_token_and_a_role_only_where_refused_pods_are_deleted() {
+    for wanted in ALL {
+        let cluster = cluster(wanted.file());
+        let deletes = [FILE, BY_ANOTHER_ACCOUNT].contains(&wanted.file());
+        let arguments = cluster.arguments();
+        let expected = if deletes {
+            RefusedPods::Delete
+        } else {
+            RefusedPods::Keep
+        };
+        assert_eq!(arguments.refused_pods, expected, "{}", wanted.file());
+        assert_eq!(!cluster.others.is_empty(), deletes, "{}", wanted.file());
+        let volumes = cluster.pod().volumes.iter().flatten();
+        let tokens = volumes.filter(|it| it.projected.is_some()).count();
+        assert_eq!(tokens, usize::from(deletes), "{}", wanted.file());
+        let has_token = |container: &&k8s_openapi::api::core::v1::Container| {
+            let mut mounts = container.volume_mounts.iter().flatten();
+            mounts.any(|it| it.name == "service-account")
+        };
+        let pod = cluster.pod();
+        let all = pod.containers.iter();
+        let all = all.chain(pod.init_containers.iter().flatten());
+        let with: Vec<_> = all.filter(has_token).map(|it| it.name.as_str()).collect();
+        let expected: &[&str] = if deletes {
+            &["rdma-device-plugin"]
+        } else {
+            &[]
+        };
+        assert_eq!(with, expected, "{}", wanted.file());
+    }
+}
+
+#[test]
+fn the_role_is_the_smallest() {
+    for (file, account) in [(FILE, "rdma-device-plugin"), (BY_ANOTHER_ACCOUNT, "rdma")] {
+        let objects = cluster(file).others;
+        let roles = of_kind(&objects, "ClusterRole");
+        let rules = json!([
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},
+            {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+        ]);
+        assert_eq!((roles.len(), &roles[0]["rules"]), (1, &rules), "{file}");
+        let bindings = of_kind(&objects, "ClusterRoleBinding");
+        let subject =
+            json!([{"kind": "ServiceAccount", "name": account, "namespace": "kube-system"}]);
+        assert_eq!((bindings.len(), &bindings[0]["subjects"]), (1, &subject));
+        let made = of_kind(&objects, "ServiceAccount");
+        assert_eq!(made.len(), usize::from(file == FILE), "{file}");
+        for account in made {
+            assert_eq!(account["automountServiceAccountToken"], false);
+        }
+        // the policy is of that account, fails closed, and denies
+        let policies = of_kind(&objects, "ValidatingAdmissionPolicy");
+        let policy = &policies[0]["spec"];
+        assert_eq!(
+            (policies.len(), &policy["failurePolicy"]),
+            (1, &json!("Fail"))
+        );
+        let condition = policy["matchConditions"][0]["expression"].as_str();
+        let condition = condition.expect("a condition");
+        let named = format!("\"system:serviceaccount:kube-system:{account}\"");
+        assert!(condition.ends_with(&named), "{condition}");
+        let bound = of_kind(&objects, "ValidatingAdmissionPolicyBinding");
+        assert_eq!(bound[0]["spec"]["validationActions"], json!(["Deny"]));
+        assert_eq!(
+            bound[0]["spec"]["policyName"],
+            policies[0]["metadata"]["name"]
+        );
+        assert_eq!(objects.len(), if file == FILE { 5 } else { 4 }, "{file}");
+    }
+}
+
+/// Kustomize's component is beside the chart: what it adds comes to the same.
+#[test]
+fn the_component_comes_to_what_the_chart_comes_to() {
+    let access = documents(&root().join(COMPONENT).join("access.yaml"));
+    assert_eq!(access, cluster(FILE).others);
+    let daemon_set = |file: &str| {
+        let objects = documents(&root().join(file));
+        objects.into_iter().find(|it| it["kind"] == "DaemonSet")
+    };
+    let mut patched = daemon_set("conf/manifests/lingjun.yaml").expect("a DaemonSet");
+    let operations = documents(&root().join(COMPONENT).join("daemonset.yaml"));
+    for operation in operations[0].as_array().expect("operations") {
+        assert_eq!(operation["op"], "add");
+        let path = operation["path"].as_str().expect("a path");
+        let (parent, key) = path.rsplit_once('/').expect("a key");
+        match patched.pointer_mut(parent).expect(parent) {
+            Value::Array(list) => list.push(operation["value"].clone()),
+            object => object[key] = operation["value"].clone(),
+        }
+    }
+    let pod = |set: &Value| {
+        let mut pod = set["spec"]["template"]["spec"].clone();
+        let sort = |list: &mut Value| {
+            let list = list.as_array_mut().expect("a list");
+            list.sort_by_key(|it| it["name"].to_string());
+        };
+        sort(&mut pod["volumes"]);
+        for kind in ["containers", "initContainers"] {
+            sort(&mut pod[kind][0]["volumeMounts"]);
+        }
+        pod
+    };
+    let chart = daemon_set(FILE).expect("a DaemonSet");
+    assert_eq!(pod(&patched), pod(&chart));
+}
