@@ -8,6 +8,7 @@ use crate::{
     smc::PnetTable,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
+use nix::libc;
 use std::{
     io,
     net::{Ipv6Addr, UdpSocket},
@@ -22,7 +23,7 @@ pub struct Space {
     netns: Netns,
     route: Mutex<Socket>,
     packet: OnceLock<OwnedFd>,
-    groups: OnceLock<UdpSocket>,
+    groups: Mutex<Option<UdpSocket>>,
     /// Whether it is the namespace this program runs in: no thread needs to enter it.
     own: bool,
 }
@@ -35,7 +36,7 @@ impl Space {
             netns: Netns::current()?,
             route,
             packet: OnceLock::new(),
-            groups: OnceLock::new(),
+            groups: Mutex::default(),
             own: true,
         })
     }
@@ -52,7 +53,7 @@ impl Space {
             netns,
             route: Mutex::new(route),
             packet: OnceLock::new(),
-            groups: OnceLock::new(),
+            groups: Mutex::default(),
             own: false,
         })
     }
@@ -85,16 +86,28 @@ impl Space {
         Ok(socket.as_fd())
     }
 
-    /// A socket that is a member of multicast groups, kept from its first use.
-    pub(super) fn groups(&self) -> io::Result<&UdpSocket> {
-        match self.groups.get() {
-            Some(socket) => Ok(socket),
-            None => {
+    /// Becomes a member of `group` by the netdev of `index`, until [`Space::leave`].
+    pub(super) fn join(&self, group: &Ipv6Addr, index: u32) -> io::Result<()> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = match &mut *groups {
+            Some(socket) => socket,
+            none => {
                 let open = || UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0));
-                let socket = self.netns.run(open).flatten()?;
-                Ok(self.groups.get_or_init(|| socket))
+                none.insert(self.netns.run(open).flatten()?)
             }
+        };
+        match socket.join_multicast_v6(group, index) {
+            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => Ok(()), // a member already
+            joined => joined,
         }
+    }
+
+    /// Leaves all groups. Not later than the netdevs leave the namespace: the kernel knows a member by
+    /// the index alone. For one that comes again with the same index it would be a member in name only,
+    /// and leave a group that the netdev is in for its own address (`__ipv6_sock_mc_close()`,
+    /// `net/ipv6/mcast.c`).
+    pub(super) fn leave(&self) {
+        *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Its pnet table.

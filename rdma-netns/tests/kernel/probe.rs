@@ -1,8 +1,8 @@
 //! Questions on the wire, to a kernel that has the address, and to one that asks for it.
 
-use crate::world::{World, interface, to_pod, with_node};
+use crate::world::{World, interface, to_host, to_pod, with_node};
 use rdma_netns::{
-    Conflict, Kernel, Linux, Question,
+    Conflict, Kernel, Linux, Pod, Question,
     probe::{PROBE_TIME, Sign, Unasked},
 };
 use std::{
@@ -151,6 +151,39 @@ fn who_takes_the_address_later_is_overheard() {
         assert_eq!(found(&heard), expected);
         let again = world.kernel.overheard(&world.pod, &asked).expect("a look");
         assert_eq!(again, [], "it was told");
+    });
+}
+
+/// A netdev goes home and comes again, with the same index, as it does when ADD begins anew.
+#[test]
+fn a_netdev_that_returns_hears_as_before() {
+    with_pod(|world| {
+        let path = world.pod.path().to_owned();
+        let pod = world.kernel.open_pod(&path).expect("the pod");
+        let asked = questions("wire0", &FREE);
+        let group = || {
+            world
+                .pod_ip("-6 maddress show dev wire0")
+                .contains("ff02::1:ff00:9")
+        };
+        let index = world.pod_link("wire0").index;
+        for round in 0..2 {
+            world.kernel.probe(&pod, &asked).expect("a probe");
+            assert!(
+                group(),
+                "round {round}: others' solicitations are not heard"
+            );
+            world.pod_ip("address add fd01::9/64 dev wire0 nodad");
+            world.kernel.overheard(&pod, &asked).expect("a look");
+            if round == 0 {
+                world.execute(to_host("wire0", "wire0"));
+                world.execute(to_pod("wire0", "wire0"));
+                assert_eq!(world.pod_link("wire0").index, index);
+                world.pod_ip("link set wire0 up");
+            }
+        }
+        drop(pod);
+        assert!(group(), "nobody can ask for the address any more");
     });
 }
 

@@ -23,7 +23,7 @@ use nix::{
 use packet::{EVERYBODY, Mac, Said};
 use std::{
     io,
-    net::{IpAddr, UdpSocket},
+    net::IpAddr,
     os::fd::{AsRawFd, BorrowedFd},
     time::{Duration, Instant},
 };
@@ -66,13 +66,15 @@ impl Linux {
         })
     }
 
-    /// What has been heard of others' having the addresses, without waiting.
+    /// What has been heard of others' having the addresses, without waiting. From then on the kernel is a
+    /// member of their groups, for the addresses that were set.
     pub(super) fn listen(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
         let (asked, _) = sort(pod, questions)?;
         let mut conflicts = vec![];
         for ear in self.ears(pod, &asked)? {
             hear(ear, &asked, Whose::Others, &mut conflicts)?;
         }
+        pod.leave();
         conflicts.retain(|conflict| conflict.sign == Sign::Has);
         Ok(conflicts)
     }
@@ -183,11 +185,7 @@ fn join(pod: &Space, asked: &[Asked<'_>]) -> io::Result<()> {
         let IpAddr::V6(address) = address else {
             continue;
         };
-        let socket: &UdpSocket = pod.groups()?;
-        match socket.join_multicast_v6(&packet::group(address), index) {
-            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {} // a member already
-            joined => joined?,
-        }
+        pod.join(&packet::group(address), index)?;
     }
     Ok(())
 }
