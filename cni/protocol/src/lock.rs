@@ -7,16 +7,53 @@ use std::{
     path::Path,
     sync::mpsc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::libc::{O_NOFOLLOW, major, minor};
 
 /// How long a lock is waited for. Holders that are well have it for milliseconds, and for some seconds
-/// when a node's pods start at once. Above is what kubelet allows the runtime for all of a verb, two
-/// minutes (`runtimeRequestTimeout`), while a verb waits for two locks, one after the other: a caller
-/// that was given up on would not be told who holds the lock.
+/// when a node's pods start at once.
 pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long after its start a verb waits for locks. Above is what kubelet allows the runtime for all of a
+/// verb, two minutes (`runtimeRequestTimeout`), while a verb waits for several locks, one after the other:
+/// a caller that was given up on would not be told who holds the lock.
+pub const VERB_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a lock is waited for when the verb's time is over: who is well has let go of it by then.
+const LEAST: Duration = Duration::from_secs(1);
+
+/// The time that a verb has for all the locks that it waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    until: Instant,
+}
+
+impl Patience {
+    /// That of a verb that starts now.
+    pub fn of_verb() -> Self {
+        Self::until(Instant::now() + VERB_LIMIT)
+    }
+
+    /// That of a verb whose time is over at `until`.
+    pub fn until(until: Instant) -> Self {
+        Self { until }
+    }
+
+    /// Waits for the lock of `file`, for [`LIMIT`] at most.
+    ///
+    /// # Errors
+    /// As [`wait`].
+    pub fn wait(self, file: File) -> io::Result<File> {
+        wait(file, self.left())
+    }
+
+    fn left(self) -> Duration {
+        let left = self.until.saturating_duration_since(Instant::now());
+        left.clamp(LEAST, LIMIT)
+    }
+}
 
 /// Opens the lock file at `path`, and makes it if it is not there. A lock needs no more than that the
 /// file can be opened: one that others may open, as earlier versions made some, is corrected.
@@ -115,6 +152,22 @@ mod tests {
         thread::sleep(Duration::from_millis(50));
         drop(held);
         waiting.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn all_locks_of_a_verb_share_its_time() {
+        let left = |seconds| {
+            let left = Patience::until(Instant::now() + Duration::from_secs(seconds)).left();
+            left.as_secs_f64().round()
+        };
+        assert_eq!(
+            [60, 31, 30, 10, 1, 0].map(left),
+            [30., 30., 30., 10., 1., 1.]
+        );
+        let over = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
+        assert_eq!(Patience::until(over).left(), LEAST);
+        let whole = Patience::of_verb().until - Instant::now();
+        assert_eq!(whole.as_secs_f64().round(), VERB_LIMIT.as_secs_f64());
     }
 
     #[test]

@@ -41,6 +41,11 @@ pub enum Error {
     /// The state directory; nothing was changed.
     #[error("{0}; nothing was changed")]
     State(#[from] StoreError),
+    /// The state directory, in the midst of the way home.
+    #[error(
+        "{0}; some devices may be back on the host already, others are not, and the record stays: try again"
+    )]
+    Unfinished(StoreError),
     /// The record could not be taken away, after all was done.
     #[error("everything is back on the host, but {0}")]
     Forget(StoreError),

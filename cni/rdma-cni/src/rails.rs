@@ -14,6 +14,7 @@ use crate::{
     attachment::{Attachment, Key, Rail},
     store::StoreError,
 };
+use cni_protocol::lock::Patience;
 use directory::Directory;
 use serde_json::{Value, json};
 use std::{
@@ -81,7 +82,7 @@ fn path(root: &Path, key: &Key, pod: Option<&str>) -> PathBuf {
 }
 
 /// Writes the rails of `attachment` into the file.
-pub fn write(root: &Path, attachment: &Attachment) -> Result<(), StoreError> {
+pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result<(), StoreError> {
     let rails = list(attachment);
     if rails.is_empty() {
         return Ok(());
@@ -91,7 +92,7 @@ pub fn write(root: &Path, attachment: &Attachment) -> Result<(), StoreError> {
         fs::create_dir_all(root)?;
         let root = Directory::open(root)?.ok_or(io::ErrorKind::NotFound)?;
         let all = root.make("rails")?;
-        let _lock = all.lock("lock")?;
+        let _lock = all.lock("lock", patience)?;
         let network = all.make(&key.network)?;
         let pods = pod_directory(&network, &directory_name(key, pod))?;
         let mut rails_of_all = others(&pods, key)?.unwrap_or_default();
@@ -113,7 +114,12 @@ fn pod_directory(network: &Directory, name: &str) -> io::Result<Directory> {
 }
 
 /// Takes what is of `key` out of the file, and the file away if that was all of it.
-pub fn remove(root: &Path, key: &Key, pod: Option<&str>) -> Result<(), StoreError> {
+pub fn remove(
+    root: &Path,
+    patience: Patience,
+    key: &Key,
+    pod: Option<&str>,
+) -> Result<(), StoreError> {
     let name = directory_name(key, pod);
     let remove = || {
         let Some(root) = Directory::open(root)? else {
@@ -135,7 +141,7 @@ pub fn remove(root: &Path, key: &Key, pod: Option<&str>) -> Result<(), StoreErro
         let Some(pods) = pods else {
             return Ok(());
         };
-        let _lock = all.lock("lock")?;
+        let _lock = all.lock("lock", patience)?;
         match others(&pods, key)? {
             // a pod of the same name is there already
             None => return Ok(()),
@@ -220,11 +226,11 @@ mod tests {
         let file = path(root, &key("old"), POD);
         put_one(root, &key("old")).unwrap();
         fs::write(&file, "").unwrap();
-        remove(root, &key("old"), POD).unwrap();
+        remove(root, Patience::of_verb(), &key("old"), POD).unwrap();
         assert!(!file.parent().unwrap().exists());
 
         put_one(root, &key("new")).unwrap();
-        remove(root, &key("old"), POD).unwrap();
+        remove(root, Patience::of_verb(), &key("old"), POD).unwrap();
         assert!(file.exists());
     }
 
@@ -264,7 +270,7 @@ mod tests {
             assert!(written.is_file(), "{what:?}");
             assert_eq!(written.permissions().mode() & 0o777, 0o644, "{what:?}");
             plant();
-            remove(root, &key("a"), POD).unwrap();
+            remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
             is_untouched(what);
             assert!(fs::symlink_metadata(&file).is_err(), "{what:?}");
         }
@@ -275,7 +281,7 @@ mod tests {
         let _ = fs::remove_dir_all(&rails);
         fs::create_dir_all(directory.parent().unwrap()).unwrap();
         symlink(&elsewhere, directory).unwrap();
-        remove(root, &key("a"), POD).unwrap();
+        remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
         symlink(&elsewhere, directory).unwrap();
         put_one(root, &key("a")).unwrap();
         assert_eq!(fs::read_to_string(elsewhere.join(FILE)).unwrap(), "");
@@ -298,7 +304,7 @@ mod tests {
         put_one(root, &key("a")).unwrap();
         assert!(fs::symlink_metadata(&file).unwrap().is_file());
         plant();
-        remove(root, &key("a"), POD).unwrap();
+        remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
         assert!(!file.parent().unwrap().exists());
         assert!(elsewhere.join("kept").exists());
     }

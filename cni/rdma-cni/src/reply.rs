@@ -33,10 +33,12 @@ pub fn code(error: &Error) -> u32 {
         Error::Kubelet(error) => kubelet(error),
         Error::Select(error) => select(error),
         Error::Exists(_) => own::DEVICE_IN_USE,
-        Error::State(error) if error.is_held() => code::TRY_LATER,
-        Error::State(_) | Error::Forget(_) | Error::Newer { .. } | Error::Unreadable(_) => {
-            own::STATE
-        }
+        Error::State(error) | Error::Unfinished(error) if error.is_held() => code::TRY_LATER,
+        Error::State(_)
+        | Error::Unfinished(_)
+        | Error::Forget(_)
+        | Error::Newer { .. }
+        | Error::Unreadable(_) => own::STATE,
         Error::Observe(_) | Error::Output(_) | Error::Smc(SmcError::Observe(_)) => code::IO,
         Error::Smc(_) => own::WRONG_MODE,
         Error::Obstacle(Obstacle::Vanished { .. } | Obstacle::ParentDown { .. }) => {

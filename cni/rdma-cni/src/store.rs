@@ -10,7 +10,7 @@
 //! attachments share a file. A lock is held on an open file: it ends with its process.
 
 use crate::attachment::{Attachment, FORMAT, Key};
-use cni_protocol::lock;
+use cni_protocol::lock::{self, Patience};
 use nix::{
     errno::Errno,
     sys::statvfs::statvfs,
@@ -31,6 +31,7 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
+    patience: Patience,
 }
 
 /// A lock, until it is dropped.
@@ -84,11 +85,22 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreE
 }
 
 impl Store {
-    /// The state directory `root`, which need not be there yet.
+    /// The state directory `root`, which need not be there yet, for one verb, which starts now.
     pub fn new(root: &Path) -> Self {
+        Self::within(root, Patience::of_verb())
+    }
+
+    /// As [`Store::new`], for a verb that has `patience` with locks.
+    pub fn within(root: &Path, patience: Patience) -> Self {
         Self {
             root: root.to_owned(),
+            patience,
         }
+    }
+
+    /// How long the verb may wait for locks yet.
+    pub fn patience(&self) -> Patience {
+        self.patience
     }
 
     /// The directory itself.
@@ -120,7 +132,7 @@ impl Store {
         fs::create_dir_all(&self.root).map_err(failed("create", &self.root))?;
         let path = self.root.join("lock");
         let file = open_lock(&path)?;
-        let file = lock::wait(file, lock::LIMIT).map_err(failed("lock", &path))?;
+        let file = self.patience.wait(file).map_err(failed("lock", &path))?;
         Ok(Lock { _file: file, path })
     }
 
@@ -131,7 +143,7 @@ impl Store {
         fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
         loop {
             let file = open_lock(&path)?;
-            let file = lock::wait(file, lock::LIMIT).map_err(failed("lock", &path))?;
+            let file = self.patience.wait(file).map_err(failed("lock", &path))?;
             if is_still(&file, &path) {
                 return Ok(Lock { _file: file, path });
             }

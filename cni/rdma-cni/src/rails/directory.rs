@@ -1,7 +1,7 @@
 //! A directory that pods may mount, and write to if they are root: names are looked up in it one by
 //! one, and no link is followed.
 
-use cni_protocol::lock;
+use cni_protocol::lock::{self, Patience};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat, renameat},
@@ -117,7 +117,7 @@ impl Directory {
     }
 
     /// Waits for the lock of the file `name`.
-    pub(super) fn lock(&self, name: &str) -> io::Result<File> {
+    pub(super) fn lock(&self, name: &str, patience: Patience) -> io::Result<File> {
         let flags = OFlag::O_RDWR
             | OFlag::O_CREAT
             | OFlag::O_NOFOLLOW
@@ -126,6 +126,6 @@ impl Directory {
         let fd = openat(self.0.as_fd(), name, flags, Mode::from_bits_truncate(0o600))?;
         let file = File::from(fd);
         lock::protect(&file)?;
-        lock::wait(file, lock::LIMIT)
+        patience.wait(file)
     }
 }

@@ -315,7 +315,7 @@ fn finish<K: Kernel>(
         rail.pod_index = link.filter(|_| has_no_device).map(|link| link.index);
     }
     smc::set_up(node, wish, pod, attachment, &observed)?;
-    rails::write(node.store.root(), attachment)?;
+    rails::write(node.store.root(), node.store.patience(), attachment)?;
     // nobody need hear of what is undone: only the record can fail after this
     apply::announce(node.kernel, pod, attachment, &observed);
     if answers.is_some() && node.conf.probe {

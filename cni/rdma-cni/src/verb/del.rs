@@ -35,7 +35,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         Record::None => {
             let released = without_record(node, &key);
             forget_rails(node, &key);
-            node.store.remove(&key, lock)?;
+            node.store.remove(&key, lock).map_err(Error::Forget)?;
             released
         }
         Record::Newer(format) => Err(Error::Newer { key, format }),
@@ -49,7 +49,12 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
 /// As [`release::forget_rails`], of an attachment that nothing is recorded of.
 fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
     let pod = node.environment.pod();
-    if let Err(error) = rails::remove(node.store.root(), key, pod.as_deref()) {
+    if let Err(error) = rails::remove(
+        node.store.root(),
+        node.store.patience(),
+        key,
+        pod.as_deref(),
+    ) {
         log::warn!("{error}");
     }
 }

@@ -67,7 +67,7 @@ pub fn attachment<K: Kernel>(
 /// says. That it is there longer harms nobody.
 pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
     let (key, pod) = (&attachment.key, attachment.pod.as_deref());
-    if let Err(error) = rails::remove(node.store.root(), key, pod) {
+    if let Err(error) = rails::remove(node.store.root(), node.store.patience(), key, pod) {
         log::warn!("{error}");
     }
 }
@@ -95,9 +95,14 @@ pub fn devices<K: Kernel>(
         return Ok(());
     }
     let deadline = Instant::now() + PATIENCE;
+    let mut has_begun = false;
     loop {
         let restored = {
-            let _moves = node.store.lock_node()?;
+            let _moves = node.store.lock_node().map_err(|error| match has_begun {
+                true => Error::Unfinished(error),
+                false => Error::State(error),
+            })?;
+            has_begun = true;
             home(node, attachment, pod)
         };
         match restored {

@@ -66,7 +66,7 @@ pub fn heal_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     release::devices(node, &mut attachment, pod.as_ref())?;
     release::addresses(node, &attachment, None, &[])?;
     release::forget_rails(node, &attachment);
-    Ok(node.store.forget(key)?)
+    node.store.forget(key).map_err(Error::Forget)
 }
 
 impl Survey {

@@ -168,6 +168,66 @@ fn a_namespace_that_is_still_dying_is_waited_for() {
     node.must_be(&before, "after the namespace's end");
 }
 
+/// While a dying namespace was waited for, another process has taken the node's lock, and keeps it for
+/// longer than the verb may wait: something is back on the host by then, and nothing says otherwise.
+#[test]
+fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let before = node.snapshot();
+    let pod = node.pod("a");
+    node.add(&pod, &node.two_rails()).must_succeed();
+    // one rail is on the host already, the other one is with a process
+    let (at, link) = (Place::Pod, name("rdma0"));
+    let (from, to, netdev) = (Place::Pod, Place::Host, name("eth2"));
+    for op in [
+        Op::SetUp {
+            at,
+            link: link.clone(),
+            up: false,
+        },
+        Op::MoveRdma {
+            device: "mlx5_2".into(),
+            from,
+            to,
+        },
+        Op::MoveLink {
+            link,
+            from,
+            to,
+            name: netdev,
+        },
+    ] {
+        node.change(Some(&pod), &op);
+    }
+    let descriptor = node.kernel.open_pod(&pod.netns).unwrap();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    let path = node.state.path().join("state/lock");
+    thread::scope(|scope| {
+        let path = &path;
+        node.kernel.begin();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        node.kernel.intercept(move |_, _| {
+            let _ = sender.send(());
+            Verdict::Proceed
+        });
+        scope.spawn(move || {
+            receiver.recv_timeout(Duration::from_secs(5)).unwrap();
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.lock().unwrap();
+            // longer than the verb waits
+            thread::sleep(Duration::from_millis(1500));
+        });
+        let (code, message) = node.del_within(&pod, &node.two_rails(), Duration::ZERO);
+        assert_eq!(code, 11, "{message}");
+        assert!(!message.contains("nothing was changed"), "{message}");
+        assert!(message.contains("try again"), "{message}");
+    });
+    node.kernel.begin();
+    drop(descriptor);
+    node.del(&pod, &node.two_rails()).must_succeed();
+    node.must_be(&before, "tried again");
+}
+
 #[test]
 fn the_path_of_a_dead_namespace_may_lead_to_another_pod() {
     for config in [Node::two_rails, Node::one_rail] {

@@ -1,7 +1,8 @@
 //! A node with a furnished fake kernel and a state directory, and what its runtime does.
 
-use cni_protocol::Input;
+use cni_protocol::{Command, Environment, Input, Mistakes, lock::Patience};
 use fake_kernel::{FakeKernel, Nic, Snapshot, Verdict, World};
+use rdma_cni::{conf::Conf, store::Store};
 use rdma_netns::{
     Address, HardwareAddress, InterfaceName, Kernel, LinkFlag, NetnsId, Op, Place, RdmaMode, Route,
 };
@@ -12,6 +13,7 @@ use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{PoisonError, RwLock, RwLockWriteGuard},
+    time::{Duration, Instant},
 };
 use tempfile::TempDir;
 
@@ -305,19 +307,7 @@ impl Node {
         args: Option<&str>,
         output: &mut dyn io::Write,
     ) {
-        let mut environment = BTreeMap::from([
-            ("CNI_COMMAND".to_owned(), command.to_owned()),
-            ("CNI_PATH".to_owned(), self.plugins.display().to_string()),
-            ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
-        ]);
-        if let Some(pod) = pod {
-            environment.extend([
-                ("CNI_CONTAINERID".to_owned(), pod.container.clone()),
-                ("CNI_IFNAME".to_owned(), pod.ifname.to_owned()),
-                ("CNI_NETNS".to_owned(), pod.netns.display().to_string()),
-            ]);
-        }
-        environment.extend(args.map(|args| ("CNI_ARGS".to_owned(), args.to_owned())));
+        let mut environment = self.environment(command, pod, args);
         let mut arguments = vec![];
         if command == "plan" {
             // by hand
@@ -343,6 +333,42 @@ impl Node {
 
     pub(crate) fn del(&self, pod: &Pod, config: &Value) -> Answer {
         self.run("DEL", Some(pod), config)
+    }
+
+    /// DEL that has `time` for all the locks that it waits for; its code and its message.
+    pub(crate) fn del_within(&self, pod: &Pod, config: &Value, time: Duration) -> (u32, String) {
+        let environment = self.environment("DEL", Some(pod), None);
+        let environment = Environment::parse(environment, None).unwrap();
+        let raw = config.as_object().unwrap().clone();
+        let conf = Conf::read(raw, &mut Mistakes::of(Command::Del)).unwrap();
+        let mut node = rdma_cni::verb::Node::new(&self.kernel, &environment, &conf);
+        node.store = Store::within(&conf.state_dir, Patience::until(Instant::now() + time));
+        let _beside = GATE.read().unwrap_or_else(PoisonError::into_inner);
+        let error = rdma_cni::verb::del::del(&node).unwrap_err();
+        (rdma_cni::reply::code(&error), error.to_string())
+    }
+
+    /// The environment that a runtime starts `command` in.
+    fn environment(
+        &self,
+        command: &str,
+        pod: Option<&Pod>,
+        args: Option<&str>,
+    ) -> BTreeMap<String, String> {
+        let mut environment = BTreeMap::from([
+            ("CNI_COMMAND".to_owned(), command.to_owned()),
+            ("CNI_PATH".to_owned(), self.plugins.display().to_string()),
+            ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
+        ]);
+        if let Some(pod) = pod {
+            environment.extend([
+                ("CNI_CONTAINERID".to_owned(), pod.container.clone()),
+                ("CNI_IFNAME".to_owned(), pod.ifname.to_owned()),
+                ("CNI_NETNS".to_owned(), pod.netns.display().to_string()),
+            ]);
+        }
+        environment.extend(args.map(|args| ("CNI_ARGS".to_owned(), args.to_owned())));
+        environment
     }
 
     /// GC, with `valid` pods.
