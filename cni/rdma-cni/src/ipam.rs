@@ -97,6 +97,17 @@ impl IpamError {
         )
     }
 
+    /// Whether another call may go better: it says so (code 11), took too long, or was killed.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Refused { code, .. } => {
+                code.is_none_or(|code| code == u64::from(code::TRY_LATER))
+            }
+            Self::Run { source, .. } => source.kind() == io::ErrorKind::TimedOut,
+            Self::NotFound { .. } | Self::Answer { .. } => false,
+        }
+    }
+
     /// Whether the plugin says that it cannot do its configuration, now or later.
     pub fn is_configuration(&self) -> bool {
         let codes = [

@@ -6,7 +6,7 @@ use crate::{
     attachment::{Key, Rail, Shared},
     conf::Devices,
     error::Error,
-    ipam::{Ipam, RailCall},
+    ipam::{Ipam, IpamError, RailCall},
     rails,
     store::{Lock, Record},
 };
@@ -33,7 +33,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             release::attachment(node, &mut attachment, pod.as_ref(), lock)
         }
         Record::None => {
-            let released = without_record(node, &key);
+            let released = unrecorded(node, &key);
             forget_rails(node, &key);
             node.store.remove(&key, lock).map_err(Error::Forget)?;
             released
@@ -59,6 +59,21 @@ fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
     }
 }
 
+/// As [`without_record`], for an attachment whose DEL has ended already, or whose ADD had nothing to
+/// begin: a record is there before IPAM is asked, and stays until everything is given back. So only a
+/// refusal that may pass is a reason to fail; a plugin that is gone, or refuses, would keep the pod for
+/// ever ("Plugins should generally complete a DEL action without error even if some resources are
+/// missing", CNI specification, section 2, DEL).
+fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
+    match without_record(node, key) {
+        Err(Error::Release(error)) if !error.may_pass() => {
+            log::warn!("{key}: nothing is recorded of it, so that nothing is waited for");
+            Ok(())
+        }
+        released => released,
+    }
+}
+
 /// Gives back what IPAM may hold for an attachment that nothing is recorded of.
 fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let Some(name) = &node.conf.ipam else {
@@ -68,11 +83,13 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
     if names.is_empty() {
         return Ok(());
     }
-    let ipam = Ipam::find(name, node.environment, &node.conf.raw).map_err(Error::Release)?;
+    let ipam = Ipam::find(name, node.environment, &node.conf.raw);
+    let ipam = ipam.inspect_err(|error| log::warn!("{error}"));
+    let ipam = ipam.map_err(Error::Release)?;
     let netns = node.target()?.0.netns.as_ref();
     let netns = netns.map(|path| path.display().to_string());
     let others = names_of_others(node, key);
-    let mut first = None;
+    let mut first: Option<IpamError> = None;
     for pod_name in names.into_iter().filter(|name| !others.contains(name)) {
         let call = RailCall {
             container: &key.container,
@@ -84,7 +101,8 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
         };
         if let Err(error) = ipam.rail(Command::Del, call) {
             log::warn!("{error}");
-            first.get_or_insert(error);
+            // one that may pass counts before one that stays
+            first = first.filter(IpamError::may_pass).or(Some(error));
         }
     }
     first.map_or(Ok(()), |error| Err(Error::Release(error)))

@@ -196,3 +196,26 @@ fn a_refusal_is_not_lost_with_an_incomplete_way_home() {
     node.del(pod, &config).must_succeed();
     node.must_be(&before, "after DEL");
 }
+
+/// A DEL that is repeated after everything was given back: the plugin is asked in case the record was
+/// lost, and only a refusal that may pass is waited for.
+#[test]
+fn without_a_record_no_refusal_keeps_a_pod() {
+    let old = Old::new();
+    let (node, pod) = (&old.node, &old.pod);
+    let mut config = old.config("1.0.0");
+    config["prevResult"] = json!({ "cniVersion": "1.0.0", "interfaces": [{ "name": "rdma0" }] });
+    for code in [1, 2, 5, 7, 104, 999] {
+        old.away(Some(code));
+        node.del(pod, &config).must_succeed();
+    }
+    old.away(Some(11));
+    node.del(pod, &config).must_fail(104);
+    old.away(None);
+    node.del(pod, &config).must_succeed();
+    config["ipam"]["type"] = "uninstalled".into();
+    node.del(pod, &config).must_succeed();
+    let asked = fs::read_to_string(node.plugins.join("old.log")).unwrap();
+    assert_eq!(asked, "DEL rdma0\n".repeat(8));
+    assert_eq!(node.records(), [""; 0]);
+}
