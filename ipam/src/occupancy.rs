@@ -31,7 +31,7 @@ impl<D: Disk> Occupancy for Taken<'_, D> {
     }
 
     fn all_taken(&self) -> Result<BTreeSet<IpAddr>, StoreError> {
-        let mut taken = self.locked.taken(self.avoided)?;
+        let mut taken = self.locked.store().taken(self.avoided)?;
         taken.extend(self.neighbours);
         Ok(taken)
     }

@@ -2,13 +2,14 @@
 //! node (RFC 7217, section 5: `secret_key`).
 //!
 //! `<dataDir>/.rdma-ipam.secret`, 32 bytes, mode 0600. No network can be called so. It is made
-//! on first use, under a lock on the data directory itself, and renamed into place: two first
+//! on first use, under the lock of `.rdma-ipam.secret.lock`, and renamed into place: two first
 //! users agree, and a killed one leaves nothing that counts.
 
 use crate::{
     stable::SECRET,
     store::{Change, Disk, StoreError, failed, make},
 };
+use cni_protocol::lock;
 use std::{
     fs::{self, File},
     io::{self, Read},
@@ -36,6 +37,11 @@ pub enum SecretError {
     },
 }
 
+/// Finds whatever keeps a secret that is there from being used.
+pub fn check(data_dir: &Path) -> Result<(), SecretError> {
+    read(&data_dir.join(NAME)).map(drop)
+}
+
 /// The secret; made if there is none.
 pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretError> {
     let path = data_dir.join(NAME);
@@ -45,8 +51,10 @@ pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretE
     if !data_dir.is_dir() {
         make(disk, Change::MakeDirectory(data_dir.to_owned()))?;
     }
-    let directory = File::open(data_dir).map_err(failed("open", data_dir))?;
-    directory.lock().map_err(failed("lock", data_dir))?;
+    // the directory itself could be opened, and held, by anybody
+    let lock_path = data_dir.join(format!("{NAME}.lock"));
+    let file = lock::open(&lock_path).map_err(failed("open", &lock_path))?;
+    let _lock = lock::wait(file, lock::LIMIT).map_err(failed("lock", &lock_path))?;
     if let Some(secret) = read(&path)? {
         return Ok(secret);
     }
@@ -130,8 +138,23 @@ mod tests {
                 .permissions()
                 .mode();
             assert_eq!(mode & 0o777, 0o600);
-            assert_eq!(fs::read_dir(&data_dir).unwrap().count(), 1);
+            assert_eq!(fs::read_dir(&data_dir).unwrap().count(), 2);
+            let lock = fs::metadata(data_dir.join(".rdma-ipam.secret.lock")).unwrap();
+            assert_eq!(lock.permissions().mode() & 0o777, 0o600);
         }
+    }
+
+    /// Any local user can do that.
+    #[test]
+    fn who_holds_the_directory_holds_up_nobody() {
+        let data_dir = tempfile::tempdir().unwrap();
+        let directory = File::open(data_dir.path()).unwrap();
+        directory.lock().unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let path = data_dir.path().to_owned();
+        thread::spawn(move || sender.send(secret(&RealDisk, &path).unwrap()));
+        let made = receiver.recv_timeout(std::time::Duration::from_secs(5));
+        assert!(made.is_ok(), "it waits for the directory's lock");
     }
 
     #[test]

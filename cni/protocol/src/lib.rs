@@ -10,6 +10,7 @@
 //! | [`result`] | the answer to ADD, in the shape of the configuration's version |
 //! | [`version`], [`code`] | versions and error codes of the specification |
 //! | [`lock`] | locks on files, waited for with an end |
+//! | [`room`] | whether files can be written, for STATUS, which writes none |
 //! | [`logging`] | standard error, and a file |
 
 pub mod code;
@@ -21,6 +22,7 @@ pub mod logging;
 pub mod mistakes;
 pub mod plugin;
 pub mod result;
+pub mod room;
 pub mod version;
 
 pub use conf::{ConfError, Network, ValidAttachment};

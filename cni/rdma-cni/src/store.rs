@@ -10,11 +10,9 @@
 //! attachments share a file. A lock is held on an open file: it ends with its process.
 
 use crate::attachment::{Attachment, FORMAT, Key};
-use cni_protocol::lock::{self, Patience};
-use nix::{
-    errno::Errno,
-    sys::statvfs::statvfs,
-    unistd::{AccessFlags, access},
+use cni_protocol::{
+    lock::{self, Patience},
+    room,
 };
 use rdma_netns::InterfaceName;
 use serde_json::Value;
@@ -110,20 +108,7 @@ impl Store {
 
     /// Whether records can be written, for STATUS, which writes none.
     pub fn probe(&self) -> Result<(), StoreError> {
-        let there = self.root.ancestors().find(|path| path.exists());
-        let there = there.unwrap_or(Path::new("/"));
-        let room = || {
-            // refuses on a file system that is read-only, whoever asks
-            access(there, AccessFlags::W_OK | AccessFlags::X_OK)?;
-            let system = statvfs(there)?;
-            // some file systems do not count inodes
-            let no_inode = system.files() > 0 && system.files_available() == 0;
-            match system.blocks_available() == 0 || no_inode {
-                true => Err(Errno::ENOSPC.into()),
-                false => Ok(()),
-            }
-        };
-        room().map_err(failed("write", &self.root))
+        room::check(&self.root).map_err(failed("write", &self.root))
     }
 
     /// Waits for the node's lock: no two moves at a time, as two could swap the numbers of

@@ -52,7 +52,7 @@ pub use change::{Change, Disk, RealDisk};
 pub use lease::{Lease, Owner};
 pub use walk::Contents;
 
-use cni_protocol::lock;
+use cni_protocol::{lock, room};
 use std::{
     collections::BTreeSet,
     fs::{self, File},
@@ -169,6 +169,25 @@ impl<'a, D: Disk> Store<'a, D> {
         })
     }
 
+    /// Whether leases can be written, for STATUS, which writes none.
+    pub fn probe(&self) -> Result<(), StoreError> {
+        room::check(&self.directory).map_err(failed("write", &self.directory))
+    }
+
+    /// All addresses that are leased, and those that another machine was found to use no longer
+    /// ago than `time`.
+    pub fn taken(&self, time: Duration) -> Result<BTreeSet<IpAddr>, StoreError> {
+        let leases = walk::names(&self.directory)?;
+        let mut taken: BTreeSet<IpAddr> = leases.iter().filter_map(|it| it.parse().ok()).collect();
+        let directory = self.conflicts();
+        for name in walk::names(&directory)? {
+            if note(&directory.join(&name))?.is_some_and(|seen| is_within(&seen, time)) {
+                taken.extend(name.parse::<IpAddr>());
+            }
+        }
+        Ok(taken)
+    }
+
     fn own(&self, name: &str) -> PathBuf {
         self.directory.join(OWN).join(name)
     }
@@ -201,6 +220,11 @@ const OWN: &str = "rdma-ipam";
 const POINTER: &str = "last_reserved_ip.";
 
 impl<D: Disk> Locked<'_, D> {
+    /// The leases, for a look.
+    pub fn store(&self) -> &Store<'_, D> {
+        self.store
+    }
+
     fn make(&self, change: Change) -> Result<(), StoreError> {
         make(self.store.disk, change)
     }
@@ -340,20 +364,6 @@ impl<D: Disk> Locked<'_, D> {
         };
         self.make_anew(&path, note)
     }
-
-    /// Shows that leases can be written, for STATUS.
-    pub fn probe(&self) -> Result<(), StoreError> {
-        let path = self.store.own("lease.new");
-        let write = Change::Write {
-            path: path.clone(),
-            content: vec![0; 4096],
-            mode: 0o600,
-            durable: false,
-        };
-        let written = self.make_anew(&path, write);
-        self.remove(path)?;
-        written
-    }
 }
 
 impl<D: Disk> Locked<'_, D> {
@@ -371,20 +381,6 @@ impl<D: Disk> Locked<'_, D> {
     pub fn is_avoided(&self, ip: IpAddr, time: Duration) -> Result<bool, StoreError> {
         let conflict = note(&self.store.conflicts().join(ip.to_string()))?;
         Ok(conflict.is_some_and(|seen| is_within(&seen, time)))
-    }
-
-    /// All addresses that are leased, and those that another machine was found to use no longer
-    /// ago than `time`.
-    pub fn taken(&self, time: Duration) -> Result<BTreeSet<IpAddr>, StoreError> {
-        let leases = walk::names(&self.store.directory)?;
-        let mut taken: BTreeSet<IpAddr> = leases.iter().filter_map(|it| it.parse().ok()).collect();
-        let directory = self.store.conflicts();
-        for name in walk::names(&directory)? {
-            if note(&directory.join(&name))?.is_some_and(|seen| is_within(&seen, time)) {
-                taken.extend(name.parse::<IpAddr>());
-            }
-        }
-        Ok(taken)
     }
 }
 

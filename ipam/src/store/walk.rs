@@ -1,7 +1,8 @@
 //! Reading the whole directory: what DEL of an unknown attachment, GC and STATUS do.
 
 use super::{
-    AVOIDED, Change, Disk, Lease, Locked, OWN, Owner, POINTER, StoreError, failed, is_within, note,
+    AVOIDED, Change, Disk, Lease, Locked, OWN, Owner, POINTER, Store, StoreError, failed,
+    is_within, note,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -70,16 +71,6 @@ impl<D: Disk> Locked<'_, D> {
         Ok(contents)
     }
 
-    /// A warning for each file that neither host-local nor this plugin made, by their names:
-    /// no lease is read.
-    pub fn foreign(&self) -> Result<Vec<String>, StoreError> {
-        let names = names(&self.store.directory)?.into_iter();
-        let foreign = names.filter(|name| name.parse::<IpAddr>().is_err() && !is_known(name));
-        Ok(foreign
-            .map(|name| warning(&self.store.directory.join(name)))
-            .collect())
-    }
-
     /// All leases of `owner`, whatever its note says: those of host-local, too. One that names
     /// the container alone counts only where none names the interface, as for host-local.
     pub fn leases_of(&self, owner: &Owner) -> Result<Vec<IpAddr>, StoreError> {
@@ -146,13 +137,26 @@ impl<D: Disk> Locked<'_, D> {
     }
 }
 
-/// The names in `directory`.
+impl<D: Disk> Store<'_, D> {
+    /// A warning for each file that neither host-local nor this plugin made, by their names:
+    /// no lease is read.
+    pub fn foreign(&self) -> Result<Vec<String>, StoreError> {
+        let names = names(&self.directory)?.into_iter();
+        let foreign = names.filter(|name| name.parse::<IpAddr>().is_err() && !is_known(name));
+        Ok(foreign
+            .map(|name| warning(&self.directory.join(name)))
+            .collect())
+    }
+}
+
+/// The names in `directory`, which need not be there.
 pub(super) fn names(directory: &Path) -> Result<BTreeSet<String>, StoreError> {
-    fs::read_dir(directory)
-        .and_then(|entries| {
-            entries
-                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-                .collect::<io::Result<_>>()
-        })
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        entries => entries.map_err(failed("read", directory))?,
+    };
+    entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<io::Result<_>>()
         .map_err(failed("read", directory))
 }

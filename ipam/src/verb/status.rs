@@ -1,4 +1,5 @@
-//! STATUS: would ADD work? Configuration, data directory, secret, free addresses, parent.
+//! STATUS: would ADD work? Configuration, data directory, secret, free addresses, parent. Nothing is
+//! written or locked for that: runtimes ask every few seconds.
 
 use super::Node;
 use crate::{
@@ -20,7 +21,7 @@ pub fn status<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
         reasons.push(error.to_string());
     }
     if plan.strategy == Strategy::Stable
-        && let Err(error) = secret::secret(node.disk, &node.place.data_dir)
+        && let Err(error) = secret::check(&node.place.data_dir)
     {
         reasons.push(error.to_string());
     }
@@ -35,9 +36,8 @@ fn leases<D: Disk>(
     plan: &Plan,
     reasons: &mut Vec<String>,
 ) -> Result<(), StoreError> {
-    let locked = node.store.lock()?;
-    locked.probe()?;
-    for warning in locked.foreign()? {
+    node.store.probe()?;
+    for warning in node.store.foreign()? {
         log::warn!("{warning}");
     }
     if matches!(
@@ -58,7 +58,7 @@ fn leases<D: Disk>(
             return Ok(());
         }
     };
-    let taken = locked.taken(REFUSED)?;
+    let taken = node.store.taken(REFUSED)?;
     for pool in &offer.pools {
         let forbidden = Forbidden::of(pool, &offer.own);
         if let Some(held) = choose::exhausted(pool, &forbidden, &taken) {

@@ -221,8 +221,10 @@ fn a_lost_note_loses_no_lease() {
 fn the_order_of_changes() {
     let node = Node::new();
     let conf = conf(&node, "sequential");
-    call("STATUS", "", &conf).ok();
     let directory = node.leases_dir();
+    for notes in ["attachments", "conflicts"] {
+        std::fs::create_dir_all(directory.join("rdma-ipam").join(notes)).unwrap();
+    }
     let changes = |command: &str| -> Vec<String> {
         let disk = Stopping::after(usize::MAX, false);
         assert!(run(command, &conf, &disk).0);
