@@ -1,13 +1,13 @@
 //! Small JSON files, read and replaced as a whole.
 
+use cni_protocol::lock;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    fs::{self, File, OpenOptions, Permissions, TryLockError},
+    fs::{self, File, OpenOptions, Permissions},
     io::{self, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// A file could not be read or written.
@@ -101,34 +101,13 @@ fn own(path: &Path, mode: u32) -> io::Result<File> {
 /// waits may have the node's lock, for which every other move waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-const POLL: Duration = Duration::from_millis(5);
-
 /// Waits until nobody else holds the lock file at `path`, but not for ever: a process that was
 /// stopped, or that a driver does not answer, holds up no pod's end. It is free again when the
 /// answer is dropped.
 pub(crate) fn lock(path: &Path) -> Result<File, FileError> {
-    let deadline = Instant::now() + PATIENCE;
     let lock = || {
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
-        // who may open it may hold it
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)?;
-        file.set_permissions(Permissions::from_mode(0o600))?;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(POLL),
-                Err(TryLockError::WouldBlock) => {
-                    let held = format!("another process has held it for {PATIENCE:?}");
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, held));
-                }
-                Err(TryLockError::Error(error)) => return Err(error),
-            }
-        }
+        lock::wait(lock::open(path)?, PATIENCE)
     };
     lock().map_err(|source| FileError::new("lock", path, source))
 }
@@ -136,6 +115,7 @@ pub(crate) fn lock(path: &Path) -> Result<File, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
 
     /// All containers' daemons have the same process id.
     #[test]
@@ -189,7 +169,7 @@ mod tests {
         let _held = lock(&path).expect("free");
         let message = lock(&path).expect_err("held").to_string();
         assert!(
-            message.contains("cdi.lock") && message.contains("5s"),
+            message.contains("cdi.lock") && message.contains("for 5 s"),
             "{message}"
         );
     }
