@@ -12,6 +12,7 @@
 //! process, however it ends: if the new one dies, the one before leads again.
 
 use crate::watch::Watch;
+use cni_protocol::lock;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     hash::{BuildHasher, Hasher, RandomState},
@@ -219,12 +220,7 @@ impl Lead {
     /// The file cannot be made or locked.
     pub async fn wait(state_dir: &Path) -> io::Result<Self> {
         let path = make(state_dir)?.join("lead.lock");
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)?;
+        let file = lock::open(&path)?;
         let mut tried = 0;
         loop {
             match file.try_lock() {

@@ -4,6 +4,7 @@
 //! `<stateDir>/erdma/<PCI address>.json`; `<stateDir>/erdma/lock` is held by the daemon that
 //! brings NICs up.
 
+use cni_protocol::lock;
 use rdma_netns::{Address, DeviceAddress, HardwareAddress, InterfaceName, Link, Namespace, Route};
 use rdma_resources::{FileError, file};
 use serde::{Deserialize, Serialize};
@@ -189,7 +190,7 @@ impl Records {
     /// [`RecordError::Locked`]; a directory that cannot be written.
     pub fn lock(&self) -> Result<File, RecordError> {
         let path = self.root.join("lock");
-        let opened = fs::create_dir_all(&self.root).and_then(|()| File::create(&path));
+        let opened = fs::create_dir_all(&self.root).and_then(|()| lock::open(&path));
         let failed = |source| RecordError::Io {
             verb: "lock",
             path: path.clone(),
