@@ -6,7 +6,7 @@ mod host_use;
 mod share;
 
 use crate::{
-    allocation::{AllocationError, Allotment, Meaning, Named},
+    allocation::{self, AllocationError, Allotment, Meaning, Named},
     attachment::{Attachment, Rail, Sibling},
     conf::{Conf, Mode, selector::Candidate, selector::Selector},
 };
@@ -142,6 +142,22 @@ pub enum SelectError {
     },
 }
 
+impl SelectError {
+    /// Whether it is the same whatever the ports of the RDMA devices tell.
+    pub fn needs_no_port(&self) -> bool {
+        matches!(
+            self,
+            Self::InUse { .. }
+                | Self::NeededByHost { .. }
+                | Self::Allocation(_)
+                | Self::NoSubsystem
+                | Self::WrongMode(_)
+                | Self::NameTaken(_)
+                | Self::NameWithoutNumber { .. }
+        )
+    }
+}
+
 /// The devices that `choice` can mean, as far as that is known without a look at the kernel's.
 pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
     match choice {
@@ -156,6 +172,13 @@ pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
             addresses.map(|it| it.into_iter().flatten().cloned().collect())
         }
     }
+}
+
+/// The devices that kubelet allocated, also by the names of RDMA devices; those that are there. `observed`
+/// need have no ports.
+pub fn allocated_devices(meanings: &[Meaning], observed: &Observed) -> BTreeSet<DeviceAddress> {
+    let allotments = allocation::devices(meanings, &observed.devices).unwrap_or_default();
+    allotments.into_iter().map(|it| it.address).collect()
 }
 
 /// The hardware of the RDMA devices that `selectors` can mean: of those whose own name fits, and of those

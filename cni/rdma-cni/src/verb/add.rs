@@ -229,6 +229,11 @@ fn look<K: Kernel>(
             let observed = kernel.observe(Some(pod))?;
             select::selected(node.conf, selectors, &observed, holders)
         }
+        Choice::Allocated(meanings) if select::named(choice).is_none() => {
+            kernel.ask_only(Some(BTreeSet::new()));
+            let observed = kernel.observe(Some(pod))?;
+            Some(select::allocated_devices(meanings, &observed))
+        }
         choice => select::named(choice),
     };
     loop {
@@ -244,6 +249,7 @@ fn look<K: Kernel>(
             }
             // a bond's RDMA device is that of its first port
             Ok(attachment) => Some(known | &attachment.devices()),
+            Err(Error::Select(error)) if error.needs_no_port() => return Err(error.into()),
             Err(_) => None,
         };
     }

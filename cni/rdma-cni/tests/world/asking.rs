@@ -2,6 +2,7 @@
 //! answers after a minute must not stop the pods that have others.
 
 use crate::{
+    kubelet::Cluster,
     leases::{Leases, bonds},
     node::Node,
 };
@@ -54,4 +55,31 @@ fn a_bonds_device_is_asked_and_a_plain_nics_is_not() {
     node.kernel.begin();
     node.del(&pod, &config).must_succeed();
     assert_eq!(node.kernel.answered(), ["mlx5_bond_0"]);
+}
+
+/// As the eRDMA controller's ids do, without the daemon's word for what they stand for.
+#[test]
+fn an_id_that_names_an_rdma_device_asks_no_other() {
+    let cluster = Cluster::new(RdmaMode::Shared);
+    let config = cluster.config(json!({}));
+    let kernel = &cluster.node.kernel;
+    let pod = cluster.pod("a", &[("aliyun/erdma", &["mlx5_3/17"])]);
+    kernel.begin();
+    cluster.add(&pod, &config).must_succeed();
+    assert_eq!(kernel.answered(), ["mlx5_3"]);
+    let pod = cluster.pod("b", &[("aliyun/erdma", &["erdma_9/0"])]);
+    kernel.begin();
+    cluster.add(&pod, &config).must_fail(100);
+    assert_eq!(kernel.answered(), [""; 0]);
+}
+
+/// A pod that is refused waits for no other pod's device, and lets none wait.
+#[test]
+fn a_refusal_asks_no_other_device() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = node.one_rail();
+    node.add(&node.pod("a"), &config).must_succeed();
+    node.kernel.begin();
+    node.add(&node.pod("b"), &config).must_fail(101);
+    assert_eq!(node.kernel.answered(), ["mlx5_2"; 0]);
 }
