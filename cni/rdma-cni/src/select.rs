@@ -62,8 +62,8 @@ pub enum SelectError {
     /// The host needs it where it is.
     #[error("{link} is not moved into a pod: {why}; {remedy}")]
     NeededByHost {
-        /// The netdev.
-        link: InterfaceName,
+        /// The netdev, or the RDMA device that would be moved alone.
+        link: String,
         /// What for.
         why: String,
         /// What to do.
@@ -216,12 +216,13 @@ pub fn rails(
     if let (true, Some(RdmaMode::Shared)) = (conf.drop_in, mode) {
         return Err(SelectError::WrongMode(RdmaMode::Shared));
     }
+    let host_use = HostUse::of(observed);
     if let (true, Choice::Address(address)) = (conf.drop_in, choice)
         && let Some(rail) = bare::rail(conf, address, observed, others)?
     {
+        host_use.rdma_movable(Naming::Literal, conf.mode, rail.rdma.as_ref())?;
         return Ok(vec![rail]);
     }
-    let host_use = HostUse::of(observed);
     let chosen = match choice {
         Choice::Address(address) => vec![by_address(conf.mode, address, observed, others)?],
         Choice::Selectors(selectors) => {
@@ -265,6 +266,9 @@ fn rail(
         return Err(SelectError::NoRdma(link.name.clone()));
     }
     if place == Place::Pod || conf.drop_in {
+        if observed.rdma_mode == Some(RdmaMode::Exclusive) {
+            host_use.rdma_movable(naming, conf.mode, rdma)?;
+        }
         let pod_name = link.name.clone();
         return Ok(Rail {
             rdma: rdma.cloned(),

@@ -68,18 +68,20 @@ impl<'a> HostUse<'a> {
         link: &Link,
         rdma: Option<&RdmaDevice>,
     ) -> Result<(), SelectError> {
-        let remedy = match (naming, mode) {
-            (Naming::Literal, Mode::Move) => return Ok(()),
-            (Naming::Kubelet, _) => "take it out of the resource that it was allocated from",
-            _ => "set mode to \"move\" to move it all the same",
-        };
-        match self.need(link, rdma) {
+        refusal(naming, mode, &link.name, self.need(link, rdma))
+    }
+
+    /// An error if `rdma`, whose netdev an earlier plugin of the chain has moved or which has none, is not
+    /// to be moved.
+    pub(super) fn rdma_movable(
+        &self,
+        naming: Naming,
+        mode: Mode,
+        rdma: Option<&RdmaDevice>,
+    ) -> Result<(), SelectError> {
+        match rdma {
             None => Ok(()),
-            Some(why) => Err(SelectError::NeededByHost {
-                link: link.name.clone(),
-                why,
-                remedy,
-            }),
+            Some(rdma) => refusal(naming, mode, &rdma.name, users(rdma)),
         }
     }
 
@@ -108,6 +110,24 @@ impl<'a> HostUse<'a> {
         let above = links.find(|it| it.lower == Some(link.index) && it.index != link.index)?;
         let kind = above.kind.as_deref().unwrap_or("netdev");
         Some(format!("the {kind} {} lies on it", above.name))
+    }
+}
+
+/// The error that `name` is not moved, if there is a reason `why` and nobody has said to move it all the
+/// same.
+fn refusal(naming: Naming, mode: Mode, name: &str, why: Option<String>) -> Result<(), SelectError> {
+    let remedy = match (naming, mode) {
+        (Naming::Literal, Mode::Move) => return Ok(()),
+        (Naming::Kubelet, _) => "take it out of the resource that it was allocated from",
+        _ => "set mode to \"move\" to move it all the same",
+    };
+    match why {
+        None => Ok(()),
+        Some(why) => Err(SelectError::NeededByHost {
+            link: name.to_owned(),
+            why,
+            remedy,
+        }),
     }
 }
 

@@ -201,3 +201,42 @@ fn what_kubelet_allocated_is_shared_or_refused() {
         );
     }
 }
+
+/// `type: rdma` moves the RDMA device alone, after a netdev that is in the pod already, or without one.
+#[test]
+fn a_drop_ins_rdma_device_that_the_host_uses_stays() {
+    let taken = |users: &[&str], bare: bool, mode: &str| {
+        let mut state = serde_json::to_value(node()).expect("a state");
+        state["rdma_mode"] = "exclusive".into();
+        state["host"]["rdma"][4]["kernel_users"] = json!(users);
+        let links = state["host"]["links"].as_array_mut().expect("netdevs");
+        let index = links.iter().position(|it| it["name"] == "eth5");
+        let mut netdev = links.remove(index.expect("eth5"));
+        match bare {
+            true => state["devices"][4]["has_netdev"] = false.into(),
+            false => {
+                netdev["name"] = "net1".into();
+                state["pod"]["links"] = json!([netdev]);
+            }
+        }
+        let observed: Observed = serde_json::from_value(state).expect("a state");
+        let conf = conf(json!({"type": "rdma", "deviceID": "0000:05:00.0", "mode": mode}));
+        let conf = conf.of_attachment("net1".try_into().ok().as_ref());
+        let Some(Devices::Address(address)) = &conf.devices else {
+            panic!("no device");
+        };
+        match rails(&conf, &Choice::Address(address), &observed, &[]) {
+            Ok(rails) => rails[0].rdma.as_ref().expect("an RDMA device").name.clone(),
+            Err(error) => format!("{} {error}", crate::reply::select(&error)),
+        }
+    };
+    for bare in [false, true] {
+        assert_eq!(taken(&[], bare, "auto"), "mlx5_5");
+        assert_eq!(
+            taken(&["nvme_rdma"], bare, "auto"),
+            "102 mlx5_5 is not moved into a pod: the host uses mlx5_5 itself (nvme_rdma); set mode to \
+             \"move\" to move it all the same"
+        );
+        assert_eq!(taken(&["nvme_rdma"], bare, "move"), "mlx5_5");
+    }
+}
