@@ -4,7 +4,7 @@ use crate::{
     Directory, Entry, TYPE,
     list::{Broken, List, Ours, Place, Refused},
     pick::{Choice, Picked, Runtime, follow, pick},
-    programs::{self, Elsewhere, Names, Programs},
+    programs::{self, Dirs, Elsewhere, Names, Programs},
     single::{self, SUFFIX, Single},
 };
 use std::{collections::BTreeSet, path::PathBuf};
@@ -50,32 +50,32 @@ pub enum Obstacle {
         /// Why.
         why: Refused,
     },
-    /// What the list names is not in the runtime's directory of plugins, as it is known here.
-    #[error("{file} names {}, {}", Names(.programs), Elsewhere(.dir))]
+    /// What the list names is not in the runtime's directories of plugins, as they are known here.
+    #[error("{file} names {}, {}", Names(.programs), Elsewhere(.dirs))]
     Elsewhere {
         /// The file's name.
         file: String,
         /// The types without a program.
         programs: BTreeSet<String>,
-        /// The directory.
-        dir: PathBuf,
+        /// The directories.
+        dirs: Vec<PathBuf>,
     },
     /// Our own programs are not there.
-    #[error("{} not in {dir:?}, where the runtime is to find what {TYPE} takes; run install again", is(.programs))]
+    #[error("{} not in {}, where the runtime is to find what {TYPE} takes; run install again", is(.programs), Dirs(.dirs))]
     Gone {
         /// The programs.
         programs: BTreeSet<String>,
-        /// The directory.
-        dir: PathBuf,
+        /// The directories.
+        dirs: Vec<PathBuf>,
     },
     /// It is not known which programs there are.
     #[error(
-        "whether the plugins are in {dir:?} is not known ({why}); a container needs that directory of \
-         the node, read-only: nothing is changed in the network's list"
+        "whether the plugins are in {} is not known ({why}); a container needs that directory of \
+         the node, read-only: nothing is changed in the network's list", Dirs(.dirs)
     )]
     Unseen {
-        /// The directory.
-        dir: PathBuf,
+        /// The directories.
+        dirs: Vec<PathBuf>,
         /// Why.
         why: String,
     },
@@ -180,25 +180,25 @@ pub fn lacking(
     let Choice::Picked(first) = pick(&others, runtime).choice else {
         return None;
     };
-    let dir = present.dir.clone();
+    let dirs = present.dirs.clone();
     if let Err(why) = &present.names {
         let why = why.clone();
-        return Some(Obstacle::Unseen { dir, why });
+        return Some(Obstacle::Unseen { dirs, why });
     }
     let programs = present.missing(entry.programs());
     if !programs.is_empty() {
-        return Some(Obstacle::Gone { programs, dir });
+        return Some(Obstacle::Gone { programs, dirs });
     }
     // Multus, and then the list that it calls
     let last = called(directory, first.clone());
     [first, last].into_iter().find_map(|picked| {
         let file = directory.file(&picked.file)?;
         let programs = present.missing(programs::named(file.text.as_ref().ok()?));
-        let (file, dir) = (picked.file, dir.clone());
+        let (file, dirs) = (picked.file, dirs.clone());
         (!programs.is_empty()).then_some(Obstacle::Elsewhere {
             file,
             programs,
-            dir,
+            dirs,
         })
     })
 }

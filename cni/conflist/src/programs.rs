@@ -1,16 +1,13 @@
-//! The programs that a configuration names, and whether the runtime's directory of plugins has them.
+//! The programs that a configuration names, and whether the runtime's directories of plugins have them.
 //!
-//! A runtime finds a plugin by its `type` in that directory, and a plugin finds its IPAM plugin there
-//! too. If one that the network has had all along is not in a directory, the runtime looks elsewhere:
-//! our plugin, put into that directory, would not be found either, and every pod of the node would fail.
+//! A runtime finds a plugin by its `type` in these directories (`CNI_PATH`; containerd's `bin_dirs`, CRI-O's
+//! `plugin_dirs`), the first that has it, and a plugin finds its IPAM plugin there too. If one that the
+//! network has had all along is in none of them, the runtime looks elsewhere: our plugin would not be found
+//! either, and every pod of the node would fail.
 
 use crate::TYPES;
 use serde_json::Value;
-use std::{
-    collections::BTreeSet,
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fmt, path::PathBuf};
 
 /// IPAM types that are no programs: the plugin named first serves them itself.
 const BUILT_IN: [(&str, &str); 2] = [
@@ -20,12 +17,12 @@ const BUILT_IN: [(&str, &str); 2] = [
     ("antrea", "antrea"),
 ];
 
-/// The runtime's directory of plugins, as it is now.
+/// The runtime's directories of plugins, as they are now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
-    /// Where it is.
-    pub dir: PathBuf,
-    /// The names of the programs in it; else why they are not known.
+    /// Where they are, in the order in which the runtime looks.
+    pub dirs: Vec<PathBuf>,
+    /// The names of the programs in them; else why they are not known.
     pub names: Result<BTreeSet<String>, String>,
 }
 
@@ -89,16 +86,27 @@ impl fmt::Display for Names<'_> {
 }
 
 /// How the right directory is found and said.
-pub(crate) struct Elsewhere<'a>(pub &'a Path);
+pub(crate) struct Elsewhere<'a>(pub &'a [PathBuf]);
 
 impl fmt::Display for Elsewhere<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "not in {:?}: the runtime looks for plugins elsewhere, or the network is not complete; \
-             bin_dir of `containerd config dump`, or plugin_dirs of `crio config`, is the right \
-             directory: run uninstall, and install with --cni-bin-dir (the chart's chain.binDir)",
-            self.0
+            "not in {}: the runtime looks for plugins elsewhere, or the network is not complete; bin_dir \
+             or bin_dirs of `containerd config dump`, or plugin_dirs of `crio config`, says where: \
+             install with --cni-bin-dir for each of them (the chart's chain.binDir). The first has \
+             our plugins; to have another first one, uninstall before",
+            Dirs(self.0)
         )
+    }
+}
+
+/// `"/opt/cni/bin" or "/usr/lib/cni"`
+pub(crate) struct Dirs<'a>(pub &'a [PathBuf]);
+
+impl fmt::Display for Dirs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.iter().map(|dir| format!("{dir:?}")).collect();
+        f.write_str(&names.join(" or "))
     }
 }

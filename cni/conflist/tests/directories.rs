@@ -27,7 +27,7 @@ fn set(files: &[&str]) -> BTreeSet<String> {
 /// The runtime's directory with these programs in it.
 fn present(names: &[&str]) -> Programs {
     Programs {
-        dir: "/opt/cni/bin".into(),
+        dirs: vec!["/opt/cni/bin".into()],
         names: Ok(set(names)),
     }
 }
@@ -445,7 +445,7 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
     names.insert("multus-shim".into());
     let dir = PathBuf::from("/opt/cni/bin");
     let programs = Programs {
-        dir,
+        dirs: vec![dir],
         names: Ok(names),
     };
     let why = attach(&multus, &programs).place.expect_err("an obstacle");

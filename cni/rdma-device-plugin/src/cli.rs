@@ -98,9 +98,10 @@ pub enum Command {
 /// `install`
 #[derive(Args, Clone, Debug)]
 pub struct Install {
-    /// Where the runtime looks for CNI plugins; without it as before, else /opt/cni/bin
+    /// Where the runtime looks for CNI plugins, once for each of its directories; ours are put into the
+    /// first. Without it as before, else /opt/cni/bin
     #[arg(long, value_name = "DIRECTORY")]
-    pub cni_bin_dir: Option<PathBuf>,
+    pub cni_bin_dir: Vec<PathBuf>,
     /// Where the runtime looks for networks; without it chain.confDir, else /etc/cni/net.d
     #[arg(long, value_name = "DIRECTORY")]
     pub cni_conf_dir: Option<PathBuf>,
@@ -134,7 +135,8 @@ pub struct Install {
 /// `uninstall`
 #[derive(Args, Clone, Debug)]
 pub struct Uninstall {
-    /// Where the runtime looks for CNI plugins; without it as before, else /opt/cni/bin
+    /// The first directory in which the runtime looks for CNI plugins; without it as before, else
+    /// /opt/cni/bin
     #[arg(long, value_name = "DIRECTORY")]
     pub cni_bin_dir: Option<PathBuf>,
     /// Where the runtime looks for networks; without it as install had it

@@ -71,7 +71,7 @@ pub struct Places {
     /// `/etc/cni/net.d`; none: the same.
     pub cni_conf: Option<PathBuf>,
     /// `/opt/cni/bin`; none: nothing was put there.
-    pub cni_bin: Option<PathBuf>,
+    pub cni_bins: Vec<PathBuf>,
     /// Whether the eRDMA driver may be loaded.
     pub loads_driver: bool,
 }
@@ -92,7 +92,7 @@ pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
         netns_dir: NETNS.into(),
         cni_cache: chain.map(|_| arguments.cni_cache_dir.clone()),
         cni_conf: chain.map(|chain| chain.conf_dir.clone()),
-        cni_bin: chain.and(record).map(|it| it.bin_dir().to_owned()),
+        cni_bins: chain.and(record).map_or(vec![], |it| it.bin_dirs()),
         loads_driver: conf.erdma.may_load(),
     })
 }
@@ -172,7 +172,7 @@ fn mounts(places: &Places) -> Vec<String> {
             "rdma-cni is not kept in the list of the node's network",
         );
     }
-    if let Some(cni_bin) = &places.cni_bin {
+    for cni_bin in &places.cni_bins {
         want(
             directory(cni_bin),
             "whether the runtime finds the plugins is not known, and rdma-cni is not put into its list",
@@ -283,7 +283,7 @@ mod tests {
             netns_dir: root.join("netns"),
             cni_cache: Some(root.join("results")),
             cni_conf: Some(root.join("net.d")),
-            cni_bin: Some(root.join("bin")),
+            cni_bins: vec![root.join("bin")],
             loads_driver: false,
         }
     }

@@ -25,8 +25,8 @@ pub struct Paths {
     pub root: PathBuf,
     /// Network configurations.
     pub conf_dir: PathBuf,
-    /// Programs of plugins.
-    pub bin_dir: PathBuf,
+    /// Programs of plugins, in the order in which they are looked for.
+    pub bin_dirs: Vec<PathBuf>,
     /// `stateDir`; none: as the configuration has it.
     pub state_dir: Option<PathBuf>,
     /// Kubelet's directory.
@@ -59,7 +59,7 @@ impl Default for Paths {
         Self {
             root: "/".into(),
             conf_dir: "/etc/cni/net.d".into(),
-            bin_dir: "/opt/cni/bin".into(),
+            bin_dirs: vec!["/opt/cni/bin".into()],
             state_dir: None,
             kubelet_dir: "/var/lib/kubelet".into(),
         }
@@ -70,6 +70,7 @@ pub(super) fn parse(words: &[String]) -> Result<Parsed, UsageError> {
     let mut paths = Paths::default();
     let mut format = Format::Text;
     let mut strict = false;
+    let mut bin_dirs = vec![];
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut directory = |option| {
@@ -92,7 +93,7 @@ pub(super) fn parse(words: &[String]) -> Result<Parsed, UsageError> {
             }
             "--root" => paths.root = directory("--root")?,
             "--cni-conf-dir" => paths.conf_dir = directory("--cni-conf-dir")?,
-            "--cni-bin-dir" => paths.bin_dir = directory("--cni-bin-dir")?,
+            "--cni-bin-dir" => bin_dirs.push(directory("--cni-bin-dir")?),
             "--state-dir" => paths.state_dir = Some(directory("--state-dir")?),
             "--kubelet-dir" => paths.kubelet_dir = directory("--kubelet-dir")?,
             option if option.starts_with('-') => {
@@ -100,6 +101,9 @@ pub(super) fn parse(words: &[String]) -> Result<Parsed, UsageError> {
             }
             word => return Err(UsageError::Word(word.to_owned())),
         }
+    }
+    if !bin_dirs.is_empty() {
+        paths.bin_dirs = bin_dirs;
     }
     Ok(Parsed::Examine(Arguments {
         paths,
@@ -136,6 +140,8 @@ mod tests {
             "/c",
             "--cni-bin-dir",
             "/b",
+            "--cni-bin-dir",
+            "/c",
             "--state-dir",
             "/s",
             "--kubelet-dir",
@@ -147,7 +153,7 @@ mod tests {
             paths: Paths {
                 root: "/host".into(),
                 conf_dir: "/c".into(),
-                bin_dir: "/b".into(),
+                bin_dirs: vec!["/b".into(), "/c".into()],
                 state_dir: Some("/s".into()),
                 kubelet_dir: "/k".into(),
             },

@@ -36,7 +36,7 @@ Looks at this node, and says what keeps pods from RDMA and what to do. It change
   --strict             warnings count as errors do
   --root DIR           the host's file system, in a container that has it mounted (default /)
   --cni-conf-dir DIR   default /etc/cni/net.d
-  --cni-bin-dir DIR    default /opt/cni/bin
+  --cni-bin-dir DIR    default /opt/cni/bin; once for each directory of the runtime
   --state-dir DIR      default: as configured, else /var/lib/cni/rdma-cni
   --kubelet-dir DIR    default /var/lib/kubelet
 

@@ -98,9 +98,9 @@ impl Keeper {
                 state_dir: self.state_dir.clone(),
                 needs_kubelet: true,
             };
-            let bin_dir = self.bin_dir();
-            let record = record::path(&self.state_dir);
-            let paths = vec![chain.conf.conf_dir.clone(), record, bin_dir.clone()];
+            let bin_dirs = self.bin_dirs();
+            let mut paths = vec![chain.conf.conf_dir.clone(), record::path(&self.state_dir)];
+            paths.extend(bin_dirs.iter().cloned());
             let mut watch = match Watch::new(paths) {
                 Ok(watch) => watch,
                 Err(error) => {
@@ -117,7 +117,7 @@ impl Keeper {
             log::info!("{TYPE} is kept in the chain of {:?}", chain.conf.conf_dir);
             loop {
                 let again = self.turn(&chain).await;
-                if self.bin_dir() != bin_dir {
+                if self.bin_dirs() != bin_dirs {
                     break;
                 }
                 tokio::select! {
@@ -136,9 +136,9 @@ impl Keeper {
     }
 
     /// Where the plugins are, or will be.
-    fn bin_dir(&self) -> PathBuf {
+    fn bin_dirs(&self) -> Vec<PathBuf> {
         let record = Record::read(&self.state_dir).ok().flatten();
-        record.unwrap_or_default().bin_dir().to_owned()
+        record.unwrap_or_default().bin_dirs()
     }
 
     /// Waits until the configuration is another one than `present`; false: there is no daemon.

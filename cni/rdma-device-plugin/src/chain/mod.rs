@@ -4,7 +4,7 @@
 //! |---|---|
 //! | this one | one turn: read the directory, plan ([`conflist::plan`]), carry it out |
 //! | [`mod@file`] | a file's text, replaced as a whole and at once |
-//! | [`programs`] | what is in the runtime's directory of plugins |
+//! | [`programs`] | what is in the runtime's directories of plugins |
 //! | [`record`] | what was done to the node, so that it can be undone |
 //! | [`claim`] | whose configuration of our plugin that is |
 //! | [`keeper`] | the daemon's part: a turn after each change of the directory |
@@ -288,10 +288,10 @@ impl Chain {
         Ok(files)
     }
 
-    /// The runtime's directory of plugins.
+    /// The runtime's directories of plugins.
     fn programs(&self, record: &Record) -> conflist::Programs {
         let others = [self.conf.conf_dir.as_path(), &self.state_dir];
-        programs::look(record.bin_dir(), others)
+        programs::look(record.bin_dirs(), &others)
     }
 
     /// What comes of a turn where nothing is installed.

@@ -1,21 +1,27 @@
-//! The runtime's directory of plugins, as it is seen from here.
+//! The runtime's directories of plugins, as they are seen from here.
 
 use conflist::Programs;
-use std::{collections::BTreeSet, fs, io, os::unix::fs::PermissionsExt, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
-/// What is in `dir` now. In a container the directory is the node's, mounted, and a symbolic link in it
+/// What is in `dirs` now. In a container the directories are the node's, mounted, and a symbolic link in one
 /// may lead to where the container sees nothing: it counts as a program. `others` are directories that a
-/// container has mounted too: if one is, and `dir` is not there, it was not mounted.
-pub fn look<'a>(dir: &Path, others: impl IntoIterator<Item = &'a Path>) -> Programs {
-    let names = match names(dir) {
+/// container has mounted too: if one is, and one of `dirs` is not there, that was not mounted.
+pub fn look(dirs: Vec<PathBuf>, others: &[&Path]) -> Programs {
+    let look = |dir: &PathBuf| match names(dir) {
         Ok(names) => Ok(names),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.to_string()),
-        Err(_) if others.into_iter().any(is_mounted) => Err("it is not mounted".to_owned()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(format!("{dir:?}: {error}")),
+        Err(_) if others.iter().any(|it| is_mounted(it)) => Err(format!("{dir:?} is not mounted")),
         Err(_) => Ok(BTreeSet::new()),
     };
+    let names: Result<Vec<_>, _> = dirs.iter().map(look).collect();
     Programs {
-        dir: dir.to_owned(),
-        names,
+        names: names.map(|names| names.into_iter().flatten().collect()),
+        dirs,
     }
 }
 

@@ -62,6 +62,9 @@ pub struct Record {
     /// Where the plugins were put; none: an earlier version did not write it down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bin_dir: Option<PathBuf>,
+    /// Where the runtime looks for other plugins after that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further_bin_dirs: Vec<PathBuf>,
     /// Where the lists are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conf_dir: Option<PathBuf>,
@@ -127,6 +130,7 @@ impl Default for Record {
         Self {
             format: FORMAT,
             bin_dir: None,
+            further_bin_dirs: Vec::new(),
             conf_dir: None,
             binaries: BTreeMap::new(),
             lists: BTreeMap::new(),
@@ -158,6 +162,12 @@ impl Record {
     /// Where the plugins are.
     pub fn bin_dir(&self) -> &Path {
         self.bin_dir.as_deref().unwrap_or(Path::new(BIN_DIR))
+    }
+
+    /// Where the runtime looks for plugins, in this order.
+    pub fn bin_dirs(&self) -> Vec<PathBuf> {
+        let first = [self.bin_dir().to_owned()].into_iter();
+        first.chain(self.further_bin_dirs.iter().cloned()).collect()
     }
 
     /// Writes it, unless it says the same already.

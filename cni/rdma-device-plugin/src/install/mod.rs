@@ -208,10 +208,10 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
         let _lock = record::lock(&chain.state_dir)?;
         let mut record = Record::read(&chain.state_dir)?.unwrap_or_default();
         let remedy = "uninstall it first";
-        let given = arguments.cni_bin_dir.as_deref();
+        let given = arguments.cni_bin_dir.split_first();
         let bin_dir = chosen(
             "--cni-bin-dir",
-            given,
+            given.map(|(first, _)| first.as_path()),
             record.bin_dir.as_deref(),
             BIN_DIR,
             remedy,
@@ -231,6 +231,10 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
                  into {:?} by containerd's rules; the daemon does not keep it there by this file",
                 chain.conf.conf_dir
             );
+        }
+        if let Some((_, further)) = given {
+            let further: Result<_, _> = further.iter().map(|it| absolute(it)).collect();
+            record.further_bin_dirs = further?;
         }
         record.conf_dir = Some(chain.conf.conf_dir.clone());
         let done = binaries::put(
@@ -386,6 +390,8 @@ fn take_away(arguments: &Uninstall) -> Result<(), InstallError> {
     };
     let (bins, confs) = (&arguments.cni_bin_dir, &arguments.cni_conf_dir);
     let bin_dir = dir("--cni-bin-dir", bins, &record.bin_dir, BIN_DIR)?;
+    let mut bin_dirs = vec![bin_dir.clone()];
+    bin_dirs.extend(record.further_bin_dirs.iter().cloned());
     let conf_dir = dir("--cni-conf-dir", confs, &record.conf_dir, CONF_DIR)?;
     let chain = Chain {
         conf: conf::Chain {
@@ -411,7 +417,7 @@ fn take_away(arguments: &Uninstall) -> Result<(), InstallError> {
     if !found.living.is_empty() && !arguments.force {
         return Err(InstallError::Attached { pods: found.living });
     }
-    let left = found.bring_home(&bin_dir);
+    let left = found.bring_home(&bin_dirs);
     if !left.is_empty() && !arguments.force {
         return Err(InstallError::Left { pods: left });
     }
@@ -425,7 +431,7 @@ fn take_away(arguments: &Uninstall) -> Result<(), InstallError> {
     // some may have been started before the runtime saw the list
     let found = pods::look(&state_dirs)?;
     let mut pods = found.living.clone();
-    pods.extend(found.bring_home(&bin_dir));
+    pods.extend(found.bring_home(&bin_dirs));
     if !pods.is_empty() {
         if !arguments.force {
             return Err(InstallError::Meanwhile { pods });

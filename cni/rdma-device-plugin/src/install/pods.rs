@@ -98,16 +98,16 @@ pub(super) fn look(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
 }
 
 impl Pods {
-    /// Lets the `rdma-cni` of `bin_dir` bring home what the pods that ended have left. Those that it
-    /// could not be done for, each with the reason.
-    pub(super) fn bring_home(&self, bin_dir: &Path) -> Vec<String> {
+    /// Lets the `rdma-cni` of the first of `bin_dirs` bring home what the pods that ended have left. Those
+    /// that it could not be done for, each with the reason.
+    pub(super) fn bring_home(&self, bin_dirs: &[PathBuf]) -> Vec<String> {
         let mut left = vec![];
         for ended in &self.ended {
             let name = name(&ended.attachment);
-            match is_mounted(bin_dir) || is_mounted(&ended.state_dir) {
+            match bin_dirs.iter().any(|it| is_mounted(it)) || is_mounted(&ended.state_dir) {
                 // IPAM plugins have their leases elsewhere on the node
                 true => left.push(format!("{name}: this can only be done on the node itself")),
-                false => match delete(ended, bin_dir) {
+                false => match delete(ended, bin_dirs) {
                     Ok(()) => println!("{name}: it has ended, and what it had is home"),
                     Err(why) => left.push(format!("{name}: {why}")),
                 },
@@ -118,18 +118,20 @@ impl Pods {
 }
 
 /// `rdma-cni`'s DEL, as a runtime calls it for a pod whose namespace is gone.
-fn delete(ended: &Ended, bin_dir: &Path) -> Result<(), String> {
+fn delete(ended: &Ended, bin_dirs: &[PathBuf]) -> Result<(), String> {
     let key = &ended.attachment.key;
     let conf = json!({
         "cniVersion": "1.0.0", "name": key.network, "type": "rdma-cni", "stateDir": ended.state_dir,
     });
-    let binary = bin_dir.join("rdma-cni");
+    let first = bin_dirs.first().map(PathBuf::as_path);
+    let binary = first.unwrap_or(Path::new("/")).join("rdma-cni");
+    let path = std::env::join_paths(bin_dirs).map_err(|error| error.to_string())?;
     let mut command = Command::new(&binary);
     command
         .env("CNI_COMMAND", "DEL")
         .env("CNI_CONTAINERID", &key.container)
         .env("CNI_IFNAME", &*key.interface)
-        .env("CNI_PATH", bin_dir)
+        .env("CNI_PATH", path)
         .env_remove("CNI_NETNS")
         .env_remove("CNI_ARGS");
     let output = run(&mut command, &conf).map_err(|error| format!("{binary:?}: {error}"))?;

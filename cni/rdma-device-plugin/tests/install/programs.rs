@@ -55,6 +55,56 @@ fn a_directory_in_which_the_runtime_does_not_look_gets_nothing_into_the_list() {
     becomes(&daemon, 200, CALLED);
 }
 
+/// CRI-O's `plugin_dirs`, containerd's `bin_dirs`: a plugin of the list is in whichever.
+#[test]
+fn a_runtime_may_look_in_several_directories() {
+    let node = Node::with_list(FLANNEL);
+    fs::create_dir_all(node.path("usr/lib/cni")).expect("made");
+    let [first, second] = ["opt/cni/bin", "usr/lib/cni"].map(|it| node.path(it));
+    fs::rename(first.join("portmap"), second.join("portmap")).expect("elsewhere");
+    let error = refused(&install(&node, &[]));
+    assert!(error.contains("names portmap, not in"), "{error}");
+    let further = ["--cni-bin-dir", second.to_str().expect("a path")];
+    let text = said(&install(&node, &further));
+    assert!(text.contains(CALLED), "{text}");
+    assert!(first.join("rdma-cni").exists() && !second.join("rdma-cni").exists());
+    // as before, where nothing is said
+    let mut again = node.bare("install");
+    again.arg("--state-dir").arg(node.path("state"));
+    again.arg("--from").arg(node.path("new"));
+    let text = said(&again.output().expect("it runs"));
+    assert!(
+        text.contains(CALLED) && text.contains("as before"),
+        "{text}"
+    );
+    let daemon = daemon(&node);
+    becomes(&daemon, 200, CALLED);
+    // all of them are listened to
+    fs::rename(second.join("portmap"), node.path("portmap")).expect("gone");
+    becomes(&daemon, 503, "names portmap, not in");
+    let both = format!("not in {first:?} or {second:?}: ");
+    becomes(&daemon, 503, &both);
+    fs::rename(node.path("portmap"), second.join("portmap")).expect("back");
+    becomes(&daemon, 200, CALLED);
+    drop(daemon);
+    // the order is the runtime's: ours would be in another one
+    let swapped = node
+        .bare("install")
+        .args(["--cni-bin-dir", "/elsewhere"])
+        .args(further)
+        .arg("--state-dir")
+        .arg(node.path("state"))
+        .output()
+        .expect("it runs");
+    assert!(
+        refused(&swapped).contains("uninstall it first"),
+        "{swapped:?}"
+    );
+    node.uninstall();
+    assert_eq!(node.read(LIST), FLANNEL);
+    assert!(!first.join("rdma-cni").exists());
+}
+
 #[test]
 fn an_obstacle_in_the_list_does_not_keep_the_daemon_from_its_work() {
     let node = Node::with_list(&FLANNEL.replace("0.3.1", "0.2.0"));
@@ -172,7 +222,8 @@ fn a_container_without_the_directory_changes_nothing() {
     command.arg(bin.parent().expect("a directory"));
     command.arg(program.get_program()).args(program.get_args());
     let text = said(&command.output().expect("unshare"));
-    assert!(text.contains("is not known (it is not mounted)"), "{text}");
+    let unmounted = format!("is not known ({bin:?} is not mounted)");
+    assert!(text.contains(&unmounted), "{text}");
     assert_eq!(node.read(LIST), list);
 }
 

@@ -10,7 +10,7 @@ use crate::{
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
 use rdma_device_plugin::{
     chain::record::{BIN_DIR, hash},
-    cli::{Arguments, Command},
+    cli::{Arguments, Command, Install},
     conf::chain::{CONF_DIR, pod_resources},
 };
 use serde_json::{Map, Value, json};
@@ -192,11 +192,15 @@ fn the_installer_sees_what_it_uses_and_nothing_else() {
         assert!(install.init_container && !install.without_kubelet);
         assert_eq!(install.kubelet_dir, cluster.arguments().kubelet_dir);
         // beside the program in the image
-        assert_eq!((install.from, install.cni_conf_dir), (None, None));
+        assert_eq!((&install.from, &install.cni_conf_dir), (&None, &None));
         assert_eq!(container.image, cluster.daemon().image);
         let chain = cluster.conf().0.chain.expect("a chain");
-        let bin_dir = install.cni_bin_dir.unwrap_or(BIN_DIR.into());
-        let mut needed = on_the_node([&bin_dir, &chain.conf_dir, &install.state_dir]);
+        let bin_dirs = bin_dirs(&install);
+        let mut needed = on_the_node([&bin_dirs[0], &chain.conf_dir, &install.state_dir]);
+        // ours are put into the first, and the network's are looked for in all
+        for further in bin_dirs[1..].iter().map(|it| it.display().to_string()) {
+            needed.insert(further.clone(), (further, true));
+        }
         // where the plugin asks kubelet
         let socket = pod_resources(&install.kubelet_dir);
         let directory = socket.parent().expect("a directory").display().to_string();
@@ -207,6 +211,14 @@ fn the_installer_sees_what_it_uses_and_nothing_else() {
         seen += 1;
     }
     assert_eq!(seen, CHAINED.len());
+}
+
+/// Where the runtime looks for plugins.
+pub(crate) fn bin_dirs(install: &Install) -> Vec<PathBuf> {
+    match install.cni_bin_dir.as_slice() {
+        [] => vec![BIN_DIR.into()],
+        told => told.to_vec(),
+    }
 }
 
 /// Directories by the paths that the node has, to be written.

@@ -1,11 +1,11 @@
 //! What of the node each container sees: all that the daemon uses, and nothing else.
 
 use crate::{
-    chain::installer,
+    chain::{bin_dirs, installer},
     cluster::{ALL, Cluster, cluster},
 };
 use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
-use rdma_device_plugin::{chain::record::BIN_DIR, cli::Command, refused::RefusedPods};
+use rdma_device_plugin::{cli::Command, refused::RefusedPods};
 use std::{collections::BTreeMap, path::Path};
 
 /// `container path` → (`path on the node`, `read-only`)
@@ -88,8 +88,9 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
             let Some(Command::Install(install)) = install else {
                 panic!("{}: no installer", wanted.file())
             };
-            let bin_dir = install.cni_bin_dir.unwrap_or(BIN_DIR.into());
-            need(&bin_dir, &same(&bin_dir), true);
+            for bin_dir in bin_dirs(&install) {
+                need(&bin_dir, &same(&bin_dir), true);
+            }
         }
         need(Path::new("/run/netns"), "/run/netns", true);
         // two pods of one node: no daemon may come to answer the other one's probes

@@ -22,6 +22,13 @@
 {{ toJson (mergeOverwrite $usual (deepCopy (.Values.chain | default dict))) }}
 {{- end -}}
 
+{{/* the directories of chain.binDir, one or several: the runtime looks there in this order */}}
+{{- define "rdma.binDirs" -}}
+{{- $dirs := (include "rdma.chainValues" . | fromJson).binDir -}}
+{{- if kindIs "string" $dirs }}{{ $dirs = list $dirs }}{{ end -}}
+{{ toJson $dirs }}
+{{- end -}}
+
 {{/* where the daemon answers; the node's address is put in by kubelet */}}
 {{- define "rdma.metricsAddress" -}}
 {{- $address := .Values.metrics.address -}}

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::{
     fs, io,
     os::unix::fs::PermissionsExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -91,7 +91,7 @@ fn injected(mut ours: Map<String, Value>, network: &str, version: &str) -> Map<S
 /// The programs of all plugins of the chain, and this project's own.
 pub(super) fn binaries(
     look: &mut Look,
-    bin_dir: &Path,
+    bin_dirs: &[PathBuf],
     chain: &Chain,
     conf: Option<&Conf>,
 ) -> Vec<Binary> {
@@ -100,13 +100,16 @@ pub(super) fn binaries(
     names.extend(conf.and_then(|conf| conf.ipam.as_deref()));
     names.push("rdma-cni");
     // called by `rdma-cni`, or by another plugin: where it is there, it is looked at
-    names.extend(Some("rdma-ipam").filter(|name| look.has(bin_dir.join(name))));
+    let mut places = bin_dirs.iter();
+    names.extend(Some("rdma-ipam").filter(|name| places.any(|dir| look.has(dir.join(name)))));
     names.sort_unstable();
     names.dedup();
     names
         .into_iter()
         .map(|name| {
-            let path = bin_dir.join(name);
+            let mut paths = bin_dirs.iter().map(|dir| dir.join(name));
+            let first = paths.clone().next().unwrap_or_default();
+            let path = paths.find(|path| look.has(path)).unwrap_or(first);
             let state = state(&look.path(&path), OURS.contains(&name));
             Binary { path, state }
         })

@@ -63,7 +63,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         bond_modes: system::bond_modes(&mut look, observed.as_ref()),
         gids,
         smc,
-        binaries: chain::binaries(&mut look, &paths.bin_dir, &chain, conf.as_ref()),
+        binaries: chain::binaries(&mut look, &paths.bin_dirs, &chain, conf.as_ref()),
         pod_resources: services::pod_resources(&look, &paths.kubelet_dir, conf.as_ref()),
         runtimes,
         daemon: services::daemon(&mut look, &paths.kubelet_dir, &state_dir),
