@@ -2,7 +2,7 @@
 
 use crate::{node::Signal, watch::Watch};
 use std::{
-    fs, io,
+    fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::Duration,
@@ -26,19 +26,16 @@ type Fingerprint = (PathBuf, [u64; 3], [i64; 2]);
 impl Watched {
     /// The file itself, its directory, and where it really is: a mounted ConfigMap changes by a
     /// symbolic link in the directory being exchanged for another.
-    ///
-    /// # Errors
-    /// No inotify.
-    pub fn new(path: &Path) -> io::Result<Self> {
+    pub fn new(path: &Path) -> Self {
         let mut watched = vec![path.to_owned()];
         watched.extend(path.parent().map(Path::to_owned));
         let real = path.canonicalize().ok();
         watched.extend(real.and_then(|real| real.parent().map(Path::to_owned)));
-        Ok(Self {
+        Self {
             path: path.to_owned(),
-            watch: Watch::new(watched)?,
+            watch: Watch::new(watched),
             last: fingerprint(path),
-        })
+        }
     }
 
     /// Sends a signal after each change. Other files' changes in the directory are none.

@@ -48,8 +48,6 @@ use tokio::{
     task::JoinSet,
 };
 
-const WATCH: &str = "watch directories";
-
 /// For a driver that is being loaded anew when the daemon ends.
 const LOADED: Duration = Duration::from_secs(20);
 
@@ -76,7 +74,7 @@ pub enum StartError {
     /// The system does not give what the daemon needs.
     #[error("cannot {what}: {source}")]
     System {
-        /// `watch directories`
+        /// `listen at --probe-socket`
         what: &'static str,
         /// Why.
         source: io::Error,
@@ -121,13 +119,12 @@ impl Daemon {
     /// is waited for, a daemon before this one goes on serving.
     ///
     /// # Errors
-    /// A wrong configuration; no sysfs; no inotify; no socket for probes.
+    /// A wrong configuration; no sysfs; no socket for probes.
     pub async fn start(arguments: Arguments, metrics: Metrics) -> Result<Self, StartError> {
         let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
         let (sender, signals) = mpsc::channel(SIGNALS);
         // watched before it is read: no change is missed
         let file = arguments.config.as_deref().map(config_file::Watched::new);
-        let file = file.transpose().map_err(system(WATCH))?;
         let parsed = arguments.conf()?;
         tell(&parsed.remarks);
         let mut watchers = JoinSet::new();
@@ -150,8 +147,7 @@ impl Daemon {
         }));
         let (changes, directories) = watch::channel(0);
         let kubelet = vec![arguments.device_plugins(), arguments.plugins_registry()];
-        let kubelet = Watch::new(kubelet).map_err(system(WATCH))?;
-        watchers.spawn(kubelet.count(changes));
+        watchers.spawn(Watch::new(kubelet).count(changes));
         if let Some(file) = file {
             watchers.spawn(file.tell(sender.clone()));
         }

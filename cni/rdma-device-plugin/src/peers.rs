@@ -140,13 +140,12 @@ impl Presence {
         state_dir: &Path,
         watchers: &mut JoinSet<()>,
     ) -> (Option<Self>, watch::Receiver<Role>) {
-        let announced = Self::announce(state_dir).and_then(|presence| {
-            let (sender, role) = watch::channel(presence.role());
-            watchers.spawn(presence.follow(sender)?);
-            Ok((presence, role))
-        });
-        match announced {
-            Ok((presence, role)) => (Some(presence), role),
+        match Self::announce(state_dir) {
+            Ok(presence) => {
+                let (sender, role) = watch::channel(presence.role());
+                watchers.spawn(presence.follow(sender));
+                (Some(presence), role)
+            }
             Err(error) => {
                 log::warn!("another daemon would not be noticed: {state_dir:?}: {error}");
                 let (sender, role) = watch::channel(Role::ALONE);
@@ -178,16 +177,10 @@ impl Presence {
     }
 
     /// Tells `role` whenever it is another one.
-    ///
-    /// # Errors
-    /// No inotify.
-    pub fn follow(
-        &self,
-        role: watch::Sender<Role>,
-    ) -> io::Result<impl Future<Output = ()> + Send + use<>> {
+    pub fn follow(&self, role: watch::Sender<Role>) -> impl Future<Output = ()> + Send + use<> {
         let place = self.place.clone();
-        let mut watch = Watch::new(vec![place.directory.clone()])?;
-        Ok(async move {
+        let mut watch = Watch::new(vec![place.directory.clone()]);
+        async move {
             loop {
                 // first of all too: somebody may have come before it was listened
                 for wait in [Duration::ZERO, AFTER_AN_EVENT] {
@@ -197,7 +190,7 @@ impl Presence {
                 }
                 watch.changed().await;
             }
-        })
+        }
     }
 }
 
@@ -270,7 +263,7 @@ mod tests {
         let old = Presence::announce(state.path()).expect("announced");
         assert_eq!(old.role(), Role::ALONE);
         let (sender, mut role) = watch::channel(old.role());
-        let following = tokio::spawn(old.follow(sender).expect("inotify"));
+        let following = tokio::spawn(old.follow(sender));
         let lead = Lead::wait(state.path()).await.expect("free");
 
         let new = Presence::announce(state.path()).expect("announced");
@@ -301,7 +294,7 @@ mod tests {
         let old = Presence::announce(state.path()).expect("announced");
         let (sender, mut role) = watch::channel(old.role());
         let _new = Presence::announce(state.path()).expect("announced");
-        let following = tokio::spawn(old.follow(sender).expect("inotify"));
+        let following = tokio::spawn(old.follow(sender));
         let told = role.wait_for(|it| !it.leads);
         let told = tokio::time::timeout(Duration::from_secs(5), told).await;
         assert!(told.is_ok_and(|it| it.is_ok()), "two lead");

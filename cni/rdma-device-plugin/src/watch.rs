@@ -1,4 +1,6 @@
-//! Waiting for changes in directories, by inotify: nothing runs while nothing happens.
+//! Waiting for changes in directories, by inotify: nothing runs while nothing happens. Where the kernel has no
+//! instance or watch left for this user (EMFILE, ENOSPC: `inotify_init(2)`, `inotify_add_watch(2)`), it is as
+//! if something had changed every second.
 
 use inotify::{EventStream, Inotify, WatchMask};
 use std::{
@@ -13,36 +15,46 @@ use tokio_stream::StreamExt;
 const BUFFER: usize = 4096;
 
 /// How long to wait before looking again when the kernel gives no events.
-const WITHOUT_EVENTS: Duration = Duration::from_secs(5);
+const WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 
 /// Files and directories that are looked at, whether they are there yet or not.
 pub struct Watch {
-    events: EventStream<[u8; BUFFER]>,
+    /// None: the kernel had no instance left.
+    events: Option<EventStream<[u8; BUFFER]>>,
     paths: Vec<PathBuf>,
+    /// No events tell of one of them, which was said.
+    is_deaf: bool,
 }
 
 impl Watch {
     /// Watches `paths`, and where one of them is not there, the nearest directory above it.
-    ///
-    /// # Errors
-    /// There are no inotify instances left (`fs.inotify.max_user_instances`).
-    pub fn new(paths: Vec<PathBuf>) -> io::Result<Self> {
-        let events = Inotify::init()?.into_event_stream([0; BUFFER])?;
-        let mut watch = Self { events, paths };
+    pub fn new(paths: Vec<PathBuf>) -> Self {
+        let mut watch = Self {
+            events: None,
+            paths,
+            is_deaf: false,
+        };
         watch.arm();
-        Ok(watch)
+        watch
     }
 
     /// Waits until something happened in one of them. Several events may count as one; an event
     /// need not mean a difference.
     pub async fn changed(&mut self) {
-        match self.events.next().await {
-            Some(Ok(_)) => {}
-            Some(Err(error)) => {
-                log::warn!("cannot read inotify events: {error}");
-                tokio::time::sleep(WITHOUT_EVENTS).await;
+        let heard = async {
+            if let Some(events) = &mut self.events {
+                match events.next().await {
+                    Some(Ok(_)) => return,
+                    Some(Err(error)) => log::warn!("cannot read inotify events: {error}"),
+                    None => {}
+                }
             }
-            None => tokio::time::sleep(WITHOUT_EVENTS).await,
+            tokio::time::sleep(WITHOUT_EVENTS).await;
+        };
+        match self.is_deaf {
+            // it comes to the same whether it was heard
+            true => drop(tokio::time::timeout(WITHOUT_EVENTS, heard).await),
+            false => heard.await,
         }
         self.arm();
     }
@@ -58,14 +70,32 @@ impl Watch {
     /// A directory that was made again is another one: every path is added again, which for one
     /// that is watched already changes nothing.
     fn arm(&mut self) {
-        for path in &self.paths {
-            arm(&self.events, path);
+        let armed = self.try_to_arm();
+        match &armed {
+            Err(error) if !self.is_deaf => log::warn!(
+                "no changes are told of {:?}: {error}; they are looked at every {WITHOUT_EVENTS:?} \
+                 (sysctl fs.inotify.max_user_instances and max_user_watches)",
+                self.paths
+            ),
+            Ok(()) if self.is_deaf => log::info!("changes are told of {:?} again", self.paths),
+            _ => {}
         }
+        self.is_deaf = armed.is_err();
+    }
+
+    fn try_to_arm(&mut self) -> io::Result<()> {
+        let events = match self.events.take() {
+            Some(events) => events,
+            None => Inotify::init()?.into_event_stream([0; BUFFER])?,
+        };
+        let events = self.events.insert(events);
+        let armed: Vec<_> = self.paths.iter().map(|path| arm(events, path)).collect();
+        armed.into_iter().collect()
     }
 }
 
 /// Adds `path`, or what is there of the way to it.
-fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) {
+fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) -> io::Result<()> {
     let mask = WatchMask::CREATE
         | WatchMask::MOVED_TO
         | WatchMask::MOVED_FROM
@@ -82,14 +112,12 @@ fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) {
                 ancestors = path.ancestors();
                 below = None;
             }
-            Ok(_) => return,
+            Ok(_) => return Ok(()),
             Err(error) if is_absent(&error) => below = Some(ancestor),
-            Err(error) => {
-                log::warn!("cannot watch {ancestor:?}: {error}");
-                return;
-            }
+            Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 fn is_absent(error: &io::Error) -> bool {
@@ -120,7 +148,7 @@ mod tests {
     async fn a_directory_that_is_made_later_and_made_again_is_watched() {
         let root = tempfile::tempdir().expect("a directory");
         let directory = root.path().join("kubelet/device-plugins");
-        let mut watch = Watch::new(vec![directory.clone()]).expect("inotify");
+        let mut watch = Watch::new(vec![directory.clone()]);
         for _ in 0..3 {
             fs::create_dir_all(&directory).expect("made");
             assert!(heard(&mut watch).await, "the directory was made");
@@ -143,7 +171,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn silence_is_silence() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut watch = Watch::new(vec![root.path().join("a/b")]).expect("inotify");
+        let mut watch = Watch::new(vec![root.path().join("a/b")]);
         let nothing = tokio::time::timeout(Duration::from_millis(200), watch.changed()).await;
         assert!(nothing.is_err(), "an event of nothing");
     }

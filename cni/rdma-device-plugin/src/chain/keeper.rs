@@ -101,19 +101,7 @@ impl Keeper {
             let bin_dirs = self.bin_dirs();
             let mut paths = vec![chain.conf.conf_dir.clone(), record::path(&self.state_dir)];
             paths.extend(bin_dirs.iter().cloned());
-            let mut watch = match Watch::new(paths) {
-                Ok(watch) => watch,
-                Err(error) => {
-                    let why = format!("its directory cannot be watched: {error}");
-                    log::error!("{TYPE} is not kept in the chain: {why}");
-                    self.standing.send_replace(Standing::NotCalled(why));
-                    tokio::time::sleep(TOLD).await;
-                    if self.node.has_changed().is_err() {
-                        return;
-                    }
-                    continue;
-                }
-            };
+            let mut watch = Watch::new(paths);
             log::info!("{TYPE} is kept in the chain of {:?}", chain.conf.conf_dir);
             loop {
                 let again = self.turn(&chain).await;

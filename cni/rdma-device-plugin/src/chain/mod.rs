@@ -143,6 +143,9 @@ impl Chain {
         let Some(record) = record else {
             return standing;
         };
+        if let (true, Standing::NotCalled(_)) = (record.withdrawn, &standing) {
+            return Standing::NotCalled(WITHDRAWN.into());
+        }
         let without_kubelet = is_first.then(|| self.conf.without_kubelet()).flatten();
         if let (Some(why), Standing::NotCalled(_)) = (without_kubelet, &standing) {
             return Standing::NotCalled(why);
@@ -173,15 +176,19 @@ impl Chain {
         // nothing is made where nothing is installed, not even the lock's file
         if Record::read(&self.state_dir)?.is_none() {
             (*claim, *held) = (Claim::default(), vec![]);
-            return Ok(self.without_record(&self.read()?));
+            return Ok(self.left_alone(&self.read()?, NOT_INSTALLED));
         }
         let lock = record::lock(&self.state_dir)?;
         let mut directory = self.read()?;
         let Some(mut record) = Record::read(&self.state_dir)? else {
             record::unlock_for_good(lock, &self.state_dir);
             (*claim, *held) = (Claim::default(), vec![]);
-            return Ok(self.without_record(&directory));
+            return Ok(self.left_alone(&directory, NOT_INSTALLED));
         };
+        if record.withdrawn {
+            (*claim, *held) = (Claim::default(), vec![]);
+            return Ok(self.left_alone(&directory, WITHDRAWN));
+        }
         if record.lists.is_empty()
             && let Some(why) = hindrance()
         {
@@ -294,9 +301,8 @@ impl Chain {
         programs::look(record.bin_dirs(), &others)
     }
 
-    /// What comes of a turn where nothing is installed.
-    fn without_record(&self, directory: &Directory) -> Turn {
-        let why = "the plugins are not installed on this node; run rdma-device-plugin install";
+    /// What comes of a turn where nothing is to be put in.
+    fn left_alone(&self, directory: &Directory, why: &str) -> Turn {
         Turn {
             standing: match self.standing_in(directory) {
                 called @ Standing::Called { .. } => called,
@@ -459,6 +465,12 @@ impl Chain {
         }
     }
 }
+
+const NOT_INSTALLED: &str =
+    "the plugins are not installed on this node; run rdma-device-plugin install";
+
+const WITHDRAWN: &str = "uninstall has taken it out of the network's list, and the binaries stay for \
+                         pods that have devices; rdma-device-plugin install puts it in again";
 
 /// Times that a file may change between reading and writing.
 const TRIES: usize = 20;

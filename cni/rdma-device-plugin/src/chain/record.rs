@@ -74,6 +74,19 @@ pub struct Record {
     /// The lists that our plugin was put into, by the name of the file.
     #[serde(default)]
     pub lists: BTreeMap<String, Placing>,
+    /// `uninstall` has taken our plugin out of the lists, and the binaries are there still: nobody but
+    /// `install` puts it in again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub withdrawn: bool,
+}
+
+/// As serde asks it.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands it a reference"
+)]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A plugin's binary.
@@ -134,6 +147,7 @@ impl Default for Record {
             conf_dir: None,
             binaries: BTreeMap::new(),
             lists: BTreeMap::new(),
+            withdrawn: false,
         }
     }
 }

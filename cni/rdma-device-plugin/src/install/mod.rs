@@ -7,6 +7,9 @@
 mod binaries;
 mod pods;
 mod stay;
+mod uninstall;
+
+pub use uninstall::uninstall;
 
 use crate::{
     chain::{
@@ -14,8 +17,8 @@ use crate::{
         claim::Claim,
         record::{self, BIN_DIR, Record, RecordError},
     },
-    cli::{Install, Uninstall},
-    conf::{self, Conf, ConfError, Flags, chain::CONF_DIR},
+    cli::Install,
+    conf::{Conf, ConfError, Flags},
     hardware::{Hardware, HardwareError},
     parents::{self, Parent},
 };
@@ -36,9 +39,6 @@ const TRIES: usize = 20;
 
 /// Between them.
 const PAUSE: Duration = Duration::from_millis(25);
-
-/// Between two tries of `uninstall --stay`.
-const AGAIN: Duration = Duration::from_secs(5);
 
 /// Between two looks for an address.
 const TO_HAVE_ADDRESS: Duration = Duration::from_millis(500);
@@ -138,6 +138,11 @@ pub enum InstallError {
     /// `--check`
     #[error("it is not done: what install put onto this node is there still")]
     NotDone,
+    /// It was told to end.
+    #[error(
+        "told to end before {TYPE} was put into the network's list; the plugins' binaries are there"
+    )]
+    Told,
     /// Pods were started meanwhile.
     #[error(
         "{TYPE} is out of the chain, and the binaries stay: these pods got devices meanwhile: {}; run \
@@ -167,6 +172,9 @@ pub enum InstallError {
 /// It is not done, and why. As an init container it fails only where the binaries cannot be put there:
 /// what hinders in the list must not keep the daemon from its work, which says it too.
 pub fn install(arguments: &Install) -> Result<(), InstallError> {
+    // elsewhere a signal ends it
+    let ends = is_first().then(Ends::held).transpose();
+    let ends = ends.map_err(InstallError::Stay)?;
     let configured = match &arguments.config {
         Some(file) => Some(Conf::load(Some(file), &Flags::default())?.conf),
         None => None,
@@ -204,7 +212,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     if let Some(why) = chain.conf.without_kubelet().filter(|_| hinders) {
         return Err(InstallError::Kubelet(why));
     }
-    let is_first = {
+    let is_in_no_list = {
         let _lock = record::lock(&chain.state_dir)?;
         let mut record = Record::read(&chain.state_dir)?.unwrap_or_default();
         let remedy = "uninstall it first";
@@ -237,6 +245,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
             record.further_bin_dirs = further?;
         }
         record.conf_dir = Some(chain.conf.conf_dir.clone());
+        record.withdrawn = false;
         let done = binaries::put(
             arguments.from.as_deref(),
             &bin_dir,
@@ -246,8 +255,8 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
         done.iter().for_each(|line| println!("{line}"));
         record.lists.is_empty()
     };
-    if is_first {
-        await_address(&parents, Duration::from_secs(arguments.wait));
+    if is_in_no_list {
+        await_address(&parents, Duration::from_secs(arguments.wait), ends.as_ref())?;
     }
     match put_in(&chain, &parents) {
         Err(error) if arguments.init_container => {
@@ -306,154 +315,25 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
 
 /// A node that has just come gets its addresses a little later (router advertisements, DHCPv6, duplicate
 /// address detection): until then a pod would start without rails, and nobody would say so.
-fn await_address(parents: &[Parent], limit: Duration) {
+fn await_address(
+    parents: &[Parent],
+    limit: Duration,
+    ends: Option<&Ends>,
+) -> Result<(), InstallError> {
     let end = Instant::now() + limit;
     while parents::hindrance_now(parents).is_some() {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return;
+            break;
         }
-        thread::sleep(left.min(TO_HAVE_ADDRESS));
-    }
-}
-
-/// Takes away what [`install`] and the daemon put there, and prints what it did. If it is to stay, it
-/// tries again until that is done, and comes back when it is told to end.
-///
-/// # Errors
-/// Pods have devices still, or something is left, and why.
-pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
-    if arguments.check {
-        return is_taken_away(arguments);
-    }
-    let held = || Ends::held().map_err(InstallError::Stay);
-    // elsewhere a signal ends it, and what it has started
-    let is_held = is_first() || arguments.stay;
-    let ends = is_held.then(held).transpose()?;
-    let Some(ends) = ends.filter(|_| arguments.stay) else {
-        return take_away(arguments);
-    };
-    let mut said = None;
-    while let Err(error) = take_away(arguments) {
-        let error = error.to_string();
-        if said.as_ref() != Some(&error) {
-            eprintln!("rdma-device-plugin: {error}; trying again every {AGAIN:?}");
-            said = Some(error);
-        }
-        if ends.within(AGAIN).map_err(InstallError::Stay)? {
-            return Ok(());
+        let pause = left.min(TO_HAVE_ADDRESS);
+        let is_told = ends.map(|ends| ends.within(pause)).transpose();
+        match is_told.map_err(InstallError::Stay)? {
+            None => thread::sleep(pause),
+            Some(false) => {}
+            Some(true) => return Err(InstallError::Told),
         }
     }
-    println!("nothing is left to do here; waiting for SIGTERM");
-    ends.wait().map_err(InstallError::Stay)
-}
-
-/// Whether [`uninstall`] has nothing left to do: nothing is changed, and nothing of a pod is looked at.
-fn is_taken_away(arguments: &Uninstall) -> Result<(), InstallError> {
-    let state_dir = absolute(&arguments.state_dir)?;
-    let Some(record) = Record::read(&state_dir)? else {
-        println!("nothing is left to do here");
-        return Ok(());
-    };
-    let given = arguments.cni_conf_dir.as_deref();
-    let conf_dir = given.or(record.conf_dir.as_deref());
-    let conf = conf::Chain {
-        conf_dir: absolute(conf_dir.unwrap_or(Path::new(CONF_DIR)))?,
-        ..conf::Chain::default()
-    };
-    let chain = Chain {
-        conf,
-        state_dir,
-        needs_kubelet: false,
-    };
-    // what somebody else has in a list keeps the binaries, for good
-    match record.lists.is_empty() && !chain.still_named().map_err(ChainError::from)?.is_empty() {
-        true => Ok(()),
-        false => Err(InstallError::NotDone),
-    }
-}
-
-fn take_away(arguments: &Uninstall) -> Result<(), InstallError> {
-    let state_dir = absolute(&arguments.state_dir)?;
-    let lock = record::lock(&state_dir)?;
-    let Some(mut record) = Record::read(&state_dir)? else {
-        println!("nothing was installed on this node: there is nothing to take away");
-        record::unlock_for_good(lock, &state_dir);
-        return Ok(());
-    };
-    let dir = |flag, given: &Option<PathBuf>, was: &Option<PathBuf>, default| {
-        let remedy = "leave it out, or use --force if both are the same directory";
-        let was = was
-            .as_deref()
-            .filter(|_| !arguments.force || given.is_none());
-        chosen(flag, given.as_deref(), was, default, remedy)
-    };
-    let (bins, confs) = (&arguments.cni_bin_dir, &arguments.cni_conf_dir);
-    let bin_dir = dir("--cni-bin-dir", bins, &record.bin_dir, BIN_DIR)?;
-    let mut bin_dirs = vec![bin_dir.clone()];
-    bin_dirs.extend(record.further_bin_dirs.iter().cloned());
-    let conf_dir = dir("--cni-conf-dir", confs, &record.conf_dir, CONF_DIR)?;
-    let chain = Chain {
-        conf: conf::Chain {
-            conf_dir,
-            ..conf::Chain::default()
-        },
-        state_dir: state_dir.clone(),
-        needs_kubelet: false,
-    };
-    if !arguments.force && chain.has_none_of(&record).map_err(ChainError::from)? {
-        return Err(InstallError::Gone {
-            dir: chain.conf.conf_dir,
-            lists: record.lists.into_keys().collect(),
-        });
-    }
-    // the plugin's own state directory too, where it was given another one
-    let mut state_dirs = vec![state_dir.clone()];
-    let entries = record.lists.values().flat_map(|it| &it.entries);
-    state_dirs.extend(entries.filter_map(state_dir_of).map(PathBuf::from));
-    state_dirs.sort();
-    state_dirs.dedup();
-    let found = pods::look(&state_dirs)?;
-    if !found.living.is_empty() && !arguments.force {
-        return Err(InstallError::Attached { pods: found.living });
-    }
-    let left = found.bring_home(&bin_dirs);
-    if !left.is_empty() && !arguments.force {
-        return Err(InstallError::Left { pods: left });
-    }
-    let (files, obstacles) = chain.give_back(&mut record)?;
-    for file in files {
-        println!("{:?}: {TYPE} is out of it", chain.conf.conf_dir.join(file));
-    }
-    if let Some(obstacle) = obstacles.into_iter().next() {
-        return Err(InstallError::Obstacle(obstacle));
-    }
-    // some may have been started before the runtime saw the list
-    let found = pods::look(&state_dirs)?;
-    let mut pods = found.living.clone();
-    pods.extend(found.bring_home(&bin_dirs));
-    if !pods.is_empty() {
-        if !arguments.force {
-            return Err(InstallError::Meanwhile { pods });
-        }
-        println!(
-            "the binaries stay for {}; run uninstall again when they have ended",
-            pods.join(", ")
-        );
-        return Ok(());
-    }
-    let named = chain.still_named().map_err(ChainError::from)?;
-    if !named.is_empty() {
-        println!(
-            "the binaries stay: somebody else has {TYPE} in {}; take it out and run uninstall again",
-            named.join(", ")
-        );
-        return Ok(());
-    }
-    let done = binaries::take(&bin_dir, &state_dir, &record)?;
-    done.iter().for_each(|line| println!("{line}"));
-    Record::remove(&state_dir)?;
-    record::unlock_for_good(lock, &state_dir);
     Ok(())
 }
 

@@ -46,13 +46,4 @@ impl Ends {
             _ => Ok(true),
         }
     }
-
-    /// Waits for one, which may have come already.
-    ///
-    /// # Errors
-    /// The system refuses it.
-    pub(super) fn wait(&self) -> io::Result<()> {
-        self.0.wait()?;
-        Ok(())
-    }
 }

@@ -295,3 +295,40 @@ fn a_new_daemon_that_waits_for_a_device_is_not_ready_and_lives() {
     old.says("another daemon takes over");
     drop(new);
 }
+
+/// inotify's instances and watches are counted for each user, and others use them up.
+#[test]
+fn without_inotify_another_daemons_end_and_kubelets_are_noticed_all_the_same() {
+    for (limit, error) in [
+        ("max_inotify_instances", "Too many open files"),
+        ("max_inotify_watches", "No space left on device"),
+    ] {
+        let machine = Machine::with(&[FIRST, SECOND]);
+        machine.configure(TWO);
+        let mut kubelet = DeviceManager::started(&machine.path("kubelet"));
+        let start = || {
+            let own = crate::program::command(&machine);
+            let script = format!("echo 0 > /proc/sys/user/{limit} && exec \"$0\" \"$@\"");
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-root-user", "sh", "-c", &script]);
+            command.arg(own.get_program()).args(own.get_args());
+            Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]))
+        };
+        let old = start();
+        old.says(&format!(
+            "no changes are told of {:?}",
+            [machine.path("state/daemons")]
+        ));
+        assert!(old.count(error) > 0, "{error}");
+        old.says_times("registered with kubelet", 2);
+        let new = start();
+        old.says("another daemon takes over");
+        new.says_times("registered with kubelet", 2);
+        let at = std::time::Instant::now();
+        new.end(Signal::SIGKILL);
+        old.says("the other daemon has gone");
+        assert!(at.elapsed() < Duration::from_secs(5), "{:?}", at.elapsed());
+        kubelet.restart();
+        kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 8);
+    }
+}

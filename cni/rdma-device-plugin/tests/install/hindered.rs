@@ -3,7 +3,17 @@
 
 use crate::{FLANNEL, NIC, Node, keeping::count_of_ours, said};
 use integration::{Daemon, Netns, wait};
-use std::{process::Command, thread, time::Duration};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs,
+    io::Read,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
 const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
 const WITHHELD: &str = "rdma-cni is not put into the chain: no RDMA NIC of this node has a global \
@@ -171,4 +181,32 @@ fn nothing_hinders_where_addresses_are_not_to_be_of_that_family() {
         .netns
         .ip("address add 2001:db8::1/64 dev ens1 nodad");
     assert!(hindered.install().contains("the runtime calls rdma-cni"));
+}
+
+/// As a container's first process, for which the kernel does nothing by default.
+#[test]
+fn it_does_not_wait_for_an_address_when_it_is_told_to_end() {
+    let hindered = Hindered::new("ipv6");
+    let own = hindered.installing("60");
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]);
+    command.arg(own.get_program()).args(own.get_args());
+    let mut outer = command.stderr(Stdio::piped()).spawn().expect("started");
+    wait::until("the binaries are there", || {
+        hindered.node.path("opt/cni/bin/rdma-ipam").exists()
+    });
+    thread::sleep(Duration::from_millis(300));
+    let children = format!("/proc/{0}/task/{0}/children", outer.id());
+    let child = fs::read_to_string(children).expect("its child");
+    let pid: i32 = child.trim().parse().expect("one child");
+    kill(Pid::from_raw(pid), Signal::SIGTERM).expect("a signal sent");
+    let at = Instant::now();
+    let status = outer.wait().expect("ended");
+    assert!(at.elapsed() < Duration::from_secs(5), "{:?}", at.elapsed());
+    assert_eq!(status.code(), Some(1));
+    let mut error = String::new();
+    let mut errors = outer.stderr.take().expect("its errors");
+    errors.read_to_string(&mut error).expect("text");
+    assert!(error.contains("told to end before"), "{error}");
+    assert!(!hindered.is_in());
 }

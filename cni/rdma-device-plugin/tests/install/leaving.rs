@@ -94,6 +94,33 @@ fn pods_with_devices_are_not_left_behind() {
     assert!(!node.path("state/install.json").exists());
 }
 
+/// It would be put in again a moment later, as the record is there still.
+#[test]
+fn a_daemon_does_not_undo_what_is_forced() {
+    let node = Node::with_list(FLANNEL);
+    node.install();
+    let daemon = crate::keeping::daemon(&node);
+    crate::keeping::becomes(&daemon, 200, "the runtime calls rdma-cni");
+    let netns = Netns::new("leaving");
+    attach(&node, &netns, RECORD);
+    said(&node.run("uninstall", &["--force"]));
+    let list = || node.read("etc/cni/net.d/10-flannel.conflist");
+    let withdrawn = "uninstall has taken it out of the network's list";
+    crate::keeping::becomes(&daemon, 503, withdrawn);
+    std::thread::sleep(crate::keeping::SOON);
+    assert_eq!(list(), FLANNEL);
+    // the network starts anew, and so does the daemon
+    node.net("10-flannel.conflist", FLANNEL);
+    drop(daemon);
+    let daemon = crate::keeping::daemon(&node);
+    crate::keeping::becomes(&daemon, 503, withdrawn);
+    assert_eq!(list(), FLANNEL);
+    // until somebody installs it again
+    node.install();
+    assert_ne!(list(), FLANNEL);
+    crate::keeping::becomes(&daemon, 200, "the runtime calls rdma-cni");
+}
+
 #[test]
 fn what_cannot_be_brought_home_is_told_and_the_plugin_stays_for_it() {
     let node = Node::with_list(FLANNEL);
@@ -182,6 +209,11 @@ fn it_stays_when_it_is_done_and_ends_when_it_is_told() {
         assert!(lines.any(|line| line == waits), "{:?}", child.wait());
         assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
         assert_eq!(child.try_wait().expect("a status"), None);
+        // somebody puts it there again, as an init container that comes late
+        node.install();
+        assert!(lines.any(|line| line == waits), "{:?}", child.wait());
+        assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+        assert!(!node.path("opt/cni/bin/rdma-cni").exists());
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
         kill(pid, Signal::SIGTERM).expect("a signal sent");
         assert!(child.wait().expect("ended").success());

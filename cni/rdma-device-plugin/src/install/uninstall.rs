@@ -1,0 +1,184 @@
+//! `rdma-device-plugin uninstall`: what was put onto a node is taken away, the lists' entries first.
+
+use super::{
+    InstallError, absolute, binaries, chosen, pods, state_dir_of,
+    stay::{Ends, is_first},
+};
+use crate::{
+    chain::{
+        Chain, ChainError,
+        record::{self, BIN_DIR, Record},
+    },
+    cli::Uninstall,
+    conf::{self, chain::CONF_DIR},
+};
+use conflist::TYPE;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Between two tries of `uninstall --stay`.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Between two looks whether somebody has put it there again.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Takes away what [`install`] and the daemon put there, and prints what it did. If it is to stay, it
+/// tries again until that is done, and comes back when it is told to end.
+///
+/// # Errors
+/// Pods have devices still, or something is left, and why.
+pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
+    if arguments.check {
+        return is_taken_away(arguments);
+    }
+    let held = || Ends::held().map_err(InstallError::Stay);
+    // elsewhere a signal ends it, and what it has started
+    let is_held = is_first() || arguments.stay;
+    let ends = is_held.then(held).transpose()?;
+    let Some(ends) = ends.filter(|_| arguments.stay) else {
+        return take_away(arguments).map(|left| left.into_iter().for_each(|it| println!("{it}")));
+    };
+    let state_dir = absolute(&arguments.state_dir)?;
+    let (mut said, mut is_done) = (None, false);
+    // seen without a lock
+    let is_gone = || Record::read(&state_dir).is_ok_and(|it| it.is_none());
+    loop {
+        // somebody may put it there again
+        if !(is_done && is_gone()) {
+            let done = take_away(arguments);
+            let was_done = std::mem::replace(&mut is_done, done.is_ok());
+            let sentence = done.unwrap_or_else(|error| {
+                Some(format!(
+                    "rdma-device-plugin: {error}; trying again every {AGAIN:?}"
+                ))
+            });
+            if let Some(sentence) = sentence.filter(|it| said.as_ref() != Some(it)) {
+                match is_done {
+                    true => println!("{sentence}"),
+                    false => eprintln!("{sentence}"),
+                }
+                said = Some(sentence);
+            }
+            if is_done && (!was_done || is_gone()) {
+                println!("nothing is left to do here; waiting for SIGTERM");
+            }
+        }
+        let pause = if is_done && is_gone() { LOOK } else { AGAIN };
+        if ends.within(pause).map_err(InstallError::Stay)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Whether [`uninstall`] has nothing left to do: nothing is changed, and nothing of a pod is looked at.
+fn is_taken_away(arguments: &Uninstall) -> Result<(), InstallError> {
+    let state_dir = absolute(&arguments.state_dir)?;
+    let Some(record) = Record::read(&state_dir)? else {
+        println!("nothing is left to do here");
+        return Ok(());
+    };
+    let given = arguments.cni_conf_dir.as_deref();
+    let conf_dir = given.or(record.conf_dir.as_deref());
+    let conf = conf::Chain {
+        conf_dir: absolute(conf_dir.unwrap_or(Path::new(CONF_DIR)))?,
+        ..conf::Chain::default()
+    };
+    let chain = Chain {
+        conf,
+        state_dir,
+        needs_kubelet: false,
+    };
+    // what somebody else has in a list keeps the binaries, for good
+    match record.lists.is_empty() && !chain.still_named().map_err(ChainError::from)?.is_empty() {
+        true => Ok(()),
+        false => Err(InstallError::NotDone),
+    }
+}
+
+/// Takes it away; what is to be said of what is left.
+fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
+    let state_dir = absolute(&arguments.state_dir)?;
+    let lock = record::lock(&state_dir)?;
+    let Some(mut record) = Record::read(&state_dir)? else {
+        record::unlock_for_good(lock, &state_dir);
+        let nothing = "nothing was installed on this node: there is nothing to take away";
+        return Ok(Some(nothing.to_owned()));
+    };
+    let dir = |flag, given: &Option<PathBuf>, was: &Option<PathBuf>, default| {
+        let remedy = "leave it out, or use --force if both are the same directory";
+        let was = was
+            .as_deref()
+            .filter(|_| !arguments.force || given.is_none());
+        chosen(flag, given.as_deref(), was, default, remedy)
+    };
+    let (bins, confs) = (&arguments.cni_bin_dir, &arguments.cni_conf_dir);
+    let bin_dir = dir("--cni-bin-dir", bins, &record.bin_dir, BIN_DIR)?;
+    let mut bin_dirs = vec![bin_dir.clone()];
+    bin_dirs.extend(record.further_bin_dirs.iter().cloned());
+    let conf_dir = dir("--cni-conf-dir", confs, &record.conf_dir, CONF_DIR)?;
+    let chain = Chain {
+        conf: conf::Chain {
+            conf_dir,
+            ..conf::Chain::default()
+        },
+        state_dir: state_dir.clone(),
+        needs_kubelet: false,
+    };
+    if !arguments.force && chain.has_none_of(&record).map_err(ChainError::from)? {
+        return Err(InstallError::Gone {
+            dir: chain.conf.conf_dir,
+            lists: record.lists.into_keys().collect(),
+        });
+    }
+    // the plugin's own state directory too, where it was given another one
+    let mut state_dirs = vec![state_dir.clone()];
+    let entries = record.lists.values().flat_map(|it| &it.entries);
+    state_dirs.extend(entries.filter_map(state_dir_of).map(PathBuf::from));
+    state_dirs.sort();
+    state_dirs.dedup();
+    let found = pods::look(&state_dirs)?;
+    if !found.living.is_empty() && !arguments.force {
+        return Err(InstallError::Attached { pods: found.living });
+    }
+    let left = found.bring_home(&bin_dirs);
+    if !left.is_empty() && !arguments.force {
+        return Err(InstallError::Left { pods: left });
+    }
+    // whatever becomes of the rest, the daemon does not put it in again
+    record.withdrawn = true;
+    record.write(&state_dir)?;
+    let (files, obstacles) = chain.give_back(&mut record)?;
+    for file in files {
+        println!("{:?}: {TYPE} is out of it", chain.conf.conf_dir.join(file));
+    }
+    if let Some(obstacle) = obstacles.into_iter().next() {
+        return Err(InstallError::Obstacle(obstacle));
+    }
+    // some may have been started before the runtime saw the list
+    let found = pods::look(&state_dirs)?;
+    let mut pods = found.living.clone();
+    pods.extend(found.bring_home(&bin_dirs));
+    if !pods.is_empty() {
+        if !arguments.force {
+            return Err(InstallError::Meanwhile { pods });
+        }
+        return Ok(Some(format!(
+            "the binaries stay for {}; run uninstall again when they have ended",
+            pods.join(", ")
+        )));
+    }
+    let named = chain.still_named().map_err(ChainError::from)?;
+    if !named.is_empty() {
+        return Ok(Some(format!(
+            "the binaries stay: somebody else has {TYPE} in {}; take it out and run uninstall again",
+            named.join(", ")
+        )));
+    }
+    let done = binaries::take(&bin_dir, &state_dir, &record)?;
+    done.iter().for_each(|line| println!("{line}"));
+    Record::remove(&state_dir)?;
+    record::unlock_for_good(lock, &state_dir);
+    Ok(None)
+}
