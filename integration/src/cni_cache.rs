@@ -28,13 +28,25 @@ impl CniCache {
     /// The file.
     #[track_caller]
     pub fn add(&self, pod: &str, container: &str, network: &str, plugins: &[&str]) -> PathBuf {
+        self.add_to(pod, container, (network, "eth0"), plugins)
+    }
+
+    /// The same for another interface of the sandbox.
+    #[track_caller]
+    pub fn add_to(
+        &self,
+        pod: &str,
+        container: &str,
+        (network, interface): (&str, &str),
+        plugins: &[&str],
+    ) -> PathBuf {
         let plugins: Vec<Value> = plugins.iter().map(|it| json!({"type": it})).collect();
         let list = json!({"cniVersion": "1.0.0", "name": network, "plugins": plugins});
         let cached = json!({
             "kind": "cniCacheV1",
             "containerId": container,
             "config": BASE64_STANDARD.encode(list.to_string()),
-            "ifName": "eth0",
+            "ifName": interface,
             "networkName": network,
             "netns": format!("/var/run/netns/cni-{container}"),
             "cniArgs": [
@@ -46,7 +58,9 @@ impl CniCache {
             ],
             "result": {"cniVersion": "1.0.0"},
         });
-        let file = self.directory.join(format!("{network}-{container}-eth0"));
+        let file = self
+            .directory
+            .join(format!("{network}-{container}-{interface}"));
         fs::write(&file, cached.to_string()).expect("a file");
         file
     }

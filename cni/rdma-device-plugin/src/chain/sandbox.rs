@@ -18,6 +18,12 @@ pub enum Made {
     Untold,
     /// By a list with our plugin in it, or our plugin has a record of it.
     WithUs,
+    /// The same, and once more without: containerd uses a single plugin's file and the list that was made
+    /// of it, as its `max_conf_num` is not 1.
+    Twice {
+        /// The network's name, which both have.
+        network: String,
+    },
     /// By a list without.
     WithoutUs {
         /// The network's name.
@@ -69,8 +75,16 @@ pub fn made(
     let Some(last) = networks.last() else {
         return Ok(Made::Untold);
     };
-    let of_last = |it: &&Network| it.container == last.container;
-    let ours = networks.iter().filter(of_last).any(|it| it.ours);
+    let of_last = || networks.iter().filter(|it| it.container == last.container);
+    let is_twice = |one: &&Network| {
+        let mut others = of_last().filter(|other| other.name == one.name);
+        one.ours && others.any(|other| !other.ours)
+    };
+    if let Some(twice) = of_last().find(is_twice) {
+        let network = twice.name.clone();
+        return Ok(Made::Twice { network });
+    }
+    let ours = of_last().any(|it| it.ours);
     Ok(match ours || is_recorded(attachments, &last.container) {
         true => Made::WithUs,
         false => Made::WithoutUs {
@@ -140,7 +154,21 @@ mod tests {
 
         /// ADD of `plugins` to the sandbox `container`, at that second.
         fn add(&self, pod: &str, container: &str, network: &str, plugins: &[&str], second: u64) {
-            let file = self.cache.add(pod, container, network, plugins);
+            self.add_to(pod, container, (network, "eth0"), plugins, second);
+        }
+
+        /// The same, of the sandbox's interface.
+        fn add_to(
+            &self,
+            pod: &str,
+            container: &str,
+            (network, interface): (&str, &str),
+            plugins: &[&str],
+            second: u64,
+        ) {
+            let file = self
+                .cache
+                .add_to(pod, container, (network, interface), plugins);
             let file = fs::File::options().append(true).open(file).expect("it");
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
             file.set_modified(at).expect("its time");
@@ -194,6 +222,22 @@ mod tests {
         assert_eq!(node.made("a"), Made::WithUs);
         node.add("a", "newer", "cbr0", &["flannel"], 4);
         assert_eq!(node.made("a"), without("cbr0"));
+    }
+
+    /// go-cni gives each of `max_conf_num` files an interface; libcni keeps both under the network's name.
+    #[test]
+    fn a_network_that_was_made_twice_is_told() {
+        let node = Node::new();
+        node.add("a", "a", "terway", &["terway", "rdma-cni"], 1);
+        node.add_to("a", "a", ("terway", "eth1"), &["terway"], 2);
+        let twice = Made::Twice {
+            network: "terway".into(),
+        };
+        assert_eq!(node.made("a"), twice);
+        // another attachment of the network by a list with our plugin, and another sandbox's
+        node.add_to("a", "a", ("terway", "eth1"), &["terway", "rdma-cni"], 2);
+        node.add("a", "old", "terway", &["terway"], 1);
+        assert_eq!(node.made("a"), Made::WithUs);
     }
 
     #[test]

@@ -61,6 +61,15 @@ pub(super) async fn check(
     let made = made.map_err(|error| Status::internal(error.to_string()))?;
     match made {
         Ok(Made::WithUs | Made::Untold) => Ok(()),
+        Ok(Made::Twice { network }) => {
+            log::warn!(
+                "{}/{} has the network {network} twice: containerd uses the network's file and the list \
+                 with {TYPE} beside it; set max_conf_num to 1 in containerd's configuration",
+                holder.namespace,
+                holder.pod
+            );
+            Ok(())
+        }
         Ok(Made::WithoutUs { network }) => {
             let (what_to_do, cure) = what_to_do(&around.chain.borrow());
             let status = Status::failed_precondition(format!(

@@ -137,6 +137,14 @@ fn a_pod_whose_network_was_made_without_the_chain_does_not_start() {
     fs::remove_file(node.cache.add("trainer-0", "a1", "cbr0", WITHOUT)).expect("DEL");
     node.cache.add("trainer-0", "a2", "cbr0", WITH);
     node.starts("rdma/hca", "3");
+    // the network's own file beside the list that was made of it
+    let again = ("cbr0", "eth1");
+    let file = node.cache.add_to("trainer-0", "a2", again, WITHOUT);
+    node.starts("rdma/hca", "3");
+    node.node
+        .daemon
+        .says("default/trainer-0 has the network cbr0 twice");
+    fs::remove_file(file).expect("removed");
 }
 
 #[test]
