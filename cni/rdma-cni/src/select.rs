@@ -2,18 +2,18 @@
 
 mod allocated;
 mod bare;
+mod error;
 mod host_use;
 mod share;
 
 use crate::{
-    allocation::{self, AllocationError, Allotment, Meaning, Named},
+    allocation::{self, Allotment, Meaning, Named},
     attachment::{Attachment, Rail, Sibling},
     conf::{Conf, Mode, selector::Candidate, selector::Selector},
 };
+pub use error::SelectError;
 use host_use::{HostUse, Naming};
-use rdma_netns::{
-    DeviceAddress, InterfaceName, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode,
-};
+use rdma_netns::{DeviceAddress, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode};
 use std::collections::BTreeSet;
 
 /// What is to be attached.
@@ -40,122 +40,6 @@ struct Selection<'a> {
     chosen: Vec<Chosen<'a>>,
     /// Each netdev that fits and is not chosen, with the reason.
     passed_over: Vec<String>,
-}
-
-/// The configured devices cannot be attached to this pod.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SelectError {
-    /// Nothing on the node fits.
-    #[error("no device on this node is {0}")]
-    NotFound(String),
-    /// What fits is needed by the host, and not named literally.
-    #[error(
-        "no device on this node is {selectors} and free to be taken: {passed_over}; name the device \
-         literally, with mode \"move\", to move it all the same"
-    )]
-    PassedOver {
-        /// The selectors.
-        selectors: String,
-        /// Each netdev with the reason.
-        passed_over: String,
-    },
-    /// The host needs it where it is.
-    #[error("{link} is not moved into a pod: {why}; {remedy}")]
-    NeededByHost {
-        /// The netdev, or the RDMA device that would be moved alone.
-        link: String,
-        /// What for.
-        why: String,
-        /// What to do.
-        remedy: &'static str,
-    },
-    /// What kubelet allocated.
-    #[error(transparent)]
-    Allocation(#[from] AllocationError),
-    /// Another attachment has it.
-    #[error("{device} is in use by {holder}")]
-    InUse {
-        /// The device, by address or name.
-        device: String,
-        /// Who has it.
-        holder: String,
-    },
-    /// The device is there, but its netdev is in another namespace than the host's and the pod's.
-    #[error(
-        "{0} is in use: its netdev is neither on the host nor in this pod, and no record says \
-         whose it is"
-    )]
-    Elsewhere(DeviceAddress),
-    /// The device is there, and what is to be attached is not.
-    #[error("{device} has no netdev on the host: {reason}")]
-    NoNetdev {
-        /// The device, by its names.
-        device: String,
-        /// Why not, and what to do.
-        reason: String,
-    },
-    /// A netdev without an RDMA device, and `requireRdma`.
-    #[error(
-        "{0} has no RDMA device on the host; set requireRdma to false to attach it all the same"
-    )]
-    NoRdma(InterfaceName),
-    /// The kernel has no RDMA subsystem.
-    #[error("this kernel has no RDMA subsystem: load ib_core and the device's RDMA driver")]
-    NoSubsystem,
-    /// The RDMA subsystem's mode does not allow what was asked for.
-    #[error(
-        "the RDMA subsystem is in {0} mode, in which no RDMA device can be moved; set \
-         `rdma system set netns exclusive` at boot (module option ib_core netns_mode=0)"
-    )]
-    WrongMode(RdmaMode),
-    /// A pod with a child sees the RDMA device in shared mode only.
-    #[error(
-        "{0} cannot be shared: the RDMA subsystem is in exclusive mode, in which a pod does not \
-         see the RDMA device of a netdev that stays on the host; set `rdma system set netns \
-         shared` at boot (module option ib_core netns_mode=1), or move devices that are no bonds"
-    )]
-    Exclusive(InterfaceName),
-    /// The netdev takes no children.
-    #[error("{link} cannot be shared: {reason}")]
-    CannotShare {
-        /// The netdev.
-        link: InterfaceName,
-        /// Why.
-        reason: String,
-    },
-    /// A bond, or a port of one.
-    #[error("{link} cannot be moved into a pod: {reason}")]
-    CannotMove {
-        /// The netdev.
-        link: InterfaceName,
-        /// Why.
-        reason: &'static str,
-    },
-    /// The pod has an interface of that name.
-    #[error("interface {0} exists in the pod already")]
-    NameTaken(InterfaceName),
-    /// Several rails would get one name.
-    #[error("interfaceName: {rails} rails need a name with %d in it")]
-    NameWithoutNumber {
-        /// How many.
-        rails: usize,
-    },
-}
-
-impl SelectError {
-    /// Whether it is the same whatever the ports of the RDMA devices tell.
-    pub fn needs_no_port(&self) -> bool {
-        matches!(
-            self,
-            Self::InUse { .. }
-                | Self::NeededByHost { .. }
-                | Self::Allocation(_)
-                | Self::NoSubsystem
-                | Self::WrongMode(_)
-                | Self::NameTaken(_)
-                | Self::NameWithoutNumber { .. }
-        )
-    }
 }
 
 /// The devices that `choice` can mean, as far as that is known without a look at the kernel's.
