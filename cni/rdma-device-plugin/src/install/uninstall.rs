@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Between two looks whether somebody has put it there again.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Takes away what [`install`] and the daemon put there, and prints what it did. If it is to stay, it
+/// Takes away what [`install`](super::install) and the daemon put there, and prints what it did. If it is to stay, it
 /// tries again until that is done, and comes back when it is told to end.
 ///
 /// # Errors
