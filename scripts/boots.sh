@@ -14,8 +14,8 @@ machine() {
 
 machine shared 'integration/lab_(kubelet_share|erdma|shared)' --tier full --shared --timeout 2400
 machine exclusive 'integration/lab_(exclusive|kubelet_exclusive)' --tier full --exclusive --timeout 2400
-machine rocev1-exclusive 'integration/lab_(containerd_exclusive|smc_exclusive)' \
-	--tier full --exclusive --rocev1 --memory 2560 --timeout 2400
+machine exclusive-containers 'integration/lab_(containerd_exclusive|smc_exclusive)' \
+	--tier full --exclusive --memory 2560 --timeout 2400
 machine installed 'integration/lab_installed' --tier full --shared --memory 4096 --timeout 900
 machine bonds 'integration/lab_share' --tier fast --shared --timeout 1500
 machine containerd 'integration/lab_containerd_share' --tier full --shared --memory 4096 --timeout 900

@@ -1,5 +1,5 @@
 //! In the lab, SMC-R of pods whose RDMA devices are theirs alone:
-//! `integration/lab/vm --tier full --exclusive --rocev1`, one test at a time.
+//! `integration/lab/vm --tier full --exclusive`, one test at a time.
 
 use integration::{
     Snapshot,
@@ -23,6 +23,13 @@ impl Scene {
     fn new() -> Self {
         let lab = Lab::new(2);
         lab.give_addresses();
+        // SMC-Rv2 takes a GID of a netdev with an address of the connection's network
+        for number in 0..2 {
+            let netdev = &lab.rails(number)[0].netdev;
+            let address = format!("10.88.1.{}/16", number + 1);
+            lab.host
+                .ip(&format!("address add {address} dev {netdev} noprefixroute"));
+        }
         make_bridge(&lab.runtime(), &leases(&lab));
         let before = Snapshot::of(&lab.host);
         Self { lab, before }
@@ -72,58 +79,44 @@ fn peer() -> SmcPeer {
 }
 
 #[test]
-fn annotated_pods_have_smc_r_on_their_primary_interface_and_on_their_rails() {
+fn annotated_pods_have_smc_r_and_nothing_is_left_when_their_namespaces_die() {
     let scene = Scene::new();
     let pods = scene.two_annotated();
-    for (number, pod) in pods.iter().enumerate() {
-        // SMC-Rv2 takes a GID of a netdev with an address of the connection's network
-        let (own, primary) = (ipv4(0, number), pod.ipv4(PRIMARY));
-        assert_eq!(pod.lent(), [format!("{own} peer {primary}/32")]);
-        assert_eq!(
-            pod.netns.show(&format!(
-                "route show table all root {primary}/32 type unicast"
-            )),
-            [json!(null); 0]
-        );
+    for pod in &pods {
         pod.check(&scene.lab.runtime());
     }
-    let addresses = [pods[0].ipv4(PRIMARY), ipv4(0, 0), ipv4(1, 0)];
-    for address in &addresses {
-        let work = (2, MIB);
-        let (listener, client) = exchange(&peer(), [&pods[0], &pods[1]], address, work);
-        for pod in &pods {
-            assert_eq!(pod.carried(), ["smcr"], "{address}: {}", shown(&pod.netns));
-        }
-        client.end();
-        listener.end();
+    let of_first = [
+        (pods[0].ipv4(PRIMARY), (2, MIB)),
+        (ipv4(0, 0), (4, 4 * MIB)),
+        (ipv4(1, 0), (2, MIB)),
+    ];
+    for (address, work) in of_first {
+        carried_as_it_was_sent(&pods, &address, work);
+    }
+    for pod in &pods {
+        pod.netns.die();
     }
     scene.end(&pods);
-}
-
-#[test]
-fn data_of_four_connections_arrives_as_it_was_sent() {
-    arrives_as_it_was_sent(4 * MIB);
 }
 
 #[test]
 #[ignore = "scripts/test --full: the same, at length"]
 fn a_gib_arrives_as_it_was_sent() {
-    arrives_as_it_was_sent(128 * MIB);
-}
-
-/// On each of four connections, both ways.
-#[track_caller]
-fn arrives_as_it_was_sent(bytes: u64) {
     let scene = Scene::new();
     let pods = scene.two_annotated();
-    let (address, work) = (pods[0].ipv4(PRIMARY), (4, bytes));
-    let (listener, client) = exchange(&peer(), [&pods[0], &pods[1]], &address, work);
-    for pod in &pods {
-        assert_eq!(pod.carried(), ["smcr"], "{}", shown(&pod.netns));
+    carried_as_it_was_sent(&pods, &ipv4(0, 0), (4, 128 * MIB));
+    scene.end(&pods);
+}
+
+/// By SMC-R, at both ends, on each connection and both ways.
+#[track_caller]
+fn carried_as_it_was_sent(pods: &[SmcPod; 2], address: &str, work: (usize, u64)) {
+    let (listener, client) = exchange(&peer(), [&pods[0], &pods[1]], address, work);
+    for pod in pods {
+        assert_eq!(pod.carried(), ["smcr"], "{address}: {}", shown(&pod.netns));
     }
     client.end();
     listener.end();
-    scene.end(&pods);
 }
 
 #[test]
@@ -142,19 +135,6 @@ fn a_pod_that_does_not_ask_stays_with_tcp_and_the_read_out_says_why() {
         }
         client.end();
         listener.end();
-    }
-    scene.end(&pods);
-}
-
-#[test]
-fn nothing_is_left_of_pods_whose_namespaces_died() {
-    let scene = Scene::new();
-    let pods = scene.two_annotated();
-    let (listener, client) = exchange(&peer(), [&pods[0], &pods[1]], &ipv4(0, 0), (1, MIB));
-    client.end();
-    listener.end();
-    for pod in &pods {
-        pod.netns.die();
     }
     scene.end(&pods);
 }

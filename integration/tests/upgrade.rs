@@ -1,7 +1,7 @@
 //! Upgrades in both directions: what one version attached, another one checks and brings home. The
 //! other versions are real ones, built by `scripts/versions`.
 
-use integration::{Invocation, Netns, Node, Snapshot, ipam};
+use integration::{Invocation, Netns, Node, Snapshot, ipam, wait};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -46,6 +46,11 @@ impl Two {
         ] {
             node.host.ip(line);
         }
+        // an IPv6 address is in the local table a little later (`addrconf_dad_work()`, net/ipv6/addrconf.c)
+        wait::until("the kernel has the address's local route", || {
+            let routes = node.host.ip("-6 route show table local");
+            routes.contains("2001:db8:5::5")
+        });
         let before = Snapshot::of(&node.host);
         Self {
             node,
@@ -86,9 +91,9 @@ impl Two {
         }
     }
 
-    /// Pod and record as after an ADD that lent the address of `net0` to the only rail: no machine
-    /// without RDMA gets that far.
-    fn lend(&self, pod: &Netns) {
+    /// Pod and record as after an ADD of a version that set the rail's own address once more, with that
+    /// of `net0` as the other end: no machine without RDMA gets that far.
+    fn set_peer_address(&self, pod: &Netns) {
         let file = self.node.record("net", "a");
         let text = fs::read_to_string(&file).expect("a record");
         let mut record: Value = serde_json::from_str(&text).expect("JSON");
@@ -155,9 +160,9 @@ fn pods_with_addresses_by_ipam_outlive_upgrades_in_both_directions() {
     }
 }
 
-/// The newest part of a record is one that an older version of the same format does not know.
+/// The part of the record that tells of it is known neither to this version nor to an older one.
 #[test]
-fn a_lent_address_goes_with_the_rail_by_whichever_version_ends_the_pod() {
+fn an_address_set_for_smc_r_goes_with_the_rail_by_whichever_version_ends_the_pod() {
     for (who, gone) in [
         (Who::Other, false),
         (Who::Other, true),
@@ -171,7 +176,7 @@ fn a_lent_address_goes_with_the_rail_by_whichever_version_ends_the_pod() {
             .input(&configuration)
             .run()
             .result();
-        two.lend(&pod);
+        two.set_peer_address(&pod);
         let netns = if gone { Path::new("") } else { pod.path() };
         two.call(who, "DEL", netns)
             .input(&configuration)
@@ -180,6 +185,8 @@ fn a_lent_address_goes_with_the_rail_by_whichever_version_ends_the_pod() {
         two.before.assert_restored(&two.node.host);
         let left = two.node.records();
         assert!(left.is_empty(), "{who:?} left {left:?}");
+        // the namespace lives on
+        assert!(!pod.ip("address show").contains("192.0.2.5"), "{who:?}");
     }
 }
 

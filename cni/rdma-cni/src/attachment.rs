@@ -3,7 +3,7 @@
 
 mod smc;
 
-pub use smc::{Carried, Fit, Lent, PlacedEntry, Smc, Standing};
+pub use smc::{Carried, Fit, PlacedEntry, Smc, Standing};
 
 use crate::{
     allocation::Allocated,

@@ -55,36 +55,6 @@ pub fn wait<K: Kernel>(
     attachment.rails.iter().map(of_rail).collect()
 }
 
-/// Waits for the GID of one more address of `rail`, `ip`, or, where that has another end, of the
-/// other end. No longer than a moment: ADD can go on without, and has the node's lock, under which
-/// no other pod takes a place in the table, or the same EID and pnet ids, before this one's are
-/// recorded.
-pub fn wait_for<K: Kernel>(
-    kernel: &K,
-    pod: &K::Pod,
-    attachment: &Attachment,
-    rail: &Rail,
-    ip: IpAddr,
-) -> Result<(), ApplyError> {
-    let Some(rdma) = &rail.rdma else {
-        return Ok(());
-    };
-    let started = Instant::now();
-    let whose = Some(pod).filter(|_| attachment.moves_rdma());
-    match find(kernel, whose, rdma, ip, (started, false))? {
-        Ok(gid) => {
-            log::debug!(
-                "{ip} is GID {} of {} port {}",
-                gid.index,
-                rdma.name,
-                gid.port
-            );
-            Ok(())
-        }
-        Err(tables) => Err(no_gid(rdma, ip, started.elapsed(), &tables)),
-    }
-}
-
 /// Those of the addresses `left` whose GIDs differ from the record, in words.
 pub fn drift<K: Kernel>(
     kernel: &K,
@@ -238,7 +208,13 @@ fn settle(
             log::debug!("the GIDs of {name} are not made of IP addresses");
             return Ok(None);
         }
-        Ok(Err(tables)) => no_gid(rdma, ip, waited, &tables),
+        Ok(Err(tables)) => ApplyError::NoGid {
+            rdma: name.clone(),
+            address: ip,
+            waited,
+            used: tables.iter().map(|(_, table)| table.used()).sum(),
+            size: tables.iter().map(|(_, table)| table.size).sum(),
+        },
         Err(error) => ApplyError::Observe(error),
     };
     if rail.shared.is_some() {
@@ -246,14 +222,4 @@ fn settle(
     }
     log::warn!("{error}");
     Ok(None)
-}
-
-fn no_gid(rdma: &RdmaDevice, address: IpAddr, waited: Duration, tables: &[Table]) -> ApplyError {
-    ApplyError::NoGid {
-        rdma: rdma.name.clone(),
-        address,
-        waited,
-        used: tables.iter().map(|(_, table)| table.used()).sum(),
-        size: tables.iter().map(|(_, table)| table.size).sum(),
-    }
 }

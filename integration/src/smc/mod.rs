@@ -2,7 +2,7 @@
 
 mod pods;
 
-pub use pods::{PRIMARY, SmcPod, UEID, bridge, exchange, lent, make_bridge};
+pub use pods::{PRIMARY, SmcPod, UEID, bridge, exchange, make_bridge};
 
 use crate::{Netns, plugin::rdma_cni};
 use serde_json::Value;

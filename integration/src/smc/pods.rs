@@ -123,12 +123,6 @@ impl SmcPod {
         address.split('/').next().expect("an address").to_owned()
     }
 
-    /// The addresses that its rails have with those of other interfaces as their other ends.
-    #[track_caller]
-    pub fn lent(&self) -> Vec<String> {
-        lent(&self.netns)
-    }
-
     /// How its established connections are carried, `smcr` or `tcp: ` and the reason in words,
     /// each once.
     #[track_caller]
@@ -149,18 +143,6 @@ impl SmcPod {
         carried.dedup();
         carried
     }
-}
-
-/// The addresses in a pod with those of other interfaces as their other ends.
-#[track_caller]
-pub fn lent(netns: &Netns) -> Vec<String> {
-    let links = netns.show("-4 address show");
-    let addresses = links.iter().flat_map(|link| link["addr_info"].as_array());
-    let words = |it: &Value| {
-        let (own, end) = (it["local"].as_str()?, it["address"].as_str()?);
-        Some(format!("{own} peer {end}/{}", it["prefixlen"]))
-    };
-    addresses.flatten().filter_map(words).collect()
 }
 
 /// So many connections of [`Socket::Smc`] from the second pod to `address` of the first, by each of which

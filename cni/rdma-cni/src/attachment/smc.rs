@@ -1,13 +1,13 @@
 //! What of SMC-R a pod has, and what of it has to be taken away with the pod.
 
 use rdma_netns::{
-    Address, InterfaceName, Place,
+    Place,
     smc::{PnetEntry, PnetId},
 };
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, Ipv4Addr};
 
-/// The part of the record that is about SMC-R.
+/// The part of the record that is about SMC-R. Records of earlier versions can have `lent`, an address
+/// that ADD has set on a rail: it goes with the rail's netdev, and nothing has to be known of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Smc {
@@ -19,10 +19,6 @@ pub struct Smc {
     /// The interfaces that have it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Carried>,
-    /// What makes SMC-Rv2 find a rail's GID for the primary interface's connections. It goes with
-    /// the rail's netdev.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lent: Option<Lent>,
     /// The pnet entries that this plugin has added; other records can have the same ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<PlacedEntry>,
@@ -66,25 +62,6 @@ pub struct Carried {
     pub by: Fit,
 }
 
-/// The primary interface's IPv4 address, lent to a rail.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lent {
-    /// The rail's name in the pod.
-    pub rail: InterfaceName,
-    /// The rail's own address, with the primary interface's as the other end.
-    pub address: Address,
-}
-
-impl Lent {
-    /// The primary interface's address.
-    pub fn ip(&self) -> Option<Ipv4Addr> {
-        match self.address.peer {
-            Some(IpAddr::V4(ip)) => Some(ip),
-            _ => None,
-        }
-    }
-}
-
 /// How a connection is carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -114,7 +91,6 @@ impl Smc {
             state: Standing::Off,
             reason: Some(reason),
             interfaces: vec![],
-            lent: None,
             entries: vec![],
             returning: vec![],
             ueid: None,

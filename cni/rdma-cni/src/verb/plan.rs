@@ -18,15 +18,11 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     if others.iter().any(|other| other.key == key) {
         return Err(Error::Exists(key.to_string()));
     }
-    let mut attachment = add::draft(node, &choice, &key, &pod, &observed, &others)?;
+    let attachment = add::draft(node, &choice, &key, &pod, &observed, &others)?;
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
-    let wanted = add::wanted(&attachment, &observed);
-    for op in plan::attach(&attachment, &observed, &wanted)? {
+    for op in plan::attach(&attachment, &observed, &add::wanted(&attachment, &observed))? {
         let _ = writeln!(text, "{}", op.command(&name));
-    }
-    for (rail, wanted) in attachment.rails.iter_mut().zip(wanted) {
-        rail.given = wanted;
     }
     if let Some(ipam) = &attachment.ipam {
         let _ = writeln!(

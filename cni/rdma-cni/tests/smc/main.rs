@@ -4,13 +4,11 @@
 //! | field of a case | has |
 //! |---|---|
 //! | `mode` | the RDMA subsystem's |
-//! | `rails` | the pod's, as [`world`] completes them: `name`, `home` or `shared`, `child`, `mac`, `rdma`, `driver`; `given` and `routes`: what ADD gives it besides the addresses that it has in the pod |
-//! | `pod`, `host` | netdevs and their addresses; `routes`; `kind`, `master` and `lower`, as indices: the host's are from 20 on, by name |
-//! | `rules` | the pod's |
+//! | `rails` | the pod's, as [`world`] completes them: `name`, `home` or `shared`, `mac`, `rdma`, `driver` |
+//! | `pod`, `host` | netdevs and their addresses; `kind`, `master` and `lower`, as indices: the host's are from 20 on, by name |
 //! | `seen` | what the kernel has of SMC |
 //! | `gids` | of each rail's port, in order: `[kind, address, netdev]`; none: not in the pod yet |
 //! | `primary`, `ueid` | the pod's primary interface, `smcUeid` |
-//! | `refused` | why an address was lent in vain |
 //! | `others` | other records: their `smc`, and their `pod` (`"same"`: this one) and `addresses` |
 //! | `unreadable` | whether there are records that cannot be read |
 //! | `smc`, `dead` | instead of a choice: what is to be taken away, and whether the pod is gone |
@@ -72,10 +70,7 @@ fn set_up(world: &World) -> String {
             carried.interface, carried.rdma_device, carried.port
         );
     }
-    let lent = chosen.smc.lent.as_ref();
-    let lent = lent.and_then(|lent| smc::lend::missing(lent, observed));
-    let mut ops = smc::attach(&chosen.smc, seen);
-    ops.splice(0..0, lent);
+    let ops = smc::attach(&chosen.smc, seen);
     text += &lines(&ops);
     text += "# is missing without it:\n";
     for op in &ops {

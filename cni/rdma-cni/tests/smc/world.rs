@@ -16,7 +16,6 @@ pub(crate) struct World {
     gids: Option<Vec<Option<GidTable>>>,
     primary: Option<String>,
     ueid: Option<String>,
-    refused: Option<String>,
 }
 
 impl World {
@@ -60,7 +59,6 @@ impl World {
                 .map(|it| it.iter().map(table).collect()),
             primary: text("primary"),
             ueid: text("ueid"),
-            refused: text("refused"),
         }
     }
 
@@ -73,7 +71,6 @@ impl World {
             gids: self.gids.as_deref(),
             primary: self.primary.as_deref(),
             ueid: self.ueid.as_deref(),
-            refused: self.refused.as_deref(),
         }
     }
 }
@@ -99,15 +96,6 @@ fn record(case: &Value, rails: &[Value], cookie: usize, container: &str) -> Valu
 
 fn rail(case: &Value, (number, rail): (usize, &Value)) -> Value {
     let mut made = json!({ "podName": rail["name"] });
-    let given = rail["name"].as_str().unwrap_or_default();
-    let given = &case["pod"][given];
-    let given = given["addresses"].as_array().or(given.as_array());
-    let given = given.into_iter().flatten().map(address);
-    let given: Vec<Value> = given
-        .chain(list(&rail["given"]).iter().map(address))
-        .collect();
-    let routes: Vec<Value> = list(&rail["routes"]).iter().map(route).collect();
-    made["given"] = json!({ "addresses": given, "routes": routes });
     if !rail["rdma"].is_null() {
         made["rdma"] = rdma(number, rail);
     }
@@ -119,10 +107,7 @@ fn rail(case: &Value, (number, rail): (usize, &Value)) -> Value {
         let index = host.keys().position(|name| name == parent).unwrap();
         made["shared"] = json!({
             "parent": parent, "parentIndex": 20 + index, "parentMtu": 1500,
-            "child": match rail["child"] == "ipvlan" {
-                true => json!({ "type": "ipvlan", "mode": "l2" }),
-                false => json!({ "type": "macvlan", "mode": "bridge" }),
-            },
+            "child": { "type": "macvlan", "mode": "bridge" },
         });
     }
     made
@@ -164,21 +149,6 @@ fn address(text: &Value) -> Value {
     }
 }
 
-/// `"DESTINATION/PREFIX"`, and then `"via ROUTER"`, `"metric N"`, `"table N"`.
-fn route(text: &Value) -> Value {
-    let words: Vec<&str> = text.as_str().unwrap().split(' ').collect();
-    let (destination, prefix) = words[0].split_once('/').unwrap();
-    let prefix = prefix.parse::<u8>().unwrap();
-    let mut route = json!({ "destination": destination, "prefix": prefix });
-    for pair in words[1..].chunks(2) {
-        match pair[0] {
-            "via" => route["gateway"] = pair[1].into(),
-            word => route[word] = pair[1].parse::<u32>().unwrap().into(),
-        }
-    }
-    route
-}
-
 fn observed(case: &Value) -> Value {
     let rails = list(&case["rails"]);
     let rdma: Vec<Value> = rails
@@ -201,8 +171,6 @@ fn observed(case: &Value) -> Value {
                 .as_array()
                 .map_or(netdev, |_| &netdev["addresses"]);
             let mut link = link(index, &json!(name), addresses, &netdev["mac"]);
-            let routes: Vec<Value> = list(&netdev["routes"]).iter().map(route).collect();
-            link["routes"] = routes.into();
             for key in ["kind", "master", "lower"] {
                 if !netdev[key].is_null() {
                     link[key] = netdev[key].clone();
@@ -222,7 +190,7 @@ fn observed(case: &Value) -> Value {
         },
         "pod": {
             "id": { "device": 4, "inode": 2, "cookie": 2 }, "links": links("pod"),
-            "rules": list(&case["rules"]), "rdma": if in_pod { json!(rdma) } else { json!([]) },
+            "rdma": if in_pod { json!(rdma) } else { json!([]) },
         },
     })
 }

@@ -4,11 +4,10 @@ pub use super::fits::{Interface, Sight};
 
 use super::{
     fits::{base, fits, sources},
-    lend::{self, Unlendable},
     rails::{Carrier, Hindrance, carriers},
-    verdict::{Misfit, Source, same_subnet},
+    verdict::{Source, same_subnet},
 };
-use crate::attachment::{Attachment, Carried, Fit, Lent, PlacedEntry, Smc, Standing};
+use crate::attachment::{Attachment, Carried, Fit, PlacedEntry, Smc, Standing};
 use rdma_netns::{
     Link, Place,
     smc::{PnetEntry, PnetId},
@@ -103,101 +102,25 @@ impl Draft<'_> {
     }
 
     /// Carries the pod's primary interface by a rail: one of the primary's subnet, or else the
-    /// first, if connections would be carried; else by the first to which the primary's address can
-    /// be lent for it.
+    /// first, if connections would be carried.
     fn primary(&mut self, name: &str, usable: &[&Carrier]) {
         let Some(link) = self.link(name) else {
             return;
         };
-        if let Some((refused, ip)) = self.sight.refused.zip(lend::ipv4(link)) {
-            // the GID that was made for it can be there for a little while yet
-            let reason = Interface::Unlent {
-                ip,
-                reason: Unlendable::Refused(refused.to_owned()),
-                by_v1: true,
-            };
-            self.without.push((name.to_owned(), reason));
-            return;
-        }
         let mut candidates = usable.to_vec();
         candidates.sort_by_key(|it| !self.has_subnet_of(it, link));
         let mut first = None;
-        let mut by_lending = None;
         for carrier in candidates {
-            let reason = match self.fits(carrier, name) {
-                Ok(fit) if self.covers(carrier, link) => return self.carry(name, carrier, fit),
-                Ok(_) => None,
-                Err(reason) => Some(reason),
-            };
-            match self.lending(carrier, link, reason) {
-                Ok(lent) if by_lending.is_none() => by_lending = Some((carrier, lent)),
-                Ok(_) => {}
+            match self.fits(carrier, name) {
+                Ok(fit) => return self.carry(name, carrier, fit),
                 Err(reason) => first = first.or(Some(reason)),
             }
-        }
-        if let Some((carrier, lent)) = by_lending {
-            self.carry(name, carrier, Fit::V2);
-            let is_carried = |it: &Carried| it.interface == name;
-            self.smc.lent = Some(lent).filter(|_| self.smc.interfaces.iter().any(is_carried));
-            return;
         }
         // as with a rail, where there is something else to be carried
         let is_carried = !self.smc.interfaces.is_empty();
         let first = first.filter(|it| !(is_carried && *it == Interface::NoIpv4));
         self.without
             .extend(first.map(|reason| (name.to_owned(), reason)));
-    }
-
-    /// Whether it needs no lent address: as long as GIDs cannot be seen, all is taken to fit.
-    fn covers(&self, carrier: &Carrier, primary: &Link) -> bool {
-        let rail = &self.sight.attachment.rails[carrier.rail];
-        let is_known = self.sight.gids.is_none() && !rail.given.addresses.is_empty();
-        let ip = lend::ipv4(primary).filter(|_| is_known);
-        ip.is_none_or(|ip| lend::is_covered(rail, ip))
-    }
-
-    /// The primary's address as it has to be lent to the rail, if that helps; else `reason`, for
-    /// which the primary goes without, or what is in the way of lending.
-    fn lending(
-        &self,
-        carrier: &Carrier,
-        primary: &Link,
-        reason: Option<Interface>,
-    ) -> Result<Lent, Interface> {
-        let by_v1 = match &reason {
-            Some(Interface::OneLink) => true,
-            Some(Interface::Misfit(Misfit::Strange { by, .. })) => *by == Fit::V1,
-            _ => false,
-        };
-        let is_by_address = match &reason {
-            None | Some(Interface::Misfit(Misfit::NoGid { .. })) => true,
-            Some(_) => by_v1,
-        };
-        let reason = reason.unwrap_or(Interface::NoIpv4);
-        // a user EID that is there already is another network's, or the node's owner's: who has
-        // none configured is to have TCP here
-        let is_wished = is_by_address && self.sight.ueid.is_some();
-        let Some(ip) = lend::ipv4(primary).filter(|_| is_wished) else {
-            return Err(reason);
-        };
-        match lend::lend(self.sight, carrier, primary) {
-            None => Err(reason),
-            Some(Err(reason)) => Err(Interface::Unlent { ip, reason, by_v1 }),
-            Some(Ok(lent)) => {
-                let observed = &lend::with(self.sight.observed, &lent);
-                let sight = Sight {
-                    observed,
-                    ..self.sight
-                };
-                if fits(sight, carrier, &primary.name)? != Fit::V2 {
-                    return Err(reason);
-                }
-                match lend::check_peers(self.sight, carrier) {
-                    Ok(()) => Ok(lent),
-                    Err(reason) => Err(Interface::Unlent { ip, reason, by_v1 }),
-                }
-            }
-        }
     }
 
     /// Whether the carrier's netdev has an IPv4 address in a subnet of `link`.

@@ -1,16 +1,15 @@
 //! Whether an interface's connections would be carried, by all that is known of host and pods.
 
 use super::{
-    lend::Unlendable,
     rails::{self, Carrier, Hindrance, parent_on_host},
     verdict::{Misfit, Netdev, Owner, Source, View, verdict},
 };
 use crate::attachment::{Attachment, Fit, Rail};
 use rdma_netns::{
-    Address, GidTable, Link, Observed, RdmaMode,
+    GidTable, Link, Observed, RdmaMode,
     smc::{PnetEntry, PnetId, SmcState},
 };
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// All that SMC-R is chosen by.
 #[derive(Clone, Copy, Debug)]
@@ -30,15 +29,6 @@ pub struct Sight<'a> {
     pub primary: Option<&'a str>,
     /// `smcUeid`
     pub ueid: Option<&'a str>,
-    /// Why the primary interface's address is not to be lent to a rail: it was tried.
-    pub refused: Option<&'a str>,
-}
-
-impl Sight<'_> {
-    /// Whether SMC-Rv2 is to be had.
-    pub(super) fn has_ueid(&self) -> bool {
-        self.ueid.is_some() || !self.seen.ueids.is_empty()
-    }
 }
 
 /// Why an interface goes without SMC-R.
@@ -97,24 +87,9 @@ pub enum Interface {
     /// connection waits 5 s, and its data can be corrupt (docs/lab.md).
     #[error(
         "only SMC-Rv1 could carry it, which needs the RDMA NICs of both ends on one link, and that \
-         cannot be seen here; for SMC-Rv2 give the network a smcUeid, and the RDMA device's netdev in \
-         the pod, where rdma-cni has not brought it there, an address of that subnet as well (the \
-         interface's own with prefix /32 will do)"
+         cannot be seen here; connections by the RDMA interfaces' own addresses can have SMC-R"
     )]
     OneLink,
-    /// SMC-Rv2 could carry it with its address lent to a rail.
-    #[error(
-        "SMC-Rv2 takes GIDs of a netdev that has an IPv4 address with {ip} in its prefix, and {ip} is \
-         not lent to a rail: {reason}"
-    )]
-    Unlent {
-        /// Its address.
-        ip: Ipv4Addr,
-        /// Why not.
-        reason: Unlendable,
-        /// Whether SMC-Rv1 might carry it, which is not trusted.
-        by_v1: bool,
-    },
     /// The GIDs cannot be read.
     #[error("the GIDs of {0} are not to be had in the pod")]
     Unseen(String),
@@ -129,7 +104,6 @@ impl Interface {
                 Misfit::Strange { .. } | Misfit::OtherEnd { .. } | Misfit::Vlan
             ),
             Self::Crowded { .. } | Self::Exposed { .. } | Self::OneLink => true,
-            Self::Unlent { by_v1, .. } => *by_v1,
             _ => false,
         }
     }
@@ -170,7 +144,7 @@ fn by_its_gids(sight: Sight<'_>, carrier: &Carrier, name: &str) -> Result<Fit, I
         gids,
         netdevs: &netdevs(sight, rail),
         alone: rail.shared.is_none(),
-        has_ueid: sight.has_ueid(),
+        has_ueid: sight.ueid.is_some() || !sight.seen.ueids.is_empty(),
     };
     let mut found = Err(Interface::NoIpv4);
     for source in link.into_iter().flat_map(|link| sources(sight, link)) {
@@ -269,7 +243,7 @@ pub fn without_other_pods(
 ) -> Vec<Option<GidTable>> {
     let of = |attachment: &Attachment| -> Vec<IpAddr> {
         let rails = attachment.rails.iter();
-        let addresses = rails.flat_map(|rail| addresses_of(attachment, rail));
+        let addresses = rails.flat_map(|rail| &rail.given.addresses);
         addresses.map(|it| it.peer.unwrap_or(it.ip)).collect()
     };
     let is_own = |it: &&Attachment| it.netns_id == attachment.netns_id;
@@ -313,19 +287,11 @@ fn netdevs(sight: Sight<'_>, rail: &Rail) -> Vec<Netdev> {
     let others = sight.others.iter().filter(is_other).flat_map(|other| {
         other.rails.iter().map(|rail| Netdev {
             name: rail.pod_name.to_string(),
-            addresses: addresses_of(other, rail),
+            addresses: rail.given.addresses.clone(),
             vlan: false,
             owner: Owner::Another(other.holder()),
             is_on_port: is_on_device(rail),
         })
     });
     pod.chain(host).chain(others).collect()
-}
-
-/// The addresses that another pod's rail has by its record.
-fn addresses_of(other: &Attachment, rail: &Rail) -> Vec<Address> {
-    let lent = other.smc.iter().filter_map(|smc| smc.lent.as_ref());
-    let lent = lent.filter(|lent| lent.rail == rail.pod_name);
-    let lent = lent.map(|lent| lent.address.clone());
-    rail.given.addresses.iter().cloned().chain(lent).collect()
 }

@@ -10,20 +10,17 @@
 //! | `rails` | which RDMA ports can carry a pod's connections, and by which ids |
 //! | `choose` | which interfaces are carried by which port, and what is set up for it |
 //! | `fits` | whether an interface's connections would be carried |
-//! | `lend` | the primary interface's address, where a rail needs it |
 //! | `verdict` | which GID the kernel would choose for a connection |
 
 mod choose;
 mod detach;
 mod fits;
-pub mod lend;
 mod rails;
 mod verdict;
 
 pub use choose::{Chosen, Interface, Sight, choose};
 pub use detach::{Others, detach, returning};
 pub use fits::{misfits, without_other_pods};
-pub use lend::Unlendable;
 pub use rails::{Carrier, Hindrance, carriers, hindrance, port_of};
 pub use verdict::{Misfit, Netdev, Owner, Source, View, verdict};
 

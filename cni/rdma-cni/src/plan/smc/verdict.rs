@@ -76,10 +76,9 @@ pub enum Misfit {
     Vlan,
     /// No GID's netdev is of the source's subnet, and there is no RoCE v1.
     #[error(
-        "no GID fits {ip}/{prefix}: SMC-Rv2 takes those of a netdev that has an IPv4 address of its \
-         subnet, and for SMC-Rv1 there is no RoCE v1 GID; give the network a smcUeid, and the RDMA \
-         device's netdev in the pod, where rdma-cni has not brought it there, an address of that \
-         subnet as well ({ip}/32 will do)"
+        "no GID fits {ip}/{prefix}: SMC-Rv2 takes those of a netdev that has an IPv4 address of that \
+         subnet, and for SMC-Rv1 there is no RoCE v1 GID; connections by the RDMA interfaces' own \
+         addresses can have SMC-R"
     )]
     NoGid {
         /// The source.
@@ -137,7 +136,8 @@ fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
 ///
 /// Which one is the first is not counted on: places in the table that become free are used again.
 /// All that fit have to be the pod's. Only the other end of an address, which has a GID as well, has
-/// to stand behind another: it is set last, and CHECK looks again.
+/// to stand behind another: earlier versions set one on a rail, after the rail's own, and CHECK looks
+/// again.
 pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
     if view.gids.size == 1 {
         return Ok(Fit::Device);

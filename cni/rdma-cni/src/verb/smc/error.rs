@@ -1,9 +1,6 @@
 //! Why a pod cannot have SMC-R.
 
-use crate::{
-    apply::ApplyError,
-    plan::smc::{Hindrance, Interface},
-};
+use crate::plan::smc::{Hindrance, Interface};
 use rdma_netns::{ObserveError, OpError};
 
 /// A pod cannot have SMC-R.
@@ -13,7 +10,10 @@ pub enum SmcError {
     #[error("SMC-R: {0}")]
     Hindrance(#[from] Hindrance),
     /// An interface would not be carried.
-    #[error("SMC-R: {name}: {reason}")]
+    #[error(
+        "SMC-R: {name}: {reason} (smcr \"on\" wants SMC-R for every interface that has IPv4; with \
+         \"annotation\" a pod starts, and what cannot have it stays TCP)"
+    )]
     Without {
         /// The interface in the pod, or the RDMA device.
         name: String,
@@ -29,9 +29,6 @@ pub enum SmcError {
     /// The kernel refused a change.
     #[error("SMC-R: {0}")]
     Op(#[from] OpError),
-    /// An address has no GID.
-    #[error("SMC-R: {0}")]
-    Gid(Box<ApplyError>),
     /// All changes were made, and yet something differs.
     #[error("SMC-R: done, and yet undone again by somebody else: {0}")]
     Unstable(String),

@@ -2,7 +2,6 @@
 //! are: several pods can have the same entries, and the last one takes them away.
 
 mod error;
-mod lend;
 mod take_away;
 
 pub use error::SmcError;
@@ -68,21 +67,13 @@ pub fn set_up<K: Kernel>(
     }
     let _moves = node.store.lock_node()?;
     let others = others::on_this_boot(node, attachment)?;
-    let scene = Scene {
-        node,
-        wish,
-        pod,
-        observed,
-        others: &others,
-    };
-    let (chosen, seen) = match decide_and_lend(scene, attachment) {
+    let (chosen, seen) = match decide(node, wish, pod, attachment, observed, &others) {
         Ok(decided) => decided,
-        Err(Cause::Smc(error)) if wish != Wish::Required => {
-            let without = off(&attachment.key, &error);
-            give_up(node, pod, attachment, without);
+        Err(error) if wish == Wish::Required => return Err(error.into()),
+        Err(error) => {
+            attachment.smc = Some(off(&attachment.key, &error));
             return Ok(());
         }
-        Err(cause) => return Err(cause),
     };
     tell_without(&attachment.key, &chosen);
     attachment.set_smc(chosen);
@@ -92,7 +83,7 @@ pub fn set_up<K: Kernel>(
     // should this be killed, it is known what may be set
     node.store.save(attachment)?;
     match make(node, pod, attachment) {
-        Ok(()) => tell(attachment, &seen, observed),
+        Ok(()) => tell(attachment, &seen),
         Err(error) if wish == Wish::Required => return Err(error.into()),
         Err(error) => {
             let without = off(&attachment.key, &error);
@@ -113,12 +104,6 @@ fn give_up<K: Kernel>(
     if let Some(set) = attachment.smc.take() {
         // DEL tries again
         without.returning = set.returning;
-        if let Some(lent) = &set.lent
-            && let Err(left) = lend::take_back(node, pod, lent)
-        {
-            log::warn!("{left}");
-            without.lent = set.lent;
-        }
         if !left.is_empty() {
             log::warn!("{}", left.join("; "));
             without.entries = set.entries;
@@ -130,82 +115,34 @@ fn give_up<K: Kernel>(
     attachment.set_smc(without);
 }
 
-/// A pod whose rails are in their places, and what it is to have.
-struct Scene<'a, K: Kernel> {
-    node: &'a Node<'a, K>,
-    wish: Wish,
-    pod: &'a K::Pod,
-    observed: &'a Observed,
-    others: &'a [Attachment],
-}
-
-impl<K: Kernel> Clone for Scene<'_, K> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K: Kernel> Copy for Scene<'_, K> {}
-
-/// What is to be set up, once an address that has to be lent for it is there; without it where it
-/// turns out to be of no use.
-fn decide_and_lend<K: Kernel>(
-    scene: Scene<'_, K>,
-    attachment: &mut Attachment,
-) -> Result<(Smc, SmcState), Cause> {
-    let Scene { node, pod, .. } = scene;
-    let (meant, seen) = decide(scene, attachment, None)?;
-    let Some(lent) = meant.lent.clone() else {
-        return Ok((meant, seen));
-    };
-    attachment.set_smc(meant.clone());
-    // should this be killed, it is known what may be set
-    node.store.save(attachment)?;
-    let refused = match lend::set(node, pod, attachment, &lent, scene.observed) {
-        Ok(()) => {
-            let (mut chosen, seen) = decide(scene, attachment, None)?;
-            if lend::is_of_use(&chosen, &meant) {
-                chosen.lent = Some(lent);
-                return Ok((chosen, seen));
-            }
-            chosen.reason.unwrap_or_default()
-        }
-        Err(error) if scene.wish == Wish::Required => return Err(error.into()),
-        Err(error) => error.to_string(),
-    };
-    let left = lend::take_back(node, pod, &lent).map_err(|left| log::warn!("{left}"));
-    let (mut chosen, seen) = decide(scene, attachment, Some(&refused))?;
-    chosen.lent = left.is_err().then_some(lent);
-    Ok((chosen, seen))
-}
-
-/// What is to be set up, and the state that says so. `refused`: an address was lent in vain.
+/// What is to be set up, and the state that says so.
 fn decide<K: Kernel>(
-    scene: Scene<'_, K>,
+    node: &Node<'_, K>,
+    wish: Wish,
+    pod: &K::Pod,
     attachment: &Attachment,
-    refused: Option<&str>,
+    observed: &Observed,
+    others: &[Attachment],
 ) -> Result<(Smc, SmcState), SmcError> {
-    let Scene { node, pod, .. } = scene;
     let seen = node.kernel.smc(Some(pod))?.ok_or(Hindrance::NoSmc)?;
-    let gids = gids(node, pod, attachment, scene.observed);
+    let gids = gids(node, pod, attachment, observed);
     // after the GIDs, so that the addresses of all of them are seen
     let observed = &node.kernel.observe(Some(pod))?;
     let Chosen { smc, without } = smc::choose(Sight {
         attachment,
-        others: scene.others,
+        others,
         observed,
         seen: &seen,
         gids: Some(&gids),
         primary: Some(&primary(node, &attachment.key)),
         ueid: node.conf.smc.ueid.as_deref(),
-        refused,
     });
-    if scene.wish == Wish::Required
+    if wish == Wish::Required
         && let Some((name, reason)) = without.into_iter().next()
     {
         return Err(SmcError::Without { name, reason });
     }
-    if scene.wish == Wish::Required && smc.state == Standing::Off {
+    if wish == Wish::Required && smc.state == Standing::Off {
         return Err(SmcError::Nothing(smc.reason.unwrap_or_default()));
     }
     Ok((smc, seen))
@@ -306,7 +243,6 @@ pub fn drift<K: Kernel>(
         gids: Some(&gids),
         primary: None,
         ueid: None,
-        refused: None,
     };
     // what another pod brought is no drift of this one
     let of_pod = smc::without_other_pods(attachment, &others, &gids);
@@ -323,7 +259,6 @@ pub fn drift<K: Kernel>(
             log::warn!("{key}: SMC-R of {name}, by another pod since: {why}");
         }
     }
-    drift.extend(lend::drift(attachment, observed));
     drift.extend(
         misfits
             .iter()
@@ -370,10 +305,8 @@ pub fn preview<K: Kernel>(
         gids: None,
         primary: Some(&primary(node, &attachment.key)),
         ueid: node.conf.smc.ueid.as_deref(),
-        refused: None,
     });
     text += "# then SMC-R, if the GIDs of the pod's addresses allow it:\n";
-    text.extend(lend::preview(attachment, &chosen.smc, observed, name));
     for op in smc::attach(&chosen.smc, &seen) {
         let _ = writeln!(text, "{}", op.command(name));
     }
@@ -403,7 +336,7 @@ fn off(key: &Key, error: &SmcError) -> Smc {
 }
 
 /// What is accelerated, and what is not.
-fn tell(attachment: &Attachment, seen: &SmcState, observed: &Observed) {
+fn tell(attachment: &Attachment, seen: &SmcState) {
     let Some(smc) = attachment
         .smc
         .as_ref()
@@ -419,9 +352,6 @@ fn tell(attachment: &Attachment, seen: &SmcState, observed: &Observed) {
             carried.port,
             carried.pnet_id
         );
-    }
-    if let Some(lent) = &smc.lent {
-        lend::tell(attachment, lent, observed);
     }
     match seen.tcp2smc {
         Some(_) => log::info!("SMC-R: TCP sockets are made SMC sockets (net.smc.tcp2smc)"),
