@@ -5,17 +5,15 @@
 //! | [`device_manager`] | its life: start, stop, kill, restart; what it knows, waited for |
 //! | [`plugins`] | registration, a client and a stream for each plugin |
 //! | [`allocation`] | what a container is allocated, as kubelet's device manager does it |
-//! | [`plugin_watcher`] | sockets in `plugins_registry` |
 //! | [`node`] | with it the daemon, on this machine's own devices |
 //! | [`pod_resources`] | what the chain and the daemon ask: which pod has what |
 
 pub mod allocation;
 pub mod device_manager;
 pub mod node;
-pub mod plugin_watcher;
 pub mod plugins;
 pub mod pod_resources;
 
 pub use allocation::{Allocation, Wish};
 pub use device_manager::DeviceManager;
-pub use plugins::{Generation, Manner, Registered, Resource, Way};
+pub use plugins::{Generation, Manner, Registered, Resource};

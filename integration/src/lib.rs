@@ -18,7 +18,7 @@
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
 //! | [`extent`] | how much is repeated: what `scripts/test --full` adds |
 //! | [`golden`] | plans as data: what is made is what was written |
-//! | [`kubelet`] | a kubelet stand-in: device manager, plugin watcher |
+//! | [`kubelet`] | a kubelet stand-in: device manager |
 //! | [`real_kubelet`] | in the lab, kubelet itself, with pods from manifests |
 //! | [`control_plane`] | Kubernetes' control plane itself, on this machine, without a kubelet |
 //! | [`containerd`] | in the lab, containerd as a process, and pods run by it over CRI |

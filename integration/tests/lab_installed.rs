@@ -30,13 +30,12 @@ use std::{
 const TOLD: Duration = Duration::from_secs(1);
 
 /// Where an installation writes, or may.
-const PLACES: [&str; 7] = [
+const PLACES: [&str; 6] = [
     "/etc/cni",
     "/opt/cni",
     "/var/lib/cni",
     "/var/run/cdi",
     "/var/lib/kubelet/device-plugins",
-    "/var/lib/kubelet/plugins_registry",
     "/var/lib/kubelet/pod-resources",
 ];
 

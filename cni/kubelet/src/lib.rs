@@ -4,7 +4,6 @@
 //! |---|---|---|
 //! | [`pod_resources`] | kubelet | `rdma-cni`, at ADD; the daemon, for its metrics |
 //! | `device_plugin` | the daemon; its `Registration` by kubelet | kubelet; the daemon |
-//! | `plugin_registration` | the daemon | kubelet's plugin watcher |
 //!
 //! Without the feature `device-plugin` there is the client of pod-resources alone, on a runtime
 //! of one thread: a CNI plugin is started for every pod.
@@ -26,16 +25,4 @@ pub mod device_plugin {
     pub const HEALTHY: &str = "Healthy";
     /// `Device.health` of one that is there, and cannot.
     pub const UNHEALTHY: &str = "Unhealthy";
-}
-
-#[cfg(feature = "device-plugin")]
-#[expect(
-    missing_docs,
-    reason = "generated code; proto/plugin_registration.proto says what it is"
-)]
-pub mod plugin_registration {
-    tonic::include_proto!("pluginregistration");
-
-    /// `PluginInfo.type` of a device plugin.
-    pub const DEVICE_PLUGIN: &str = "DevicePlugin";
 }

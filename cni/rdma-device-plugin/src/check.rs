@@ -8,7 +8,6 @@ use crate::{
     erdma::{self, Discovery, discover, instance, metadata::Metadata, reconciler},
     hardware::Hardware,
     health,
-    kubelet::cpu_policy,
     offer::{offers, table},
     parents,
 };
@@ -49,7 +48,6 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let (offers, remarks) = offers(&parsed.conf, &inventory, &hidden, &unhealthy, &previous);
     let mut remarks = [parsed.remarks, remarks, found.remarks.clone()].concat();
     remarks.extend(unknown);
-    remarks.extend(cpu_policy::remark(&offers, &arguments.kubelet_dir).await);
     let parents = parents::parents(parsed.conf.chain.as_ref(), &offers, &inventory);
     let lacking = parents::lacking(parents.clone()).await;
     remarks.extend(lacking.iter().map(parents::remark));

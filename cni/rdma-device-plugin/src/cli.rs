@@ -31,7 +31,7 @@ pub struct Arguments {
     /// k8s-rdma-sriov-dev-plugin, k8s-rdma-shared-dev-plugin or sriov-network-device-plugin
     #[arg(long, value_name = "FILE", required_unless_present_any = ["erdma", "release"])]
     pub config: Option<PathBuf>,
-    /// Kubelet's directory, with device-plugins and plugins_registry in it
+    /// Kubelet's directory, with device-plugins in it
     #[arg(long, value_name = "DIRECTORY", default_value = KUBELET_DIR)]
     pub kubelet_dir: PathBuf,
     /// Where the container runtime looks for CDI specs
@@ -197,11 +197,6 @@ impl Arguments {
     /// Where kubelet's registration socket and the plugins' own are.
     pub fn device_plugins(&self) -> PathBuf {
         self.kubelet_dir.join("device-plugins")
-    }
-
-    /// Where kubelet's plugin watcher looks for sockets.
-    pub fn plugins_registry(&self) -> PathBuf {
-        self.kubelet_dir.join("plugins_registry")
     }
 
     /// Kubelet's socket for questions of who has what.

@@ -20,7 +20,7 @@ use crate::{
     },
     hardware::{Hardware, HardwareError},
     health,
-    kubelet::{Plugin, Surroundings, cpu_policy, socket, streams::End},
+    kubelet::{Plugin, Surroundings, socket, streams::End},
     leader::{Event, Leader},
     metrics::{self, Metrics},
     node::{Node, Signal},
@@ -146,17 +146,15 @@ impl Daemon {
             erdma: Side::default(),
         }));
         let (changes, directories) = watch::channel(0);
-        let kubelet = vec![arguments.device_plugins(), arguments.plugins_registry()];
+        let kubelet = vec![arguments.device_plugins()];
         watchers.spawn(Watch::new(kubelet).count(changes));
         if let Some(file) = file {
             watchers.spawn(file.tell(sender.clone()));
         }
         let chain = watch::Sender::default();
         let (presence, role) = Presence::announce_and_follow(&arguments.state_dir, &mut watchers);
-        for directory in [arguments.device_plugins(), arguments.plugins_registry()] {
-            if let Some(presence) = &presence {
-                socket::remove_stale(&directory, |owner| presence.runs(owner));
-            }
+        if let Some(presence) = &presence {
+            socket::remove_stale(&arguments.device_plugins(), |owner| presence.runs(owner));
         }
         let verdicts = match arguments.refused_pods {
             RefusedPods::Keep => Verdicts::default(),
@@ -170,7 +168,6 @@ impl Daemon {
         let name = presence.as_ref().map_or("alone", Presence::name).to_owned();
         let around = Arc::new(Surroundings {
             device_plugins: arguments.device_plugins(),
-            plugins_registry: arguments.plugins_registry(),
             pod_resources: arguments.pod_resources(),
             hardware: hardware.clone(),
             state_dir: arguments.state_dir.clone(),
@@ -429,7 +426,6 @@ impl Daemon {
         let (offers, mut remarks) = offers(&conf, &inventory, &hidden, &unhealthy, &self.previous);
         remarks.extend(erdma.discovery.remarks.iter().cloned());
         remarks.extend(self.erdma.sentences());
-        remarks.extend(cpu_policy::remark(&offers, &self.arguments.kubelet_dir).await);
         let parents = parents::parents(conf.chain.as_ref(), &offers, &inventory);
         remarks.extend(parents::lacking(parents).await.iter().map(parents::remark));
         self.previous.remember(&offers, &inventory);

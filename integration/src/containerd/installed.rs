@@ -83,7 +83,6 @@ impl InstalledNode {
         let containerd = Containerd::start_on_node();
         containerd.import(&root().join("dist/rdma-device-plugin.oci.tar"));
         let kubelet = Path::new(real_kubelet::DIRECTORY);
-        fs::create_dir_all(kubelet.join("plugins_registry")).expect("a directory");
         fs::create_dir_all(kubelet.join("pod-resources")).expect("a directory");
         let pod_resources = PodResourcesServer::start(&real_kubelet::pod_resources());
         write_list(&primary("pods"));

@@ -2,7 +2,6 @@
 
 use super::{
     allocation::Allocation,
-    plugin_watcher,
     plugins::{Generation, Known, Manner, Registered, Resource, Shared},
 };
 use crate::wait::PATIENCE;
@@ -24,7 +23,6 @@ use tonic::transport::Server;
 pub struct DeviceManager {
     directory: PathBuf,
     shared: Shared,
-    watches_plugins: bool,
     running: Option<Runtime>,
 }
 
@@ -34,7 +32,6 @@ impl DeviceManager {
         Self {
             directory: kubelet_dir.to_owned(),
             shared: Shared::new(&kubelet_dir.join("device-plugins")),
-            watches_plugins: false,
             running: None,
         }
     }
@@ -45,12 +42,6 @@ impl DeviceManager {
         let mut manager = Self::new(kubelet_dir);
         manager.start();
         manager
-    }
-
-    /// One that watches `plugins_registry`, too, from its next start on.
-    pub fn with_plugin_watcher(mut self) -> Self {
-        self.watches_plugins = true;
-        self
     }
 
     /// One that keeps its clients as that generation of kubelets does.
@@ -87,14 +78,6 @@ impl DeviceManager {
             .add_service(RegistrationServer::new(self.shared.clone()))
             .serve_with_incoming(UnixListenerStream::new(listener.expect("kubelet.sock")));
         runtime.spawn(server);
-        if self.watches_plugins {
-            let registry = self.directory.join("plugins_registry");
-            fs::create_dir_all(&registry).expect("the watcher's directory");
-            let entered = runtime.enter();
-            let watcher = plugin_watcher::start(registry, self.shared.clone());
-            drop(entered);
-            runtime.spawn(watcher);
-        }
         self.running = Some(runtime);
         at
     }

@@ -49,15 +49,6 @@ pub enum Generation {
     Replacing,
 }
 
-/// Which way a plugin came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// `Register`
-    KubeletSock,
-    /// The plugin watcher found it.
-    PluginWatcher,
-}
-
 /// A registration that was taken.
 #[derive(Clone, Debug)]
 pub struct Registered {
@@ -65,8 +56,6 @@ pub struct Registered {
     pub resource: String,
     /// The path of the plugin's socket.
     pub endpoint: PathBuf,
-    /// Which way it came.
-    pub way: Way,
     /// When.
     pub at: Instant,
 }
@@ -242,7 +231,6 @@ impl Shared {
         &self,
         resource: &str,
         endpoint: &Path,
-        way: Way,
         options: Option<DevicePluginOptions>,
     ) -> Result<(), Status> {
         let number = self.change(|known| known.add_client(resource, endpoint));
@@ -295,7 +283,6 @@ impl Shared {
             known.registered.push(Registered {
                 resource: resource.to_owned(),
                 endpoint: endpoint.to_owned(),
-                way,
                 at: Instant::now(),
             });
         });
@@ -406,7 +393,7 @@ impl Registration for Shared {
         }
         let endpoint = self.directory.join(&request.endpoint);
         let options = request.options;
-        self.connect(&request.resource_name, &endpoint, Way::KubeletSock, options)
+        self.connect(&request.resource_name, &endpoint, options)
             .await?;
         Ok(Response::new(Empty {}))
     }

@@ -10,22 +10,18 @@
 //! | [`streams`] | its ListAndWatch streams |
 //! | [`plugin`] | its task: socket, server, registration |
 //! | `surroundings` | what all plugins have in common |
-//! | [`register`] | one registration, and which way it goes |
+//! | [`register`] | one registration |
 //! | [`takeover`] | another daemon's plugin is there, and ends |
-//! | [`standby`], [`registry`] | a socket for the plugin watcher, and what it asks there |
 //!
 //! A plugin outlives every change of what it advertises: its streams look at the
 //! [`Node`](crate::node::Node) and send a list when theirs differs.
 
-pub mod cpu_policy;
 mod holder;
 mod network;
 pub mod plugin;
 pub mod register;
-pub mod registry;
 pub mod service;
 pub mod socket;
-pub mod standby;
 pub mod streams;
 mod surroundings;
 pub mod takeover;

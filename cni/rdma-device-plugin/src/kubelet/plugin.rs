@@ -1,10 +1,9 @@
 //! The task of one resource: a socket, a server on it, and a kubelet that knows of it.
 
 use super::{
-    register::{RegisterError, Way, back_off, register},
+    register::{RegisterError, back_off, register},
     service::Service,
     socket::{self, Connection, Identity, Place, Seat, accept, bind},
-    standby::Standby,
     streams::{Count, End, Streams},
     surroundings::Surroundings,
     takeover,
@@ -32,13 +31,6 @@ const BETWEEN_STREAMS: Duration = Duration::from_millis(300);
 /// After another daemon's end kubelet notices the end of its streams within this time.
 const AFTER_ANOTHER: Duration = Duration::from_secs(1);
 
-/// After this time without kubelet the plugin watcher gets its chance.
-const TO_STAND_BY: Duration = Duration::from_secs(2);
-
-/// So often registration is tried while the plugin watcher, which has opened a stream, does not say
-/// that it has the plugin.
-const UNSAID: u32 = 5;
-
 /// A resource that is served.
 #[derive(Debug)]
 pub struct Plugin {
@@ -65,10 +57,7 @@ impl Plugin {
             connections,
             serving: None,
             registered: None,
-            unsaid: 0,
-            standby: None,
             attach_at: None,
-            alone_since: Instant::now(),
             failures: 0,
             tried: None,
             told: None,
@@ -110,10 +99,11 @@ struct Serving {
     _accepting: JoinSet<()>,
 }
 
-/// How kubelet came to know the resource.
+/// Kubelet knows the resource.
 #[derive(Clone, Copy)]
 struct Registered {
-    way: Way,
+    /// The `kubelet.sock` that was told.
+    kubelet: Identity,
     at: Instant,
     /// Streams that had been opened before.
     streams: u64,
@@ -132,12 +122,8 @@ struct Task {
     connections: mpsc::Sender<Connection>,
     serving: Option<Serving>,
     registered: Option<Registered>,
-    standby: Option<Standby>,
     /// When it is registered once more, after another daemon's end.
     attach_at: Option<Instant>,
-    alone_since: Instant,
-    /// Refusals of a plugin that somebody has opened a stream of.
-    unsaid: u32,
     failures: u32,
     /// The kubelet that they are about.
     tried: Option<Identity>,
@@ -167,7 +153,7 @@ impl Task {
             let listens = self.keep_socket();
             let kubelet = Identity::of(&self.kubelet());
             match self.registered {
-                Some(registered) if listens && registered.way.leads_to(kubelet) => {
+                Some(registered) if listens && kubelet == Some(registered.kubelet) => {
                     self.while_registered(registered).await;
                 }
                 _ if !listens => self.pause(Some(back_off(self.failures.max(3)))).await,
@@ -191,7 +177,6 @@ impl Task {
     /// A newer daemon has the resource. What kubelet asks here is answered, and nothing is done, until
     /// that one has gone.
     async fn rest(&mut self) {
-        self.standby = None;
         self.tell("another daemon takes over".into());
         if self.role.wait_for(|role| role.leads).await.is_err() {
             std::future::pending::<()>().await;
@@ -244,8 +229,6 @@ impl Task {
     fn alone(&mut self) {
         self.around.metrics.forgotten(self.resource.as_str());
         self.registered = None;
-        self.unsaid = 0;
-        self.alone_since = Instant::now();
     }
 
     /// Sees to the socket. Whether it is there now.
@@ -306,8 +289,6 @@ impl Task {
         if lost {
             self.tell("kubelet's stream has ended; it is told again".into());
             self.alone();
-            // a registry socket is found by being new
-            self.standby = None;
             let lasted = registered.at.elapsed() > TO_STREAM;
             self.failures = if lasted { 0 } else { self.failures + 1 };
             if self.failures > 1 {
@@ -372,11 +353,10 @@ impl Task {
             Ok(()) => {
                 self.tell("registered with kubelet".into());
                 self.around.metrics.registered(self.resource.as_str(), true);
-                self.standby = None;
                 let at = Instant::now();
                 let detached = self.detach(streams, asked).await;
                 self.registered = Some(Registered {
-                    way: Way::Kubelet(kubelet),
+                    kubelet,
                     at,
                     streams,
                     detached,
@@ -384,14 +364,11 @@ impl Task {
                 self.around.metrics.settled(self.resource.as_str());
             }
             // the newest kubelets refuse a plugin that they have a stream of
-            Err(RegisterError::Refused(_))
-                if self.count.borrow().open > 0 && !self.is_watchers() =>
-            {
+            Err(RegisterError::Refused(_)) if self.count.borrow().open > 0 => {
                 self.tell("kubelet has it already".into());
                 self.around.metrics.registered(self.resource.as_str(), true);
-                self.standby = None;
                 self.registered = Some(Registered {
-                    way: Way::Kubelet(kubelet),
+                    kubelet,
                     at: Instant::now(),
                     streams: streams.saturating_sub(1),
                     detached: false,
@@ -409,56 +386,12 @@ impl Task {
         }
     }
 
-    /// Whether a stream that is open may be the plugin watcher's, which is about to say so: it must
-    /// not find its socket gone.
-    fn is_watchers(&mut self) -> bool {
-        self.unsaid += 1;
-        self.standby.is_some() && self.unsaid < UNSAID
-    }
-
-    /// Waits for a change, for `limit`, or for the plugin watcher to come.
+    /// Waits for a change, or for `limit`.
     async fn pause(&mut self, limit: Option<Duration>) {
-        self.stand_by();
-        let now = Instant::now();
-        let due = self.alone_since + TO_STAND_BY;
-        let stand_by_at = (self.standby.is_none() && due > now).then_some(due);
-        let end = limit.map(|limit| now + limit);
-        let wake = [stand_by_at, end].into_iter().flatten().min();
+        let end = Instant::now() + limit.unwrap_or_default();
         tokio::select! {
             _ = self.directories.changed() => {}
-            () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
-            streams = Standby::taken(self.standby.as_ref()) => {
-                self.tell("registered by kubelet's plugin watcher".into());
-                self.around.metrics.registered(self.resource.as_str(), true);
-                self.registered = Some(Registered {
-                    way: Way::Watcher(Identity::of(&self.kubelet())),
-                    at: Instant::now(),
-                    streams,
-                    detached: false,
-                });
-                self.around.metrics.settled(self.resource.as_str());
-            }
-        }
-    }
-
-    /// Puts a socket into the plugin watcher's directory, if it is time and there is one.
-    fn stand_by(&mut self) {
-        if self.standby.as_ref().is_some_and(Standby::is_seated) {
-            return;
-        }
-        self.standby = None;
-        let late = self.alone_since.elapsed() >= TO_STAND_BY;
-        // where another daemon listens, kubelet would have its resource a second time
-        let serves = self.serving.as_ref().map(|serving| serving.seat.place()) == Some(Place::Ours);
-        if !late || !serves || !self.around.plugins_registry.is_dir() {
-            return;
-        }
-        let streams = self.count.borrow().opened;
-        let directory = &self.around.plugins_registry;
-        let endpoint = self.around.device_plugins.join(self.endpoint());
-        match Standby::start(directory, &self.resource, &endpoint, &self.owner(), streams) {
-            Ok(standby) => self.standby = Some(standby),
-            Err(error) => self.warn(format!("cannot listen in {directory:?}: {error}")),
+            () = sleep_until(end), if limit.is_some() => {}
         }
     }
 }

@@ -1,15 +1,10 @@
 //! One registration, and when to try the next one.
 //!
-//! A plugin can register at `kubelet.sock`, or have kubelet's plugin watcher find a socket of its
-//! own in `plugins_registry`. Both at once is not safe: kubelet makes a client, with a stream,
-//! for each, but keeps one endpoint for the resource (`devicemanager/manager.go`): when either
-//! client ends, that endpoint is stopped for good although the other stream goes on, and the
-//! newest kubelets refuse the second one, again and again, as "already connected". So it is one
-//! way at a time. `kubelet.sock` comes first, as every kubelet has it and takes a plugin at once,
-//! while the watcher looks once a second. The registry stands by for a kubelet whose
-//! `kubelet.sock` is missing, refuses or is silent.
+//! At `kubelet.sock`, which every kubelet serves, and nowhere else: a kubelet that found the resource
+//! by its plugin watcher as well would make a second client for it, with a stream, and keep one
+//! endpoint (`devicemanager/manager.go`). When either client ends, that endpoint is stopped for good.
 
-use super::{service::OPTIONS, socket::Identity};
+use super::service::OPTIONS;
 use crate::conf::ResourceName;
 use kubelet_api::device_plugin::{
     RegisterRequest, VERSION, registration_client::RegistrationClient,
@@ -27,25 +22,6 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// The first and the longest time between two tries. A kubelet that has just made its socket may
 /// need a moment to listen at it.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-
-/// Which way kubelet came to know a resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// By this `kubelet.sock`.
-    Kubelet(Identity),
-    /// By the plugin watcher, while this, if anything, was at `kubelet.sock`.
-    Watcher(Option<Identity>),
-}
-
-impl Way {
-    /// Whether it still is the kubelet that was told, `now` being what is at `kubelet.sock`.
-    pub fn leads_to(&self, now: Option<Identity>) -> bool {
-        match self {
-            Self::Kubelet(then) => now == Some(*then),
-            Self::Watcher(then) => now == *then,
-        }
-    }
-}
 
 /// A registration did not come about.
 #[derive(Debug, thiserror::Error)]

@@ -246,7 +246,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn the_longest_names_of_resources_have_sockets() {
         let root = tempfile::tempdir().expect("a directory");
-        let directory = root.path().join("kubelet/plugins_registry");
+        let directory = root.path().join("kubelet/device-plugins");
         fs::create_dir_all(&directory).expect("made");
         let mut seats = vec![];
         for length in 1..=244 {

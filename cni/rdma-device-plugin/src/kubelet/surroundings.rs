@@ -16,8 +16,6 @@ use tokio::sync::{mpsc, watch};
 pub struct Surroundings {
     /// Where `kubelet.sock` is, and the plugins' own sockets.
     pub device_plugins: PathBuf,
-    /// Where the plugin watcher looks.
-    pub plugins_registry: PathBuf,
     /// Where kubelet tells what pods have.
     pub pod_resources: PathBuf,
     /// The hardware.
@@ -34,7 +32,7 @@ pub struct Surroundings {
     pub grants: Grants,
     /// What is known of the node.
     pub node: watch::Receiver<Arc<Node>>,
-    /// Counts changes in kubelet's directories.
+    /// Counts changes in kubelet's directory of device plugins.
     pub directories: watch::Receiver<u64>,
     /// To the daemon.
     pub signals: mpsc::Sender<Signal>,

@@ -170,23 +170,6 @@ fn the_mode_and_what_keeps_it_are_in_the_log_and_the_figures() {
     }
 }
 
-#[test]
-fn without_cpus_of_their_own_containers_have_no_near_device() {
-    let (machine, kubelet) = node(&[FIRST, SECOND]);
-    machine.write(
-        "kubelet/cpu_manager_state",
-        r#"{"policyName":"none","checksum":1}"#,
-    );
-    machine.configure("erdma: {configureNICs: false}");
-    let daemon = start(&machine);
-    has(&kubelet, 400);
-    daemon.says("only with kubelet's static CPU policy (cpuManagerPolicy: static), and it is none");
-    machine.unplug_erdma(&SECOND);
-    daemon.signal(Signal::SIGHUP);
-    has(&kubelet, 200);
-    assert_eq!(daemon.count("static CPU policy"), 1);
-}
-
 /// In a network namespace with a veth pair for a NIC, which the sysfs calls eRDMA's.
 #[test]
 fn a_nic_is_brought_up_and_released() {

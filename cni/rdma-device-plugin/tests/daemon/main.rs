@@ -6,7 +6,6 @@ mod command_line;
 mod ending;
 mod erdma;
 mod observing;
-mod plugin_watcher;
 mod program;
 mod refused;
 mod registering;
