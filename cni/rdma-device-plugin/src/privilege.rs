@@ -1,6 +1,6 @@
 //! What the daemon may do and can see, and what is lost without. Nothing here needs a privileged
-//! container: three capabilities, a handful of mounts and the host's network namespace are all; three more
-//! capabilities are for the eRDMA driver where it is to be loaded.
+//! container: two capabilities, a handful of mounts and the host's network namespace are all. One more is for
+//! counters of devices inside pods, and three for the eRDMA driver where it is to be loaded.
 
 use crate::{chain::record::Record, cli::Arguments, conf::Conf};
 use std::{
@@ -25,8 +25,8 @@ const CAPABILITIES: [(u32, &str, &str); 3] = [
     (
         21,
         "CAP_SYS_ADMIN",
-        "no way into pods' namespaces: RDMA devices that are a pod's alone (exclusive mode) keep \
-         the health that they had, and have no counters",
+        "no way into pods' namespaces: the counters of RDMA devices that are a pod's alone (exclusive \
+         mode) are not known, and their health goes by their netdevs' carrier",
     ),
 ];
 

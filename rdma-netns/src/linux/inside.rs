@@ -13,6 +13,7 @@ use crate::{
     netns::{Netns, OpenError},
 };
 use nix::{
+    libc,
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
 };
@@ -47,6 +48,17 @@ impl InsideError {
     /// Whether the namespace has ended.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Open(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Whether a capability is missing, to enter the namespace or, with newer kernels, to open it:
+    /// security modules refuse with `EACCES`.
+    pub fn lacks_capability(&self) -> bool {
+        let errno = match self {
+            Self::Open(OpenError::Io { source, .. }) => source.raw_os_error(),
+            Self::Read { source, .. } => source.errno(),
+            Self::Open(_) | Self::Other(_) => None,
+        };
+        errno == Some(libc::EPERM)
     }
 }
 

@@ -217,6 +217,7 @@ fn without_capabilities_less_is_told() {
             assert!(refused.to_string().contains("CAP_NET_ADMIN"), "{refused}");
             let refused = inside::ports(path, id).expect_err("no way in");
             assert!(refused.to_string().contains("not permitted"), "{refused}");
+            assert!(refused.lacks_capability(), "{refused:?}");
             assert!(!monitor.links(None).expect("own links").is_empty());
             world.ip("link set wire0 down");
             expect(&mut monitor, "nic0's end", carrier(None, "nic0", false));

@@ -209,9 +209,11 @@ impl Pod {
             true => inside::ports(&self.place.netns, self.place.id),
             false => Ok(Vec::new()),
         };
+        // a capability that is missing was told at the start
+        let of_ports = ports.as_ref().err().filter(|it| !it.lacks_capability());
         let why = [
             links.as_ref().err().cloned(),
-            ports.as_ref().err().map(ToString::to_string),
+            of_ports.map(ToString::to_string),
         ];
         self.links = links.unwrap_or_default();
         self.ports = ports.unwrap_or_default().into_iter().collect();

@@ -255,6 +255,8 @@ fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
             }
             // the chain has not heard yet that the pod is gone
             Err(error) if error.is_gone() => {}
+            // told once at the start, and by the figures
+            Err(error) if error.lacks_capability() => log::debug!("{error}"),
             Err(error) => {
                 if lost.insert(pod.id) {
                     log::warn!("no counters of the devices in pod {}: {error}", pod.name);

@@ -19,6 +19,7 @@
 //! | `rdma_device_info` | `device`, `address`, `driver`, `numa_node` | 1 |
 //! | `rdma_device_healthy` | `device` | 1: as kubelet is told |
 //! | `rdma_device_holder` | `device`, `resource`, `pod`, `namespace`, `container` | 1: the container was given the device |
+//! | `rdma_device_counters_known` | `device` | 0: its counters and port states cannot be read, as it is inside a pod that the daemon may not enter |
 //! | `rdma_port_state` | `device`, `port` | 1 down, 2 init, 3 armed, 4 active |
 //! | `rdma_port_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/counters`; data in bytes |
 //! | `rdma_erdma_nic` | `device`, `netdev`, `outcome` | 1: what became of an eRDMA NIC |

@@ -115,6 +115,7 @@ fn resources(snapshot: &Snapshot) -> Registry {
 fn devices(snapshot: &Snapshot) -> Registry {
     let mut registry = Registry::default();
     let (info, healthy, holders, states) = <(Gauges, Gauges, Gauges, Gauges)>::default();
+    let known = Gauges::default();
     let mut counters = Counters::default();
     for function in &snapshot.node.inventory.functions {
         let device = &function.device;
@@ -138,11 +139,11 @@ fn devices(snapshot: &Snapshot) -> Registry {
             let only = held.and_then(|held| held.only.get(&device.address));
             let only = only.map(labels).unwrap_or_default();
             let ports = snapshot.ports.as_ref();
-            for port in ports
-                .and_then(|ports| ports.get(&hca.name))
-                .into_iter()
-                .flatten()
-            {
+            let ports = ports.map(|ports| ports.get(&hca.name).map_or(&[][..], Vec::as_slice));
+            if let Some(ports) = ports {
+                known.set(name(), (!ports.is_empty()).into());
+            }
+            for port in ports.into_iter().flatten() {
                 let labels = [name(), vec![("port", port.number.to_string())]].concat();
                 if let Some(state) = port.state {
                     states.set(labels.clone(), state.into());
@@ -178,6 +179,12 @@ fn devices(snapshot: &Snapshot) -> Registry {
         &mut registry,
         "rdma_device_holder",
         "A container that was given the device",
+    );
+    known.register(
+        &mut registry,
+        "rdma_device_counters_known",
+        "Whether the counters and port states can be read; not those of a device inside a pod without \
+         CAP_SYS_ADMIN",
     );
     states.register(
         &mut registry,

@@ -68,7 +68,7 @@ pub(crate) const ALL: [Wanted; 19] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
-    wanted("conf/manifests/vf.yaml", &["rdma/vf"], EXCLUSIVE),
+    wanted("conf/manifests/vf.yaml", &["rdma/vf"], &[]),
     wanted(
         "integration/manifests/rendered/another-format-chained.yaml",
         &["rdma/hca_shared"],
@@ -134,11 +134,7 @@ pub(crate) const ALL: [Wanted; 19] = [
         &["rdma/vf", "rdma/vf-storage"],
         EXCLUSIVE,
     ),
-    wanted(
-        "integration/manifests/rendered/vf.yaml",
-        &["rdma/vf"],
-        EXCLUSIVE,
-    ),
+    wanted("integration/manifests/rendered/vf.yaml", &["rdma/vf"], &[]),
 ];
 
 pub(crate) fn cluster(file: &'static str) -> Cluster {
@@ -369,7 +365,7 @@ fn app_armor_is_off_where_it_would_forbid_what_is_needed() {
             other => panic!("{}: {other:?}", wanted.file),
         }
     }
-    assert_eq!(ways, [3, 2]);
+    assert_eq!(ways, [1, 2]);
 }
 
 pub(crate) fn capabilities(add: &[&str]) -> Capabilities {

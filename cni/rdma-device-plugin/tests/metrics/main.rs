@@ -32,6 +32,7 @@ async fn counters_of_an_exclusive_device_say_whose_they_are() {
         r#"rdma_device_holder{device="mlx5_0",resource="rdma/vf",pod="train-0",namespace="team",container="main"} 1"#,
         r#"rdma_device_info{device="mlx5_0",address="0000:3b:00.2",driver="mlx5_core",numa_node="1"} 1"#,
         r#"rdma_device_healthy{device="mlx5_0"} 1"#,
+        r#"rdma_device_counters_known{device="mlx5_0"} 1"#,
         r#"rdma_device_plugin_capacity{resource="rdma/vf"} 1"#,
         r#"rdma_device_plugin_healthy{resource="rdma/vf"} 1"#,
         r#"rdma_device_plugin_allocated{resource="rdma/vf"} 1"#,
@@ -43,6 +44,24 @@ async fn counters_of_an_exclusive_device_say_whose_they_are() {
         assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
     }
     assert!(text.ends_with("# EOF\n"));
+}
+
+/// One that is inside a pod, which the daemon may not enter.
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_that_are_not_to_be_seen_are_told_to_be_unknown() {
+    let offered = offer("rdma/vf", Sharing::Exclusive, &[("0000:3b:00.2", &[0])]);
+    let site = Site::new(vec![offered]);
+    let of_device = site.path().join("sys/class/infiniband/mlx5_0");
+    std::fs::remove_dir_all(of_device).expect("moved");
+    let text = site.serve().await.metrics().await;
+    for line in [
+        r#"rdma_device_counters_known{device="mlx5_0"} 0"#,
+        r#"rdma_device_counters_known{device="mlx5_1"} 1"#,
+        r#"rdma_device_plugin_scrape_complete{part="counters"} 1"#,
+    ] {
+        assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
+    }
+    assert!(!text.contains(r#"{device="mlx5_0",port="#), "{text}");
 }
 
 /// A NIC that fell off its bus keeps its series: an alert on a series that is gone does not fire.
