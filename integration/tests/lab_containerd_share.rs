@@ -5,8 +5,8 @@
 use integration::{
     Netns, Snapshot,
     containerd::{
-        SharedNode,
-        shared::{address, namespaces, nodes_of_all_rails},
+        Pod, SharedNode,
+        shared::{HCA, address, namespaces, nodes_of_all_rails},
         traffic::{self, End},
     },
     nics, wait,
@@ -73,14 +73,45 @@ fn one_request_gives_a_container_every_rail_with_devices_addresses_and_traffic()
             }
         }
     }
+    held_by(&node, &pods);
     for pod in pods {
         node.remove(pod);
     }
     before.assert_restored(&node.nics.host);
+    assert_eq!(allocated(&node), Some(0.0));
 
     a_pod_of_the_hosts_network_has_the_hosts_devices(&node);
     before.assert_restored(&node.nics.host);
     assert_eq!(node.records(), 0);
+}
+
+/// The metrics name both pods as holders of both devices, and have what these have sent.
+#[track_caller]
+fn held_by(node: &SharedNode, pods: &[Pod; 2]) {
+    for rdma in [0, 1].map(nics::rdma) {
+        for pod in pods {
+            let labels = [
+                ("device", rdma.as_str()),
+                ("resource", HCA),
+                ("namespace", "default"),
+                ("pod", &pod.name),
+                ("container", "main"),
+            ];
+            let holder = node.node.metric("rdma_device_holder", &labels);
+            assert_eq!(holder, Some(1.0), "{labels:?}\n{}", node.node.metrics());
+        }
+        let sent = node
+            .node
+            .metric("rdma_hw_sent_pkts_total", &[("device", rdma.as_str())]);
+        assert!(sent.is_some_and(|sent| sent > 0.0), "{rdma}: {sent:?}");
+    }
+    assert_eq!(allocated(node), Some(2.0));
+}
+
+#[track_caller]
+fn allocated(node: &SharedNode) -> Option<f64> {
+    node.node
+        .metric("rdma_device_plugin_allocated", &[("resource", HCA)])
 }
 
 #[track_caller]

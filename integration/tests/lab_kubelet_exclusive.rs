@@ -4,8 +4,7 @@
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,
     kubelet::{Allocation, Wish, node::Node},
-    lab::{self, Function, Lab, NICS, ipv4, ipv6, uverbs},
-    traffic::{self, End},
+    lab::{self, Function, Lab, NICS, uverbs},
     wait,
 };
 use std::{fs, os::linux::fs::MetadataExt, path::Path, time::Duration};
@@ -126,64 +125,24 @@ fn node(name: &str) -> (u64, u64) {
     )
 }
 
-#[test]
-fn exclusive_functions_are_allocated_moved_used_and_brought_home() {
-    let scene = Scene::new(RESOURCE_LIST);
-    let before = Snapshot::of(&scene.lab.host);
-    // each pod has two containers, with a function of another NIC each
-    let containers = ["main", "sidecar"];
-    let given = [0, 1].map(|pod| [0, 1].map(|nic| scene.one(pod, nic, containers[nic])));
-    let pods = NAMES.map(|pod| scene.add(pod));
-    for (pod, netns) in pods.iter().enumerate() {
-        let rdma = scene.lab.rails(pod).map(|function| function.rdma.clone());
-        assert_eq!(lab::verbs_devices(netns), rdma);
-        for (device, allocation) in rdma.iter().zip(&given[pod]) {
-            lab::open_verbs(netns, device);
-            let env = allocation.given.envs.get("PCIDEVICE_LAB_VF");
-            assert_eq!(env, Some(&allocation.ids[0]));
-        }
-    }
-    // in their pods, and on the way there, they are advertised as before
-    let known = scene.node.kubelet.resource(VF).expect("it is registered");
-    assert_eq!(known.healthy().len(), 4, "{:?}", known.devices);
-    assert_eq!(known.lists, 1, "kubelet got another list");
-    for rail in 0..2 {
-        for address in [ipv4, ipv6] {
-            let addresses = [0, 1].map(|pod| address(rail, pod));
-            let end = |pod: usize| End {
-                pod: &pods[pod],
-                rdma: &scene.lab.rails(pod)[rail].rdma,
-                address: &addresses[pod],
-            };
-            traffic::rping(end(0), end(1));
-            traffic::write_bandwidth(end(0), end(1), &ipv4(rail, 0));
-        }
-    }
-    held_by(&scene, given.as_flattened());
-    for (pod, netns) in NAMES.into_iter().zip(&pods) {
-        scene.delete(pod, netns);
-    }
-    before.assert_restored(&scene.lab.host);
-}
-
 /// The counters of a device inside a pod are told, with the container that has it.
 #[track_caller]
-fn held_by(scene: &Scene, given: &[Allocation]) {
-    for allocation in given {
-        for id in &allocation.ids {
-            let rdma = &scene.function(id).rdma;
-            let labels = [
-                ("device", rdma.as_str()),
-                ("namespace", "default"),
-                ("pod", &allocation.pod.1),
-                ("container", &allocation.container),
-            ];
-            let holder = scene.node.metric("rdma_device_holder", &labels);
-            assert_eq!(holder, Some(1.0), "{labels:?}\n{}", scene.node.metrics());
-            let counter = scene.node.metric("rdma_hw_sent_pkts_total", &labels);
-            assert!(counter.is_some(), "{labels:?}\n{}", scene.node.metrics());
-        }
-    }
+fn held_by(scene: &Scene, given: &Allocation) {
+    let rdma = &scene.function(&given.ids[0]).rdma;
+    let labels = [
+        ("device", rdma.as_str()),
+        ("namespace", "default"),
+        ("pod", &given.pod.1),
+        ("container", &given.container),
+    ];
+    let holder = scene.node.metric("rdma_device_holder", &labels);
+    assert_eq!(holder, Some(1.0), "{labels:?}\n{}", scene.node.metrics());
+    let counter = scene.node.metric("rdma_hw_sent_pkts_total", &labels);
+    assert!(counter.is_some(), "{labels:?}\n{}", scene.node.metrics());
+    let known = scene
+        .node
+        .metric("rdma_device_counters_known", &[("device", rdma)]);
+    assert_eq!(known, Some(1.0));
 }
 
 #[test]
@@ -297,18 +256,28 @@ fn functions_come_and_go_while_the_daemon_runs() {
 }
 
 #[test]
-fn the_health_of_a_device_inside_a_pod_is_known() {
+fn health_and_counters_of_a_device_inside_a_pod_are_known() {
     let scene = Scene::new(RESOURCE_LIST);
+    let before = Snapshot::of(&scene.lab.host);
     let given = scene.one(0, 0, "main");
     let netns = scene.add("one");
     let kubelet = &scene.node.kubelet;
     let id = given.ids[0].as_str();
+    assert_eq!(
+        given.given.envs.get("PCIDEVICE_LAB_VF"),
+        Some(&given.ids[0])
+    );
+    // in its pod, and on the way there, it is advertised as before
+    let known = kubelet.resource(VF).expect("it is registered");
+    assert_eq!(known.healthy().len(), 4, "{:?}", known.devices);
+    assert_eq!(known.lists, 1, "kubelet got another list");
     wait::until("it is healthy in the pod", || {
         lab::open_verbs(&netns, &scene.function(id).rdma);
         kubelet
             .resource(VF)
             .is_some_and(|it| it.healthy().contains(id))
     });
+    held_by(&scene, &given);
     // its wire is its physical function's
     let nic = NICS[0];
     scene.lab.host.ip(&format!("link set dev {nic} down"));
@@ -334,4 +303,5 @@ fn the_health_of_a_device_inside_a_pod_is_known() {
     });
     assert!(told, "{:?}", kubelet.resource(VF));
     scene.delete("one", &netns);
+    before.assert_restored(&scene.lab.host);
 }
