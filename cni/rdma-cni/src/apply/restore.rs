@@ -72,7 +72,7 @@ struct Refusal {
 
 /// Brings everything of `attachment` home. Place, name and RDMA device are mandatory; any other
 /// attribute is tried in every round, and given up when it is refused and nothing changes any more.
-/// Where the machine's state at the moment refuses it, that takes [`SETTLING`], and a record that an
+/// Where the machine's state at the moment refuses it, that takes `SETTLING`, and a record that an
 /// earlier try has left [`Phase::Detaching`]. Goes on after an error, and with what is still missing, as
 /// long as that helps. `others`, the records of this boot whose devices are not home yet, are asked for
 /// where a name is taken.
