@@ -105,24 +105,32 @@ pub async fn of_pod(
     patiently(socket, limit, || ask(socket, namespace, name)).await
 }
 
-/// Asks again, until `limit` is over, while kubelet is away or has no time.
+/// Asks again, until `limit` is over, while kubelet is away or has no time. Where the time ends in the middle
+/// of a question, what kubelet answered to the one before is the reason.
 async fn patiently<T, A: Future<Output = Result<T, AskError>>>(
     socket: &Path,
     limit: Duration,
     question: impl Fn() -> A,
 ) -> Result<T, AskError> {
     let deadline = Instant::now() + limit;
-    within(socket, limit, async {
+    let mut answered = None;
+    let asking = async {
         loop {
             match question().await {
                 Err(error) if is_brief(&error) && Instant::now() + PAUSE < deadline => {
+                    answered = matches!(error, AskError::Refused { .. }).then_some(error);
                     tokio::time::sleep(PAUSE).await;
                 }
                 answer => return answer,
             }
         }
-    })
-    .await
+    };
+    match within(socket, limit, asking).await {
+        Err(AskError::Silent { socket, limit }) => {
+            Err(answered.unwrap_or(AskError::Silent { socket, limit }))
+        }
+        answer => answer,
+    }
 }
 
 async fn ask(socket: &Path, namespace: &str, name: &str) -> Result<Option<PodResources>, AskError> {
@@ -263,5 +271,56 @@ fn refused(socket: &Path, status: Status) -> AskError {
     AskError::Refused {
         socket: socket.to_owned(),
         status,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{cell::Cell, future};
+
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    /// The error after `answers`, after which kubelet is silent.
+    fn error_after(answers: &[fn() -> AskError]) -> AskError {
+        let asked = Cell::new(0);
+        let question = || {
+            let answer = answers.get(asked.replace(asked.get() + 1));
+            async move {
+                match answer {
+                    Some(answer) => Err::<(), _>(answer()),
+                    None => future::pending().await,
+                }
+            }
+        };
+        let asking = patiently(Path::new("/kubelet.sock"), LIMIT, question);
+        blocking(asking).expect_err("no answer")
+    }
+
+    fn too_often() -> AskError {
+        let status = Status::resource_exhausted("rejected by rate limit");
+        refused(Path::new("/kubelet.sock"), status)
+    }
+
+    fn no_socket() -> AskError {
+        AskError::NoSocket {
+            socket: "/kubelet.sock".into(),
+            source: io::ErrorKind::NotFound.into(),
+        }
+    }
+
+    #[test]
+    fn a_question_that_is_cut_off_does_not_hide_what_was_answered() {
+        let error = error_after(&[too_often, too_often]);
+        assert!(matches!(error, AskError::Refused { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_socket_that_came_meanwhile_is_not_missing() {
+        let cases: [&[fn() -> AskError]; 3] = [&[], &[no_socket], &[too_often, no_socket]];
+        for answers in cases {
+            let error = error_after(answers);
+            assert!(matches!(error, AskError::Silent { .. }), "{error}");
+        }
     }
 }

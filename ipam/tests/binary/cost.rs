@@ -41,7 +41,7 @@ fn time(node: &Node, number: usize) -> Duration {
 
 #[test]
 fn the_next_after_fifty_thousand_costs_what_the_first_does() {
-    let (empty, full) = (Node::new(), Node::new());
+    let (empty, full) = (Node::in_memory(), Node::in_memory());
     fill(&full);
     // the machine has other things to do: the quickest of many, side by side, tells
     let mut best = (Duration::MAX, Duration::MAX);

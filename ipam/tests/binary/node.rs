@@ -1,6 +1,9 @@
 //! A node with a data directory, and a caller of IPAM plugins.
 
-use nix::sched::{CloneFlags, unshare};
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, unshare},
+};
 use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeMap,
@@ -18,6 +21,7 @@ pub(crate) const HOST_LOCAL: &str = "/usr/lib/cni/host-local";
 
 pub(crate) struct Node {
     directory: TempDir,
+    is_mounted: bool,
 }
 
 /// What came out of a plugin.
@@ -36,11 +40,37 @@ pub(crate) struct Call {
     input: Value,
 }
 
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            // what is left of it must not hide why a test failed
+            let _ = umount2(self.directory.path(), MntFlags::MNT_DETACH);
+        }
+    }
+}
+
 impl Node {
     pub(crate) fn new() -> Self {
         Self {
             directory: tempfile::tempdir().expect("a directory"),
+            is_mounted: false,
         }
+    }
+
+    /// One whose files are in memory: no disk that others write to has a part in how long a call takes.
+    pub(crate) fn in_memory() -> Self {
+        let mut node = Self::new();
+        let kind = Some("tmpfs");
+        mount(
+            kind,
+            node.directory.path(),
+            kind,
+            MsFlags::empty(),
+            Some("size=1g"),
+        )
+        .expect("a tmpfs (these tests need root)");
+        node.is_mounted = true;
+        node
     }
 
     pub(crate) fn data_dir(&self) -> PathBuf {
