@@ -25,22 +25,6 @@ enum Namespace {
     Dies,
 }
 
-/// Kills the process at change `at`; false: it ended before.
-fn kill(node: &Node, at: usize, verdict: Verdict, verb: impl FnOnce(&Node)) -> bool {
-    node.kernel.begin();
-    node.kernel.intercept(move |_, step| {
-        if step.number == at {
-            verdict
-        } else {
-            Verdict::Proceed
-        }
-    });
-    verb(node);
-    let killed = node.kernel.journal().len() >= at;
-    node.kernel.begin();
-    killed
-}
-
 fn heal(
     node: &Node,
     healer: Healer,
@@ -119,7 +103,7 @@ impl Killed {
             node.add(&pod, &config).must_succeed();
         }
         let run = |node: &Node| drop(node.run(self.verb, Some(&pod), &config));
-        if !kill(&node, at, verdict, run) {
+        if !node.kill(at, verdict, run) {
             return false;
         }
         if namespace == Namespace::Dies {

@@ -402,6 +402,18 @@ impl Node {
         self.kernel.intercept(move |_, step| verdict(step.number));
     }
 
+    /// Kills the process of `verb` at its change `at`; false: it had ended before.
+    pub(crate) fn kill(&self, at: usize, verdict: Verdict, verb: impl FnOnce(&Self)) -> bool {
+        self.script(move |number| match number == at {
+            true => verdict,
+            false => Verdict::Proceed,
+        });
+        verb(self);
+        let killed = self.kernel.journal().len() >= at;
+        self.kernel.begin();
+        killed
+    }
+
     /// How many changes the process has asked for. Announcements are none: nothing fails by
     /// them, and nothing has to be changed after them.
     pub(crate) fn changes(&self) -> usize {

@@ -148,15 +148,8 @@ fn killed_and_healed(
     if verb == "DEL" {
         cluster.add(&pod, &config).must_succeed();
     }
-    kernel.begin();
-    kernel.intercept(move |_, step| match step.number == at {
-        true => verdict,
-        false => Verdict::Proceed,
-    });
-    cluster.run(verb, &pod, &config);
-    let killed = kernel.journal().len() >= at;
-    kernel.begin();
-    if !killed {
+    let run = |_: &_| drop(cluster.run(verb, &pod, &config));
+    if !cluster.node.kill(at, verdict, run) {
         return false;
     }
     match healer {

@@ -98,13 +98,8 @@ fn nothing_is_left_of_an_add_or_del_that_was_killed() {
                 0 => Verdict::DieBefore,
                 _ => Verdict::DieAfter,
             };
-            node.script(move |number| match number == 1 + at / 2 {
-                true => verdict,
-                false => Verdict::Proceed,
-            });
-            drop(node.run(verb, Some(&pod), &config));
-            let ended = node.kernel.journal().len() < 1 + at / 2;
-            node.kernel.begin();
+            let run = |node: &Node| drop(node.run(verb, Some(&pod), &config));
+            let ended = !node.kill(1 + at / 2, verdict, run);
             match at % 3 {
                 0 => drop(node.gc(&[], &config).must_succeed()),
                 _ => drop(node.del(&pod, &config).must_succeed()),
@@ -244,12 +239,8 @@ fn what_an_earlier_version_set_on_a_rail_is_known_and_goes_with_it() {
             "DEL" => drop(node.del(&pod, &config).must_succeed()),
             _ => {
                 // the record is written anew before the rail goes
-                node.script(|number| match number == 3 {
-                    true => Verdict::DieAfter,
-                    false => Verdict::Proceed,
-                });
-                drop(node.run("DEL", Some(&pod), &config));
-                node.kernel.begin();
+                let run = |node: &Node| drop(node.run("DEL", Some(&pod), &config));
+                node.kill(3, Verdict::DieAfter, run);
                 node.del(&pod, &config).must_succeed();
             }
         }

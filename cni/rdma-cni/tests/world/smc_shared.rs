@@ -249,13 +249,8 @@ fn somebody_elses_entries_stay_whatever_happens() {
                 0 => Verdict::DieBefore,
                 _ => Verdict::DieAfter,
             };
-            node.script(move |number| match number == 1 + at / 2 {
-                true => verdict,
-                false => Verdict::Proceed,
-            });
-            drop(node.run(verb, Some(&pod), &config));
-            let ended = node.kernel.journal().len() < 1 + at / 2;
-            node.kernel.begin();
+            let run = |node: &Node| drop(node.run(verb, Some(&pod), &config));
+            let ended = !node.kill(1 + at / 2, verdict, run);
             node.del(&pod, &config).must_succeed();
             node.must_be(&before, &format!("{verb} was killed at {at}"));
             if ended {
