@@ -156,7 +156,8 @@ pub fn exchange(
     work: (usize, u64),
 ) -> (Server, Client) {
     let [server, client] = pods;
-    for attempt in 1.. {
+    let mut again = 1..ATTEMPTS;
+    loop {
         let listener = peer.serve(&server.netns, Socket::Smc, &format!("{address}:0"));
         let to = listener.address();
         let client = peer.connect(&client.netns, Socket::Smc, to, work, LIMIT);
@@ -170,9 +171,8 @@ pub fn exchange(
         let carried: Vec<String> = pods.iter().flat_map(|it| it.carried()).collect();
         println!("{carried:#?}");
         let lost = carried.iter().any(|it| it.contains(LOST_BY_THE_KERNEL));
-        assert!(lost && attempt < ATTEMPTS, "{:?}", client.connected());
+        assert!(lost && again.next().is_some(), "{:?}", client.connected());
         client.end();
         listener.end();
     }
-    unreachable!("the last attempt returns or panics")
 }
