@@ -3,7 +3,7 @@
 
 use super::{Node, others, release, smc};
 use crate::{
-    attachment::{Key, Rail, Shared},
+    attachment::{Key, Phase, Rail, Shared},
     conf::Devices,
     error::Error,
     ipam::{Ipam, IpamError, RailCall},
@@ -186,6 +186,8 @@ fn salvage<K: Kernel>(
             );
         }
         let mut attachment = node.record(key, pod, &observed, rails);
+        // a failure marks records that are not: a guess must not take the place of the text
+        attachment.phase = Phase::Detaching;
         smc::tell_lost(node, &attachment);
         release::devices(node, &mut attachment, Some(pod))?;
     }

@@ -324,3 +324,27 @@ fn a_corrupt_record_is_kept_until_addresses_are_given_back() {
     let aside = record.with_extension("corrupt");
     assert_eq!(fs::read_to_string(aside).unwrap(), spoilt);
 }
+
+/// What is guessed of the pod does not take the place of the text.
+#[test]
+fn a_corrupt_record_is_kept_until_the_devices_are_on_the_host() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = node.config(json!({ "devices": [{ "netdev": "eth2" }] }));
+    let pod = node.pod("a");
+    node.add(&pod, &config).must_succeed();
+    let record = node.record_of(&pod);
+    let spoilt = "{ \"format\":";
+    fs::write(&record, spoilt).unwrap();
+    node.kernel.begin();
+    node.kernel.intercept(|_, step| match step.op {
+        Op::MoveLink { .. } => Verdict::Refuse(Errno::EPERM),
+        _ => Verdict::Proceed,
+    });
+    node.del(&pod, &config).must_fail(107);
+    assert_eq!(fs::read_to_string(&record).unwrap(), spoilt);
+    node.kernel.begin();
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(node.records(), ["a@eth0.corrupt"]);
+    let aside = record.with_extension("corrupt");
+    assert_eq!(fs::read_to_string(aside).unwrap(), spoilt);
+}
