@@ -106,7 +106,9 @@ fn rail_home(
             return Ok(ops);
         }
         let before = ops.len();
-        give_way(others, other, &home.name, observed, &mut ops);
+        let mut draft = Draft::new(Place::Host, other, &mut ops);
+        draft.give_up(given_up);
+        give_way(others, other, &home.name, observed, draft);
         if ops.len() > before {
             return Ok(ops);
         }
@@ -163,7 +165,7 @@ fn give_way(
     link: &Link,
     name: &InterfaceName,
     observed: &Observed,
-    ops: &mut Vec<Op>,
+    mut draft: Draft<'_>,
 ) {
     let rails = others.iter().flat_map(|other| &other.rails);
     let mut homes = rails.filter_map(|rail| Some((rail, rail.home.as_ref()?)));
@@ -174,7 +176,6 @@ fn give_way(
     let Some((_, home)) = homes.find(is_it).filter(|(_, home)| !home.has_name(name)) else {
         return;
     };
-    let mut draft = Draft::new(Place::Host, link, ops);
     if link.name != *name {
         draft.drop_alt_names(&home.alt_names);
     } else if let Some(name) = stopgap(link, observed) {

@@ -1,6 +1,8 @@
 //! Pods that change what they were given: it comes home as it was.
 
 use crate::node::{Node, Pod, address, mac, name, route};
+use fake_kernel::Verdict;
+use nix::errno::Errno;
 use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
 
 const AT: Place = Place::Pod;
@@ -264,4 +266,31 @@ fn a_name_that_another_pods_netdev_gives_up() {
         node.del(&b, &of_b).must_succeed();
         node.must_be(&before, &format!("alternative {has_alt}, dies {dies}"));
     }
+}
+
+/// It is another pod's netdev whose alternative name stays: that DEL ends, and the next one can do it.
+#[test]
+fn a_name_that_another_pods_netdev_keeps_is_told() {
+    let before = Node::new(RdmaMode::Exclusive).snapshot();
+    let (node, [(a, of_a), (b, of_b)]) = two_pods([None, None]);
+    let alt = Op::SetAltName {
+        at: AT,
+        link: name("rdma0"),
+        name: "eth2".to_owned(),
+        present: true,
+    };
+    node.change(Some(&b), &alt);
+    node.kernel.with(|world| world.unmount(&b.netns));
+    node.kernel.begin();
+    node.kernel.intercept(|_, step| match step.op {
+        Op::SetAltName { present: false, .. } => Verdict::Refuse(Errno::EPERM),
+        _ => Verdict::Proceed,
+    });
+    let message = node.del(&a, &of_a).must_fail(107);
+    assert!(message.contains("eth2"), "{message}");
+    node.kernel.begin();
+    node.del(&a, &of_a).must_succeed();
+    node.kernel.with(|world| world.unmount(&a.netns));
+    node.del(&b, &of_b).must_succeed();
+    node.must_be(&before, "after both");
 }
