@@ -11,6 +11,7 @@ use kubelet_api::{
 };
 use std::{
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -55,7 +56,9 @@ impl DeviceManager {
         self.directory.join("device-plugins/kubelet.sock")
     }
 
-    /// Removes all sockets of its directory, and listens. When that was.
+    /// Removes all sockets of its directory, and listens. When that was. One that its plugin removes at
+    /// the same moment is no error, as for kubelet (`CleanupPluginDirectory` in
+    /// `pkg/kubelet/cm/devicemanager/manager.go`: `os.RemoveAll`).
     #[track_caller]
     pub fn start(&mut self) -> Instant {
         assert!(self.running.is_none(), "kubelet runs already");
@@ -64,7 +67,9 @@ impl DeviceManager {
         for entry in fs::read_dir(&plugins).expect("the plugins' directory") {
             let path = entry.expect("an entry").path();
             if path.extension().is_some_and(|it| it == "sock") {
-                fs::remove_file(&path).expect("a socket removed");
+                if let Err(error) = fs::remove_file(&path) {
+                    assert_eq!(error.kind(), ErrorKind::NotFound, "{path:?}: {error}");
+                }
             }
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
