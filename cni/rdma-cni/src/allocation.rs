@@ -1,26 +1,10 @@
 //! From what kubelet allocated to the devices of a pod: ids first, then what they stand for.
 //! Pure; [`crate::kubelet`] asks and reads.
 
+use attachments::{Allocated, Id};
 use kubelet_api::pod_resources::v1::PodResources;
 use rdma_netns::{Device, DeviceAddress};
 use rdma_resources::{CharNode, Grant, Published, Sharing};
-use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// An id of one of kubelet's resources.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Id {
-    /// The resource's name.
-    pub resource: String,
-    /// The id.
-    pub id: String,
-}
-
-impl fmt::Display for Id {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} id {:?}", self.resource, self.id)
-    }
-}
 
 /// What an id stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,23 +48,6 @@ pub struct Allotment {
     pub sharing: Sharing,
     /// What the record says of it.
     pub allocated: Allocated,
-}
-
-/// What kubelet gave to the pod's containers of a rail's device.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Allocated {
-    /// The ids that stand for it.
-    pub ids: Vec<Id>,
-    /// Whether a container gets it by its CDI name.
-    #[serde(default)]
-    pub cdi: bool,
-    /// The character devices that containers get by its CDI name, as they were at Allocate.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub by_name: Vec<CharNode>,
-    /// The character devices that containers get by path, as they were at Allocate.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub by_path: Vec<CharNode>,
 }
 
 /// An id that leads to no device.

@@ -6,10 +6,10 @@ mod restore;
 pub use restore::{GivenUp, Incomplete, Restored, restore};
 
 use crate::{
-    attachment::Attachment,
     held,
-    plan::{self, Obstacle, Wanted},
+    plan::{self, Obstacle},
 };
+use attachments::{Attachment, Wanted};
 use rdma_netns::{Conflict, Kernel, ObserveError, Observed, Op, OpError, Place, RdmaDevice};
 use std::{
     net::IpAddr,

@@ -4,11 +4,8 @@
 //! A container gets a device by its CDI name, whose entry is put right here, in time for the
 //! container; or by a path, which nobody can put right any more.
 
-use crate::{
-    apply,
-    attachment::{Attachment, Rail},
-    plan,
-};
+use crate::{apply, plan};
+use attachments::{Attachment, Rail};
 use rdma_netns::{CharDevice, Observed, RdmaDevice};
 use rdma_resources::{Cdi, CharNode, FileError, Published};
 use std::path::Path;

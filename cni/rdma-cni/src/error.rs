@@ -2,15 +2,14 @@
 
 use crate::{
     apply::{ApplyError, Incomplete},
-    attachment::Key,
     char_devices::CharDeviceError,
     ipam::IpamError,
     kubelet::KubeletError,
     plan::Obstacle,
     select::SelectError,
-    store::StoreError,
     verb::smc::SmcError,
 };
+use attachments::{Key, store::StoreError};
 use cni_protocol::{ConfError, EnvironmentError};
 use rdma_netns::{ObserveError, OpenPodError};
 

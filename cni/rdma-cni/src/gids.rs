@@ -3,11 +3,8 @@
 //! table is full (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`; the address is set
 //! all the same, and only the kernel's log tells).
 
-use crate::{
-    apply::ApplyError,
-    attachment::{Attachment, Rail, RailGid},
-    plan,
-};
+use crate::{apply::ApplyError, plan};
+use attachments::{Attachment, Rail, RailGid};
 use rdma_netns::{GidTable, Kernel, LinkType, ObserveError, Observed, RdmaDevice, gid::GidKind};
 use std::{
     net::IpAddr,

@@ -6,7 +6,7 @@ pub(crate) mod run;
 
 pub use master::{Known, Master};
 
-use crate::plan::Wanted;
+use attachments::Wanted;
 use cni_protocol::{Command, Environment, ValidAttachment, code};
 use rdma_netns::{Address, Route, link::SCOPE_LINK};
 use serde_json::{Map, Value, json};

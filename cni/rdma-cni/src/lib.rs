@@ -18,9 +18,7 @@
 
 pub mod allocation;
 pub mod apply;
-pub mod attachment;
 pub mod char_devices;
-pub mod conf;
 pub mod doctor;
 pub mod error;
 pub mod gids;
@@ -34,12 +32,11 @@ pub mod rails;
 pub mod reply;
 pub mod select;
 pub mod smc_status;
-pub mod store;
 pub mod verb;
 
 use cni_protocol::{Command, Environment, Failure, Input, Mistakes, Plugin, logging, plugin};
-use conf::Conf;
 use error::Error;
+use network_conf::Conf;
 use rdma_netns::Kernel;
 use serde_json::{Map, Value};
 use std::{

@@ -4,7 +4,7 @@
 //! prefix, and know nothing of its leases. How long it takes, and why it is enough:
 //! `docs/decisions.md`.
 
-use crate::attachment::{Attachment, Rail};
+use attachments::{Attachment, Rail};
 use rdma_netns::{
     Child, Conflict, Kernel, Observed, Question,
     probe::{PROBE_TIME, Sign, Unasked},

@@ -10,10 +10,7 @@
 
 mod directory;
 
-use crate::{
-    attachment::{Attachment, Key, Rail},
-    store::StoreError,
-};
+use attachments::{Attachment, Key, Rail, store::StoreError};
 use cni_protocol::lock::Patience;
 use directory::Directory;
 use serde_json::{Value, json};

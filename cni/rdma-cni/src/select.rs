@@ -6,13 +6,14 @@ mod error;
 mod host_use;
 mod share;
 
-use crate::{
-    allocation::{self, Allotment, Meaning, Named},
-    attachment::{Attachment, Rail, Sibling},
-    conf::{Conf, Mode, selector::Candidate, selector::Selector},
-};
+use crate::allocation::{self, Allotment, Meaning, Named};
+use attachments::{Attachment, Rail, Sibling};
 pub use error::SelectError;
 use host_use::{HostUse, Naming};
+use network_conf::{
+    Conf, Mode,
+    selector::{Candidate, Selector},
+};
 use rdma_netns::{DeviceAddress, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode};
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! The examples under `conf/` are what the plugin takes.
 
-use rdma_cni::conf::Conf;
+use network_conf::Conf;
 use serde_json::Value;
 use std::{fs, path::Path};
 

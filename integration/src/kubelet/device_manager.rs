@@ -66,10 +66,10 @@ impl DeviceManager {
         fs::create_dir_all(&plugins).expect("the plugins' directory");
         for entry in fs::read_dir(&plugins).expect("the plugins' directory") {
             let path = entry.expect("an entry").path();
-            if path.extension().is_some_and(|it| it == "sock") {
-                if let Err(error) = fs::remove_file(&path) {
-                    assert_eq!(error.kind(), ErrorKind::NotFound, "{path:?}: {error}");
-                }
+            if path.extension().is_some_and(|it| it == "sock")
+                && let Err(error) = fs::remove_file(&path)
+            {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{path:?}: {error}");
             }
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -3,10 +3,10 @@
 
 use super::ROUNDS;
 use crate::{
-    attachment::{Attachment, Phase},
     held,
-    plan::{self, Attribute, Obstacle, RailPlan},
+    plan::{self, Obstacle, RailPlan},
 };
+use attachments::{Attachment, Attribute, Phase};
 use nix::libc;
 use rdma_netns::{Kernel, Observed, Op};
 use std::time::Duration;

@@ -1,9 +1,6 @@
 //! What is known of the node, as plain data: all that [`examine`](super::examine) goes by.
 
-use crate::{
-    attachment::{Attachment, Key},
-    given_up::Note,
-};
+use attachments::{Attachment, Key, given_up::Note};
 use rdma_netns::{GidTable, Observed, RdmaMode, smc::SmcState};
 use rdma_resources::Published;
 use serde::{Deserialize, Serialize};

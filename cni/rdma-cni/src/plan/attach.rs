@@ -1,10 +1,8 @@
 //! From the host into the pod.
 
-use super::{Obstacle, Wanted, draft::Draft, locate, locate::Located};
-use crate::{
-    attachment::{Attachment, Rail, Shared},
-    conf::Dad,
-};
+use super::{Obstacle, draft::Draft, locate, locate::Located};
+use attachments::{Attachment, Rail, Shared, Wanted};
+use network_conf::Dad;
 use rdma_netns::{Link, LinkType, Observed, Op, Place, RdmaDevice};
 
 /// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): below it the kernel takes IPv6 away.

@@ -1,7 +1,7 @@
 //! From wherever everything is back to the host, as it was.
 
-use super::{Attribute, Obstacle, RailPlan, draft::Draft, locate, locate::Located, routing};
-use crate::attachment::{Attachment, Rail};
+use super::{Obstacle, RailPlan, draft::Draft, locate, locate::Located, routing};
+use attachments::{Attachment, Attribute, Rail};
 use rdma_netns::{Address, InterfaceName, Link, LinkType, Namespace, Observed, Op, Place};
 
 /// What still differs from the recorded state, a plan for each rail: one that cannot come

@@ -1,7 +1,7 @@
 //! A netdev as it will be once the changes planned so far are made. Every step adds its
 //! change only if it makes a difference, and knows what the kernel drops with it.
 
-use super::Attribute;
+use attachments::Attribute;
 use rdma_netns::{
     Address, Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType, Op, Place, Route,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},

@@ -2,7 +2,7 @@
 //! back home.
 
 use super::Obstacle;
-use crate::attachment::{Rail, Shared, Sibling};
+use attachments::{Rail, Shared, Sibling};
 use rdma_netns::{Device, Link, Observed, Place, RdmaDevice};
 
 /// Where a recorded device is now.

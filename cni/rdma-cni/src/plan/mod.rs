@@ -3,21 +3,18 @@
 //! be is empty. Restoring is planning towards the recorded state.
 
 mod attach;
-mod attribute;
 mod detach;
 mod draft;
 pub mod drift;
+pub mod given_up;
 mod locate;
 mod routing;
 pub mod smc;
-mod wanted;
 
 pub use attach::{attach, attach_rail, bearer};
-pub use attribute::Attribute;
 pub use detach::{detach, detach_beside, gone, missing_of};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use routing::{connected, free_base, routed};
-pub use wanted::Wanted;
 
 use rdma_netns::{InterfaceName, Op, Place};
 

@@ -1,8 +1,8 @@
 //! Which of the pod's routes is used: metrics beside the pod's own, and a table for each of
 //! several rails, so that a reply leaves by the rail that its address is on.
 
-use super::{Obstacle, Wanted};
-use crate::attachment::Attachment;
+use super::Obstacle;
+use attachments::{Attachment, Wanted};
 use ipnetwork::IpNetwork;
 use rdma_netns::{
     Address, Link, Observed, Route, Rule,

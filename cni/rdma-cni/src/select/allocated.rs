@@ -5,11 +5,9 @@
 //! character device, and one that is down is left out as long as there is another.
 
 use super::{Chosen, SelectError, bare, by_address, check_holders, host_use::Naming};
-use crate::{
-    allocation::{self, Allotment, Meaning},
-    attachment::Attachment,
-    conf::Mode,
-};
+use crate::allocation::{self, Allotment, Meaning};
+use attachments::Attachment;
+use network_conf::Mode;
 use rdma_netns::{LinkType, Observed, RdmaMode};
 use rdma_resources::Sharing;
 

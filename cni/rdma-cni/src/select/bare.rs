@@ -1,10 +1,8 @@
 //! Devices that have no netdev where one is looked for.
 
 use super::{SelectError, check_holders, places};
-use crate::{
-    attachment::{Attachment, Rail},
-    conf::Conf,
-};
+use attachments::{Attachment, Rail};
+use network_conf::Conf;
 use rdma_netns::{Device, DeviceAddress, LinkType, Observed, RdmaDevice};
 
 /// The rail of a drop-in's device that has no netdev in any namespace: an InfiniBand port without

@@ -3,7 +3,7 @@
 //! enough for that.
 
 use super::SelectError;
-use crate::conf::{Mode, selector::Selector};
+use network_conf::{Mode, selector::Selector};
 use rdma_netns::{Link, Namespace, Observed, RdmaDevice, Uplink};
 use std::collections::BTreeMap;
 

@@ -3,10 +3,9 @@
 //! bond0 is one with the VLAN bond0.100, and bond1's API server.
 
 use super::super::{Choice, rails};
-use crate::{
-    allocation::{Id, Meaning, Named},
-    conf::{Conf, Devices},
-};
+use crate::allocation::{Meaning, Named};
+use attachments::Id;
+use network_conf::{Conf, Devices};
 use rdma_netns::{DeviceAddress, Observed};
 use rdma_resources::Sharing;
 use serde_json::{Map, Value, json};

@@ -1,10 +1,8 @@
 //! Whether a netdev is moved, or shared by a child of it.
 
 use super::SelectError;
-use crate::{
-    attachment::{Attachment, Rail, Shared},
-    conf::Mode,
-};
+use attachments::{Attachment, Rail, Shared};
+use network_conf::Mode;
 use rdma_netns::{Child, Link, LinkType, Namespace, Place, RdmaMode};
 use rdma_resources::Sharing;
 

@@ -1,9 +1,9 @@
 //! From what was asked for to a namespace that is open.
 
 use super::arguments::{Arguments, Target};
-use crate::{
-    attachment::Attachment,
-    store::{Record, Store, StoreError},
+use attachments::{
+    Attachment, Store,
+    store::{Record, StoreError},
 };
 use rdma_netns::netns::{Netns, OpenError};
 use std::{

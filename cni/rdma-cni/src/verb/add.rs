@@ -6,18 +6,16 @@ mod answer;
 use super::{Node, addresses, release, smc, survey};
 use crate::{
     apply::{self, ApplyError, Incomplete},
-    attachment::{Attachment, Key, Phase, Shared},
     char_devices,
-    conf::{Dad, Wish},
     error::{Cause, Error},
-    gids, given_up, held,
+    gids, held,
     ipam::{Answer, Ipam, Known},
-    plan::{self, Wanted},
-    probe, rails,
+    plan, probe, rails,
     select::{self, Choice},
-    store::Lock,
 };
+use attachments::{Attachment, Key, Phase, Shared, Wanted, given_up, store::Lock};
 use cni_protocol::result;
+use network_conf::{Dad, Wish};
 use rdma_netns::{Kernel, Link, Neighbour, Observed, Pod};
 use serde_json::Value;
 use std::{collections::BTreeSet, io, net::IpAddr};

@@ -4,11 +4,11 @@
 use super::Node;
 use crate::{
     apply::ApplyError,
-    attachment::Attachment,
     error::Cause,
     ipam::{Answer, Ipam, Known, Master, RailCall},
     plan, probe,
 };
+use attachments::Attachment;
 use cni_protocol::Command;
 use rdma_netns::{Conflict, Kernel, Link, Observed, Pod};
 use std::net::IpAddr;

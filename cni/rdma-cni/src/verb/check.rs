@@ -4,17 +4,16 @@
 use super::{Node, smc};
 use crate::{
     apply,
-    attachment::{Attachment, Key, Rail},
-    conf::{Devices, ResultIps},
     error::Error,
     gids,
     ipam::{Ipam, RailCall},
-    plan::{self, Wanted, drift},
+    plan::{self, drift},
     select::Choice,
-    store::Record,
 };
+use attachments::{Attachment, Key, Rail, Wanted, store::Record};
 use cni_protocol::{Command, SpecVersion, result};
 use ipnetwork::IpNetwork;
+use network_conf::{Devices, ResultIps};
 use rdma_netns::{Kernel, Link, Namespace, Pod, Route};
 use serde_json::Value;
 use std::{fmt::Write as _, net::IpAddr};

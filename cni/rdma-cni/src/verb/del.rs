@@ -1,16 +1,18 @@
 //! DEL: everything home, whatever became of pod, record and namespace. Never an error
 //! because something is already gone.
 
-use super::{Node, others, release, smc};
+use super::{Node, release, smc};
 use crate::{
-    attachment::{Key, Phase, Rail, Shared},
-    conf::Devices,
     error::Error,
     ipam::{Ipam, IpamError, RailCall},
     rails,
+};
+use attachments::{
+    Key, Phase, Rail, Shared,
     store::{Lock, Record},
 };
 use cni_protocol::Command;
+use network_conf::Devices;
 use rdma_netns::{InterfaceName, Kernel, Link, Observed, Pod};
 use serde_json::Value;
 
@@ -114,7 +116,7 @@ fn names_of_others<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Vec<InterfaceNam
     let others = keys
         .iter()
         .filter(|other| other.container == key.container && *other != key);
-    let records = others.filter_map(|other| match others::load(node, other) {
+    let records = others.filter_map(|other| match node.store.record(other) {
         Record::Good(attachment) => Some(attachment.rails),
         _ => None,
     });

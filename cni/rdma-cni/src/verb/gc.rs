@@ -1,7 +1,8 @@
 //! GC: brings home what the runtime does not know any more, within its own network.
 
-use super::{Node, others, release};
-use crate::{attachment::Key, error::Error, ipam::Ipam, store::Record};
+use super::{Node, release};
+use crate::{error::Error, ipam::Ipam};
+use attachments::{Key, store::Record};
 use cni_protocol::{SpecVersion, ValidAttachment};
 use rdma_netns::{InterfaceName, Kernel};
 
@@ -73,7 +74,7 @@ fn known<K: Kernel>(
     };
     let mut readable = vec![];
     for key in node.store.keys(Some(&node.conf.network.name))? {
-        if let Record::Good(attachment) = others::load(node, &key) {
+        if let Record::Good(attachment) = node.store.record(&key) {
             for rail in &attachment.rails {
                 add(&key.container, &rail.pod_name);
             }

@@ -5,22 +5,16 @@ mod addresses;
 pub mod check;
 pub mod del;
 pub mod gc;
-pub mod others;
 pub mod plan;
 pub mod release;
 pub mod smc;
 pub mod status;
 pub mod survey;
 
-use crate::{
-    attachment::{Attachment, Key, Rail},
-    conf::{Conf, Devices},
-    error::Error,
-    kubelet,
-    select::Choice,
-    store::Store,
-};
+use crate::{error::Error, kubelet, select::Choice};
+use attachments::{Attachment, Key, Rail, Store};
 use cni_protocol::{Environment, EnvironmentError, Target};
+use network_conf::{Conf, Devices};
 use rdma_netns::{Kernel, Observed, OpenPodError, Pod};
 
 /// All that a verb works with.

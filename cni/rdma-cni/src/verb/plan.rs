@@ -1,7 +1,7 @@
 //! `rdma-cni plan`, by hand: what ADD would do, each change as its `ip`/`rdma` equivalent.
 //! Reads what ADD reads, and changes nothing.
 
-use super::{Node, add, others, smc};
+use super::{Node, add, smc};
 use crate::{error::Error, plan};
 use rdma_netns::{Kernel, Pod};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     };
     let pod = node.pod()?;
     let observed = node.kernel.observe(Some(&pod))?;
-    let others = others::living(node, &observed.boot_id)?;
+    let others = node.store.living(node.kernel, &observed.boot_id)?;
     if others.iter().any(|other| other.key == key) {
         return Err(Error::Exists(key.to_string()));
     }

@@ -1,19 +1,18 @@
 //! What every way home has in common: the pod's namespace if it is still the same one,
 //! devices, addresses, record.
 
-use super::{Node, others, smc};
+use super::{Node, smc};
 use crate::{
     apply::{self, Incomplete},
-    attachment::{Attachment, Phase},
     char_devices,
-    conf::Conf,
     error::Error,
     gids, given_up,
     ipam::{self, Ipam, RailCall},
     rails,
-    store::Lock,
 };
+use attachments::{Attachment, Phase, store::Lock};
 use cni_protocol::Command;
+use network_conf::Conf;
 use rdma_netns::{Kernel, Pod};
 use serde_json::{Map, Value};
 use std::{
@@ -126,7 +125,7 @@ pub fn restore<K: Kernel>(
     node.kernel.ask_only(Some(attachment.devices()));
     let left = smc::take_away(node, pod, attachment);
     let others = || {
-        let others = others::on_this_boot(node, attachment);
+        let others = node.store.on_this_boot(attachment);
         others.unwrap_or_else(|error| {
             log::warn!("{error}");
             vec![]
@@ -166,10 +165,11 @@ pub fn home<K: Kernel>(
         awaited: false,
     })?;
     // a pod that has the same address now is not this one's namespace
-    match in_use
-        .iter()
-        .find(|ip| !others::is_given_to_another(node, attachment, **ip))
-    {
+    match in_use.iter().find(|ip| {
+        !node
+            .store
+            .is_given_to_another(node.kernel, attachment, **ip)
+    }) {
         None => Ok(()),
         Some(address) => Err(Incomplete {
             left: vec![format!(

@@ -1,16 +1,16 @@
 //! STATUS: would ADD work? State directory, RDMA subsystem, devices, IPAM. Nothing is written for
 //! that: runtimes ask every few seconds.
 
-use super::{Node, others, smc};
+use super::{Node, smc};
 use crate::{
-    attachment::{Attachment, Rail},
-    conf::Devices,
     error::Error,
     ipam::{Ipam, IpamError, Known, Master},
     plan,
     select::{self, Choice, SelectError},
 };
+use attachments::{Attachment, Rail};
 use cni_protocol::SpecVersion;
+use network_conf::Devices;
 use rdma_netns::{Kernel, Link};
 
 /// Finds whatever would make every ADD fail, whichever pod it were for: the runtime takes no pod at all
@@ -31,7 +31,7 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         reasons.push(error.to_string());
     }
     let observed = node.kernel.observe(None)?;
-    let others = others::living(node, &observed.boot_id)?;
+    let others = node.store.living(node.kernel, &observed.boot_id)?;
     let choice = match &node.conf.devices {
         Some(Devices::Address(address)) => Some(Choice::Address(address)),
         Some(Devices::Selectors(selectors)) => Some(Choice::Selectors(selectors)),

@@ -1,9 +1,9 @@
 //! A look at all records before an ADD: who holds what, and what is stale and healed.
 
-use super::{Node, others, release};
-use crate::{
-    attachment::{Attachment, Key, Phase},
-    error::Error,
+use super::{Node, release};
+use crate::error::Error;
+use attachments::{
+    Attachment, Key, Phase,
     store::{Lock, Record},
 };
 use rdma_netns::Kernel;
@@ -58,7 +58,7 @@ pub fn heal_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
             return Ok(());
         }
     };
-    if others::is_settled(node, &attachment, &node.kernel.boot_id()?) {
+    if attachment.is_settled(node.kernel, &node.kernel.boot_id()?) {
         return Err(Error::Exists(key.to_string()));
     }
     log::info!("{key}: an earlier ADD was cut short, or its pod is gone: healing");
@@ -94,8 +94,8 @@ fn heal_other<K: Kernel>(
     boot_id: &str,
     survey: &mut Survey,
 ) -> Result<(), Error> {
-    match others::load(node, key) {
-        Record::Good(attachment) if others::is_settled(node, &attachment, boot_id) => {
+    match node.store.record(key) {
+        Record::Good(attachment) if attachment.is_settled(node.kernel, boot_id) => {
             survey.holders.push(*attachment);
             return Ok(());
         }
@@ -125,13 +125,13 @@ fn heal_other<K: Kernel>(
         }
     };
     // and may have come to its end between the look and the lock
-    let Record::Good(attachment) = others::load(node, key) else {
+    let Record::Good(attachment) = node.store.record(key) else {
         if let Some(lock) = lock {
             lock.discard();
         }
         return Ok(());
     };
-    let Some(lock) = lock.filter(|_| !others::is_settled(node, &attachment, boot_id)) else {
+    let Some(lock) = lock.filter(|_| !attachment.is_settled(node.kernel, boot_id)) else {
         // somebody else is giving its addresses back: its devices are free
         if attachment.phase != Phase::Home {
             survey.holders.push(*attachment);

@@ -12,11 +12,11 @@
 //! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every `plan.txt` anew, to be
 //! read before it is committed.
 
+use attachments::{Attachment, Key, Wanted};
 use integration::golden;
+use network_conf::{Conf, Devices};
 use rdma_cni::{
-    attachment::{Attachment, Key},
-    conf::{Conf, Devices},
-    plan::{self, Wanted},
+    plan,
     select::{self, Choice},
 };
 use rdma_netns::{InterfaceName, Observed, Op};

@@ -18,13 +18,11 @@
 
 mod world;
 
+use attachments::PlacedEntry;
 use integration::golden;
-use rdma_cni::{
-    attachment::PlacedEntry,
-    plan::{
-        drift,
-        smc::{self, Others},
-    },
+use rdma_cni::plan::{
+    drift,
+    smc::{self, Others},
 };
 use rdma_netns::Op;
 use std::{fmt::Write as _, path::Path};

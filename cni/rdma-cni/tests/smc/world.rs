@@ -1,6 +1,7 @@
 //! From a case's few words to what the plans are made from.
 
-use rdma_cni::{attachment::Attachment, plan::smc::Sight};
+use attachments::Attachment;
+use rdma_cni::plan::smc::Sight;
 use rdma_netns::{GidTable, Observed, smc::SmcState};
 use serde_json::{Value, json};
 use std::{fs, path::Path};

@@ -2,12 +2,13 @@
 //! told.
 
 use crate::node::{Node, Pod, name};
+use attachments::{
+    Attribute,
+    given_up::{self, Lack, Note},
+};
 use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
-use rdma_cni::{
-    given_up::{self, Lack, Note},
-    plan::Attribute,
-};
+use rdma_cni::plan;
 use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
 
 const AT: Place = Place::Host;
@@ -119,15 +120,14 @@ fn any_one_kind_is_given_up_and_told() {
             };
             assert_eq!(&*note.home.name, "eth2");
             let observed = node.kernel.with(|world| world.observe(None));
-            let left = note.left(&observed);
+            let left = plan::given_up::left(note, &observed);
             let is_named = |why: &&str| why.contains("not permitted");
             assert!(
                 left.iter().filter(|it| is_named(it)).count() >= count,
                 "{left:?}"
             );
             // nothing else is missing, and of the other rail nothing
-            let missing =
-                rdma_cni::plan::missing_of(&note.home, observed.host.link("eth2").unwrap());
+            let missing = plan::missing_of(&note.home, observed.host.link("eth2").unwrap());
             let missing: Vec<_> = missing.iter().filter_map(Attribute::of).collect();
             let lacks: Vec<_> = note.lacks.iter().map(|it| it.attribute.clone()).collect();
             let else_missing: Vec<_> = missing
@@ -141,11 +141,11 @@ fn any_one_kind_is_given_up_and_told() {
             );
 
             // somebody makes it right: the next pod's ADD and DEL are as ever
-            for op in rdma_cni::plan::missing_of(&note.home, observed.host.link("eth2").unwrap()) {
+            for op in plan::missing_of(&note.home, observed.host.link("eth2").unwrap()) {
                 node.change(None, &op);
             }
             let observed = node.kernel.with(|world| world.observe(None));
-            assert_eq!(note.left(&observed), [""; 0], "{what}");
+            assert_eq!(plan::given_up::left(note, &observed), [""; 0], "{what}");
             node.kernel.with(|world| world.unmount(&pod.netns));
             node.must_be(&before, what);
             let pod = node.pod("b");

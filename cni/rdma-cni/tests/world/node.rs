@@ -1,8 +1,9 @@
 //! A node with a furnished fake kernel and a state directory, and what its runtime does.
 
+use attachments::Store;
 use cni_protocol::{Command, Environment, Input, Mistakes, lock::Patience};
 use fake_kernel::{FakeKernel, Nic, Snapshot, Verdict, World};
-use rdma_cni::{conf::Conf, store::Store};
+use network_conf::Conf;
 use rdma_netns::{
     Address, HardwareAddress, InterfaceName, Kernel, LinkFlag, NetnsId, Op, Place, RdmaMode, Route,
 };

@@ -4,9 +4,10 @@ use crate::{
     leases::{Leases, bonds, install},
     node::{Node, Pod, mac, name},
 };
+use attachments::given_up;
 use fake_kernel::{Nic, Verdict};
 use nix::errno::Errno;
-use rdma_cni::given_up;
+use rdma_cni::plan;
 use rdma_netns::{Link, Neighbour, Op, Place, RdmaMode};
 use serde_json::{Value, json};
 use std::{fs, net::IpAddr};
@@ -230,7 +231,10 @@ fn what_the_first_try_gave_up_is_not_forgotten_by_the_second() {
         }
         let notes = given_up::read(&node.state.path().join("state")).unwrap();
         let observed = node.kernel.with(|world| world.observe(None));
-        let left: Vec<&str> = notes.iter().flat_map(|it| it.left(&observed)).collect();
+        let left: Vec<&str> = notes
+            .iter()
+            .flat_map(|it| plan::given_up::left(it, &observed))
+            .collect();
         assert!(
             matches!(left[..], [why] if why.contains("10.2.0.0/16")),
             "{left:?}"

@@ -2,12 +2,9 @@
 //! whatever order: in the end everything is at home. Each history is made from a number, and can be had again by it.
 
 use crate::node::{Answer, Node, Pod, address, mac, name, settle};
+use attachments::{Attachment, Phase, Store, store::Record};
 use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
-use rdma_cni::{
-    attachment::{Attachment, Phase},
-    store::{Record, Store},
-};
 use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
 use serde_json::{Value, json};
 

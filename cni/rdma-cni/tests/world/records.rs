@@ -1,9 +1,9 @@
 //! Records that are of no use, and those of a later version: what they say is not lost.
 
 use crate::node::{Answer, Node, Pod};
+use attachments::given_up;
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_cni::given_up;
 use rdma_netns::{Op, Place, RdmaMode};
 use serde_json::{Value, json};
 use std::fs;

@@ -48,7 +48,7 @@ fn two_bonds_are_shared_and_nothing_is_left() {
     }
 }
 
-/// What [`crate::attachment`] promises to versions that know only moves.
+/// What [`attachments`] promises to versions that know only moves.
 #[test]
 fn only_a_record_of_a_shared_netdev_has_the_new_format() {
     for (netdev, format) in [("bond0", 2), ("eth8", 1)] {

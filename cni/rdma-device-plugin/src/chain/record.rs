@@ -1,8 +1,8 @@
 //! What was done to the node: `<stateDir>/install.json`. It is written before the node is
 //! changed, so that whatever a killed run left can be found.
 
+use attachments::store;
 use conflist::{Directory, Entry, List, single::SUFFIX};
-use rdma_cni::store;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};

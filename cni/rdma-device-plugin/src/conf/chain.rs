@@ -11,7 +11,7 @@
 
 use super::{Wrong, fields::Fields, own::none_else};
 use conflist::{Entry, Runtime, TYPE};
-use rdma_cni::conf::Devices;
+use network_conf::Devices;
 use serde_json::{Map, Value};
 use std::{
     fs,
@@ -145,11 +145,11 @@ fn read(fields: &Fields<'_>) -> Result<Chain, Wrong> {
 }
 
 /// As the plugin itself reads it: else every pod of the node would fail by a wrong value.
-fn parsed(entry: &Entry) -> Result<rdma_cni::conf::Conf, String> {
+fn parsed(entry: &Entry) -> Result<network_conf::Conf, String> {
     let mut whole = entry.fields().clone();
     whole.insert("cniVersion".into(), "1.1.0".into());
     whole.insert("name".into(), TYPE.into());
-    let conf = rdma_cni::conf::Conf::parse(whole).map_err(|error| error.to_string())?;
+    let conf = network_conf::Conf::parse(whole).map_err(|error| error.to_string())?;
     conf.supported().map_err(|error| error.to_string())?;
     Ok(conf)
 }

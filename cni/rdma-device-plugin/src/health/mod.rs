@@ -13,8 +13,6 @@ pub mod evaluate;
 mod node;
 mod observe;
 mod ports;
-mod records;
 mod watch;
 
-pub use records::{PodDevice, PodNetns, PodSmc, netns_seen, read as placed, smc, used};
 pub use watch::Watch;

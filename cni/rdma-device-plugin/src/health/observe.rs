@@ -3,10 +3,8 @@
 //! A pod is looked into again only when something was heard of it, or when what was seen there
 //! last was not all well: entering a namespace is not for every day.
 
-use super::{
-    evaluate::{Carrier, DeviceState, Port},
-    records::{PodDevice, PodNetns},
-};
+use super::evaluate::{Carrier, DeviceState, Port};
+use attachments::pods::{PodDevice, PodNetns};
 use rdma_netns::{
     DeviceAddress, Function, Link, LinkType, NetnsId,
     linux::{
@@ -113,7 +111,7 @@ impl Pods {
         let pod = self.seen.iter().find(|pod| pod.nsid == Some(namespace));
         pod.is_some_and(|pod| {
             let mut own = self.placed.iter().filter(|it| it.pod.id == pod.place.id);
-            own.any(|it| it.is(link))
+            own.any(|it| is(it, link))
         })
     }
 
@@ -161,7 +159,7 @@ impl Pods {
         };
         let pod = self.seen.iter().find(|pod| pod.place.id == placed.pod.id);
         let links = pod.map(|pod| pod.links.as_slice()).unwrap_or_default();
-        let netdevs = carriers(links.iter().filter(|link| placed.is(link)));
+        let netdevs = carriers(links.iter().filter(|link| is(placed, link)));
         let is_ib = netdevs
             .iter()
             .any(|it| it.link_type == LinkType::Infiniband);
@@ -192,12 +190,11 @@ impl Pods {
     }
 }
 
-impl PodDevice {
-    fn is(&self, link: &Link) -> bool {
-        match &link.parent {
-            Some(parent) => *parent == self.netdev,
-            None => self.index == Some(link.index),
-        }
+/// Whether `link`, in the pod, is its netdev.
+fn is(device: &PodDevice, link: &Link) -> bool {
+    match &link.parent {
+        Some(parent) => *parent == device.netdev,
+        None => device.index == Some(link.index),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Waits until the node's devices have to be looked at again, and looks.
 
-use super::{node::Health, observe::Pods, ports, records};
+use super::{node::Health, observe::Pods, ports};
 use crate::offer::Unhealthy;
+use attachments::pods;
 use inotify::{EventMask, Inotify, WatchMask};
 use rdma_netns::{
     Hca, Inventory, Kernel, Link, Linux,
@@ -148,7 +149,7 @@ impl Watch {
         let mut monitor = self.monitor.as_mut().map(AsyncFd::get_mut);
         if self.records_changed || self.inotify.is_none() {
             self.records_changed = false;
-            let placed = records::read(&self.attachments, &self.boot_id);
+            let placed = pods::read(&self.attachments, &self.boot_id);
             self.pods.update(placed, monitor.as_deref_mut());
             let pods = &self.pods;
             self.told

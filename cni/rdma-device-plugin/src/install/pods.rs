@@ -1,10 +1,11 @@
 //! The pods that the installed `rdma-cni` is needed for: by its records, and by whether their network
 //! namespaces are there still.
 
-use crate::{chain::programs::is_mounted, health::netns_seen};
-use rdma_cni::{
-    attachment::Attachment,
-    store::{Record, Store, StoreError},
+use crate::chain::programs::is_mounted;
+use attachments::pods::netns_seen;
+use attachments::{
+    Attachment, Store,
+    store::{Record, StoreError},
 };
 use rdma_netns::{Kernel, Linux, ObserveError, OpenPodError, Pod};
 use serde_json::{Value, json};

@@ -8,11 +8,11 @@ use super::{
 use crate::{
     chain::Standing,
     erdma::Side,
-    health::{self, PodNetns, PodSmc},
     node::Node,
     offer::{Gone, Offer, OfferedId, Unhealthy},
     parents::{self, Parent},
 };
+use attachments::pods::{self, PodNetns, PodSmc};
 use kubelet_api::pod_resources;
 use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux, NetnsId, linux::inside};
 use rdma_resources::{Grants, Sharing};
@@ -156,7 +156,7 @@ impl Collector {
         let attachments = self.sources.state_dir.join("attachments");
         let aside = tokio::task::spawn_blocking(move || {
             let boot_id = Linux::new().boot_id().unwrap_or_default();
-            health::smc(&attachments, &boot_id)
+            pods::smc(&attachments, &boot_id)
         });
         aside.await.unwrap_or_default()
     }
@@ -228,7 +228,7 @@ fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
         return ports;
     }
     let boot_id = Linux::new().boot_id().unwrap_or_default();
-    let placed = health::placed(&sources.state_dir.join("attachments"), &boot_id);
+    let placed = pods::read(&sources.state_dir.join("attachments"), &boot_id);
     let mut pods: Vec<(&PodNetns, Vec<&String>)> = Vec::new();
     for (address, name) in elsewhere {
         let Some(placed) = placed.iter().find(|it| it.address == *address) else {

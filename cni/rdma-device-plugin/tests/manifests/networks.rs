@@ -2,7 +2,7 @@
 
 use crate::{documents, yaml_files};
 use cni_protocol::{Command, Environment, Mistakes};
-use rdma_cni::conf::{Conf, Devices};
+use network_conf::{Conf, Devices};
 use rdma_ipam::conf::{Place, Plan};
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, path::PathBuf};

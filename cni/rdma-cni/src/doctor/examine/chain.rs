@@ -4,7 +4,7 @@ use super::{
     super::facts::{BinaryState, Facts, ModuleState, Picked},
     Severity, Told, some,
 };
-use crate::conf::{Conf, Smcr};
+use network_conf::{Conf, Smcr};
 use serde_json::Value;
 
 /// The capability by which a runtime hands over a pod's annotations.

@@ -7,7 +7,7 @@ use super::{
     },
     Told, count, some,
 };
-use crate::attachment::Attachment;
+use attachments::Attachment;
 use rdma_netns::{Device, Link, LinkType, Namespace, Observed, RdmaDevice, RdmaMode};
 
 /// `IB_PORT_ACTIVE` (`include/rdma/ib_verbs.h`)

@@ -4,7 +4,7 @@ use super::{
     super::facts::{Facts, ModuleState},
     Severity, Told, some,
 };
-use crate::conf::{Conf, Devices, Smcr};
+use network_conf::{Conf, Devices, Smcr};
 use rdma_netns::RdmaMode;
 use serde_json::Value;
 

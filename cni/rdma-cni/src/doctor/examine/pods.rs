@@ -8,12 +8,12 @@ use super::{
     some,
 };
 use crate::{
-    allocation::{Id, Meaning, Named},
-    attachment::Rail,
-    conf::{Conf, Devices, Smcr},
+    allocation::{Meaning, Named},
     plan::{self, Obstacle},
     select::{self, Choice, SelectError},
 };
+use attachments::{Id, Rail};
+use network_conf::{Conf, Devices, Smcr};
 use rdma_netns::{GidKind, InterfaceName, Link, LinkType, Observed, RdmaMode, gid::GidTable};
 use rdma_resources::published;
 use serde_json::Value;

@@ -4,10 +4,9 @@ use super::{
     super::facts::{Facts, Lease, Record},
     Told, ago, count, some,
 };
-use crate::{
-    attachment::{Attachment, Phase, Rail},
-    conf::Conf,
-};
+use crate::plan;
+use attachments::{Attachment, Phase, Rail};
+use network_conf::Conf;
 use rdma_netns::{Observed, Place, RdmaMode};
 use std::collections::BTreeSet;
 
@@ -83,7 +82,8 @@ fn given_up(facts: &Facts, told: &mut Told<'_>) {
         return;
     };
     for note in &facts.given_up {
-        let left: Vec<String> = note.left(observed).into_iter().map(str::to_owned).collect();
+        let left = plan::given_up::left(note, observed);
+        let left: Vec<String> = left.into_iter().map(str::to_owned).collect();
         if left.is_empty() {
             continue;
         }
@@ -151,7 +151,7 @@ fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<Str
         .filter(|_| exclusive && attachment.moves_rdma());
     let rdma = rdma.filter(|rdma| {
         rail.shared.is_none()
-            && crate::plan::rdma_on_host(rail, observed).is_none()
+            && plan::rdma_on_host(rail, observed).is_none()
             && !rdma.name.is_empty()
     });
     let Some(home) = &rail.home else {

@@ -4,7 +4,7 @@ use super::{
     super::facts::{Facts, Memlock, Socket},
     Told, ago, count, some,
 };
-use crate::conf::{Conf, Devices};
+use network_conf::{Conf, Devices};
 use rdma_resources::{Published, published};
 use std::path::Path;
 

@@ -4,8 +4,9 @@ use super::{
     super::facts::{Binary, BinaryState, Chain, Picked, Runtime, Skipped},
     look::Look,
 };
-use crate::{conf::Conf, ipam::run};
+use crate::ipam::run;
 use conflist::{Choice, Directory, Pick, Place, pick::Skip};
+use network_conf::Conf;
 use serde_json::{Map, Value, json};
 use std::{
     fs, io,

@@ -18,8 +18,8 @@ use super::{
     arguments::Paths,
     facts::{Facts, PortGids},
 };
-use crate::conf::Conf;
 use look::Look;
+use network_conf::Conf;
 pub use system::RDMA_DRIVERS;
 
 use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};

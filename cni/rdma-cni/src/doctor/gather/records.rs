@@ -4,11 +4,11 @@ use super::{
     super::facts::{self, Lease},
     look::Look,
 };
-use crate::{
-    conf::Conf,
+use network_conf::Conf;
+
+use attachments::{
+    Store,
     given_up::{self, Note},
-    store::Store,
-    verb::others,
 };
 use rdma_netns::Kernel;
 use serde_json::Value;
@@ -45,13 +45,12 @@ pub(super) fn read<K: Kernel>(
             }
         };
         records.extend(match record {
-            crate::store::Record::None => None,
-            crate::store::Record::Corrupt(why) => Some(facts::Record::Corrupt { key, why }),
-            crate::store::Record::Newer(format) => Some(facts::Record::Newer { key, format }),
-            crate::store::Record::Good(attachment) => {
+            attachments::store::Record::None => None,
+            attachments::store::Record::Corrupt(why) => Some(facts::Record::Corrupt { key, why }),
+            attachments::store::Record::Newer(format) => Some(facts::Record::Newer { key, format }),
+            attachments::store::Record::Good(attachment) => {
                 let netns = look.path(&attachment.netns);
-                let lives = boot_id
-                    .is_none_or(|boot_id| others::lives(kernel, &attachment, &netns, boot_id));
+                let lives = boot_id.is_none_or(|boot_id| attachment.lives(kernel, &netns, boot_id));
                 Some(facts::Record::Good {
                     lives,
                     busy: store.is_at_work(&key),

@@ -4,8 +4,8 @@ use super::{
     super::facts::{Daemon, Memlock, Runtime, Socket},
     look::Look,
 };
-use crate::conf::{Conf, Devices};
 use kubelet_api::pod_resources::{self, AskError};
+use network_conf::{Conf, Devices};
 use rdma_resources::Published;
 use std::{
     fs,

@@ -7,7 +7,7 @@ use super::{
     rails::{Carrier, Hindrance, carriers},
     verdict::{Source, same_subnet},
 };
-use crate::attachment::{Attachment, Carried, Fit, PlacedEntry, Smc, Standing};
+use attachments::{Attachment, Carried, Fit, PlacedEntry, Smc, Standing};
 use rdma_netns::{
     Link, Place,
     smc::{PnetEntry, PnetId},

@@ -2,7 +2,7 @@
 //! of a namespace at once.
 
 use super::{ONE, add, of_id, table};
-use crate::attachment::{Attachment, PlacedEntry, Smc};
+use attachments::{Attachment, PlacedEntry, Smc};
 use rdma_netns::{
     Op, Place,
     smc::{PnetEntry, PnetId, SmcState},

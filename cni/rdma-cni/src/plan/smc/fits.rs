@@ -4,7 +4,7 @@ use super::{
     rails::{self, Carrier, Hindrance, parent_on_host},
     verdict::{Misfit, Netdev, Owner, Source, View, verdict},
 };
-use crate::attachment::{Attachment, Fit, Rail};
+use attachments::{Attachment, Fit, Rail};
 use rdma_netns::{
     GidTable, Link, Observed, RdmaMode,
     smc::{PnetEntry, PnetId, SmcState},

@@ -24,7 +24,7 @@ pub use fits::{misfits, without_other_pods};
 pub use rails::{Carrier, Hindrance, carriers, hindrance, port_of};
 pub use verdict::{Misfit, Netdev, Owner, Source, View, verdict};
 
-use crate::attachment::{Smc, Standing};
+use attachments::{Smc, Standing};
 use rdma_netns::{
     Op, Place,
     smc::{PnetEntry, PnetId, SmcState},

@@ -3,7 +3,7 @@
 //! Each NIC has an id of its own, its hardware address. One id for several NICs costs 5 s a
 //! connection wherever the kernel chooses one that does not reach the peer.
 
-use crate::attachment::{Attachment, Rail};
+use attachments::{Attachment, Rail};
 use rdma_netns::{
     Link, Observed, RdmaDevice,
     smc::{PnetEntry, PnetId, SmcState},

@@ -1,7 +1,7 @@
 //! Which GID the kernel chooses for a connection: known before there is one, so that no pod runs
 //! into a connection that waits for 5 s, or that is carried with somebody else's address.
 
-use crate::attachment::Fit;
+use attachments::Fit;
 use rdma_netns::{Address, Gid, GidKind, GidTable, Link};
 use std::net::{IpAddr, Ipv4Addr};
 

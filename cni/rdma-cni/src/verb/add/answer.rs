@@ -1,8 +1,10 @@
 //! ADD's answer: what the rails have, with whatever else IPAM said of it.
 
-use crate::{attachment::Attachment, conf::ResultIps, ipam::Answer, plan::Wanted};
+use crate::ipam::Answer;
+use attachments::{Attachment, Wanted};
 use cni_protocol::result::RailResult;
 use ipnetwork::IpNetwork;
+use network_conf::ResultIps;
 use rdma_netns::{Observed, link::MAIN_TABLE};
 use serde_json::{Value, json};
 use std::{net::IpAddr, path::Path};

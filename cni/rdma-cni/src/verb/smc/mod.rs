@@ -7,16 +7,16 @@ mod take_away;
 pub use error::SmcError;
 pub use take_away::{take_away, tell_lost};
 
-use super::{Node, others};
+use super::Node;
 use crate::{
-    attachment::{Attachment, Key, Smc, Standing},
-    conf::{Smcr, Wish},
     error::{Cause, Error},
     plan::{
         drift,
         smc::{self, Chosen, Hindrance, Sight},
     },
 };
+use attachments::{Attachment, Key, Smc, Standing};
+use network_conf::{Smcr, Wish};
 use rdma_netns::{GidTable, Kernel, Observed, Op, smc::SmcState};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -66,7 +66,7 @@ pub fn set_up<K: Kernel>(
         return Ok(());
     }
     let _moves = node.store.lock_node()?;
-    let others = others::on_this_boot(node, attachment)?;
+    let others = node.store.on_this_boot(attachment)?;
     let (chosen, seen) = match decide(node, wish, pod, attachment, observed, &others) {
         Ok(decided) => decided,
         Err(error) if wish == Wish::Required => return Err(error.into()),
@@ -234,7 +234,7 @@ pub fn drift<K: Kernel>(
     let mut drift: Vec<String> = ops.iter().map(|op| drift::words(op, observed)).collect();
     let gids = gids(node, pod, attachment, observed);
     let observed = &node.kernel.observe(Some(pod))?;
-    let others = others::on_this_boot(node, attachment)?;
+    let others = node.store.on_this_boot(attachment)?;
     let sight = Sight {
         attachment,
         others: &others,
@@ -296,7 +296,7 @@ pub fn preview<K: Kernel>(
         };
     }
     let seen = seen.unwrap_or_default();
-    let others = others::on_this_boot(node, attachment)?;
+    let others = node.store.on_this_boot(attachment)?;
     let chosen = smc::choose(Sight {
         attachment,
         others: &others,

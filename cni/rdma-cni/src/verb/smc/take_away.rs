@@ -2,11 +2,11 @@
 
 use super::ROUNDS;
 use crate::{
-    attachment::{Attachment, Phase, Smc},
     error::Error,
     plan::smc::{self, Others},
-    verb::{Node, others},
+    verb::Node,
 };
+use attachments::{Attachment, Phase, Smc};
 use rdma_netns::{Kernel, Op, Place};
 
 /// Takes away what of the attachment's SMC-R no other one has, goes on after an error, and tells
@@ -23,7 +23,7 @@ pub fn take_away<K: Kernel>(
     if !attachment.smc.as_ref().is_some_and(Smc::is_set) {
         return vec![];
     }
-    let unreadable = match others::unreadable(node, attachment) {
+    let unreadable = match node.store.unreadable(attachment) {
         Ok(unreadable) => unreadable,
         Err(error) => return vec![error.to_string()],
     };
@@ -75,7 +75,7 @@ fn take_some<K: Kernel>(
     let Some(seen) = node.kernel.smc(pod)? else {
         return Ok(Round::default());
     };
-    let records = &others::on_this_boot(node, attachment)?;
+    let records = &node.store.on_this_boot(attachment)?;
     let others = Others {
         records,
         unreadable,
@@ -116,10 +116,8 @@ pub fn tell_lost<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
     if !node.kernel.has_smc() {
         return;
     }
-    let (Ok(Some(seen)), Ok(others)) = (
-        node.kernel.smc(None),
-        others::on_this_boot(node, attachment),
-    ) else {
+    let (Ok(Some(seen)), Ok(others)) = (node.kernel.smc(None), node.store.on_this_boot(attachment))
+    else {
         return;
     };
     let rails = attachment.rails.iter();

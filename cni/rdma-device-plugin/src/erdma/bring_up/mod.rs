@@ -29,8 +29,9 @@ use super::{
     Nic,
     metadata::{InvalidBase, Pace},
 };
-use crate::{conf, health};
+use crate::conf;
 use apply::{ApplyError, Reached};
+use attachments::pods;
 use history::{Blocker, History};
 use ownership::ForeignConfig;
 use plan::DesiredNic;
@@ -330,7 +331,7 @@ impl<K: Kernel> Node<K> {
             Ok(observed) => observed,
             Err(error) => return failed(error.to_string()),
         };
-        let placed = health::placed(&self.attachments, &observed.boot_id);
+        let placed = pods::read(&self.attachments, &observed.boot_id);
         if let Some(placed) = placed.iter().find(|it| it.has(&nic.address)) {
             return alone(format!("it is in pod {}", placed.pod.name));
         }

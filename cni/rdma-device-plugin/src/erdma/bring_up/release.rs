@@ -4,7 +4,7 @@ use super::{
     apply::{self, ApplyError},
     record::{Record, RecordError, Records},
 };
-use crate::health;
+use attachments::pods;
 use rdma_netns::{DeviceAddress, Kernel, ObserveError};
 use std::{fmt, path::Path};
 
@@ -96,7 +96,7 @@ pub fn release<K: Kernel>(kernel: &K, state_dir: &Path) -> Result<Vec<Released>,
     }
     let _lock = records.lock()?;
     let boot_id = kernel.boot_id()?;
-    let placed = health::placed(&state_dir.join("attachments"), &boot_id);
+    let placed = pods::read(&state_dir.join("attachments"), &boot_id);
     let mut released = vec![];
     for record in all {
         let record = match record {
@@ -110,7 +110,7 @@ pub fn release<K: Kernel>(kernel: &K, state_dir: &Path) -> Result<Vec<Released>,
                 continue;
             }
         };
-        let is_its = |it: &&health::PodDevice| {
+        let is_its = |it: &&pods::PodDevice| {
             it.has(&record.address) || record.parent.as_ref().is_some_and(|parent| it.has(parent))
         };
         let in_pod = placed.iter().find(is_its);

@@ -4,7 +4,8 @@
 //! (`disassociate_ucontext`) is not held by those that have opened them (`ib_uverbs_open()`,
 //! `drivers/infiniband/core/uverbs_main.c`).
 
-use crate::{conf::DriverMode, health, metrics::Offered};
+use crate::{conf::DriverMode, metrics::Offered};
+use attachments::pods;
 use kubelet_api::pod_resources::{self, v1::PodResources};
 use rdma_netns::{DeviceAddress, Kernel, Linux, linux::nldev::Nldev};
 use rdma_resources::Grants;
@@ -140,7 +141,7 @@ fn look(
         }
     }
     let boot_id = Linux::new().boot_id().unwrap_or_default();
-    let recorded = health::used(&paths.state_dir.join("attachments"), &boot_id);
+    let recorded = pods::used(&paths.state_dir.join("attachments"), &boot_id);
     let recorded = recorded
         .into_iter()
         .filter(|(it, _)| addresses.contains(it));

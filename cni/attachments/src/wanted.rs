@@ -1,6 +1,6 @@
 //! What a rail's netdev is to have in the pod: kept from the host, or given by IPAM.
 
-use crate::conf::{Dad, Ipv6};
+use network_conf::{Dad, Ipv6};
 use rdma_netns::{
     Address, Link, Route, Rule,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},

@@ -4,12 +4,12 @@
 //! <stateDir>/lock                                          the node: moves
 //! <stateDir>/attachments/<network>/<container>@<ifname>.json
 //!                                                    .lock  one attachment: its verbs
-//! <stateDir>/rails/…                                       what programs name: crate::rails
+//! <stateDir>/rails/…                                       what programs name: `rdma-cni`
 //! ```
 //! Neither a container id nor a network's name can contain `@` or `/`, so that no two
 //! attachments share a file. A lock is held on an open file: it ends with its process.
 
-use crate::attachment::{Attachment, FORMAT, Key};
+use crate::record::{Attachment, FORMAT, Key};
 use cni_protocol::{
     lock::{self, Patience},
     room,
@@ -68,7 +68,7 @@ impl StoreError {
     }
 
     /// `action` on `path` was refused.
-    pub(crate) fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
+    pub fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
         failed(action, path)(source)
     }
 }

@@ -1,15 +1,8 @@
 //! The record of an attachment: what a pod was given, and how it was before. It is all
 //! that is needed to bring everything home, whoever does it and whenever.
 
-mod smc;
-
-pub use smc::{Carried, Fit, PlacedEntry, Smc, Standing};
-
-use crate::{
-    allocation::Allocated,
-    conf::{Conf, Dad, Ipv6, ResultIps, Routing},
-    plan::Wanted,
-};
+use crate::{allocated::Allocated, smc::Smc, wanted::Wanted};
+use network_conf::{Conf, Dad, Ipv6, ResultIps, Routing};
 use rdma_netns::{
     Child, DeviceAddress, InterfaceName, Link, NetnsId, Observed, RdmaDevice, RdmaMode,
 };

@@ -1,0 +1,37 @@
+//! What kubelet gave to the pod's containers.
+
+use rdma_resources::CharNode;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// An id of one of kubelet's resources.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Id {
+    /// The resource's name.
+    pub resource: String,
+    /// The id.
+    pub id: String,
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} id {:?}", self.resource, self.id)
+    }
+}
+
+/// What kubelet gave to the pod's containers of a rail's device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Allocated {
+    /// The ids that stand for it.
+    pub ids: Vec<Id>,
+    /// Whether a container gets it by its CDI name.
+    #[serde(default)]
+    pub cdi: bool,
+    /// The character devices that containers get by its CDI name, as they were at Allocate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_name: Vec<CharNode>,
+    /// The character devices that containers get by path, as they were at Allocate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_path: Vec<CharNode>,
+}
