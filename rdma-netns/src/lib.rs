@@ -53,5 +53,5 @@ pub use observed::{Namespace, Observed};
 pub use op::{Op, Place};
 pub use probe::{Conflict, Neighbour, ProbeError, Probed, Question};
 pub use rdma::{CharDevice, RdmaDevice, RdmaMode};
-pub use rule::Rule;
+pub use rule::{GeneralRule, Rule};
 pub use uplink::Uplink;

@@ -13,7 +13,7 @@ pub use route::{
 };
 
 use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName};
-use route::contains;
+pub(crate) use route::contains;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
 

@@ -2,7 +2,7 @@
 
 #[cfg(doc)]
 use crate::pairing;
-use crate::{Device, DeviceAddress, Link, NetnsId, RdmaDevice, RdmaMode, Route, Rule};
+use crate::{Device, DeviceAddress, GeneralRule, Link, NetnsId, RdmaDevice, RdmaMode, Route, Rule};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -48,6 +48,9 @@ pub struct Namespace {
     /// Its routing rules that select by source alone, in the kernel's order.
     #[serde(default)]
     pub rules: Vec<Rule>,
+    /// Its routing rules that name neither a source nor a netdev, in the kernel's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub general_rules: Vec<GeneralRule>,
 }
 
 impl Observed {

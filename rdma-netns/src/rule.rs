@@ -19,6 +19,25 @@ pub struct Rule {
     pub priority: u32,
 }
 
+/// A rule that leads to a table whatever the packets' source, and whatever netdev they come in or are bound to
+/// leave by: in its table is the way of the namespace's own packets.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GeneralRule {
+    /// Destination, network address; all zeros with prefix 0 for all of its family.
+    pub to: IpAddr,
+    /// Length of the destination's prefix, bits.
+    #[serde(default)]
+    pub prefix: u8,
+    /// The table to look in.
+    pub table: u32,
+    /// Routes of no longer a prefix do not count (`suppress_prefixlength`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suppressed: Option<u8>,
+    /// It selects by something else as well, as by a mark or a port: other packets pass it by.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub conditional: bool,
+}
+
 /// As `ip rule add` takes it: `from 10.0.0.5/32 lookup 1000 priority 100`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

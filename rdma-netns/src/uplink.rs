@@ -7,14 +7,17 @@
 //! | that an API server is reached by | kubelet speaks to it |
 //! | that one of them lies on, or that is a port of it | it goes by that |
 //!
-//! A default route is one of the main table with the lowest metric of its family, and of those with the highest
-//! preference that routers advertise (RFC 4191, section 2.1). Others are behind it, as those of rails are. Several equal IPv6 ones come from routers' advertisements on every netdev. Kubelet takes the node's
+//! A default route is one with the lowest metric of its family in its table, and of those with the highest
+//! preference that routers advertise (RFC 4191, section 2.1). Others are behind it, as those of rails are. The main
+//! table's count, and those of each table to which a rule leads that names neither a source nor a netdev nor a
+//! destination: those of a table behind one that leads everywhere do not. A rail's own table, to which rules
+//! lead from the rail's address, is none of these. Several equal IPv6 ones come from routers' advertisements on every netdev. Kubelet takes the node's
 //! address from the IPv4 default route, and from the IPv6 one where there is none
 //! (`chooseHostInterface()`, `k8s.io/apimachinery/pkg/util/net/interface.go`).
 
 use crate::{
-    Link, Namespace, Route,
-    link::{HIGH_PREFERENCE, LOW_PREFERENCE, MAIN_TABLE},
+    GeneralRule, Link, Namespace, Route,
+    link::{HIGH_PREFERENCE, LOW_PREFERENCE, MAIN_TABLE, contains},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,13 +46,15 @@ impl fmt::Display for Uplink {
 impl Namespace {
     /// The netdevs without which the node that has this namespace is cut off, by their indices.
     pub fn uplinks(&self, api_servers: &[IpAddr]) -> BTreeMap<u32, Uplink> {
-        let ipv4 = self.default_netdevs(false);
-        let ipv6 = self.default_netdevs(true);
-        let by_both: BTreeSet<u32> = ipv6.intersection(&ipv4).copied().collect();
-        let ipv6 = match ipv6.len() > 1 && !ipv4.is_empty() {
+        let mut ipv4 = self.by_rules(false);
+        ipv4.extend(self.default_netdevs(false, MAIN_TABLE));
+        let advertised = self.default_netdevs(true, MAIN_TABLE);
+        let by_both: BTreeSet<u32> = advertised.intersection(&ipv4).copied().collect();
+        let mut ipv6 = self.by_rules(true);
+        ipv6.extend(match advertised.len() > 1 && !ipv4.is_empty() {
             true => by_both,
-            false => ipv6,
-        };
+            false => advertised,
+        });
         let mut found: BTreeMap<u32, Uplink> = BTreeMap::new();
         for netdev in ipv4.union(&ipv6) {
             self.add_with_lower(*netdev, Uplink::DefaultRoute, &mut found);
@@ -74,25 +79,64 @@ impl Namespace {
         }
     }
 
-    /// All routes of the main table, with the indices of their netdevs.
-    fn main_routes(&self) -> impl Iterator<Item = (u32, &Route)> {
-        let kept = |link: &'_ Link| link.index;
+    /// All routes of a table, with the indices of their netdevs.
+    fn routes_of(&self, table: u32) -> impl Iterator<Item = (u32, &Route)> {
         let own = self
             .links
             .iter()
-            .flat_map(move |link| link.routes.iter().map(move |route| (kept(link), route)));
+            .flat_map(|link| link.routes.iter().map(|route| (link.index, route)));
         let others = self
             .unkept_routes
             .iter()
             .map(|(index, route)| (*index, route));
         own.chain(others)
-            .filter(|(_, route)| route.table == MAIN_TABLE)
+            .filter(move |(_, route)| route.table == table)
     }
 
-    /// The netdevs of a family's default routes of the lowest metric.
-    fn default_netdevs(&self, ipv6: bool) -> BTreeSet<u32> {
+    /// The general rules of a family, in their order; where main's is not told, it is the last.
+    fn lookups(&self, ipv6: bool) -> Vec<GeneralRule> {
+        let rules = self.general_rules.iter();
+        let mut rules: Vec<_> = rules
+            .filter(|rule| rule.to.is_ipv6() == ipv6)
+            .cloned()
+            .collect();
+        let is_main = |rule: &GeneralRule| rule.table == MAIN_TABLE && rule.is_for_all();
+        if !rules.iter().any(is_main) {
+            rules.push(GeneralRule {
+                to: match ipv6 {
+                    true => IpAddr::from([0; 16]),
+                    false => IpAddr::from([0; 4]),
+                },
+                prefix: 0,
+                table: MAIN_TABLE,
+                suppressed: None,
+                conditional: false,
+            });
+        }
+        rules
+    }
+
+    /// The netdevs of the default routes that rules lead a family's packets to, whatever their destination.
+    fn by_rules(&self, ipv6: bool) -> BTreeSet<u32> {
+        let mut found = BTreeSet::new();
+        let rules = self.lookups(ipv6).into_iter();
+        for rule in rules.filter(|rule| rule.prefix == 0 && rule.suppressed.is_none()) {
+            let netdevs = self.default_netdevs(ipv6, rule.table);
+            let ends = !netdevs.is_empty() && rule.is_for_all();
+            if rule.table != MAIN_TABLE {
+                found.extend(netdevs);
+            }
+            if ends {
+                break;
+            }
+        }
+        found
+    }
+
+    /// The netdevs of a family's default routes of the lowest metric in a table.
+    fn default_netdevs(&self, ipv6: bool, table: u32) -> BTreeSet<u32> {
         let routes = || {
-            self.main_routes()
+            self.routes_of(table)
                 .filter(|(_, route)| route.prefix == 0 && route.destination.is_ipv6() == ipv6)
         };
         let first = routes().map(|(_, route)| rank(route)).min();
@@ -100,21 +144,47 @@ impl Namespace {
         best.map(|(netdev, _)| netdev).collect()
     }
 
-    /// The netdevs by which `address` is reached, other than by a default route; the one that has it, if it
-    /// is the node's own.
+    /// The netdevs by which `address` is reached, other than by a default route that counts anyway; the one
+    /// that has it, if it is the node's own.
     fn towards(&self, address: IpAddr) -> BTreeSet<u32> {
         let has = |link: &&Link| link.addresses.iter().any(|it| it.ip == address);
         if let Some(own) = self.links.iter().find(has) {
             return BTreeSet::from([own.index]);
         }
-        let fitting = || {
-            self.main_routes()
-                .filter(|(_, route)| route.prefix > 0 && route.leads_to(address))
-        };
-        let order = |route: &Route| (std::cmp::Reverse(route.prefix), rank(route));
-        let best = fitting().map(|(_, route)| order(route)).min();
-        let best = fitting().filter(|(_, route)| Some(order(route)) == best);
-        best.map(|(netdev, _)| netdev).collect()
+        let mut found = BTreeSet::new();
+        let rules = self.lookups(address.is_ipv6()).into_iter();
+        for rule in rules.filter(|rule| rule.leads(address)) {
+            let fitting = || {
+                self.routes_of(rule.table).filter(|(_, route)| {
+                    route.leads_to(address) && Some(route.prefix) > rule.suppressed
+                })
+            };
+            let order = |route: &Route| (std::cmp::Reverse(route.prefix), rank(route));
+            let Some(best) = fitting().map(|(_, route)| order(route)).min() else {
+                continue;
+            };
+            let counts_anyway = best.0.0 == 0 && rule.prefix == 0;
+            if !counts_anyway {
+                let best = fitting().filter(|(_, route)| order(route) == best);
+                found.extend(best.map(|(netdev, _)| netdev));
+            }
+            if !rule.conditional {
+                break;
+            }
+        }
+        found
+    }
+}
+
+impl GeneralRule {
+    /// Whether it leads all packets of its family to all routes of its table.
+    fn is_for_all(&self) -> bool {
+        self.prefix == 0 && self.suppressed.is_none() && !self.conditional
+    }
+
+    /// Whether packets to `address` can be led by it.
+    fn leads(&self, address: IpAddr) -> bool {
+        contains(self.to, self.prefix, address)
     }
 }
 

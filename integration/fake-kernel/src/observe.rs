@@ -33,6 +33,7 @@ impl World {
             unkept_routes: Vec::new(),
             rdma: self.rdma_in(id),
             rules: self.rules(id).to_vec(),
+            general_rules: Vec::new(),
         }
     }
 

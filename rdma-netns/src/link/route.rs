@@ -126,7 +126,7 @@ impl Route {
 }
 
 /// Whether `ip` is in the network of `length` bits that `network` is in.
-pub(super) fn contains(network: IpAddr, length: u8, ip: IpAddr) -> bool {
+pub(crate) fn contains(network: IpAddr, length: u8, ip: IpAddr) -> bool {
     let shift = |bits: u32| bits.saturating_sub(u32::from(length));
     match (network, ip) {
         (IpAddr::V4(a), IpAddr::V4(b)) => {

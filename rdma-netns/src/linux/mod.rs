@@ -10,6 +10,7 @@
 //! | `announce` | what tells neighbours who has an address now |
 //! | `probe` | what asks whether an address is free |
 //! | `neighbours` | the neighbour tables |
+//! | `nexthops` | by which netdevs nexthop objects lead |
 //! | `api_server` | where kubelet's kubeconfig says that the API server is |
 //! | `held` | all addresses, without anything else |
 //! | [`nldev`] | RDMA netlink |
@@ -37,6 +38,7 @@ mod inventory;
 mod links;
 pub mod monitor;
 mod neighbours;
+mod nexthops;
 pub mod nldev;
 mod nvlink;
 mod probe;
@@ -51,7 +53,7 @@ pub use space::Space;
 
 use crate::{
     DeviceAddress, GidTable, Kernel, Link, Namespace, ObserveError, Observed, Op, OpError,
-    OpenPodError, RdmaMode, Route, Rule,
+    OpenPodError, RdmaMode, Route,
     netlink::{Answer, NetlinkError},
     netns::OpenError,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
@@ -59,6 +61,7 @@ use crate::{
 };
 use execute::Namespaces;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use nexthops::Nexthops;
 use nix::libc;
 use nldev::Nldev;
 use rdma::DeviceContext;
@@ -198,16 +201,9 @@ impl Kernel for Linux {
                     rdma::read(nldev, &context).map_err(failed("the RDMA devices"))?
                 }
             };
-            let Links {
-                links,
-                unkept_routes,
-            } = links_of(space, whose, &self.sysfs)?;
             Ok(Namespace {
-                id: space.netns().id(),
-                links,
-                unkept_routes,
                 rdma,
-                rules: rules_of(space, whose)?,
+                ..routing_of(space, whose, &self.sysfs)?
             })
         };
         let host = namespace(host, HOST)?;
@@ -338,11 +334,13 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveEr
     }
     addresses::distribute(&dump("addresses", addresses::dump())?, &mut links);
     let mut unkept_routes = Vec::new();
+    let mut by_object = Vec::new();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         for answer in dump("routes", routes::dump(family))? {
             let parsed = routes::parse(&answer.body).unwrap_or_default();
             if !parsed.kept {
                 unkept_routes.extend(parsed.hops);
+                by_object.extend(parsed.by_object);
                 continue;
             }
             for (index, route) in parsed.hops {
@@ -350,6 +348,16 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveEr
                     link.routes.push(route);
                 }
             }
+        }
+    }
+    if !by_object.is_empty() {
+        let answers = socket.dump(&nexthops::Dump);
+        let answers = answers
+            .map_err(|error| cannot_read(&format!("the nexthop objects of {whose}"), error))?;
+        let nexthops = Nexthops::of(&answers);
+        for (object, route) in by_object {
+            let netdevs = nexthops.netdevs(object).into_iter();
+            unkept_routes.extend(netdevs.map(|index| (index, route.clone())));
         }
     }
     Ok(Links {
@@ -364,17 +372,7 @@ impl Linux {
         let host = self
             .host()
             .map_err(|error| cannot_read(HOST, error.into()))?;
-        let Links {
-            links,
-            unkept_routes,
-        } = links_of(host, HOST, &self.sysfs)?;
-        let namespace = Namespace {
-            id: host.netns().id(),
-            links,
-            unkept_routes,
-            rdma: Vec::new(),
-            rules: Vec::new(),
-        };
+        let namespace = routing_of(host, HOST, &self.sysfs)?;
         let uplinks = namespace.uplinks(&api_server::addresses());
         let uplinks = uplinks
             .keys()
@@ -397,14 +395,23 @@ impl Linux {
     }
 }
 
-/// The routing rules of a namespace, of both families.
-fn rules_of(space: &Space, whose: &str) -> Result<Vec<Rule>, ObserveError> {
+/// A namespace without its RDMA devices.
+fn routing_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Namespace, ObserveError> {
+    let Links {
+        links,
+        unkept_routes,
+    } = links_of(space, whose, sysfs)?;
     let answers = space.route().dump(&rules::dump());
     let answers = answers.map_err(|error| cannot_read(&format!("the rules of {whose}"), error))?;
-    Ok(answers
-        .iter()
-        .filter_map(|answer| rules::parse(&answer.body))
-        .collect())
+    let bodies = || answers.iter().map(|answer| answer.body.as_slice());
+    Ok(Namespace {
+        id: space.netns().id(),
+        links,
+        unkept_routes,
+        rdma: Vec::new(),
+        rules: bodies().filter_map(rules::parse).collect(),
+        general_rules: bodies().filter_map(rules::parse_general).collect(),
+    })
 }
 
 fn cannot_read(what: &str, error: NetlinkError) -> ObserveError {

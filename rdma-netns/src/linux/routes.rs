@@ -5,7 +5,9 @@
 //! shown for itself. Not kept, and told in the debug log, are
 //! IPv4 routes with several next hops, and those with a nexthop object, with an encapsulation, by source
 //! prefix or by TOS: a [`Route`] cannot say them, and adding a part of one would be worse
-//! than leaving it out. By which netdevs they leave is told all the same. Of the metrics, `mtu` and
+//! than leaving it out. By which netdevs they leave is told all the same; of a nexthop object that is asked
+//! for ([`super::nexthops`]), since the kernel need not tell it with the route
+//! (`net.ipv4.nexthop_compat_mode`). Of the metrics, `mtu` and
 //! `advmss` are kept; the kernel tells when an IPv6 route expires, and of an IPv4 one nothing, as
 //! those do not.
 
@@ -47,7 +49,7 @@ const RTAX_ADVMSS: u16 = 8;
 const USER_HZ: i32 = 100;
 
 /// `RT_TABLE_LOCAL`: kept by the kernel alone.
-const LOCAL_TABLE: u32 = 255;
+pub(super) const LOCAL_TABLE: u32 = 255;
 
 /// Asks for all unicast routes of `family`, in all tables.
 pub(super) fn dump(family: AddressFamily) -> RouteNetlinkMessage {
@@ -64,6 +66,8 @@ pub(super) struct Parsed {
     pub(super) kept: bool,
     /// One route for each next hop, with the index of its netdev.
     pub(super) hops: Vec<(u32, Route)>,
+    /// The nexthop object that it goes by, where its next hops are not told with it.
+    pub(super) by_object: Option<(u32, Route)>,
 }
 
 /// The route of an `RTM_NEWROUTE`; none: it is of no kind that is shown.
@@ -83,7 +87,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     route.protocol = header.protocol.into();
     route.scope = header.scope.into();
     route.onlink = header.flags.contains(RouteFlags::Onlink);
-    let mut netdev = None;
+    let (mut netdev, mut object) = (None, None);
     let mut hops: &[u8] = &[];
     let mut beyond = header.source_prefix_length != 0 || header.tos != 0;
     for (kind, value) in attributes(body.get(HEADER..)?) {
@@ -111,7 +115,11 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
                 beyond |= header.address_family == AddressFamily::Inet;
                 hops = value;
             }
-            RTA_NH_ID | RTA_ENCAP => beyond = true,
+            RTA_NH_ID => {
+                beyond = true;
+                object = u32_of(value);
+            }
+            RTA_ENCAP => beyond = true,
             _ => {}
         }
     }
@@ -128,13 +136,15 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
             route.prefix
         );
     }
-    let hops = match hops {
-        [] => vec![(netdev?, route)],
-        hops => next_hops(hops).map(|hop| hop.of(&route)).collect(),
+    let (hops, by_object) = match (hops, netdev, object) {
+        ([], Some(netdev), _) => (vec![(netdev, route)], None),
+        ([], None, object) => (vec![], Some((object?, route))),
+        (hops, ..) => (next_hops(hops).map(|hop| hop.of(&route)).collect(), None),
     };
     Some(Parsed {
         kept: !beyond,
         hops,
+        by_object,
     })
 }
 

@@ -1,12 +1,12 @@
 //! Routing rules in rtnetlink's words (`RTM_*RULE`, `include/uapi/linux/fib_rules.h`).
 //!
 //! Shown is what a [`Rule`] can say: a source and a table, and nothing else that selects or
-//! restrains.
+//! restrains; and, as [`GeneralRule`]s, all that lead to a table without naming a source or a netdev.
 
-use super::ip_of;
+use super::{ip_of, routes::LOCAL_TABLE};
 use crate::{
-    Rule,
-    netlink::{attributes, u32_of},
+    GeneralRule, Rule,
+    netlink::{attributes, text, u32_of},
 };
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -17,12 +17,19 @@ use std::net::IpAddr;
 /// `sizeof(struct fib_rule_hdr)`
 const HEADER: usize = 12;
 
+const FRA_DST: u16 = 1;
 const FRA_SRC: u16 = 2;
+const FRA_IIFNAME: u16 = 3;
 const FRA_PRIORITY: u16 = 6;
 const FRA_SUPPRESS_IFGROUP: u16 = 13;
 const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 const FRA_TABLE: u16 = 15;
+const FRA_OIFNAME: u16 = 17;
+const FRA_L3MDEV: u16 = 19;
 const FRA_PROTOCOL: u16 = 21;
+
+/// The incoming netdev of what the namespace itself sends.
+const LOOPBACK: &str = "lo";
 
 /// Asks for all rules, of all families: to ask for IPv6 alone is an error where there is none.
 pub(super) fn dump() -> RouteNetlinkMessage {
@@ -59,6 +66,45 @@ pub(super) fn parse(body: &[u8]) -> Option<Rule> {
         table,
         priority,
     })
+}
+
+/// The rule of an `RTM_NEWRULE`, if it is a general one of another table than `local`.
+pub(super) fn parse_general(body: &[u8]) -> Option<GeneralRule> {
+    let header = RuleHeader::parse(body).ok()?;
+    let to = match header.family {
+        AddressFamily::Inet => IpAddr::from([0; 4]),
+        AddressFamily::Inet6 => IpAddr::from([0; 16]),
+        _ => return None,
+    };
+    let inverted = header.flags.contains(RuleFlags::Invert);
+    if header.action != RuleAction::ToTable || (header.src_len != 0 && !inverted) {
+        return None;
+    }
+    let mut rule = GeneralRule {
+        to,
+        prefix: if inverted { 0 } else { header.dst_len },
+        table: header.table.into(),
+        suppressed: None,
+        conditional: inverted || header.tos != 0,
+    };
+    for (kind, value) in attributes(body.get(HEADER..)?) {
+        match kind {
+            FRA_DST if !inverted => rule.to = ip_of(value)?,
+            FRA_TABLE => rule.table = u32_of(value)?,
+            // what leads to the table of a VRF's netdev
+            FRA_L3MDEV if value != [0] => return None,
+            FRA_IIFNAME | FRA_OIFNAME if inverted => {}
+            FRA_IIFNAME if text(value) == Some(LOOPBACK) => {}
+            FRA_IIFNAME | FRA_OIFNAME => return None,
+            FRA_SUPPRESS_PREFIXLEN => {
+                rule.suppressed = u32_of(value).and_then(|length| u8::try_from(length).ok());
+            }
+            FRA_SUPPRESS_IFGROUP if u32_of(value) == Some(u32::MAX) => {}
+            FRA_DST | FRA_SRC | FRA_PRIORITY | FRA_PROTOCOL | FRA_L3MDEV => {}
+            _ => rule.conditional = true,
+        }
+    }
+    (rule.table != LOCAL_TABLE).then_some(rule)
 }
 
 /// Adds a rule.

@@ -13,4 +13,5 @@ mod probe;
 mod routes;
 mod rules;
 mod settings;
+mod uplinks;
 mod world;

@@ -58,6 +58,7 @@ fn plan_of(case: &Path) -> String {
         unkept_routes: vec![],
         rdma: vec![],
         rules: vec![],
+        general_rules: vec![],
     };
     let record: Option<Record> = read(case, "record.json");
     match read::<Request>(case, "request.json") {

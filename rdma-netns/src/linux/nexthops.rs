@@ -1,0 +1,83 @@
+//! Nexthop objects in rtnetlink's words (`RTM_*NEXTHOP`, `include/uapi/linux/nexthop.h`; Linux 5.3): what
+//! routes go by that name one.
+
+use crate::netlink::{Answer, attributes, u32_of};
+use netlink_packet_core::NetlinkSerializable;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// `RTM_GETNEXTHOP`
+const GET: u16 = 106;
+/// `sizeof(struct nhmsg)`
+const HEADER: usize = 8;
+/// `sizeof(struct nexthop_grp)`: the id comes first.
+const MEMBER: usize = 8;
+
+const NHA_ID: u16 = 1;
+const NHA_GROUP: u16 = 2;
+const NHA_OIF: u16 = 5;
+
+/// Asks for all of them, of both families.
+pub(super) struct Dump;
+
+impl NetlinkSerializable for Dump {
+    fn message_type(&self) -> u16 {
+        GET
+    }
+
+    fn buffer_len(&self) -> usize {
+        HEADER
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        buffer.fill(0);
+    }
+}
+
+/// Where a nexthop object leads.
+enum Object {
+    Netdev(u32),
+    Group(Vec<u32>),
+}
+
+/// The nexthop objects of a namespace.
+pub(super) struct Nexthops(BTreeMap<u32, Object>);
+
+impl Nexthops {
+    /// What a dump tells.
+    pub(super) fn of(answers: &[Answer]) -> Self {
+        Self(answers.iter().filter_map(|it| parse(&it.body)).collect())
+    }
+
+    /// The netdevs by which the object `id` leads; none: it is a black hole, or gone.
+    pub(super) fn netdevs(&self, id: u32) -> BTreeSet<u32> {
+        match self.0.get(&id) {
+            None => BTreeSet::new(),
+            Some(Object::Netdev(index)) => BTreeSet::from([*index]),
+            // no group is a member of one (`valid_group_nh()`, `net/ipv4/nexthop.c`)
+            Some(Object::Group(members)) => members
+                .iter()
+                .filter_map(|member| match self.0.get(member) {
+                    Some(Object::Netdev(index)) => Some(*index),
+                    _ => None,
+                })
+                .collect(),
+        }
+    }
+}
+
+fn parse(body: &[u8]) -> Option<(u32, Object)> {
+    let (mut id, mut object) = (None, None);
+    for (kind, value) in attributes(body.get(HEADER..)?) {
+        match kind {
+            NHA_ID => id = u32_of(value),
+            NHA_OIF => object = u32_of(value).map(Object::Netdev),
+            NHA_GROUP => {
+                let members = value.chunks_exact(MEMBER);
+                let ids = members.filter_map(|member| u32_of(member.get(..4)?));
+                object = Some(Object::Group(ids.collect()));
+            }
+            _ => {}
+        }
+    }
+    id.zip(object)
+}
