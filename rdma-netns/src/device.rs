@@ -122,9 +122,19 @@ pub struct Device {
     /// (`/sys/class/infiniband_verbs` is not filtered by namespace).
     #[serde(default)]
     pub rdma: Vec<String>,
+    /// It is no network, but manages the switches of NVLink. Told of an [`Inventory`](crate::Inventory)'s devices, and
+    /// of an observed one only if it was asked for ([`Kernel::manages_nvlink`](crate::Kernel::manages_nvlink)).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub manages_nvlink: bool,
 }
 
 impl Device {
+    /// Why the RDMA device behind it is no rail, whatever pattern fits it.
+    pub fn no_rail(&self) -> Option<&'static str> {
+        const WHY: &str = "it manages NVLink's switches (SW_MNG), and is no network";
+        self.manages_nvlink.then_some(WHY)
+    }
+
     /// Whether it is bound to a driver that gives it to a virtual machine or to a program, and makes
     /// no netdev.
     pub fn is_passed_through(&self) -> bool {

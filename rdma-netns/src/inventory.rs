@@ -56,9 +56,6 @@ pub struct Function {
     /// Its RDMA devices, of all namespaces.
     #[serde(default)]
     pub hcas: Vec<Hca>,
-    /// It is no network, but manages the switches of NVLink.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub manages_nvlink: bool,
 }
 
 /// The way from the root of PCI to a function, the function itself left out.

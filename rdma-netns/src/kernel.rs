@@ -34,6 +34,10 @@ pub trait Kernel {
     /// `drivers/infiniband/core/device.c`), and a sick one answers after a minute.
     fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>);
 
+    /// Whether the PCI function at `address` is no network, but manages NVLink's switches. Its vital product data
+    /// is read for that, which takes the device some milliseconds.
+    fn manages_nvlink(&self, address: &DeviceAddress) -> bool;
+
     /// Reads the GID table of the RDMA device's `port` (from 1), as the pod's namespace sees
     /// it, or else the host's. The device not being there is an error (`NotFound`).
     fn gids(

@@ -14,7 +14,9 @@ use network_conf::{
     Conf, Mode,
     selector::{Candidate, Selector},
 };
-use rdma_netns::{DeviceAddress, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode};
+use rdma_netns::{
+    DeviceAddress, Kernel, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode,
+};
 use std::collections::BTreeSet;
 
 /// What is to be attached.
@@ -85,6 +87,33 @@ pub fn selected(
         devices.extend(rdma.parent.clone());
     }
     Some(devices)
+}
+
+/// Has `observed` say which hardware that a pattern of `choice` fits is no network, which only the device itself
+/// can tell: some of InfiniBand's is none.
+pub fn ask_for_rails<K: Kernel>(kernel: &K, choice: &Choice<'_>, observed: &mut Observed) {
+    let Choice::Selectors(selectors) = choice else {
+        return;
+    };
+    let doubtful = doubtful(selectors, observed);
+    let devices = observed.devices.iter_mut();
+    for device in devices.filter(|it| doubtful.contains(&it.address)) {
+        device.manages_nvlink = kernel.manages_nvlink(&device.address);
+    }
+}
+
+/// The hardware of the host's InfiniBand netdevs that a pattern fits.
+fn doubtful(selectors: &[Selector], observed: &Observed) -> BTreeSet<DeviceAddress> {
+    let patterns = || {
+        let selectors = selectors.iter();
+        selectors.filter(|it| Naming::from(*it) != Naming::Literal)
+    };
+    let links = observed.host.links.iter();
+    let fitting = links.filter(|link| {
+        let of = || candidate(observed, link, rdma_of(&observed.host, link));
+        link.link_type == LinkType::Infiniband && patterns().any(|it| it.matches(of()))
+    });
+    fitting.filter_map(|link| link.parent.clone()).collect()
 }
 
 /// The rails of an ADD with `conf`. `others` are the attachments whose pods live.
@@ -337,7 +366,8 @@ fn by_selectors<'a>(
             let Chosen { place, link, .. } = found;
             let is_shared = share::reason(conf.mode, None, link, others).is_some();
             let rdma = rdma_of(&observed.host, link);
-            match host_use.passes_over(naming, is_shared, link, rdma) {
+            let no_rail = || no_rail(naming, observed, link);
+            match no_rail().or_else(|| host_use.passes_over(naming, is_shared, link, rdma)) {
                 Some(why) if place == Place::Host => {
                     let why = format!("{}: {why}", link.name);
                     if !passed_over.contains(&why) {
@@ -369,6 +399,13 @@ fn by_selectors<'a>(
         chosen,
         passed_over,
     })
+}
+
+/// Why no pattern means `link`'s hardware, which is no network.
+fn no_rail(naming: Naming, observed: &Observed, link: &Link) -> Option<String> {
+    let device = observed.device(link.parent.as_ref()?)?;
+    let why = device.no_rail().filter(|_| naming != Naming::Literal);
+    why.map(str::to_owned)
 }
 
 /// Whether `link` is a VLAN or the like without an RDMA device, which no pattern means: `bond*` fits

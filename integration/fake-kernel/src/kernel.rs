@@ -222,6 +222,12 @@ impl Kernel for FakeKernel {
         self.alive().asked = devices;
     }
 
+    fn manages_nvlink(&self, address: &DeviceAddress) -> bool {
+        let state = self.alive();
+        let mut functions = state.world.functions.iter();
+        functions.any(|it| it.address == *address && it.manages_nvlink)
+    }
+
     fn gids(
         &self,
         pod: Option<&FakePod>,

@@ -35,6 +35,7 @@ impl Nic {
             virtual_functions: 0,
             has_netdev: false,
             rdma: vec![],
+            manages_nvlink: false,
         });
         nic.rdma = Some(rdma.to_owned());
         nic
@@ -64,6 +65,15 @@ impl Nic {
         let mut nic = Self::physical(address, "ib", rdma);
         nic.link.link_type = LinkType::Infiniband;
         nic.umad = true;
+        nic
+    }
+
+    /// A port that manages NVLink's switches, as its vital product data tells.
+    pub fn nvlink_manager(address: &str, rdma: &str) -> Self {
+        let mut nic = Self::infiniband(address, rdma);
+        if let Some(function) = &mut nic.function {
+            function.manages_nvlink = true;
+        }
         nic
     }
 

@@ -49,6 +49,7 @@ impl World {
             Device {
                 rdma,
                 has_netdev: netdevs.any(|it| it.link.parent.as_ref() == address),
+                manages_nvlink: false,
                 ..function.clone()
             }
         });

@@ -70,6 +70,10 @@ impl Kernel for Killed {
         self.linux.ask_only(devices);
     }
 
+    fn manages_nvlink(&self, address: &DeviceAddress) -> bool {
+        self.linux.manages_nvlink(address)
+    }
+
     fn gids(
         &self,
         pod: Option<&Self::Pod>,

@@ -133,6 +133,7 @@ fn pci_function(directory: &Path) -> Option<Device> {
         virtual_functions: virtual_functions.unwrap_or(0),
         has_netdev,
         rdma: Vec::new(),
+        manages_nvlink: false,
     })
 }
 
@@ -166,6 +167,7 @@ fn auxiliary(directory: &Path, pci: &Path) -> Option<Device> {
         virtual_functions: 0,
         has_netdev: has_netdev(directory, None),
         rdma: Vec::new(),
+        manages_nvlink: false,
     })
 }
 

@@ -129,9 +129,8 @@ impl Reader<'_> {
             function.hcas.sort_by_key(other);
         }
         for function in functions.iter_mut().filter(|it| !it.hcas.is_empty()) {
-            let directory = self.sysfs.join("bus/pci/devices");
-            let directory = directory.join(&*function.device.address);
-            function.manages_nvlink = nvlink::is_switch_manager(&directory);
+            let device = &mut function.device;
+            device.manages_nvlink = nvlink::is_switch_manager(self.sysfs, &device.address);
         }
         erdma::pair(self.sysfs, &mut functions);
         let present: BTreeSet<&DeviceAddress> = functions
@@ -174,7 +173,6 @@ impl Reader<'_> {
             netdevs: self.netdevs(&directory, &device, present),
             netdev_function: None,
             hcas: Vec::new(),
-            manages_nvlink: false,
             device,
         }
     }

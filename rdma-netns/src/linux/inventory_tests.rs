@@ -1,6 +1,7 @@
 //! The inventory of made-up nodes: a sysfs and a `/dev` in a directory of its own.
 
 use super::*;
+use crate::Kernel;
 use serde_json::{Value, json};
 use std::{
     os::unix::fs::symlink,
@@ -82,8 +83,12 @@ impl Node {
         self.file(&format!("{port}/link_layer"), "Ethernet");
     }
 
+    fn kernel(&self) -> Linux {
+        Linux::with_roots(self.path("sys"), self.path("dev"))
+    }
+
     fn inventory(&self) -> Inventory {
-        let linux = Linux::with_roots(self.path("sys"), self.path("dev"));
+        let linux = self.kernel();
         linux.inventory().expect("an inventory")
     }
 
@@ -386,9 +391,16 @@ fn what_manages_nvlinks_switches_is_told_by_its_vital_product_data() {
     }
     let inventory = node.inventory();
     let functions = inventory.functions.iter();
-    let managing = functions.filter(|it| it.manages_nvlink);
+    let managing = functions.filter(|it| it.device.manages_nvlink);
     let managing: Vec<&str> = managing.map(|it| &*it.device.address).collect();
     assert_eq!(managing, ["0000:05:00.0"]);
+    let kernel = node.kernel();
+    for Function { device, .. } in &inventory.functions {
+        assert_eq!(
+            kernel.manages_nvlink(&device.address),
+            device.manages_nvlink
+        );
+    }
 }
 
 #[test]

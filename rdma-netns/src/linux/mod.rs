@@ -223,6 +223,10 @@ impl Kernel for Linux {
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = devices;
     }
 
+    fn manages_nvlink(&self, address: &DeviceAddress) -> bool {
+        nvlink::is_switch_manager(&self.sysfs, address)
+    }
+
     fn gids(&self, pod: Option<&Space>, device: &str, port: u32) -> Result<GidTable, ObserveError> {
         let table = match pod {
             None => gids::read(&self.sysfs, device, port),

@@ -4,6 +4,7 @@
 //! reads `/sys/class/infiniband/*/device/vpd` for it).
 
 use super::devices::Uevent;
+use crate::DeviceAddress;
 use std::{
     collections::BTreeMap,
     fs,
@@ -21,9 +22,10 @@ const INFINIBAND: u32 = 0x0207;
 /// What was read before: vital product data stays the same, and is read four bytes at a time from the device.
 static READ: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
 
-/// Whether the PCI function at `directory` of sysfs is one of them.
-pub(super) fn is_switch_manager(directory: &Path) -> bool {
-    let is_candidate = Uevent::read(directory).is_some_and(|uevent| {
+/// Whether the device at `address` is one of them.
+pub(super) fn is_switch_manager(sysfs: &Path, address: &DeviceAddress) -> bool {
+    let directory = sysfs.join("bus/pci/devices").join(&**address);
+    let is_candidate = Uevent::read(&directory).is_some_and(|uevent| {
         uevent.class >> 8 == INFINIBAND && uevent.vendor.as_deref() == Some(VENDOR)
     });
     if !is_candidate {

@@ -225,7 +225,7 @@ fn look<K: Kernel>(
     let mut asked = match choice {
         Choice::Selectors(selectors) => {
             kernel.ask_only(Some(BTreeSet::new()));
-            let observed = kernel.observe(Some(pod))?;
+            let observed = node.observe(choice, Some(pod))?;
             select::selected(node.conf, selectors, &observed, holders)
         }
         Choice::Allocated(meanings) if select::named(choice).is_none() => {
@@ -237,7 +237,7 @@ fn look<K: Kernel>(
     };
     loop {
         kernel.ask_only(asked.clone());
-        let observed = kernel.observe(Some(pod))?;
+        let observed = node.observe(choice, Some(pod))?;
         let drafted = draft(node, choice, key, pod, &observed, holders);
         let Some(known) = &asked else {
             return Ok((observed, drafted?));

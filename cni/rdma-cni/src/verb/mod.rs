@@ -11,11 +11,15 @@ pub mod smc;
 pub mod status;
 pub mod survey;
 
-use crate::{error::Error, kubelet, select::Choice};
+use crate::{
+    error::Error,
+    kubelet,
+    select::{self, Choice},
+};
 use attachments::{Attachment, Key, Rail, Store};
 use cni_protocol::{Environment, EnvironmentError, Target};
 use network_conf::{Conf, Devices};
-use rdma_netns::{Kernel, Observed, OpenPodError, Pod};
+use rdma_netns::{Kernel, ObserveError, Observed, OpenPodError, Pod};
 
 /// All that a verb works with.
 #[derive(Debug)]
@@ -73,6 +77,17 @@ impl<'a, K: Kernel> Node<'a, K> {
                 }
             }
         })
+    }
+
+    /// The present state, with what `choice` is to be selected by.
+    pub fn observe(
+        &self,
+        choice: &Choice<'_>,
+        pod: Option<&K::Pod>,
+    ) -> Result<Observed, ObserveError> {
+        let mut observed = self.kernel.observe(pod)?;
+        select::ask_for_rails(self.kernel, choice, &mut observed);
+        Ok(observed)
     }
 
     /// The pod's namespace, for verbs that cannot do without.

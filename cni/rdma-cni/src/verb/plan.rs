@@ -13,7 +13,7 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
         return Ok("# nothing: kubelet allocated no device to the pod\n".to_owned());
     };
     let pod = node.pod()?;
-    let observed = node.kernel.observe(Some(&pod))?;
+    let observed = node.observe(&choice, Some(&pod))?;
     let others = node.store.living(node.kernel, &observed.boot_id)?;
     if others.iter().any(|other| other.key == key) {
         return Err(Error::Exists(key.to_string()));

@@ -30,8 +30,6 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     if let Err(error) = node.store.probe() {
         reasons.push(error.to_string());
     }
-    let observed = node.kernel.observe(None)?;
-    let others = node.store.living(node.kernel, &observed.boot_id)?;
     let choice = match &node.conf.devices {
         Some(Devices::Address(address)) => Some(Choice::Address(address)),
         Some(Devices::Selectors(selectors)) => Some(Choice::Selectors(selectors)),
@@ -43,6 +41,11 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             None
         }
     };
+    let observed = match &choice {
+        Some(choice) => node.observe(choice, None)?,
+        None => node.kernel.observe(None)?,
+    };
+    let others = node.store.living(node.kernel, &observed.boot_id)?;
     if let Some(choice) = choice {
         match select::rails(node.conf, &choice, &observed, &others) {
             Ok(found) => {

@@ -6,6 +6,7 @@ use crate::{
     leases::{Leases, bonds},
     node::Node,
 };
+use fake_kernel::{Nic, World};
 use rdma_netns::RdmaMode;
 use serde_json::{Value, json};
 
@@ -82,4 +83,37 @@ fn a_refusal_asks_no_other_device() {
     node.kernel.begin();
     node.add(&node.pod("b"), &config).must_fail(101);
     assert_eq!(node.kernel.answered(), ["mlx5_2"; 0]);
+}
+
+/// On B200 nodes there are ten RDMA devices of InfiniBand for eight rails.
+#[test]
+fn what_manages_nvlinks_switches_is_no_rail_of_a_pattern() {
+    let mut world = World::new(Some(RdmaMode::Exclusive));
+    world.plug(Nic::infiniband("0000:1a:00.0", "mlx5_0"));
+    world.plug(Nic::nvlink_manager("0000:05:00.0", "mlx5_1"));
+    let node = Node::with(world);
+    let of = |selector: Value| node.config(json!({ "devices": [selector] }));
+    let rails = |selector: Value| {
+        let (pod, config) = (node.pod("a"), of(selector));
+        node.run("STATUS", None, &config).must_succeed();
+        let result = node.add(&pod, &config).must_succeed();
+        node.del(&pod, &config).must_succeed();
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        let rails = result["rails"].as_array().expect("rails").clone();
+        let names = rails.iter().map(|rail| rail["rdmaDevice"].clone());
+        names.collect::<Vec<Value>>()
+    };
+    assert_eq!(rails(json!({ "driver": "mlx5_core" })), ["mlx5_0"]);
+    assert_eq!(rails(json!({ "netdev": "ib*" })), ["mlx5_0"]);
+    // whoever names it means it
+    assert_eq!(rails(json!({ "netdev": "ib1" })), ["mlx5_1"]);
+    let none = of(json!({ "netdev": "ib[1-9]" }));
+    let why = "ib1: it manages NVLink's switches (SW_MNG), and is no network";
+    let pod = node.pod("b");
+    for refused in [
+        node.add(&pod, &none).must_fail(100),
+        node.run("STATUS", None, &none).must_fail(50),
+    ] {
+        assert!(refused.contains(why), "{refused}");
+    }
 }

@@ -70,6 +70,10 @@ impl Kernel for Wrapped<'_> {
         self.kernel.ask_only(devices);
     }
 
+    fn manages_nvlink(&self, address: &DeviceAddress) -> bool {
+        self.kernel.manages_nvlink(address)
+    }
+
     fn observe(&self, pod: Option<&FakePod>) -> Result<Observed, ObserveError> {
         let mut observed = self.kernel.observe(pod)?;
         if self.busless {

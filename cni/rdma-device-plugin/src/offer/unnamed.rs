@@ -37,6 +37,5 @@ pub(super) fn storage(hca: &Hca) -> Option<String> {
 
 /// A device that is no network.
 pub(super) fn no_rail(function: &Function) -> Option<String> {
-    let why = "it manages NVLink's switches (SW_MNG), and is no network";
-    function.manages_nvlink.then(|| why.to_owned())
+    function.device.no_rail().map(str::to_owned)
 }

@@ -98,7 +98,7 @@ fn rdma_in_software() {
 #[test]
 fn what_manages_nvlinks_switches() {
     is_left_out(
-        |function| function.manages_nvlink = true,
+        |function| function.device.manages_nvlink = true,
         "it manages NVLink's switches (SW_MNG), and is no network",
     );
 }

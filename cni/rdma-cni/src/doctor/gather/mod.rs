@@ -18,8 +18,9 @@ use super::{
     arguments::Paths,
     facts::{Facts, PortGids},
 };
+use crate::select::{self, Choice};
 use look::Look;
-use network_conf::Conf;
+use network_conf::{Conf, Devices};
 pub use system::RDMA_DRIVERS;
 
 use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
@@ -28,7 +29,7 @@ use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
 pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     let mut look = Look::new(&paths.root);
     look.namespace();
-    let observed = look.keep(
+    let mut observed = look.keep(
         "netdevs and RDMA devices",
         kernel.observe(None).map_err(|error| error.to_string()),
     );
@@ -42,6 +43,10 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     let chain = chain::read(&mut look, &paths.conf_dir, &runtimes);
     let ours = chain.picked.as_ref().and_then(|picked| picked.ours.clone());
     let conf = ours.and_then(|ours| Conf::parse(ours).ok());
+    let devices = conf.as_ref().and_then(|conf| conf.devices.as_ref());
+    if let (Some(Devices::Selectors(selectors)), Some(observed)) = (devices, &mut observed) {
+        select::ask_for_rails(kernel, &Choice::Selectors(selectors), observed);
+    }
     let state_dir = match (&paths.state_dir, &conf) {
         (Some(state_dir), _) => state_dir.clone(),
         (None, Some(conf)) => conf.state_dir.clone(),
