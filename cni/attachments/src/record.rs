@@ -73,6 +73,10 @@ pub struct Attachment {
     pub netns_id: NetnsId,
     /// How far it got.
     pub phase: Phase,
+    /// Bringing its devices home was tried before, and did not come to its end: what only the state of the machine
+    /// at the moment keeps away is given up next time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tried: bool,
     /// Mode of the RDMA subsystem at ADD.
     pub rdma_mode: Option<RdmaMode>,
     /// `mtu`
@@ -214,6 +218,7 @@ impl Attachment {
             netns: netns.to_owned(),
             netns_id,
             phase: Phase::Attaching,
+            tried: false,
             rdma_mode: observed.rdma_mode,
             mtu: conf.mtu,
             dad: conf.ipv6.dad,

@@ -21,6 +21,10 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 /// a caller that was given up on would not be told who holds the lock.
 pub const VERB_LIMIT: Duration = Duration::from_secs(60);
 
+/// How long, whatever the verb's time, a lock is waited for that undoing needs: with less than that the devices of
+/// an ADD that has failed late would stay in the pod for the moves of other pods.
+pub const UNDO_LIMIT: Duration = Duration::from_secs(15);
+
 /// How long a lock is waited for when the verb's time is over: who is well has let go of it by then.
 const LEAST: Duration = Duration::from_secs(1);
 
@@ -39,6 +43,11 @@ impl Patience {
     /// That of a verb whose time is over at `until`.
     pub fn until(until: Instant) -> Self {
         Self { until }
+    }
+
+    /// The same, with `least` from now on if that is longer.
+    pub fn at_least(self, least: Duration) -> Self {
+        Self::until(self.until.max(Instant::now() + least))
     }
 
     /// Waits for the lock of `file`, for [`LIMIT`] at most.
@@ -166,6 +175,9 @@ mod tests {
         );
         let over = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
         assert_eq!(Patience::until(over).left(), LEAST);
+        let more = |patience: Patience| patience.at_least(UNDO_LIMIT).left().as_secs_f64().round();
+        assert_eq!(more(Patience::until(over)), UNDO_LIMIT.as_secs_f64());
+        assert_eq!(more(Patience::of_verb()), LIMIT.as_secs_f64());
         let whole = Patience::of_verb().until - Instant::now();
         assert_eq!(whole.as_secs_f64().round(), VERB_LIMIT.as_secs_f64());
     }

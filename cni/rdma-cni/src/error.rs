@@ -111,6 +111,13 @@ pub enum Error {
     Several(Vec<Error>),
 }
 
+impl Error {
+    /// Whether a lock was held by somebody else for all the time that there was.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::State(error) | Self::Unfinished(error) if error.is_held())
+    }
+}
+
 /// Why ADD failed after its first change.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {

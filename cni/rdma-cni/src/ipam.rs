@@ -14,7 +14,7 @@ use std::{
     io,
     net::IpAddr,
     path::PathBuf,
-    process,
+    process::{self, ExitStatus},
     time::{Duration, Instant},
 };
 
@@ -75,6 +75,16 @@ pub enum IpamError {
         /// Its message and details, or how it ended.
         message: String,
     },
+    /// It was ended by a signal.
+    #[error("IPAM plugin {name:?}, {command}: it ended with {status}")]
+    Killed {
+        /// `ipam.type`
+        name: String,
+        /// `ADD`, `DEL`…
+        command: &'static str,
+        /// Which one.
+        status: ExitStatus,
+    },
     /// Its answer makes no sense.
     #[error("IPAM plugin {name:?} answered with an invalid {field}: {value}")]
     Answer {
@@ -100,10 +110,9 @@ impl IpamError {
     /// Whether another call may go better: it says so (code 11), took too long, or was killed.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Refused { code, .. } => {
-                code.is_none_or(|code| code == u64::from(code::TRY_LATER))
-            }
+            Self::Refused { code, .. } => *code == Some(u64::from(code::TRY_LATER)),
             Self::Run { source, .. } => source.kind() == io::ErrorKind::TimedOut,
+            Self::Killed { .. } => true,
             Self::NotFound { .. } | Self::Answer { .. } => false,
         }
     }
@@ -225,6 +234,13 @@ impl<'a> Ipam<'a> {
         let (status, output) = run::until(deadline, program, &input).map_err(failed)?;
         if status.success() {
             return Ok(output);
+        }
+        if status.code().is_none() {
+            return Err(IpamError::Killed {
+                name: self.name.to_owned(),
+                command: command.as_str(),
+                status,
+            });
         }
         let error: Value = serde_json::from_slice(&output).unwrap_or_default();
         let words = [&error["msg"], &error["details"]]

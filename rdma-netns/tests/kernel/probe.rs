@@ -187,6 +187,25 @@ fn a_netdev_that_returns_hears_as_before() {
     });
 }
 
+/// One of the netdevs is gone when the wire is listened to once more: the others' groups are left all the same.
+#[test]
+fn who_cannot_listen_any_more_is_no_member_either() {
+    with_pod(|world| {
+        world.pod_ip("link add gone0 type veth peer name gone1");
+        world.pod_ip("link set gone0 up");
+        world.pod_ip("link set gone1 up");
+        let mut asked = questions("wire0", &FREE);
+        asked.extend(questions("gone0", &FREE));
+        world.kernel.probe(&world.pod, &asked).expect("a probe");
+        let groups = || world.pod_ip("-6 maddress show dev wire0");
+        assert!(groups().contains("ff02::1:ff00:9"), "{}", groups());
+        world.pod_ip("link del gone0");
+        let heard = world.kernel.overheard(&world.pod, &asked);
+        assert!(heard.is_err(), "{heard:?}");
+        assert!(!groups().contains("ff02::1:ff00:9"), "{}", groups());
+    });
+}
+
 #[test]
 fn where_nobody_can_be_asked_nobody_waits() {
     with_pod(|world| {

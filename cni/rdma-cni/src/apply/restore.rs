@@ -6,7 +6,7 @@ use crate::{
     held,
     plan::{self, Obstacle, RailPlan},
 };
-use attachments::{Attachment, Attribute, Phase};
+use attachments::{Attachment, Attribute};
 use nix::libc;
 use rdma_netns::{Kernel, Observed, Op};
 use std::time::Duration;
@@ -72,18 +72,18 @@ struct Refusal {
 
 /// Brings everything of `attachment` home. Place, name and RDMA device are mandatory; any other
 /// attribute is tried in every round, and given up when it is refused and nothing changes any more.
-/// Where the machine's state at the moment refuses it, that takes `SETTLING`, and a record that an
-/// earlier try has left [`Phase::Detaching`]. Goes on after an error, and with what is still missing, as
+/// Where the machine's state at the moment refuses it, that takes `SETTLING`, and another verb that has
+/// `tried_before`. Goes on after an error, and with what is still missing, as
 /// long as that helps. `others`, the records of this boot whose devices are not home yet, are asked for
 /// where a name is taken.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
     attachment: &Attachment,
+    tried_before: bool,
     others: &dyn Fn() -> Vec<Attachment>,
 ) -> Result<Restored, Incomplete> {
     let deadline = kernel.now() + SETTLING;
-    let tried_before = attachment.phase == Phase::Detaching;
     let mut known: Option<Vec<Attachment>> = None;
     let mut given_up: Vec<GivenUp> = vec![];
     let mut refused: Vec<Refusal> = vec![];

@@ -14,7 +14,7 @@ use crate::{
     select::{self, Choice},
 };
 use attachments::{Attachment, Key, Phase, Shared, Wanted, given_up, store::Lock};
-use cni_protocol::result;
+use cni_protocol::{lock::UNDO_LIMIT, result};
 use network_conf::{Dad, Wish};
 use rdma_netns::{Kernel, Link, Neighbour, Observed, Pod};
 use serde_json::Value;
@@ -348,6 +348,7 @@ fn undo<K: Kernel>(
     cause: Cause,
 ) -> Error {
     log::error!("{cause}; undoing");
+    let node = &node.with_patience(UNDO_LIMIT);
     let conflicts: Vec<IpAddr> = match &cause {
         Cause::Apply(ApplyError::Duplicate(ip)) => vec![*ip],
         Cause::Apply(ApplyError::InUse(conflict) | ApplyError::TakenMeanwhile(conflict)) => {
@@ -361,7 +362,7 @@ fn undo<K: Kernel>(
             left: vec![error.to_string()],
             awaited: false,
         }),
-        _moves => release::restore(node, Some(pod), attachment),
+        _moves => release::restore(node, Some(pod), attachment, false),
     };
     release::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();

@@ -190,6 +190,7 @@ fn salvage<K: Kernel>(
         let mut attachment = node.record(key, pod, &observed, rails);
         // a failure marks records that are not: a guess must not take the place of the text
         attachment.phase = Phase::Detaching;
+        attachment.tried = true;
         smc::tell_lost(node, &attachment);
         release::devices(node, &mut attachment, Some(pod))?;
     }

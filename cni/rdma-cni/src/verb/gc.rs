@@ -3,8 +3,9 @@
 use super::{Node, release};
 use crate::{error::Error, ipam::Ipam};
 use attachments::{Key, store::Record};
-use cni_protocol::{SpecVersion, ValidAttachment};
+use cni_protocol::{SpecVersion, ValidAttachment, lock::LIMIT};
 use rdma_netns::{InterfaceName, Kernel};
+use std::time::Duration;
 
 /// More rails than any node has.
 const MOST_RAILS: usize = 64;
@@ -27,6 +28,8 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     };
     node.store.sweep(Some(&node.conf.network.name));
     let mut errors = vec![];
+    // each attachment has time of its own, as with a DEL; who has kept a lock all that time keeps it
+    let mut time = LIMIT;
     for key in node
         .store
         .keys(Some(&node.conf.network.name))?
@@ -34,7 +37,10 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         .filter(|key| !is_valid(key))
     {
         log::info!("{key}: the runtime does not know it any more");
-        if let Err(error) = detach(node, &key) {
+        if let Err(error) = detach(&node.with_patience(time), &key) {
+            if error.is_held() {
+                time = Duration::ZERO;
+            }
             let error = Error::Of {
                 key,
                 source: Box::new(error),

@@ -20,6 +20,7 @@ use attachments::{Attachment, Key, Rail, Store};
 use cni_protocol::{Environment, EnvironmentError, Target};
 use network_conf::{Conf, Devices};
 use rdma_netns::{Kernel, ObserveError, Observed, OpenPodError, Pod};
+use std::time::Duration;
 
 /// All that a verb works with.
 #[derive(Debug)]
@@ -42,6 +43,15 @@ impl<'a, K: Kernel> Node<'a, K> {
             environment,
             conf,
             store: Store::new(&conf.state_dir),
+        }
+    }
+
+    /// The same, with `least` from now on for the locks that are waited for.
+    pub fn with_patience(&self, least: Duration) -> Self {
+        let patience = self.store.patience().at_least(least);
+        Self {
+            store: Store::within(self.store.root(), patience),
+            ..*self
         }
     }
 

@@ -94,6 +94,7 @@ pub fn devices<K: Kernel>(
         return Ok(());
     }
     let deadline = Instant::now() + PATIENCE;
+    let tried_before = attachment.tried;
     let mut has_begun = false;
     loop {
         let restored = {
@@ -102,7 +103,7 @@ pub fn devices<K: Kernel>(
                 false => Error::State(error),
             })?;
             has_begun = true;
-            home(node, attachment, pod)
+            home(node, attachment, pod, tried_before)
         };
         match restored {
             Err(incomplete) if incomplete.awaited && Instant::now() < deadline => {
@@ -115,23 +116,28 @@ pub fn devices<K: Kernel>(
 
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
 /// and RDMA devices home, and their CDI entries; the node's lock is held by the caller. What the
-/// netdevs did not get back, a sentence for each thing. A record that stays says from then on that it was tried.
+/// netdevs did not get back, a sentence for each thing. A record that stays says from then on that it was tried;
+/// `tried_before`: another verb did.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
+    tried_before: bool,
 ) -> Result<Vec<String>, Incomplete> {
     // others wait for the node's lock
     node.kernel.ask_only(Some(attachment.devices()));
     let left = smc::take_away(node, pod, attachment);
     let others = || {
-        let others = node.store.on_this_boot(attachment);
-        others.unwrap_or_else(|error| {
+        let mut others = node.store.on_this_boot(attachment).unwrap_or_else(|error| {
             log::warn!("{error}");
             vec![]
-        })
+        });
+        // nothing of a living pod gives way
+        others.retain(|other| !other.is_settled(node.kernel, &other.boot_id));
+        others
     };
-    let restored = apply::restore(node.kernel, pod, attachment, &others).map(|restored| {
+    let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others);
+    let restored = restored.map(|restored| {
         char_devices::settle_home(node.store.root(), attachment, &restored.observed);
         given_up::note(node.store.root(), attachment, &restored)
     });
@@ -144,7 +150,9 @@ pub fn restore<K: Kernel>(
         Ok(_) => Err(incomplete),
         Err(devices) => Err(incomplete.and(devices)),
     };
-    if restored.is_err() && matches!(attachment.phase, Phase::Attaching | Phase::Attached) {
+    if restored.is_err() && !attachment.tried {
+        attachment.tried = true;
+        attachment.phase = Phase::Detaching;
         mark(node, attachment, Phase::Detaching);
     }
     restored
@@ -155,8 +163,9 @@ pub fn home<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
+    tried_before: bool,
 ) -> Result<(), Incomplete> {
-    restore(node, pod, attachment)?;
+    restore(node, pod, attachment, tried_before)?;
     if pod.is_some() {
         return Ok(());
     }

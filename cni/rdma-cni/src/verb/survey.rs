@@ -163,7 +163,8 @@ fn bring_home<K: Kernel>(
 ) -> Result<(), Error> {
     if attachment.boot_id == boot_id && attachment.phase != Phase::Home {
         let pod = release::pod_of(node, attachment)?;
-        release::home(node, attachment, pod.as_ref())?;
+        let tried_before = attachment.tried;
+        release::home(node, attachment, pod.as_ref(), tried_before)?;
     }
     Ok(())
 }

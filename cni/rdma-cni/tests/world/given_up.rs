@@ -10,6 +10,7 @@ use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_cni::plan;
 use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
+use std::{fs::File, time::Duration};
 
 const AT: Place = Place::Host;
 
@@ -304,6 +305,30 @@ fn a_machine_without_memory_keeps_a_pod_for_one_del() {
         let is_named = lacks.iter().any(|it| it.why.contains("allocate memory"));
         assert!(is_named, "{what}: {lacks:?}");
     }
+}
+
+/// A DEL that has waited for the node's lock in vain has tried nothing.
+#[test]
+fn a_del_that_did_not_begin_was_no_try() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = spoilt(&node);
+    let path = node.state.path().join("state/lock");
+    let file = File::options().write(true).open(path).unwrap();
+    file.lock().unwrap();
+    let (code, message) = node.del_within(&pod, &node.two_rails(), Duration::ZERO);
+    assert_eq!(code, 11, "{message}");
+    drop(file);
+    let is_mtu = |op: &Op| matches!(op, Op::SetMtu { .. });
+    for expected in [Some(107), None] {
+        without_memory(&node, is_mtu, usize::MAX);
+        let del = node.del(&pod, &node.two_rails());
+        match expected {
+            Some(code) => drop(del.must_fail(code)),
+            None => drop(del.must_succeed()),
+        }
+    }
+    assert_eq!(node.records(), [""; 0]);
+    assert_eq!(notes(&node).len(), 1);
 }
 
 /// What a failed ADD could not undo for want of memory, its DEL does without.

@@ -1,10 +1,19 @@
 //! Several pods and one device; names on the host that are taken.
 
-use crate::node::{Node, configure, name, settle};
+use crate::{
+    leases::Leases,
+    node::{Node, configure, name, settle},
+};
 use fake_kernel::{Nic, Verdict, World};
+use rdma_cni::{
+    reply,
+    verb::{add, gc},
+};
 use rdma_netns::{Kernel as _, Op, Place, RdmaMode};
 use serde_json::{Value, json};
-use std::{thread, time::Duration};
+use std::{
+    collections::BTreeSet, fs, os::unix::fs::MetadataExt as _, sync::mpsc, thread, time::Duration,
+};
 
 #[test]
 fn a_device_has_one_holder() {
@@ -226,6 +235,95 @@ fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
     drop(descriptor);
     node.del(&pod, &node.two_rails()).must_succeed();
     node.must_be(&before, "tried again");
+}
+
+/// Has the node's lock for longer than a verb waits whose time is over.
+fn another_moves(node: &Node) -> thread::JoinHandle<()> {
+    let path = node.state.path().join("state/lock");
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.lock().unwrap();
+    thread::spawn(move || {
+        thread::sleep(Duration::from_millis(1500));
+        drop(file);
+    })
+}
+
+/// A slow IPAM plugin, say, has taken all of ADD's time.
+#[test]
+fn an_add_that_fails_late_is_undone_while_other_pods_come_and_go() {
+    let leases = Leases::new(2);
+    let node = &leases.node;
+    let pod = node.pod("a");
+    let config = leases.config(json!({ "devices": [{ "netdev": "bond*" }] }));
+    let before = node.snapshot();
+    node.kernel.begin();
+    let (sender, receiver) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
+    node.kernel.intercept(move |_, step| match step.op {
+        Op::AddAddress { .. } => {
+            sender.send(()).unwrap();
+            answered.recv_timeout(Duration::from_secs(5)).unwrap();
+            Verdict::Refuse(nix::errno::Errno::EINVAL)
+        }
+        _ => Verdict::Proceed,
+    });
+    let error = thread::scope(|scope| {
+        scope.spawn(move || {
+            receiver.recv_timeout(Duration::from_secs(5)).unwrap();
+            let other = another_moves(node);
+            answer.send(()).unwrap();
+            other.join().unwrap();
+        });
+        node.within(Duration::ZERO, "ADD", Some(&pod), &config, |node| {
+            add::add(node).err().expect("a failure")
+        })
+    });
+    assert_eq!(reply::code(&error), 106, "{error}");
+    node.must_be(&before, "undone");
+}
+
+/// Each attachment of a GC has time for its own lock, however many were before it.
+#[test]
+fn what_a_gc_comes_to_late_is_brought_home() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let before = node.snapshot();
+    let pod = node.pod("a");
+    node.add(&pod, &node.two_rails()).must_succeed();
+    let config = Node::of_gc(&[], &node.two_rails());
+    let other = another_moves(&node);
+    let done = node.within(Duration::ZERO, "GC", None, &config, |node| gc::gc(node));
+    assert!(done.is_ok(), "{}", done.unwrap_err());
+    other.join().unwrap();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    node.must_be(&before, "after GC");
+}
+
+/// Each writing waits for the disk.
+#[test]
+fn a_dying_namespace_is_waited_for_without_writing_the_record_each_time() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    node.add(&pod, &node.two_rails()).must_succeed();
+    let descriptor = node.kernel.open_pod(&pod.netns).unwrap();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    let record = node.record_of(&pod);
+    let versions = thread::scope(|scope| {
+        let seen = scope.spawn(move || {
+            let mut seen = BTreeSet::new();
+            for _ in 0..400 {
+                if let Ok(it) = fs::metadata(&record) {
+                    seen.insert((it.ino(), it.mtime(), it.mtime_nsec()));
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            drop(descriptor);
+            seen.len()
+        });
+        node.del(&pod, &node.two_rails()).must_succeed();
+        seen.join().unwrap()
+    });
+    // as ADD left it; that DEL has begun; that it has tried
+    assert!(versions <= 3, "{versions} versions");
 }
 
 #[test]

@@ -17,6 +17,8 @@ const SCRIPT: &[u8] = br#"#!/bin/sh
 config=$(cat)
 echo "$CNI_COMMAND $CNI_IFNAME" >> "$0.log"
 refuse() {
+    [ "$1" = words ] && { echo 'no such lease'; exit 1; }
+    [ "$1" = death ] && kill -9 $$
     echo "{\"cniVersion\":\"1.0.0\",\"code\":$1,\"msg\":\"refused by the test\"}"
     exit 1
 }
@@ -209,6 +211,13 @@ fn without_a_record_no_refusal_keeps_a_pod() {
         old.away(Some(code));
         node.del(pod, &config).must_succeed();
     }
+    let away = node.plugins.join("old.away");
+    // a plugin of another world, which ends with 1 and some words
+    fs::write(&away, "words").unwrap();
+    node.del(pod, &config).must_succeed();
+    fs::write(&away, "death").unwrap();
+    let message = node.del(pod, &config).must_fail(104);
+    assert!(message.contains("signal: 9"), "{message}");
     old.away(Some(11));
     node.del(pod, &config).must_fail(104);
     old.away(None);
@@ -216,6 +225,6 @@ fn without_a_record_no_refusal_keeps_a_pod() {
     config["ipam"]["type"] = "uninstalled".into();
     node.del(pod, &config).must_succeed();
     let asked = fs::read_to_string(node.plugins.join("old.log")).unwrap();
-    assert_eq!(asked, "DEL rdma0\n".repeat(8));
+    assert_eq!(asked, "DEL rdma0\n".repeat(10));
     assert_eq!(node.records(), [""; 0]);
 }

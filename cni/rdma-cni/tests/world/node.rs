@@ -338,15 +338,30 @@ impl Node {
 
     /// DEL that has `time` for all the locks that it waits for; its code and its message.
     pub(crate) fn del_within(&self, pod: &Pod, config: &Value, time: Duration) -> (u32, String) {
-        let environment = self.environment("DEL", Some(pod), None);
-        let environment = Environment::parse(environment, None).unwrap();
+        let error = self.within(time, "DEL", Some(pod), config, |node| {
+            rdma_cni::verb::del::del(node).unwrap_err()
+        });
+        (rdma_cni::reply::code(&error), error.to_string())
+    }
+
+    /// `run`, a verb that has `time` for all the locks that it waits for.
+    pub(crate) fn within<T>(
+        &self,
+        time: Duration,
+        command: &str,
+        pod: Option<&Pod>,
+        config: &Value,
+        run: impl FnOnce(&rdma_cni::verb::Node<'_, FakeKernel>) -> T,
+    ) -> T {
+        let environment = Environment::parse(self.environment(command, pod, None), None).unwrap();
         let raw = config.as_object().unwrap().clone();
         let conf = Conf::read(raw, &mut Mistakes::of(Command::Del)).unwrap();
         let mut node = rdma_cni::verb::Node::new(&self.kernel, &environment, &conf);
         node.store = Store::within(&conf.state_dir, Patience::until(Instant::now() + time));
-        let _beside = GATE.read().unwrap_or_else(PoisonError::into_inner);
-        let error = rdma_cni::verb::del::del(&node).unwrap_err();
-        (rdma_cni::reply::code(&error), error.to_string())
+        let starts_ipam = !config["ipam"].is_null();
+        let _alone = starts_ipam.then(alone);
+        let _beside = (!starts_ipam).then(|| GATE.read().unwrap_or_else(PoisonError::into_inner));
+        run(&node)
     }
 
     /// The environment that a runtime starts `command` in.
@@ -374,13 +389,18 @@ impl Node {
 
     /// GC, with `valid` pods.
     pub(crate) fn gc(&self, valid: &[&Pod], config: &Value) -> Answer {
+        self.run("GC", None, &Self::of_gc(valid, config))
+    }
+
+    /// The configuration of GC, with `valid` pods.
+    pub(crate) fn of_gc(valid: &[&Pod], config: &Value) -> Value {
         let valid: Vec<Value> = valid
             .iter()
             .map(|pod| json!({ "containerID": pod.container, "ifname": "eth0" }))
             .collect();
         let mut config = config.clone();
         config["cni.dev/valid-attachments"] = valid.into();
-        self.run("GC", None, &config)
+        config
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

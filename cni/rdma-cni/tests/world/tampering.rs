@@ -1,7 +1,7 @@
 //! Pods that change what they were given: it comes home as it was.
 
 use crate::node::{Node, Pod, address, mac, name, route};
-use fake_kernel::Verdict;
+use fake_kernel::{Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
 
@@ -266,6 +266,36 @@ fn a_name_that_another_pods_netdev_gives_up() {
         node.del(&b, &of_b).must_succeed();
         node.must_be(&before, &format!("alternative {has_alt}, dies {dies}"));
     }
+}
+
+/// Somebody has taken a living pod's netdev to the host, under the name of another pod's: nothing of a living
+/// pod is changed for another one's DEL.
+#[test]
+fn a_name_that_a_living_pods_netdev_has_is_waited_for() {
+    let before = Node::new(RdmaMode::Exclusive).snapshot();
+    let (node, [(a, of_a), (b, of_b)]) = two_pods([None, None]);
+    let (from, to) = (Place::Pod, Place::Host);
+    let away = Op::MoveLink {
+        link: name("rdma0"),
+        from,
+        to,
+        name: name("eth2"),
+    };
+    node.change(Some(&b), &away);
+    let message = node.del(&a, &of_a).must_fail(107);
+    assert!(message.contains("eth2"), "{message}");
+    let address = |name: &str| {
+        node.kernel.with(|world| {
+            let link = world.link(HOST, name).expect("a netdev");
+            link.parent.as_deref().map(str::to_owned)
+        })
+    };
+    assert_eq!(address("eth2"), Some("0000:d8:00.2".to_owned()));
+    node.kernel.with(|world| world.unmount(&b.netns));
+    node.del(&a, &of_a).must_succeed();
+    node.kernel.with(|world| world.unmount(&a.netns));
+    node.del(&b, &of_b).must_succeed();
+    node.must_be(&before, "after both");
 }
 
 /// It is another pod's netdev whose alternative name stays: that DEL ends, and the next one can do it.

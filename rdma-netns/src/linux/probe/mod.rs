@@ -57,7 +57,8 @@ impl Linux {
         let (asked, unasked) = sort(pod, questions)?;
         let (conflicts, waited) = match asked.is_empty() {
             true => Default::default(),
-            false => self.ask_all(pod, &asked)?,
+            // nobody listens after an error
+            false => self.ask_all(pod, &asked).inspect_err(|_| pod.leave())?,
         };
         Ok(Probed {
             conflicts,
@@ -69,12 +70,17 @@ impl Linux {
     /// What has been heard of others' having the addresses, without waiting. From then on the kernel is a
     /// member of their groups, for the addresses that were set.
     pub(super) fn listen(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
+        let heard = self.listen_all(pod, questions);
+        pod.leave();
+        heard
+    }
+
+    fn listen_all(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
         let (asked, _) = sort(pod, questions)?;
         let mut conflicts = vec![];
         for ear in self.ears(pod, &asked)? {
             hear(ear, &asked, Whose::Others, &mut conflicts)?;
         }
-        pod.leave();
         conflicts.retain(|conflict| conflict.sign == Sign::Has);
         Ok(conflicts)
     }
