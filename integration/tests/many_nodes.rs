@@ -1,21 +1,16 @@
 //! The figure: eight nodes of twenty pods each on one /24 and one /64, all started at once, with the
 //! manifests' configuration. No address is used twice, and none of a node's by a pod.
 //!
-//! All nodes share this machine's few CPUs, where each of them has many of its own: a wire that is
-//! quick needs some help here ([`hand_on_at_once`]).
+//! All nodes share this machine's few CPUs, where each of them has many of its own: whatever waits for its
+//! turn waits long here.
 
 use integration::{Netns, plugin::cni_path, plugin::rdma_cni};
-use nix::{
-    net::if_::if_nametoindex,
-    sched::{CloneFlags, setns},
-    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket},
-};
+use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     fs::File,
     io::Write,
-    os::fd::AsRawFd,
     path::Path,
     process::{Child, Command, Stdio},
     sync::Barrier,
@@ -58,7 +53,6 @@ fn machine(node: usize, switch: &Netns) -> Machine {
         format!("address add {ipv6}/64 dev eth1 nodad"),
     ]);
     switch.ip(&format!("link set dev {port} master br0 up"));
-    hand_on_at_once(&host);
     // records and leases are synced to the disk: memory is quicker
     let memory = Path::new("/dev/shm");
     let state = match memory.is_dir() {
@@ -70,54 +64,6 @@ fn machine(node: usize, switch: &Netns) -> Machine {
         state: state.expect("a directory"),
         pods: (0..PODS).map(|_| Netns::new("pod")).collect(),
     }
-}
-
-/// `IFLA_MACVLAN_BC_CUTOFF` -1 (Linux 6.4): what is broadcast is handed to `eth1`'s children as it
-/// comes, and not by a kernel thread, which on this machine waits for its turn behind all the plugins
-/// of all the nodes, for a tenth of a second and more. iproute2 6.1 does not know the setting. An older
-/// kernel passes over it.
-fn hand_on_at_once(host: &Netns) {
-    let file = File::open(host.path()).expect("the node's namespace");
-    thread::scope(|scope| {
-        let inside = || {
-            setns(&file, CloneFlags::CLONE_NEWNET).expect("root may enter it");
-            let index = if_nametoindex("eth1").expect("the rail");
-            let kind = attribute(1, b"macvlan");
-            let mode = attribute(1, &4_u32.to_ne_bytes()); // bridge
-            let settings = [mode, attribute(9, &(-1_i32).to_ne_bytes())].concat();
-            let information = [kind, attribute(2, &settings)].concat();
-            let attributes = [
-                attribute(5, &index.to_ne_bytes()),
-                attribute(3, b"quick0\0"),
-                attribute(18, &information),
-            ];
-            let mut request = vec![0; 32];
-            request.extend(attributes.concat());
-            let length = request.len() as u32;
-            request[..4].copy_from_slice(&length.to_ne_bytes());
-            request[4..6].copy_from_slice(&16_u16.to_ne_bytes()); // RTM_NEWLINK
-            // request, acknowledgement, create, exclusive
-            request[6..8].copy_from_slice(&0x605_u16.to_ne_bytes());
-            let (family, kind) = (AddressFamily::Netlink, SockType::Raw);
-            let route = SockProtocol::NetlinkRoute;
-            let socket = socket(family, kind, SockFlag::empty(), route).expect("a socket");
-            send(socket.as_raw_fd(), &request, MsgFlags::empty()).expect("sent");
-            let mut answer = [0; 1024];
-            recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty()).expect("an answer");
-            assert_eq!(answer[16..20], [0; 4], "refused");
-        };
-        scope.spawn(inside).join().expect("no panic");
-    });
-}
-
-/// `struct nlattr` and its value.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let length = 4 + value.len();
-    let mut bytes = (length as u16).to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(length.next_multiple_of(4), 0);
-    bytes
 }
 
 impl Machine {

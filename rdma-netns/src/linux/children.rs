@@ -60,6 +60,12 @@ pub(super) fn parse(info: &[u8]) -> Option<Child> {
 /// The kernel chooses the index.
 pub(super) const ANY_INDEX: u32 = 0;
 
+/// The cutoff by which broadcasts and multicasts are handed to all children as they come. Else a kernel thread
+/// does it, which waits for its turn on a busy machine, for longer than a probe waits for its answer
+/// (`macvlan_recompute_bc_filter()`, `drivers/net/macvlan.c`). It is the lower netdev's, and ends with its last
+/// child. Linux before 6.4 passes over it.
+const AS_THEY_COME: i32 = -1;
+
 /// A child to be made.
 pub(super) struct NewChild<'a> {
     /// Index of the netdev below it, in the namespace of the socket.
@@ -83,7 +89,8 @@ impl NewChild<'_> {
                     MacvlanMode::Vepa => MacVlanMode::Vepa,
                     MacvlanMode::Passthru => MacVlanMode::Passthrough,
                 };
-                let data = InfoData::MacVlan(vec![InfoMacVlan::Mode(mode)]);
+                let cutoff = InfoMacVlan::BcCutoff(AS_THEY_COME);
+                let data = InfoData::MacVlan(vec![InfoMacVlan::Mode(mode), cutoff]);
                 (InfoKind::MacVlan, data)
             }
             Child::Ipvlan(mode) => {

@@ -2,8 +2,14 @@
 //! run on has ipvlan, which is tried in the lab.
 
 use crate::world::{World, interface, with_node};
+use netlink_packet_core::Parseable as _;
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{InfoData, InfoMacVlan, LinkAttribute, LinkInfo, LinkMessage},
+};
+use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::libc;
-use rdma_netns::{Child, MacvlanMode, Op, Place};
+use rdma_netns::{Child, MacvlanMode, Op, Place, netlink::Socket, netns::Netns};
 
 const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
 
@@ -48,6 +54,49 @@ fn a_child_is_made_in_the_pod() {
         // the end of a pair lies on nothing
         assert_eq!(world.host_link("nic0").lower, None);
         assert_eq!(world.host_link("nic0").child, None);
+    });
+}
+
+/// `IFLA_MACVLAN_BC_CUTOFF` of a pod's netdev.
+fn cutoff(world: &World, name: &str) -> Option<i32> {
+    let index = world.pod_link(name).index;
+    let ask = || {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        let mut socket = Socket::open(NETLINK_ROUTE).expect("a socket");
+        let answers = socket.request(&RouteNetlinkMessage::GetLink(message), 0);
+        let body = answers.expect("the netdev").remove(0).body;
+        let link = LinkMessage::parse(&body).expect("a netdev");
+        let infos = link.attributes.into_iter().filter_map(|it| match it {
+            LinkAttribute::LinkInfo(infos) => Some(infos),
+            _ => None,
+        });
+        let data = infos.flatten().find_map(|it| match it {
+            LinkInfo::Data(InfoData::MacVlan(data)) => Some(data),
+            _ => None,
+        });
+        data?.into_iter().find_map(|it| match it {
+            InfoMacVlan::BcCutoff(cutoff) => Some(cutoff),
+            _ => None,
+        })
+    };
+    let pod = Netns::open(&world.pod_path()).expect("the pod");
+    pod.run(ask).expect("to enter it")
+}
+
+/// Where a kernel thread hands them on, probes of other nodes come late.
+#[test]
+fn broadcasts_are_handed_to_children_as_they_come() {
+    with_node(|world| {
+        world.ip("link add theirs0 link nic0 type macvlan mode bridge");
+        let pod = world.pod_path();
+        world.ip(&format!("link set theirs0 netns {}", pod.display()));
+        // 1, which is not told
+        assert_eq!(cutoff(world, "theirs0"), None);
+        world.execute(add(BRIDGE, "rdma0", 1500));
+        for name in ["rdma0", "theirs0"] {
+            assert_eq!(cutoff(world, name), Some(-1), "{name}");
+        }
     });
 }
 

@@ -5,10 +5,12 @@ use crate::{
     kubelet::Cluster,
     leases::{Leases, bonds},
     node::Node,
+    wrapped::Wrapped,
 };
 use fake_kernel::{Nic, World};
 use rdma_netns::RdmaMode;
 use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
 
 #[test]
 fn only_a_pods_own_devices_are_asked() {
@@ -116,4 +118,36 @@ fn what_manages_nvlinks_switches_is_no_rail_of_a_pattern() {
     ] {
         assert!(refused.contains(why), "{refused}");
     }
+}
+
+/// Only a port tells that the netdev has an RDMA device, or the device is not there: whoever holds the node's
+/// lock meanwhile would have all pods of the node wait for the sickest port.
+#[test]
+fn other_pods_do_not_wait_where_all_ports_are_asked() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let lock = Some(node.state.path().join("state/lock"));
+    let pod = node.pod("a");
+    let by_port = node.config(json!({ "devices": [{ "netdev": "eth2" }] }));
+    let kernel = Wrapped {
+        busless: true,
+        lock: lock.clone(),
+        ..Wrapped::new(&node)
+    };
+    let asked = |kernel: &Wrapped<'_>| kernel.all.load(Ordering::Relaxed);
+    let result = kernel.run(&node, "ADD", Some(&pod), &by_port);
+    let result = result.must_succeed();
+    assert_eq!(result["rails"][0]["rdmaDevice"], "mlx5_2");
+    assert_eq!(asked(&kernel), 1);
+    kernel
+        .run(&node, "DEL", Some(&pod), &by_port)
+        .must_succeed();
+    assert_eq!(asked(&kernel), 1);
+    let kernel = Wrapped {
+        lock,
+        ..Wrapped::new(&node)
+    };
+    let gone = node.config(json!({ "deviceID": "0000:99:00.0" }));
+    kernel.run(&node, "ADD", Some(&pod), &gone).must_fail(100);
+    assert_eq!(asked(&kernel), 1);
+    assert_eq!(node.records(), [""; 0]);
 }

@@ -11,8 +11,10 @@ use rdma_netns::{
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
+    fs::File,
     io,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 /// A kernel that is the fake one but for this.
@@ -23,6 +25,11 @@ pub(crate) struct Wrapped<'a> {
     pub(crate) unreadable: Option<PathBuf>,
     /// No netdev has a parent: hardware on a bus that the kernel tells nothing of.
     pub(crate) busless: bool,
+    /// The node's lock. Nobody has it while all ports are asked.
+    pub(crate) lock: Option<PathBuf>,
+    asks_all: AtomicBool,
+    /// How often all ports were asked.
+    pub(crate) all: AtomicUsize,
 }
 
 impl<'a> Wrapped<'a> {
@@ -31,6 +38,9 @@ impl<'a> Wrapped<'a> {
             kernel: &node.kernel,
             unreadable: None,
             busless: false,
+            lock: None,
+            asks_all: AtomicBool::new(true),
+            all: AtomicUsize::new(0),
         }
     }
 
@@ -67,6 +77,7 @@ impl Kernel for Wrapped<'_> {
     }
 
     fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>) {
+        self.asks_all.store(devices.is_none(), Ordering::Relaxed);
         self.kernel.ask_only(devices);
     }
 
@@ -75,6 +86,12 @@ impl Kernel for Wrapped<'_> {
     }
 
     fn observe(&self, pod: Option<&FakePod>) -> Result<Observed, ObserveError> {
+        if self.asks_all.load(Ordering::Relaxed) {
+            self.all.fetch_add(1, Ordering::Relaxed);
+            let lock = self.lock.iter().flat_map(File::open).next();
+            let is_held = lock.is_some_and(|lock| lock.try_lock_shared().is_err());
+            assert!(!is_held, "other pods wait for all ports");
+        }
         let mut observed = self.kernel.observe(pod)?;
         if self.busless {
             observed.devices.clear();
