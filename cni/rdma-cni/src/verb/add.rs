@@ -16,7 +16,7 @@ use crate::{
 use attachments::{Attachment, Key, Phase, Shared, Wanted, given_up, store::Lock};
 use cni_protocol::{lock::UNDO_LIMIT, result};
 use network_conf::{Dad, Wish};
-use rdma_netns::{Kernel, Link, Neighbour, Observed, Pod};
+use rdma_netns::{DeviceAddress, Kernel, Link, Neighbour, Observed, Pod};
 use serde_json::Value;
 use std::{collections::BTreeSet, io, net::IpAddr};
 
@@ -152,29 +152,40 @@ struct Started {
 }
 
 /// Everything under the node's lock: heal, choose, record, move. What was healed gives its
-/// addresses back when the lock is free again.
+/// addresses back when the lock is free again. Where only the ports of all RDMA devices tell what is meant, the
+/// lock is free while they are asked.
 fn begin<K: Kernel>(
     node: &Node<'_, K>,
     asked: (&Choice<'_>, Wish),
     key: &Key,
     pod: &K::Pod,
 ) -> Result<Started, Error> {
-    let moves = node.store.lock_node()?;
-    let survey = survey::heal(node, key, &node.kernel.boot_id()?)?;
-    let started = start(node, asked, key, pod, &survey.holders);
-    drop(moves);
-    survey.release(node);
-    started
+    let mut meant = None;
+    loop {
+        let moves = node.store.lock_node()?;
+        let mut survey = survey::heal(node, key, &node.kernel.boot_id()?)?;
+        let holders = std::mem::take(&mut survey.holders);
+        let started = start(node, asked, key, pod, (&holders, meant.as_ref()));
+        drop(moves);
+        survey.release(node);
+        if let Some(started) = started? {
+            return Ok(started);
+        }
+        meant = Some(by_all_ports(node, asked.0, key, pod, &holders)?);
+    }
 }
 
+/// None: only the ports of all RDMA devices tell which ones are `meant`.
 fn start<K: Kernel>(
     node: &Node<'_, K>,
     (choice, wish): (&Choice<'_>, Wish),
     key: &Key,
     pod: &K::Pod,
-    holders: &[Attachment],
-) -> Result<Started, Error> {
-    let (observed, mut attachment) = look(node, choice, key, pod, holders)?;
+    (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
+) -> Result<Option<Started>, Error> {
+    let Some((observed, mut attachment)) = look(node, choice, key, pod, (holders, meant))? else {
+        return Ok(None);
+    };
     if let Some(name) = &attachment.ipam {
         Ipam::find(name, node.environment, &node.conf.raw)?;
     }
@@ -204,54 +215,81 @@ fn start<K: Kernel>(
         away: pods.flat_map(Attachment::away).collect(),
         neighbours,
     };
-    Ok(Started {
+    Ok(Some(Started {
         attachment,
         wanted,
         known,
         moved,
-    })
+    }))
 }
 
 /// The present state, and the record of the attachment. Other pods wait for the node's lock: a device
-/// that is not to be attached is not asked for its ports, unless there is no other way to tell what is meant.
+/// that is not to be attached is not asked for its ports. None: it would have to be, as nothing is known to be
+/// `meant`.
 fn look<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
     key: &Key,
     pod: &K::Pod,
-    holders: &[Attachment],
-) -> Result<(Observed, Attachment), Error> {
-    let kernel = node.kernel;
-    let mut asked = match choice {
-        Choice::Selectors(selectors) => {
-            kernel.ask_only(Some(BTreeSet::new()));
-            let observed = node.observe(choice, Some(pod))?;
-            select::selected(node.conf, selectors, &observed, holders)
-        }
-        Choice::Allocated(meanings) if select::named(choice).is_none() => {
-            kernel.ask_only(Some(BTreeSet::new()));
-            let observed = kernel.observe(Some(pod))?;
-            Some(select::allocated_devices(meanings, &observed))
-        }
-        choice => select::named(choice),
+    (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
+) -> Result<Option<(Observed, Attachment)>, Error> {
+    let known = match meant {
+        Some(meant) => Some(meant.clone()),
+        None => without_ports(node, choice, pod, holders)?,
+    };
+    let Some(mut known) = known else {
+        return Ok(None);
     };
     loop {
-        kernel.ask_only(asked.clone());
+        node.kernel.ask_only(Some(known.clone()));
         let observed = node.observe(choice, Some(pod))?;
-        let drafted = draft(node, choice, key, pod, &observed, holders);
-        let Some(known) = &asked else {
-            return Ok((observed, drafted?));
-        };
-        asked = match drafted {
-            Ok(attachment) if attachment.devices().is_subset(known) => {
-                return Ok((observed, attachment));
+        match draft(node, choice, key, pod, &observed, holders) {
+            Ok(attachment) if attachment.devices().is_subset(&known) => {
+                return Ok(Some((observed, attachment)));
             }
             // a bond's RDMA device is that of its first port
-            Ok(attachment) => Some(known | &attachment.devices()),
+            Ok(attachment) => known.extend(attachment.devices()),
             Err(Error::Select(error)) if error.needs_no_port() => return Err(error.into()),
-            Err(_) => None,
-        };
+            Err(error) if meant.is_some() => return Err(error),
+            Err(_) => return Ok(None),
+        }
     }
+}
+
+/// The devices that are meant, as far as that is known without a port.
+fn without_ports<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    pod: &K::Pod,
+    holders: &[Attachment],
+) -> Result<Option<BTreeSet<DeviceAddress>>, Error> {
+    let observe = || {
+        node.kernel.ask_only(Some(BTreeSet::new()));
+        node.observe(choice, Some(pod))
+    };
+    Ok(match choice {
+        Choice::Selectors(selectors) => {
+            select::selected(node.conf, selectors, &observe()?, holders)
+        }
+        Choice::Allocated(meanings) if select::named(choice).is_none() => {
+            Some(select::allocated_devices(meanings, &observe()?))
+        }
+        choice => select::named(choice),
+    })
+}
+
+/// The devices that are meant, by the ports of all. The node's lock is not held by the caller: a sick one
+/// answers after a minute.
+fn by_all_ports<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    key: &Key,
+    pod: &K::Pod,
+    holders: &[Attachment],
+) -> Result<BTreeSet<DeviceAddress>, Error> {
+    node.kernel.ask_only(None);
+    let observed = node.observe(choice, Some(pod))?;
+    Ok(draft(node, choice, key, pod, &observed, holders)?.devices())
 }
 
 /// The other machines that the host knows on its networks. ADD can do without.

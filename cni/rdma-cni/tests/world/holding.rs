@@ -291,7 +291,7 @@ fn what_a_gc_comes_to_late_is_brought_home() {
     node.add(&pod, &node.two_rails()).must_succeed();
     let config = Node::of_gc(&[], &node.two_rails());
     let other = another_moves(&node);
-    let done = node.within(Duration::ZERO, "GC", None, &config, |node| gc::gc(node));
+    let done = node.within(Duration::ZERO, "GC", None, &config, gc::gc);
     assert!(done.is_ok(), "{}", done.unwrap_err());
     other.join().unwrap();
     node.kernel.with(|world| world.unmount(&pod.netns));

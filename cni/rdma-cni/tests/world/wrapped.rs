@@ -27,7 +27,7 @@ pub(crate) struct Wrapped<'a> {
     pub(crate) busless: bool,
     /// The node's lock. Nobody has it while all ports are asked.
     pub(crate) lock: Option<PathBuf>,
-    asks_all: AtomicBool,
+    pub(crate) asks_all: AtomicBool,
     /// How often all ports were asked.
     pub(crate) all: AtomicUsize,
 }
