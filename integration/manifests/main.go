@@ -1,5 +1,5 @@
-// manifests renders what conf/ has for a cluster, by kustomize's and Helm's own code, and holds it
-// against Kubernetes' own types.
+// manifests renders the chart in conf/helm by Helm's own code, and holds what comes of it, and
+// conf/examples, against Kubernetes' own types.
 //
 //	manifests render ROOT   writes conf/manifests and integration/manifests/rendered
 //	manifests check ROOT    says what is not as it would be written, or not as Kubernetes has it
@@ -18,21 +18,23 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
 const (
-	overlays = "conf/kustomize"
 	packaged = "conf/helm/rdma-device-plugin"
-	applied  = "conf/manifests"
 	examples = "conf/examples"
-	values   = "integration/manifests/values"
 	refused  = "integration/manifests/refused"
+	applied  = "conf/manifests"
 	rendered = "integration/manifests/rendered"
 	// where a file of values does not say another
 	usual = "v1.33.0"
 )
+
+// folders are those of values, and of what is made of them.
+var folders = []struct{ values, made string }{
+	{"conf/helm/values", applied},
+	{"integration/manifests/values", rendered},
+}
 
 func main() {
 	if len(os.Args) != 3 || (os.Args[1] != "render" && os.Args[1] != "check") {
@@ -67,47 +69,35 @@ func run(write bool, root string) (int, error) {
 			wrong = append(wrong, fmt.Errorf("%s is not what is rendered: run scripts/manifests", path))
 		}
 	}
-	wrong = append(wrong, stray(root, made), typed(root, made), same(made), refusals(root))
+	wrong = append(wrong, stray(root, made), typed(root, made), refusals(root))
 	return len(made), errors.Join(wrong...)
 }
 
-// all is each file that is made, by its path.
+// all is each file that is made, by its path: the purpose of its values, and the chart with them.
 func all(root string) (map[string]string, error) {
-	made := map[string]string{}
-	folders, err := names(filepath.Join(root, overlays), "")
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range folders {
-		if name == "base" || name == "components" {
-			continue
-		}
-		text, err := kustomized(filepath.Join(root, overlays, name))
-		if err != nil {
-			return nil, fmt.Errorf("%s/%s: %w", overlays, name, err)
-		}
-		purpose, err := purpose(filepath.Join(root, overlays, name, "kustomization.yaml"))
-		if err != nil {
-			return nil, err
-		}
-		from := fmt.Sprintf("#\n# Made by scripts/manifests from %s/%s: change it there.\n", overlays, name)
-		made[filepath.Join(applied, name+".yaml")] = purpose + from + text
-	}
 	packed, err := loader.Load(filepath.Join(root, packaged))
 	if err != nil {
 		return nil, err
 	}
-	cases, err := names(filepath.Join(root, values), ".yaml")
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range cases {
-		text, err := templated(packed, filepath.Join(root, values, name))
+	made := map[string]string{}
+	for _, folder := range folders {
+		cases, err := names(filepath.Join(root, folder.values), ".yaml")
 		if err != nil {
-			return nil, fmt.Errorf("%s with %s/%s: %w", packaged, values, name, err)
+			return nil, err
 		}
-		from := fmt.Sprintf("# Made by scripts/manifests from %s with %s/%s.\n", packaged, values, name)
-		made[filepath.Join(rendered, name)] = from + text
+		for _, name := range cases {
+			file := filepath.Join(root, folder.values, name)
+			text, err := templated(packed, file)
+			if err != nil {
+				return nil, fmt.Errorf("%s with %s/%s: %w", packaged, folder.values, name, err)
+			}
+			purpose, err := purpose(file)
+			if err != nil {
+				return nil, err
+			}
+			from := fmt.Sprintf("#\n# Made by scripts/manifests from %s with %s/%s.\n", packaged, folder.values, name)
+			made[filepath.Join(folder.made, name)] = purpose + from + text
+		}
 	}
 	return made, nil
 }
@@ -143,17 +133,6 @@ func said(file, key string) (string, error) {
 		}
 	}
 	return "", nil
-}
-
-func kustomized(folder string) (string, error) {
-	options := krusty.MakeDefaultOptions()
-	options.Reorder = krusty.ReorderOptionLegacy // as the command does: what others need comes first
-	objects, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), folder)
-	if err != nil {
-		return "", err
-	}
-	text, err := objects.AsYaml()
-	return string(text), err
 }
 
 // templated is the chart as `helm template --namespace kube-system --values FILE` makes it, for the
@@ -222,14 +201,14 @@ func refusals(root string) error {
 // stray are files that nothing makes any more.
 func stray(root string, made map[string]string) error {
 	var wrong []error
-	for _, folder := range []string{applied, rendered} {
-		found, err := names(filepath.Join(root, folder), "")
+	for _, folder := range folders {
+		found, err := names(filepath.Join(root, folder.made), "")
 		if err != nil {
 			return err
 		}
 		for _, name := range found {
-			if _, known := made[filepath.Join(folder, name)]; !known {
-				wrong = append(wrong, fmt.Errorf("%s/%s is made of nothing: remove it", folder, name))
+			if _, known := made[filepath.Join(folder.made, name)]; !known {
+				wrong = append(wrong, fmt.Errorf("%s/%s is made of nothing: remove it", folder.made, name))
 			}
 		}
 	}

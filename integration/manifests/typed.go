@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,9 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	apps "k8s.io/api/apps/v1"
-	core "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	documents "k8s.io/apimachinery/pkg/util/yaml"
@@ -94,70 +90,4 @@ func onlyComments(document []byte) bool {
 		}
 	}
 	return true
-}
-
-// same says where the chart and the overlay of one name come to different objects.
-func same(made map[string]string) error {
-	var wrong []error
-	for _, path := range sorted(made) {
-		if filepath.Dir(path) != applied {
-			continue
-		}
-		beside := filepath.Join(rendered, filepath.Base(path))
-		chart, there := made[beside]
-		if !there {
-			wrong = append(wrong, fmt.Errorf("%s/%s is missing: the chart's values for %s", values, filepath.Base(path), path))
-			continue
-		}
-		one, err := normal(made[path])
-		other, errOther := normal(chart)
-		if err = errors.Join(err, errOther); err != nil {
-			wrong = append(wrong, err)
-		} else if !equality.Semantic.DeepEqual(one, other) {
-			wrong = append(wrong, fmt.Errorf("%s and %s are different objects", path, beside))
-		}
-	}
-	return errors.Join(wrong...)
-}
-
-// normal is the objects by kind, with what has no order sorted, and JSON without its spaces.
-func normal(text string) (map[string]runtime.Object, error) {
-	objects, err := decoded(text)
-	if err != nil {
-		return nil, err
-	}
-	kinds := map[string]runtime.Object{}
-	for _, object := range objects {
-		switch object := object.(type) {
-		case *core.ConfigMap:
-			for key, value := range object.Data {
-				var parsed any
-				if err := json.Unmarshal([]byte(value), &parsed); err != nil {
-					return nil, fmt.Errorf("%s of the ConfigMap: %w", key, err)
-				}
-				compact, err := json.Marshal(parsed)
-				if err != nil {
-					return nil, err
-				}
-				object.Data[key] = string(compact)
-			}
-			kinds["ConfigMap"] = object
-		case *apps.DaemonSet:
-			pod := &object.Spec.Template.Spec
-			slices.SortFunc(pod.Volumes, func(a, b core.Volume) int { return strings.Compare(a.Name, b.Name) })
-			for _, container := range append(pod.InitContainers, pod.Containers...) {
-				slices.SortFunc(container.VolumeMounts, func(a, b core.VolumeMount) int {
-					return strings.Compare(a.MountPath, b.MountPath)
-				})
-				slices.Sort(container.SecurityContext.Capabilities.Add)
-			}
-			kinds["DaemonSet"] = object
-		default:
-			return nil, fmt.Errorf("%T: compared with nothing", object)
-		}
-	}
-	if len(kinds) != len(objects) {
-		return nil, errors.New("two objects of one kind")
-	}
-	return kinds, nil
 }

@@ -16,13 +16,10 @@ use rdma_device_plugin::{
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
-pub(crate) const UNINSTALL: [&str; 2] = [
-    "conf/manifests/uninstall.yaml",
-    "integration/manifests/rendered/uninstall.yaml",
-];
+pub(crate) const UNINSTALL: &str = "conf/manifests/uninstall.yaml";
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 14] = [
+const CHAINED: [(&str, &str); 11] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", r#"{"resources":["rdma/vf"]}"#),
@@ -34,11 +31,6 @@ const CHAINED: [(&str, &str); 14] = [
         "integration/manifests/rendered/crio-and-other-places.yaml",
         r#"{"child":{"mode":"l2","type":"ipvlan"},"ipam":{"from":"parent","strategy":"stable","type":"rdma-ipam"},"mtu":4200}"#,
     ),
-    (
-        "integration/manifests/rendered/erdma.yaml",
-        r#"{"smcr":"annotation"}"#,
-    ),
-    ("integration/manifests/rendered/lingjun.yaml", PARENT),
     ("integration/manifests/rendered/no-chain-said.yaml", PARENT),
     (
         "integration/manifests/rendered/other-nodes.yaml",
@@ -54,21 +46,16 @@ const CHAINED: [(&str, &str); 14] = [
         "integration/manifests/rendered/two-kinds-of-vfs.yaml",
         r#"{"resources":["rdma/vf","rdma/vf-storage"]}"#,
     ),
-    (
-        "integration/manifests/rendered/vf.yaml",
-        r#"{"resources":["rdma/vf"]}"#,
-    ),
 ];
 const PARENT: &str = r#"{"ipam":{"type":"rdma-ipam","from":"parent"}}"#;
 
-/// What takes it off the nodes again; it has no ConfigMap. `scripts/manifests` holds the two to be the
-/// same.
+/// What takes it off the nodes again; it has no ConfigMap.
 pub(crate) fn uninstall() -> Cluster {
-    let [file, rendered] = UNINSTALL.map(|file| documents(&root().join(file)));
-    assert_eq!(rendered.len(), 1);
-    let [set] = file.try_into().expect("one object");
+    let [set] = documents(&root().join(UNINSTALL))
+        .try_into()
+        .expect("one object");
     Cluster {
-        file: UNINSTALL[0],
+        file: UNINSTALL,
         config_map: Default::default(),
         daemon_set: serde_json::from_value(set).expect("a DaemonSet"),
         others: vec![],

@@ -1,6 +1,6 @@
 //! What `conf/` has for a cluster is what Kubernetes, the daemon and the plugins take, and gives the
 //! daemon what it needs and no more. That `conf/manifests` and `integration/manifests/rendered` are
-//! what kustomize and Helm make is `scripts/manifests --check`'s.
+//! what Helm makes of the chart is `scripts/manifests --check`'s.
 
 mod chain;
 mod cluster;

@@ -11,8 +11,6 @@ pub(crate) const FILE: &str = "integration/manifests/rendered/refused-pods.yaml"
 pub(crate) const BY_ANOTHER_ACCOUNT: &str =
     "integration/manifests/rendered/refused-pods-by-another-account.yaml";
 
-const COMPONENT: &str = "conf/kustomize/components/refused-pods";
-
 /// The objects of a kind.
 fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
     objects.iter().filter(|it| it["kind"] == kind).collect()
@@ -89,40 +87,4 @@ fn the_role_is_the_smallest() {
         );
         assert_eq!(objects.len(), if file == FILE { 5 } else { 4 }, "{file}");
     }
-}
-
-/// Kustomize's component is beside the chart: what it adds comes to the same.
-#[test]
-fn the_component_comes_to_what_the_chart_comes_to() {
-    let access = documents(&root().join(COMPONENT).join("access.yaml"));
-    assert_eq!(access, cluster(FILE).others);
-    let daemon_set = |file: &str| {
-        let objects = documents(&root().join(file));
-        objects.into_iter().find(|it| it["kind"] == "DaemonSet")
-    };
-    let mut patched = daemon_set("conf/manifests/lingjun.yaml").expect("a DaemonSet");
-    let operations = documents(&root().join(COMPONENT).join("daemonset.yaml"));
-    for operation in operations[0].as_array().expect("operations") {
-        assert_eq!(operation["op"], "add");
-        let path = operation["path"].as_str().expect("a path");
-        let (parent, key) = path.rsplit_once('/').expect("a key");
-        match patched.pointer_mut(parent).expect(parent) {
-            Value::Array(list) => list.push(operation["value"].clone()),
-            object => object[key] = operation["value"].clone(),
-        }
-    }
-    let pod = |set: &Value| {
-        let mut pod = set["spec"]["template"]["spec"].clone();
-        let sort = |list: &mut Value| {
-            let list = list.as_array_mut().expect("a list");
-            list.sort_by_key(|it| it["name"].to_string());
-        };
-        sort(&mut pod["volumes"]);
-        for kind in ["containers", "initContainers"] {
-            sort(&mut pod[kind][0]["volumeMounts"]);
-        }
-        pod
-    };
-    let chart = daemon_set(FILE).expect("a DaemonSet");
-    assert_eq!(pod(&patched), pod(&chart));
 }
