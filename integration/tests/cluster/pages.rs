@@ -2,6 +2,7 @@
 
 use super::{LABEL, manifests, text};
 use integration::ControlPlane;
+use std::fs;
 
 /// The `kubectl` commands of a page's code blocks, without their comments; blocks in which Helm is
 /// called are one with what Helm did.
@@ -39,4 +40,36 @@ pub(super) fn every_command_works(cluster: &mut ControlPlane) {
     }
     let nodes = cluster.get(&format!("nodes -l {LABEL}"));
     assert_eq!(nodes.len(), 1, "the pages label a node");
+}
+
+/// The kustomizations of the cluster's page, each beside the manifest that it names, with what it changes.
+pub(super) fn every_kustomization_works(cluster: &ControlPlane) {
+    let page = text("docs/deploy.md");
+    let blocks = page.split("```yaml\n").skip(1);
+    let kustomizations = blocks.filter_map(|block| {
+        let block = block.split("```").next()?;
+        let manifest = block.strip_prefix("resources:\n- ")?.lines().next()?;
+        Some((manifest, block))
+    });
+    let mut changes = vec![
+        "image: registry.example/team/rdma-device-plugin:",
+        r#"config.json: '{"mode":"hca"}'"#,
+        "- SYS_ADMIN",
+    ];
+    for (manifest, text) in kustomizations {
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, text: &str| {
+            fs::write(directory.path().join(name), text).expect("written");
+        };
+        let applied = super::text(&format!("conf/manifests/{manifest}"));
+        write(manifest, &applied);
+        write("kustomization.yaml", text);
+        write("config.json", r#"{"mode":"hca"}"#);
+        let at = directory.path().display();
+        let made = cluster.kubectl(&format!("kustomize {at}"));
+        let change = changes.remove(0);
+        assert!(made.contains(change) && !applied.contains(change), "{made}");
+        cluster.kubectl(&format!("apply -k {at} --dry-run=server --validate=strict"));
+    }
+    assert!(changes.is_empty(), "not on the page: {changes:?}");
 }

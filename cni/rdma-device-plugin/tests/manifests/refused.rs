@@ -1,9 +1,6 @@
 //! Who may delete refused pods: nobody, where it is not asked for.
 
-use crate::{
-    cluster::{ALL, cluster},
-    documents, root,
-};
+use crate::cluster::{ALL, cluster};
 use rdma_device_plugin::refused::RefusedPods;
 use serde_json::{Value, json};
 
