@@ -363,8 +363,7 @@ impl Task {
                 });
                 self.around.metrics.settled(self.resource.as_str());
             }
-            // the newest kubelets refuse a plugin that they have a stream of
-            Err(RegisterError::Refused(_)) if self.count.borrow().open > 0 => {
+            Err(RegisterError::Known) if self.count.borrow().open > 0 => {
                 self.tell("kubelet has it already".into());
                 self.around.metrics.registered(self.resource.as_str(), true);
                 self.registered = Some(Registered {

@@ -19,6 +19,9 @@ use tonic::{Status, transport::Endpoint};
 /// No registration takes longer: kubelet dials the plugin before it answers.
 const LIMIT: Duration = Duration::from_secs(3);
 
+/// What kubelet's refusal of a socket that it has a stream of begins with (1.37).
+const ALREADY_CONNECTED: &str = "device plugin already connected";
+
 /// The first and the longest time between two tries. A kubelet that has just made its socket may
 /// need a moment to listen at it.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
@@ -37,6 +40,9 @@ pub enum RegisterError {
     /// Kubelet does not want the resource.
     #[error("kubelet refuses: {}", .0.message())]
     Refused(Box<Status>),
+    /// It has a stream of the same socket (`PluginConnected` in `devicemanager/manager.go`, 1.37).
+    #[error("kubelet says that it is connected to this socket already")]
+    Known,
     /// It did not answer in time.
     #[error("kubelet did not answer within {LIMIT:?}")]
     Silent,
@@ -75,9 +81,10 @@ pub async fn register(
         let endpoint = Endpoint::from_shared(socket).map_err(away)?;
         let channel = endpoint.connect().await.map_err(away)?;
         let answer = RegistrationClient::new(channel).register(request).await;
-        answer
-            .map(|_| ())
-            .map_err(|status| RegisterError::Refused(Box::new(status)))
+        answer.map(|_| ()).map_err(|status| match status.message() {
+            known if known.starts_with(ALREADY_CONNECTED) => RegisterError::Known,
+            _ => RegisterError::Refused(Box::new(status)),
+        })
     };
     let answer = tokio::time::timeout(LIMIT, call).await;
     answer.unwrap_or(Err(RegisterError::Silent))

@@ -230,11 +230,12 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
         let (is_well, said) = probe(&machine, question, "old.sock");
         assert!(is_well && said.contains("stands by"), "{question}: {said}");
     }
-    // kubelet starts it anew, and the old one leads again
+    // kubelet starts it anew, and the old one leads again: a refusal is none of its being known already
     new.end(Signal::SIGTERM);
     assert!(!probe(&machine, "live", "new.sock").0, "its socket is left");
-    kubelet.takes("", Manner::Proper);
     old.says("the other daemon has gone");
+    old.says_times("kubelet refuses: not today", 2);
+    kubelet.takes("", Manner::Proper);
     wait::until("the old daemon is ready again", || {
         let (is_ready, said) = probe(&machine, "ready", "old.sock");
         is_ready && !said.contains("stands by")
