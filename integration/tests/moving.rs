@@ -53,6 +53,26 @@ fn route(netns: &Netns, family: u8, table: &str, destination: &str) -> Option<Va
     routes.into_iter().find(|route| route["dst"] == destination)
 }
 
+/// What only the pod's administrator sets; a netdev in dormant mode would carry nothing for the next pod.
+#[test]
+fn numbers_that_a_pod_has_set_do_not_stay() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    node.host.ip("link set dev eth1 group 5");
+    let before = Snapshot::of(&node.host);
+    let configuration = node.configuration(&["eth1"]);
+    node.add(&configuration, "a", &pod);
+    for words in [
+        "mode dormant",
+        "group 7",
+        "gso_max_size 20000 gso_max_segs 10",
+    ] {
+        pod.ip(&format!("link set dev rdma0 {words}"));
+    }
+    node.del(&configuration, "a", &pod);
+    before.assert_restored(&node.host);
+}
+
 #[test]
 fn addresses_and_routes_go_along_and_come_home() {
     let node = Node::with_rails(1);

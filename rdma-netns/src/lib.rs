@@ -45,7 +45,7 @@ pub use gid::{Gid, GidKind, GidTable};
 pub use hardware_address::HardwareAddress;
 pub use inventory::{Accelerator, ErdmaModule, Function, Hca, HcaPort, Inventory, Netdev, PciPath};
 pub use kernel::{Kernel, ObserveError, OpError, OpenPodError, Pod};
-pub use link::{Address, Link, LinkFlag, LinkType, Route};
+pub use link::{Address, Link, LinkFlag, LinkSetting, LinkType, Route};
 pub use linux::Linux;
 pub use name::InterfaceName;
 pub use netns::NetnsId;

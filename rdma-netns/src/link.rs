@@ -46,6 +46,9 @@ pub struct Link {
     /// Transmit queue length, packets.
     #[serde(default)]
     pub tx_queue_len: u32,
+    /// Numbers that its namespace's administrator can set, and that no move resets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<LinkSetting, u32>,
     /// Alternative names, in the kernel's order.
     #[serde(default)]
     pub alt_names: Vec<String>,
@@ -84,6 +87,21 @@ pub struct Link {
     /// Routes that leave by this netdev, in any table.
     #[serde(default)]
     pub routes: Vec<Route>,
+}
+
+/// A number of a netdev, set by rtnetlink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LinkSetting {
+    /// `IF_LINK_MODE_*` (`include/uapi/linux/if.h`): 0 default, 1 dormant, in which a netdev that is up has no
+    /// carrier for those who look for routes.
+    Mode,
+    /// The group of netdevs that rules can name (`IFLA_GROUP`).
+    Group,
+    /// Bytes of a segment that is cut later (`IFLA_GSO_MAX_SIZE`).
+    GsoMaxSize,
+    /// Packets that it is cut into at most (`IFLA_GSO_MAX_SEGS`).
+    GsoMaxSegments,
 }
 
 /// The per-netdev settings that are kept over a move and back.

@@ -1,7 +1,7 @@
 //! One change to a network namespace, and how a person would make it.
 
 use crate::{
-    Address, Child, HardwareAddress, InterfaceName, LinkFlag, Route, Rule, link,
+    Address, Child, HardwareAddress, InterfaceName, LinkFlag, LinkSetting, Route, Rule, link,
     smc::{PnetEntry, PnetId},
 };
 use serde::{Deserialize, Serialize};
@@ -86,6 +86,13 @@ pub enum Op {
         at: Place,
         link: InterfaceName,
         packets: u32,
+    },
+    /// `ip link set dev LINK mode default|dormant`, `group NUMBER`, `gso_max_size BYTES`, `gso_max_segs COUNT`
+    SetLinkSetting {
+        at: Place,
+        link: InterfaceName,
+        setting: LinkSetting,
+        value: u32,
     },
     /// `ip link set dev LINK promisc|allmulticast|multicast|arp on|off`
     SetFlag {
@@ -232,6 +239,22 @@ impl Op {
             }
             Self::SetTxQueueLen { at, link, packets } => {
                 format!("{} link set dev {link} txqueuelen {packets}", ip(at))
+            }
+            Self::SetLinkSetting {
+                at,
+                link,
+                setting,
+                value,
+            } => {
+                let (word, value) = match (setting, value) {
+                    (LinkSetting::Mode, 0) => ("mode", "default".to_owned()),
+                    (LinkSetting::Mode, 1) => ("mode", "dormant".to_owned()),
+                    (LinkSetting::Mode, other) => ("mode", other.to_string()),
+                    (LinkSetting::Group, group) => ("group", group.to_string()),
+                    (LinkSetting::GsoMaxSize, bytes) => ("gso_max_size", bytes.to_string()),
+                    (LinkSetting::GsoMaxSegments, count) => ("gso_max_segs", count.to_string()),
+                };
+                format!("{} link set dev {link} {word} {value}", ip(at))
             }
             Self::SetFlag { at, link, flag, on } => {
                 let (flag, on) = match flag {

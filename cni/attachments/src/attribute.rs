@@ -1,6 +1,6 @@
 //! What a netdev can do without.
 
-use rdma_netns::{LinkFlag, Op, Route};
+use rdma_netns::{LinkFlag, LinkSetting, Op, Route};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -15,6 +15,8 @@ pub enum Attribute {
     Mtu,
     /// Its transmit queue length.
     TxQueueLen,
+    /// One of its numbers.
+    LinkSetting(LinkSetting),
     /// One of its flags.
     Flag(LinkFlag),
     /// Its alias.
@@ -38,6 +40,7 @@ impl Attribute {
             Op::SetMac { .. } => Self::Mac,
             Op::SetMtu { .. } => Self::Mtu,
             Op::SetTxQueueLen { .. } => Self::TxQueueLen,
+            Op::SetLinkSetting { setting, .. } => Self::LinkSetting(*setting),
             Op::SetFlag { flag, .. } => Self::Flag(*flag),
             Op::SetAlias { .. } => Self::Alias,
             Op::SetAltName { name, .. } => Self::AltName(name.clone()),

@@ -61,6 +61,16 @@ impl World {
                 self.netdev(at(place)?, link)?.link.tx_queue_len = *packets;
                 Ok(())
             }
+            Op::SetLinkSetting {
+                at: place,
+                link,
+                setting,
+                value,
+            } => {
+                let netdev = self.netdev(at(place)?, link)?;
+                netdev.link.settings.insert(*setting, *value);
+                Ok(())
+            }
             Op::SetFlag {
                 at: place,
                 link,

@@ -7,7 +7,8 @@ use crate::{
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    Device, HardwareAddress, InterfaceName, Link, LinkType, Neighbour, NetnsId, RdmaMode, Rule,
+    Device, HardwareAddress, InterfaceName, Link, LinkSetting, LinkType, Neighbour, NetnsId,
+    RdmaMode, Rule,
 };
 use std::{
     collections::BTreeMap,
@@ -330,6 +331,12 @@ pub(crate) fn blank(name: InterfaceName) -> Link {
         carrier: false,
         flags: vec![],
         tx_queue_len: 1000,
+        settings: BTreeMap::from([
+            (LinkSetting::Mode, 0),
+            (LinkSetting::Group, 0),
+            (LinkSetting::GsoMaxSize, 65536),
+            (LinkSetting::GsoMaxSegments, 65535),
+        ]),
         alt_names: vec![],
         alias: None,
         kind: None,

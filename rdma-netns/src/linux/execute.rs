@@ -86,6 +86,14 @@ impl<'a> Namespaces<'a> {
             Op::SetTxQueueLen { at, link, packets } => self.change(*at, link, 0, |index| {
                 links::set_tx_queue_len(index, *packets)
             }),
+            Op::SetLinkSetting {
+                at,
+                link,
+                setting,
+                value,
+            } => self.change(*at, link, 0, |index| {
+                links::set_setting(index, *setting, *value)
+            }),
             Op::SetFlag { at, link, flag, on } => {
                 self.change(*at, link, 0, |index| links::set_flag(index, *flag, *on))
             }

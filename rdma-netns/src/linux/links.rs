@@ -2,7 +2,7 @@
 
 use super::{children, devices, sysctls};
 use crate::{
-    HardwareAddress, InterfaceName, Link, LinkFlag, LinkType,
+    HardwareAddress, InterfaceName, Link, LinkFlag, LinkSetting, LinkType,
     netlink::{attributes, text, u32_of},
     probe::Unasked,
 };
@@ -14,6 +14,7 @@ use netlink_packet_route::{
     },
 };
 use std::{
+    collections::BTreeMap,
     os::fd::{AsRawFd, BorrowedFd},
     path::Path,
 };
@@ -27,9 +28,13 @@ const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_TXQLEN: u16 = 13;
+const IFLA_LINKMODE: u16 = 17;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_AF_SPEC: u16 = 26;
+const IFLA_GROUP: u16 = 27;
+const IFLA_GSO_MAX_SEGS: u16 = 40;
+const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_MAX_MTU: u16 = 51;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
@@ -130,6 +135,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
             .map(|(flag, _)| *flag)
             .collect(),
         tx_queue_len: 0,
+        settings: BTreeMap::new(),
         alt_names: Vec::new(),
         alias: None,
         kind: None,
@@ -163,6 +169,20 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
             IFLA_MTU => link.mtu = u32_of(value)?,
             IFLA_MAX_MTU => link.max_mtu = u32_of(value),
             IFLA_TXQLEN => link.tx_queue_len = u32_of(value)?,
+            IFLA_LINKMODE => {
+                let mode = value.first().copied().map(u32::from);
+                link.settings
+                    .extend(mode.map(|mode| (LinkSetting::Mode, mode)));
+            }
+            IFLA_GROUP | IFLA_GSO_MAX_SIZE | IFLA_GSO_MAX_SEGS => {
+                let setting = match kind {
+                    IFLA_GROUP => LinkSetting::Group,
+                    IFLA_GSO_MAX_SIZE => LinkSetting::GsoMaxSize,
+                    _ => LinkSetting::GsoMaxSegments,
+                };
+                link.settings
+                    .extend(u32_of(value).map(|value| (setting, value)));
+            }
             // 0: there is none, as a tunnel says
             IFLA_LINK => link.lower = u32_of(value).filter(|index| *index != 0),
             IFLA_MASTER => link.master = u32_of(value),
@@ -239,6 +259,18 @@ pub(super) fn set_address(index: u32, mac: &HardwareAddress) -> RouteNetlinkMess
 
 pub(super) fn set_tx_queue_len(index: u32, packets: u32) -> RouteNetlinkMessage {
     set(index, vec![LinkAttribute::TxQueueLen(packets)])
+}
+
+pub(super) fn set_setting(index: u32, setting: LinkSetting, value: u32) -> RouteNetlinkMessage {
+    let number = |kind| DefaultNla::new(kind, value.to_ne_bytes().to_vec());
+    let attribute = match setting {
+        // a `u8`
+        LinkSetting::Mode => DefaultNla::new(IFLA_LINKMODE, vec![value as u8]),
+        LinkSetting::Group => number(IFLA_GROUP),
+        LinkSetting::GsoMaxSize => number(IFLA_GSO_MAX_SIZE),
+        LinkSetting::GsoMaxSegments => number(IFLA_GSO_MAX_SEGS),
+    };
+    set(index, vec![LinkAttribute::Other(attribute)])
 }
 
 /// An alias goes without a NUL; one of no bytes is none.

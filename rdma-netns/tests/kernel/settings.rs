@@ -2,7 +2,7 @@
 
 use crate::world::{World, interface, to_host, to_pod, with_node};
 use nix::libc;
-use rdma_netns::{HardwareAddress, Link, LinkFlag, Op, Place, link::SYSCTLS};
+use rdma_netns::{HardwareAddress, Link, LinkFlag, LinkSetting, Op, Place, link::SYSCTLS};
 use std::{collections::BTreeMap, fs};
 
 const FLAGS: [LinkFlag; 4] = [
@@ -32,6 +32,14 @@ fn settings(world: &World, wanted: &Link) {
         link: link.clone(),
         packets,
     });
+    for (setting, value) in &wanted.settings {
+        world.execute(Op::SetLinkSetting {
+            at,
+            link: link.clone(),
+            setting: *setting,
+            value: *value,
+        });
+    }
     let alias = wanted.alias.clone().unwrap_or_default();
     world.execute(Op::SetAlias {
         at,
@@ -104,6 +112,12 @@ fn settings_round_trip_over_a_move() {
             mtu: 4200,
             mac: "02:00:00:00:00:07".parse().expect("a MAC"),
             tx_queue_len: 77,
+            settings: BTreeMap::from([
+                (LinkSetting::Mode, 1),
+                (LinkSetting::Group, 7),
+                (LinkSetting::GsoMaxSize, 20_000),
+                (LinkSetting::GsoMaxSegments, 10),
+            ]),
             alias: Some("rail 0, \u{e4}".to_owned()),
             flags: vec![LinkFlag::Promisc, LinkFlag::AllMulti, LinkFlag::NoArp],
             alt_names: vec![

@@ -205,6 +205,7 @@ fn furnish(home: &Link, mut draft: Draft<'_>, link: &Link) {
     draft.mac(&home.mac);
     draft.mtu(home.mtu);
     draft.tx_queue_len(home.tx_queue_len);
+    draft.settings(&home.settings);
     draft.flags(&home.flags);
     draft.alias(home.alias.as_deref());
     draft.add_alt_names(&home.alt_names);

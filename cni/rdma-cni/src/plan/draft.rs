@@ -3,9 +3,12 @@
 
 use attachments::Attribute;
 use rdma_netns::{
-    Address, Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType, Op, Place, Route,
+    Address, Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkSetting, LinkType, Op,
+    Place, Route,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
+
+use std::collections::BTreeMap;
 
 /// Bytes of an IPoIB hardware address before the port's GUID.
 const IPOIB_OWN: usize = 12;
@@ -158,6 +161,20 @@ impl<'a> Draft<'a> {
         if self.link.tx_queue_len != packets {
             let (at, link) = (self.at, self.name());
             self.push(Op::SetTxQueueLen { at, link, packets });
+        }
+    }
+
+    pub(super) fn settings(&mut self, wanted: &BTreeMap<LinkSetting, u32>) {
+        for (setting, value) in wanted {
+            if self.link.settings.get(setting) != Some(value) {
+                let (at, link) = (self.at, self.name());
+                self.push(Op::SetLinkSetting {
+                    at,
+                    link,
+                    setting: *setting,
+                    value: *value,
+                });
+            }
         }
     }
 

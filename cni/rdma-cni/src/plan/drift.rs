@@ -25,6 +25,12 @@ pub fn words(op: &Op, observed: &Observed) -> String {
         Op::SetTxQueueLen { link, packets, .. } => {
             format!("the transmit queue of {link} is not {packets} packets long")
         }
+        Op::SetLinkSetting {
+            link,
+            setting,
+            value,
+            ..
+        } => format!("{setting:?} of {link} is not {value}"),
         Op::SetFlag { link, flag, on, .. } => {
             let flag = match flag {
                 LinkFlag::Promisc => "promiscuous mode",

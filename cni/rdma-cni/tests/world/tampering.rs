@@ -3,7 +3,7 @@
 use crate::node::{Node, Pod, address, mac, name, route};
 use fake_kernel::{Verdict, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
+use rdma_netns::{LinkFlag, LinkSetting, Op, Place, RdmaMode};
 
 const AT: Place = Place::Pod;
 
@@ -153,6 +153,12 @@ fn flags_and_settings() {
         key: key.to_owned(),
         value,
     };
+    let number = |setting, value| Op::SetLinkSetting {
+        at: AT,
+        link: rail(),
+        setting,
+        value,
+    };
     comes_home(
         "flags and settings",
         &[
@@ -164,6 +170,10 @@ fn flags_and_settings() {
                 link: rail(),
                 packets: 1,
             },
+            number(LinkSetting::Mode, 1),
+            number(LinkSetting::Group, 7),
+            number(LinkSetting::GsoMaxSize, 20_000),
+            number(LinkSetting::GsoMaxSegments, 10),
             Op::SetAlias {
                 at: AT,
                 link: rail(),
