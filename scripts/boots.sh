@@ -16,10 +16,10 @@ machine shared 'integration/lab_(kubelet_share|erdma|shared)' --tier full --shar
 machine exclusive 'integration/lab_(exclusive|kubelet_exclusive)' --tier full --exclusive --timeout 2400
 machine exclusive-containers 'integration/lab_(containerd_exclusive|smc_exclusive)' \
 	--tier full --exclusive --memory 2560 --timeout 2400
+machine cluster 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 machine installed 'integration/lab_installed' --tier full --shared --memory 4096 --timeout 900
 machine bonds 'integration/lab_share' --tier fast --shared --timeout 1500
 machine containerd 'integration/lab_containerd_share' --tier full --shared --memory 4096 --timeout 900
-machine real-kubelet 'integration/lab_real_kubelet' --tier full --shared --memory 4096 --timeout 900
 machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
 machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --timeout 600 \
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d \
@@ -51,15 +51,22 @@ boots_with() {
 
 # make_for MACHINE: what is made outside for the tests inside
 make_for() {
+	local made
+	made=$(realpath "${CARGO_TARGET_DIR:-target}")/lab-$1
 	case $1 in
 	installed)
 		scripts/versions
 		scripts/image --binaries "$PWD/dist"
 		;;
-	real-kubelet)
+	cluster)
+		# one of its own: the guest of another machine may be reading that one
+		RDMA_LAB_IMAGE=$made/rdma-device-plugin.oci.tar
+		scripts/image --binaries "$PWD/dist" --output "$RDMA_LAB_IMAGE"
 		integration/kubernetes/build >/dev/null
-		RDMA_LAB_KUBELET=$(dirname "$(integration/kubernetes/build)")/kubelet
-		export RDMA_LAB_KUBELET
+		RDMA_KUBERNETES=$(integration/kubernetes/build)
+		RDMA_LAB_CLUSTER=$made/seed
+		export RDMA_KUBERNETES RDMA_LAB_IMAGE RDMA_LAB_CLUSTER
+		"${CARGO_TARGET_DIR:-target}/debug/cluster-seed" "$RDMA_LAB_CLUSTER"
 		;;
 	esac
 }
@@ -68,6 +75,6 @@ make_for() {
 cannot_boot() {
 	case $1 in
 	installed) scripts/versions --check || echo "this clone has no history: no earlier rdma-cni" ;;
-	real-kubelet) integration/kubernetes/build --check || true ;;
+	cluster) integration/kubernetes/build --check || true ;;
 	esac
 }

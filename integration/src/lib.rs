@@ -19,8 +19,10 @@
 //! | [`extent`] | how much is repeated: what `scripts/test --full` adds |
 //! | [`golden`] | plans as data: what is made is what was written |
 //! | [`kubelet`] | a kubelet stand-in: device manager |
-//! | [`real_kubelet`] | in the lab, kubelet itself, with pods from manifests |
-//! | [`control_plane`] | Kubernetes' control plane itself, on this machine, without a kubelet |
+//! | [`control_plane`] | Kubernetes' control plane itself: on this machine without a kubelet, or in the lab |
+//! | [`real_kubelet`] | in the lab, kubelet itself, joined to it |
+//! | [`cluster`] | in the lab, all of these and containerd: a cluster of one node |
+//! | [`pages`] | what the documentation tells an operator to type |
 //! | [`containerd`] | in the lab, containerd as a process, and pods run by it over CRI |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
@@ -33,6 +35,7 @@
 //! | [`wait`] | waiting for the kernel, with an end |
 
 pub mod bonded;
+pub mod cluster;
 pub mod cni_cache;
 pub mod containerd;
 pub mod control_plane;
@@ -49,6 +52,7 @@ pub mod metadata;
 pub mod netns;
 pub mod nics;
 pub mod node;
+pub mod pages;
 pub mod plugin;
 pub mod power;
 pub mod rails;
@@ -61,6 +65,7 @@ pub mod traffic;
 pub mod wait;
 
 pub use bonded::{Bonded, BondedPod};
+pub use cluster::Cluster;
 pub use cni_cache::CniCache;
 pub use containerd::Containerd;
 pub use control_plane::ControlPlane;

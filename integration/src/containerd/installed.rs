@@ -61,22 +61,7 @@ impl InstalledNode {
     /// One with a primary network, on which nothing of ours is installed; it has this tree's image.
     #[track_caller]
     pub fn new() -> Self {
-        assert!(
-            env::var_os("RDMA_LAB_TIER").is_some(),
-            "this node owns /etc/cni, /opt/cni and {}: this test runs in the lab",
-            real_kubelet::DIRECTORY
-        );
-        // of a test before this one, in the same guest
-        for left in [
-            "/etc/cni",
-            "/opt/cni",
-            "/var/lib/cni",
-            real_kubelet::DIRECTORY,
-        ] {
-            if Path::new(left).exists() {
-                fs::remove_dir_all(left).expect("what was left is removed");
-            }
-        }
+        clear();
         // as systemd has it: what is mounted on the node can come into containers
         check(Command::new("mount").args(["--make-rshared", "/"]));
         let nics = BondedNics::new();
@@ -162,6 +147,26 @@ impl InstalledNode {
     fn free(&self, name: &str) {
         self.kubelet.free(name);
         self.pod_resources.set_pods(&self.kubelet.pod_resources());
+    }
+}
+
+/// Takes away what a test before this one has left in the same guest, in the directories of a node.
+#[track_caller]
+pub fn clear() {
+    assert!(
+        env::var_os("RDMA_LAB_TIER").is_some(),
+        "this node owns /etc/cni, /opt/cni and {}: this test runs in the lab",
+        real_kubelet::DIRECTORY
+    );
+    for left in [
+        "/etc/cni",
+        "/opt/cni",
+        "/var/lib/cni",
+        real_kubelet::DIRECTORY,
+    ] {
+        if Path::new(left).exists() {
+            fs::remove_dir_all(left).expect("what was left is removed");
+        }
     }
 }
 

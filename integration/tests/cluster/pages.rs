@@ -1,22 +1,15 @@
 //! The commands of the pages.
 
 use super::{LABEL, manifests, text};
-use integration::ControlPlane;
+use integration::{ControlPlane, pages};
 use std::fs;
 
-/// The `kubectl` commands of a page's code blocks, without their comments; blocks in which Helm is
-/// called are one with what Helm did.
+/// The `kubectl` commands of a page; blocks in which Helm is called are one with what Helm did.
 fn commands(page: &str) -> Vec<String> {
-    let page = text(page).replace("\\\n", " ");
-    // every other piece is a block of code
-    let blocks = page.split("```").skip(1).step_by(2);
-    blocks
-        .filter(|block| !block.lines().any(|line| line.trim().starts_with("helm ")))
-        .flat_map(str::lines)
-        .map(str::trim)
-        .filter(|line| line.starts_with("kubectl "))
-        .map(|line| line.split(" #").next().unwrap_or(line).trim().to_owned())
-        .collect()
+    let mut blocks = pages::blocks(page);
+    blocks.retain(|block| !block.lines.iter().any(|line| line.starts_with("helm ")));
+    let lines = blocks.into_iter().flat_map(|block| block.lines);
+    lines.filter(|line| line.starts_with("kubectl ")).collect()
 }
 
 /// Whether the command is answered by a kubelet, which there is none of here.
@@ -34,6 +27,13 @@ pub(super) fn every_command_works(cluster: &mut ControlPlane) {
         for command in commands.iter().filter(|it| !needs_kubelet(it)) {
             if let Some(name) = command.split("rollout status ds/").nth(1) {
                 manifests::roll_out(cluster, name, 1);
+            }
+            if command.starts_with("kubectl wait ") {
+                cluster.until("the pods have a node", |it| {
+                    let pods = it.get("pods -n default");
+                    pods.iter().all(|pod| pod["spec"]["nodeName"].is_string())
+                });
+                cluster.start_bound_pods();
             }
             cluster.shell(&command.replace("NODE", "rdma-1"));
         }

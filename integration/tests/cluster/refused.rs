@@ -110,7 +110,7 @@ impl Node {
         machine.arguments(&mut command);
         let (host, port) = cluster.address();
         command.env("KUBERNETES_SERVICE_HOST", host);
-        command.env("KUBERNETES_SERVICE_PORT", port);
+        command.env("KUBERNETES_SERVICE_PORT", port.to_string());
         command.arg("--config").arg(machine.path("etc/config.json"));
         command.args(["--metrics-address", "127.0.0.1:9102"]);
         command.args(["--refused-pods", "delete", "--service-account-dir"]);

@@ -1,0 +1,151 @@
+//! What an operator asks the API server, by `kubectl`; and what a test does, by less.
+
+use super::{ADDRESS, ControlPlane, GC, PORT};
+use crate::wait;
+use serde_json::Value;
+use std::{
+    env, fs,
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+impl ControlPlane {
+    /// `program`, to be run where the API server is reached.
+    pub fn command(&self, program: &Path) -> Command {
+        self.netns.command(program)
+    }
+
+    /// Address and port of the API server, as pods of a cluster have them in their environment.
+    pub fn address(&self) -> (&'static str, u16) {
+        (ADDRESS, PORT)
+    }
+
+    /// By which the API server is known: PEM.
+    pub fn ca(&self) -> String {
+        fs::read_to_string(self.pki("ca.crt")).expect("a certificate")
+    }
+
+    /// `kubectl LINE` as whoever has `token`, and nothing else.
+    pub fn kubectl_as(&self, token: &str, line: &str) -> Output {
+        let mut command = self.netns.command(&self.program);
+        command.arg("kubectl").args(line.split_whitespace());
+        let (host, port) = self.address();
+        command.args([
+            "--token",
+            token,
+            "--server",
+            &format!("https://{host}:{port}"),
+        ]);
+        command.args(["--certificate-authority", &self.pki("ca.crt")]);
+        command
+            .env("KUBECONFIG", "/dev/null")
+            .env("HOME", self.directory.path());
+        command.output().expect("kubectl runs")
+    }
+
+    /// `kubectl LINE`, split at white space, as an administrator.
+    pub fn try_kubectl(&self, line: &str) -> Output {
+        self.kubectl_with(line, "")
+    }
+
+    /// `kubectl LINE`; it must succeed. What it printed.
+    #[track_caller]
+    pub fn kubectl(&self, line: &str) -> String {
+        self.apply(line, "")
+    }
+
+    /// `kubectl LINE` with `input` on its standard input; it must succeed. What it printed.
+    #[track_caller]
+    pub fn apply(&self, line: &str, input: &str) -> String {
+        let output = self.kubectl_with(line, input);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl {line}: {errors}");
+        String::from_utf8(output.stdout).expect("kubectl prints UTF-8")
+    }
+
+    /// `kubectl LINE` with `input` on its standard input.
+    pub fn kubectl_with(&self, line: &str, input: &str) -> Output {
+        let mut command = self.netns.command(&self.program);
+        command.arg("kubectl").args(line.split_whitespace());
+        self.as_administrator(&mut command);
+        command.stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("kubectl starts");
+        let mut stdin = child.stdin.take().expect("its standard input");
+        // one that reads nothing ends first
+        let _ = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        child.wait_with_output().expect("kubectl ends")
+    }
+
+    /// A command line as an operator types it into a shell; it must succeed. What it printed.
+    #[track_caller]
+    pub fn shell(&self, line: &str) -> String {
+        let output = self.try_shell(line);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {errors}");
+        String::from_utf8(output.stdout).expect("programs print UTF-8")
+    }
+
+    /// The same, whatever becomes of it.
+    #[track_caller]
+    pub fn try_shell(&self, line: &str) -> Output {
+        let programs = self.program.parent().expect("a directory");
+        let path = env::var("PATH").unwrap_or_default();
+        let mut command = self.netns.command("sh");
+        command.args(["-e", "-c", line]).current_dir(&self.desk);
+        command.env("PATH", format!("{}:{path}", programs.display()));
+        command.stdin(Stdio::null());
+        let output = self.as_administrator(&mut command).output();
+        output.unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    /// What the API server answers to `GET PATH` by an administrator; none if it does not, or with an
+    /// error. It costs less than a `kubectl`, which an emulated machine takes seconds to start.
+    pub fn ask(&self, path: &str) -> Option<String> {
+        let (is_done, answer) = self.request("GET", path, "").ok()?;
+        is_done.then_some(answer)
+    }
+
+    /// What the API server answers to a request with a body in JSON: whether it did what was asked, and
+    /// its words.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn request(&self, method: &str, path: &str, body: &str) -> io::Result<(bool, String)> {
+        let mut stream = UnixStream::connect(self.proxy())?;
+        stream.set_read_timeout(Some(wait::PATIENCE))?;
+        let length = body.len();
+        // HTTP/1.0: the answer's end is the connection's
+        write!(
+            stream,
+            "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, said) = answer.split_once("\r\n\r\n").unwrap_or_default();
+        let status = head.split(' ').nth(1).unwrap_or_default();
+        Ok((status.starts_with('2'), said.to_owned()))
+    }
+
+    fn as_administrator<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env("KUBECONFIG", self.pki("admin.conf"));
+        command.env(GC.0, GC.1);
+        // discovery is remembered there, and is not another cluster's
+        command.env("HOME", self.directory.path())
+    }
+
+    /// The objects of `kubectl get WHAT`.
+    #[track_caller]
+    pub fn get(&self, what: &str) -> Vec<Value> {
+        let text = self.kubectl(&format!("get {what} -o json"));
+        let mut list: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
+        match list["items"].take() {
+            Value::Array(items) => items,
+            _ => vec![list],
+        }
+    }
+}

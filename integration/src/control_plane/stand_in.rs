@@ -1,0 +1,67 @@
+//! What stands in for a kubelet where none runs: a node that is ready, and pods that start at once.
+
+use super::ControlPlane;
+use serde_json::{Value, json};
+use std::fs;
+
+impl ControlPlane {
+    /// A node that is ready and has `resources` besides CPU, memory and room for pods. No
+    /// kubelet runs there.
+    #[track_caller]
+    pub fn add_node(&mut self, name: &str, resources: &[(&str, &str)]) {
+        let labels = json!({"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
+        self.apply("apply -f -", &node.to_string());
+        let mut has = json!({"cpu": "64", "memory": "256Gi", "pods": "110"});
+        for (resource, count) in resources {
+            has[resource] = json!(count);
+        }
+        let ready =
+            json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""});
+        let addresses = [json!({"type": "InternalIP", "address": self.address().0})];
+        let status = json!({"status": {
+            "capacity": has, "allocatable": has, "addresses": addresses, "conditions": [ready],
+        }});
+        self.patch_status(&format!("node {name}"), &status);
+        // as soon as the controllers have seen that it is ready
+        self.until("the node takes pods", |it| {
+            it.get(&format!("node {name}"))[0]["spec"]["taints"].is_null()
+        });
+    }
+
+    /// What a kubelet would do once: pods that are bound to nodes run and are ready, those that
+    /// are being deleted are gone.
+    #[track_caller]
+    pub fn start_bound_pods(&self) {
+        for pod in self.get("pods -A") {
+            let name = format!(
+                "-n {} {}",
+                pod["metadata"]["namespace"].as_str().expect("a namespace"),
+                pod["metadata"]["name"].as_str().expect("a name"),
+            );
+            if pod["spec"]["nodeName"].is_null() {
+                continue;
+            }
+            if !pod["metadata"]["deletionTimestamp"].is_null() {
+                self.kubectl(&format!("delete pod {name} --force --grace-period=0"));
+            } else if pod["status"]["phase"] == "Pending" {
+                // ready for long: a DaemonSet may want that (`minReadySeconds`)
+                let since = "2026-01-01T00:00:00Z";
+                let conditions = ["Initialized", "ContainersReady", "Ready"]
+                    .map(|it| json!({"type": it, "status": "True", "lastTransitionTime": since}));
+                let status = json!({"status": {"phase": "Running", "conditions": conditions}});
+                self.patch_status(&format!("pod {name}"), &status);
+            }
+        }
+    }
+
+    #[track_caller]
+    fn patch_status(&self, object: &str, status: &Value) {
+        let file = self.directory.path().join("patch.json");
+        fs::write(&file, status.to_string()).expect("a patch");
+        self.kubectl(&format!(
+            "patch {object} --subresource=status --type=merge --patch-file={}",
+            file.display()
+        ));
+    }
+}

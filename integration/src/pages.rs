@@ -1,0 +1,56 @@
+//! What the documentation's pages tell an operator to type.
+
+use std::{fs, path::Path};
+
+/// A block of code, by the heading above it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The heading's words.
+    pub heading: String,
+    /// Its lines without their comments; one that goes on in the next is one with it.
+    pub lines: Vec<String>,
+}
+
+/// The blocks of a page of the repository, in their order.
+#[track_caller]
+pub fn blocks(page: &str) -> Vec<Block> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
+    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
+    let text = text.replace("\\\n", " ");
+    let mut heading = "";
+    let mut blocks = vec![];
+    // every other piece is a block of code
+    for (number, piece) in text.split("```").enumerate() {
+        if number % 2 == 0 {
+            let mut headings = piece.lines().filter(|line| line.starts_with('#'));
+            heading = headings.next_back().unwrap_or(heading);
+            continue;
+        }
+        // the rest of the first line names a language
+        let lines = piece.lines().skip(1).map(|line| {
+            let command = line.split(" #").next().unwrap_or(line);
+            command.split_whitespace().collect::<Vec<_>>().join(" ")
+        });
+        blocks.push(Block {
+            heading: heading.trim_start_matches(['#', ' ']).to_owned(),
+            lines: lines.filter(|line| !line.is_empty()).collect(),
+        });
+    }
+    blocks
+}
+
+/// The commands below a heading of a page that call `program`: there are some.
+#[track_caller]
+pub fn commands(page: &str, heading: &str, program: &str) -> Vec<String> {
+    let mut blocks = blocks(page);
+    blocks.retain(|block| block.heading == heading && calls(block, program));
+    let commands: Vec<String> = blocks.into_iter().flat_map(|it| it.lines).collect();
+    assert!(!commands.is_empty(), "{page}, {heading}: no {program}");
+    commands
+}
+
+/// Whether the first program that the block calls is `program`.
+fn calls(block: &Block, program: &str) -> bool {
+    let first = block.lines.first();
+    first.is_some_and(|line| line.split(' ').next() == Some(program))
+}

@@ -1,0 +1,73 @@
+//! The node gets what it needs, and loses it again, by the page's commands.
+
+use super::{PAGE, upgrade::NO_IDS};
+use integration::{
+    Cluster,
+    containerd::{installed::records, shared::HCA},
+    control_plane::NODE,
+    pages, real_kubelet,
+};
+use std::{collections::BTreeSet, ffi::OsString, fs};
+
+/// Kubelet's directory of device plugins' sockets.
+const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
+
+/// "Which manifest", and "Verify" until the first pod.
+pub(super) fn by_the_page(cluster: &mut Cluster) {
+    for line in pages::commands(PAGE, "Which manifest", "kubectl") {
+        cluster.types(&line.replace("NODE", NODE));
+    }
+    for line in verify() {
+        if line.contains("examples/") {
+            return;
+        }
+        if line.contains(" get node ") {
+            // kubelet tells it every ten seconds
+            cluster.until("the node has ids", |it| {
+                it.allocatable(HCA).as_deref() == Some("1k")
+            });
+        }
+        let said = cluster.types(&line.replace("NODE", NODE));
+        let shows = |words: &str| assert!(said.contains(words), "{line}: {said}");
+        if line.contains("rollout status") {
+            shows("successfully rolled out");
+        } else if line.contains(" logs ") {
+            shows("install] ");
+            shows("the runtime calls rdma-cni for network pods");
+            shows("registered with kubelet");
+        } else if line.contains(" get node ") {
+            shows("\"rdma/hca\":\"1k\"");
+        }
+    }
+    panic!("{PAGE} has an example's pods");
+}
+
+/// The commands of "Verify".
+#[track_caller]
+pub(super) fn verify() -> Vec<String> {
+    pages::commands(PAGE, "Verify", "kubectl")
+}
+
+/// "Removal".
+pub(super) fn removed_by_the_page(cluster: &mut Cluster) {
+    let gaps = || real_kubelet::log().matches(NO_IDS).count();
+    let before = gaps();
+    for line in pages::commands(PAGE, "Removal", "kubectl") {
+        // with an image in somebody's registry
+        if !line.contains("registry.example") {
+            let said = cluster.types(&line);
+            assert!(!said.is_empty(), "{line}");
+        }
+    }
+    assert!(gaps() > before, "kubelet says when there are no ids");
+    assert!(records().is_empty(), "{:?}", records());
+    let left: BTreeSet<OsString> = fs::read_dir(SOCKETS)
+        .expect("kubelet's directory")
+        .map(|it| it.expect("a file").file_name())
+        .collect();
+    let of_kubelet = ["kubelet.sock", "kubelet_internal_checkpoint"];
+    assert_eq!(left, of_kubelet.map(OsString::from).into());
+    cluster.until("the node has no ids any more", |it| {
+        it.allocatable(HCA).is_none_or(|count| count == "0")
+    });
+}

@@ -1,0 +1,78 @@
+//! In the lab, a real cluster of one node: `scripts/test lab cluster`. Control plane, kubelet and
+//! containerd are what they are; the daemon is the DaemonSet's pod of the image, and the chain is what it
+//! has installed. What an operator types is what the pages say.
+
+mod install;
+mod pods;
+mod refused;
+mod upgrade;
+
+use integration::{Cluster, Snapshot, containerd::installed::Files};
+use std::fs;
+
+/// The page.
+const PAGE: &str = "docs/deploy.md";
+
+/// Where an installation writes, or may, but for kubelet's own directories and [`STATES`].
+const PLACES: [&str; 3] = ["/etc/cni", "/opt/cni", "/var/run/cdi"];
+
+/// By design, and nothing else is there: the daemon's and the chain's own state, in a directory that is
+/// theirs; and what IPAM plugins and the runtime's CNI library keep of networks that they served.
+const STATES: (&str, [&str; 3]) = ("/var/lib/cni", ["networks", "rdma-cni", "results"]);
+
+/// What a node has.
+struct Before {
+    files: Files,
+    network: Snapshot,
+}
+
+impl Before {
+    #[track_caller]
+    fn of(cluster: &Cluster) -> Self {
+        Self {
+            files: Files::below(&PLACES),
+            network: Snapshot::of(&cluster.nics.host),
+        }
+    }
+
+    #[track_caller]
+    fn assert_restored(&self, cluster: &Cluster) {
+        Files::below(&PLACES).assert_as(&self.files, &[]);
+        let (states, known) = STATES;
+        for entry in fs::read_dir(states).expect("states") {
+            let name = entry.expect("a state").file_name();
+            assert!(known.iter().any(|it| name == *it), "{states}/{name:?}");
+        }
+        self.network.assert_restored(&cluster.nics.host);
+    }
+}
+
+/// One cluster serves all: to start one takes longer than any of these.
+#[test]
+fn a_cluster_is_installed_used_and_left_as_it_was() {
+    let mut cluster = Cluster::new();
+    let before = Before::of(&cluster);
+    install::by_the_page(&mut cluster);
+    pods::without_rails_are_untouched(&mut cluster);
+    let [server, first] = pods::of_the_example_have_all_rails(&mut cluster);
+    pods::outlive_kubelet(&mut cluster, &[&server, &first]);
+    let second = pods::one_comes_again(&mut cluster, first);
+    pods::have_rdma_between_them(&cluster, [&server, &second]);
+    pods::end(&mut cluster, [&server, &second]);
+    install::removed_by_the_page(&mut cluster);
+    before.assert_restored(&cluster);
+}
+
+#[test]
+#[ignore = "scripts/test --full: an upgrade beside pods, and refused pods, on a cluster of their own"]
+fn a_daemon_takes_over_beside_pods_and_deletes_those_that_are_refused() {
+    let mut cluster = Cluster::new();
+    let before = Before::of(&cluster);
+    install::by_the_page(&mut cluster);
+    let [server, client] = pods::of_the_example_have_all_rails(&mut cluster);
+    upgrade::goes_on_beside_pods(&mut cluster, &[&server, &client]);
+    pods::end(&mut cluster, [&server, &client]);
+    refused::are_deleted_and_come_again(&mut cluster);
+    install::removed_by_the_page(&mut cluster);
+    before.assert_restored(&cluster);
+}

@@ -1,0 +1,110 @@
+//! Pods whose containers may not start (`--refused-pods delete`), with kubelet's own tries.
+
+use super::{
+    PAGE,
+    pods::{self, PODS},
+};
+use integration::{
+    Cluster,
+    cluster::is_true,
+    containerd::shared::{HCA, has_all_rails},
+    lab::uverbs,
+    nics, pages,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+fn uid(pod: &Value) -> &str {
+    pod["metadata"]["uid"].as_str().expect("an id")
+}
+
+/// An RDMA device that is no rail: its netdev has the node's default route.
+const OTHER: &str = "rxe_other";
+
+/// The rails' RDMA devices are made anew, after another one: the first has another number, and the second a
+/// number that no container was given.
+#[track_caller]
+fn change_numbers(cluster: &Cluster) {
+    let numbers = || [0, 1].map(|rail| uverbs(&nics::rdma(rail)).0);
+    assert_eq!(numbers(), ["uverbs0", "uverbs1"]);
+    let host = &cluster.nics.host;
+    for rail in [0, 1] {
+        host.run(&format!("rdma link delete {}", nics::rdma(rail)));
+    }
+    host.run(&format!("rdma link add {OTHER} type rxe netdev eth0"));
+    for rail in [0, 1] {
+        let (rdma, netdev) = (nics::rdma(rail), nics::netdev(rail));
+        host.run(&format!("rdma link add {rdma} type rxe netdev {netdev}"));
+    }
+    assert_eq!(numbers(), ["uverbs1", "uverbs2"]);
+}
+
+/// A container that ends after its devices' numbers have changed may not start again. At kubelet's second
+/// try the pod is deleted, and the one that its controller makes has its rails.
+pub(super) fn are_deleted_and_come_again(cluster: &mut Cluster) {
+    let labels = json!({"app": "trainer"});
+    let template = json!({"metadata": {"labels": labels}, "spec": pods::spec(&json!({HCA: 1}))});
+    let trainer = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "trainer"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    });
+    cluster.make(DEPLOYMENTS, &trainer);
+    cluster.until("the pod is ready", |it| {
+        it.look_at_all(PODS).iter().any(|pod| is_true(pod, "Ready"))
+    });
+    let first = cluster.look_at_all(PODS).remove(0);
+    let name = first["metadata"]["name"].as_str().expect("a name");
+    let pod = cluster.pod(name);
+    has_all_rails(&pod);
+    cluster.says("the pod is ready");
+    change_numbers(cluster);
+    let (_, info) = (
+        pod.main(),
+        cluster.containerd.cri().container(&pod.main().id),
+    );
+    let process = info.expect("it is known")["pid"]
+        .as_i64()
+        .expect("a process");
+    let process = Pid::from_raw(i32::try_from(process).expect("a process"));
+    kill(process, Signal::SIGKILL).expect("a signal sent");
+    cluster.until("its container may not start", |it| {
+        let pod = it.look(&format!("{PODS}/{name}"));
+        let waits = &pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"];
+        *waits == "CreateContainerConfigError" || pod["metadata"]["deletionTimestamp"].is_string()
+    });
+    cluster.says("the container may not start");
+    let refused = Instant::now();
+    cluster.until("the pod is deleted", |it| {
+        let pods = it.look_at_all(PODS);
+        pods.iter()
+            .all(|pod| uid(pod) != uid(&first) || !pod["metadata"]["deletionTimestamp"].is_null())
+    });
+    cluster.says(&format!("the pod is deleted {:?} later", refused.elapsed()));
+    cluster.until("another pod is ready", |it| {
+        let pods = it.look_at_all(PODS);
+        let mut pods = pods.iter().filter(|pod| uid(pod) != uid(&first));
+        pods.any(|pod| is_true(pod, "Ready"))
+    });
+    let all = cluster.look_at_all(PODS);
+    let second = all.iter().find(|pod| uid(pod) != uid(&first));
+    let second = second.expect("the other pod")["metadata"]["name"].as_str();
+    has_all_rails(&cluster.pod(second.expect("a name")));
+    let [line] = &pages::commands(PAGE, "Refused pods", "kubectl")[..] else {
+        panic!("one command tells of them");
+    };
+    let events = cluster.types(line);
+    assert!(events.contains(name), "{events}");
+    assert!(
+        events.contains("was given as /dev/infiniband/uverbs"),
+        "{events}"
+    );
+    cluster
+        .plane
+        .kubectl("delete deployment trainer --cascade=foreground");
+}

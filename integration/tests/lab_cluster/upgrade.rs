@@ -1,0 +1,89 @@
+//! Another daemon takes over, beside pods that run and pods that come.
+
+use super::pods;
+use integration::{
+    Cluster,
+    cluster::is_true,
+    containerd::{
+        Pod,
+        installed::root,
+        shared::{HCA, has_all_rails},
+    },
+    real_kubelet,
+};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+/// The chart, with a daemon that deletes refused pods.
+const LATER: &str = "integration/manifests/rendered/refused-pods.yaml";
+
+/// What kubelet (`markResourceUnhealthy` in `pkg/kubelet/cm/devicemanager/manager.go`) logs when it has no ids
+/// any more.
+pub(super) const NO_IDS: &str = "Mark all resources Unhealthy for resource";
+
+/// So many pods come while the daemon is replaced, one after the other.
+const ARRIVING: usize = 3;
+
+/// Between two of them.
+const BETWEEN: Duration = Duration::from_secs(4);
+
+fn daemons(cluster: &Cluster) -> Vec<Value> {
+    let label = "labelSelector=app.kubernetes.io%2Fname%3Drdma-device-plugin";
+    cluster.look_at_all(&format!("/api/v1/namespaces/kube-system/pods?{label}"))
+}
+
+/// The DaemonSet gets another template: at no moment does the node have no ids, pods that come meanwhile
+/// start with their rails, and those before them do not notice.
+pub(super) fn goes_on_beside_pods(cluster: &mut Cluster, pair: &[&Pod; 2]) {
+    let before = real_kubelet::log().matches(NO_IDS).count();
+    let [old] = &daemons(cluster)[..] else {
+        panic!("one daemon");
+    };
+    let old = old["metadata"]["uid"].clone();
+    let names: Vec<String> = (0..ARRIVING).map(|it| format!("arriving-{it}")).collect();
+    let is_done = AtomicBool::new(false);
+    let seen = thread::scope(|scope| {
+        let cluster = &*cluster;
+        let watch = scope.spawn(|| {
+            let mut seen = BTreeSet::new();
+            while !is_done.load(Ordering::Relaxed) {
+                seen.extend(cluster.allocatable(HCA));
+                thread::sleep(Duration::from_millis(500));
+            }
+            seen
+        });
+        cluster.types(&format!(
+            "kubectl apply -f {}",
+            root().join(LATER).display()
+        ));
+        let arrive = scope.spawn(|| {
+            for name in &names {
+                cluster.make(pods::PODS, &pods::pod(name, &json!({HCA: 1})));
+                thread::sleep(BETWEEN);
+            }
+        });
+        cluster.types("kubectl -n kube-system rollout status ds/ack-rdma-dp-ds");
+        arrive.join().expect("the pods are made");
+        is_done.store(true, Ordering::Relaxed);
+        watch.join().expect("a watch")
+    });
+    cluster.until("the old daemon has gone", |it| {
+        let daemons = daemons(it);
+        daemons.len() == 1 && is_true(&daemons[0], "Ready") && daemons[0]["metadata"]["uid"] != old
+    });
+    assert_eq!(seen, ["1k".to_owned()].into());
+    for name in &names {
+        has_all_rails(&cluster.pod(name));
+    }
+    pods::are_the_same(cluster, pair);
+    let after = real_kubelet::log().matches(NO_IDS).count();
+    assert_eq!(after, before, "kubelet had no ids");
+    cluster.says("the daemon was replaced beside pods");
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    cluster.delete(pods::PODS, &names);
+}
