@@ -12,11 +12,11 @@ machine() {
 	BOOT_OPTIONS[$1]=$(printf '%q ' "${@:3}")
 }
 
+machine cluster 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 machine shared 'integration/lab_(kubelet_share|erdma|shared)' --tier full --shared --timeout 2400
 machine exclusive 'integration/lab_(exclusive|kubelet_exclusive)' --tier full --exclusive --timeout 2400
 machine exclusive-containers 'integration/lab_(containerd_exclusive|smc_exclusive)' \
 	--tier full --exclusive --memory 2560 --timeout 2400
-machine cluster 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 machine installed 'integration/lab_installed' --tier full --shared --memory 4096 --timeout 900
 machine bonds 'integration/lab_share' --tier fast --shared --timeout 1500
 machine containerd 'integration/lab_containerd_share' --tier full --shared --memory 4096 --timeout 900

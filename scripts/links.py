@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 FENCE = re.compile(r"^ *(```|~~~)")
+ANCHOR = re.compile(r'<a id="([^"]+)">')
 HEADING = re.compile(r"^#{1,6} +(.*?)#* *$")
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?: +\"[^\"]*\")?\)")
 
@@ -25,9 +26,11 @@ def prose(page):
 
 
 def anchors(page):
-    """The names that GitHub gives the headings of a page: a name that is there already gets a number."""
+    """The names that GitHub gives the headings of a page (a name that is there already gets a number), and those that the
+    page gives to other places."""
     found = set()
     for _, line in prose(page):
+        found.update(ANCHOR.findall(line))
         heading = HEADING.match(line)
         if heading:
             text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower().strip()
