@@ -1,4 +1,4 @@
-//! In the lab, `rdma-cni smc` on what connections really are, and what the kernel does with those
+//! In the lab, `rdma-device-plugin smc` on what connections really are, and what the kernel does with those
 //! of a process that was killed: `integration/lab/vm --tier fast --exclusive`.
 
 use integration::{

@@ -57,6 +57,18 @@ fn people_are_told_the_version_of_the_program() {
 }
 
 #[test]
+fn people_are_told_where_a_command_went() {
+    let node = Node::new();
+    for command in ["smc"] {
+        let outcome = node.bare().argument(command).argument("--help").run();
+        assert_eq!(outcome.status.code(), Some(1), "{outcome}");
+        let told = format!("rdma-cni {command} is now `rdma-device-plugin {command}`");
+        assert!(outcome.stderr.starts_with(&told), "{outcome}");
+        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome}");
+    }
+}
+
+#[test]
 fn every_missing_variable_is_named() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");

@@ -5,11 +5,9 @@ mod restore;
 
 pub use restore::{GivenUp, Incomplete, Restored, restore};
 
-use crate::{
-    held,
-    plan::{self, Obstacle},
-};
+use crate::held;
 use attachments::{Attachment, Wanted};
+use plan::{self, Obstacle};
 use rdma_netns::{Conflict, Kernel, ObserveError, Observed, Op, OpError, Place, RdmaDevice};
 use std::{
     net::IpAddr,

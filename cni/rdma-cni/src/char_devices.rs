@@ -4,7 +4,7 @@
 //! A container gets a device by its CDI name, whose entry is put right here, in time for the
 //! container; or by a path, which nobody can put right any more.
 
-use crate::{apply, plan};
+use crate::apply;
 use attachments::{Attachment, Rail};
 use rdma_netns::{CharDevice, Observed, RdmaDevice};
 use rdma_resources::{Cdi, CharNode, FileError, Published};

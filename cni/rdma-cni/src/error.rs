@@ -5,13 +5,12 @@ use crate::{
     char_devices::CharDeviceError,
     ipam::IpamError,
     kubelet::KubeletError,
-    plan::Obstacle,
-    select::SelectError,
-    verb::smc::SmcError,
 };
 use attachments::{Key, store::StoreError};
 use cni_protocol::{ConfError, EnvironmentError};
+use plan::{Obstacle, select::SelectError};
 use rdma_netns::{ObserveError, OpenPodError};
+use smcr::apply::SmcError;
 
 /// A verb's failure.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +66,7 @@ pub enum Error {
     Obstacle(#[from] Obstacle),
     /// SMC-R, before anything was changed.
     #[error("{0}; nothing was changed")]
-    Smc(SmcError),
+    Smc(#[from] SmcError),
     /// IPAM, where nothing else is at stake.
     #[error(transparent)]
     Ipam(#[from] IpamError),
@@ -144,6 +143,26 @@ pub enum Cause {
 impl From<SmcError> for Cause {
     fn from(error: SmcError) -> Self {
         Self::Smc(Box::new(error))
+    }
+}
+
+impl From<smcr::apply::Error> for Error {
+    fn from(error: smcr::apply::Error) -> Self {
+        match error {
+            smcr::apply::Error::Smc(error) => error.into(),
+            smcr::apply::Error::State(error) => error.into(),
+            smcr::apply::Error::Observe(error) => error.into(),
+        }
+    }
+}
+
+impl From<smcr::apply::Error> for Cause {
+    fn from(error: smcr::apply::Error) -> Self {
+        match error {
+            smcr::apply::Error::Smc(error) => error.into(),
+            smcr::apply::Error::State(error) => error.into(),
+            smcr::apply::Error::Observe(error) => SmcError::from(error).into(),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! table is full (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`; the address is set
 //! all the same, and only the kernel's log tells).
 
-use crate::{apply::ApplyError, plan};
+use crate::apply::ApplyError;
 use attachments::{Attachment, Rail, RailGid};
 use rdma_netns::{GidTable, Kernel, LinkType, ObserveError, Observed, RdmaDevice, gid::GidKind};
 use std::{

@@ -1,9 +1,6 @@
 //! Notes of what netdevs came back to the host without, when an attachment is restored.
 
-use crate::{
-    apply::{GivenUp, Restored},
-    plan,
-};
+use crate::apply::{GivenUp, Restored};
 use attachments::{
     Attachment,
     given_up::{Lack, Note, earlier, remove, write},

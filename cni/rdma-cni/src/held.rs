@@ -2,7 +2,7 @@
 //! kernel waits for it in the move, without an end, and whoever moves cannot be killed
 //! (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`; measured in docs/lab.md).
 
-use crate::plan::Obstacle;
+use plan::Obstacle;
 use rdma_netns::{Kernel, Op, Place};
 
 /// Refuses `ops` that would move an RDMA device over which a process has connections. Kernels

@@ -1,10 +1,10 @@
 //! What kubelet allocated to a pod: asked of kubelet, and looked up in what the daemon wrote.
 
-use crate::allocation::{self, AllocationError, Meaning};
 use attachments::Id;
 use cni_protocol::Environment;
 use kubelet_api::pod_resources::{self, AskError};
 use network_conf::Conf;
+use plan::allocation::{self, AllocationError, Meaning};
 use rdma_resources::{FileError, Grants, Published, published};
 use std::{cell::OnceCell, time::Duration};
 

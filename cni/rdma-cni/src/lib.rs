@@ -16,7 +16,6 @@
 //! The record holds the state before the move, and `plan::detach` computes whatever still
 //! differs from it: a failed ADD, DEL, GC and a heal after a crash are that one function.
 
-pub mod allocation;
 pub mod apply;
 pub mod char_devices;
 pub mod doctor;
@@ -26,12 +25,9 @@ pub mod given_up;
 pub mod held;
 pub mod ipam;
 pub mod kubelet;
-pub mod plan;
 pub mod probe;
 pub mod rails;
 pub mod reply;
-pub mod select;
-pub mod smc_status;
 pub mod verb;
 
 use cni_protocol::{Command, Environment, Failure, Input, Mistakes, Plugin, logging, plugin};
@@ -57,8 +53,6 @@ By hand:
   rdma-cni --version    print the version
   rdma-cni plan         with ADD's environment and standard input: print the changes that
                         ADD would make, one a line, and make none
-  rdma-cni smc          what carries the TCP connections of a pod, SMC-R or TCP, and why:
-                        rdma-cni smc --help
   rdma-cni doctor       what keeps pods of this node from RDMA, and what to do:
                         rdma-cni doctor --help
 ",
@@ -73,7 +67,7 @@ pub fn run<K: Kernel>(
 ) -> ExitCode {
     if let [word, rest @ ..] = input.arguments.as_slice() {
         match word.as_str() {
-            "smc" => return smc_status::run(rest, output, &mut io::stderr()),
+            "smc" => return moved("smc"),
             "doctor" => return doctor::run(rest, output, &mut io::stderr()),
             _ => {}
         }
@@ -81,6 +75,16 @@ pub fn run<K: Kernel>(
     PLUGIN.run(input, stdin, output, &|environment, raw, output| {
         serve(kernel, environment, raw, output).map_err(|error| Failure::from(&error))
     })
+}
+
+/// Commands for people that this program had until 0.1: where they are now. For one release.
+fn moved(command: &str) -> ExitCode {
+    let _ = writeln!(
+        io::stderr(),
+        "rdma-cni {command} is now `rdma-device-plugin {command}`, with the same options: in the \
+         DaemonSet's pod (kubectl exec), or by that program on the node"
+    );
+    ExitCode::FAILURE
 }
 
 fn serve<K: Kernel>(

@@ -4,13 +4,12 @@ use crate::{
     apply::ApplyError,
     error::{Cause, Error},
     kubelet::KubeletError,
-    plan::Obstacle,
-    select::SelectError,
-    verb::smc::SmcError,
 };
 use cni_protocol::{Failure, code};
 use nix::libc;
+use plan::{Obstacle, select::SelectError};
 use rdma_netns::{Op, OpError};
+use smcr::apply::SmcError;
 
 /// The plugin's own codes, promised in its documentation.
 mod own {
@@ -82,7 +81,7 @@ fn kubelet(error: &KubeletError) -> u32 {
     }
 }
 
-pub(crate) fn select(error: &SelectError) -> u32 {
+fn select(error: &SelectError) -> u32 {
     match error {
         SelectError::NotFound(_)
         | SelectError::PassedOver { .. }
@@ -130,3 +129,7 @@ impl From<&Error> for Failure {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "reply_tests.rs"]
+mod tests;

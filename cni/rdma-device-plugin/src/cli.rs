@@ -93,6 +93,22 @@ pub enum Command {
     Uninstall(Uninstall),
     /// Asks the daemon at a socket whether it is ready, or lives: 0 if so, else 1
     Probe(Probe),
+    /// Shows what carries the TCP connections of a pod, SMC-R or TCP, and why: smc --help
+    Smc(Words),
+}
+
+/// The words after a subcommand that reads its own: they, and what is said of wrong ones, are the same
+/// as when `rdma-cni` had it.
+#[derive(Args, Clone, Debug)]
+#[command(disable_help_flag = true)]
+pub struct Words {
+    /// Options and a namespace or pod
+    #[arg(
+        value_name = "ARGUMENT",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub words: Vec<String>,
 }
 
 /// `install`

@@ -27,6 +27,10 @@ fn main() -> ExitCode {
         Some(Command::Install(arguments)) => return ended(install::install(arguments)),
         Some(Command::Uninstall(arguments)) => return ended(install::uninstall(arguments)),
         Some(Command::Probe(probe)) => return ended(ask::ask(probe)),
+        Some(Command::Smc(arguments)) => {
+            let (mut output, mut errors) = (std::io::stdout(), std::io::stderr());
+            return smcr::readout::run(&arguments.words, &mut output, &mut errors);
+        }
         None => {}
     }
     let arguments = match arguments.absolute() {
@@ -58,6 +62,7 @@ fn start_log(level: log::LevelFilter) {
     env_logger::Builder::new()
         .filter_level(log::LevelFilter::Error.min(level))
         .filter_module("rdma_device_plugin", level)
+        .filter_module("attachments", level)
         .filter_module("rdma_netns", level)
         .filter_module("rdma_resources", level)
         .format(|out, record| {

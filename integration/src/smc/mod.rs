@@ -4,7 +4,7 @@ mod pods;
 
 pub use pods::{PRIMARY, SmcPod, UEID, bridge, exchange, make_bridge};
 
-use crate::{Netns, plugin::rdma_cni};
+use crate::{Netns, daemon::rdma_device_plugin};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
@@ -69,10 +69,10 @@ pub struct Client {
     connected: Vec<Connected>,
 }
 
-/// What `rdma-cni smc` prints with these words; it must succeed.
+/// What `rdma-device-plugin smc` prints with these words; it must succeed.
 #[track_caller]
 pub fn read_out(words: &[&str]) -> String {
-    let output = Command::new(rdma_cni())
+    let output = Command::new(rdma_device_plugin())
         .arg("smc")
         .args(words)
         .output()

@@ -2,12 +2,10 @@
 //! restored keeps nothing else away.
 
 use super::ROUNDS;
-use crate::{
-    held,
-    plan::{self, Obstacle, RailPlan},
-};
+use crate::held;
 use attachments::{Attachment, Attribute};
 use nix::libc;
+use plan::{self, Obstacle, RailPlan};
 use rdma_netns::{Kernel, Observed, Op};
 use std::time::Duration;
 

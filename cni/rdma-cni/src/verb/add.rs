@@ -3,19 +3,22 @@
 
 mod answer;
 
-use super::{Node, addresses, release, smc, survey};
+use super::{Node, addresses, release, survey};
 use crate::{
     apply::{self, ApplyError, Incomplete},
     char_devices,
     error::{Cause, Error},
     gids, held,
     ipam::{Answer, Ipam, Known},
-    plan, probe, rails,
-    select::{self, Choice},
+    probe, rails,
 };
 use attachments::{Attachment, Key, Phase, Shared, Wanted, given_up, store::Lock};
 use cni_protocol::{lock::UNDO_LIMIT, result};
 use network_conf::{Dad, Wish};
+use plan::{
+    self,
+    select::{self, Choice},
+};
 use rdma_netns::{DeviceAddress, Kernel, Link, Neighbour, Observed, Pod};
 use serde_json::Value;
 use std::{collections::BTreeSet, io, net::IpAddr};
@@ -197,7 +200,7 @@ fn start<K: Kernel>(
         Some(_) => neighbours(node, &observed),
         None => vec![],
     };
-    smc::foresee(node, wish, pod, &mut attachment, &observed)?;
+    smcr::apply::foresee(node.smcr(), wish, pod, &mut attachment, &observed)?;
     node.store.save(&attachment)?;
     given_up::forget(node.store.root(), &attachment);
     log_rails(&attachment);
@@ -357,7 +360,7 @@ fn finish<K: Kernel>(
         let link = rail.in_pod(&observed);
         rail.pod_index = link.filter(|_| has_no_device).map(|link| link.index);
     }
-    smc::set_up(node, wish, pod, attachment, &observed)?;
+    smcr::apply::set_up(node.smcr(), wish, pod, attachment, &observed)?;
     rails::write(node.store.root(), node.store.patience(), attachment)?;
     // nobody need hear of what is undone: only the record can fail after this
     apply::announce(node.kernel, pod, attachment, &observed);

@@ -6,7 +6,7 @@ use crate::{
     apply::ApplyError,
     error::Cause,
     ipam::{Answer, Ipam, Known, Master, RailCall},
-    plan, probe,
+    probe,
 };
 use attachments::Attachment;
 use cni_protocol::Command;

@@ -1,19 +1,18 @@
 //! CHECK: the plan from the present state to the recorded one is empty. What it has is
 //! what drifted, told in words.
 
-use super::{Node, smc};
+use super::Node;
 use crate::{
     apply,
     error::Error,
     gids,
     ipam::{Ipam, RailCall},
-    plan::{self, drift},
-    select::Choice,
 };
 use attachments::{Attachment, Key, Rail, Wanted, store::Record};
 use cni_protocol::{Command, SpecVersion, result};
 use ipnetwork::IpNetwork;
 use network_conf::{Devices, ResultIps};
+use plan::{self, drift, select::Choice};
 use rdma_netns::{Kernel, Link, Namespace, Pod, Route};
 use serde_json::Value;
 use std::{fmt::Write as _, net::IpAddr};
@@ -69,7 +68,12 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         }));
     }
     drift.extend(gids::drift(node.kernel, &pod, &attachment, &left));
-    drift.extend(smc::drift(node, &pod, &attachment, &observed)?);
+    drift.extend(smcr::apply::drift(
+        node.smcr(),
+        &pod,
+        &attachment,
+        &observed,
+    )?);
     drift.extend(apply::misplaced(&attachment, &observed).map(|error| error.to_string()));
     if !drift.is_empty() {
         return Err(Error::Drift(drift));

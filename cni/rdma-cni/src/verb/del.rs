@@ -1,7 +1,7 @@
 //! DEL: everything home, whatever became of pod, record and namespace. Never an error
 //! because something is already gone.
 
-use super::{Node, release, smc};
+use super::{Node, release};
 use crate::{
     error::Error,
     ipam::{Ipam, IpamError, RailCall},
@@ -191,7 +191,7 @@ fn salvage<K: Kernel>(
         // a failure marks records that are not: a guess must not take the place of the text
         attachment.phase = Phase::Detaching;
         attachment.tried = true;
-        smc::tell_lost(node, &attachment);
+        smcr::apply::tell_lost(node.smcr(), &attachment);
         release::devices(node, &mut attachment, Some(pod))?;
     }
     without_record(node, key)?;

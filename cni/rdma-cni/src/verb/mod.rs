@@ -7,15 +7,11 @@ pub mod del;
 pub mod gc;
 pub mod plan;
 pub mod release;
-pub mod smc;
 pub mod status;
 pub mod survey;
 
-use crate::{
-    error::Error,
-    kubelet,
-    select::{self, Choice},
-};
+use crate::{error::Error, kubelet};
+use ::plan::select::{self, Choice};
 use attachments::{Attachment, Key, Rail, Store};
 use cni_protocol::{Environment, EnvironmentError, Target};
 use network_conf::{Conf, Devices};
@@ -52,6 +48,15 @@ impl<'a, K: Kernel> Node<'a, K> {
         Self {
             store: Store::within(self.store.root(), patience),
             ..*self
+        }
+    }
+
+    /// What SMC-R is set up with.
+    pub(crate) fn smcr(&self) -> smcr::apply::Node<'_, K> {
+        smcr::apply::Node {
+            kernel: self.kernel,
+            conf: self.conf,
+            store: &self.store,
         }
     }
 

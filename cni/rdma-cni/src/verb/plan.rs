@@ -1,8 +1,8 @@
 //! `rdma-cni plan`, by hand: what ADD would do, each change as its `ip`/`rdma` equivalent.
 //! Reads what ADD reads, and changes nothing.
 
-use super::{Node, add, smc};
-use crate::{error::Error, plan};
+use super::{Node, add};
+use crate::error::Error;
 use rdma_netns::{Kernel, Pod};
 use std::fmt::Write as _;
 
@@ -30,6 +30,13 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
             "# then addresses and routes, as IPAM plugin {ipam:?} gives them"
         );
     }
-    text += &smc::preview(node, &pod, &attachment, &observed, &name)?;
+    text += &smcr::apply::preview(
+        node.smcr(),
+        node.conf.smc.wish()?,
+        &pod,
+        &attachment,
+        &observed,
+        &name,
+    )?;
     Ok(text)
 }

@@ -1,7 +1,7 @@
 //! What every way home has in common: the pod's namespace if it is still the same one,
 //! devices, addresses, record.
 
-use super::{Node, smc};
+use super::Node;
 use crate::{
     apply::{self, Incomplete},
     char_devices,
@@ -126,7 +126,7 @@ pub fn restore<K: Kernel>(
 ) -> Result<Vec<String>, Incomplete> {
     // others wait for the node's lock
     node.kernel.ask_only(Some(attachment.devices()));
-    let left = smc::take_away(node, pod, attachment);
+    let left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let mut others = node.store.on_this_boot(attachment).unwrap_or_else(|error| {
             log::warn!("{error}");

@@ -1,16 +1,18 @@
 //! STATUS: would ADD work? State directory, RDMA subsystem, devices, IPAM. Nothing is written for
 //! that: runtimes ask every few seconds.
 
-use super::{Node, smc};
+use super::Node;
 use crate::{
     error::Error,
     ipam::{Ipam, IpamError, Known, Master},
-    plan,
-    select::{self, Choice, SelectError},
 };
 use attachments::{Attachment, Rail};
 use cni_protocol::SpecVersion;
 use network_conf::Devices;
+use plan::{
+    self,
+    select::{self, Choice, SelectError},
+};
 use rdma_netns::{Kernel, Link};
 
 /// Finds whatever would make every ADD fail, whichever pod it were for: the runtime takes no pod at all
@@ -63,7 +65,7 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             Err(error) => reasons.push(error.to_string()),
         }
     }
-    reasons.extend(smc::status(node));
+    reasons.extend(smcr::apply::status(node.smcr()));
     if let Some(name) = &node.conf.ipam {
         let known = Known {
             away: others.iter().flat_map(Attachment::away).collect(),

@@ -15,8 +15,8 @@
 use attachments::{Attachment, Key, Wanted};
 use integration::golden;
 use network_conf::{Conf, Devices};
-use rdma_cni::{
-    plan,
+use plan::{
+    self,
     select::{self, Choice},
 };
 use rdma_netns::{InterfaceName, Observed, Op};

@@ -8,7 +8,6 @@ use attachments::{
 };
 use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
-use rdma_cni::plan;
 use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
 use std::{fs::File, time::Duration};
 

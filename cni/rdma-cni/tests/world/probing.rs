@@ -7,7 +7,6 @@ use crate::{
 use attachments::given_up;
 use fake_kernel::{Nic, Verdict};
 use nix::errno::Errno;
-use rdma_cni::plan;
 use rdma_netns::{Link, Neighbour, Op, Place, RdmaMode};
 use serde_json::{Value, json};
 use std::{fs, net::IpAddr};

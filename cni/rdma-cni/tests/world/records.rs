@@ -151,7 +151,7 @@ fn one_refused_change_keeps_no_nic_down() {
         for note in &notes {
             let link = node.kernel.with(|world| world.observe(None));
             let link = link.host.link(&note.home.name).cloned().unwrap();
-            for op in rdma_cni::plan::missing_of(&note.home, &link) {
+            for op in plan::missing_of(&note.home, &link) {
                 node.change(None, &op);
             }
         }

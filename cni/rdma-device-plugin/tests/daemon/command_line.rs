@@ -174,3 +174,24 @@ fn a_nic_without_the_address_that_pods_are_to_have_is_told() {
     netns.ip("address add 2001:db8:1::1/64 dev ens2 nodad");
     wait::until("it is not any more", || figures().is_empty());
 }
+
+/// Its words are its own, `--help` and wrong ones as well.
+#[test]
+fn smc_reads_its_own_words() {
+    let done = run(program().args(["smc", "--help"]));
+    assert!(done.status.success(), "{done:?}");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(
+        said.starts_with("rdma-device-plugin smc [--json]"),
+        "{said}"
+    );
+    let done = run(program().args(["smc", "--yaml"]));
+    assert_eq!(done.status.code(), Some(2), "{done:?}");
+    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        told.starts_with("rdma-device-plugin smc: there is no option --yaml\n"),
+        "{told}"
+    );
+    let done = run(program().args(["smc", "--json", "no-such-namespace"]));
+    assert_eq!(done.status.code(), Some(1), "{done:?}");
+}

@@ -7,13 +7,13 @@ use super::{
     kernel::AT_BOOT,
     some,
 };
-use crate::{
-    allocation::{Meaning, Named},
-    plan::{self, Obstacle},
-    select::{self, Choice, SelectError},
-};
 use attachments::{Id, Rail};
 use network_conf::{Conf, Devices, Smcr};
+use plan::{
+    self, Obstacle,
+    allocation::{Meaning, Named},
+    select::{self, Choice, SelectError},
+};
 use rdma_netns::{GidKind, InterfaceName, Link, LinkType, Observed, RdmaMode, gid::GidTable};
 use rdma_resources::published;
 use serde_json::Value;

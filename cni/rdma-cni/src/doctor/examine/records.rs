@@ -4,7 +4,6 @@ use super::{
     super::facts::{Facts, Lease, Record},
     Told, ago, count, some,
 };
-use crate::plan;
 use attachments::{Attachment, Phase, Rail};
 use network_conf::Conf;
 use rdma_netns::{Observed, Place, RdmaMode};

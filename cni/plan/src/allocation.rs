@@ -1,5 +1,5 @@
 //! From what kubelet allocated to the devices of a pod: ids first, then what they stand for.
-//! Pure; [`crate::kubelet`] asks and reads.
+//! Pure; `rdma-cni` asks kubelet and reads the files.
 
 use attachments::{Allocated, Id};
 use kubelet_api::pod_resources::v1::PodResources;

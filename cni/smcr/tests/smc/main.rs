@@ -13,18 +13,16 @@
 //! | `unreadable` | whether there are records that cannot be read |
 //! | `smc`, `dead` | instead of a choice: what is to be taken away, and whether the pod is gone |
 //!
-//! `UPDATE_PLANS=1 cargo test -p rdma-cni --test smc` writes every text anew, to be read before it
+//! `UPDATE_PLANS=1 cargo test -p smcr --test smc` writes every text anew, to be read before it
 //! is committed.
 
 mod world;
 
 use attachments::PlacedEntry;
 use integration::golden;
-use rdma_cni::plan::{
-    drift,
-    smc::{self, Others},
-};
+use plan::drift;
 use rdma_netns::Op;
+use smcr::decision::{self, Others};
 use std::{fmt::Write as _, path::Path};
 use world::World;
 
@@ -52,11 +50,11 @@ fn set_up(world: &World) -> String {
         ..
     } = world;
     for required in [false, true] {
-        if let Some(hindrance) = smc::hindrance(attachment, observed, Some(seen), required) {
+        if let Some(hindrance) = decision::hindrance(attachment, observed, Some(seen), required) {
             return format!("# hindered, required {required}: {hindrance}\n");
         }
     }
-    let chosen = smc::choose(world.sight());
+    let chosen = decision::choose(world.sight());
     let mut text = String::new();
     for (name, reason) in &chosen.without {
         let _ = writeln!(text, "# {name} goes without: {reason}");
@@ -68,7 +66,7 @@ fn set_up(world: &World) -> String {
             carried.interface, carried.rdma_device, carried.port
         );
     }
-    let ops = smc::attach(&chosen.smc, seen);
+    let ops = decision::attach(&chosen.smc, seen);
     text += &lines(&ops);
     text += "# is missing without it:\n";
     for op in &ops {
@@ -98,8 +96,8 @@ fn taken_away(world: &World) -> String {
         records: others,
         unreadable: *unreadable,
     };
-    let mut text = lines(&smc::detach(attachment, others, seen, !dead));
-    for PlacedEntry { at, entry } in smc::returning(attachment, others, seen, !dead) {
+    let mut text = lines(&decision::detach(attachment, others, seen, !dead));
+    for PlacedEntry { at, entry } in decision::returning(attachment, others, seen, !dead) {
         let of = entry.netdev.or(entry.rdma.map(|it| it.0));
         let of = of.unwrap_or_default();
         let _ = writeln!(text, "# comes back: {} of {of} ({at:?})", entry.name);

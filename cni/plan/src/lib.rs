@@ -1,7 +1,16 @@
 //! Plans: lists of changes, made from an attachment's record and an observed state. Pure:
 //! nothing in here reads or changes a kernel, and a plan for a state that is as it should
 //! be is empty. Restoring is planning towards the recorded state.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`allocation`] | what kubelet allocated to a pod: from ids to devices |
+//! | [`select`] | which devices a pod gets |
+//! | `attach`, `routing` | the changes that bring them into the pod |
+//! | `detach`, [`given_up`] | the changes that restore them to the host, and what a netdev came back without |
+//! | [`drift`] | a change in words, for CHECK |
 
+pub mod allocation;
 mod attach;
 mod detach;
 mod draft;
@@ -9,7 +18,7 @@ pub mod drift;
 pub mod given_up;
 mod locate;
 mod routing;
-pub mod smc;
+pub mod select;
 
 pub use attach::{attach, attach_rail, bearer};
 pub use detach::{detach, detach_beside, gone, missing_of};

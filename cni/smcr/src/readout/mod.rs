@@ -1,4 +1,4 @@
-//! `rdma-cni smc`, by hand: what SMC-R has and does in a namespace. It reads the kernel, and to
+//! `rdma-device-plugin smc`, by hand: what SMC-R has and does in a namespace. It reads the kernel, and to
 //! find a pod the records; it changes nothing.
 
 mod arguments;
@@ -15,7 +15,7 @@ use std::{
 use target::TargetError;
 
 const USAGE: &str = "\
-rdma-cni smc [--json] [--state-dir DIR] [NAMESPACE|POD]
+rdma-device-plugin smc [--json] [--state-dir DIR] [NAMESPACE|POD]
 
 Shows of a network namespace, its own if none is given: entries of the pnet table, user EIDs,
 link groups, and every SMC socket with what carries it, SMCR or TCP, and why.
@@ -47,7 +47,7 @@ pub fn run(arguments: &[String], output: &mut dyn Write, errors: &mut dyn Write)
     let parsed = match arguments::parse(arguments) {
         Ok(parsed) => parsed,
         Err(error) => {
-            let _ = write!(errors, "rdma-cni smc: {error}\n\n{USAGE}");
+            let _ = write!(errors, "rdma-device-plugin smc: {error}\n\n{USAGE}");
             return ExitCode::from(2);
         }
     };
@@ -58,7 +58,7 @@ pub fn run(arguments: &[String], output: &mut dyn Write, errors: &mut dyn Write)
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(errors, "rdma-cni smc: {error}");
+            let _ = writeln!(errors, "rdma-device-plugin smc: {error}");
             ExitCode::FAILURE
         }
     }
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(errors, "");
         let (code, output, errors) = run(&["--yaml"]);
         assert_eq!((code, output.as_str()), (ExitCode::from(2), ""));
-        assert!(errors.starts_with("rdma-cni smc: there is no option --yaml\n"));
+        assert!(errors.starts_with("rdma-device-plugin smc: there is no option --yaml\n"));
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!((code, output.as_str()), (ExitCode::FAILURE, ""));
         assert_eq!(
             errors,
-            "rdma-cni smc: there is no network namespace \"no-such-namespace\" below /run/netns or /var/run/netns\n"
+            "rdma-device-plugin smc: there is no network namespace \"no-such-namespace\" below /run/netns or /var/run/netns\n"
         );
     }
 }

@@ -1,11 +1,14 @@
-//! Which of a node's NICs an ADD takes. The node: the default route leaves by eth0; storage goes over
+//! Which of a node's NICs an ADD takes, and the code of what it refuses. The node: the default route leaves by eth0; storage goes over
 //! mlx5_2; eth3 bears a VLAN; eth4 accelerates the netdev hv0, as on Azure; eth5 and eth6 are rails,
 //! bond0 is one with the VLAN bond0.100, and bond1's API server.
 
-use super::super::{Choice, rails};
-use crate::allocation::{Meaning, Named};
+use super::select as code;
 use attachments::Id;
 use network_conf::{Conf, Devices};
+use plan::{
+    allocation::{Meaning, Named},
+    select::{Choice, rails},
+};
 use rdma_netns::{DeviceAddress, Observed};
 use rdma_resources::Sharing;
 use serde_json::{Map, Value, json};
@@ -82,7 +85,7 @@ fn taken(conf: &Conf, choice: &Choice<'_>) -> String {
             let names: Vec<&str> = rails.iter().map(|rail| &**rail.name()).collect();
             names.join(" ")
         }
-        Err(error) => format!("{} {error}", crate::reply::select(&error)),
+        Err(error) => format!("{} {error}", code(&error)),
     }
 }
 
@@ -226,7 +229,7 @@ fn a_drop_ins_rdma_device_that_the_host_uses_stays() {
         };
         match rails(&conf, &Choice::Address(address), &observed, &[]) {
             Ok(rails) => rails[0].rdma.as_ref().expect("an RDMA device").name.clone(),
-            Err(error) => format!("{} {error}", crate::reply::select(&error)),
+            Err(error) => format!("{} {error}", code(&error)),
         }
     };
     for bare in [false, true] {

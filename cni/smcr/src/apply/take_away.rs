@@ -1,11 +1,7 @@
 //! SMC-R of a pod, taken away again: entries and the user EID go with the last pod that has them.
 
-use super::ROUNDS;
-use crate::{
-    error::Error,
-    plan::smc::{self, Others},
-    verb::Node,
-};
+use super::{Error, Node, ROUNDS};
+use crate::decision::{self, Others};
 use attachments::{Attachment, Phase, Smc};
 use rdma_netns::{Kernel, Op, Place};
 
@@ -16,7 +12,7 @@ use rdma_netns::{Kernel, Op, Place};
 /// Somebody else's entries that cannot be put back are told in the log only, and stay in
 /// `attachment`, as in its record: they are no reason to keep the pod.
 pub fn take_away<K: Kernel>(
-    node: &Node<'_, K>,
+    node: Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
 ) -> Vec<String> {
@@ -67,7 +63,7 @@ struct Round {
 }
 
 fn take_some<K: Kernel>(
-    node: &Node<'_, K>,
+    node: Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
     unreadable: bool,
@@ -80,8 +76,8 @@ fn take_some<K: Kernel>(
         records,
         unreadable,
     };
-    let ops = smc::detach(attachment, others, &seen, pod.is_some());
-    let returning = smc::returning(attachment, others, &seen, pod.is_some());
+    let ops = decision::detach(attachment, others, &seen, pod.is_some());
+    let returning = decision::returning(attachment, others, &seen, pod.is_some());
     if let Some(smc) = &mut attachment.smc
         && smc.returning != returning
     {
@@ -112,7 +108,7 @@ fn take_some<K: Kernel>(
 
 /// Tells what a lost record may have been about: whether it or an operator added an entry,
 /// nobody knows any more, so that it stays.
-pub fn tell_lost<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
+pub fn tell_lost<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
     if !node.kernel.has_smc() {
         return;
     }

@@ -4,22 +4,36 @@
 mod error;
 mod take_away;
 
-pub use error::SmcError;
+pub use error::{Error, SmcError};
 pub use take_away::{take_away, tell_lost};
 
-use super::Node;
-use crate::{
-    error::{Cause, Error},
-    plan::{
-        drift,
-        smc::{self, Chosen, Hindrance, Sight},
-    },
-};
-use attachments::{Attachment, Key, Smc, Standing};
-use network_conf::{Smcr, Wish};
+use crate::decision::{self, Chosen, Hindrance, Sight};
+use attachments::{Attachment, Key, Smc, Standing, Store};
+use network_conf::{Conf, Smcr, Wish};
+use plan::drift;
 use rdma_netns::{GidTable, Kernel, Observed, Op, smc::SmcState};
 use serde_json::Value;
 use std::fmt::Write as _;
+
+/// What SMC-R is set up with.
+#[derive(Debug)]
+pub struct Node<'a, K> {
+    /// The kernel.
+    pub kernel: &'a K,
+    /// The configuration.
+    pub conf: &'a Conf,
+    /// The records.
+    pub store: &'a Store,
+}
+
+impl<K> Clone for Node<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+// what it refers to need not be
+impl<K> Copy for Node<'_, K> {}
 
 /// How often is planned anew.
 const ROUNDS: usize = 3;
@@ -27,25 +41,25 @@ const ROUNDS: usize = 3;
 /// Before the first change: what already tells that the pod cannot have SMC-R. It is an error
 /// only where SMC-R is required; else the record says why the pod has none.
 pub fn foresee<K: Kernel>(
-    node: &Node<'_, K>,
+    node: Node<'_, K>,
     wish: Wish,
     pod: &K::Pod,
     attachment: &mut Attachment,
     observed: &Observed,
-) -> Result<(), Error> {
+) -> Result<(), SmcError> {
     if wish == Wish::None {
         return Ok(());
     }
     let required = wish == Wish::Required;
     let found = match node.kernel.smc(Some(pod)) {
         Err(error) => Err(SmcError::from(error)),
-        Ok(seen) => match smc::hindrance(attachment, observed, seen.as_ref(), required) {
+        Ok(seen) => match decision::hindrance(attachment, observed, seen.as_ref(), required) {
             None => Ok(()),
             Some(hindrance) => Err(hindrance.into()),
         },
     };
     match found {
-        Err(error) if required => Err(Error::Smc(error)),
+        Err(error) if required => Err(error),
         Err(error) => {
             attachment.smc = Some(off(&attachment.key, &error));
             Ok(())
@@ -56,12 +70,12 @@ pub fn foresee<K: Kernel>(
 
 /// Sets SMC-R up for a pod whose rails are in their places, with their GIDs.
 pub fn set_up<K: Kernel>(
-    node: &Node<'_, K>,
+    node: Node<'_, K>,
     wish: Wish,
     pod: &K::Pod,
     attachment: &mut Attachment,
     observed: &Observed,
-) -> Result<(), Cause> {
+) -> Result<(), Error> {
     if wish == Wish::None || attachment.smc.is_some() {
         return Ok(());
     }
@@ -95,7 +109,7 @@ pub fn set_up<K: Kernel>(
 
 /// Takes away what of SMC-R is set; what is left of it is in the record `without`, for DEL.
 fn give_up<K: Kernel>(
-    node: &Node<'_, K>,
+    node: Node<'_, K>,
     pod: &K::Pod,
     attachment: &mut Attachment,
     mut without: Smc,
@@ -117,7 +131,7 @@ fn give_up<K: Kernel>(
 
 /// What is to be set up, and the state that says so.
 fn decide<K: Kernel>(
-    node: &Node<'_, K>,
+    node: Node<'_, K>,
     wish: Wish,
     pod: &K::Pod,
     attachment: &Attachment,
@@ -128,7 +142,7 @@ fn decide<K: Kernel>(
     let gids = gids(node, pod, attachment, observed);
     // after the GIDs, so that the addresses of all of them are seen
     let observed = &node.kernel.observe(Some(pod))?;
-    let Chosen { smc, without } = smc::choose(Sight {
+    let Chosen { smc, without } = decision::choose(Sight {
         attachment,
         others,
         observed,
@@ -162,14 +176,14 @@ fn tell_without(key: &Key, smc: &Smc) {
 
 /// The GIDs of each rail's port, as the pod sees them; what cannot be read is none.
 fn gids<K: Kernel>(
-    node: &Node<'_, K>,
+    node: Node<'_, K>,
     pod: &K::Pod,
     attachment: &Attachment,
     observed: &Observed,
 ) -> Vec<Option<GidTable>> {
     let whose = Some(pod).filter(|_| attachment.moves_rdma());
     let of_rail = |index: usize| {
-        let (device, port) = smc::port_of(attachment, index, observed)?;
+        let (device, port) = decision::port_of(attachment, index, observed)?;
         let table = node.kernel.gids(whose, &device, port.into());
         table.map_err(|error| log::debug!("{error}")).ok()
     };
@@ -178,7 +192,7 @@ fn gids<K: Kernel>(
 
 /// The pod's primary interface: the first that the plugins before this one made in the pod, else
 /// the one that the runtime names.
-pub fn primary<K>(node: &Node<'_, K>, key: &Key) -> String {
+pub fn primary<K>(node: Node<'_, K>, key: &Key) -> String {
     let previous = node.conf.network.prev_result.as_ref();
     let interfaces = previous.and_then(|result| result["interfaces"].as_array());
     let is_in_pod = |it: &&Value| it["sandbox"].as_str().is_some_and(|it| !it.is_empty());
@@ -189,7 +203,7 @@ pub fn primary<K>(node: &Node<'_, K>, key: &Key) -> String {
 
 /// Makes the changes until nothing is missing.
 fn make<K: Kernel>(
-    node: &Node<'_, K>,
+    node: Node<'_, K>,
     pod: &K::Pod,
     attachment: &Attachment,
 ) -> Result<(), SmcError> {
@@ -199,7 +213,7 @@ fn make<K: Kernel>(
     let mut left = vec![];
     for _ in 0..ROUNDS {
         let seen = node.kernel.smc(Some(pod))?.ok_or(Hindrance::NoSmc)?;
-        left = smc::attach(smc, &seen);
+        left = decision::attach(smc, &seen);
         if left.is_empty() {
             return Ok(());
         }
@@ -213,7 +227,7 @@ fn make<K: Kernel>(
 
 /// What of SMC-R is not as the record says, in words.
 pub fn drift<K: Kernel>(
-    node: &Node<'_, K>,
+    node: Node<'_, K>,
     pod: &K::Pod,
     attachment: &Attachment,
     observed: &Observed,
@@ -230,7 +244,7 @@ pub fn drift<K: Kernel>(
         let lost = (smc.state == Standing::Active).then(|| format!("SMC-R: {}", Hindrance::NoSmc));
         return Ok(lost.into_iter().collect());
     };
-    let ops = smc::missing(smc, &seen);
+    let ops = decision::missing(smc, &seen);
     let mut drift: Vec<String> = ops.iter().map(|op| drift::words(op, observed)).collect();
     let gids = gids(node, pod, attachment, observed);
     let observed = &node.kernel.observe(Some(pod))?;
@@ -245,15 +259,15 @@ pub fn drift<K: Kernel>(
         ueid: None,
     };
     // what another pod brought is no drift of this one
-    let of_pod = smc::without_other_pods(attachment, &others, &gids);
+    let of_pod = decision::without_other_pods(attachment, &others, &gids);
     let is_own = |it: &&Attachment| it.netns_id == attachment.netns_id;
     let own: Vec<Attachment> = others.iter().filter(is_own).cloned().collect();
-    let misfits = smc::misfits(Sight {
+    let misfits = decision::misfits(Sight {
         others: &own,
         gids: Some(&of_pod),
         ..sight
     });
-    for (name, why) in smc::misfits(sight) {
+    for (name, why) in decision::misfits(sight) {
         if !misfits.iter().any(|(it, _)| *it == name) {
             let key = &attachment.key;
             log::warn!("{key}: SMC-R of {name}, by another pod since: {why}");
@@ -269,13 +283,13 @@ pub fn drift<K: Kernel>(
 
 /// The changes that ADD would make for SMC-R, each as its command, if the GIDs allow them.
 pub fn preview<K: Kernel>(
-    node: &Node<'_, K>,
+    node: Node<'_, K>,
+    wish: Wish,
     pod: &K::Pod,
     attachment: &Attachment,
     observed: &Observed,
     name: &str,
 ) -> Result<String, Error> {
-    let wish = node.conf.smc.wish()?;
     if wish == Wish::None {
         return Ok(String::new());
     }
@@ -289,15 +303,15 @@ pub fn preview<K: Kernel>(
             Some(SmcState::default())
         }
     };
-    if let Some(hindrance) = smc::hindrance(attachment, observed, seen.as_ref(), required) {
+    if let Some(hindrance) = decision::hindrance(attachment, observed, seen.as_ref(), required) {
         return match required {
-            true => Err(Error::Smc(hindrance.into())),
+            true => Err(SmcError::from(hindrance).into()),
             false => Ok(format!("# no SMC-R: {hindrance}\n")),
         };
     }
     let seen = seen.unwrap_or_default();
     let others = node.store.on_this_boot(attachment)?;
-    let chosen = smc::choose(Sight {
+    let chosen = decision::choose(Sight {
         attachment,
         others: &others,
         observed,
@@ -307,7 +321,7 @@ pub fn preview<K: Kernel>(
         ueid: node.conf.smc.ueid.as_deref(),
     });
     text += "# then SMC-R, if the GIDs of the pod's addresses allow it:\n";
-    for op in smc::attach(&chosen.smc, &seen) {
+    for op in decision::attach(&chosen.smc, &seen) {
         let _ = writeln!(text, "{}", op.command(name));
     }
     Ok(text)
@@ -315,7 +329,7 @@ pub fn preview<K: Kernel>(
 
 /// What STATUS can tell of it: whether pods that have to have SMC-R could, and whether `smcUeid` is
 /// one.
-pub fn status<K: Kernel>(node: &Node<'_, K>) -> Option<String> {
+pub fn status<K: Kernel>(node: Node<'_, K>) -> Option<String> {
     if let Err(error) = node.conf.smc.check_ueid() {
         return Some(error.to_string());
     }

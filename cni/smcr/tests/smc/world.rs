@@ -1,9 +1,9 @@
 //! From a case's few words to what the plans are made from.
 
 use attachments::Attachment;
-use rdma_cni::plan::smc::Sight;
 use rdma_netns::{GidTable, Observed, smc::SmcState};
 use serde_json::{Value, json};
+use smcr::decision::Sight;
 use std::{fs, path::Path};
 
 /// A case.

@@ -136,7 +136,3 @@ fn users(rdma: &RdmaDevice) -> Option<String> {
     let users = rdma.kernel_users.join(", ");
     (!users.is_empty()).then(|| format!("the host uses {} itself ({users})", rdma.name))
 }
-
-#[cfg(test)]
-#[path = "host_use_tests.rs"]
-mod tests;

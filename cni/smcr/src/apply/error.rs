@@ -1,6 +1,7 @@
 //! Why a pod cannot have SMC-R.
 
-use crate::plan::smc::{Hindrance, Interface};
+use crate::decision::{Hindrance, Interface};
+use attachments::store::StoreError;
 use rdma_netns::{ObserveError, OpError};
 
 /// A pod cannot have SMC-R.
@@ -32,4 +33,18 @@ pub enum SmcError {
     /// All changes were made, and yet something differs.
     #[error("SMC-R: done, and yet undone again by somebody else: {0}")]
     Unstable(String),
+}
+
+/// Setting it up, or a look at it, fails.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The pod cannot have it.
+    #[error(transparent)]
+    Smc(#[from] SmcError),
+    /// The records.
+    #[error(transparent)]
+    State(#[from] StoreError),
+    /// The kernel's state.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
 }
