@@ -285,9 +285,9 @@ fn a_pod_can_be_added_again_after_its_del() {
     }
 }
 
-/// What `rdma-cni doctor` says of netdevs that came back without something.
+/// What `rdma-device-plugin doctor` says of netdevs that came back without something.
 fn doctor(node: &Node) -> String {
-    let mut doctor = node.host.command(integration::plugin::rdma_cni());
+    let mut doctor = node.host.command(integration::daemon::rdma_device_plugin());
     let doctor = doctor.args(["doctor", "--state-dir"]).arg(node.state());
     let output = doctor.output().expect("it can be started");
     String::from_utf8(output.stdout).expect("UTF-8")

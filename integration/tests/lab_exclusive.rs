@@ -126,14 +126,14 @@ fn devices_of_pods_that_died_come_home_by_their_pci_address() {
     scene.before.assert_restored(&scene.lab.host);
 }
 
-/// What `rdma-cni doctor` finds on the host of `scene`: exit code, and each finding as one line.
+/// What `rdma-device-plugin doctor` finds on the host of `scene`: exit code, and each finding as one line.
 fn doctor(scene: &TwoPods, options: &[&str]) -> (i32, String) {
     let directory = tempfile::tempdir().expect("a directory");
     let list = json!({
         "cniVersion": "1.1.0", "name": "pods", "plugins": [scene.lab.configuration(0)],
     });
     fs::write(directory.path().join("10-pods.conflist"), list.to_string()).expect("written");
-    let program = plugin::rdma_cni();
+    let program = integration::daemon::rdma_device_plugin();
     let mut command = scene.lab.host.command(&program);
     command.args(["doctor", "--json", "--cni-conf-dir"]);
     command.arg(directory.path()).arg("--cni-bin-dir");

@@ -10,9 +10,9 @@ use integration::{
         shared::address,
         traffic::{self, End},
     },
+    daemon::rdma_device_plugin,
     kubelet::{Wish, node::Node},
     lab::{Function, Lab, uverbs},
-    plugin::rdma_cni,
     power,
     smc::bridge,
 };
@@ -199,10 +199,10 @@ fn rails() -> usize {
     pods.into_iter().flatten().count()
 }
 
-/// What `rdma-cni doctor` says, as one line.
+/// What `rdma-device-plugin doctor` says, as one line.
 #[track_caller]
 fn doctor() -> String {
-    let said = Command::new(rdma_cni()).arg("doctor").output();
+    let said = Command::new(rdma_device_plugin()).arg("doctor").output();
     let said = String::from_utf8(said.expect("it runs").stdout).expect("UTF-8");
     assert!(said.contains("\nkernel "), "{said}");
     said.split_whitespace().collect::<Vec<_>>().join(" ")

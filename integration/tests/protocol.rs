@@ -59,7 +59,7 @@ fn people_are_told_the_version_of_the_program() {
 #[test]
 fn people_are_told_where_a_command_went() {
     let node = Node::new();
-    for command in ["smc"] {
+    for command in ["doctor", "smc"] {
         let outcome = node.bare().argument(command).argument("--help").run();
         assert_eq!(outcome.status.code(), Some(1), "{outcome}");
         let told = format!("rdma-cni {command} is now `rdma-device-plugin {command}`");

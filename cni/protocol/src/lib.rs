@@ -11,6 +11,7 @@
 //! | [`version`], [`code`] | versions and error codes of the specification |
 //! | [`lock`] | locks on files, waited for with an end |
 //! | [`room`] | whether files can be written, for STATUS, which writes none |
+//! | [`run`] | one run of another plugin, with an end |
 //! | [`logging`] | standard error, and a file |
 
 pub mod code;
@@ -23,6 +24,7 @@ pub mod mistakes;
 pub mod plugin;
 pub mod result;
 pub mod room;
+pub mod run;
 pub mod version;
 
 pub use conf::{ConfError, Network, ValidAttachment};

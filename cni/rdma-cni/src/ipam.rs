@@ -2,12 +2,11 @@
 //! rail's name in the pod as `CNI_IFNAME` and its netdev on the host as `master`.
 
 mod master;
-pub(crate) mod run;
 
 pub use master::{Known, Master};
 
 use attachments::Wanted;
-use cni_protocol::{Command, Environment, ValidAttachment, code};
+use cni_protocol::{Command, Environment, ValidAttachment, code, run};
 use rdma_netns::{Address, Route, link::SCOPE_LINK};
 use serde_json::{Map, Value, json};
 use std::{

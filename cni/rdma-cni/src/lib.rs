@@ -18,7 +18,6 @@
 
 pub mod apply;
 pub mod char_devices;
-pub mod doctor;
 pub mod error;
 pub mod gids;
 pub mod given_up;
@@ -53,8 +52,6 @@ By hand:
   rdma-cni --version    print the version
   rdma-cni plan         with ADD's environment and standard input: print the changes that
                         ADD would make, one a line, and make none
-  rdma-cni doctor       what keeps pods of this node from RDMA, and what to do:
-                        rdma-cni doctor --help
 ",
 };
 
@@ -65,12 +62,10 @@ pub fn run<K: Kernel>(
     output: &mut dyn Write,
     kernel: &K,
 ) -> ExitCode {
-    if let [word, rest @ ..] = input.arguments.as_slice() {
-        match word.as_str() {
-            "smc" => return moved("smc"),
-            "doctor" => return doctor::run(rest, output, &mut io::stderr()),
-            _ => {}
-        }
+    if let [word, ..] = input.arguments.as_slice()
+        && matches!(word.as_str(), "doctor" | "smc")
+    {
+        return moved(word);
     }
     PLUGIN.run(input, stdin, output, &|environment, raw, output| {
         serve(kernel, environment, raw, output).map_err(|error| Failure::from(&error))

@@ -93,6 +93,8 @@ pub enum Command {
     Uninstall(Uninstall),
     /// Asks the daemon at a socket whether it is ready, or lives: 0 if so, else 1
     Probe(Probe),
+    /// Says what keeps pods of this node from RDMA, and what to do: doctor --help
+    Doctor(Words),
     /// Shows what carries the TCP connections of a pod, SMC-R or TCP, and why: smc --help
     Smc(Words),
 }
@@ -102,7 +104,7 @@ pub enum Command {
 #[derive(Args, Clone, Debug)]
 #[command(disable_help_flag = true)]
 pub struct Words {
-    /// Options and a namespace or pod
+    /// As its --help says
     #[arg(
         value_name = "ARGUMENT",
         trailing_var_arg = true,

@@ -11,7 +11,10 @@ use rdma_device_plugin::{
     release,
     signals::Signals,
 };
-use std::{io::Write, process::ExitCode};
+use std::{
+    io::{Write, stderr, stdout},
+    process::ExitCode,
+};
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -27,9 +30,11 @@ fn main() -> ExitCode {
         Some(Command::Install(arguments)) => return ended(install::install(arguments)),
         Some(Command::Uninstall(arguments)) => return ended(install::uninstall(arguments)),
         Some(Command::Probe(probe)) => return ended(ask::ask(probe)),
+        Some(Command::Doctor(arguments)) => {
+            return doctor::run(&arguments.words, &mut stdout(), &mut stderr());
+        }
         Some(Command::Smc(arguments)) => {
-            let (mut output, mut errors) = (std::io::stdout(), std::io::stderr());
-            return smcr::readout::run(&arguments.words, &mut output, &mut errors);
+            return smcr::readout::run(&arguments.words, &mut stdout(), &mut stderr());
         }
         None => {}
     }

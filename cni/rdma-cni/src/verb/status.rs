@@ -20,7 +20,7 @@ use rdma_netns::{Kernel, Link};
 ///
 /// Where kubelet's allocation says what a pod gets, that is the configuration alone. A range that is
 /// full, or a state directory that cannot be written, concerns pods that ask for devices, and a kubelet
-/// whose socket is away is no state to last; each tells its own ADD, and `rdma-cni doctor` people.
+/// whose socket is away is no state to last; each tells its own ADD, and `rdma-device-plugin doctor` people.
 pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.conf.network.since("STATUS", SpecVersion::V1_1_0)?;
     if let Some(Devices::Resources(_)) = &node.conf.devices {

@@ -1,14 +1,14 @@
 //! The whole program on made-up nodes: the files are below a directory of the test's own, the
 //! netdevs in a namespace of its own. RDMA devices there are a fake kernel's.
 
-use fake_kernel::{FakeKernel, World};
-use integration::Netns;
-use rdma_cni::doctor::{
-    self, Paths,
+use doctor::{
+    Paths,
     examine::{self, Severity},
     facts::{Facts, Record},
     gather,
 };
+use fake_kernel::{FakeKernel, World};
+use integration::Netns;
 use rdma_netns::{RdmaMode, netns::Netns as OpenNetns};
 use serde_json::{Value, json};
 use std::{
@@ -23,7 +23,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_rdma-cni");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_rdma-device-plugin");
 const STATE: &str = "var/lib/cni/rdma-cni";
 const RECORDS: &str = "var/lib/cni/rdma-cni/attachments/pods";
 
@@ -134,7 +134,7 @@ fn run(mut command: Command) -> (i32, String, String) {
 }
 
 /// The program in `netns`, on the node of `root`.
-fn doctor(netns: &Netns, root: &Root, words: &[&str]) -> Command {
+fn told_in(netns: &Netns, root: &Root, words: &[&str]) -> Command {
     let mut command = netns.command(PROGRAM);
     command
         .args(["doctor", "--root"])
@@ -234,7 +234,7 @@ fn the_program_finds_what_is_wrong_and_changes_nothing() {
     let socket = kubelet.join("rdma-device-plugin-rdma_hca.sock");
     drop(UnixListener::bind(socket).expect("bound"));
     let before = root.snapshot();
-    let (code, output, errors) = run(doctor(&host, &root, &[]));
+    let (code, output, errors) = run(told_in(&host, &root, &[]));
     assert_eq!((code, errors.as_str()), (1, ""), "{output}");
     for told in [
         "10-pods.conflist: mode: \"moved\" is not valid",
@@ -251,10 +251,10 @@ fn the_program_finds_what_is_wrong_and_changes_nothing() {
         );
     }
     assert!(!output.contains("default/web"), "it lives: {output}");
-    let (_, json, _) = run(doctor(&host, &root, &["--json"]));
+    let (_, json, _) = run(told_in(&host, &root, &["--json"]));
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["findings"][0]["group"], "kernel");
-    let (code, facts, _) = run(doctor(&host, &root, &["--facts"]));
+    let (code, facts, _) = run(told_in(&host, &root, &["--facts"]));
     assert_eq!(code, 1);
     let facts: Facts = serde_json::from_str(&facts).expect("facts");
     assert_eq!(facts.records.len(), 3);
@@ -299,7 +299,7 @@ fn a_verb_at_work_is_seen_by_its_lock() {
     let root = Root::new();
     root.record("web", pod.path(), false);
     let is_busy = || {
-        let (_, facts, _) = run(doctor(&host, &root, &["--facts"]));
+        let (_, facts, _) = run(told_in(&host, &root, &["--facts"]));
         let facts: Facts = serde_json::from_str(&facts).expect("facts");
         match facts.records.as_slice() {
             [Record::Good { busy, lives, .. }] => {
@@ -327,7 +327,7 @@ fn what_may_not_be_seen_is_told_and_makes_exit_code_2() {
     fs::set_permissions(closed, fs::Permissions::from_mode(0o700)).expect("set");
     let open = fs::Permissions::from_mode(0o755);
     fs::set_permissions(root.0.path(), open).expect("set");
-    let program = root.path("rdma-cni");
+    let program = root.path("rdma-device-plugin");
     fs::copy(PROGRAM, &program).expect("a copy that others can run");
     let as_nobody = || {
         let mut command = host.command("setpriv");
@@ -345,10 +345,67 @@ fn what_may_not_be_seen_is_told_and_makes_exit_code_2() {
     assert_eq!((code, errors.as_str()), (2, ""), "{output}");
     assert!(output.contains("not seen"), "{output}");
     assert!(output.contains("run it as root"), "{output}");
-    let (code, output, _) = run(doctor(&host, &root, &[]));
+    let (code, output, _) = run(told_in(&host, &root, &[]));
     assert_eq!(code, 0, "{output}");
-    let (code, output, _) = run(doctor(&host, &root, &["--strict"]));
+    let (code, output, _) = run(told_in(&host, &root, &["--strict"]));
     assert_eq!(code, 1, "no RDMA device is a warning: {output}");
+}
+
+/// As in the DaemonSet's pod: process 1 is this program, and of the node there is what is mounted.
+#[test]
+fn what_a_container_does_not_have_is_not_said_to_be_missing() {
+    let host = Netns::new("doctor");
+    let root = Root::new();
+    fs::remove_dir_all(root.path("lib")).expect("removed");
+    fs::remove_dir_all(root.path("proc")).expect("removed");
+    // its libraries, as it is not a static binary here
+    let libraries = ["lib/x86_64-linux-gnu", "lib64"];
+    for directory in ["proc", "sys", "usr/bin"].iter().chain(&libraries) {
+        fs::create_dir_all(root.path(directory)).expect("made");
+    }
+    fs::copy(PROGRAM, root.path("usr/bin/rdma-device-plugin")).expect("copied");
+    let bind = libraries
+        .map(|it| format!("mount --bind /{it} {it} && "))
+        .concat();
+    let script = format!(
+        "cd {:?} && {bind} mount --bind /sys sys && mount -t proc proc proc && \
+         exec chroot . /usr/bin/rdma-device-plugin doctor \"$@\"",
+        root.0.path()
+    );
+    let contained = |words: &[&str]| {
+        let mut command = host.command("unshare");
+        command.args(["--mount", "--pid", "--fork", "sh", "-c", &script, "sh"]);
+        command.args(words);
+        run(command)
+    };
+    let (_, output, errors) = contained(&[]);
+    assert_eq!(errors, "", "{output}");
+    let output = joined(&output);
+    assert!(
+        output.contains("10-pods.conflist (network pods) calls rdma-cni"),
+        "{output}"
+    );
+    for wrong in [
+        "no socket of containerd",
+        "after the next boot",
+        "another network namespace",
+    ] {
+        assert!(!output.contains(wrong), "{output}");
+    }
+    let (_, facts, _) = contained(&["--facts"]);
+    let facts: Facts = serde_json::from_str(&facts).expect("facts");
+    let why = |what: &str| {
+        let unseen = facts.unseen.iter().find(|it| it.what.contains(what));
+        unseen.map(|it| it.why.as_str()).unwrap_or_default()
+    };
+    for what in ["modules", "at boot", "udev", "container runtimes"] {
+        assert!(
+            why(what).starts_with("not visible from here: "),
+            "{:?}",
+            facts.unseen
+        );
+    }
+    assert_eq!(why("network configuration"), "");
 }
 
 #[test]
@@ -357,7 +414,9 @@ fn wrong_usage_is_told_with_the_usage() {
     command.args(["doctor", "--yaml"]);
     let (code, output, errors) = run(command);
     assert_eq!((code, output.as_str()), (2, ""));
-    assert!(errors.starts_with("rdma-cni doctor: there is no option --yaml\n\nrdma-cni doctor ["));
+    assert!(errors.starts_with(
+        "rdma-device-plugin doctor: there is no option --yaml\n\nrdma-device-plugin doctor ["
+    ));
     let mut command = Command::new(PROGRAM);
     command.args(["doctor", "--help"]);
     let (code, output, _) = run(command);

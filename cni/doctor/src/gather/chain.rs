@@ -4,7 +4,7 @@ use super::{
     super::facts::{Binary, BinaryState, Chain, Picked, Runtime, Skipped},
     look::Look,
 };
-use crate::ipam::run;
+use cni_protocol::run;
 use conflist::{Choice, Directory, Pick, Place, pick::Skip};
 use network_conf::Conf;
 use serde_json::{Map, Value, json};

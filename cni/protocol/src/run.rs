@@ -18,7 +18,10 @@ const POLL: Duration = Duration::from_micros(500);
 /// Runs `program` with `input`: how it ended, and what it said on standard output. One that has
 /// not ended by `deadline` is killed. It is also killed when this process is: an ADD that goes on
 /// after its DEL would hold an address for nobody.
-pub(crate) fn until(
+///
+/// # Errors
+/// It cannot be run, or has not ended in time ([`io::ErrorKind::TimedOut`]).
+pub fn until(
     deadline: Instant,
     mut program: Command,
     input: &[u8],

@@ -1,14 +1,12 @@
-//! `rdma-cni doctor`'s judgement as data. Each file in `cases` has the name of a healthy node in
+//! `rdma-device-plugin doctor`'s judgement as data. Each file in `cases` has the name of a healthy node in
 //! `bases`, and what is different there, as a JSON merge patch (RFC 7396); beside it is what is
 //! told, with the exit code.
 //!
-//! `UPDATE_PLANS=1 cargo test -p rdma-cni --test doctor` writes every text anew, to be read before
+//! `UPDATE_PLANS=1 cargo test -p doctor --test doctor` writes every text anew, to be read before
 //! it is committed.
 
-mod node;
-
+use doctor::{examine, facts::Facts};
 use integration::golden;
-use rdma_cni::doctor::{self, examine, facts::Facts};
 use serde_json::{Map, Value};
 use std::{fs, path::Path};
 

@@ -1,7 +1,7 @@
 //! Whether and how the runtime calls this plugin, and the programs for it.
 
 use super::{
-    super::facts::{BinaryState, Facts, ModuleState, Picked},
+    super::facts::{BinaryState, Facts, ModuleState, Part, Picked},
     Severity, Told, some,
 };
 use network_conf::{Conf, Smcr};
@@ -20,6 +20,9 @@ pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
 }
 
 fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
+    if facts.hidden.contains(&Part::Chain) {
+        return None;
+    }
     let chain = &facts.chain;
     for skipped in &chain.skipped {
         told.note(format!(
@@ -144,6 +147,9 @@ fn annotations(facts: &Facts, conf: &Conf, told: &mut Told<'_>) {
 }
 
 fn binaries(facts: &Facts, is_called: bool, told: &mut Told<'_>) {
+    if facts.hidden.contains(&Part::Programs) {
+        return;
+    }
     let mut fit = vec![];
     for binary in &facts.binaries {
         let path = binary.path.display();

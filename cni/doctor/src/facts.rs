@@ -21,6 +21,9 @@ pub struct Facts {
     pub release: String,
     /// What could not be looked at.
     pub unseen: Vec<Unseen>,
+    /// Of what could not be looked at: what this program's container has nothing of.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub hidden: BTreeSet<Part>,
     /// Kernel modules that matter here, by name.
     pub modules: BTreeMap<String, ModuleState>,
     /// What sets the mode of the RDMA subsystem at boot; the last one counts.
@@ -66,6 +69,24 @@ pub struct Unseen {
     pub what: String,
     /// The system's answer.
     pub why: String,
+}
+
+/// A part of the node that a container may have nothing of: of that nothing is said to be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Part {
+    /// Modules that could be loaded.
+    Modules,
+    /// What sets the RDMA subsystem's mode at boot.
+    Boot,
+    /// How udev names RDMA devices.
+    Naming,
+    /// Network configurations.
+    Chain,
+    /// Programs of plugins.
+    Programs,
+    /// Sockets and limits of container runtimes.
+    Runtimes,
 }
 
 /// A kernel module.

@@ -1,9 +1,14 @@
 //! Files below the host's root. What is not there is no news; what may not be read is told.
 
-use super::super::facts::Unseen;
+use crate::{
+    arguments::Paths,
+    facts::{Part, Unseen},
+};
 use std::{
+    collections::BTreeSet,
     fmt::Display,
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -46,6 +51,76 @@ impl Look {
                 None
             }
         }
+    }
+
+    /// The parts of the node that are not in this program's container; none, where it is in none. Each is
+    /// noted as unseen.
+    pub(super) fn hidden(&mut self, paths: &Paths) -> BTreeSet<Part> {
+        if !self.is_contained() {
+            return BTreeSet::new();
+        }
+        let places = |places: &[&str]| places.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let parts = [
+            (
+                Part::Modules,
+                "modules that are not loaded",
+                places(&["/lib/modules"]),
+            ),
+            (
+                Part::Boot,
+                "what sets the mode of the RDMA subsystem at boot",
+                places(&["/etc/modprobe.d", "/etc/systemd/system"]),
+            ),
+            (
+                Part::Naming,
+                "how udev names RDMA devices",
+                places(&["/etc/udev", "/usr/lib/udev", "/lib/udev"]),
+            ),
+            (
+                Part::Chain,
+                "the network configuration",
+                vec![paths.conf_dir.clone()],
+            ),
+            (
+                Part::Programs,
+                "the programs of plugins",
+                paths.bin_dirs.clone(),
+            ),
+            (
+                Part::Runtimes,
+                "container runtimes and what containers may lock",
+                places(&[
+                    "/run/containerd",
+                    "/run/crio",
+                    "/run/k3s",
+                    "/run/cri-dockerd.sock",
+                ]),
+            ),
+        ];
+        let mut hidden = BTreeSet::new();
+        for (part, what, places) in parts {
+            if !places.iter().any(|place| self.has(place)) {
+                self.unseen.push(Unseen {
+                    what: what.to_owned(),
+                    why: format!(
+                        "not visible from here: this container does not have {}",
+                        places[0].display()
+                    ),
+                });
+                hidden.insert(part);
+            }
+        }
+        hidden
+    }
+
+    /// Whether this program is in a container of its own, as that of the DaemonSet is: process 1 is this
+    /// program too.
+    fn is_contained(&self) -> bool {
+        let file = |process: &str| {
+            let found = fs::metadata(format!("/proc/{process}/exe")).ok();
+            found.map(|it| (it.dev(), it.ino()))
+        };
+        self.root == Path::new("/") && file("1").is_some_and(|it| file("self") == Some(it))
     }
 
     /// Notes if this program is not in the host's network namespace, which is that of process 1.

@@ -18,9 +18,9 @@ use super::{
     arguments::Paths,
     facts::{Facts, PortGids},
 };
-use crate::select::{self, Choice};
 use look::Look;
 use network_conf::{Conf, Devices};
+use plan::select::{self, Choice};
 pub use system::RDMA_DRIVERS;
 
 use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
@@ -28,6 +28,7 @@ use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
 /// All that can be known of the node.
 pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     let mut look = Look::new(&paths.root);
+    let hidden = look.hidden(paths);
     look.namespace();
     let mut observed = look.keep(
         "netdevs and RDMA devices",
@@ -79,6 +80,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         cached: records::cached(&mut look),
         observed,
         chain,
+        hidden,
         unseen: look.unseen,
     }
 }

@@ -1,4 +1,4 @@
-//! `rdma-cni doctor`, by hand: looks at a node, and says of all that is not as it should be what
+//! `rdma-device-plugin doctor`: looks at a node, and says of all that is not as it should be what
 //! to do. It changes nothing.
 //!
 //! ```text
@@ -26,8 +26,8 @@ use std::{
 };
 
 const USAGE: &str = "\
-rdma-cni doctor [--json|--facts] [--strict] [--root DIR] [--cni-conf-dir DIR] [--cni-bin-dir DIR]
-                [--state-dir DIR] [--kubelet-dir DIR]
+rdma-device-plugin doctor [--json|--facts] [--strict] [--root DIR] [--cni-conf-dir DIR]
+                          [--cni-bin-dir DIR] [--state-dir DIR] [--kubelet-dir DIR]
 
 Looks at this node, and says what keeps pods from RDMA and what to do. It changes nothing.
 
@@ -55,7 +55,7 @@ pub fn run(arguments: &[String], output: &mut dyn Write, errors: &mut dyn Write)
         Ok(Parsed::Examine(arguments)) => arguments,
         Ok(Parsed::Help) => return print(USAGE, 0, output, errors),
         Err(error) => {
-            let _ = write!(errors, "rdma-cni doctor: {error}\n\n{USAGE}");
+            let _ = write!(errors, "rdma-device-plugin doctor: {error}\n\n{USAGE}");
             return ExitCode::from(NOT_SEEN);
         }
     };
@@ -108,7 +108,7 @@ fn print(text: &str, code: u8, output: &mut dyn Write, errors: &mut dyn Write) -
         Err(error) => {
             let _ = writeln!(
                 errors,
-                "rdma-cni doctor: cannot write to standard output: {error}"
+                "rdma-device-plugin doctor: cannot write to standard output: {error}"
             );
             ExitCode::from(NOT_SEEN)
         }

@@ -1,8 +1,8 @@
 //! The files for nodes under `conf/node` say what docs/node.md promises: to the doctor, and to
 //! systemd.
 
+use doctor::{Paths, examine, gather};
 use fake_kernel::{FakeKernel, World};
-use rdma_cni::doctor::{Paths, examine, gather};
 use rdma_netns::RdmaMode;
 use std::{
     fs,
@@ -26,7 +26,7 @@ fn node(files: &[(&str, &str)]) -> tempfile::TempDir {
     root
 }
 
-fn gathered(root: &Path) -> rdma_cni::doctor::facts::Facts {
+fn gathered(root: &Path) -> doctor::facts::Facts {
     let kernel = FakeKernel::new(World::new(Some(RdmaMode::Exclusive)));
     let paths = Paths {
         root: root.to_owned(),

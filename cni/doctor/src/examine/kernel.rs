@@ -1,7 +1,7 @@
 //! Modules, the mode of the RDMA subsystem now and at the next boot, udev's names.
 
 use super::{
-    super::facts::{Facts, ModuleState},
+    super::facts::{Facts, ModuleState, Part},
     Severity, Told, some,
 };
 use network_conf::{Conf, Devices, Smcr};
@@ -83,7 +83,12 @@ fn modules(facts: &Facts, told: &mut Told<'_>) {
 
 fn smc_modules(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
     let smcr = conf.map_or(Smcr::Off, |conf| conf.smc.smcr);
-    let can_be = |state| matches!(state, ModuleState::Loaded | ModuleState::Available);
+    let is_hidden = facts.hidden.contains(&Part::Modules);
+    let can_be = |state| match state {
+        ModuleState::Loaded | ModuleState::Available => true,
+        ModuleState::Unknown => is_hidden,
+        ModuleState::Missing => false,
+    };
     match (smcr, facts.module("smc")) {
         (Smcr::Off, _) => {}
         (Smcr::On, state) if !can_be(state) => told.error(
@@ -120,7 +125,9 @@ fn mode(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         Some(last) => format!("by {}", last.file.display()),
         None => "nothing sets another".to_owned(),
     };
-    if at_boot != mode {
+    if facts.hidden.contains(&Part::Boot) {
+        told.ok(format!("RDMA netns mode {mode}"));
+    } else if at_boot != mode {
         let what = format!(
             "the RDMA subsystem is in {mode} mode, and in {at_boot} mode after the next boot ({by})"
         );
@@ -159,7 +166,7 @@ fn naming(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
             naming.policy,
             naming.file.display()
         )),
-        _ if by_name => told.warning(
+        _ if by_name && !facts.hidden.contains(&Part::Naming) => told.warning(
             "devices selects by the RDMA device's name, which the kernel gives in the order of \
              probing: it can be another device's after a boot",
             "select by pci or netdev, or have udev name RDMA devices by their place (docs/node.md)",

@@ -1,7 +1,7 @@
 //! Kubelet, the daemon, the runtime, and what containers may lock.
 
 use super::{
-    super::facts::{Facts, Memlock, Socket},
+    super::facts::{Facts, Memlock, Part, Socket},
     Told, ago, count, some,
 };
 use network_conf::{Conf, Devices};
@@ -33,7 +33,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
 }
 
 fn runtimes(facts: &Facts, told: &mut Told<'_>) {
-    if facts.runtimes.is_empty() {
+    if facts.runtimes.is_empty() && !facts.hidden.contains(&Part::Runtimes) {
         told.note("no socket of containerd or CRI-O is in its usual place");
     }
     for runtime in &facts.runtimes {
