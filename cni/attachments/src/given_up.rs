@@ -29,7 +29,7 @@ pub struct Note {
     pub holder: String,
     /// The netdev as it was.
     pub home: Link,
-    /// When it was so, as [`Observed::at`].
+    /// When it was so, as [`rdma_netns::Observed::at`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<u64>,
     /// What it does not have.
