@@ -5,12 +5,13 @@ use crate::{
     cli::Arguments,
     conf::Erdma,
     daemon::{StartError, previous_offers},
-    erdma::{self, Discovery, discover, instance, metadata::Metadata, reconciler},
+    erdma::{self, Discovery, discover, reconciler},
     hardware::Hardware,
     health,
     offer::{offers, table},
     parents,
 };
+use ::erdma::{instance, metadata::Metadata};
 use rdma_netns::Inventory;
 use std::{io::Write, path::Path};
 

@@ -14,8 +14,6 @@ use crate::{
     config_file,
     erdma::{
         Report, Side, discover,
-        driver::{Loader, Modprobe},
-        instance,
         reconciler::{self, AnyLoader},
     },
     hardware::{Hardware, HardwareError},
@@ -33,6 +31,10 @@ use crate::{
     refused::{Deleter, RefusedPods, Verdicts},
     signals::{Signals, Told},
     watch::Watch,
+};
+use ::erdma::{
+    driver::{Loader, Modprobe},
+    instance,
 };
 use rdma_netns::Inventory;
 use rdma_resources::{Grants, Published};

@@ -4,15 +4,13 @@
 use crate::{
     chain::{self, Standing},
     cli::Arguments,
-    erdma::{
-        driver::users::Paths,
-        reconciler::{self, AnyLoader, ReconcilerContext},
-    },
+    erdma::reconciler::{self, AnyLoader, ReconcilerContext},
     kubelet::Surroundings,
     metrics::{self, Sources, View},
     node::Node,
     peers::Lead,
 };
+use ::erdma::driver::users::Paths;
 use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinSet};
 

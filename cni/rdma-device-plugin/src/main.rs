@@ -68,6 +68,7 @@ fn start_log(level: log::LevelFilter) {
         .filter_level(log::LevelFilter::Error.min(level))
         .filter_module("rdma_device_plugin", level)
         .filter_module("attachments", level)
+        .filter_module("erdma", level)
         .filter_module("rdma_netns", level)
         .filter_module("rdma_resources", level)
         .format(|out, record| {

@@ -5,10 +5,11 @@
 use crate::{
     conf::{Chain, Conf},
     daemon::previous_offers,
-    erdma::{discover, instance},
+    erdma::discover,
     hardware::{Hardware, HardwareError},
     offer::{Offer, Unhealthy, offers},
 };
+use ::erdma::instance;
 use rdma_netns::{Inventory, Kernel, Link, Linux, ObserveError};
 use std::{collections::BTreeSet, fmt, net::IpAddr, path::Path};
 

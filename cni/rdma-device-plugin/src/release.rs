@@ -1,9 +1,7 @@
 //! `--release`: what the daemon set up of eRDMA NICs goes.
 
-use crate::{
-    cli::Arguments,
-    erdma::bring_up::{ReleaseError, release},
-};
+use crate::cli::Arguments;
+use ::erdma::bring_up::{ReleaseError, release};
 use rdma_netns::Linux;
 
 /// Not all of it could be taken back.

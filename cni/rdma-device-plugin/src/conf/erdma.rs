@@ -5,21 +5,11 @@ use super::{
     Allocate, Ids, NIC_IDS, ResourceConf, ResourceName, Selector,
     selector::{Sort, Text},
 };
-use ipnetwork::Ipv4Network;
-use rdma_netns::HardwareAddress;
-use std::{fmt, net::Ipv4Addr, str::FromStr};
+use ::erdma::conf::{BringUp, DRIVER, DriverMode, METADATA};
+use std::{fmt, str::FromStr};
 
 /// The resource that the eRDMA agent offers.
 pub const RESOURCE: &str = "aliyun/erdma";
-
-/// `jumboFrameMTU` where nobody says: the agent's.
-const JUMBO_MTU: u32 = 8500;
-
-/// The metadata service of an ECS instance.
-const METADATA: &str = "http://100.100.100.200";
-
-/// The driver of an eRDMA NIC's RDMA device (`DRV_MODULE_NAME`, `drivers/infiniband/hw/erdma`).
-pub const DRIVER: &str = "erdma";
 
 /// What is done with eRDMA NICs.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,17 +41,6 @@ pub enum Origin {
     Foreign,
 }
 
-/// Mode of the eRDMA driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DriverMode {
-    /// The kernel's own RDMA stack; `rdma_cm` and SMC-R work.
-    Default,
-    /// Compatible with RoCE (`compat_mode`).
-    Compat,
-    /// With the RDMA stack of MLNX_OFED.
-    Ofed,
-}
-
 /// One pattern of `exposedLocalERIs`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exposed {
@@ -69,28 +48,6 @@ pub struct Exposed {
     pub instance: Text,
     /// RDMA devices, or patterns of them: `erdma_0`, `erdma_*`.
     pub devices: Vec<Text>,
-}
-
-/// How a NIC is brought up.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BringUp {
-    /// `jumboFrameMTU`: bytes, where the NIC can have so much.
-    pub mtu: u32,
-    /// Base address of the metadata service, `http://100.100.100.200`.
-    pub metadata: String,
-    /// Addresses that the metadata service is not asked for.
-    pub addresses: Vec<NicAddress>,
-}
-
-/// The address of a NIC, by hand.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NicAddress {
-    /// Which NIC.
-    pub mac: HardwareAddress,
-    /// Its address, and the network that it is in.
-    pub address: Ipv4Network,
-    /// The network's router.
-    pub gateway: Option<Ipv4Addr>,
 }
 
 impl Default for Erdma {
@@ -108,16 +65,6 @@ impl Default for Erdma {
             exposed: Vec::new(),
             metadata: METADATA.to_owned(),
             bring_up: Some(BringUp::default()),
-        }
-    }
-}
-
-impl Default for BringUp {
-    fn default() -> Self {
-        Self {
-            mtu: JUMBO_MTU,
-            metadata: METADATA.to_owned(),
-            addresses: Vec::new(),
         }
     }
 }
@@ -151,35 +98,6 @@ impl Erdma {
             topology: true,
             require: None,
         }
-    }
-}
-
-impl DriverMode {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Default, Self::Compat, Self::Ofed];
-
-    /// The word that configurations have for it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::Compat => "compat",
-            Self::Ofed => "ofed",
-        }
-    }
-}
-
-impl fmt::Display for DriverMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
-    }
-}
-
-impl FromStr for DriverMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|mode| mode.word() == text);
-        found.ok_or_else(|| format!("must be one of default, compat, ofed, and is {text:?}"))
     }
 }
 

@@ -2,10 +2,11 @@
 //! what the file says, and that is told.
 
 use super::{
-    Allocate, BringUp, Conf, DriverMode, Erdma, Exposed, Ids, Parsed, ResourceName,
+    Allocate, Conf, Erdma, Exposed, Ids, Parsed, ResourceName,
     erdma::{Origin, RESOURCE},
     own_erdma::MTU,
 };
+use ::erdma::conf::{BringUp, DriverMode};
 use clap::Args;
 
 /// Flags with the eRDMA agent's names. With one of them there need be no file.

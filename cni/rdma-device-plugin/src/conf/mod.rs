@@ -26,7 +26,7 @@ mod resource_list;
 pub mod selector;
 
 pub use chain::Chain;
-pub use erdma::{BringUp, DriverMode, Erdma, Exposed, NicAddress, Origin};
+pub use erdma::{Erdma, Exposed, Origin};
 pub use flags::Flags;
 pub use name::ResourceName;
 pub use selector::Selector;

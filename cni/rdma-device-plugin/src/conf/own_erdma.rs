@@ -19,12 +19,15 @@
 //! ```
 
 use super::{
-    BringUp, DriverMode, Erdma, NicAddress, Wrong,
+    Erdma, Wrong,
     erdma::Origin,
     fields::Fields,
     own::{none_else, selectors},
 };
-use crate::erdma::metadata::{Base, unusable};
+use ::erdma::{
+    conf::{BringUp, DriverMode, NicAddress},
+    metadata::{Base, unusable},
+};
 use ipnetwork::Ipv4Network;
 use rdma_netns::HardwareAddress;
 use std::net::Ipv4Addr;

@@ -1,11 +1,11 @@
 //! Which eRDMA NICs there are, and which of them are used: a pure function of configuration,
 //! hardware and the instance's id.
 
-use super::Nic;
 use crate::{
     conf::{Erdma, Exposed, Origin},
     offer::selects,
 };
+use ::erdma::Nic;
 use rdma_netns::{DeviceAddress, Function, Inventory};
 use std::collections::BTreeSet;
 

@@ -4,19 +4,20 @@
 //! It looks whenever the node is another one, and again by itself while something is missing. A
 //! node without eRDMA NICs has nothing of it.
 
-use super::{
-    Report,
+use super::Report;
+use crate::{
+    conf::{self, Origin},
+    node::{Node, Signal},
+    offer::{Offer, OfferedId},
+};
+use ::erdma::{
     bring_up::BringUp,
+    conf::{DRIVER, DriverMode},
     driver::{
         Change, DriverStatus, LoadError, Loader, Plan, Problem, State, change, mode, plan,
-        users::{self, Paths, WatchedDevice},
+        users::{self, Advertised, Paths, WatchedDevice},
     },
     metadata::Metadata,
-};
-use crate::{
-    conf::{self, DriverMode, Origin, erdma::DRIVER},
-    metrics::View,
-    node::{Node, Signal},
 };
 use rdma_netns::{ErdmaModule, Inventory, Linux};
 use std::{
@@ -66,7 +67,7 @@ pub struct Reconciler {
     kernel: Arc<Linux>,
     told: Report,
     metadata: Option<(String, Metadata)>,
-    bring_up: Option<(conf::BringUp, BringUp<Linux>)>,
+    bring_up: Option<(::erdma::conf::BringUp, BringUp<Linux>)>,
     tried: Option<Tried>,
 }
 
@@ -141,7 +142,7 @@ impl Reconciler {
     async fn keep(&self, instance: &str) {
         let (state_dir, instance) = (self.context.paths.state_dir.clone(), instance.to_owned());
         let kept =
-            tokio::task::spawn_blocking(move || super::instance::keep(&state_dir, &instance));
+            tokio::task::spawn_blocking(move || ::erdma::instance::keep(&state_dir, &instance));
         if let Ok(Err(error)) = kept.await {
             log::warn!("the instance's id will be asked for at the next start: {error}");
         }
@@ -173,7 +174,7 @@ impl Reconciler {
         &mut self,
         node: &Node,
         remarks: &mut Vec<String>,
-    ) -> Vec<super::bring_up::Outcome> {
+    ) -> Vec<::erdma::bring_up::Outcome> {
         let nics = &node.erdma.discovery.nics;
         let wanted = node.conf.erdma.bring_up.as_ref();
         let Some(wanted) = wanted.filter(|_| !nics.is_empty() || self.bring_up.is_some()) else {
@@ -299,7 +300,7 @@ impl Reconciler {
         let Some(from) = &change.from else {
             return Ok(());
         };
-        let offers = View::from(node).offers;
+        let offers: Vec<Advertised> = node.offers.iter().map(advertised).collect();
         let paths = &self.context.paths;
         let users = users::gather(paths, &devices(&node.inventory), mode(from), &offers).await;
         change.hindered(users).map_or(Ok(()), Err)
@@ -316,6 +317,19 @@ impl Reconciler {
         let is_known = |node: &Arc<Node>| node.erdma.report.changing;
         let node = self.context.node.wait_for(is_known).await;
         node.ok().map(|node| node.clone())
+    }
+}
+
+/// What the ids of `offer` stand for.
+fn advertised(offer: &Offer) -> Advertised {
+    let devices = |id: &OfferedId| {
+        let devices = id.devices.iter().filter_map(|it| offer.devices.get(*it));
+        devices.map(|it| it.address.clone()).collect()
+    };
+    let ids = offer.ids.iter().map(|id| (id.id.clone(), devices(id)));
+    Advertised {
+        resource: offer.name.to_string(),
+        ids: ids.collect(),
     }
 }
 

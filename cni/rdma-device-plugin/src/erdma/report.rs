@@ -1,7 +1,9 @@
 //! What the daemon is told about its eRDMA NICs by whoever sees to them.
 
-use super::{Discovery, Nic, bring_up, driver::DriverStatus};
-use crate::{conf::erdma::DRIVER, offer::Unhealthy};
+use super::Discovery;
+use crate::offer::Unhealthy;
+use ::erdma::conf::DRIVER;
+use ::erdma::{Nic, bring_up, driver::DriverStatus};
 use rdma_netns::Inventory;
 use std::sync::Arc;
 

@@ -1,7 +1,9 @@
 //! The eRDMA NICs of a node as a table for people, and the driver's mode below it.
 
-use super::{Discovery, Nic, driver::DriverStatus};
-use crate::{conf::DriverMode, offer::columns};
+use super::Discovery;
+use crate::offer::columns;
+use ::erdma::conf::DriverMode;
+use ::erdma::{Nic, driver::DriverStatus};
 use rdma_netns::Inventory;
 
 const HEAD: [&str; 5] = ["ERDMA", "DEVICE", "NETDEV", "MAC", "USED"];

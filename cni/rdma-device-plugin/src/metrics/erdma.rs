@@ -1,7 +1,7 @@
 //! The figures of eRDMA NICs, of their driver, and of pods' SMC-R.
 
 use super::{Labels, collect::Snapshot, text::Gauges};
-use crate::conf::DriverMode;
+use ::erdma::conf::DriverMode;
 use prometheus_client::registry::Registry;
 
 /// A reason's length, in characters: it is a label.

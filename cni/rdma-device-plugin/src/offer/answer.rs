@@ -5,7 +5,8 @@
 //! the runtime.
 
 use super::{Offer, OfferedDevice, OfferedId, select::hca_of};
-use crate::{conf::Ids, erdma::driver};
+use crate::conf::Ids;
+use ::erdma::driver;
 use kubelet_api::device_plugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec};
 use rdma_netns::{CharDevice, Inventory};
 use rdma_resources::{

@@ -4,12 +4,12 @@ use crate::{
     NIC,
     recorded::{Fails, Recorded},
 };
+use ::erdma::{conf::DriverMode, driver::users::Paths};
 use integration::Machine;
 use rdma_device_plugin::{
-    conf::{Conf, DriverMode},
+    conf::Conf,
     erdma::{
         Report, Side, discover,
-        driver::users::Paths,
         reconciler::{Reconciler, ReconcilerContext},
     },
     hardware::Hardware,

@@ -4,11 +4,11 @@
 mod keeping;
 mod recorded;
 
-use integration::{Machine, machine::Erdma as Nic};
-use rdma_device_plugin::{
+use ::erdma::{
     conf::DriverMode::{self, Compat, Default, Ofed},
-    erdma::driver::{Change, Plan, Problem, State, User, change, limit, mode, plan},
+    driver::{Change, Plan, Problem, State, User, change, limit, mode, plan},
 };
+use integration::{Machine, machine::Erdma as Nic};
 use rdma_netns::{ErdmaModule, Inventory, Linux};
 use recorded::{Fails, Recorded};
 use std::time::Duration;

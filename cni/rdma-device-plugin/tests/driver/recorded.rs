@@ -1,7 +1,7 @@
 //! A loader that records what it is told, and changes a made-up sysfs as a kernel would.
 
+use ::erdma::driver::{LoadError, Loader};
 use integration::Machine;
-use rdma_device_plugin::erdma::driver::{LoadError, Loader};
 use std::io;
 
 /// Where it fails.

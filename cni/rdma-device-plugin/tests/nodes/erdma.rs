@@ -1,8 +1,9 @@
 //! eRDMA: what is configured by file, which NICs are found, and what containers get.
 
+use ::erdma::conf::DriverMode;
 use integration::{Machine, machine::Erdma as Nic};
 use rdma_device_plugin::{
-    conf::{Allocate, Conf, DriverMode, Erdma, Ids, Origin, Parsed},
+    conf::{Allocate, Conf, Erdma, Ids, Origin, Parsed},
     erdma::discover,
     hardware::Hardware,
     offer::{Offer, PreviousOffers, Unhealthy, offers},

@@ -1,9 +1,10 @@
 //! The eRDMA agent's flags, alone and beside a file.
 
+use ::erdma::conf::DriverMode;
 use clap::Parser;
 use rdma_device_plugin::{
     cli::Arguments,
-    conf::{Allocate, DriverMode, Ids, Origin, Parsed},
+    conf::{Allocate, Ids, Origin, Parsed},
 };
 use std::fs;
 

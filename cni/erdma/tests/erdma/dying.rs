@@ -1,8 +1,8 @@
 //! SIGKILL before and after every change of bringing NICs up, and of putting them back.
 
 use crate::node::{Node, by_hand, changes, died};
+use erdma::bring_up::release;
 use fake_kernel::Verdict;
-use rdma_device_plugin::erdma::bring_up::release;
 
 /// How the daemon, or a release, is killed at its change `at`; none: it was through before.
 fn killed(at: usize, verdict: Verdict, in_release: bool) -> Option<Node> {

@@ -10,13 +10,13 @@
 //! `UPDATE_PLANS=1 cargo test -p rdma-device-plugin --test erdma plans` writes every `plan.txt`
 //! anew, to be read before it is committed.
 
-use integration::golden;
-use rdma_device_plugin::erdma::bring_up::{
+use erdma::bring_up::{
     ownership::foreign_config,
     plan::{self, DesiredNic, Siblings},
     put_back::put_back,
     record::Record,
 };
+use integration::golden;
 use rdma_netns::{Link, Namespace, NetnsId};
 use serde::Deserialize;
 use std::{fs, net::Ipv4Addr, path::Path};

@@ -1,15 +1,13 @@
 //! A node with two eRDMA NICs beside its own NIC, on a fake kernel with real files.
 
 use cni_protocol::Input;
+use erdma::{
+    Nic,
+    bring_up::{BringUp, Outcome, Released, State, release},
+    conf::{self, NicAddress},
+};
 use fake_kernel::{Died, FakeKernel, Nic as Hardware, Snapshot, Verdict, World};
 use nix::errno::Errno;
-use rdma_device_plugin::{
-    conf::{self, NicAddress},
-    erdma::{
-        Nic,
-        bring_up::{BringUp, Outcome, Released, State, release},
-    },
-};
 use rdma_netns::{Address, InterfaceName, Link, Op, Place, RdmaMode, Route};
 use serde_json::{Value, json};
 use std::{

@@ -4,8 +4,8 @@ use crate::{
     metadata::PACE,
     node::{CIDR, GATEWAY, NICS, Node, asked, changes, metrics, words},
 };
+use erdma::bring_up::Outcome;
 use integration::MetadataService;
-use rdma_device_plugin::erdma::bring_up::Outcome;
 use rdma_netns::link::IFA_F_NOPREFIXROUTE;
 use std::time::{Duration, Instant};
 

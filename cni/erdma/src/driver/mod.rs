@@ -23,7 +23,7 @@ pub use loader::{LoadError, Loader, Modprobe};
 pub use plan::{Change, Plan, Problem, plan};
 pub use users::User;
 
-use crate::conf::{DriverMode, erdma::DRIVER};
+use crate::conf::{DRIVER, DriverMode};
 use rdma_netns::{DeviceAddress, ErdmaModule, Inventory};
 use std::{fs, path::Path};
 

@@ -3,9 +3,9 @@
 use crate::node::{
     NICS, Node, Process, by_hand, changes, furnished, hardware, make, metrics, name, words,
 };
+use erdma::bring_up::{Outcome, State};
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_device_plugin::erdma::bring_up::{Outcome, State};
 use rdma_netns::{Address, Op, Place};
 use std::{fs, time::Duration};
 

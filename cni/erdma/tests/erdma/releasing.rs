@@ -1,7 +1,7 @@
 //! `--release`: what was given goes, and nothing else.
 
 use crate::node::{NICS, Node, by_hand, changes, hardware, make, name};
-use rdma_device_plugin::erdma::bring_up::{End, ReleaseError, Released, release};
+use erdma::bring_up::{End, ReleaseError, Released, release};
 use rdma_netns::{Address, Op, Place};
 use std::fs;
 

@@ -7,7 +7,7 @@ use super::{
     put_back::put_back,
     record::{Record, RecordError, Records, has_mac},
 };
-use crate::erdma::Nic;
+use crate::Nic;
 use rdma_netns::{Kernel, Link, Namespace, ObserveError, Observed, Op, OpError};
 
 /// How often is planned anew: two rounds are enough where nobody else makes changes.

@@ -68,7 +68,7 @@ fn any_change_of_release_that_is_refused_once_is_made_again() {
             false => Verdict::Proceed,
         });
         let state = node.state.path();
-        let released = rdma_device_plugin::erdma::bring_up::release(&node.kernel, state);
+        let released = erdma::bring_up::release(&node.kernel, state);
         assert!(released.expect("records").iter().all(|it| it.is_complete()));
         let journal: Vec<Op> = node.kernel.journal();
         node.must_be(&before, &format!("change {at}"));

@@ -6,8 +6,8 @@ use crate::{
     },
     settling::{AT, address, set_up},
 };
+use erdma::bring_up::{Outcome, State};
 use integration::MetadataService;
-use rdma_device_plugin::erdma::bring_up::{Outcome, State};
 use rdma_netns::Op;
 use std::time::Duration;
 

@@ -4,13 +4,13 @@
 //! (`disassociate_ucontext`) is not held by those that have opened them (`ib_uverbs_open()`,
 //! `drivers/infiniband/core/uverbs_main.c`).
 
-use crate::{conf::DriverMode, metrics::Offered};
+use crate::conf::DriverMode;
 use attachments::pods;
 use kubelet_api::pod_resources::{self, v1::PodResources};
 use rdma_netns::{DeviceAddress, Kernel, Linux, linux::nldev::Nldev};
 use rdma_resources::Grants;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt, fs, io,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
@@ -90,6 +90,15 @@ pub struct WatchedDevice {
     pub numbers: Vec<(u32, u32)>,
 }
 
+/// A resource that is advertised to kubelet.
+#[derive(Clone, Debug)]
+pub struct Advertised {
+    /// Its name.
+    pub resource: String,
+    /// Its ids, and the devices that each stands for.
+    pub ids: BTreeMap<String, Vec<DeviceAddress>>,
+}
+
 /// Where users are looked for.
 #[derive(Clone, Debug)]
 pub struct Paths {
@@ -107,7 +116,7 @@ pub async fn gather(
     paths: &Paths,
     devices: &[WatchedDevice],
     mode: DriverMode,
-    offers: &[Offered],
+    offers: &[Advertised],
 ) -> Vec<User> {
     if devices.is_empty() {
         return Vec::new();
@@ -126,7 +135,7 @@ fn look(
     paths: &Paths,
     devices: &[WatchedDevice],
     mode: DriverMode,
-    offers: &[Offered],
+    offers: &[Advertised],
     pods: Result<Vec<PodResources>, String>,
 ) -> Vec<User> {
     let addresses: BTreeSet<&DeviceAddress> = devices.iter().flat_map(|it| &it.addresses).collect();
@@ -160,24 +169,16 @@ fn look(
 fn of_kubelet(
     pods: &[PodResources],
     addresses: &BTreeSet<&DeviceAddress>,
-    offers: &[Offered],
+    offers: &[Advertised],
     grants: &Grants,
 ) -> Vec<User> {
     let granted = |resource: &str, id: &str| -> bool {
         if let Some(grant) = grants.read(resource, id).ok().flatten() {
             return grant.has_any(addresses);
         }
-        let offer = offers.iter().find(|offer| offer.name == resource);
-        offer.is_some_and(|offer| {
-            let id = offer.ids.iter().find(|it| it.id == id);
-            let mut devices = id.into_iter().flat_map(|it| &it.devices);
-            devices.any(|place| {
-                offer
-                    .devices
-                    .get(*place)
-                    .is_some_and(|it| addresses.contains(it))
-            })
-        })
+        let offer = offers.iter().find(|offer| offer.resource == resource);
+        let devices = offer.and_then(|offer| offer.ids.get(id));
+        devices.is_some_and(|devices| devices.iter().any(|it| addresses.contains(it)))
     };
     let has = |pod: &&PodResources| {
         let mut devices = pod.containers.iter().flat_map(|it| &it.devices);

@@ -1,7 +1,7 @@
 //! The client of the metadata service, over real HTTP on loopback.
 
+use erdma::metadata::{Base, Metadata, MetadataError, Pace};
 use integration::metadata::{BlackHole, MetadataService, nic_path};
-use rdma_device_plugin::erdma::metadata::{Base, Metadata, MetadataError, Pace};
 use std::time::{Duration, Instant};
 
 const MAC: &str = "02:00:00:00:00:07";

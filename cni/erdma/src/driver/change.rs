@@ -1,7 +1,7 @@
 //! Making a change of the driver's mode. What fails in the middle is loaded again as it was.
 
 use super::{Change, LoadError, Loader, Problem, User, mode, plan::parameter};
-use crate::conf::{DriverMode, erdma::DRIVER};
+use crate::conf::{DRIVER, DriverMode};
 use rdma_netns::ErdmaModule;
 
 /// Makes `change`; `look` looks at the module as it is.

@@ -1,14 +1,12 @@
 //! eRDMA NICs on the real kernel, in throw-away namespaces: veths as NICs, beside a default route.
 
-use integration::{MetadataService, Netns, Snapshot, wait};
-use rdma_device_plugin::{
+use erdma::{
+    Nic,
+    bring_up::{BringUp, Outcome, State, release},
     conf,
-    erdma::{
-        Nic,
-        bring_up::{BringUp, Outcome, State, release},
-        metadata::Pace,
-    },
+    metadata::Pace,
 };
+use integration::{MetadataService, Netns, Snapshot, wait};
 use rdma_netns::{Kernel, Linux};
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
