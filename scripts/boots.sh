@@ -67,6 +67,11 @@ make_for() {
 		RDMA_LAB_CLUSTER=$made/seed
 		export RDMA_KUBERNETES RDMA_LAB_IMAGE RDMA_LAB_CLUSTER
 		"${CARGO_TARGET_DIR:-target}/debug/cluster-seed" "$RDMA_LAB_CLUSTER"
+		[[ ${RDMA_TEST_FULL-} != 1 ]] || {
+			integration/helm/build >/dev/null
+			RDMA_HELM=$(integration/helm/build)
+			export RDMA_HELM
+		}
 		;;
 	esac
 }
@@ -75,6 +80,9 @@ make_for() {
 cannot_boot() {
 	case $1 in
 	installed) scripts/versions --check || echo "this clone has no history: no earlier rdma-cni" ;;
-	cluster) integration/kubernetes/build --check || true ;;
+	cluster)
+		integration/kubernetes/build --check || return 0
+		[[ ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
+		;;
 	esac
 }

@@ -3,7 +3,8 @@
 # root of the tree.
 
 SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/guest integration/lab/initramfs-init
-	integration/lab/images integration/lab/*.sh integration/kubernetes/build integration/kubernetes/certificates)
+	integration/lab/images integration/lab/*.sh integration/kubernetes/build integration/kubernetes/certificates
+	integration/helm/build)
 
 formatting() { cargo fmt --all --check; }
 lints() { nice cargo clippy --locked --workspace --all-targets --all-features -- -D warnings; }

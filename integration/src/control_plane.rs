@@ -34,6 +34,9 @@ use tempfile::TempDir;
 /// Names the program that `integration/kubernetes/build` made.
 pub const PROGRAM: &str = "RDMA_KUBERNETES";
 
+/// Names the program that `integration/helm/build` made, where Helm is wanted.
+pub const HELM: &str = "RDMA_HELM";
+
 /// Names the directory in which `cluster-seed` left what a control plane in the lab starts from.
 pub const SEED: &str = "RDMA_LAB_CLUSTER";
 
@@ -127,6 +130,9 @@ impl ControlPlane {
         fs::create_dir(at("bin")).expect("a directory");
         fs::copy(program(), at("bin/kubernetes")).expect("the program");
         symlink("kubernetes", at("bin/kubectl")).expect("a name");
+        if let Some(helm) = env::var_os(HELM) {
+            fs::copy(helm, at("bin/helm")).expect("helm");
+        }
         copy(&seed.join("etcd"), &at("etcd"));
         let mut plane = Self {
             processes: vec![],

@@ -2,6 +2,7 @@
 //! containerd are what they are; the daemon is the DaemonSet's pod of the image, and the chain is what it
 //! has installed. What an operator types is what the pages say.
 
+mod chart;
 mod install;
 mod pods;
 mod refused;
@@ -75,4 +76,10 @@ fn a_daemon_takes_over_beside_pods_and_deletes_those_that_are_refused() {
     refused::are_deleted_and_come_again(&mut cluster);
     install::removed_by_the_page(&mut cluster);
     before.assert_restored(&cluster);
+}
+
+#[test]
+#[ignore = "scripts/test --full: the chart by Helm itself, on a cluster of its own"]
+fn the_chart_is_installed_upgraded_and_removed_below_pods() {
+    chart::is_installed_upgraded_and_removed_below_pods();
 }

@@ -1,0 +1,79 @@
+//! The chart, by Helm itself.
+
+use super::{
+    Before, PAGE,
+    pods::{self, PAIR},
+};
+use integration::{
+    Cluster,
+    containerd::{
+        installed::records,
+        shared::{HCA, has_all_rails},
+    },
+    control_plane::NODE,
+    pages, real_kubelet,
+};
+use serde_json::Value;
+
+const CHART: &str = "rdma conf/helm/rdma-device-plugin --namespace kube-system";
+
+/// The pods of kube-system: all are the chart's.
+const SYSTEM: &str = "/api/v1/namespaces/kube-system/pods";
+
+fn name(pod: &Value) -> &str {
+    pod["metadata"]["name"].as_str().expect("a name")
+}
+
+/// Installed, upgraded beside pods with RDMA, and taken off again while they are still there.
+pub(super) fn is_installed_upgraded_and_removed_below_pods() {
+    let mut cluster = Cluster::new();
+    let before = Before::of(&cluster);
+    cluster.types(&format!(
+        "kubectl label node {NODE} aliyun.accelerator/rdma=true"
+    ));
+    cluster.types(&format!(
+        "helm install {CHART} --set enableNonHostNetwork=true --wait --timeout 10m"
+    ));
+    // --wait has waited for the daemon
+    cluster.types("kubectl -n kube-system rollout status ds/ack-rdma-dp-ds --watch=false");
+    cluster.until("the node has ids", |it| {
+        it.allocatable(HCA).as_deref() == Some("1k")
+    });
+    let [server, client] = pods::of_the_example_have_all_rails(&mut cluster);
+
+    let gaps = real_kubelet::log().matches(super::upgrade::NO_IDS).count();
+    cluster.types(&format!(
+        "helm upgrade {CHART} --reuse-values --set logLevel=debug --wait --timeout 10m"
+    ));
+    let pair = [&server, &client];
+    pods::are_the_same(&mut cluster, &pair);
+    let after = real_kubelet::log().matches(super::upgrade::NO_IDS).count();
+    assert_eq!(after, gaps, "kubelet had no ids");
+
+    let lines = pages::commands(PAGE, "Removal", "helm");
+    let [off, status, uninstall] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    cluster.types(off);
+    cluster.until("uninstall waits below running pods", |it| {
+        let pods = it.look_at_all(SYSTEM);
+        let [pod] = &pods[..] else {
+            return false;
+        };
+        let log = it.plane.ask(&format!("{SYSTEM}/{}/log", name(pod)));
+        log.is_some_and(|it| {
+            PAIR.iter()
+                .all(|name| it.contains(&format!("default/{name}")))
+        })
+    });
+    cluster.says("uninstall waits below running pods");
+    pair.iter().for_each(|pod| has_all_rails(pod));
+    pods::end(&mut cluster, pair);
+    cluster.types(status);
+    cluster.types(uninstall);
+    cluster.until("the chart's pods are gone", |it| {
+        it.look_at_all(SYSTEM).is_empty()
+    });
+    assert!(records().is_empty(), "{:?}", records());
+    before.assert_restored(&cluster);
+}
