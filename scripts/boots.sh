@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # boots.sh - the machines of the lab, and the test programs that each boot runs, one after the other.
 # To be sourced, after programs.sh. What a program leaves to the next one is a fault of the program.

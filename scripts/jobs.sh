@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # jobs.sh - work that is done beside other work: each job when what it needs is done and its lane is
 # free. To be sourced. The caller's COUNTED has the output of the jobs that count tests.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """links.py - every link between the pages of this repository leads to a file, and to a heading in it.
 
 Prints each one that does not, and ends with 1. Links to other hosts are not followed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # lints.sh - what is looked at without running it: sources, scripts, binaries. To be sourced in the
 # root of the tree.
@@ -46,4 +47,17 @@ static_binary() {
 	}
 	# a static (position-independent) executable names no interpreter
 	! readelf -l "dist/$binary" | grep -q INTERP
+}
+
+# license_headers: each Rust source begins with its licence, in SPDX's words.
+license_headers() {
+	local file line without=()
+	while IFS= read -r file; do
+		read -r line <"$file"
+		[[ $line == '// SPDX-License-Identifier: Apache-2.0' ]] || without+=("$file")
+	done < <(git ls-files '*.rs')
+	((${#without[@]} == 0)) || {
+		printf '%s does not begin with its licence (SPDX-License-Identifier)\n' "${without[@]}"
+		return 1
+	}
 }

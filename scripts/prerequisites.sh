@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # prerequisites.sh - what the scripts need of the machine, installed if it is missing. To be
 # sourced, after steps.sh.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # programs.sh - the test programs: compiled once, with all features, and found by name. To be sourced
 # in the root of the tree.

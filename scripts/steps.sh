@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # steps.sh - long steps with progress and elapsed time, for the other scripts. To be sourced.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rust code of the interfaces in `proto/`, without `protoc`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # cache.sh owns what setup and vm must agree on: where the cache is, which Debian
 # packages the lab needs, and whether the cache can be used as it is. It changes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The chain on both sides of the bonded rails: `rdma-cni` in `share` mode with `rdma-ipam`,
 //! as an operator would configure it, and pods that are attached by it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A cluster in the lab: Kubernetes' control plane, kubelet and containerd on one node with bonded NICs, on
 //! which nothing of ours is installed (`integration/lab/vm --tier full --shared --memory 4096`).
 //! Everything is by the path that it has on a node. What is written there is forgotten with the guest.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a runtime keeps of the networks that it made, as libcni writes it (`cacheAdd` in
 //! `libcni/api.go`, `cniCacheV1`).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Real containerd in the lab: pods are its sandboxes with containers in them, and it is containerd
 //! that calls CNI.
 //!

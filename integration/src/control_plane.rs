@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kubernetes' control plane itself: etcd, API server, controllers, scheduler.
 //! `integration/kubernetes/build` makes the program.
 //!

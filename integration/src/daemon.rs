@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The daemon as a process: what it says, what it takes, and its end.
 
 use crate::{plugin::built, wait::PATIENCE};

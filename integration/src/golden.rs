@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans as data: what is made of each case is what was written down.
 
 use std::{

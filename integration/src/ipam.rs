@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A stand-in IPAM plugin: a script that records its calls, and answers, fails or waits as
 //! told, by files beside it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SIGKILL after operations of a verb, and what the next call makes of it.
 
 use crate::{Invocation, Netns, Outcome, Snapshot};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A kubelet stand-in: real gRPC over real Unix sockets, which answers, or does not, as told.
 //!
 //! | module | owns |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The lab's host, from inside the VM: its NICs, their virtual functions with RDMA
 //! devices, and pods on them (`integration/lab/vm --tier full`).
 

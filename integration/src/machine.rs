@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A made-up node for the daemon: a sysfs tree with RDMA NICs and virtual functions, device files,
 //! and the directories that it works in. Nothing in it is hardware; the kernel tells of none of
 //! its changes.

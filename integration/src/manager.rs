@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! NetworkManager and systemd-networkd as processes, each for one throw-away namespace.
 //!
 //! A manager runs in mount and PID namespaces of its own, so that several of them, and the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A stand-in for the cloud's metadata service: real HTTP on loopback, that behaves as told.
 
 use crate::wait;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Throw-away network namespaces, and commands run inside them.
 //!
 //! A namespace is `ip netns add`'s: a bind mount under `/run/netns`, a shared mount, so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The lab's NICs as a node with bonded rails has them, from inside the VM
 //! (`integration/lab/vm --tier full --shared`): a bond with an RDMA device over each, on NUMA
 //! nodes 0 and 1.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A machine in small: a host with rails on a switch, pods, and a state directory.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the documentation's pages tell an operator to type.
 
 use std::{fs, path::Path};

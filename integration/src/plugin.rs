@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One run of one CNI plugin: exact environment and input, a deadline, and what came out.
 
 use crate::{Netns, wait};

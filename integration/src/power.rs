@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, a machine that loses power and boots again with its disk: `integration/lab/vm --disk
 //! DIR`. The test starts anew in every boot, and asks which one it is.
 

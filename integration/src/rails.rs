@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A fabric with two rails and two sides, from inside the VM, as a GPU node with bonded
 //! NICs sees it (`integration/lab/vm --shared`, either tier).
 //!

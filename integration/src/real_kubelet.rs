@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kubelet itself in the lab, joined to a control plane on its node; its pods' containers are real
 //! containerd's. `integration/kubernetes/build` makes the program.
 //!

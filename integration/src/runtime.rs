@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A conflist run as libcni runs it: the chain with `prevResult`, `runtimeConfig` for the
 //! capabilities that a plugin declares, the cached result for CHECK and DEL, GC, STATUS.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! All that a namespace has, as `iproute2` shows it: comparable bit for bit.
 //!
 //! A snapshot is a flat, sorted map of paths to values, so that a difference reads as the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! File systems of their own: full, read-only, or without the oddities of the one below.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};

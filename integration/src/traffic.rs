@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! RDMA traffic between two pods: `rping` (connection manager) and `ib_write_bw` (verbs).
 
 use crate::{Netns, wait};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses: IPAM plugins asked once a rail, and IPv6 that is usable at once.
 
 use integration::{Netns, Node, Snapshot, ipam, wait};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An address that is given again is reached at its new place at once, by a neighbour that
 //! knows the old one.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Results: everything that came before stays, ours is appended, in the shape of each
 //! version; behind Debian's real plugins too.
 

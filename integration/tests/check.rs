@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CHECK: what has changed is told in words; what later plugins of the chain did is not
 //! drift.
 

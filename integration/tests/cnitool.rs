@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! libcni itself, by its `cnitool`: `scripts/cnitool` builds it.
 
 use integration::{Invocation, Netns, Node, Outcome, Snapshot};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Several plugins at once, and records of a past that is over.
 
 use integration::{Netns, Node, Outcome, Snapshot, ipam, wait};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! DEL: repeatable, valid at any time, and never an error because something is gone.
 
 use integration::{Netns, Node, Snapshot, ipam, wait};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! When something fails on the way, the host is as before.
 
 use integration::{Node, Snapshot, ipam, tmpfs::Tmpfs};

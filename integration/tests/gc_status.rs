@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! GC removes what is stale on its own network and nothing else; STATUS tells whether ADD
 //! could work.
 

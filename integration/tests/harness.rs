@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The harness itself: a snapshot that misses nothing, a runner that does as libcni does.
 
 use integration::{Attachment, Conflist, Invocation, Netns, Runtime, Snapshot, StandInIpam, ipam};

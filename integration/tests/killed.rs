@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SIGKILL after every operation of ADD and of DEL: the next DEL, ADD or GC brings the
 //! host back. With veths; with RDMA devices it is a test of the lab.
 

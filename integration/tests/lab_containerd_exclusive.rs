@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, devices that are one pod's alone, in containers of real containerd:
 //! `integration/lab/vm --tier full --exclusive --memory 2560`, one test at a time.
 //! Containers get their devices by CDI names.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, bonded NICs shared by pods of real containerd: `integration/lab/vm --tier full
 //! --shared --memory 4096`, one test at a time. Kubelet's part is played over the daemon's real
 //! sockets; it is containerd that calls the chain.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, NICs that nobody configured, igb's as eRDMA stand-ins: `integration/lab/vm --tier
 //! full --shared`, one test at a time. The real daemon asks a metadata stand-in on loopback.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, RDMA devices belong to one namespace:
 //! `integration/lab/vm --tier full --exclusive`, one test at a time.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, a node on which our image is installed by `conf/manifests`, with nothing but what
 //! these say: `integration/lab/vm --tier full --shared --memory 4096`, one test at a time. containerd
 //! runs the DaemonSet's pod and calls the chain; kubelet's part is played over the daemon's real

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, one resource request in exclusive mode: `integration/lab/vm --tier full
 //! --exclusive`, one test at a time. A virtual function is one pod's alone, and moves.
 

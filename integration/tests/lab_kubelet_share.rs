@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, health of shared devices: `integration/lab/vm --tier full --shared`, one test at a time.
 //! The node has bonds over its NICs. Pods are `lab_containerd_share`'s.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, a node loses power while pods have its devices, and boots again with its disk:
 //! `integration/lab/vm --tier full --exclusive --memory 2560` and `--disk` for each of
 //! /var/lib/cni, /var/lib/kubelet, /var/lib/containerd, /etc/cni/net.d, /opt/cni/bin and

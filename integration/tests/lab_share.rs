@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, pods share bonded NICs: `integration/lab/vm --tier fast --shared`, one test at a
 //! time.
 

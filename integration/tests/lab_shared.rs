@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, RDMA devices are seen in all namespaces:
 //! `integration/lab/vm --tier full --shared`, one test at a time.
 

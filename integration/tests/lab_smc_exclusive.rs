@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, SMC-R of pods whose RDMA devices are theirs alone:
 //! `integration/lab/vm --tier full --exclusive`, one test at a time.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, `rdma-device-plugin smc` on what connections really are, and what the kernel does with those
 //! of a process that was killed: `integration/lab/vm --tier fast --exclusive`.
 

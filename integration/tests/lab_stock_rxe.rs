@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, with a driver whose devices cannot be moved:
 //! `integration/lab/vm --tier fast --exclusive --stock-rxe`.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The figure: eight nodes of twenty pods each on one /24 and one /64, all started at once, with the
 //! manifests' configuration. No address is used twice, and none of a node's by a pod.
 //!

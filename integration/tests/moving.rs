@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a pod gets by a move, and how its netdev comes home.
 
 use integration::{Netns, Node, Snapshot};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names that a netdev has or gets, and the way home all the same.
 
 use integration::{Netns, Node, Snapshot};

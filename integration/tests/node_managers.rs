@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! NICs that NetworkManager or systemd-networkd manage: what the manager has set goes along into
 //! the pod and is there again afterwards, whether the manager is away or at work.
 

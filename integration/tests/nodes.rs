@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Machines on one network that know nothing of each other's leases: no address is used twice.
 
 use integration::{Netns, Node};

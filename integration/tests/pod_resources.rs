@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The real program and a kubelet: pods without an allocation pass, whatever kubelet does ends
 //! soon and in words. Devices cannot be allocated here, where no netdev is on a bus: the tests
 //! of `rdma-cni` have them on a fake kernel, those of the lab on a real one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Environment, input and VERSION: what is wrong is told by its code and its name, before
 //! anything is changed.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Routes of IPAM plugins beside those that the pod has, and MTUs that IPv6 cannot do with.
 
 use integration::{Netns, Node, Outcome, Snapshot, ipam};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Share mode on real netdevs: macvlan children of a host's veth, in pods. What RDMA adds to it
 //! is tried in the lab.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The program that the lab's SMC tests are made with, by plain TCP on any kernel.
 
 use integration::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC-R that cannot be had, by the real binary: refused, or told once.
 
 use integration::{Netns, Node, Snapshot};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Upgrades in both directions: what one version attached, another one checks and brings home. The
 //! other versions are real ones, built by `scripts/versions`.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses as numbers, so that a range of any size is two of them.
 
 use ipnetwork::IpNetwork;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Choosing one free address of a pool.
 //!
 //! A strategy says in which order addresses are tried. After [`TRIES`] of them the leases are

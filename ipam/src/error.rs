@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a verb can fail with, and which CNI code that is.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses of a pool that no pod ever gets.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the own namespace, the host's, says: its addresses, a parent's, and its neighbours.
 
 use crate::{

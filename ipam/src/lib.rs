@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-ipam`: a CNI IPAM plugin. It gives addresses from ranges, as host-local does and in
 //! its directory, or from the prefixes of the netdev that the pod's interface comes from.
 //!

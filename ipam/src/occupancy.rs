@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which addresses are not to be had: those that are leased, and those that other machines on the
 //! network have.
 //!

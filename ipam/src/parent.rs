@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pools from the prefixes of the parent netdev, and what its routes say of gateways.
 //!
 //! One prefix for each family: the first usable one in the order that the kernel (or

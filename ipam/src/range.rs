@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ranges of addresses to give out, with host-local's meaning and defaults.
 //!
 //! A [`Pool`] is what one address is given from: a range set of the configuration, or one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `resolvConf`: a file like `/etc/resolv.conf` (resolv.conf(5)) becomes the result's `dns`.
 
 use serde_json::{Map, Value};

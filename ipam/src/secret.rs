@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The node's secret, which makes stable addresses unguessable and different from node to
 //! node (RFC 7217, section 5: `secret_key`).
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses that a pod gets again, on any day, with no state that nodes share: RFC 7217.
 //!
 //! The interface identifier is `F(Prefix, Net_Iface, Network_ID, DAD_Counter, secret_key)`

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Moves a netdev into a network namespace under another name, and restores it: `move NETDEV NETNS-PATH NAME`.
 //! Prints each operation as the `ip` command that does the same. Needs root.
 //!

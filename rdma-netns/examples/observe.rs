@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shows what the crate sees of this node, and of a pod: `observe [NETNS-PATH]`. With
 //! `TIMES=n` it looks n times and tells how long that took.
 

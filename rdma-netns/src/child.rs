@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Netdevs made on top of another: what a pod gets of a netdev that stays on the host.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The hardware behind netdevs and RDMA devices: PCI functions and auxiliary devices
 //! (sub-functions), as sysfs shows them whatever namespace their netdev is in.
 

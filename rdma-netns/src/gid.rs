@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The GID table of an RDMA port: the addresses that an RDMA connection can have there.
 
 use serde::{Deserialize, Serialize};

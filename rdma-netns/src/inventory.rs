@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What RDMA resources of a node are made of, whatever namespace it is in at the time: read
 //! from sysfs and `/dev` alone ([`Linux::inventory`](crate::Linux::inventory)).
 

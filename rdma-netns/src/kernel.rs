@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The seam between plans and a kernel: [`Linux`](crate::Linux) is the real one, the
 //! tests' fake keeps a small world of namespaces and devices in memory.
 

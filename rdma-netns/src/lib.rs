@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What this project knows of the kernel: netdevs, RDMA devices, their character
 //! devices, and the network namespaces all of them are in.
 //!

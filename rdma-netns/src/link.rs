@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A netdev with all that a move between namespaces loses or a pod can change.
 
 mod address;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names that the kernel takes for a network interface.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Network namespaces: opened by path, told apart, and entered by threads of their own.
 //!
 //! No thread ever comes back from a namespace: [`Netns::run`] gives the work to a thread

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What was seen at one moment: the host's namespace and one pod's.
 
 #[cfg(doc)]

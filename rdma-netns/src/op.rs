@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One change to a network namespace, and how a person would make it.
 
 use crate::{

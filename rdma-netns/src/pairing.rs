@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which netdev and which RDMA device are one NIC: the rule, for all that asks.
 //!
 //! 1. The netdev is the RDMA device's port, where the kernel tells so.

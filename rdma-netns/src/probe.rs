@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses that are asked for on the wire before they are used, and what neighbours are known.
 
 use crate::{HardwareAddress, InterfaceName};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! RDMA devices as the RDMA subsystem shows them in one namespace.
 
 use crate::{DeviceAddress, Link, LinkType, pairing};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Routing rules: which table the packets of one source look in.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The netdevs without which a node is cut off.
 //!
 //! | netdev | why |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What kubelet gave to the pod's containers.
 
 use rdma_resources::CharNode;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a netdev can do without.
 
 use rdma_netns::{LinkFlag, LinkSetting, Op, Route};

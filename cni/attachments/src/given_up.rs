@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What netdevs came back to the host without: a file for each, which `doctor` reads.
 //!
 //! ```text

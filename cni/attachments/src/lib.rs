@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The records of what pods were given. `rdma-cni` writes them, and `rdma-device-plugin` reads them: for
 //! health, for metrics, before it takes anything from the node.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The attachments of the node: their records, and whether their pods live.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which devices are in which pods: what `rdma-cni` has written down below
 //! `<stateDir>/attachments/<network>/<container>@<ifname>.json`.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The record of an attachment: what a pod was given, and how it was before. It is all
 //! that is needed to bring everything home, whoever does it and whenever.
 

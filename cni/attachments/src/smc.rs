@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What of SMC-R a pod has, and what of it has to be taken away with the pod.
 
 use rdma_netns::{

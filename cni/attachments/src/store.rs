@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Records on disk, and the locks around them.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a rail's netdev is to have in the pod: kept from the host, or given by IPAM.
 
 use network_conf::{Dad, Ipv6};

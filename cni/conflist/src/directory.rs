@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The directory's files, read once.
 
 use crate::Broken;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Our plugin's configuration, as it stands in a list.
 
 use crate::{TYPE, programs::ipam};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CNI's configuration directory (`/etc/cni/net.d`): which file a runtime uses, and this
 //! project's plugin in it.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One list: what is in it, and its text with our plugin put in or taken out.
 //!
 //! Our place is the last one. The plugins before see the result that they know, and at DEL, which

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The members of a JSON object as they stand in the text: in order, each name as often as it is
 //! there, and where the values are.
 

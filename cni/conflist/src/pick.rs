@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which file of the directory a runtime uses.
 //!
 //! Both look at `.conf`, `.conflist` and `.json`, sorted by name, hidden files too.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What has to be written or removed in the directory. Pure: (directory, what is wanted) → changes.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The programs that a configuration names, and whether the runtime's directories of plugins have them.
 //!
 //! A runtime finds a plugin by its `type` in these directories (`CNI_PATH`; containerd's `bin_dirs`, CRI-O's

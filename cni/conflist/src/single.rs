@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A file with one plugin's configuration (`.conf`, `.json`), and the list that it is turned into.
 //!
 //! Such a file stays as it is. The list is written beside it under a name that sorts just before

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How a list is written: new text looks like its neighbour.
 
 use serde::Serialize;

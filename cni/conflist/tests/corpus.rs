@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Lists as networks of the field write them, in their own layouts, and in any other.
 
 use conflist::{Entry, List, Place, TYPE, single::Single};

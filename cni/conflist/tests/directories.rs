@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which file counts, and what has to change in a directory.
 
 use conflist::{

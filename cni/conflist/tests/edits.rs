@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a list may look like for our plugin to be put in and taken out, and what is refused.
 
 use conflist::{

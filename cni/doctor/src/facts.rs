@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What is known of the node, as plain data: all that [`examine`](super::examine) goes by.
 
 use attachments::{Attachment, Key, given_up::Note};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin doctor`: looks at a node, and says of all that is not as it should be what
 //! to do. It changes nothing.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Findings as text, on one screen: what is right in one line for each group, what is not with what
 //! to do.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The files for nodes under `conf/node` say what docs/node.md promises: to the doctor, and to
 //! systemd.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What is configured of a NIC's bring-up and of the driver.
 
 use ipnetwork::Ipv4Network;

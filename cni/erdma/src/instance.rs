@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The instance's id, kept for the next start: NICs that hang on it are hidden until it is known.
 //!
 //! `<stateDir>/erdma/instance`. It holds for one boot: a node's disk can be another instance's

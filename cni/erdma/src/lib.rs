@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! eRDMA NICs: the mode of their driver, and those that nobody configured. Which NICs there are, and when
 //! something is done, `rdma-device-plugin` says.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kubelet's gRPC interfaces, over Unix sockets.
 //!
 //! | module | is served by | who asks |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What kubelet allocated to a pod's containers.
 
 #[expect(

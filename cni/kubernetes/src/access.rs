@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Where the API server is, and who asks: kubelet gives a container the address by its environment, and
 //! CA and token as files. Both files are exchanged while the program runs, so that they are read for each
 //! request.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One request to the API server.
 
 use crate::access::{Access, AccessError, content};

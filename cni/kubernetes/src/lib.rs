@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A client of Kubernetes' API server for a program in a pod: JSON over HTTP/1.1 and TLS, by the service
 //! account's token.
 //!

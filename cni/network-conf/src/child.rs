@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `child`: what a pod gets of a netdev that is shared.
 
 use cni_protocol::{ConfError, Fields};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The network configuration: read from standard input, every field of ours checked
 //! before anything is done. Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
 

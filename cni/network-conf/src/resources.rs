@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `resources`: names of kubelet's resources.
 
 use super::Devices;

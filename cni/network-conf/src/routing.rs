@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `routing`: metrics and tables of the rails' routes in the pod.
 
 use cni_protocol::{ConfError, Fields};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `devices`: which netdevs and RDMA devices of the node are meant.
 
 use cni_protocol::{ConfError, Fields};

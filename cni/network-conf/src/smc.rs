@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `smcr` and `smcUeid`: whether a pod's TCP connections may be carried by RDMA, and what the
 //! pod itself says to that.
 

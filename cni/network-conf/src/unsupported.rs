@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fields of sriov-cni and ib-sriov-cni that set a function up. This version does not, and drops none
 //! of them: a tenant without its VLAN would be on the untagged network.
 

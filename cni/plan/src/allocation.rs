@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From what kubelet allocated to the devices of a pod: ids first, then what they stand for.
 //! Pure; `rdma-cni` asks kubelet and reads the files.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 use super::*;
 use kubelet_api::pod_resources::v1::{ContainerDevices, ContainerResources};
 use rdma_resources::{Resource, grant::GrantedDevice, published};

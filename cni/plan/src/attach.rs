@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From the host into the pod.
 
 use super::{Obstacle, draft::Draft, locate, locate::Located};

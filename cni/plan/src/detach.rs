@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From wherever everything is back to the host, as it was.
 
 use super::{Obstacle, RailPlan, draft::Draft, locate, locate::Located, routing};

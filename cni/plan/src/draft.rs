@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A netdev as it will be once the changes planned so far are made. Every step adds its
 //! change only if it makes a difference, and knows what the kernel drops with it.
 

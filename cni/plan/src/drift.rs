@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A change that would have to be made, told as what is wrong.
 
 use rdma_netns::{LinkFlag, Observed, Op, Place, Route, link::MAIN_TABLE};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a netdev that came back to the host still lacks.
 
 use super::missing_of;

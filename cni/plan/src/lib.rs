@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans: lists of changes, made from an attachment's record and an observed state. Pure:
 //! nothing in here reads or changes a kernel, and a plan for a state that is as it should
 //! be is empty. Restoring is planning towards the recorded state.

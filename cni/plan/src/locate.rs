@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finding a recorded device again: under another name, with another index, in the pod or
 //! back home.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which of the pod's routes is used: metrics beside the pod's own, and a table for each of
 //! several rails, so that a reply leaves by the rail that its address is on.
 

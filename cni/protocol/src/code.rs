@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CNI's own error codes (specification, section 5, "Error").
 
 use crate::{ConfError, EnvironmentError};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The network configuration, as far as every plugin reads it.
 
 use crate::{

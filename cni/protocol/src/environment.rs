@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `CNI_*` environment variables, checked (CNI specification, section 2).
 
 use rdma_netns::InterfaceName;

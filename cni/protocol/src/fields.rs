@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reading fields of a JSON object such that a wrong value is told by its full name.
 
 use crate::ConfError;

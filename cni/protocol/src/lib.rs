@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The CNI protocol: environment and standard input in, one JSON object out. Nothing in here
 //! knows of devices or addresses; the plugins of this project have it in common.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Locks on files: waited for with an end, by whoever may open the file, which is root alone.
 
 use std::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The log: always standard error, and a file besides if one is configured.
 
 use crate::{Environment, conf::Log};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What becomes of a wrong value: most verbs refuse it; DEL and GC pass over what they do not need,
 //! so that one typing error does not keep every pod of the node from being deleted.
 

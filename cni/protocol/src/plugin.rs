@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One run of a plugin: what it is started with, its one answer, its exit code.
 
 use crate::{Command, ConfError, Environment, EnvironmentError, code, conf, version::SUPPORTED};

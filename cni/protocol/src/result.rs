@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The answer to ADD: `prevResult`, whole, and what was added to it, in the shape of the
 //! configuration's version (CNI specification, section 5).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether files can be written, found out without writing one.
 
 use nix::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One run of a program, with an end: it does not outlive this one, nor its time.
 
 use nix::{

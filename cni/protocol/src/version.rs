@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The versions of the CNI specification that this plugin speaks.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The only place that changes anything: planned changes are made, the state is looked at
 //! again, and what is still missing is planned again, until nothing is.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The character devices that containers are given, after a move: the kernel makes them anew, with
 //! the lowest free number, and kubelet's Allocate was before.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a verb can fail with. Which CNI code that is, only [`crate::reply`] knows.
 
 use crate::{

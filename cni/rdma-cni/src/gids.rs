@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The GIDs of a pod's addresses: an address can be used for RDMA only when the kernel has put
 //! it into the table of the RDMA device, which it does a little later, and not at all when the
 //! table is full (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`; the address is set

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Notes of what netdevs came back to the host without, when an attachment is restored.
 
 use crate::apply::{GivenUp, Restored};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! RDMA devices that cannot be moved: while a process has an SMC connection over one open, the
 //! kernel waits for it in the move, without an end, and whoever moves cannot be killed
 //! (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`; measured in docs/lab.md).

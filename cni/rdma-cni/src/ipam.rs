@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Delegation to an IPAM plugin (CNI specification, section 4): once per rail, with the
 //! rail's name in the pod as `CNI_IFNAME` and its netdev on the host as `master`.
 

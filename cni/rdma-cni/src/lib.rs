@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-cni`: a chained CNI plugin that moves RDMA netdevs and RDMA devices into pods, or gives
 //! them children of netdevs that stay, and brings all of it home whatever happens in between.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Standard input, output and environment of the process, and the real kernel.
 
 use cni_protocol::Input;

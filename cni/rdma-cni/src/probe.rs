@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether the addresses that IPAM gave are free: the wire is asked before they are used.
 //!
 //! IPAM keeps the pods of one node apart. Other nodes on the same network give addresses of the same

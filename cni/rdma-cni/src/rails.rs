@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What programs in a pod have to name to use RDMA: told in the result, and in a file that can
 //! be mounted into the pod's containers.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The examples under `conf/` are what the plugin takes.
 
 use network_conf::Conf;

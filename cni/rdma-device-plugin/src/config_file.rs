@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hearing of a changed configuration file.
 
 use crate::{node::Signal, watch::Watch};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The daemon's one loop: something has changed, so everything is planned anew, and what differs
 //! is done.
 //!

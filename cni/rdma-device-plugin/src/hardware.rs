@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The node's hardware, looked at from asynchronous code.
 
 use rdma_netns::{DeviceAddress, Inventory, Linux};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What only one daemon of a node does ([`peers`](crate::peers)): it keeps our plugin in the chain,
 //! sees to eRDMA NICs, and answers at the address for metrics and probes.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin`: tells kubelet which RDMA devices a node has, and gives them to
 //! containers.
 //!

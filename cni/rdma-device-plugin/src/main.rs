@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The program: command line, log, and one runtime with one thread.
 
 use clap::Parser;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! All that the daemon knows of its node at one time.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether the NICs have the addresses that pods' addresses are made from, where `rdma-ipam` is
 //! told `from: parent`: a pod with a NIC that has none does not start (104), and a node on which
 //! none has one does not get the chain at all.

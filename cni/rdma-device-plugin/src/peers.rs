@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Daemons beside each other on one node: while a DaemonSet is updated, the new one is there before
 //! the old one ends.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the daemon may do and can see, and what is lost without. Nothing here needs a privileged
 //! container: two capabilities, a handful of mounts and the host's network namespace are all. One more is for
 //! counters of devices inside pods, and three for the eRDMA driver where it is to be loaded.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the chain and the container runtime are told in files: which devices a resource's ids
 //! stand for, and CDI entries.
 //!

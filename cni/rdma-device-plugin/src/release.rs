@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `--release`: what the daemon set up of eRDMA NICs goes.
 
 use crate::cli::Arguments;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The signals that a daemon is told something by. As a container's first process it has to take them
 //! itself from its start on: the kernel does nothing by default there (`pid_namespaces(7)`).
 

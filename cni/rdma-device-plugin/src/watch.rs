@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Waiting for changes in directories, by inotify: nothing runs while nothing happens. Where the kernel has no
 //! instance or watch left for this user (EMFILE, ENOSPC: `inotify_init(2)`, `inotify_add_watch(2)`), it is as
 //! if something had changed every second.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The examples under `conf/device-plugin/` are what the daemon takes, and give what they say.
 
 use rdma_device_plugin::{

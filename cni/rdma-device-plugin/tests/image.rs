@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `scripts/image` and `scripts/oci-archive`: what is in the image, and that it is the same bytes
 //! wherever and whenever it is made.
 

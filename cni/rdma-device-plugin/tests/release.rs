@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `scripts/release`: a version is written everywhere, and what is published is whole and the same each time.
 
 use std::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CDI entries (Container Device Interface, specification 0.5): a container that was given a
 //! device by its CDI name gets the character devices that the entry has when the container is
 //! created, which is after the chain's ADD. So the entry can be put right by a move that

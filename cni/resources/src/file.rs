@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Small JSON files, read and replaced as a whole.
 
 use cni_protocol::lock;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What one Allocate gave for an id: the chain attaches just that, and before a container starts
 //! the daemon looks whether its character devices still are those.
 //!

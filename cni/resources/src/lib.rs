@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What `rdma-device-plugin` hands over to `rdma-cni`, as files in the state directory that
 //! both have: kubelet tells the chain ids only, and the daemon may be down when a pod starts.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the daemon advertises: which devices each resource's ids stand for.
 
 use crate::{FileError, Sharing, file};

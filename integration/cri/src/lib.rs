@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The container runtime interface, v1: the calls that kubelet makes of a runtime for a pod's
 //! life, as a client over a Unix socket.
 

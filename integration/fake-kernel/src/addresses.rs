@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! IP addresses: their order, duplicate address detection, and the prefix routes that come
 //! and go with them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bonds of two ports with one RDMA device, as mlx5 makes them.
 
 use crate::{

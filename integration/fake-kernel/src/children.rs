@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Macvlan and ipvlan netdevs, and what they have from the netdev that they lie on.
 
 use crate::world::{HOST, Refusal, World, blank, refuse};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ends: of a namespace, of a device, of a boot.
 
 use crate::world::{HOST, World};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From an [`Op`] to the rule that it falls under.
 
 use crate::world::{HOST, Refusal, World};

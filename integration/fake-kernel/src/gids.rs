@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! GID tables: every address of an RDMA port's netdev, and of what lies on it, has a place
 //! there (`drivers/infiniband/core/roce_gid_mgmt.c`, `cache.c`). In whichever namespace the
 //! netdev is, in exclusive mode as well: who sees the table is another question.

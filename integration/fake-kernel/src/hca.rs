@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! RDMA devices and their character devices.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The seam: a world behind [`rdma_netns::Kernel`], and what can go wrong at it.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A fake kernel: a small world of namespaces, netdevs and RDMA devices in memory, with the
 //! kernel's rules, for tests of what is built on [`rdma_netns::Kernel`].
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Netdevs: what a move, up, down and the other settings do to them.
 
 use crate::{

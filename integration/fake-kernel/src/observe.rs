@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a world shows, and the time that passes meanwhile.
 
 use crate::{

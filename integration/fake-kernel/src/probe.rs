@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The wire, as far as probes go: who has an address, and who is about to take it.
 
 use crate::world::World;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Routes: which the kernel takes, and in which order it tells them.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Routing rules: a namespace's own, whatever becomes of its netdevs.
 
 use crate::world::{Refusal, World};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC: pnet tables, user EIDs, and connections that processes hold.
 
 use crate::world::{HOST, Refusal, World, refuse};

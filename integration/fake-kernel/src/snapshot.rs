@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A whole world as text: a line for each thing, so that a difference can be read.
 
 use crate::world::{HOST, World};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Namespaces, the paths that lead to them, and who is in which.
 
 use crate::{

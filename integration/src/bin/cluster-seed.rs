@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `cluster-seed DIRECTORY` makes there, anew, what a control plane in the lab starts from: etcd's data
 //! after a first start on this machine, keys and certificates.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The real plugin on the real kernel, killed by SIGKILL at a chosen change.
 //!
 //! `RDMA_CNI_KILL_AFTER=n`: the process ends at its n-th point. Points are before and after each

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Calls of the runtime's interface (CRI v1), as kubelet makes them, from any thread.
 
 use cri_api::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A DaemonSet's pod on this node: what kubelet makes of a manifest, and nothing that the manifest
 //! does not say (`pkg/kubelet/kuberuntime`, `pkg/volume` of Kubernetes).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node whose daemon is a DaemonSet's pod, made of the image: everything is by the path that it has
 //! on a node. What is written there is forgotten with the lab's guest.
 

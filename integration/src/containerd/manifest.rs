@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A DaemonSet and its ConfigMap as `conf/manifests` has them. A field that is not translated in
 //! [`super::daemon_set`] is none that can be read here: whoever puts one into a manifest has to say
 //! what kubelet makes of it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The node's CNI directories, as containerd reads them: plugins, and the pods' conflist.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A pod's life: kubelet's steps from what was allocated to the container's end.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node with bonded NICs, which its pods share: kubelet's part, the daemon, containerd, and the
 //! chain behind a primary network.
 

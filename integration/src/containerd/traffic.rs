@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! RDMA between containers: `rping` (connection manager) and `ib_read_bw` (verbs), run in them.
 
 use super::Container;

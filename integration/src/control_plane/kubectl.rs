@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What an operator asks the API server, by `kubectl`; and what a test does, by less.
 
 use super::{ADDRESS, ControlPlane, GC, PORT};

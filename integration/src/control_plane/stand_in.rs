@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What stands in for a kubelet where none runs: a node that is ready, and pods that start at once.
 
 use super::ControlPlane;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a container is allocated: the steps of kubelet's device manager
 //! (`devicesToAllocate` in `pkg/kubelet/cm/devicemanager/manager.go`).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kubelet's device manager: it starts, stops, is killed and starts again, in one directory.
 
 use super::{

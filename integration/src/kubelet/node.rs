@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node with all of it: kubelet's part, the daemon on this machine's own devices, and what the
 //! chain is configured with.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kubelet's view of its plugins: `Register`, the call back to the plugin, and its list.
 
 use kubelet_api::device_plugin::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kubelet's pod-resources, on a thread and a runtime of its own: what pods were allocated, and
 //! everything that kubelet does besides answering.
 

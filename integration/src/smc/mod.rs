@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Connections over SMC or TCP between two namespaces, by `smc-peer`: both ends compare every byte.
 
 mod pods;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pods with a primary interface, attached by a bridge plugin and `rdma-cni`, and connections
 //! between them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pods of users.
 
 use super::{manifests::delete, root, text, yaml_files};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What `conf/` has for a cluster, and what the documentation tells an operator to type, on a real
 //! API server with its controllers and scheduler. There is no kubelet: what pods do is the lab's.
 

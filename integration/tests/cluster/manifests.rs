@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The manifests, and the chart as it was rendered.
 
 use super::{DAEMON_SET, text, yaml_files};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pods whose containers may not start (`--refused-pods delete`): the daemon itself, with the token, the
 //! role and the policy that the chart gives it.
 

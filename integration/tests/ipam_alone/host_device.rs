@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Debian's `host-device`, which has no `master`.
 
 use crate::lan::{Lan, gateway_routes, ips, refused};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node whose `eth1` has a prefix of each family, and the leases that are given of them.
 
 use integration::{Conflist, Invocation, Netns, Node, Outcome};

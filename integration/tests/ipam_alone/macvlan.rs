@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Debian's `macvlan`: addresses of its `master`'s prefixes, and of ranges.
 
 use crate::lan::{HOST, Lan, ROUTERS, gateway_routes, ip, ips, network, ping, refused};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-cni` without RDMA: macvlan children of two rails, each with addresses of its own
 //! parent's prefixes.
 

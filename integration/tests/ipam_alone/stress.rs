@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pods that come and go by Debian's `macvlan`, from prefixes so small that addresses are
 //! used again and again, while `macvlan` and `rdma-ipam` are killed at any moment. What is
 //! really configured in the pods is looked at all the time.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The chart, by Helm itself.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The node gets what it needs, and loses it again, by the page's commands.
 
 use super::{PAGE, upgrade::NO_IDS};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In the lab, a real cluster of one node: `scripts/test lab cluster`. Control plane, kubelet and
 //! containerd are what they are; the daemon is the DaemonSet's pod of the image, and the chain is what it
 //! has installed. What an operator types is what the pages say.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pods whose containers may not start (`--refused-pods delete`), with kubelet's own tries.
 
 use super::{

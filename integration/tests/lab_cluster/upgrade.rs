@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Another daemon takes over, beside pods that run and pods that come.
 
 use super::pods;

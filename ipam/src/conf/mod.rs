@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The network configuration, as far as it is this plugin's: host-local's fields with
 //! host-local's meaning, and `from`, `strategy`, `family`.
 //!

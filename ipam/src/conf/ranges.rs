@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `runtimeConfig.ipRanges`, `ipam.subnet`… and `ipam.ranges`: the range sets, in the order
 //! that host-local has them.
 

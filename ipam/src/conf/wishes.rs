@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the one who configures, or the pod, wants besides: routes, and certain addresses.
 
 use crate::address::{cidr, plain};

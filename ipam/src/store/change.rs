@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One change to the disk, and the seam that makes it.
 //!
 //! Everything that the plugin does to a disk is a [`Change`]. A test puts a [`Disk`] of its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A lease file's content, as host-local writes it: the container's id, CR LF, the
 //! interface's name. Versions of host-local before 0.8 wrote the container's id alone.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Leases on disk, in host-local's directory, so that a node can switch over and back.
 //!
 //! ```text

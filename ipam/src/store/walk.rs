@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reading the whole directory: what DEL of an unknown attachment, GC and STATUS do.
 
 use super::{

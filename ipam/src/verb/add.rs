@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! ADD: one free address from each pool.
 
 use super::{Node, pools::Offer};

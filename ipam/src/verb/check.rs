@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CHECK: the attachment still holds what ADD gave it.
 
 use super::Node;

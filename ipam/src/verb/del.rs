@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! DEL: the attachment's addresses are free again.
 
 use super::Node;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! GC: addresses of attachments that the runtime does not have are free again.
 
 use super::Node;

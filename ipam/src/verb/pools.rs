@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pools that a configuration means on this host, at this moment.
 
 use super::Node;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! STATUS: would ADD work? Configuration, data directory, secret, free addresses, parent. Nothing is
 //! written or locked for that: runtimes ask every few seconds.
 

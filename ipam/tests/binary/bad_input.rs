@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bad input: each kind has its own sentence, and nothing is changed.
 
 use super::node::{Node, apart, call, shell};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CHECK: the leases are there and are this attachment's, and the chain answered no other.
 
 use super::node::{Node, call};

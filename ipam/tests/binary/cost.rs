@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An allocation costs the same, however many addresses are held.
 
 use super::node::{Node, call};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! GC frees what the runtime does not know; STATUS tells what ADD would.
 
 use super::node::{Node, call};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Beside Debian's host-local: the same answers, and one directory for both.
 
 use super::node::{Node, call};

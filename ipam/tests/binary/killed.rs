@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! ADD and DEL stopped before each of their changes to the disk, as a kill would.
 
 use super::node::{Node, call};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The real binary: every verb, in every version, alone, beside host-local, killed and in a
 //! crowd.
 

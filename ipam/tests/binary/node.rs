@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node with a data directory, and a caller of IPAM plugins.
 
 use nix::{

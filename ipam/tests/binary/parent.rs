@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `from: parent`: prefixes and gateways of the netdev that a rail comes from.
 
 use super::node::{Node, apart, call, shell};

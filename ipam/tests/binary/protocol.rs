@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Environment, versions, shapes of answers, and the answers' own failures.
 
 use super::node::{Node, RDMA_IPAM, call};

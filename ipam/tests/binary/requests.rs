@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses that a pod asks for.
 
 use super::node::{Node, apart, call, shell};

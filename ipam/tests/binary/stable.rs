@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `strategy: stable`: the same pod gets the same address again.
 
 use super::node::{Call, Node, call};

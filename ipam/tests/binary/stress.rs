@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A crowd of processes of both plugins that come, go and are killed at any moment.
 
 use super::node::{Call, Node, call};

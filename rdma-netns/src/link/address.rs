@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An IP address of a netdev, and the route that comes with it.
 
 use super::route::{Route, contains};

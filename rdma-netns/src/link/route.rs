@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A route that leaves by one netdev.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses in rtnetlink's words (`RTM_*ADDR`, `include/uapi/linux/if_addr.h`).
 
 use super::ip_of;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Telling a link which hardware address has an IP address now: an ARP announcement by a packet
 //! socket, an unsolicited neighbour advertisement by a raw one. For IPv6 a packet socket would do
 //! as well, but to close one takes some 15 ms (`Space::packet`).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Where the API server is, as far as kubelet's own configuration says so.
 
 use std::{fs, net::IpAddr};

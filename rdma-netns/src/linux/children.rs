@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Macvlan and ipvlan netdevs in rtnetlink's words (`IFLA_LINKINFO`,
 //! `include/uapi/linux/if_link.h`).
 

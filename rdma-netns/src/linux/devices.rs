@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! PCI functions and auxiliary devices from sysfs, whatever namespace their netdevs and
 //! RDMA devices are in.
 //!

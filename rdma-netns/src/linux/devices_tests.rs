@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The scan on a tree like that of a node with a bond, virtual functions and a
 //! sub-function.
 

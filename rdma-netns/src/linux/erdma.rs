@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What is different with eRDMA: a NIC is two PCI functions, and the driver has modes.
 
 use super::{Linux, devices::read};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every [`Op`], made by the kernel.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! GID tables from sysfs (`drivers/infiniband/core/sysfs.c`).
 //!
 //! A pod is waited for until its GIDs are there, so this is read often: of each place in the

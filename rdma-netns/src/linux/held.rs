@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The addresses of a namespace alone: one dump, for programs that need no more.
 
 use super::{Linux, addresses, cannot_read, ip_of};

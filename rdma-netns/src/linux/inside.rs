@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What only a thread in a pod's namespace can read: RDMA devices that are the pod's alone, over
 //! RDMA netlink and in the sysfs that the namespace sees.
 //!

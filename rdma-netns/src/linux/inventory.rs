@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The hardware that resources are made of, from sysfs and `/dev` alone: whatever namespace an
 //! RDMA device is in, its character devices are told by classes that are not filtered.
 //!

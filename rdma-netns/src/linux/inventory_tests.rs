@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The inventory of made-up nodes: a sysfs and a `/dev` in a directory of its own.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Netdevs in rtnetlink's words (`RTM_*LINK`, `include/uapi/linux/if_link.h`).
 
 use super::{children, devices, sysctls};

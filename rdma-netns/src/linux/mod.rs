@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The real kernel.
 //!
 //! Requests to rtnetlink are built with `netlink-packet-route`; answers are read one

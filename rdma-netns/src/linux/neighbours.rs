@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Neighbours in rtnetlink's words (`RTM_*NEIGH`, `include/uapi/linux/neighbour.h`).
 
 use super::{Linux, cannot_read, ip_of};

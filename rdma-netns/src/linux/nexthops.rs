@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Nexthop objects in rtnetlink's words (`RTM_*NEXTHOP`, `include/uapi/linux/nexthop.h`; Linux 5.3): what
 //! routes go by that name one.
 

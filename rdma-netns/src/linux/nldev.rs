@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! RDMA netlink (`include/uapi/rdma/rdma_netlink.h`): the system's namespace mode, RDMA
 //! devices, their ports and character devices, and the move of a device.
 //!

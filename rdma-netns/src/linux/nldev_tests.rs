@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The codec on bytes; whole exchanges are tried on an RDMA kernel in the lab.
 
 use super::*;

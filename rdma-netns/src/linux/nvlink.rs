@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The ConnectX functions by which a node's fabric manager speaks to NVLink's switches, on HGX B200 and
 //! later. They are RDMA devices of the InfiniBand class, and no network: the model in their vital product
 //! data is `SW_MNG` (`SMDL=SW_MNG`), which is how the fabric manager's start scripts find them, too (Bottlerocket's

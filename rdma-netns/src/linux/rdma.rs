@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! RDMA devices of one namespace, put together from RDMA netlink, sysfs and `/dev`.
 
 use super::{

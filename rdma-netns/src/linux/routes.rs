@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Routes in rtnetlink's words (`RTM_*ROUTE`, `include/uapi/linux/rtnetlink.h`).
 //!
 //! Only unicast routes by one netdev are shown. IPv6 routes of one destination and metric are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Routing rules in rtnetlink's words (`RTM_*RULE`, `include/uapi/linux/fib_rules.h`).
 //!
 //! Shown is what a [`Rule`] can say: a source and a table, and nothing else that selects or

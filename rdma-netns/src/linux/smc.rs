@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC's settings: reading all of them, and the changes to them.
 
 use super::{Space, cannot_read, execute::tolerate};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A namespace that is worked in, and the sockets that were opened inside it.
 
 use super::{announce, nldev::Nldev};

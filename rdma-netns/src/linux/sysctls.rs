@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The settings below `/proc/sys/net/ipv{4,6}/conf/NETDEV`: read for all netdevs at once
 //! from `IFLA_AF_SPEC`, written through `/proc`.
 

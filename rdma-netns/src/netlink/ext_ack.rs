@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `NLMSG_ERROR` and `NLMSG_DONE`: the errno and, with `NETLINK_EXT_ACK`, the sentence
 //! that says what it was about (`Documentation/userspace-api/netlink/intro.rst`).
 

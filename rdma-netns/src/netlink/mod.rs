@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One request/answer exchange with the kernel, for rtnetlink, RDMA netlink and generic
 //! netlink alike.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A netlink socket: sends a request, and reads answers until the kernel has said how
 //! it went.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The RDMA devices that SMC knows, of the whole node (`SMC_NETLINK_GET_DEV_SMCR`,
 //! `net/smc/smc_ib.c`): the pnet id that counts is a port's, not the table's.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC sockets, as `smcss -a` tells them: `SMC_DIAG` over sock_diag
 //! (`include/uapi/linux/smc_diag.h`).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! User EIDs (`smcr ueid`): names of a set of hosts. SMC-Rv2 is used between two hosts that have
 //! one in common. They are the whole node's. Generic netlink family `SMC_GEN_NETLINK`
 //! (`include/uapi/linux/smc.h`).

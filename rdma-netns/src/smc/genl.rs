@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A generic netlink family: its number is asked for once, then requests go to it.
 
 use crate::netlink::{Answer, NetlinkError, Socket, attributes};

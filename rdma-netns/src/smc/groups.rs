@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Link groups and their links (`smcr linkgroup show`, `smcr link show`): what two hosts share
 //! that have SMC-R connections with each other. They linger for minutes after the last one
 //! (`SMC_LGR_FREE_DELAY_SERV` and `_CLNT`, `net/smc/smc_core.c`).

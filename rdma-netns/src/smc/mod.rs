@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC-R: TCP's payload carried by RDMA, where both ends can.
 //!
 //! | module | owns |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! All that SMC does in a namespace, for people.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC-R's pnet table (`smc_pnet`): which netdev and which RDMA port reach the same
 //! physical network. Generic netlink family `SMC_PNETID` (`include/uapi/linux/smc.h`).
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Why a connection fell back to TCP (`SMC_CLC_DECL_*`, `net/smc/smc_clc.h`, Linux 6.12).
 
 use serde::{Serialize, Serializer, ser::SerializeMap};

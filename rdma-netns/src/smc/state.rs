@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What of SMC a pod's set-up is planned from.
 
 use super::PnetEntry;

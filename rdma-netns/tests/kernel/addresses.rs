@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses: shown as they are, and the same after they were set again.
 
 use crate::world::{World, interface, to_pod, with_node};

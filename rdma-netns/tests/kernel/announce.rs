@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Announcements, as a neighbour takes them that knows another hardware address.
 
 use crate::world::{World, interface, to_pod, with_node};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Children of a host netdev, made in the pod. Macvlan only: not every kernel that these tests
 //! run on has ipvlan, which is tried in the lab.
 

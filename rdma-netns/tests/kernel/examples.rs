@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The examples of the crate, as programs.
 
 use crate::world::with_node;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a thread reads in a pod's namespace, of which nothing is left behind.
 
 use crate::world::{to_pod, with_node};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The crate on the real kernel: each test makes a node and a pod of two new network
 //! namespaces, with veth pairs for NICs. RDMA devices are tried in the lab.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Events of this namespace and of pods', and that listening keeps no pod's namespace alive.
 
 use crate::world::{World, ip, to_pod, with_node};

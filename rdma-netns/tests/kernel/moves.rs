@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Moving links and RDMA devices, and opening pods.
 
 use crate::world::{interface, to_host, to_pod, with_node};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What is seen of links, and that looking is quick and changes nothing.
 
 use crate::world::with_node;

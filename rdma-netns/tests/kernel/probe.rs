@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Questions on the wire, to a kernel that has the address, and to one that asks for it.
 
 use crate::world::{World, interface, to_host, to_pod, with_node};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Routes: shown as they are, and the same after they were added again.
 
 use crate::world::{World, interface, with_node};

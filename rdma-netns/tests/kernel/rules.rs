@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rules: shown as they are, and what else selects is left out.
 
 use crate::world::{World, with_node};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Everything of a link that is not an address or a route.
 
 use crate::world::{World, interface, to_host, to_pod, with_node};

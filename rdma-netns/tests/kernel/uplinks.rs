@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! By which netdevs the node is reached, as the kernel tells its routes and rules.
 
 use crate::world::{World, with_node};

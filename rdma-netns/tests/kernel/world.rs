@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node and a pod, as two namespaces that end with the test.
 
 use rdma_netns::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Children of both kinds, on a kernel that has both.
 
 use super::*;

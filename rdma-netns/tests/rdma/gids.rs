@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! GID tables: when an address has its GID, and who sees it.
 
 use super::*;

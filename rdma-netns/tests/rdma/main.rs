@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! RDMA devices on a kernel that has them: in the lab, in its initial namespace and
 //! exclusive mode (`scripts/test` runs them there).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC's settings: the pnet tables, user EIDs.
 
 use super::*;

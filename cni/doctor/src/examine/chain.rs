@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether and how the runtime calls this plugin, and the programs for it.
 
 use super::{

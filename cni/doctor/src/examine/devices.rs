@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! RDMA devices, their netdevs and ports, bonds: what there is, whatever the configuration says.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Modules, the mode of the RDMA subsystem now and at the next boot, udev's names.
 
 use super::{

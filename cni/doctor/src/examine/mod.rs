@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From facts to findings. Pure: the same facts always say the same.
 //!
 //! | module | judges |

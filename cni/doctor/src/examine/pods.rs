@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What an ADD would meet, by the plugin's own selection: whether the devices can be attached,
 //! and whether the rails would get addresses and GIDs.
 

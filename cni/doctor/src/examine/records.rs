@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Records, leases, and what was left behind.
 
 use super::{

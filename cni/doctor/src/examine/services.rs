@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kubelet, the daemon, the runtime, and what containers may lock.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The network configuration that the runtime uses, and the programs that it names.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Files below the host's root. What is not there is no news; what may not be read is told.
 
 use crate::{

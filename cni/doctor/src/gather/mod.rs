@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Looks at the node, and changes nothing. What cannot be looked at is told, and the rest goes on.
 //!
 //! | module | looks at |

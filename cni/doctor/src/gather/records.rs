@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Records of attachments, whether their pods live, and leases of addresses.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Who answers at which socket, what containers may lock, and what the daemon has published.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Modules, the mode of the RDMA subsystem at boot, udev's names, bonds.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin doctor`'s judgement as data. Each file in `cases` has the name of a healthy node in
 //! `bases`, and what is different there, as a JSON merge patch (RFC 7396); beside it is what is
 //! told, with the exit code.

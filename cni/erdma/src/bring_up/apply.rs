@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The only place that changes NICs: what is missing is planned, recorded, done, and looked at
 //! again, until nothing is missing.
 

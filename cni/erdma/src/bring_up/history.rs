@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What was seen of NICs before, in this process: one look does not tell that nobody configures a
 //! NIC, which has no address in the middle of DHCP.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! NICs that nobody configured get what the cloud says: up, MTU, address, routes.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What became of a NIC, for the log and the metrics.
 
 use ipnetwork::Ipv4Network;

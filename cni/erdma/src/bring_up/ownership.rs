@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whose a NIC is: pure, from what it has and what lies on it.
 
 use super::record::{Given, Record};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a NIC is to have, and which changes are missing. Pure: nothing is looked at or changed.
 //!
 //! The routes stand behind those that the node has: its own default route, and its own route to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From what a NIC was given back to how it was before. Pure.
 //!
 //! Only what is as it was given goes: what somebody else has changed since is theirs, and told.

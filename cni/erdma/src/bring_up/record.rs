@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What was given to a NIC, and how it was before: written down before the first change, so that
 //! it can be put back by whoever comes after a crash.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `--release`: what the daemon gave to NICs goes, and they are as they were.
 
 use super::{

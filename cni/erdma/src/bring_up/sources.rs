@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What addresses NICs are to have: by hand, as the metadata service says, or as it said before.
 
 use super::{

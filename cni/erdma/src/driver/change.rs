@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Making a change of the driver's mode. What fails in the middle is loaded again as it was.
 
 use super::{Change, LoadError, Loader, Problem, User, mode, plan::parameter};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Loading and unloading of modules.
 //!
 //! A module is unloaded by the system call: it answers EWOULDBLOCK while somebody has it, and never

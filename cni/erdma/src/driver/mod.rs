@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The mode of the eRDMA driver: which one it is in, and the way to the one that is wanted.
 //!
 //! ```text

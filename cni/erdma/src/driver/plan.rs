@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From the mode that the driver is in to the one that is wanted.
 
 use super::{State, User, mode};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whoever has a device of the driver, and would lose it.
 //!
 //! The kernel's count does not tell: a driver that can take its devices away from processes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the service's answers have to be: checked strictly, as addresses and routes come of them.
 
 use super::MetadataError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One request over HTTP/1.1, bounded in time and size: no TLS, no proxy, no redirect, a new
 //! connection each time.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cloud's metadata service: what it knows of this instance and of its NICs.
 //!
 //! | path | has |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! eRDMA NICs on the real kernel, in throw-away namespaces: veths as NICs, beside a default route.
 
 use erdma::{

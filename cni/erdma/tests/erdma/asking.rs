@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What settling makes of a node whose addresses are asked for, and of a service that fails.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SIGKILL before and after every change of bringing NICs up, and of putting them back.
 
 use crate::node::{Node, by_hand, changes, died};

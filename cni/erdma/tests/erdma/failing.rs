@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every change of bringing NICs up is refused once, or from some time on.
 
 use crate::node::{Node, REFUSED, by_hand, changes};

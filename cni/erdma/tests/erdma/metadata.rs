@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The client of the metadata service, over real HTTP on loopback.
 
 use erdma::metadata::{Base, Metadata, MetadataError, Pace};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node with two eRDMA NICs beside its own NIC, on a fake kernel with real files.
 
 use cni_protocol::Input;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `--release`: what was given goes, and nothing else.
 
 use crate::node::{NICS, Node, by_hand, changes, hardware, make, name};

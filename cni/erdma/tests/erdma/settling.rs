@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What settling makes of a node, once and again.
 
 use crate::node::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! NICs that have no address at the moment, and are somebody's all the same.
 
 use crate::{

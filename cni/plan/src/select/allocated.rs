@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What kubelet allocated.
 //!
 //! A shared resource stands for all devices that a node has, and pods are to run although one of

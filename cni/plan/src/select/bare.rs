@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Devices that have no netdev where one is looked for.
 
 use super::{SelectError, check_holders, places};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Why devices cannot be attached.
 
 use crate::allocation::AllocationError;

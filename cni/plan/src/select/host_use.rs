@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the host itself needs of a device, which therefore does not leave it unless it is named
 //! literally and `mode` is `move`. What is shared stays on the host: a name, or a pattern of names, is
 //! enough for that.

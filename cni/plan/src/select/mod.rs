@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which netdevs and RDMA devices an ADD is about, decided before anything is changed.
 
 mod allocated;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether a netdev is moved, or shared by a child of it.
 
 use super::SelectError;

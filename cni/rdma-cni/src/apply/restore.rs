@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The way back to the host. Rails do not wait for each other, and one attribute that cannot be
 //! restored keeps nothing else away.
 

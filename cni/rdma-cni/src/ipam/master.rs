@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What an IPAM plugin is told of a rail's netdev on the host: in `move` mode it has left the
 //! host by then, and its addresses with it.
 

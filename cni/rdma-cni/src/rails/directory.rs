@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A directory that pods may mount, and write to if they are root: names are looked up in it one by
 //! one, and no link is followed.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! ADD: record, move, ask for addresses, set them, answer. Whatever fails after the record
 //! was written is undone by planning back towards it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The rails' addresses: IPAM is asked, then the wire whether they are free, and IPAM again for
 //! others where they are not.
 

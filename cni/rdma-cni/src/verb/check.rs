@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CHECK: the plan from the present state to the recorded one is empty. What it has is
 //! what drifted, told in words.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! DEL: everything home, whatever became of pod, record and namespace. Never an error
 //! because something is already gone.
 

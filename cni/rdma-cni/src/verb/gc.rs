@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! GC: brings home what the runtime does not know any more, within its own network.
 
 use super::{Node, release};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The verbs. Each is a function of a checked configuration, an environment and a kernel.
 
 pub mod add;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-cni plan`, by hand: what ADD would do, each change as its `ip`/`rdma` equivalent.
 //! Reads what ADD reads, and changes nothing.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What every way home has in common: the pod's namespace if it is still the same one,
 //! devices, addresses, record.
 

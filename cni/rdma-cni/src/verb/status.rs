@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! STATUS: would ADD work? State directory, RDMA subsystem, devices, IPAM. Nothing is written for
 //! that: runtimes ask every few seconds.
 

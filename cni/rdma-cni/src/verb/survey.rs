@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A look at all records before an ADD: who holds what, and what is stale and healed.
 
 use super::{Node, release};

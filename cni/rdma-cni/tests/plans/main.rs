@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans as data. Each directory beside this file is a case:
 //!
 //! | file | has |

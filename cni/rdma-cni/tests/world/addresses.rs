@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses and routes that a netdev keeps, and what IPv6 does to them on the way.
 
 use crate::node::{Node, address, configure, furnished, name, route, settle};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What kubelet allocated is attached: which devices, in what order, moved or shared.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Neighbours are told who has an address now.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whose ports are asked for: a port is asked of the device's firmware, and one VF that is sick and
 //! answers after a minute must not stop the pods that have others.
 

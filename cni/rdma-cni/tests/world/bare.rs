@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Devices without a netdev: what is moved all the same, and what is said of the others.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Namespaces that end, nodes that reboot, records that are no good.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! As `rdma` behind a plugin that moves the netdev itself: only the RDMA device is moved,
 //! and comes home whichever of both DELs is first.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The process is killed at every change of ADD and of DEL.
 
 use crate::{

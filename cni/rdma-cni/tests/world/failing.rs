@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every change of ADD, and of its undoing, is refused once.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! GIDs: ADD ends when every address can be used for RDMA, and says where.
 
 use crate::{

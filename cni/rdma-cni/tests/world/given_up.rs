@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Attributes that cannot be restored: the netdev is home without them, DEL succeeds, and it is
 //! told.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Several pods and one device; names on the host that are taken.
 
 use crate::{

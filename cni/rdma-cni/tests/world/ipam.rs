@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses from an IPAM plugin: a shell script that answers from files.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An IPAM plugin whose configuration was wrong at ADD, and was corrected since: DEL comes to an end,
 //! and what was given is given back.
 

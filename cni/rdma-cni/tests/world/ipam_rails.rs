@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What IPAM is told of the rails: netdevs of the host, addresses that are taken, who lives.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node with a kubelet, and with what the daemon wrote.
 
 use crate::node::{Answer, Node, Pod, furnished};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node with bonds, and an IPAM plugin that keeps books: what it has given to whom, and what it
 //! was asked with.
 

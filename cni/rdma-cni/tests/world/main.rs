@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The whole program on a fake kernel: every verb through [`rdma_cni::run`], with real
 //! files for its records, and a world that is compared before and after.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Netdevs that a network manager has set up, while it is away and while it is at work.
 
 use crate::node::{Node, address, furnished, name, route, settle};

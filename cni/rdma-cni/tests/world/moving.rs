@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! ADD and DEL that nothing disturbs.
 
 use crate::node::{Node, name};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A pod with several attachments, each by a list of its own, as Multus makes them: `networks: vf,vf`.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a recorded namespace's path can have become.
 
 use crate::{

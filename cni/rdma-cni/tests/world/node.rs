@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node with a furnished fake kernel and a state directory, and what its runtime does.
 
 use attachments::Store;

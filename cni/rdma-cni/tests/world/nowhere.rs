@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Devices that are nowhere to be seen: their namespace has no path any more, and is kept
 //! alive by a descriptor.
 

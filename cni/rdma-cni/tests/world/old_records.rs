@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Records that versions wrote which knew only moves: before shares, tables and GIDs.
 
 use crate::node::{Node, Pod};

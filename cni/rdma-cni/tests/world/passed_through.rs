@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pods to which kubelet allocated nothing, and a kubelet that does not say.
 
 use crate::kubelet::{Cluster, Devices};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses that IPAM gave are asked for on the wire, and others are taken where they are in use.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whatever happens to three pods, four devices and, where RDMA devices are shared, a bond, in
 //! whatever order: in the end everything is at home. Each history is made from a number, and can be had again by it.
 

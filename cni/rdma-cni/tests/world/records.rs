@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Records that are of no use, and those of a later version: what they say is not lost.
 
 use crate::node::{Answer, Node, Pod};

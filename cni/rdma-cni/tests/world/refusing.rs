@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What ADD refuses before any change, and what keeps it from answering.
 
 use crate::node::{Node, furnished};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A move gives an RDMA device other character devices than kubelet promised the container.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pods side by side: what one pod's record, lease or file is to the verbs of another.
 
 use crate::{

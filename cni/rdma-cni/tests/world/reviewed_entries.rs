@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CDI entries and resources that are not as this program or the daemon left them.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Routes of one rail, and parents that cannot be shared: what a review found.
 
 use crate::{

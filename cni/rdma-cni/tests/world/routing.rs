@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Metrics, tables and rules of the rails.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Share mode: the pod gets a child of a netdev that stays on the host.
 
 use crate::{

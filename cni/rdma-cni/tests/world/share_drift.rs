@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CHECK of shared rails, their routes and rules; IPv6 that is switched off.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Share mode that is refused, killed, or whose pod is gone: no child, rule, lease, rails' file
 //! or record is left.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC-R of a pod: what is set up for it, and what becomes of a pod that cannot have it.
 
 use crate::node::{Node, Pod, address, name};

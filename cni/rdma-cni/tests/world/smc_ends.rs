@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! DEL with SMC-R, disturbed; records of versions that know nothing of it.
 
 use crate::{

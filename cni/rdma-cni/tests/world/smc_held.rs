@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A process has connections open over an RDMA device: its move would hang.
 
 use crate::{

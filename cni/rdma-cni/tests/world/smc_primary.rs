@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC-R of a primary interface in another network than the rails: carried by an RDMA device of one
 //! GID, which is chosen by the device, and by no other.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! DEL with SMC-R where others have changed or lost something meanwhile: only what is the pod's own
 //! can make it fail.
 

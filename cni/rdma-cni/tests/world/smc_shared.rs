@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Several pods on one NIC, several networks of one pod, and entries of somebody else.
 
 use crate::{

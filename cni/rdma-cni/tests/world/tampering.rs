@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pods that change what they were given: it comes home as it was.
 
 use crate::node::{Node, Pod, address, mac, name, route};

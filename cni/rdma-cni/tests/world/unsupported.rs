@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What sriov-cni does with a function and this plugin does not: refused by name, never dropped.
 
 use crate::node::{Node, Pod};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The fake kernel with something in between: what it cannot tell, or tells of other
 //! hardware.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whose configuration of our plugin is in the lists.
 //!
 //! While a node is updated, the init container of the new pod puts in what the new configuration says, and the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A file's text, replaced as a whole and at once: whoever reads it sees the old one or the new
 //! one.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Keeps our place in the chain: networks rewrite their lists whenever they start.
 //!
 //! There is a turn after each change of the directory, and soon again after a turn that changed

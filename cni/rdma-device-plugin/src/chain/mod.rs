@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Our plugin's place in the list of the node's network: taken, kept and given back.
 //!
 //! | module | owns |

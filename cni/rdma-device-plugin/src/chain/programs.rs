@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The runtime's directories of plugins, as they are seen from here.
 
 use conflist::Programs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What was done to the node: `<stateDir>/install.json`. It is written before the node is
 //! changed, so that whatever a killed run left can be found.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How a pod's network was made. A network's program that writes its list anew leaves our plugin
 //! out of it until the keeper has put it in again: a pod that starts in that moment has no rails,
 //! and nobody has failed. It is told by what the runtime keeps of each sandbox.

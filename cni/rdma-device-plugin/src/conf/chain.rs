@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `chain`, beside the resources of any format.
 //!
 //! ```yaml

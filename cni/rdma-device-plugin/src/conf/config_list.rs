@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! k8s-rdma-shared-dev-plugin's format (`pkg/types/types.go`, `ValidateConfigs` in
 //! `pkg/resources/resources_manager.go` there).
 

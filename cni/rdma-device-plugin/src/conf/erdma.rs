@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the daemon does with eRDMA NICs, `erdma` in our own format, or flags with the eRDMA
 //! agent's names.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reading fields of an object such that a wrong value is told by its place in the file.
 
 use super::Wrong;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The eRDMA agent's flags (`cmd/agent/main.go` of alibabacloud-erdma-controller): each wins over
 //! what the file says, and that is told.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What k8s-rdma-shared-dev-plugin's and sriov-network-device-plugin's formats have in common: a
 //! list of resources that have a name and a prefix, and unknown fields that mean nothing.
 

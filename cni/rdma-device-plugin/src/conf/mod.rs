@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The configuration file, in the daemon's own format or one of the three that users have.
 //!
 //! | module | format | recognised by |

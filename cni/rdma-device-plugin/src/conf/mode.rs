@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! k8s-rdma-sriov-dev-plugin's format: `{"mode":"hca"}`, or `{"mode":"sriov"}` with the physical
 //! functions' netdevs. Its container gets all of `/dev/infiniband`; ours get the devices'.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names of extended resources.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! sriov-network-device-plugin's format (`pkg/types/types.go`, `pkg/netdevice`,
 //! `pkg/auxnetdevice` there).
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which devices of a node a resource is made of.
 
 use glob::Pattern;

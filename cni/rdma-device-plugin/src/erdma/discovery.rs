@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which eRDMA NICs there are, and which of them are used: a pure function of configuration,
 //! hardware and the instance's id.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Nodes with eRDMA NICs: which there are, and when something is done with them. What is done is the
 //! crate `erdma`'s.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sees to the eRDMA NICs of a running daemon: asks for the instance's id, brings the driver into its
 //! mode and NICs up, and tells the daemon how that went.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the daemon is told about its eRDMA NICs by whoever sees to them.
 
 use super::Discovery;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The eRDMA NICs of a node as a table for people, and the driver's mode below it.
 
 use super::Discovery;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One device's health over time: told at once when it goes, a little later when it is back, and
 //! not at all while it comes and goes.
 

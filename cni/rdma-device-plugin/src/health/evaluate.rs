@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether a device can be used: the rule.
 //!
 //! | what is seen | verdict |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which devices can be used now: from the kernel's events to what kubelet is told.
 //!
 //! ```text

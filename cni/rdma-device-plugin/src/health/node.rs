@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The health of all devices, and what is said about it in the log.
 
 use super::{

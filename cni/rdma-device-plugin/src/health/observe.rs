@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What is seen of every device, on the host and in pods.
 //!
 //! A pod is looked into again only when something was heard of it, or when what was seen there

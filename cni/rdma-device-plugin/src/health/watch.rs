@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Waits until the node's devices have to be looked at again, and looks.
 
 use super::{node::Health, observe::Pods, ports};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The CNI plugins' binaries.
 //!
 //! A binary that runs goes on: its file is not written to, another one takes its name. One that

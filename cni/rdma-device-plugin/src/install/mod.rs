@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin install` and `uninstall`: the CNI plugins' binaries and their place in the
 //! chain, put onto a node and taken away again.
 //!

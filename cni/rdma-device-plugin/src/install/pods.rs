@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pods that the installed `rdma-cni` is needed for: by its records, and by whether their network
 //! namespaces are there still.
 

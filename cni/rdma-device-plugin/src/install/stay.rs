@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A program of a DaemonSet does not end: kubelet would start it again.
 
 use nix::{

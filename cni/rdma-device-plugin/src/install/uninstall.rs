@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin uninstall`: what was put onto a node is taken away, the lists' entries first.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whose the devices of a container are: kubelet says it in none of a device plugin's calls, but in
 //! pod-resources.
 

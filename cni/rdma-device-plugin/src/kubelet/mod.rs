@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kubelet's side of the daemon: each resource is a plugin of its own, with a socket, a gRPC
 //! server and a registration.
 //!

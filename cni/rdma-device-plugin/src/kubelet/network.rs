@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A container that was allocated a resource of the chain's starts only if its pod's network was made
 //! by the chain: else it would run, find its devices, and miss the rails.
 

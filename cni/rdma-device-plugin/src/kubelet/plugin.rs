@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The task of one resource: a socket, a server on it, and a kubelet that knows of it.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One registration, and when to try the next one.
 //!
 //! At `kubelet.sock`, which every kubelet serves, and nowhere else: a kubelet that found the resource

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The device-plugin service of one resource, as kubelet calls it.
 
 use super::{

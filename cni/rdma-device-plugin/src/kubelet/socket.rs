@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A Unix socket of ours in one of kubelet's directories.
 
 use std::{

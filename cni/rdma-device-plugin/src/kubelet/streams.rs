@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The ListAndWatch streams of a resource.
 
 use super::surroundings::Surroundings;

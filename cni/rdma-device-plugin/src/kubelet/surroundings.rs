@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What all plugins of a node have in common.
 
 use crate::{

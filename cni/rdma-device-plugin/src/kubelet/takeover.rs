@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One daemon's plugin takes the place of another one's, and at no moment are there no ids.
 //!
 //! A kubelet of 1.25 to 1.36 has one client for each resource's name

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a scrape finds: asked of kubelet and read from sysfs at that time, and each for a bounded
 //! time.
 

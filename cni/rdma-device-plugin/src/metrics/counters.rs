@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counters of RDMA ports, as sysfs has them (`drivers/infiniband/core/sysfs.c`).
 
 use std::{fs, path::Path};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The figures of eRDMA NICs, of their driver, and of pods' SMC-R.
 
 use super::{Labels, collect::Snapshot, text::Gauges};

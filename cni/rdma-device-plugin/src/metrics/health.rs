@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether the daemon does its work.
 
 use super::{Metrics, Offered, Registered};

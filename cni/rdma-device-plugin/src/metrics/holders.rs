@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which container has which device, and how many ids of each resource are given.
 
 use super::Offered;

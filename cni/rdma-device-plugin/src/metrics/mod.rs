@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the daemon and the node's RDMA devices do, for Prometheus (`/metrics`), and whether the
 //! daemon does its work (`/healthz`), and whether kubelet has its lists and the runtime would call the
 //! plugin (`/readyz`).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The HTTP server: `/metrics`, `/healthz`, `/readyz`, at an address; the last two at a socket too.
 
 use super::{Metrics, Sources, collect::Collector, text};

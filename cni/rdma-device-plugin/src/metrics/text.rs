@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The figures as OpenMetrics text.
 
 use super::{Labels, Metrics, collect::Snapshot, counters::PortFigures, erdma, holders::Holder};

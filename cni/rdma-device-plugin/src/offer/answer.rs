@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a container gets for its ids.
 //!
 //! Character devices are given with `rw`, as sriov-network-device-plugin does, and not with the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CDI entries of what is offered.
 
 use super::{Offer, answer::wanted, select::hca_of};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether a container that starts now still would get what was granted. Allocate comes before
 //! the chain's ADD, and a move gives the RDMA device the lowest free number.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What each id of a resource stands for.
 
 use super::{OfferedDevice, OfferedId};

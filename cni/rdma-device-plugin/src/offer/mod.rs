@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a node offers to kubelet: a pure function of configuration, hardware and health.
 //!
 //! | module | owns |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which ids kubelet had better allocate: together of as few NUMA nodes as possible, on as many
 //! NICs as possible, near the accelerators; of NICs that are shared, those that are used least.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What was offered before. A device that is in a pod has no netdev in the daemon's namespace:
 //! a selector by the netdev's name or type has nothing to look at then, and the device is the
 //! same.

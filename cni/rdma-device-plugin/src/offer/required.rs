@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether a resource has the devices that it has to have, for jobs that had better wait than run with fewer.
 
 use super::{Gone, OfferedDevice};

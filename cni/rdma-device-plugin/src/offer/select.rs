@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which devices of the node a resource has.
 
 use super::{OfferedDevice, PreviousOffers, unnamed};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What is offered, as a table for people.
 
 use super::{Offer, OfferedDevice, Unhealthy};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a shared resource has only if it is named: by a netdev, an RDMA device or an address, or a
 //! pattern of these.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin probe`: asks the daemon of this container, and ends with 0 if it says yes.
 
 use clap::{Args, ValueEnum};

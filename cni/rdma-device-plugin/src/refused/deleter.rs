@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The task that deletes refused pods, one after the other. Of the API server it asks for as little as can
 //! be: `delete` of pods and `create` of events. To know a pod it has its deletion tried (`dryRun`), whose
 //! answer is the pod; so a policy that holds it to the pods of its own node

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! When a refused pod is deleted: by what was refused and deleted before. Nothing is asked and nothing is
 //! done here.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pods whose container may not start (PreStartContainer). Kubelet tries again for ever in the same pod, and
 //! no controller takes it away, as it has not failed: it waits for a person. Where this is asked for
 //! (`--refused-pods delete`), the daemon deletes it, so that its controller makes another.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What has to be known of a pod before it may be deleted.
 
 use serde_json::Value;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Preference, allocation, and what comes before a container's start.
 
 use crate::{FIRST, HCA, Running, SECOND, TWO, ids};

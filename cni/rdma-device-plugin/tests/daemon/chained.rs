@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A container that was given something of the chain's starts only in a network that the chain made.
 
 use crate::{FIRST, HCA, Running, SECOND, ids, program};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The daemon ends.
 
 use crate::{FIRST, Machine, Running, TWO, socket_of, start};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! eRDMA NICs, of the whole daemon: found, exposed, brought up and released; the driver's mode; and
 //! what people are told.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Health and figures, of the whole daemon.
 
 use crate::{HCA, Running, ids, program::start_with};

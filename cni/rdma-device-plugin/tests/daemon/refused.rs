@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A pod whose container may not start, where it is to be deleted and the API server cannot be had:
 //! kubelet has its answer as ever. What it comes to with one is in `integration/tests/cluster`.
 

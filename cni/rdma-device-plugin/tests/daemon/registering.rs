@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kubelet comes, goes, comes back, refuses, and is silent.
 
 use crate::{FIRST, HCA, Machine, Running, SECOND, TWO, socket_of, start};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The configuration and the hardware change while the daemon runs.
 
 use crate::{

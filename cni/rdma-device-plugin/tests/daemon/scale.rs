@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Eight NICs with a thousand ids each. The limits are those of a slow machine; what it took is
 //! printed.
 

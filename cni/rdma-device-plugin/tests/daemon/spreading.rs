@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pods one after the other, and the NICs that kubelet gives them.
 
 use crate::{Machine, start};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One daemon takes another one's place, as while a DaemonSet is updated: the new one is there
 //! before the old one ends.
 

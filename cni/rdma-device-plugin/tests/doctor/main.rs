@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The whole program on made-up nodes: the files are below a directory of the test's own, the
 //! netdevs in a namespace of its own. RDMA devices there are a fake kernel's.
 

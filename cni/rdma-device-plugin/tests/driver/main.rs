@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The mode of the eRDMA driver: every way from one to another, on made-up sysfs trees, with a
 //! loader that records what it is told and fails where it is to.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A loader that records what it is told, and changes a made-up sysfs as a kernel would.
 
 use ::erdma::driver::{LoadError, Loader};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Health on the real kernel: a node and a pod of two new network namespaces, a veth pair for a
 //! NIC. The hardware behind it, which this machine has not, is made up.
 

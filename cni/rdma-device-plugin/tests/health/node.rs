@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node, as a namespace that ends with the test.
 
 use nix::libc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The plugins' binaries: other versions of them, and those that somebody else had put there.
 
 use crate::{FLANNEL, Node, plugin, putting::age, refused};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node whose RDMA NICs have no IPv6 address, where pods' addresses are to be made from theirs: it
 //! says so, and the network's list stays as it is.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The daemon keeps our place, and says how it stands.
 
 use crate::{FLANNEL, Node, TERWAY};

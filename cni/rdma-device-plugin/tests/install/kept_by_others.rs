@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A program that wants the list for itself, as Cilium does with `cni.exclusive`.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What somebody writes to a file that was replaced meanwhile, when it cannot be dealt with at once.
 
 use crate::{FLANNEL, Node};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `uninstall` while pods have devices, after they ended without the plugin, and with other
 //! directories than before.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The plugins on a made-up node: put there, kept in the chain, taken away; the real program.
 
 mod binaries;

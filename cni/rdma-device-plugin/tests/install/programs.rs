@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The runtime's directory of plugins: what the list names has to be in it, what is put there has to run,
 //! and what goes from it later takes our plugin out of the list.
 

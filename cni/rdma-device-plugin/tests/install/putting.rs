@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `install` and `uninstall`.
 
 use crate::{FLANNEL, Node, SOCKET, TERWAY, refused, said};

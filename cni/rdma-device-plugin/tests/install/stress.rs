@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Two hundred rewrites in all styles of writing, while the daemon keeps our place.
 
 use crate::yardstick::Yardstick;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One daemon after another with another `chain`: which configuration of ours is in the list meanwhile.
 
 use crate::{FLANNEL, Node, said};

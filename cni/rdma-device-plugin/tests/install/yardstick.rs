@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How late everything is on this machine now: a limit of wall-clock time says something of the
 //! daemon only together with what the machine itself takes.
 

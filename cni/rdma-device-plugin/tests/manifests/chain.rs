@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The switch "RDMA for pods without hostNetwork": who puts the plugins onto a node, what comes into
 //! its network's list, and who takes them off again.
 

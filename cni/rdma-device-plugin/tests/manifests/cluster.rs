@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The DaemonSet and its ConfigMap, for each kind of nodes: names, resources, rights.
 
 use crate::{chain, documents, refused, root, yaml_files};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kubernetes' own types, strictly: they pass over fields that they do not know, so that what is
 //! read has to come back whole.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What `conf/` has for a cluster is what Kubernetes, the daemon and the plugins take, and gives the
 //! daemon what it needs and no more. That `conf/manifests` and `integration/manifests/rendered` are
 //! what Helm makes of the chart is `scripts/manifests --check`'s.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Networks for Multus: `NetworkAttachmentDefinition`s, whose `config` Kubernetes does not read.
 
 use crate::{documents, yaml_files};

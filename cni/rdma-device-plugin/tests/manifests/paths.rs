@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What of the node each container sees: all that the daemon uses, and nothing else.
 
 use crate::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Who may delete refused pods: nobody, where it is not asked for.
 
 use crate::cluster::{ALL, cluster};

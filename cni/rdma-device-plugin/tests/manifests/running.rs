@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The containers of the manifests, run from the image on a made-up node with the mounts and rights
 //! that they are given, and no others. bubblewrap stands in for the runtime: cgroups and seccomp,
 //! which a runtime adds, are not there.

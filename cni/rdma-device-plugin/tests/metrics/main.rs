@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/metrics` and `/healthz` over HTTP, on a made-up sysfs, with a stand-in for kubelet's
 //! pod-resources.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A node for the metrics: two devices, a stand-in for kubelet, a client.
 
 use kubelet_api::pod_resources::v1::{

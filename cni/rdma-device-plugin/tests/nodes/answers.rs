@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a container gets, what it does not, and whether it still would get the same.
 
 use crate::node;

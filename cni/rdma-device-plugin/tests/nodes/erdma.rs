@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! eRDMA: what is configured by file, which NICs are found, and what containers get.
 
 use ::erdma::conf::DriverMode;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The eRDMA agent's flags, alone and beside a file.
 
 use ::erdma::conf::DriverMode;

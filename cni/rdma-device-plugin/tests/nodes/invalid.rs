@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Configurations that cannot be used, each with what its user is told; and what is passed over.
 
 use rdma_device_plugin::conf::{Conf, Parsed};

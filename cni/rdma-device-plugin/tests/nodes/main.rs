@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the daemon advertises and answers on a dozen node layouts, beside what the owner of each
 //! foreign configuration format would have: every difference is there on purpose, with a reason.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Resources that have to have all their devices, and what became of one that fell off its bus.
 
 use crate::node;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which devices a resource has, and keeps while they are in pods; what is said of the others.
 
 use crate::{ids, node};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a resource of all NICs leaves out unless it is named, and what it says of it.
 
 use crate::node;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Why a pod cannot have SMC-R.
 
 use crate::decision::{Hindrance, Interface};

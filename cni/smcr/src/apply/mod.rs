@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC-R of a pod: chosen, recorded, set, and taken away again. One at a time on a node, as moves
 //! are: several pods can have the same entries, and the last one takes them away.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC-R of a pod, taken away again: entries and the user EID go with the last pod that has them.
 
 use super::{Error, Node, ROUNDS};

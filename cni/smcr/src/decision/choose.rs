@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which interfaces of a pod are carried by which RDMA port, and what is set up for it.
 
 pub use super::fits::{Interface, Sight};

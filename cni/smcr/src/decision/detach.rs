@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What of a pod's SMC-R is taken away, and what of others comes back: entries go by their id, all
 //! of a namespace at once.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether an interface's connections would be carried, by all that is known of host and pods.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC-R: pnet ids, the user EID and `net.smc.tcp2smc`, set and taken away.
 //!
 //! The kernel carries a connection by RDMA if the netdev that it leaves by and an RDMA port have

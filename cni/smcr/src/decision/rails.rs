@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which RDMA ports can carry a pod's connections, and by which pnet ids.
 //!
 //! Each NIC has an id of its own, its hardware address. One id for several NICs costs 5 s a

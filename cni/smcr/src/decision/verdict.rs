@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which GID the kernel chooses for a connection: known before there is one, so that no pod runs
 //! into a connection that waits for 5 s, or that is carried with somebody else's address.
 

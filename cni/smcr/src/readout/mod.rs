@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin smc`, by hand: what SMC-R has and does in a namespace. It reads the kernel, and to
 //! find a pod the records; it changes nothing.
 

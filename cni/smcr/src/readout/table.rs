@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The read-out as text.
 
 use rdma_netns::smc::{Connection, LinkGroup, Mode, Overview, PnetEntry, SmcPort};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From what was asked for to a namespace that is open.
 
 use super::arguments::{Arguments, Target};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC-R's plans as data: each file in `cases` has what is seen, and beside it is the text of
 //! what is done.
 //!

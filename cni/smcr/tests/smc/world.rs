@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From a case's few words to what the plans are made from.
 
 use attachments::Attachment;

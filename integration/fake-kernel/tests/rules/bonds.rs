@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bonds with one RDMA device.
 
 use super::*;

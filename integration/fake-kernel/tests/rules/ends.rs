@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The end of a namespace, of a device, of a boot.
 
 use super::*;

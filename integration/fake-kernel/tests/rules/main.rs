@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The kernel's rules, one test for each. The central ones of addresses, routes, up and down, MTU
 //! and alternative names were compared with Linux 6.18, by the same `ip` commands.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SMC's settings. What an empty table, a full one, another namespace's and a held connection do
 //! was seen on Linux 6.12 (`rdma-netns/tests/rdma/smc.rs`).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-cni` beside Debian's `host-device`. Both move the same kind of veth with addresses from
 //! Debian's `static`.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin`, as kubelet has it: eight HCAs with a thousand ids, and 256 virtual
 //! functions. Nobody else's numbers are beside these; what the machine did is above them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `rdma-ipam` beside Debian's `host-local`: what an address costs when none is held, and when
 //! 50,000 are.
 

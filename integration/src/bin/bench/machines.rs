@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The nodes that the daemon is measured on.
 
 use integration::{Machine, machine::Nic};

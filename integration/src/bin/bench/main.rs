@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Size and speed beside the peers that Debian has, in one run: what counts is the ratio. And the
 //! daemon's figures, which have none beside them. Arguments name the parts that are wanted.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What every pod of a node pays that has no RDMA: ADD that asks kubelet and passes on, beside a
 //! process that does nothing.
 

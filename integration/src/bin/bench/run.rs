@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One process, timed; medians, and rows of a table.
 
 use nix::libc;

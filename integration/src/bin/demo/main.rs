@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What `scripts/demo` shows: pods on real containerd, in the lab; or, on a machine with an RDMA
 //! stack of its own, devices that the chain moves into namespaces.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Devices of their own: two pods get two rails each, RDMA flows between them over devices that
 //! were moved into them, and everything comes home.
 

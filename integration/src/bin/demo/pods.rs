@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pods on real containerd: a node with two bonded NICs, and pods whose containers ask for one
 //! `rdma/hca`, without hostNetwork, and get every rail.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A program with connections over SMC or TCP: a server and a client that send each other bytes
 //! which both know beforehand, and compare every one.
 //!

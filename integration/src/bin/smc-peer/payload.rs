@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What is sent: blocks that both ends can make, so that every byte is compared, not a checksum
 //! of them. That is stronger, tells where the first difference is, and costs a `memcmp`: an
 //! emulated processor has to do it for a GiB.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sockets that the standard library has no words for, with its own types after that.
 
 use nix::{

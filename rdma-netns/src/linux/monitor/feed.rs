@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A netlink socket that is only listened to.
 
 use netlink_sys::SocketAddr;

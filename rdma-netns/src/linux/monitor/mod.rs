@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The kernel's own word that something changed: netdevs of this namespace and of pods', RDMA
 //! devices and the hardware behind them.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Numbers of namespaces in this one (`net/core/net_namespace.c`).
 
 use super::WatchError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kernel uevents (`lib/kobject_uevent.c`): `add@/devices/…`, a NUL, and `KEY=value`s.
 
 /// The subsystems whose devices make or are RDMA devices.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A socket filter that lets only those packets through that say something of certain addresses:
 //! what is received between two looks is kept by the kernel, and there is room for so much only.
 

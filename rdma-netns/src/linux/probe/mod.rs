@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Asking on the wire whether an address is free: ARP probes (RFC 5227, section 2.1.1), and
 //! neighbour solicitations from the unspecified address (RFC 4862, section 5.4).
 //!

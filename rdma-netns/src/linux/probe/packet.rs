@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The packets of a probe, and what answers to one look like.
 
 use crate::{HardwareAddress, probe::Sign};

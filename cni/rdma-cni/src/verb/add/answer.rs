@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! ADD's answer: what the rails have, with whatever else IPAM said of it.
 
 use crate::ipam::Answer;
