@@ -6,7 +6,7 @@ mod restore;
 
 pub use restore::{GivenUp, Incomplete, Restored, restore};
 
-use crate::held;
+use crate::open_connections;
 use attachments::{Attachment, Wanted};
 use plan::{self, Obstacle};
 use rdma_netns::{Conflict, Kernel, ObserveError, Observed, Op, OpError, Place, RdmaDevice};
@@ -99,7 +99,7 @@ pub fn attach<K: Kernel>(
         if ops.is_empty() {
             return Ok(observed);
         }
-        held::check(kernel, Some(pod), &ops)?;
+        open_connections::check(kernel, Some(pod), &ops)?;
         for op in &ops {
             log::debug!("{op}");
             if let Err(error) = kernel.execute(op, Some(pod)) {

@@ -8,9 +8,8 @@ use crate::{
     daemon::{StartError, previous_offers},
     erdma::{self, Discovery, discover, reconciler},
     hardware::Hardware,
-    health,
+    health, ipv6_prerequisite,
     offer::{offers, table},
-    parents,
 };
 use ::erdma::{instance, metadata::Metadata};
 use rdma_netns::Inventory;
@@ -50,9 +49,9 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let (offers, remarks) = offers(&parsed.conf, &inventory, &hidden, &unhealthy, &previous);
     let mut remarks = [parsed.remarks, remarks, found.remarks.clone()].concat();
     remarks.extend(unknown);
-    let parents = parents::parents(parsed.conf.chain.as_ref(), &offers, &inventory);
-    let lacking = parents::lacking(parents.clone()).await;
-    remarks.extend(lacking.iter().map(parents::remark));
+    let parents = ipv6_prerequisite::parents(parsed.conf.chain.as_ref(), &offers, &inventory);
+    let lacking = ipv6_prerequisite::lacking(parents.clone()).await;
+    remarks.extend(lacking.iter().map(ipv6_prerequisite::remark));
     let (driver, change) =
         reconciler::driver_status(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
     let mut text = table(
@@ -71,7 +70,7 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
         };
         text.push_str(&format!(
             "\n{}\n",
-            chain.standing(|| parents::hindrance_now(&parents))
+            chain.standing(|| ipv6_prerequisite::hindrance_now(&parents))
         ));
     }
     text.push_str(&erdma::table(&found, &inventory, &driver, change));

@@ -18,13 +18,12 @@ use crate::{
         reconciler::{self, AnyLoader},
     },
     hardware::{Hardware, HardwareError},
-    health,
-    kubelet::{Plugin, Surroundings, socket, streams::End},
+    health, ipv6_prerequisite,
+    kubelet::{Plugin, PluginContext, socket, streams::End},
     leader::{Event, Leader},
     metrics::{self, Metrics},
     node::{Node, Signal},
     offer::{PreviousOffers, Unhealthy, offers},
-    parents,
     peers::{Presence, Role},
     privilege,
     probes::{Probes, Progress},
@@ -89,7 +88,7 @@ pub struct Daemon {
     arguments: Arguments,
     hardware: Hardware,
     metrics: Metrics,
-    around: Arc<Surroundings>,
+    context: Arc<PluginContext>,
     node: watch::Sender<Arc<Node>>,
     plugins: BTreeMap<ResourceName, Plugin>,
     publisher: Publisher,
@@ -169,7 +168,7 @@ impl Daemon {
             }
         };
         let name = presence.as_ref().map_or("alone", Presence::name).to_owned();
-        let around = Arc::new(Surroundings {
+        let context = Arc::new(PluginContext {
             device_plugins: arguments.device_plugins(),
             pod_resources: arguments.pod_resources(),
             hardware: hardware.clone(),
@@ -195,7 +194,7 @@ impl Daemon {
             hardware,
             metrics,
             loader: loads.then(|| Arc::new(Mutex::new(Modprobe)) as Arc<Mutex<dyn Loader + Send>>),
-            around,
+            context,
             node,
             plugins: BTreeMap::new(),
             publisher,
@@ -303,7 +302,7 @@ impl Daemon {
             &self.arguments,
             &self.node,
             &self.chain,
-            &self.around,
+            &self.context,
             self.loader.clone(),
         );
     }
@@ -338,7 +337,7 @@ impl Daemon {
                     .ok()
             }
         };
-        let signals = self.around.signals.clone();
+        let signals = self.context.signals.clone();
         let tell = move |inventory, unhealthy| {
             let signals = signals.clone();
             async move {
@@ -429,8 +428,13 @@ impl Daemon {
         let (offers, mut remarks) = offers(&conf, &inventory, &hidden, &unhealthy, &self.previous);
         remarks.extend(erdma.discovery.remarks.iter().cloned());
         remarks.extend(self.erdma.sentences());
-        let parents = parents::parents(conf.chain.as_ref(), &offers, &inventory);
-        remarks.extend(parents::lacking(parents).await.iter().map(parents::remark));
+        let parents = ipv6_prerequisite::parents(conf.chain.as_ref(), &offers, &inventory);
+        remarks.extend(
+            ipv6_prerequisite::lacking(parents)
+                .await
+                .iter()
+                .map(ipv6_prerequisite::remark),
+        );
         self.previous.remember(&offers, &inventory);
         let gone = conf.resources.iter().map(|resource| {
             let name = resource.name.as_str();
@@ -464,7 +468,7 @@ impl Daemon {
         for offer in &node.offers {
             self.plugins.entry(offer.name.clone()).or_insert_with(|| {
                 log::info!("{}: offered, {} ids", offer.name, offer.ids.len());
-                Plugin::start(offer.name.clone(), self.around.clone())
+                Plugin::start(offer.name.clone(), self.context.clone())
             });
         }
         let (names, plugins): (Vec<_>, Vec<_>) = gone.into_iter().unzip();

@@ -6,7 +6,7 @@ use crate::{
     chain::{self, Standing},
     cli::Arguments,
     erdma::reconciler::{self, AnyLoader, ReconcilerContext},
-    kubelet::Surroundings,
+    kubelet::PluginContext,
     metrics::{self, Sources, View},
     node::Node,
     peers::Lead,
@@ -97,14 +97,14 @@ impl Leader {
         arguments: &Arguments,
         node: &watch::Sender<Arc<Node>>,
         chain: &watch::Sender<Standing>,
-        around: &Surroundings,
+        context: &PluginContext,
         loader: AnyLoader,
     ) {
         let own = watch::Sender::new(node.borrow().clone());
         let mut reconcilers = JoinSet::new();
         let nics = reconciler::Reconciler::new(ReconcilerContext {
             node: own.subscribe(),
-            signals: around.signals.clone(),
+            signals: context.signals.clone(),
             sysfs: arguments.sysfs.clone(),
             dev: arguments.dev.clone(),
             paths: Paths {
@@ -124,7 +124,7 @@ impl Leader {
             arguments,
             node.subscribe(),
             chain.subscribe(),
-            around,
+            context,
         ));
         self.office = Some(Office {
             node: own,
@@ -173,7 +173,7 @@ fn serve(
     arguments: &Arguments,
     node: watch::Receiver<Arc<Node>>,
     chain: watch::Receiver<Standing>,
-    around: &Surroundings,
+    context: &PluginContext,
 ) -> impl Future<Output = ()> + Send + 'static {
     let sources = Sources {
         view: Arc::new(move || View {
@@ -185,7 +185,7 @@ fn serve(
         sysfs: arguments.sysfs.clone(),
     };
     let address = arguments.metrics_address;
-    let figures = around.metrics.clone();
+    let figures = context.metrics.clone();
     async move {
         let _server = metrics::serve_when_free(address, figures, sources, ADDRESS_AGAIN).await;
         std::future::pending().await

@@ -3,7 +3,7 @@
 //! restored keeps nothing else away.
 
 use super::ROUNDS;
-use crate::held;
+use crate::open_connections;
 use attachments::{Attachment, Attribute};
 use nix::libc;
 use plan::{self, Obstacle, RailPlan};
@@ -116,7 +116,7 @@ pub fn restore<K: Kernel>(
         }
         let plans = plans.into_iter().map(|plan| {
             let ops = plan?;
-            held::check(kernel, pod, &ops).map(|()| ops)
+            open_connections::check(kernel, pod, &ops).map(|()| ops)
         });
         let plans: Vec<RailPlan> = plans.collect();
         if plans

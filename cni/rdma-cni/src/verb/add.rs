@@ -4,14 +4,14 @@
 
 mod answer;
 
-use super::{Node, addresses, release, survey};
+use super::{Node, addresses, recovery, teardown};
 use crate::{
     apply::{self, ApplyError, Incomplete},
     char_devices,
     error::{Cause, Error},
-    gids, held,
+    gids,
     ipam::{Answer, Ipam, Known},
-    probe, rails,
+    open_connections, probe, rails,
 };
 use attachments::{Attachment, Key, Phase, Shared, Wanted, given_up, store::Lock};
 use cni_protocol::{lock::UNDO_LIMIT, result};
@@ -99,7 +99,7 @@ fn attempt<K: Kernel>(
     budget: &mut probe::Budget,
 ) -> Result<Attempt, Error> {
     let lock = node.store.lock(key)?;
-    survey::heal_own(node, key)?;
+    recovery::recover_own(node, key)?;
     let started = match begin(node, asked, key, pod) {
         Ok(started) => started,
         Err(error) => {
@@ -155,7 +155,7 @@ struct Started {
     moved: Result<Observed, Cause>,
 }
 
-/// Everything under the node's lock: heal, choose, record, move. What was healed gives its
+/// Everything under the node's lock: recover, choose, record, move. What was recovered gives its
 /// addresses back when the lock is free again. Where only the ports of all RDMA devices tell what is meant, the
 /// lock is free while they are asked.
 fn begin<K: Kernel>(
@@ -167,11 +167,11 @@ fn begin<K: Kernel>(
     let mut meant = None;
     loop {
         let moves = node.store.lock_node()?;
-        let mut survey = survey::heal(node, key, &node.kernel.boot_id()?)?;
-        let holders = std::mem::take(&mut survey.holders);
+        let mut recovery = recovery::recover(node, key, &node.kernel.boot_id()?)?;
+        let holders = std::mem::take(&mut recovery.holders);
         let started = start(node, asked, key, pod, (&holders, meant.as_ref()));
         drop(moves);
-        survey.release(node);
+        recovery.release(node);
         if let Some(started) = started? {
             return Ok(started);
         }
@@ -196,7 +196,7 @@ fn start<K: Kernel>(
     let wanted = wanted(&attachment, &observed);
     // a plan that cannot be made is found here, before anything is written or changed
     let ops = plan::attach(&attachment, &observed, &wanted)?;
-    held::check(node.kernel, Some(pod), &ops)?;
+    open_connections::check(node.kernel, Some(pod), &ops)?;
     let neighbours = match &attachment.ipam {
         Some(_) => neighbours(node, &observed),
         None => vec![],
@@ -404,9 +404,9 @@ fn undo<K: Kernel>(
             left: vec![error.to_string()],
             awaited: false,
         }),
-        _moves => release::restore(node, Some(pod), attachment, false),
+        _moves => teardown::restore(node, Some(pod), attachment, false),
     };
-    release::forget_rails(node, attachment);
+    teardown::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();
     let mut lacking = vec![];
     let left = match restored {
@@ -431,7 +431,7 @@ fn give_back<K: Kernel>(
     conflicts: &[IpAddr],
     lock: Lock,
 ) -> Option<Incomplete> {
-    match release::addresses(node, attachment, Some(netns), conflicts) {
+    match teardown::addresses(node, attachment, Some(netns), conflicts) {
         Ok(()) => {
             let removed = node.store.remove(&attachment.key, lock);
             removed.err().map(|error| Incomplete {
@@ -442,7 +442,7 @@ fn give_back<K: Kernel>(
         // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
         Err(error) => {
             log::warn!("{error}");
-            release::mark(node, attachment, Phase::Home);
+            teardown::mark(node, attachment, Phase::Home);
             None
         }
     }

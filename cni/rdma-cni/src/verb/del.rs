@@ -2,7 +2,7 @@
 //! DEL: everything home, whatever became of pod, record and namespace. Never an error
 //! because something is already gone.
 
-use super::{Node, release};
+use super::{Node, teardown};
 use crate::{
     error::Error,
     ipam::{Ipam, IpamError, RailCall},
@@ -31,9 +31,9 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             let pod = given.filter(|pod| pod.id() == attachment.netns_id);
             let pod = match pod {
                 Some(pod) => Some(pod),
-                None => release::pod_of(node, &attachment)?,
+                None => teardown::pod_of(node, &attachment)?,
             };
-            release::attachment(node, &mut attachment, pod.as_ref(), lock)
+            teardown::attachment(node, &mut attachment, pod.as_ref(), lock)
         }
         Record::None => {
             let released = unrecorded(node, &key);
@@ -49,7 +49,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     }
 }
 
-/// As [`release::forget_rails`], of an attachment that nothing is recorded of.
+/// As [`teardown::forget_rails`], of an attachment that nothing is recorded of.
 fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
     let pod = node.environment.pod();
     if let Err(error) = rails::remove(
@@ -193,7 +193,7 @@ fn salvage<K: Kernel>(
         attachment.phase = Phase::Detaching;
         attachment.tried = true;
         smcr::apply::tell_lost(node.smcr(), &attachment);
-        release::devices(node, &mut attachment, Some(pod))?;
+        teardown::devices(node, &mut attachment, Some(pod))?;
     }
     without_record(node, key)?;
     forget_rails(node, key);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! GC: brings home what the runtime does not know any more, within its own network.
 
-use super::{Node, release};
+use super::{Node, teardown};
 use crate::{error::Error, ipam::Ipam};
 use attachments::{Key, store::Record};
 use cni_protocol::{SpecVersion, ValidAttachment, lock::LIMIT};
@@ -107,8 +107,8 @@ fn detach<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     };
     match node.store.load(key)? {
         Record::Good(mut attachment) => {
-            let pod = release::pod_of(node, &attachment)?;
-            release::attachment(node, &mut attachment, pod.as_ref(), lock)
+            let pod = teardown::pod_of(node, &attachment)?;
+            teardown::attachment(node, &mut attachment, pod.as_ref(), lock)
         }
         Record::None => Ok(node.store.remove(key, lock)?),
         Record::Newer(format) => Err(Error::Newer {

@@ -7,9 +7,9 @@ pub mod check;
 pub mod del;
 pub mod gc;
 pub mod plan;
-pub mod release;
+pub mod recovery;
 pub mod status;
-pub mod survey;
+pub mod teardown;
 
 use crate::{error::Error, kubelet};
 use ::plan::select::{self, Choice};

@@ -12,7 +12,7 @@ use super::{
     file::Held,
     record::{self, Record},
 };
-use crate::{node::Node, parents, watch::Watch};
+use crate::{ipv6_prerequisite, node::Node, watch::Watch};
 use conflist::{Obstacle, TYPE};
 use std::{
     collections::VecDeque,
@@ -148,7 +148,11 @@ impl Keeper {
         let aside = tokio::task::spawn_blocking(move || {
             let hindrance = || {
                 let (chain, offers) = (Some(&of_turn.conf), &node.offers);
-                parents::hindrance_now(&parents::parents(chain, offers, &node.inventory))
+                ipv6_prerequisite::hindrance_now(&ipv6_prerequisite::parents(
+                    chain,
+                    offers,
+                    &node.inventory,
+                ))
             };
             let turn = of_turn.take(&mut held, &mut claim, hindrance);
             (turn, held, claim)

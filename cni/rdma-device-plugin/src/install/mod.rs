@@ -21,7 +21,7 @@ use crate::{
     cli::Install,
     conf::{Conf, ConfError, Flags},
     hardware::{Hardware, HardwareError},
-    parents::{self, Parent},
+    ipv6_prerequisite::{self, Parent},
 };
 use binaries::BinaryError;
 use conflist::{Obstacle, TYPE};
@@ -182,7 +182,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     };
     let hardware = Hardware::new(&arguments.sysfs, Path::new("/dev"));
     let parents = match &configured {
-        Some(conf) => parents::of_node(conf, &hardware, &arguments.state_dir)?,
+        Some(conf) => ipv6_prerequisite::of_node(conf, &hardware, &arguments.state_dir)?,
         None => Vec::new(),
     };
     let configured = configured.and_then(|it| it.chain);
@@ -274,7 +274,9 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
     let (mut held, mut claim) = (vec![], Claim::default());
     let mut changed = vec![];
     for left in (0..TRIES).rev() {
-        let turn = chain.take(&mut held, &mut claim, || parents::hindrance_now(parents))?;
+        let turn = chain.take(&mut held, &mut claim, || {
+            ipv6_prerequisite::hindrance_now(parents)
+        })?;
         changed.extend(turn.changed);
         held.extend(turn.held);
         // it may be half-written now
@@ -322,7 +324,7 @@ fn await_address(
     ends: Option<&Ends>,
 ) -> Result<(), InstallError> {
     let end = Instant::now() + limit;
-    while parents::hindrance_now(parents).is_some() {
+    while ipv6_prerequisite::hindrance_now(parents).is_some() {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;

@@ -7,25 +7,25 @@
 //! | [`socket`] | a socket in one of kubelet's directories, and whether it still is there |
 //! | [`service`] | the device-plugin service of a resource |
 //! | `holder` | whose the devices of a container are |
-//! | `network` | whether that pod has its network by the chain |
+//! | `chain_check` | whether that pod has its network by the chain |
 //! | [`streams`] | its ListAndWatch streams |
 //! | [`plugin`] | its task: socket, server, registration |
-//! | `surroundings` | what all plugins have in common |
+//! | `plugin_context` | what all plugins have in common |
 //! | [`register`] | one registration |
 //! | [`takeover`] | another daemon's plugin is there, and ends |
 //!
 //! A plugin outlives every change of what it advertises: its streams look at the
 //! [`Node`](crate::node::Node) and send a list when theirs differs.
 
+mod chain_check;
 mod holder;
-mod network;
 pub mod plugin;
+mod plugin_context;
 pub mod register;
 pub mod service;
 pub mod socket;
 pub mod streams;
-mod surroundings;
 pub mod takeover;
 
 pub use plugin::Plugin;
-pub use surroundings::Surroundings;
+pub use plugin_context::PluginContext;

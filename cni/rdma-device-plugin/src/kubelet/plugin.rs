@@ -2,11 +2,11 @@
 //! The task of one resource: a socket, a server on it, and a kubelet that knows of it.
 
 use super::{
+    plugin_context::PluginContext,
     register::{RegisterError, back_off, register},
     service::Service,
-    socket::{self, Connection, Identity, Place, Seat, accept, bind},
+    socket::{self, BoundSocket, Connection, Identity, SocketState, accept, bind},
     streams::{Count, End, Streams},
-    surroundings::Surroundings,
     takeover,
 };
 use crate::{conf::ResourceName, peers::Role};
@@ -41,19 +41,19 @@ pub struct Plugin {
 
 impl Plugin {
     /// Serves `resource`, and sees to it that kubelet knows.
-    pub fn start(resource: ResourceName, around: Arc<Surroundings>) -> Self {
+    pub fn start(resource: ResourceName, context: Arc<PluginContext>) -> Self {
         let (end, ended) = watch::channel(End::NotYet);
-        let streams = Streams::new(resource.clone(), &around, ended.clone());
+        let streams = Streams::new(resource.clone(), &context, ended.clone());
         let count = streams.count();
-        let service = Service::new(resource.clone(), streams, around.clone());
+        let service = Service::new(resource.clone(), streams, context.clone());
         let (connections, incoming) = mpsc::channel(1);
         let server = tokio::spawn(serve(service, incoming, ended.clone()));
         let task = Task {
             turn: 0,
             resource,
-            directories: around.directories.clone(),
-            role: around.role.clone(),
-            around,
+            directories: context.directories.clone(),
+            role: context.role.clone(),
+            context,
             count,
             connections,
             serving: None,
@@ -96,7 +96,7 @@ async fn serve(
 
 /// A socket of ours, and who takes its connections.
 struct Serving {
-    seat: Seat,
+    socket: BoundSocket,
     _accepting: JoinSet<()>,
 }
 
@@ -114,7 +114,7 @@ struct Registered {
 
 struct Task {
     resource: ResourceName,
-    around: Arc<Surroundings>,
+    context: Arc<PluginContext>,
     /// How many sockets there were before the present one.
     turn: u32,
     directories: watch::Receiver<u64>,
@@ -197,17 +197,17 @@ impl Task {
 
     /// Of the socket: this daemon's and this turn's.
     fn owner(&self) -> String {
-        format!("{}-{}", self.around.name, self.turn)
+        format!("{}-{}", self.context.name, self.turn)
     }
 
     /// The socket's name.
     fn endpoint(&self) -> String {
-        let directory = &self.around.device_plugins;
+        let directory = &self.context.device_plugins;
         socket::file_name(directory, self.resource.as_str(), &self.owner())
     }
 
     fn kubelet(&self) -> PathBuf {
-        self.around.device_plugins.join("kubelet.sock")
+        self.context.device_plugins.join("kubelet.sock")
     }
 
     /// Says `line`, unless it was the last thing said.
@@ -228,30 +228,30 @@ impl Task {
     }
 
     fn alone(&mut self) {
-        self.around.metrics.forgotten(self.resource.as_str());
+        self.context.metrics.forgotten(self.resource.as_str());
         self.registered = None;
     }
 
     /// Sees to the socket. Whether it is there now.
     fn keep_socket(&mut self) -> bool {
-        match self.serving.as_ref().map(|serving| serving.seat.place()) {
-            Some(Place::Ours) => return true,
-            Some(Place::Taken) => {
+        match self.serving.as_ref().map(|serving| serving.socket.state()) {
+            Some(SocketState::Ours) => return true,
+            Some(SocketState::Taken) => {
                 self.warn("another program serves it at the same socket; waits".into());
                 return false;
             }
-            Some(Place::Empty) => {
+            Some(SocketState::Empty) => {
                 log::info!("{}: its socket was removed; made again", self.resource);
             }
             None => {}
         }
-        let socket = self.around.device_plugins.join(self.endpoint());
+        let socket = self.context.device_plugins.join(self.endpoint());
         match bind(&socket) {
-            Ok((seat, listener)) => {
+            Ok((socket, listener)) => {
                 let mut accepting = JoinSet::new();
                 accepting.spawn(accept(listener, self.connections.clone()));
                 self.serving = Some(Serving {
-                    seat,
+                    socket,
                     _accepting: accepting,
                 });
                 // a kubelet that has streams open needs no new registration: the path is the same
@@ -259,7 +259,7 @@ impl Task {
             }
             Err(error) => {
                 self.serving = None;
-                let directory = &self.around.device_plugins;
+                let directory = &self.context.device_plugins;
                 match error.kind() {
                     io::ErrorKind::NotFound => {
                         self.tell(format!("waits for kubelet's directory {directory:?}"));
@@ -353,7 +353,9 @@ impl Task {
         match answer {
             Ok(()) => {
                 self.tell("registered with kubelet".into());
-                self.around.metrics.registered(self.resource.as_str(), true);
+                self.context
+                    .metrics
+                    .registered(self.resource.as_str(), true);
                 let at = Instant::now();
                 let detached = self.detach(streams, asked).await;
                 self.registered = Some(Registered {
@@ -362,23 +364,25 @@ impl Task {
                     streams,
                     detached,
                 });
-                self.around.metrics.settled(self.resource.as_str());
+                self.context.metrics.settled(self.resource.as_str());
             }
             Err(RegisterError::Known) if self.count.borrow().open > 0 => {
                 self.tell("kubelet has it already".into());
-                self.around.metrics.registered(self.resource.as_str(), true);
+                self.context
+                    .metrics
+                    .registered(self.resource.as_str(), true);
                 self.registered = Some(Registered {
                     kubelet,
                     at: Instant::now(),
                     streams: streams.saturating_sub(1),
                     detached: false,
                 });
-                self.around.metrics.settled(self.resource.as_str());
+                self.context.metrics.settled(self.resource.as_str());
             }
             Err(error) => {
                 self.failures += 1;
                 self.warn(format!("not registered, will be tried again: {error}"));
-                self.around
+                self.context
                     .metrics
                     .registered(self.resource.as_str(), false);
                 self.pause(Some(back_off(self.failures))).await;

@@ -2,10 +2,10 @@
 //! The device-plugin service of one resource, as kubelet calls it.
 
 use super::{
+    chain_check,
     holder::{self, Holder},
-    network,
+    plugin_context::PluginContext,
     streams::{Streams, some},
-    surroundings::Surroundings,
 };
 use crate::{
     conf::ResourceName,
@@ -45,21 +45,21 @@ const TO_ALLOCATE: Duration = Duration::from_secs(5);
 pub struct Service {
     resource: ResourceName,
     streams: Streams,
-    around: Arc<Surroundings>,
+    context: Arc<PluginContext>,
 }
 
 impl Service {
     /// Of `resource`.
-    pub fn new(resource: ResourceName, streams: Streams, around: Arc<Surroundings>) -> Self {
+    pub fn new(resource: ResourceName, streams: Streams, context: Arc<PluginContext>) -> Self {
         Self {
             resource,
             streams,
-            around,
+            context,
         }
     }
 
     fn node(&self) -> Arc<Node> {
-        self.around.node.borrow().clone()
+        self.context.node.borrow().clone()
     }
 
     /// Kubelet can ask for a resource in the moment in which it goes.
@@ -90,7 +90,7 @@ impl Service {
                 self.resource
             );
             // a full queue has a look in it already
-            let _ = self.around.signals.try_send(Signal::Hardware);
+            let _ = self.context.signals.try_send(Signal::Hardware);
         }
         answers(offer, requests, &fresh)
     }
@@ -99,20 +99,20 @@ impl Service {
         let devices = grants.iter().flat_map(|grant| &grant.devices);
         devices
             .flat_map(|device| &device.char_devices)
-            .all(|it| self.around.hardware.has_node(&it.name, it.major, it.minor))
+            .all(|it| self.context.hardware.has_node(&it.name, it.major, it.minor))
     }
 
     async fn look(&self) -> Result<Inventory, Status> {
-        let inventory = self.around.hardware.look_aside().await;
+        let inventory = self.context.hardware.look_aside().await;
         inventory.map_err(|error| Status::unavailable(error.to_string()))
     }
 
     /// Records what is given, before kubelet hears of it.
     async fn record(&self, mut grants: Vec<Grant>) -> Result<(), Status> {
-        let store = self.around.grants.clone();
-        let state_dir = self.is_attached().then(|| self.around.state_dir.clone());
+        let store = self.context.grants.clone();
+        let state_dir = self.is_attached().then(|| self.context.state_dir.clone());
         let written = tokio::task::spawn_blocking(move || {
-            let chained = state_dir.is_some_and(|it| network::is_chained(&it));
+            let chained = state_dir.is_some_and(|it| chain_check::is_chained(&it));
             grants.iter_mut().try_for_each(|grant| {
                 grant.chained = chained;
                 store.write(grant)
@@ -149,7 +149,7 @@ impl Service {
 
     /// What `id` was given; none: that is not known.
     fn granted(&self, id: &str, node: &Node) -> Result<Option<Grant>, Refused> {
-        let granted = self.around.grants.read(self.resource.as_str(), id);
+        let granted = self.context.grants.read(self.resource.as_str(), id);
         match granted.map_err(|error| Status::failed_precondition(error.to_string()))? {
             Some(grant) => Ok(Some(grant)),
             // given by the plugin that was here before this one
@@ -171,7 +171,7 @@ impl Service {
     /// pod's network was to be made by the chain.
     async fn are_in_place(&self, ids: &[String]) -> Result<bool, Refused> {
         // another device's firmware that does not answer must not keep this container waiting
-        let now = self.around.hardware.presence_aside().await;
+        let now = self.context.hardware.presence_aside().await;
         let now = now.map_err(|error| Status::unavailable(error.to_string()))?;
         let node = self.node();
         let grants = ids.iter().map(|id| self.granted(id, &node));
@@ -294,7 +294,7 @@ impl DevicePlugin for Service {
             Err(Status::deadline_exceeded(format!(
                 "it took longer than {TO_ALLOCATE:?}: the disk of {:?}, or a device's driver, does \
                  not answer",
-                self.around.state_dir
+                self.context.state_dir
             )))
         });
         if let Err(status) = &answer {
@@ -302,7 +302,7 @@ impl DevicePlugin for Service {
             log::error!("{}: not given: {}: {why}", self.resource, some(&ids));
         }
         let (resource, took) = (self.resource.as_str(), started.elapsed());
-        self.around
+        self.context
             .metrics
             .allocated(resource, took, answer.is_ok());
         answer.map(Response::new)
@@ -314,13 +314,15 @@ impl DevicePlugin for Service {
     ) -> Result<Response<PreStartContainerResponse>, Status> {
         let ids = request.into_inner().devices_i_ds;
         let in_place = self.are_in_place(&ids).await;
-        let socket = self.around.pod_resources.clone();
+        let socket = self.context.pod_resources.clone();
         let asked = match in_place {
             Ok(true) => Some(holder::of(&socket, &self.resource, &ids).await),
             _ => None,
         };
         let checked = match (in_place, &asked) {
-            (Ok(_), Some(asked)) => network::check(&self.around, &self.resource, &ids, asked).await,
+            (Ok(_), Some(asked)) => {
+                chain_check::check(&self.context, &self.resource, &ids, asked).await
+            }
             (in_place, _) => in_place.map(drop),
         };
         if let Err(refused) = &checked {
@@ -335,13 +337,13 @@ impl DevicePlugin for Service {
             ids,
             refused: checked.clone().err(),
         };
-        let around = self.around.clone();
+        let context = self.context.clone();
         match asked {
-            Some(asked) => told.tell(&around, &asked),
+            Some(asked) => told.tell(&context, &asked),
             // nobody waits for that
             None => drop(tokio::spawn(async move {
                 let asked = holder::of(&socket, &told.resource, &told.ids).await;
-                told.tell(&around, &asked);
+                told.tell(&context, &asked);
             })),
         }
         checked
@@ -360,7 +362,7 @@ struct Told {
 
 impl Told {
     /// Says it in the log, and to who sees to refused pods.
-    fn tell(self, around: &Surroundings, asked: &Result<Option<Holder>, AskError>) {
+    fn tell(self, context: &PluginContext, asked: &Result<Option<Holder>, AskError>) {
         let words = match &self.refused {
             None => "may start".to_owned(),
             Some(refused) => format!("must not start: {}", refused.status.message()),
@@ -368,9 +370,9 @@ impl Told {
         holder::tell(&self.resource, &self.ids, asked, &words);
         let ids = Ids::new(self.resource.as_str(), &self.ids);
         match (self.refused, asked) {
-            (None, _) => around.verdicts.tell(Verdict::MayStart(ids)),
+            (None, _) => context.verdicts.tell(Verdict::MayStart(ids)),
             (Some(Refused { status, cure }), Ok(Some(holder))) => {
-                around.verdicts.tell(Verdict::Refused {
+                context.verdicts.tell(Verdict::Refused {
                     ids,
                     pod: PodName {
                         namespace: holder.namespace.clone(),

@@ -101,7 +101,7 @@ pub fn remove_stale(directory: &Path, runs: impl Fn(&str) -> bool) {
 
 /// A socket's file; it goes with this value, if it still is the same one.
 #[derive(Debug)]
-pub struct Seat {
+pub struct BoundSocket {
     path: PathBuf,
     identity: Option<Identity>,
 }
@@ -114,7 +114,7 @@ pub struct Seat {
 ///
 /// # Errors
 /// No directory, no permission, or a path that is too long for a socket.
-pub fn bind(path: &Path) -> io::Result<(Seat, UnixListener)> {
+pub fn bind(path: &Path) -> io::Result<(BoundSocket, UnixListener)> {
     let name = path.file_name().unwrap_or_default();
     let mut hidden = OsString::from(".");
     hidden.push(name);
@@ -134,11 +134,11 @@ pub fn bind(path: &Path) -> io::Result<(Seat, UnixListener)> {
     let listener = UnixListener::bind(&hidden)?;
     let identity = Identity::of(&hidden);
     fs::rename(&hidden, path)?;
-    let seat = Seat {
+    let socket = BoundSocket {
         path: path.to_owned(),
         identity,
     };
-    Ok((seat, listener))
+    Ok((socket, listener))
 }
 
 /// Hands connections on, as long as somebody takes them.
@@ -156,20 +156,20 @@ pub async fn accept(listener: UnixListener, connections: mpsc::Sender<Connection
     }
 }
 
-impl Seat {
+impl BoundSocket {
     /// What is at the path now.
-    pub fn place(&self) -> Place {
+    pub fn state(&self) -> SocketState {
         match Identity::of(&self.path) {
-            None => Place::Empty,
-            found if found == self.identity => Place::Ours,
-            Some(_) => Place::Taken,
+            None => SocketState::Empty,
+            found if found == self.identity => SocketState::Ours,
+            Some(_) => SocketState::Taken,
         }
     }
 }
 
 /// What is at a socket's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SocketState {
     /// The socket.
     Ours,
     /// Nothing: kubelet removes all sockets when it starts.
@@ -178,9 +178,9 @@ pub enum Place {
     Taken,
 }
 
-impl Drop for Seat {
+impl Drop for BoundSocket {
     fn drop(&mut self) {
-        if self.place() == Place::Ours
+        if self.state() == SocketState::Ours
             && let Err(error) = fs::remove_file(&self.path)
         {
             log::warn!("cannot remove {:?}: {error}", self.path);
@@ -197,13 +197,13 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.sock");
         let (first, _listener) = bind(&path).expect("bound");
-        assert_eq!(first.place(), Place::Ours);
+        assert_eq!(first.state(), SocketState::Ours);
         fs::remove_file(&path).expect("removed");
-        assert_eq!(first.place(), Place::Empty);
+        assert_eq!(first.state(), SocketState::Empty);
         let (second, _other) = bind(&path).expect("bound");
-        assert_eq!(first.place(), Place::Taken);
+        assert_eq!(first.state(), SocketState::Taken);
         drop(first);
-        assert_eq!(second.place(), Place::Ours);
+        assert_eq!(second.state(), SocketState::Ours);
         drop(second);
         assert!(!path.exists());
     }
@@ -233,13 +233,13 @@ mod tests {
             let name = file_name(directory.path(), resource, owner);
             bind(&directory.path().join(name)).expect("bound")
         };
-        let seats = [at("rdma/hca", "aaaaaaaa-0"), at("rdma/hca", "bbbbbbbb-1")];
+        let sockets = [at("rdma/hca", "aaaaaaaa-0"), at("rdma/hca", "bbbbbbbb-1")];
         for other in ["kubelet.sock", "rdma-device-plugin-rdma_hca.sock"] {
             fs::write(directory.path().join(other), "").expect("written");
         }
         remove_stale(directory.path(), |owner| owner == "bbbbbbbb");
-        assert_eq!(seats[0].0.place(), Place::Empty);
-        assert_eq!(seats[1].0.place(), Place::Ours);
+        assert_eq!(sockets[0].0.state(), SocketState::Empty);
+        assert_eq!(sockets[1].0.state(), SocketState::Ours);
         let entries = fs::read_dir(directory.path()).expect("a directory");
         assert_eq!(entries.count(), 3);
     }
@@ -249,13 +249,13 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let directory = root.path().join("kubelet/device-plugins");
         fs::create_dir_all(&directory).expect("made");
-        let mut seats = vec![];
+        let mut sockets = vec![];
         for length in 1..=244 {
             for last in ["a", "b"] {
                 let resource = format!("{}/{}{last}", "x".repeat(length), "y".repeat(62));
                 let path = directory.join(file_name(&directory, &resource, "0a1b2c3d-0"));
                 assert!(!path.exists(), "{resource} has another one's");
-                seats.push(bind(&path).expect("bound"));
+                sockets.push(bind(&path).expect("bound"));
             }
         }
         let names = fs::read_dir(&directory).expect("a directory").flatten();

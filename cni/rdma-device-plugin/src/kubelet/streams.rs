@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ListAndWatch streams of a resource.
 
-use super::surroundings::Surroundings;
+use super::plugin_context::PluginContext;
 use crate::{conf::ResourceName, metrics::Metrics, node::Node, peers::Role};
 use kubelet_api::device_plugin::{Device, ListAndWatchResponse};
 use std::{collections::BTreeMap, sync::Arc};
@@ -50,14 +50,14 @@ pub struct Streams {
 
 impl Streams {
     /// Of `resource`.
-    pub fn new(resource: ResourceName, around: &Surroundings, end: watch::Receiver<End>) -> Self {
+    pub fn new(resource: ResourceName, context: &PluginContext, end: watch::Receiver<End>) -> Self {
         let (count, _) = watch::channel(Count::default());
         Self {
             resource,
-            node: around.node.clone(),
-            metrics: around.metrics.clone(),
+            node: context.node.clone(),
+            metrics: context.metrics.clone(),
             end,
-            role: around.role.clone(),
+            role: context.role.clone(),
             count,
         }
     }

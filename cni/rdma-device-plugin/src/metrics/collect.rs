@@ -9,9 +9,9 @@ use super::{
 use crate::{
     chain::Standing,
     erdma::Side,
+    ipv6_prerequisite::{self, Parent},
     node::Node,
     offer::{Gone, Offer, OfferedId, Unhealthy},
-    parents::{self, Parent},
 };
 use attachments::pods::{self, PodNetns, PodSmc};
 use kubelet_api::pod_resources;
@@ -94,7 +94,11 @@ impl From<&Node> for View {
             unhealthy: node.unhealthy.clone(),
             erdma: node.erdma.clone(),
             chain: Standing::default(),
-            parents: parents::parents(node.conf.chain.as_ref(), &node.offers, &node.inventory),
+            parents: ipv6_prerequisite::parents(
+                node.conf.chain.as_ref(),
+                &node.offers,
+                &node.inventory,
+            ),
         }
     }
 }
@@ -137,7 +141,7 @@ impl Collector {
 
     pub(super) async fn collect(&self) -> Snapshot {
         let node = (self.sources.view)();
-        let lacking = parents::lacking(node.parents.clone());
+        let lacking = ipv6_prerequisite::lacking(node.parents.clone());
         let (held, ports, smc, lacking) = tokio::join!(
             self.held(&node),
             self.ports(&node),

@@ -3,7 +3,7 @@
 
 use super::{Metrics, Sources, collect::Collector, text};
 use crate::{
-    kubelet::socket::{Seat, bind},
+    kubelet::socket::{BoundSocket, bind},
     probes::{Probes, Stage},
 };
 use http_body_util::Full;
@@ -78,14 +78,14 @@ pub fn serve_probes(
     socket: &Path,
     probes: Probes,
 ) -> io::Result<impl Future<Output = ()> + Send + use<>> {
-    let (seat, listener) = bind(socket)?;
+    let (socket, listener) = bind(socket)?;
     let site = Site {
         probes,
         figures: None,
     };
     let listener = Listener::Socket {
         listener,
-        _seat: seat,
+        _socket: socket,
     };
     Ok(accept(listener, site))
 }
@@ -118,7 +118,7 @@ enum Listener {
     /// Whose file goes with it.
     Socket {
         listener: UnixListener,
-        _seat: Seat,
+        _socket: BoundSocket,
     },
 }
 

@@ -4,8 +4,8 @@
 use crate::{ids, node};
 use rdma_device_plugin::{
     conf::Conf,
+    ipv6_prerequisite::parents,
     offer::{Offer, PreviousOffers, Unhealthy, offers, table},
-    parents::parents,
 };
 use rdma_netns::Inventory;
 use rdma_resources::{Published, published};

@@ -14,7 +14,7 @@ use std::{path::PathBuf, sync::Arc};
 use tokio::sync::{mpsc, watch};
 
 /// Where a plugin works, and whom it tells.
-pub struct Surroundings {
+pub struct PluginContext {
     /// Where `kubelet.sock` is, and the plugins' own sockets.
     pub device_plugins: PathBuf,
     /// Where kubelet tells what pods have.

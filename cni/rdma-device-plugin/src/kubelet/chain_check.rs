@@ -2,7 +2,7 @@
 //! A container that was allocated a resource of the chain's starts only if its pod's network was made
 //! by the chain: else it would run, find its devices, and miss the rails.
 
-use super::{holder::Holder, surroundings::Surroundings};
+use super::{holder::Holder, plugin_context::PluginContext};
 use crate::{
     chain::{
         Standing,
@@ -30,7 +30,7 @@ pub(super) fn is_chained(state_dir: &Path) -> bool {
 /// # Errors
 /// It was not; or kubelet does not say which pod it is, and asks again later.
 pub(super) async fn check(
-    around: &Surroundings,
+    context: &PluginContext,
     resource: &ResourceName,
     ids: &[String],
     asked: &Result<Option<Holder>, AskError>,
@@ -44,11 +44,11 @@ pub(super) async fn check(
     let Some(holder) = holder else {
         return Ok(());
     };
-    let (state_dir, cache) = (around.state_dir.clone(), around.cni_cache.clone());
+    let (state_dir, cache) = (context.state_dir.clone(), context.cni_cache.clone());
     let (namespace, pod) = (holder.namespace.clone(), holder.pod.clone());
     let given = ids
         .iter()
-        .filter_map(|id| around.grants.given_at(resource.as_str(), id));
+        .filter_map(|id| context.grants.given_at(resource.as_str(), id));
     let since = given.max().unwrap_or(SystemTime::UNIX_EPOCH);
     let look = move || {
         // taken off the node since: there is nothing to insist on
@@ -72,7 +72,7 @@ pub(super) async fn check(
             Ok(())
         }
         Ok(Made::WithoutUs { network }) => {
-            let (what_to_do, cure) = what_to_do(&around.chain.borrow());
+            let (what_to_do, cure) = what_to_do(&context.chain.borrow());
             let status = Status::failed_precondition(format!(
                 "the network of {}/{} was made by a list of {network} without {TYPE}: the pod has no \
                  rails; {what_to_do}",
@@ -85,7 +85,7 @@ pub(super) async fn check(
                 "whether the network of {}/{} was made by {TYPE} is not known: {:?}: {error}",
                 holder.namespace,
                 holder.pod,
-                around.cni_cache
+                context.cni_cache
             );
             Ok(())
         }

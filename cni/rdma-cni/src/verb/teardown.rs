@@ -270,7 +270,7 @@ pub fn addresses_until<K: Kernel>(
 }
 
 /// The IPAM plugin that the network has now, if its configuration was changed since ADD. Another
-/// network's verb that heals has nothing to say of it.
+/// network's verb that recovers it has nothing to say of it.
 fn present_ipam<'a, K>(node: &Node<'a, K>, attachment: &Attachment) -> Option<&'a str> {
     // what a runtime adds differs from verb to verb
     let added =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A look at all records before an ADD: who holds what, and what is stale and healed.
+//! A look at all records before an ADD: who holds what, and what is stale and recovered.
 
-use super::{Node, release};
+use super::{Node, teardown};
 use crate::error::Error;
 use attachments::{
     Attachment, Key, Phase,
@@ -18,32 +18,32 @@ const BACK_OFF: Duration = Duration::from_secs(300);
 
 /// What a look at all records found.
 #[derive(Debug, Default)]
-pub struct Survey {
+pub struct Recovery {
     /// Attachments whose devices are not to be had.
     pub holders: Vec<Attachment>,
     /// Attachments whose devices were brought home: their addresses are still to be given
-    /// back, by [`Survey::release`].
-    healed: Vec<(Attachment, Lock)>,
+    /// back, by [`Recovery::release`].
+    recovered: Vec<(Attachment, Lock)>,
 }
 
 /// Brings home what a pod that is gone, or an ADD that was killed, has left: containerd does
-/// not call GC, so that ADD is where a crash is healed. What cannot be brought home has a
+/// not call GC, so that ADD is where a crash is recovered. What cannot be brought home has a
 /// holder.
 ///
 /// The node's lock and that of `own` are held by the caller.
-pub fn heal<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Result<Survey, Error> {
+pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Result<Recovery, Error> {
     node.store.sweep(None);
-    let mut survey = Survey::default();
+    let mut recovery = Recovery::default();
     for key in node.store.keys(None)?.iter().filter(|key| *key != own) {
-        heal_other(node, key, boot_id, &mut survey)?;
+        recover_other(node, key, boot_id, &mut recovery)?;
     }
-    Ok(survey)
+    Ok(recovery)
 }
 
 /// Clears the way for an ADD: a record of the same attachment is that of an ADD that was
 /// killed, or of a pod that is gone. The lock of `key` is held by the caller, and that of the
 /// node is not.
-pub fn heal_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
+pub fn recover_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let mut attachment = match node.store.load(key)? {
         Record::Good(attachment) => *attachment,
         Record::None => return Ok(()),
@@ -62,42 +62,42 @@ pub fn heal_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     if attachment.is_settled(node.kernel, &node.kernel.boot_id()?) {
         return Err(Error::Exists(key.to_string()));
     }
-    log::info!("{key}: an earlier ADD was cut short, or its pod is gone: healing");
-    let pod = release::pod_of(node, &attachment)?;
-    release::devices(node, &mut attachment, pod.as_ref())?;
-    release::addresses(node, &attachment, None, &[])?;
-    release::forget_rails(node, &attachment);
+    log::info!("{key}: an earlier ADD was cut short, or its pod is gone: recovering");
+    let pod = teardown::pod_of(node, &attachment)?;
+    teardown::devices(node, &mut attachment, pod.as_ref())?;
+    teardown::addresses(node, &attachment, None, &[])?;
+    teardown::forget_rails(node, &attachment);
     node.store.forget(key).map_err(Error::Forget)
 }
 
-impl Survey {
-    /// Gives the addresses of what was healed back. An IPAM plugin may take its time, and
+impl Recovery {
+    /// Gives the addresses of what was recovered back. An IPAM plugin may take its time, and
     /// fail: the record then stays for another try, and holds no device. The pod that waits for
     /// it is another one: it waits for `BUDGET` in all.
     pub fn release<K: Kernel>(self, node: &Node<'_, K>) {
         let deadline = Instant::now() + BUDGET;
-        for (attachment, lock) in self.healed {
-            release::forget_rails(node, &attachment);
-            let released = release::addresses_until(node, &attachment, None, &[], deadline);
+        for (attachment, lock) in self.recovered {
+            teardown::forget_rails(node, &attachment);
+            let released = teardown::addresses_until(node, &attachment, None, &[], deadline);
             let forgotten = released.and_then(|()| Ok(node.store.remove(&attachment.key, lock)?));
             if let Err(error) = forgotten {
                 log::warn!("{}: {error}", attachment.key);
                 // from now on it is left alone for a while
-                release::mark(node, &attachment, Phase::Home);
+                teardown::mark(node, &attachment, Phase::Home);
             }
         }
     }
 }
 
-fn heal_other<K: Kernel>(
+fn recover_other<K: Kernel>(
     node: &Node<'_, K>,
     key: &Key,
     boot_id: &str,
-    survey: &mut Survey,
+    recovery: &mut Recovery,
 ) -> Result<(), Error> {
     match node.store.record(key) {
         Record::Good(attachment) if attachment.is_settled(node.kernel, boot_id) => {
-            survey.holders.push(*attachment);
+            recovery.holders.push(*attachment);
             return Ok(());
         }
         // IPAM has refused it a little while ago
@@ -135,37 +135,37 @@ fn heal_other<K: Kernel>(
     let Some(lock) = lock.filter(|_| !attachment.is_settled(node.kernel, boot_id)) else {
         // somebody else is giving its addresses back: its devices are free
         if attachment.phase != Phase::Home {
-            survey.holders.push(*attachment);
+            recovery.holders.push(*attachment);
         }
         return Ok(());
     };
-    log::info!("{key}: it was cut short, or its pod is gone: healing");
+    log::info!("{key}: it was cut short, or its pod is gone: recovering");
     let mut attachment = *attachment;
-    let home = bring_home(node, &mut attachment, boot_id).and_then(|()| {
+    let home = restore_devices(node, &mut attachment, boot_id).and_then(|()| {
         // from here on its devices can be another pod's
         attachment.phase = Phase::Home;
         Ok(node.store.update(&attachment)?)
     });
     match home {
-        Ok(()) => survey.healed.push((attachment, lock)),
+        Ok(()) => recovery.recovered.push((attachment, lock)),
         Err(error) => {
-            log::warn!("{key}: cannot be healed: {error}");
-            survey.holders.push(attachment);
+            log::warn!("{key}: cannot be recovered: {error}");
+            recovery.holders.push(attachment);
         }
     }
     Ok(())
 }
 
 /// The devices; the addresses come when the node's lock is free.
-fn bring_home<K: Kernel>(
+fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     boot_id: &str,
 ) -> Result<(), Error> {
     if attachment.boot_id == boot_id && attachment.phase != Phase::Home {
-        let pod = release::pod_of(node, attachment)?;
+        let pod = teardown::pod_of(node, attachment)?;
         let tried_before = attachment.tried;
-        release::home(node, attachment, pod.as_ref(), tried_before)?;
+        teardown::home(node, attachment, pod.as_ref(), tried_before)?;
     }
     Ok(())
 }
