@@ -3,20 +3,12 @@
 
 use crate::{
     metadata::PACE,
-    node::{CIDR, GATEWAY, NICS, Node, asked, changes, metrics, words},
+    node::{CIDR, GATEWAY, NICS, Node, asked, changes, metrics, service, words},
 };
 use erdma::bring_up::Outcome;
 use integration::MetadataService;
 use rdma_netns::link::IFA_F_NOPREFIXROUTE;
 use std::time::{Duration, Instant};
-
-fn service() -> MetadataService {
-    let service = MetadataService::new();
-    for (_, _, _, mac, ip) in NICS {
-        service.add_nic(mac, ip, CIDR, GATEWAY);
-    }
-    service
-}
 
 #[test]
 fn nics_that_nobody_configured_get_what_the_cloud_says() {

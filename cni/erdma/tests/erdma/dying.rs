@@ -42,6 +42,18 @@ fn sweep(in_release: bool, heal: impl Fn(&Node, &str)) -> usize {
     kills
 }
 
+/// Releases what there is, after which it is as `before`.
+#[track_caller]
+fn must_be_released(node: &Node, before: &fake_kernel::Snapshot, what: &str) {
+    let released = node.release();
+    assert!(
+        released.iter().all(|it| it.is_complete()),
+        "{what}: {released:?}"
+    );
+    node.must_be(before, what);
+    assert_eq!(node.records(), [""; 0], "{what}");
+}
+
 fn settled() -> fake_kernel::Snapshot {
     let node = Node::new();
     node.settle(by_hand());
@@ -62,30 +74,14 @@ fn the_next_start_completes_what_was_killed() {
 #[test]
 fn release_puts_back_what_was_killed() {
     let before = Node::new().snapshot();
-    let kills = sweep(false, |node, what| {
-        let released = node.release();
-        assert!(
-            released.iter().all(|it| it.is_complete()),
-            "{what}: {released:?}"
-        );
-        node.must_be(&before, what);
-        assert_eq!(node.records(), [""; 0], "{what}");
-    });
+    let kills = sweep(false, |node, what| must_be_released(node, &before, what));
     assert_eq!(kills, 24);
 }
 
 #[test]
 fn a_release_that_was_killed_is_completed_by_the_next() {
     let before = Node::new().snapshot();
-    let kills = sweep(true, |node, what| {
-        let released = node.release();
-        assert!(
-            released.iter().all(|it| it.is_complete()),
-            "{what}: {released:?}"
-        );
-        node.must_be(&before, what);
-        assert_eq!(node.records(), [""; 0], "{what}");
-    });
+    let kills = sweep(true, |node, what| must_be_released(node, &before, what));
     assert!(kills >= 24, "{kills}");
 }
 

@@ -8,6 +8,7 @@ use erdma::{
     conf::{self, NicAddress},
 };
 use fake_kernel::{Died, FakeKernel, Nic as Hardware, Snapshot, Verdict, World};
+use integration::MetadataService;
 use nix::errno::Errno;
 use rdma_netns::{Address, InterfaceName, Link, Op, Place, RdmaMode, Route};
 use serde_json::{Value, json};
@@ -40,6 +41,15 @@ pub(crate) const NICS: [(&str, &str, &str, &str, &str); 2] = [
 
 pub(crate) const CIDR: &str = "10.0.0.0/24";
 pub(crate) const GATEWAY: &str = "10.0.0.253";
+
+/// A metadata service that knows both.
+pub(crate) fn service() -> MetadataService {
+    let service = MetadataService::new();
+    for (_, _, _, mac, ip) in NICS {
+        service.add_nic(mac, ip, CIDR, GATEWAY);
+    }
+    service
+}
 
 /// A node.
 pub(crate) struct Node {

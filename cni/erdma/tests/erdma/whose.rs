@@ -2,13 +2,10 @@
 //! NICs that have no address at the moment, and are somebody's all the same.
 
 use crate::{
-    node::{
-        CIDR, GATEWAY, NICS, Node, asked, by_hand, changes, furnished, hardware, make, name, words,
-    },
+    node::{NICS, Node, asked, by_hand, changes, furnished, hardware, make, name, service, words},
     settling::{AT, address, set_up},
 };
 use erdma::bring_up::{Outcome, State};
-use integration::MetadataService;
 use rdma_netns::Op;
 use std::time::Duration;
 
@@ -103,14 +100,6 @@ fn a_nic_that_is_gone_for_a_while_is_looked_at_anew() {
     node.make(&take("eth1"));
     process.settle(&node.nics()[1..]);
     assert_eq!(process.settle(&node.nics())[0].to_string(), EARLY);
-}
-
-fn service() -> MetadataService {
-    let service = MetadataService::new();
-    for (_, _, _, mac, ip) in NICS {
-        service.add_nic(mac, ip, CIDR, GATEWAY);
-    }
-    service
 }
 
 #[test]
