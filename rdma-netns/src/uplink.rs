@@ -12,8 +12,8 @@
 //! preference that routers advertise (RFC 4191, section 2.1). Others are behind it, as those of rails are. The main
 //! table's count, and those of each table to which a rule leads that names neither a source nor a netdev nor a
 //! destination: those of a table behind one that leads everywhere do not. A rail's own table, to which rules
-//! lead from the rail's address, is none of these. Several equal IPv6 ones come from routers' advertisements on every netdev. Kubelet takes the node's
-//! address from the IPv4 default route, and from the IPv6 one where there is none
+//! lead from the rail's address, is none of these. Several equal IPv6 ones come from routers' advertisements on
+//! every netdev. Kubelet takes the node's address from the IPv4 default route, and from the IPv6 one where there is none
 //! (`chooseHostInterface()`, `k8s.io/apimachinery/pkg/util/net/interface.go`).
 
 use crate::{

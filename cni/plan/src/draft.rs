@@ -8,7 +8,6 @@ use rdma_netns::{
     Place, Route,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
-
 use std::collections::BTreeMap;
 
 /// Bytes of an IPoIB hardware address before the port's GUID.
