@@ -3,6 +3,7 @@
 //! was written is undone by planning back towards it.
 
 mod answer;
+mod second_call;
 
 use super::{Node, addresses, recovery, teardown};
 use crate::{
@@ -28,7 +29,8 @@ use std::{collections::BTreeSet, io, net::IpAddr};
 pub enum Outcome<K: Kernel> {
     /// The pod has devices.
     Added(Box<Added<K>>),
-    /// No device was allocated to it: the result of the plugins before.
+    /// No device was allocated to it, or an earlier call in this ADD has attached it: the result of the
+    /// plugins before.
     NothingToDo(Value),
 }
 
@@ -58,6 +60,10 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     };
     let wish = node.conf.smc.wish()?;
     let pod = node.pod()?;
+    if let Some(result) = second_call::result(node, &key, &pod)? {
+        log::info!("{key}: an earlier entry of the chain has attached it; the result is passed on");
+        return Ok(Outcome::NothingToDo(result));
+    }
     let mut budget = probe::Budget::default();
     loop {
         match attempt(node, (&choice, wish), &key, &pod, &mut budget) {

@@ -7,6 +7,7 @@ mod allocated;
 mod announcing;
 mod asking;
 mod bare;
+mod called_twice;
 mod dead;
 mod drop_in;
 mod dying;

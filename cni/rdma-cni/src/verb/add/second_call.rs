@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A second call of this plugin within one ADD of the runtime's: its entry is in the network's list and in the
+//! network's directory (`NetworkConfFromFile()`, `libcni/conf.go`, since 1.3 appends what is there). The first
+//! call has attached the devices, and the second one passes its result on.
+
+use super::super::Node;
+use crate::error::Error;
+use attachments::{Attachment, Key, store::Record};
+use network_conf::Conf;
+use rdma_netns::{Kernel, Pod};
+use serde_json::Value;
+
+/// The result to pass on, if the devices of `key` were attached earlier in this ADD. A runtime that repeats an
+/// ADD begins with the first plugin, so that the rails are in no `prevResult`; and an entry that asks for other
+/// devices is another request.
+pub(super) fn result<K: Kernel>(
+    node: &Node<'_, K>,
+    key: &Key,
+    pod: &K::Pod,
+) -> Result<Option<Value>, Error> {
+    let Some(previous) = &node.conf.network.prev_result else {
+        return Ok(None);
+    };
+    let Record::Good(attachment) = node.store.load(key)? else {
+        return Ok(None);
+    };
+    let is_second = attachment.netns_id == pod.id()
+        && has_rails(previous, &attachment, pod)
+        && is_same_request(&attachment, node.conf)
+        && attachment.is_settled(node.kernel, &node.kernel.boot_id()?);
+    Ok(is_second.then(|| previous.clone()))
+}
+
+/// Whether `result` has every interface that the first call put into it. An attachment without one cannot be
+/// told from an earlier ADD's: libcni drops the result's `rails`.
+fn has_rails(result: &Value, attachment: &Attachment, pod: &impl Pod) -> bool {
+    let interfaces = result["interfaces"].as_array();
+    let sandbox = pod.path().to_str();
+    let is_there = |name: &str| {
+        let mut all = interfaces.into_iter().flatten();
+        all.any(|it| it["name"] == name && it["sandbox"].as_str() == sandbox)
+    };
+    let mut ours = attachment.rails.iter().filter(|rail| rail.is_ours());
+    let has_one = ours.clone().next().is_some();
+    has_one && ours.all(|rail| is_there(&rail.pod_name))
+}
+
+/// Whether `conf` asks for the same devices, by the same names, as the ADD on record did.
+fn is_same_request(attachment: &Attachment, conf: &Conf) -> bool {
+    Conf::parse(attachment.config.clone()).is_ok_and(|before| {
+        before.devices == conf.devices && before.interface_name == conf.interface_name
+    })
+}
