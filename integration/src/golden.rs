@@ -74,3 +74,44 @@ fn difference(written: &str, made: &str) -> String {
     };
     shown('-', &old) + &shown('+', &new)
 }
+
+/// `text` written anew: each line that is neither empty, indented nor a comment (`#`) is an input, and
+/// the lines below it, indented, are what is `said` of it.
+pub fn said_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
+    let mut written = String::new();
+    for line in text.lines().filter(|line| !line.starts_with(' ')) {
+        let _ = writeln!(written, "{line}");
+        if !line.is_empty() && !line.starts_with('#') {
+            for said in said(line) {
+                let _ = writeln!(written, "  {}", said.trim_end());
+            }
+        }
+    }
+    written
+}
+
+/// The fields of a structure, as `Debug` writes it; of a pattern its text alone.
+///
+/// # Panics
+/// It is no structure.
+#[track_caller]
+pub fn debug_fields(debug: &str) -> Vec<String> {
+    let mut parts = debug.split(", tokens: [");
+    let mut debug = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (_, rest) = part.split_once("has_metachars: ").expect("a pattern");
+        debug += rest.trim_start_matches(char::is_alphabetic);
+    }
+    let (_, inner) = debug.split_once(" { ").expect("a structure");
+    let inner = inner.strip_suffix(" }").expect("its end");
+    let mut depth = 0;
+    let mut fields = vec![String::new()];
+    for c in inner.chars() {
+        depth += i32::from("{[(".contains(c)) - i32::from("}])".contains(c));
+        match c {
+            ',' if depth == 0 => fields.push(String::new()),
+            c => fields.last_mut().expect("one").push(c),
+        }
+    }
+    fields.iter().map(|it| it.trim().to_owned()).collect()
+}

@@ -9,6 +9,7 @@ mod examples;
 mod gc_status;
 mod host_local;
 mod killed;
+mod messages;
 mod node;
 mod parent;
 mod protocol;

@@ -9,6 +9,7 @@ mod answers;
 mod erdma;
 mod erdma_flags;
 mod invalid;
+mod messages;
 mod required;
 mod selected;
 mod unnamed;

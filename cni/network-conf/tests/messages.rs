@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is said of each wrong value, word for word, and what becomes of a right one. Each line of
+//! `messages/*.txt` that is not indented is a configuration; below it are
+//!
+//! - what ADD says; with `taken: ` before it what was read, where nothing is wrong
+//! - `DEL: ` and `GC: `, what these say where they do not go on
+//!
+//! `UPDATE_PLANS=1 cargo test -p network-conf --test messages` writes them anew, to be read before
+//! they are committed.
+
+use cni_protocol::{Command, Mistakes};
+use integration::golden;
+use network_conf::{Conf, Wish};
+use serde_json::{Map, Value};
+use std::{fs, path::Path};
+
+#[test]
+fn messages_are_as_written() {
+    let is_case = |path: &Path| path.extension().is_some_and(|it| it == "txt");
+    let cases = golden::cases(env!("CARGO_MANIFEST_DIR"), "tests/messages", is_case);
+    assert!(!cases.is_empty());
+    golden::assert_as_written(&cases, Path::to_owned, |case| {
+        let text = fs::read_to_string(case).expect("the inputs");
+        golden::said_of_each(&text, said)
+    });
+}
+
+fn said(input: &str) -> Vec<String> {
+    let raw = conf(input);
+    let added = Conf::parse(raw.clone()).and_then(|conf| {
+        conf.supported()?;
+        let wish = conf.smc.wish()?;
+        let mut differs = told(&conf);
+        if wish != Wish::None {
+            differs.push(format!("wish: {wish:?}"));
+        }
+        Ok(format!("taken: {}", differs.join(", ")))
+    });
+    let mut said = vec![added.unwrap_or_else(|error| error.to_string())];
+    for (name, command) in [("DEL", Command::Del), ("GC", Command::Gc)] {
+        if let Err(error) = Conf::read(raw.clone(), &mut Mistakes::of(command)) {
+            said.push(format!("{name}: {error}"));
+        }
+    }
+    said
+}
+
+/// The configuration, with a version and a name where it has none; `null` takes them out.
+fn conf(input: &str) -> Map<String, Value> {
+    let value: Value = serde_json::from_str(input).unwrap_or_else(|e| panic!("{input}: {e}"));
+    let mut conf = value.as_object().expect(input).clone();
+    for (field, value) in [("cniVersion", "1.1.0"), ("name", "net")] {
+        conf.entry(field).or_insert_with(|| value.into());
+    }
+    conf
+}
+
+/// What differs from an empty configuration.
+fn told(read: &Conf) -> Vec<String> {
+    let lines = |conf: &Conf| -> Vec<String> {
+        let mut conf = conf.clone();
+        conf.raw.clear();
+        let network = golden::debug_fields(&format!("{:?}", conf.network));
+        let rest = golden::debug_fields(&format!("{conf:?}"));
+        let rest = rest.into_iter().filter(|it| !it.starts_with("network: "));
+        network.into_iter().chain(rest).collect()
+    };
+    let empty = lines(&Conf::parse(conf("{}")).expect("the least"));
+    let mut differs = lines(read);
+    differs.retain(|field| !empty.contains(field));
+    differs
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is said of each wrong value, word for word, and what becomes of a right one. Each line of
+//! `messages/*.txt` that is not indented is a configuration; below it is what is said of it, or
+//! after `taken: ` what was read, with the remarks.
+//!
+//! `UPDATE_PLANS=1 cargo test -p rdma-device-plugin --test nodes messages` writes them anew, to be
+//! read before they are committed.
+
+use integration::golden;
+use rdma_device_plugin::conf::Conf;
+use std::{fs, path::Path};
+
+#[test]
+fn messages_are_as_written() {
+    let is_case = |path: &Path| path.extension().is_some_and(|it| it == "txt");
+    let cases = golden::cases(env!("CARGO_MANIFEST_DIR"), "tests/nodes/messages", is_case);
+    assert!(!cases.is_empty());
+    golden::assert_as_written(&cases, Path::to_owned, |case| {
+        let text = fs::read_to_string(case).expect("the inputs");
+        golden::said_of_each(&text, said)
+    });
+}
+
+fn said(input: &str) -> Vec<String> {
+    match Conf::parse(input, Path::new("f")) {
+        Err(error) => vec![error.to_string()],
+        Ok(parsed) => {
+            let mut taken = golden::debug_fields(&format!("{:?}", parsed.conf));
+            let least = Conf::parse(
+                "resources: [{name: rdma/hca, kind: shared}]",
+                Path::new("f"),
+            );
+            let least = least.expect("a configuration").conf;
+            let least = golden::debug_fields(&format!("{least:?}"));
+            taken.retain(|field| !least.contains(field));
+            let taken = format!("taken: {}", taken.join(", "));
+            let remarks = parsed.remarks.into_iter().map(|it| format!("remark: {it}"));
+            [taken].into_iter().chain(remarks).collect()
+        }
+    }
+}

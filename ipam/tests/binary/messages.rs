@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is said of each wrong value, word for word, and what becomes of a right one. Each line of
+//! `messages/*.txt` that is not indented is a configuration; below it is what ADD says, after
+//! `DEL: ` what that says where it does not go on, and after `taken: ` what was read.
+//!
+//! `UPDATE_PLANS=1 cargo test -p rdma-ipam --test binary messages` writes them anew, to be read
+//! before they are committed.
+
+use cni_protocol::{Command, ConfError, Environment, Mistakes};
+use integration::golden;
+use rdma_ipam::conf::{Place, Plan, conflicts};
+use serde_json::{Map, Value};
+use std::{fs, path::Path};
+
+#[test]
+fn messages_are_as_written() {
+    let is_case = |path: &Path| path.extension().is_some_and(|it| it == "txt");
+    let cases = golden::cases(env!("CARGO_MANIFEST_DIR"), "tests/binary/messages", is_case);
+    assert!(!cases.is_empty());
+    golden::assert_as_written(&cases, Path::to_owned, |case| {
+        let text = fs::read_to_string(case).expect("the inputs");
+        golden::said_of_each(&text, said)
+    });
+}
+
+/// What is said of `input`. `CNI_ARGS` is a field of it here.
+fn said(input: &str) -> Vec<String> {
+    let least = read(r#"{"ipam":{"subnet":"10.77.0.0/24"}}"#).expect("the least");
+    let mut said = vec![match read(input) {
+        Ok(mut taken) => {
+            taken.retain(|field| !least.contains(field));
+            format!("taken: {}", taken.join(", "))
+        }
+        Err(error) => error.to_string(),
+    }];
+    let mut mistakes = Mistakes::of(Command::Del);
+    if let Err(error) = Place::parse(&conf(input).0, &mut mistakes) {
+        said.push(format!("DEL: {error}"));
+    }
+    said
+}
+
+/// The configuration, with a version and a name where it has none; and `CNI_ARGS`.
+fn conf(input: &str) -> (Map<String, Value>, String) {
+    let conf: Value = serde_json::from_str(input).unwrap_or_else(|e| panic!("{input}: {e}"));
+    let mut conf = conf.as_object().expect(input).clone();
+    for (field, value) in [("cniVersion", "1.1.0"), ("name", "net")] {
+        conf.entry(field).or_insert_with(|| value.into());
+    }
+    let args = conf.remove("CNI_ARGS").unwrap_or_default();
+    (conf, args.as_str().unwrap_or_default().to_owned())
+}
+
+/// What ADD reads.
+fn read(input: &str) -> Result<Vec<String>, ConfError> {
+    let (conf, args) = conf(input);
+    let variables = [
+        ("CNI_CONTAINERID", "a"),
+        ("CNI_IFNAME", "rdma0"),
+        ("CNI_NETNS", "/x"),
+        ("CNI_ARGS", &args),
+    ];
+    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let environment = Environment::parse(variables.into(), Some(Command::Plan));
+    let place = Place::parse(&conf, &mut Mistakes::refused())?;
+    let plan = Plan::parse(&conf, &environment.expect("an environment"))?;
+    let mut taken = golden::debug_fields(&format!("{plan:?}"));
+    taken.push(format!("data_dir: {:?}", place.data_dir));
+    taken.push(format!("conflicts: {:?}", conflicts(&conf)?));
+    Ok(taken)
+}
