@@ -18,7 +18,6 @@
 //! | [`snapshot`] | all that a namespace has, comparable bit for bit |
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
 //! | [`extent`] | how much is repeated: what `scripts/test --full` adds |
-//! | [`golden`] | plans as data: what is made is what was written |
 //! | [`kubelet`] | a kubelet stand-in: device manager |
 //! | [`control_plane`] | Kubernetes' control plane itself: on this machine without a kubelet, or in the lab |
 //! | [`real_kubelet`] | in the lab, kubelet itself, joined to it |
@@ -42,7 +41,6 @@ pub mod containerd;
 pub mod control_plane;
 pub mod daemon;
 pub mod extent;
-pub mod golden;
 pub mod ipam;
 pub mod killed;
 pub mod kubelet;

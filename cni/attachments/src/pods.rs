@@ -381,8 +381,8 @@ mod tests {
     fn what_rdma_cni_writes_is_understood() {
         let record = |name: &str| {
             let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rdma-cni/tests/plans");
-            let text = fs::read_to_string(plans.join(name).join("record.json")).expect("a record");
-            let mut record: Value = serde_json::from_str(&text).expect("JSON");
+            let case = plans.join("cases").join(name).with_extension("json");
+            let mut record = cases::read(&case)["record"].take();
             record["bootId"] = "this".into();
             record["phase"] = "attached".into();
             record.to_string()

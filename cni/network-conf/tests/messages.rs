@@ -8,8 +8,8 @@
 //! `UPDATE_PLANS=1 cargo test -p network-conf --test messages` writes them anew, to be read before
 //! they are committed.
 
+use cases::golden;
 use cni_protocol::{Command, Mistakes};
-use integration::golden;
 use network_conf::{Conf, Wish};
 use serde_json::{Map, Value};
 use std::{fs, path::Path};

@@ -38,9 +38,7 @@ fn offered(example: &str, layout: &str) -> (Vec<Offer>, bool) {
     let parsed = Conf::read(&folder().join(example)).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(parsed.remarks, [] as [&str; 0], "{example}");
     let node = root().join("tests/nodes").join(layout).join("node.json");
-    let text = fs::read_to_string(&node).unwrap_or_else(|error| panic!("{node:?}: {error}"));
-    let node: Inventory =
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{node:?}: {error}"));
+    let node: Inventory = cases::read_as(&node);
     // on another instance than the one that an example names
     let found = discover(&parsed.conf.erdma, &node, Some("i-other"));
     let hidden = found.hidden_addresses();

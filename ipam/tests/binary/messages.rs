@@ -6,8 +6,8 @@
 //! `UPDATE_PLANS=1 cargo test -p rdma-ipam --test binary messages` writes them anew, to be read
 //! before they are committed.
 
+use cases::golden;
 use cni_protocol::{Command, ConfError, Environment, Mistakes};
-use integration::golden;
 use rdma_ipam::conf::{Place, Plan, conflicts};
 use serde_json::{Map, Value};
 use std::{fs, path::Path};

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans as data. Each directory below `plans/` is a case:
+//! Plans as data. Each file in `plans/cases` is a base of `plans/bases` and what differs from it
+//! (see the crate `cases`):
 //!
-//! | file | has |
+//! | member | has |
 //! |---|---|
-//! | `request.json` | netdev, address, gateway, MTU; `siblings`: netdevs of other NICs that were brought up |
-//! | `record.json` | what the netdev was given before; without a request, what is to be put back |
-//! | `observed.json` | the host's netdevs |
-//! | `plan.txt` | the changes, each as its `ip`/`sysctl` equivalent, and what stays |
+//! | `request` | netdev, address, gateway, MTU; `siblings`: netdevs of other NICs that were brought up |
+//! | `record` | what the netdev was given before; without a request, what is to be put back |
+//! | `observed` | the host's netdevs |
 //!
-//! `UPDATE_PLANS=1 cargo test -p rdma-device-plugin --test erdma plans` writes every `plan.txt`
-//! anew, to be read before it is committed.
+//! The text beside it has the changes, each as its `ip`/`sysctl` equivalent, and what stays.
+//! `UPDATE_PLANS=1 cargo test -p erdma --test erdma plans` writes every text anew, to be read
+//! before it is committed.
 
 use erdma::bring_up::{
     ownership::foreign_config,
@@ -17,10 +18,17 @@ use erdma::bring_up::{
     put_back::put_back,
     record::Record,
 };
-use integration::golden;
 use rdma_netns::{Link, Namespace, NetnsId};
 use serde::Deserialize;
-use std::{fs, net::Ipv4Addr, path::Path};
+use std::{net::Ipv4Addr, path::Path};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    request: Option<Request>,
+    record: Option<Record>,
+    observed: Vec<Link>,
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,36 +43,28 @@ struct Request {
 
 #[test]
 fn plans_are_as_written() {
-    let manifest = env!("CARGO_MANIFEST_DIR");
-    let cases = golden::cases(manifest, "tests/erdma/plans", |_| true);
+    let cases = cases::list(env!("CARGO_MANIFEST_DIR"), "tests/erdma/plans/cases");
     assert!(cases.len() >= 20, "{cases:?}");
-    golden::assert_as_written(&cases, |case| case.join("plan.txt"), plan_of);
-}
-
-fn read<T: for<'de> Deserialize<'de>>(case: &Path, file: &str) -> Option<T> {
-    let text = fs::read(case.join(file)).ok()?;
-    let read = serde_json::from_slice(&text);
-    Some(read.unwrap_or_else(|error| panic!("{case:?}: {file}: {error}")))
+    cases::assert_as_written(&cases, plan_of);
 }
 
 fn plan_of(case: &Path) -> String {
-    let links: Vec<Link> = read(case, "observed.json").expect("a state");
+    let case: Case = cases::read_as(case);
     let host = Namespace {
         id: NetnsId {
             device: 4,
             inode: 1,
             cookie: 1,
         },
-        links,
+        links: case.observed,
         unkept_routes: vec![],
         rdma: vec![],
         rules: vec![],
         general_rules: vec![],
     };
-    let record: Option<Record> = read(case, "record.json");
-    match read::<Request>(case, "request.json") {
-        Some(request) => bring_up(&host, &request, record),
-        None => release(&host, &record.expect("a record")),
+    match case.request {
+        Some(request) => bring_up(&host, &request, case.record),
+        None => release(&host, &case.record.expect("a record")),
     }
 }
 

@@ -1,72 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans as data. Each directory beside this file is a case:
+//! Plans as data. Each file in `cases` is a base of `bases` and what differs from it (see the
+//! crate `cases`):
 //!
-//! | file | has |
+//! | member | has |
 //! |---|---|
-//! | `request.json` | a network configuration: the plan is ADD's first round |
-//! | `record.json` | or an attachment: the plan is one round of bringing it home |
-//! | `observed.json` | the state of the host and the pod |
-//! | `others.json` | beside a record: other attachments whose devices are not home yet |
-//! | `answers.json` | beside a request: what IPAM gave each rail; without it IPAM is still to come |
-//! | `plan.txt` | the changes, each as its `ip`/`rdma` equivalent |
+//! | `request` | a network configuration: the plan is ADD's first round |
+//! | `record` | or an attachment: the plan is one round of its restoration to the host |
+//! | `observed` | the state of the host and the pod |
+//! | `others` | beside a record: other attachments whose devices are not on the host yet |
+//! | `answers` | beside a request: what IPAM gave each rail; without it IPAM is still to come |
 //!
-//! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every `plan.txt` anew, to be
-//! read before it is committed.
+//! The text beside it has the changes, each as its `ip`/`rdma` equivalent.
+//! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every text anew, to be read before
+//! it is committed.
 
 use attachments::{Attachment, Key, Wanted};
-use integration::golden;
 use network_conf::{Conf, Devices};
 use plan::{
     self,
     select::{self, Choice},
 };
 use rdma_netns::{InterfaceName, Observed, Op};
-use std::{
-    fmt::Write as _,
-    fs,
-    path::{Path, PathBuf},
-};
+use serde::Deserialize;
+use serde_json::Value;
+use std::{fmt::Write as _, path::Path};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    request: Option<Value>,
+    record: Option<Attachment>,
+    observed: Observed,
+    #[serde(default)]
+    others: Vec<Attachment>,
+    answers: Option<Vec<Wanted>>,
+}
 
 #[test]
 fn plans_are_as_written() {
-    let cases = cases();
+    let cases = cases::list(env!("CARGO_MANIFEST_DIR"), "tests/plans/cases");
     assert!(cases.len() >= 12, "{cases:?}");
-    golden::assert_as_written(&cases, |case| case.join("plan.txt"), plan_of);
-}
-
-#[test]
-fn every_case_is_of_one_kind() {
-    for case in cases() {
-        let kinds = ["request.json", "record.json"];
-        let found = kinds.into_iter().filter(|kind| case.join(kind).exists());
-        assert_eq!(found.count(), 1, "{case:?}");
-        assert!(case.join("observed.json").exists(), "{case:?}");
-    }
-}
-
-fn cases() -> Vec<PathBuf> {
-    golden::cases(env!("CARGO_MANIFEST_DIR"), "tests/plans", Path::is_dir)
+    cases::assert_as_written(&cases, plan_of);
 }
 
 fn plan_of(case: &Path) -> String {
-    let read = |file: &str| fs::read(case.join(file)).ok();
-    let observed = read("observed.json").unwrap();
-    let observed: Observed = serde_json::from_slice(&observed)
-        .unwrap_or_else(|error| panic!("{case:?}: observed.json: {error}"));
-    if let Some(request) = read("request.json") {
-        let answers = read("answers.json").map(|answers| {
-            serde_json::from_slice::<Vec<Wanted>>(&answers)
-                .unwrap_or_else(|error| panic!("{case:?}: answers.json: {error}"))
-        });
-        return attach(&request, &observed, answers);
+    let Case {
+        request,
+        record,
+        observed,
+        others,
+        answers,
+    } = cases::read_as(case);
+    match (request, record) {
+        (Some(request), None) => {
+            assert!(others.is_empty(), "{case:?}");
+            attach(request.to_string().as_bytes(), &observed, answers)
+        }
+        (None, Some(record)) => {
+            assert_eq!(answers, None, "{case:?}");
+            detach(&record, &others, &observed)
+        }
+        _ => panic!("{case:?}: a request or a record"),
     }
-    let record: Attachment = serde_json::from_slice(&read("record.json").unwrap())
-        .unwrap_or_else(|error| panic!("{case:?}: record.json: {error}"));
-    let others = read("others.json").map_or_else(Vec::new, |others| {
-        serde_json::from_slice::<Vec<Attachment>>(&others)
-            .unwrap_or_else(|error| panic!("{case:?}: others.json: {error}"))
-    });
-    detach(&record, &others, &observed)
 }
 
 fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<Wanted>>) -> String {

@@ -4,14 +4,14 @@
 use crate::node::{Node, Pod};
 use rdma_netns::RdmaMode;
 use serde_json::{Map, Value};
-use std::fs;
-
-/// A record as it was then.
-const OLD: &str = include_str!("../plans/detach-from-pod/record.json");
+use std::{fs, path::Path};
 
 /// The record of `pod`, with nothing that an old one did not have.
 fn age(node: &Node, pod: &Pod) {
-    let old: Map<String, Value> = serde_json::from_str(OLD).unwrap();
+    // a record as it was then
+    let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
+    let old = cases::read(&plans.join("cases/detach-from-pod.json"))["record"].take();
+    let old = old.as_object().unwrap();
     let path = node.record_of(pod);
     let mut record: Map<String, Value> = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     assert_eq!(record["format"], old["format"]);

@@ -23,8 +23,7 @@ const RECORD: &str = "state/attachments/cbr0/c1@eth0.json";
 fn attach(node: &Node, netns: &Netns, below: &str) {
     let kernel = Linux::new();
     let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rdma-cni/tests/plans");
-    let text = fs::read_to_string(plans.join("detach-from-pod/record.json")).expect("a record");
-    let mut record: Value = serde_json::from_str(&text).expect("JSON");
+    let mut record = cases::read(&plans.join("cases/detach-from-pod.json"))["record"].take();
     let pod = kernel.open_pod(netns.path()).expect("the namespace");
     record["bootId"] = kernel.boot_id().expect("the boot").into();
     record["key"] = json!({"network": "cbr0", "container": "c1", "interface": "eth0"});

@@ -181,9 +181,8 @@ impl Node {
 
     /// A pod that ended without `rdma-cni`.
     fn pod_ended_with(&self, name: &str) {
-        let plans = root().join("cni/rdma-cni/tests/plans/detach-from-pod/record.json");
-        let text = fs::read_to_string(plans).expect("a record");
-        let mut record: Value = serde_json::from_str(&text).expect("JSON");
+        let case = root().join("cni/rdma-cni/tests/plans/cases/detach-from-pod.json");
+        let mut record = cases::read(&case)["record"].take();
         record["bootId"] = boot_id().into();
         record["key"] =
             serde_json::json!({"network": "pods", "container": "c1", "interface": "eth0"});

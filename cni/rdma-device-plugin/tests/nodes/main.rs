@@ -2,7 +2,8 @@
 //! What the daemon advertises and answers on a dozen node layouts, beside what the owner of each
 //! foreign configuration format would have: every difference is there on purpose, with a reason.
 //!
-//! `<layout>/node.json` is the node, `configs/` has the configurations, `<layout>/table.yaml` the
+//! `<layout>/node.json` is the node, as a base of `bases/` and what differs from it (see the crate
+//! `cases`). `configs/` has the configurations, `<layout>/table.yaml` the
 //! two answers, `differences.yaml` the reasons. README.md says where the peers' answers are from.
 
 mod answers;
@@ -74,8 +75,7 @@ fn text(path: &Path) -> String {
 }
 
 fn node(layout: &str) -> Inventory {
-    let path = root().join(layout).join("node.json");
-    serde_json::from_str(&text(&path)).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+    cases::read_as(&root().join(layout).join("node.json"))
 }
 
 fn conf(name: &str) -> Parsed {

@@ -6,7 +6,7 @@
 //! `UPDATE_PLANS=1 cargo test -p rdma-device-plugin --test nodes messages` writes them anew, to be
 //! read before they are committed.
 
-use integration::golden;
+use cases::golden;
 use rdma_device_plugin::conf::Conf;
 use std::{fs, path::Path};
 

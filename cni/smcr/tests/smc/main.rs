@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R's plans as data: each file in `cases` has what is seen, and beside it is the text of
-//! what is done.
+//! SMC-R's plans as data: each file in `cases` is a base of `bases` and what differs from it (see
+//! the crate `cases`), and beside it is the text of what is done.
 //!
-//! | field of a case | has |
+//! | member | has |
 //! |---|---|
 //! | `mode` | the RDMA subsystem's |
 //! | `rails` | the pod's, as [`world`] completes them: `name`, `home` or `shared`, `mac`, `rdma`, `driver` |
-//! | `pod`, `host` | netdevs and their addresses; `kind`, `master` and `lower`, as indices: the host's are from 20 on, by name |
+//! | `pod`, `host` | netdevs and their addresses; `kind`, `master` and `lower`, as indices: both from 20 on, in their order |
 //! | `seen` | what the kernel has of SMC |
 //! | `gids` | of each rail's port, in order: `[kind, address, netdev]`; none: not in the pod yet |
 //! | `primary`, `ueid` | the pod's primary interface, `smcUeid` |
@@ -20,7 +20,6 @@
 mod world;
 
 use attachments::PlacedEntry;
-use integration::golden;
 use plan::drift;
 use rdma_netns::Op;
 use smcr::decision::{self, Others};
@@ -29,10 +28,9 @@ use world::World;
 
 #[test]
 fn plans_are_as_written() {
-    let is_case = |path: &Path| path.extension().is_some_and(|it| it == "json");
-    let cases = golden::cases(env!("CARGO_MANIFEST_DIR"), "tests/smc/cases", is_case);
+    let cases = cases::list(env!("CARGO_MANIFEST_DIR"), "tests/smc/cases");
     assert!(cases.len() >= 20, "{cases:?}");
-    golden::assert_as_written(&cases, |case| case.with_extension("txt"), plan_of);
+    cases::assert_as_written(&cases, plan_of);
 }
 
 fn plan_of(case: &Path) -> String {

@@ -5,7 +5,7 @@ use attachments::Attachment;
 use rdma_netns::{GidTable, Observed, smc::SmcState};
 use serde_json::{Value, json};
 use smcr::decision::Sight;
-use std::{fs, path::Path};
+use std::path::Path;
 
 /// A case.
 pub(crate) struct World {
@@ -22,8 +22,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn read(case: &Path) -> Self {
-        let text = fs::read(case).unwrap();
-        let case: Value = serde_json::from_slice(&text).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+        let case = cases::read(case);
         let rails = list(&case["rails"]);
         let mut attachment = record(&case, rails, 2, "a");
         attachment["smc"] = case["smc"].clone();

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is made of each case is what was written down.
+
+use std::{
+    env,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What `directory`, below a package's `manifest` directory, has that is a case; sorted.
+///
+/// # Panics
+/// The directory cannot be read.
+#[track_caller]
+pub fn cases(manifest: &str, directory: &str, is_case: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let entries = fs::read_dir(Path::new(manifest).join(directory)).expect("the cases");
+    let paths = entries.map(|entry| entry.expect("a case").path());
+    let mut cases: Vec<PathBuf> = paths.filter(|path| is_case(path)).collect();
+    cases.sort();
+    cases
+}
+
+/// That `made` of every case is what the file `written` has; of all that differ, the lines that do.
+/// With `UPDATE_PLANS` set every file is written anew, to be read before it is committed.
+///
+/// # Panics
+/// Something differs.
+#[track_caller]
+pub fn assert_as_written(
+    cases: &[PathBuf],
+    written: impl Fn(&Path) -> PathBuf,
+    made: impl Fn(&Path) -> String,
+) {
+    let update = env::var_os("UPDATE_PLANS").is_some();
+    let mut differences = String::new();
+    for case in cases {
+        let (file, made) = (written(case), made(case));
+        if update {
+            fs::write(file, made).expect("to write it anew");
+            continue;
+        }
+        let written = fs::read_to_string(&file).unwrap_or_default();
+        if made != written {
+            let name = case.file_stem().unwrap_or_default().to_string_lossy();
+            let _ = write!(differences, "\n{name}:\n{}", difference(&written, &made));
+        }
+    }
+    assert!(
+        differences.is_empty(),
+        "plans differ, - written, + made now:\n{differences}"
+    );
+}
+
+/// What is between the lines that both begin and end with.
+fn difference(written: &str, made: &str) -> String {
+    let (old, new): (Vec<&str>, Vec<&str>) = (written.lines().collect(), made.lines().collect());
+    let same = |(a, b): &(&&str, &&str)| a == b;
+    let head = old.iter().zip(&new).take_while(same).count();
+    let rest = old.len().min(new.len()) - head;
+    let tail = old
+        .iter()
+        .rev()
+        .zip(new.iter().rev())
+        .take(rest)
+        .take_while(same);
+    let tail = tail.count();
+    let shown = |sign: char, lines: &[&str]| -> String {
+        let changed = &lines[head..lines.len() - tail];
+        changed
+            .iter()
+            .map(|line| format!("  {sign} {line}\n"))
+            .collect()
+    };
+    shown('-', &old) + &shown('+', &new)
+}
+
+/// `text` written anew: each line that is neither empty, indented nor a comment (`#`) is an input, and
+/// the lines below it, indented, are what is `said` of it.
+pub fn said_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
+    let mut written = String::new();
+    for line in text.lines().filter(|line| !line.starts_with(' ')) {
+        let _ = writeln!(written, "{line}");
+        if !line.is_empty() && !line.starts_with('#') {
+            for said in said(line) {
+                let _ = writeln!(written, "  {}", said.trim_end());
+            }
+        }
+    }
+    written
+}
+
+/// The fields of a structure, as `Debug` writes it; of a pattern its text alone.
+///
+/// # Panics
+/// It is no structure.
+#[track_caller]
+pub fn debug_fields(debug: &str) -> Vec<String> {
+    let mut parts = debug.split(", tokens: [");
+    let mut debug = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (_, rest) = part.split_once("has_metachars: ").expect("a pattern");
+        debug += rest.trim_start_matches(char::is_alphabetic);
+    }
+    let (_, inner) = debug.split_once(" { ").expect("a structure");
+    let inner = inner.strip_suffix(" }").expect("its end");
+    let mut depth = 0;
+    let mut fields = vec![String::new()];
+    for c in inner.chars() {
+        depth += i32::from("{[(".contains(c)) - i32::from("}])".contains(c));
+        match c {
+            ',' if depth == 0 => fields.push(String::new()),
+            c => fields.last_mut().expect("one").push(c),
+        }
+    }
+    fields.iter().map(|it| it.trim().to_owned()).collect()
+}
