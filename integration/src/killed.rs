@@ -10,7 +10,7 @@ use std::{
 
 /// Which call comes after the one that was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Healer {
+pub enum Restorer {
     /// DEL of the same attachment.
     Del,
     /// ADD of the same devices to another pod. A pod that lives holds its devices until
@@ -62,13 +62,13 @@ pub struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// Kills `command` (ADD or DEL) at each of the points; every time one of `healers`, in turn,
+    /// Kills `command` (ADD or DEL) at each of the points; every time one of `restorers`, in turn,
     /// has to bring the host back. How many points there were.
     #[track_caller]
-    pub fn run(&self, command: &str, healers: &[Healer]) -> u32 {
-        for (points, healer) in (0..).zip(healers.iter().cycle().copied()) {
+    pub fn run(&self, command: &str, restorers: &[Restorer]) -> u32 {
+        for (points, restorer) in (0..).zip(restorers.iter().cycle().copied()) {
             // shown when an assertion fails
-            println!("{command} is killed at point {points}, then {healer:?}");
+            println!("{command} is killed at point {points}, then {restorer:?}");
             let pod = Netns::new("killed");
             let bare = Snapshot::of(&pod);
             if command == "DEL" {
@@ -90,7 +90,7 @@ impl Sweep<'_> {
                 Some(9),
                 "it was not killed: {outcome}"
             );
-            self.heal(command, healer, &pod);
+            self.restore(command, restorer, &pod);
             self.before.assert_restored(self.host);
             // children and rules
             bare.assert_restored(&pod);
@@ -101,11 +101,11 @@ impl Sweep<'_> {
     }
 
     #[track_caller]
-    fn heal(&self, command: &str, healer: Healer, pod: &Netns) {
-        match healer {
-            Healer::Del => self.call("DEL", "a", pod).run().silent(),
-            Healer::Gc => self.gc().silent(),
-            Healer::Add => {
+    fn restore(&self, command: &str, restorer: Restorer, pod: &Netns) {
+        match restorer {
+            Restorer::Del => self.call("DEL", "a", pod).run().silent(),
+            Restorer::Gc => self.gc().silent(),
+            Restorer::Add => {
                 let other = Netns::new("other");
                 let outcome = self.call("ADD", "b", &other).run();
                 if !outcome.status.success() {

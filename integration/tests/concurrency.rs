@@ -144,7 +144,7 @@ fn a_record_from_before_a_reboot_does_not_block() {
     let text = fs::read_to_string(&record).expect("the record");
     node.del(&configuration, "old", &old);
 
-    // As after a reboot: the device is at home, the record has another boot's id.
+    // As after a reboot: the device is on the host, the record has another boot's id.
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot id");
     assert!(
         text.contains(boot.trim()),

@@ -229,7 +229,7 @@ fn a_full_state_directory_changes_nothing() {
     assert!(!pod.has_link("rdma0"));
     state.make_room();
     node.add(&configuration, "a", &pod);
-    // What was taken can always be brought home: that needs no room.
+    // What was taken can always be restored: that needs no room.
     state.fill();
     node.del(&configuration, "a", &pod);
     assert_home(&node, &before);

@@ -4,7 +4,7 @@
 
 use integration::{
     Netns, Node, Snapshot, ipam,
-    killed::{Around, Healer, Sweep},
+    killed::{Around, Restorer, Sweep},
     plugin::rdma_cni,
     wait,
 };
@@ -36,9 +36,9 @@ fn sweep(node: &Node) -> Sweep<'_> {
 }
 
 #[track_caller]
-fn assert_healed(command: &str, healer: Healer) {
+fn assert_restored(command: &str, restorer: Restorer) {
     let node = Node::with_rails(2);
-    let operations = sweep(&node).run(command, &[healer]);
+    let operations = sweep(&node).run(command, &[restorer]);
     assert!(operations > 6, "{command} had only {operations} operations");
     assert!(
         node.records().is_empty(),
@@ -49,32 +49,32 @@ fn assert_healed(command: &str, healer: Healer) {
 
 #[test]
 fn a_del_heals_a_killed_add() {
-    assert_healed("ADD", Healer::Del);
+    assert_restored("ADD", Restorer::Del);
 }
 
 #[test]
 fn an_add_heals_a_killed_add() {
-    assert_healed("ADD", Healer::Add);
+    assert_restored("ADD", Restorer::Add);
 }
 
 #[test]
 fn gc_heals_a_killed_add() {
-    assert_healed("ADD", Healer::Gc);
+    assert_restored("ADD", Restorer::Gc);
 }
 
 #[test]
 fn a_del_heals_a_killed_del() {
-    assert_healed("DEL", Healer::Del);
+    assert_restored("DEL", Restorer::Del);
 }
 
 #[test]
 fn an_add_heals_a_killed_del() {
-    assert_healed("DEL", Healer::Add);
+    assert_restored("DEL", Restorer::Add);
 }
 
 #[test]
 fn gc_heals_a_killed_del() {
-    assert_healed("DEL", Healer::Gc);
+    assert_restored("DEL", Restorer::Gc);
 }
 
 /// Children with addresses, tables and rules, all of which are the pod's.
@@ -94,7 +94,7 @@ fn whoever_comes_removes_the_children_of_a_killed_verb() {
         sweep.configuration["mode"] = "share".into();
         sweep.configuration["mtu"] = 1400.into();
         sweep.configuration["ipam"] = json!({"type": ipam::NAME});
-        let operations = sweep.run(command, &[Healer::Add, Healer::Gc, Healer::Del]);
+        let operations = sweep.run(command, &[Restorer::Add, Restorer::Gc, Restorer::Del]);
         assert!(operations > 5, "{command} had only {operations} operations");
         assert!(node.records().is_empty(), "{:?}", node.records());
         let (given, taken) = (node.ipam.interfaces("ADD"), node.ipam.interfaces("DEL"));
@@ -130,7 +130,7 @@ fn killed_while_it_writes(node: &Node, command: &str, pod: &Netns) {
 #[test]
 fn the_next_verb_removes_what_was_written_of_a_record() {
     for killed in ["ADD", "DEL"] {
-        for healer in ["ADD", "DEL", "own DEL", "GC"] {
+        for restorer in ["ADD", "DEL", "own DEL", "GC"] {
             let node = Node::with_rails(2);
             let before = Snapshot::of(&node.host);
             let (pod, other) = (node.pod("pod"), node.pod("other"));
@@ -140,7 +140,7 @@ fn the_next_verb_removes_what_was_written_of_a_record() {
             }
             killed_while_it_writes(&node, killed, &pod);
             let others = node.configuration(&["eth2"]);
-            match healer {
+            match restorer {
                 "ADD" => drop(node.add(&others, "b", &other)),
                 "DEL" => node.del(&others, "b", &other),
                 "own DEL" => node.del(&configuration, "a", &pod),
@@ -152,16 +152,20 @@ fn the_next_verb_removes_what_was_written_of_a_record() {
                 }
             }
             let mut expected = vec![];
-            if killed == "DEL" && healer != "own DEL" {
+            if killed == "DEL" && restorer != "own DEL" {
                 expected.extend(["a@eth0.json", "a@eth0.lock"]);
             }
-            if healer == "ADD" {
+            if restorer == "ADD" {
                 expected.extend(["b@eth0.json", "b@eth0.lock"]);
             }
-            assert_eq!(left(&node), expected, "{killed} was killed, then {healer}");
+            assert_eq!(
+                left(&node),
+                expected,
+                "{killed} was killed, then {restorer}"
+            );
             node.del(&others, "b", &other);
             node.del(&configuration, "a", &pod);
-            assert_eq!(left(&node), [""; 0], "{killed} was killed, then {healer}");
+            assert_eq!(left(&node), [""; 0], "{killed} was killed, then {restorer}");
             before.assert_restored(&node.host);
         }
     }

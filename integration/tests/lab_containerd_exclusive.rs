@@ -31,7 +31,7 @@ cdi: true
 const NAMES: [&str; 2] = ["one", "two"];
 
 struct Scene {
-    // the first to end: pods bring their functions home
+    // the first to end: pods restore their functions
     containerd: Containerd,
     node: Node,
     lab: Lab,

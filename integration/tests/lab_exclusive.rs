@@ -4,7 +4,7 @@
 
 use integration::{
     Attachment, Conflist, Netns, Snapshot,
-    killed::{Around, Healer, Sweep},
+    killed::{Around, Restorer, Sweep},
     lab::{self, Function, Lab, ipv4, ipv6},
     plugin, traffic,
     traffic::End,
@@ -300,7 +300,7 @@ fn sixteen_pods_at_once_each_open_their_own_character_device() {
 fn as_a_drop_in_only_the_rdma_device_is_moved() {
     let lab = Lab::new(1);
     let function = lab.rails(0)[0];
-    // host-device brings a netdev home down, without addresses, and with its name for an
+    // host-device returns a netdev to the host down, without addresses, and with its name for an
     // alias: that is how it is before.
     let netdev = &function.netdev;
     lab.host
@@ -342,7 +342,7 @@ fn as_a_drop_in_only_the_rdma_device_is_moved() {
         before.assert_restored(&lab.host);
     }
 
-    // With the namespace gone, host-device has nothing to bring home by its own means.
+    // With the namespace gone, host-device has nothing to restore by its own means.
     let pod = lab.pod("pod");
     let attachment = Attachment::new("a", pod.path(), "net1");
     runtime
@@ -359,14 +359,14 @@ fn as_a_drop_in_only_the_rdma_device_is_moved() {
 }
 
 #[test]
-fn devices_come_home_after_sigkill_around_every_move() {
-    // All operations, each with every healer: that is done in namespaces and on the fake kernel.
+fn devices_return_to_the_host_after_sigkill_around_every_move() {
+    // All operations, each with every restorer: that is done in namespaces and on the fake kernel.
     sweep(Around::Moves);
 }
 
 #[test]
 #[ignore = "scripts/test --full: every operation, on devices that move"]
-fn devices_come_home_after_sigkill_at_every_operation() {
+fn devices_return_to_the_host_after_sigkill_at_every_operation() {
     sweep(Around::All);
 }
 
@@ -390,11 +390,11 @@ fn sweep(around: Around) {
         configuration,
         before: Snapshot::of(&lab.host),
     };
-    for (command, healers) in [
-        ("ADD", [Healer::Del, Healer::Add, Healer::Gc]),
-        ("DEL", [Healer::Gc, Healer::Del, Healer::Add]),
+    for (command, restorers) in [
+        ("ADD", [Restorer::Del, Restorer::Add, Restorer::Gc]),
+        ("DEL", [Restorer::Gc, Restorer::Del, Restorer::Add]),
     ] {
-        let points = sweep.run(command, &healers);
+        let points = sweep.run(command, &restorers);
         println!("{command}: {points} points {around:?}");
         let least = if around == Around::All { 9 } else { 3 };
         assert!(points >= least, "{command} had only {points} points");

@@ -60,7 +60,7 @@ fn booted() -> Lab {
 }
 
 struct Scene {
-    // the first to end: pods bring their functions home
+    // the first to end: pods restore their functions
     containerd: Containerd,
     node: Node,
     lab: Lab,
@@ -254,7 +254,7 @@ fn second_boot() {
     assert_eq!(scene.sandboxes(), old);
     let empty = take_empty_results_away();
     println!("{empty} of containerd's results came back empty");
-    assert_eq!(records(), old, "a pod without RDMA heals nothing");
+    assert_eq!(records(), old, "a pod without RDMA recovers nothing");
     // kubelet's way: first the old sandbox goes
     scene.remove(&sandbox("one"));
     assert_eq!(records(), [sandbox("two")]);
@@ -264,7 +264,7 @@ fn second_boot() {
     let (_, functions) = PODS[1];
     let new = scene.pod("new", functions);
     let of_new = vec![new.sandbox.clone()];
-    assert_eq!(records(), of_new, "the old one is healed");
+    assert_eq!(records(), of_new, "the old one is recovered");
     assert!(leases().values().all(|it| *it == new.sandbox));
     scene.remove(&sandbox("two"));
     has_just(new.main(), &scene.lab.functions[0][1]);

@@ -4,7 +4,7 @@
 
 use integration::{
     Attachment, Bonded, BondedPod, Conflist, Netns, Snapshot, bonded,
-    killed::{Around, Healer, Sweep},
+    killed::{Around, Restorer, Sweep},
     plugin::rdma_cni,
     rails::{BONDS, Bond, Side},
     traffic::{End, Write},
@@ -351,11 +351,11 @@ fn killed_after_any_operation_nothing_is_left() {
         before: Snapshot::of(&bonded.rails.host),
     };
     // what is shared is nobody's alone: another pod's ADD is never refused
-    let healers = [Healer::Del, Healer::Gc];
-    let added = sweep.run("ADD", &healers);
+    let restorers = [Restorer::Del, Restorer::Gc];
+    let added = sweep.run("ADD", &restorers);
     assert!(added >= 4, "ADD has {added} operations");
     nothing_is_left(&bonded, Side::A);
-    let deleted = sweep.run("DEL", &healers);
+    let deleted = sweep.run("DEL", &restorers);
     assert!(deleted >= 1, "DEL has {deleted} operations");
     nothing_is_left(&bonded, Side::A);
     gids_are(&bonded, gids);

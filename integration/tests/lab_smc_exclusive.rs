@@ -4,7 +4,7 @@
 
 use integration::{
     Snapshot,
-    killed::{Around, Healer, Sweep},
+    killed::{Around, Restorer, Sweep},
     lab::{Lab, ipv4},
     plugin,
     smc::{PRIMARY, SmcPeer, SmcPod, UEID, bridge, exchange, make_bridge, shown},
@@ -189,11 +189,11 @@ fn sweep(around: Around) {
         configuration,
         before: Snapshot::of(&scene.lab.host),
     };
-    for (command, healers) in [
-        ("ADD", [Healer::Del, Healer::Add, Healer::Gc]),
-        ("DEL", [Healer::Gc, Healer::Del, Healer::Add]),
+    for (command, restorers) in [
+        ("ADD", [Restorer::Del, Restorer::Add, Restorer::Gc]),
+        ("DEL", [Restorer::Gc, Restorer::Del, Restorer::Add]),
     ] {
-        let points = sweep.run(command, &healers);
+        let points = sweep.run(command, &restorers);
         println!("{command}: {points} points {around:?}");
         let least = if around == Around::All { 9 } else { 3 };
         assert!(points >= least, "{command} had only {points} points");

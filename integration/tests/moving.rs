@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pod gets by a move, and how its netdev comes home.
+//! What a pod gets by a move, and how its netdev returns to the host.
 
 use integration::{Netns, Node, Snapshot};
 use serde_json::{Value, json};

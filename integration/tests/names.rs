@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that a netdev has or gets, and the way home all the same.
+//! Names that a netdev has or gets, and restored all the same.
 
 use integration::{Netns, Node, Snapshot};
 use serde_json::json;

@@ -324,7 +324,7 @@ fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
         let outcome = gc.input(&configuration).run();
         assert!(outcome.status.success(), "GC, {field}: {outcome}");
     }
-    // and what a pod has comes home
+    // and what a pod has returns to the host
     for (field, value) in [("mode", json!("shared")), ("ipam", json!("static"))] {
         let pod = node.pod("pod");
         node.add(&right, "a", &pod);

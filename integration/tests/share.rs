@@ -167,7 +167,7 @@ fn what_is_shared_stays_and_what_is_free_moves() {
     let (fourth, _) = started(&node, &configuration, 10);
     assert!(!node.host.has_link("eth1"), "it is free: auto moves it");
     node.del(&configuration, "10", &fourth);
-    wait::until("it is home", || node.host.has_link("eth1"));
+    wait::until("it is on the host", || node.host.has_link("eth1"));
 }
 
 #[test]

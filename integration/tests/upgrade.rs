@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Upgrades in both directions: what one version attached, another one checks and brings home. The
+//! Upgrades in both directions: what one version attached, another one checks and restores. The
 //! other versions are real ones, built by `scripts/versions`.
 
 use integration::{Invocation, Netns, Node, Snapshot, ipam, wait};

@@ -6,7 +6,7 @@
 //! namespace besides its name, such as addresses, is lost: `rdma-cni` records and restores it, this example
 //! does not.
 
-use rdma_netns::{InterfaceName, Kernel, Linux, Op, Place};
+use rdma_netns::{InterfaceName, Kernel, Linux, NetnsSide, Op};
 use std::{env, error::Error, path::Path};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -21,14 +21,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let there = Op::MoveLink {
         link: host_name.clone(),
-        from: Place::Host,
-        to: Place::Pod,
+        from: NetnsSide::Host,
+        to: NetnsSide::Pod,
         name: pod_name.clone(),
     };
     let back = Op::MoveLink {
         link: pod_name,
-        from: Place::Pod,
-        to: Place::Host,
+        from: NetnsSide::Pod,
+        to: NetnsSide::Host,
         name: host_name,
     };
     for op in [there, back] {

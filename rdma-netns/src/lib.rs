@@ -51,7 +51,7 @@ pub use linux::Linux;
 pub use name::InterfaceName;
 pub use netns::NetnsId;
 pub use observed::{Namespace, Observed};
-pub use op::{Op, Place};
+pub use op::{NetnsSide, Op};
 pub use probe::{Conflict, Neighbour, ProbeError, Probed, Question};
 pub use rdma::{CharDevice, RdmaDevice, RdmaMode};
 pub use rule::{GeneralRule, Rule};

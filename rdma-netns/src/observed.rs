@@ -55,11 +55,11 @@ pub struct Namespace {
 }
 
 impl Observed {
-    /// The namespace at `place`, if it was observed.
-    pub fn at(&self, place: crate::Place) -> Option<&Namespace> {
-        match place {
-            crate::Place::Host => Some(&self.host),
-            crate::Place::Pod => self.pod.as_ref(),
+    /// The namespace at `side`, if it was observed.
+    pub fn at(&self, side: crate::NetnsSide) -> Option<&Namespace> {
+        match side {
+            crate::NetnsSide::Host => Some(&self.host),
+            crate::NetnsSide::Pod => self.pod.as_ref(),
         }
     }
 

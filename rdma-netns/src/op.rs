@@ -14,7 +14,7 @@ use std::{
 /// On which side of the move something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum NetnsSide {
     /// The namespace that this program runs in.
     Host,
     /// The pod's.
@@ -36,15 +36,15 @@ pub enum Op {
     /// thread inside `from`: the kernel looks at the caller's namespace, not the socket's.
     MoveRdma {
         device: String,
-        from: Place,
-        to: Place,
+        from: NetnsSide,
+        to: NetnsSide,
     },
     /// `ip link set dev LINK netns NS name NAME`: moved and renamed in one step, so that
     /// it never meets a netdev of its old name. Loses addresses, routes and up.
     MoveLink {
         link: InterfaceName,
-        from: Place,
-        to: Place,
+        from: NetnsSide,
+        to: NetnsSide,
         name: InterfaceName,
     },
     /// `ip link add link PARENT name NAME netns NS mtu BYTES type macvlan|ipvlan mode MODE`:
@@ -57,114 +57,114 @@ pub enum Op {
         mtu: u32,
     },
     /// `ip link del dev LINK`; one that is gone already is no error.
-    RemoveLink { at: Place, link: InterfaceName },
+    RemoveLink { at: NetnsSide, link: InterfaceName },
     /// `ip link set dev LINK name NAME`; only while it is down before Linux 6.2.
     RenameLink {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         name: InterfaceName,
     },
     /// `ip link set dev LINK up|down`. Down flushes IPv6 addresses and all routes.
     SetUp {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         up: bool,
     },
     /// `ip link set dev LINK mtu BYTES`
     SetMtu {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         mtu: u32,
     },
     /// `ip link set dev LINK address MAC`
     SetMac {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         mac: HardwareAddress,
     },
     /// `ip link set dev LINK txqueuelen PACKETS`
     SetTxQueueLen {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         packets: u32,
     },
     /// `ip link set dev LINK mode default|dormant`, `group NUMBER`, `gso_max_size BYTES`, `gso_max_segs COUNT`
     SetLinkSetting {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         setting: LinkSetting,
         value: u32,
     },
     /// `ip link set dev LINK promisc|allmulticast|multicast|arp on|off`
     SetFlag {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         flag: LinkFlag,
         on: bool,
     },
     /// `ip link set dev LINK alias TEXT`; an empty text takes it away.
     SetAlias {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         alias: String,
     },
     /// `ip link property add|del dev LINK altname NAME`
     SetAltName {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         name: String,
         present: bool,
     },
     /// `sysctl -w net.ipv6.conf.LINK.KEY=VALUE`; `key` is one of [`link::SYSCTLS`].
     SetSysctl {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         key: String,
         value: i32,
     },
     /// `ip address replace ADDRESS dev LINK`
     AddAddress {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         address: Address,
     },
     /// `ip address del ADDRESS dev LINK`
     RemoveAddress {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         address: Address,
     },
     /// `ip route append ROUTE dev LINK`; one that is there already is no error.
     AddRoute {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         route: Route,
     },
     /// `ip route del ROUTE dev LINK`
     RemoveRoute {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         route: Route,
     },
     /// `ip rule add RULE`; one that is there already is no error.
-    AddRule { at: Place, rule: Rule },
+    AddRule { at: NetnsSide, rule: Rule },
     /// `ip rule del RULE`; one that is gone already is no error.
-    RemoveRule { at: Place, rule: Rule },
+    RemoveRule { at: NetnsSide, rule: Rule },
     /// `arping -c 1 -U -I LINK ADDRESS`, for IPv6 `ndsend ADDRESS LINK`: tells the link once
     /// which hardware address has ADDRESS now, so that neighbours that know another one need
     /// not find out by themselves. Changes nothing, so that it is part of no plan. Where
     /// nobody asks for hardware addresses, or not in Ethernet's way (NOARP, InfiniBand), and
     /// on a link that is down nothing is sent, which is no error.
     Announce {
-        at: Place,
+        at: NetnsSide,
         link: InterfaceName,
         address: IpAddr,
     },
     /// `smc_pnet -a ID -I NETDEV`, for an RDMA port `-D DEVICE -P PORT`, which only the initial
     /// namespace takes; an entry that is there already is no error.
-    AddPnet { at: Place, entry: PnetEntry },
+    AddPnet { at: NetnsSide, entry: PnetEntry },
     /// `smc_pnet -d ID`: every entry of that id in the namespace goes; none is no error.
-    RemovePnet { at: Place, id: PnetId },
+    RemovePnet { at: NetnsSide, id: PnetId },
     /// `smcr ueid add UEID`, for the whole node; one that is there already is no error.
     AddUeid { ueid: String },
     /// `smcr ueid del UEID`; one that is gone already is no error.
@@ -186,17 +186,17 @@ impl Op {
     /// The command that a person would type on the host, with `pod` for the name of the
     /// pod's namespace.
     pub fn command(&self, pod: &str) -> String {
-        let ip = |at: &Place| match at {
-            Place::Host => "ip".to_owned(),
-            Place::Pod => format!("ip -n {pod}"),
+        let ip = |at: &NetnsSide| match at {
+            NetnsSide::Host => "ip".to_owned(),
+            NetnsSide::Pod => format!("ip -n {pod}"),
         };
-        let exec = |at: &Place| match at {
-            Place::Host => String::new(),
-            Place::Pod => format!("ip netns exec {pod} "),
+        let exec = |at: &NetnsSide| match at {
+            NetnsSide::Host => String::new(),
+            NetnsSide::Pod => format!("ip netns exec {pod} "),
         };
-        let netns = |to: &Place| match to {
-            Place::Host => "1",
-            Place::Pod => pod,
+        let netns = |to: &NetnsSide| match to {
+            NetnsSide::Host => "1",
+            NetnsSide::Pod => pod,
         };
         let switch = |on: bool| if on { "on" } else { "off" };
         match self {
@@ -344,13 +344,13 @@ impl Op {
             Self::SetMaxLinks { links } => {
                 format!(
                     "{}sysctl -w net.smc.smcr_max_links_per_lgr={links}",
-                    exec(&Place::Pod)
+                    exec(&NetnsSide::Pod)
                 )
             }
             Self::SetTcp2Smc { on } => {
                 format!(
                     "{}sysctl -w net.smc.tcp2smc={}",
-                    exec(&Place::Pod),
+                    exec(&NetnsSide::Pod),
                     u8::from(*on)
                 )
             }

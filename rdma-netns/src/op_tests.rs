@@ -14,7 +14,7 @@ fn as_a_person_would_type_it() {
         table: 1000,
         priority: 100,
     };
-    let at = Place::Pod;
+    let at = NetnsSide::Pod;
     for (op, command) in [
         (
             Op::AddChild {
@@ -56,7 +56,7 @@ fn as_a_person_would_type_it() {
         ),
         (
             Op::Announce {
-                at: Place::Host,
+                at: NetnsSide::Host,
                 link: name("eth1"),
                 address: Ipv6Addr::LOCALHOST.into(),
             },

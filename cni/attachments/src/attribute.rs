@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Something of a netdev on the host that is restored if it can be. Place, name and RDMA device are
-/// none: a netdev without those is not home.
+/// none: a netdev without those is not restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Attribute {

@@ -29,7 +29,8 @@ pub struct Note {
     /// The pod that had it, for people.
     pub holder: String,
     /// The netdev as it was.
-    pub home: Link,
+    #[serde(rename = "home")]
+    pub host_link: Link,
     /// When it was so, as [`rdma_netns::Observed::at`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<u64>,
@@ -46,9 +47,9 @@ pub struct Lack {
     pub why: String,
 }
 
-/// What an earlier try of `attachment` itself has left of the netdev that was `home`.
-pub fn earlier(root: &Path, attachment: &Attachment, home: &Link) -> Option<Note> {
-    let text = fs::read(path(root, &home.name)).ok()?;
+/// What an earlier try of `attachment` itself has left of the netdev that was `host_link`.
+pub fn earlier(root: &Path, attachment: &Attachment, host_link: &Link) -> Option<Note> {
+    let text = fs::read(path(root, &host_link.name)).ok()?;
     let note: Note = serde_json::from_slice(&text).ok()?;
     let is_own = note.boot_id == attachment.boot_id && note.holder == attachment.holder();
     is_own.then_some(note)
@@ -57,9 +58,12 @@ pub fn earlier(root: &Path, attachment: &Attachment, home: &Link) -> Option<Note
 /// Forgets what the netdevs of `attachment`, which a pod gets, did not have: they are taken as they
 /// are.
 pub fn forget(root: &Path, attachment: &Attachment) {
-    let homes = attachment.rails.iter().filter_map(|it| it.home.as_ref());
-    for home in homes.filter(|home| earlier(root, attachment, home).is_none()) {
-        if let Err(error) = remove(root, &home.name) {
+    let host_links = attachment
+        .rails
+        .iter()
+        .filter_map(|it| it.host_link.as_ref());
+    for host_link in host_links.filter(|host_link| earlier(root, attachment, host_link).is_none()) {
+        if let Err(error) = remove(root, &host_link.name) {
             log::warn!("{error}");
         }
     }
@@ -78,7 +82,7 @@ pub fn read(root: &Path) -> Result<Vec<Note>, StoreError> {
         let text = fs::read(entry.map_err(failed)?.path());
         notes.extend(text.ok().and_then(|it| serde_json::from_slice(&it).ok()));
     }
-    notes.sort_by(|a, b| a.home.name.cmp(&b.home.name));
+    notes.sort_by(|a, b| a.host_link.name.cmp(&b.host_link.name));
     Ok(notes)
 }
 
@@ -95,7 +99,7 @@ fn path(root: &Path, netdev: &InterfaceName) -> PathBuf {
 /// # Errors
 /// It cannot be written.
 pub fn write(root: &Path, note: &Note) -> Result<(), StoreError> {
-    let path = path(root, &note.home.name);
+    let path = path(root, &note.host_link.name);
     let write = || {
         fs::create_dir_all(directory(root))?;
         store::replace(&path, &serde_json::to_vec_pretty(note)?, false)

@@ -7,7 +7,7 @@
 //! | `record` | what is written: the rails, and their state on the host before the first change |
 //! | `allocated` | what kubelet gave to the pod's containers of a rail's device |
 //! | `smc` | what of SMC-R a pod has |
-//! | `wanted` | the addresses, routes and rules of a rail |
+//! | `desired` | the addresses, routes and rules of a rail |
 //! | [`store`] | the files and the locks around them |
 //! | `living` | the records of the node's other pods, and whether those live |
 //! | [`given_up`] | what netdevs came back to the host without |
@@ -17,17 +17,17 @@
 
 mod allocated;
 mod attribute;
+mod desired;
 pub mod given_up;
 mod living;
 pub mod pods;
 mod record;
 mod smc;
 pub mod store;
-mod wanted;
 
 pub use allocated::{Allocated, Id};
 pub use attribute::Attribute;
+pub use desired::DesiredLink;
 pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling};
-pub use smc::{Carried, Fit, PlacedEntry, Smc, Standing};
+pub use smc::{Carried, Fit, PlacedEntry, Smc, SmcStatus};
 pub use store::Store;
-pub use wanted::Wanted;

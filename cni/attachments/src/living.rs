@@ -29,7 +29,7 @@ impl Store {
         Ok(living)
     }
 
-    /// The other records of this boot whose devices are not home yet, whether their pods live or not:
+    /// The other records of this boot whose devices are not restored yet, whether their pods live or not:
     /// what they have of the node's settings is taken away with the last of them.
     ///
     /// # Errors
@@ -41,7 +41,8 @@ impl Store {
             Record::Good(other) => Some(*other),
             _ => None,
         });
-        let counts = |it: &Attachment| it.boot_id == attachment.boot_id && it.phase != Phase::Home;
+        let counts =
+            |it: &Attachment| it.boot_id == attachment.boot_id && it.phase != Phase::Restored;
         Ok(good.filter(counts).collect())
     }
 
@@ -82,9 +83,9 @@ impl Store {
         record.unwrap_or_else(|error| Record::Corrupt(error.to_string()))
     }
 
-    /// Whether an ADD or DEL of it is under way, and has not brought its devices home.
+    /// Whether an ADD or DEL of it is under way, and has not restored its devices.
     fn is_busy(&self, attachment: &Attachment, boot_id: &str) -> bool {
-        let is_away = attachment.boot_id == boot_id && attachment.phase != Phase::Home;
+        let is_away = attachment.boot_id == boot_id && attachment.phase != Phase::Restored;
         is_away && self.is_at_work(&attachment.key)
     }
 }

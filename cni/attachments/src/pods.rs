@@ -44,7 +44,7 @@ pub struct PodNetns {
     pub id: NetnsId,
     /// Whether RDMA devices went into the pod too.
     pub exclusive: bool,
-    /// Whether they are on their way there or home.
+    /// Whether they are on their way there or back.
     pub moving: bool,
 }
 
@@ -83,7 +83,8 @@ struct Key {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Rail {
-    home: Option<Behind>,
+    #[serde(rename = "home")]
+    host_link: Option<Behind>,
     shared: Option<serde::de::IgnoredAny>,
     rdma: Option<Behind>,
     pod_index: Option<u32>,
@@ -107,7 +108,10 @@ pub fn used(attachments: &Path, boot_id: &str) -> Vec<(DeviceAddress, String)> {
     let live = records.filter(|record| record.phase != "home");
     live.flat_map(|record| {
         let pod = record.name().to_owned();
-        let behind = record.rails.into_iter().flat_map(|it| [it.home, it.rdma]);
+        let behind = record
+            .rails
+            .into_iter()
+            .flat_map(|it| [it.host_link, it.rdma]);
         let parents = behind.flatten().filter_map(|it| it.parent);
         parents.map(move |parent| (parent, pod.clone()))
     })
@@ -185,7 +189,7 @@ impl Record {
     }
 
     fn placed(self) -> Vec<PodDevice> {
-        // at home the devices may be another pod's by now
+        // once restored, the devices may be another pod's by now
         if self.phase == "home" {
             return Vec::new();
         }
@@ -198,7 +202,7 @@ impl Record {
         };
         let moved = self.rails.into_iter().filter(|rail| rail.shared.is_none());
         let placed = moved.filter_map(|rail| {
-            let [netdev, rdma] = [rail.home, rail.rdma].map(|it| it.and_then(|it| it.parent));
+            let [netdev, rdma] = [rail.host_link, rail.rdma].map(|it| it.and_then(|it| it.parent));
             Some(PodDevice {
                 address: rdma.clone().or_else(|| netdev.clone())?,
                 netdev: netdev.or(rdma)?,
@@ -255,11 +259,11 @@ mod tests {
     fn what_was_moved_is_in_the_pod() {
         let text = record("attached", "this").to_string();
         let found = placed(&[("rails/c1@eth0.json", text)]);
-        let wanted = [
+        let desired = [
             "0000:3b:00.2 None team/train-0 false",
             "0000:3b:00.3 Some(7) team/train-0 false",
         ];
-        assert_eq!(found, wanted);
+        assert_eq!(found, desired);
     }
 
     /// eRDMA: the netdev is one PCI function, the RDMA device another.

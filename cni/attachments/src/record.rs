@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The record of an attachment: what a pod was given, and how it was before. It is all
-//! that is needed to bring everything home, whoever does it and whenever.
+//! that is needed to restore everything to the host, whoever does it and whenever.
 
-use crate::{allocated::Allocated, smc::Smc, wanted::Wanted};
+use crate::{allocated::Allocated, desired::DesiredLink, smc::Smc};
 use network_conf::{Conf, Dad, Ipv6, ResultIps, Routing};
 use rdma_netns::{
     Child, DeviceAddress, InterfaceName, Link, NetnsId, Observed, RdmaDevice, RdmaMode,
@@ -62,7 +62,7 @@ pub struct Attachment {
     /// `CNI_ARGS` of ADD, for the IPAM plugin's DEL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<String>,
-    /// The boot that it belongs to: after another one everything is at home.
+    /// The boot that it belongs to: after another one everything is on the host.
     pub boot_id: String,
     /// When the rails were seen as they are recorded, as [`Observed::at`]: lifetimes run on from
     /// then. Records of versions that did not tell have none.
@@ -74,7 +74,7 @@ pub struct Attachment {
     pub netns_id: NetnsId,
     /// How far it got.
     pub phase: Phase,
-    /// Bringing its devices home was tried before, and did not come to its end: what only the state of the machine
+    /// Restoring its devices to the host was tried before, and did not come to its end: what only the state of the machine
     /// at the moment keeps away is given up next time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tried: bool,
@@ -105,7 +105,7 @@ pub struct Attachment {
     pub config: Map<String, Value>,
 }
 
-/// How far an attachment got on its way into the pod or home.
+/// How far an attachment got on its way into the pod or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
@@ -113,10 +113,11 @@ pub enum Phase {
     Attaching,
     /// ADD has answered: the pod has its devices.
     Attached,
-    /// The devices are on their way home, or whoever brought them was killed or did not succeed.
+    /// The devices are being restored to the host, or whoever restored them was killed or did not succeed.
     Detaching,
-    /// The devices are home, and may be another pod's by now; addresses are still held.
-    Home,
+    /// The devices are restored, and may be another pod's by now; addresses are still held.
+    #[serde(rename = "home")]
+    Restored,
 }
 
 /// One rail.
@@ -126,9 +127,9 @@ pub struct Rail {
     /// Its netdev's name in the pod.
     pub pod_name: InterfaceName,
     /// The netdev as it was on the host, if it was moved. With `shared` none as well: an earlier
-    /// plugin of the chain put it into the pod and brings it home.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub home: Option<Link>,
+    /// plugin of the chain put it into the pod and restores it to the host.
+    #[serde(rename = "home", default, skip_serializing_if = "Option::is_none")]
+    pub host_link: Option<Link>,
     /// The netdev that stays on the host, if the pod has a child of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
@@ -144,7 +145,7 @@ pub struct Rail {
     pub pod_index: Option<u32>,
     /// The addresses, routes and rules that ADD gives it, as soon as they are known.
     #[serde(default)]
-    pub given: Wanted,
+    pub given: DesiredLink,
     /// Whether IPAM refused ADD an address for it, or was not asked: it holds none. Not said of a
     /// rail whose ADD was killed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -187,7 +188,7 @@ pub struct RailGid {
     pub gid: Ipv6Addr,
     /// Port of the RDMA device, from 1.
     pub port: u32,
-    /// Place in the port's table (`NCCL_IB_GID_INDEX`, `-x` of perftest).
+    /// NetnsSide in the port's table (`NCCL_IB_GID_INDEX`, `-x` of perftest).
     pub index: u32,
 }
 
@@ -278,8 +279,8 @@ impl Attachment {
 
     /// The addresses that moved netdevs have on the host when they are there.
     pub fn away(&self) -> impl Iterator<Item = IpAddr> {
-        let homes = self.rails.iter().filter_map(|rail| rail.home.as_ref());
-        let addresses = homes.flat_map(|home| &home.addresses);
+        let host_links = self.rails.iter().filter_map(|rail| rail.host_link.as_ref());
+        let addresses = host_links.flat_map(|host_link| &host_link.addresses);
         let global = addresses.filter(|address| !address.is_link_local());
         global.map(|address| address.ip)
     }
@@ -327,12 +328,12 @@ impl Rail {
     pub fn new(pod_name: InterfaceName) -> Self {
         Self {
             pod_name,
-            home: None,
+            host_link: None,
             shared: None,
             bare: false,
             siblings: vec![],
             pod_index: None,
-            given: Wanted::default(),
+            given: DesiredLink::default(),
             ipam_refused: false,
             rdma: None,
             allocated: None,
@@ -342,14 +343,14 @@ impl Rail {
 
     /// The rail's name for people: the netdev's name on the host.
     pub fn name(&self) -> &InterfaceName {
-        let home = self.home.as_ref().map(|home| &home.name);
+        let host_link = self.host_link.as_ref().map(|host_link| &host_link.name);
         let parent = self.shared.as_ref().map(|shared| &shared.parent);
-        home.or(parent).unwrap_or(&self.pod_name)
+        host_link.or(parent).unwrap_or(&self.pod_name)
     }
 
     /// Whether this plugin brings the netdev into the pod: no earlier one of the chain did.
     pub fn is_ours(&self) -> bool {
-        self.home.is_some() || self.shared.is_some()
+        self.host_link.is_some() || self.shared.is_some()
     }
 
     /// The netdev as it is in the pod.
@@ -362,12 +363,15 @@ impl Rail {
     pub fn on_host<'a>(&'a self, observed: &'a Observed) -> Option<&'a Link> {
         let shared = self.shared.as_ref();
         let parent = shared.and_then(|it| observed.host.link_by_index(it.parent_index));
-        self.home.as_ref().or(parent)
+        self.host_link.as_ref().or(parent)
     }
 
     /// The PCI function or auxiliary device of the netdev.
     pub fn device(&self) -> Option<&DeviceAddress> {
-        let home = self.home.as_ref().and_then(|home| home.parent.as_ref());
-        home.or_else(|| self.shared.as_ref()?.device.as_ref())
+        let host_link = self
+            .host_link
+            .as_ref()
+            .and_then(|host_link| host_link.parent.as_ref());
+        host_link.or_else(|| self.shared.as_ref()?.device.as_ref())
     }
 }

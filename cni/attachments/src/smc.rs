@@ -2,7 +2,7 @@
 //! What of SMC-R a pod has, and what of it has to be taken away with the pod.
 
 use rdma_netns::{
-    Place,
+    NetnsSide,
     smc::{PnetEntry, PnetId},
 };
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct Smc {
     /// Whether any interface of the pod has it.
-    pub state: Standing,
+    pub state: SmcStatus,
     /// Why it is off, or what goes without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -40,7 +40,7 @@ pub struct Smc {
 /// Whether a pod that was to have SMC-R has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
+pub enum SmcStatus {
     /// At least one interface has it.
     Active,
     /// Nothing is set up; the pod's connections are TCP.
@@ -79,7 +79,7 @@ pub enum Fit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedEntry {
     /// The namespace.
-    pub at: Place,
+    pub at: NetnsSide,
     /// The entry.
     #[serde(flatten)]
     pub entry: PnetEntry,
@@ -89,7 +89,7 @@ impl Smc {
     /// Nothing is set up, and why.
     pub fn off(reason: String) -> Self {
         Self {
-            state: Standing::Off,
+            state: SmcStatus::Off,
             reason: Some(reason),
             interfaces: vec![],
             entries: vec![],
@@ -108,12 +108,12 @@ impl Smc {
 
     /// Whether it has anything of the node's, which other pods can have as well.
     pub fn has_nodes(&self) -> bool {
-        self.ueid.is_some() || self.entries.iter().any(|it| it.at == Place::Host)
+        self.ueid.is_some() || self.entries.iter().any(|it| it.at == NetnsSide::Host)
     }
 
-    /// Whether `entry` is among those that were added at `place`.
-    pub fn has(&self, place: Place, entry: &PnetEntry) -> bool {
-        let is_it = |it: &PlacedEntry| it.at == place && it.entry == *entry;
+    /// Whether `entry` is among those that were added at `side`.
+    pub fn has(&self, side: NetnsSide, entry: &PnetEntry) -> bool {
+        let is_it = |it: &PlacedEntry| it.at == side && it.entry == *entry;
         self.entries.iter().any(is_it)
     }
 }

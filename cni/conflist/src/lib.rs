@@ -27,7 +27,7 @@ mod style;
 
 pub use directory::{Directory, File};
 pub use entry::Entry;
-pub use list::{Broken, List, Place};
+pub use list::{Broken, List, Position};
 pub use pick::{Choice, Pick, Picked, Runtime, follow, pick};
 pub use plan::{Change, Obstacle, Plan};
 pub use programs::Programs;

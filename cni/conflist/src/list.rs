@@ -2,7 +2,7 @@
 //! One list: what is in it, and its text with our plugin put in or taken out.
 //!
 //! Our place is the last one. The plugins before see the result that they know, and at DEL, which
-//! goes from the last to the first, the rails are home before the pod's own network goes.
+//! goes from the last to the first, the rails are restored before the pod's own network goes.
 
 use crate::{
     Entry, TYPE, TYPES,
@@ -100,14 +100,14 @@ struct Element<'a> {
 
 /// Where our plugin is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Position {
     /// In the list itself, counted from 0.
     Plugin(usize),
     /// In a list within the plugin with this number (Multus' `delegates`).
     Delegate(usize),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plugin(index) => write!(f, "plugins[{index}]"),
@@ -120,7 +120,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ours {
     /// Where.
-    pub place: Place,
+    pub place: Position,
     /// Its configuration.
     pub configuration: Map<String, Value>,
 }
@@ -202,14 +202,14 @@ impl<'a> List<'a> {
         let direct = self.elements.iter().enumerate().find_map(|(index, it)| {
             let is_ours = TYPES.contains(&it.kind.as_str());
             is_ours.then(|| Ours {
-                place: Place::Plugin(index),
+                place: Position::Plugin(index),
                 configuration: object(it.raw),
             })
         });
         direct.or_else(|| {
             self.elements.iter().enumerate().find_map(|(index, it)| {
                 Some(Ours {
-                    place: Place::Delegate(index),
+                    place: Position::Delegate(index),
                     configuration: delegate(&Value::Object(object(it.raw)))?,
                 })
             })

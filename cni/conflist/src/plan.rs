@@ -3,7 +3,7 @@
 
 use crate::{
     Directory, Entry, TYPE,
-    list::{Broken, List, Ours, Place, Refused},
+    list::{Broken, List, Ours, Position, Refused},
     pick::{Choice, Picked, Runtime, follow, pick},
     programs::{self, Dirs, Elsewhere, Names, Programs},
     single::{self, SUFFIX, Single},
@@ -278,11 +278,11 @@ fn put(
         let ours_before = list.ours();
         let by_others = match ours_before {
             Some(Ours {
-                place: Place::Plugin(_),
+                place: Position::Plugin(_),
                 ..
             }) => !update || is_twice || list.own().is_none(),
             Some(Ours {
-                place: Place::Delegate(_),
+                place: Position::Delegate(_),
                 ..
             }) => true,
             None => false,

@@ -6,7 +6,7 @@
 
 use crate::{
     Entry, TYPES,
-    list::{Broken, List, Ours, Place, Refused, cluster_network, delegate, text_of},
+    list::{Broken, List, Ours, Position, Refused, cluster_network, delegate, text_of},
     members::Members,
     style::newline_of,
 };
@@ -69,12 +69,12 @@ impl<'a> Single<'a> {
     pub fn ours(&self) -> Option<Ours> {
         if TYPES.contains(&self.kind.as_str()) {
             return Some(Ours {
-                place: Place::Plugin(0),
+                place: Position::Plugin(0),
                 configuration: self.configuration.clone(),
             });
         }
         Some(Ours {
-            place: Place::Delegate(0),
+            place: Position::Delegate(0),
             configuration: delegate(&Value::Object(self.configuration.clone()))?,
         })
     }

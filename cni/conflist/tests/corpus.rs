@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lists as networks of the field write them, in their own layouts, and in any other.
 
-use conflist::{Entry, List, Place, TYPE, single::Single};
+use conflist::{Entry, List, Position, TYPE, single::Single};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -220,7 +220,7 @@ fn a_single_configuration_becomes_a_list_of_it_and_ours() {
             assert_eq!(value[field], original[field], "{file}");
         }
         let of_list = List::parse(&list).expect("a list").ours().expect("ours");
-        assert_eq!(of_list.place, Place::Plugin(1));
+        assert_eq!(of_list.place, Position::Plugin(1));
         assert_eq!(of_list.configuration["type"], TYPE);
         assert_eq!(plugins(&mut value)[0], original, "{file}");
     }

@@ -2,7 +2,7 @@
 //! Which file counts, and what has to change in a directory.
 
 use conflist::{
-    Broken, Change, Choice, Directory, Entry, File, Obstacle, Place, Programs, Runtime, pick,
+    Broken, Change, Choice, Directory, Entry, File, Obstacle, Position, Programs, Runtime, pick,
     pick::{Skip, Skipped},
     plan::{self, Placed},
     programs::named,
@@ -223,7 +223,7 @@ fn our_place_in_a_list_is_taken_once_and_given_back() {
     let Choice::Picked(picked) = found.choice else {
         panic!("nothing picked");
     };
-    assert_eq!(picked.ours.expect("ours").place, Place::Plugin(1));
+    assert_eq!(picked.ours.expect("ours").place, Position::Plugin(1));
     let (changes, obstacles) = plan::detach(&directory(&[(&files[0].0, &files[0].1)]), &placed);
     let back = Change::Write {
         file: files[0].0.clone(),

@@ -2,7 +2,7 @@
 //! What a list may look like for our plugin to be put in and taken out, and what is refused.
 
 use conflist::{
-    Broken, Entry, List, Place,
+    Broken, Entry, List, Position,
     list::Refused,
     single::{self, Single},
 };
@@ -144,7 +144,7 @@ fn what_a_user_wrote_is_the_users() {
         let ours = list.ours().expect("ours");
         assert_eq!(
             (ours.place, &ours.configuration["x"]),
-            (Place::Plugin(0), &json!(1))
+            (Position::Plugin(0), &json!(1))
         );
     }
     let text = LIST.replace("\"bridge\"", "\"rdma\"");
@@ -189,11 +189,11 @@ fn multus_calls_ours_for_what_it_took_over() {
     let text = r#"{"cniVersion":"0.3.1","name":"m","plugins":[{"type":"multus","delegates":
         [{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"rdma-cni"}]}]}]}"#;
     let list = List::parse(text).expect("a list");
-    assert_eq!(list.ours().expect("ours").place, Place::Delegate(0));
+    assert_eq!(list.ours().expect("ours").place, Position::Delegate(0));
     assert_eq!(list.with(&Entry::default(), true), Ok(None));
     let text = r#"{"name":"m","type":"multus","delegates":[{"type":"rdma"}]}"#;
     let single = Single::parse(text).expect("a configuration");
-    assert_eq!(single.ours().expect("ours").place, Place::Delegate(0));
+    assert_eq!(single.ours().expect("ours").place, Position::Delegate(0));
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod unsupported;
 
 use cni_protocol::{ConfError, Fields, Mistakes, Network};
 pub use routing::Routing;
-pub use smc::{Smc, Smcr, Wish};
+pub use smc::{Smc, SmcRequirement, Smcr};
 
 use rdma_netns::{Child, DeviceAddress, InterfaceName, child::MacvlanMode};
 use selector::Selector;

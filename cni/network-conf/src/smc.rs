@@ -40,7 +40,7 @@ pub enum Smcr {
 
 /// What becomes of a pod's SMC-R.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum SmcRequirement {
     /// None is set up.
     None,
     /// It is set up if that can be done.
@@ -91,10 +91,10 @@ impl Smc {
     /// What is to be done for the pod. An annotation that is neither yes nor no is an error, and so
     /// is a `smcUeid` that the kernel would not take, unless SMC-R is off for all. A pod may say no
     /// to `on`.
-    pub fn wish(&self) -> Result<Wish, ConfError> {
+    pub fn wish(&self) -> Result<SmcRequirement, ConfError> {
         self.check_ueid()?;
         let wish = match (self.smcr, &self.annotation) {
-            (Smcr::Off, _) => Wish::None,
+            (Smcr::Off, _) => SmcRequirement::None,
             (_, Annotation::Wrong(value)) => {
                 return Err(ConfError::Value {
                     field: format!("the pod's annotation {ANNOTATION}"),
@@ -102,9 +102,9 @@ impl Smc {
                     expected: "must be \"true\" or \"false\"".to_owned(),
                 });
             }
-            (_, Annotation::No) | (Smcr::Annotation, Annotation::Absent) => Wish::None,
-            (Smcr::Annotation, Annotation::Yes) => Wish::Asked,
-            (Smcr::On, Annotation::Absent | Annotation::Yes) => Wish::Required,
+            (_, Annotation::No) | (Smcr::Annotation, Annotation::Absent) => SmcRequirement::None,
+            (Smcr::Annotation, Annotation::Yes) => SmcRequirement::Asked,
+            (Smcr::On, Annotation::Absent | Annotation::Yes) => SmcRequirement::Required,
         };
         Ok(wish)
     }
@@ -169,7 +169,7 @@ mod tests {
         Smc::parse(Fields::root(raw), raw)
     }
 
-    fn wish(smcr: Value, annotation: Value) -> Result<Wish, String> {
+    fn wish(smcr: Value, annotation: Value) -> Result<SmcRequirement, String> {
         let annotations = json!({ ANNOTATION: annotation });
         let conf = json!({ "smcr": smcr, "runtimeConfig": { ANNOTATIONS: annotations } });
         let smc = read(&conf).expect("a configuration");
@@ -179,9 +179,30 @@ mod tests {
     #[test]
     fn the_pods_word_counts_unless_it_is_off_for_all() {
         let table = [
-            ("off", [Wish::None, Wish::None, Wish::None]),
-            ("annotation", [Wish::None, Wish::Asked, Wish::None]),
-            ("on", [Wish::Required, Wish::Required, Wish::None]),
+            (
+                "off",
+                [
+                    SmcRequirement::None,
+                    SmcRequirement::None,
+                    SmcRequirement::None,
+                ],
+            ),
+            (
+                "annotation",
+                [
+                    SmcRequirement::None,
+                    SmcRequirement::Asked,
+                    SmcRequirement::None,
+                ],
+            ),
+            (
+                "on",
+                [
+                    SmcRequirement::Required,
+                    SmcRequirement::Required,
+                    SmcRequirement::None,
+                ],
+            ),
         ];
         for (smcr, expected) in table {
             let annotations = [json!(null), json!("true"), json!("false")];
@@ -189,7 +210,7 @@ mod tests {
                 annotations.map(|annotation| wish(json!(smcr), annotation).expect("a wish"));
             assert_eq!(found, expected, "{smcr}");
         }
-        assert_eq!(wish(json!(null), json!("true")), Ok(Wish::Asked));
+        assert_eq!(wish(json!(null), json!("true")), Ok(SmcRequirement::Asked));
     }
 
     #[test]
@@ -206,7 +227,7 @@ mod tests {
                 assert!(error.contains(ANNOTATION), "{error}");
                 assert!(error.contains(&value.to_string()), "{error}");
             }
-            assert_eq!(wish(json!("off"), value), Ok(Wish::None));
+            assert_eq!(wish(json!("off"), value), Ok(SmcRequirement::None));
         }
     }
 
@@ -219,7 +240,7 @@ mod tests {
             json!({ ANNOTATIONS: {} }),
         ] {
             let smc = read(&json!({ "runtimeConfig": runtime })).expect("a configuration");
-            assert_eq!(smc.wish().ok(), Some(Wish::None), "{runtime}");
+            assert_eq!(smc.wish().ok(), Some(SmcRequirement::None), "{runtime}");
         }
         let smc = read(&json!({ "runtimeConfig": { ANNOTATIONS: "true" } }));
         assert!(smc.expect("a configuration").wish().is_err());
@@ -250,7 +271,7 @@ mod tests {
                 assert_eq!(smc.ueid, None);
             }
             let smc = read(&json!({ "smcUeid": bad, "smcr": "off" })).expect("a configuration");
-            assert_eq!(smc.wish().ok(), Some(Wish::None));
+            assert_eq!(smc.wish().ok(), Some(SmcRequirement::None));
         }
     }
 }

@@ -10,7 +10,7 @@
 
 use cases::golden;
 use cni_protocol::{Command, Mistakes};
-use network_conf::{Conf, Wish};
+use network_conf::{Conf, SmcRequirement};
 use serde_json::{Map, Value};
 use std::{fs, path::Path};
 
@@ -31,7 +31,7 @@ fn said(input: &str) -> Vec<String> {
         conf.supported()?;
         let wish = conf.smc.wish()?;
         let mut differs = told(&conf);
-        if wish != Wish::None {
+        if wish != SmcRequirement::None {
             differs.push(format!("wish: {wish:?}"));
         }
         Ok(format!("taken: {}", differs.join(", ")))

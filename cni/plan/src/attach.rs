@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the host into the pod.
 
-use super::{Obstacle, draft::Draft, locate, locate::Located};
-use attachments::{Attachment, Rail, Shared, Wanted};
+use super::{Obstacle, draft::LinkPlanner, locate, locate::Located};
+use attachments::{Attachment, DesiredLink, Rail, Shared};
 use network_conf::Dad;
-use rdma_netns::{Link, LinkType, Observed, Op, Place, RdmaDevice};
+use rdma_netns::{Link, LinkType, NetnsSide, Observed, Op, RdmaDevice};
 
 /// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): below it the kernel takes IPv6 away.
 const IPV6_MIN_MTU: u32 = 1280;
 
-/// What is still to be done until every rail is in the pod with what it is `wanted` to
+/// What is still to be done until every rail is in the pod with what it is `desired` to
 /// have, rail by rail.
 pub fn attach(
     attachment: &Attachment,
     observed: &Observed,
-    wanted: &[Wanted],
+    desired: &[DesiredLink],
 ) -> Result<Vec<Op>, Obstacle> {
     let mut ops = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
-        let wanted = wanted.get(index);
-        for op in attach_rail(attachment, rail, observed, wanted)? {
+        let desired = desired.get(index);
+        for op in attach_rail(attachment, rail, observed, desired)? {
             // ports of one RDMA device move it once
             if !ops.contains(&op) {
                 ops.push(op);
@@ -34,28 +34,28 @@ pub fn attach_rail(
     attachment: &Attachment,
     rail: &Rail,
     observed: &Observed,
-    wanted: Option<&Wanted>,
+    desired: Option<&DesiredLink>,
 ) -> Result<Vec<Op>, Obstacle> {
     let mut ops = vec![];
     let moved = move_rdma(attachment, rail, observed, &mut ops)?;
-    match (&rail.home, &rail.shared) {
+    match (&rail.host_link, &rail.shared) {
         // the kernel makes the IPoIB netdev anew, in the pod: planned when it is seen
-        (Some(home), _) if moved && home.link_type == LinkType::Infiniband => {}
-        (Some(home), _) => {
-            let draft = placed(rail, home, observed, &mut ops)?;
-            let mtu = attachment.mtu.unwrap_or(home.mtu);
-            furnish(attachment, rail, draft, home, mtu, wanted)?;
+        (Some(host_link), _) if moved && host_link.link_type == LinkType::Infiniband => {}
+        (Some(host_link), _) => {
+            let draft = placed(rail, host_link, observed, &mut ops)?;
+            let mtu = attachment.mtu.unwrap_or(host_link.mtu);
+            furnish(attachment, rail, draft, host_link, mtu, desired)?;
         }
-        (None, Some(shared)) => share(attachment, rail, shared, observed, wanted, &mut ops)?,
+        (None, Some(shared)) => share(attachment, rail, shared, observed, desired, &mut ops)?,
         (None, None) => {}
     }
-    let rules = wanted.iter().flat_map(|wanted| &wanted.rules);
+    let rules = desired.iter().flat_map(|desired| &desired.rules);
     let is_missing = |rule: &&_| {
         let pod = observed.pod.as_ref();
         !pod.is_some_and(|pod| pod.rules.contains(rule))
     };
     ops.extend(rules.filter(is_missing).map(|rule| Op::AddRule {
-        at: Place::Pod,
+        at: NetnsSide::Pod,
         rule: rule.clone(),
     }));
     Ok(ops)
@@ -67,40 +67,40 @@ fn move_rdma(
     observed: &Observed,
     ops: &mut Vec<Op>,
 ) -> Result<bool, Obstacle> {
-    let Some(home) = rail.rdma.as_ref().filter(|_| attachment.moves_rdma()) else {
+    let Some(host_device) = rail.rdma.as_ref().filter(|_| attachment.moves_rdma()) else {
         return Ok(false);
     };
-    match locate::rdma(home, observed)? {
-        Located::At(Place::Pod, _) => Ok(false),
-        Located::At(Place::Host, RdmaDevice { name, .. }) => {
+    match locate::rdma(host_device, observed)? {
+        Located::At(NetnsSide::Pod, _) => Ok(false),
+        Located::At(NetnsSide::Host, RdmaDevice { name, .. }) => {
             ops.push(Op::MoveRdma {
                 device: name.clone(),
-                from: Place::Host,
-                to: Place::Pod,
+                from: NetnsSide::Host,
+                to: NetnsSide::Pod,
             });
             Ok(true)
         }
         Located::Gone => Err(Obstacle::Vanished {
-            device: home.name.clone(),
+            device: host_device.name.clone(),
         }),
     }
 }
 
-/// The netdev that was `home` on the host, in the pod under its name there.
+/// The netdev that was `host_link` on the host, in the pod under its name there.
 fn placed<'a>(
     rail: &Rail,
-    home: &Link,
+    host_link: &Link,
     observed: &Observed,
     ops: &'a mut Vec<Op>,
-) -> Result<Draft<'a>, Obstacle> {
-    let Located::At(place, link) = locate::link(rail, home, observed)? else {
-        let device = format!("{} ({} in the pod)", home.name, rail.pod_name);
+) -> Result<LinkPlanner<'a>, Obstacle> {
+    let Located::At(side, link) = locate::link(rail, host_link, observed)? else {
+        let device = format!("{} ({} in the pod)", host_link.name, rail.pod_name);
         return Err(Obstacle::Vanished { device });
     };
-    let present = Some(link).filter(|_| place == Place::Pod);
+    let present = Some(link).filter(|_| side == NetnsSide::Pod);
     check_name(rail, present, observed)?;
-    let mut draft = Draft::new(place, link, ops);
-    draft.relocate(Place::Pod, &rail.pod_name);
+    let mut draft = LinkPlanner::new(side, link, ops);
+    draft.relocate(NetnsSide::Pod, &rail.pod_name);
     draft.rename(&rail.pod_name);
     Ok(draft)
 }
@@ -145,7 +145,7 @@ fn share(
     rail: &Rail,
     shared: &Shared,
     observed: &Observed,
-    wanted: Option<&Wanted>,
+    desired: Option<&DesiredLink>,
     ops: &mut Vec<Op>,
 ) -> Result<(), Obstacle> {
     let mtu = attachment.mtu.unwrap_or(shared.parent_mtu);
@@ -153,11 +153,11 @@ fn share(
     let present = locate::child(rail, shared, observed);
     check_name(rail, present, observed)?;
     let mut draft = match present {
-        Some(link) => Draft::new(Place::Pod, link, ops),
-        None => Draft::child(shared.child, parent, &rail.pod_name, mtu, ops),
+        Some(link) => LinkPlanner::new(NetnsSide::Pod, link, ops),
+        None => LinkPlanner::child(shared.child, parent, &rail.pod_name, mtu, ops),
     };
     draft.rename(&rail.pod_name);
-    furnish(attachment, rail, draft, parent, mtu, wanted)
+    furnish(attachment, rail, draft, parent, mtu, desired)
 }
 
 /// Settings, up, addresses and routes of a netdev in the pod. `origin` is the one on the host
@@ -165,12 +165,12 @@ fn share(
 fn furnish(
     attachment: &Attachment,
     rail: &Rail,
-    mut draft: Draft<'_>,
+    mut draft: LinkPlanner<'_>,
     origin: &Link,
     mtu: u32,
-    wanted: Option<&Wanted>,
+    desired: Option<&DesiredLink>,
 ) -> Result<(), Obstacle> {
-    let mut addresses = wanted.iter().flat_map(|wanted| &wanted.addresses);
+    let mut addresses = desired.iter().flat_map(|desired| &desired.addresses);
     if addresses.any(|address| address.ip.is_ipv6()) {
         if mtu < IPV6_MIN_MTU {
             let link = origin.name.clone();
@@ -198,8 +198,8 @@ fn furnish(
         draft.sysctl("ipv4/arp_announce", 2);
     }
     draft.up(true);
-    draft.addresses(wanted.iter().flat_map(|wanted| &wanted.addresses));
-    for route in wanted.iter().flat_map(|wanted| &wanted.routes) {
+    draft.addresses(desired.iter().flat_map(|desired| &desired.addresses));
+    for route in desired.iter().flat_map(|desired| &desired.routes) {
         draft.route(route);
     }
     Ok(())

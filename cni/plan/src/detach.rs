@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From wherever everything is back to the host, as it was.
 
-use super::{Obstacle, RailPlan, draft::Draft, locate, locate::Located, routing};
+use super::{Obstacle, RailPlan, draft::LinkPlanner, locate, locate::Located, routing};
 use attachments::{Attachment, Attribute, Rail};
-use rdma_netns::{Address, InterfaceName, Link, LinkType, Namespace, Observed, Op, Place};
+use rdma_netns::{Address, InterfaceName, Link, LinkType, Namespace, NetnsSide, Observed, Op};
 
 /// What still differs from the recorded state, a plan for each rail: one that cannot come
-/// home does not keep the others away.
+/// the host does not keep the others away.
 pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
     detach_beside(attachment, &[], observed, &[])
 }
 
 /// As [`detach`], without the attributes that were `given_up`, each with its rail's index. A netdev of
-/// `others`, records of this boot whose devices are not home yet, gives way that has a name of
+/// `others`, records of this boot whose devices are not restored yet, gives way that has a name of
 /// `attachment`'s instead of its own: two pods can have given theirs each other's.
 pub fn detach_beside(
     attachment: &Attachment,
@@ -28,7 +28,7 @@ pub fn detach_beside(
         match rail_home((attachment, others), rail, observed, &own) {
             // first what is possible
             Err(_) if !rules.is_empty() => Ok(rules),
-            home => home.map(|home| rules.into_iter().chain(home).collect()),
+            own => own.map(|own| rules.into_iter().chain(own).collect()),
         }
     });
     rails.collect()
@@ -36,13 +36,15 @@ pub fn detach_beside(
 
 /// The netdevs that exist no more, by the names that they had on the host.
 pub fn gone<'a>(attachment: &'a Attachment, observed: &Observed) -> Vec<&'a InterfaceName> {
-    let homes = attachment
+    let host_links = attachment
         .rails
         .iter()
-        .filter_map(|rail| Some((rail, rail.home.as_ref()?)));
-    homes
-        .filter(|(rail, home)| matches!(locate::link(rail, home, observed), Ok(Located::Gone)))
-        .map(|(_, home)| &home.name)
+        .filter_map(|rail| Some((rail, rail.host_link.as_ref()?)));
+    host_links
+        .filter(|(rail, host_link)| {
+            matches!(locate::link(rail, host_link, observed), Ok(Located::Gone))
+        })
+        .map(|(_, host_link)| &host_link.name)
         .collect()
 }
 
@@ -51,16 +53,20 @@ fn rules(attachment: &Attachment, index: usize, observed: &Observed) -> Vec<Op> 
     let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
     let ours = rules.filter(|rule| routing::is_rule_of(attachment, index, rule));
     ours.map(|rule| Op::RemoveRule {
-        at: Place::Pod,
+        at: NetnsSide::Pod,
         rule: rule.clone(),
     })
     .collect()
 }
 
-/// What a netdev of the host, `link`, still lacks of what it was, if that was `home`.
-pub fn missing_of(home: &Link, link: &Link) -> Vec<Op> {
+/// What a netdev of the host, `link`, still lacks of what it was, if that was `host_link`.
+pub fn missing_of(host_link: &Link, link: &Link) -> Vec<Op> {
     let mut ops = vec![];
-    furnish(home, Draft::new(Place::Host, link, &mut ops), link);
+    furnish(
+        host_link,
+        LinkPlanner::new(NetnsSide::Host, link, &mut ops),
+        link,
+    );
     ops
 }
 
@@ -71,10 +77,10 @@ fn rail_home(
     given_up: &[Attribute],
 ) -> RailPlan {
     let mut ops = vec![];
-    if let Some(home) = rail.rdma.as_ref().filter(|_| attachment.moves_rdma())
-        && let Located::At(Place::Pod, device) = locate::rdma(home, observed)?
+    if let Some(host_device) = rail.rdma.as_ref().filter(|_| attachment.moves_rdma())
+        && let Located::At(NetnsSide::Pod, device) = locate::rdma(host_device, observed)?
     {
-        let (from, to) = (Place::Pod, Place::Host);
+        let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
         ops.push(Op::MoveRdma {
             device: device.name.clone(),
             from,
@@ -84,46 +90,46 @@ fn rail_home(
     if let Some(shared) = &rail.shared {
         ops.extend(
             locate::child(rail, shared, observed).map(|link| Op::RemoveLink {
-                at: Place::Pod,
+                at: NetnsSide::Pod,
                 link: link.name.clone(),
             }),
         );
     }
-    let Some(home) = &rail.home else {
+    let Some(host_link) = &rail.host_link else {
         return Ok(ops);
     };
-    if !ops.is_empty() && home.link_type == LinkType::Infiniband {
+    if !ops.is_empty() && host_link.link_type == LinkType::Infiniband {
         // the kernel makes the IPoIB netdev anew, on the host: planned when it is seen
         return Ok(ops);
     }
-    let Located::At(place, link) = locate::link(rail, home, observed)? else {
+    let Located::At(side, link) = locate::link(rail, host_link, observed)? else {
         return Ok(ops);
     };
-    if let Some(other) = observed.host.link(&home.name)
-        && (place == Place::Pod || other.index != link.index)
+    if let Some(other) = observed.host.link(&host_link.name)
+        && (side == NetnsSide::Pod || other.index != link.index)
     {
-        if let Some(name) = name_between(attachment, rail, (place, link), other, observed) {
-            Draft::new(place, link, &mut ops).rename(&name);
+        if let Some(name) = name_between(attachment, rail, (side, link), other, observed) {
+            LinkPlanner::new(side, link, &mut ops).rename(&name);
             return Ok(ops);
         }
         let before = ops.len();
-        let mut draft = Draft::new(Place::Host, other, &mut ops);
+        let mut draft = LinkPlanner::new(NetnsSide::Host, other, &mut ops);
         draft.give_up(given_up);
-        give_way(others, other, &home.name, observed, draft);
+        give_way(others, other, &host_link.name, observed, draft);
         if ops.len() > before {
             return Ok(ops);
         }
-        let (link, name) = (link.name.clone(), home.name.clone());
+        let (link, name) = (link.name.clone(), host_link.name.clone());
         return Err(Obstacle::HostNameTaken { link, name });
     }
     // what its time took meanwhile
-    let home = home.aged(attachment.age(observed));
-    let mut draft = Draft::new(place, link, &mut ops);
-    match place {
-        Place::Pod => send_home(&home, draft, &observed.host),
-        Place::Host => {
+    let host_link = host_link.aged(attachment.age(observed));
+    let mut draft = LinkPlanner::new(side, link, &mut ops);
+    match side {
+        NetnsSide::Pod => to_host(&host_link, draft, &observed.host),
+        NetnsSide::Host => {
             draft.give_up(given_up);
-            furnish(&home, draft, link);
+            furnish(&host_link, draft, link);
         }
     }
     Ok(ops)
@@ -135,20 +141,20 @@ fn rail_home(
 fn name_between(
     attachment: &Attachment,
     rail: &Rail,
-    (place, link): (Place, &Link),
+    (side, link): (NetnsSide, &Link),
     other: &Link,
     observed: &Observed,
 ) -> Option<InterfaceName> {
     let is_misnamed = |it: &Rail| {
-        let Some(home) = it.home.as_ref().filter(|_| it != rail) else {
+        let Some(host_link) = it.host_link.as_ref().filter(|_| it != rail) else {
             return false;
         };
-        let located = locate::link(it, home, observed);
+        let located = locate::link(it, host_link, observed);
         let is_it =
-            matches!(located, Ok(Located::At(Place::Host, link)) if link.index == other.index);
-        is_it && other.name != home.name
+            matches!(located, Ok(Located::At(NetnsSide::Host, link)) if link.index == other.index);
+        is_it && other.name != host_link.name
     };
-    let is_there = place == Place::Host && attachment.rails.iter().any(is_misnamed);
+    let is_there = side == NetnsSide::Host && attachment.rails.iter().any(is_misnamed);
     stopgap(link, observed).filter(|_| is_there)
 }
 
@@ -166,65 +172,68 @@ fn give_way(
     link: &Link,
     name: &InterfaceName,
     observed: &Observed,
-    mut draft: Draft<'_>,
+    mut draft: LinkPlanner<'_>,
 ) {
     let rails = others.iter().flat_map(|other| &other.rails);
-    let mut homes = rails.filter_map(|rail| Some((rail, rail.home.as_ref()?)));
-    let is_it = |(rail, home): &(&Rail, &Link)| {
-        let located = locate::link(rail, home, observed);
-        matches!(located, Ok(Located::At(Place::Host, it)) if it.index == link.index)
+    let mut host_links = rails.filter_map(|rail| Some((rail, rail.host_link.as_ref()?)));
+    let is_it = |(rail, host_link): &(&Rail, &Link)| {
+        let located = locate::link(rail, host_link, observed);
+        matches!(located, Ok(Located::At(NetnsSide::Host, it)) if it.index == link.index)
     };
-    let Some((_, home)) = homes.find(is_it).filter(|(_, home)| !home.has_name(name)) else {
+    let Some((_, host_link)) = host_links
+        .find(is_it)
+        .filter(|(_, host_link)| !host_link.has_name(name))
+    else {
         return;
     };
     if link.name != *name {
-        draft.drop_alt_names(&home.alt_names);
+        draft.drop_alt_names(&host_link.alt_names);
     } else if let Some(name) = stopgap(link, observed) {
         draft.rename(&name);
     }
 }
 
 /// To the host under its name. The move resets the rest: planned when it is seen there.
-fn send_home(home: &Link, mut draft: Draft<'_>, host: &Namespace) {
+fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, host: &Namespace) {
     // names that the pod gave it could be taken on the host, and those of its own as well by now:
     // the kernel refuses the whole move for one (`__dev_change_net_namespace()`, `net/core/dev.c`)
-    let free = home.alt_names.iter();
+    let free = host_link.alt_names.iter();
     let free = free.filter(|name| host.link(name).is_none());
     draft.drop_alt_names(&free.cloned().collect::<Vec<_>>());
-    if home.parent.is_none() {
+    if host_link.parent.is_none() {
         // a virtual netdev is known by its address on the host
-        draft.mac(&home.mac);
+        draft.mac(&host_link.mac);
     }
-    draft.relocate(Place::Host, &home.name);
+    draft.relocate(NetnsSide::Host, &host_link.name);
 }
 
 /// All that it was on the host.
-fn furnish(home: &Link, mut draft: Draft<'_>, link: &Link) {
+fn furnish(host_link: &Link, mut draft: LinkPlanner<'_>, link: &Link) {
     // the pod may have made its name on the host an alternative one
-    draft.drop_alt_names(&home.alt_names);
-    draft.rename(&home.name);
-    draft.mac(&home.mac);
-    draft.mtu(home.mtu);
-    draft.tx_queue_len(home.tx_queue_len);
-    draft.settings(&home.settings);
-    draft.flags(&home.flags);
-    draft.alias(home.alias.as_deref());
-    draft.add_alt_names(&home.alt_names);
-    for (key, value) in &home.sysctls {
+    draft.drop_alt_names(&host_link.alt_names);
+    draft.rename(&host_link.name);
+    draft.mac(&host_link.mac);
+    draft.mtu(host_link.mtu);
+    draft.tx_queue_len(host_link.tx_queue_len);
+    draft.settings(&host_link.settings);
+    draft.flags(&host_link.flags);
+    draft.alias(host_link.alias.as_deref());
+    draft.add_alt_names(&host_link.alt_names);
+    for (key, value) in &host_link.sysctls {
         draft.sysctl(key, *value);
     }
-    draft.up(home.up);
+    draft.up(host_link.up);
     let lasting = |address: &&Address| !address.automatic;
-    draft.addresses(home.addresses.iter().filter(lasting));
+    draft.addresses(host_link.addresses.iter().filter(lasting));
     // a route by an address that the kernel makes comes back with that address at most
-    let to_be: Vec<_> = home
+    let to_be: Vec<_> = host_link
         .addresses
         .iter()
         .filter(|it| !it.automatic)
         .cloned()
         .collect();
-    for route in home.lasting_routes() {
-        let can_have = home.can_have(route, &to_be) || link.can_have(route, &link.addresses);
+    for route in host_link.lasting_routes() {
+        let can_have = host_link.can_have(route, &to_be) || link.can_have(route, &link.addresses);
         if can_have {
             draft.route(route);
         }

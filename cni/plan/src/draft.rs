@@ -4,8 +4,8 @@
 
 use attachments::Attribute;
 use rdma_netns::{
-    Address, Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkSetting, LinkType, Op,
-    Place, Route,
+    Address, Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkSetting, LinkType,
+    NetnsSide, Op, Route,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 /// Bytes of an IPoIB hardware address before the port's GUID.
 const IPOIB_OWN: usize = 12;
 
-pub(super) struct Draft<'a> {
-    at: Place,
+pub(super) struct LinkPlanner<'a> {
+    at: NetnsSide,
     link: Link,
     given_up: Vec<Attribute>,
     ops: &'a mut Vec<Op>,
 }
 
-impl<'a> Draft<'a> {
-    pub(super) fn new(at: Place, link: &Link, ops: &'a mut Vec<Op>) -> Self {
+impl<'a> LinkPlanner<'a> {
+    pub(super) fn new(at: NetnsSide, link: &Link, ops: &'a mut Vec<Op>) -> Self {
         Self {
             at,
             link: link.clone(),
@@ -66,7 +66,7 @@ impl<'a> Draft<'a> {
         };
         forget(&mut link);
         Self {
-            at: Place::Pod,
+            at: NetnsSide::Pod,
             link,
             given_up: vec![],
             ops,
@@ -79,7 +79,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Moved to the other namespace: down, without addresses, routes and settings.
-    pub(super) fn relocate(&mut self, to: Place, name: &InterfaceName) {
+    pub(super) fn relocate(&mut self, to: NetnsSide, name: &InterfaceName) {
         if self.at == to {
             return;
         }
@@ -164,8 +164,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    pub(super) fn settings(&mut self, wanted: &BTreeMap<LinkSetting, u32>) {
-        for (setting, value) in wanted {
+    pub(super) fn settings(&mut self, desired: &BTreeMap<LinkSetting, u32>) {
+        for (setting, value) in desired {
             if self.link.settings.get(setting) != Some(value) {
                 let (at, link) = (self.at, self.name());
                 self.push(Op::SetLinkSetting {
@@ -200,14 +200,14 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Takes away alternative names that `wanted` does not have.
-    pub(super) fn drop_alt_names(&mut self, wanted: &[String]) {
+    /// Takes away alternative names that `desired` does not have.
+    pub(super) fn drop_alt_names(&mut self, desired: &[String]) {
         let (at, link) = (self.at, self.name());
         let (kept, dropped) = self
             .link
             .alt_names
             .drain(..)
-            .partition(|name| wanted.contains(name));
+            .partition(|name| desired.contains(name));
         self.link.alt_names = kept;
         let dropped: Vec<String> = dropped;
         for name in dropped {
@@ -220,9 +220,9 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Gives it the alternative names of `wanted` that it does not have.
-    pub(super) fn add_alt_names(&mut self, wanted: &[String]) {
-        for name in wanted {
+    /// Gives it the alternative names of `desired` that it does not have.
+    pub(super) fn add_alt_names(&mut self, desired: &[String]) {
+        for name in desired {
             if !self.link.alt_names.contains(name) {
                 let (at, link) = (self.at, self.name());
                 self.push(Op::SetAltName {
@@ -251,54 +251,54 @@ impl<'a> Draft<'a> {
     /// newest in front (`ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`).
     pub(super) fn addresses<'b>(
         &mut self,
-        wanted: impl DoubleEndedIterator<Item = &'b Address> + Clone,
+        desired: impl DoubleEndedIterator<Item = &'b Address> + Clone,
     ) {
-        let ipv4 = wanted.clone().filter(|address| address.ip.is_ipv4());
+        let ipv4 = desired.clone().filter(|address| address.ip.is_ipv4());
         ipv4.for_each(|address| self.address(address));
-        let ipv6 = wanted.rev().filter(|address| address.ip.is_ipv6());
+        let ipv6 = desired.rev().filter(|address| address.ip.is_ipv6());
         ipv6.for_each(|address| self.address(address));
     }
 
-    fn address(&mut self, wanted: &Address) {
+    fn address(&mut self, desired: &Address) {
         let is_same = |present: &Address| {
             // the kernel takes IFA_F_OPTIMISTIC away when detection ends
-            (present.flags ^ wanted.flags) & !IFA_F_OPTIMISTIC == 0
-                && present.metric == wanted.metric
+            (present.flags ^ desired.flags) & !IFA_F_OPTIMISTIC == 0
+                && present.metric == desired.metric
                 // the kernel derives the scope of an IPv6 address from the address
-                && (wanted.ip.is_ipv6() || present.scope == wanted.scope)
-                && present.label == wanted.label
+                && (desired.ip.is_ipv6() || present.scope == desired.scope)
+                && present.label == desired.label
         };
-        let present = self.link.address(wanted);
+        let present = self.link.address(desired);
         if !present.is_some_and(is_same) {
             let (at, link) = (self.at, self.name());
-            if at == Place::Host && present.is_none() && wanted.ip.is_ipv6() {
+            if at == NetnsSide::Host && present.is_none() && desired.ip.is_ipv6() {
                 // it was detected once; and a route can have it as source only after that
-                let flags = wanted.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
+                let flags = desired.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
                 let address = Address {
                     flags,
-                    ..wanted.clone()
+                    ..desired.clone()
                 };
                 let link = link.clone();
                 self.push(Op::AddAddress { at, link, address });
-                if flags == wanted.flags {
+                if flags == desired.flags {
                     return;
                 }
             }
             self.push(Op::AddAddress {
                 at,
                 link,
-                address: wanted.clone(),
+                address: desired.clone(),
             });
         }
     }
 
-    pub(super) fn route(&mut self, wanted: &Route) {
-        if !self.link.routes.iter().any(|it| it.same_as(wanted)) {
+    pub(super) fn route(&mut self, desired: &Route) {
+        if !self.link.routes.iter().any(|it| it.same_as(desired)) {
             let (at, link) = (self.at, self.name());
             self.push(Op::AddRoute {
                 at,
                 link,
-                route: wanted.clone(),
+                route: desired.clone(),
             });
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A change that would have to be made, told as what is wrong.
 
-use rdma_netns::{LinkFlag, Observed, Op, Place, Route, link::MAIN_TABLE};
+use rdma_netns::{LinkFlag, NetnsSide, Observed, Op, Route, link::MAIN_TABLE};
 
 /// What is wrong, given that `op` would put it right.
 pub fn words(op: &Op, observed: &Observed) -> String {
@@ -13,8 +13,8 @@ pub fn words(op: &Op, observed: &Observed) -> String {
         }
         Op::AddChild { name, .. } => format!("{name} is not in the pod"),
         Op::RemoveLink { at, link } => match at {
-            Place::Host => format!("{link} is on the host"),
-            Place::Pod => format!("{link} is in the pod"),
+            NetnsSide::Host => format!("{link} is on the host"),
+            NetnsSide::Pod => format!("{link} is in the pod"),
         },
         Op::RenameLink { link, name, .. } => format!("{name} is called {link} now"),
         Op::SetUp { link, up, .. } => format!("{link} is {}", if *up { "down" } else { "up" }),
@@ -137,8 +137,8 @@ pub fn words(op: &Op, observed: &Observed) -> String {
     }
 }
 
-/// Whether `present` leads to where `wanted` does, in the same table and by the same router, but
+/// Whether `present` leads to where `desired` does, in the same table and by the same router, but
 /// otherwise differs.
-fn replaces(present: &Route, wanted: &Route) -> bool {
-    present.same_destination(wanted) && present.gateway == wanted.gateway
+fn replaces(present: &Route, desired: &Route) -> bool {
+    present.same_destination(desired) && present.gateway == desired.gateway
 }

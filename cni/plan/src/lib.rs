@@ -26,7 +26,7 @@ pub use detach::{detach, detach_beside, gone, missing_of};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use routing::{connected, free_base, routed};
 
-use rdma_netns::{InterfaceName, Op, Place};
+use rdma_netns::{InterfaceName, NetnsSide, Op};
 
 /// Why there is no way from the observed state to the wanted one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,7 +95,7 @@ pub enum Obstacle {
         "RDMA device {device} cannot be moved: {} has SMC connections over it open ({count}), for \
          whose end the kernel would wait and let nothing stop it; end that process, or have it \
          close them, and try again",
-        match from { Place::Host => "a process on the host", Place::Pod => "a process of the pod" }
+        match from { NetnsSide::Host => "a process on the host", NetnsSide::Pod => "a process of the pod" }
     )]
     Held {
         /// The RDMA device.
@@ -103,14 +103,14 @@ pub enum Obstacle {
         /// How many connections.
         count: u32,
         /// Where it is.
-        from: Place,
+        from: NetnsSide,
     },
     /// The device exists, but is in neither namespace.
     #[error(
         "{device} is not back on the host: it is in another namespace, or its pod's namespace is \
          kept alive by a process"
     )]
-    NotHome {
+    InAnotherNetns {
         /// Name of the netdev or RDMA device.
         device: String,
     },

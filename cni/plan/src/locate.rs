@@ -1,47 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finding a recorded device again: under another name, with another index, in the pod or
-//! back home.
+//! back on the host.
 
 use super::Obstacle;
 use attachments::{Rail, Shared, Sibling};
-use rdma_netns::{Device, Link, Observed, Place, RdmaDevice};
+use rdma_netns::{Device, Link, NetnsSide, Observed, RdmaDevice};
 
 /// Where a recorded device is now.
 #[derive(Debug)]
 pub(super) enum Located<'a, T> {
     /// In this namespace.
-    At(Place, &'a T),
+    At(NetnsSide, &'a T),
     /// It exists no more: a virtual netdev ends with its namespace, a VF can be removed.
     Gone,
 }
 
-/// Finds the netdev that was `home` on the host.
+/// Finds the netdev that was `host_link` on the host.
 pub(super) fn link<'a>(
     rail: &Rail,
-    home: &Link,
+    host_link: &Link,
     observed: &'a Observed,
 ) -> Result<Located<'a, Link>, Obstacle> {
-    let links = [Place::Host, Place::Pod].into_iter().flat_map(|place| {
-        let links = observed.at(place).map(|namespace| &namespace.links);
-        links.into_iter().flatten().map(move |link| (place, link))
-    });
+    let links = [NetnsSide::Host, NetnsSide::Pod]
+        .into_iter()
+        .flat_map(|side| {
+            let links = observed.at(side).map(|namespace| &namespace.links);
+            links.into_iter().flatten().map(move |link| (side, link))
+        });
     let found = links
-        .filter(|(place, link)| match &home.parent {
-            Some(_) => link.parent == home.parent && !is_sibling(rail, *place, link),
-            None => is_virtual_home(rail, home, *place, link),
+        .filter(|(side, link)| match &host_link.parent {
+            Some(_) => link.parent == host_link.parent && !is_sibling(rail, *side, link),
+            None => is_virtual_host_link(rail, host_link, *side, link),
         })
-        .max_by_key(|(_, link)| resemblance(rail, home, link));
-    if let Some((place, link)) = found {
-        return Ok(Located::At(place, link));
+        .max_by_key(|(_, link)| resemblance(rail, host_link, link));
+    if let Some((side, link)) = found {
+        return Ok(Located::At(side, link));
     }
-    let exists = match &home.parent {
+    let exists = match &host_link.parent {
         Some(parent) => observed.device(parent).is_some_and(has_netdev_driver),
         // hardware on another bus than PCI does not end with a namespace
-        None => home.kind.is_none(),
+        None => host_link.kind.is_none(),
     };
     match exists {
-        true => Err(Obstacle::NotHome {
-            device: home.name.to_string(),
+        true => Err(Obstacle::InAnotherNetns {
+            device: host_link.name.to_string(),
         }),
         false => Ok(Located::Gone),
     }
@@ -53,42 +55,46 @@ fn has_netdev_driver(device: &Device) -> bool {
 }
 
 /// Whether `link` is another netdev of the same PCI function, at its place on the host.
-fn is_sibling(rail: &Rail, place: Place, link: &Link) -> bool {
+fn is_sibling(rail: &Rail, side: NetnsSide, link: &Link) -> bool {
     let is_it = |it: &Sibling| it.name == link.name || it.index == link.index;
-    place == Place::Host && rail.siblings.iter().any(is_it)
+    side == NetnsSide::Host && rail.siblings.iter().any(is_it)
 }
 
-/// How much `link` is like `home`, to tell several netdevs of one PCI function apart. None of
+/// How much `link` is like `host_link`, to tell several netdevs of one PCI function apart. None of
 /// these traits is sure: a pod can change the first two, igbvf the burnt-in address too, and
 /// an index that is taken is not kept.
-fn resemblance(rail: &Rail, home: &Link, link: &Link) -> usize {
+fn resemblance(rail: &Rail, host_link: &Link, link: &Link) -> usize {
     let traits = [
-        link.name == home.name || link.name == rail.pod_name,
-        link.mac == home.mac,
-        link.permanent_mac == home.permanent_mac,
-        link.index == home.index,
+        link.name == host_link.name || link.name == rail.pod_name,
+        link.mac == host_link.mac,
+        link.permanent_mac == host_link.permanent_mac,
+        link.index == host_link.index,
     ];
     traits.into_iter().filter(|fits| *fits).count()
 }
 
-/// Whether `link`, which has no hardware to be known by, is the one that was `home`.
-fn is_virtual_home(rail: &Rail, home: &Link, place: Place, link: &Link) -> bool {
-    if link.parent.is_some() || link.kind != home.kind {
+/// Whether `link`, which has no hardware to be known by, is the one that was `host_link`.
+fn is_virtual_host_link(rail: &Rail, host_link: &Link, side: NetnsSide, link: &Link) -> bool {
+    if link.parent.is_some() || link.kind != host_link.kind {
         return false;
     }
-    match (place, rail.pod_index) {
-        (Place::Pod, Some(index)) => link.index == index,
-        (Place::Pod, None) => {
+    match (side, rail.pod_index) {
+        (NetnsSide::Pod, Some(index)) => link.index == index,
+        (NetnsSide::Pod, None) => {
             let traits = [
-                link.index == home.index,
+                link.index == host_link.index,
                 link.name == rail.pod_name,
-                link.mac == home.mac,
+                link.mac == host_link.mac,
             ];
             traits.into_iter().filter(|fits| *fits).count() >= 2
         }
-        (Place::Host, _) => {
-            let name = link.name == home.name || link.name == rail.pod_name;
-            let traits = [link.index == home.index, name, link.mac == home.mac];
+        (NetnsSide::Host, _) => {
+            let name = link.name == host_link.name || link.name == rail.pod_name;
+            let traits = [
+                link.index == host_link.index,
+                name,
+                link.mac == host_link.mac,
+            ];
             traits.into_iter().filter(|fits| *fits).count() >= 2
         }
     }
@@ -109,7 +115,7 @@ pub(super) fn child<'a>(rail: &Rail, shared: &Shared, observed: &'a Observed) ->
 /// The RDMA device of `rail`, if it is on the host, under whatever name.
 pub fn rdma_on_host<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaDevice> {
     match rdma(rail.rdma.as_ref()?, observed) {
-        Ok(Located::At(Place::Host, device)) => Some(device),
+        Ok(Located::At(NetnsSide::Host, device)) => Some(device),
         _ => None,
     }
 }
@@ -122,28 +128,28 @@ pub fn rdma_anywhere<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a Rdma
     }
 }
 
-/// Finds the RDMA device that was `home` on the host.
+/// Finds the RDMA device that was `host_device` on the host.
 pub(super) fn rdma<'a>(
-    home: &RdmaDevice,
+    host_device: &RdmaDevice,
     observed: &'a Observed,
 ) -> Result<Located<'a, RdmaDevice>, Obstacle> {
-    let is_it = |device: &&RdmaDevice| match &home.parent {
+    let is_it = |device: &&RdmaDevice| match &host_device.parent {
         Some(parent) => device.parent.as_ref() == Some(parent),
-        None => device.index == home.index && device.node_guid == home.node_guid,
+        None => device.index == host_device.index && device.node_guid == host_device.node_guid,
     };
-    for place in [Place::Pod, Place::Host] {
-        let devices = observed.at(place).map(|namespace| &namespace.rdma);
+    for side in [NetnsSide::Pod, NetnsSide::Host] {
+        let devices = observed.at(side).map(|namespace| &namespace.rdma);
         if let Some(device) = devices.and_then(|devices| devices.iter().find(is_it)) {
-            return Ok(Located::At(place, device));
+            return Ok(Located::At(side, device));
         }
     }
-    match home
+    match host_device
         .parent
         .as_ref()
         .and_then(|parent| observed.device(parent))
     {
-        Some(device) if !device.rdma.is_empty() => Err(Obstacle::NotHome {
-            device: home.name.clone(),
+        Some(device) if !device.rdma.is_empty() => Err(Obstacle::InAnotherNetns {
+            device: host_device.name.clone(),
         }),
         _ => Ok(Located::Gone),
     }

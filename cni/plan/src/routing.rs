@@ -3,7 +3,7 @@
 //! several rails, so that a reply leaves by the rail that its address is on.
 
 use super::Obstacle;
-use attachments::{Attachment, Wanted};
+use attachments::{Attachment, DesiredLink};
 use ipnetwork::IpNetwork;
 use rdma_netns::{
     Address, Link, Observed, Route, Rule,
@@ -15,7 +15,7 @@ use std::net::IpAddr;
 /// front of everything.
 const RULE_PRIORITY: u32 = 1000;
 
-/// `wanted`, with the metrics, tables and rules that `routing` asks for.
+/// `desired`, with the metrics, tables and rules that `routing` asks for.
 ///
 /// A route stands back behind those that others have to the same destination: the pod's own
 /// default route stays the one that is used, and the kernel makes no route of several next hops
@@ -23,10 +23,10 @@ const RULE_PRIORITY: u32 = 1000;
 pub fn routed(
     attachment: &Attachment,
     observed: &Observed,
-    mut wanted: Vec<Wanted>,
-) -> Vec<Wanted> {
+    mut desired: Vec<DesiredLink>,
+) -> Vec<DesiredLink> {
     let mut present = others(attachment, observed);
-    for (index, rail) in wanted.iter_mut().enumerate() {
+    for (index, rail) in desired.iter_mut().enumerate() {
         let metric = attachment.routing.metric;
         connect(rail, &present, metric);
         for route in &mut rail.routes {
@@ -44,7 +44,7 @@ pub fn routed(
             give_table(rail, table);
         }
     }
-    wanted
+    desired
 }
 
 /// From which table on the rails of a new attachment have theirs: `routing.tableBase`, unless one of
@@ -111,7 +111,7 @@ fn others(attachment: &Attachment, observed: &Observed) -> Vec<Route> {
 
 /// Gives the routes that the kernel makes of the addresses a metric, and drops what would
 /// double them.
-fn connect(rail: &mut Wanted, present: &[Route], metric: u32) {
+fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     for address in &mut rail.addresses {
         let Some(route) = connected(address) else {
             continue;
@@ -174,7 +174,7 @@ fn metric(route: &Route) -> u32 {
 /// The rail's own `table`: all its routes, its gateway as the way to everywhere else, and a
 /// rule for each of its addresses. The routes of the main table stay, for programs that look
 /// nowhere else.
-fn give_table(rail: &mut Wanted, table: u32) {
+fn give_table(rail: &mut DesiredLink, table: u32) {
     // a NIC that had this table on the host keeps what is in it
     let kept: Vec<Route> = rail
         .routes

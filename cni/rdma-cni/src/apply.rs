@@ -7,9 +7,9 @@ mod restore;
 pub use restore::{GivenUp, Incomplete, Restored, restore};
 
 use crate::open_connections;
-use attachments::{Attachment, Wanted};
+use attachments::{Attachment, DesiredLink};
 use plan::{self, Obstacle};
-use rdma_netns::{Conflict, Kernel, ObserveError, Observed, Op, OpError, Place, RdmaDevice};
+use rdma_netns::{Conflict, Kernel, NetnsSide, ObserveError, Observed, Op, OpError, RdmaDevice};
 use std::{
     net::IpAddr,
     thread,
@@ -85,17 +85,17 @@ pub enum ApplyError {
     },
 }
 
-/// Brings every rail into the pod, with what it is `wanted` to have. `observed` is the
+/// Brings every rail into the pod, with what it is `desired` to have. `observed` is the
 /// present state; the state afterwards is returned.
 pub fn attach<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
     attachment: &Attachment,
-    wanted: &[Wanted],
+    desired: &[DesiredLink],
     mut observed: Observed,
 ) -> Result<Observed, ApplyError> {
     for _ in 0..ROUNDS {
-        let ops = plan::attach(attachment, &observed, wanted)?;
+        let ops = plan::attach(attachment, &observed, desired)?;
         if ops.is_empty() {
             return Ok(observed);
         }
@@ -103,12 +103,12 @@ pub fn attach<K: Kernel>(
         for op in &ops {
             log::debug!("{op}");
             if let Err(error) = kernel.execute(op, Some(pod)) {
-                return Err(explain(kernel, pod, attachment, wanted, error));
+                return Err(explain(kernel, pod, attachment, desired, error));
             }
         }
         observed = kernel.observe(Some(pod))?;
     }
-    let left = plan::attach(attachment, &observed, wanted)?;
+    let left = plan::attach(attachment, &observed, desired)?;
     if left.is_empty() {
         Ok(observed)
     } else {
@@ -121,12 +121,12 @@ fn explain<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
     attachment: &Attachment,
-    wanted: &[Wanted],
+    desired: &[DesiredLink],
     error: OpError,
 ) -> ApplyError {
     let planned = kernel
         .observe(Some(pod))
-        .map(|observed| plan::attach(attachment, &observed, wanted));
+        .map(|observed| plan::attach(attachment, &observed, desired));
     match planned {
         Ok(Err(obstacle)) => obstacle.into(),
         _ => error.into(),
@@ -259,7 +259,7 @@ pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, ob
         let present = given.filter_map(|address| link.address(address));
         for address in present.filter(|it| !it.is_link_local() && !it.tentative) {
             let op = Op::Announce {
-                at: Place::Pod,
+                at: NetnsSide::Pod,
                 link: rail.pod_name.clone(),
                 address: address.ip,
             };

@@ -65,7 +65,7 @@ pub fn settle(
     }
 }
 
-/// After devices have come home: the daemon may be down. What cannot be written the daemon puts
+/// After devices have returned to the host: the daemon may be down. What cannot be written the daemon puts
 /// right, or the next move.
 pub fn settle_home(state_dir: &Path, attachment: &Attachment, observed: &Observed) {
     if attachment.moves_rdma() {

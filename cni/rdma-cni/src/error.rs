@@ -40,7 +40,7 @@ pub enum Error {
     /// The state directory; nothing was changed.
     #[error("{0}; nothing was changed")]
     State(#[from] StoreError),
-    /// The state directory, in the midst of the way home.
+    /// The state directory, while restoring.
     #[error(
         "{0}; some devices may be back on the host already, others are not, and the record stays: try again"
     )]
@@ -57,7 +57,7 @@ pub enum Error {
         format: u64,
     },
     /// GC met a record that cannot be read.
-    #[error("its record cannot be read ({0}): DEL brings its devices home")]
+    #[error("its record cannot be read ({0}): DEL restores its devices to the host")]
     Unreadable(String),
     /// The kernel's state.
     #[error(transparent)]
@@ -84,7 +84,7 @@ pub enum Error {
     /// Something is not back.
     #[error("restoring is incomplete: {0}")]
     Incomplete(#[from] Incomplete),
-    /// Devices are home, addresses are not given back.
+    /// Devices are restored, addresses are not given back.
     #[error("devices are back on the host, but addresses are still held: {0}")]
     Release(IpamError),
     /// CHECK found differences.

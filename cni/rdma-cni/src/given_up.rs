@@ -13,7 +13,7 @@ use std::path::Path;
 pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<String> {
     let mut told = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
-        let Some(home) = &rail.home else {
+        let Some(host_link) = &rail.host_link else {
             continue;
         };
         let own = restored.given_up.iter().filter(|it| it.rail == index);
@@ -21,10 +21,10 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<St
             attribute: attribute.clone(),
             why: why.clone(),
         });
-        let mut note = earlier(root, attachment, home).unwrap_or_else(|| Note {
+        let mut note = earlier(root, attachment, host_link).unwrap_or_else(|| Note {
             boot_id: attachment.boot_id.clone(),
             holder: attachment.holder(),
-            home: home.clone(),
+            host_link: host_link.clone(),
             observed_at: attachment.observed_at,
             lacks: vec![],
         });
@@ -36,7 +36,7 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<St
         }
         told.extend(note.lacks.iter().map(|lack| lack.why.clone()));
         let done = match note.lacks.is_empty() {
-            true => remove(root, &home.name),
+            true => remove(root, &host_link.name),
             false => write(root, &note),
         };
         if let Err(error) = done {

@@ -6,7 +6,7 @@ mod master;
 
 pub use master::{Known, Master};
 
-use attachments::Wanted;
+use attachments::DesiredLink;
 use cni_protocol::{Command, Environment, ValidAttachment, code, run};
 use rdma_netns::{Address, Route, link::SCOPE_LINK};
 use serde_json::{Map, Value, json};
@@ -35,7 +35,7 @@ pub struct Ipam<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// For the kernel.
-    pub wanted: Wanted,
+    pub desired: DesiredLink,
     /// `ips`, as they came.
     pub ips: Vec<Value>,
     /// `routes`, as they came.
@@ -181,7 +181,7 @@ impl<'a> Ipam<'a> {
             ("CNI_CONTAINERID", rail.container),
             ("CNI_NETNS", netns),
             ("CNI_IFNAME", rail.pod_name),
-            // those of the attachment: in GC and in a heal the environment is another pod's
+            // those of the attachment: in GC and in a recovery the environment is another pod's
             ("CNI_ARGS", rail.args.unwrap_or_default()),
         ];
         let mut config = self.config.clone();
@@ -277,28 +277,28 @@ impl<'a> Ipam<'a> {
         if ips.is_empty() {
             return Err(wrong("ips", "there is no address".into()));
         }
-        let mut wanted = Wanted::default();
+        let mut desired = DesiredLink::default();
         for ip in &ips {
             let address = ip["address"].as_str().and_then(prefix);
             let (ip_address, length) = address.ok_or_else(|| wrong("ips", ip.to_string()))?;
-            wanted.addresses.push(Address::new(ip_address, length));
-            wanted.gateways.extend(
+            desired.addresses.push(Address::new(ip_address, length));
+            desired.gateways.extend(
                 ip["gateway"]
                     .as_str()
                     .and_then(|text| text.parse::<IpAddr>().ok()),
             );
         }
         for route in &routes {
-            let parsed = self::route(route, &wanted.gateways)
+            let parsed = self::route(route, &desired.gateways)
                 .ok_or_else(|| wrong("routes", route.to_string()))?;
-            wanted.routes.push(parsed);
+            desired.routes.push(parsed);
         }
-        wanted.routes.sort_by_key(|route| route.gateway.is_some());
+        desired.routes.sort_by_key(|route| route.gateway.is_some());
         let dns = result
             .get("dns")
             .filter(|dns| dns.as_object().is_some_and(|d| !d.is_empty()));
         Ok(Answer {
-            wanted,
+            desired,
             ips,
             routes,
             dns: dns.cloned(),

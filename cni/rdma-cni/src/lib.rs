@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rdma-cni`: a chained CNI plugin that moves RDMA netdevs and RDMA devices into pods, or gives
-//! them children of netdevs that stay, and brings all of it home whatever happens in between.
+//! them children of netdevs that stay, and restores all of it to the host whatever happens in between.
 //!
 //! ```text
 //! environment + stdin → conf        checked; bad input stops here
@@ -15,7 +15,7 @@
 //! cni_protocol::result              prevResult + ours
 //! ```
 //! The record holds the state before the move, and `plan::detach` computes whatever still
-//! differs from it: a failed ADD, DEL, GC and a heal after a crash are that one function.
+//! differs from it: a failed ADD, DEL, GC and the recovery after a crash are that one function.
 
 pub mod apply;
 pub mod char_devices;

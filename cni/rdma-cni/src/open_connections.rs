@@ -4,7 +4,7 @@
 //! (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`; measured in docs/lab.md).
 
 use plan::Obstacle;
-use rdma_netns::{Kernel, Op, Place};
+use rdma_netns::{Kernel, NetnsSide, Op};
 
 /// Refuses `ops` that would move an RDMA device over which a process has connections. Kernels
 /// without SMC are asked nothing else, and neither are plans without moves.
@@ -13,7 +13,7 @@ pub fn check<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> Result<
         Op::MoveRdma { device, from, .. } => Some((device, *from)),
         _ => None,
     });
-    for from in [Place::Host, Place::Pod] {
+    for from in [NetnsSide::Host, NetnsSide::Pod] {
         let devices: Vec<&String> = moves
             .clone()
             .filter(|it| it.1 == from)
@@ -22,7 +22,7 @@ pub fn check<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> Result<
         if devices.is_empty() || !kernel.has_smc() {
             continue;
         }
-        let seen = match kernel.smc(pod.filter(|_| from == Place::Pod)) {
+        let seen = match kernel.smc(pod.filter(|_| from == NetnsSide::Pod)) {
             Ok(seen) => seen.unwrap_or_default(),
             Err(error) => {
                 log::warn!("{error}: whether a process keeps {devices:?} is not known");

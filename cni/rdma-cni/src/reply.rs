@@ -44,7 +44,9 @@ pub fn code(error: &Error) -> u32 {
         Error::Obstacle(Obstacle::Vanished { .. } | Obstacle::ParentDown { .. }) => {
             own::NO_SUCH_DEVICE
         }
-        Error::Obstacle(Obstacle::NotHome { .. } | Obstacle::Held { .. }) => own::DEVICE_IN_USE,
+        Error::Obstacle(Obstacle::InAnotherNetns { .. } | Obstacle::Held { .. }) => {
+            own::DEVICE_IN_USE
+        }
         Error::Obstacle(_) => code::CONFIGURATION,
         Error::Ipam(_) | Error::Release(_) => own::IPAM,
         Error::Add { left: Some(_), .. } | Error::Incomplete(_) => own::INCOMPLETE,

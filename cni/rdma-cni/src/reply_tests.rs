@@ -149,7 +149,7 @@ fn what_is_named_is_moved_with_mode_move_alone() {
         "102 eth0 is not moved into a pod: the node's default route leaves by it; set mode to \
          \"move\" to move it all the same",
     );
-    // the way home does not make it a port again
+    // restoring does not make it a port again
     takes(
         json!({"devices": [{"netdev": "eth4"}], "mode": "move"}),
         "102 eth4 cannot be moved into a pod: it is a port of a bond or bridge, which would lose it",

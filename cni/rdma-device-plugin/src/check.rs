@@ -70,7 +70,7 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
         };
         text.push_str(&format!(
             "\n{}\n",
-            chain.standing(|| ipv6_prerequisite::hindrance_now(&parents))
+            chain.status(|| ipv6_prerequisite::blocker_now(&parents))
         ));
     }
     text.push_str(&erdma::table(&found, &inventory, &driver, change));

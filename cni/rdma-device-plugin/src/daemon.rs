@@ -9,7 +9,7 @@
 //! registration are untouched by any change.
 
 use crate::{
-    chain::Standing,
+    chain::ChainStatus,
     cli::Arguments,
     conf::{Conf, ConfError, ResourceName},
     config_file,
@@ -106,7 +106,7 @@ pub struct Daemon {
     /// What was offered last.
     previous: PreviousOffers,
     /// Our plugin's place in the chain.
-    chain: watch::Sender<Standing>,
+    chain: watch::Sender<ChainStatus>,
     /// What was seen to be unhealthy last.
     unhealthy: Unhealthy,
     /// How it stands with the eRDMA NICs.

@@ -100,7 +100,7 @@ fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
 
 /// Why our plugin is not to be put into the chain, where it is not yet: there are NICs that are to
 /// have an IPv6 address, and all of them are without. One has one, or cannot be judged: None.
-pub fn hindrance(parents: &[Parent], links: &[Link]) -> Option<String> {
+pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     let lack = |parent| matches!(lacks(parent, links), Some(Some(_)));
     if parents.is_empty() || !parents.iter().all(lack) {
         return None;
@@ -116,8 +116,8 @@ pub fn hindrance(parents: &[Parent], links: &[Link]) -> Option<String> {
 }
 
 /// The same, of this node now. Reads the kernel's state, where there is something to ask.
-pub fn hindrance_now(parents: &[Parent]) -> Option<String> {
-    hindrance(parents, &links_for(parents))
+pub fn blocker_now(parents: &[Parent]) -> Option<String> {
+    blocker(parents, &links_for(parents))
 }
 
 /// Those of `parents` that have none now. Reads the kernel's state, where there is something to ask.
@@ -209,13 +209,13 @@ mod tests {
 
     #[test]
     fn the_chain_is_hindered_only_where_every_nic_is_seen_to_have_none() {
-        let hindrance = |netdevs: &[&str]| {
+        let blocker = |netdevs: &[&str]| {
             let parent = |netdev: &&str| Parent {
                 rdma: format!("mlx5_{netdev}"),
                 netdev: (*netdev).into(),
             };
             let parents: Vec<Parent> = netdevs.iter().map(parent).collect();
-            hindrance(&parents, &links())
+            blocker(&parents, &links())
         };
         for none in [
             &[] as &[&str],
@@ -225,9 +225,9 @@ mod tests {
             &["eth1", "in-a-pod"],
             &["in-a-pod"],
         ] {
-            assert_eq!(hindrance(none), None, "{none:?}");
+            assert_eq!(blocker(none), None, "{none:?}");
         }
-        let why = hindrance(&["eth1", "eth2", "eth3"]).expect("hindered");
+        let why = blocker(&["eth1", "eth2", "eth3"]).expect("hindered");
         let named = "(eth1 (mlx5_eth1), eth2 (mlx5_eth2), bond0 (mlx5_eth3))";
         assert!(why.contains(named), "{why}");
     }

@@ -3,7 +3,7 @@
 //! sees to eRDMA NICs, and answers at the address for metrics and probes.
 
 use crate::{
-    chain::{self, Standing},
+    chain::{self, ChainStatus},
     cli::Arguments,
     erdma::reconciler::{self, AnyLoader, ReconcilerContext},
     kubelet::PluginContext,
@@ -25,7 +25,7 @@ const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub struct Leader {
     /// The lock is waited for.
-    standing: JoinSet<io::Result<Lead>>,
+    status: JoinSet<io::Result<Lead>>,
     office: Option<Office>,
     elected: Option<Lead>,
     /// What was let go of comes to its end.
@@ -52,9 +52,9 @@ struct Office {
 impl Leader {
     /// Waits for the lock, unless it is held or waited for already.
     pub fn stand(&mut self, state_dir: &Path) {
-        if self.office.is_none() && self.elected.is_none() && self.standing.is_empty() {
+        if self.office.is_none() && self.elected.is_none() && self.status.is_empty() {
             let state_dir = state_dir.to_owned();
-            self.standing
+            self.status
                 .spawn(async move { Lead::wait(&state_dir).await });
         }
     }
@@ -64,7 +64,7 @@ impl Leader {
         if self.elected.is_some() {
             return;
         }
-        match self.standing.join_next().await {
+        match self.status.join_next().await {
             Some(Ok(Ok(lead))) => self.elected = Some(lead),
             Some(Ok(Err(error))) => log::warn!("two daemons would not be kept apart: {error}"),
             Some(Err(_)) => {}
@@ -88,7 +88,7 @@ impl Leader {
 
     /// Whether this daemon leads, or is about to.
     pub fn is_up(&self) -> bool {
-        self.office.is_some() || self.elected.is_some() || !self.standing.is_empty()
+        self.office.is_some() || self.elected.is_some() || !self.status.is_empty()
     }
 
     /// Begins.
@@ -96,7 +96,7 @@ impl Leader {
         &mut self,
         arguments: &Arguments,
         node: &watch::Sender<Arc<Node>>,
-        chain: &watch::Sender<Standing>,
+        chain: &watch::Sender<ChainStatus>,
         context: &PluginContext,
         loader: AnyLoader,
     ) {
@@ -117,8 +117,9 @@ impl Leader {
         });
         reconcilers.spawn(nics.run());
         let state_dir = arguments.state_dir.clone();
-        reconcilers
-            .spawn(chain::keeper::Keeper::new(own.subscribe(), state_dir, chain.clone()).run());
+        reconcilers.spawn(
+            chain::reconciler::Reconciler::new(own.subscribe(), state_dir, chain.clone()).run(),
+        );
         let mut server = JoinSet::new();
         server.spawn(serve(
             arguments,
@@ -144,7 +145,7 @@ impl Leader {
     /// Lets go of all: of the address at once; of the rest when what is being done has come to its end,
     /// which is not waited for.
     pub async fn retire(&mut self) {
-        self.standing.shutdown().await;
+        self.status.shutdown().await;
         self.elected = None;
         while self.ending.try_join_next().is_some() {}
         if let Some(mut office) = self.office.take() {
@@ -159,7 +160,7 @@ impl Leader {
 
     /// Ends it as it is. The lock stays with this value.
     pub async fn stop(&mut self) {
-        self.standing.shutdown().await;
+        self.status.shutdown().await;
         if let Some(mut office) = self.office.take() {
             office.server.shutdown().await;
             office.reconcilers.shutdown().await;
@@ -172,7 +173,7 @@ impl Leader {
 fn serve(
     arguments: &Arguments,
     node: watch::Receiver<Arc<Node>>,
-    chain: watch::Receiver<Standing>,
+    chain: watch::Receiver<ChainStatus>,
     context: &PluginContext,
 ) -> impl Future<Output = ()> + Send + 'static {
     let sources = Sources {

@@ -54,7 +54,7 @@ const LOADING: [(u32, &str, &str); 3] = [
 
 /// Where the daemon expects what is mounted into its container.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct Paths {
     /// `/var/lib/kubelet`
     pub kubelet_dir: PathBuf,
     /// `/var/run/cdi`; none: containers get devices by path.
@@ -84,7 +84,7 @@ const NETNS: &str = "/run/netns";
 pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
     let record = Record::read(&arguments.state_dir).ok().flatten();
     let chain = conf.chain.as_ref();
-    report(&Places {
+    report(&Paths {
         kubelet_dir: arguments.kubelet_dir.clone(),
         cdi_dir: conf.cdi.then(|| arguments.cdi_dir.clone()),
         state_dir: arguments.state_dir.clone(),
@@ -100,7 +100,7 @@ pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
 
 /// What is missing, one sentence each: the capability or mount, and what is lost without it.
 /// Nothing: all is there.
-pub fn report(places: &Places) -> Vec<String> {
+pub fn report(places: &Paths) -> Vec<String> {
     let mut missing = match fs::read_to_string("/proc/thread-self/status") {
         Ok(status) => {
             match effective(&status) {
@@ -135,7 +135,7 @@ fn capabilities(set: u64, loads: bool) -> Vec<String> {
         .collect()
 }
 
-fn mounts(places: &Places) -> Vec<String> {
+fn mounts(places: &Paths) -> Vec<String> {
     let mut missing = Vec::new();
     let mut want = |what: Result<(), String>, loss: &str| {
         missing.extend(what.err().map(|what| format!("{what}: {loss}")));
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     /// All that is wanted, made up.
-    fn places(root: &Path) -> Places {
+    fn places(root: &Path) -> Paths {
         for directory in [
             "kubelet/device-plugins",
             "kubelet/pod-resources",
@@ -275,7 +275,7 @@ mod tests {
         ] {
             fs::create_dir_all(root.join(directory)).expect("made");
         }
-        Places {
+        Paths {
             kubelet_dir: root.join("kubelet"),
             cdi_dir: Some(root.join("cdi")),
             state_dir: root.join("state"),

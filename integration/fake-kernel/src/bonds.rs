@@ -5,7 +5,7 @@ use crate::{
     Nic,
     world::{HOST, World},
 };
-use rdma_netns::{Address, InterfaceName, Op, Place};
+use rdma_netns::{Address, InterfaceName, NetnsSide, Op};
 use std::net::IpAddr;
 
 impl World {
@@ -30,7 +30,7 @@ impl World {
         let name = |text: &str| InterfaceName::try_from(text).expect("an interface name");
         for link in ports.iter().chain([&bond]) {
             self.execute_on_host(Op::SetUp {
-                at: Place::Host,
+                at: NetnsSide::Host,
                 link: name(link),
                 up: true,
             });
@@ -39,7 +39,7 @@ impl World {
         let ipv6 = IpAddr::from([0xfd00, u16::from(number), 0, 0, 0, 0, 0, 1]);
         for (ip, prefix) in [(ipv4, 16), (ipv6, 64)] {
             self.execute_on_host(Op::AddAddress {
-                at: Place::Host,
+                at: NetnsSide::Host,
                 link: name(&bond),
                 address: Address::new(ip, prefix),
             });

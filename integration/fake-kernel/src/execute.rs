@@ -3,7 +3,7 @@
 
 use crate::world::{HOST, Refusal, World};
 use nix::errno::Errno;
-use rdma_netns::{NetnsId, Op, Place};
+use rdma_netns::{NetnsId, NetnsSide, Op};
 
 impl World {
     /// Makes the one change `op`; `pod` is the namespace that it may name. Tests use it
@@ -15,9 +15,9 @@ impl World {
     }
 
     fn make(&mut self, op: &Op, pod: Option<NetnsId>) -> Result<(), Refusal> {
-        let at = |place: &Place| match place {
-            Place::Host => Ok(HOST),
-            Place::Pod => pod.ok_or(Refusal::from(Errno::EINVAL)),
+        let at = |side: &NetnsSide| match side {
+            NetnsSide::Host => Ok(HOST),
+            NetnsSide::Pod => pod.ok_or(Refusal::from(Errno::EINVAL)),
         };
         match op {
             Op::MoveRdma { device, from, to } => self.move_rdma(device, at(from)?, at(to)?),
@@ -32,106 +32,102 @@ impl World {
                 child,
                 name,
                 mtu,
-            } => self.add_child(at(&Place::Pod)?, parent, *child, name, *mtu),
-            Op::RemoveLink { at: place, link } => self.remove_link(at(place)?, link),
+            } => self.add_child(at(&NetnsSide::Pod)?, parent, *child, name, *mtu),
+            Op::RemoveLink { at: side, link } => self.remove_link(at(side)?, link),
             Op::RenameLink {
-                at: place,
+                at: side,
                 link,
                 name,
-            } => self.rename_link(at(place)?, link, name),
-            Op::SetUp {
-                at: place,
-                link,
-                up,
-            } => self.set_up(at(place)?, link, *up),
+            } => self.rename_link(at(side)?, link, name),
+            Op::SetUp { at: side, link, up } => self.set_up(at(side)?, link, *up),
             Op::SetMtu {
-                at: place,
+                at: side,
                 link,
                 mtu,
-            } => self.set_mtu(at(place)?, link, *mtu),
+            } => self.set_mtu(at(side)?, link, *mtu),
             Op::SetMac {
-                at: place,
+                at: side,
                 link,
                 mac,
-            } => self.set_mac(at(place)?, link, mac),
+            } => self.set_mac(at(side)?, link, mac),
             Op::SetTxQueueLen {
-                at: place,
+                at: side,
                 link,
                 packets,
             } => {
-                self.netdev(at(place)?, link)?.link.tx_queue_len = *packets;
+                self.netdev(at(side)?, link)?.link.tx_queue_len = *packets;
                 Ok(())
             }
             Op::SetLinkSetting {
-                at: place,
+                at: side,
                 link,
                 setting,
                 value,
             } => {
-                let netdev = self.netdev(at(place)?, link)?;
+                let netdev = self.netdev(at(side)?, link)?;
                 netdev.link.settings.insert(*setting, *value);
                 Ok(())
             }
             Op::SetFlag {
-                at: place,
+                at: side,
                 link,
                 flag,
                 on,
-            } => self.set_flag(at(place)?, link, *flag, *on),
+            } => self.set_flag(at(side)?, link, *flag, *on),
             Op::SetAlias {
-                at: place,
+                at: side,
                 link,
                 alias,
             } => {
                 let alias = Some(alias.clone()).filter(|alias| !alias.is_empty());
-                self.netdev(at(place)?, link)?.link.alias = alias;
+                self.netdev(at(side)?, link)?.link.alias = alias;
                 Ok(())
             }
             Op::SetAltName {
-                at: place,
+                at: side,
                 link,
                 name,
                 present,
-            } => self.set_alt_name(at(place)?, link, name, *present),
+            } => self.set_alt_name(at(side)?, link, name, *present),
             Op::SetSysctl {
-                at: place,
+                at: side,
                 link,
                 key,
                 value,
-            } => self.set_sysctl(at(place)?, link, key, *value),
+            } => self.set_sysctl(at(side)?, link, key, *value),
             Op::AddAddress {
-                at: place,
+                at: side,
                 link,
                 address,
-            } => self.add_address(at(place)?, link, address),
+            } => self.add_address(at(side)?, link, address),
             Op::RemoveAddress {
-                at: place,
+                at: side,
                 link,
                 address,
-            } => self.remove_address(at(place)?, link, address),
+            } => self.remove_address(at(side)?, link, address),
             Op::AddRoute {
-                at: place,
+                at: side,
                 link,
                 route,
-            } => self.add_route(at(place)?, link, route),
+            } => self.add_route(at(side)?, link, route),
             Op::RemoveRoute {
-                at: place,
+                at: side,
                 link,
                 route,
-            } => self.remove_route(at(place)?, link, route),
-            Op::AddRule { at: place, rule } => self.add_rule(at(place)?, rule),
-            Op::RemoveRule { at: place, rule } => self.remove_rule(at(place)?, rule),
+            } => self.remove_route(at(side)?, link, route),
+            Op::AddRule { at: side, rule } => self.add_rule(at(side)?, rule),
+            Op::RemoveRule { at: side, rule } => self.remove_rule(at(side)?, rule),
             Op::Announce {
-                at: place,
+                at: side,
                 link,
                 address,
-            } => self.announce(at(place)?, link, *address),
-            Op::AddPnet { at: place, entry } => self.add_pnet(at(place)?, entry),
-            Op::RemovePnet { at: place, id } => self.remove_pnet(at(place)?, id),
+            } => self.announce(at(side)?, link, *address),
+            Op::AddPnet { at: side, entry } => self.add_pnet(at(side)?, entry),
+            Op::RemovePnet { at: side, id } => self.remove_pnet(at(side)?, id),
             Op::AddUeid { ueid } => self.add_ueid(ueid),
             Op::RemoveUeid { ueid } => self.remove_ueid(ueid),
-            Op::SetMaxLinks { links } => self.set_max_links(at(&Place::Pod)?, *links),
-            Op::SetTcp2Smc { on } => self.set_tcp2smc(at(&Place::Pod)?, *on),
+            Op::SetMaxLinks { links } => self.set_max_links(at(&NetnsSide::Pod)?, *links),
+            Op::SetTcp2Smc { on } => self.set_tcp2smc(at(&NetnsSide::Pod)?, *on),
         }
     }
 }

@@ -281,7 +281,7 @@ impl World {
 
     /// `wanted` if it is free, else one above all. (`dev_new_index()` counts on; here the
     /// indices of netdevs that left are given again, so that one may find its own taken when
-    /// it comes home. On Linux that takes an `ip link add index N`.)
+    /// it returns to the host. On Linux that takes an `ip link add index N`.)
     pub(crate) fn index_in(&self, netns: NetnsId, wanted: Option<u32>) -> u32 {
         let own = || self.netdevs.iter().filter(|netdev| netdev.netns == netns);
         let highest = own().map(|netdev| netdev.link.index).max().unwrap_or(0);

@@ -9,7 +9,7 @@ use super::{
     routes, rules, smc, sysctls,
 };
 use crate::{
-    Child, InterfaceName, Op, Place,
+    Child, InterfaceName, NetnsSide, Op,
     netlink::{NetlinkError, Socket},
 };
 use netlink_packet_route::RouteNetlinkMessage;
@@ -29,10 +29,10 @@ pub(super) struct Namespaces<'a> {
 }
 
 impl<'a> Namespaces<'a> {
-    fn at(self, place: Place) -> io::Result<&'a Space> {
-        match place {
-            Place::Host => Ok(self.host),
-            Place::Pod => self.pod.ok_or_else(|| {
+    fn at(self, side: NetnsSide) -> io::Result<&'a Space> {
+        match side {
+            NetnsSide::Host => Ok(self.host),
+            NetnsSide::Pod => self.pod.ok_or_else(|| {
                 io::Error::new(
                     io::ErrorKind::InvalidInput,
                     "the pod's namespace was not given",
@@ -44,7 +44,7 @@ impl<'a> Namespaces<'a> {
     /// Has `change` made to `link`, whose index it gets.
     fn change(
         self,
-        at: Place,
+        at: NetnsSide,
         link: &InterfaceName,
         flags: i32,
         change: impl FnOnce(u32) -> RouteNetlinkMessage,
@@ -156,8 +156,8 @@ impl<'a> Namespaces<'a> {
             Op::RemovePnet { at, id } => smc::remove_pnet(self.at(*at)?, id),
             Op::AddUeid { ueid } => smc::add_ueid(ueid),
             Op::RemoveUeid { ueid } => smc::remove_ueid(ueid),
-            Op::SetMaxLinks { links } => smc::set_max_links(self.at(Place::Pod)?, *links),
-            Op::SetTcp2Smc { on } => smc::set_tcp2smc(self.at(Place::Pod)?, *on),
+            Op::SetMaxLinks { links } => smc::set_max_links(self.at(NetnsSide::Pod)?, *links),
+            Op::SetTcp2Smc { on } => smc::set_tcp2smc(self.at(NetnsSide::Pod)?, *on),
         }
     }
 
@@ -175,7 +175,7 @@ impl<'a> Namespaces<'a> {
         name: &InterfaceName,
         mtu: u32,
     ) -> Result<(), NetlinkError> {
-        let pod = self.at(Place::Pod)?;
+        let pod = self.at(NetnsSide::Pod)?;
         let mut host = self.host.route();
         let new = NewChild {
             lower: index_of(&mut host, parent)?,
@@ -217,7 +217,7 @@ impl<'a> Namespaces<'a> {
     /// From the hardware address that the netdev has now, which its driver may have chosen.
     fn announce(
         self,
-        at: Place,
+        at: NetnsSide,
         link: &InterfaceName,
         address: IpAddr,
     ) -> Result<(), NetlinkError> {
@@ -241,7 +241,7 @@ impl<'a> Namespaces<'a> {
     }
 
     /// The socket is opened, and the move asked for, by a thread inside `from`.
-    fn move_rdma(self, device: &str, from: Place, to: Place) -> Result<(), NetlinkError> {
+    fn move_rdma(self, device: &str, from: NetnsSide, to: NetnsSide) -> Result<(), NetlinkError> {
         let target = self.at(to)?.netns();
         self.at(from)?.netns().run(|| match Nldev::open()? {
             Some(mut nldev) => nldev.move_device(device, target.as_fd()),
@@ -255,8 +255,8 @@ impl<'a> Namespaces<'a> {
     fn move_link(
         self,
         link: &InterfaceName,
-        from: Place,
-        to: Place,
+        from: NetnsSide,
+        to: NetnsSide,
         name: &InterfaceName,
     ) -> Result<(), NetlinkError> {
         let target = self.at(to)?;

@@ -3,7 +3,7 @@
 
 use super::{Space, cannot_read, execute::tolerate};
 use crate::{
-    ObserveError, Place,
+    NetnsSide, ObserveError,
     netlink::NetlinkError,
     smc::{
         self, Connection, HeldConnections, Mode, PnetEntry, PnetId, PnetTable, SmcState, UserEids,
@@ -144,8 +144,12 @@ fn number(file: &Path) -> io::Result<Option<u8>> {
 }
 
 /// See [`smc::missing`] for what the table is asked beforehand.
-pub(super) fn add_pnet(space: &Space, at: Place, entry: &PnetEntry) -> Result<(), NetlinkError> {
-    if at == Place::Pod && entry.rdma.is_some() {
+pub(super) fn add_pnet(
+    space: &Space,
+    at: NetnsSide,
+    entry: &PnetEntry,
+) -> Result<(), NetlinkError> {
+    if at == NetnsSide::Pod && entry.rdma.is_some() {
         return Err(refused(
             libc::EEXIST,
             "the kernel keeps pnet ids of RDMA ports in its initial network namespace only",

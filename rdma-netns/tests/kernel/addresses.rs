@@ -3,7 +3,7 @@
 
 use crate::world::{World, interface, to_pod, with_node};
 use nix::libc;
-use rdma_netns::{Address, Op, Place, link};
+use rdma_netns::{Address, NetnsSide, Op, link};
 use std::{
     net::IpAddr,
     thread::sleep,
@@ -16,7 +16,7 @@ fn ip(text: &str) -> IpAddr {
 
 fn add(address: &Address) -> Op {
     Op::AddAddress {
-        at: Place::Host,
+        at: NetnsSide::Host,
         link: interface("nic0"),
         address: address.clone(),
     }
@@ -24,7 +24,7 @@ fn add(address: &Address) -> Op {
 
 fn remove(address: &Address) -> Op {
     Op::RemoveAddress {
-        at: Place::Host,
+        at: NetnsSide::Host,
         link: interface("nic0"),
         address: address.clone(),
     }

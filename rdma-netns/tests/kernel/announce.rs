@@ -3,7 +3,7 @@
 
 use crate::world::{World, interface, to_pod, with_node};
 use nix::libc;
-use rdma_netns::{InterfaceName, Op, Place};
+use rdma_netns::{InterfaceName, NetnsSide, Op};
 use std::{
     thread::sleep,
     time::{Duration, Instant},
@@ -35,7 +35,7 @@ fn forget(world: &World) {
     }
 }
 
-fn announce(at: Place, link: &InterfaceName, address: &str) -> Op {
+fn announce(at: NetnsSide, link: &InterfaceName, address: &str) -> Op {
     Op::Announce {
         at,
         link: link.clone(),
@@ -68,7 +68,7 @@ fn a_neighbour_learns_the_new_hardware_address() {
             forget(world);
             for address in ADDRESSES {
                 assert!(is_known_at(world, address, OLD));
-                world.execute(announce(Place::Pod, &link, address));
+                world.execute(announce(NetnsSide::Pod, &link, address));
                 assert!(is_known_at(world, address, &mac), "{address}");
             }
         }
@@ -95,7 +95,7 @@ fn a_child_announces_itself() {
         world.ip("address add fd01::5/64 dev child0 nodad");
         let child = world.host_link("child0");
         for address in ADDRESSES {
-            world.execute(announce(Place::Host, &child.name, address));
+            world.execute(announce(NetnsSide::Host, &child.name, address));
             let begin = Instant::now();
             let known = || world.pod_ip(&format!("neighbour show {address} dev wire0"));
             while !known().contains(&child.mac.to_string()) {
@@ -114,7 +114,7 @@ fn nothing_is_sent_where_nobody_would_listen() {
             world.pod_ip(line);
             for address in ADDRESSES {
                 for link in ["wire0", "lo"] {
-                    world.execute(announce(Place::Pod, &interface(link), address));
+                    world.execute(announce(NetnsSide::Pod, &interface(link), address));
                 }
                 assert!(!is_known_at(world, address, &mac), "{line}: {address}");
             }
@@ -126,7 +126,7 @@ fn nothing_is_sent_where_nobody_would_listen() {
 fn a_link_that_is_not_there() {
     with_neighbour(|world| {
         for address in ADDRESSES {
-            let error = world.refused(announce(Place::Pod, &interface("wire1"), address));
+            let error = world.refused(announce(NetnsSide::Pod, &interface("wire1"), address));
             assert_eq!(error.errno(), Some(libc::ENODEV), "{error}");
         }
     });

@@ -10,7 +10,7 @@ use netlink_packet_route::{
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::libc;
-use rdma_netns::{Child, MacvlanMode, Op, Place, netlink::Socket, netns::Netns};
+use rdma_netns::{Child, MacvlanMode, NetnsSide, Op, netlink::Socket, netns::Netns};
 
 const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
 
@@ -23,7 +23,7 @@ fn add(child: Child, name: &str, mtu: u32) -> Op {
     }
 }
 
-fn remove(at: Place, link: &str) -> Op {
+fn remove(at: NetnsSide, link: &str) -> Op {
     let link = interface(link);
     Op::RemoveLink { at, link }
 }
@@ -155,7 +155,7 @@ fn up_while_its_parent_is_down() {
         world.ip("link set nic0 down");
         world.execute(add(BRIDGE, "rdma0", 1500));
         let link = interface("rdma0");
-        let (at, up) = (Place::Pod, true);
+        let (at, up) = (NetnsSide::Pod, true);
         world.execute(Op::SetUp { at, link, up });
         let child = world.pod_link("rdma0");
         assert!(child.up && !child.carrier);
@@ -168,7 +168,7 @@ fn up_while_its_parent_is_down() {
 fn gone_by_hand_or_with_its_parent() {
     with_node(|world| {
         world.execute(add(BRIDGE, "rdma0", 1500));
-        world.execute(remove(Place::Pod, "rdma0"));
+        world.execute(remove(NetnsSide::Pod, "rdma0"));
         assert!(
             world
                 .observe()
@@ -177,9 +177,9 @@ fn gone_by_hand_or_with_its_parent() {
                 .link("rdma0")
                 .is_none()
         );
-        world.execute(remove(Place::Pod, "rdma0")); // is gone already
+        world.execute(remove(NetnsSide::Pod, "rdma0")); // is gone already
         world.execute(add(BRIDGE, "rdma0", 1500));
-        world.execute(remove(Place::Host, "nic0"));
+        world.execute(remove(NetnsSide::Host, "nic0"));
         assert!(
             world
                 .observe()
@@ -190,7 +190,7 @@ fn gone_by_hand_or_with_its_parent() {
         );
         let error = world.refused(add(BRIDGE, "rdma0", 1500));
         assert_eq!(error.errno(), Some(libc::ENODEV), "{error}");
-        let error = world.refused(remove(Place::Pod, "lo"));
+        let error = world.refused(remove(NetnsSide::Pod, "lo"));
         assert_eq!(error.errno(), Some(libc::EOPNOTSUPP), "{error}");
     });
 }

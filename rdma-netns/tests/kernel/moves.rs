@@ -3,7 +3,7 @@
 
 use crate::world::{interface, to_host, to_pod, with_node};
 use nix::libc;
-use rdma_netns::{Kernel, Linux, Op, OpenPodError, Place, Pod, netns::Netns};
+use rdma_netns::{Kernel, Linux, NetnsSide, Op, OpenPodError, Pod, netns::Netns};
 use std::{
     fs::File,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -65,7 +65,7 @@ fn what_cannot_be_moved() {
         );
         let error = world.refused(to_pod("lo", "rdma0"));
         assert_eq!(error.errno(), Some(libc::EINVAL), "{error}");
-        let (from, to) = (Place::Host, Place::Pod);
+        let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
         let error = world.refused(Op::MoveRdma {
             device: "none".to_owned(),
             from,
@@ -134,12 +134,12 @@ fn the_host_is_where_the_kernel_is_first_used() {
 fn a_link_is_renamed() {
     with_node(|world| {
         let rename = Op::RenameLink {
-            at: Place::Host,
+            at: NetnsSide::Host,
             link: interface("nic0"),
             name: interface("eth7"),
         };
         world.execute(Op::SetUp {
-            at: Place::Host,
+            at: NetnsSide::Host,
             link: interface("nic0"),
             up: false,
         });

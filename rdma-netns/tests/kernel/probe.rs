@@ -137,7 +137,7 @@ fn who_takes_the_address_later_is_overheard() {
         assert_eq!(probed.conflicts, []);
         for (index, address) in FREE.iter().enumerate() {
             let announce = rdma_netns::Op::Announce {
-                at: rdma_netns::Place::Host,
+                at: rdma_netns::NetnsSide::Host,
                 link: interface("nic0"),
                 address: ip(address),
             };
@@ -155,7 +155,7 @@ fn who_takes_the_address_later_is_overheard() {
     });
 }
 
-/// A netdev goes home and comes again, with the same index, as it does when ADD begins anew.
+/// A netdev returns to the host and comes again, with the same index, as it does when ADD begins anew.
 #[test]
 fn a_netdev_that_returns_hears_as_before() {
     with_pod(|world| {

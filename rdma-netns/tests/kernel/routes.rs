@@ -3,7 +3,7 @@
 
 use crate::world::{World, interface, with_node};
 use nix::libc;
-use rdma_netns::{Op, Place, Route, link};
+use rdma_netns::{NetnsSide, Op, Route, link};
 use std::net::IpAddr;
 
 fn ip(text: &str) -> IpAddr {
@@ -12,7 +12,7 @@ fn ip(text: &str) -> IpAddr {
 
 fn add(route: &Route) -> Op {
     Op::AddRoute {
-        at: Place::Host,
+        at: NetnsSide::Host,
         link: interface("nic0"),
         route: route.clone(),
     }
@@ -20,7 +20,7 @@ fn add(route: &Route) -> Op {
 
 fn remove(route: &Route) -> Op {
     Op::RemoveRoute {
-        at: Place::Host,
+        at: NetnsSide::Host,
         link: interface("nic0"),
         route: route.clone(),
     }

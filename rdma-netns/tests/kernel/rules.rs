@@ -2,9 +2,9 @@
 //! Rules: shown as they are, and what else selects is left out.
 
 use crate::world::{World, with_node};
-use rdma_netns::{Op, Place, Rule};
+use rdma_netns::{NetnsSide, Op, Rule};
 
-const POD: Place = Place::Pod;
+const POD: NetnsSide = NetnsSide::Pod;
 
 fn rule(from: &str, prefix: u8, table: u32, priority: u32) -> Rule {
     Rule {

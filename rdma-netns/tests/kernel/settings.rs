@@ -3,7 +3,7 @@
 
 use crate::world::{World, interface, to_host, to_pod, with_node};
 use nix::libc;
-use rdma_netns::{HardwareAddress, Link, LinkFlag, LinkSetting, Op, Place, link::SYSCTLS};
+use rdma_netns::{HardwareAddress, Link, LinkFlag, LinkSetting, NetnsSide, Op, link::SYSCTLS};
 use std::{collections::BTreeMap, fs};
 
 const FLAGS: [LinkFlag; 4] = [
@@ -15,7 +15,7 @@ const FLAGS: [LinkFlag; 4] = [
 
 /// What takes `nic0` of the host from `now` to `wanted`, addresses and routes aside.
 fn settings(world: &World, wanted: &Link) {
-    let (at, link) = (Place::Host, interface("nic0"));
+    let (at, link) = (NetnsSide::Host, interface("nic0"));
     let now = world.host_link("nic0");
     world.execute(Op::SetMtu {
         at,
@@ -150,7 +150,7 @@ fn every_flag_alone() {
         for flag in FLAGS {
             for on in [true, false, true] {
                 world.execute(Op::SetFlag {
-                    at: Place::Host,
+                    at: NetnsSide::Host,
                     link: interface("nic0"),
                     flag,
                     on,
@@ -180,7 +180,7 @@ fn from_proc(link: &str) -> BTreeMap<String, i32> {
 #[test]
 fn settings_are_those_of_proc() {
     with_node(|world| {
-        let (at, link) = (Place::Host, interface("nic0"));
+        let (at, link) = (NetnsSide::Host, interface("nic0"));
         for (number, key) in SYSCTLS.into_iter().enumerate() {
             let before = world.host_link("nic0").sysctls;
             assert_eq!(before, from_proc("nic0"));
@@ -205,7 +205,7 @@ fn a_setting_is_the_pods_own() {
         let key = "ipv6/accept_ra".to_owned();
         let before = world.host_link("wire0").sysctls;
         world.execute(Op::SetSysctl {
-            at: Place::Pod,
+            at: NetnsSide::Pod,
             link: interface("wire0"),
             key,
             value: 2,
@@ -225,7 +225,7 @@ fn a_setting_is_the_pods_own() {
 fn a_link_with_too_small_an_mtu_has_no_ipv6() {
     with_node(|world| {
         world.execute(Op::SetMtu {
-            at: Place::Host,
+            at: NetnsSide::Host,
             link: interface("nic0"),
             mtu: 1000,
         });
@@ -242,7 +242,7 @@ fn a_link_with_too_small_an_mtu_has_no_ipv6() {
 #[test]
 fn refusals_name_what_was_wrong() {
     with_node(|world| {
-        let (at, link) = (Place::Host, interface("nic0"));
+        let (at, link) = (NetnsSide::Host, interface("nic0"));
         let error = world.refused(Op::SetMtu {
             at,
             link: link.clone(),

@@ -2,7 +2,8 @@
 //! A node and a pod, as two namespaces that end with the test.
 
 use rdma_netns::{
-    InterfaceName, Kernel, Link, Linux, Observed, Op, OpError, Place, linux::Space, netns::Netns,
+    InterfaceName, Kernel, Link, Linux, NetnsSide, Observed, Op, OpError, linux::Space,
+    netns::Netns,
 };
 use std::{
     path::PathBuf,
@@ -154,7 +155,7 @@ impl World {
 
 /// The move of `link` to the pod, as `name`.
 pub(crate) fn to_pod(link: &str, name: &str) -> Op {
-    let (from, to) = (Place::Host, Place::Pod);
+    let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     Op::MoveLink {
         link: interface(link),
         from,
@@ -165,7 +166,7 @@ pub(crate) fn to_pod(link: &str, name: &str) -> Op {
 
 /// The move of `link` to the host, as `name`.
 pub(crate) fn to_host(link: &str, name: &str) -> Op {
-    let (from, to) = (Place::Pod, Place::Host);
+    let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
     Op::MoveLink {
         link: interface(link),
         from,

@@ -46,7 +46,7 @@ fn ipvlan_children() {
         Some(IPVLAN)
     );
     let mac = Op::SetMac {
-        at: Place::Pod,
+        at: NetnsSide::Pod,
         link: interface("rdma0"),
         mac: "02:00:00:00:00:09".parse().expect("a MAC"),
     };
@@ -69,7 +69,7 @@ fn an_ipvlan_child_hears_who_has_an_address() {
     let pod = world.pod();
     let execute = |op: Op| world.kernel.execute(&op, Some(&pod)).expect("done");
     execute(add("nic0", IPVLAN, "rdma0", 1500));
-    let (at, link) = (Place::Pod, interface("rdma0"));
+    let (at, link) = (NetnsSide::Pod, interface("rdma0"));
     execute(Op::SetUp { at, link, up: true });
     run("ip netns add rdma-ipvlan-sibling");
     run("ip link add link nic0 name sib0 netns rdma-ipvlan-sibling type ipvlan mode l2");
@@ -132,7 +132,7 @@ fn a_name_of_the_host_is_free_for_the_pod() {
     assert_eq!(error.errno(), Some(libc::EEXIST), "{error}");
     // made anew, it may get another number
     let link = interface("nic1");
-    let at = Place::Pod;
+    let at = NetnsSide::Pod;
     execute(Op::RemoveLink { at, link }).expect("removed");
     execute(add("nic0", BRIDGE, "nic1", 1500)).expect("a child");
 }
@@ -159,7 +159,7 @@ fn a_number_that_another_netdev_gets_meanwhile_is_no_error() {
             }
         }
     });
-    let (link, at) = (interface("nic1"), Place::Pod);
+    let (link, at) = (interface("nic1"), NetnsSide::Pod);
     let mut rounds = 0;
     while others.try_wait().expect("our child").is_none() {
         execute(add("nic0", BRIDGE, "nic1", 1500)).expect("a child");

@@ -13,7 +13,7 @@ fn address(world: &World, pod: &Space, link: &str) {
         let done = world.kernel.execute(&op, Some(pod));
         done.unwrap_or_else(|error| panic!("{error}"));
     };
-    let at = Place::Pod;
+    let at = NetnsSide::Pod;
     execute(Op::SetUp {
         at,
         link: interface(link),
@@ -84,7 +84,7 @@ fn a_childs_gids_are_in_its_parents_table() {
                 assert_eq!(error.source.kind(), io::ErrorKind::NotFound, "{error}");
             }
         }
-        let (at, link) = (Place::Pod, interface("rdma0"));
+        let (at, link) = (NetnsSide::Pod, interface("rdma0"));
         let remove = Op::RemoveLink { at, link };
         world.kernel.execute(&remove, Some(&pod)).expect("removed");
         assert_eq!(wait(false, read), before);
@@ -96,7 +96,7 @@ fn a_childs_gids_are_in_its_parents_table() {
 fn a_moved_device_is_seen_in_the_pod_alone() {
     let world = World::new("rdma-moved-gids");
     let pod = world.pod();
-    let (from, to) = (Place::Host, Place::Pod);
+    let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     for op in [
         Op::MoveRdma {
             device: "rxe0".to_owned(),
@@ -134,7 +134,7 @@ fn a_moved_device_is_seen_in_the_pod_alone() {
 fn looking_at_gids_is_quick() {
     let world = World::new("rdma-quick-gids");
     let pod = world.pod();
-    let (from, to) = (Place::Host, Place::Pod);
+    let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     let device = "rxe1".to_owned();
     let op = Op::MoveRdma { device, from, to };
     world.kernel.execute(&op, Some(&pod)).expect("moved");

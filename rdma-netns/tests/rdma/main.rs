@@ -7,7 +7,7 @@ mod gids;
 mod smc;
 
 use rdma_netns::{
-    InterfaceName, Kernel, Linux, Observed, Op, Place, RdmaDevice, RdmaMode, linux::Space,
+    InterfaceName, Kernel, Linux, NetnsSide, Observed, Op, RdmaDevice, RdmaMode, linux::Space,
 };
 use std::{
     fs,
@@ -71,7 +71,7 @@ fn interface(name: &str) -> InterfaceName {
     InterfaceName::try_from(name).expect("a name")
 }
 
-fn rdma<'a>(observed: &'a Observed, at: Place, name: &str) -> Option<&'a RdmaDevice> {
+fn rdma<'a>(observed: &'a Observed, at: NetnsSide, name: &str) -> Option<&'a RdmaDevice> {
     observed
         .at(at)?
         .rdma
@@ -115,7 +115,7 @@ fn an_rdma_device_and_its_link_go_to_the_pod_and_back() {
     };
     let before = observe();
     assert_eq!(before.rdma_mode, Some(RdmaMode::Exclusive));
-    let device = rdma(&before, Place::Host, "rxe0").expect("rxe0");
+    let device = rdma(&before, NetnsSide::Host, "rxe0").expect("rxe0");
     println!("{device:#?}");
     is_whole(device);
     assert_eq!(device.node_guid.len(), 19);
@@ -129,21 +129,21 @@ fn an_rdma_device_and_its_link_go_to_the_pod_and_back() {
         from,
         to,
     };
-    execute(device_to(Place::Host, Place::Pod));
+    execute(device_to(NetnsSide::Host, NetnsSide::Pod));
     execute(Op::MoveLink {
         link: interface("nic0"),
-        from: Place::Host,
-        to: Place::Pod,
+        from: NetnsSide::Host,
+        to: NetnsSide::Pod,
         name: interface("rdma0"),
     });
     execute(Op::SetUp {
-        at: Place::Pod,
+        at: NetnsSide::Pod,
         link: interface("rdma0"),
         up: true,
     });
     let moved = observe();
-    assert_eq!(rdma(&moved, Place::Host, "rxe0"), None);
-    let there = rdma(&moved, Place::Pod, "rxe0").expect("in the pod");
+    assert_eq!(rdma(&moved, NetnsSide::Host, "rxe0"), None);
+    let there = rdma(&moved, NetnsSide::Pod, "rxe0").expect("in the pod");
     is_whole(there);
     assert_eq!(
         (there.index, &there.node_guid),
@@ -156,18 +156,18 @@ fn an_rdma_device_and_its_link_go_to_the_pod_and_back() {
 
     execute(Op::MoveLink {
         link: interface("rdma0"),
-        from: Place::Pod,
-        to: Place::Host,
+        from: NetnsSide::Pod,
+        to: NetnsSide::Host,
         name: interface("nic0"),
     });
-    execute(device_to(Place::Pod, Place::Host));
+    execute(device_to(NetnsSide::Pod, NetnsSide::Host));
     execute(Op::SetUp {
-        at: Place::Host,
+        at: NetnsSide::Host,
         link: interface("nic0"),
         up: true,
     });
     let after = observe();
-    let back = rdma(&after, Place::Host, "rxe0").expect("back");
+    let back = rdma(&after, NetnsSide::Host, "rxe0").expect("back");
     is_whole(back);
     assert_eq!(back, device);
     assert_eq!(after.pod.map(|pod| pod.rdma), Some(vec![]));
@@ -184,9 +184,9 @@ fn a_character_device_gets_another_number_and_it_is_seen() {
         is_whole(&device);
         device.char_devices
     };
-    let before = numbers(Place::Host);
+    let before = numbers(NetnsSide::Host);
     run("rdma link del rxe0");
-    let (from, to) = (Place::Host, Place::Pod);
+    let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     let op = Op::MoveRdma {
         device: "rxe1".to_owned(),
         from,
@@ -196,7 +196,7 @@ fn a_character_device_gets_another_number_and_it_is_seen() {
         .kernel
         .execute(&op, Some(&pod))
         .unwrap_or_else(|error| panic!("{error}"));
-    let after = numbers(Place::Pod);
+    let after = numbers(NetnsSide::Pod);
     println!("{before:?}\n{after:?}");
     assert_ne!(before, after);
 }
@@ -219,10 +219,10 @@ fn in_shared_mode_a_device_is_everywhere_and_stays() {
     let pod = world.pod();
     let observed = world.kernel.observe(Some(&pod)).expect("a state");
     assert_eq!(observed.rdma_mode, Some(RdmaMode::Shared));
-    let device = rdma(&observed, Place::Pod, "rxe0").expect("seen in the pod");
+    let device = rdma(&observed, NetnsSide::Pod, "rxe0").expect("seen in the pod");
     assert_eq!(device.ports[0].netdev, None, "its netdev is elsewhere");
     is_whole(device);
-    let (from, to) = (Place::Host, Place::Pod);
+    let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     let op = Op::MoveRdma {
         device: "rxe0".to_owned(),
         from,
@@ -243,7 +243,7 @@ fn in_shared_mode_a_device_is_everywhere_and_stays() {
 fn a_device_that_is_not_there_cannot_be_moved() {
     let world = World::new("rdma-elsewhere");
     let pod = world.pod();
-    let (from, to) = (Place::Pod, Place::Host);
+    let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
     let op = Op::MoveRdma {
         device: "rxe0".to_owned(),
         from,
@@ -322,7 +322,7 @@ fn the_kernels_own_users_of_a_device() {
     run("ip address add 192.0.2.2/24 dev nic1");
     let users = |name: &str| -> Vec<String> {
         let observed = world.kernel.observe(None).expect("a state");
-        let device = rdma(&observed, Place::Host, name).expect(name);
+        let device = rdma(&observed, NetnsSide::Host, name).expect(name);
         device.kernel_users.clone()
     };
     // though the kernel has queue pairs of its own on each device

@@ -31,7 +31,7 @@ fn entry(name: &str, netdev: Option<&str>, rdma: Option<&str>) -> PnetEntry {
     }
 }
 
-fn add(at: Place, entry: PnetEntry) -> Op {
+fn add(at: NetnsSide, entry: PnetEntry) -> Op {
     Op::AddPnet { at, entry }
 }
 
@@ -168,11 +168,11 @@ fn entries_are_added_once_and_a_conflict_is_told() {
         ..SmcState::default()
     };
     assert_eq!(pod.state(), bare);
-    let both = || add(Place::Host, entry("A1", Some("nic0"), Some("rxe0")));
-    pod.make(add(Place::Host, entry("A1", Some("nic0"), None)));
+    let both = || add(NetnsSide::Host, entry("A1", Some("nic0"), Some("rxe0")));
+    pod.make(add(NetnsSide::Host, entry("A1", Some("nic0"), None)));
     pod.make(both());
     pod.make(both());
-    pod.make(add(Place::Pod, entry("B2", Some("eth0"), None)));
+    pod.make(add(NetnsSide::Pod, entry("B2", Some("eth0"), None)));
     let state = pod.state();
     assert_eq!(
         state.host,
@@ -184,15 +184,15 @@ fn entries_are_added_once_and_a_conflict_is_told() {
     assert_eq!(state.pod, [entry("B2", Some("eth0"), None)]);
     for (op, words) in [
         (
-            add(Place::Host, entry("C3", Some("nic0"), Some("rxe1"))),
+            add(NetnsSide::Host, entry("C3", Some("nic0"), Some("rxe1"))),
             "(the pnet id of nic0 is A1 already)",
         ),
         (
-            add(Place::Host, entry("C3", Some("nic1"), Some("rxe0"))),
+            add(NetnsSide::Host, entry("C3", Some("nic1"), Some("rxe0"))),
             "(the pnet id of rxe0, port 1, is A1 already)",
         ),
         (
-            add(Place::Pod, entry("C3", None, Some("rxe1"))),
+            add(NetnsSide::Pod, entry("C3", None, Some("rxe1"))),
             "RDMA ports in its initial network namespace only)",
         ),
     ] {
@@ -201,7 +201,7 @@ fn entries_are_added_once_and_a_conflict_is_told() {
     }
     // nothing was done by halves
     assert_eq!(pod.state(), state);
-    for at in [Place::Host, Place::Pod, Place::Host] {
+    for at in [NetnsSide::Host, NetnsSide::Pod, NetnsSide::Host] {
         pod.make(Op::RemovePnet { at, id: id("A1") });
     }
     let left = SmcState {
@@ -223,10 +223,10 @@ fn a_ports_entry_is_by_name_and_outlives_moves_and_the_device() {
         let mut own = ports.filter(|port| port.device == device);
         own.next()?.pnet_id
     };
-    let (from, to) = (Place::Host, Place::Pod);
+    let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     let device = || "rxe0".to_owned();
     assert_eq!(port_of("rxe0"), None);
-    pod.make(add(Place::Host, entry("A1", None, Some("rxe0"))));
+    pod.make(add(NetnsSide::Host, entry("A1", None, Some("rxe0"))));
     assert_eq!(port_of("rxe0").as_deref(), Some("A1"));
     pod.make(Op::MoveRdma {
         device: device(),
@@ -251,11 +251,11 @@ fn a_ports_entry_is_by_name_and_outlives_moves_and_the_device() {
         to,
     });
     let id = id("A1");
-    let at = Place::Host;
+    let at = NetnsSide::Host;
     pod.make(Op::RemovePnet { at, id });
     assert_eq!(port_of("rxe0"), None);
     // and comes while the device is in a pod
-    pod.make(add(Place::Host, entry("B2", None, Some("rxe0"))));
+    pod.make(add(NetnsSide::Host, entry("B2", None, Some("rxe0"))));
     assert_eq!(port_of("rxe0").as_deref(), Some("B2"));
 }
 

@@ -225,7 +225,7 @@ fn away(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
                 "in another namespace, and no record says in whose: {}",
                 some(&lost)
             ),
-            "find it (ip netns; nsenter -t PID -n rdma dev) and end its processes, or move it home \
+            "find it (ip netns; nsenter -t PID -n rdma dev) and end its processes, or move it to the host \
              (rdma dev set NAME netns PID-OF-HOST)",
         );
     }

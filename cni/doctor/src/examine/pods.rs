@@ -49,7 +49,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
     let rails: Vec<&Rail> = rails.values().collect();
     if !rails.is_empty() {
         let shared = rails.iter().filter(|rail| rail.shared.is_some());
-        let moved = rails.iter().filter(|rail| rail.home.is_some());
+        let moved = rails.iter().filter(|rail| rail.host_link.is_some());
         let names = |rails: Vec<&&Rail>| {
             let names: Vec<String> = rails.iter().map(|rail| rail.name().to_string()).collect();
             some(&names)
@@ -144,7 +144,7 @@ fn refused(error: &SelectError, told: &mut Told<'_>) {
 fn isolation(observed: &Observed, rails: &[&Rail], told: &mut Told<'_>) {
     let moved = rails
         .iter()
-        .filter(|rail| rail.home.is_some() && rail.rdma.is_some());
+        .filter(|rail| rail.host_link.is_some() && rail.rdma.is_some());
     let moved: Vec<String> = moved.map(|rail| rail.name().to_string()).collect();
     if observed.rdma_mode == Some(RdmaMode::Shared) && !moved.is_empty() {
         told.warning(

@@ -7,14 +7,14 @@ use super::{
 };
 use attachments::{Attachment, Phase, Rail};
 use network_conf::Conf;
-use rdma_netns::{Observed, Place, RdmaMode};
+use rdma_netns::{NetnsSide, Observed, RdmaMode};
 use std::collections::BTreeSet;
 
 /// How long a record may wait for its addresses to be given back, seconds: the chain tries again
 /// after five minutes.
 const PATIENCE: u64 = 600;
 
-const HEAL: &str = "the next ADD on this node brings it home; where none comes, delete any pod \
+const RECOVERY: &str = "the next ADD on this node restores it; where none comes, delete any pod \
                     with RDMA and let it start anew";
 
 pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
@@ -68,7 +68,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
                 count(names.len(), "record"),
                 some(&names)
             ),
-            "look whether all devices are home, and remove the file",
+            "look whether all devices are on the host, and remove the file",
         );
     }
     given_up(facts, told);
@@ -87,7 +87,7 @@ fn given_up(facts: &Facts, told: &mut Told<'_>) {
         if left.is_empty() {
             continue;
         }
-        let name = &note.home.name;
+        let name = &note.host_link.name;
         told.warning(
             format!(
                 "{name} is not as it was before it went into a pod ({}): {}",
@@ -108,11 +108,11 @@ fn stale(facts: &Facts, attachment: &Attachment, lives: bool, age: u64, told: &m
     let observed = facts.observed.as_ref();
     if observed.is_some_and(|it| it.boot_id != attachment.boot_id) {
         told.note(format!(
-            "{whose}: of an earlier boot, its devices are home; the next ADD takes the record away"
+            "{whose}: of an earlier boot, its devices are restored; the next ADD takes the record away"
         ));
         return;
     }
-    if attachment.phase == Phase::Home {
+    if attachment.phase == Phase::Restored {
         let what = format!("{whose}: its addresses are not given back yet");
         match age > PATIENCE {
             true => told.warning(
@@ -137,8 +137,8 @@ fn stale(facts: &Facts, attachment: &Attachment, lives: bool, age: u64, told: &m
         None => vec![],
     };
     match left.is_empty() {
-        true => told.warning(format!("{whose}: {what}"), HEAL),
-        false => told.warning(format!("{whose}: {what}; {}", some(&left)), HEAL),
+        true => told.warning(format!("{whose}: {what}"), RECOVERY),
+        false => told.warning(format!("{whose}: {what}; {}", some(&left)), RECOVERY),
     }
 }
 
@@ -154,21 +154,21 @@ fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<Str
             && plan::rdma_on_host(rail, observed).is_none()
             && !rdma.name.is_empty()
     });
-    let Some(home) = &rail.home else {
+    let Some(host_link) = &rail.host_link else {
         return rdma.map(|rdma| format!("{} is not back", rdma.name));
     };
-    let present = match &home.parent {
+    let present = match &host_link.parent {
         Some(address) => observed
             .host
             .links_of(address, &observed.host)
             .first()
             .copied(),
-        None => observed.host.link(&home.name),
+        None => observed.host.link(&host_link.name),
     };
     match present {
-        None => Some(format!("{} is not back", home.name)),
-        Some(link) if link.name != home.name => {
-            Some(format!("{} is called {}", home.name, link.name))
+        None => Some(format!("{} is not back", host_link.name)),
+        Some(link) if link.name != host_link.name => {
+            Some(format!("{} is called {}", host_link.name, link.name))
         }
         Some(_) => rdma.map(|rdma| format!("{} is not back", rdma.name)),
     }
@@ -234,7 +234,7 @@ fn smc(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
     let others = smc
         .host
         .iter()
-        .filter(|entry| !records().any(|it| it.has(Place::Host, entry)));
+        .filter(|entry| !records().any(|it| it.has(NetnsSide::Host, entry)));
     let others: Vec<String> = others.map(|entry| entry.name.to_string()).collect();
     if !others.is_empty() {
         told.note(format!(

@@ -6,7 +6,7 @@ use super::{
     look::Look,
 };
 use cni_protocol::run;
-use conflist::{Choice, Directory, Pick, Place, pick::Skip};
+use conflist::{Choice, Directory, Pick, Position, pick::Skip};
 use network_conf::Conf;
 use serde_json::{Map, Value, json};
 use std::{
@@ -72,8 +72,8 @@ fn picked(conf_dir: &Path, text: &str, found: conflist::Picked) -> Picked {
         file: conf_dir.join(&found.file),
         cni_version: version.to_owned(),
         plugins: found.types,
-        place: place.map(|(Place::Plugin(place) | Place::Delegate(place))| place),
-        delegated: matches!(place, Some(Place::Delegate(_))),
+        place: place.map(|(Position::Plugin(place) | Position::Delegate(place))| place),
+        delegated: matches!(place, Some(Position::Delegate(_))),
         ours: found
             .ours
             .map(|ours| injected(ours.configuration, &found.network, version)),

@@ -15,7 +15,7 @@
 use super::record::{Given, Record};
 use ipnetwork::Ipv4Network;
 use rdma_netns::{
-    Address, InterfaceName, Link, Namespace, Op, Place, Route,
+    Address, InterfaceName, Link, Namespace, NetnsSide, Op, Route,
     link::{IFA_F_NOPREFIXROUTE, SCOPE_LINK},
 };
 use std::{
@@ -169,7 +169,7 @@ pub fn alone<'a>(
 
 /// The changes that `link` lacks to have what it is `given`, and nothing of what is `superseded`.
 pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
-    let (at, name) = (Place::Host, || link.name.clone());
+    let (at, name) = (NetnsSide::Host, || link.name.clone());
     let mut ops = vec![];
     for earlier in superseded {
         let stale = earlier
@@ -238,7 +238,7 @@ pub(super) fn taken_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Rou
     let present = routes.filter(|route| link.routes.contains(route));
     let mut ops: Vec<Op> = present
         .map(|route| Op::RemoveRoute {
-            at: Place::Host,
+            at: NetnsSide::Host,
             link: link.name.clone(),
             route: route.clone(),
         })
@@ -252,7 +252,7 @@ pub(super) fn taken_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Rou
 /// same network, unless `promote_secondaries` is set (`__inet_del_ifa()`, `net/ipv4/devinet.c`),
 /// and every route that has one of them as its source: these are given back.
 pub(super) fn taken_address(link: &Link, address: &Address) -> Vec<Op> {
-    let at = Place::Host;
+    let at = NetnsSide::Host;
     let mut ops = vec![Op::RemoveAddress {
         at,
         link: link.name.clone(),

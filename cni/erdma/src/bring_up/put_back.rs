@@ -8,7 +8,7 @@ use super::{
     plan::{taken_address, taken_routes},
     record::Record,
 };
-use rdma_netns::{Address, Link, Namespace, Op, Place, Route};
+use rdma_netns::{Address, Link, Namespace, NetnsSide, Op, Route};
 
 /// What is to be done, and what is left as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl PutBack {
         }
         if is_ours_alone {
             self.ops.push(Op::SetUp {
-                at: Place::Host,
+                at: NetnsSide::Host,
                 link: link.name.clone(),
                 up: false,
             });
@@ -114,7 +114,7 @@ impl PutBack {
         }
         if record.gifts().any(|given| given.mtu == Some(link.mtu)) {
             let link = link.name.clone();
-            let at = Place::Host;
+            let at = NetnsSide::Host;
             self.ops.push(Op::SetMtu { at, link, mtu });
         } else {
             let words = format!("{} has MTU {}, since: it stays", link.name, link.mtu);
@@ -132,7 +132,7 @@ impl PutBack {
                 .any(|given| given.settings.get(key) == Some(present))
             {
                 self.ops.push(Op::SetSysctl {
-                    at: Place::Host,
+                    at: NetnsSide::Host,
                     link: link.name.clone(),
                     key: key.clone(),
                     value: *value,

@@ -45,7 +45,7 @@ pub enum End {
     Gone,
     /// The node was booted since: nothing is there any more.
     Rebooted,
-    /// It is in this pod: release again when it has come home.
+    /// It is in this pod: release again when it has returned to the host.
     InPod(String),
     /// Not all of it is as it was.
     Failed(String),

@@ -10,7 +10,7 @@ use erdma::{
 use fake_kernel::{Died, FakeKernel, Nic as Hardware, Snapshot, Verdict, World};
 use integration::MetadataService;
 use nix::errno::Errno;
-use rdma_netns::{Address, InterfaceName, Link, Op, Place, RdmaMode, Route};
+use rdma_netns::{Address, InterfaceName, Link, NetnsSide, Op, RdmaMode, Route};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -79,7 +79,7 @@ pub(crate) fn furnished() -> World {
     for rail in 0..NICS.len() {
         world.plug(hardware(rail));
     }
-    let (at, link) = (Place::Host, name("eth0"));
+    let (at, link) = (NetnsSide::Host, name("eth0"));
     let up = Op::SetUp {
         at,
         link: link.clone(),

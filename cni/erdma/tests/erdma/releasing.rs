@@ -3,7 +3,7 @@
 
 use crate::node::{NICS, Node, by_hand, changes, hardware, make, name};
 use erdma::bring_up::{End, ReleaseError, Released, release};
-use rdma_netns::{Address, Op, Place};
+use rdma_netns::{Address, NetnsSide, Op};
 use std::fs;
 
 fn ends(released: &[Released]) -> Vec<String> {
@@ -30,7 +30,7 @@ fn release_leaves_the_node_as_it_was_and_can_be_repeated() {
 fn what_somebody_else_gave_since_stays_and_is_told() {
     let node = Node::new();
     node.settle(by_hand());
-    let (at, link) = (Place::Host, name("eth1"));
+    let (at, link) = (NetnsSide::Host, name("eth1"));
     node.make(&Op::AddAddress {
         at,
         link: link.clone(),
@@ -97,7 +97,7 @@ fn another_nic_in_the_same_place_is_not_touched() {
         make(
             world,
             &Op::SetUp {
-                at: Place::Host,
+                at: NetnsSide::Host,
                 link: name("eth1"),
                 up: true,
             },

@@ -7,10 +7,10 @@ use crate::node::{
 use erdma::bring_up::{Outcome, State};
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{Address, Op, Place};
+use rdma_netns::{Address, NetnsSide, Op};
 use std::{fs, time::Duration};
 
-pub(crate) const AT: Place = Place::Host;
+pub(crate) const AT: NetnsSide = NetnsSide::Host;
 
 fn retries(outcomes: &[Outcome]) -> Vec<u64> {
     let of = |outcome: &Outcome| outcome.retry_after().map_or(0, |it| it.as_secs());

@@ -16,7 +16,7 @@ use network_conf::{
     selector::{Candidate, Selector},
 };
 use rdma_netns::{
-    DeviceAddress, Kernel, Link, LinkType, Namespace, Observed, Place, RdmaDevice, RdmaMode,
+    DeviceAddress, Kernel, Link, LinkType, Namespace, NetnsSide, Observed, RdmaDevice, RdmaMode,
 };
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub enum Choice<'a> {
 
 /// A netdev that becomes a rail, and what kubelet says of it.
 struct Chosen<'a> {
-    place: Place,
+    side: NetnsSide,
     link: &'a Link,
     naming: Naming,
     allotment: Option<Allotment>,
@@ -170,7 +170,7 @@ fn rail(
     chosen: Chosen<'_>,
 ) -> Result<Rail, SelectError> {
     let Chosen {
-        place,
+        side,
         link,
         naming,
         allotment,
@@ -180,7 +180,7 @@ fn rail(
     if conf.require_rdma && rdma.is_none() {
         return Err(SelectError::NoRdma(link.name.clone()));
     }
-    if place == Place::Pod || conf.drop_in {
+    if side == NetnsSide::Pod || conf.drop_in {
         if observed.rdma_mode == Some(RdmaMode::Exclusive) {
             host_use.rdma_movable(naming, conf.mode, rdma)?;
         }
@@ -224,7 +224,7 @@ fn rail(
             share::movable(link, others)?;
             host_use.movable(naming, conf.mode, link, rdma)?;
             Ok(Rail {
-                home: Some(link.clone()),
+                host_link: Some(link.clone()),
                 siblings: siblings(&observed.host, link),
                 ..rail
             })
@@ -262,7 +262,7 @@ fn by_address<'a>(
     others: &[Attachment],
 ) -> Result<Chosen<'a>, SelectError> {
     check_holders(address, others)?;
-    for (place, namespace) in places(observed) {
+    for (side, namespace) in places(observed) {
         let mut links = namespace.links_of(address, &observed.host);
         // a PF in switchdev mode has its representors as well: the port is what RDMA uses
         links.sort_by_key(|link| {
@@ -273,7 +273,7 @@ fn by_address<'a>(
             (link.is_representor(), !is_port, link.index)
         });
         if let Some(link) = links.first() {
-            return Ok(Chosen::at(mode, observed, place, link));
+            return Ok(Chosen::at(mode, observed, side, link));
         }
     }
     Err(bare::refusal(address, observed))
@@ -281,17 +281,17 @@ fn by_address<'a>(
 
 impl<'a> Chosen<'a> {
     /// The netdev `link`, or the bond that stands for it.
-    fn at(mode: Mode, observed: &'a Observed, place: Place, link: &'a Link) -> Self {
+    fn at(mode: Mode, observed: &'a Observed, side: NetnsSide, link: &'a Link) -> Self {
         Self {
-            place,
-            link: share::bond_of(mode, &observed.host, place, link),
+            side,
+            link: share::bond_of(mode, &observed.host, side, link),
             naming: Naming::Literal,
             allotment: None,
         }
     }
 
     fn is_in(&self, chosen: &[Self]) -> bool {
-        let is_same = |it: &Self| it.place == self.place && it.link.index == self.link.index;
+        let is_same = |it: &Self| it.side == self.side && it.link.index == self.link.index;
         chosen.iter().any(is_same)
     }
 }
@@ -300,7 +300,10 @@ impl<'a> Chosen<'a> {
 /// DEL that was cut short may have left it half restored.
 fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), SelectError> {
     let holds = |rail: &&Rail| {
-        rail.home.as_ref().and_then(|home| home.parent.as_ref()) == Some(address)
+        rail.host_link
+            .as_ref()
+            .and_then(|host_link| host_link.parent.as_ref())
+            == Some(address)
             || rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref()) == Some(address)
     };
     let holds_any = |other: &&Attachment| {
@@ -330,8 +333,8 @@ fn by_selectors<'a>(
         let naming = Naming::from(selector);
         let held = others.iter().find_map(|other| {
             let rail = other.rails.iter().find(|rail| {
-                rail.home.as_ref().is_some_and(|home| {
-                    selector.matches(candidate(observed, home, rail.rdma.as_ref()))
+                rail.host_link.as_ref().is_some_and(|host_link| {
+                    selector.matches(candidate(observed, host_link, rail.rdma.as_ref()))
                 })
             })?;
             Some(SelectError::InUse {
@@ -343,17 +346,17 @@ fn by_selectors<'a>(
             return Err(error);
         }
         let mut matching: Vec<Chosen<'a>> = places(observed)
-            .flat_map(|(place, namespace)| namespace.links.iter().map(move |link| (place, link)))
-            .filter(|(place, link)| *place == Place::Host || link.parent.is_some())
+            .flat_map(|(side, namespace)| namespace.links.iter().map(move |link| (side, link)))
+            .filter(|(side, link)| *side == NetnsSide::Host || link.parent.is_some())
             .filter(|(_, link)| link.link_type != LinkType::Other)
             .filter(|(_, link)| !link.is_representor() || selector.literal_netdev().is_some())
             .filter(|(_, link)| naming == Naming::Literal || !is_plain_upper(conf, observed, link))
             .filter(|(_, link)| {
                 selector.matches(candidate(observed, link, rdma_of(&observed.host, link)))
             })
-            .map(|(place, link)| Chosen {
+            .map(|(side, link)| Chosen {
                 naming,
-                ..Chosen::at(conf.mode, observed, place, link)
+                ..Chosen::at(conf.mode, observed, side, link)
             })
             .collect();
         if matching.is_empty() && selector.is_literal() {
@@ -364,12 +367,12 @@ fn by_selectors<'a>(
             if found.is_in(&chosen) {
                 continue;
             }
-            let Chosen { place, link, .. } = found;
+            let Chosen { side, link, .. } = found;
             let is_shared = share::reason(conf.mode, None, link, others).is_some();
             let rdma = rdma_of(&observed.host, link);
             let no_rail = || no_rail(naming, observed, link);
             match no_rail().or_else(|| host_use.passes_over(naming, is_shared, link, rdma)) {
-                Some(why) if place == Place::Host => {
+                Some(why) if side == NetnsSide::Host => {
                     let why = format!("{}: {why}", link.name);
                     if !passed_over.contains(&why) {
                         passed_over.push(why);
@@ -430,10 +433,10 @@ fn candidate<'a>(
     Candidate { link, rdma, device }
 }
 
-fn places(observed: &Observed) -> impl Iterator<Item = (Place, &Namespace)> {
-    [Place::Host, Place::Pod]
+fn places(observed: &Observed) -> impl Iterator<Item = (NetnsSide, &Namespace)> {
+    [NetnsSide::Host, NetnsSide::Pod]
         .into_iter()
-        .filter_map(|place| Some((place, observed.at(place)?)))
+        .filter_map(|side| Some((side, observed.at(side)?)))
 }
 
 /// Orders `eth10` behind `eth9`, so that rails are numbered as people number NICs.

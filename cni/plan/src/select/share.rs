@@ -4,19 +4,19 @@
 use super::SelectError;
 use attachments::{Attachment, Rail, Shared};
 use network_conf::Mode;
-use rdma_netns::{Child, Link, LinkType, Namespace, Place, RdmaMode};
+use rdma_netns::{Child, Link, LinkType, Namespace, NetnsSide, RdmaMode};
 use rdma_resources::Sharing;
 
 /// What is selected where `link` is: the bond that it is a port of, unless it is to be moved.
 pub(super) fn bond_of<'a>(
     mode: Mode,
     host: &'a Namespace,
-    place: Place,
+    side: NetnsSide,
     link: &'a Link,
 ) -> &'a Link {
     let master = link.master.and_then(|index| host.link_by_index(index));
     match master {
-        Some(bond) if bond.is_bond() && place == Place::Host && mode != Mode::Move => bond,
+        Some(bond) if bond.is_bond() && side == NetnsSide::Host && mode != Mode::Move => bond,
         _ => link,
     }
 }

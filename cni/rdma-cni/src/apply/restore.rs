@@ -16,7 +16,7 @@ const SETTLING: Duration = Duration::from_secs(2);
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What kept an attachment from coming home, a sentence for each thing.
+/// What kept an attachment from being restored, a sentence for each thing.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", left.join("; "))]
 pub struct Incomplete {
@@ -35,7 +35,7 @@ impl Incomplete {
     }
 }
 
-/// An attachment that is home.
+/// An attachment that is restored.
 #[derive(Debug)]
 pub struct Restored {
     /// What is seen now.
@@ -69,11 +69,11 @@ struct Refusal {
     is_passing: bool,
 }
 
-/// Brings everything of `attachment` home. Place, name and RDMA device are mandatory; any other
+/// Restores everything of `attachment` to the host. Place, name and RDMA device are mandatory; any other
 /// attribute is tried in every round, and given up when it is refused and nothing changes any more.
 /// Where the machine's state at the moment refuses it, that takes `SETTLING`, and another verb that has
 /// `tried_before`. Goes on after an error, and with what is still missing, as
-/// long as that helps. `others`, the records of this boot whose devices are not home yet, are asked for
+/// long as that helps. `others`, the records of this boot whose devices are not restored yet, are asked for
 /// where a name is taken.
 pub fn restore<K: Kernel>(
     kernel: &K,
@@ -240,7 +240,7 @@ fn make<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, plans: &[RailPlan]) -> Vec<
 fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
     let awaited = plans
         .iter()
-        .any(|plan| matches!(plan, Err(Obstacle::NotHome { .. })));
+        .any(|plan| matches!(plan, Err(Obstacle::InAnotherNetns { .. })));
     let mut left: Vec<String> = refused.into_iter().map(|refusal| refusal.why).collect();
     let has_refusals = !left.is_empty();
     for plan in plans {

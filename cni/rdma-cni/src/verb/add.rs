@@ -14,9 +14,9 @@ use crate::{
     ipam::{Answer, Ipam, Known},
     open_connections, probe, rails,
 };
-use attachments::{Attachment, Key, Phase, Shared, Wanted, given_up, store::Lock};
+use attachments::{Attachment, DesiredLink, Key, Phase, Shared, given_up, store::Lock};
 use cni_protocol::{lock::UNDO_LIMIT, result};
-use network_conf::{Dad, Wish};
+use network_conf::{Dad, SmcRequirement};
 use plan::{
     self,
     select::{self, Choice},
@@ -99,7 +99,7 @@ impl Attempt {
 /// All that ADD does; everything is as before if it fails, or what is not is told.
 fn attempt<K: Kernel>(
     node: &Node<'_, K>,
-    asked: (&Choice<'_>, Wish),
+    asked: (&Choice<'_>, SmcRequirement),
     key: &Key,
     pod: &K::Pod,
     budget: &mut probe::Budget,
@@ -115,7 +115,7 @@ fn attempt<K: Kernel>(
     };
     let Started {
         mut attachment,
-        wanted,
+        desired,
         known,
         moved,
     } = started;
@@ -123,7 +123,7 @@ fn attempt<K: Kernel>(
         Ok(observed) => {
             let given = addresses::obtain(node, &mut attachment, pod, &observed, &known, budget);
             given.and_then(|answers| {
-                let given = (answers, wanted);
+                let given = (answers, desired);
                 finish(node, &mut attachment, pod, observed, given, asked.1)
             })
         }
@@ -155,7 +155,7 @@ impl<K: Kernel> Added<K> {
 /// An attachment with its record written, and how the moves went.
 struct Started {
     attachment: Attachment,
-    wanted: Vec<Wanted>,
+    desired: Vec<DesiredLink>,
     /// What IPAM is told besides.
     known: Known,
     moved: Result<Observed, Cause>,
@@ -166,7 +166,7 @@ struct Started {
 /// lock is free while they are asked.
 fn begin<K: Kernel>(
     node: &Node<'_, K>,
-    asked: (&Choice<'_>, Wish),
+    asked: (&Choice<'_>, SmcRequirement),
     key: &Key,
     pod: &K::Pod,
 ) -> Result<Started, Error> {
@@ -188,7 +188,7 @@ fn begin<K: Kernel>(
 /// None: only the ports of all RDMA devices tell which ones are `meant`.
 fn start<K: Kernel>(
     node: &Node<'_, K>,
-    (choice, wish): (&Choice<'_>, Wish),
+    (choice, wish): (&Choice<'_>, SmcRequirement),
     key: &Key,
     pod: &K::Pod,
     (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
@@ -199,9 +199,9 @@ fn start<K: Kernel>(
     if let Some(name) = &attachment.ipam {
         Ipam::find(name, node.environment, &node.conf.raw)?;
     }
-    let wanted = wanted(&attachment, &observed);
+    let desired = desired(&attachment, &observed);
     // a plan that cannot be made is found here, before anything is written or changed
-    let ops = plan::attach(&attachment, &observed, &wanted)?;
+    let ops = plan::attach(&attachment, &observed, &desired)?;
     open_connections::check(node.kernel, Some(pod), &ops)?;
     let neighbours = match &attachment.ipam {
         Some(_) => neighbours(node, &observed),
@@ -211,7 +211,7 @@ fn start<K: Kernel>(
     node.store.save(&attachment)?;
     given_up::forget(node.store.root(), &attachment);
     log_rails(&attachment);
-    let moved = apply::attach(node.kernel, pod, &attachment, &wanted, observed)
+    let moved = apply::attach(node.kernel, pod, &attachment, &desired, observed)
         .and_then(|observed| apply::check_char_devices(node.kernel, pod, &attachment, observed))
         .map_err(Cause::from)
         .and_then(|observed| {
@@ -227,7 +227,7 @@ fn start<K: Kernel>(
     };
     Ok(Some(Started {
         attachment,
-        wanted,
+        desired,
         known,
         moved,
     }))
@@ -328,14 +328,14 @@ pub fn draft<K: Kernel>(
 }
 
 /// What the rails' netdevs are to have before IPAM was asked, if it is.
-pub fn wanted(attachment: &Attachment, observed: &Observed) -> Vec<Wanted> {
-    let kept = |home: &Link| match &attachment.ipam {
-        Some(_) => Wanted::default(),
-        None => Wanted::kept(home).with_detection(attachment.ipv6()),
+pub fn desired(attachment: &Attachment, observed: &Observed) -> Vec<DesiredLink> {
+    let kept = |host_link: &Link| match &attachment.ipam {
+        Some(_) => DesiredLink::default(),
+        None => DesiredLink::kept(host_link).with_detection(attachment.ipv6()),
     };
-    let homes = attachment.rails.iter().map(|rail| rail.home.as_ref());
-    let wanted = homes.map(|home| home.map(kept).unwrap_or_default());
-    plan::routed(attachment, observed, wanted.collect())
+    let host_links = attachment.rails.iter().map(|rail| rail.host_link.as_ref());
+    let desired = host_links.map(|host_link| host_link.map(kept).unwrap_or_default());
+    plan::routed(attachment, observed, desired.collect())
 }
 
 /// Everything that other moves need not wait for: addresses, the answer. What the netdevs keep
@@ -345,12 +345,13 @@ fn finish<K: Kernel>(
     attachment: &mut Attachment,
     pod: &K::Pod,
     mut observed: Observed,
-    (answers, kept): (Option<Vec<Answer>>, Vec<Wanted>),
-    wish: Wish,
+    (answers, kept): (Option<Vec<Answer>>, Vec<DesiredLink>),
+    wish: SmcRequirement,
 ) -> Result<Value, Cause> {
     if answers.is_some() {
-        let wanted: Vec<Wanted> = attachment.rails.iter().map(|it| it.given.clone()).collect();
-        observed = apply::attach(node.kernel, pod, attachment, &wanted, observed)?;
+        let desired: Vec<DesiredLink> =
+            attachment.rails.iter().map(|it| it.given.clone()).collect();
+        observed = apply::attach(node.kernel, pod, attachment, &desired, observed)?;
     } else {
         for (rail, kept) in attachment.rails.iter_mut().zip(kept) {
             rail.given = kept;
@@ -363,7 +364,7 @@ fn finish<K: Kernel>(
     for (rail, gids) in attachment.rails.iter_mut().zip(gids) {
         rail.gids = gids;
         let has_no_device =
-            rail.is_ours() && rail.home.as_ref().is_none_or(|it| it.parent.is_none());
+            rail.is_ours() && rail.host_link.as_ref().is_none_or(|it| it.parent.is_none());
         let link = rail.in_pod(&observed);
         rail.pod_index = link.filter(|_| has_no_device).map(|link| link.index);
     }
@@ -405,7 +406,7 @@ fn undo<K: Kernel>(
         _ => vec![],
     };
     let restored = match node.store.lock_node() {
-        // another one's move is under way: DEL, or the next ADD, brings the devices home
+        // another one's move is under way: DEL, or the next ADD, restores the devices to the host
         Err(error) if error.is_held() => Err(Incomplete {
             left: vec![error.to_string()],
             awaited: false,
@@ -448,7 +449,7 @@ fn give_back<K: Kernel>(
         // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
         Err(error) => {
             log::warn!("{error}");
-            teardown::mark(node, attachment, Phase::Home);
+            teardown::mark(node, attachment, Phase::Restored);
             None
         }
     }
@@ -463,8 +464,10 @@ fn log_rails(attachment: &Attachment) {
         };
         let netns = attachment.netns.display();
         let name = &rail.pod_name;
-        match (&rail.home, &rail.shared) {
-            (Some(home), _) => log::info!("{} goes to {netns} as {name}, {rdma}", home.name),
+        match (&rail.host_link, &rail.shared) {
+            (Some(host_link), _) => {
+                log::info!("{} goes to {netns} as {name}, {rdma}", host_link.name)
+            }
             (None, Some(shared)) => {
                 let Shared { parent, child, .. } = shared;
                 log::info!("{netns} gets {name}, {child} on {parent}, {rdma}");

@@ -55,7 +55,7 @@ pub(super) fn obtain<K: Kernel>(
         // so that DEL need not ask for ever for what was never given
         let refused = attachment.rails.iter_mut().skip(asked - 1);
         refused.for_each(|rail| rail.ipam_refused = true);
-        // DEL knows it from the record, should the way home not come to its end
+        // DEL knows it from the record, should restoring not come to its end
         if let Err(error) = node.store.update(attachment) {
             log::warn!("{error}");
         }
@@ -88,12 +88,12 @@ pub(super) fn obtain<K: Kernel>(
 /// What the rails are to have by IPAM's answers.
 fn give(attachment: &mut Attachment, observed: &Observed, answers: &[Answer]) {
     let ipv6 = attachment.ipv6();
-    let wanted = answers
+    let desired = answers
         .iter()
-        .map(|answer| answer.wanted.clone().with_detection(ipv6));
-    let wanted = plan::routed(attachment, observed, wanted.collect());
-    for (rail, wanted) in attachment.rails.iter_mut().zip(wanted) {
-        rail.given = wanted;
+        .map(|answer| answer.desired.clone().with_detection(ipv6));
+    let desired = plan::routed(attachment, observed, desired.collect());
+    for (rail, desired) in attachment.rails.iter_mut().zip(desired) {
+        rail.given = desired;
     }
 }
 
@@ -129,7 +129,7 @@ fn another<P: Pod>(
     };
     ipam.rail(Command::Del, call)?;
     let answer = ipam.add(&rail.pod_name, master)?;
-    let given = &answer.wanted.addresses;
+    let given = &answer.desired.addresses;
     let same = |conflict: &&&Conflict| given.iter().any(|it| it.ip == conflict.address);
     match own.iter().find(same) {
         // a plugin that has no other, as the reference `static`

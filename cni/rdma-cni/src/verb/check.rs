@@ -9,7 +9,7 @@ use crate::{
     gids,
     ipam::{Ipam, RailCall},
 };
-use attachments::{Attachment, Key, Rail, Wanted, store::Record};
+use attachments::{Attachment, DesiredLink, Key, Rail, store::Record};
 use cni_protocol::{Command, SpecVersion, result};
 use ipnetwork::IpNetwork;
 use network_conf::{Devices, ResultIps};
@@ -52,12 +52,12 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             mtu,
             ..attachment.clone()
         };
-        let wanted = wanted(&attachment, index, rail, previous);
+        let desired = desired(&attachment, index, rail, previous);
         if let Some(pod) = &observed.pod {
-            drift.extend(connected_drift(rail, &wanted, pod));
+            drift.extend(connected_drift(rail, &desired, pod));
         }
-        left.extend(wanted.addresses.iter().map(|address| address.ip));
-        match plan::attach_rail(&expected, rail, &observed, Some(&wanted)) {
+        left.extend(desired.addresses.iter().map(|address| address.ip));
+        match plan::attach_rail(&expected, rail, &observed, Some(&desired)) {
             Ok(ops) => drift.extend(ops.iter().map(|op| drift::words(op, &observed))),
             Err(obstacle) => drift.push(obstacle.to_string()),
         }
@@ -102,26 +102,26 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
 /// What ADD gave, less what the final result does not have any more: a later plugin may
 /// have taken it away. Addresses that ADD did not put into the result can be taken away with their
 /// interface only.
-fn wanted(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -> Wanted {
+fn desired(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -> DesiredLink {
     let Some(interface) = result::find_interface(result, &rail.pod_name) else {
-        return Wanted::default();
+        return DesiredLink::default();
     };
-    let mut wanted = rail.given.clone();
+    let mut desired = rail.given.clone();
     if attachment.result_ips == ResultIps::None {
-        return wanted;
+        return desired;
     }
     let table = attachment.table(index);
-    wanted
+    desired
         .addresses
         .retain(|address| interface.addresses.contains(&(address.ip, address.prefix)));
     let routes = result["routes"].as_array().into_iter().flatten();
     let destinations: Vec<IpNetwork> = routes
         .filter_map(|route| route["dst"].as_str()?.parse().ok())
         .collect();
-    let is_left = |ip: IpAddr| wanted.addresses.iter().any(|address| address.ip == ip);
-    wanted.rules.retain(|rule| is_left(rule.from));
-    let has_rules = !wanted.rules.is_empty();
-    wanted.routes.retain(|route| {
+    let is_left = |ip: IpAddr| desired.addresses.iter().any(|address| address.ip == ip);
+    desired.rules.retain(|rule| is_left(rule.from));
+    let has_rules = !desired.rules.is_empty();
+    desired.routes.retain(|route| {
         if Some(route.table) == table {
             return has_rules;
         }
@@ -129,28 +129,28 @@ fn wanted(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) ->
             |dst: &IpNetwork| dst.network() == route.destination && dst.prefix() == route.prefix;
         destinations.iter().any(is_it)
     });
-    wanted
+    desired
 }
 
 fn mac_drift(rail: &Rail, namespace: &Namespace, previous: &Value) -> Option<String> {
-    let wanted = result::find_interface(previous, &rail.pod_name)?.mac?;
+    let desired = result::find_interface(previous, &rail.pod_name)?.mac?;
     let Link { name, mac, .. } = namespace.link(&rail.pod_name).filter(|_| rail.is_ours())?;
-    let differs = !mac.to_string().eq_ignore_ascii_case(wanted);
-    differs.then(|| format!("the hardware address of {name} is {mac}, not {wanted}"))
+    let differs = !mac.to_string().eq_ignore_ascii_case(desired);
+    differs.then(|| format!("the hardware address of {name} is {mac}, not {desired}"))
 }
 
 /// The kernel makes them, so that no plan has them.
-fn connected_drift(rail: &Rail, wanted: &Wanted, namespace: &Namespace) -> Vec<String> {
+fn connected_drift(rail: &Rail, desired: &DesiredLink, namespace: &Namespace) -> Vec<String> {
     let Some(Link { name, routes, .. }) = namespace.link(&rail.pod_name).filter(|link| link.up)
     else {
         return vec![];
     };
-    let addresses = wanted.addresses.iter();
+    let addresses = desired.addresses.iter();
     // what has no metric of ours is as the kernel likes it
     let connected = addresses.filter_map(plan::connected);
     let connected = connected.filter_map(|route| Some((route.metric?, route)));
-    let is_missing = |(metric, wanted): &(u32, Route)| {
-        let is_it = |it: &Route| it.same_destination(wanted) && it.metric == Some(*metric);
+    let is_missing = |(metric, desired): &(u32, Route)| {
+        let is_it = |it: &Route| it.same_destination(desired) && it.metric == Some(*metric);
         !routes.iter().any(is_it)
     };
     let words = |(
@@ -168,11 +168,11 @@ fn connected_drift(rail: &Rail, wanted: &Wanted, namespace: &Namespace) -> Vec<S
 
 /// A child's mode decides whom it reaches; somebody with rights on the host can change it.
 fn child_drift(rail: &Rail, namespace: &Namespace) -> Option<String> {
-    let wanted = rail.shared.as_ref()?.child;
+    let desired = rail.shared.as_ref()?.child;
     let Link { name, child, .. } = namespace.link(&rail.pod_name)?;
     let found = (*child)?;
-    let differs = found.kind() == wanted.kind() && found != wanted;
-    differs.then(|| format!("{name} is {found}, not {wanted}"))
+    let differs = found.kind() == desired.kind() && found != desired;
+    differs.then(|| format!("{name} is {found}, not {desired}"))
 }
 
 fn check_addresses<K: Kernel>(

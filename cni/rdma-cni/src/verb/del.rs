@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL: everything home, whatever became of pod, record and namespace. Never an error
+//! DEL: everything back on the host, whatever became of pod, record and namespace. Never an error
 //! because something is already gone.
 
 use super::{Node, teardown};
@@ -169,7 +169,7 @@ fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     (only["name"] == *name).then_some(name)
 }
 
-/// Brings home what the pod has of ours although the record is lost: netdevs by the names
+/// Restores what the pod has of ours although the record is lost: netdevs by the names
 /// that this configuration gives, under their old names where the configuration tells
 /// them, else as the kernel names those of a dead namespace.
 fn salvage<K: Kernel>(
@@ -212,7 +212,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
     let ours = pod.links.iter().filter(|link| names.contains(&link.name));
     let mut rails: Vec<Rail> = ours
         .map(|link| Rail {
-            home: link
+            host_link: link
                 .child
                 .is_none()
                 .then(|| home_again(node, observed, link)),

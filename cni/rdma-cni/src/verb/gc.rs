@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GC: brings home what the runtime does not know any more, within its own network.
+//! GC: restores what the runtime does not know any more, within its own network.
 
 use super::{Node, teardown};
 use crate::{error::Error, ipam::Ipam};
@@ -66,7 +66,7 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
 }
 
 /// The attachments as IPAM knows them: a rail's lease is held under the rail's name. What still
-/// has a record keeps its leases: its devices are not home yet. Where a valid attachment's record
+/// has a record keeps its leases: its devices are not restored yet. Where a valid attachment's record
 /// cannot be read, or is not there, it keeps all that its rails could be called.
 fn known<K: Kernel>(
     node: &Node<'_, K>,

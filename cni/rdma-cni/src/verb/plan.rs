@@ -22,7 +22,11 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     let attachment = add::draft(node, &choice, &key, &pod, &observed, &others)?;
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
-    for op in plan::attach(&attachment, &observed, &add::wanted(&attachment, &observed))? {
+    for op in plan::attach(
+        &attachment,
+        &observed,
+        &add::desired(&attachment, &observed),
+    )? {
         let _ = writeln!(text, "{}", op.command(&name));
     }
     if let Some(ipam) = &attachment.ipam {

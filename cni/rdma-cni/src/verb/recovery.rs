@@ -21,13 +21,13 @@ const BACK_OFF: Duration = Duration::from_secs(300);
 pub struct Recovery {
     /// Attachments whose devices are not to be had.
     pub holders: Vec<Attachment>,
-    /// Attachments whose devices were brought home: their addresses are still to be given
+    /// Attachments whose devices were restored to the host: their addresses are still to be given
     /// back, by [`Recovery::release`].
     recovered: Vec<(Attachment, Lock)>,
 }
 
-/// Brings home what a pod that is gone, or an ADD that was killed, has left: containerd does
-/// not call GC, so that ADD is where a crash is recovered. What cannot be brought home has a
+/// Restores what a pod that is gone, or an ADD that was killed, has left: containerd does
+/// not call GC, so that ADD is where a crash is recovered. What cannot be restored has a
 /// holder.
 ///
 /// The node's lock and that of `own` are held by the caller.
@@ -83,7 +83,7 @@ impl Recovery {
             if let Err(error) = forgotten {
                 log::warn!("{}: {error}", attachment.key);
                 // from now on it is left alone for a while
-                teardown::mark(node, &attachment, Phase::Home);
+                teardown::mark(node, &attachment, Phase::Restored);
             }
         }
     }
@@ -102,7 +102,7 @@ fn recover_other<K: Kernel>(
         }
         // IPAM has refused it a little while ago
         Record::Good(attachment)
-            if attachment.phase == Phase::Home && node.store.age(key) < BACK_OFF =>
+            if attachment.phase == Phase::Restored && node.store.age(key) < BACK_OFF =>
         {
             return Ok(());
         }
@@ -134,19 +134,19 @@ fn recover_other<K: Kernel>(
     };
     let Some(lock) = lock.filter(|_| !attachment.is_settled(node.kernel, boot_id)) else {
         // somebody else is giving its addresses back: its devices are free
-        if attachment.phase != Phase::Home {
+        if attachment.phase != Phase::Restored {
             recovery.holders.push(*attachment);
         }
         return Ok(());
     };
     log::info!("{key}: it was cut short, or its pod is gone: recovering");
     let mut attachment = *attachment;
-    let home = restore_devices(node, &mut attachment, boot_id).and_then(|()| {
+    let restored = restore_devices(node, &mut attachment, boot_id).and_then(|()| {
         // from here on its devices can be another pod's
-        attachment.phase = Phase::Home;
+        attachment.phase = Phase::Restored;
         Ok(node.store.update(&attachment)?)
     });
-    match home {
+    match restored {
         Ok(()) => recovery.recovered.push((attachment, lock)),
         Err(error) => {
             log::warn!("{key}: cannot be recovered: {error}");
@@ -162,10 +162,10 @@ fn restore_devices<K: Kernel>(
     attachment: &mut Attachment,
     boot_id: &str,
 ) -> Result<(), Error> {
-    if attachment.boot_id == boot_id && attachment.phase != Phase::Home {
+    if attachment.boot_id == boot_id && attachment.phase != Phase::Restored {
         let pod = teardown::pod_of(node, attachment)?;
         let tried_before = attachment.tried;
-        teardown::home(node, attachment, pod.as_ref(), tried_before)?;
+        teardown::restore_devices(node, attachment, pod.as_ref(), tried_before)?;
     }
     Ok(())
 }

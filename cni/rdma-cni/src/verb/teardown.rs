@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What every way home has in common: the pod's namespace if it is still the same one,
+//! What every restoration has in common: the pod's namespace if it is still the same one,
 //! devices, addresses, record.
 
 use super::Node;
@@ -38,7 +38,7 @@ pub fn pod_of<K: Kernel>(
     Ok(pod.filter(|pod| pod.id() == attachment.netns_id))
 }
 
-/// Brings `attachment` home, gives its addresses back and forgets it. The record stays
+/// Restores `attachment` to the host, gives its addresses back and forgets it. The record stays
 /// until all of that is done, so that it can be tried again.
 pub fn attachment<K: Kernel>(
     node: &Node<'_, K>,
@@ -54,7 +54,7 @@ pub fn attachment<K: Kernel>(
     forget_rails(node, attachment);
     if attachment.ipam.is_some() {
         // IPAM may take its time: others can have the devices meanwhile
-        mark(node, attachment, Phase::Home);
+        mark(node, attachment, Phase::Restored);
     }
     let netns = pod.map(|pod| pod.path().display().to_string());
     addresses(node, attachment, netns.as_deref(), &[])?;
@@ -84,14 +84,14 @@ pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase
     }
 }
 
-/// Brings the devices home, and waits a while for those of a namespace that is just dying.
-/// After a reboot every device is at home, with what the node's set-up gave it.
+/// Restores the devices to the host, and waits a while for those of a namespace that is just dying.
+/// After a reboot every device is on the host, with what the node's set-up gave it.
 pub fn devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
 ) -> Result<(), Error> {
-    if attachment.phase == Phase::Home || attachment.boot_id != node.kernel.boot_id()? {
+    if attachment.phase == Phase::Restored || attachment.boot_id != node.kernel.boot_id()? {
         return Ok(());
     }
     let deadline = Instant::now() + PATIENCE;
@@ -104,7 +104,7 @@ pub fn devices<K: Kernel>(
                 false => Error::State(error),
             })?;
             has_begun = true;
-            home(node, attachment, pod, tried_before)
+            restore_devices(node, attachment, pod, tried_before)
         };
         match restored {
             Err(incomplete) if incomplete.awaited && Instant::now() < deadline => {
@@ -116,7 +116,7 @@ pub fn devices<K: Kernel>(
 }
 
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
-/// and RDMA devices home, and their CDI entries; the node's lock is held by the caller. What the
+/// and RDMA devices back to the host, and their CDI entries; the node's lock is held by the caller. What the
 /// netdevs did not get back, a sentence for each thing. A record that stays says from then on that it was tried;
 /// `tried_before`: another verb did.
 pub fn restore<K: Kernel>(
@@ -159,8 +159,8 @@ pub fn restore<K: Kernel>(
     restored
 }
 
-/// Brings the devices home, as far as they can be; the node's lock is held by the caller.
-pub fn home<K: Kernel>(
+/// Restores the devices to the host, as far as they can be; the node's lock is held by the caller.
+pub fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
@@ -256,7 +256,7 @@ pub fn addresses_until<K: Kernel>(
                 "{}: its addresses are given back as is configured now",
                 rail.pod_name
             );
-        } else if rail.ipam_refused && attachment.phase == Phase::Home && error.is_answer() {
+        } else if rail.ipam_refused && attachment.phase == Phase::Restored && error.is_answer() {
             // the failed ADD has asked already, and left the record to this verb
             log::info!(
                 "{}: IPAM refused it an address, so that none is held",

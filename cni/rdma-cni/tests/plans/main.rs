@@ -7,14 +7,14 @@
 //! | `request` | a network configuration: the plan is ADD's first round |
 //! | `record` | or an attachment: the plan is one round of its restoration to the host |
 //! | `observed` | the state of the host and the pod |
-//! | `others` | beside a record: other attachments whose devices are not on the host yet |
+//! | `others` | beside a record: other attachments whose devices are not restored yet |
 //! | `answers` | beside a request: what IPAM gave each rail; without it IPAM is still to come |
 //!
 //! The text beside it has the changes, each as its `ip`/`rdma` equivalent.
 //! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every text anew, to be read before
 //! it is committed.
 
-use attachments::{Attachment, Key, Wanted};
+use attachments::{Attachment, DesiredLink, Key};
 use network_conf::{Conf, Devices};
 use plan::{
     self,
@@ -33,7 +33,7 @@ struct Case {
     observed: Observed,
     #[serde(default)]
     others: Vec<Attachment>,
-    answers: Option<Vec<Wanted>>,
+    answers: Option<Vec<DesiredLink>>,
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn plan_of(case: &Path) -> String {
     }
 }
 
-fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<Wanted>>) -> String {
+fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<DesiredLink>>) -> String {
     let conf = Conf::parse(cni_protocol::conf::decode(request).unwrap()).unwrap();
     let choice = match conf.required_devices().unwrap() {
         Devices::Address(address) => Choice::Address(address),
@@ -85,15 +85,15 @@ fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<Wanted>>) -> 
         observed.pod.as_ref().unwrap().id,
     );
     let attachment = Attachment::new(key, pod, &conf, observed, rails);
-    let wanted: Vec<Wanted> = match answers {
-        None => rdma_cni::verb::add::wanted(&attachment, observed),
+    let desired: Vec<DesiredLink> = match answers {
+        None => rdma_cni::verb::add::desired(&attachment, observed),
         Some(answers) => {
             let ipv6 = attachment.ipv6();
             let answers = answers.into_iter().map(|it| it.with_detection(ipv6));
             plan::routed(&attachment, observed, answers.collect())
         }
     };
-    match plan::attach(&attachment, observed, &wanted) {
+    match plan::attach(&attachment, observed, &desired) {
         Ok(ops) => lines(&ops),
         Err(obstacle) => format!("# refused: {obstacle}\n"),
     }
@@ -105,7 +105,7 @@ fn detach(record: &Attachment, others: &[Attachment], observed: &Observed) -> St
     for (rail, plan) in record.rails.iter().zip(plans) {
         let _ = writeln!(
             text,
-            "# {} in the pod, {} at home",
+            "# {} in the pod, {} on the host",
             rail.pod_name,
             rail.name()
         );

@@ -3,10 +3,10 @@
 
 use crate::node::{Node, address, configure, furnished, name, route, settle};
 use fake_kernel::{Nic, World, world::HOST};
-use rdma_netns::{Address, Op, Place, RdmaMode, Route, link::IFA_F_NODAD};
+use rdma_netns::{Address, NetnsSide, Op, RdmaMode, Route, link::IFA_F_NODAD};
 use serde_json::json;
 
-const AT: Place = Place::Host;
+const AT: NetnsSide = NetnsSide::Host;
 
 /// A node whose rail got `extra` besides; ADD and DEL of it with `fields`.
 fn goes_and_comes_home(extra: &[Op], fields: serde_json::Value) -> (Node, serde_json::Value) {

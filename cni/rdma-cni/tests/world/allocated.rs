@@ -8,7 +8,7 @@ use crate::{
 };
 use fake_kernel::{Nic, world::HOST};
 use integration::kubelet::pod_resources::pod as kubelet_pod;
-use rdma_netns::{Kernel, Op, Place, RdmaMode};
+use rdma_netns::{Kernel, NetnsSide, Op, RdmaMode};
 use rdma_resources::Sharing;
 use serde_json::{Value, json};
 use std::fs;
@@ -25,7 +25,7 @@ fn parent(cluster: &Cluster, pod: &Pod, rail: &str) -> Option<String> {
     })
 }
 
-fn place(cluster: &Cluster, rdma: &str) -> Option<rdma_netns::NetnsId> {
+fn side(cluster: &Cluster, rdma: &str) -> Option<rdma_netns::NetnsId> {
     cluster.node.kernel.with(|world| world.place_of_rdma(rdma))
 }
 
@@ -75,7 +75,7 @@ fn an_exclusive_device_is_moved_and_has_one_pod() {
     let first = cluster.pod("a", &[("rdma/vf", &["0000:3b:00.2"])]);
     let before = cluster.node.snapshot();
     cluster.add(&first, &config).must_succeed();
-    assert_eq!(place(&cluster, "mlx5_2"), Some(cluster.node.netns(&first)));
+    assert_eq!(side(&cluster, "mlx5_2"), Some(cluster.node.netns(&first)));
     let second = cluster.node.pod("b");
     let same = [("rdma/vf", ["0000:3b:00.2"].as_slice())];
     cluster.kubelet.set_pods(&[
@@ -201,7 +201,7 @@ fn the_rdma_device_of_a_netdev_in_the_pod_follows_it() {
     let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
     let pod = cluster.pod("a", &[("rdma/vf", &["0000:3b:00.2"])]);
     let name = |text| crate::node::name(text);
-    let (link, (from, to)) = (name("eth2"), (Place::Host, Place::Pod));
+    let (link, (from, to)) = (name("eth2"), (NetnsSide::Host, NetnsSide::Pod));
     let op = Op::MoveLink {
         link,
         from,
@@ -210,14 +210,14 @@ fn the_rdma_device_of_a_netdev_in_the_pod_follows_it() {
     };
     cluster.node.change(Some(&pod), &op);
     cluster.add(&pod, &config).must_succeed();
-    assert_eq!(place(&cluster, "mlx5_2"), Some(cluster.node.netns(&pod)));
+    assert_eq!(side(&cluster, "mlx5_2"), Some(cluster.node.netns(&pod)));
     assert!(has_link(&cluster.node, &pod, "net1") && !has_link(&cluster.node, &pod, "rdma0"));
     assert_eq!(
         record(&cluster, &pod)["rails"][0]["allocated"]["ids"][0]["resource"],
         "rdma/vf"
     );
     cluster.del(&pod, &config).must_succeed();
-    assert_eq!(place(&cluster, "mlx5_2"), Some(HOST));
+    assert_eq!(side(&cluster, "mlx5_2"), Some(HOST));
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn what_was_granted_counts_more_than_what_is_published_now() {
     let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
     let pod = cluster.pod("a", &[("rdma/vf", &["7"])]);
     cluster.add(&pod, &config).must_succeed();
-    assert_eq!(place(&cluster, "mlx5_2"), Some(cluster.node.netns(&pod)));
+    assert_eq!(side(&cluster, "mlx5_2"), Some(cluster.node.netns(&pod)));
     cluster.del(&pod, &config).must_succeed();
 }
 
@@ -298,7 +298,7 @@ fn a_device_by_name_wins_over_resources() {
     let pod = cluster.pod("a", &[("rdma/vf", &[TWO[1]])]);
     cluster.add(&pod, &config).must_succeed();
     assert_eq!(cluster.kubelet.asked(), [] as [&str; 0]);
-    assert_eq!(place(&cluster, "mlx5_2"), Some(cluster.node.netns(&pod)));
+    assert_eq!(side(&cluster, "mlx5_2"), Some(cluster.node.netns(&pod)));
     assert!(record(&cluster, &pod)["rails"][0]["allocated"].is_null());
     cluster.del(&pod, &config).must_succeed();
 }
@@ -311,7 +311,7 @@ fn a_shared_device_that_is_down_is_left_out_while_there_is_another() {
     let pod = cluster.pod("a", &[("rdma/hca", &["17"])]);
     let down = |link: &str| {
         let op = Op::SetUp {
-            at: Place::Host,
+            at: NetnsSide::Host,
             link: link.try_into().unwrap(),
             up: false,
         };

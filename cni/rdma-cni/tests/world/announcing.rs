@@ -7,7 +7,7 @@ use crate::{
 };
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{HardwareAddress, Op, Place, RdmaMode};
+use rdma_netns::{HardwareAddress, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
@@ -41,7 +41,7 @@ const LEASED: [(&str, &str); 4] = [
 fn each_address_is_announced_once() {
     let node = Node::new(RdmaMode::Exclusive);
     let link_local = Op::AddAddress {
-        at: Place::Host,
+        at: NetnsSide::Host,
         link: name("eth2"),
         address: address("fe80::77/64"),
     };
@@ -98,8 +98,8 @@ fn a_netdev_that_an_earlier_plugin_placed_is_not_ours_to_announce() {
     config["type"] = "rdma".into();
     let netdev = Op::MoveLink {
         link: name("eth2"),
-        from: Place::Host,
-        to: Place::Pod,
+        from: NetnsSide::Host,
+        to: NetnsSide::Pod,
         name: name("net1"),
     };
     let interface = json!({ "name": "net1", "sandbox": pod.netns.display().to_string() });
@@ -107,12 +107,12 @@ fn a_netdev_that_an_earlier_plugin_placed_is_not_ours_to_announce() {
     node.change(Some(&pod), &netdev);
     for op in [
         Op::SetUp {
-            at: Place::Pod,
+            at: NetnsSide::Pod,
             link: name("net1"),
             up: true,
         },
         Op::AddAddress {
-            at: Place::Pod,
+            at: NetnsSide::Pod,
             link: name("net1"),
             address: address("10.7.0.1/24"),
         },

@@ -7,7 +7,7 @@ use crate::{
     node::{Node, Pod, furnished, name},
 };
 use fake_kernel::{Nic, World, world::HOST};
-use rdma_netns::{Op, Place, RdmaMode};
+use rdma_netns::{NetnsSide, Op, RdmaMode};
 use rdma_resources::Sharing;
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ fn behind(node: &Node, pod: &Pod, of: &str) -> Value {
 fn a_drop_in_moves_an_rdma_device_that_has_no_netdev() {
     for nic in [infiniband(), ethernet()] {
         let node = Node::with(with(RdmaMode::Exclusive, nic));
-        let place = || node.kernel.with(|world| world.place_of_rdma("mlx5_9"));
+        let side = || node.kernel.with(|world| world.place_of_rdma("mlx5_9"));
         let pod = node.pod("a");
         let before = node.snapshot();
         let config = behind(&node, &pod, "rdma");
@@ -53,7 +53,7 @@ fn a_drop_in_moves_an_rdma_device_that_has_no_netdev() {
             "ifname": "eth0", "mode": "move", "rdmaDevice": "mlx5_9", "addresses": [],
         });
         assert_eq!(result["rails"], json!([rail]));
-        assert_eq!(place(), Some(node.netns(&pod)));
+        assert_eq!(side(), Some(node.netns(&pod)));
         let other = node.pod("b");
         let message = node
             .add(&other, &behind(&node, &other, "rdma"))
@@ -64,7 +64,7 @@ fn a_drop_in_moves_an_rdma_device_that_has_no_netdev() {
         let mut checked = config.clone();
         checked["prevResult"] = result;
         node.run("CHECK", Some(&pod), &checked).must_succeed();
-        let (from, to) = (Place::Pod, Place::Host);
+        let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
         let device = "mlx5_9".to_owned();
         node.change(Some(&pod), &Op::MoveRdma { device, from, to });
         let drift = node.run("CHECK", Some(&pod), &checked).must_fail(999);
@@ -75,7 +75,7 @@ fn a_drop_in_moves_an_rdma_device_that_has_no_netdev() {
         node.add(&pod, &config).must_succeed();
         node.kernel.with(|world| world.unmount(&pod.netns));
         node.del(&pod, &config).must_succeed();
-        assert_eq!(place(), Some(HOST));
+        assert_eq!(side(), Some(HOST));
         assert_eq!(node.records(), [] as [&str; 0]);
     }
 }
@@ -124,7 +124,7 @@ fn a_netdev_that_somebody_else_has_is_in_use() {
     let node = Node::new(RdmaMode::Exclusive);
     let (other, pod) = (node.pod("other"), node.pod("a"));
     let (link, name) = (name("eth2"), name("net1"));
-    let (from, to) = (Place::Host, Place::Pod);
+    let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     let op = Op::MoveLink {
         link,
         from,
@@ -192,7 +192,7 @@ fn a_shared_port_whose_netdev_was_moved_is_no_success_without_rails() {
         to,
         name,
     };
-    let away = moved(link.clone(), Place::Host, Place::Pod, net1.clone());
+    let away = moved(link.clone(), NetnsSide::Host, NetnsSide::Pod, net1.clone());
     cluster.node.change(Some(&other), &away);
     let pod = cluster.pod("a", &[("rdma/hca", &["17"])]);
     let message = cluster.add(&pod, &config).must_fail(100);
@@ -201,9 +201,9 @@ fn a_shared_port_whose_netdev_was_moved_is_no_success_without_rails() {
         "{message}"
     );
     // an earlier plugin of the chain has put it into this pod
-    let back = moved(net1.clone(), Place::Pod, Place::Host, link.clone());
+    let back = moved(net1.clone(), NetnsSide::Pod, NetnsSide::Host, link.clone());
     cluster.node.change(Some(&other), &back);
-    let here = moved(link, Place::Host, Place::Pod, net1);
+    let here = moved(link, NetnsSide::Host, NetnsSide::Pod, net1);
     cluster.node.change(Some(&pod), &here);
     let result = cluster.add(&pod, &config).must_succeed();
     assert_eq!(result["rails"][0]["interface"], "net1", "{result}");

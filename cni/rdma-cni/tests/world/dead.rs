@@ -6,7 +6,7 @@ use crate::{
     smc::one_rail_with_smc,
 };
 use fake_kernel::{Nic, Verdict, World, world::HOST};
-use rdma_netns::{Op, Place, RdmaMode};
+use rdma_netns::{NetnsSide, Op, RdmaMode};
 use std::fs;
 
 #[test]
@@ -86,7 +86,7 @@ fn a_virtual_netdev_ends_with_its_namespace() {
 
 #[test]
 fn a_record_of_an_earlier_boot_blocks_nothing() {
-    for (healer, config) in [
+    for (restorer, config) in [
         ("DEL", Node::two_rails as fn(&Node) -> _),
         ("ADD", Node::two_rails),
         ("GC", Node::two_rails),
@@ -103,12 +103,12 @@ fn a_record_of_an_earlier_boot_blocks_nothing() {
             settle(world);
         });
         // after a reboot namespaces have the ids again that they had before
-        let new = match healer {
+        let new = match restorer {
             "ADD" => node.pod("a"),
             _ => node.pod("b"),
         };
         node.kernel.begin();
-        match healer {
+        match restorer {
             "GC" => drop(node.gc(&[], &config).must_succeed()),
             "DEL" => drop(node.del(&old, &config).must_succeed()),
             _ => {
@@ -116,7 +116,7 @@ fn a_record_of_an_earlier_boot_blocks_nothing() {
                 node.del(&new, &config).must_succeed();
             }
         }
-        if healer != "ADD" {
+        if restorer != "ADD" {
             assert!(
                 node.kernel.journal().is_empty(),
                 "{:?}",
@@ -124,7 +124,7 @@ fn a_record_of_an_earlier_boot_blocks_nothing() {
             );
         }
         node.kernel.with(|world| world.unmount(&new.netns));
-        node.must_be(&before, healer);
+        node.must_be(&before, restorer);
     }
 }
 
@@ -136,8 +136,8 @@ fn a_device_that_was_pulled_out_keeps_nothing_from_coming_home() {
     node.kernel.with(|world| world.unplug("0000:3b:00.2"));
     node.del(&pod, &node.two_rails()).must_succeed();
     assert_eq!(node.records(), [] as [&str; 0]);
-    let home = node.kernel.with(|world| world.link(HOST, "eth3").is_some());
-    assert!(home, "{:?}", node.snapshot());
+    let host_link = node.kernel.with(|world| world.link(HOST, "eth3").is_some());
+    assert!(host_link, "{:?}", node.snapshot());
 }
 
 /// DEL succeeds whatever is left of the record, and the devices are on the host, so that
@@ -186,7 +186,7 @@ fn a_rail_that_a_person_moved_elsewhere_is_told() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, other) = (node.pod("a"), node.pod("b"));
     node.add(&pod, &node.one_rail()).must_succeed();
-    let (from, to) = (Place::Pod, Place::Host);
+    let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
     node.change(
         Some(&pod),
         &Op::MoveLink {
@@ -196,7 +196,7 @@ fn a_rail_that_a_person_moved_elsewhere_is_told() {
             name: name("eth2"),
         },
     );
-    let (from, to) = (Place::Host, Place::Pod);
+    let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     node.change(
         Some(&other),
         &Op::MoveLink {
@@ -212,8 +212,8 @@ fn a_rail_that_a_person_moved_elsewhere_is_told() {
         Some(&other),
         &Op::MoveLink {
             link: name("eth2"),
-            from: Place::Pod,
-            to: Place::Host,
+            from: NetnsSide::Pod,
+            to: NetnsSide::Host,
             name: name("eth2"),
         },
     );

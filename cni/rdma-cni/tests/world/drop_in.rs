@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! As `rdma` behind a plugin that moves the netdev itself: only the RDMA device is moved,
-//! and comes home whichever of both DELs is first.
+//! and returns to the host whichever of both DELs is first.
 
 use crate::node::{Node, Pod, name};
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{InterfaceName, Op, Place, RdmaMode};
+use rdma_netns::{InterfaceName, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 
 fn config(node: &Node, pod: &Pod) -> Value {
@@ -20,10 +20,10 @@ fn config(node: &Node, pod: &Pod) -> Value {
 }
 
 /// What host-device does in ADD, and in DEL.
-fn move_netdev(node: &Node, pod: &Pod, from: Place, to: Place) {
+fn move_netdev(node: &Node, pod: &Pod, from: NetnsSide, to: NetnsSide) {
     let names: [InterfaceName; 2] = match to {
-        Place::Pod => [name("eth2"), name("net1")],
-        Place::Host => [name("net1"), name("eth2")],
+        NetnsSide::Pod => [name("eth2"), name("net1")],
+        NetnsSide::Host => [name("net1"), name("eth2")],
     };
     let [link, name] = names;
     let op = Op::MoveLink {
@@ -40,7 +40,7 @@ fn the_rdma_device_follows_and_comes_home() {
     for order in ["ours first", "theirs first", "ours alone", "namespace gone"] {
         let node = Node::new(RdmaMode::Exclusive);
         let pod = node.pod("a");
-        move_netdev(&node, &pod, Place::Host, Place::Pod);
+        move_netdev(&node, &pod, NetnsSide::Host, NetnsSide::Pod);
         let before = node.snapshot();
         let config = config(&node, &pod);
         node.kernel.begin();
@@ -53,10 +53,10 @@ fn the_rdma_device_follows_and_comes_home() {
             node.kernel.journal()
         );
         let netns = node.netns(&pod);
-        let place = node.kernel.with(|world| world.place_of_rdma("mlx5_2"));
-        assert_eq!(place, Some(netns));
+        let side = node.kernel.with(|world| world.place_of_rdma("mlx5_2"));
+        assert_eq!(side, Some(netns));
         match order {
-            "theirs first" => move_netdev(&node, &pod, Place::Pod, Place::Host),
+            "theirs first" => move_netdev(&node, &pod, NetnsSide::Pod, NetnsSide::Host),
             "namespace gone" => node.kernel.with(|world| world.unmount(&pod.netns)),
             _ => {}
         }
@@ -65,13 +65,13 @@ fn the_rdma_device_follows_and_comes_home() {
         let changes = node.kernel.journal();
         assert!(changes.len() <= 1, "{order}: {changes:?}");
         if order == "ours first" {
-            move_netdev(&node, &pod, Place::Pod, Place::Host);
+            move_netdev(&node, &pod, NetnsSide::Pod, NetnsSide::Host);
         }
         if order == "ours alone" {
             node.must_be(&before, order);
         }
-        let place = node.kernel.with(|world| world.place_of_rdma("mlx5_2"));
-        assert_eq!(place, Some(fake_kernel::world::HOST), "{order}");
+        let side = node.kernel.with(|world| world.place_of_rdma("mlx5_2"));
+        assert_eq!(side, Some(fake_kernel::world::HOST), "{order}");
         assert_eq!(node.records(), [] as [&str; 0], "{order}");
     }
 }
@@ -80,7 +80,7 @@ fn the_rdma_device_follows_and_comes_home() {
 fn a_move_that_is_refused_leaves_the_netdev_to_its_plugin() {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");
-    move_netdev(&node, &pod, Place::Host, Place::Pod);
+    move_netdev(&node, &pod, NetnsSide::Host, NetnsSide::Pod);
     let before = node.snapshot();
     node.script(|_| Verdict::Refuse(Errno::EBUSY));
     node.add(&pod, &config(&node, &pod)).must_fail(106);

@@ -11,13 +11,13 @@ use serde_json::Value;
 
 /// How a killed verb is met.
 #[derive(Clone, Copy, Debug)]
-enum Healer {
+enum Restorer {
     Del,
     AddOfAnother,
     Gc,
 }
 
-const HEALERS: [Healer; 3] = [Healer::Del, Healer::AddOfAnother, Healer::Gc];
+const RESTORERS: [Restorer; 3] = [Restorer::Del, Restorer::AddOfAnother, Restorer::Gc];
 
 /// What became of the pod's namespace meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,22 +26,22 @@ enum Namespace {
     Dies,
 }
 
-fn heal(
+fn restore(
     node: &Node,
-    healer: Healer,
+    restorer: Restorer,
     (pod, other): (&Pod, &Pod),
     config: &Value,
     before: &Snapshot,
     what: &str,
 ) {
-    match healer {
-        Healer::Del => {
+    match restorer {
+        Restorer::Del => {
             node.del(pod, config).must_succeed();
         }
-        Healer::Gc => {
+        Restorer::Gc => {
             node.gc(&[], config).must_succeed();
         }
-        Healer::AddOfAnother => {
+        Restorer::AddOfAnother => {
             let answer = node.add(other, config);
             if answer.code() == 101 {
                 // a pod that lives keeps its devices until its DEL has ended
@@ -79,9 +79,9 @@ impl Killed {
     fn everywhere(&self) -> usize {
         for at in 1.. {
             for namespace in [Namespace::Lives, Namespace::Dies] {
-                for healer in HEALERS {
+                for restorer in RESTORERS {
                     for verdict in [Verdict::DieBefore, Verdict::DieAfter] {
-                        if !self.once(at, verdict, namespace, healer) {
+                        if !self.once(at, verdict, namespace, restorer) {
                             return at - 1;
                         }
                     }
@@ -91,7 +91,7 @@ impl Killed {
         0
     }
 
-    fn once(&self, at: usize, verdict: Verdict, namespace: Namespace, healer: Healer) -> bool {
+    fn once(&self, at: usize, verdict: Verdict, namespace: Namespace, restorer: Restorer) -> bool {
         let node = Node::new(RdmaMode::Exclusive);
         let other = node.pod("b");
         let mut before = node.snapshot();
@@ -111,10 +111,10 @@ impl Killed {
             node.kernel.with(|world| world.unmount(&pod.netns));
         }
         let what = format!(
-            "{} {verdict:?} {at}, namespace {namespace:?}, {healer:?}",
+            "{} {verdict:?} {at}, namespace {namespace:?}, {restorer:?}",
             self.verb
         );
-        heal(&node, healer, (&pod, &other), &config, &before, &what);
+        restore(&node, restorer, (&pod, &other), &config, &before, &what);
         true
     }
 }

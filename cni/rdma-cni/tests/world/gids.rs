@@ -6,7 +6,7 @@ use crate::{
     node::{Node, address},
 };
 use nix::sys::stat::{Mode, umask};
-use rdma_netns::{Op, Place, RdmaMode};
+use rdma_netns::{NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -158,7 +158,7 @@ fn check_sees_another_index() {
     let before = index_of(node, "mlx5_bond_0", "10.0.0.7").unwrap();
     let given = link_of(node, &pod, "rdma0").addresses;
     let given = given.into_iter().find(|it| it.ip.is_ipv4()).unwrap();
-    let (at, link) = (Place::Pod, crate::node::name("rdma0"));
+    let (at, link) = (NetnsSide::Pod, crate::node::name("rdma0"));
     node.change(
         Some(&pod),
         &Op::RemoveAddress {
@@ -172,7 +172,7 @@ fn check_sees_another_index() {
     node.change(
         None,
         &Op::AddAddress {
-            at: Place::Host,
+            at: NetnsSide::Host,
             link: crate::node::name("bond0"),
             address: address("10.99.0.1/24"),
         },

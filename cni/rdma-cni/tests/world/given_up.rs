@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes that cannot be restored: the netdev is home without them, DEL succeeds, and it is
+//! Attributes that cannot be restored: the netdev is restored without them, DEL succeeds, and it is
 //! told.
 
 use crate::node::{Node, Pod, name};
@@ -9,10 +9,10 @@ use attachments::{
 };
 use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
+use rdma_netns::{LinkFlag, NetnsSide, Op, RdmaMode};
 use std::{fs::File, time::Duration};
 
-const AT: Place = Place::Host;
+const AT: NetnsSide = NetnsSide::Host;
 
 type Kind = fn(&Op) -> bool;
 
@@ -47,7 +47,7 @@ fn spoilt(node: &Node) -> Pod {
 
 /// Changes all attributes of the rail `rdma0` of `pod`.
 fn spoil(node: &Node, pod: &Pod) {
-    let (at, link) = (Place::Pod, name("rdma0"));
+    let (at, link) = (NetnsSide::Pod, name("rdma0"));
     for op in [
         Op::SetUp {
             at,
@@ -119,7 +119,7 @@ fn any_one_kind_is_given_up_and_told() {
             let [note] = &notes(&node)[..] else {
                 panic!("{what}: {:?}", notes(&node));
             };
-            assert_eq!(&*note.home.name, "eth2");
+            assert_eq!(&*note.host_link.name, "eth2");
             let observed = node.kernel.with(|world| world.observe(None));
             let left = plan::given_up::left(note, &observed);
             let is_named = |why: &&str| why.contains("not permitted");
@@ -128,7 +128,7 @@ fn any_one_kind_is_given_up_and_told() {
                 "{left:?}"
             );
             // nothing else is missing, and of the other rail nothing
-            let missing = plan::missing_of(&note.home, observed.host.link("eth2").unwrap());
+            let missing = plan::missing_of(&note.host_link, observed.host.link("eth2").unwrap());
             let missing: Vec<_> = missing.iter().filter_map(Attribute::of).collect();
             let lacks: Vec<_> = note.lacks.iter().map(|it| it.attribute.clone()).collect();
             let else_missing: Vec<_> = missing
@@ -142,7 +142,7 @@ fn any_one_kind_is_given_up_and_told() {
             );
 
             // somebody makes it right: the next pod's ADD and DEL are as ever
-            for op in plan::missing_of(&note.home, observed.host.link("eth2").unwrap()) {
+            for op in plan::missing_of(&note.host_link, observed.host.link("eth2").unwrap()) {
                 node.change(None, &op);
             }
             let observed = node.kernel.with(|world| world.observe(None));
@@ -337,7 +337,7 @@ fn a_failed_add_was_a_try_as_well() {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");
     let is_refused = |op: &Op| match op {
-        Op::AddAddress { at, .. } => *at == Place::Pod,
+        Op::AddAddress { at, .. } => *at == NetnsSide::Pod,
         Op::AddRoute { at, .. } => *at == AT,
         _ => false,
     };

@@ -10,7 +10,7 @@ use rdma_cni::{
     reply,
     verb::{add, gc},
 };
-use rdma_netns::{Kernel as _, Op, Place, RdmaMode};
+use rdma_netns::{Kernel as _, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeSet, fs, os::unix::fs::MetadataExt as _, sync::mpsc, thread, time::Duration,
@@ -63,7 +63,7 @@ fn a_late_del_leaves_the_new_holder_alone() {
     }
 }
 
-/// The old pod's DEL was killed when its device was home but not restored: the next ADD
+/// The old pod's DEL was killed when its device was on the host but not restored: the next ADD
 /// restores it first, although the old pod's namespace is still there.
 #[test]
 fn a_killed_del_is_brought_to_its_end_by_the_next_add() {
@@ -110,7 +110,7 @@ fn a_name_that_is_taken_on_the_host_is_waited_for() {
         .with(|world| world.link(netns, "rdma0").is_some_and(|link| link.up));
     assert!(intact, "{:?}", node.snapshot());
     let rename = Op::RenameLink {
-        at: Place::Host,
+        at: NetnsSide::Host,
         link: name("eth2"),
         name: name("dummy0"),
     };
@@ -145,7 +145,7 @@ fn a_name_that_is_taken_in_the_pod_is_refused_before_any_change() {
     let pod = node.pod("a");
     node.kernel
         .with(|world| world.plug(Nic::virtual_link("rdma1", "dummy")));
-    let (from, to) = (Place::Host, Place::Pod);
+    let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     let into_pod = Op::MoveLink {
         link: name("rdma1"),
         from,
@@ -187,8 +187,8 @@ fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
     let pod = node.pod("a");
     node.add(&pod, &node.two_rails()).must_succeed();
     // one rail is on the host already, the other one is with a process
-    let (at, link) = (Place::Pod, name("rdma0"));
-    let (from, to, netdev) = (Place::Pod, Place::Host, name("eth2"));
+    let (at, link) = (NetnsSide::Pod, name("rdma0"));
+    let (from, to, netdev) = (NetnsSide::Pod, NetnsSide::Host, name("eth2"));
     for op in [
         Op::SetUp {
             at,
@@ -410,10 +410,10 @@ fn many_pods_come_and_go_at_once() {
                 for turn in 0..5 {
                     let pod = node.pod(&format!("pod{rail}-{turn}"));
                     node.add(&pod, &config).must_succeed();
-                    let place = node
+                    let side = node
                         .kernel
                         .with(|w| w.place_of_rdma(&format!("mlx5_{rail}")));
-                    assert_eq!(place, Some(node.netns(&pod)));
+                    assert_eq!(side, Some(node.netns(&pod)));
                     if turn % 2 == 0 {
                         node.del(&pod, &config).must_succeed();
                     }

@@ -200,7 +200,7 @@ fn a_plugin_that_is_not_there_is_found_out_before_any_change() {
     node.must_be(&before, "refused");
 }
 
-/// The pod is gone, its device is home and goes to another pod, while its addresses are
+/// The pod is gone, its device is restored and goes to another pod, while its addresses are
 /// still held: its DEL gives them back, and leaves the other pod alone.
 #[test]
 fn addresses_that_are_not_taken_back_hold_no_device() {
@@ -225,7 +225,7 @@ fn addresses_that_are_not_taken_back_hold_no_device() {
 
 /// The pod that is gone, and not the one that is added, is who IPAM is asked for.
 #[test]
-fn healing_asks_ipam_with_the_old_pods_arguments() {
+fn recovery_asks_ipam_with_the_old_pods_arguments() {
     let served = Served::new(RdmaMode::Exclusive);
     let (node, config) = (&served.node, &served.config);
     let other = node.pod("b");
@@ -292,7 +292,7 @@ fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
     node.must_be(&before, "after the DEL of the old pod");
 }
 
-/// The record says nothing any more, and IPAM fails: devices come home, and the record is
+/// The record says nothing any more, and IPAM fails: devices return to the host, and the record is
 /// there until the addresses are given back.
 #[test]
 fn a_corrupt_record_is_kept_until_addresses_are_given_back() {

@@ -8,7 +8,7 @@ use crate::{
 };
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{Op, Place, RdmaMode};
+use rdma_netns::{NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -177,7 +177,7 @@ fn an_add_that_was_killed_may_have_been_given_something() {
     assert_eq!(old.held(), 0);
 }
 
-/// IPAM refused, and a device could not come home: what IPAM said is known to DEL all the same.
+/// IPAM refused, and a device could not return to the host: what IPAM said is known to DEL all the same.
 #[test]
 fn a_refusal_is_not_lost_with_an_incomplete_way_home() {
     let old = Old::new();
@@ -187,14 +187,15 @@ fn a_refusal_is_not_lost_with_an_incomplete_way_home() {
     node.kernel.begin();
     node.kernel.intercept(|_, step| match step.op {
         Op::MoveLink {
-            from: Place::Pod, ..
+            from: NetnsSide::Pod,
+            ..
         } => Verdict::Refuse(Errno::EBUSY),
         _ => Verdict::Proceed,
     });
     let config = old.config("1.0.0");
     node.add(pod, &config).must_fail(107);
     node.kernel.begin();
-    // the devices come home, and IPAM is asked
+    // the devices return to the host, and IPAM is asked
     node.del(pod, &config).must_fail(104);
     node.del(pod, &config).must_succeed();
     node.must_be(&before, "after DEL");

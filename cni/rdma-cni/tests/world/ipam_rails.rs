@@ -5,7 +5,7 @@ use crate::{
     leases::{Leases, bonds, run_named},
     node::{Node, name, route},
 };
-use rdma_netns::{Op, Place, RdmaMode};
+use rdma_netns::{NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 
 /// Of the calls with `what`, each configuration's `field`.
@@ -21,7 +21,7 @@ fn with_router() -> Leases {
     leases.node.change(
         None,
         &Op::AddRoute {
-            at: Place::Host,
+            at: NetnsSide::Host,
             link: name("bond0"),
             route: route("172.16.0.0/12", "10.0.0.254"),
         },
@@ -167,7 +167,7 @@ fn gc_hands_on_the_names_of_the_rails() {
     assert_eq!(leases.rails_files(), ["ns_trainer-0"]);
 }
 
-/// What could not be brought home keeps its leases.
+/// What could not be restored keeps its leases.
 #[test]
 fn gc_keeps_the_leases_of_what_is_not_home() {
     let leases = Leases::new(1);
@@ -239,7 +239,7 @@ fn status_minds_no_pod_that_shares() {
     node.change(
         None,
         &Op::SetUp {
-            at: Place::Host,
+            at: NetnsSide::Host,
             link: name("bond0"),
             up: false,
         },

@@ -4,7 +4,7 @@
 
 use crate::node::{Node, Pod, alone, name, settle};
 use fake_kernel::{Nic, Snapshot, World};
-use rdma_netns::{Link, Op, Place, RdmaMode};
+use rdma_netns::{Link, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -63,7 +63,7 @@ pub(crate) fn bonds(count: u8) -> World {
     let mut world = World::new(Some(RdmaMode::Shared));
     (0..count).for_each(|number| world.plug_bond(number));
     world.plug(Nic::physical("0000:3b:00.0", "eth8", "mlx5_8"));
-    let (at, link) = (Place::Host, name("eth8"));
+    let (at, link) = (NetnsSide::Host, name("eth8"));
     world
         .execute(&Op::SetUp { at, link, up: true }, None)
         .unwrap();

@@ -5,12 +5,12 @@ use crate::node::{Node, address, furnished, name, route, settle};
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
-    Address, Op, Place, RdmaMode, Route,
+    Address, NetnsSide, Op, RdmaMode, Route,
     link::{IFA_F_NODAD, IFA_F_NOPREFIXROUTE, PROTOCOL_KERNEL, PROTOCOL_RA, SCOPE_LINK},
 };
 use serde_json::Value;
 
-const AT: Place = Place::Host;
+const AT: NetnsSide = NetnsSide::Host;
 
 fn run(world: &mut World, ops: impl IntoIterator<Item = Op>) {
     for op in ops {

@@ -80,7 +80,7 @@ fn the_name_is_the_runtimes_only_for_one_device_of_the_first_plugin() {
     assert_eq!(names(&two), ["rdma0", "rdma1"]);
 }
 
-/// The record is lost: the lease is given back by the name, and the netdev comes home by it.
+/// The record is lost: the lease is given back by the name, and the netdev returns to the host by it.
 #[test]
 fn the_runtimes_name_counts_without_a_record() {
     for lost in ["spoilt", "gone"] {

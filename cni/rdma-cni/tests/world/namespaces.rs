@@ -69,7 +69,7 @@ fn a_recorded_path_that_now_leads_to_the_host_blocks_nothing() {
 
 #[test]
 fn gc_and_add_heal_what_has_a_path_to_the_host() {
-    for healer in ["GC", "ADD"] {
+    for restorer in ["GC", "ADD"] {
         let node = Node::new(RdmaMode::Exclusive);
         let other = node.pod("b");
         let before = node.snapshot();
@@ -79,13 +79,13 @@ fn gc_and_add_heal_what_has_a_path_to_the_host() {
         let record = node.record_of(&pod);
         let text = fs::read_to_string(&record).unwrap();
         fs::write(&record, text.replace("/run/netns/a", "/proc/1/ns/net")).unwrap();
-        match healer {
+        match restorer {
             "GC" => drop(node.gc(&[], &node.two_rails()).must_succeed()),
             _ => {
                 node.add(&other, &node.two_rails()).must_succeed();
                 node.del(&other, &node.two_rails()).must_succeed();
             }
         }
-        node.must_be(&before, healer);
+        node.must_be(&before, restorer);
     }
 }

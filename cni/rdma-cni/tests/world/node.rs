@@ -6,7 +6,8 @@ use cni_protocol::{Command, Environment, Input, Mistakes, lock::Patience};
 use fake_kernel::{FakeKernel, Nic, Snapshot, Verdict, World};
 use network_conf::Conf;
 use rdma_netns::{
-    Address, HardwareAddress, InterfaceName, Kernel, LinkFlag, NetnsId, Op, Place, RdmaMode, Route,
+    Address, HardwareAddress, InterfaceName, Kernel, LinkFlag, NetnsId, NetnsSide, Op, RdmaMode,
+    Route,
 };
 use serde_json::{Value, json};
 use std::{
@@ -116,7 +117,7 @@ pub(crate) fn furnished(mode: RdmaMode) -> World {
 
 /// What the node's set-up gives the netdev of a rail.
 pub(crate) fn configure(world: &mut World, link: &str, rail: u8) {
-    let (at, link) = (Place::Host, name(link));
+    let (at, link) = (NetnsSide::Host, name(link));
     let mut ops = vec![
         Op::SetMtu {
             at,

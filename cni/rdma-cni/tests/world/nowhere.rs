@@ -7,7 +7,7 @@ use crate::{
     wrapped::Wrapped,
 };
 use fake_kernel::{Nic, World};
-use rdma_netns::{Kernel as _, Op, Place, RdmaMode};
+use rdma_netns::{Kernel as _, NetnsSide, Op, RdmaMode};
 use serde_json::json;
 use std::{fs, thread};
 
@@ -92,12 +92,12 @@ fn hardware_without_a_parent_is_waited_for() {
     assert!(!record.contains("\"parent\""), "{record}");
     let changes = [
         Op::SetUp {
-            at: Place::Pod,
+            at: NetnsSide::Pod,
             link: name("rdma0"),
             up: false,
         },
         Op::SetMac {
-            at: Place::Pod,
+            at: NetnsSide::Pod,
             link: name("rdma0"),
             mac: mac("06:00:00:00:12:34"),
         },

@@ -8,7 +8,7 @@ use crate::{
 use attachments::given_up;
 use fake_kernel::{Nic, Verdict};
 use nix::errno::Errno;
-use rdma_netns::{Link, Neighbour, Op, Place, RdmaMode};
+use rdma_netns::{Link, Neighbour, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{fs, net::IpAddr};
 
@@ -213,7 +213,7 @@ fn what_the_first_try_gave_up_is_not_forgotten_by_the_second() {
         let lost = ip("10.2.0.0");
         node.kernel.intercept(move |_, step| match step.op {
             Op::AddRoute {
-                at: Place::Host,
+                at: NetnsSide::Host,
                 route,
                 ..
             } if route.destination == lost => Verdict::Refuse(Errno::EPERM),
@@ -311,7 +311,7 @@ fn nobody_is_asked_where_that_is_off_or_nothing_is_given() {
 fn without_a_carrier_the_pod_starts() {
     let mut world = bonds(1);
     world.plug(Nic::physical("0000:5e:00.0", "eth9", "mlx5_9"));
-    let (at, link) = (Place::Host, name("eth9"));
+    let (at, link) = (NetnsSide::Host, name("eth9"));
     let up = Op::SetUp { at, link, up: true };
     world.execute(&up, None).unwrap();
     world.cable("eth9", false).unwrap();
@@ -332,7 +332,7 @@ fn an_address_of_the_parent_is_no_childs() {
     let network = Network::new(1);
     let node = &network.node;
     let own = Op::AddAddress {
-        at: Place::Host,
+        at: NetnsSide::Host,
         link: name("bond0"),
         address: crate::node::address("10.0.0.70/16"),
     };

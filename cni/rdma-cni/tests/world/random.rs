@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whatever happens to three pods, four devices and, where RDMA devices are shared, a bond, in
-//! whatever order: in the end everything is at home. Each history is made from a number, and can be had again by it.
+//! whatever order: in the end everything is on the host. Each history is made from a number, and can be had again by it.
 
 use crate::node::{Answer, Node, Pod, address, mac, name, settle};
 use attachments::{Attachment, Phase, Store, store::Record};
 use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{LinkFlag, Op, Place, RdmaMode};
+use rdma_netns::{LinkFlag, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 
 const HISTORIES: u64 = 100;
@@ -40,7 +40,7 @@ struct Started {
 }
 
 /// A pod gave its device the name that another device has on the host, and ended: the other
-/// one comes home after that.
+/// one returns to the host after that.
 fn is_blocked(answer: &Answer) -> bool {
     answer.message().contains("which another netdev has")
 }
@@ -75,7 +75,7 @@ impl History {
             node.kernel.with(|world| {
                 world.plug_bond(0);
                 for (link, _) in DEVICES {
-                    let (at, link) = (Place::Host, name(link));
+                    let (at, link) = (NetnsSide::Host, name(link));
                     world
                         .execute(&Op::SetUp { at, link, up: true }, None)
                         .unwrap();
@@ -174,7 +174,7 @@ impl History {
     }
 
     fn tamper(&mut self, started: &Started) {
-        let (at, link) = (Place::Pod, name(["rdma0", "rdma1"][self.dice.roll(2)]));
+        let (at, link) = (NetnsSide::Pod, name(["rdma0", "rdma1"][self.dice.roll(2)]));
         let op = match self.dice.roll(10) {
             0 => Op::SetMtu {
                 at,
@@ -274,7 +274,7 @@ impl History {
     /// The records that hold devices; others only wait for their addresses.
     fn holding(&self) -> Vec<Attachment> {
         let mut records = self.records();
-        records.retain(|record| record.phase != Phase::Home);
+        records.retain(|record| record.phase != Phase::Restored);
         records
     }
 
@@ -291,16 +291,22 @@ impl History {
             .iter()
             .filter_map(|rail| rail.shared.as_ref()?.device.clone());
         let shared: Vec<_> = shared.collect();
-        let mut homes: Vec<_> = rails
+        let mut host_links: Vec<_> = rails
             .into_iter()
-            .filter_map(|rail| rail.home?.parent)
+            .filter_map(|rail| rail.host_link?.parent)
             .collect();
-        let moved = homes.iter().find(|home| shared.contains(home));
+        let moved = host_links
+            .iter()
+            .find(|host_link| shared.contains(host_link));
         assert_eq!(moved, None, "{self:?}\nmoved, and shared");
-        homes.sort();
-        let count = homes.len();
-        homes.dedup();
-        assert_eq!(homes.len(), count, "{self:?}\ntwo records have one device");
+        host_links.sort();
+        let count = host_links.len();
+        host_links.dedup();
+        assert_eq!(
+            host_links.len(),
+            count,
+            "{self:?}\ntwo records have one device"
+        );
     }
 
     /// Every device is on the host, or in the pod whose record has it.
@@ -309,7 +315,10 @@ impl History {
         for (_, device) in DEVICES {
             let is_it = |link: &rdma_netns::Link| link.parent.as_deref() == Some(device);
             let netns = |record: &Attachment| {
-                let rails = record.rails.iter().filter_map(|rail| rail.home.as_ref());
+                let rails = record
+                    .rails
+                    .iter()
+                    .filter_map(|rail| rail.host_link.as_ref());
                 rails.clone().any(is_it).then_some(record.netns_id)
             };
             let mut possible = vec![HOST];

@@ -5,7 +5,7 @@ use crate::node::{Answer, Node, Pod};
 use attachments::given_up;
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{Op, Place, RdmaMode};
+use rdma_netns::{NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -100,7 +100,7 @@ fn an_add_of_others_leaves_a_record_of_a_later_version_alone() {
 
 type IsRefused = fn(&Op) -> bool;
 
-/// A change at home that others do not build upon is refused: the NIC is of use all the
+/// A change on the host that others do not build upon is refused: the NIC is of use all the
 /// same, and what it lacks is written down.
 #[test]
 fn one_refused_change_keeps_no_nic_down() {
@@ -108,7 +108,7 @@ fn one_refused_change_keeps_no_nic_down() {
         ("alias", |op| matches!(op, Op::SetAlias { .. })),
         (
             "arp_announce",
-            |op| matches!(op, Op::SetSysctl { at: Place::Host, key, .. } if key == "ipv4/arp_announce"),
+            |op| matches!(op, Op::SetSysctl { at: NetnsSide::Host, key, .. } if key == "ipv4/arp_announce"),
         ),
         ("txqueuelen", |op| matches!(op, Op::SetTxQueueLen { .. })),
         ("enp2s0v0", |op| {
@@ -130,7 +130,7 @@ fn one_refused_change_keeps_no_nic_down() {
         node.del(&pod, &node.two_rails()).must_succeed();
         let notes = given_up::read(&node.state.path().join("state")).unwrap();
         for (note, rail) in notes.iter().zip(["eth2", "eth3"]) {
-            assert_eq!(&*note.home.name, rail);
+            assert_eq!(&*note.host_link.name, rail);
             let [lack] = &note.lacks[..] else {
                 panic!("{what}: {note:?}");
             };
@@ -142,7 +142,7 @@ fn one_refused_change_keeps_no_nic_down() {
             let link = node
                 .kernel
                 .with(|world| world.link(fake_kernel::world::HOST, link).cloned());
-            let link = link.unwrap_or_else(|| panic!("{what}: not home"));
+            let link = link.unwrap_or_else(|| panic!("{what}: not on the host"));
             assert!(link.up, "{what}: {link:?}");
             let mut addresses = link.addresses.iter().map(|it| it.ip.to_string());
             assert!(addresses.any(|it| it == address), "{what}: {link:?}");
@@ -151,8 +151,8 @@ fn one_refused_change_keeps_no_nic_down() {
         node.kernel.begin();
         for note in &notes {
             let link = node.kernel.with(|world| world.observe(None));
-            let link = link.host.link(&note.home.name).cloned().unwrap();
-            for op in plan::missing_of(&note.home, &link) {
+            let link = link.host.link(&note.host_link.name).cloned().unwrap();
+            for op in plan::missing_of(&note.host_link, &link) {
                 node.change(None, &op);
             }
         }
@@ -164,7 +164,7 @@ fn one_refused_change_keeps_no_nic_down() {
 /// What a pod with CAP_NET_ADMIN does, and a move does not undo.
 fn pod_changes(node: &Node, pod: &Pod) {
     for rail in ["rdma0", "rdma1"] {
-        let (at, link) = (Place::Pod, crate::node::name(rail));
+        let (at, link) = (NetnsSide::Pod, crate::node::name(rail));
         let shown = node.netns(pod);
         let alt = node
             .kernel

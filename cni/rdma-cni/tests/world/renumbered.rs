@@ -53,7 +53,7 @@ fn the_cdi_entry_follows_there_and_home() {
     cluster.entries_must_be_right("after DEL");
 }
 
-/// A number becomes free while the pod has the device: it comes home to that one.
+/// A number becomes free while the pod has the device: it returns to the host to that one.
 #[test]
 fn the_cdi_entry_follows_a_number_that_changes_on_the_way_home() {
     for end in [
@@ -124,10 +124,10 @@ fn a_dead_pods_device_takes_its_entry_home() {
 fn entries_are_right_after_a_kill_at_any_change() {
     for verb in ["ADD", "DEL"] {
         for verdict in [Verdict::DieBefore, Verdict::DieAfter] {
-            for healer in ["DEL", "GC", "ADD of another"] {
+            for restorer in ["DEL", "GC", "ADD of another"] {
                 for at in 1.. {
-                    let what = format!("{verb} {verdict:?} at {at}, then {healer}");
-                    if !killed_and_healed(verb, (at, verdict), healer, &what) {
+                    let what = format!("{verb} {verdict:?} at {at}, then {restorer}");
+                    if !killed_and_restored(verb, (at, verdict), restorer, &what) {
                         assert!(at > 3, "{what}: no changes");
                         break;
                     }
@@ -138,10 +138,10 @@ fn entries_are_right_after_a_kill_at_any_change() {
 }
 
 /// False: the verb had ended before.
-fn killed_and_healed(
+fn killed_and_restored(
     verb: &str,
     (at, verdict): (usize, Verdict),
-    healer: &str,
+    restorer: &str,
     what: &str,
 ) -> bool {
     let (cluster, config, pod) = with_a_hole(true);
@@ -153,7 +153,7 @@ fn killed_and_healed(
     if !cluster.node.kill(at, verdict, run) {
         return false;
     }
-    match healer {
+    match restorer {
         "DEL" => drop(cluster.del(&pod, &config).must_succeed()),
         "GC" => drop(cluster.node.gc(&[], &config).must_succeed()),
         _ => {
@@ -207,7 +207,7 @@ fn a_path_that_leads_elsewhere_after_the_move_fails_the_pod() {
 #[test]
 fn a_path_that_is_another_devices_now_is_told_with_its_name() {
     let (cluster, config, pod) = with_a_hole(false);
-    // both come home with lower numbers than they had: mlx5_3 has uverbs2 now, as promised to us
+    // both return to the host with lower numbers than they had: mlx5_3 has uverbs2 now, as promised to us
     for device in [VF, "0000:d8:00.2"] {
         let mut by_hand = config.clone();
         by_hand["deviceID"] = device.into();

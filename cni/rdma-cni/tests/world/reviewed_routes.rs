@@ -8,7 +8,7 @@ use crate::{
 };
 use fake_kernel::{Nic, World};
 use rdma_netns::{
-    Child, IpvlanMode, Link, MacvlanMode, Op, Place, RdmaMode, Route, link::MAIN_TABLE,
+    Child, IpvlanMode, Link, MacvlanMode, NetnsSide, Op, RdmaMode, Route, link::MAIN_TABLE,
 };
 use serde_json::{Value, json};
 
@@ -149,7 +149,7 @@ fn kept_routes_of_several_next_hops_stay_such() {
             for (destination, metric) in [("::/0", None), ("2001:db8::/32", Some(50))] {
                 let mut route = route(destination, gateway);
                 route.metric = metric;
-                let (at, link) = (Place::Host, name("eth2"));
+                let (at, link) = (NetnsSide::Host, name("eth2"));
                 node.change(None, &Op::AddRoute { at, link, route });
             }
         }
@@ -239,13 +239,13 @@ fn with_child_on_host(child: Child) -> Node {
         },
         Op::MoveLink {
             link: link.clone(),
-            from: Place::Pod,
-            to: Place::Host,
+            from: NetnsSide::Pod,
+            to: NetnsSide::Host,
             name: link.clone(),
         },
     ];
     ops.iter().for_each(|op| node.change(Some(&maker), op));
-    let (at, up) = (Place::Host, true);
+    let (at, up) = (NetnsSide::Host, true);
     node.change(None, &Op::SetUp { at, link, up });
     node.kernel.with(settle);
     node
@@ -306,7 +306,7 @@ fn team() -> World {
         world.enslave(port, "team0");
     }
     for link in ["team0", "eth9"] {
-        let (at, link) = (Place::Host, name(link));
+        let (at, link) = (NetnsSide::Host, name(link));
         let done = world.execute(&Op::SetUp { at, link, up: true }, None);
         done.unwrap_or_else(|refusal| panic!("{refusal}"));
     }

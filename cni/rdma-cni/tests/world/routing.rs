@@ -7,12 +7,12 @@ use crate::{
 };
 use fake_kernel::{Nic, World};
 use rdma_netns::{
-    Link, Op, Place, RdmaMode, Route, Rule,
+    Link, NetnsSide, Op, RdmaMode, Route, Rule,
     link::{MAIN_TABLE, PROTOCOL_KERNEL},
 };
 use serde_json::json;
 
-const AT: Place = Place::Pod;
+const AT: NetnsSide = NetnsSide::Pod;
 
 fn rules(node: &Node, pod: &Pod) -> Vec<String> {
     let netns = node.netns(pod);
@@ -46,7 +46,7 @@ pub(crate) fn with_primary(leases: &Leases, metric: u32) -> Pod {
     let ops = [
         Op::MoveLink {
             link: name("eth0-a"),
-            from: Place::Host,
+            from: NetnsSide::Host,
             to: AT,
             name: link.clone(),
         },

@@ -6,7 +6,7 @@ use crate::{
     node::{Node, Pod},
 };
 use fake_kernel::world::HOST;
-use rdma_netns::{Child, Link, MacvlanMode, Op, Place, RdmaMode};
+use rdma_netns::{Child, Link, MacvlanMode, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -184,7 +184,7 @@ fn refused_before_anything_is_changed() {
     let node = &leases.node;
     let pod = node.pod("a");
     let down = |up| Op::SetUp {
-        at: Place::Host,
+        at: NetnsSide::Host,
         link: crate::node::name("bond0"),
         up,
     };
@@ -221,7 +221,7 @@ fn exclusive_mode_shares_only_what_has_no_rdma_device() {
     node.change(
         None,
         &Op::SetUp {
-            at: Place::Host,
+            at: NetnsSide::Host,
             link: crate::node::name("dummy0"),
             up: true,
         },
@@ -270,7 +270,7 @@ fn a_child_is_found_by_more_than_its_name() {
     let before = node.snapshot();
     let config = leases.config(json!({}));
     let result = node.add(&pod, &config).must_succeed();
-    let (at, link) = (Place::Pod, crate::node::name("rdma0"));
+    let (at, link) = (NetnsSide::Pod, crate::node::name("rdma0"));
     let up = Op::SetUp {
         at,
         link: link.clone(),

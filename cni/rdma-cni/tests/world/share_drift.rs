@@ -6,10 +6,10 @@ use crate::{
     node::{Node, Pod, name},
 };
 use fake_kernel::Verdict;
-use rdma_netns::{Child, IpvlanMode, Op, Place, Route, Rule, link::MAIN_TABLE};
+use rdma_netns::{Child, IpvlanMode, NetnsSide, Op, Route, Rule, link::MAIN_TABLE};
 use serde_json::{Value, json};
 
-const AT: Place = Place::Pod;
+const AT: NetnsSide = NetnsSide::Pod;
 
 /// A pod with two shared rails; what `change` does to it, CHECK tells in `words`.
 fn drift(config: Value, change: impl Fn(&Node, &Pod), words: &[&str]) {
@@ -153,7 +153,7 @@ fn check_sees_what_became_of_rails_and_routes() {
             node.change(
                 None,
                 &Op::SetUp {
-                    at: Place::Host,
+                    at: NetnsSide::Host,
                     link: name("bond1"),
                     up: false,
                 },

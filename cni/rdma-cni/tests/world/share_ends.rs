@@ -64,15 +64,15 @@ fn any_change_of_del_is_refused_once() {
 
 /// How a killed verb is met.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Healer {
+enum Restorer {
     Del,
     AddOfAnother,
     Gc,
 }
 
 /// Kills `verb` after change `at`; what is left goes with whatever comes next.
-fn kill(verb: &str, at: usize, dies: bool, healer: Healer) {
-    let what = format!("{verb} {at}, namespace dies: {dies}, {healer:?}");
+fn kill(verb: &str, at: usize, dies: bool, restorer: Restorer) {
+    let what = format!("{verb} {at}, namespace dies: {dies}, {restorer:?}");
     let leases = Leases::new(2);
     let node = &leases.node;
     let config = leases.config(json!({}));
@@ -94,10 +94,10 @@ fn kill(verb: &str, at: usize, dies: bool, healer: Healer) {
     if dies {
         node.kernel.with(|world| world.unmount(&pod.netns));
     }
-    match healer {
-        Healer::Del => drop(node.del(&pod, &config).must_succeed()),
-        Healer::Gc => drop(node.gc(&[], &config).must_succeed()),
-        Healer::AddOfAnother => {
+    match restorer {
+        Restorer::Del => drop(node.del(&pod, &config).must_succeed()),
+        Restorer::Gc => drop(node.gc(&[], &config).must_succeed()),
+        Restorer::AddOfAnother => {
             // what is shared is no obstacle, whoever has what of it
             node.add(&other, &config).must_succeed();
             assert_eq!(leases.held(), ["b@rdma0", "b@rdma1"], "{what}");
@@ -120,10 +120,10 @@ fn add_and_del_are_killed_at_any_change() {
     assert!(add >= 30 && announcements == 4 && del >= 6, "{add} {del}");
     for (verb, changes) in [("ADD", add + announcements), ("DEL", del)] {
         for at in 0..=changes {
-            for healer in [Healer::Del, Healer::AddOfAnother, Healer::Gc] {
+            for restorer in [Restorer::Del, Restorer::AddOfAnother, Restorer::Gc] {
                 // both of each three, in turn
-                let dies = (at + healer as usize).is_multiple_of(2);
-                kill(verb, at, dies, healer);
+                let dies = (at + restorer as usize).is_multiple_of(2);
+                kill(verb, at, dies, restorer);
             }
         }
     }
@@ -140,7 +140,7 @@ fn named(leases: &Leases, container: &str, name: &str) -> (Pod, Value) {
 
 #[test]
 fn a_namespace_that_is_gone_keeps_no_lease_and_no_file() {
-    for healer in [Healer::Del, Healer::Gc, Healer::AddOfAnother] {
+    for restorer in [Restorer::Del, Restorer::Gc, Restorer::AddOfAnother] {
         let leases = Leases::new(2);
         let node = &leases.node;
         let before = node.snapshot();
@@ -148,10 +148,10 @@ fn a_namespace_that_is_gone_keeps_no_lease_and_no_file() {
         let (pod, _) = named(&leases, "a", "trainer-0");
         assert_eq!(leases.rails_files(), ["ns_trainer-0"]);
         node.kernel.with(|world| world.unmount(&pod.netns));
-        match healer {
-            Healer::Del => drop(node.del(&pod, &config).must_succeed()),
-            Healer::Gc => drop(node.gc(&[], &config).must_succeed()),
-            Healer::AddOfAnother => {
+        match restorer {
+            Restorer::Del => drop(node.del(&pod, &config).must_succeed()),
+            Restorer::Gc => drop(node.gc(&[], &config).must_succeed()),
+            Restorer::AddOfAnother => {
                 let other = node.pod("b");
                 node.add(&other, &config).must_succeed();
                 assert_eq!(leases.held(), ["b@rdma0", "b@rdma1"]);
@@ -160,7 +160,7 @@ fn a_namespace_that_is_gone_keeps_no_lease_and_no_file() {
                 node.kernel.with(|world| world.unmount(&other.netns));
             }
         }
-        leases.must_be(&before, &format!("{healer:?}"));
+        leases.must_be(&before, &format!("{restorer:?}"));
     }
 }
 

@@ -5,7 +5,7 @@ use crate::node::{Node, Pod, address, name};
 use fake_kernel::{Nic, Smc, Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
-    Op, Place, RdmaMode,
+    NetnsSide, Op, RdmaMode,
     smc::{PnetEntry, PnetId, SmcState},
 };
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ pub(crate) fn id_of(node: &Node, netdev: &str) -> String {
 pub(crate) fn primary(node: &Node, pod: &Pod, link: &str, addresses: &[&str]) -> Value {
     node.kernel
         .with(|world| world.plug(Nic::virtual_link(link, "veth")));
-    let (from, to) = (Place::Host, Place::Pod);
+    let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     let link = name(link);
     let moved = Op::MoveLink {
         link: link.clone(),
@@ -83,7 +83,7 @@ pub(crate) fn primary(node: &Node, pod: &Pod, link: &str, addresses: &[&str]) ->
         name: link.clone(),
     };
     node.change(Some(pod), &moved);
-    let at = Place::Pod;
+    let at = NetnsSide::Pod;
     node.change(
         Some(pod),
         &Op::SetUp {
@@ -211,7 +211,7 @@ const HINDERED: [Hindered; 3] = [
             node.change(
                 None,
                 &Op::AddPnet {
-                    at: Place::Host,
+                    at: NetnsSide::Host,
                     entry: taken,
                 },
             );
@@ -270,7 +270,7 @@ fn an_interface_that_would_not_be_carried_is_refused_or_left_out() {
         config["smcUeid"] = ueid.into();
         if previous {
             config["prevResult"] = primary(&node, &pod, "eth0", &["10.0.2.77/24"]);
-            let (at, entry) = (Place::Pod, entry("THEIRS", Some("eth0"), None));
+            let (at, entry) = (NetnsSide::Pod, entry("THEIRS", Some("eth0"), None));
             node.change(Some(&pod), &Op::AddPnet { at, entry });
         }
         let before = node.snapshot();
@@ -356,14 +356,17 @@ fn check_tells_what_was_taken_from_a_pod() {
         (
             None,
             Op::RemovePnet {
-                at: Place::Host,
+                at: NetnsSide::Host,
                 id: id.clone(),
             },
             "port 1 of mlx5_2 has lost",
         ),
         (
             Some(&pod),
-            Op::RemovePnet { at: Place::Pod, id },
+            Op::RemovePnet {
+                at: NetnsSide::Pod,
+                id,
+            },
             "rdma0 has lost its pnet id",
         ),
         (

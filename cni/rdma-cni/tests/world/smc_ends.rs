@@ -7,7 +7,7 @@ use crate::{
 };
 use fake_kernel::{Smc, Verdict};
 use nix::errno::Errno;
-use rdma_netns::{Op, Place, RdmaMode};
+use rdma_netns::{NetnsSide, Op, RdmaMode};
 use std::fs;
 
 #[test]
@@ -39,7 +39,7 @@ fn any_change_of_del_is_refused_once() {
     }
 }
 
-/// The devices come home although SMC-R cannot be taken away, which is told, and tried again.
+/// The devices return to the host although SMC-R cannot be taken away, which is told, and tried again.
 #[test]
 fn what_cannot_be_taken_away_is_told_and_the_devices_come_home() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -50,7 +50,8 @@ fn what_cannot_be_taken_away_is_told_and_the_devices_come_home() {
     node.kernel.begin();
     node.kernel.intercept(|_, step| match step.op {
         Op::RemovePnet {
-            at: Place::Host, ..
+            at: NetnsSide::Host,
+            ..
         } => Verdict::Refuse(Errno::EPERM),
         _ => Verdict::Proceed,
     });
@@ -75,7 +76,10 @@ fn what_add_could_not_take_back_is_taken_away_by_del() {
     let config = one_rail_that_asks(&node);
     node.kernel.begin();
     node.kernel.intercept(|_, step| match step.op {
-        Op::AddPnet { at: Place::Pod, .. } | Op::RemovePnet { .. } => Verdict::Refuse(Errno::EPERM),
+        Op::AddPnet {
+            at: NetnsSide::Pod, ..
+        }
+        | Op::RemovePnet { .. } => Verdict::Refuse(Errno::EPERM),
         _ => Verdict::Proceed,
     });
     node.add(&pod, &config).must_succeed();

@@ -67,7 +67,7 @@ fn one_held_device_does_not_keep_the_other_rail_away() {
     node.kernel
         .with(|world| world.hold_connections(netns, "mlx5_3", 0));
     node.del(&pod, &config).must_succeed();
-    node.must_be(&before, "both at home");
+    node.must_be(&before, "both on the host");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::{
     smc::{ask, entry, id_of, one_rail_that_asks, one_rail_with_smc, primary, record, seen},
 };
 use fake_kernel::Verdict;
-use rdma_netns::{Address, Op, Place, RdmaMode, link::IFA_F_NOPREFIXROUTE};
+use rdma_netns::{Address, NetnsSide, Op, RdmaMode, link::IFA_F_NOPREFIXROUTE};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -202,7 +202,7 @@ fn as_left_by_an_earlier_version(node: &Node, pod: &Pod) {
     smc["lent"] = json!({ "rail": "rdma0", "address": address });
     smc.as_object_mut().unwrap().remove("reason");
     fs::write(node.record_of(pod), record.to_string()).unwrap();
-    let at = Place::Pod;
+    let at = NetnsSide::Pod;
     let entry = entry(&id, Some(PRIMARY), None);
     node.change(Some(pod), &Op::AddPnet { at, entry });
     node.change(Some(pod), &Op::AddAddress { at, link, address });
@@ -257,7 +257,7 @@ fn check_tells_if_that_address_is_gone() {
     as_left_by_an_earlier_version(&node, &pod);
     let mut addresses = addresses(&node, &pod, "rdma0").into_iter();
     let address = addresses.find(|it| it.peer.is_some()).unwrap();
-    let (at, link) = (Place::Pod, name("rdma0"));
+    let (at, link) = (NetnsSide::Pod, name("rdma0"));
     node.change(Some(&pod), &Op::RemoveAddress { at, link, address });
     let message = node.run("CHECK", Some(&pod), &config).must_fail(999);
     assert!(message.contains("SMC-R of net7: no GID fits"), "{message}");

@@ -10,7 +10,7 @@ use crate::{
 };
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{Op, Place, RdmaMode};
+use rdma_netns::{NetnsSide, Op, RdmaMode};
 use serde_json::json;
 use std::fs;
 
@@ -24,7 +24,7 @@ fn an_operators_new_id_of_a_shared_port_stays_and_keeps_no_pod() {
         for pod in &pods {
             node.add(pod, &config).must_succeed();
         }
-        let (at, ours) = (Place::Host, id(&id_of(node, "bond0")));
+        let (at, ours) = (NetnsSide::Host, id(&id_of(node, "bond0")));
         node.change(None, &Op::RemovePnet { at, id: ours });
         let theirs = entry("NET1", None, Some("mlx5_bond_0"));
         let entry = theirs.clone();
@@ -151,7 +151,10 @@ fn check_misses_nothing_of_a_pod_that_goes_without() {
     let mut config = one_rail_that_asks(&node);
     node.kernel.begin();
     node.kernel.intercept(|_, step| match step.op {
-        Op::AddPnet { at: Place::Pod, .. } | Op::RemovePnet { .. } => Verdict::Refuse(Errno::EPERM),
+        Op::AddPnet {
+            at: NetnsSide::Pod, ..
+        }
+        | Op::RemovePnet { .. } => Verdict::Refuse(Errno::EPERM),
         _ => Verdict::Proceed,
     });
     config["prevResult"] = node.add(&pod, &config).must_succeed();
@@ -161,7 +164,7 @@ fn check_misses_nothing_of_a_pod_that_goes_without() {
     assert_eq!(left["smc"]["entries"].as_array().map(Vec::len), Some(2));
     let check = || node.run("CHECK", Some(&pod), &config);
     check().must_succeed();
-    let at = Place::Host;
+    let at = NetnsSide::Host;
     node.change(None, &Op::RemovePnet { at, id });
     check().must_succeed();
     node.kernel.with(|world| world.smc = None);

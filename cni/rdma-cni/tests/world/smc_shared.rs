@@ -7,7 +7,7 @@ use crate::{
     smc::{ask, entry, id_of, one_rail_with_smc, record, seen},
 };
 use fake_kernel::{Verdict, World};
-use rdma_netns::{Op, Place, RdmaMode};
+use rdma_netns::{NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 
 /// An answer of IPAM for a subnet of a pod's own, and one of a subnet that others have, too.
@@ -158,7 +158,7 @@ fn a_check_does_not_fail_by_a_later_pods_address() {
     node.change(
         None,
         &Op::AddAddress {
-            at: Place::Host,
+            at: NetnsSide::Host,
             link: name("bond0"),
             address: of_host,
         },
@@ -213,7 +213,7 @@ pub(crate) fn operate(node: &Node, id: &str) {
         node.change(
             None,
             &Op::AddPnet {
-                at: Place::Host,
+                at: NetnsSide::Host,
                 entry,
             },
         );
@@ -237,7 +237,7 @@ fn somebody_elses_entries_stay_whatever_happens() {
             node.change(
                 Some(&pod),
                 &Op::AddPnet {
-                    at: Place::Pod,
+                    at: NetnsSide::Pod,
                     entry: foreign,
                 },
             );
@@ -265,7 +265,7 @@ fn somebody_elses_entries_stay_whatever_happens() {
 #[test]
 fn an_operators_id_of_the_port_is_used_and_stays() {
     let node = Node::new(RdmaMode::Exclusive);
-    let at = Place::Host;
+    let at = NetnsSide::Host;
     node.change(
         None,
         &Op::AddPnet {

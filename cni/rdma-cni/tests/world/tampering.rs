@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that change what they were given: it comes home as it was.
+//! Pods that change what they were given: it returns to the host as it was.
 
 use crate::node::{Node, Pod, address, mac, name, route};
 use fake_kernel::{Verdict, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{LinkFlag, LinkSetting, Op, Place, RdmaMode};
+use rdma_netns::{LinkFlag, LinkSetting, NetnsSide, Op, RdmaMode};
 
-const AT: Place = Place::Pod;
+const AT: NetnsSide = NetnsSide::Pod;
 
-/// Does `changes` to a pod's rail, and then `ending`: the device must come home.
+/// Does `changes` to a pod's rail, and then `ending`: the device must return to the host.
 fn comes_home(what: &str, changes: &[Op]) {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         for dies in [false, true] {
@@ -111,7 +111,7 @@ fn alternative_names() {
     };
     comes_home("one more", &[alt("roce-a", true)]);
     comes_home("one less", &[alt("enp2s0v0", false)]);
-    // it cannot come home with these
+    // it cannot return to the host with these
     comes_home("the host's", &[alt("ens1np0", true), alt("eth2", true)]);
     comes_home("the other rail's", &[alt("eth3", true), alt("mlx", true)]);
 }
@@ -193,7 +193,7 @@ fn everything_is_sent_home_by_the_pod_itself() {
     let pod: Pod = node.pod("a");
     let before = node.snapshot();
     node.add(&pod, &node.two_rails()).must_succeed();
-    let (from, to) = (Place::Pod, Place::Host);
+    let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
     for op in [
         Op::MoveLink {
             link: rail(),
@@ -210,7 +210,7 @@ fn everything_is_sent_home_by_the_pod_itself() {
         node.change(Some(&pod), &op);
     }
     node.del(&pod, &node.two_rails()).must_succeed();
-    node.must_be(&before, "sent home");
+    node.must_be(&before, "back on the host");
 }
 
 /// Two pods with a rail each, whose names in the pods become those that `names` says.
@@ -285,7 +285,7 @@ fn a_name_that_another_pods_netdev_gives_up() {
 fn a_name_that_a_living_pods_netdev_has_is_waited_for() {
     let before = Node::new(RdmaMode::Exclusive).snapshot();
     let (node, [(a, of_a), (b, of_b)]) = two_pods([None, None]);
-    let (from, to) = (Place::Pod, Place::Host);
+    let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
     let away = Op::MoveLink {
         link: name("rdma0"),
         from,

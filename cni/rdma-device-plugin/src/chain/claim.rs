@@ -11,7 +11,7 @@ use conflist::Entry;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// What one keeper has to keep.
+/// What one reconciler has to keep.
 #[derive(Clone, Debug, Default)]
 pub struct Claim(Option<Last>);
 

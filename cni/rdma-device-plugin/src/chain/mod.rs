@@ -8,7 +8,7 @@
 //! | [`programs`] | what is in the runtime's directories of plugins |
 //! | [`record`] | what was done to the node, so that it can be undone |
 //! | [`claim`] | whose configuration of our plugin that is |
-//! | [`keeper`] | the daemon's part: a turn after each change of the directory |
+//! | [`reconciler`] | the daemon's part: a turn after each change of the directory |
 //! | [`sandbox`] | whether a pod's network was made by a list with our plugin in it |
 //!
 //! Turns of all processes go one after the other, by a lock beside the record. Nothing is written
@@ -16,15 +16,15 @@
 
 pub mod claim;
 pub mod file;
-pub mod keeper;
 pub mod programs;
+pub mod reconciler;
 pub mod record;
 pub mod sandbox;
 
 use crate::conf::Chain as Conf;
 use claim::Claim;
 use conflist::{
-    Change, Directory, Entry, File, List, Obstacle, Place, TYPE, follow, pick,
+    Change, Directory, Entry, File, List, Obstacle, Position, TYPE, follow, pick,
     plan::{self, Placed},
     single::is_from,
 };
@@ -46,7 +46,7 @@ pub struct Chain {
 
 /// Whether the runtime would call our plugin now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum ChainStatus {
     /// Nobody has looked yet.
     #[default]
     Unseen,
@@ -71,7 +71,7 @@ pub enum Standing {
 #[derive(Debug, Default)]
 pub struct Turn {
     /// How it stands now.
-    pub standing: Standing,
+    pub status: ChainStatus,
     /// What stands in the way, if anything does.
     pub obstacle: Option<Obstacle>,
     /// The files that were written or removed.
@@ -95,7 +95,7 @@ pub enum ChainError {
     Record(#[from] RecordError),
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for ChainStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unseen => write!(
@@ -128,33 +128,33 @@ impl fmt::Display for Standing {
 }
 
 impl Chain {
-    /// Whether the runtime would call our plugin now. Nothing is changed. For `hindrance` see
+    /// Whether the runtime would call our plugin now. Nothing is changed. For `blocker` see
     /// [`take`](Self::take).
-    pub fn standing(&self, hindrance: impl FnOnce() -> Option<String>) -> Standing {
+    pub fn status(&self, blocker: impl FnOnce() -> Option<String>) -> ChainStatus {
         let record = Record::read(&self.state_dir).ok().flatten();
         let is_first = record.as_ref().is_none_or(|it| it.lists.is_empty());
         let directory = match self.read() {
-            Err(error) => return Standing::NotCalled(error.to_string()),
+            Err(error) => return ChainStatus::NotCalled(error.to_string()),
             Ok(directory) => directory,
         };
-        let standing = self.standing_in(&directory);
-        if let Some(why) = is_first.then(hindrance).flatten() {
-            return withheld(standing, why);
+        let status = self.standing_in(&directory);
+        if let Some(why) = is_first.then(blocker).flatten() {
+            return withheld(status, why);
         }
         let Some(record) = record else {
-            return standing;
+            return status;
         };
-        if let (true, Standing::NotCalled(_)) = (record.withdrawn, &standing) {
-            return Standing::NotCalled(WITHDRAWN.into());
+        if let (true, ChainStatus::NotCalled(_)) = (record.withdrawn, &status) {
+            return ChainStatus::NotCalled(WITHDRAWN.into());
         }
         let without_kubelet = is_first.then(|| self.conf.without_kubelet()).flatten();
-        if let (Some(why), Standing::NotCalled(_)) = (without_kubelet, &standing) {
-            return Standing::NotCalled(why);
+        if let (Some(why), ChainStatus::NotCalled(_)) = (without_kubelet, &status) {
+            return ChainStatus::NotCalled(why);
         }
         let (runtime, entry) = (&self.conf.runtime, &self.conf.entry);
         match plan::lacking(&directory, runtime, entry, &self.programs(&record)) {
-            Some(obstacle) => Standing::NotCalled(obstacle.to_string()),
-            None => standing,
+            Some(obstacle) => ChainStatus::NotCalled(obstacle.to_string()),
+            None => status,
         }
     }
 
@@ -163,7 +163,7 @@ impl Chain {
     ///
     /// `claim` is whose configuration is put in; a new one: ours.
     ///
-    /// `hindrance` is why our plugin is not to be put in. It is asked for as long as our plugin is in
+    /// `blocker` is why our plugin is not to be put in. It is asked for as long as our plugin is in
     /// no list only: pods that have devices are ended by the list.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Chain {
         &self,
         held: &mut Vec<Held>,
         claim: &mut Claim,
-        hindrance: impl FnOnce() -> Option<String>,
+        blocker: impl FnOnce() -> Option<String>,
     ) -> Result<Turn, ChainError> {
         // nothing is made where nothing is installed, not even the lock's file
         if Record::read(&self.state_dir)?.is_none() {
@@ -191,11 +191,11 @@ impl Chain {
             return Ok(self.left_alone(&directory, WITHDRAWN));
         }
         if record.lists.is_empty()
-            && let Some(why) = hindrance()
+            && let Some(why) = blocker()
         {
             held.clear();
             return Ok(Turn {
-                standing: withheld(self.standing_in(&directory), why),
+                status: withheld(self.standing_in(&directory), why),
                 hindered: true,
                 ..Turn::default()
             });
@@ -205,7 +205,7 @@ impl Chain {
         {
             held.clear();
             return Ok(Turn {
-                standing: Standing::NotCalled(why),
+                status: ChainStatus::NotCalled(why),
                 hindered: true,
                 ..Turn::default()
             });
@@ -252,15 +252,15 @@ impl Chain {
             turn.changed.push(file);
         }
         claim.made(entry, &record);
-        turn.standing = self.standing_in(&self.read()?);
+        turn.status = self.standing_in(&self.read()?);
         match plan.place {
             // a change that came to nothing is made in the next turn
             Ok(Placed { .. }) => {}
             Err(obstacle) => {
                 // a list of ours may be in use still
-                let is_called = matches!(turn.standing, Standing::Called { .. });
+                let is_called = matches!(turn.status, ChainStatus::Called { .. });
                 if !is_called || obstacle.is_of_programs() {
-                    turn.standing = Standing::NotCalled(obstacle.to_string());
+                    turn.status = ChainStatus::NotCalled(obstacle.to_string());
                 }
                 turn.obstacle = Some(obstacle);
             }
@@ -305,9 +305,9 @@ impl Chain {
     /// What comes of a turn where nothing is to be put in.
     fn left_alone(&self, directory: &Directory, why: &str) -> Turn {
         Turn {
-            standing: match self.standing_in(directory) {
-                called @ Standing::Called { .. } => called,
-                _ => Standing::NotCalled(why.into()),
+            status: match self.standing_in(directory) {
+                called @ ChainStatus::Called { .. } => called,
+                _ => ChainStatus::NotCalled(why.into()),
             },
             ..Turn::default()
         }
@@ -388,25 +388,25 @@ impl Chain {
         Ok(read.unwrap_or_default())
     }
 
-    fn standing_in(&self, directory: &Directory) -> Standing {
+    fn standing_in(&self, directory: &Directory) -> ChainStatus {
         let picked = match pick(directory, &self.conf.runtime).choice {
             conflist::Choice::Picked(picked) => follow(directory, picked),
             conflist::Choice::Blocked { file, why } => {
-                return Standing::NotCalled(Obstacle::Broken { file, why }.to_string());
+                return ChainStatus::NotCalled(Obstacle::Broken { file, why }.to_string());
             }
-            conflist::Choice::None => return Standing::NotCalled(Obstacle::Empty.to_string()),
+            conflist::Choice::None => return ChainStatus::NotCalled(Obstacle::Empty.to_string()),
         };
         let record = Record::read(&self.state_dir).ok().flatten();
         let placed = record.is_some_and(|it| it.placed(directory).contains(&picked.file));
         match picked.ours {
-            Some(ours) => Standing::Called {
+            Some(ours) => ChainStatus::Called {
                 by_others: !placed
-                    || matches!(ours.place, Place::Delegate(_))
+                    || matches!(ours.place, Position::Delegate(_))
                     || ours.configuration.get("type").is_none_or(|it| it != TYPE),
                 network: picked.network,
                 file: picked.file,
             },
-            None => Standing::NotCalled(format!("it is not in {}", picked.file)),
+            None => ChainStatus::NotCalled(format!("it is not in {}", picked.file)),
         }
     }
 
@@ -477,10 +477,10 @@ const WITHDRAWN: &str = "uninstall has taken it out of the network's list, and t
 const TRIES: usize = 20;
 
 /// How it stands, where our plugin is not put in; somebody else may have done that.
-fn withheld(standing: Standing, why: String) -> Standing {
-    match standing {
-        called @ Standing::Called { .. } => called,
-        _ => Standing::Withheld(why),
+fn withheld(status: ChainStatus, why: String) -> ChainStatus {
+    match status {
+        called @ ChainStatus::Called { .. } => called,
+        _ => ChainStatus::Withheld(why),
     }
 }
 

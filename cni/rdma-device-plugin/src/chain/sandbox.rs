@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How a pod's network was made. A network's program that writes its list anew leaves our plugin
-//! out of it until the keeper has put it in again: a pod that starts in that moment has no rails,
+//! out of it until the reconciler has put it in again: a pod that starts in that moment has no rails,
 //! and nobody has failed. It is told by what the runtime keeps of each sandbox.
 //!
 //! That is libcni's cache: for each network of a sandbox a file, written when all plugins of the

@@ -13,7 +13,7 @@ const HEAD: [&str; 5] = ["ERDMA", "DEVICE", "NETDEV", "MAC", "USED"];
 pub fn table(
     found: &Discovery,
     inventory: &Inventory,
-    standing: &DriverStatus,
+    status: &DriverStatus,
     change: Option<DriverMode>,
 ) -> String {
     let row = |nic: &Nic, used: &str| {
@@ -40,7 +40,7 @@ pub fn table(
         text.push('\n');
         text.push_str(&columns(&rows));
     }
-    let said = driver(standing, change);
+    let said = driver(status, change);
     if rows.len() > 1 || !said.is_empty() {
         for line in said {
             text.push_str("- ");
@@ -51,9 +51,9 @@ pub fn table(
     text
 }
 
-fn driver(standing: &DriverStatus, change: Option<DriverMode>) -> Vec<String> {
+fn driver(status: &DriverStatus, change: Option<DriverMode>) -> Vec<String> {
     let mut said = Vec::new();
-    if let Some(loaded) = standing.loaded {
+    if let Some(loaded) = status.loaded {
         let limits = match loaded {
             DriverMode::Default => "rdma_cm and SMC-R work",
             DriverMode::Compat | DriverMode::Ofed => "rdma_cm and SMC-R do not work in it",
@@ -61,13 +61,13 @@ fn driver(standing: &DriverStatus, change: Option<DriverMode>) -> Vec<String> {
         said.push(format!("the eRDMA driver is in mode {loaded}: {limits}"));
     }
     if let Some(to) = change {
-        said.push(match standing.loaded {
+        said.push(match status.loaded {
             None => format!("the daemon loads the eRDMA driver in mode {to}"),
             Some(_) => format!(
                 "the daemon loads the eRDMA driver anew in mode {to}, as soon as nobody has a device"
             ),
         });
     }
-    said.extend(standing.problem.as_ref().map(ToString::to_string));
+    said.extend(status.problem.as_ref().map(ToString::to_string));
     said
 }

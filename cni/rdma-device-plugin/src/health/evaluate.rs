@@ -25,7 +25,7 @@ pub const ACTIVE: u8 = 4;
 pub struct DeviceState {
     /// The pod that has it; none: it is on the host.
     pub pod: Option<String>,
-    /// Whether it is on its way into a pod or home.
+    /// Whether it is on its way into a pod or back.
     pub moving: bool,
     /// Name of its RDMA device.
     pub rdma: Option<String>,

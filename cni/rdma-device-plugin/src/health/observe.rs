@@ -223,7 +223,7 @@ impl Pod {
             Some(nsid) => nsid,
             None => match monitor.watch(&self.place.netns, self.place.id) {
                 Ok(nsid) => nsid,
-                // the chain has not heard yet that the pod is gone: its devices come home
+                // the chain has not heard yet that the pod is gone: its devices return to the host
                 Err(WatchError::Open { source, .. })
                     if source.kind() == io::ErrorKind::NotFound =>
                 {

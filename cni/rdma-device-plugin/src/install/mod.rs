@@ -14,7 +14,7 @@ pub use uninstall::uninstall;
 
 use crate::{
     chain::{
-        Chain, ChainError, Standing,
+        Chain, ChainError, ChainStatus,
         claim::Claim,
         record::{self, BIN_DIR, Record, RecordError},
     },
@@ -125,10 +125,10 @@ pub enum InstallError {
     /// Whether pods have devices cannot be told.
     #[error(transparent)]
     Pods(#[from] PodsError),
-    /// What pods that ended have left is not home.
+    /// What pods that ended have left is not restored.
     #[error(
-        "nothing was changed: these pods ended without {TYPE}, and what they had could not be brought \
-         home: {}; the next pod with RDMA tries it again, or run uninstall on the node itself; --force \
+        "nothing was changed: these pods ended without {TYPE}, and what they had could not be restored to \
+         the host: {}; the next pod with RDMA tries it again, or run uninstall on the node itself; --force \
          takes {TYPE} out of the chain, and the plugins' binaries stay",
         pods.join("; ")
     )]
@@ -156,7 +156,7 @@ pub enum InstallError {
     },
     /// Pods have devices.
     #[error(
-        "nothing was changed: these pods have devices that only {TYPE} brings home: {}; delete \
+        "nothing was changed: these pods have devices that only {TYPE} restores to the host: {}; delete \
          them first, or use --force: then they keep the devices until they end, and the plugins' \
          binaries stay",
         pods.join(", ")
@@ -275,7 +275,7 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
     let mut changed = vec![];
     for left in (0..TRIES).rev() {
         let turn = chain.take(&mut held, &mut claim, || {
-            ipv6_prerequisite::hindrance_now(parents)
+            ipv6_prerequisite::blocker_now(parents)
         })?;
         changed.extend(turn.changed);
         held.extend(turn.held);
@@ -290,20 +290,20 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
             let done = if path.exists() { "written" } else { "removed" };
             println!("{path:?}: {done}");
         }
-        return match (turn.obstacle, turn.standing) {
-            (None, Standing::NotCalled(why)) if turn.hindered => Err(InstallError::Kubelet(why)),
-            (None, Standing::NotCalled(why)) => Err(InstallError::NotCalled { dir, why }),
-            (None, standing @ Standing::Withheld(_)) => {
-                println!("{standing}");
+        return match (turn.obstacle, turn.status) {
+            (None, ChainStatus::NotCalled(why)) if turn.hindered => Err(InstallError::Kubelet(why)),
+            (None, ChainStatus::NotCalled(why)) => Err(InstallError::NotCalled { dir, why }),
+            (None, status @ ChainStatus::Withheld(_)) => {
+                println!("{status}");
                 Ok(())
             }
-            (None, standing) => {
+            (None, status) => {
                 let as_before = if changed.is_empty() {
                     ", as before"
                 } else {
                     ""
                 };
-                println!("{standing}{as_before}");
+                println!("{status}{as_before}");
                 Ok(())
             }
             (Some(obstacle @ Obstacle::Empty), _) => {
@@ -324,7 +324,7 @@ fn await_address(
     ends: Option<&Ends>,
 ) -> Result<(), InstallError> {
     let end = Instant::now() + limit;
-    while ipv6_prerequisite::hindrance_now(parents).is_some() {
+    while ipv6_prerequisite::blocker_now(parents).is_some() {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;

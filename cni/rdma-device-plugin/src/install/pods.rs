@@ -80,7 +80,7 @@ pub(super) fn look(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
                     )));
                 }
             };
-            // after another boot everything is at home
+            // after another boot everything is on the host
             if attachment.boot_id != kernel.boot_id()? {
                 continue;
             }
@@ -100,7 +100,7 @@ pub(super) fn look(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
 }
 
 impl Pods {
-    /// Lets the `rdma-cni` of the first of `bin_dirs` bring home what the pods that ended have left. Those
+    /// Lets the `rdma-cni` of the first of `bin_dirs` restore what the pods that ended have left. Those
     /// that it could not be done for, each with the reason.
     pub(super) fn bring_home(&self, bin_dirs: &[PathBuf]) -> Vec<String> {
         let mut left = vec![];
@@ -110,7 +110,7 @@ impl Pods {
                 // IPAM plugins have their leases elsewhere on the node
                 true => left.push(format!("{name}: this can only be done on the node itself")),
                 false => match delete(ended, bin_dirs) {
-                    Ok(()) => println!("{name}: it has ended, and what it had is home"),
+                    Ok(()) => println!("{name}: it has ended, and what it had is restored"),
                     Err(why) => left.push(format!("{name}: {why}")),
                 },
             }

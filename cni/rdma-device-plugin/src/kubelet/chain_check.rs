@@ -5,7 +5,7 @@
 use super::{holder::Holder, plugin_context::PluginContext};
 use crate::{
     chain::{
-        Standing,
+        ChainStatus,
         record::Record,
         sandbox::{self, Made},
     },
@@ -93,17 +93,17 @@ pub(super) async fn check(
 }
 
 /// Another pod is of use only if its network would be made by the chain.
-fn what_to_do(standing: &Standing) -> (String, Cure) {
-    match standing {
-        Standing::NotCalled(why) => {
+fn what_to_do(status: &ChainStatus) -> (String, Cure) {
+    match status {
+        ChainStatus::NotCalled(why) => {
             let later = format!(
                 "delete it when the runtime calls {TYPE} again, which it does not now: {why}"
             );
             (later, Cure::Time)
         }
-        standing => {
+        status => {
             let now = "delete it, so that its network is made again".to_owned();
-            let is_called = matches!(standing, Standing::Called { .. });
+            let is_called = matches!(status, ChainStatus::Called { .. });
             (
                 now,
                 if is_called {

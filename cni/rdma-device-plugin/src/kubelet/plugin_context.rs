@@ -2,7 +2,7 @@
 //! What all plugins of a node have in common.
 
 use crate::{
-    chain::Standing,
+    chain::ChainStatus,
     hardware::Hardware,
     metrics::Metrics,
     node::{Node, Signal},
@@ -38,7 +38,7 @@ pub struct PluginContext {
     /// To the daemon.
     pub signals: mpsc::Sender<Signal>,
     /// How it stands with our plugin's place in the chain.
-    pub chain: watch::Receiver<Standing>,
+    pub chain: watch::Receiver<ChainStatus>,
     /// Who hears which containers may start, and which may not.
     pub verdicts: Verdicts,
     /// Whoever counts.

@@ -7,7 +7,7 @@ use super::{
     holders::{self, Held},
 };
 use crate::{
-    chain::Standing,
+    chain::ChainStatus,
     erdma::Side,
     ipv6_prerequisite::{self, Parent},
     node::Node,
@@ -55,7 +55,7 @@ pub struct View {
     /// The eRDMA NICs.
     pub erdma: Side,
     /// Our plugin's place in the chain.
-    pub chain: Standing,
+    pub chain: ChainStatus,
     /// The NICs that are to have an IPv6 address.
     pub parents: Vec<Parent>,
 }
@@ -93,7 +93,7 @@ impl From<&Node> for View {
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),
             erdma: node.erdma.clone(),
-            chain: Standing::default(),
+            chain: ChainStatus::default(),
             parents: ipv6_prerequisite::parents(
                 node.conf.chain.as_ref(),
                 &node.offers,

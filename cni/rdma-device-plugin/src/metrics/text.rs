@@ -2,7 +2,7 @@
 //! The figures as OpenMetrics text.
 
 use super::{Labels, Metrics, collect::Snapshot, counters::PortFigures, erdma, holders::Holder};
-use crate::chain::Standing;
+use crate::chain::ChainStatus;
 use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -65,9 +65,9 @@ fn resources(snapshot: &Snapshot) -> Registry {
         }
     }
     let chained = match snapshot.node.chain {
-        Standing::Unseen | Standing::Off => None,
-        Standing::Called { .. } => Some(1),
-        Standing::NotCalled(_) | Standing::Withheld(_) => Some(0),
+        ChainStatus::Unseen | ChainStatus::Off => None,
+        ChainStatus::Called { .. } => Some(1),
+        ChainStatus::NotCalled(_) | ChainStatus::Withheld(_) => Some(0),
     };
     if let Some(chained_now) = chained {
         let chained = Gauge::<i64>::default();

@@ -13,7 +13,7 @@
 pub mod ask;
 
 use crate::{
-    chain::Standing,
+    chain::ChainStatus,
     metrics::{Metrics, View},
     node::Node,
     peers::Role,
@@ -44,7 +44,7 @@ pub struct Progress(Arc<OnceLock<Served>>);
 struct Served {
     role: watch::Receiver<Role>,
     node: watch::Receiver<Arc<Node>>,
-    chain: watch::Receiver<Standing>,
+    chain: watch::Receiver<ChainStatus>,
 }
 
 impl Progress {
@@ -53,7 +53,7 @@ impl Progress {
         &self,
         role: watch::Receiver<Role>,
         node: watch::Receiver<Arc<Node>>,
-        chain: watch::Receiver<Standing>,
+        chain: watch::Receiver<ChainStatus>,
     ) {
         // it starts once
         let _ = self.0.set(Served { role, node, chain });
@@ -122,8 +122,8 @@ impl Probes {
             Stage::Serving(view) => *view,
         };
         let is_called = match chain {
-            Standing::Unseen | Standing::NotCalled(_) => false,
-            Standing::Off | Standing::Called { .. } | Standing::Withheld(_) => true,
+            ChainStatus::Unseen | ChainStatus::NotCalled(_) => false,
+            ChainStatus::Off | ChainStatus::Called { .. } | ChainStatus::Withheld(_) => true,
         };
         // while kubelet is away nobody waits for it
         let lists = match self.kubelet.exists() {

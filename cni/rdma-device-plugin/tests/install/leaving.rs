@@ -71,7 +71,7 @@ fn pods_with_devices_are_not_left_behind() {
     netns.die();
     let text = node.uninstall();
     assert!(
-        text.contains("ml/trainer-0: it has ended, and what it had is home"),
+        text.contains("ml/trainer-0: it has ended, and what it had is restored"),
         "{text}"
     );
     let bin = node.path("opt/cni/bin");
@@ -281,7 +281,7 @@ fn rdma_cni_itself_forgets_a_pod_that_ended() {
     node.machine.write(RECORD, &record.to_string());
     netns.die();
     let text = node.uninstall();
-    assert!(text.contains("what it had is home"), "{text}");
+    assert!(text.contains("what it had is restored"), "{text}");
     assert!(!node.path(RECORD).exists());
     assert!(!node.path("opt/cni/bin/rdma-cni").exists());
 }

@@ -6,7 +6,7 @@ use crate::{
     FLANNEL, Node,
     keeping::{SOON, daemon},
 };
-use conflist::{List, Place};
+use conflist::{List, Position};
 use integration::wait::{PATIENCE, within};
 use std::{
     fs::{self, File, OpenOptions},
@@ -133,7 +133,7 @@ fn rewrites(first: u64) {
                 List::parse(&text).is_ok_and(|list| {
                     let ours = list.ours();
                     list.name() == format!("cbr{round}")
-                        && ours.is_some_and(|ours| ours.place == Place::Plugin(2))
+                        && ours.is_some_and(|ours| ours.place == Position::Plugin(2))
                 })
             });
             if !is_in {

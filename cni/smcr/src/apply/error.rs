@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Why a pod cannot have SMC-R.
 
-use crate::decision::{Hindrance, Interface};
+use crate::decision::{Blocker, SkipReason};
 use attachments::store::StoreError;
 use rdma_netns::{ObserveError, OpError};
 
@@ -10,7 +10,7 @@ use rdma_netns::{ObserveError, OpError};
 pub enum SmcError {
     /// Something of it is not there.
     #[error("SMC-R: {0}")]
-    Hindrance(#[from] Hindrance),
+    Blocker(#[from] Blocker),
     /// An interface would not be carried.
     #[error(
         "SMC-R: {name}: {reason} (smcr \"on\" wants SMC-R for every interface that has IPv4; with \
@@ -20,7 +20,7 @@ pub enum SmcError {
         /// The interface in the pod, or the RDMA device.
         name: String,
         /// Why.
-        reason: Interface,
+        reason: SkipReason,
     },
     /// There is nothing to be carried.
     #[error("SMC-R: {0}")]

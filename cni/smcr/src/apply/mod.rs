@@ -8,9 +8,9 @@ mod take_away;
 pub use error::{Error, SmcError};
 pub use take_away::{take_away, tell_lost};
 
-use crate::decision::{self, Chosen, Hindrance, Sight};
-use attachments::{Attachment, Key, Smc, Standing, Store};
-use network_conf::{Conf, Smcr, Wish};
+use crate::decision::{self, Blocker, Chosen, SmcInput};
+use attachments::{Attachment, Key, Smc, SmcStatus, Store};
+use network_conf::{Conf, SmcRequirement, Smcr};
 use plan::drift;
 use rdma_netns::{GidTable, Kernel, Observed, Op, smc::SmcState};
 use serde_json::Value;
@@ -43,20 +43,20 @@ const ROUNDS: usize = 3;
 /// only where SMC-R is required; else the record says why the pod has none.
 pub fn foresee<K: Kernel>(
     node: Node<'_, K>,
-    wish: Wish,
+    wish: SmcRequirement,
     pod: &K::Pod,
     attachment: &mut Attachment,
     observed: &Observed,
 ) -> Result<(), SmcError> {
-    if wish == Wish::None {
+    if wish == SmcRequirement::None {
         return Ok(());
     }
-    let required = wish == Wish::Required;
+    let required = wish == SmcRequirement::Required;
     let found = match node.kernel.smc(Some(pod)) {
         Err(error) => Err(SmcError::from(error)),
-        Ok(seen) => match decision::hindrance(attachment, observed, seen.as_ref(), required) {
+        Ok(seen) => match decision::blocker(attachment, observed, seen.as_ref(), required) {
             None => Ok(()),
-            Some(hindrance) => Err(hindrance.into()),
+            Some(blocker) => Err(blocker.into()),
         },
     };
     match found {
@@ -72,19 +72,19 @@ pub fn foresee<K: Kernel>(
 /// Sets SMC-R up for a pod whose rails are in their places, with their GIDs.
 pub fn set_up<K: Kernel>(
     node: Node<'_, K>,
-    wish: Wish,
+    wish: SmcRequirement,
     pod: &K::Pod,
     attachment: &mut Attachment,
     observed: &Observed,
 ) -> Result<(), Error> {
-    if wish == Wish::None || attachment.smc.is_some() {
+    if wish == SmcRequirement::None || attachment.smc.is_some() {
         return Ok(());
     }
     let _moves = node.store.lock_node()?;
     let others = node.store.on_this_boot(attachment)?;
     let (chosen, seen) = match decide(node, wish, pod, attachment, observed, &others) {
         Ok(decided) => decided,
-        Err(error) if wish == Wish::Required => return Err(error.into()),
+        Err(error) if wish == SmcRequirement::Required => return Err(error.into()),
         Err(error) => {
             attachment.smc = Some(off(&attachment.key, &error));
             return Ok(());
@@ -99,7 +99,7 @@ pub fn set_up<K: Kernel>(
     node.store.save(attachment)?;
     match make(node, pod, attachment) {
         Ok(()) => tell(attachment, &seen),
-        Err(error) if wish == Wish::Required => return Err(error.into()),
+        Err(error) if wish == SmcRequirement::Required => return Err(error.into()),
         Err(error) => {
             let without = off(&attachment.key, &error);
             give_up(node, pod, attachment, without);
@@ -133,17 +133,17 @@ fn give_up<K: Kernel>(
 /// What is to be set up, and the state that says so.
 fn decide<K: Kernel>(
     node: Node<'_, K>,
-    wish: Wish,
+    wish: SmcRequirement,
     pod: &K::Pod,
     attachment: &Attachment,
     observed: &Observed,
     others: &[Attachment],
 ) -> Result<(Smc, SmcState), SmcError> {
-    let seen = node.kernel.smc(Some(pod))?.ok_or(Hindrance::NoSmc)?;
+    let seen = node.kernel.smc(Some(pod))?.ok_or(Blocker::NoSmc)?;
     let gids = gids(node, pod, attachment, observed);
     // after the GIDs, so that the addresses of all of them are seen
     let observed = &node.kernel.observe(Some(pod))?;
-    let Chosen { smc, without } = decision::choose(Sight {
+    let Chosen { smc, without } = decision::choose(SmcInput {
         attachment,
         others,
         observed,
@@ -152,12 +152,12 @@ fn decide<K: Kernel>(
         primary: Some(&primary(node, &attachment.key)),
         ueid: node.conf.smc.ueid.as_deref(),
     });
-    if wish == Wish::Required
+    if wish == SmcRequirement::Required
         && let Some((name, reason)) = without.into_iter().next()
     {
         return Err(SmcError::Without { name, reason });
     }
-    if wish == Wish::Required && smc.state == Standing::Off {
+    if wish == SmcRequirement::Required && smc.state == SmcStatus::Off {
         return Err(SmcError::Nothing(smc.reason.unwrap_or_default()));
     }
     Ok((smc, seen))
@@ -167,11 +167,11 @@ fn decide<K: Kernel>(
 fn tell_without(key: &Key, smc: &Smc) {
     let reason = smc.reason.as_deref().unwrap_or_default();
     match smc.state {
-        Standing::Off => log::warn!("{key}: SMC-R: {reason}; its connections are TCP"),
-        Standing::Active if !reason.is_empty() => {
+        SmcStatus::Off => log::warn!("{key}: SMC-R: {reason}; its connections are TCP"),
+        SmcStatus::Active if !reason.is_empty() => {
             log::warn!("{key}: in part without SMC-R: {reason}");
         }
-        Standing::Active => {}
+        SmcStatus::Active => {}
     }
 }
 
@@ -213,7 +213,7 @@ fn make<K: Kernel>(
     };
     let mut left = vec![];
     for _ in 0..ROUNDS {
-        let seen = node.kernel.smc(Some(pod))?.ok_or(Hindrance::NoSmc)?;
+        let seen = node.kernel.smc(Some(pod))?.ok_or(Blocker::NoSmc)?;
         left = decision::attach(smc, &seen);
         if left.is_empty() {
             return Ok(());
@@ -242,7 +242,7 @@ pub fn drift<K: Kernel>(
     };
     let Some(seen) = node.kernel.smc(Some(pod))? else {
         // what is off loses nothing by that
-        let lost = (smc.state == Standing::Active).then(|| format!("SMC-R: {}", Hindrance::NoSmc));
+        let lost = (smc.state == SmcStatus::Active).then(|| format!("SMC-R: {}", Blocker::NoSmc));
         return Ok(lost.into_iter().collect());
     };
     let ops = decision::missing(smc, &seen);
@@ -250,7 +250,7 @@ pub fn drift<K: Kernel>(
     let gids = gids(node, pod, attachment, observed);
     let observed = &node.kernel.observe(Some(pod))?;
     let others = node.store.on_this_boot(attachment)?;
-    let sight = Sight {
+    let input = SmcInput {
         attachment,
         others: &others,
         observed,
@@ -263,12 +263,12 @@ pub fn drift<K: Kernel>(
     let of_pod = decision::without_other_pods(attachment, &others, &gids);
     let is_own = |it: &&Attachment| it.netns_id == attachment.netns_id;
     let own: Vec<Attachment> = others.iter().filter(is_own).cloned().collect();
-    let misfits = decision::misfits(Sight {
+    let misfits = decision::misfits(SmcInput {
         others: &own,
         gids: Some(&of_pod),
-        ..sight
+        ..input
     });
-    for (name, why) in decision::misfits(sight) {
+    for (name, why) in decision::misfits(input) {
         if !misfits.iter().any(|(it, _)| *it == name) {
             let key = &attachment.key;
             log::warn!("{key}: SMC-R of {name}, by another pod since: {why}");
@@ -285,16 +285,16 @@ pub fn drift<K: Kernel>(
 /// The changes that ADD would make for SMC-R, each as its command, if the GIDs allow them.
 pub fn preview<K: Kernel>(
     node: Node<'_, K>,
-    wish: Wish,
+    wish: SmcRequirement,
     pod: &K::Pod,
     attachment: &Attachment,
     observed: &Observed,
     name: &str,
 ) -> Result<String, Error> {
-    if wish == Wish::None {
+    if wish == SmcRequirement::None {
         return Ok(String::new());
     }
-    let required = wish == Wish::Required;
+    let required = wish == SmcRequirement::Required;
     let mut text = String::new();
     // a look would load it
     let seen = match node.kernel.has_smc() {
@@ -304,15 +304,15 @@ pub fn preview<K: Kernel>(
             Some(SmcState::default())
         }
     };
-    if let Some(hindrance) = decision::hindrance(attachment, observed, seen.as_ref(), required) {
+    if let Some(blocker) = decision::blocker(attachment, observed, seen.as_ref(), required) {
         return match required {
-            true => Err(SmcError::from(hindrance).into()),
-            false => Ok(format!("# no SMC-R: {hindrance}\n")),
+            true => Err(SmcError::from(blocker).into()),
+            false => Ok(format!("# no SMC-R: {blocker}\n")),
         };
     }
     let seen = seen.unwrap_or_default();
     let others = node.store.on_this_boot(attachment)?;
-    let chosen = decision::choose(Sight {
+    let chosen = decision::choose(SmcInput {
         attachment,
         others: &others,
         observed,
@@ -339,7 +339,7 @@ pub fn status<K: Kernel>(node: Node<'_, K>) -> Option<String> {
     }
     match node.kernel.smc(None) {
         Ok(Some(_)) => None,
-        Ok(None) => Some(SmcError::from(Hindrance::NoSmc).to_string()),
+        Ok(None) => Some(SmcError::from(Blocker::NoSmc).to_string()),
         Err(error) => Some(error.to_string()),
     }
 }
@@ -355,7 +355,7 @@ fn tell(attachment: &Attachment, seen: &SmcState) {
     let Some(smc) = attachment
         .smc
         .as_ref()
-        .filter(|it| it.state == Standing::Active)
+        .filter(|it| it.state == SmcStatus::Active)
     else {
         return;
     };

@@ -4,7 +4,7 @@
 use super::{Error, Node, ROUNDS};
 use crate::decision::{self, Others};
 use attachments::{Attachment, Phase, Smc};
-use rdma_netns::{Kernel, Op, Place};
+use rdma_netns::{Kernel, NetnsSide, Op};
 
 /// Takes away what of the attachment's SMC-R no other one has, goes on after an error, and tells
 /// what is left of it. The node's lock is held by the caller. What a dead namespace had is gone
@@ -127,7 +127,7 @@ pub fn tell_lost<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
             .as_ref()
             .is_some_and(|it| devices.contains(&&it.0));
         let mut records = others.iter().filter_map(|it| it.smc.as_ref());
-        if is_lost && !records.any(|smc| smc.has(Place::Host, entry)) {
+        if is_lost && !records.any(|smc| smc.has(NetnsSide::Host, entry)) {
             log::warn!(
                 "pnet id {} may have been the lost record's: if nobody needs it, remove it by \
                  smc_pnet -d {}",

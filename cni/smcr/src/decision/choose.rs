@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which interfaces of a pod are carried by which RDMA port, and what is set up for it.
 
-pub use super::fits::{Interface, Sight};
+pub use super::fits::{SkipReason, SmcInput};
 
 use super::{
     fits::{base, fits, sources},
-    rails::{Carrier, Hindrance, carriers},
+    rails::{Blocker, Carrier, carriers},
     verdict::{Source, same_subnet},
 };
-use attachments::{Attachment, Carried, Fit, PlacedEntry, Smc, Standing};
+use attachments::{Attachment, Carried, Fit, PlacedEntry, Smc, SmcStatus};
 use rdma_netns::{
-    Link, Place,
+    Link, NetnsSide,
     smc::{PnetEntry, PnetId},
 };
 
@@ -23,34 +23,34 @@ pub struct Chosen {
     /// The record's part.
     pub smc: Smc,
     /// The interfaces, and rails' RDMA devices, that go without, and why.
-    pub without: Vec<(String, Interface)>,
+    pub without: Vec<(String, SkipReason)>,
 }
 
-/// What is to be set up. Pure: the same sight, the same choice.
-pub fn choose(sight: Sight<'_>) -> Chosen {
-    let Sight {
+/// What is to be set up. Pure: the same input, the same choice.
+pub fn choose(input: SmcInput<'_>) -> Chosen {
+    let SmcInput {
         attachment,
         observed,
         seen,
         ..
-    } = sight;
-    let carriers = carriers(attachment, observed, seen, sight.gids.is_some());
-    let mut draft = Draft {
-        sight,
+    } = input;
+    let carriers = carriers(attachment, observed, seen, input.gids.is_some());
+    let mut draft = SmcBuilder {
+        input,
         smc: Smc {
-            state: Standing::Active,
+            state: SmcStatus::Active,
             reason: None,
             ..Smc::off(String::new())
         },
         without: vec![],
     };
     let usable: Vec<&Carrier> = carriers.iter().flatten().collect();
-    for hindrance in carriers.iter().filter_map(|it| it.as_ref().err()) {
+    for blocker in carriers.iter().filter_map(|it| it.as_ref().err()) {
         // a rail that is no RDMA device's is as good as any other interface
-        if *hindrance != Hindrance::NoRdma {
+        if *blocker != Blocker::NoRdma {
             draft
                 .without
-                .push((device_of(hindrance), hindrance.clone().into()));
+                .push((device_of(blocker), blocker.clone().into()));
         }
     }
     for carrier in &usable {
@@ -58,7 +58,7 @@ pub fn choose(sight: Sight<'_>) -> Chosen {
         match draft.fits(carrier, &name) {
             Ok(fit) => draft.carry(&name, carrier, fit),
             // nothing could be carried that has no IPv4 address, and nobody meant it to be
-            Err(Interface::NoIpv4) => {}
+            Err(SkipReason::NoIpv4) => {}
             Err(reason) => draft.without.push((name, reason)),
         }
     }
@@ -67,39 +67,39 @@ pub fn choose(sight: Sight<'_>) -> Chosen {
             .iter()
             .any(|it| *attachment.rails[it.rail].pod_name == *name)
     };
-    if let Some(primary) = sight.primary.filter(|name| !is_rail(name)) {
+    if let Some(primary) = input.primary.filter(|name| !is_rail(name)) {
         draft.primary(primary, &usable);
     }
     draft.finish()
 }
 
-/// The rail's RDMA device that a hindrance is about.
-fn device_of(hindrance: &Hindrance) -> String {
-    match hindrance {
-        Hindrance::Compat { device }
-        | Hindrance::NotEthernet { device }
-        | Hindrance::NotInPod { device }
-        | Hindrance::OtherPort { device, .. }
-        | Hindrance::IdTaken { device, .. } => device.clone(),
-        Hindrance::NoSmc | Hindrance::NoRdma => String::new(),
+/// The rail's RDMA device that a blocker is about.
+fn device_of(blocker: &Blocker) -> String {
+    match blocker {
+        Blocker::Compat { device }
+        | Blocker::NotEthernet { device }
+        | Blocker::NotInPod { device }
+        | Blocker::OtherPort { device, .. }
+        | Blocker::IdTaken { device, .. } => device.clone(),
+        Blocker::NoSmc | Blocker::NoRdma => String::new(),
     }
 }
 
 /// A choice that is being made.
-struct Draft<'a> {
-    sight: Sight<'a>,
+struct SmcBuilder<'a> {
+    input: SmcInput<'a>,
     smc: Smc,
-    without: Vec<(String, Interface)>,
+    without: Vec<(String, SkipReason)>,
 }
 
-impl Draft<'_> {
+impl SmcBuilder<'_> {
     fn link(&self, name: &str) -> Option<&Link> {
-        self.sight.observed.pod.as_ref()?.link(name)
+        self.input.observed.pod.as_ref()?.link(name)
     }
 
     /// Whether connections by the interface `name` can be carried by `carrier`.
-    fn fits(&self, carrier: &Carrier, name: &str) -> Result<Fit, Interface> {
-        fits(self.sight, carrier, name)
+    fn fits(&self, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
+        fits(self.input, carrier, name)
     }
 
     /// Carries the pod's primary interface by a rail: one of the primary's subnet, or else the
@@ -119,16 +119,16 @@ impl Draft<'_> {
         }
         // as with a rail, where there is something else to be carried
         let is_carried = !self.smc.interfaces.is_empty();
-        let first = first.filter(|it| !(is_carried && *it == Interface::NoIpv4));
+        let first = first.filter(|it| !(is_carried && *it == SkipReason::NoIpv4));
         self.without
             .extend(first.map(|reason| (name.to_owned(), reason)));
     }
 
     /// Whether the carrier's netdev has an IPv4 address in a subnet of `link`.
     fn has_subnet_of(&self, carrier: &Carrier, link: &Link) -> bool {
-        let rail = &self.sight.attachment.rails[carrier.rail];
+        let rail = &self.input.attachment.rails[carrier.rail];
         let rail = self.link(&rail.pod_name);
-        let of_link = |link| sources(self.sight, link);
+        let of_link = |link| sources(self.input, link);
         let rails: Vec<Source> = rail.into_iter().flat_map(of_link).collect();
         of_link(link).any(|source| {
             let is_near = |it: &Source| same_subnet(it.ip, source.prefix, source.ip);
@@ -144,11 +144,11 @@ impl Draft<'_> {
             netdev: Some(name.to_owned()),
             rdma: None,
         };
-        let present = entry_of(&self.sight.seen.pod, name).map(|it| it.name.clone());
+        let present = entry_of(&self.input.seen.pod, name).map(|it| it.name.clone());
         if let Some(present) = present.filter(|present| present != id) {
             // another attachment of this pod carries it already
             if !self.is_pods(&present, name) {
-                let reason = Interface::OtherId(present);
+                let reason = SkipReason::OtherId(present);
                 self.without.push((name.to_owned(), reason));
             }
             return;
@@ -160,32 +160,32 @@ impl Draft<'_> {
             port: carrier.port,
             by: fit,
         });
-        self.place(Place::Host, &carrier.entry);
-        self.place(Place::Pod, &entry);
+        self.side(NetnsSide::Host, &carrier.entry);
+        self.side(NetnsSide::Pod, &entry);
     }
 
     /// Whether another attachment of the same pod gave the interface `name` this id.
     fn is_pods(&self, id: &PnetId, name: &str) -> bool {
-        let same_pod = |it: &&Attachment| it.netns_id == self.sight.attachment.netns_id;
-        let smc = self.sight.others.iter().filter(same_pod);
+        let same_pod = |it: &&Attachment| it.netns_id == self.input.attachment.netns_id;
+        let smc = self.input.others.iter().filter(same_pod);
         let mut entries = smc.flat_map(|it| it.smc.iter().flat_map(|smc| &smc.entries));
         entries.any(|it| it.entry.name == *id && it.entry.netdev.as_deref() == Some(name))
     }
 
     /// `entry` is to be there: ours, unless it is there and no record has it.
-    fn place(&mut self, at: Place, entry: &PnetEntry) {
-        let Sight {
+    fn side(&mut self, at: NetnsSide, entry: &PnetEntry) {
+        let SmcInput {
             attachment,
             others,
             seen,
             ..
-        } = self.sight;
+        } = self.input;
         let table = match at {
-            Place::Host => &seen.host,
-            Place::Pod => &seen.pod,
+            NetnsSide::Host => &seen.host,
+            NetnsSide::Pod => &seen.pod,
         };
         let has = |other: &Attachment| {
-            let reaches = at == Place::Host || other.netns_id == attachment.netns_id;
+            let reaches = at == NetnsSide::Host || other.netns_id == attachment.netns_id;
             reaches && other.smc.as_ref().is_some_and(|smc| smc.has(at, entry))
         };
         let is_ours = !table.contains(entry) || others.iter().any(has);
@@ -197,18 +197,18 @@ impl Draft<'_> {
 
     /// User EID and `tcp2smc`, where anything is carried at all.
     fn finish(mut self) -> Chosen {
-        let Sight {
+        let SmcInput {
             attachment,
             others,
             seen,
             ueid,
             ..
-        } = self.sight;
+        } = self.input;
         self.keep_from_strangers();
         self.smc.reason = self.words();
         if self.smc.interfaces.is_empty() {
             let nothing = || "the pod has no IPv4 address that it could carry".to_owned();
-            self.smc.state = Standing::Off;
+            self.smc.state = SmcStatus::Off;
             self.smc.reason.get_or_insert_with(nothing);
             return self.into_chosen();
         }
@@ -244,22 +244,22 @@ impl Draft<'_> {
         };
         let mut without = std::mem::take(&mut self.without);
         for (name, why) in without.iter_mut().filter(|it| it.1.is_strange()) {
-            if let Some(base) = base(self.sight, name).filter(|base| base.name != id) {
-                *why = Interface::Exposed {
+            if let Some(base) = base(self.input, name).filter(|base| base.name != id) {
+                *why = SkipReason::Exposed {
                     reason: Box::new(why.clone()),
                     netdev: base.netdev.clone().unwrap_or_default(),
                     id: base.name.clone(),
                 };
                 continue;
             }
-            let present = entry_of(&self.sight.seen.pod, name);
+            let present = entry_of(&self.input.seen.pod, name);
             if present.is_none_or(|present| present.name == id) {
                 let entry = PnetEntry {
                     name: id.clone(),
                     netdev: Some(name.clone()),
                     rdma: None,
                 };
-                self.place(Place::Pod, &entry);
+                self.side(NetnsSide::Pod, &entry);
             }
         }
         self.without = without;

@@ -5,7 +5,7 @@
 use super::{ONE, add, of_id, table};
 use attachments::{Attachment, PlacedEntry, Smc};
 use rdma_netns::{
-    Op, Place,
+    NetnsSide, Op,
     smc::{PnetEntry, PnetId, SmcState},
 };
 
@@ -80,7 +80,7 @@ pub fn returning(
     };
     let is_away = |it: &&PlacedEntry| {
         // a dead namespace needs nothing
-        let has_table = has_pod || it.at == Place::Host;
+        let has_table = has_pod || it.at == NetnsSide::Host;
         let is_there = table(seen, it.at).contains(&it.entry);
         has_table && !is_there && users.may_return(it, seen)
     };
@@ -123,10 +123,10 @@ impl<'a> Users<'a> {
     }
 
     /// The ids that the record has entries of, the pod's first.
-    fn ids(&self, has_pod: bool) -> Vec<(Place, &'a PnetId)> {
-        let places = [Place::Pod, Place::Host].into_iter();
+    fn ids(&self, has_pod: bool) -> Vec<(NetnsSide, &'a PnetId)> {
+        let places = [NetnsSide::Pod, NetnsSide::Host].into_iter();
         let mut ids = vec![];
-        for at in places.filter(|at| has_pod || *at == Place::Host) {
+        for at in places.filter(|at| has_pod || *at == NetnsSide::Host) {
             let entries = self.smc.entries.iter().chain(&self.smc.returning);
             for placed in entries.filter(|it| it.at == at) {
                 let id = (at, &placed.entry.name);
@@ -139,15 +139,15 @@ impl<'a> Users<'a> {
     }
 
     /// Whether there is an entry of `id` that has to go.
-    fn goes(&self, at: Place, id: &PnetId, seen: &SmcState) -> bool {
+    fn goes(&self, at: NetnsSide, id: &PnetId, seen: &SmcState) -> bool {
         of_id(table(seen, at), id).any(|entry| self.is_only_ours(at, entry))
     }
 
     /// Whether the record has `entry`, and no other one.
-    fn is_only_ours(&self, at: Place, entry: &PnetEntry) -> bool {
+    fn is_only_ours(&self, at: NetnsSide, entry: &PnetEntry) -> bool {
         let (others, unknown) = match at {
-            Place::Pod => (&self.in_pod, false),
-            Place::Host => (&self.everywhere, self.unreadable),
+            NetnsSide::Pod => (&self.in_pod, false),
+            NetnsSide::Host => (&self.everywhere, self.unreadable),
         };
         self.smc.has(at, entry) && !unknown && !others.iter().any(|other| other.has(at, entry))
     }

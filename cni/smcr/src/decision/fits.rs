@@ -2,7 +2,7 @@
 //! Whether an interface's connections would be carried, by all that is known of host and pods.
 
 use super::{
-    rails::{self, Carrier, Hindrance, parent_on_host},
+    rails::{self, Blocker, Carrier, parent_on_host},
     verdict::{Misfit, Netdev, Owner, Source, View, verdict},
 };
 use attachments::{Attachment, Fit, Rail};
@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 /// All that SMC-R is chosen by.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight<'a> {
+pub struct SmcInput<'a> {
     /// The pod's record.
     pub attachment: &'a Attachment,
     /// The records of other attachments.
@@ -34,13 +34,13 @@ pub struct Sight<'a> {
 
 /// Why an interface goes without SMC-R.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Interface {
+pub enum SkipReason {
     /// The kernel's choice.
     #[error(transparent)]
     Misfit(#[from] Misfit),
     /// Its RDMA device.
     #[error(transparent)]
-    Hindrance(#[from] Hindrance),
+    Blocker(#[from] Blocker),
     /// SMC-Rv2 and eRDMA carry IPv4 only.
     #[error("it has no IPv4 address, and SMC-R carries IPv4")]
     NoIpv4,
@@ -67,7 +67,7 @@ pub enum Interface {
     )]
     Exposed {
         /// What is wrong.
-        reason: Box<Interface>,
+        reason: Box<SkipReason>,
         /// The netdev on the host.
         netdev: String,
         /// Its id.
@@ -96,7 +96,7 @@ pub enum Interface {
     Unseen(String),
 }
 
-impl Interface {
+impl SkipReason {
     /// Whether it might be carried, but not surely with the pod's own address.
     pub(super) fn is_strange(&self) -> bool {
         match self {
@@ -112,11 +112,11 @@ impl Interface {
 
 /// How connections by the pod's interface `name` are carried by `carrier`, unless the netdev on the
 /// host on which it lies has another id.
-pub(super) fn fits(sight: Sight<'_>, carrier: &Carrier, name: &str) -> Result<Fit, Interface> {
-    let fit = by_its_gids(sight, carrier, name);
-    match base(sight, name) {
-        Some(base) if base.name != carrier.entry.name && fit != Err(Interface::NoIpv4) => {
-            Err(Interface::ParentsId {
+pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
+    let fit = by_its_gids(input, carrier, name);
+    match base(input, name) {
+        Some(base) if base.name != carrier.entry.name && fit != Err(SkipReason::NoIpv4) => {
+            Err(SkipReason::ParentsId {
                 netdev: base.netdev.clone().unwrap_or_default(),
                 id: base.name.clone(),
             })
@@ -126,46 +126,46 @@ pub(super) fn fits(sight: Sight<'_>, carrier: &Carrier, name: &str) -> Result<Fi
 }
 
 /// The entry that counts before the pod's own of the interface `name`.
-pub(super) fn base<'a>(sight: Sight<'a>, name: &str) -> Option<&'a PnetEntry> {
-    rails::base(sight.attachment, name, sight.observed, sight.seen)
+pub(super) fn base<'a>(input: SmcInput<'a>, name: &str) -> Option<&'a PnetEntry> {
+    rails::base(input.attachment, name, input.observed, input.seen)
 }
 
 /// How its connections are carried by the GIDs of the carrier's port: not at all if any of
 /// its addresses would be carried wrongly, or none could be. By SMC-Rv2 if any of them is.
-fn by_its_gids(sight: Sight<'_>, carrier: &Carrier, name: &str) -> Result<Fit, Interface> {
-    let Some(gids) = sight.gids else {
+fn by_its_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
+    let Some(gids) = input.gids else {
         return Ok(Fit::V2);
     };
-    let pod = sight.observed.pod.as_ref();
+    let pod = input.observed.pod.as_ref();
     let link = pod.and_then(|pod| pod.link(name));
     let gids = gids.get(carrier.rail).and_then(Option::as_ref);
-    let gids = gids.ok_or_else(|| Interface::Unseen(carrier.device.clone()))?;
-    let rail = &sight.attachment.rails[carrier.rail];
+    let gids = gids.ok_or_else(|| SkipReason::Unseen(carrier.device.clone()))?;
+    let rail = &input.attachment.rails[carrier.rail];
     let view = View {
         gids,
-        netdevs: &netdevs(sight, rail),
+        netdevs: &netdevs(input, rail),
         alone: rail.shared.is_none(),
-        has_ueid: sight.ueid.is_some() || !sight.seen.ueids.is_empty(),
+        has_ueid: input.ueid.is_some() || !input.seen.ueids.is_empty(),
     };
-    let mut found = Err(Interface::NoIpv4);
-    for source in link.into_iter().flat_map(|link| sources(sight, link)) {
+    let mut found = Err(SkipReason::NoIpv4);
+    for source in link.into_iter().flat_map(|link| sources(input, link)) {
         match verdict(view, source) {
             Err(misfit @ Misfit::Strange { .. }) => return Err(misfit.into()),
-            Err(misfit) if found == Err(Interface::NoIpv4) => found = Err(misfit.into()),
+            Err(misfit) if found == Err(SkipReason::NoIpv4) => found = Err(misfit.into()),
             Err(_) => {}
             Ok(fit) if found != Ok(Fit::V2) => found = Ok(fit),
             Ok(_) => {}
         }
     }
     // a rail's own address is on the link that its connections need
-    let is_rail = sight
+    let is_rail = input
         .attachment
         .rails
         .iter()
         .any(|it| *it.pod_name == *name);
-    match (found, other_user(sight)) {
-        (Ok(Fit::V1), _) if !is_rail => Err(Interface::OneLink),
-        (Ok(Fit::V2), Some(other)) => Err(Interface::Crowded {
+    match (found, other_user(input)) {
+        (Ok(Fit::V1), _) if !is_rail => Err(SkipReason::OneLink),
+        (Ok(Fit::V2), Some(other)) => Err(SkipReason::Crowded {
             holder: other.holder(),
         }),
         (found, _) => found,
@@ -173,8 +173,8 @@ fn by_its_gids(sight: Sight<'_>, carrier: &Carrier, name: &str) -> Result<Fit, I
 }
 
 /// The sources that connections by the pod's netdev `link` can have.
-pub(super) fn sources<'a>(sight: Sight<'a>, link: &'a Link) -> impl Iterator<Item = Source> {
-    Source::of(link, is_vlan(sight.observed, link))
+pub(super) fn sources<'a>(input: SmcInput<'a>, link: &'a Link) -> impl Iterator<Item = Source> {
+    Source::of(link, is_vlan(input.observed, link))
 }
 
 /// Whether a netdev of the pod is a VLAN's, or a child of one (`smc_vlan_by_tcpsk()`,
@@ -189,27 +189,27 @@ fn is_vlan(observed: &Observed, link: &Link) -> bool {
 /// are shared: a server's are told apart by the peer's GID alone, whichever pod and device they
 /// are of (`smcr_lgr_match()`, `net/smc/smc_core.c`). What goes by the device's own GID survives
 /// any pod.
-fn other_user(sight: Sight<'_>) -> Option<&Attachment> {
-    let attachment = sight.attachment;
+fn other_user(input: SmcInput<'_>) -> Option<&Attachment> {
+    let attachment = input.attachment;
     let uses = |other: &&Attachment| {
         let interfaces = other.smc.iter().flat_map(|smc| &smc.interfaces);
         let mut by = interfaces.map(|it| it.by);
         other.netns_id != attachment.netns_id && by.any(|by| by != Fit::Device)
     };
-    let mut others = sight.others.iter();
+    let mut others = input.others.iter();
     others
         .find(uses)
         .filter(|_| attachment.rdma_mode == Some(RdmaMode::Shared))
 }
 
 /// Those of the record's interfaces whose connections would not be carried as things are now.
-pub fn misfits(sight: Sight<'_>) -> Vec<(String, Interface)> {
-    let Some(smc) = &sight.attachment.smc else {
+pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
+    let Some(smc) = &input.attachment.smc else {
         return vec![];
     };
     let mut misfits = vec![];
     for carried in &smc.interfaces {
-        let rails = &sight.attachment.rails;
+        let rails = &input.attachment.rails;
         let is_its = |it: &Rail| {
             it.rdma
                 .as_ref()
@@ -228,7 +228,7 @@ pub fn misfits(sight: Sight<'_>) -> Vec<(String, Interface)> {
             device: carried.rdma_device.clone(),
             port: carried.port,
         };
-        if let Err(reason) = fits(sight, &carrier, &carried.interface) {
+        if let Err(reason) = fits(input, &carrier, &carried.interface) {
             misfits.push((carried.interface.clone(), reason));
         }
     }
@@ -264,8 +264,8 @@ pub fn without_other_pods(
 
 /// The netdevs that can have GIDs on the RDMA port of `rail`: the pod's own, the host's, and, as
 /// far as their records tell, those of other pods.
-fn netdevs(sight: Sight<'_>, rail: &Rail) -> Vec<Netdev> {
-    let observed = sight.observed;
+fn netdevs(input: SmcInput<'_>, rail: &Rail) -> Vec<Netdev> {
+    let observed = input.observed;
     let of = |link: &Link, owner, is_on_port| Netdev {
         name: link.name.to_string(),
         addresses: link.addresses.clone(),
@@ -284,8 +284,8 @@ fn netdevs(sight: Sight<'_>, rail: &Rail) -> Vec<Netdev> {
         let its = other.rdma.as_ref().map(|rdma| &rdma.name);
         parent.is_some() && device.is_some() && its == device
     };
-    let is_other = |it: &&Attachment| it.netns_id != sight.attachment.netns_id;
-    let others = sight.others.iter().filter(is_other).flat_map(|other| {
+    let is_other = |it: &&Attachment| it.netns_id != input.attachment.netns_id;
+    let others = input.others.iter().filter(is_other).flat_map(|other| {
         other.rails.iter().map(|rail| Netdev {
             name: rail.pod_name.to_string(),
             addresses: rail.given.addresses.clone(),

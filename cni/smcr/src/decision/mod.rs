@@ -19,15 +19,15 @@ mod fits;
 mod rails;
 mod verdict;
 
-pub use choose::{Chosen, Interface, Sight, choose};
+pub use choose::{Chosen, SkipReason, SmcInput, choose};
 pub use detach::{Others, detach, returning};
 pub use fits::{misfits, without_other_pods};
-pub use rails::{Carrier, Hindrance, carriers, hindrance, port_of};
+pub use rails::{Blocker, Carrier, blocker, carriers, port_of};
 pub use verdict::{Misfit, Netdev, Owner, Source, View, verdict};
 
-use attachments::{Smc, Standing};
+use attachments::{Smc, SmcStatus};
 use rdma_netns::{
-    Op, Place,
+    NetnsSide, Op,
     smc::{PnetEntry, PnetId, SmcState},
 };
 
@@ -44,11 +44,11 @@ pub fn attach(smc: &Smc, seen: &SmcState) -> Vec<Op> {
     let mut ops: Vec<Op> = ueid
         .map(|ueid| Op::AddUeid { ueid: ueid.clone() })
         .collect();
-    for place in [Place::Host, Place::Pod] {
-        let present = table(seen, place);
-        let ours = smc.entries.iter().filter(|it| it.at == place);
+    for side in [NetnsSide::Host, NetnsSide::Pod] {
+        let present = table(seen, side);
+        let ours = smc.entries.iter().filter(|it| it.at == side);
         let missing = ours.filter(|it| !present.contains(&it.entry));
-        ops.extend(missing.map(|it| add(place, &it.entry)));
+        ops.extend(missing.map(|it| add(side, &it.entry)));
     }
     if smc.max_links.is_some() && seen.max_links.is_some_and(|links| links != ONE) {
         ops.push(Op::SetMaxLinks { links: ONE });
@@ -64,7 +64,7 @@ pub fn attach(smc: &Smc, seen: &SmcState) -> Vec<Op> {
 /// Of what is off, only ids that no RDMA port has are meant to be there; all else is what could
 /// not be taken back.
 pub fn missing(smc: &Smc, seen: &SmcState) -> Vec<Op> {
-    if smc.state == Standing::Off {
+    if smc.state == SmcStatus::Off {
         let placed = smc.entries.iter().map(|it| &it.entry);
         let ports = placed.chain(&seen.host).filter(|it| it.rdma.is_some());
         let entries = smc.entries.iter();
@@ -81,9 +81,9 @@ pub fn missing(smc: &Smc, seen: &SmcState) -> Vec<Op> {
         };
         let port = entry(None, Some((carried.rdma_device.clone(), carried.port)));
         let netdev = entry(Some(carried.interface.clone()), None);
-        for (place, entry) in [(Place::Host, port), (Place::Pod, netdev)] {
-            let op = add(place, &entry);
-            if !table(seen, place).contains(&entry) && !ops.contains(&op) {
+        for (side, entry) in [(NetnsSide::Host, port), (NetnsSide::Pod, netdev)] {
+            let op = add(side, &entry);
+            if !table(seen, side).contains(&entry) && !ops.contains(&op) {
                 ops.push(op);
             }
         }
@@ -91,18 +91,18 @@ pub fn missing(smc: &Smc, seen: &SmcState) -> Vec<Op> {
     ops
 }
 
-fn add(at: Place, entry: &PnetEntry) -> Op {
+fn add(at: NetnsSide, entry: &PnetEntry) -> Op {
     Op::AddPnet {
         at,
         entry: entry.clone(),
     }
 }
 
-/// The pnet table at `place`, as it was seen.
-fn table(seen: &SmcState, place: Place) -> &[PnetEntry] {
-    match place {
-        Place::Host => &seen.host,
-        Place::Pod => &seen.pod,
+/// The pnet table at `side`, as it was seen.
+fn table(seen: &SmcState, side: NetnsSide) -> &[PnetEntry] {
+    match side {
+        NetnsSide::Host => &seen.host,
+        NetnsSide::Pod => &seen.pod,
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Carrier {
 
 /// Why a rail's RDMA device cannot carry TCP, or nothing can.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Hindrance {
+pub enum Blocker {
     /// The kernel has none of it.
     #[error(
         "this kernel has no SMC: it needs CONFIG_SMC, or its module smc (and smc_diag) installed"
@@ -83,22 +83,22 @@ pub enum Hindrance {
 
 /// What keeps the pod's connections on TCP, as far as it is known before anything is changed: all
 /// of them, or any where SMC-R is `required`. A rail without an RDMA device hinders only alone.
-pub fn hindrance(
+pub fn blocker(
     attachment: &Attachment,
     observed: &Observed,
     seen: Option<&SmcState>,
     required: bool,
-) -> Option<Hindrance> {
+) -> Option<Blocker> {
     let Some(seen) = seen else {
-        return Some(Hindrance::NoSmc);
+        return Some(Blocker::NoSmc);
     };
     let found = carriers(attachment, observed, seen, false);
-    let mut hindrances = found.iter().filter_map(|it| it.as_ref().err());
-    let of_device = hindrances.find(|it| **it != Hindrance::NoRdma);
+    let mut blockers = found.iter().filter_map(|it| it.as_ref().err());
+    let of_device = blockers.find(|it| **it != Blocker::NoRdma);
     match (found.iter().any(Result::is_ok), of_device) {
         (true, _) if !required => None,
         (true, of_device) => of_device.cloned(),
-        (false, of_device) => Some(of_device.cloned().unwrap_or(Hindrance::NoRdma)),
+        (false, of_device) => Some(of_device.cloned().unwrap_or(Blocker::NoRdma)),
     }
 }
 
@@ -108,8 +108,8 @@ pub fn carriers(
     observed: &Observed,
     seen: &SmcState,
     moved: bool,
-) -> Vec<Result<Carrier, Hindrance>> {
-    let mut found: Vec<Result<Carrier, Hindrance>> = vec![];
+) -> Vec<Result<Carrier, Blocker>> {
+    let mut found: Vec<Result<Carrier, Blocker>> = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
         let carrier = carrier(attachment, index, rail, observed, seen, moved);
         let carrier = carrier.and_then(|carrier| {
@@ -127,7 +127,7 @@ pub fn carriers(
 fn check_id<'a>(
     carrier: Carrier,
     mut entries: impl Iterator<Item = &'a PnetEntry> + Clone,
-) -> Result<Carrier, Hindrance> {
+) -> Result<Carrier, Blocker> {
     if entries.clone().any(|it| *it == carrier.entry) {
         return Ok(carrier);
     }
@@ -137,7 +137,7 @@ fn check_id<'a>(
     });
     match other {
         None => Ok(carrier),
-        Some(other) => Err(Hindrance::IdTaken {
+        Some(other) => Err(Blocker::IdTaken {
             device: carrier.device,
             id: carrier.entry.name,
             other: other.clone(),
@@ -160,16 +160,16 @@ fn carrier(
     observed: &Observed,
     seen: &SmcState,
     moved: bool,
-) -> Result<Carrier, Hindrance> {
-    let rdma = rail.rdma.as_ref().ok_or(Hindrance::NoRdma)?;
+) -> Result<Carrier, Blocker> {
+    let rdma = rail.rdma.as_ref().ok_or(Blocker::NoRdma)?;
     let device = rdma.name.clone();
     if seen.erdma_compat == Some(true) && is_erdma(rdma, observed) {
-        return Err(Hindrance::Compat { device });
+        return Err(Blocker::Compat { device });
     }
     let is_it = |other: &RdmaDevice| other.index == rdma.index;
     let is_in_pod = observed.pod.iter().flat_map(|pod| &pod.rdma).any(is_it);
     if moved && attachment.moves_rdma() && !is_in_pod {
-        return Err(Hindrance::NotInPod { device });
+        return Err(Blocker::NotInPod { device });
     }
     let link = rail.on_host(observed).or_else(|| rail.in_pod(observed));
     let port = port(rdma, link, observed);
@@ -181,14 +181,14 @@ fn carrier(
         Some((entry, present)) if present == port => entry.name.clone(),
         Some((entry, _)) => {
             let id = entry.name.clone();
-            return Err(Hindrance::OtherPort { device, id });
+            return Err(Blocker::OtherPort { device, id });
         }
         None => {
             let base = base(attachment, &rail.pod_name, observed, seen);
             let base = base.map(|it| it.name.clone());
             match base.or_else(|| own_id(rail, link)) {
                 Some(id) => id,
-                None => return Err(Hindrance::NotEthernet { device }),
+                None => return Err(Blocker::NotEthernet { device }),
             }
         }
     };

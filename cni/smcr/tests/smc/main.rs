@@ -49,11 +49,11 @@ fn set_up(world: &World) -> String {
         ..
     } = world;
     for required in [false, true] {
-        if let Some(hindrance) = decision::hindrance(attachment, observed, Some(seen), required) {
-            return format!("# hindered, required {required}: {hindrance}\n");
+        if let Some(blocker) = decision::blocker(attachment, observed, Some(seen), required) {
+            return format!("# hindered, required {required}: {blocker}\n");
         }
     }
-    let chosen = decision::choose(world.sight());
+    let chosen = decision::choose(world.input());
     let mut text = String::new();
     for (name, reason) in &chosen.without {
         let _ = writeln!(text, "# {name} goes without: {reason}");

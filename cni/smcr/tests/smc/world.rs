@@ -4,7 +4,7 @@
 use attachments::Attachment;
 use rdma_netns::{GidTable, Observed, smc::SmcState};
 use serde_json::{Value, json};
-use smcr::decision::Sight;
+use smcr::decision::SmcInput;
 use std::path::Path;
 
 /// A case.
@@ -63,8 +63,8 @@ impl World {
         }
     }
 
-    pub(crate) fn sight(&self) -> Sight<'_> {
-        Sight {
+    pub(crate) fn input(&self) -> SmcInput<'_> {
+        SmcInput {
             attachment: &self.attachment,
             others: &self.others,
             observed: &self.observed,

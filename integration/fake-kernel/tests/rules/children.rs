@@ -7,7 +7,7 @@ fn child<'a>(world: &'a World, pod: NetnsId, name: &str) -> &'a Link {
     world.link(pod, name).expect("a netdev of the pod")
 }
 
-fn set_mtu(at: Place, link: &str, mtu: u32) -> Op {
+fn set_mtu(at: NetnsSide, link: &str, mtu: u32) -> Op {
     let link = name(link);
     Op::SetMtu { at, link, mtu }
 }
@@ -30,7 +30,7 @@ fn made_in_the_pod_with_a_mac_of_its_own_or_its_parents() {
     assert!(!first.up);
     assert_eq!(world.links(HOST).len(), 3);
     let mac = Op::SetMac {
-        at: Place::Pod,
+        at: NetnsSide::Pod,
         link: name("rdma2"),
         mac: first.mac.clone(),
     };
@@ -60,7 +60,7 @@ fn macvlan_and_ipvlan_exclude_each_other() {
         errno(&mut world, add_child("eth0", IPVLAN, "rdma1")),
         Errno::EBUSY
     );
-    make(&mut world, remove_link(Place::Pod, "rdma0"));
+    make(&mut world, remove_link(NetnsSide::Pod, "rdma0"));
     make(&mut world, add_child("eth0", IPVLAN, "rdma0"));
     assert_eq!(
         errno(&mut world, add_child("eth0", BRIDGE, "rdma1")),
@@ -99,7 +99,7 @@ fn a_macvlan_is_no_larger_than_its_parent_and_shrinks_with_it() {
     let (mut world, pod) = exclusive();
     make(&mut world, add_child("eth0", BRIDGE, "rdma0"));
     assert_eq!(
-        errno(&mut world, set_mtu(Place::Pod, "rdma0", 1501)),
+        errno(&mut world, set_mtu(NetnsSide::Pod, "rdma0", 1501)),
         Errno::EINVAL
     );
     make(&mut world, set_mtu(AT, "eth0", 1400));
@@ -142,8 +142,8 @@ fn it_ends_by_hand_with_its_namespace_or_with_its_parent() {
     for parent in ["eth0", "eth1"] {
         make(&mut world, add_child(parent, BRIDGE, parent));
     }
-    make(&mut world, remove_link(Place::Pod, "eth1"));
-    make(&mut world, remove_link(Place::Pod, "eth1"));
+    make(&mut world, remove_link(NetnsSide::Pod, "eth1"));
+    make(&mut world, remove_link(NetnsSide::Pod, "eth1"));
     assert!(world.link(pod, "eth1").is_none() && world.link(HOST, "eth1").is_some());
     world.unplug("0000:01:00.0");
     assert!(world.link(pod, "eth0").is_none());
@@ -166,7 +166,7 @@ fn it_stays_linked_when_its_parent_moves() {
     let eth1 = child(&world, pod, "eth1").index;
     assert_ne!(eth1, 3);
     assert_eq!(child(&world, pod, "rdma0").lower, Some(eth1));
-    make(&mut world, home("eth1", "eth1"));
+    make(&mut world, host_link("eth1", "eth1"));
     assert_eq!(
         child(&world, pod, "rdma0").lower,
         Some(host(&world, "eth1").index)

@@ -36,7 +36,7 @@ fn alternative_names_that_are_taken_are_dropped() {
     make(&mut world, into_pod("eth0", "rdma0"));
     for text in ["eth1", "mine"] {
         let (link, name) = (name("rdma0"), text.to_owned());
-        let (at, present) = (Place::Pod, true);
+        let (at, present) = (NetnsSide::Pod, true);
         make(
             &mut world,
             Op::SetAltName {
@@ -63,7 +63,10 @@ fn virtual_netdevs_end() {
 #[test]
 fn rdma_devices_come_back_with_the_lowest_free_number() {
     let (mut world, _) = exclusive();
-    make(&mut world, move_rdma("mlx5_1", Place::Host, Place::Pod));
+    make(
+        &mut world,
+        move_rdma("mlx5_1", NetnsSide::Host, NetnsSide::Pod),
+    );
     world.unplug("0000:01:00.0");
     world.unmount("/run/netns/pod");
     let rdma = world.observe(None).host.rdma;

@@ -62,7 +62,7 @@ fn a_place_is_free_when_the_address_goes() {
     make(
         &mut world,
         Op::RemoveAddress {
-            at: Place::Host,
+            at: NetnsSide::Host,
             link: name("bond0"),
             address: address("10.0.0.1/16"),
         },
@@ -74,7 +74,7 @@ fn a_place_is_free_when_the_address_goes() {
         all.into_iter().map(|gid| gid.0).collect::<Vec<_>>()
     };
     assert_eq!(of_child(&mut world), [1, 4, 5]);
-    make(&mut world, remove_link(Place::Pod, "rdma0"));
+    make(&mut world, remove_link(NetnsSide::Pod, "rdma0"));
     assert_eq!(gids(&mut world, HOST), [gid(2, "fd00::1", "bond0")]);
 }
 
@@ -86,7 +86,7 @@ fn the_other_end_of_an_ipv4_address_has_the_gid() {
     let mut address = address("10.1.0.5/32");
     address.peer = "10.244.1.5".parse().ok();
     address.flags = IFA_F_NOPREFIXROUTE;
-    let at = Place::Pod;
+    let at = NetnsSide::Pod;
     let add = Op::AddAddress {
         at,
         link: link.clone(),
@@ -128,7 +128,10 @@ fn in_exclusive_mode_they_are_there_too_and_the_pod_does_not_see_them() {
 #[test]
 fn a_moved_device_has_those_of_its_netdev_there() {
     let (mut world, pod) = exclusive();
-    make(&mut world, move_rdma("mlx5_0", Place::Host, Place::Pod));
+    make(
+        &mut world,
+        move_rdma("mlx5_0", NetnsSide::Host, NetnsSide::Pod),
+    );
     make(&mut world, into_pod("eth0", "rdma0"));
     make(&mut world, pod_address("10.0.0.5/16"));
     let table = world.gids(pod, "mlx5_0", 1).expect("a table");
@@ -150,7 +153,7 @@ fn a_full_table_takes_no_more_and_does_not_try_again() {
     };
     make(&mut world, remove(AT, "bond0", "10.0.0.1/16"));
     assert!(!has_it(&mut world));
-    make(&mut world, remove(Place::Pod, "rdma0", "10.0.0.5/16"));
+    make(&mut world, remove(NetnsSide::Pod, "rdma0", "10.0.0.5/16"));
     make(&mut world, pod_address("10.0.0.5/16"));
     assert!(has_it(&mut world));
 }

@@ -79,7 +79,7 @@ fn a_move_resets_settings_to_those_of_the_namespace() {
     let link = world.link(pod, "eth0").unwrap();
     assert_eq!(link.sysctls["ipv6/accept_ra"], 1);
     assert_eq!(link.sysctls["ipv4/rp_filter"], 0);
-    make(&mut world, home("eth0", "eth0"));
+    make(&mut world, host_link("eth0", "eth0"));
     assert_eq!(host(&world, "eth0").sysctls["ipv4/rp_filter"], 2);
 }
 
@@ -110,7 +110,7 @@ fn an_index_is_kept_unless_it_is_taken() {
             world.plug(Nic::virtual_link("dummy0", "dummy"));
             assert_eq!(host(&world, "dummy0").index, index);
         }
-        make(&mut world, home("eth0", "eth0"));
+        make(&mut world, host_link("eth0", "eth0"));
         assert_eq!(host(&world, "eth0").index != index, taken);
     }
 }
@@ -129,7 +129,7 @@ fn an_alternative_name_that_is_taken_stops_a_move() {
     make(&mut world, alt_name("eth0", "x", true));
     make(&mut world, into_pod("eth0", "rdma0"));
     world.plug(Nic::virtual_link("x", "dummy"));
-    assert_eq!(errno(&mut world, home("rdma0", "eth0")), Errno::EEXIST);
+    assert_eq!(errno(&mut world, host_link("rdma0", "eth0")), Errno::EEXIST);
 }
 
 #[test]

@@ -17,11 +17,11 @@ mod smc;
 use fake_kernel::{Nic, World, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
-    Address, Child, InterfaceName, IpvlanMode, Link, MacvlanMode, NetnsId, Op, Place, RdmaMode,
+    Address, Child, InterfaceName, IpvlanMode, Link, MacvlanMode, NetnsId, NetnsSide, Op, RdmaMode,
     Route,
 };
 
-const AT: Place = Place::Host;
+const AT: NetnsSide = NetnsSide::Host;
 
 /// A world with `eth0` (a NIC with RDMA device `mlx5_0`), `eth1` (`mlx5_1`) and a pod.
 fn world(mode: RdmaMode) -> (World, NetnsId) {
@@ -119,14 +119,14 @@ fn add_child(parent: &str, child: Child, to: &str) -> Op {
     }
 }
 
-fn remove_link(at: Place, link: &str) -> Op {
+fn remove_link(at: NetnsSide, link: &str) -> Op {
     let link = name(link);
     Op::RemoveLink { at, link }
 }
 
 /// `op` done in the pod instead of on the host.
 fn in_pod(op: Op) -> Op {
-    let at = Place::Pod;
+    let at = NetnsSide::Pod;
     match op {
         Op::SetUp { link, up, .. } => Op::SetUp { at, link, up },
         Op::AddAddress { link, address, .. } => Op::AddAddress { at, link, address },
@@ -137,22 +137,22 @@ fn in_pod(op: Op) -> Op {
 fn into_pod(link: &str, to: &str) -> Op {
     Op::MoveLink {
         link: name(link),
-        from: Place::Host,
-        to: Place::Pod,
+        from: NetnsSide::Host,
+        to: NetnsSide::Pod,
         name: name(to),
     }
 }
 
-fn home(link: &str, to: &str) -> Op {
+fn host_link(link: &str, to: &str) -> Op {
     Op::MoveLink {
         link: name(link),
-        from: Place::Pod,
-        to: Place::Host,
+        from: NetnsSide::Pod,
+        to: NetnsSide::Host,
         name: name(to),
     }
 }
 
-fn move_rdma(device: &str, from: Place, to: Place) -> Op {
+fn move_rdma(device: &str, from: NetnsSide, to: NetnsSide) -> Op {
     let device = device.to_owned();
     Op::MoveRdma { device, from, to }
 }

@@ -3,10 +3,10 @@
 
 use super::*;
 
-const INTO: (Place, Place) = (Place::Host, Place::Pod);
-const HOME: (Place, Place) = (Place::Pod, Place::Host);
+const INTO: (NetnsSide, NetnsSide) = (NetnsSide::Host, NetnsSide::Pod);
+const HOME: (NetnsSide, NetnsSide) = (NetnsSide::Pod, NetnsSide::Host);
 
-fn go(device: &str, (from, to): (Place, Place)) -> Op {
+fn go(device: &str, (from, to): (NetnsSide, NetnsSide)) -> Op {
     move_rdma(device, from, to)
 }
 
@@ -147,7 +147,7 @@ fn ipoib_is_made_anew_with_its_device() {
     assert_ne!(before.mac.0[..12], after.mac.0[..12]);
     assert_eq!(before.mac.0[12..], after.mac.0[12..]);
     let old = Op::SetMac {
-        at: Place::Pod,
+        at: NetnsSide::Pod,
         link: name("ib0"),
         mac: before.mac,
     };

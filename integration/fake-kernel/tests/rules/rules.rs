@@ -15,12 +15,12 @@ fn rule(from: &str, priority: u32) -> Rule {
 }
 
 fn add(rule: &Rule) -> Op {
-    let (at, rule) = (Place::Pod, rule.clone());
+    let (at, rule) = (NetnsSide::Pod, rule.clone());
     Op::AddRule { at, rule }
 }
 
 fn remove(rule: &Rule) -> Op {
-    let (at, rule) = (Place::Pod, rule.clone());
+    let (at, rule) = (NetnsSide::Pod, rule.clone());
     Op::RemoveRule { at, rule }
 }
 
@@ -49,7 +49,7 @@ fn it_stays_when_the_netdev_goes_and_ends_with_the_namespace() {
     let (mut world, pod) = exclusive();
     make(&mut world, add_child("eth0", BRIDGE, "rdma0"));
     make(&mut world, add(&rule("10.0.0.5/32", 9)));
-    make(&mut world, remove_link(Place::Pod, "rdma0"));
+    make(&mut world, remove_link(NetnsSide::Pod, "rdma0"));
     assert_eq!(world.rules(pod).len(), 1);
     world.unmount("/run/netns/pod");
     assert_eq!(world.rules(pod), []);

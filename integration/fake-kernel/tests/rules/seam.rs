@@ -108,7 +108,7 @@ fn children_and_rules_fail_and_die_as_all_else() {
         table: 1000,
         priority: 9,
     };
-    let at = Place::Pod;
+    let at = NetnsSide::Pod;
     for op in [
         add_child("eth0", BRIDGE, "rdma1"),
         remove_link(at, "rdma0"),

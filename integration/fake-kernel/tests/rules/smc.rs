@@ -30,11 +30,11 @@ fn port(name: &str, device: &str, port: u8) -> PnetEntry {
     }
 }
 
-fn add(at: Place, entry: PnetEntry) -> Op {
+fn add(at: NetnsSide, entry: PnetEntry) -> Op {
     Op::AddPnet { at, entry }
 }
 
-fn remove(at: Place, name: &str) -> Op {
+fn remove(at: NetnsSide, name: &str) -> Op {
     let id = id(name);
     Op::RemovePnet { at, id }
 }
@@ -49,12 +49,12 @@ fn each_namespace_has_a_table_and_the_host_has_the_ports() {
     let (mut world, pod) = exclusive();
     make(&mut world, add(AT, netdev("A1", "eth0")));
     make(&mut world, add(AT, port("A1", "mlx5_0", 1)));
-    make(&mut world, add(Place::Pod, netdev("B2", "eth0")));
+    make(&mut world, add(NetnsSide::Pod, netdev("B2", "eth0")));
     let state = world.smc(Some(pod)).expect("a kernel with SMC");
     assert_eq!(state.host, [netdev("A1", "eth0"), port("A1", "mlx5_0", 1)]);
     assert_eq!(state.pod, [netdev("B2", "eth0")]);
     assert_eq!(world.smc(None).expect("a kernel with SMC").pod, []);
-    let refused = errno(&mut world, add(Place::Pod, port("B2", "mlx5_0", 1)));
+    let refused = errno(&mut world, add(NetnsSide::Pod, port("B2", "mlx5_0", 1)));
     assert_eq!(refused, Errno::EEXIST);
 }
 
@@ -88,7 +88,10 @@ fn an_entry_follows_neither_netdev_nor_device() {
     make(&mut world, add(AT, netdev("A1", "eth0")));
     make(&mut world, add(AT, port("A1", "mlx5_0", 1)));
     let before = world.smc(Some(pod));
-    make(&mut world, move_rdma("mlx5_0", Place::Host, Place::Pod));
+    make(
+        &mut world,
+        move_rdma("mlx5_0", NetnsSide::Host, NetnsSide::Pod),
+    );
     make(&mut world, into_pod("eth0", "rdma0"));
     assert_eq!(world.smc(Some(pod)), before);
 }
@@ -122,7 +125,7 @@ fn all_of_an_id_are_removed_in_one_namespace() {
     ] {
         make(&mut world, add(AT, entry));
     }
-    make(&mut world, add(Place::Pod, netdev("A1", "eth0")));
+    make(&mut world, add(NetnsSide::Pod, netdev("A1", "eth0")));
     make(&mut world, remove(AT, "A1"));
     make(&mut world, remove(AT, "A1"));
     let state = world.smc(Some(pod)).expect("a kernel with SMC");
@@ -186,7 +189,7 @@ fn a_kernel_without_smc_adds_nothing_and_removes_nothing() {
 #[test]
 fn a_namespaces_table_dies_with_it() {
     let (mut world, _) = exclusive();
-    make(&mut world, add(Place::Pod, netdev("A1", "eth0")));
+    make(&mut world, add(NetnsSide::Pod, netdev("A1", "eth0")));
     world.unmount("/run/netns/pod");
     let pod = world.create_namespace("/run/netns/pod");
     assert_eq!(world.smc(Some(pod)).expect("SMC").pod, []);
@@ -209,9 +212,15 @@ fn a_held_connection_is_told() {
 #[should_panic(expected = "the move of mlx5_0 hangs: processes hold 2 SMC connections over it")]
 fn a_device_with_held_connections_cannot_be_moved_in_time() {
     let (mut world, pod) = exclusive();
-    make(&mut world, move_rdma("mlx5_0", Place::Host, Place::Pod));
+    make(
+        &mut world,
+        move_rdma("mlx5_0", NetnsSide::Host, NetnsSide::Pod),
+    );
     world.hold_connections(pod, "mlx5_0", 2);
-    make(&mut world, move_rdma("mlx5_0", Place::Pod, Place::Host));
+    make(
+        &mut world,
+        move_rdma("mlx5_0", NetnsSide::Pod, NetnsSide::Host),
+    );
 }
 
 #[test]
@@ -221,7 +230,7 @@ fn a_snapshot_has_them_and_a_reboot_takes_them() {
     let pod = kernel.open_pod(Path::new("/run/netns/pod")).expect("a pod");
     for op in [
         add(AT, netdev("A1", "eth0")),
-        add(Place::Pod, netdev("B2", "eth0")),
+        add(NetnsSide::Pod, netdev("B2", "eth0")),
         add_ueid("EID"),
     ] {
         kernel.execute(&op, Some(&pod)).expect("done");

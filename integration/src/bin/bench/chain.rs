@@ -7,7 +7,7 @@ use integration::{
     Netns, Node,
     plugin::{debian, rdma_cni},
 };
-use rdma_netns::{InterfaceName, Kernel, Linux, Op, Place, probe::PROBE_TIME};
+use rdma_netns::{InterfaceName, Kernel, Linux, NetnsSide, Op, probe::PROBE_TIME};
 use serde_json::{Value, json};
 use std::{
     fs::{self, File},
@@ -100,7 +100,7 @@ fn bare_moves(node: &Node) -> (f64, f64) {
                 peak_kib: 0,
             });
         };
-        let (host, in_pod) = (Place::Host, Place::Pod);
+        let (host, in_pod) = (NetnsSide::Host, NetnsSide::Pod);
         let (link, moved) = (name("eth1"), name("net1"));
         timed(
             Op::MoveLink {
@@ -182,10 +182,7 @@ impl Plugin {
         );
         times.tentative += f64::from(u8::from(addresses.contains("tentative")));
         times.del.push(self.run("DEL", pod.path()));
-        assert!(
-            node.host.has_link("eth1"),
-            "DEL did not bring the netdev home"
-        );
+        assert!(node.host.has_link("eth1"), "DEL did not restore the netdev");
         node.host.ip("link set dev eth1 up");
     }
 

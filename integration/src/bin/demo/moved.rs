@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Devices of their own: two pods get two rails each, RDMA flows between them over devices that
-//! were moved into them, and everything comes home.
+//! were moved into them, and everything returns to the host.
 
 use super::{PODS, attachment, heading, print, stop};
 use integration::{

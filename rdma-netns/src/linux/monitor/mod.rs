@@ -3,7 +3,7 @@
 //! devices and the hardware behind them.
 //!
 //! Nothing is ever left open in a pod's namespace: a socket there would keep the namespace alive
-//! after the pod's end, and its devices from coming home. Instead a pod's namespace gets a number
+//! after the pod's end, and its devices from returning to the host. Instead a pod's namespace gets a number
 //! in this one (`RTM_NEWNSID`), which keeps nothing alive. By that number its events are told
 //! apart on a socket of this namespace (`NETLINK_LISTEN_ALL_NSID`), and its netdevs are asked
 //! for (`IFLA_TARGET_NETNSID`) without a thread that enters.

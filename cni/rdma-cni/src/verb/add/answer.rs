@@ -2,7 +2,7 @@
 //! ADD's answer: what the rails have, with whatever else IPAM said of it.
 
 use crate::ipam::Answer;
-use attachments::{Attachment, Wanted};
+use attachments::{Attachment, DesiredLink};
 use cni_protocol::result::RailResult;
 use ipnetwork::IpNetwork;
 use network_conf::ResultIps;
@@ -77,12 +77,12 @@ fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
 
 /// Addresses and routes, as an IPAM plugin would have answered them. Those of the rail's own
 /// `table` are no news: they say the same once more.
-fn answer_of(wanted: &Wanted, table: Option<u32>) -> Answer {
-    let ips = wanted.addresses.iter();
+fn answer_of(desired: &DesiredLink, table: Option<u32>) -> Answer {
+    let ips = desired.addresses.iter();
     let ips = ips
         .map(|a| json!({ "address": format!("{}/{}", a.ip, a.prefix) }))
         .collect();
-    let routes = wanted.routes.iter().filter(|it| Some(it.table) != table);
+    let routes = desired.routes.iter().filter(|it| Some(it.table) != table);
     let routes = routes.map(|route| {
         let mut value = json!({ "dst": format!("{}/{}", route.destination, route.prefix) });
         if let Some(gateway) = route.gateway {

@@ -7,7 +7,7 @@
 //! more slowly, but always within a second.
 
 use super::{
-    Chain, Standing, Turn,
+    Chain, ChainStatus, Turn,
     claim::Claim,
     file::Held,
     record::{self, Record},
@@ -42,10 +42,10 @@ const VANISHED: Duration = Duration::from_secs(1);
 const TOLD: Duration = Duration::from_secs(60);
 
 /// Keeps our place, as the node's configuration says.
-pub struct Keeper {
+pub struct Reconciler {
     node: watch::Receiver<Arc<Node>>,
     state_dir: PathBuf,
-    standing: watch::Sender<Standing>,
+    status: watch::Sender<ChainStatus>,
     held: Vec<Held>,
     /// Whose configuration is kept.
     claim: Claim,
@@ -61,17 +61,17 @@ pub struct Keeper {
     said: Option<String>,
 }
 
-impl Keeper {
-    /// A keeper that tells `standing` how it stands.
+impl Reconciler {
+    /// A reconciler that tells `status` how it stands.
     pub fn new(
         node: watch::Receiver<Arc<Node>>,
         state_dir: PathBuf,
-        standing: watch::Sender<Standing>,
+        status: watch::Sender<ChainStatus>,
     ) -> Self {
         Self {
             node,
             state_dir,
-            standing,
+            status,
             held: vec![],
             claim: Claim::default(),
             claimed_by_another: false,
@@ -88,7 +88,7 @@ impl Keeper {
         loop {
             let conf = self.node.borrow_and_update().conf.chain.clone();
             let Some(conf) = conf else {
-                self.standing.send_replace(Standing::Off);
+                self.status.send_replace(ChainStatus::Off);
                 if !self.is_other(None).await {
                     return;
                 }
@@ -146,21 +146,21 @@ impl Keeper {
         let of_turn = chain.clone();
         let node = self.node.borrow().clone();
         let aside = tokio::task::spawn_blocking(move || {
-            let hindrance = || {
+            let blocker = || {
                 let (chain, offers) = (Some(&of_turn.conf), &node.offers);
-                ipv6_prerequisite::hindrance_now(&ipv6_prerequisite::parents(
+                ipv6_prerequisite::blocker_now(&ipv6_prerequisite::parents(
                     chain,
                     offers,
                     &node.inventory,
                 ))
             };
-            let turn = of_turn.take(&mut held, &mut claim, hindrance);
+            let turn = of_turn.take(&mut held, &mut claim, blocker);
             (turn, held, claim)
         });
         let (turn, held, claim) = match aside.await {
             Ok(done) => done,
             Err(error) => {
-                log::error!("a turn of the chain's keeper ended: {error}");
+                log::error!("a turn of the chain's reconciler ended: {error}");
                 return Some(SLOWEST);
             }
         };
@@ -169,18 +169,18 @@ impl Keeper {
         let turn = match turn {
             Ok(turn) => turn,
             Err(error) => {
-                let standing = Standing::NotCalled(error.to_string());
-                self.say(standing.to_string());
-                self.standing.send_replace(standing);
+                let status = ChainStatus::NotCalled(error.to_string());
+                self.say(status.to_string());
+                self.status.send_replace(status);
                 return Some(Duration::from_secs(1));
             }
         };
         self.tell(chain, &turn);
         let is_gone = self.is_gone(chain, turn.obstacle.as_ref()).await;
         self.held.extend(turn.held);
-        self.standing.send_if_modified(|standing| {
-            let differs = *standing != turn.standing;
-            *standing = turn.standing;
+        self.status.send_if_modified(|status| {
+            let differs = *status != turn.status;
+            *status = turn.status;
             differs
         });
         let is_unfinished = self.is_unfinished(turn.obstacle);
@@ -219,7 +219,7 @@ impl Keeper {
                 }
             }
             Ok(Err(error)) => log::error!("{TYPE} cannot be taken out of the chain: {error}"),
-            Err(error) => log::error!("a turn of the chain's keeper ended: {error}"),
+            Err(error) => log::error!("a turn of the chain's reconciler ended: {error}"),
         }
         false
     }
@@ -261,13 +261,13 @@ impl Keeper {
                 chain.conf.conf_dir.join(file)
             );
         }
-        match &turn.standing {
-            standing @ (Standing::NotCalled(_) | Standing::Withheld(_)) => {
-                self.say(standing.to_string());
+        match &turn.status {
+            status @ (ChainStatus::NotCalled(_) | ChainStatus::Withheld(_)) => {
+                self.say(status.to_string());
             }
-            standing => {
-                if *self.standing.borrow() != *standing || self.said.is_some() {
-                    log::info!("{standing}");
+            status => {
+                if *self.status.borrow() != *status || self.said.is_some() {
+                    log::info!("{status}");
                 }
                 self.said = None;
             }

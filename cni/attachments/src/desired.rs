@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 /// What a rail's netdev is to have in the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct DesiredLink {
     /// Addresses, in order.
     pub addresses: Vec<Address>,
     /// Routes, those on the link first.
@@ -24,20 +24,23 @@ pub struct Wanted {
     pub gateways: Vec<IpAddr>,
 }
 
-impl Wanted {
+impl DesiredLink {
     /// What the netdev had on the host, less what the kernel makes by itself and what needs
     /// that. In the pod nobody renews a lease: the addresses are its for as long as it lives.
-    pub fn kept(home: &Link) -> Self {
-        let addresses = home.addresses.iter().filter(|address| !address.automatic);
+    pub fn kept(host_link: &Link) -> Self {
+        let addresses = host_link
+            .addresses
+            .iter()
+            .filter(|address| !address.automatic);
         let addresses = addresses.map(|address| Address {
             lifetime: None,
             label: None,
             ..address.clone()
         });
         let addresses: Vec<Address> = addresses.collect();
-        let routes = home
+        let routes = host_link
             .lasting_routes()
-            .filter(|route| home.can_have(route, &addresses));
+            .filter(|route| host_link.can_have(route, &addresses));
         let routes = routes.map(|route| Route {
             expires: None,
             ..route.clone()
