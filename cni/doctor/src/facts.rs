@@ -86,6 +86,8 @@ pub enum Part {
     Chain,
     /// Programs of plugins.
     Programs,
+    /// What IPAM plugins gave.
+    Leases,
     /// Sockets and limits of container runtimes.
     Runtimes,
 }

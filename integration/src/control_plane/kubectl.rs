@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an operator asks the API server, by `kubectl`; and what a test does, by less.
 
-use super::{ADDRESS, ControlPlane, GC, PORT};
+use super::{ADDRESS, ControlPlane, GC, HELM, PORT};
 use crate::wait;
 use serde_json::Value;
 use std::{
     env, fs,
     io::{self, Read, Write},
     os::unix::net::UnixStream,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
 
@@ -93,11 +93,16 @@ impl ControlPlane {
     /// The same, whatever becomes of it.
     #[track_caller]
     pub fn try_shell(&self, line: &str) -> Output {
-        let programs = self.program.parent().expect("a directory");
-        let path = env::var("PATH").unwrap_or_default();
+        let helm = env::var_os(HELM).map(PathBuf::from);
+        let programs = [Some(&self.program), helm.as_ref()].into_iter().flatten();
+        let mut path = String::new();
+        for directory in programs.filter_map(|it| it.parent()) {
+            path.push_str(&format!("{}:", directory.display()));
+        }
+        path.push_str(&env::var("PATH").unwrap_or_default());
         let mut command = self.netns.command("sh");
         command.args(["-e", "-c", line]).current_dir(&self.desk);
-        command.env("PATH", format!("{}:{path}", programs.display()));
+        command.env("PATH", path);
         command.stdin(Stdio::null());
         let output = self.as_administrator(&mut command).output();
         output.unwrap_or_else(|error| panic!("{line}: {error}"))

@@ -3,6 +3,7 @@
 //! API server with its controllers and scheduler. There is no kubelet: what pods do is the lab's.
 
 mod examples;
+mod helm;
 mod manifests;
 mod pages;
 mod refused;
@@ -79,4 +80,6 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     refused::are_deleted_by_the_daemon_of_their_node(&mut cluster);
     pages::every_kustomization_works(&cluster);
     pages::every_command_works(&mut cluster);
+    helm::every_block_works(&mut cluster);
+    helm::a_foreign_owners_objects_are_handed_over(&mut cluster);
 }

@@ -88,6 +88,11 @@ impl Look {
                 paths.bin_dirs.clone(),
             ),
             (
+                Part::Leases,
+                "leases of addresses",
+                places(&["/var/lib/cni/networks"]),
+            ),
+            (
                 Part::Runtimes,
                 "container runtimes and what containers may lock",
                 places(&[

@@ -399,7 +399,7 @@ fn what_a_container_does_not_have_is_not_said_to_be_missing() {
         let unseen = facts.unseen.iter().find(|it| it.what.contains(what));
         unseen.map(|it| it.why.as_str()).unwrap_or_default()
     };
-    for what in ["modules", "at boot", "udev", "container runtimes"] {
+    for what in ["modules", "at boot", "udev", "leases", "container runtimes"] {
         assert!(
             why(what).starts_with("not visible from here: "),
             "{:?}",

@@ -83,6 +83,8 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
             need(&chain.conf_dir, &same(&chain.conf_dir), false);
             let cache = &arguments.cni_cache_dir;
             need(cache, &same(cache), true);
+            let leases = Path::new("/var/lib/cni/networks");
+            need(leases, &same(leases), true);
             let install = installer(&cluster).and_then(|(_, it)| it.command);
             let Some(Command::Install(install)) = install else {
                 panic!("{}: no installer", wanted.file())

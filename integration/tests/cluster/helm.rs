@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The pages' blocks in which Helm is called, by Helm itself.
+
+use super::{DAEMON_SET, manifests, text};
+use integration::{
+    ControlPlane,
+    control_plane::HELM,
+    pages::{self, Block},
+};
+use std::env;
+
+const PAGE: &str = "docs/deploy.md";
+
+/// The headings of the page's blocks with Helm, in their order.
+const HEADINGS: [&str; 4] = [
+    "The chart",
+    "Counters of devices inside pods",
+    "Refused pods",
+    "Removal",
+];
+
+/// Every block of the cluster's page that calls Helm, in their order and as they are: installed, upgraded,
+/// rendered beside it, and removed with the chain. Between them a roll-back, which the page has in its text.
+pub(super) fn every_block_works(cluster: &mut ControlPlane) {
+    if env::var_os(HELM).is_none() {
+        // scripts/test counts it as skipped, with the reason
+        println!("Helm is not here");
+        return;
+    }
+    // what the last of the page's kubectl commands left
+    cluster.shell("kubectl delete -f conf/manifests/uninstall.yaml --wait=false");
+    are_gone(cluster);
+    let blocks = blocks_with_helm(PAGE);
+    let headings: Vec<_> = blocks.iter().map(|it| it.heading.as_str()).collect();
+    assert_eq!(headings, HEADINGS);
+    let [install, upgrade, render, remove] = &blocks[..] else {
+        unreachable!("as many as there are headings");
+    };
+    types(cluster, install);
+    manifests::roll_out(cluster, "ack-rdma-dp-ds", 1);
+    types(cluster, upgrade);
+    let capabilities = |it: &ControlPlane| {
+        let container = &it.get(DAEMON_SET)[0]["spec"]["template"]["spec"]["containers"][0];
+        container["securityContext"]["capabilities"]["add"].to_string()
+    };
+    assert!(capabilities(cluster).contains("SYS_ADMIN"));
+    cluster.shell("helm -n kube-system rollback rdma");
+    assert!(!capabilities(cluster).contains("SYS_ADMIN"));
+    types(cluster, render);
+    assert!(has_policy(cluster));
+    types(cluster, remove);
+    are_gone(cluster);
+    // what `helm template | kubectl apply` made beside the release goes as it came
+    let [line] = &render.lines[..1] else {
+        unreachable!("one line");
+    };
+    cluster.shell(&line.replace("kubectl apply", "kubectl delete --ignore-not-found"));
+    assert!(!has_policy(cluster));
+}
+
+/// Objects of the same names that another owner made are in the chart's way, and are handed over by what
+/// the page says.
+pub(super) fn a_foreign_owners_objects_are_handed_over(cluster: &mut ControlPlane) {
+    if env::var_os(HELM).is_none() {
+        return;
+    }
+    let manifest = text("conf/manifests/lingjun.yaml");
+    cluster.apply("apply -f -", &manifest);
+    let install = "helm install rdma conf/helm/rdma-device-plugin --namespace kube-system \
+                   --values conf/helm/values/lingjun.yaml";
+    let refused = cluster.try_shell(install);
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(why.contains("invalid ownership metadata"), "{why}");
+    let mut blocks = pages::blocks("docs/drop-in.md");
+    blocks.retain(|it| it.lines.iter().any(|line| line.contains("meta.helm.sh/")));
+    let [hand_over] = &blocks[..] else {
+        panic!("one block: {blocks:?}");
+    };
+    types(cluster, hand_over);
+    cluster.shell(install);
+    manifests::roll_out(cluster, "ack-rdma-dp-ds", 1);
+    cluster.shell("helm -n kube-system uninstall rdma");
+    are_gone(cluster);
+}
+
+/// Whether the daemon that deletes refused pods is held to its node.
+fn has_policy(cluster: &ControlPlane) -> bool {
+    let policies = cluster.get("validatingadmissionpolicies");
+    let mut names = policies.iter().map(|it| &it["metadata"]["name"]);
+    names.any(|name| name == "rdma-device-plugin.kube-system")
+}
+
+/// Waits until the daemon's pods, and those of its removal, have ended.
+fn are_gone(cluster: &mut ControlPlane) {
+    cluster.until("no pods are left in kube-system", |it| {
+        it.start_bound_pods();
+        it.get("pods -n kube-system").is_empty()
+    });
+}
+
+fn blocks_with_helm(page: &str) -> Vec<Block> {
+    let mut blocks = pages::blocks(page);
+    blocks.retain(|it| it.lines.iter().any(|line| line.starts_with("helm ")));
+    blocks
+}
+
+/// The block as an operator types it: line by line, or at once where it is a loop of the shell.
+fn types(cluster: &mut ControlPlane, block: &Block) {
+    if block.lines[0].starts_with("for ") {
+        cluster.shell(&block.lines.join("\n"));
+        return;
+    }
+    for line in &block.lines {
+        if let Some(name) = line.split("rollout status ds/").nth(1) {
+            manifests::roll_out(cluster, name, 1);
+        }
+        cluster.shell(line);
+    }
+}
