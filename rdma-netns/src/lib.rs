@@ -2,7 +2,7 @@
 //! What this project knows of the kernel: netdevs, RDMA devices, their character
 //! devices, and the network namespaces all of them are in.
 //!
-//! The crate shows ([`Kernel::observe`]) and does ([`Kernel::execute`]); it decides
+//! The crate shows ([`Kernel::observe`]) and does ([`Kernel::execute`], [`reconcile()`]); it decides
 //! nothing. What is to be done is planned by its users, as a list of [`Op`]s made from an
 //! [`Observed`] state, so that a plan can be printed, tested as data, and repeated.
 //!
@@ -15,6 +15,7 @@
 //! | [`op`] | one change, and its `ip`/`rdma` equivalent |
 //! | [`probe`] | addresses that are asked for on the wire, and neighbours that are known |
 //! | [`kernel`] | the seam between both: the trait that Linux and the test's fake implement |
+//! | [`reconcile`] | the loop from a plan to the state that it is for |
 //! | [`linux`] | the real kernel: rtnetlink, RDMA netlink, sysfs, sysctl |
 //! | [`netns`] | opening, identifying and entering network namespaces |
 //! | [`netlink`] | one request/answer exchange, and the kernel's own error sentence |
@@ -36,6 +37,7 @@ pub mod op;
 pub mod pairing;
 pub mod probe;
 pub mod rdma;
+pub mod reconcile;
 pub mod rule;
 pub mod smc;
 pub mod uplink;
@@ -54,5 +56,6 @@ pub use observed::{Namespace, Observed};
 pub use op::{NetnsSide, Op};
 pub use probe::{Conflict, Neighbour, ProbeError, Probed, Question};
 pub use rdma::{CharDevice, RdmaDevice, RdmaMode};
+pub use reconcile::{Desired, Plan, Refusal, Unstable, reconcile};
 pub use rule::{GeneralRule, Rule};
 pub use uplink::Uplink;

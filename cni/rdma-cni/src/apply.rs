@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The only place that changes anything: planned changes are made, the state is looked at
-//! again, and what is still missing is planned again, until nothing is.
+//! The only place that changes anything: the rails of an attachment into the pod, and back.
 
 mod restore;
 
@@ -9,7 +8,10 @@ pub use restore::{GivenUp, Incomplete, Restored, restore};
 use crate::open_connections;
 use attachments::{Attachment, DesiredLink};
 use plan::{self, Obstacle};
-use rdma_netns::{Conflict, Kernel, NetnsSide, ObserveError, Observed, Op, OpError, RdmaDevice};
+use rdma_netns::{
+    Conflict, Desired, Kernel, NetnsSide, ObserveError, Observed, Op, OpError, Plan, RdmaDevice,
+    Refusal, Unstable, reconcile,
+};
 use std::{
     net::IpAddr,
     thread,
@@ -37,8 +39,8 @@ pub enum ApplyError {
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
     /// All changes were made, and yet something differs.
-    #[error("done, and yet undone again by somebody else: {0}")]
-    Unstable(String),
+    #[error(transparent)]
+    Unstable(#[from] Unstable),
     /// Another machine has the address.
     #[error("{0} is in use by another machine: duplicate address detection found it")]
     Duplicate(IpAddr),
@@ -92,44 +94,53 @@ pub fn attach<K: Kernel>(
     pod: &K::Pod,
     attachment: &Attachment,
     desired: &[DesiredLink],
-    mut observed: Observed,
+    observed: Observed,
 ) -> Result<Observed, ApplyError> {
-    for _ in 0..ROUNDS {
-        let ops = plan::attach(attachment, &observed, desired)?;
-        if ops.is_empty() {
-            return Ok(observed);
-        }
-        open_connections::check(kernel, Some(pod), &ops)?;
-        for op in &ops {
-            log::debug!("{op}");
-            if let Err(error) = kernel.execute(op, Some(pod)) {
-                return Err(explain(kernel, pod, attachment, desired, error));
-            }
-        }
-        observed = kernel.observe(Some(pod))?;
-    }
-    let left = plan::attach(attachment, &observed, desired)?;
-    if left.is_empty() {
-        Ok(observed)
-    } else {
-        Err(ApplyError::Unstable(words(&left)))
-    }
+    let mut attached = Attached {
+        kernel,
+        pod,
+        attachment,
+        desired,
+        observed: Some(observed),
+    };
+    reconcile(kernel, Some(pod), ROUNDS, &mut attached).map(|(observed, _)| observed)
 }
 
-/// Why a change was refused: by what is seen now, if that tells, else in the kernel's words.
-fn explain<K: Kernel>(
-    kernel: &K,
-    pod: &K::Pod,
-    attachment: &Attachment,
-    desired: &[DesiredLink],
-    error: OpError,
-) -> ApplyError {
-    let planned = kernel
-        .observe(Some(pod))
-        .map(|observed| plan::attach(attachment, &observed, desired));
-    match planned {
-        Ok(Err(obstacle)) => obstacle.into(),
-        _ => error.into(),
+/// All rails in the pod.
+struct Attached<'a, K: Kernel> {
+    kernel: &'a K,
+    pod: &'a K::Pod,
+    attachment: &'a Attachment,
+    desired: &'a [DesiredLink],
+    /// The present state, if nothing was changed since.
+    observed: Option<Observed>,
+}
+
+impl<K: Kernel> Desired for Attached<'_, K> {
+    type Reached = Observed;
+    type Error = ApplyError;
+
+    fn plan(&mut self) -> Result<Plan<Observed>, ApplyError> {
+        let observed = match self.observed.take() {
+            Some(observed) => observed,
+            None => self.kernel.observe(Some(self.pod))?,
+        };
+        let ops = plan::attach(self.attachment, &observed, self.desired)?;
+        if ops.is_empty() {
+            return Ok(Plan::Reached(observed));
+        }
+        open_connections::check(self.kernel, Some(self.pod), &ops)?;
+        Ok(Plan::Missing(ops))
+    }
+
+    /// Why: by what is seen now, if that tells, else in the kernel's words.
+    fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
+        let observed = self.kernel.observe(Some(self.pod));
+        let planned = observed.map(|it| plan::attach(self.attachment, &it, self.desired));
+        Refusal::End(match planned {
+            Ok(Err(obstacle)) => obstacle.into(),
+            _ => error.into(),
+        })
     }
 }
 
@@ -272,8 +283,4 @@ pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, ob
             }
         }
     }
-}
-
-fn words(ops: &[Op]) -> String {
-    ops.iter().map(Op::to_string).collect::<Vec<_>>().join("; ")
 }

@@ -9,7 +9,11 @@ use super::{
     record::{Record, RecordError, Records, has_mac},
 };
 use crate::Nic;
-use rdma_netns::{Kernel, Link, Namespace, ObserveError, Observed, Op, OpError};
+use rdma_netns::{
+    Desired, Kernel, Link, Namespace, ObserveError, Observed, Op, OpError, Plan, Refusal, Unstable,
+    reconcile,
+};
+use std::mem;
 
 /// How often is planned anew: two rounds are enough where nobody else makes changes.
 const ROUNDS: usize = 4;
@@ -31,8 +35,8 @@ pub(super) enum ApplyError {
     /// Somebody else configured it meanwhile.
     #[error("{0}")]
     Foreign(ForeignConfig),
-    #[error("done, and yet undone again by somebody else: {0}")]
-    Unstable(String),
+    #[error(transparent)]
+    Unstable(#[from] Unstable),
 }
 
 /// A NIC that is as it should be.
@@ -100,71 +104,79 @@ pub(super) fn bring_up<K: Kernel>(
     nic: &Nic,
     wanted: &DesiredNic,
 ) -> Result<Reached, ApplyError> {
-    let mut refused: Vec<OpError> = vec![];
-    let mut changes = 0;
-    let mut failed = None;
-    for _ in 0..ROUNDS {
-        let observed = kernel.observe(None)?;
+    let mut given = Given {
+        kernel,
+        records,
+        nic,
+        wanted,
+        refused: vec![],
+    };
+    let (reached, changes) = reconcile(kernel, None, ROUNDS, &mut given)?;
+    Ok(Reached { changes, ..reached })
+}
+
+/// A NIC with what is wanted of it.
+struct Given<'a, K> {
+    kernel: &'a K,
+    records: &'a Records,
+    nic: &'a Nic,
+    wanted: &'a DesiredNic,
+    /// Settings that were refused.
+    refused: Vec<OpError>,
+}
+
+impl<K: Kernel> Desired for Given<'_, K> {
+    type Reached = Reached;
+    type Error = ApplyError;
+
+    fn plan(&mut self) -> Result<Plan<Reached>, ApplyError> {
+        let (nic, records) = (self.nic, self.records);
+        let observed = self.kernel.observe(None)?;
         let link = netdev(nic, &observed.host).ok_or(ApplyError::Gone)?;
         let before = record_of(records, nic, link, &observed.boot_id)?;
         if let Some(foreign) = foreign_config(link, &observed.host, before.as_ref()) {
             return Err(ApplyError::Foreign(foreign));
         }
         let siblings = siblings(records, nic, &observed)?;
-        let given = plan::give(link, &observed.host, wanted, before.as_ref(), &siblings)?;
+        let given = plan::give(
+            link,
+            &observed.host,
+            self.wanted,
+            before.as_ref(),
+            &siblings,
+        )?;
         let mut record = match before {
             Some(record) => record.regiven(given),
             None => Record::new(&observed.boot_id, &nic.address, link, given),
         };
         let mut ops = plan::missing(link, &record.given, &record.superseded);
-        refused.retain(|it| ops.contains(&it.op));
-        ops.retain(|op| !refused.iter().any(|it| *it.op == *op));
-        if ops.is_empty() {
-            record.superseded.clear();
+        self.refused.retain(|it| ops.contains(&it.op));
+        ops.retain(|op| !self.refused.iter().any(|it| *it.op == *op));
+        if !ops.is_empty() {
             records.write(&record)?;
-            let alone = plan::alone(link, &observed.host, &record.given, &siblings);
-            return Ok(Reached {
-                link: link.clone(),
-                changes,
-                alone: alone.map(|it| format!("{}/{}", it.destination, it.prefix)),
-                record,
-                refused,
-            });
+            return Ok(Plan::Missing(ops));
         }
+        record.superseded.clear();
         records.write(&record)?;
-        failed = None;
-        for op in ops {
-            log::debug!("{op}");
-            match kernel.execute(&op, None) {
-                Ok(()) => changes += 1,
-                Err(error) if matches!(op, Op::SetSysctl { .. }) => refused.push(error),
-                // what was refused, and what builds upon it, is planned anew
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
+        let alone = plan::alone(link, &observed.host, &record.given, &siblings);
+        Ok(Plan::Reached(Reached {
+            link: link.clone(),
+            changes: 0,
+            alone: alone.map(|it| format!("{}/{}", it.destination, it.prefix)),
+            record,
+            refused: mem::take(&mut self.refused),
+        }))
+    }
+
+    fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
+        match *error.op {
+            Op::SetSysctl { .. } => {
+                self.refused.push(error);
+                Refusal::DoWithout
             }
+            _ => Refusal::PlanAnew(error),
         }
     }
-    Err(match failed {
-        Some(error) => error.into(),
-        None => ApplyError::Unstable(left(kernel, records, nic, wanted)?),
-    })
-}
-
-/// What still is missing, in words.
-fn left<K: Kernel>(
-    kernel: &K,
-    records: &Records,
-    nic: &Nic,
-    wanted: &DesiredNic,
-) -> Result<String, ApplyError> {
-    let observed = kernel.observe(None)?;
-    let link = netdev(nic, &observed.host).ok_or(ApplyError::Gone)?;
-    let record = record_of(records, nic, link, &observed.boot_id)?;
-    let siblings = siblings(records, nic, &observed)?;
-    let given = plan::give(link, &observed.host, wanted, record.as_ref(), &siblings)?;
-    Ok(words(&plan::missing(link, &given, &[])))
 }
 
 /// Takes back what `record` says was given. What stays, in words; whether anything was done.
@@ -172,37 +184,33 @@ pub(super) fn release<K: Kernel>(
     kernel: &K,
     record: &Record,
 ) -> Result<(usize, Vec<String>), ApplyError> {
-    let mut changes = 0;
-    let mut failed = vec![];
-    for _ in 0..ROUNDS {
-        let observed = kernel.observe(None)?;
-        let Some(link) = record.link(&observed.host) else {
-            return Err(ApplyError::Gone);
-        };
-        let back = put_back(link, &observed.host, record);
-        if back.ops.is_empty() {
-            return Ok((changes, back.left));
-        }
-        failed.clear();
-        for op in back.ops {
-            log::debug!("{op}");
-            // goes on: what can be put back is
-            match kernel.execute(&op, None) {
-                Ok(()) => changes += 1,
-                Err(error) => failed.push(error),
-            }
-        }
-    }
-    Err(match failed.pop() {
-        Some(error) => error.into(),
-        None => {
-            let observed = kernel.observe(None)?;
-            let link = record.link(&observed.host).ok_or(ApplyError::Gone)?;
-            ApplyError::Unstable(words(&put_back(link, &observed.host, record).ops))
-        }
-    })
+    let mut released = Released { kernel, record };
+    let (left, changes) = reconcile(kernel, None, ROUNDS, &mut released)?;
+    Ok((changes, left))
 }
 
-fn words(ops: &[Op]) -> String {
-    ops.iter().map(Op::to_string).collect::<Vec<_>>().join("; ")
+/// A NIC without what it was given.
+struct Released<'a, K> {
+    kernel: &'a K,
+    record: &'a Record,
+}
+
+impl<K: Kernel> Desired for Released<'_, K> {
+    type Reached = Vec<String>;
+    type Error = ApplyError;
+
+    fn plan(&mut self) -> Result<Plan<Vec<String>>, ApplyError> {
+        let observed = self.kernel.observe(None)?;
+        let link = self.record.link(&observed.host).ok_or(ApplyError::Gone)?;
+        let back = put_back(link, &observed.host, self.record);
+        Ok(match back.ops.is_empty() {
+            true => Plan::Reached(back.left),
+            false => Plan::Missing(back.ops),
+        })
+    }
+
+    /// What can be put back is.
+    fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
+        Refusal::GoOn(error)
+    }
 }

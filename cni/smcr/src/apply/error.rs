@@ -3,7 +3,7 @@
 
 use crate::decision::{Blocker, SkipReason};
 use attachments::store::StoreError;
-use rdma_netns::{ObserveError, OpError};
+use rdma_netns::{ObserveError, OpError, Unstable};
 
 /// A pod cannot have SMC-R.
 #[derive(Debug, thiserror::Error)]
@@ -32,8 +32,8 @@ pub enum SmcError {
     #[error("SMC-R: {0}")]
     Op(#[from] OpError),
     /// All changes were made, and yet something differs.
-    #[error("SMC-R: done, and yet undone again by somebody else: {0}")]
-    Unstable(String),
+    #[error("SMC-R: {0}")]
+    Unstable(#[from] Unstable),
 }
 
 /// Setting it up, or a look at it, fails.

@@ -12,7 +12,9 @@ use crate::decision::{self, Blocker, Chosen, SmcInput};
 use attachments::{Attachment, Key, Smc, SmcStatus, Store};
 use network_conf::{Conf, SmcRequirement, Smcr};
 use plan::drift;
-use rdma_netns::{GidTable, Kernel, Observed, Op, smc::SmcState};
+use rdma_netns::{
+    Desired, GidTable, Kernel, Observed, OpError, Plan, Refusal, reconcile, smc::SmcState,
+};
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -211,19 +213,34 @@ fn make<K: Kernel>(
     let Some(smc) = &attachment.smc else {
         return Ok(());
     };
-    let mut left = vec![];
-    for _ in 0..ROUNDS {
-        let seen = node.kernel.smc(Some(pod))?.ok_or(Blocker::NoSmc)?;
-        left = decision::attach(smc, &seen);
-        if left.is_empty() {
-            return Ok(());
-        }
-        for op in &left {
-            log::debug!("{op}");
-            node.kernel.execute(op, Some(pod))?;
-        }
+    let kernel = node.kernel;
+    let mut chosen = Set { kernel, pod, smc };
+    reconcile(kernel, Some(pod), ROUNDS, &mut chosen).map(|((), _)| ())
+}
+
+/// What was chosen for a pod, set.
+struct Set<'a, K: Kernel> {
+    kernel: &'a K,
+    pod: &'a K::Pod,
+    smc: &'a Smc,
+}
+
+impl<K: Kernel> Desired for Set<'_, K> {
+    type Reached = ();
+    type Error = SmcError;
+
+    fn plan(&mut self) -> Result<Plan<()>, SmcError> {
+        let seen = self.kernel.smc(Some(self.pod))?.ok_or(Blocker::NoSmc)?;
+        let ops = decision::attach(self.smc, &seen);
+        Ok(match ops.is_empty() {
+            true => Plan::Reached(()),
+            false => Plan::Missing(ops),
+        })
     }
-    Err(SmcError::Unstable(words(&left)))
+
+    fn refused(&mut self, error: OpError) -> Refusal<SmcError> {
+        Refusal::End(error.into())
+    }
 }
 
 /// What of SMC-R is not as the record says, in words.
@@ -376,8 +393,4 @@ fn tell(attachment: &Attachment, seen: &SmcState) {
              stay TCP"
         ),
     }
-}
-
-fn words(ops: &[Op]) -> String {
-    ops.iter().map(Op::to_string).collect::<Vec<_>>().join("; ")
 }
