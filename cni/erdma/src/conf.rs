@@ -3,6 +3,7 @@
 
 use ipnetwork::Ipv4Network;
 use rdma_netns::HardwareAddress;
+use serde::Deserialize;
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
 /// `jumboFrameMTU` where nobody says: the agent's.
@@ -15,7 +16,8 @@ pub const METADATA: &str = "http://100.100.100.200";
 pub const DRIVER: &str = "erdma";
 
 /// Mode of the eRDMA driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum DriverMode {
     /// The kernel's own RDMA stack; `rdma_cm` and SMC-R work.
     Default,

@@ -10,17 +10,16 @@
 //!     ipam: {type: rdma-ipam, from: parent}
 //! ```
 
-use super::{Wrong, fields::Fields, own::none_else};
+use conf_reader::{AbsolutePath, Field, Wrong};
 use conflist::{Entry, Runtime, TYPE};
 use network_conf::Devices;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::{
     fs,
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
 };
-
-const KEYS: [&str; 4] = ["confDir", "runtime", "network", "plugin"];
 
 /// Where `rdma-cni` has its records.
 pub const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
@@ -35,6 +34,26 @@ pub fn pod_resources(kubelet_dir: &Path) -> PathBuf {
 
 /// Where container runtimes look for networks.
 pub const CONF_DIR: &str = "/etc/cni/net.d";
+
+/// Its name.
+pub(super) const FIELD: &str = "chain";
+
+/// As it is written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Section {
+    conf_dir: Option<AbsolutePath>,
+    runtime: Option<RuntimeName>,
+    network: Option<String>,
+    plugin: Option<Map<String, Value>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RuntimeName {
+    Containerd,
+    Crio,
+}
 
 /// The place of our plugin in the chain.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,51 +117,37 @@ impl Chain {
     }
 }
 
-/// Its name.
-pub(super) const FIELD: &str = "chain";
-
-/// `chain` of the whole file.
-pub(super) fn of(file: &Fields<'_>) -> Result<Option<Chain>, Wrong> {
-    file.object(FIELD)?.as_ref().map(read).transpose()
+/// `section` of the whole `file`, whatever its format.
+pub(super) fn checked(section: Option<Section>, file: &Field<'_>) -> Result<Option<Chain>, Wrong> {
+    section
+        .map(|section| section.checked(&file.at(FIELD)))
+        .transpose()
 }
 
-fn read(fields: &Fields<'_>) -> Result<Chain, Wrong> {
-    none_else(fields, &KEYS)?;
-    let conf_dir = fields.text("confDir")?.unwrap_or(CONF_DIR);
-    if !conf_dir.starts_with('/') {
-        return Err(fields.wrong("confDir", "must be an absolute path"));
-    }
-    let crio = fields.choice("runtime", &[("containerd", false), ("crio", true)])?;
-    let network = fields.text("network")?;
-    let runtime = match (crio.unwrap_or(false), network) {
-        (true, network) => Runtime::Crio {
-            network: network.map(str::to_owned),
-        },
-        (false, None) => Runtime::Containerd,
-        (false, Some(_)) => {
-            let problem = "must be left out: only CRI-O can be told a network (runtime: crio)";
-            return Err(fields.wrong("network", problem));
+impl Section {
+    fn checked(self, field: &Field<'_>) -> Result<Chain, Wrong> {
+        let runtime = match (self.runtime, self.network) {
+            (Some(RuntimeName::Crio), network) => Runtime::Crio { network },
+            (_, None) => Runtime::Containerd,
+            (_, Some(_)) => {
+                let must = "must be left out: only CRI-O can be told a network (runtime: crio)";
+                return Err(field.at("network").wrong(must));
+            }
+        };
+        let plugin = field.at("plugin");
+        let own = ["type", "name", "cniVersion", "prevResult"];
+        if let Some(name) = own.iter().find(|name| plugin.has(name)) {
+            let sentence = "must be left out: it is not for the user to say";
+            return Err(plugin.at(name).refused(sentence));
         }
-    };
-    let plugin = match fields.get("plugin") {
-        None => Map::new(),
-        Some(Value::Object(plugin)) => plugin.clone(),
-        Some(_) => return Err(fields.wrong("plugin", "must be an object")),
-    };
-    let place = |field: &str| format!("{}.{field}", fields.place_of("plugin"));
-    for field in ["type", "name", "cniVersion", "prevResult"] {
-        if plugin.contains_key(field) {
-            let problem = "must be left out: it is not for the user to say";
-            return Err(Wrong::new(place(field), problem));
-        }
+        let entry = Entry::new(self.plugin.unwrap_or_default());
+        parsed(&entry).map_err(|problem| plugin.refused(problem))?;
+        Ok(Chain {
+            conf_dir: self.conf_dir.map_or_else(|| CONF_DIR.into(), |path| path.0),
+            runtime,
+            entry,
+        })
     }
-    let entry = Entry::new(plugin);
-    parsed(&entry).map_err(|problem| Wrong::new(fields.place_of("plugin"), problem))?;
-    Ok(Chain {
-        conf_dir: conf_dir.into(),
-        runtime,
-        entry,
-    })
 }
 
 /// As the plugin itself reads it: else every pod of the node would fail by a wrong value.

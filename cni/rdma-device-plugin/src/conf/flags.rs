@@ -5,7 +5,7 @@
 use super::{
     Allocate, Conf, Erdma, Exposed, Ids, Parsed, ResourceName,
     erdma::{Origin, RESOURCE},
-    own_erdma::MTU,
+    own::MTU,
 };
 use ::erdma::conf::{BringUp, DriverMode};
 use clap::Args;

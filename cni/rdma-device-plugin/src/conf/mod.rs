@@ -3,27 +3,20 @@
 //!
 //! | module | format | recognised by |
 //! |---|---|---|
-//! | `own`, `own_erdma` | ours | `resources`, `erdma` |
-//! | `mode` | k8s-rdma-sriov-dev-plugin | `mode` |
-//! | `config_list` | k8s-rdma-shared-dev-plugin | `configList` |
-//! | `resource_list` | sriov-network-device-plugin | `resourceList` |
+//! | `own` | ours | `resources`, `erdma` |
+//! | `foreign::mode` | k8s-rdma-sriov-dev-plugin | `mode` |
+//! | `foreign::config_list` | k8s-rdma-shared-dev-plugin | `configList` |
+//! | `foreign::resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
-//! Each may have `chain` beside that. All of them may be JSON or YAML. An unknown field is an error in our own format; in the
-//! others it is a remark, as their owners pass over it. A field that is known there, and not
-//! done here, is a remark if nothing else comes of it, and else an error. What the command line
-//! says, in `flags`, wins over the file.
+//! Each may have `chain` beside that. All of them may be JSON or YAML. What the command line says,
+//! in `flags`, wins over the file. The other modules are what a configuration is made of.
 
 pub mod chain;
-mod config_list;
 pub mod erdma;
-mod fields;
 pub mod flags;
-mod listed;
-mod mode;
+mod foreign;
 pub mod name;
 mod own;
-mod own_erdma;
-mod resource_list;
 pub mod selector;
 
 pub use chain::Chain;
@@ -32,7 +25,8 @@ pub use flags::Flags;
 pub use name::ResourceName;
 pub use selector::Selector;
 
-use fields::Fields;
+use conf_reader::{Field, Wrong};
+use serde::Deserialize;
 use serde_json::Value;
 use std::{
     fmt, io,
@@ -121,7 +115,8 @@ pub enum Ids {
 }
 
 /// What a shared id stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Allocate {
     /// All devices of the resource.
     All,
@@ -197,25 +192,6 @@ pub enum ConfError {
     },
 }
 
-/// A value that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {problem}")]
-pub struct Wrong {
-    /// `resourceList[1].resourceName`
-    pub place: String,
-    /// What is wrong, and what to do.
-    pub problem: String,
-}
-
-impl Wrong {
-    fn new(place: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self {
-            place: place.into(),
-            problem: problem.into(),
-        }
-    }
-}
-
 impl Conf {
     /// What the file and the flags say; without a file, the flags alone.
     ///
@@ -249,36 +225,29 @@ impl Conf {
         let object = value
             .as_object()
             .ok_or_else(|| failed("there is no object".to_owned()))?;
-        type Read = fn(&Fields<'_>) -> Result<Parsed, Wrong>;
-        let formats: [(&str, &[&str], Read); 4] = [
-            ("resources", &own::KEYS, own::read),
-            ("mode", &["mode"], mode::read),
-            ("configList", &["configList"], config_list::read),
-            ("resourceList", &["resourceList"], resource_list::read),
+        type Read = fn(&Field<'_>) -> Result<Parsed, Wrong>;
+        let own = Field::root(object);
+        let foreign = Field::root(object).any_case();
+        let formats: [(&Field<'_>, &[&str], Read); 4] = [
+            (&own, &own::MARKS, own::read),
+            (&foreign, &["mode"], foreign::mode::read),
+            (&foreign, &["configList"], foreign::config_list::read),
+            (&foreign, &["resourceList"], foreign::resource_list::read),
         ];
-        let own = Fields::root(object, false);
-        let foreign = Fields::root(object, true);
-        let fields = |format: &str| {
-            if format == "resources" {
-                &own
-            } else {
-                &foreign
-            }
-        };
         let mut present: Vec<_> = formats
             .iter()
-            .filter_map(|(format, keys, read)| {
-                let there = |key: &&&str| fields(format).get(key).is_some();
-                Some((*format, *keys.iter().find(there)?, read))
+            .filter_map(|(file, marks, read)| {
+                let mark = marks.iter().find(|mark| file.at(mark).is_there())?;
+                Some((file, *mark, read))
             })
             .collect();
         if present.len() > 1 {
-            present.retain(|(_, key, _)| *key != own::ERDMA);
+            present.retain(|(_, mark, _)| *mark != own::ERDMA);
         }
-        let (format, read) = match present.as_slice() {
-            [(format, _, read)] => (*format, read),
-            [(_, key, _), (_, other, _), ..] => {
-                return Err(failed(format!("{key} and {other} are of two formats")));
+        let (fields, read) = match present.as_slice() {
+            [(fields, _, read)] => (fields, read),
+            [(_, mark, _), (_, other, _), ..] => {
+                return Err(failed(format!("{mark} and {other} are of two formats")));
             }
             [] => {
                 let keys: Vec<&str> = object.keys().map(String::as_str).collect();
@@ -288,7 +257,7 @@ impl Conf {
                 }));
             }
         };
-        let parsed = read(fields(format)).and_then(|parsed| {
+        let parsed = read(fields).and_then(|parsed| {
             checked(&parsed.conf)?;
             Ok(parsed)
         });
@@ -303,25 +272,18 @@ impl Conf {
 fn checked(conf: &Conf) -> Result<(), Wrong> {
     for (index, resource) in conf.resources.iter().enumerate() {
         let before = &conf.resources[..index];
+        let refused = |sentence: String| Err(Wrong::of(&resource.place, sentence));
         if let Some(same) = before.iter().find(|other| other.name == resource.name) {
-            return Err(Wrong::new(
-                &resource.place,
-                format!(
-                    "the resource {} is in {} already; give one of them another name",
-                    resource.name, same.place
-                ),
+            return refused(format!(
+                "the resource {} is in {} already; give one of them another name",
+                resource.name, same.place
             ));
         }
-        if let Some(other) = before
-            .iter()
-            .find(|it| conf.cdi && it.umad != resource.umad)
-        {
-            return Err(Wrong::new(
-                &resource.place,
-                format!(
-                    "with cdi, umad must be the same here as in {}: a device has one CDI entry",
-                    other.place
-                ),
+        let differs = |it: &&ResourceConf| conf.cdi && it.umad != resource.umad;
+        if let Some(other) = before.iter().find(differs) {
+            return refused(format!(
+                "with cdi, umad must be the same here as in {}: a device has one CDI entry",
+                other.place
             ));
         }
     }
@@ -362,7 +324,7 @@ fn value_of(text: &str, file: &Path) -> Result<Value, ConfError> {
     Ok(value)
 }
 
-/// A resource's name, which is at `place`.
-fn name_at(name: &str, place: String) -> Result<ResourceName, Wrong> {
-    ResourceName::new(name).map_err(|error| Wrong::new(place, error.to_string()))
+/// A resource's name that is not what `field` itself says.
+fn name_at(name: &str, field: &Field<'_>) -> Result<ResourceName, Wrong> {
+    ResourceName::new(name).map_err(|error| field.refused(error.to_string()))
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names of extended resources.
 
+use serde::Deserialize;
 use std::fmt;
 
 /// A resource's name as kubelet takes it, `rdma/hca`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct ResourceName(String);
 
 /// Kubelet refuses the name.
@@ -71,6 +73,14 @@ impl ResourceName {
     /// The whole name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for ResourceName {
+    type Error = InvalidName;
+
+    fn try_from(name: String) -> Result<Self, InvalidName> {
+        Self::new(&name)
     }
 }
 

@@ -69,6 +69,28 @@ enum How {
     Regex(Regex),
 }
 
+impl Selector {
+    /// Whether it says nothing of the devices.
+    pub(super) fn selects_all(&self) -> bool {
+        let empty = Self {
+            place: self.place.clone(),
+            sort: self.sort,
+            ..Self::default()
+        };
+        *self == empty
+    }
+}
+
+/// The link types that `words` stand for; none: a word stands for none.
+pub(super) fn link_types(words: &[String]) -> Option<Vec<LinkType>> {
+    let of = |word: &String| match word.as_str() {
+        "ether" => Some(LinkType::Ether),
+        "infiniband" => Some(LinkType::Infiniband),
+        _ => None,
+    };
+    words.iter().map(of).collect()
+}
+
 impl Text {
     /// The text itself, in upper or lower case.
     pub fn exactly(written: &str) -> Self {

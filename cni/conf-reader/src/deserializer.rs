@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A value as serde takes it.
+
+use crate::{Field, Wrong};
+use serde::{
+    Deserializer,
+    de::{DeserializeSeed, MapAccess, SeqAccess, Visitor, value::StrDeserializer},
+    forward_to_deserialize_any,
+};
+use serde_json::Value;
+
+type Result<T> = std::result::Result<T, Wrong>;
+
+impl<'de> Deserializer<'de> for Field<'de> {
+    type Error = Wrong;
+
+    /// What reads any value whatever: it is read as it is.
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        let read = match self.object {
+            Some(object) => object.deserialize_any(visitor),
+            None => self.value.unwrap_or(&Value::Null).deserialize_any(visitor),
+        };
+        read.map_err(|error| Wrong::sentence(error.to_string()))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        match self.is_there() {
+            true => visitor.visit_some(self),
+            false => visitor.visit_none(),
+        }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        match self.value {
+            Some(Value::Bool(value)) => visitor.visit_bool(*value),
+            _ => Err(Wrong::must("must be true or false")),
+        }
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        match self.value {
+            Some(Value::String(text)) => visitor.visit_str(text),
+            _ => Err(Wrong::must("must be a text")),
+        }
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        words: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value> {
+        match self.value {
+            Some(Value::String(text)) if words.contains(&text.as_str()) => {
+                visitor.visit_enum(StrDeserializer::<Wrong>::new(text))
+            }
+            Some(value) if !value.is_string() => Err(Wrong::must("must be a text")),
+            _ => Err(Wrong::must(format!("must be one of {}", words.join(", ")))),
+        }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        match self.value {
+            Some(Value::Array(list)) => {
+                let len = list.len();
+                visitor.visit_seq(Elements {
+                    of: self,
+                    next: 0,
+                    len,
+                })
+            }
+            _ => Err(Wrong::must("must be a list")),
+        }
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        match self.object {
+            Some(_) => self.deserialize_any(visitor),
+            None => Err(Wrong::must("must be an object")),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        names: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value> {
+        let Some(object) = self.object else {
+            return Err(Wrong::must("must be an object"));
+        };
+        let is_unknown = |key: &&str| !names.iter().any(|name| self.is(key, name));
+        let mut keys: Vec<&str> = object
+            .keys()
+            .map(String::as_str)
+            .filter(is_unknown)
+            .collect();
+        keys.extend(names);
+        visitor.visit_map(Members {
+            of: &self,
+            keys: keys.into_iter(),
+            value: None,
+        })
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        visitor.visit_unit()
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct
+        identifier
+    }
+}
+
+/// The elements of a list.
+struct Elements<'a> {
+    of: Field<'a>,
+    next: usize,
+    len: usize,
+}
+
+impl<'de> SeqAccess<'de> for Elements<'de> {
+    type Error = Wrong;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>> {
+        if self.next == self.len {
+            return Ok(None);
+        }
+        let element = self.of.element(self.next);
+        self.next += 1;
+        read(seed, element).map(Some)
+    }
+}
+
+/// The fields of an object: first those that are not known, then all that are, be they there or not.
+struct Members<'f, 'a, Keys> {
+    of: &'f Field<'a>,
+    keys: Keys,
+    value: Option<Field<'a>>,
+}
+
+impl<'de, 'k, Keys: Iterator<Item = &'k str>> MapAccess<'de> for Members<'_, 'de, Keys> {
+    type Error = Wrong;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>> {
+        let Some(key) = self.keys.next() else {
+            return Ok(None);
+        };
+        let field = self.of.at(key);
+        let read = seed.deserialize(StrDeserializer::<Wrong>::new(key));
+        let read = read.map_err(|wrong| field.placed(wrong));
+        self.value = Some(field);
+        read.map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value> {
+        let value = self.value.take().unwrap_or_else(|| self.of.clone());
+        read(seed, value)
+    }
+}
+
+fn read<'de, T: DeserializeSeed<'de>>(seed: T, field: Field<'de>) -> Result<T::Value> {
+    seed.deserialize(field.clone())
+        .map_err(|wrong| field.placed(wrong))
+}

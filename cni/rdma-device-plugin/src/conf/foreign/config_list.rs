@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! k8s-rdma-shared-dev-plugin's format (`pkg/types/types.go`, `ValidateConfigs` in
+//! `pkg/resources/resources_manager.go` there).
+
+use super::{exactly, link_types, name, parsed, passed_over, resources};
+use crate::conf::{
+    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, chain,
+    selector::{Selector, Sort},
+};
+use conf_reader::{Field, Number, Texts, Wrong};
+
+const KEYS: [&str; 3] = ["periodicUpdateInterval", "configList", chain::FIELD];
+const RESOURCE_KEYS: [&str; 5] = [
+    "resourceName",
+    "resourcePrefix",
+    "rdmaHcaMax",
+    "devices",
+    "selectors",
+];
+const SELECTOR_KEYS: [&str; 5] = ["vendors", "deviceIDs", "drivers", "ifNames", "linkTypes"];
+
+pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
+    let mut remarks = passed_over(file, &KEYS);
+    let interval: Option<Number<0, { u32::MAX }>> = file.get("periodicUpdateInterval")?;
+    if interval.is_some() {
+        remarks.push(
+            "periodicUpdateInterval: passed over, devices are noticed as they come and go"
+                .to_owned(),
+        );
+    }
+    let resources = resources(file, "configList", &mut remarks, one)?;
+    parsed(resources, file, remarks)
+}
+
+fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceConf>, Wrong> {
+    remarks.extend(passed_over(field, &RESOURCE_KEYS));
+    let name = name(field, "rdma")?;
+    // Go's zero where there is none: the owner advertises an empty resource.
+    let count = field
+        .get("rdmaHcaMax")?
+        .map_or(0, |Number::<0, MOST_IDS>(count)| count);
+    let devices = selector(field, remarks)?;
+    if count == 0 {
+        remarks.push(format!(
+            "{}.rdmaHcaMax: 0 or missing, so {name} has no ids and is left out",
+            field.place()
+        ));
+        return Ok(None);
+    }
+    Ok(Some(ResourceConf {
+        name,
+        place: field.place().to_owned(),
+        ids: Ids::Shared {
+            count,
+            allocate: Allocate::All,
+        },
+        devices: vec![devices],
+        umad: false,
+        topology: true,
+        require: None,
+    }))
+}
+
+fn selector(resource: &Field<'_>, remarks: &mut Vec<String>) -> Result<Selector, Wrong> {
+    let deprecated = resource.at("devices");
+    let netdevs: Texts = deprecated.read()?;
+    let field = resource.object("selectors")?;
+    remarks.extend(passed_over(&field, &SELECTOR_KEYS));
+    let texts = |name: &str| Ok(exactly(&field.at(name).read()?));
+    let mut found = Selector {
+        place: field.place().to_owned(),
+        vendor: texts("vendors")?,
+        device: texts("deviceIDs")?,
+        driver: texts("drivers")?,
+        netdev: texts("ifNames")?,
+        link_type: link_types(&field)?,
+        sort: Some(Sort::Pci),
+        ..Selector::default()
+    };
+    match (found.selects_all(), netdevs.0.is_empty()) {
+        (true, true) => Err(field.refused(
+            "must select devices by one of vendors, deviceIDs, drivers, ifNames, linkTypes",
+        )),
+        (false, false) => Err(deprecated
+            .refused("cannot be there beside selectors; write the names into selectors.ifNames")),
+        (true, false) => {
+            found.place = deprecated.place().to_owned();
+            found.netdev = exactly(&netdevs);
+            remarks.push(format!(
+                "{}: deprecated, taken as selectors.ifNames as its owner does",
+                found.place
+            ));
+            Ok(found)
+        }
+        (false, true) => Ok(found),
+    }
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The formats of other systems that users have. Their names count in upper and lower case, as Go's
+//! decoder reads them. A field that the format does not have is a remark, as its owner passes over it;
+//! one that it has, and that is not done here, is a remark if nothing else comes of it, and else an
+//! error.
+
+pub(super) mod config_list;
+pub(super) mod mode;
+pub(super) mod resource_list;
+
+use super::{
+    Conf, Erdma, Parsed, ResourceConf, ResourceName, chain, name_at,
+    selector::{self, Text},
+};
+use conf_reader::{Field, Texts, Wrong};
+use rdma_netns::LinkType;
+
+/// What a file of such a format comes to.
+fn parsed(
+    resources: Vec<ResourceConf>,
+    file: &Field<'_>,
+    remarks: Vec<String>,
+) -> Result<Parsed, Wrong> {
+    Ok(Parsed {
+        conf: Conf {
+            resources,
+            cdi: false,
+            erdma: Erdma::foreign(),
+            chain: chain::checked(file.get(chain::FIELD)?, file)?,
+        },
+        remarks,
+    })
+}
+
+/// The resources of the list called `name`, each read by `one`, which leaves out what is another
+/// plugin's with a remark.
+fn resources(
+    file: &Field<'_>,
+    name: &str,
+    remarks: &mut Vec<String>,
+    one: impl Fn(&Field<'_>, &mut Vec<String>) -> Result<Option<ResourceConf>, Wrong>,
+) -> Result<Vec<ResourceConf>, Wrong> {
+    let list = file.objects(name)?.unwrap_or_default();
+    if list.is_empty() {
+        return Err(file.at(name).wrong("must have at least one resource"));
+    }
+    let mut resources = Vec::new();
+    for resource in &list {
+        resources.extend(one(resource, remarks)?);
+    }
+    if resources.is_empty() {
+        let sentence = format!("no resource is left: {}", remarks.join("; "));
+        return Err(file.at(name).refused(sentence));
+    }
+    Ok(resources)
+}
+
+/// The resource's name; `default` is the prefix where none is given.
+fn name(resource: &Field<'_>, default: &str) -> Result<ResourceName, Wrong> {
+    let field = resource.at("resourceName");
+    let name: String = field.read()?;
+    let prefix: Option<String> = resource.get("resourcePrefix")?;
+    let prefix = prefix.filter(|prefix| !prefix.is_empty());
+    name_at(
+        &format!("{}/{name}", prefix.as_deref().unwrap_or(default)),
+        &field,
+    )
+}
+
+fn exactly(texts: &Texts) -> Vec<Text> {
+    texts.0.iter().map(|text| Text::exactly(text)).collect()
+}
+
+/// `linkTypes`.
+fn link_types(selectors: &Field<'_>) -> Result<Vec<LinkType>, Wrong> {
+    let field = selectors.at("linkTypes");
+    let words: Texts = field.read()?;
+    selector::link_types(&words.0).ok_or_else(|| field.wrong("must be of ether and infiniband"))
+}
+
+/// A remark on each field that the format does not have.
+fn passed_over(field: &Field<'_>, known: &[&str]) -> Vec<String> {
+    let unknown = field.unknown(known).into_iter();
+    unknown
+        .map(|place| format!("{place}: not known, passed over"))
+        .collect()
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! k8s-rdma-sriov-dev-plugin's format: `{"mode":"hca"}`, or `{"mode":"sriov"}` with the physical
+//! functions' netdevs. Its container gets all of `/dev/infiniband`; ours get the devices'.
+
+use super::{exactly, parsed, passed_over};
+use crate::conf::{
+    Allocate, Ids, Parsed, ResourceConf, SHARED_IDS, chain, name_at,
+    selector::{Parent, Selector, Sort},
+};
+use conf_reader::{Field, Wrong};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    Hca,
+    Sriov,
+}
+
+pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
+    let mode: Mode = file.at("mode").read()?;
+    let field = file.at("pfNetdevices");
+    let netdevs = exactly(&field.read()?);
+    let mut remarks = passed_over(file, &["mode", "pfNetdevices", chain::FIELD]);
+    let (name, ids, devices) = match mode {
+        Mode::Sriov if netdevs.is_empty() => {
+            let must = "must name the netdevs of the physical functions in mode sriov";
+            return Err(field.wrong(must));
+        }
+        Mode::Sriov => {
+            remarks.push(
+                "pfNetdevices: virtual functions are offered as they are; they are not made here"
+                    .to_owned(),
+            );
+            let pf = netdevs.into_iter().map(|text| Parent {
+                text,
+                numbers: Vec::new(),
+            });
+            let selector = Selector {
+                place: field.place().to_owned(),
+                pf: pf.collect(),
+                sort: Some(Sort::Virtual),
+                ..Selector::default()
+            };
+            ("rdma/vhca", Ids::Exclusive, vec![selector])
+        }
+        Mode::Hca => {
+            if !netdevs.is_empty() {
+                remarks.push("pfNetdevices: of no meaning in mode hca, passed over".to_owned());
+            }
+            let ids = Ids::Shared {
+                count: SHARED_IDS,
+                allocate: Allocate::All,
+            };
+            ("rdma/hca", ids, Vec::new())
+        }
+    };
+    let resource = ResourceConf {
+        name: name_at(name, &file.at("mode"))?,
+        place: "mode".to_owned(),
+        ids,
+        devices,
+        umad: false,
+        topology: true,
+        require: None,
+    };
+    parsed(vec![resource], file, remarks)
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `erdma` of the daemon's own format.
+//!
+//! ```yaml
+//! erdma:
+//!   preferDriver: default      # or compat, ofed; without it the driver stays in its mode
+//!   reloadDriver: true         # the module may be loaded anew for another mode
+//!   exposedLocalERIs:          # without it all
+//!   - i-bp1 erdma_0/erdma_1
+//!   - i-* erdma_*
+//!   configureNICs: true        # NICs that nobody configured are brought up
+//!   jumboFrameMTU: 8500        # bytes, where the NIC can have so much
+//!   metadata: http://100.100.100.200
+//!   addresses:                 # of NICs that the metadata service is not asked for
+//!   - mac: "00:16:3e:01:02:03"
+//!     address: 192.168.3.4/24
+//!     gateway: 192.168.3.253
+//!   devices:                   # as of a resource
+//!   - driver: erdma
+//! ```
+
+use super::{Device, selectors};
+use crate::conf::{Erdma, Exposed, erdma::Origin};
+use ::erdma::{
+    conf::{BringUp, DriverMode, NicAddress},
+    metadata::{Base, unusable},
+};
+use conf_reader::{Field, Number, Texts, Wrong, parsed};
+use ipnetwork::Ipv4Network;
+use rdma_netns::HardwareAddress;
+use serde::{Deserialize, Deserializer, de};
+use std::{net::Ipv4Addr, ops::RangeInclusive};
+
+/// Smallest MTU that IPv6 can live with (RFC 8200), and the largest of a netdev.
+const MIN_MTU: u32 = 1280;
+const MAX_MTU: u32 = 65_535;
+pub(crate) const MTU: RangeInclusive<u32> = MIN_MTU..=MAX_MTU;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Section {
+    prefer_driver: Option<DriverMode>,
+    reload_driver: Option<bool>,
+    #[serde(rename = "exposedLocalERIs", deserialize_with = "patterns")]
+    exposed: Vec<Exposed>,
+    #[serde(rename = "configureNICs")]
+    configure_nics: Option<bool>,
+    #[serde(rename = "jumboFrameMTU")]
+    mtu: Option<Number<MIN_MTU, MAX_MTU>>,
+    metadata: Option<Metadata>,
+    addresses: Option<Vec<Address>>,
+    devices: Option<Vec<Device>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Address {
+    #[serde(deserialize_with = "mac")]
+    mac: HardwareAddress,
+    #[serde(deserialize_with = "network")]
+    address: Ipv4Network,
+    gateway: Option<Gateway>,
+}
+
+struct Metadata(Base);
+
+struct Gateway(Ipv4Addr);
+
+impl Section {
+    /// Remarks tell of fields that come to nothing.
+    pub(super) fn checked(
+        self,
+        field: &Field<'_>,
+        remarks: &mut Vec<String>,
+    ) -> Result<Erdma, Wrong> {
+        let defaults = Erdma::default();
+        let configures = self.configure_nics.unwrap_or(true);
+        for name in ["jumboFrameMTU", "addresses"] {
+            let field = field.at(name);
+            if field.is_there() && !configures {
+                let place = field.place();
+                remarks.push(format!("{place}: of no use with configureNICs: false"));
+            }
+        }
+        let metadata = self.metadata.map(|Metadata(base)| base.to_string());
+        let metadata = metadata.unwrap_or(defaults.metadata);
+        let bring_up = BringUp {
+            metadata: metadata.clone(),
+            mtu: self.mtu.map_or(BringUp::default().mtu, |mtu| mtu.0),
+            addresses: addresses(self.addresses.unwrap_or_default(), &field.at("addresses"))?,
+        };
+        Ok(Erdma {
+            origin: Origin::User,
+            devices: selectors(self.devices, field)?.unwrap_or(defaults.devices),
+            prefer_driver: self.prefer_driver,
+            reload_driver: self.reload_driver.unwrap_or(defaults.reload_driver),
+            exposed: self.exposed,
+            metadata,
+            bring_up: configures.then_some(bring_up),
+        })
+    }
+}
+
+fn addresses(read: Vec<Address>, list: &Field<'_>) -> Result<Vec<NicAddress>, Wrong> {
+    let mut found: Vec<NicAddress> = Vec::new();
+    for (
+        index,
+        Address {
+            mac,
+            address,
+            gateway,
+        },
+    ) in read.into_iter().enumerate()
+    {
+        let field = list.element(index);
+        let gateway = gateway.map(|it| it.0);
+        if let Some(why) = unusable(address, gateway) {
+            let gateway = gateway.map_or(String::new(), |it| format!(", gateway {it}"));
+            return Err(field.refused(format!(
+                "{address}{gateway}, {why}; write what the NIC has in its VPC"
+            )));
+        }
+        if found.iter().any(|other| other.mac == mac) {
+            let mac = field.at("mac");
+            return Err(mac.wrong("must be there once: a NIC has one address"));
+        }
+        found.push(NicAddress {
+            mac,
+            address,
+            gateway,
+        });
+    }
+    Ok(found)
+}
+
+fn patterns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Exposed>, D::Error> {
+    let texts = Texts::deserialize(deserializer)?.0;
+    let patterns = texts.iter().map(|text| text.parse());
+    patterns
+        .collect::<Result<_, _>>()
+        .map_err(de::Error::custom)
+}
+
+fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HardwareAddress, D::Error> {
+    let expected = "a NIC's hardware address, 00:16:3e:01:02:03";
+    parsed(deserializer, expected, |text| {
+        let mac: HardwareAddress = text.parse().ok()?;
+        (mac.0.len() == 6).then_some(mac)
+    })
+}
+
+/// The prefix has to be there: without it a NIC would be alone in its network.
+fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ipv4Network, D::Error> {
+    let expected = "an IPv4 address with the length of its network's prefix, as 192.168.3.4/24";
+    parsed(deserializer, expected, |text| {
+        let (address, prefix) = text.split_once('/')?;
+        Ipv4Network::new(address.parse().ok()?, prefix.parse().ok()?).ok()
+    })
+}
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "http:// and a host, with a port if need be, as http://100.100.100.200";
+        parsed(deserializer, expected, |text| text.parse().ok().map(Self))
+    }
+}
+
+impl<'de> Deserialize<'de> for Gateway {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, "an IPv4 address", |text| {
+            text.parse().ok().map(Self)
+        })
+    }
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon's own format.
+//!
+//! ```yaml
+//! resources:
+//! - name: rdma/hca
+//!   kind: shared          # or perNic, exclusive
+//!   count: 1000           # ids; perNic: of each NIC, 200
+//!   allocate: all         # or numa: an id stands for one device; perNic: numa if not given
+//!   devices:              # any of these; without it all RDMA devices
+//!   - netdev: bond*       # all of these; each a pattern, or a list of patterns
+//!     rdma: mlx5_bond_*
+//!     pci: "0000:3b:*"
+//!     driver: mlx5_core
+//!     vendor: 15b3
+//!     device: "101e"
+//!     linkType: ether     # or infiniband
+//!     pf: ens1f0#0-3,5    # virtual or sub-functions of this netdev or PCI function
+//!   umad: false           # umad and issm character devices too
+//!   topology: true        # tell kubelet the NUMA nodes
+//!   require: all          # or a number: with fewer healthy devices, no pod gets any
+//! cdi: false              # containers get devices by CDI names
+//! erdma: {}               # see `erdma`; resources may be left out then
+//! chain: {}               # see `chain`
+//! ```
+
+mod erdma;
+
+use super::{
+    Allocate, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Require, ResourceConf,
+    ResourceName, SHARED_IDS, chain,
+    erdma::RESOURCE,
+    name_at,
+    selector::{Parent, Selector, Text, link_types},
+};
+use conf_reader::{Field, Number, Texts, Wrong};
+use rdma_netns::DeviceAddress;
+use serde::{Deserialize, Deserializer, de, de::Unexpected};
+use serde_json::Value;
+
+pub(crate) use erdma::MTU;
+
+/// The fields by which the format is known. The second is its mark only where no other format's is
+/// there: their owners pass over it.
+pub(super) const MARKS: [&str; 2] = ["resources", ERDMA];
+pub(super) const ERDMA: &str = "erdma";
+
+/// No node has more devices of a resource.
+const MOST_DEVICES: u32 = 10_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    resources: Option<Vec<Resource>>,
+    erdma: Option<erdma::Section>,
+    cdi: Option<bool>,
+    chain: Option<chain::Section>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Resource {
+    name: ResourceName,
+    kind: Kind,
+    count: Option<Value>,
+    allocate: Option<Allocate>,
+    devices: Option<Vec<Device>>,
+    umad: Option<bool>,
+    topology: Option<bool>,
+    require: Option<Require>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Kind {
+    Shared,
+    PerNic,
+    Exclusive,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Device {
+    netdev: Globs,
+    rdma: Globs,
+    pci: Globs,
+    driver: Globs,
+    vendor: Globs,
+    device: Globs,
+    link_type: Texts,
+    pf: Texts,
+}
+
+/// A shell's patterns: a list of them, or one alone.
+struct Globs(Vec<Text>);
+
+pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
+    let read: File = file.read()?;
+    let mut remarks = Vec::new();
+    let erdma = match read.erdma {
+        Some(section) => section.checked(&file.at(ERDMA), &mut remarks)?,
+        None => Erdma::default(),
+    };
+    let list = file.at("resources");
+    let resources = match read.resources {
+        Some(resources) if resources.is_empty() => {
+            return Err(list.wrong("must have at least one resource"));
+        }
+        Some(resources) => {
+            let resources = resources.into_iter().enumerate();
+            let checked = resources.map(|(index, it)| it.checked(&list.element(index)));
+            checked.collect::<Result<_, _>>()?
+        }
+        None if file.has("resources") => {
+            return Err(list.refused(
+                "must have at least one resource, and is null; leave it out for aliyun/erdma alone",
+            ));
+        }
+        None => vec![erdma.resource(name_at(RESOURCE, &file.at(ERDMA))?)],
+    };
+    Ok(Parsed {
+        conf: Conf {
+            resources,
+            cdi: read.cdi.unwrap_or(false),
+            erdma,
+            chain: chain::checked(read.chain, file)?,
+        },
+        remarks,
+    })
+}
+
+impl Resource {
+    fn checked(self, field: &Field<'_>) -> Result<ResourceConf, Wrong> {
+        Ok(ResourceConf {
+            ids: self.ids(field)?,
+            name: self.name,
+            place: field.place().to_owned(),
+            devices: selectors(self.devices, field)?.unwrap_or_default(),
+            umad: self.umad.unwrap_or(false),
+            topology: self.topology.unwrap_or(true),
+            require: self.require,
+        })
+    }
+
+    fn ids(&self, field: &Field<'_>) -> Result<Ids, Wrong> {
+        let fields = [
+            ("count", self.count.is_some()),
+            ("allocate", self.allocate.is_some()),
+        ];
+        match self.kind {
+            Kind::Shared => Ok(Ids::Shared {
+                count: field
+                    .get("count")?
+                    .map_or(SHARED_IDS, |Number::<1, MOST_IDS>(it)| it),
+                allocate: self.allocate.unwrap_or(Allocate::All),
+            }),
+            Kind::PerNic => Ok(Ids::PerNic {
+                count: field
+                    .get("count")?
+                    .map_or(NIC_IDS, |Number::<1, MOST_NIC_IDS>(it)| it),
+                allocate: self.allocate.unwrap_or(Allocate::Numa),
+            }),
+            Kind::Exclusive => match fields.iter().find(|(_, is_there)| *is_there) {
+                None => Ok(Ids::Exclusive),
+                Some((name, _)) => Err(field.at(name).wrong(
+                    "must be left out with kind exclusive: there is one id for each device",
+                )),
+            },
+        }
+    }
+}
+
+/// `devices` of `parent`; none: it was left out.
+fn selectors(
+    devices: Option<Vec<Device>>,
+    parent: &Field<'_>,
+) -> Result<Option<Vec<Selector>>, Wrong> {
+    let Some(devices) = devices else {
+        return Ok(None);
+    };
+    let list = parent.at("devices");
+    if devices.is_empty() {
+        return Err(
+            list.wrong("must have at least one selector; leave it out to select all RDMA devices")
+        );
+    }
+    let devices = devices.into_iter().enumerate();
+    let selectors = devices.map(|(index, device)| device.checked(&list.element(index)));
+    selectors.collect::<Result<_, _>>().map(Some)
+}
+
+impl Device {
+    fn checked(self, field: &Field<'_>) -> Result<Selector, Wrong> {
+        let pf = field.at("pf");
+        let (mut parents, mut roots) = (Vec::new(), Vec::new());
+        for text in &self.pf.0 {
+            let parent = Parent::parse(text, Text::glob).map_err(|problem| pf.refused(problem))?;
+            let name = text.split('#').next().unwrap_or_default();
+            match DeviceAddress::try_from(name.to_owned()) {
+                Ok(_) => roots.push(parent),
+                Err(_) => parents.push(parent),
+            }
+        }
+        if !parents.is_empty() && !roots.is_empty() {
+            let must = "must be all netdevs or all PCI addresses; write a second selector";
+            return Err(pf.wrong(must));
+        }
+        let link_type = field.at("linkType");
+        let selector = Selector {
+            place: field.place().to_owned(),
+            netdev: self.netdev.0,
+            rdma: self.rdma.0,
+            address: self.pci.0,
+            driver: self.driver.0,
+            vendor: self.vendor.0,
+            device: self.device.0,
+            link_type: link_types(&self.link_type.0)
+                .ok_or_else(|| link_type.wrong("must be ether or infiniband"))?,
+            pf: parents,
+            root: roots,
+            sort: None,
+        };
+        match selector.selects_all() {
+            false => Ok(selector),
+            true => Err(field.refused(
+                "must have at least one of netdev, rdma, pci, driver, vendor, device, linkType, pf: it \
+                 would select every device",
+            )),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Globs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let texts = Texts::deserialize(deserializer)?.0;
+        let globs = texts.iter().map(|text| Text::glob(text));
+        globs
+            .collect::<Result<_, _>>()
+            .map(Self)
+            .map_err(de::Error::custom)
+    }
+}
+
+/// `all`, or a number of devices.
+impl<'de> Deserialize<'de> for Require {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            value if value == "all" => Ok(Self::All),
+            value if value.is_u64() => {
+                let number = Number::<1, MOST_DEVICES>::of(&value);
+                number.map(|number| Self::Number(number.0))
+            }
+            _ => {
+                let expected = &"all, or a number of devices";
+                Err(de::Error::invalid_value(
+                    Unexpected::Other("value"),
+                    expected,
+                ))
+            }
+        }
+    }
+}
