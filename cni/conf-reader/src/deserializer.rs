@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A value as serde takes it.
 
-use crate::{Field, Wrong};
+use crate::{
+    Field, Wrong,
+    field::{A_LIST, one_of},
+};
 use serde::{
     Deserializer,
     de::{DeserializeSeed, MapAccess, SeqAccess, Visitor, value::StrDeserializer},
     forward_to_deserialize_any,
 };
 use serde_json::Value;
+use std::{iter::Peekable, vec::IntoIter};
 
 type Result<T> = std::result::Result<T, Wrong>;
 
@@ -59,22 +63,12 @@ impl<'de> Deserializer<'de> for Field<'de> {
                 visitor.visit_enum(StrDeserializer::<Wrong>::new(text))
             }
             Some(value) if !value.is_string() => Err(Wrong::must("must be a text")),
-            _ => Err(Wrong::must(format!("must be one of {}", words.join(", ")))),
+            _ => Err(Wrong::must(one_of(words))),
         }
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
-        match self.value {
-            Some(Value::Array(list)) => {
-                let len = list.len();
-                visitor.visit_seq(Elements {
-                    of: self,
-                    next: 0,
-                    len,
-                })
-            }
-            _ => Err(Wrong::must("must be a list")),
-        }
+        visitor.visit_seq(Elements(self.list(A_LIST)?.into_iter()))
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
@@ -90,21 +84,13 @@ impl<'de> Deserializer<'de> for Field<'de> {
         names: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value> {
-        let Some(object) = self.object else {
+        if self.object.is_none() {
             return Err(Wrong::must("must be an object"));
-        };
-        let is_unknown = |key: &&str| !names.iter().any(|name| self.is(key, name));
-        let mut keys: Vec<&str> = object
-            .keys()
-            .map(String::as_str)
-            .filter(is_unknown)
-            .collect();
-        keys.extend(names);
-        visitor.visit_map(Members {
-            of: &self,
-            keys: keys.into_iter(),
-            value: None,
-        })
+        }
+        let unknown = self.unknown(names).into_iter();
+        let names = unknown.chain(names.iter().copied());
+        let fields: Vec<_> = names.map(|name| (name, self.at(name))).collect();
+        visitor.visit_map(Members(fields.into_iter().peekable()))
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -126,53 +112,40 @@ impl<'de> Deserializer<'de> for Field<'de> {
 }
 
 /// The elements of a list.
-struct Elements<'a> {
-    of: Field<'a>,
-    next: usize,
-    len: usize,
-}
+struct Elements<'a>(IntoIter<Field<'a>>);
 
 impl<'de> SeqAccess<'de> for Elements<'de> {
     type Error = Wrong;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>> {
-        if self.next == self.len {
-            return Ok(None);
-        }
-        let element = self.of.element(self.next);
-        self.next += 1;
-        read(seed, element).map(Some)
+        self.0.next().map(|element| read(seed, element)).transpose()
     }
 }
 
 /// The fields of an object: first those that are not known, then all that are, be they there or not.
-struct Members<'f, 'a, Keys> {
-    of: &'f Field<'a>,
-    keys: Keys,
-    value: Option<Field<'a>>,
-}
+struct Members<'a>(Peekable<IntoIter<(&'a str, Field<'a>)>>);
 
-impl<'de, 'k, Keys: Iterator<Item = &'k str>> MapAccess<'de> for Members<'_, 'de, Keys> {
+impl<'de> MapAccess<'de> for Members<'de> {
     type Error = Wrong;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>> {
-        let Some(key) = self.keys.next() else {
+        let Some((name, field)) = self.0.peek() else {
             return Ok(None);
         };
-        let field = self.of.at(key);
-        let read = seed.deserialize(StrDeserializer::<Wrong>::new(key));
-        let read = read.map_err(|wrong| field.placed(wrong));
-        self.value = Some(field);
-        read.map(Some)
+        let read = seed.deserialize(StrDeserializer::<Wrong>::new(name));
+        read.map(Some).map_err(|wrong| field.placed(wrong))
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value> {
-        let value = self.value.take().unwrap_or_else(|| self.of.clone());
-        read(seed, value)
+        let field = self.0.next().map(|(_, field)| field);
+        read(
+            seed,
+            field.ok_or_else(|| Wrong::sentence("no value is left"))?,
+        )
     }
 }
 
 fn read<'de, T: DeserializeSeed<'de>>(seed: T, field: Field<'de>) -> Result<T::Value> {
-    seed.deserialize(field.clone())
-        .map_err(|wrong| field.placed(wrong))
+    let read = seed.deserialize(field.clone());
+    read.map_err(|wrong| field.placed(wrong))
 }

@@ -43,9 +43,20 @@ impl<'a> Field<'a> {
         self.value.is_some() || self.object.is_some()
     }
 
+    /// It as JSON; none: it is not there.
+    pub fn json(&self) -> Option<String> {
+        let object = || serde_json::to_string(self.object?).ok();
+        self.value.map(Value::to_string).or_else(object)
+    }
+
     /// Whether it is a list.
     pub fn is_list(&self) -> bool {
         self.value.is_some_and(Value::is_array)
+    }
+
+    /// Whether it is an object.
+    pub fn is_object(&self) -> bool {
+        self.object.is_some()
     }
 
     /// Whether this object has something called `name`, be it `null`.
@@ -84,65 +95,79 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The object called `name`, or the place where it could be.
-    ///
-    /// # Errors
-    /// It is something else.
+    /// The object called `name`, or the place where it could be. An error: it is something else.
     pub fn object(&self, name: &str) -> Result<Self, Wrong> {
         let field = self.at(name);
-        match field.is_there() {
-            true => field.an_object(),
+        match field.is_there() && !field.is_object() {
+            true => Err(field.wrong("must be an object")),
             false => Ok(field),
         }
     }
 
-    /// The objects of the list called `name`; none: it is not there.
-    ///
-    /// # Errors
-    /// It is something else.
-    pub fn objects(&self, name: &str) -> Result<Option<Vec<Self>>, Wrong> {
-        let field = self.at(name);
-        match field.value {
-            None => Ok(None),
-            Some(Value::Array(list)) => {
-                let elements = (0..list.len()).map(|index| field.element(index));
-                elements
-                    .map(Self::an_object)
-                    .collect::<Result<_, _>>()
-                    .map(Some)
-            }
-            Some(_) => Err(field.wrong("must be a list")),
+    /// The elements of this list; none, where it is not there. An error: it is something else than it
+    /// `must` be.
+    pub fn list(&self, must: &str) -> Result<Vec<Self>, Wrong> {
+        match self.value {
+            None => Ok(Vec::new()),
+            Some(Value::Array(list)) => Ok((0..list.len()).map(|it| self.element(it)).collect()),
+            Some(_) => Err(self.wrong(must)),
         }
     }
 
-    fn an_object(self) -> Result<Self, Wrong> {
-        match self.object {
-            Some(_) => Ok(self),
-            None => Err(self.wrong("must be an object")),
+    /// The objects of the list called `name`; none, where it is not there. An error: it is something
+    /// else.
+    pub fn objects(&self, name: &str) -> Result<Vec<Self>, Wrong> {
+        let elements = self.at(name).list(A_LIST)?;
+        match elements.iter().find(|element| !element.is_object()) {
+            None => Ok(elements),
+            Some(other) => Err(other.wrong("must be an object")),
         }
     }
 
-    /// Reads it.
-    ///
-    /// # Errors
-    /// It is wrong, or something in it.
+    /// Reads it. An error is of it, or of something in it.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Wrong> {
         T::deserialize(self.clone()).map_err(|wrong| self.placed(wrong))
     }
 
     /// Reads what is called `name`; none: it is not there.
-    ///
-    /// # Errors
-    /// It is wrong, or something in it.
     pub fn get<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Wrong> {
         self.at(name).read()
     }
 
-    /// Where this object has fields that are none of `known`.
-    pub fn unknown(&self, known: &[&str]) -> Vec<String> {
-        let keys = self.object.into_iter().flat_map(Map::keys);
-        let unknown = keys.filter(|key| !known.iter().any(|name| self.is(key, name)));
-        unknown.map(|key| self.at(key).place).collect()
+    /// What the word called `name` stands for, which has to be one of `choices`; none: it is not there.
+    pub fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<Option<T>, Wrong> {
+        let Some(text) = self.get::<String>(name)? else {
+            return Ok(None);
+        };
+        let found = choices.iter().find(|(word, _)| *word == text);
+        found.map(|(_, choice)| Some(*choice)).ok_or_else(|| {
+            let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+            self.at(name).wrong(one_of(&words))
+        })
+    }
+
+    /// Each of `items`, which were read of this list, `checked` at its place.
+    pub fn each<T, U>(
+        &self,
+        items: Vec<T>,
+        checked: impl Fn(T, &Self) -> Result<U, Wrong>,
+    ) -> Result<Vec<U>, Wrong> {
+        let items = items.into_iter().enumerate();
+        items
+            .map(|(index, item)| checked(item, &self.element(index)))
+            .collect()
+    }
+
+    /// The names that this object has and that are none of `known`.
+    pub fn unknown(&self, known: &[&str]) -> Vec<&'a str> {
+        let names = self
+            .object
+            .into_iter()
+            .flat_map(Map::keys)
+            .map(String::as_str);
+        names
+            .filter(|key| !known.iter().any(|name| self.is(key, name)))
+            .collect()
     }
 
     /// The error that it is not as it `must` be; what it is comes behind that.
@@ -157,16 +182,24 @@ impl<'a> Field<'a> {
 
     /// `wrong` of this value, unless it is of one in it.
     pub(crate) fn placed(&self, wrong: Wrong) -> Wrong {
-        if !wrong.place.is_empty() {
-            return wrong;
+        match wrong.place.is_empty() {
+            false => wrong,
+            true => Wrong {
+                place: self.place.clone(),
+                value: self.json(),
+                ..wrong
+            },
         }
-        let object = || serde_json::to_string(self.object?).ok();
-        let value = self.value.map(Value::to_string).or_else(object);
-        wrong.at(self.place.clone(), value)
     }
 
     /// Whether `key` is how `name` may be written here.
-    pub(crate) fn is(&self, key: &str, name: &str) -> bool {
+    fn is(&self, key: &str, name: &str) -> bool {
         key == name || (self.any_case && key.eq_ignore_ascii_case(name))
     }
+}
+
+pub(crate) const A_LIST: &str = "must be a list";
+
+pub(crate) fn one_of(words: &[&str]) -> String {
+    format!("must be one of {}", words.join(", "))
 }

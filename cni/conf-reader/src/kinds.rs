@@ -9,24 +9,14 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number<const MIN: u32, const MAX: u32>(pub u32);
 
-impl<const MIN: u32, const MAX: u32> Number<MIN, MAX> {
-    /// Reads `value`.
-    ///
-    /// # Errors
-    /// It is something else.
-    pub fn of<E: Error>(value: &Value) -> Result<Self, E> {
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        let number = number.filter(|number| (MIN..=MAX).contains(number));
-        number.map(Self).ok_or_else(|| {
-            let expected = format!("a whole number from {MIN} to {MAX}");
-            E::invalid_value(Unexpected::Other("value"), &expected.as_str())
-        })
-    }
-}
-
 impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Number<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::of(&Value::deserialize(deserializer)?)
+        let number = Value::deserialize(deserializer)?.as_u64();
+        let number = number.and_then(|number| u32::try_from(number).ok());
+        let number = number.filter(|number| (MIN..=MAX).contains(number));
+        number
+            .map(Self)
+            .ok_or_else(|| must_be(&format!("a whole number from {MIN} to {MAX}")))
     }
 }
 
@@ -45,10 +35,9 @@ impl<'de> Deserialize<'de> for Texts {
                 .collect(),
             _ => None,
         };
-        texts.map(Self).ok_or_else(|| {
-            let expected = "a list of texts; put numbers in quotes";
-            D::Error::invalid_value(Unexpected::Other("value"), &expected)
-        })
+        texts
+            .map(Self)
+            .ok_or_else(|| must_be("a list of texts; put numbers in quotes"))
     }
 }
 
@@ -64,16 +53,26 @@ impl<'de> Deserialize<'de> for AbsolutePath {
     }
 }
 
-/// A text that `parse` takes; another one, or none at all, "must be" what is `expected`.
-///
-/// # Errors
-/// It is no text, or none that `parse` takes.
+/// A text that `parse` takes; another one, or none at all, must be what is `expected`.
 pub fn parsed<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     expected: &str,
     parse: impl FnOnce(&str) -> Option<T>,
 ) -> Result<T, D::Error> {
+    optional(deserializer, expected, parse)?.ok_or_else(|| must_be(expected))
+}
+
+/// A text that `parse` takes, or none; another one must be what is `expected`.
+pub fn optional<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    expected: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?;
-    let value = text.as_deref().and_then(parse);
-    value.ok_or_else(|| D::Error::invalid_value(Unexpected::Other("text"), &expected))
+    let value = text.map(|text| parse(&text).ok_or_else(|| must_be(expected)));
+    value.transpose()
+}
+
+fn must_be<E: Error>(expected: &str) -> E {
+    E::invalid_value(Unexpected::Other("value"), &expected)
 }

@@ -14,7 +14,7 @@ pub struct Wrong {
     /// The value, as JSON; none: it is missing.
     pub value: Option<String>,
     /// Whether the problem says it all, without the value.
-    says_all: bool,
+    pub says_all: bool,
 }
 
 impl Wrong {
@@ -43,15 +43,6 @@ impl Wrong {
             ..Self::must(problem)
         }
     }
-
-    /// The same of what is at `place`.
-    pub(crate) fn at(self, place: String, value: Option<String>) -> Self {
-        Self {
-            place,
-            value,
-            ..self
-        }
-    }
 }
 
 impl fmt::Display for Wrong {
@@ -67,8 +58,8 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// What types say in their `Deserialize`: an invalid value "must be" what is expected, an invalid
-/// length "must have" it, and anything else says it all.
+/// What types say in their `Deserialize`: an invalid value "must be" what is expected, and anything
+/// else says it all.
 impl de::Error for Wrong {
     fn custom<T: fmt::Display>(problem: T) -> Self {
         Self::sentence(problem.to_string())
@@ -76,10 +67,6 @@ impl de::Error for Wrong {
 
     fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
         Self::must(format!("must be {expected}"))
-    }
-
-    fn invalid_length(_: usize, expected: &dyn Expected) -> Self {
-        Self::must(format!("must have {expected}"))
     }
 
     fn unknown_field(_: &str, known: &'static [&'static str]) -> Self {

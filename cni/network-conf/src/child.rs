@@ -1,51 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `child`: what a pod gets of a netdev that is shared.
 
-use cni_protocol::{ConfError, Fields};
+use cni_protocol::ConfError;
+use conf_reader::Field;
 use rdma_netns::{
     Child,
     child::{IpvlanMode, MacvlanMode},
 };
+use serde::Deserialize;
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    #[default]
+    Macvlan,
+    Ipvlan,
+}
 
 /// Reads `child`; the default is a macvlan in bridge mode.
-pub(super) fn parse(fields: Fields<'_>) -> Result<Child, ConfError> {
-    let child = fields.object("child")?;
-    let is_ipvlan = child.choice("type", &[("macvlan", false), ("ipvlan", true)])?;
-    if is_ipvlan == Some(true) {
-        ipvlan(child)
-    } else {
-        macvlan(child)
-    }
-}
-
-fn macvlan(child: Fields<'_>) -> Result<Child, ConfError> {
-    let modes = [
-        ("bridge", Some(MacvlanMode::Bridge)),
-        ("private", Some(MacvlanMode::Private)),
-        ("vepa", Some(MacvlanMode::Vepa)),
-        ("passthru", None),
-    ];
-    match child.choice("mode", &modes)? {
-        None => Ok(Child::Macvlan(MacvlanMode::Bridge)),
-        Some(Some(mode)) => Ok(Child::Macvlan(mode)),
-        Some(None) => Err(ConfError::Unsupported {
-            field: "child.mode",
-            value: "passthru".into(),
-            remedy: "it allows one child, so that nothing is shared; use \"bridge\", or mode \"move\"",
-        }),
-    }
-}
-
-fn ipvlan(child: Fields<'_>) -> Result<Child, ConfError> {
-    let modes = [("l2", Some(IpvlanMode::L2)), ("l3", None), ("l3s", None)];
-    match child.choice("mode", &modes)? {
-        None => Ok(Child::Ipvlan(IpvlanMode::L2)),
-        Some(Some(mode)) => Ok(Child::Ipvlan(mode)),
-        Some(None) => Err(ConfError::Unsupported {
-            field: "child.mode",
-            value: child.string("mode")?.unwrap_or_default().to_owned(),
-            remedy: "such a child does no neighbour discovery (NOARP): RDMA would send to its own \
-                     hardware address (docs/lab.md); use \"l2\"",
-        }),
+pub(super) fn parse(file: &Field<'_>) -> Result<Child, ConfError> {
+    let child = file.object("child")?;
+    match child.get("type")?.unwrap_or_default() {
+        Kind::Macvlan => match child.get("mode")?.unwrap_or(MacvlanMode::Bridge) {
+            MacvlanMode::Passthru => Err(ConfError::Unsupported {
+                field: "child.mode",
+                value: "passthru".into(),
+                remedy: "it allows one child, so that nothing is shared; use \"bridge\", or mode \"move\"",
+            }),
+            mode => Ok(Child::Macvlan(mode)),
+        },
+        Kind::Ipvlan => match child.get("mode")?.unwrap_or(IpvlanMode::L2) {
+            IpvlanMode::L2 => Ok(Child::Ipvlan(IpvlanMode::L2)),
+            _ => Err(ConfError::Unsupported {
+                field: "child.mode",
+                value: child.at("mode").read()?,
+                remedy: "such a child does no neighbour discovery (NOARP): RDMA would send to its own \
+                         hardware address (docs/lab.md); use \"l2\"",
+            }),
+        },
     }
 }

@@ -9,7 +9,8 @@ pub mod selector;
 mod smc;
 mod unsupported;
 
-use cni_protocol::{ConfError, Fields, Mistakes, Network};
+use cni_protocol::{ConfError, Mistakes, Network};
+use conf_reader::{AbsolutePath, Field, Number, Wrong};
 pub use routing::Routing;
 pub use smc::{Smc, SmcRequirement, Smcr};
 
@@ -75,10 +76,12 @@ pub enum Devices {
 }
 
 /// `mode`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Mode {
     /// Share a bond, a port of one, what kubelet gives to several pods, and what is shared
     /// already; move the rest.
+    #[default]
     Auto,
     /// The netdev goes into the pod.
     Move,
@@ -150,7 +153,7 @@ impl Conf {
     /// # Errors
     /// Such a field is there.
     pub fn supported(&self) -> Result<(), ConfError> {
-        unsupported::check(Fields::root(&self.raw), self.network.prev_result.is_none())
+        unsupported::check(&Field::root(&self.raw), self.network.prev_result.is_none())
     }
 
     /// Of the attachment that is called `interface` (`CNI_IFNAME`), if the verb is about one.
@@ -201,96 +204,85 @@ impl Conf {
     /// # Errors
     /// A value is wrong, and none of the `mistakes` that are passed over.
     pub fn read(raw: Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
-        let fields = Fields::root(&raw);
+        let file = &Field::root(&raw);
         let network = Network::parse(&raw, mistakes)?;
-        let drop_in = mistakes.or(fields.string("type"), None)? == Some("rdma");
-        let socket = mistakes.or(fields.absolute_path("podResourcesSocket"), None)?;
-        let state_dir = mistakes.or(fields.absolute_path("stateDir"), None)?;
+        let plugin: Option<String> = mistakes.or(file.get("type"), None)?;
+        let drop_in = plugin.as_deref() == Some("rdma");
+        let mut path = |name: &str, default: &str| -> Result<PathBuf, ConfError> {
+            let path = mistakes.or(file.get(name), None)?;
+            Ok(path.map_or_else(|| default.into(), |AbsolutePath(path)| path))
+        };
+        let socket = path(
+            "podResourcesSocket",
+            "/var/lib/kubelet/pod-resources/kubelet.sock",
+        )?;
+        let state_dir = path("stateDir", "/var/lib/cni/rdma-cni")?;
         Ok(Self {
             network,
             drop_in,
-            devices: match mistakes.or(devices(fields), None)? {
+            devices: match mistakes.or(devices(file), None)? {
                 None if drop_in => None,
                 None => Some(resources::by_default()),
                 devices => devices,
             },
-            pod_resources_socket: socket
-                .unwrap_or_else(|| PathBuf::from("/var/lib/kubelet/pod-resources/kubelet.sock")),
-            mode: mistakes.or(mode(fields), Mode::Auto)?,
-            child: mistakes.or(child::parse(fields), Child::Macvlan(MacvlanMode::Bridge))?,
-            routing: mistakes.or(Routing::parse(fields), Routing::default())?,
-            result_ips: mistakes.or(result_ips(fields), None)?,
-            interface_name: mistakes.or(interface_name(fields), NamePattern::default())?,
+            pod_resources_socket: socket,
+            mode: mistakes.or(file.get("mode"), None)?.unwrap_or_default(),
+            child: mistakes.or(child::parse(file), Child::Macvlan(MacvlanMode::Bridge))?,
+            routing: mistakes.or(Routing::parse(file), Routing::default())?,
+            result_ips: mistakes.or(file.get("resultIPs"), None)?,
+            interface_name: mistakes.or(interface_name(file), NamePattern::default())?,
             names_are_known: !mistakes.has("interfaceName"),
             attachment: None,
-            require_rdma: mistakes
-                .or(fields.boolean("requireRdma"), None)?
-                .unwrap_or(true),
-            ipam: mistakes.or(ipam(fields), None)?,
+            require_rdma: mistakes.or(file.get("requireRdma"), None)?.unwrap_or(true),
+            ipam: mistakes.or(ipam(file), None)?,
             probe: mistakes
-                .or(
-                    fields.choice("probe", &[("on", true), ("off", false)]),
-                    None,
-                )?
+                .or(file.choice("probe", &ON_OFF), None)?
                 .unwrap_or(true),
-            ipv6: mistakes.or(ipv6(fields), Ipv6::default())?,
-            mtu: mistakes.or(fields.number("mtu", 68, 65535), None)?,
-            state_dir: state_dir.unwrap_or_else(|| PathBuf::from("/var/lib/cni/rdma-cni")),
-            smc: mistakes.or(Smc::parse(fields, &raw), Smc::off())?,
+            ipv6: mistakes.or(ipv6(file), Ipv6::default())?,
+            mtu: mistakes
+                .or(file.get("mtu"), None)?
+                .map(|Number::<68, 65535>(mtu)| mtu),
+            state_dir,
+            smc: mistakes.or(Smc::parse(file), Smc::off())?,
             raw,
         })
     }
 }
 
-fn devices(fields: Fields<'_>) -> Result<Option<Devices>, ConfError> {
+const ON_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
+
+fn devices(file: &Field<'_>) -> Result<Option<Devices>, Wrong> {
     // wrong ones are told also where they do not count
-    let resources = resources::parse(fields)?;
-    for (fields, name) in [
-        (fields.object("runtimeConfig")?, "deviceID"),
-        (fields, "deviceID"),
-    ] {
-        let Some(text) = fields.string(name)?.filter(|text| !text.is_empty()) else {
-            continue;
-        };
-        return DeviceAddress::try_from(text.to_owned())
-            .map(|address| Some(Devices::Address(address)))
-            .map_err(|error| fields.wrong(name, &error.to_string()));
+    let resources = resources::parse(file)?;
+    let runtime = file.object("runtimeConfig")?;
+    for field in [runtime.at("deviceID"), file.at("deviceID")] {
+        let text: Option<String> = field.read()?;
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            let address = DeviceAddress::try_from(text);
+            let address = address.map_err(|error| field.wrong(error.to_string()))?;
+            return Ok(Some(Devices::Address(address)));
+        }
     }
-    let Some(list) = fields.list("devices")? else {
-        return Ok(resources.map(Devices::Resources));
-    };
+    let list = file.objects("devices")?;
     if list.is_empty() {
-        return Err(fields.wrong("devices", "must have at least one selector"));
+        return match file.at("devices") {
+            field if field.is_there() => Err(field.wrong("must have at least one selector")),
+            _ => Ok(resources.map(Devices::Resources)),
+        };
     }
-    list.iter()
-        .enumerate()
-        .map(|(index, value)| Selector::parse(value, index))
-        .collect::<Result<_, _>>()
-        .map(|selectors| Some(Devices::Selectors(selectors)))
+    let selectors: Result<_, _> = list.iter().map(Selector::parse).collect();
+    Ok(Some(Devices::Selectors(selectors?)))
 }
 
-fn mode(fields: Fields<'_>) -> Result<Mode, ConfError> {
-    let choices = [
-        ("auto", Mode::Auto),
-        ("move", Mode::Move),
-        ("share", Mode::Share),
-    ];
-    Ok(fields.choice("mode", &choices)?.unwrap_or(Mode::Auto))
-}
-
-fn result_ips(fields: Fields<'_>) -> Result<Option<ResultIps>, ConfError> {
-    let choices = [("all", ResultIps::All), ("none", ResultIps::None)];
-    fields.choice("resultIPs", &choices)
-}
-
-fn interface_name(fields: Fields<'_>) -> Result<NamePattern, ConfError> {
-    let text = fields.string("interfaceName")?;
-    let pattern = text.map_or_else(NamePattern::default, |it| NamePattern(it.to_owned()));
+fn interface_name(file: &Field<'_>) -> Result<NamePattern, Wrong> {
+    let pattern = file
+        .get("interfaceName")?
+        .map_or_else(NamePattern::default, NamePattern);
     // as long as it gets: no node has a thousand rails
-    pattern
-        .try_name(999)
-        .map_err(|error| fields.wrong("interfaceName", &error.to_string()))?;
-    Ok(pattern)
+    match pattern.try_name(999) {
+        Ok(_) => Ok(pattern),
+        Err(error) => Err(file.at("interfaceName").wrong(error.to_string())),
+    }
 }
 
 impl Default for NamePattern {
@@ -315,26 +307,21 @@ impl NamePattern {
     }
 }
 
-fn ipam(fields: Fields<'_>) -> Result<Option<String>, ConfError> {
-    let ipam = fields.object("ipam")?;
-    let Some(name) = ipam.string("type")?.filter(|name| !name.is_empty()) else {
-        return Ok(None);
-    };
-    if name.contains('/') || name == "." || name == ".." {
-        return Err(ipam.wrong("type", "must be the file name of a plugin in CNI_PATH"));
+fn ipam(file: &Field<'_>) -> Result<Option<String>, Wrong> {
+    let field = file.object("ipam")?.at("type");
+    let name: Option<String> = field.read()?;
+    match name.filter(|name| !name.is_empty()) {
+        Some(name) if name.contains('/') || name == "." || name == ".." => {
+            Err(field.wrong("must be the file name of a plugin in CNI_PATH"))
+        }
+        name => Ok(name),
     }
-    Ok(Some(name.to_owned()))
 }
 
-fn ipv6(fields: Fields<'_>) -> Result<Ipv6, ConfError> {
-    let ipv6 = fields.object("ipv6")?;
-    let words = [
-        ("off", Dad::Off),
-        ("optimistic", Dad::Optimistic),
-        ("wait", Dad::Wait),
-    ];
+fn ipv6(file: &Field<'_>) -> Result<Ipv6, Wrong> {
+    let ipv6 = file.object("ipv6")?;
     Ok(Ipv6 {
-        dad: ipv6.choice("dad", &words)?.unwrap_or_default(),
-        accept_ra: ipv6.boolean("acceptRA")?.unwrap_or_default(),
+        dad: ipv6.get("dad")?.unwrap_or_default(),
+        accept_ra: ipv6.get("acceptRA")?.unwrap_or_default(),
     })
 }

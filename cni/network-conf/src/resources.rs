@@ -2,7 +2,8 @@
 //! `resources`: names of kubelet's resources.
 
 use super::Devices;
-use cni_protocol::{ConfError, Fields};
+use conf_reader::{Field, Wrong};
+use serde_json::Value;
 
 /// What is asked for where nothing is configured: the names that clusters have.
 const DEFAULT: [&str; 2] = ["rdma/hca", "aliyun/erdma"];
@@ -17,24 +18,22 @@ pub(super) fn by_default() -> Devices {
 }
 
 /// The configured names; none: there are none.
-pub(super) fn parse(fields: Fields<'_>) -> Result<Option<Vec<String>>, ConfError> {
-    let Some(list) = fields.list("resources")? else {
+pub(super) fn parse(file: &Field<'_>) -> Result<Option<Vec<String>>, Wrong> {
+    let field = file.at("resources");
+    let Some(list) = field.read::<Option<Vec<Value>>>()? else {
         return Ok(None);
     };
     if list.is_empty() {
-        return Err(fields.wrong("resources", "must have at least one resource name"));
+        return Err(field.wrong("must have at least one resource name"));
     }
     let mut names: Vec<String> = vec![];
     for (index, value) in list.iter().enumerate() {
-        let Some(name) = value.as_str().filter(|name| is_resource_name(name)) else {
-            return Err(ConfError::Value {
-                field: format!("resources[{index}]"),
-                value: value.to_string(),
-                expected: "must be the name of one of kubelet's resources, prefix/name as \
-                           \"rdma/hca\" is"
-                    .to_owned(),
-            });
-        };
+        let name = value.as_str().filter(|name| is_resource_name(name));
+        let name = name.ok_or_else(|| {
+            field.element(index).wrong(
+                "must be the name of one of kubelet's resources, prefix/name as \"rdma/hca\" is",
+            )
+        })?;
         if !names.iter().any(|known| known == name) {
             names.push(name.to_owned());
         }
@@ -69,12 +68,12 @@ fn framed(text: &str, outer: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn read(value: Value) -> Result<Option<Vec<String>>, String> {
         let conf = json!({ "resources": value });
         let fields = conf.as_object().expect("an object");
-        parse(Fields::root(fields)).map_err(|error| error.to_string())
+        parse(&Field::root(fields)).map_err(|error| error.to_string())
     }
 
     #[test]

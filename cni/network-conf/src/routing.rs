@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `routing`: metrics and tables of the rails' routes in the pod.
 
-use cni_protocol::{ConfError, Fields};
+use conf_reader::{Field, Number, Wrong};
 use serde::{Deserialize, Serialize};
 
 /// `routing`
@@ -39,20 +39,20 @@ impl Routing {
         }
     }
 
-    pub(super) fn parse(fields: Fields<'_>) -> Result<Self, ConfError> {
-        let routing = fields.object("routing")?;
+    pub(super) fn parse(file: &Field<'_>) -> Result<Self, Wrong> {
+        let routing = file.object("routing")?;
         let default = Self::default();
         // room above for those that have to stand back
-        let metric = routing.number("metric", 0, i32::MAX as u32)?;
-        let table_base = routing.number("tableBase", 0, u32::MAX - MOST_RAILS)?;
-        let table_base = table_base.unwrap_or(default.table_base);
+        let metric: Option<Number<0, { i32::MAX as u32 }>> = routing.get("metric")?;
+        let table_base: Option<Number<0, { u32::MAX - MOST_RAILS }>> = routing.get("tableBase")?;
+        let table_base = table_base.map_or(default.table_base, |it| it.0);
         if (1..=LOCAL_TABLE).contains(&table_base) {
-            let expected = "must be 0 (no tables), or more than 255: the kernel has tables of its \
-                            own below that";
-            return Err(routing.wrong("tableBase", expected));
+            return Err(routing.at("tableBase").wrong(
+                "must be 0 (no tables), or more than 255: the kernel has tables of its own below that",
+            ));
         }
         Ok(Self {
-            metric: metric.unwrap_or(default.metric),
+            metric: metric.map_or(default.metric, |it| it.0),
             table_base,
         })
     }

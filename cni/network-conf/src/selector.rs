@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `devices`: which netdevs and RDMA devices of the node are meant.
 
-use cni_protocol::{ConfError, Fields};
+use conf_reader::{Field, Wrong};
 use glob::Pattern;
 use rdma_netns::{Device, InterfaceName, Link, LinkType, RdmaDevice};
-use serde_json::Value;
 
 /// One selector: all keys that it has must fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,48 +35,32 @@ const KEYS: [&str; 6] = ["netdev", "rdma", "pci", "driver", "vendor", "linkType"
 const WILD: [char; 3] = ['*', '?', '['];
 
 impl Selector {
-    /// Reads `devices[index]`.
-    pub(crate) fn parse(value: &Value, index: usize) -> Result<Self, ConfError> {
-        let field = format!("devices[{index}]");
-        let wrong = |expected: &str| ConfError::Value {
-            field: field.clone(),
-            value: value.to_string(),
-            expected: expected.to_owned(),
-        };
-        let object = value
-            .as_object()
-            .ok_or_else(|| wrong("must be an object"))?;
-        if let Some(key) = object.keys().find(|key| !KEYS.contains(&key.as_str())) {
-            return Err(wrong(&format!("{key:?} is not one of {}", KEYS.join(", "))));
+    /// Reads one of `devices`.
+    pub(crate) fn parse(field: &Field<'_>) -> Result<Self, Wrong> {
+        if let Some(key) = field.unknown(&KEYS).first() {
+            let keys = KEYS.join(", ");
+            return Err(field.wrong(format!("{key:?} is not one of {keys}")));
         }
-        if object.is_empty() {
-            return Err(wrong(
-                "must have at least one key: it would select every netdev",
-            ));
+        if !KEYS.iter().any(|key| field.has(key)) {
+            return Err(field.wrong("must have at least one key: it would select every netdev"));
         }
-        let fields = Fields::at(object, &field);
-        let pattern = |key: &str| -> Result<Option<Pattern>, ConfError> {
-            let Some(text) = fields.string(key)? else {
-                return Ok(None);
-            };
-            Pattern::new(text)
-                .map(Some)
-                .map_err(|error| wrong(&format!("{key}: {}", error.msg)))
+        let pattern = |key: &str| -> Result<Option<Pattern>, Wrong> {
+            let text: Option<String> = field.get(key)?;
+            let pattern = text.map(|text| Pattern::new(&text)).transpose();
+            pattern.map_err(|error| field.wrong(format!("{key}: {}", error.msg)))
         };
+        let types = [
+            ("ether", LinkType::Ether),
+            ("infiniband", LinkType::Infiniband),
+        ];
         Ok(Self {
-            text: value.to_string(),
+            text: field.json().unwrap_or_default(),
             netdev: pattern("netdev")?,
             rdma: pattern("rdma")?,
             pci: pattern("pci")?,
             driver: pattern("driver")?,
             vendor: pattern("vendor")?,
-            link_type: fields.choice(
-                "linkType",
-                &[
-                    ("ether", LinkType::Ether),
-                    ("infiniband", LinkType::Infiniband),
-                ],
-            )?,
+            link_type: field.choice("linkType", &types)?,
         })
     }
 

@@ -2,8 +2,10 @@
 //! `smcr` and `smcUeid`: whether a pod's TCP connections may be carried by RDMA, and what the
 //! pod itself says to that.
 
-use cni_protocol::{ConfError, Fields};
-use serde_json::{Map, Value};
+use cni_protocol::ConfError;
+use conf_reader::{Field, Wrong};
+use serde::Deserialize;
+use serde_json::Value;
 
 /// Where runtimes with the capability of that name put the pod's annotations.
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
@@ -28,7 +30,8 @@ pub struct Smc {
 }
 
 /// `smcr`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Smcr {
     /// Never.
     Off,
@@ -59,22 +62,17 @@ enum Annotation {
 }
 
 impl Smc {
-    pub(super) fn parse(fields: Fields<'_>, raw: &Map<String, Value>) -> Result<Self, ConfError> {
-        let words = [
-            ("off", Smcr::Off),
-            ("on", Smcr::On),
-            ("annotation", Smcr::Annotation),
-        ];
-        let (ueid, wrong_ueid) = match raw.get("smcUeid") {
-            None | Some(Value::Null) => (None, None),
-            Some(Value::String(text)) if is_ueid(text) => (Some(text.clone()), None),
-            Some(other) => (None, Some(other.clone())),
+    pub(super) fn parse(file: &Field<'_>) -> Result<Self, Wrong> {
+        let (ueid, wrong_ueid) = match file.get("smcUeid")? {
+            Some(Value::String(text)) if is_ueid(&text) => (Some(text), None),
+            other => (None, other),
         };
+        let runtime: Option<Value> = file.get("runtimeConfig")?;
         Ok(Self {
-            smcr: fields.choice("smcr", &words)?.unwrap_or(Smcr::Annotation),
+            smcr: file.get("smcr")?.unwrap_or(Smcr::Annotation),
             ueid,
             wrong_ueid,
-            annotation: Annotation::of(raw),
+            annotation: Annotation::of(&runtime.unwrap_or_default()[ANNOTATIONS]),
         })
     }
 
@@ -132,9 +130,8 @@ impl Smc {
 }
 
 impl Annotation {
-    fn of(raw: &Map<String, Value>) -> Self {
-        let annotations = raw.get("runtimeConfig").map(|it| &it[ANNOTATIONS]);
-        match annotations.unwrap_or(&Value::Null) {
+    fn of(annotations: &Value) -> Self {
+        match annotations {
             Value::Null => Self::Absent,
             Value::Object(annotations) => match annotations.get(ANNOTATION) {
                 None | Some(Value::Null) => Self::Absent,
@@ -164,9 +161,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(conf: &Value) -> Result<Smc, ConfError> {
-        let raw = conf.as_object().expect("an object");
-        Smc::parse(Fields::root(raw), raw)
+    fn read(conf: &Value) -> Result<Smc, Wrong> {
+        Smc::parse(&Field::root(conf.as_object().expect("an object")))
     }
 
     fn wish(smcr: Value, annotation: Value) -> Result<SmcRequirement, String> {

@@ -2,7 +2,8 @@
 //! Fields of sriov-cni and ib-sriov-cni that set a function up. This version does not, and drops none
 //! of them: a tenant without its VLAN would be on the untagged network.
 
-use cni_protocol::{ConfError, Fields};
+use cni_protocol::ConfError;
+use conf_reader::Field;
 use serde_json::Value;
 
 const FUNCTION: [&str; 12] = [
@@ -38,25 +39,25 @@ const REMEDY: &str = "this version does not set it, and the pod would start with
 ///
 /// # Errors
 /// A field is there that this version does not do.
-pub(super) fn check(root: Fields<'_>, is_first: bool) -> Result<(), ConfError> {
+pub(super) fn check(file: &Field<'_>, is_first: bool) -> Result<(), ConfError> {
     for field in FUNCTION {
-        refuse(root, field, field)?;
+        refuse(file, field, field)?;
     }
-    let runtime = root.object("runtimeConfig")?;
+    let runtime = file.object("runtimeConfig")?;
     for (name, field) in RUNTIME {
-        refuse(runtime, name, field)?;
+        refuse(&runtime, name, field)?;
     }
-    if let Some(Value::Object(args)) = root.object("args")?.get("cni").filter(|_| is_first) {
-        for (name, field) in ARGUMENTS {
-            refuse(Fields::at(args, "args.cni"), name, field)?;
-        }
+    let args = file.object("args")?.at("cni");
+    for (name, field) in ARGUMENTS.into_iter().filter(|_| is_first) {
+        refuse(&args, name, field)?;
     }
     Ok(())
 }
 
 /// An empty text is none, as for Go's decoders.
-fn refuse(fields: Fields<'_>, name: &str, field: &'static str) -> Result<(), ConfError> {
-    match fields.get(name).filter(|value| *value != "") {
+fn refuse(object: &Field<'_>, name: &str, field: &'static str) -> Result<(), ConfError> {
+    let value: Option<Value> = object.get(name)?;
+    match value.filter(|value| *value != "") {
         None => Ok(()),
         Some(value) => Err(ConfError::Unsupported {
             field,

@@ -2,10 +2,11 @@
 //! The network configuration, as far as every plugin reads it.
 
 use crate::{
-    Fields, Mistakes, SpecVersion,
+    Mistakes, SpecVersion,
     environment::{MAX_IDENTIFIER, is_identifier},
     version::SUPPORTED,
 };
+use conf_reader::{AbsolutePath, Field, Wrong};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -91,6 +92,16 @@ pub enum ConfError {
     },
 }
 
+impl From<Wrong> for ConfError {
+    fn from(wrong: Wrong) -> Self {
+        Self::Value {
+            field: wrong.place,
+            value: wrong.value.unwrap_or_else(|| "null".to_owned()),
+            expected: wrong.problem,
+        }
+    }
+}
+
 fn versions() -> String {
     SUPPORTED.map(SpecVersion::as_str).join(", ")
 }
@@ -119,14 +130,16 @@ impl Network {
     /// # Errors
     /// A value is wrong, and none of the `mistakes` that are passed over.
     pub fn parse(raw: &Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
-        let fields = Fields::root(raw);
+        let file = &Field::root(raw);
         let newest = SUPPORTED[SUPPORTED.len() - 1];
         Ok(Self {
-            version: mistakes.or(version(fields, raw), newest)?,
-            name: name(fields)?,
-            log: mistakes.or(log_settings(fields), Log::default())?,
-            prev_result: mistakes.or(prev_result(fields), None)?,
-            valid_attachments: mistakes.or_for_del(valid_attachments(fields), None)?,
+            version: mistakes.or(version(file, raw), newest)?,
+            name: name(file)?,
+            log: mistakes.or(log_settings(file), Log::default())?,
+            prev_result: mistakes
+                .or(file.get("prevResult"), None)?
+                .map(Value::Object),
+            valid_attachments: mistakes.or_for_del(valid_attachments(file), None)?,
         })
     }
 
@@ -160,27 +173,27 @@ impl Default for Log {
     }
 }
 
-fn version(fields: Fields<'_>, raw: &Map<String, Value>) -> Result<SpecVersion, ConfError> {
-    fields.string("cniVersion")?;
+fn version(file: &Field<'_>, raw: &Map<String, Value>) -> Result<SpecVersion, ConfError> {
+    file.get::<String>("cniVersion")?;
     let version = version_text(raw);
     SpecVersion::parse(version).ok_or_else(|| ConfError::Version(version.to_owned()))
 }
 
-fn name(fields: Fields<'_>) -> Result<String, ConfError> {
+fn name(file: &Field<'_>) -> Result<String, ConfError> {
     let expected = "must be the network's name: a letter or digit, then these and _ . -";
-    let name = fields.string("name")?.ok_or(ConfError::Missing {
+    let name: String = file.get("name")?.ok_or(ConfError::Missing {
         field: "name",
         expected,
     })?;
-    if !is_identifier(name) || name.len() > MAX_IDENTIFIER {
-        return Err(fields.wrong("name", expected));
+    if !is_identifier(&name) || name.len() > MAX_IDENTIFIER {
+        return Err(file.at("name").wrong(expected).into());
     }
-    Ok(name.to_owned())
+    Ok(name)
 }
 
-fn log_settings(fields: Fields<'_>) -> Result<Log, ConfError> {
+fn log_settings(file: &Field<'_>) -> Result<Log, Wrong> {
     use log::LevelFilter as Level;
-    let log = fields.object("log")?;
+    let log = file.object("log")?;
     let levels = [
         ("off", Level::Off),
         ("error", Level::Error),
@@ -193,15 +206,8 @@ fn log_settings(fields: Fields<'_>) -> Result<Log, ConfError> {
         level: log
             .choice("level", &levels)?
             .unwrap_or(Log::default().level),
-        file: log.absolute_path("file")?,
+        file: log.get("file")?.map(|AbsolutePath(path)| path),
     })
-}
-
-fn prev_result(fields: Fields<'_>) -> Result<Option<Value>, ConfError> {
-    match fields.get("prevResult") {
-        Some(value) if !value.is_object() => Err(fields.wrong("prevResult", "must be an object")),
-        value => Ok(value.cloned()),
-    }
 }
 
 /// The names that the list has, the specification's and the one of libcni before 1.2.1
@@ -210,9 +216,9 @@ const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/atta
 
 /// The list. `null` is one without attachments: a slice of Go's that nothing was put into, as CRI-O
 /// hands it over at its start on a node without pods.
-fn valid_attachments(fields: Fields<'_>) -> Result<Option<Vec<ValidAttachment>>, ConfError> {
+fn valid_attachments(file: &Field<'_>) -> Result<Option<Vec<ValidAttachment>>, Wrong> {
     for name in VALID_ATTACHMENTS {
-        let Some(list) = fields.list(name)? else {
+        let Some(list) = file.get::<Vec<Value>>(name)? else {
             continue;
         };
         let attachment = |value: &Value| {
@@ -222,13 +228,12 @@ fn valid_attachments(fields: Fields<'_>) -> Result<Option<Vec<ValidAttachment>>,
                 interface: text("ifname")?,
             })
         };
-        return list
-            .iter()
-            .map(attachment)
-            .collect::<Option<_>>()
+        let attachments: Option<_> = list.iter().map(attachment).collect();
+        let must = "must list {\"containerID\", \"ifname\"} objects";
+        return attachments
             .map(Some)
-            .ok_or_else(|| fields.wrong(name, "must list {\"containerID\", \"ifname\"} objects"));
+            .ok_or_else(|| file.at(name).wrong(must));
     }
-    let is_there = VALID_ATTACHMENTS.iter().any(|name| fields.has(name));
+    let is_there = VALID_ATTACHMENTS.iter().any(|name| file.has(name));
     Ok(is_there.then(Vec::new))
 }

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`plugin`] | one run of a plugin: arguments, input, the answer, panics and exit code |
 //! | [`environment`] | the `CNI_*` variables |
-//! | [`conf`], [`fields`] | the network configuration: what every plugin reads of it, and reading fields |
+//! | [`conf`] | the network configuration: what every plugin reads of it |
 //! | [`mistakes`] | which verbs pass over a wrong value |
 //! | [`result`] | the answer to ADD, in the shape of the configuration's version |
 //! | [`version`], [`code`] | versions and error codes of the specification |
@@ -18,7 +18,6 @@
 pub mod code;
 pub mod conf;
 pub mod environment;
-pub mod fields;
 pub mod lock;
 pub mod logging;
 pub mod mistakes;
@@ -30,7 +29,6 @@ pub mod version;
 
 pub use conf::{ConfError, Network, ValidAttachment};
 pub use environment::{Command, Environment, EnvironmentError, Target};
-pub use fields::Fields;
 pub use mistakes::Mistakes;
 pub use plugin::{Failure, Input, Plugin};
 pub use version::SpecVersion;

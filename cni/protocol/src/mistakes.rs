@@ -32,8 +32,12 @@ impl Mistakes {
     ///
     /// # Errors
     /// The value is wrong, and the verb does not pass over it.
-    pub fn or<T>(&mut self, read: Result<T, ConfError>, default: T) -> Result<T, ConfError> {
-        match read {
+    pub fn or<T, E: Into<ConfError>>(
+        &mut self,
+        read: Result<T, E>,
+        default: T,
+    ) -> Result<T, ConfError> {
+        match read.map_err(Into::into) {
             Err(error) if matches!(self.command, Some(Command::Del | Command::Gc)) => {
                 self.passed_over.push(error);
                 Ok(default)
@@ -46,13 +50,13 @@ impl Mistakes {
     ///
     /// # Errors
     /// The value is wrong, and the verb does not pass over it.
-    pub fn or_for_del<T>(
+    pub fn or_for_del<T, E: Into<ConfError>>(
         &mut self,
-        read: Result<T, ConfError>,
+        read: Result<T, E>,
         default: T,
     ) -> Result<T, ConfError> {
         match self.command {
-            Some(Command::Gc) => read,
+            Some(Command::Gc) => read.map_err(Into::into),
             _ => self.or(read, default),
         }
     }

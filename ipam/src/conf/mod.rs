@@ -13,7 +13,9 @@ use crate::{
     parent::{GatewayRoute, Parent},
     range::Pool,
 };
-use cni_protocol::{ConfError, Environment, Fields, Mistakes, Network};
+use cni_protocol::{ConfError, Environment, Mistakes, Network};
+use conf_reader::{AbsolutePath, Field, Wrong};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::{net::IpAddr, path::PathBuf};
 
@@ -30,7 +32,8 @@ pub struct Place {
 }
 
 /// How addresses are chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Strategy {
     /// Round robin after the last one given.
     Sequential,
@@ -79,57 +82,70 @@ impl Place {
     /// not the attachment's.
     pub fn parse(raw: &Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
         let network = Network::parse(raw, mistakes)?;
-        let ipam = Fields::root(raw).object("ipam")?;
-        let data_dir = match ipam.string("dataDir")? {
-            None | Some("") => PathBuf::from(DATA_DIR),
-            Some(path) if path.starts_with('/') => PathBuf::from(path),
-            Some(_) => return Err(ipam.wrong("dataDir", "must be an absolute path")),
-        };
+        let ipam = Field::root(raw).object("ipam")?;
+        let data_dir = path(&ipam.at("dataDir"))?.unwrap_or_else(|| DATA_DIR.into());
         Ok(Self { network, data_dir })
     }
 }
 
 /// Top-level `conflicts`: the attachment's addresses that another machine was found to use.
 pub fn conflicts(raw: &Map<String, Value>) -> Result<Vec<IpAddr>, ConfError> {
-    addresses(Fields::root(raw), "conflicts")
+    let conflicts = list(&Field::root(raw).at("conflicts"), ADDRESSES, address)?;
+    Ok(conflicts.unwrap_or_default())
 }
 
-/// A list of addresses without prefix lengths; none, if it is not there.
-fn addresses(fields: Fields<'_>, name: &str) -> Result<Vec<IpAddr>, ConfError> {
-    let list = fields.list(name)?.into_iter().flatten();
-    list.map(|value| value.as_str().and_then(plain))
-        .collect::<Option<_>>()
-        .ok_or_else(|| fields.wrong(name, "must list addresses"))
+const ADDRESSES: &str = "must list addresses";
+
+/// An address without a prefix length.
+fn address(value: &Value) -> Option<IpAddr> {
+    plain(value.as_str()?)
+}
+
+/// The elements of a list, each read by `one`; none: there is no list. Where an element cannot be
+/// read, the list is not as it `must` be.
+fn list<T>(
+    field: &Field<'_>,
+    must: &str,
+    one: impl Fn(&Value) -> Option<T>,
+) -> Result<Option<Vec<T>>, Wrong> {
+    let Some(list) = field.read::<Option<Vec<Value>>>()? else {
+        return Ok(None);
+    };
+    let read: Option<_> = list.iter().map(one).collect();
+    read.map(Some).ok_or_else(|| field.wrong(must))
+}
+
+/// An absolute path; an empty text is none.
+fn path(field: &Field<'_>) -> Result<Option<PathBuf>, Wrong> {
+    match field.read::<Option<String>>()?.as_deref() {
+        None | Some("") => Ok(None),
+        Some(_) => field.read().map(|AbsolutePath(path)| Some(path)),
+    }
 }
 
 impl Plan {
     /// Checks all fields that ADD works with.
     pub fn parse(raw: &Map<String, Value>, environment: &Environment) -> Result<Self, ConfError> {
-        let root = Fields::root(raw);
-        let ipam = root.object("ipam")?;
-        if root.get("ipam").is_none() {
+        let root = &Field::root(raw);
+        let ipam = &root.object("ipam")?;
+        if !ipam.is_there() {
             return Err(ConfError::Missing {
                 field: "ipam",
                 expected: "it says where addresses come from: ipam.ranges, or ipam.from: \"parent\"",
             });
         }
-        let strategies = [
-            ("sequential", Strategy::Sequential),
-            ("stable", Strategy::Stable),
-        ];
         let both = &[Family::V4, Family::V6][..];
         let families = [("ipv4", &both[..1]), ("ipv6", &both[1..]), ("both", both)];
-        let strategy = ipam.choice("strategy", &strategies)?;
+        let strategy = ipam.get("strategy")?;
         let families = ipam.choice("family", &families)?;
         let from_parent = ipam.choice("from", &[("ranges", false), ("parent", true)])?;
         let pools = ranges::pools(root, ipam)?;
         let source = match from_parent {
             Some(true) if !pools.is_empty() => {
-                return Err(ipam.wrong(
-                    "from",
+                return Err(ipam.at("from").wrong(
                     "the addresses come from the parent's prefixes, so that there can be no ipam.ranges, \
                      ipam.subnet or runtimeConfig.ipRanges: leave out one or the other",
-                ));
+                ).into());
             }
             Some(true) => parent(root, families.unwrap_or(&both[1..]))?,
             _ if pools.is_empty() => {
@@ -149,73 +165,61 @@ impl Plan {
                 _ => Strategy::Sequential,
             }),
             routes: wishes::routes(ipam)?,
-            resolv_conf: match ipam.string("resolvConf")? {
-                Some("") => None,
-                _ => ipam.absolute_path("resolvConf")?,
-            },
+            resolv_conf: path(&ipam.at("resolvConf"))?,
             requested: wishes::requested(root, environment)?,
-            away: addresses(root, "hostAddresses")?,
-            neighbours: match root.get("neighbourAddresses") {
-                None => None,
-                Some(_) => Some(addresses(root, "neighbourAddresses")?),
-            },
+            away: list(&root.at("hostAddresses"), ADDRESSES, address)?.unwrap_or_default(),
+            neighbours: list(&root.at("neighbourAddresses"), ADDRESSES, address)?,
         })
     }
 }
 
 /// The pools of `families`; each family has to have one.
 fn only(
-    ipam: Fields<'_>,
+    ipam: &Field<'_>,
     mut pools: Vec<Pool>,
     families: Option<&[Family]>,
-) -> Result<Vec<Pool>, ConfError> {
+) -> Result<Vec<Pool>, Wrong> {
     let Some(families) = families else {
         return Ok(pools);
     };
     pools.retain(|pool| families.contains(&pool.family()));
     for family in families {
         if !pools.iter().any(|pool| pool.family() == *family) {
-            return Err(ipam.wrong("family", &format!("the ranges have no {family} subnet")));
+            let sentence = format!("the ranges have no {family} subnet");
+            return Err(ipam.at("family").wrong(sentence));
         }
     }
     Ok(pools)
 }
 
 /// `master`, `masterAddresses` and `masterRoutes`, as `rdma-cni` hands them on.
-fn parent(root: Fields<'_>, families: &[Family]) -> Result<Source, ConfError> {
-    let name = root.string("master")?.filter(|name| !name.is_empty());
-    let told = match root.list("masterAddresses")? {
+fn parent(root: &Field<'_>, families: &[Family]) -> Result<Source, Wrong> {
+    let name: Option<String> = root.get("master")?;
+    let name = name.filter(|name| !name.is_empty());
+    let must = "must list addresses with their prefix lengths";
+    let addresses = list(&root.at("masterAddresses"), must, |it| cidr(it.as_str()?))?;
+    let told = match addresses {
         None => None,
-        Some(list) => {
-            let addresses: Option<Vec<_>> = list.iter().map(|it| cidr(it.as_str()?)).collect();
-            let addresses = addresses.ok_or_else(|| {
-                root.wrong(
-                    "masterAddresses",
-                    "must list addresses with their prefix lengths",
-                )
-            })?;
-            Some(Parent {
-                name: name.unwrap_or("the parent").to_owned(),
-                addresses,
-                routes: gateway_routes(root)?,
-            })
-        }
+        Some(addresses) => Some(Parent {
+            name: name.clone().unwrap_or_else(|| "the parent".to_owned()),
+            addresses,
+            routes: gateway_routes(root)?,
+        }),
     };
     Ok(Source::Parent {
-        name: name.map(str::to_owned),
+        name,
         told,
         families: families.to_vec(),
     })
 }
 
-fn gateway_routes(root: Fields<'_>) -> Result<Vec<GatewayRoute>, ConfError> {
-    let list = root.list("masterRoutes")?.into_iter().flatten();
-    list.map(|value| {
+fn gateway_routes(root: &Field<'_>) -> Result<Vec<GatewayRoute>, Wrong> {
+    let must = "must list {\"dst\", \"gw\"} objects";
+    let routes = list(&root.at("masterRoutes"), must, |route| {
         Some(GatewayRoute {
-            destination: cidr(value.get("dst")?.as_str()?)?,
-            gateway: plain(value.get("gw")?.as_str()?)?,
+            destination: cidr(route.get("dst")?.as_str()?)?,
+            gateway: plain(route.get("gw")?.as_str()?)?,
         })
-    })
-    .collect::<Option<_>>()
-    .ok_or_else(|| root.wrong("masterRoutes", "must list {\"dst\", \"gw\"} objects"))
+    })?;
+    Ok(routes.unwrap_or_default())
 }

@@ -6,31 +6,27 @@ use crate::{
     address::{cidr, plain},
     range::{Pool, Range},
 };
-use cni_protocol::{ConfError, Fields};
+use conf_reader::{Field, Wrong};
 use serde_json::Value;
 
 /// All range sets, checked one by one and against each other. The number of its set is the
 /// name of a pool's round robin, as for host-local.
-pub(super) fn pools(root: Fields<'_>, ipam: Fields<'_>) -> Result<Vec<Pool>, ConfError> {
-    let mut sets = vec![];
-    let runtime = root.object("runtimeConfig")?;
-    range_sets(runtime, "runtimeConfig", "ipRanges", &mut sets)?;
-    if ipam.get("subnet").is_some() {
-        sets.push(("ipam".to_owned(), vec![range(ipam)?]));
+pub(super) fn pools(root: &Field<'_>, ipam: &Field<'_>) -> Result<Vec<Pool>, Wrong> {
+    let mut sets = range_sets(&root.object("runtimeConfig")?.at("ipRanges"))?;
+    if ipam.at("subnet").is_there() {
+        sets.push((ipam.place().to_owned(), vec![range(ipam)?]));
     } else {
-        for name in ["rangeStart", "rangeEnd", "gateway"] {
-            if ipam.get(name).is_some() {
-                return Err(ipam.wrong(name, "belongs to a subnet; there is no ipam.subnet"));
-            }
+        let ends = ["rangeStart", "rangeEnd", "gateway"].map(|name| ipam.at(name));
+        if let Some(field) = ends.iter().find(|field| field.is_there()) {
+            return Err(field.wrong("belongs to a subnet; there is no ipam.subnet"));
         }
     }
-    range_sets(ipam, "ipam", "ranges", &mut sets)?;
+    sets.extend(range_sets(&ipam.at("ranges"))?);
     let mut pools: Vec<Pool> = vec![];
-    for (index, (name, ranges)) in sets.into_iter().enumerate() {
-        let wrong = |error: crate::range::PoolError| ConfError::Value {
-            field: name.clone(),
-            value: subnets(&ranges),
-            expected: error.to_string(),
+    for (index, (place, ranges)) in sets.into_iter().enumerate() {
+        let wrong = |error: crate::range::PoolError| Wrong {
+            value: Some(subnets(&ranges)),
+            ..Wrong::of(&place, error.to_string())
         };
         let pool = Pool::new(ranges.clone(), index.to_string()).map_err(wrong)?;
         for other in &pools {
@@ -46,52 +42,32 @@ fn subnets(ranges: &[Range]) -> String {
     Value::from_iter(subnets).to_string()
 }
 
-/// The list of lists of ranges called `name`; with each set its full name.
-fn range_sets(
-    fields: Fields<'_>,
-    path: &str,
-    name: &str,
-    sets: &mut Vec<(String, Vec<Range>)>,
-) -> Result<(), ConfError> {
-    for (index, set) in fields.list(name)?.into_iter().flatten().enumerate() {
-        let set_name = format!("{path}.{name}[{index}]");
-        let wrong = |field: &str, value: &Value, expected: &str| ConfError::Value {
-            field: field.to_owned(),
-            value: value.to_string(),
-            expected: expected.to_owned(),
-        };
-        let Value::Array(list) = set else {
-            return Err(wrong(
-                &set_name,
-                set,
-                "must be a list of ranges: a list in a list",
-            ));
-        };
-        let mut ranges = vec![];
-        for (index, value) in list.iter().enumerate() {
-            let range_name = format!("{set_name}[{index}]");
-            let Value::Object(object) = value else {
-                return Err(wrong(&range_name, value, "must be an object with a subnet"));
-            };
-            ranges.push(range(Fields::at(object, &range_name))?);
-        }
-        sets.push((set_name, ranges));
-    }
-    Ok(())
+/// A list of lists of ranges; with each set its place.
+fn range_sets(field: &Field<'_>) -> Result<Vec<(String, Vec<Range>)>, Wrong> {
+    let sets = field.list("must be a list")?.into_iter().map(|set| {
+        let ranges = set.list("must be a list of ranges: a list in a list")?;
+        let ranges = ranges.iter().map(|range| match range.is_object() {
+            true => self::range(range),
+            false => Err(range.wrong("must be an object with a subnet")),
+        });
+        Ok((set.place().to_owned(), ranges.collect::<Result<_, _>>()?))
+    });
+    sets.collect()
 }
 
-fn range(fields: Fields<'_>) -> Result<Range, ConfError> {
+fn range(field: &Field<'_>) -> Result<Range, Wrong> {
     let example = "must be a network with its prefix length, as 10.0.0.0/24 or fd00::/64";
-    let subnet = fields.string("subnet")?.and_then(cidr);
-    let subnet = subnet.ok_or_else(|| fields.wrong("subnet", example))?;
-    let address = |name: &str| match fields.string(name)? {
+    let subnet: Option<String> = field.get("subnet")?;
+    let subnet = subnet.and_then(|text| cidr(&text));
+    let subnet = subnet.ok_or_else(|| field.at("subnet").wrong(example))?;
+    let address = |name: &str| match field.get::<String>(name)?.as_deref() {
         None | Some("") => Ok(None),
-        Some(text) => match plain(text) {
-            Some(ip) => Ok(Some(ip)),
-            None => Err(fields.wrong(name, "must be an address")),
-        },
+        Some(text) => {
+            let address = plain(text).map(Some);
+            address.ok_or_else(|| field.at(name).wrong("must be an address"))
+        }
     };
     let (start, end) = (address("rangeStart")?, address("rangeEnd")?);
     Range::new(subnet, start, end, address("gateway")?)
-        .map_err(|error| fields.wrong(error.field(), &error.to_string()))
+        .map_err(|error| field.at(error.field()).wrong(error.to_string()))
 }

@@ -7,6 +7,8 @@ use super::{
     selector::{Sort, Text},
 };
 use ::erdma::conf::{BringUp, DRIVER, DriverMode, METADATA};
+use conf_reader::Texts;
+use serde::Deserialize;
 use std::{fmt, str::FromStr};
 
 /// The resource that the eRDMA agent offers.
@@ -49,6 +51,20 @@ pub struct Exposed {
     pub instance: Text,
     /// RDMA devices, or patterns of them: `erdma_0`, `erdma_*`.
     pub devices: Vec<Text>,
+}
+
+/// Patterns of `exposedLocalERIs`; without any, all NICs are used.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "Texts")]
+pub struct Patterns(pub Vec<Exposed>);
+
+impl TryFrom<Texts> for Patterns {
+    type Error = String;
+
+    fn try_from(texts: Texts) -> Result<Self, String> {
+        let patterns = texts.0.iter().map(|text| text.parse());
+        patterns.collect::<Result<_, _>>().map(Self)
+    }
 }
 
 impl Default for Erdma {

@@ -3,8 +3,8 @@
 //! what the file says, and that is told.
 
 use super::{
-    Allocate, Conf, Erdma, Exposed, Ids, Parsed, ResourceName,
-    erdma::{Origin, RESOURCE},
+    Allocate, Conf, Erdma, Ids, Parsed, ResourceName,
+    erdma::{Origin, Patterns, RESOURCE},
     own::MTU,
 };
 use ::erdma::conf::{BringUp, DriverMode};
@@ -37,10 +37,6 @@ pub struct Flags {
 /// `--prefer-driver`; none: without a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preferred(pub Option<DriverMode>);
-
-/// `--exposed-local-eris`; none: all.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Patterns(pub Vec<Exposed>);
 
 fn driver(text: &str) -> Result<Preferred, String> {
     match text {

@@ -40,7 +40,7 @@ fn resources(
     remarks: &mut Vec<String>,
     one: impl Fn(&Field<'_>, &mut Vec<String>) -> Result<Option<ResourceConf>, Wrong>,
 ) -> Result<Vec<ResourceConf>, Wrong> {
-    let list = file.objects(name)?.unwrap_or_default();
+    let list = file.objects(name)?;
     if list.is_empty() {
         return Err(file.at(name).wrong("must have at least one resource"));
     }
@@ -80,8 +80,8 @@ fn link_types(selectors: &Field<'_>) -> Result<Vec<LinkType>, Wrong> {
 
 /// A remark on each field that the format does not have.
 fn passed_over(field: &Field<'_>, known: &[&str]) -> Vec<String> {
-    let unknown = field.unknown(known).into_iter();
-    unknown
-        .map(|place| format!("{place}: not known, passed over"))
+    let places = field.unknown(known).into_iter().map(|name| field.at(name));
+    places
+        .map(|unknown| format!("{}: not known, passed over", unknown.place()))
         .collect()
 }

@@ -121,7 +121,7 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
 fn selectors_of<'a>(resource: &Field<'a>) -> Result<Vec<Field<'a>>, Wrong> {
     let field = resource.at("selectors");
     let found = match field.is_list() {
-        true => resource.objects("selectors")?.unwrap_or_default(),
+        true => resource.objects("selectors")?,
         false => vec![resource.object("selectors")?],
     };
     match found.iter().any(Field::is_there) {

@@ -20,15 +20,18 @@
 //! ```
 
 use super::{Device, selectors};
-use crate::conf::{Erdma, Exposed, erdma::Origin};
+use crate::conf::{
+    Erdma,
+    erdma::{Origin, Patterns},
+};
 use ::erdma::{
     conf::{BringUp, DriverMode, NicAddress},
     metadata::{Base, unusable},
 };
-use conf_reader::{Field, Number, Texts, Wrong, parsed};
+use conf_reader::{Field, Number, Wrong, optional, parsed};
 use ipnetwork::Ipv4Network;
 use rdma_netns::HardwareAddress;
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer};
 use std::{net::Ipv4Addr, ops::RangeInclusive};
 
 /// Smallest MTU that IPv6 can live with (RFC 8200), and the largest of a netdev.
@@ -41,13 +44,14 @@ pub(crate) const MTU: RangeInclusive<u32> = MIN_MTU..=MAX_MTU;
 pub(super) struct Section {
     prefer_driver: Option<DriverMode>,
     reload_driver: Option<bool>,
-    #[serde(rename = "exposedLocalERIs", deserialize_with = "patterns")]
-    exposed: Vec<Exposed>,
+    #[serde(rename = "exposedLocalERIs")]
+    exposed: Patterns,
     #[serde(rename = "configureNICs")]
     configure_nics: Option<bool>,
     #[serde(rename = "jumboFrameMTU")]
     mtu: Option<Number<MIN_MTU, MAX_MTU>>,
-    metadata: Option<Metadata>,
+    #[serde(deserialize_with = "metadata")]
+    metadata: Option<Base>,
     addresses: Option<Vec<Address>>,
     devices: Option<Vec<Device>>,
 }
@@ -59,12 +63,9 @@ struct Address {
     mac: HardwareAddress,
     #[serde(deserialize_with = "network")]
     address: Ipv4Network,
-    gateway: Option<Gateway>,
+    #[serde(deserialize_with = "gateway")]
+    gateway: Option<Ipv4Addr>,
 }
-
-struct Metadata(Base);
-
-struct Gateway(Ipv4Addr);
 
 impl Section {
     /// Remarks tell of fields that come to nothing.
@@ -82,7 +83,7 @@ impl Section {
                 remarks.push(format!("{place}: of no use with configureNICs: false"));
             }
         }
-        let metadata = self.metadata.map(|Metadata(base)| base.to_string());
+        let metadata = self.metadata.map(|base| base.to_string());
         let metadata = metadata.unwrap_or(defaults.metadata);
         let bring_up = BringUp {
             metadata: metadata.clone(),
@@ -91,10 +92,13 @@ impl Section {
         };
         Ok(Erdma {
             origin: Origin::User,
-            devices: selectors(self.devices, field)?.unwrap_or(defaults.devices),
+            devices: match self.devices {
+                None => defaults.devices,
+                devices => selectors(devices, &field.at("devices"))?,
+            },
             prefer_driver: self.prefer_driver,
             reload_driver: self.reload_driver.unwrap_or(defaults.reload_driver),
-            exposed: self.exposed,
+            exposed: self.exposed.0,
             metadata,
             bring_up: configures.then_some(bring_up),
         })
@@ -113,7 +117,6 @@ fn addresses(read: Vec<Address>, list: &Field<'_>) -> Result<Vec<NicAddress>, Wr
     ) in read.into_iter().enumerate()
     {
         let field = list.element(index);
-        let gateway = gateway.map(|it| it.0);
         if let Some(why) = unusable(address, gateway) {
             let gateway = gateway.map_or(String::new(), |it| format!(", gateway {it}"));
             return Err(field.refused(format!(
@@ -133,14 +136,6 @@ fn addresses(read: Vec<Address>, list: &Field<'_>) -> Result<Vec<NicAddress>, Wr
     Ok(found)
 }
 
-fn patterns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Exposed>, D::Error> {
-    let texts = Texts::deserialize(deserializer)?.0;
-    let patterns = texts.iter().map(|text| text.parse());
-    patterns
-        .collect::<Result<_, _>>()
-        .map_err(de::Error::custom)
-}
-
 fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HardwareAddress, D::Error> {
     let expected = "a NIC's hardware address, 00:16:3e:01:02:03";
     parsed(deserializer, expected, |text| {
@@ -158,17 +153,11 @@ fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ipv4Network, D:
     })
 }
 
-impl<'de> Deserialize<'de> for Metadata {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let expected = "http:// and a host, with a port if need be, as http://100.100.100.200";
-        parsed(deserializer, expected, |text| text.parse().ok().map(Self))
-    }
+fn gateway<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ipv4Addr>, D::Error> {
+    optional(deserializer, "an IPv4 address", |text| text.parse().ok())
 }
 
-impl<'de> Deserialize<'de> for Gateway {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer, "an IPv4 address", |text| {
-            text.parse().ok().map(Self)
-        })
-    }
+fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Base>, D::Error> {
+    let expected = "http:// and a host, with a port if need be, as http://100.100.100.200";
+    optional(deserializer, expected, |text| text.parse().ok())
 }

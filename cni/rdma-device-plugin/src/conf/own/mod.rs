@@ -35,7 +35,7 @@ use super::{
 };
 use conf_reader::{Field, Number, Texts, Wrong};
 use rdma_netns::DeviceAddress;
-use serde::{Deserialize, Deserializer, de, de::Unexpected};
+use serde::Deserialize;
 use serde_json::Value;
 
 pub(crate) use erdma::MTU;
@@ -92,6 +92,8 @@ struct Device {
 }
 
 /// A shell's patterns: a list of them, or one alone.
+#[derive(Deserialize)]
+#[serde(try_from = "Texts")]
 struct Globs(Vec<Text>);
 
 pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
@@ -106,11 +108,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         Some(resources) if resources.is_empty() => {
             return Err(list.wrong("must have at least one resource"));
         }
-        Some(resources) => {
-            let resources = resources.into_iter().enumerate();
-            let checked = resources.map(|(index, it)| it.checked(&list.element(index)));
-            checked.collect::<Result<_, _>>()?
-        }
+        Some(resources) => list.each(resources, Resource::checked)?,
         None if file.has("resources") => {
             return Err(list.refused(
                 "must have at least one resource, and is null; leave it out for aliyun/erdma alone",
@@ -135,7 +133,7 @@ impl Resource {
             ids: self.ids(field)?,
             name: self.name,
             place: field.place().to_owned(),
-            devices: selectors(self.devices, field)?.unwrap_or_default(),
+            devices: selectors(self.devices, &field.at("devices"))?,
             umad: self.umad.unwrap_or(false),
             topology: self.topology.unwrap_or(true),
             require: self.require,
@@ -143,50 +141,44 @@ impl Resource {
     }
 
     fn ids(&self, field: &Field<'_>) -> Result<Ids, Wrong> {
-        let fields = [
-            ("count", self.count.is_some()),
-            ("allocate", self.allocate.is_some()),
-        ];
+        let allocate = self.allocate;
         match self.kind {
-            Kind::Shared => Ok(Ids::Shared {
-                count: field
-                    .get("count")?
-                    .map_or(SHARED_IDS, |Number::<1, MOST_IDS>(it)| it),
-                allocate: self.allocate.unwrap_or(Allocate::All),
-            }),
-            Kind::PerNic => Ok(Ids::PerNic {
-                count: field
-                    .get("count")?
-                    .map_or(NIC_IDS, |Number::<1, MOST_NIC_IDS>(it)| it),
-                allocate: self.allocate.unwrap_or(Allocate::Numa),
-            }),
-            Kind::Exclusive => match fields.iter().find(|(_, is_there)| *is_there) {
-                None => Ok(Ids::Exclusive),
-                Some((name, _)) => Err(field.at(name).wrong(
-                    "must be left out with kind exclusive: there is one id for each device",
-                )),
-            },
+            Kind::Shared => {
+                let count: Option<Number<1, MOST_IDS>> = field.get("count")?;
+                Ok(Ids::Shared {
+                    count: count.map_or(SHARED_IDS, |count| count.0),
+                    allocate: allocate.unwrap_or(Allocate::All),
+                })
+            }
+            Kind::PerNic => {
+                let count: Option<Number<1, MOST_NIC_IDS>> = field.get("count")?;
+                Ok(Ids::PerNic {
+                    count: count.map_or(NIC_IDS, |count| count.0),
+                    allocate: allocate.unwrap_or(Allocate::Numa),
+                })
+            }
+            Kind::Exclusive => {
+                let surplus = match &self.count {
+                    Some(_) => field.at("count"),
+                    None if allocate.is_some() => field.at("allocate"),
+                    None => return Ok(Ids::Exclusive),
+                };
+                let must = "must be left out with kind exclusive: there is one id for each device";
+                Err(surplus.wrong(must))
+            }
         }
     }
 }
 
-/// `devices` of `parent`; none: it was left out.
-fn selectors(
-    devices: Option<Vec<Device>>,
-    parent: &Field<'_>,
-) -> Result<Option<Vec<Selector>>, Wrong> {
-    let Some(devices) = devices else {
-        return Ok(None);
-    };
-    let list = parent.at("devices");
-    if devices.is_empty() {
-        return Err(
-            list.wrong("must have at least one selector; leave it out to select all RDMA devices")
-        );
+/// The selectors of `devices`; none: it was left out.
+fn selectors(read: Option<Vec<Device>>, devices: &Field<'_>) -> Result<Vec<Selector>, Wrong> {
+    match read {
+        Some(read) if read.is_empty() => {
+            let must = "must have at least one selector; leave it out to select all RDMA devices";
+            Err(devices.wrong(must))
+        }
+        read => devices.each(read.unwrap_or_default(), Device::checked),
     }
-    let devices = devices.into_iter().enumerate();
-    let selectors = devices.map(|(index, device)| device.checked(&list.element(index)));
-    selectors.collect::<Result<_, _>>().map(Some)
 }
 
 impl Device {
@@ -220,43 +212,40 @@ impl Device {
             root: roots,
             sort: None,
         };
-        match selector.selects_all() {
-            false => Ok(selector),
-            true => Err(field.refused(
+        if selector.selects_all() {
+            return Err(field.refused(
                 "must have at least one of netdev, rdma, pci, driver, vendor, device, linkType, pf: it \
                  would select every device",
-            )),
+            ));
         }
+        Ok(selector)
     }
 }
 
-impl<'de> Deserialize<'de> for Globs {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let texts = Texts::deserialize(deserializer)?.0;
-        let globs = texts.iter().map(|text| Text::glob(text));
-        globs
-            .collect::<Result<_, _>>()
-            .map(Self)
-            .map_err(de::Error::custom)
+impl TryFrom<Texts> for Globs {
+    type Error = String;
+
+    fn try_from(texts: Texts) -> Result<Self, String> {
+        let globs = texts.0.iter().map(|text| Text::glob(text));
+        globs.collect::<Result<_, _>>().map(Self)
     }
 }
 
 /// `all`, or a number of devices.
-impl<'de> Deserialize<'de> for Require {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Value::deserialize(deserializer)? {
-            value if value == "all" => Ok(Self::All),
-            value if value.is_u64() => {
-                let number = Number::<1, MOST_DEVICES>::of(&value);
-                number.map(|number| Self::Number(number.0))
-            }
-            _ => {
-                let expected = &"all, or a number of devices";
-                Err(de::Error::invalid_value(
-                    Unexpected::Other("value"),
-                    expected,
-                ))
-            }
+impl TryFrom<Value> for Require {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let number = value.as_u64().map(u32::try_from);
+        match number {
+            Some(Ok(number @ 1..=MOST_DEVICES)) => Ok(Self::Number(number)),
+            Some(_) => Err(format!(
+                "must be a whole number from 1 to {MOST_DEVICES}, and is {value}"
+            )),
+            None if value == "all" => Ok(Self::All),
+            None => Err(format!(
+                "must be all, or a number of devices, and is {value}"
+            )),
         }
     }
 }

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The file: JSON or YAML, of one of the formats; and what holds in all of them.
+
+use super::{Conf, Flags, Parsed, ResourceConf, foreign, own};
+use conf_reader::{Field, Wrong};
+use serde_json::Value;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// The configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfError {
+    /// The file could not be read.
+    #[error("cannot read {file:?}: {source}")]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// There is nothing in it.
+    #[error(
+        "{file:?} is empty; write which resources the node offers, or {{\"mode\":\"hca\"}} for rdma/hca"
+    )]
+    Empty {
+        /// The file.
+        file: PathBuf,
+    },
+    /// It is neither JSON nor YAML.
+    #[error("{file:?}, line {line}, column {column}: no valid {language}: {problem}")]
+    Syntax {
+        /// The file.
+        file: PathBuf,
+        /// `JSON`, `YAML`
+        language: &'static str,
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: u64,
+        /// What the parser says.
+        problem: String,
+    },
+    /// It has none of the formats, or more than one.
+    #[error(
+        "{file:?}: {found}; at the top there must be one of resources or erdma \
+         (rdma-device-plugin), mode (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), resourceList \
+         (sriov-network-device-plugin)"
+    )]
+    Format {
+        /// The file.
+        file: PathBuf,
+        /// What is there instead.
+        found: String,
+    },
+    /// A value cannot be used.
+    #[error("{file:?}: {wrong}")]
+    Value {
+        /// The file.
+        file: PathBuf,
+        /// Where, and why.
+        #[source]
+        wrong: Wrong,
+    },
+}
+
+impl Conf {
+    /// What the file and the flags say; without a file, the flags alone.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Parsed, ConfError> {
+        let mut parsed = match file {
+            Some(file) => Self::read(file)?,
+            None => flags.alone(),
+        };
+        flags.apply(&mut parsed);
+        Ok(parsed)
+    }
+
+    /// Reads the file.
+    pub fn read(file: &Path) -> Result<Parsed, ConfError> {
+        let text = std::fs::read_to_string(file).map_err(|source| ConfError::Read {
+            file: file.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, file)
+    }
+
+    /// Reads `text`, which is the content of `file`.
+    pub fn parse(text: &str, file: &Path) -> Result<Parsed, ConfError> {
+        let value = value_of(text, file)?;
+        let failed = |found: String| ConfError::Format {
+            file: file.to_owned(),
+            found,
+        };
+        let object = value
+            .as_object()
+            .ok_or_else(|| failed("there is no object".to_owned()))?;
+        type Read = fn(&Field<'_>) -> Result<Parsed, Wrong>;
+        let own = Field::root(object);
+        let foreign = Field::root(object).any_case();
+        let formats: [(&Field<'_>, &[&str], Read); 4] = [
+            (&own, &own::MARKS, own::read),
+            (&foreign, &["mode"], foreign::mode::read),
+            (&foreign, &["configList"], foreign::config_list::read),
+            (&foreign, &["resourceList"], foreign::resource_list::read),
+        ];
+        let mut present: Vec<_> = formats
+            .iter()
+            .filter_map(|(file, marks, read)| {
+                let mark = marks.iter().find(|mark| file.at(mark).is_there())?;
+                Some((file, *mark, read))
+            })
+            .collect();
+        if present.len() > 1 {
+            present.retain(|(_, mark, _)| *mark != own::ERDMA);
+        }
+        let (fields, read) = match present.as_slice() {
+            [(fields, _, read)] => (fields, read),
+            [(_, mark, _), (_, other, _), ..] => {
+                return Err(failed(format!("{mark} and {other} are of two formats")));
+            }
+            [] => {
+                let keys: Vec<&str> = object.keys().map(String::as_str).collect();
+                return Err(failed(match keys.as_slice() {
+                    [] => "the object has no fields".to_owned(),
+                    keys => format!("none of the fields {} is known", keys.join(", ")),
+                }));
+            }
+        };
+        let parsed = read(fields).and_then(|parsed| {
+            checked(&parsed.conf)?;
+            Ok(parsed)
+        });
+        parsed.map_err(|wrong| ConfError::Value {
+            file: file.to_owned(),
+            wrong,
+        })
+    }
+}
+
+/// What holds in every format.
+fn checked(conf: &Conf) -> Result<(), Wrong> {
+    for (index, resource) in conf.resources.iter().enumerate() {
+        let before = &conf.resources[..index];
+        let refused = |sentence: String| Err(Wrong::of(&resource.place, sentence));
+        if let Some(same) = before.iter().find(|other| other.name == resource.name) {
+            return refused(format!(
+                "the resource {} is in {} already; give one of them another name",
+                resource.name, same.place
+            ));
+        }
+        let differs = |it: &&ResourceConf| conf.cdi && it.umad != resource.umad;
+        if let Some(other) = before.iter().find(differs) {
+            return refused(format!(
+                "with cdi, umad must be the same here as in {}: a device has one CDI entry",
+                other.place
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A file that starts with a bracket is JSON: its errors are told better so.
+fn value_of(text: &str, file: &Path) -> Result<Value, ConfError> {
+    let file = || file.to_owned();
+    let text = text.trim_start_matches('\u{feff}');
+    let start = text.trim_start();
+    if start.is_empty() {
+        return Err(ConfError::Empty { file: file() });
+    }
+    if start.starts_with(['{', '[']) {
+        return serde_json::from_str(text).map_err(|error| ConfError::Syntax {
+            file: file(),
+            language: "JSON",
+            line: error.line() as u64,
+            column: error.column() as u64,
+            problem: error.to_string(),
+        });
+    }
+    let value: Value = serde_saphyr::from_str(text).map_err(|error| {
+        let location = error.location();
+        let problem = error.without_snippet().to_string();
+        ConfError::Syntax {
+            file: file(),
+            language: "YAML",
+            line: location.as_ref().map_or(1, |location| location.line()),
+            column: location.as_ref().map_or(1, |location| location.column()),
+            problem,
+        }
+    })?;
+    if value.is_null() {
+        return Err(ConfError::Empty { file: file() });
+    }
+    Ok(value)
+}
