@@ -83,12 +83,15 @@ impl Section {
                 remarks.push(format!("{place}: of no use with configureNICs: false"));
             }
         }
+        let list = field.at("addresses");
+        let addresses = list.each(self.addresses.unwrap_or_default(), Address::checked)?;
+        no_mac_twice(&addresses, &list)?;
         let metadata = self.metadata.map(|base| base.to_string());
         let metadata = metadata.unwrap_or(defaults.metadata);
         let bring_up = BringUp {
             metadata: metadata.clone(),
             mtu: self.mtu.map_or(BringUp::default().mtu, |mtu| mtu.0),
-            addresses: addresses(self.addresses.unwrap_or_default(), &field.at("addresses"))?,
+            addresses,
         };
         Ok(Erdma {
             origin: Origin::User,
@@ -105,35 +108,37 @@ impl Section {
     }
 }
 
-fn addresses(read: Vec<Address>, list: &Field<'_>) -> Result<Vec<NicAddress>, Wrong> {
-    let mut found: Vec<NicAddress> = Vec::new();
-    for (
-        index,
-        Address {
+impl Address {
+    fn checked(self, field: &Field<'_>) -> Result<NicAddress, Wrong> {
+        let Self {
             mac,
             address,
             gateway,
-        },
-    ) in read.into_iter().enumerate()
-    {
-        let field = list.element(index);
+        } = self;
         if let Some(why) = unusable(address, gateway) {
             let gateway = gateway.map_or(String::new(), |it| format!(", gateway {it}"));
             return Err(field.refused(format!(
                 "{address}{gateway}, {why}; write what the NIC has in its VPC"
             )));
         }
-        if found.iter().any(|other| other.mac == mac) {
-            let mac = field.at("mac");
-            return Err(mac.wrong("must be there once: a NIC has one address"));
-        }
-        found.push(NicAddress {
+        Ok(NicAddress {
             mac,
             address,
             gateway,
-        });
+        })
     }
-    Ok(found)
+}
+
+/// A NIC has one address.
+fn no_mac_twice(nics: &[NicAddress], list: &Field<'_>) -> Result<(), Wrong> {
+    let is_there = |index: &usize| nics[..*index].iter().any(|it| it.mac == nics[*index].mac);
+    match (0..nics.len()).find(is_there) {
+        None => Ok(()),
+        Some(index) => {
+            let mac = list.element(index).at("mac");
+            Err(mac.wrong("must be there once: a NIC has one address"))
+        }
+    }
 }
 
 fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HardwareAddress, D::Error> {
