@@ -104,6 +104,7 @@ impl World {
             let master = netdev.link.master;
             netdev.link.master = master.filter(|index| masters.contains(&(netns, *index)));
         }
+        self.flush_dead_routes();
     }
 
     /// The netdev that another lies on.

@@ -17,7 +17,10 @@ impl World {
     fn make(&mut self, op: &Op, pod: Option<NetnsId>) -> Result<(), Refusal> {
         let at = |side: &NetnsSide| match side {
             NetnsSide::Host => Ok(HOST),
-            NetnsSide::Pod => pod.ok_or(Refusal::from(Errno::EINVAL)),
+            NetnsSide::Pod => pod.ok_or(Refusal {
+                errno: Errno::EINVAL,
+                message: Some("the pod's namespace was not given"),
+            }),
         };
         match op {
             Op::MoveRdma { device, from, to } => self.move_rdma(device, at(from)?, at(to)?),

@@ -4,7 +4,8 @@
 //!
 //! It is no record of expected calls: whatever is asked for is done, or refused, as Linux
 //! would, and the outcome is there to be looked at. Every rule stands where it is kept,
-//! with the place in the kernel that it is from; `tests/` has one test for each.
+//! with the place in the kernel that it is from; `tests/` has one test for each, and the crate
+//! `conformance` the tests that the real kernel has to pass as well.
 //!
 //! | module | owns |
 //! |---|---|

@@ -14,6 +14,9 @@ use std::{collections::BTreeMap, net::IpAddr};
 /// The smallest MTU that IPv6 works on (`IPV6_MIN_MTU`).
 pub(crate) const IPV6_MIN_MTU: u32 = 1280;
 
+/// The index of the loopback netdev (`LOOPBACK_IFINDEX`).
+const LOOPBACK: u32 = 1;
+
 /// A netdev, wherever it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Netdev {
@@ -86,7 +89,8 @@ impl World {
         if from == to {
             return self.rename_link(from, link, name);
         }
-        if moved.master.is_some() || matches!(moved.kind.as_deref(), Some("bond" | "bridge")) {
+        let is_immutable = matches!(moved.kind.as_deref(), Some("bond" | "bridge"));
+        if moved.master.is_some() || is_immutable || moved.index == LOOPBACK {
             return refuse(
                 Errno::EINVAL,
                 "The interface netns is immutable or has an upper device",
@@ -119,6 +123,7 @@ impl World {
         link.addresses.clear();
         link.routes.clear();
         let id = netdev.id;
+        self.flush_dead_routes();
         self.tell_children(id);
     }
 
@@ -144,8 +149,8 @@ impl World {
         Ok(())
     }
 
-    /// Down flushes IPv6 addresses and all routes, and keeps IPv4 addresses
-    /// (`fib_disable_ip()`, `addrconf_ifdown()`). Up brings the prefix routes of what is
+    /// Down flushes IPv6 addresses and routes, but for those that another netdev has a part
+    /// of, and keeps IPv4 addresses (`fib_disable_ip()`, `addrconf_ifdown()`). Up brings the prefix routes of what is
     /// there and the link-local address.
     pub(crate) fn set_up(&mut self, netns: NetnsId, link: &str, up: bool) -> Result<(), Refusal> {
         let position = self.position(netns, link)?;
@@ -162,8 +167,12 @@ impl World {
             }
             self.start_addresses(netns, link)?;
         } else {
+            let netdev = &mut self.netdevs[position];
+            let mut dead = std::mem::take(&mut netdev.link.routes);
             netdev.lose_ipv6();
-            netdev.link.routes.clear();
+            dead.retain(|route| route.destination.is_ipv6());
+            netdev.link.routes = dead;
+            self.flush_dead_routes();
         }
         self.tell_children(id);
         Ok(())

@@ -73,6 +73,28 @@ impl World {
         Ok(())
     }
 
+    /// A route of a netdev that is down is dead, and is there while it is one with a route of a
+    /// netdev that is up: both IPv6, by a gateway, for one destination with one metric
+    /// (`fib6_ifdown()`, `rt6_qualify_for_ecmp()`, `net/ipv6/route.c`).
+    pub(crate) fn flush_dead_routes(&mut self) {
+        let mut netdevs = self.netdevs.iter();
+        if netdevs.all(|it| it.link.up || it.link.routes.is_empty()) {
+            return;
+        }
+        let alive: Vec<(NetnsId, Route)> = (self.netdevs.iter())
+            .filter(|netdev| netdev.link.up)
+            .flat_map(|it| it.link.routes.iter().map(|route| (it.netns, route.clone())))
+            .collect();
+        for netdev in self.netdevs.iter_mut().filter(|it| !it.link.up) {
+            let netns = netdev.netns;
+            let with = |route: &Route| {
+                let mut alive = alive.iter().filter(|it| it.0 == netns);
+                alive.any(|(_, other)| is_one_with(route, other))
+            };
+            netdev.link.routes.retain(with);
+        }
+    }
+
     /// Whether `gateway` is on the netdev's link: said so by `onlink`, link-local, or by a
     /// route of that netdev without a gateway.
     fn reaches(&self, position: usize, gateway: IpAddr, route: &Route) -> bool {
@@ -104,6 +126,13 @@ impl Netdev {
         routes.push(route);
         routes.sort_by_key(key);
     }
+}
+
+/// Whether two netdevs' routes are next hops of one.
+fn is_one_with(route: &Route, other: &Route) -> bool {
+    let of = |it: &Route| (it.destination, it.prefix, it.metric, it.table);
+    let takes_part = |it: &Route| it.destination.is_ipv6() && it.gateway.is_some();
+    takes_part(route) && takes_part(other) && of(route) == of(other)
 }
 
 /// The default metric is told as none.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The crate on the real kernel: each test makes a node and a pod of two new network
-//! namespaces, with veth pairs for NICs. RDMA devices are tried in the lab.
+//! namespaces, with veth pairs for NICs. RDMA devices are tried in the lab. What the fake kernel
+//! does as well is in `suite`; the other tests are of what only the real one has.
 
 mod addresses;
 mod announce;
@@ -8,11 +9,12 @@ mod children;
 mod examples;
 mod inside;
 mod monitor;
-mod moves;
 mod observe;
+mod pods;
 mod probe;
 mod routes;
 mod rules;
 mod settings;
+mod suite;
 mod uplinks;
 mod world;

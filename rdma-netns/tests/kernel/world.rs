@@ -14,10 +14,10 @@ use std::{
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// `ip netns add`, and `del` on drop.
-struct Named(String);
+pub(crate) struct Named(String);
 
 impl Named {
-    fn new(role: &str) -> Self {
+    pub(crate) fn new(role: &str) -> Self {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rdma-netns-{}-{count}-{role}", std::process::id());
         ip(&["netns", "add", &name]);
@@ -26,7 +26,11 @@ impl Named {
         named
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.0)
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's rules, one test for each. The central ones of addresses, routes, up and down, MTU
-//! and alternative names were compared with Linux 6.18, by the same `ip` commands.
+//! The kernel's rules, one test for each. Those in `suite` are asked of the real kernel too, by the
+//! same code; the others are of what a namespace on every machine does not have, and of the fake's
+//! own.
 
 mod addresses;
 mod bonds;
@@ -9,16 +10,15 @@ mod ends;
 mod gids;
 mod links;
 mod rdma;
-mod routes;
 mod rules;
 mod seam;
 mod smc;
+mod suite;
 
 use fake_kernel::{Nic, World, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
     Address, Child, InterfaceName, IpvlanMode, Link, MacvlanMode, NetnsId, NetnsSide, Op, RdmaMode,
-    Route,
 };
 
 const AT: NetnsSide = NetnsSide::Host;
@@ -75,14 +75,6 @@ fn address(text: &str) -> Address {
     )
 }
 
-fn route(destination: &str, gateway: Option<&str>) -> Route {
-    let Address { ip, prefix, .. } = address(destination);
-    Route {
-        gateway: gateway.map(|gateway| gateway.parse().expect("an address")),
-        ..Route::new(ip, prefix)
-    }
-}
-
 fn up(link: &str, up: bool) -> Op {
     let link = name(link);
     Op::SetUp { at: AT, link, up }
@@ -94,15 +86,6 @@ fn add_address(link: &str, text: &str) -> Op {
         at: AT,
         link,
         address,
-    }
-}
-
-fn add_route(link: &str, route: Route) -> Op {
-    let link = name(link);
-    Op::AddRoute {
-        at: AT,
-        link,
-        route,
     }
 }
 
@@ -143,7 +126,7 @@ fn into_pod(link: &str, to: &str) -> Op {
     }
 }
 
-fn host_link(link: &str, to: &str) -> Op {
+fn to_host(link: &str, to: &str) -> Op {
     Op::MoveLink {
         link: name(link),
         from: NetnsSide::Pod,
@@ -162,13 +145,5 @@ fn texts(link: &Link) -> Vec<String> {
     let addresses = link.addresses.iter();
     addresses
         .map(|a| format!("{}/{}", a.ip, a.prefix))
-        .collect()
-}
-
-/// Routes as `destination/prefix`.
-fn destinations(link: &Link) -> Vec<String> {
-    let routes = link.routes.iter();
-    routes
-        .map(|r| format!("{}/{}", r.destination, r.prefix))
         .collect()
 }

@@ -31,25 +31,11 @@ fn in_shared_mode_all_see_all_and_none_moves() {
 }
 
 #[test]
-fn in_exclusive_mode_one_namespace_sees_it() {
+fn sysfs_tells_of_a_device_that_is_in_a_pod() {
     let (mut world, pod) = exclusive();
     make(&mut world, go("mlx5_0", INTO));
     let observed = world.observe(Some(pod));
-    let names = |rdma: Vec<rdma_netns::RdmaDevice>| -> Vec<String> {
-        rdma.into_iter().map(|device| device.name).collect()
-    };
-    assert_eq!(names(observed.host.rdma), ["mlx5_1"]);
-    assert_eq!(names(observed.pod.unwrap().rdma), ["mlx5_0"]);
-    // sysfs tells it all the same
     assert_eq!(observed.devices[0].rdma, ["mlx5_0"]);
-}
-
-#[test]
-fn the_caller_has_to_be_where_the_device_is() {
-    let (mut world, _) = exclusive();
-    assert_eq!(errno(&mut world, go("mlx5_0", HOME)), Errno::ENODEV);
-    make(&mut world, go("mlx5_0", INTO));
-    assert_eq!(errno(&mut world, go("mlx5_0", INTO)), Errno::ENODEV);
 }
 
 #[test]
@@ -97,21 +83,6 @@ fn udev_may_be_late() {
     assert!(!in_place(&world));
     (0..2).for_each(|_| world.pass_time());
     assert!(in_place(&world));
-}
-
-#[test]
-fn a_port_tells_its_netdev_where_both_are() {
-    let (mut world, pod) = exclusive();
-    let netdev = |world: &World, pod: Option<NetnsId>| {
-        let observed = world.observe(pod);
-        let rdma = observed.pod.unwrap_or(observed.host).rdma;
-        rdma[0].ports[0].netdev
-    };
-    assert_eq!(netdev(&world, None), Some(2));
-    make(&mut world, go("mlx5_0", INTO));
-    assert_eq!(netdev(&world, Some(pod)), None);
-    make(&mut world, into_pod("eth0", "rdma0"));
-    assert_eq!(netdev(&world, Some(pod)), Some(2));
 }
 
 #[test]

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Macvlan children of a host netdev, made in the pod. Not every kernel that these rules are tried
+//! on has ipvlan.
+
+use crate::{Node, ops::*};
+use nix::errno::Errno;
+use rdma_netns::{Child, Kernel, MacvlanMode, Op};
+
+const PASSTHRU: Child = Child::Macvlan(MacvlanMode::Passthru);
+
+/// It is down, and on nothing of the host but its parent.
+pub fn made_in_the_pod_with_a_mac_of_its_own(node: &Node<'_, impl Kernel>) {
+    let before = node.observe().host.links;
+    let parent = node.host("nic0");
+    for (mode, called) in [
+        (MacvlanMode::Bridge, "rdma0"),
+        (MacvlanMode::Private, "rdma1"),
+        (MacvlanMode::Vepa, "rdma2"),
+    ] {
+        let child = Child::Macvlan(mode);
+        node.make(Op::AddChild {
+            parent: name("nic0"),
+            child,
+            name: name(called),
+            mtu: 1400,
+        });
+        let made = node.pod(called);
+        assert_eq!(made.kind.as_deref(), Some("macvlan"));
+        assert_eq!((made.child, made.lower), (Some(child), Some(parent.index)));
+        assert_eq!((made.mtu, made.up), (1400, false));
+        assert_ne!(made.mac, parent.mac);
+    }
+    assert_ne!(node.pod("rdma0").mac, node.pod("rdma1").mac);
+    assert_eq!(node.observe().host.links.len(), before.len());
+    assert_eq!((parent.lower, parent.child), (None, None));
+}
+
+/// What the host has is free there.
+pub fn a_name_is_taken_in_the_pod_alone(node: &Node<'_, impl Kernel>) {
+    let before = node.host("nic1");
+    node.make(add_child("nic0", BRIDGE, "nic1"));
+    assert_eq!(node.pod("nic1").child, Some(BRIDGE));
+    assert_eq!(node.host("nic1"), before);
+    for taken in ["nic1", "lo"] {
+        let refused = node.refused(add_child("nic0", BRIDGE, taken));
+        assert_eq!(refused, Errno::EEXIST, "{taken}");
+    }
+    node.make(into_pod("nic1", "rdma1"));
+    let refused = node.refused(add_child("nic1", BRIDGE, "rdma0"));
+    assert_eq!(refused, Errno::ENODEV);
+}
+
+/// It has its parent's hardware address (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
+pub fn a_passthru_child_is_the_only_one(node: &Node<'_, impl Kernel>) {
+    node.make(add_child("nic0", PASSTHRU, "rdma0"));
+    assert_eq!(node.pod("rdma0").child, Some(PASSTHRU));
+    assert_eq!(node.pod("rdma0").mac, node.host("nic0").mac);
+    let refused = node.refused(add_child("nic0", BRIDGE, "rdma1"));
+    assert_eq!(refused, Errno::EINVAL);
+    node.make(add_child("nic1", BRIDGE, "rdma1"));
+    let refused = node.refused(add_child("nic1", PASSTHRU, "rdma2"));
+    assert_eq!(refused, Errno::EINVAL);
+}
+
+/// And it does not grow again.
+pub fn no_larger_than_its_parent_and_it_shrinks_with_it(node: &Node<'_, impl Kernel>) {
+    node.make(add_child("nic0", BRIDGE, "rdma0"));
+    assert_eq!(node.refused(mtu(POD, "rdma0", 1501)), Errno::EINVAL);
+    node.make(mtu(HOST, "nic0", 1400));
+    assert_eq!(node.pod("rdma0").mtu, 1400);
+    let refused = node.refused(add_child("nic0", BRIDGE, "rdma1"));
+    assert_eq!(refused, Errno::EINVAL);
+    node.make(mtu(HOST, "nic0", 9000));
+    assert_eq!(node.pod("rdma0").mtu, 1400);
+}
+
+/// `netif_stacked_transfer_operstate()`; it can be set up before that.
+pub fn it_has_a_carrier_while_its_parent_is_up(node: &Node<'_, impl Kernel>) {
+    node.make(add_child("nic0", BRIDGE, "rdma0"));
+    node.make(up_at(POD, "rdma0", true));
+    for parent in [false, true, false] {
+        node.make(up("nic0", parent));
+        let child = node.pod("rdma0");
+        assert_eq!((child.up, child.carrier), (true, parent));
+    }
+}
+
+/// One that is gone is no error; what is no virtual netdev stays.
+pub fn it_ends_by_hand(node: &Node<'_, impl Kernel>) {
+    node.make(add_child("nic0", BRIDGE, "rdma0"));
+    node.make(remove_link(POD, "rdma0"));
+    assert!(node.pod_has("rdma0").is_none());
+    node.make(remove_link(POD, "rdma0"));
+    assert_eq!(node.refused(remove_link(POD, "lo")), Errno::EOPNOTSUPP);
+}
+
+/// It tells the number that its parent has now.
+pub fn it_stays_linked_when_its_parent_moves(node: &Node<'_, impl Kernel>) {
+    node.make(add_child("nic0", BRIDGE, "rdma0"));
+    node.make(into_pod("nic0", "nic0"));
+    assert_eq!(node.pod("rdma0").lower, Some(node.pod("nic0").index));
+    node.make(to_host("nic0", "nic0"));
+    assert_eq!(node.pod("rdma0").lower, Some(node.host("nic0").index));
+}

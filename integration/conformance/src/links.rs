@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Netdevs: up and down, MTU, names, flags, settings.
+
+use crate::{Node, ops::*};
+use nix::errno::Errno;
+use rdma_netns::{Kernel, LinkFlag};
+
+/// `nic0`, up, with an address of each family.
+fn addressed(node: &Node<'_, impl Kernel>) {
+    node.up("nic0");
+    node.make(add("nic0", address("10.0.0.5/24")));
+    node.make(add("nic0", nodad("fd00::5/64")));
+}
+
+/// `netdev_name_in_use()`, `net/core/dev.c`.
+pub fn names_and_alternative_names_are_one_set(node: &Node<'_, impl Kernel>) {
+    node.make(alt_name("nic0", "x", true));
+    for taken in ["x", "nic0"] {
+        assert_eq!(node.refused(alt_name("nic1", taken, true)), Errno::EEXIST);
+    }
+    assert_eq!(node.refused(rename("nic1", "x")), Errno::EEXIST);
+    // also its own
+    assert_eq!(node.refused(rename("nic0", "x")), Errno::EEXIST);
+    assert_eq!(node.refused(alt_name("nic0", "y", false)), Errno::ENOENT);
+    node.make(alt_name("nic0", "x", false));
+    node.make(rename("nic1", "x"));
+}
+
+/// `addrconf_ifdown()` and `fib_disable_ip()`. Routes that somebody gave do not come back.
+pub fn down_keeps_ipv4_addresses_only(node: &Node<'_, impl Kernel>) {
+    addressed(node);
+    node.make(add_route("nic0", route("10.9.0.0/16", Some("10.0.0.1"))));
+    node.make(up("nic0", false));
+    let link = node.host("nic0");
+    assert_eq!(texts(&link), ["10.0.0.5/24"]);
+    assert!(link.routes.is_empty(), "{:?}", link.routes);
+    node.up("nic0");
+    assert_eq!(
+        destinations(&node.host("nic0")),
+        ["10.0.0.0/24", "fe80::/64"]
+    );
+}
+
+/// `addrconf_notify()`, `NETDEV_CHANGEMTU`.
+pub fn an_mtu_below_1280_takes_ipv6(node: &Node<'_, impl Kernel>) {
+    addressed(node);
+    node.make(sysctl("nic0", "ipv6/accept_ra", 0));
+    node.make(mtu(HOST, "nic0", 1279));
+    let link = node.host("nic0");
+    assert_eq!(texts(&link), ["10.0.0.5/24"]);
+    assert!(link.sysctls.keys().all(|key| key.starts_with("ipv4/")));
+    assert!(!link.sysctls.is_empty());
+    let set = sysctl("nic0", "ipv6/accept_ra", 0);
+    assert_eq!(node.refused(set), Errno::ENOENT);
+    let added = node.refused(add("nic0", address("fd00::6/64")));
+    assert_eq!(added, Errno::EINVAL);
+    node.make(mtu(HOST, "nic0", 1500));
+    let link = node.host("nic0");
+    assert_eq!(link.sysctls["ipv6/accept_ra"], 1);
+    assert_eq!(link.addresses.iter().filter(|it| it.automatic).count(), 1);
+}
+
+/// `dev_validate_mtu()`, `net/core/dev.c`.
+pub fn an_mtu_has_bounds(node: &Node<'_, impl Kernel>) {
+    let most = node.host("nic0").max_mtu.expect("a largest MTU");
+    for bytes in [67, most + 1] {
+        assert_eq!(node.refused(mtu(HOST, "nic0", bytes)), Errno::EINVAL);
+    }
+    node.make(mtu(HOST, "nic0", most));
+    assert_eq!(node.host("nic0").mtu, most);
+}
+
+/// `addrconf_disable_ipv6()`, `net/ipv6/addrconf.c`.
+pub fn disable_ipv6_takes_addresses_and_gives_the_link_local_one_back(
+    node: &Node<'_, impl Kernel>,
+) {
+    addressed(node);
+    node.make(sysctl("nic0", "ipv6/disable_ipv6", 1));
+    assert_eq!(texts(&node.host("nic0")), ["10.0.0.5/24"]);
+    let added = node.refused(add("nic0", address("fd00::6/64")));
+    assert_eq!(added, Errno::EACCES);
+    node.make(sysctl("nic0", "ipv6/disable_ipv6", 0));
+    let link = node.host("nic0");
+    assert_eq!(link.addresses.len(), 2);
+    assert!(link.addresses[1].is_link_local() && link.addresses[1].automatic);
+}
+
+/// One that is up only since Linux 6.2.
+pub fn a_link_that_is_down_is_renamed(node: &Node<'_, impl Kernel>) {
+    let before = node.host("nic0");
+    node.make(rename("nic0", "eth7"));
+    assert_eq!(node.host("eth7").index, before.index);
+    assert!(node.observe().host.link("nic0").is_none());
+    assert_eq!(node.refused(rename("nic0", "eth8")), Errno::ENODEV);
+}
+
+/// And no other with it.
+pub fn every_flag_alone(node: &Node<'_, impl Kernel>) {
+    for wanted in [
+        LinkFlag::Promisc,
+        LinkFlag::AllMulti,
+        LinkFlag::Multicast,
+        LinkFlag::NoArp,
+    ] {
+        for on in [true, false, true] {
+            let before = node.host("nic0").flags;
+            node.make(flag("nic0", wanted, on));
+            let after = node.host("nic0");
+            assert_eq!(after.has(wanted), on, "{wanted:?}");
+            let others = |flags: &[LinkFlag]| -> Vec<LinkFlag> {
+                flags.iter().copied().filter(|it| *it != wanted).collect()
+            };
+            assert_eq!(others(&after.flags), others(&before), "{wanted:?}");
+        }
+    }
+}
+
+/// By its errno.
+pub fn what_is_not_there_is_refused(node: &Node<'_, impl Kernel>) {
+    for op in [
+        up("none", true),
+        mtu(HOST, "none", 1500),
+        add("none", address("10.0.0.5/24")),
+        add_route("none", route("10.9.0.0/16", None)),
+    ] {
+        let text = op.to_string();
+        assert_eq!(node.refused(op), Errno::ENODEV, "{text}");
+    }
+    let set = sysctl("none", "ipv6/accept_ra", 1);
+    assert_eq!(node.refused(set), Errno::ENOENT);
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Netdevs that go to the pod and back (`__dev_change_net_namespace()`, `net/core/dev.c`).
+
+use crate::{Node, ops::*};
+use nix::errno::Errno;
+use rdma_netns::{Kernel, Link, LinkFlag, LinkSetting, Op};
+
+const FLAGS: [LinkFlag; 4] = [
+    LinkFlag::Promisc,
+    LinkFlag::AllMulti,
+    LinkFlag::Multicast,
+    LinkFlag::NoArp,
+];
+
+/// What a move keeps.
+fn kept(link: Link) -> Link {
+    Link {
+        carrier: false,
+        up: false,
+        addresses: vec![],
+        routes: vec![],
+        sysctls: [].into(),
+        ..link
+    }
+}
+
+/// Each with its routes.
+pub fn a_move_drops_addresses_routes_and_up(node: &Node<'_, impl Kernel>) {
+    node.make(up("nic0", true));
+    node.make(add("nic0", address("10.0.0.5/24")));
+    node.make(add("nic0", nodad("fd00::5/64")));
+    node.make(into_pod("nic0", "rdma0"));
+    let link = node.pod("rdma0");
+    assert!(!link.up && link.addresses.is_empty() && link.routes.is_empty());
+    assert!(node.observe().host.link("nic0").is_none());
+    node.make(to_host("rdma0", "nic0"));
+    assert!(!node.host("nic0").up && node.pod_has("rdma0").is_none());
+}
+
+/// A new `in_device` and `inet6_dev` have the namespace's `default`.
+pub fn a_move_resets_settings_to_those_of_the_namespace(node: &Node<'_, impl Kernel>) {
+    let before = node.host("nic0").sysctls;
+    for (key, value) in [("ipv6/accept_ra", 0), ("ipv4/arp_ignore", 1)] {
+        assert_ne!(before[key], value, "{key}");
+        node.make(sysctl("nic0", key, value));
+        assert_eq!(node.host("nic0").sysctls[key], value, "{key}");
+    }
+    node.make(into_pod("nic0", "nic0"));
+    let moved = node.pod("nic0").sysctls;
+    assert_eq!((moved["ipv6/accept_ra"], moved["ipv4/arp_ignore"]), (1, 0));
+    node.make(to_host("nic0", "nic0"));
+    assert_eq!(node.host("nic0").sysctls, before);
+}
+
+/// What takes `nic0` of the host to `wanted`, addresses and routes aside.
+fn set(node: &Node<'_, impl Kernel>, wanted: &Link) {
+    let (at, link) = (HOST, || name("nic0"));
+    let now = node.host("nic0");
+    node.make(mtu(at, "nic0", wanted.mtu));
+    let mac = wanted.mac.clone();
+    node.make(Op::SetMac {
+        at,
+        link: link(),
+        mac,
+    });
+    let packets = wanted.tx_queue_len;
+    node.make(Op::SetTxQueueLen {
+        at,
+        link: link(),
+        packets,
+    });
+    for (&setting, &value) in &wanted.settings {
+        node.make(Op::SetLinkSetting {
+            at,
+            link: link(),
+            setting,
+            value,
+        });
+    }
+    let alias = wanted.alias.clone().unwrap_or_default();
+    node.make(Op::SetAlias {
+        at,
+        link: link(),
+        alias,
+    });
+    for each in FLAGS {
+        node.make(flag("nic0", each, wanted.has(each)));
+    }
+    for (names, others, present) in [
+        (&now.alt_names, &wanted.alt_names, false),
+        (&wanted.alt_names, &now.alt_names, true),
+    ] {
+        for name in names.iter().filter(|name| !others.contains(name)) {
+            node.make(alt_name("nic0", name, present));
+        }
+    }
+    node.make(up("nic0", wanted.up));
+    for (key, value) in &wanted.sysctls {
+        node.make(sysctl("nic0", key, *value));
+    }
+}
+
+/// And what it takes can be set again. The index stays too, where it is free.
+pub fn a_move_keeps_the_other_things(node: &Node<'_, impl Kernel>) {
+    let bare = |link: Link| Link {
+        addresses: vec![],
+        routes: vec![],
+        ..link
+    };
+    node.up("nic0");
+    let before = bare(node.host("nic0"));
+    let mut sysctls = before.sysctls.clone();
+    for (key, value) in [
+        ("ipv4/rp_filter", 1),
+        ("ipv4/arp_ignore", 1),
+        ("ipv6/accept_ra", 0),
+        ("ipv6/addr_gen_mode", 1),
+        ("ipv6/use_tempaddr", -1),
+    ] {
+        assert!(sysctls.insert(key.to_owned(), value).is_some(), "{key}");
+    }
+    let wanted = Link {
+        mtu: 4200,
+        mac: "02:00:00:00:00:77".parse().expect("a MAC"),
+        tx_queue_len: 77,
+        settings: [
+            (LinkSetting::Mode, 1),
+            (LinkSetting::Group, 7),
+            (LinkSetting::GsoMaxSize, 20_000),
+            (LinkSetting::GsoMaxSegments, 10),
+        ]
+        .into(),
+        alias: Some("rail 0, \u{e4}".to_owned()),
+        flags: vec![LinkFlag::Promisc, LinkFlag::AllMulti, LinkFlag::NoArp],
+        alt_names: vec![
+            "enp59s0f0np0".to_owned(),
+            "a-name-of-more-than-15-bytes".to_owned(),
+        ],
+        sysctls,
+        ..before.clone()
+    };
+    set(node, &wanted);
+    assert_eq!(bare(node.host("nic0")), wanted);
+    node.make(into_pod("nic0", "rdma0"));
+    let moved = Link {
+        name: name("nic0"),
+        ..node.pod("rdma0")
+    };
+    assert_eq!(kept(moved), kept(wanted.clone()));
+    node.make(to_host("rdma0", "nic0"));
+    assert_ne!(node.host("nic0").sysctls, wanted.sysctls);
+    set(node, &wanted);
+    assert_eq!(bare(node.host("nic0")), wanted);
+    set(node, &before);
+    assert_eq!(bare(node.host("nic0")), before);
+}
+
+/// And the netdev stays as it is.
+pub fn a_name_that_is_taken_stops_a_move(node: &Node<'_, impl Kernel>) {
+    node.make(alt_name("nic1", "rail", true));
+    node.make(into_pod("nic1", "rdma0"));
+    node.make(up("nic0", true));
+    let before = node.host("nic0");
+    for taken in ["rdma0", "rail"] {
+        assert_eq!(node.refused(into_pod("nic0", taken)), Errno::EEXIST);
+    }
+    let after = node.host("nic0");
+    assert_eq!((after.up, after.index), (true, before.index));
+}
+
+/// Its own alternative names move with it.
+pub fn an_alternative_name_that_is_taken_stops_a_move(node: &Node<'_, impl Kernel>) {
+    node.make(alt_name("nic0", "x", true));
+    node.make(into_pod("nic0", "rdma0"));
+    node.make(alt_name("nic1", "x", true));
+    assert_eq!(node.refused(to_host("rdma0", "nic0")), Errno::EEXIST);
+}
+
+/// It never has that name there.
+pub fn the_old_name_may_be_taken_where_it_goes(node: &Node<'_, impl Kernel>) {
+    let mac = node.host("nic0").mac;
+    node.make(into_pod("nic1", "nic0"));
+    node.make(into_pod("nic0", "rdma0"));
+    assert_eq!(node.pod("rdma0").mac, mac);
+}
+
+/// The loopback netdev is `NETNS_LOCAL`.
+pub fn what_cannot_be_moved(node: &Node<'_, impl Kernel>) {
+    assert_eq!(node.refused(into_pod("none", "rdma0")), Errno::ENODEV);
+    assert_eq!(node.refused(into_pod("lo", "rdma0")), Errno::EINVAL);
+    let without_pod = node.kernel.execute(&into_pod("nic0", "rdma0"), None);
+    let error = without_pod.expect_err("no pod").to_string();
+    assert!(
+        error.contains("the pod's namespace was not given"),
+        "{error}"
+    );
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a rule is tried on.
+
+use crate::ops;
+use nix::errno::Errno;
+use rdma_netns::{Kernel, Link, Observed, Op};
+use std::time::Duration;
+
+/// A host with two Ethernet netdevs, `nic0` and `nic1`, which are down, have a cable in them, an
+/// MTU of 1500 and nothing else; and an empty pod. Where RDMA is tried, the subsystem is in
+/// exclusive mode, and they have the devices `rxe0` and `rxe1`, and are up.
+pub struct Node<'a, K: Kernel> {
+    /// The kernel that is asked.
+    pub kernel: &'a K,
+    /// The pod's namespace.
+    pub pod: &'a K::Pod,
+}
+
+impl<K: Kernel> Node<'_, K> {
+    /// The state of host and pod.
+    #[track_caller]
+    pub fn observe(&self) -> Observed {
+        self.kernel.observe(Some(self.pod)).expect("a state")
+    }
+
+    /// The host's netdev `name`.
+    #[track_caller]
+    pub fn host(&self, name: &str) -> Link {
+        let host = self.observe().host;
+        let link = host.link(name);
+        link.unwrap_or_else(|| panic!("no {name} on the host: {:?}", host.links))
+            .clone()
+    }
+
+    /// The pod's netdev `name`, if it has one.
+    #[track_caller]
+    pub fn pod_has(&self, name: &str) -> Option<Link> {
+        let pod = self.observe().pod.expect("the pod");
+        pod.link(name).cloned()
+    }
+
+    /// The pod's netdev `name`.
+    #[track_caller]
+    pub fn pod(&self, name: &str) -> Link {
+        self.pod_has(name)
+            .unwrap_or_else(|| panic!("no {name} in the pod"))
+    }
+
+    /// Makes the change.
+    #[track_caller]
+    pub fn make(&self, op: Op) {
+        let done = self.kernel.execute(&op, Some(self.pod));
+        done.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Why the kernel does not make it.
+    #[track_caller]
+    pub fn refused(&self, op: Op) -> Errno {
+        let outcome = self.kernel.execute(&op, Some(self.pod));
+        let error = outcome.expect_err(&format!("{op} was not refused"));
+        let errno = error.errno();
+        Errno::from_raw(errno.unwrap_or_else(|| panic!("not by the kernel: {error}")))
+    }
+
+    /// Waits until the host's netdev `name` is as told.
+    #[track_caller]
+    pub fn wait(&self, name: &str, until: impl Fn(&Link) -> bool) -> Link {
+        for _ in 0..500 {
+            let link = self.host(name);
+            if until(&link) {
+                return link;
+            }
+            self.kernel.pause(Duration::from_millis(20));
+        }
+        panic!("it does not come: {:?}", self.host(name));
+    }
+
+    /// Waits until duplicate address detection has ended on the host's netdev `name`.
+    #[track_caller]
+    pub fn settle(&self, name: &str) -> Link {
+        self.wait(name, |link| link.addresses.iter().all(|it| !it.tentative))
+    }
+
+    /// Takes the host's `nic0` up, with an address of each family that can be used, and without one
+    /// of its own.
+    #[track_caller]
+    pub fn addressed(&self) {
+        self.make(ops::sysctl("nic0", "ipv6/addr_gen_mode", 1));
+        self.make(ops::sysctl("nic0", "ipv6/accept_dad", 0));
+        self.make(ops::up("nic0", true));
+        self.make(ops::add("nic0", ops::address("10.0.0.5/24")));
+        self.make(ops::add("nic0", ops::address("fd00::5/64")));
+        self.settle("nic0");
+    }
+
+    /// Takes the host's netdev `name` up, and waits for its link-local address, which the kernel
+    /// makes some time after that.
+    #[track_caller]
+    pub fn up(&self, name: &str) {
+        self.make(ops::up(name, true));
+        self.wait(name, |link| {
+            link.addresses.iter().any(|it| it.is_link_local())
+        });
+        self.settle(name);
+    }
+}
