@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! libcni itself, by its `cnitool`: `scripts/cnitool` builds it.
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use integration::{Invocation, Netns, Node, Outcome, Snapshot};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
@@ -24,6 +25,10 @@ impl Libcni {
     }
 
     fn run(&self, command: &str, network: &str) -> Outcome {
+        self.run_with(command, network, &[])
+    }
+
+    fn run_with(&self, command: &str, network: &str, environment: &[(&str, &str)]) -> Outcome {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/cnitool");
         assert!(
             program.exists(),
@@ -31,9 +36,11 @@ impl Libcni {
         );
         let pod = self.pod.path().to_str().expect("UTF-8");
         let call = Invocation::new(&self.node.host, &program);
-        [command, network, pod]
-            .iter()
-            .fold(call, |call, word| call.argument(word))
+        let words = [command, network, pod].into_iter();
+        let call = words.fold(call, |call, word| call.argument(word));
+        let environment = environment.iter();
+        environment
+            .fold(call, |call, (name, value)| call.env(name, value))
             .env("CNI_PATH", self.node.cni_path())
             .env("NETCONFPATH", self.node.directory().join("net.d"))
             .run()
@@ -98,4 +105,165 @@ fn check_succeeds_behind_the_reference_bridge() {
     assert!(!outcome.status.success(), "{outcome}");
     succeeds(&libcni.run("del", "cnitool-check"));
     assert!(libcni.node.host.has_link("eth1"));
+}
+
+/// The plugins of the network's own directory, which libcni appends to those of its list since 1.3: ours is called
+/// there at ADD, CHECK and DEL, with the list as its owner wrote it. What libcni keeps of the network is the list
+/// alone, so that it does not tell; it tells by the interfaces that are in the result.
+#[test]
+fn a_file_in_the_networks_directory_is_called() {
+    let directory = Directory::new("cnitool-directory", "1.0.0");
+    let libcni = &directory.libcni;
+    let (network, before) = ("cnitool-directory", Snapshot::of(&libcni.node.host));
+    directory.write("99-rdma-cni.conf", &directory.ours);
+    let outcome = libcni.run("add", network);
+    succeeds(&outcome);
+    assert_eq!(
+        outcome.result()["interfaces"][3]["name"],
+        "rdma0",
+        "{outcome}"
+    );
+    let (list, result) = directory.kept();
+    assert_eq!(list["plugins"].as_array().map(Vec::len), Some(1), "{list}");
+    assert_eq!(result["interfaces"][3]["name"], "rdma0", "{result}");
+    succeeds(&libcni.run("check", network));
+    libcni.pod.ip("address del 192.0.2.10/24 dev rdma0");
+    assert!(!libcni.run("check", network).status.success());
+    succeeds(&libcni.run("del", network));
+    libcni.node.host.ip("link del cni0");
+    before.assert_restored(&libcni.node.host);
+    // and not with a list that refuses it
+    let list = directory.list(&[], &json!({ "loadOnlyInlinedPlugins": true }));
+    directory.write("../10-net.conflist", &list);
+    let outcome = libcni.run("add", network);
+    succeeds(&outcome);
+    assert!(!libcni.pod.has_link("rdma0"), "{outcome}");
+    succeeds(&libcni.run("del", network));
+}
+
+/// Where both have it, as between two steps of the daemon's, a pod has its rails once.
+#[test]
+fn the_list_and_the_directory_at_once_give_a_pod_its_rails_once() {
+    let directory = Directory::new("cnitool-both", "1.0.0");
+    let (libcni, network) = (&directory.libcni, "cnitool-both");
+    let before = Snapshot::of(&libcni.node.host);
+    directory.write("99-rdma-cni.conf", &directory.ours);
+    let list = directory.list(std::slice::from_ref(&directory.ours), &json!({}));
+    directory.write("../10-net.conflist", &list);
+    let outcome = libcni.run("add", network);
+    succeeds(&outcome);
+    let interfaces = outcome.result()["interfaces"].as_array().map(Vec::len);
+    assert_eq!(interfaces, Some(4), "{outcome}");
+    succeeds(&libcni.run("check", network));
+    succeeds(&libcni.run("del", network));
+    assert!(!libcni.pod.has_link("rdma0"));
+    libcni.node.host.ip("link del cni0");
+    before.assert_restored(&libcni.node.host);
+}
+
+/// What tells the daemon that a runtime calls it there: both verbs, of a pod, also where DEL has no result.
+#[test]
+fn the_entry_that_finds_out_notes_what_libcni_calls() {
+    for (network, version) in [("cnitool-new", "1.0.0"), ("cnitool-old", "0.3.1")] {
+        let directory = Directory::new(network, version);
+        let libcni = &directory.libcni;
+        let state = directory.state.path().join("detected");
+        fs::create_dir(&state).expect("a directory");
+        let notes = || {
+            let entries = fs::read_dir(&state).expect("the directory");
+            let names = entries.map(|it| it.expect("an entry").file_name().into_string());
+            let mut names: Vec<String> = names.map(|it| it.expect("UTF-8")).collect();
+            names.sort();
+            names
+        };
+        let detecting =
+            json!({ "type": "rdma-cni", "detect": true, "stateDir": directory.state.path() });
+        directory.write("99-rdma-cni.conf", &detecting);
+        succeeds(&libcni.run("add", network));
+        assert_eq!(notes(), [] as [&str; 0], "{network}: by hand");
+        succeeds(&libcni.run("del", network));
+        assert_eq!(notes(), [] as [&str; 0], "{network}: by hand");
+        let pod = [(
+            "CNI_ARGS",
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a",
+        )];
+        succeeds(&libcni.run_with("add", network, &pod));
+        assert_eq!(notes(), [format!("ADD@{network}")]);
+        succeeds(&libcni.run_with("del", network, &pod));
+        assert_eq!(
+            notes(),
+            [format!("ADD@{network}"), format!("DEL@{network}")]
+        );
+        // a DEL of what was not added, as after a failed start
+        fs::remove_file(state.join(format!("DEL@{network}"))).expect("removed");
+        succeeds(&libcni.run_with("del", network, &pod));
+        assert_eq!(notes(), [format!("ADD@{network}")]);
+    }
+}
+
+/// A network of the reference `bridge`, with a directory of its own.
+struct Directory {
+    libcni: Libcni,
+    state: tempfile::TempDir,
+    ours: Value,
+}
+
+impl Directory {
+    fn new(network: &str, version: &str) -> Self {
+        let state = tempfile::tempdir().expect("a directory");
+        let mut ours = ours();
+        ours["stateDir"] = state.path().to_str().expect("UTF-8").into();
+        let bridge = json!({
+            "type": "bridge", "bridge": "cni0",
+            "ipam": { "type": "host-local", "subnet": "10.9.0.0/24", "dataDir": state.path().join("leases") },
+        });
+        let libcni = Libcni::new(network, version, &[bridge]);
+        fs::create_dir(libcni.node.directory().join("net.d").join(network)).expect("a directory");
+        Self {
+            libcni,
+            state,
+            ours,
+        }
+    }
+
+    /// The list, with `more` plugins and `fields`.
+    fn list(&self, more: &[Value], fields: &Value) -> Value {
+        let path = self.libcni.node.directory().join("net.d/10-net.conflist");
+        let text = fs::read(path).expect("the list");
+        let mut list: Value = serde_json::from_slice(&text).expect("JSON");
+        list["plugins"]
+            .as_array_mut()
+            .expect("a list")
+            .extend_from_slice(more);
+        let fields = fields.as_object().cloned();
+        list.as_object_mut()
+            .expect("an object")
+            .extend(fields.expect("an object"));
+        list
+    }
+
+    /// Below the network's own directory.
+    fn write(&self, file: &str, value: &Value) {
+        let net = self.libcni.node.directory().join("net.d");
+        let entries = fs::read_dir(&net).expect("the directory").flatten();
+        let own = entries.map(|it| it.path()).find(|it| it.is_dir());
+        fs::write(own.expect("the directory").join(file), value.to_string()).expect("written");
+    }
+
+    /// The list and the result that libcni has kept.
+    fn kept(&self) -> (Value, Value) {
+        let entries = fs::read_dir("/var/lib/cni/results")
+            .expect("libcni's cache")
+            .flatten();
+        let mut files = entries.map(|it| it.path());
+        let is_it = |path: &std::path::PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("cnitool-directory-")
+        };
+        let text = fs::read(files.find(is_it).expect("the network")).expect("read");
+        let kept: Value = serde_json::from_slice(&text).expect("JSON");
+        let list = BASE64_STANDARD.decode(kept["config"].as_str().expect("the list"));
+        let list = serde_json::from_slice(&list.expect("base64")).expect("JSON");
+        (list, kept["result"].clone())
+    }
 }

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The directory's files, read once.
+//! The directory's files, read once, with those that networks have in directories of their own.
+//!
+//! libcni appends the plugins of `<network>/*.conf` to those of the network's list, sorted by name, since
+//! version 1.3 (`NetworkPluginConfsFromFiles()`, `libcni/conf.go`); versions before pass over directories.
 
-use crate::Broken;
+use crate::{Broken, list::is_network_name};
 use std::{fs, io, path::Path};
 
 /// What a runtime looks for; the rest of the directory is no business of anybody's here.
 const EXTENSIONS: [&str; 3] = [".conf", ".conflist", ".json"];
+
+/// What libcni looks for in a network's own directory.
+const PLUGIN: &str = ".conf";
 
 /// More containerd does not read.
 const MOST: u64 = 2 * 1024 * 1024;
@@ -13,7 +19,7 @@ const MOST: u64 = 2 * 1024 * 1024;
 /// A file that a runtime looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its name in the directory.
+    /// Its name in the directory; one of a network's own directory: `cbr0/10-tuning.conf`.
     pub name: String,
     /// What is in it, or why that cannot be known.
     pub text: Result<String, Broken>,
@@ -23,14 +29,21 @@ pub struct File {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
     files: Vec<File>,
+    /// Those of networks' own directories.
+    plugins: Vec<File>,
 }
 
 impl Directory {
     /// These files, of which those count that a runtime looks for.
-    pub fn new(mut files: Vec<File>) -> Self {
+    pub fn new(files: Vec<File>) -> Self {
+        let is_plugin = |file: &File| file.name.contains('/');
+        let (mut plugins, mut files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_plugin);
         files.retain(|file| is_looked_for(&file.name));
-        files.sort_by(|one, other| one.name.cmp(&other.name));
-        Self { files }
+        plugins.retain(|file| file.name.ends_with(PLUGIN));
+        for files in [&mut files, &mut plugins] {
+            files.sort_by(|one, other| one.name.cmp(&other.name));
+        }
+        Self { files, plugins }
     }
 
     /// What is in the directory at `path` now. None: there is no such directory.
@@ -47,15 +60,12 @@ impl Directory {
         for entry in entries {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if is_looked_for(&name) && !entry.file_type()?.is_dir() {
-                match read(&entry.path()) {
-                    // it went away since the directory was read
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    text => files.push(File {
-                        name,
-                        text: text.unwrap_or_else(|error| Err(unreadable(&error))),
-                    }),
+            if entry.file_type()?.is_dir() {
+                if is_network_name(&name) {
+                    add_plugins(&entry.path(), &name, &mut files)?;
                 }
+            } else if is_looked_for(&name) {
+                add(&entry.path(), name, &mut files);
             }
         }
         Ok(Some(Self::new(files)))
@@ -66,9 +76,23 @@ impl Directory {
         &self.files
     }
 
+    /// Those of networks' own directories besides.
+    pub fn all(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().chain(&self.plugins)
+    }
+
+    /// The files of the directory of `network`, in libcni's order.
+    pub fn plugins_of(&self, network: &str) -> impl Iterator<Item = &File> {
+        let is_its = move |file: &&File| {
+            let directory = file.name.split_once('/').map(|(directory, _)| directory);
+            directory == Some(network)
+        };
+        self.plugins.iter().filter(is_its)
+    }
+
     /// The file called `name`.
     pub fn file(&self, name: &str) -> Option<&File> {
-        self.files.iter().find(|file| file.name == name)
+        self.all().find(|file| file.name == name)
     }
 
     /// The same without files of which `leave` says so.
@@ -76,7 +100,36 @@ impl Directory {
         let files = self.files.iter().filter(|file| !leave(file));
         Self {
             files: files.cloned().collect(),
+            plugins: self.plugins.clone(),
         }
+    }
+}
+
+/// Adds the files in the directory of `network`.
+fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) -> io::Result<()> {
+    let entries = match fs::read_dir(path) {
+        // it went away since the directory above was read
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with(PLUGIN) && !entry.file_type()?.is_dir() {
+            add(&entry.path(), format!("{network}/{name}"), files);
+        }
+    }
+    Ok(())
+}
+
+/// Adds the file at `path`, unless it went away since its directory was read.
+fn add(path: &Path, name: String, files: &mut Vec<File>) {
+    match read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        text => files.push(File {
+            name,
+            text: text.unwrap_or_else(|error| Err(unreadable(&error))),
+        }),
     }
 }
 

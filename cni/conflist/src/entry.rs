@@ -9,6 +9,9 @@ use std::collections::BTreeSet;
 /// for by one.
 pub const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
+/// The field of an entry that does nothing but note that the runtime called it.
+pub const DETECT: &str = "detect";
+
 /// The object that is put into a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry(Map<String, Value>);
@@ -36,6 +39,20 @@ impl Entry {
     /// One that is in a list, whichever version put it there.
     pub fn as_it_is(fields: Map<String, Value>) -> Self {
         Self(fields)
+    }
+
+    /// One that attaches nothing, and notes that it was called where this one has its records.
+    pub fn detecting(&self) -> Self {
+        let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
+        entry.insert(DETECT.to_owned(), Value::Bool(true));
+        let state_dir = self.0.get("stateDir").cloned();
+        entry.extend(state_dir.map(|it| ("stateDir".to_owned(), it)));
+        Self(entry)
+    }
+
+    /// The text of a file with nothing else in it.
+    pub fn text(&self) -> String {
+        format!("{:#}\n", self.value())
     }
 
     /// Its fields.

@@ -9,6 +9,7 @@
 //! | [`list`] | one list: what is in it, and the text with our plugin put in or taken out |
 //! | [`single`] | a configuration of one plugin, and the list that it is turned into |
 //! | [`entry`] | our plugin's own configuration |
+//! | [`placement`] | whether our plugin's entry is in the list, or in the network's own directory |
 //! | [`programs`] | the programs that a configuration names, and whether they are there |
 //! | [`plan`] | what has to be written or removed for the runtime to call us, or not to any more |
 //!
@@ -20,6 +21,7 @@ pub mod entry;
 pub mod list;
 mod members;
 pub mod pick;
+pub mod placement;
 pub mod plan;
 pub mod programs;
 pub mod single;
@@ -29,6 +31,7 @@ pub use directory::{Directory, File};
 pub use entry::Entry;
 pub use list::{Broken, List, Position};
 pub use pick::{Choice, Pick, Picked, Runtime, follow, pick};
+pub use placement::Placement;
 pub use plan::{Change, Obstacle, Plan};
 pub use programs::Programs;
 

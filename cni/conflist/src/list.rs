@@ -88,6 +88,7 @@ pub struct List<'a> {
     name: String,
     version: Option<String>,
     versions: Vec<String>,
+    only_inlined: bool,
     twice: Option<Refused>,
     elements: Vec<Element<'a>>,
 }
@@ -147,6 +148,7 @@ impl<'a> List<'a> {
             Some(raw) => serde_json::from_str(raw.get())
                 .map_err(|_| wrong("cniVersions", "must be a list of texts"))?,
         };
+        let only_inlined = members.get("loadOnlyInlinedPlugins");
         let plugins = members.get("plugins").ok_or_else(|| missing("plugins"))?;
         let plugins: Vec<&RawValue> =
             serde_json::from_str(plugins.get()).map_err(|_| wrong("plugins", "must be a list"))?;
@@ -176,6 +178,7 @@ impl<'a> List<'a> {
             name,
             version,
             versions,
+            only_inlined: only_inlined.is_some_and(is_true),
             twice,
             elements,
         })
@@ -184,6 +187,11 @@ impl<'a> List<'a> {
     /// The network's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether libcni appends the plugins of the network's own directory to it, since version 1.3.
+    pub fn reads_directory(&self) -> bool {
+        !self.only_inlined
     }
 
     /// The plugins' types, in order.
@@ -300,7 +308,10 @@ impl<'a> List<'a> {
     }
 
     /// Whether the chain would work with our plugin in it.
-    fn check(&self) -> Result<(), Refused> {
+    ///
+    /// # Errors
+    /// It would not.
+    pub(crate) fn check(&self) -> Result<(), Refused> {
         self.unambiguous()?;
         if !is_network_name(&self.name) {
             return Err(Refused::Name {
@@ -376,6 +387,16 @@ pub(crate) fn text_of(raw: Option<&RawValue>, field: &str) -> Result<Option<Stri
     raw.map(|raw| serde_json::from_str(raw.get()))
         .transpose()
         .map_err(|_| wrong(field, "must be a text"))
+}
+
+/// Whether a field is set, as `readBool` of `NetworkConfFromBytes()` takes it. With a value that it does not
+/// take nothing can be said of the list: it counts as set.
+fn is_true(raw: &RawValue) -> bool {
+    match serde_json::from_str(raw.get()) {
+        Ok(Value::Bool(value)) => value,
+        Ok(Value::String(text)) => !text.eq_ignore_ascii_case("false"),
+        _ => true,
+    }
 }
 
 /// The object in `raw`, which was read as one.

@@ -69,6 +69,8 @@ pub struct Picked {
     pub ours: Option<Ours>,
     /// The network that Multus calls from there: a file or a name.
     pub cluster_network: Option<String>,
+    /// Whether a runtime with libcni 1.3 or later calls the plugins of the network's own directory too.
+    pub reads_directory: bool,
 }
 
 /// A file that a runtime does not use.
@@ -146,7 +148,12 @@ pub fn follow(directory: &Directory, picked: Picked) -> Picked {
     let read = |file: &File| {
         let read = Picked::read(&file.name, file.text.as_deref().ok()?).ok();
         // for a single configuration Multus does not read the list beside it
-        read.filter(|it| !it.single)
+        let read = read.filter(|it| !it.single)?;
+        // it is Multus who calls these, by a libcni of its own
+        Some(Picked {
+            reads_directory: false,
+            ..read
+        })
     };
     let found = match network.rsplit_once('/') {
         Some((_, name)) => directory.file(name).and_then(read),
@@ -173,6 +180,7 @@ impl Picked {
                 single: false,
                 ours: list.ours(),
                 cluster_network: list.cluster_network(),
+                reads_directory: list.reads_directory(),
                 file,
             });
         }
@@ -183,6 +191,8 @@ impl Picked {
             single: true,
             ours: single.ours(),
             cluster_network: single.cluster_network(),
+            // `ConfFromFile()` reads none
+            reads_directory: false,
             file,
         })
     }

@@ -5,6 +5,7 @@ use crate::{
     Directory, Entry, TYPE,
     list::{Broken, List, Ours, Position, Refused},
     pick::{Choice, Picked, Runtime, follow, pick},
+    placement::{self, Placement, Wanted},
     programs::{self, Dirs, Elsewhere, Names, Programs},
     single::{self, SUFFIX, Single},
 };
@@ -19,7 +20,8 @@ pub enum Change {
         file: String,
         /// The whole text.
         text: String,
-        /// The file whose mode and owner it gets, and which the text was made from.
+        /// The file whose mode and owner it gets, and which the text was made from; for one in a network's own
+        /// directory the list.
         like: String,
     },
     /// A file goes.
@@ -50,6 +52,14 @@ pub enum Obstacle {
         file: String,
         /// Why.
         why: Refused,
+    },
+    /// The network's own directory cannot have our plugin in it.
+    #[error("{file} is left as it is: {why}")]
+    Directory {
+        /// The file's name.
+        file: String,
+        /// Why.
+        why: &'static str,
     },
     /// What the list names is not in the runtime's directories of plugins, as they are known here.
     #[error("{file} names {}, {}", Names(.programs), Elsewhere(.dirs))]
@@ -126,10 +136,12 @@ pub struct Placed {
 /// What makes the runtime call our plugin with `entry`. `placed` are the files that our plugin
 /// was put into before; in others it belongs to whoever put it there. Nothing is put in as long as one
 /// of the programs is missing that the list names, or that `entry` takes.
+///
+/// A single configuration has no directory: whatever `placement` is, its list beside it is ours alone.
 pub fn attach(
     directory: &Directory,
     runtime: &Runtime,
-    entry: &Entry,
+    (entry, placement): (&Entry, &Placement),
     placed: &BTreeSet<String>,
     present: &Programs,
 ) -> Plan {
@@ -163,8 +175,9 @@ pub fn attach(
         })
         .collect();
     let place = picked.and_then(|picked| {
-        let (placed, change) = put(directory, &picked, entry, placed)?;
-        changes.extend(change);
+        changes.extend(placement::stale(&picked, placed));
+        let (placed, put) = put(directory, &picked, (entry, placement), placed)?;
+        changes.extend(put);
         Ok(placed)
     });
     Plan { changes, place }
@@ -208,10 +221,9 @@ pub fn lacking(
 pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>, Vec<Obstacle>) {
     let mut changes = vec![];
     let mut obstacles = vec![];
-    let files = directory.files().iter();
-    for file in files.filter(|file| placed.contains(&file.name)) {
+    for file in directory.all().filter(|file| placed.contains(&file.name)) {
         let name = &file.name;
-        if name.ends_with(SUFFIX) {
+        if name.ends_with(SUFFIX) || placement::is_ours(name) {
             changes.push(Change::Remove { file: name.clone() });
             continue;
         }
@@ -249,51 +261,111 @@ fn called(directory: &Directory, picked: Picked) -> Picked {
     source.unwrap_or(picked)
 }
 
-/// Puts our plugin into the file that is used.
+/// Puts our plugin into the file that is used, or into the directory of its network.
 fn put(
     directory: &Directory,
+    picked: &Picked,
+    (entry, placement): (&Entry, &Placement),
+    placed: &BTreeSet<String>,
+) -> Result<(Placed, Vec<Change>), Obstacle> {
+    let file = &picked.file;
+    let text = directory.file(file).and_then(|it| it.text.as_ref().ok());
+    let text = text.map_or("", String::as_str);
+    if picked.single {
+        let (placed, change) = put_beside(directory, picked, text, entry)?;
+        return Ok((placed, change.into_iter().collect()));
+    }
+    let list = List::parse(text).map_err(|why| broken(file, why))?;
+    let wanted = placement.wanted(picked)?;
+    let in_directory = placement::in_directory(directory, picked);
+    if let Some(theirs) = in_directory.filter(|it| !placed.contains(&it.file)) {
+        let ours = placed.contains(file).then(|| list.without()).transpose();
+        let ours = ours.map_err(|why| refused(file, why))?.flatten();
+        let mut changes = vec![];
+        changes.extend(ours.map(|text| Change::Write {
+            file: file.clone(),
+            text,
+            like: file.clone(),
+        }));
+        changes.extend(placement::put(directory, picked, None, placed)?);
+        let placed = Placed {
+            file: theirs.file,
+            network: picked.network.clone(),
+            by_others: true,
+        };
+        return Ok((placed, changes));
+    }
+    let is_theirs = !placed.contains(file) && list.ours().is_some() || list.is_called_otherwise();
+    if let (Wanted::Directory, false) = (&wanted, is_theirs) {
+        return placement::put_in_directory(directory, picked, (&list, entry), placed);
+    }
+    let (placed_in, change) = put_into(&list, picked, entry, placed)?;
+    let detecting = match (wanted, placed_in.by_others) {
+        (Wanted::Detection, false) => Some(entry.detecting()),
+        _ => None,
+    };
+    let mut changes: Vec<_> = change.into_iter().collect();
+    match placement::put(directory, picked, detecting.as_ref(), placed) {
+        Ok(change) => changes.extend(change),
+        // the list does without
+        Err(_) => debug_assert!(detecting.is_some()),
+    }
+    Ok((placed_in, changes))
+}
+
+/// Puts our plugin into the list.
+fn put_into(
+    list: &List<'_>,
     picked: &Picked,
     entry: &Entry,
     placed: &BTreeSet<String>,
 ) -> Result<(Placed, Option<Change>), Obstacle> {
     let file = &picked.file;
-    let text = directory.file(file).and_then(|it| it.text.as_ref().ok());
-    let text = text.map_or("", String::as_str);
+    let update = placed.contains(file);
+    // somebody put it there too since: theirs stays, as it must not be called twice
+    let is_twice = update && list.own().is_some() && list.is_called_otherwise();
+    let change = match is_twice {
+        true => list.without(),
+        false => list.with(entry, update),
+    };
+    let change = change.map_err(|why| refused(file, why))?;
+    let by_others = match list.ours() {
+        Some(Ours {
+            place: Position::Plugin(_),
+            ..
+        }) => !update || is_twice || list.own().is_none(),
+        Some(Ours {
+            place: Position::Delegate(_),
+            ..
+        }) => true,
+        None => false,
+    };
+    let change = change.map(|text| Change::Write {
+        file: file.clone(),
+        text,
+        like: file.clone(),
+    });
+    let placed = Placed {
+        file: file.clone(),
+        network: picked.network.clone(),
+        by_others,
+    };
+    Ok((placed, change))
+}
+
+/// Puts our plugin into a list of ours beside the single configuration `text`.
+fn put_beside(
+    directory: &Directory,
+    picked: &Picked,
+    text: &str,
+    entry: &Entry,
+) -> Result<(Placed, Option<Change>), Obstacle> {
+    let file = &picked.file;
     let placed_in = |file: &str, by_others| Placed {
         file: file.to_owned(),
         network: picked.network.clone(),
         by_others,
     };
-    if !picked.single {
-        let update = placed.contains(file);
-        let refused = |why| refused(file, why);
-        let list = List::parse(text).map_err(|why| broken(file, why))?;
-        // somebody put it there too since: theirs stays, as it must not be called twice
-        let is_twice = update && list.own().is_some() && list.is_called_otherwise();
-        let change = match is_twice {
-            true => list.without(),
-            false => list.with(entry, update),
-        };
-        let change = change.map_err(refused)?;
-        let ours_before = list.ours();
-        let by_others = match ours_before {
-            Some(Ours {
-                place: Position::Plugin(_),
-                ..
-            }) => !update || is_twice || list.own().is_none(),
-            Some(Ours {
-                place: Position::Delegate(_),
-                ..
-            }) => true,
-            None => false,
-        };
-        let change = change.map(|text| Change::Write {
-            file: file.clone(),
-            text,
-            like: file.clone(),
-        });
-        return Ok((placed_in(file, by_others), change));
-    }
     if picked.ours.is_some() {
         return Ok((placed_in(file, true), None));
     }

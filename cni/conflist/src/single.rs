@@ -60,6 +60,11 @@ impl<'a> Single<'a> {
         &self.kind
     }
 
+    /// All of it.
+    pub(crate) fn configuration(&self) -> &Map<String, Value> {
+        &self.configuration
+    }
+
     /// The network that Multus is told to call (`clusterNetwork`): a file or a name.
     pub(crate) fn cluster_network(&self) -> Option<String> {
         cluster_network(&self.configuration)

@@ -2,7 +2,8 @@
 //! Which file counts, and what has to change in a directory.
 
 use conflist::{
-    Broken, Change, Choice, Directory, Entry, File, Obstacle, Position, Programs, Runtime, pick,
+    Broken, Change, Choice, Directory, Entry, File, Obstacle, Placement, Position, Programs,
+    Runtime, pick,
     pick::{Skip, Skipped},
     plan::{self, Placed},
     programs::named,
@@ -62,7 +63,7 @@ fn carried_out(
         let plan = plan::attach(
             &now,
             &Runtime::Containerd,
-            &Entry::default(),
+            (&Entry::default(), &Placement::List),
             placed,
             &present(&ALL),
         );
@@ -239,7 +240,7 @@ fn what_is_in_a_list_of_somebody_elses_stays_theirs() {
     let plan = plan::attach(
         &files,
         &Runtime::Containerd,
-        &Entry::default(),
+        (&Entry::default(), &Placement::List),
         &set(&[]),
         &present(&ALL),
     );
@@ -251,7 +252,7 @@ fn what_is_in_a_list_of_somebody_elses_stays_theirs() {
     let plan = plan::attach(
         &files,
         &Runtime::Containerd,
-        &Entry::default(),
+        (&Entry::default(), &Placement::List),
         &placed,
         &present(&ALL),
     );
@@ -353,7 +354,7 @@ fn what_stands_in_the_way_is_told() {
         let plan = plan::attach(
             &directory(files),
             runtime,
-            &Entry::default(),
+            (&Entry::default(), &Placement::List),
             &set(&[]),
             &present(&ALL),
         );
@@ -395,7 +396,13 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
     let multus = [("00-multus.conf", shim), list[0]];
     let attach = |files: &[(&str, &str)], programs: &Programs| {
         let files = directory(files);
-        plan::attach(&files, &Runtime::Containerd, &entry, &set(&[]), programs)
+        plan::attach(
+            &files,
+            &Runtime::Containerd,
+            (&entry, &Placement::List),
+            &set(&[]),
+            programs,
+        )
     };
     assert!(attach(&list, &present(&complete)).place.is_ok());
     let without = |names: &[&str]| {

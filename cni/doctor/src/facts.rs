@@ -168,6 +168,8 @@ pub struct Picked {
     pub place: Option<usize>,
     /// Whether that plugin calls it (Multus).
     pub delegated: bool,
+    /// Whether it is in the network's own directory, which libcni reads since 1.3.
+    pub in_directory: bool,
     /// This plugin's configuration, as the runtime hands it over.
     pub ours: Option<Map<String, Value>>,
 }

@@ -60,6 +60,8 @@ pub struct Conf {
     pub smc: Smc,
     /// `stateDir`
     pub state_dir: PathBuf,
+    /// `detect`: nothing is attached; that the runtime has called this entry is noted in the state directory.
+    pub detect: bool,
     /// The configuration as it came.
     pub raw: Map<String, Value>,
 }
@@ -243,6 +245,7 @@ impl Conf {
                 .or(file.get("mtu"), None)?
                 .map(|Number::<68, 65535>(mtu)| mtu),
             state_dir,
+            detect: mistakes.or(file.get("detect"), None)?.unwrap_or_default(),
             smc: mistakes.or(Smc::parse(file), Smc::off())?,
             raw,
         })

@@ -19,6 +19,7 @@
 
 pub mod apply;
 pub mod char_devices;
+mod detect;
 pub mod error;
 pub mod gids;
 pub mod given_up;
@@ -95,6 +96,12 @@ fn serve<K: Kernel>(
     let conf = conf.of_attachment(target.map(|target| &target.interface));
     logging::start(PLUGIN.name, &conf.network.log, environment);
     mistakes.warn();
+    if conf.detect {
+        return match detect::answer(&conf, environment) {
+            Some(result) => plugin::write(output, &result).map_err(Error::Output),
+            None => Ok(()),
+        };
+    }
     if !matches!(environment.command, Command::Del | Command::Gc) {
         conf.supported()?;
     }

@@ -66,6 +66,7 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
         let chain = Chain {
             conf,
             state_dir,
+            cni_cache: Some(arguments.cni_cache_dir.clone()),
             needs_kubelet: true,
         };
         text.push_str(&format!(

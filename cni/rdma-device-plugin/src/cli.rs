@@ -4,7 +4,7 @@
 use crate::{
     conf::{
         Conf, ConfError, Flags, Parsed,
-        chain::{KUBELET_DIR, STATE_DIR, pod_resources},
+        chain::{KUBELET_DIR, Placement, STATE_DIR, pod_resources},
     },
     probes::ask::Probe,
     refused::RefusedPods,
@@ -127,6 +127,14 @@ pub struct Install {
     /// The daemon's configuration, whose chain says what is put in
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Where the entry is; wins over chain.placement
+    #[arg(
+        long,
+        value_enum,
+        value_name = "auto|directory|list",
+        hide_possible_values = true
+    )]
+    pub placement: Option<Placement>,
     /// How long NICs are waited for that have no address to make pods' addresses from
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub wait: u64,

@@ -116,10 +116,9 @@ impl Leader {
             again: reconciler::AGAIN,
         });
         reconcilers.spawn(nics.run());
-        let state_dir = arguments.state_dir.clone();
-        reconcilers.spawn(
-            chain::reconciler::Reconciler::new(own.subscribe(), state_dir, chain.clone()).run(),
-        );
+        let paths = (arguments.state_dir.clone(), arguments.cni_cache_dir.clone());
+        reconcilers
+            .spawn(chain::reconciler::Reconciler::new(own.subscribe(), paths, chain.clone()).run());
         let mut server = JoinSet::new();
         server.spawn(serve(
             arguments,

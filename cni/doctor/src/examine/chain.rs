@@ -97,8 +97,12 @@ fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
         ),
         false => format!("{} of {}", place + 1, picked.plugins.len()),
     };
+    let if_read = match picked.in_directory {
+        true => ", if the runtime's libcni is 1.3 or later (containerd 2.1)",
+        false => "",
+    };
     told.ok(format!(
-        "{file} (network {}) calls rdma-cni, {whose}",
+        "{file} (network {}) calls rdma-cni, {whose}{if_read}",
         picked.network
     ));
     let is_ours = |kind: &&String| matches!(kind.as_str(), "rdma-cni" | "rdma");

@@ -56,9 +56,28 @@ pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Ch
         Choice::Picked(found) => {
             // as the installer does
             let found = conflist::follow(&directory, found);
+            let in_directory = match found.ours {
+                None => conflist::placement::in_directory(&directory, &found),
+                Some(_) => None,
+            };
             let text = directory.file(&found.file).map(|file| file.text.clone());
             let text = text.and_then(Result::ok).unwrap_or_default();
-            chain.picked = Some(picked(conf_dir, &text, found));
+            let found = picked(conf_dir, &text, found);
+            chain.picked = Some(match in_directory {
+                None => found,
+                Some(ours) => Picked {
+                    file: conf_dir.join(ours.file),
+                    place: Some(found.plugins.len()),
+                    plugins: [found.plugins, vec!["rdma-cni".to_owned()]].concat(),
+                    in_directory: true,
+                    ours: Some(injected(
+                        ours.configuration,
+                        &found.network,
+                        &found.cni_version,
+                    )),
+                    ..found
+                },
+            });
         }
     }
     chain
@@ -74,6 +93,7 @@ fn picked(conf_dir: &Path, text: &str, found: conflist::Picked) -> Picked {
         plugins: found.types,
         place: place.map(|(Position::Plugin(place) | Position::Delegate(place))| place),
         delegated: matches!(place, Some(Position::Delegate(_))),
+        in_directory: false,
         ours: found
             .ours
             .map(|ours| injected(ours.configuration, &found.network, version)),
@@ -179,6 +199,42 @@ mod tests {
                 found => return found,
             }
         }
+    }
+
+    #[test]
+    fn our_file_in_the_network_s_own_directory_is_found() {
+        let root = tempfile::tempdir().expect("a directory");
+        let net = root.path().join("net.d");
+        fs::create_dir_all(net.join("cbr0")).expect("made");
+        let list = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
+        fs::write(net.join("10-flannel.conflist"), list).expect("written");
+        let ours = net.join("cbr0/99-rdma-cni.conf");
+        let found = || {
+            let mut look = Look::new(root.path());
+            read(&mut look, Path::new("/net.d"), &[])
+                .picked
+                .expect("a list")
+        };
+        for (text, is_called) in [
+            (r#"{"type":"rdma-cni","detect":true}"#, false),
+            (r#"{"type":"rdma-cni","mtu":4200}"#, true),
+        ] {
+            fs::write(&ours, text).expect("written");
+            let picked = found();
+            assert_eq!(
+                (picked.in_directory, picked.ours.is_some()),
+                (is_called, is_called)
+            );
+        }
+        let picked = found();
+        let expected =
+            json!({"type": "rdma-cni", "mtu": 4200, "name": "cbr0", "cniVersion": "1.0.0"});
+        assert_eq!(picked.ours.map(Value::Object), Some(expected));
+        assert_eq!(picked.file, Path::new("/net.d/cbr0/99-rdma-cni.conf"));
+        assert_eq!(
+            (picked.plugins, picked.place),
+            (vec!["flannel".to_owned(), "rdma-cni".to_owned()], Some(1))
+        );
     }
 
     #[test]

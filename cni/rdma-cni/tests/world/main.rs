@@ -9,6 +9,7 @@ mod asking;
 mod bare;
 mod called_twice;
 mod dead;
+mod detecting;
 mod drop_in;
 mod dying;
 mod failing;

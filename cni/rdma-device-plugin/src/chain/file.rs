@@ -12,11 +12,11 @@ use conflist::{Directory, Picked};
 use rdma_resources::FileError;
 use std::{
     ffi::CString,
-    fs::{self, File, Metadata, OpenOptions},
+    fs::{self, File, Metadata, OpenOptions, Permissions},
     io::{self, Read, Write},
     os::unix::{
         ffi::OsStrExt,
-        fs::{FileExt, MetadataExt, OpenOptionsExt, fchown},
+        fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     },
     path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime},
@@ -132,6 +132,55 @@ pub(crate) fn replace(
         let _ = fs::remove_file(&temporary);
     }
     replaced.map_err(|error| FileError::new("write", &path, error))
+}
+
+/// A file of the directory of lists that comes and goes with a change in a network's own directory. The runtimes
+/// look at no name like it, and watch that directory alone: containerd hears that it goes (`syncLoop()`,
+/// `cni_conf_syncer.go`), and reads the lists, with all that belongs to them, again.
+const ANNOUNCEMENT: &str = ".rdma-cni-changes";
+
+/// There will be a change in a network's own directory below `dir`.
+///
+/// # Errors
+/// The file cannot be made.
+pub(crate) fn announce(dir: &Path) -> Result<(), FileError> {
+    let path = dir.join(ANNOUNCEMENT);
+    let made = make(&path, 0o600).map(drop);
+    made.map_err(|error| FileError::new("write", &path, error))
+}
+
+/// What was announced is done, also what a killed run has announced.
+///
+/// # Errors
+/// The file cannot be removed.
+pub(crate) fn announced(dir: &Path) -> Result<(), FileError> {
+    remove(&dir.join(ANNOUNCEMENT))
+}
+
+/// Writes a file that is ours alone, at once, and makes its directory if it is not there.
+///
+/// # Errors
+/// One of them cannot be made.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
+    let temporary = temporary(path);
+    let write = || {
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        match fs::create_dir(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Err(_) => {}
+            Ok(()) => fs::set_permissions(directory, Permissions::from_mode(0o755))?,
+        }
+        let mut made = make(&temporary, 0o644)?;
+        made.write_all(text.as_bytes())?;
+        // whatever the umask is
+        made.set_permissions(Permissions::from_mode(0o644))?;
+        made.sync_data()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        FileError::new("write", path, error)
+    })
 }
 
 /// The name of what takes the place of `path`, before it does.

@@ -7,6 +7,8 @@
 //! | [`mod@file`] | a file's text, replaced as a whole and at once |
 //! | [`programs`] | what is in the runtime's directories of plugins |
 //! | [`record`] | what was done to the node, so that it can be undone |
+//! | [`mod@change`] | one change, recorded before it is made |
+//! | [`evidence`] | whether the runtime calls what is in a network's own directory |
 //! | [`claim`] | whose configuration of our plugin that is |
 //! | [`reconciler`] | the daemon's part: a turn after each change of the directory |
 //! | [`sandbox`] | whether a pod's network was made by a list with our plugin in it |
@@ -14,24 +16,26 @@
 //! Turns of all processes go one after the other, by a lock beside the record. Nothing is written
 //! on a node where there is no record: a list must not name a plugin whose binary is not there.
 
+mod change;
 pub mod claim;
+pub mod evidence;
 pub mod file;
 pub mod programs;
 pub mod reconciler;
 pub mod record;
 pub mod sandbox;
 
-use crate::conf::Chain as Conf;
+use crate::conf::{self, Chain as Conf};
 use claim::Claim;
 use conflist::{
-    Change, Directory, Entry, File, List, Obstacle, Position, TYPE, follow, pick,
+    Change, Directory, File, Obstacle, Placement, Position, Runtime, TYPE, follow, pick, placement,
     plan::{self, Placed},
     single::is_from,
 };
 use file::Held;
 use rdma_resources::FileError;
 use record::{Record, RecordError};
-use std::{fmt, path::PathBuf};
+use std::{collections::BTreeSet, fmt, path::PathBuf};
 
 /// The place in the chain, as it is configured.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +44,9 @@ pub struct Chain {
     pub conf: Conf,
     /// Where the record is.
     pub state_dir: PathBuf,
+    /// What libcni keeps of pods' networks, where it is to be seen: it tells of pods whose network was made without
+    /// our plugin.
+    pub cni_cache: Option<PathBuf>,
     /// Whether our plugin is put in only where it can ask kubelet.
     pub needs_kubelet: bool,
 }
@@ -227,7 +234,7 @@ impl Chain {
         let plan = plan::attach(
             &directory,
             &self.conf.runtime,
-            &entry,
+            (&entry, &self.placement()),
             &record.placed(&directory),
             &self.programs(&record),
         );
@@ -240,10 +247,19 @@ impl Chain {
             }
         }
         let mut turn = Turn::default();
+        let dir = &self.conf.conf_dir;
+        let needs_reload = changes.iter().any(change::is_below);
+        if needs_reload {
+            file::announce(dir)?;
+        }
         for change in changes {
             let old = self.carry_out(&change, &entry, [&directory, &actual], &mut record)?;
             let Some(old) = old else {
                 turn.again = true;
+                // one of two that belong together must not be made without the other
+                if needs_reload {
+                    break;
+                }
                 continue;
             };
             let (Change::Write { file, .. } | Change::Remove { file }) = change;
@@ -251,6 +267,7 @@ impl Chain {
             turn.held.extend(old);
             turn.changed.push(file);
         }
+        file::announced(dir)?;
         claim.made(entry, &record);
         turn.status = self.standing_in(&self.read()?);
         match plan.place {
@@ -286,11 +303,15 @@ impl Chain {
         let lists = record.lists.clone();
         let (changes, _) = plan::detach(&directory, &record.placed(&directory));
         let mut files = vec![];
+        if changes.iter().any(change::is_below) {
+            file::announce(&self.conf.conf_dir)?;
+        }
         for change in changes {
             let done = self.take_away(&change, &directory, &mut record)?;
             let (Change::Write { file, .. } | Change::Remove { file }) = change;
             files.extend(done.map(|_| file));
         }
+        file::announced(&self.conf.conf_dir)?;
         record.lists = lists;
         record.write(&self.state_dir)?;
         Ok(files)
@@ -300,6 +321,22 @@ impl Chain {
     fn programs(&self, record: &Record) -> conflist::Programs {
         let others = [self.conf.conf_dir.as_path(), &self.state_dir];
         programs::look(record.bin_dirs(), &others)
+    }
+
+    /// Where the entry is to be. By evidence it is in the network's own directory only where a runtime that reads it
+    /// no more is found out: by what libcni keeps of the network of a pod that kubelet tells of.
+    fn placement(&self) -> Placement {
+        let is_seen = || self.cni_cache.as_ref().is_none_or(|it| it.is_dir());
+        match (self.conf.placement, &self.conf.runtime) {
+            (conf::chain::Placement::Directory, _) => Placement::Directory,
+            (conf::chain::Placement::Auto, Runtime::Containerd) if self.conf.asks_kubelet() => {
+                let read = is_seen().then(|| evidence::networks(&self.state_dir));
+                Placement::Auto {
+                    read: read.unwrap_or_default(),
+                }
+            }
+            (conf::chain::Placement::Auto | conf::chain::Placement::List, _) => Placement::List,
+        }
     }
 
     /// What comes of a turn where nothing is to be put in.
@@ -321,10 +358,11 @@ impl Chain {
     pub(crate) fn has_none_of(&self, record: &Record) -> Result<bool, FileError> {
         let directory = self.read()?;
         let is_there = |list: &String| {
-            let mut files = directory.files().iter();
+            let mut files = directory.all();
             files.any(|file| file.name == *list || is_from(list, &file.name))
         };
-        Ok(!record.lists.is_empty() && !record.lists.keys().any(is_there))
+        let mut lists = record.lists_with_entry().peekable();
+        Ok(lists.peek().is_some() && !lists.any(is_there))
     }
 
     /// Gives our place back; the caller has the lock. Which files changed, and what stands in
@@ -346,11 +384,15 @@ impl Chain {
             let directory = self.read()?;
             let (changes, obstacles) = plan::detach(&directory, &record.placed(&directory));
             let mut again = false;
+            if changes.iter().any(change::is_below) {
+                file::announce(&self.conf.conf_dir)?;
+            }
             for change in changes {
                 again |= self.take_away(&change, &directory, record)?.is_none();
                 let (Change::Write { file, .. } | Change::Remove { file }) = change;
                 files.push(file);
             }
+            file::announced(&self.conf.conf_dir)?;
             if !again {
                 let left = |file: &String| {
                     obstacles.iter().any(|it| match it {
@@ -360,7 +402,11 @@ impl Chain {
                         _ => false,
                     })
                 };
-                record.lists.retain(|file, _| left(file));
+                record.lists.retain(|file, placing| {
+                    // of a run that was killed before it wrote the file
+                    self.leave(file, placing);
+                    left(file)
+                });
                 record.write(&self.state_dir)?;
                 return Ok((files, obstacles));
             }
@@ -374,7 +420,7 @@ impl Chain {
     /// The directory cannot be read.
     pub(crate) fn still_named(&self) -> Result<Vec<String>, FileError> {
         let directory = self.read()?;
-        let named = directory.files().iter().filter(|file| {
+        let named = directory.all().filter(|file| {
             let text = file.text.as_deref().unwrap_or_default();
             let picked = conflist::Picked::read(&file.name, text);
             picked.is_ok_and(|it| it.ours.is_some())
@@ -397,7 +443,15 @@ impl Chain {
             conflist::Choice::None => return ChainStatus::NotCalled(Obstacle::Empty.to_string()),
         };
         let record = Record::read(&self.state_dir).ok().flatten();
-        let placed = record.is_some_and(|it| it.placed(directory).contains(&picked.file));
+        let placed = record.map_or_else(BTreeSet::new, |it| it.placed(directory));
+        if let (None, Some(found)) = (&picked.ours, placement::in_directory(directory, &picked)) {
+            return ChainStatus::Called {
+                by_others: !placed.contains(&found.file),
+                network: picked.network,
+                file: found.file,
+            };
+        }
+        let placed = placed.contains(&picked.file);
         match picked.ours {
             Some(ours) => ChainStatus::Called {
                 by_others: !placed
@@ -407,62 +461,6 @@ impl Chain {
                 file: picked.file,
             },
             None => ChainStatus::NotCalled(format!("it is not in {}", picked.file)),
-        }
-    }
-
-    /// Makes one change that takes our plugin out of a list of `directory`.
-    fn take_away(
-        &self,
-        change: &Change,
-        directory: &Directory,
-        record: &mut Record,
-    ) -> Result<Option<Option<Held>>, ChainError> {
-        self.carry_out(change, &self.conf.entry, [directory; 2], record)
-    }
-
-    /// Makes one change, which is in the record before it is made. It was planned for `directory`,
-    /// and `actual` is what was there; `entry` is what is put in. None: something else is there by now.
-    fn carry_out<'a>(
-        &self,
-        change: &Change,
-        entry: &Entry,
-        [directory, actual]: [&'a Directory; 2],
-        record: &mut Record,
-    ) -> Result<Option<Option<Held>>, ChainError> {
-        let dir = &self.conf.conf_dir;
-        let text_in = |directory: &'a Directory, name: &str| -> &'a str {
-            let file = directory.file(name);
-            file.and_then(|file| file.text.as_deref().ok())
-                .unwrap_or_default()
-        };
-        match change {
-            Change::Remove { file } => {
-                file::remove(&dir.join(file))?;
-                record.lists.remove(file);
-                record.write(&self.state_dir)?;
-                Ok(Some(None))
-            }
-            Change::Write { file, text, like } => {
-                let from = text_in(directory, like);
-                let is_back = record.is_back(file, text);
-                let is_new = file == like && !has_ours(from);
-                // else it is being taken out
-                let is_put_in = has_ours(text);
-                if is_put_in {
-                    let before = is_new.then(|| file::stamp(&dir.join(like), from));
-                    record.put(file, entry, before.flatten());
-                    // pods start meanwhile: what the file was like before is written later
-                    if !record.is_known(&self.state_dir) {
-                        record.write(&self.state_dir)?;
-                    }
-                }
-                let expected = text_in(actual, like);
-                let old = file::replace(dir, file, like, text, expected, is_back)?;
-                if is_put_in {
-                    record.write(&self.state_dir)?;
-                }
-                Ok(old)
-            }
         }
     }
 }
@@ -484,13 +482,9 @@ fn withheld(status: ChainStatus, why: String) -> ChainStatus {
     }
 }
 
-fn has_ours(text: &str) -> bool {
-    List::parse(text).is_ok_and(|list| list.types().any(|it| it == TYPE))
-}
-
 /// `directory` with other texts.
 fn with(directory: &Directory, texts: &[(String, String)]) -> Directory {
-    let mut files = directory.files().to_vec();
+    let mut files: Vec<_> = directory.all().cloned().collect();
     for (name, text) in texts {
         files.retain(|file| file.name != *name);
         files.push(File {

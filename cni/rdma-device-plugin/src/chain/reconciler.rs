@@ -9,10 +9,11 @@
 use super::{
     Chain, ChainStatus, Turn,
     claim::Claim,
+    evidence,
     file::Held,
     record::{self, Record},
 };
-use crate::{ipv6_prerequisite, node::Node, watch::Watch};
+use crate::{conf::Chain as Conf, ipv6_prerequisite, node::Node, watch::Watch};
 use conflist::{Obstacle, TYPE};
 use std::{
     collections::VecDeque,
@@ -45,11 +46,14 @@ const TOLD: Duration = Duration::from_secs(60);
 pub struct Reconciler {
     node: watch::Receiver<Arc<Node>>,
     state_dir: PathBuf,
+    cni_cache: PathBuf,
     status: watch::Sender<ChainStatus>,
     held: Vec<Held>,
     /// Whose configuration is kept.
     claim: Claim,
     claimed_by_another: bool,
+    /// The configuration whose directories are watched.
+    watched: Option<Conf>,
     /// When files were changed lately.
     changes: VecDeque<Instant>,
     told: Option<Instant>,
@@ -62,19 +66,22 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// A reconciler that tells `status` how it stands.
+    /// A reconciler that tells `status` how it stands. The paths are the state directory of `rdma-cni`, and where
+    /// the runtime keeps how it made pods' networks.
     pub fn new(
         node: watch::Receiver<Arc<Node>>,
-        state_dir: PathBuf,
+        (state_dir, cni_cache): (PathBuf, PathBuf),
         status: watch::Sender<ChainStatus>,
     ) -> Self {
         Self {
             node,
             state_dir,
+            cni_cache,
             status,
             held: vec![],
             claim: Claim::default(),
             claimed_by_another: false,
+            watched: None,
             changes: VecDeque::new(),
             told: None,
             broken: None,
@@ -97,16 +104,17 @@ impl Reconciler {
             let chain = Chain {
                 conf,
                 state_dir: self.state_dir.clone(),
+                cni_cache: Some(self.cni_cache.clone()),
                 needs_kubelet: true,
             };
-            let bin_dirs = self.bin_dirs();
-            let mut paths = vec![chain.conf.conf_dir.clone(), record::path(&self.state_dir)];
-            paths.extend(bin_dirs.iter().cloned());
-            let mut watch = Watch::new(paths);
-            log::info!("{TYPE} is kept in the chain of {:?}", chain.conf.conf_dir);
+            let paths = self.paths(&chain);
+            let mut watch = Watch::new(paths.clone());
+            if self.watched.replace(chain.conf.clone()).as_ref() != Some(&chain.conf) {
+                log::info!("{TYPE} is kept in the chain of {:?}", chain.conf.conf_dir);
+            }
             loop {
                 let again = self.turn(&chain).await;
-                if self.bin_dirs() != bin_dirs {
+                if self.paths(&chain) != paths {
                     break;
                 }
                 tokio::select! {
@@ -124,10 +132,16 @@ impl Reconciler {
         }
     }
 
-    /// Where the plugins are, or will be.
-    fn bin_dirs(&self) -> Vec<PathBuf> {
+    /// Where something can change: lists and plugins, ours in networks' own directories, and what the runtime
+    /// was seen to call.
+    fn paths(&self, chain: &Chain) -> Vec<PathBuf> {
         let record = Record::read(&self.state_dir).ok().flatten();
-        record.unwrap_or_default().bin_dirs()
+        let record = record.unwrap_or_default();
+        let mut paths = vec![chain.conf.conf_dir.clone(), record::path(&self.state_dir)];
+        paths.extend(record.bin_dirs());
+        paths.extend(record.directories().map(|it| chain.conf.conf_dir.join(it)));
+        paths.extend(Some(evidence::directory(&self.state_dir)).filter(|it| it.is_dir()));
+        paths
     }
 
     /// Waits until the configuration is another one than `present`; false: there is no daemon.

@@ -3,7 +3,7 @@
 //! changed, so that whatever a killed run left can be found.
 
 use attachments::store;
-use conflist::{Directory, Entry, List, single::SUFFIX};
+use conflist::{Directory, Entry, List, placement, single::SUFFIX};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -17,7 +17,10 @@ use std::{
 };
 
 /// The newest format. A reader refuses a higher one.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+
+/// The format without files in networks' own directories, of which versions that know it would leave one behind.
+const FORMAT_OF_LISTS: u32 = 1;
 
 /// Where container runtimes look for CNI plugins.
 pub const BIN_DIR: &str = "/opt/cni/bin";
@@ -120,6 +123,9 @@ pub struct Placing {
     /// killed before it wrote the list.
     #[serde(default)]
     pub entries: Vec<Map<String, Value>>,
+    /// Whether the network's own directory was made for it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub made_directory: bool,
 }
 
 /// What a file is known by when it is as it was.
@@ -142,7 +148,7 @@ impl Stamp {
 impl Default for Record {
     fn default() -> Self {
         Self {
-            format: FORMAT,
+            format: FORMAT_OF_LISTS,
             bin_dir: None,
             further_bin_dirs: Vec::new(),
             conf_dir: None,
@@ -191,8 +197,16 @@ impl Record {
     /// It cannot be written.
     pub fn write(&self, state_dir: &Path) -> Result<(), RecordError> {
         let path = path(state_dir);
+        let format = match self.directories().next() {
+            Some(_) => FORMAT,
+            None => FORMAT_OF_LISTS,
+        };
+        let record = Self {
+            format,
+            ..self.clone()
+        };
         let write = || {
-            let mut text = serde_json::to_vec_pretty(self)?;
+            let mut text = serde_json::to_vec_pretty(&record)?;
             text.push(b'\n');
             if fs::read(&path).is_ok_and(|present| present == text) {
                 return Ok(());
@@ -210,7 +224,10 @@ impl Record {
     }
 
     fn without_stamps(&self) -> Self {
-        let mut record = self.clone();
+        let mut record = Self {
+            format: FORMAT,
+            ..self.clone()
+        };
         for placing in record.lists.values_mut() {
             placing.before = None;
         }
@@ -238,7 +255,8 @@ impl Record {
             let text = directory.file(file).and_then(|it| it.text.as_deref().ok());
             let list = text.and_then(|text| List::parse(text).ok());
             let present = list.and_then(|list| list.own());
-            file.ends_with(SUFFIX) || present.is_none_or(|it| placing.entries.contains(&it))
+            let has_our_name = file.ends_with(SUFFIX) || placement::is_ours(file);
+            has_our_name || present.is_none_or(|it| placing.entries.contains(&it))
         };
         let lists = self.lists.iter().filter(is_ours);
         lists.map(|(file, _)| file.clone()).collect()
@@ -254,6 +272,29 @@ impl Record {
         if before.is_some() {
             placing.before = before;
         }
+    }
+
+    /// Our plugin's `entry` is put into `file` of a network's own directory, which is made for it if it is not
+    /// there; none: one that only finds out whether the runtime calls it.
+    pub(crate) fn put_in_directory(&mut self, file: &str, entry: Option<&Entry>, is_there: bool) {
+        let placing = self.lists.entry(file.to_owned()).or_default();
+        placing.entries = entry.map(|it| it.fields().clone()).into_iter().collect();
+        placing.made_directory |= !is_there;
+    }
+
+    /// The files that have our plugin's entry, and not one that only finds something out.
+    pub(crate) fn lists_with_entry(&self) -> impl Iterator<Item = &String> {
+        let with_entry = |(file, placing): &(&String, &Placing)| {
+            !placement::is_ours(file) || !placing.entries.is_empty()
+        };
+        let lists = self.lists.iter().filter(with_entry);
+        lists.map(|(file, _)| file)
+    }
+
+    /// The networks' own directories that have a file of ours.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = &str> {
+        let files = self.lists.keys().filter(|file| placement::is_ours(file));
+        files.filter_map(|file| Some(file.rsplit_once('/')?.0))
     }
 
     /// The time of the last change that `file` had, if `text` is what it was before.

@@ -6,12 +6,14 @@
 //!   confDir: /etc/cni/net.d
 //!   runtime: containerd         # or crio
 //!   network: pods               # cni_default_network of CRI-O, if it is set
+//!   placement: auto             # or directory, list
 //!   plugin:                     # fields of rdma-cni's configuration
 //!     ipam: {type: rdma-ipam, from: parent}
 //! ```
 
+use clap::ValueEnum;
 use conf_reader::{AbsolutePath, Field, Wrong};
-use conflist::{Entry, Runtime, TYPE};
+use conflist::{Entry, Runtime, TYPE, entry::DETECT};
 use network_conf::Devices;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -45,6 +47,7 @@ pub(super) struct Section {
     conf_dir: Option<AbsolutePath>,
     runtime: Option<RuntimeName>,
     network: Option<String>,
+    placement: Option<Placement>,
     plugin: Option<Map<String, Value>>,
 }
 
@@ -55,6 +58,19 @@ enum RuntimeName {
     Crio,
 }
 
+/// `placement`: where our plugin's entry is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// In the network's own directory where the runtime is seen to call what is there; else in the list.
+    #[default]
+    Auto,
+    /// In a file of ours in the network's own directory.
+    Directory,
+    /// In the network's list.
+    List,
+}
+
 /// The place of our plugin in the chain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain {
@@ -62,6 +78,8 @@ pub struct Chain {
     pub conf_dir: PathBuf,
     /// How it looks.
     pub runtime: Runtime,
+    /// Where the entry is.
+    pub placement: Placement,
     /// Our plugin's configuration.
     pub entry: Entry,
 }
@@ -71,6 +89,7 @@ impl Default for Chain {
         Self {
             conf_dir: CONF_DIR.into(),
             runtime: Runtime::default(),
+            placement: Placement::default(),
             entry: Entry::default(),
         }
     }
@@ -108,6 +127,13 @@ impl Chain {
         })
     }
 
+    /// Whether the plugin asks kubelet what a pod has. Then a pod whose network was made without it does not
+    /// start.
+    pub fn asks_kubelet(&self) -> bool {
+        let devices = parsed(&self.entry).map(|conf| conf.devices);
+        matches!(devices, Ok(Some(Devices::Resources(_))))
+    }
+
     /// Whether `rdma-cni` attaches what kubelet allocates of `resource`.
     pub fn attaches(&self, resource: &str) -> bool {
         match parsed(&self.entry).map(|conf| conf.devices) {
@@ -134,8 +160,14 @@ impl Section {
                 return Err(field.at("network").wrong(must));
             }
         };
+        let placement = self.placement.unwrap_or_default();
+        if let (Placement::Directory, Runtime::Crio { .. }) = (placement, &runtime) {
+            let must = "must be list or auto with CRI-O, which calls the plugins of a network's own directory at \
+                        ADD and not at DEL: no pod would give its devices back";
+            return Err(field.at("placement").wrong(must));
+        }
         let plugin = field.at("plugin");
-        let own = ["type", "name", "cniVersion", "prevResult"];
+        let own = ["type", "name", "cniVersion", "prevResult", DETECT];
         if let Some(name) = own.iter().find(|name| plugin.has(name)) {
             let sentence = "must be left out: it is not for the user to say";
             return Err(plugin.at(name).refused(sentence));
@@ -145,6 +177,7 @@ impl Section {
         Ok(Chain {
             conf_dir: self.conf_dir.map_or_else(|| CONF_DIR.into(), |path| path.0),
             runtime,
+            placement,
             entry,
         })
     }

@@ -19,12 +19,12 @@ use crate::{
         record::{self, BIN_DIR, Record, RecordError},
     },
     cli::Install,
-    conf::{Conf, ConfError, Flags},
+    conf::{Conf, ConfError, Flags, chain::Placement},
     hardware::{Hardware, HardwareError},
     ipv6_prerequisite::{self, Parent},
 };
 use binaries::BinaryError;
-use conflist::{Obstacle, TYPE};
+use conflist::{Obstacle, Runtime, TYPE};
 use pods::PodsError;
 use serde_json::{Map, Value};
 use stay::{Ends, is_first};
@@ -99,6 +99,12 @@ pub enum InstallError {
         /// What to do.
         remedy: &'static str,
     },
+    /// CRI-O does not call at DEL what is in the directory.
+    #[error(
+        "nothing was changed: --placement must be list or auto with CRI-O (chain.runtime: crio), which calls \
+         the plugins of a network's own directory at ADD and not at DEL"
+    )]
+    Placement,
     /// The lists are not where they were.
     #[error(
         "nothing was changed: {TYPE} was put into {}, and nothing of that is in {dir:?}: say with \
@@ -192,6 +198,15 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     if let Some(dir) = &arguments.cni_conf_dir {
         conf.conf_dir = absolute(dir)?;
     }
+    if let Some(placement) = arguments.placement {
+        conf.placement = placement;
+        if matches!(
+            (placement, &conf.runtime),
+            (Placement::Directory, Runtime::Crio { .. })
+        ) {
+            return Err(InstallError::Placement);
+        }
+    }
     let state_dir = absolute(&arguments.state_dir)?;
     let of_plugin = state_dir_of(conf.entry.fields());
     if let Some(plugin) = of_plugin.filter(|it| Path::new(it) != state_dir) {
@@ -204,6 +219,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     let mut chain = Chain {
         conf,
         state_dir,
+        cni_cache: None,
         needs_kubelet: !arguments.without_kubelet,
     };
     // before anything is made, the lock's file included

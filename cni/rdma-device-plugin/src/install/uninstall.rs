@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     chain::{
-        Chain, ChainError,
+        Chain, ChainError, evidence,
         record::{self, BIN_DIR, Record},
     },
     cli::Uninstall,
@@ -89,6 +89,7 @@ fn is_taken_away(arguments: &Uninstall) -> Result<(), InstallError> {
     let chain = Chain {
         conf,
         state_dir,
+        cni_cache: None,
         needs_kubelet: false,
     };
     // what somebody else has in a list keeps the binaries, for good
@@ -125,12 +126,13 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
             ..conf::Chain::default()
         },
         state_dir: state_dir.clone(),
+        cni_cache: None,
         needs_kubelet: false,
     };
     if !arguments.force && chain.has_none_of(&record).map_err(ChainError::from)? {
         return Err(InstallError::Gone {
             dir: chain.conf.conf_dir,
-            lists: record.lists.into_keys().collect(),
+            lists: record.lists_with_entry().cloned().collect(),
         });
     }
     // the plugin's own state directory too, where it was given another one
@@ -179,6 +181,7 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     }
     let done = binaries::take(&bin_dir, &state_dir, &record)?;
     done.iter().for_each(|line| println!("{line}"));
+    evidence::remove(&state_dir).map_err(ChainError::from)?;
     Record::remove(&state_dir)?;
     record::unlock_for_good(lock, &state_dir);
     Ok(None)

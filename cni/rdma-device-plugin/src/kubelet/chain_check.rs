@@ -5,16 +5,16 @@
 use super::{holder::Holder, plugin_context::PluginContext};
 use crate::{
     chain::{
-        ChainStatus,
+        ChainStatus, evidence,
         record::Record,
         sandbox::{self, Made},
     },
     conf::ResourceName,
     refused::{Cure, Refused},
 };
-use conflist::TYPE;
+use conflist::{TYPE, placement};
 use kubelet_api::pod_resources::AskError;
-use std::{path::Path, time::SystemTime};
+use std::{fs, path::Path, time::SystemTime};
 use tonic::Status;
 
 /// Whether our plugin was put into a list of this node: pods that are given something from now on have
@@ -72,6 +72,7 @@ pub(super) async fn check(
             Ok(())
         }
         Ok(Made::WithoutUs { network }) => {
+            not_called(context, &network, (&holder.namespace, &holder.pod));
             let (what_to_do, cure) = what_to_do(&context.chain.borrow());
             let status = Status::failed_precondition(format!(
                 "the network of {}/{} was made by a list of {network} without {TYPE}: the pod has no \
@@ -89,6 +90,41 @@ pub(super) async fn check(
             );
             Ok(())
         }
+    }
+}
+
+/// Our plugin was not called for the pod. Where its entry is in the network's own directory, and was so before the
+/// pod's network was made, the runtime does not read that any more: an older one has taken its place.
+fn not_called(context: &PluginContext, network: &str, pod: (&str, &str)) {
+    let ChainStatus::Called {
+        file,
+        network: of_file,
+        by_others: false,
+    } = &*context.chain.borrow()
+    else {
+        return;
+    };
+    let record = Record::read(&context.state_dir).ok().flatten();
+    let dir = record.and_then(|it| it.conf_dir);
+    let written = dir.and_then(|dir| {
+        fs::metadata(dir.join(file))
+            .and_then(|it| it.modified())
+            .ok()
+    });
+    let Some(since) = written.filter(|_| placement::is_ours(file) && of_file == network) else {
+        return;
+    };
+    let attachments = context.state_dir.join("attachments");
+    let made = sandbox::made(&context.cni_cache, &attachments, pod, since);
+    if !matches!(made, Ok(Made::WithoutUs { .. })) {
+        return;
+    }
+    log::warn!(
+        "the runtime has made a pod's network without {file}: it does not read the directory of network \
+         {network} (libcni 1.3 and later do); with chain.placement auto the entry goes into the list again"
+    );
+    if let Err(error) = evidence::forget(&context.state_dir, network) {
+        log::warn!("{error}");
     }
 }
 

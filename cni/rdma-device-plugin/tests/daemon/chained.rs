@@ -10,7 +10,7 @@ use integration::{
     },
     wait,
 };
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Duration};
 use tonic::Code;
 
 /// A node whose network is flannel's.
@@ -117,6 +117,41 @@ fn run(verb: &str, arguments: &[(&str, &Path)]) {
 
 const WITHOUT: &[&str] = &["flannel", "portmap"];
 const WITH: &[&str] = &["flannel", "portmap", "rdma-cni"];
+
+/// An older runtime has taken the place of the one that called what is in the network's own directory: the first pod
+/// that it makes tells, and the entry is in the list again.
+#[test]
+fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
+    let node = Chained::new().installed();
+    let path = |below: &str| node.node.machine.path(below);
+    let list = || fs::read_to_string(path("net.d/10-flannel.conflist")).expect("the list");
+    node.give("rdma/hca", "3", "old-0");
+    let old = node.cache.add("old-0", "a0", "cbr0", WITHOUT);
+    for verb in ["ADD", "DEL"] {
+        fs::write(path(&format!("state/detected/{verb}@cbr0")), "").expect("noted");
+    }
+    node.node
+        .daemon
+        .says("the runtime calls rdma-cni for network cbr0 (cbr0/99-rdma-cni.conf)");
+    assert!(!list().contains("rdma-cni"), "{}", list());
+    // one that was made before by a list that somebody had just written says nothing of it
+    let written = fs::metadata(path("net.d/cbr0/99-rdma-cni.conf"));
+    let written = written.and_then(|it| it.modified()).expect("its time");
+    let file = fs::File::options().append(true).open(old).expect("it");
+    let before = written - Duration::from_millis(1);
+    file.set_modified(before).expect("its time");
+    node.refuses("rdma/hca", "3");
+    assert!(path("state/detected/ADD@cbr0").exists());
+    node.give("rdma/hca", "4", "trainer-0");
+    node.cache.add("trainer-0", "a1", "cbr0", WITHOUT);
+    let why = node.refuses("rdma/hca", "4");
+    assert!(why.contains("cbr0 without rdma-cni"), "{why}");
+    node.node
+        .daemon
+        .says("it does not read the directory of network cbr0");
+    let is_back = || list().contains("rdma-cni") && !path("state/detected/ADD@cbr0").exists();
+    assert!(wait::within(wait::PATIENCE, is_back), "{}", list());
+}
 
 #[test]
 fn a_pod_whose_network_was_made_without_the_chain_does_not_start() {

@@ -23,6 +23,7 @@ fn written_late(text: &str) -> (Node, Chain, Vec<Held>) {
             ..conf::chain::Chain::default()
         },
         state_dir: node.path("state"),
+        cni_cache: None,
         needs_kubelet: false,
     };
     node.program("rdma-cni", "ours");

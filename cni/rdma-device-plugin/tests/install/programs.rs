@@ -155,7 +155,12 @@ fn a_program_that_goes_takes_ours_out_of_the_list_until_it_is_there_again() {
         assert_eq!(lists(&node.seen()), lists(&before), "{file}");
         node.program("rdma-cni", &plugin("rdma-cni", "1"));
         becomes(&daemon, 200, "the runtime calls rdma-cni");
-        assert_eq!(lists(&node.seen()), lists(&with), "{file}");
+        let is_back = || lists(&node.seen()) == lists(&with);
+        assert!(
+            wait::within(crate::keeping::SOON, is_back),
+            "{file}: {:?}",
+            node.seen()
+        );
         drop(daemon);
         node.uninstall();
         assert_eq!(lists(&node.seen()), lists(&before), "{file}");

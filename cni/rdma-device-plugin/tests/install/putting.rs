@@ -169,10 +169,11 @@ fn what_a_user_changed_in_our_entry_is_theirs_from_then_on() {
     node.net("10-flannel.conflist", &changed);
     let said = node.install();
     assert!(
-        said.ends_with(", as somebody else configured it, as before\n"),
+        said.ends_with(", as somebody else configured it\n"),
         "{said}"
     );
     assert_eq!(node.read(LIST), changed);
+    assert!(!node.path("etc/cni/net.d/cbr0").exists());
     let said = node.uninstall();
     assert!(said.contains("the binaries stay: somebody else has rdma-cni in 10-flannel.conflist"));
     assert_eq!(node.read(LIST), changed);
@@ -267,10 +268,10 @@ fn what_cannot_be_done_is_one_sentence_and_changes_no_list() {
     assert!(error.contains("there is no rdma-ipam in"), "{error}");
     assert_eq!(node.seen(), node_before);
     // without --from, they are looked for beside the program, where a build has them or not
-    node.machine.write("state/install.json", "{\"format\":2}");
+    node.machine.write("state/install.json", "{\"format\":3}");
     let error = refused(&node.run("uninstall", &[]));
     assert!(
-        error.contains("has format 2, and this version knows 1"),
+        error.contains("has format 3, and this version knows 2"),
         "{error}"
     );
 }

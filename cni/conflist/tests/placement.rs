@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether our plugin's entry is in the network's list, or in the network's own directory.
+
+use conflist::{
+    Change, Directory, Entry, File, Obstacle, Placement, Programs, Runtime,
+    plan::{self, Placed, Plan},
+};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+const LIST: &str = "10-cbr0.conflist";
+const OURS: &str = "cbr0/99-rdma-cni.conf";
+const THEIRS: &str = "cbr0/50-rdma.conf";
+const TEXT: &str = r#"{"cniVersion":"0.3.1","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
+
+/// A directory of lists, and what of it is ours.
+#[derive(Clone)]
+struct Net {
+    files: BTreeMap<String, String>,
+    placed: BTreeSet<String>,
+    entry: Entry,
+}
+
+impl Net {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let files = files
+            .iter()
+            .map(|(name, text)| (name.to_string(), text.to_string()));
+        let fields = json!({"stateDir": "/state"});
+        Self {
+            files: files.collect(),
+            placed: BTreeSet::new(),
+            entry: Entry::new(fields.as_object().cloned().expect("fields")),
+        }
+    }
+
+    fn directory(&self) -> Directory {
+        let files = self.files.iter().map(|(name, text)| File {
+            name: name.clone(),
+            text: Ok(text.clone()),
+        });
+        Directory::new(files.collect())
+    }
+
+    fn plan(&self, placement: &Placement) -> Plan {
+        let programs = ["flannel", "terway", "multus-shim", "rdma-cni"].map(str::to_owned);
+        let programs = Programs {
+            dirs: vec![],
+            names: Ok(BTreeSet::from(programs)),
+        };
+        let (directory, runtime) = (self.directory(), Runtime::Containerd);
+        let wanted = (&self.entry, placement);
+        plan::attach(&directory, &runtime, wanted, &self.placed, &programs)
+    }
+
+    fn carry_out(&mut self, change: Change) -> String {
+        match change {
+            Change::Write { file, text, .. } => {
+                self.placed.insert(file.clone());
+                self.files.insert(file.clone(), text);
+                format!("write {file}")
+            }
+            Change::Remove { file } => {
+                self.files.remove(&file);
+                self.placed.remove(&file);
+                format!("remove {file}")
+            }
+        }
+    }
+
+    /// What is done, and where it leads. After each change every pod has rails: our entry is in the list, or in
+    /// the directory.
+    fn turn(&mut self, placement: &Placement) -> (Vec<String>, Result<Placed, Obstacle>) {
+        let plan = self.plan(placement);
+        let is_called = |net: &Self| net.entries() != [0, 0] || net.files.contains_key(THEIRS);
+        let was_called = is_called(self);
+        let mut done = vec![];
+        for change in plan.changes {
+            done.push(self.carry_out(change));
+            assert!(!was_called || is_called(self), "{done:?}");
+        }
+        assert_eq!(self.plan(placement).changes, [], "there is more to do");
+        (done, plan.place)
+    }
+
+    /// Real entries in the list, and in the directory.
+    fn entries(&self) -> [usize; 2] {
+        let text = |name: &str| self.files.get(name).map_or("{}", String::as_str);
+        let ours = |value: &Value| value["type"] == "rdma-cni" && value["detect"] != true;
+        let list: Value = serde_json::from_str(text(LIST)).expect("JSON");
+        let plugins = list["plugins"].as_array();
+        let in_list = plugins.into_iter().flatten().filter(|it| ours(it));
+        let file = serde_json::from_str(text(OURS)).expect("JSON");
+        [in_list.count(), usize::from(ours(&file))]
+    }
+}
+
+fn auto(read: &[&str]) -> Placement {
+    let read = read.iter().map(|network| (*network).to_owned());
+    Placement::Auto {
+        read: read.collect(),
+    }
+}
+
+#[track_caller]
+fn is_in(place: &Result<Placed, Obstacle>, file: &str) {
+    let expected = Placed {
+        file: file.to_owned(),
+        network: "cbr0".to_owned(),
+        by_others: false,
+    };
+    assert_eq!(place.as_ref(), Ok(&expected));
+}
+
+#[test]
+fn the_directory_has_a_file_of_ours_and_the_list_is_not_touched() {
+    let mut net = Net::new(&[(LIST, TEXT)]);
+    let (done, place) = net.turn(&Placement::Directory);
+    assert_eq!(done, [format!("write {OURS}")]);
+    is_in(&place, OURS);
+    assert_eq!(net.files[LIST], TEXT);
+    let expected = json!({
+        "type": "rdma-cni",
+        "stateDir": "/state",
+        "capabilities": {"io.kubernetes.cri.pod-annotations": true},
+    });
+    let text: Value = serde_json::from_str(&net.files[OURS]).expect("JSON");
+    assert_eq!(text, expected);
+    // whoever writes the list anew takes nothing out
+    net.files
+        .insert(LIST.into(), TEXT.replace("0.3.1", "1.0.0"));
+    assert_eq!(net.turn(&Placement::Directory).0, [] as [&str; 0]);
+    // another configuration of ours
+    net.entry = Entry::default();
+    assert_eq!(net.turn(&Placement::Directory).0, [format!("write {OURS}")]);
+    let (changes, obstacles) = plan::detach(&net.directory(), &net.placed);
+    let file = OURS.to_owned();
+    assert_eq!(
+        (changes, obstacles),
+        (vec![Change::Remove { file }], vec![])
+    );
+}
+
+/// Both ways, and no moment in which a pod would have no rails.
+#[test]
+fn evidence_moves_the_entry_and_its_loss_moves_it_back() {
+    let mut net = Net::new(&[(LIST, TEXT)]);
+    for _ in 0..2 {
+        let (done, place) = net.turn(&auto(&["other"]));
+        assert_eq!(done, [format!("write {LIST}"), format!("write {OURS}")]);
+        is_in(&place, LIST);
+        assert_eq!(net.entries(), [1, 0]);
+        let detecting: Value = serde_json::from_str(&net.files[OURS]).expect("JSON");
+        let expected = json!({"type": "rdma-cni", "detect": true, "stateDir": "/state"});
+        assert_eq!(detecting, expected);
+        let (done, place) = net.turn(&auto(&["cbr0"]));
+        // the directory first: a list read in between has it twice, which the second call sees
+        assert_eq!(done, [format!("write {OURS}"), format!("write {LIST}")]);
+        is_in(&place, OURS);
+        assert_eq!((net.entries(), net.files[LIST].as_str()), ([0, 1], TEXT));
+    }
+    let (done, place) = net.turn(&Placement::List);
+    assert_eq!(done, [format!("write {LIST}"), format!("remove {OURS}")]);
+    is_in(&place, LIST);
+}
+
+#[test]
+fn a_list_whose_directory_is_not_read_has_the_entry_itself() {
+    let inlined =
+        |value: &str| TEXT.replacen('{', &format!("{{\"loadOnlyInlinedPlugins\":{value},"), 1);
+    for value in ["true", "\"True\"", "1"] {
+        let mut net = Net::new(&[(LIST, &inlined(value))]);
+        for placement in [auto(&["cbr0"]), auto(&[])] {
+            let (_, place) = net.turn(&placement);
+            is_in(&place, LIST);
+            assert_eq!((net.entries(), net.files.len()), ([1, 0], 1), "{value}");
+        }
+        let (done, place) = Net::new(&[(LIST, &inlined(value))]).turn(&Placement::Directory);
+        assert_eq!(done, [] as [&str; 0]);
+        let why = place.expect_err("an obstacle").to_string();
+        assert!(
+            why.starts_with("10-cbr0.conflist is left as it is"),
+            "{why}"
+        );
+        assert!(why.contains("loadOnlyInlinedPlugins"), "{why}");
+    }
+    let (_, place) = Net::new(&[(LIST, &inlined("false"))]).turn(&Placement::Directory);
+    is_in(&place, OURS);
+    // the network's program says so from now on
+    let mut net = Net::new(&[(LIST, TEXT)]);
+    net.turn(&auto(&["cbr0"])).1.expect("placed");
+    net.files.insert(LIST.into(), inlined("true"));
+    let (done, place) = net.turn(&auto(&["cbr0"]));
+    assert_eq!(done, [format!("write {LIST}"), format!("remove {OURS}")]);
+    is_in(&place, LIST);
+}
+
+/// A single plugin's file, and the network that Multus calls.
+#[test]
+fn what_has_no_directory_is_as_with_the_list() {
+    let single = r#"{"cniVersion":"0.4.0","name":"cbr0","type":"terway"}"#;
+    let multus = r#"{"cniVersion":"0.3.1","name":"m","type":"multus-shim",
+        "clusterNetwork":"/host/etc/cni/net.d/10-cbr0.conflist"}"#;
+    for placement in [Placement::Directory, auto(&["cbr0"]), auto(&[])] {
+        let mut net = Net::new(&[("10-terway.conf", single)]);
+        is_in(&net.turn(&placement).1, "10-terway+rdma-cni.conflist");
+        assert_eq!(net.files.len(), 2);
+        let mut net = Net::new(&[("00-multus.conf", multus), (LIST, TEXT)]);
+        let (_, place) = net.turn(&placement);
+        match placement {
+            Placement::Directory => {
+                let why = place.expect_err("an obstacle").to_string();
+                assert!(why.contains("Multus calls it"), "{why}");
+            }
+            _ => is_in(&place, LIST),
+        }
+        assert_eq!(net.files.len(), 2);
+    }
+}
+
+#[test]
+fn what_somebody_else_has_there_stays_theirs_and_is_not_doubled() {
+    let theirs = (THEIRS, r#"{"type":"rdma","deviceID":"0000:3b:00.2"}"#);
+    for placement in [
+        Placement::Directory,
+        Placement::List,
+        auto(&["cbr0"]),
+        auto(&[]),
+    ] {
+        let mut net = Net::new(&[(LIST, TEXT), theirs]);
+        let (done, place) = net.turn(&placement);
+        assert_eq!(done, [] as [&str; 0]);
+        let place = place.expect("placed");
+        assert_eq!((place.file.as_str(), place.by_others), (theirs.0, true));
+        // they came later
+        let mut net = Net::new(&[(LIST, TEXT)]);
+        net.turn(&placement).1.expect("placed");
+        net.files.insert(theirs.0.into(), theirs.1.into());
+        assert!(net.turn(&placement).1.expect("placed").by_others);
+        assert_eq!((net.entries(), net.files[LIST].as_str()), ([0, 0], TEXT));
+        assert_eq!(net.files.len(), 2);
+        // what libcni does not read does not count
+        let mut net = Net::new(&[(LIST, TEXT), ("cbr0/50-rdma.conflist", theirs.1)]);
+        assert!(!net.turn(&placement).1.expect("placed").by_others);
+    }
+    // in the list, by another name than ours
+    let in_list = TEXT.replace("}]", r#"},{"type":"rdma"}]"#);
+    for placement in [Placement::Directory, auto(&["cbr0"]), auto(&[])] {
+        let mut net = Net::new(&[(LIST, &in_list)]);
+        let (done, place) = net.turn(&placement);
+        assert_eq!(done, [] as [&str; 0]);
+        assert!(place.expect("placed").by_others);
+    }
+    // a file that only has our name
+    let other = (OURS, r#"{"type":"tuning"}"#);
+    let (done, place) = Net::new(&[(LIST, TEXT), other]).turn(&Placement::Directory);
+    assert_eq!(done, [] as [&str; 0]);
+    let why = place.expect_err("an obstacle").to_string();
+    assert!(why.contains("somebody else put it there"), "{why}");
+    let mut net = Net::new(&[(LIST, TEXT), other]);
+    is_in(&net.turn(&auto(&[])).1, LIST);
+    assert_eq!(net.files[OURS], other.1);
+}
+
+#[test]
+fn a_directory_of_a_network_that_is_not_used_any_more_has_no_file_of_ours() {
+    for placement in [Placement::Directory, auto(&["cbr0", "new"])] {
+        let mut net = Net::new(&[(LIST, TEXT)]);
+        net.turn(&placement).1.expect("placed");
+        net.files
+            .insert("05-new.conflist".into(), TEXT.replace("cbr0", "new"));
+        let plan = net.plan(&placement);
+        assert_eq!(plan.place.expect("placed").file, "new/99-rdma-cni.conf");
+        plan.changes
+            .into_iter()
+            .for_each(|it| drop(net.carry_out(it)));
+        let names: Vec<&String> = net.files.keys().collect();
+        assert_eq!(names, ["05-new.conflist", LIST, "new/99-rdma-cni.conf"]);
+        // half-written: all stays
+        net.files.insert("05-new.conflist".into(), "{".into());
+        assert_eq!(net.plan(&placement).changes, []);
+    }
+}

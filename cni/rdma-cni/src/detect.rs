@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `detect`: an entry that attaches nothing, and notes that the runtime called it. The daemon has it in the
+//! network's own directory, to find out whether the runtime calls the plugins that are there
+//! (`conflist::placement`). A note that cannot be made fails no pod: the daemon then leaves all as it is.
+
+use cni_protocol::{Command, Environment, result};
+use network_conf::Conf;
+use serde_json::Value;
+use std::{fs::File, io, path::Path};
+
+/// Where libcni keeps what it has made, unless a runtime has it elsewhere.
+const KEPT: &str = "/var/lib/cni/results";
+
+/// What the runtime is answered, if anything.
+pub(crate) fn answer(conf: &Conf, environment: &Environment) -> Option<Value> {
+    let network = &conf.network;
+    let is_noted = match environment.command {
+        Command::Add => true,
+        Command::Del => network.prev_result.is_some() || is_kept(conf, environment),
+        _ => false,
+    };
+    // somebody's call by hand says nothing of the runtime
+    if is_noted && environment.pod().is_some() {
+        let verb = environment.command.as_str();
+        if let Err(error) = note(conf, verb) {
+            log::warn!("that the runtime has called {verb} cannot be noted: {error}");
+        }
+    }
+    let result = || {
+        let unchanged = network.prev_result.clone();
+        unchanged.unwrap_or_else(|| result::extend(None, network.version, &[]))
+    };
+    (environment.command == Command::Add).then(result)
+}
+
+/// Whether libcni has kept what ADD made (`getCacheFilePath()`, `libcni/api.go`), so that this is a pod's end, and
+/// no failed start: CRI-O calls at a pod's end what was kept of the list, which has no plugins of the directory, and
+/// after a failed start the list with them. DEL is handed the result itself since 0.4.0 only.
+fn is_kept(conf: &Conf, environment: &Environment) -> bool {
+    let Some(target) = &environment.target else {
+        return false;
+    };
+    let (network, container) = (&conf.network.name, &target.container);
+    let name = format!("{network}-{container}-{}", target.interface);
+    Path::new(KEPT).join(name).is_file()
+}
+
+/// Notes it, where the daemon has made a place for it.
+fn note(conf: &Conf, verb: &str) -> io::Result<()> {
+    let name = format!("{verb}@{}", conf.network.name);
+    match File::create_new(conf.state_dir.join("detected").join(name)) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound
+            ) =>
+        {
+            Ok(())
+        }
+        made => made.map(drop),
+    }
+}

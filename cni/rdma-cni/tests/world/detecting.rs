@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An entry with `detect`: it notes that the runtime called it, and does nothing else.
+
+use crate::node::{Node, Pod};
+use rdma_netns::RdmaMode;
+use serde_json::{Value, json};
+use std::fs;
+
+const POD: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0";
+
+struct Detected {
+    node: Node,
+    pod: Pod,
+}
+
+impl Detected {
+    fn new() -> Self {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = node.pod("a");
+        Self { node, pod }
+    }
+
+    /// The daemon wants to know.
+    fn ask(&self) {
+        fs::create_dir_all(self.node.state.path().join("state/detected")).expect("a directory");
+    }
+
+    fn run(&self, command: &str, result: Option<&Value>, args: Option<&str>) -> Value {
+        let mut config = self.node.config(json!({ "detect": true }));
+        if let Some(result) = result {
+            config["prevResult"] = result.clone();
+        }
+        let (mut output, kernel) = (vec![], &self.node.kernel);
+        let pod = Some(&self.pod);
+        self.node
+            .run_on(kernel, command, pod, &config, args, &mut output);
+        serde_json::from_slice(&output).unwrap_or(Value::Null)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let directory = self.node.state.path().join("state/detected");
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries
+            .map(|it| it.file_name().into_string().expect("a name"))
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+fn previous() -> Value {
+    json!({ "cniVersion": "1.1.0", "interfaces": [{ "name": "eth0" }], "dns": {} })
+}
+
+#[test]
+fn it_notes_the_start_and_the_end_of_a_pod_and_touches_nothing() {
+    let it = Detected::new();
+    let before = it.node.snapshot();
+    it.ask();
+    let result = previous();
+    assert_eq!(it.run("ADD", Some(&result), Some(POD)), result);
+    assert_eq!(it.notes(), ["ADD@rails"]);
+    for verb in ["CHECK", "STATUS", "GC"] {
+        assert_eq!(
+            it.run(verb, Some(&result), Some(POD)),
+            Value::Null,
+            "{verb}"
+        );
+    }
+    assert_eq!(it.notes(), ["ADD@rails"]);
+    for _ in 0..2 {
+        assert_eq!(it.run("DEL", Some(&result), Some(POD)), Value::Null);
+        assert_eq!(it.notes(), ["ADD@rails", "DEL@rails"]);
+    }
+    it.node.must_be(&before, "nothing is attached");
+    assert_eq!(it.node.kernel.observations(), 0);
+}
+
+/// Nor the end of a pod whose start failed: after that CRI-O calls what it does not call at a pod's end.
+#[test]
+fn a_call_that_says_nothing_of_the_runtime_is_not_noted() {
+    let it = Detected::new();
+    it.ask();
+    it.run("ADD", Some(&previous()), None);
+    it.run("DEL", Some(&previous()), None);
+    it.run("DEL", None, Some(POD));
+    assert_eq!(it.notes(), [] as [&str; 0]);
+}
+
+#[test]
+fn where_nobody_asks_nothing_is_written() {
+    let it = Detected::new();
+    let result = it.run("ADD", None, Some(POD));
+    assert_eq!(result, json!({ "cniVersion": "1.1.0", "dns": {} }));
+    assert!(!it.node.state.path().join("state").exists());
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One change of the directory of lists, carried out. It is in the record before it is made.
+
+use super::{
+    Chain, ChainError, evidence,
+    file::{self, Held},
+    record::{Placing, Record},
+};
+use conflist::{Change, Directory, Entry, List, TYPE, placement};
+use std::fs;
+
+/// Whether it is made in a network's own directory, which runtimes do not watch.
+pub(super) fn is_below(change: &Change) -> bool {
+    let (Change::Write { file, .. } | Change::Remove { file }) = change;
+    placement::is_ours(file)
+}
+
+impl Chain {
+    /// Removes the network's own directory that was made for `file`, unless others have something in it by now.
+    pub(super) fn leave(&self, file: &str, placing: &Placing) {
+        let path = self.conf.conf_dir.join(file);
+        if let (true, Some(directory)) = (placing.made_directory, path.parent()) {
+            let _ = fs::remove_file(file::temporary(&path));
+            let _ = fs::remove_dir(directory);
+        }
+    }
+
+    /// Makes one change that takes our plugin out of a list of `directory`.
+    pub(super) fn take_away(
+        &self,
+        change: &Change,
+        directory: &Directory,
+        record: &mut Record,
+    ) -> Result<Option<Option<Held>>, ChainError> {
+        self.carry_out(change, &self.conf.entry, [directory; 2], record)
+    }
+
+    /// Makes one change, which is in the record before it is made. It was planned for `directory`,
+    /// and `actual` is what was there; `entry` is what is put in. None: something else is there by now.
+    pub(super) fn carry_out<'a>(
+        &self,
+        change: &Change,
+        entry: &Entry,
+        [directory, actual]: [&'a Directory; 2],
+        record: &mut Record,
+    ) -> Result<Option<Option<Held>>, ChainError> {
+        let dir = &self.conf.conf_dir;
+        let text_in = |directory: &'a Directory, name: &str| -> &'a str {
+            let file = directory.file(name);
+            file.and_then(|file| file.text.as_deref().ok())
+                .unwrap_or_default()
+        };
+        match change {
+            Change::Remove { file } => {
+                file::remove(&dir.join(file))?;
+                if let Some(was) = record.lists.remove(file) {
+                    self.leave(file, &was);
+                }
+                record.write(&self.state_dir)?;
+                Ok(Some(None))
+            }
+            Change::Write { file, text, .. } if placement::is_ours(file) => {
+                let path = dir.join(file);
+                let of_network = path.parent().unwrap_or(dir);
+                let is_entry = *text == entry.text();
+                record.put_in_directory(file, is_entry.then_some(entry), of_network.is_dir());
+                record.write(&self.state_dir)?;
+                if !is_entry {
+                    evidence::prepare(&self.state_dir)?;
+                }
+                file::write(&path, text)?;
+                Ok(Some(None))
+            }
+            Change::Write { file, text, like } => {
+                let from = text_in(directory, like);
+                let is_back = record.is_back(file, text);
+                let is_new = file == like && !has_ours(from);
+                // else it is being taken out
+                let is_put_in = has_ours(text);
+                if is_put_in {
+                    let before = is_new.then(|| file::stamp(&dir.join(like), from));
+                    record.put(file, entry, before.flatten());
+                    // pods start meanwhile: what the file was like before is written later
+                    if !record.is_known(&self.state_dir) {
+                        record.write(&self.state_dir)?;
+                    }
+                }
+                let expected = text_in(actual, like);
+                let old = file::replace(dir, file, like, text, expected, is_back)?;
+                if is_put_in {
+                    record.write(&self.state_dir)?;
+                }
+                Ok(old)
+            }
+        }
+    }
+}
+
+fn has_ours(text: &str) -> bool {
+    List::parse(text).is_ok_and(|list| list.types().any(|it| it == TYPE))
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The entry in the network's own directory.
+
+use crate::{
+    FLANNEL, Files, Node, Seen,
+    keeping::{SOON, becomes, becomes_quiet, command, count_of_ours, daemon},
+    refused, said,
+};
+use inotify::{EventMask, Inotify, WatchMask};
+use integration::{CniCache, Daemon, wait::within};
+use serde_json::Value;
+use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, thread, time::Duration};
+
+const FILE: &str = "10-flannel.conflist";
+const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
+const OWN: &str = "etc/cni/net.d/cbr0";
+const OURS: &str = "etc/cni/net.d/cbr0/99-rdma-cni.conf";
+
+/// What `rdma-cni` notes when the runtime calls it from the directory at `verbs`.
+fn called(node: &Node, verbs: &[&str]) {
+    for verb in verbs {
+        node.machine
+            .write(&format!("state/detected/{verb}@cbr0"), "");
+    }
+}
+
+/// Whether the file in the directory is the entry; none: there is no file.
+fn is_entry(node: &Node) -> Option<bool> {
+    let text = fs::read_to_string(node.path(OURS)).ok()?;
+    let entry: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(entry["type"], "rdma-cni");
+    Some(entry["detect"] != true)
+}
+
+fn place(node: &Node, placement: &str) -> String {
+    let new = node.path("new");
+    let new = new.to_str().expect("a path");
+    said(&node.run("install", &["--from", new, "--placement", placement]))
+}
+
+fn list(node: &Node) -> Seen {
+    node.seen().remove(&node.path(LIST)).expect("the list")
+}
+
+/// The list is nobody's business: not one byte, and not its time. A program that writes it anew, all the time, takes
+/// nothing away.
+#[test]
+fn a_file_of_ours_and_no_list_is_touched() {
+    let node = Node::with_list(FLANNEL);
+    let list_path = node.path(LIST);
+    let (before, untouched) = (node.seen(), list(&node));
+    let text = place(&node, "directory");
+    assert!(
+        text.contains("cbr0/99-rdma-cni.conf\": written\n"),
+        "{text}"
+    );
+    let calls = "the runtime calls rdma-cni for network cbr0 (cbr0/99-rdma-cni.conf)\n";
+    assert!(text.ends_with(calls), "{text}");
+    assert_eq!((is_entry(&node), list(&node)), (Some(true), untouched));
+    for (below, mode) in [(OWN, 0o755), (OURS, 0o644)] {
+        let found = fs::metadata(node.path(below)).expect("it");
+        assert_eq!(found.mode() & 0o7777, mode, "{below}");
+    }
+    let text = place(&node, "directory");
+    assert!(
+        text.ends_with("(cbr0/99-rdma-cni.conf), as before\n"),
+        "{text}"
+    );
+    node.machine
+        .configure(r#"{"mode":"hca","chain":{"placement":"directory"}}"#);
+    let daemon = start(&node);
+    becomes(&daemon, 200, "network cbr0 (cbr0/99-rdma-cni.conf)");
+    for round in 0..20 {
+        let temporary = list_path.with_extension("tmp");
+        fs::write(
+            &temporary,
+            FLANNEL.replace("true", &format!("{}", round % 2 == 0)),
+        )
+        .expect("written");
+        fs::rename(&temporary, &list_path).expect("renamed");
+        assert_eq!(is_entry(&node), Some(true));
+        assert_eq!(count_of_ours(&node, FILE), 0);
+        thread::sleep(Duration::from_millis(5));
+    }
+    // somebody takes ours away, and then all of the directory
+    fs::remove_file(node.path(OURS)).expect("removed");
+    assert!(within(SOON, || is_entry(&node) == Some(true)));
+    fs::remove_dir_all(node.path(OWN)).expect("removed");
+    assert!(within(SOON, || is_entry(&node) == Some(true)));
+    becomes_quiet(&daemon);
+    drop(daemon);
+    fs::write(&list_path, FLANNEL).expect("written");
+    let said = node.uninstall();
+    assert!(
+        said.contains("cbr0/99-rdma-cni.conf\": rdma-cni is out of it\n"),
+        "{said}"
+    );
+    assert!(!node.path(OWN).exists());
+    for below in ["etc/cni", "opt"] {
+        let path = node.path(below);
+        let files = |seen: &Files| -> Vec<PathBuf> {
+            let files = seen.keys().filter(|it| it.starts_with(&path));
+            files.cloned().collect()
+        };
+        assert_eq!(files(&node.seen()), files(&before));
+    }
+}
+
+fn start(node: &Node) -> Daemon {
+    let mut command = command(node);
+    command.args(["--log-level", "debug", "--metrics-address", "127.0.0.1:0"]);
+    Daemon::start(&mut command)
+}
+
+/// By evidence, and back when it is lost.
+#[test]
+fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
+    let node = Node::with_list(FLANNEL);
+    let before = node.seen();
+    node.install();
+    assert_eq!(
+        (count_of_ours(&node, FILE), is_entry(&node)),
+        (1, Some(false))
+    );
+    let cache = CniCache::new(&node.path("results"));
+    let daemon = daemon(&node);
+    becomes(&daemon, 200, "(10-flannel.conflist)");
+    // CRI-O calls at ADD what is there, and not at DEL
+    called(&node, &["ADD"]);
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(
+        (count_of_ours(&node, FILE), is_entry(&node)),
+        (1, Some(false))
+    );
+    called(&node, &["DEL"]);
+    becomes(&daemon, 200, "(cbr0/99-rdma-cni.conf)");
+    assert_eq!(
+        (count_of_ours(&node, FILE), is_entry(&node)),
+        (0, Some(true))
+    );
+    assert_eq!(
+        list(&node),
+        before[&node.path(LIST)],
+        "as it was, with its time"
+    );
+    // install of the next version leaves it so
+    node.install();
+    assert_eq!(
+        (count_of_ours(&node, FILE), is_entry(&node)),
+        (0, Some(true))
+    );
+    becomes_quiet(&daemon);
+    // a runtime that does not read it has taken the place of the one that did
+    fs::remove_file(node.path("state/detected/ADD@cbr0")).expect("removed");
+    becomes(&daemon, 200, "(10-flannel.conflist)");
+    assert_eq!(
+        (count_of_ours(&node, FILE), is_entry(&node)),
+        (1, Some(false))
+    );
+    // without libcni's cache nobody would find that out
+    drop((daemon, cache));
+    fs::remove_dir_all(node.path("results")).expect("removed");
+    called(&node, &["ADD"]);
+    let daemon = start(&node);
+    becomes(&daemon, 200, "(10-flannel.conflist)");
+    drop(daemon);
+    node.uninstall();
+    assert_eq!(list(&node), before[&node.path(LIST)]);
+    assert!(!node.path(OWN).exists());
+    assert!(!node.path("state/detected").exists());
+}
+
+#[test]
+fn who_wants_the_list_has_the_list_alone() {
+    let node = Node::with_list(FLANNEL);
+    place(&node, "list");
+    assert_eq!((count_of_ours(&node, FILE), is_entry(&node)), (1, None));
+    place(&node, "directory");
+    assert_eq!(
+        (count_of_ours(&node, FILE), is_entry(&node)),
+        (0, Some(true))
+    );
+    place(&node, "list");
+    assert_eq!((count_of_ours(&node, FILE), is_entry(&node)), (1, None));
+    assert!(!node.path(OWN).exists(), "it was made for the file");
+    // CRI-O, or devices that kubelet is not asked for
+    for chain in [
+        r#"{"runtime":"crio"}"#,
+        r#"{"plugin":{"devices":[{"netdev":"ens1"}]}}"#,
+    ] {
+        let text = format!(r#"{{"mode":"hca","chain":{chain}}}"#);
+        node.machine.configure(&text);
+        let (conf, new) = (node.path("etc/config.json"), node.path("new"));
+        let mut command = node.command("install", &[]);
+        command.arg("--from").arg(new).arg("--config").arg(conf);
+        said(&command.output().expect("it runs"));
+        assert_eq!(
+            (count_of_ours(&node, FILE), is_entry(&node)),
+            (1, None),
+            "{chain}"
+        );
+        if chain.contains("crio") {
+            command.args(["--placement", "directory"]);
+            let why = refused(&command.output().expect("it runs"));
+            assert!(
+                why.contains("--placement must be list or auto with CRI-O"),
+                "{why}"
+            );
+        }
+    }
+}
+
+/// The runtimes watch the directory of the lists, and not what is below it: containerd reads again when a file there
+/// goes.
+#[test]
+fn containerd_hears_of_a_change_below() {
+    let node = Node::with_list(FLANNEL);
+    let mut inotify = Inotify::init().expect("inotify");
+    let heard = WatchMask::MOVED_FROM | WatchMask::DELETE;
+    let watches = inotify.watches().add(node.path("etc/cni/net.d"), heard);
+    watches.expect("watched");
+    let mut events = || {
+        let mut buffer = [0; 4096];
+        let events = inotify.read_events(&mut buffer).expect("heard");
+        let names: Vec<_> = events
+            .filter(|it| !it.mask.contains(EventMask::ISDIR))
+            .map(|it| it.name.expect("a name").to_owned())
+            .collect();
+        names
+    };
+    place(&node, "directory");
+    assert_eq!(events(), [".rdma-cni-changes"]);
+    // a run that was killed before it let the runtime hear
+    node.machine.write("etc/cni/net.d/.rdma-cni-changes", "");
+    place(&node, "directory");
+    assert_eq!(events(), [".rdma-cni-changes"]);
+    node.uninstall();
+    assert_eq!(events(), [".rdma-cni-changes"]);
+}
+
+#[test]
+fn what_others_have_in_the_directory_stays() {
+    let node = Node::with_list(FLANNEL);
+    let theirs = "etc/cni/net.d/cbr0/50-tuning.conf";
+    place(&node, "directory");
+    node.machine.write(theirs, r#"{"type":"tuning"}"#);
+    node.uninstall();
+    assert_eq!(node.read(theirs), r#"{"type":"tuning"}"#);
+    assert!(!node.path(OURS).exists());
+    // a directory that was there is left, empty as it was
+    fs::remove_file(node.path(theirs)).expect("removed");
+    place(&node, "directory");
+    node.uninstall();
+    assert!(node.path(OWN).is_dir());
+    // ours by another's hand: the binaries stay as long as it names them
+    node.machine
+        .write(theirs, r#"{"type":"rdma-cni","deviceID":"0000:3b:00.0"}"#);
+    let text = place(&node, "directory");
+    assert!(
+        text.ends_with("(cbr0/50-tuning.conf), as somebody else configured it, as before\n"),
+        "{text}"
+    );
+    let text = node.uninstall();
+    assert!(
+        text.contains("somebody else has rdma-cni in cbr0/50-tuning.conf"),
+        "{text}"
+    );
+}
+
+/// An entry whose program is gone fails every pod, wherever it is.
+#[test]
+fn the_file_goes_with_the_program_and_comes_back() {
+    let node = Node::with_list(FLANNEL);
+    place(&node, "directory");
+    node.machine
+        .configure(r#"{"mode":"hca","chain":{"placement":"directory"}}"#);
+    let daemon = start(&node);
+    becomes(&daemon, 200, "(cbr0/99-rdma-cni.conf)");
+    let program = node.path("opt/cni/bin/rdma-cni");
+    let aside = node.path("aside");
+    fs::rename(&program, &aside).expect("moved");
+    assert!(within(3 * SOON, || is_entry(&node).is_none()));
+    becomes(&daemon, 503, "rdma-cni is not in");
+    fs::rename(&aside, &program).expect("moved");
+    assert!(within(SOON, || is_entry(&node) == Some(true)));
+    becomes(&daemon, 200, "(cbr0/99-rdma-cni.conf)");
+    drop(daemon);
+    node.uninstall();
+    assert!(!node.path(OWN).exists());
+}
+
+/// A version that knows nothing of it would leave the file behind, and take the program.
+#[test]
+fn the_record_tells_an_older_version_to_keep_off() {
+    let node = Node::with_list(FLANNEL);
+    let format = || {
+        let record: Value = serde_json::from_str(&node.read("state/install.json")).expect("JSON");
+        record["format"].clone()
+    };
+    for (placement, expected) in [("list", 1), ("directory", 2), ("list", 1), ("auto", 2)] {
+        place(&node, placement);
+        assert_eq!(format(), expected, "{placement}");
+    }
+}
