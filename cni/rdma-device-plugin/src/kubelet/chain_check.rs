@@ -9,7 +9,7 @@ use crate::{
         record::Record,
         sandbox::{self, Made},
     },
-    conf::ResourceName,
+    conf::{ResourceName, chain::Placement},
     refused::{Cure, Refused},
 };
 use conflist::{TYPE, placement};
@@ -72,8 +72,11 @@ pub(super) async fn check(
             Ok(())
         }
         Ok(Made::WithoutUs { network }) => {
-            not_called(context, &network, (&holder.namespace, &holder.pod));
-            let (what_to_do, cure) = what_to_do(&context.chain.borrow());
+            let remedy = match is_unread(context, &network, holder).await {
+                true => without_directory(context, &network),
+                false => None,
+            };
+            let (what_to_do, cure) = remedy.unwrap_or_else(|| what_to_do(&context.chain.borrow()));
             let status = Status::failed_precondition(format!(
                 "the network of {}/{} was made by a list of {network} without {TYPE}: the pod has no \
                  rails; {what_to_do}",
@@ -93,39 +96,51 @@ pub(super) async fn check(
     }
 }
 
-/// Our plugin was not called for the pod. Where its entry is in the network's own directory, and was so before the
-/// pod's network was made, the runtime does not read that any more: an older one has taken its place.
-fn not_called(context: &PluginContext, network: &str, pod: (&str, &str)) {
+/// Whether the runtime does not read the directory that has our plugin's entry, as another has taken the place of
+/// one that did: the network of `holder` was made after the entry was there, and without our plugin.
+async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> bool {
+    let status = context.chain.borrow().clone();
     let ChainStatus::Called {
         file,
         network: of_file,
         by_others: false,
-    } = &*context.chain.borrow()
+    } = status
     else {
-        return;
+        return false;
     };
-    let record = Record::read(&context.state_dir).ok().flatten();
-    let dir = record.and_then(|it| it.conf_dir);
-    let written = dir.and_then(|dir| {
-        fs::metadata(dir.join(file))
-            .and_then(|it| it.modified())
-            .ok()
-    });
-    let Some(since) = written.filter(|_| placement::is_ours(file) && of_file == network) else {
-        return;
-    };
-    let attachments = context.state_dir.join("attachments");
-    let made = sandbox::made(&context.cni_cache, &attachments, pod, since);
-    if !matches!(made, Ok(Made::WithoutUs { .. })) {
-        return;
+    if !placement::is_ours(&file) || of_file != network {
+        return false;
     }
+    let (state_dir, cache) = (context.state_dir.clone(), context.cni_cache.clone());
+    let (namespace, pod) = (holder.namespace.clone(), holder.pod.clone());
+    let look = move || {
+        let dir = Record::read(&state_dir).ok().flatten()?.conf_dir?;
+        let written = fs::metadata(dir.join(file)).and_then(|it| it.modified());
+        let attachments = state_dir.join("attachments");
+        sandbox::made(&cache, &attachments, (&namespace, &pod), written.ok()?).ok()
+    };
+    let made = tokio::task::spawn_blocking(look).await;
+    matches!(made, Ok(Some(Made::WithoutUs { .. })))
+}
+
+/// What is to be done where the directory is not read: by `auto` the entry goes into the list again, by what is
+/// forgotten here.
+fn without_directory(context: &PluginContext, network: &str) -> Option<(String, Cure)> {
     log::warn!(
-        "the runtime has made a pod's network without {file}: it does not read the directory of network \
-         {network} (libcni 1.3 and later do); with chain.placement auto the entry goes into the list again"
+        "the runtime does not call what is in the directory of network {network}, and did before, or \
+         chain.placement is wrong: libcni 1.3 and later do (containerd 2.1)"
     );
     if let Err(error) = evidence::forget(&context.state_dir, network) {
         log::warn!("{error}");
     }
+    let node = context.node.borrow();
+    let chain = node.conf.chain.as_ref();
+    let is_fixed = chain.is_some_and(|it| it.placement == Placement::Directory);
+    let what_to_do = format!(
+        "the runtime does not call what is in the directory of {network}: set chain.placement to auto, and \
+         then delete the pod"
+    );
+    is_fixed.then_some((what_to_do, Cure::Time))
 }
 
 /// Another pod is of use only if its network would be made by the chain.

@@ -24,13 +24,19 @@ impl Chained {
     /// One with the plugins in its chain, and the daemon.
     #[track_caller]
     fn new() -> Self {
+        Self::placed("")
+    }
+
+    /// The same with more in its `chain`.
+    #[track_caller]
+    fn placed(more: &str) -> Self {
         let machine = Machine::with(&[FIRST, SECOND]);
         let at = |below: &str| machine.path(below);
         let configuration = format!(
             r#"{{"resources":[
                 {{"name":"rdma/hca","kind":"shared","count":8,"devices":[{{"rdma":"mlx5_0"}}]}},
                 {{"name":"rdma/nic","kind":"exclusive","devices":[{{"rdma":"mlx5_1"}}]}}
-            ],"chain":{{"confDir":{:?},"plugin":{{"resources":["rdma/hca"]}}}}}}"#,
+            ],"chain":{{"confDir":{:?},"plugin":{{"resources":["rdma/hca"]}}{more}}}}}"#,
             at("net.d")
         );
         machine.configure(&configuration);
@@ -148,9 +154,25 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
     assert!(why.contains("cbr0 without rdma-cni"), "{why}");
     node.node
         .daemon
-        .says("it does not read the directory of network cbr0");
+        .says("the runtime does not call what is in the directory of network cbr0");
     let is_back = || list().contains("rdma-cni") && !path("state/detected/ADD@cbr0").exists();
     assert!(wait::within(wait::PATIENCE, is_back), "{}", list());
+}
+
+/// Who insists on the directory is told what is wrong, and another pod would be of no use.
+#[test]
+fn a_directory_that_is_not_read_is_told() {
+    let node = Chained::placed(r#","placement":"directory""#).installed();
+    let net = node.node.machine.path("net.d");
+    node.give("rdma/hca", "3", "trainer-0");
+    node.cache.add("trainer-0", "a1", "cbr0", WITHOUT);
+    let why = node.refuses("rdma/hca", "3");
+    assert!(why.contains("cbr0 without rdma-cni"), "{why}");
+    let remedy = "does not call what is in the directory of cbr0: set chain.placement to auto";
+    assert!(why.contains(remedy), "{why}");
+    assert!(net.join("cbr0/99-rdma-cni.conf").exists());
+    let list = fs::read_to_string(net.join("10-flannel.conflist")).expect("the list");
+    assert!(!list.contains("rdma-cni"), "{list}");
 }
 
 #[test]
