@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a kernel does with each change, as rules. [`suite!`] makes a test of each rule, for one
 //! implementation of [`Kernel`]: the real one in network namespaces
-//! (`rdma-netns/tests/kernel`), and the fake one (`integration/fake-kernel/tests/rules`). Where the
+//! (`rdma-netns/tests/kernel`) and in the lab (`rdma-netns/tests/rdma`), and the fake one (`integration/fake-kernel/tests/rules`). Where the
 //! two differ, the fake is wrong.
 //!
 //! A rule that only one of them can be asked for stays with its tests: what the fake has for tests
@@ -12,11 +12,13 @@
 //! | [`node`] | what a rule is tried on |
 //! | [`ops`] | changes, in few words |
 //! | [`links`], [`moves`], [`addresses`], [`detection`], [`routes`], [`children`], [`rules`] | the rules |
-//! | [`rdma`] | the rules of RDMA devices |
+//! | [`rdma`], [`gids`], [`ipvlan`], [`smc`] | the rules of what the lab has: RDMA devices, ipvlan, SMC |
 
 pub mod addresses;
 pub mod children;
 pub mod detection;
+pub mod gids;
+pub mod ipvlan;
 pub mod links;
 pub mod moves;
 pub mod node;
@@ -24,12 +26,13 @@ pub mod ops;
 pub mod rdma;
 pub mod routes;
 pub mod rules;
+pub mod smc;
 
 pub use node::Node;
 pub use rdma_netns::Kernel;
 
 /// A test for each rule: `suite!(with_node)`, where `with_node` runs a rule on a new [`Node`];
-/// `suite!(rdma: with_node)` those of RDMA devices, on a [`Node`] that has some.
+/// `suite!(rdma: with_node)` those of what the lab has, on a [`Node`] with RDMA devices.
 #[macro_export]
 macro_rules! suite {
     (rdma: $with_node:path) => {
@@ -39,6 +42,25 @@ macro_rules! suite {
                 the_caller_has_to_be_where_the_device_is
                 a_port_tells_its_netdev_where_both_are
                 what_is_not_there_has_no_gids
+            }
+            gids {
+                a_childs_gids_are_in_its_parents_table
+                a_moved_device_has_those_of_its_netdev_there
+            }
+            ipvlan {
+                it_has_its_parents_mac_for_good
+                all_have_one_mode
+                it_follows_its_parents_mtu
+                macvlan_and_ipvlan_exclude_each_other
+            }
+            smc {
+                each_namespace_has_a_table_and_the_host_has_the_ports
+                names_need_not_be_there
+                one_entry_per_netdev_and_per_device
+                an_entry_follows_neither_netdev_nor_device
+                all_of_an_id_are_removed_in_one_namespace
+                four_user_eids_for_the_whole_node
+                max_links_are_the_pods
             }
         );
     };

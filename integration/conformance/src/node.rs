@@ -62,6 +62,11 @@ impl<K: Kernel> Node<'_, K> {
         Errno::from_raw(errno.unwrap_or_else(|| panic!("not by the kernel: {error}")))
     }
 
+    /// Whether the kernel does not make it: where its own answer is told in other words.
+    pub fn is_refused(&self, op: Op) -> bool {
+        self.kernel.execute(&op, Some(self.pod)).is_err()
+    }
+
     /// Waits until the host's netdev `name` is as told.
     #[track_caller]
     pub fn wait(&self, name: &str, until: impl Fn(&Link) -> bool) -> Link {

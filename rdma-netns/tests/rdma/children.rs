@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Children of both kinds, on a kernel that has both.
+//! Children: what an ipvlan one hears, and names and numbers on the host.
 
 use super::*;
 use nix::libc;
@@ -16,50 +16,6 @@ fn add(parent: &str, child: Child, name: &str, mtu: u32) -> Op {
 
 const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
 const IPVLAN: Child = Child::Ipvlan(IpvlanMode::L2);
-
-#[test]
-fn ipvlan_children() {
-    let world = World::new("rdma-ipvlan");
-    let pod = world.pod();
-    let execute = |op: Op| world.kernel.execute(&op, Some(&pod));
-    let observe = || world.kernel.observe(Some(&pod)).expect("a state");
-    let nic = observe().host.link("nic0").expect("nic0").clone();
-    for (mode, name) in [
-        (IpvlanMode::L3, "rdma0"),
-        (IpvlanMode::L3s, "rdma1"),
-        (IpvlanMode::L2, "rdma2"),
-    ] {
-        execute(add("nic0", Child::Ipvlan(mode), name, 1400)).expect("a child");
-        let child = observe().pod.expect("the pod");
-        let child = child.link(name).expect("the child");
-        assert_eq!(child.child, Some(Child::Ipvlan(mode)));
-        assert_eq!((child.lower, child.mtu), (Some(nic.index), 1400));
-        assert_eq!(
-            (&child.mac, child.kind.as_deref()),
-            (&nic.mac, Some("ipvlan"))
-        );
-    }
-    // one mode for all
-    let pod_now = observe().pod.expect("the pod");
-    assert_eq!(
-        pod_now.link("rdma0").expect("the first").child,
-        Some(IPVLAN)
-    );
-    let mac = Op::SetMac {
-        at: NetnsSide::Pod,
-        link: interface("rdma0"),
-        mac: "02:00:00:00:00:09".parse().expect("a MAC"),
-    };
-    let error = execute(mac).expect_err("it has its parent's");
-    assert_eq!(error.errno(), Some(libc::EOPNOTSUPP), "{error}");
-    println!(
-        "larger than its parent: {:?}",
-        execute(add("nic0", IPVLAN, "big", 1501))
-    );
-    run("ip link set nic0 mtu 1450");
-    let pod_now = observe().pod.expect("the pod");
-    assert_eq!(pod_now.link("rdma0").expect("the first").mtu, 1450);
-}
 
 /// It has its parent's hardware address: IPv4's answers to its probes arrive at the parent, those of
 /// the other end and of its siblings.
@@ -101,19 +57,6 @@ fn an_ipvlan_child_hears_who_has_an_address() {
         assert_eq!(ask(free), (free.to_owned(), vec![]));
     }
     run("ip netns del rdma-ipvlan-sibling");
-}
-
-#[test]
-fn macvlan_and_ipvlan_exclude_each_other() {
-    let world = World::new("rdma-both-kinds");
-    let pod = world.pod();
-    let execute = |op: Op| world.kernel.execute(&op, Some(&pod));
-    for (parent, first, second) in [("nic0", BRIDGE, IPVLAN), ("nic1", IPVLAN, BRIDGE)] {
-        execute(add(parent, first, parent, 1500)).expect("a child");
-        let error = execute(add(parent, second, "other", 1500)).expect_err("busy");
-        println!("{error}");
-        assert_eq!(error.errno(), Some(libc::EBUSY), "{error}");
-    }
 }
 
 /// Before Linux 6.15 the kernel looks for the name on the host.

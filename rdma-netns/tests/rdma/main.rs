@@ -5,6 +5,7 @@
 mod children;
 mod gids;
 mod smc;
+mod suite;
 
 use rdma_netns::{
     InterfaceName, Kernel, Linux, NetnsSide, Observed, Op, RdmaDevice, RdmaMode, linux::Space,
@@ -237,23 +238,6 @@ fn in_shared_mode_a_device_is_everywhere_and_stays() {
     assert_eq!(error.errno(), Some(nix::libc::EBUSY), "{error}");
     drop((pod, world));
     set_mode(RdmaMode::Exclusive);
-}
-
-#[test]
-fn a_device_that_is_not_there_cannot_be_moved() {
-    let world = World::new("rdma-elsewhere");
-    let pod = world.pod();
-    let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
-    let op = Op::MoveRdma {
-        device: "rxe0".to_owned(),
-        from,
-        to,
-    };
-    let error = world
-        .kernel
-        .execute(&op, Some(&pod))
-        .expect_err("it is on the host");
-    assert_eq!(error.errno(), Some(nix::libc::ENODEV), "{error}");
 }
 
 #[test]

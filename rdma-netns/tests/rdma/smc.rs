@@ -5,7 +5,7 @@ use super::*;
 use rdma_netns::smc::{self, PnetEntry, PnetId, PnetTable, SmcState, UserEids};
 
 /// What is left of a test is the whole node's.
-struct Clean;
+pub(crate) struct Clean;
 
 impl Drop for Clean {
     fn drop(&mut self) {

@@ -118,28 +118,6 @@ fn they_go_with_the_namespace() {
 }
 
 #[test]
-fn in_exclusive_mode_they_are_there_too_and_the_pod_does_not_see_them() {
-    let (mut world, pod) = bonded(RdmaMode::Exclusive);
-    make(&mut world, pod_address("10.0.0.5/16"));
-    assert_eq!(gids(&mut world, HOST).len(), 3);
-    assert_eq!(world.gids(pod, "mlx5_bond_0", 1), None);
-}
-
-#[test]
-fn a_moved_device_has_those_of_its_netdev_there() {
-    let (mut world, pod) = exclusive();
-    make(
-        &mut world,
-        move_rdma("mlx5_0", NetnsSide::Host, NetnsSide::Pod),
-    );
-    make(&mut world, into_pod("eth0", "rdma0"));
-    make(&mut world, pod_address("10.0.0.5/16"));
-    let table = world.gids(pod, "mlx5_0", 1).expect("a table");
-    assert_eq!(table.gids[0].netdev.as_deref(), Some("rdma0"));
-    assert_eq!(world.gids(HOST, "mlx5_0", 1), None);
-}
-
-#[test]
 fn a_full_table_takes_no_more_and_does_not_try_again() {
     let (mut world, pod) = shared();
     world.gid_table_size = 4;

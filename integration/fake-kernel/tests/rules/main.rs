@@ -18,7 +18,7 @@ mod suite;
 use fake_kernel::{Nic, World, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
-    Address, Child, InterfaceName, IpvlanMode, Link, MacvlanMode, NetnsId, NetnsSide, Op, RdmaMode,
+    Address, Child, InterfaceName, Link, MacvlanMode, NetnsId, NetnsSide, Op, RdmaMode,
 };
 
 const AT: NetnsSide = NetnsSide::Host;
@@ -90,7 +90,6 @@ fn add_address(link: &str, text: &str) -> Op {
 }
 
 const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
-const IPVLAN: Child = Child::Ipvlan(IpvlanMode::L2);
 
 /// A child of `parent` in the pod, with its parent's usual MTU.
 fn add_child(parent: &str, child: Child, to: &str) -> Op {

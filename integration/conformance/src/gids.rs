@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//! GID tables: when an address has its GID, and who sees it.
+
+use crate::{Node, ops::*};
+use rdma_netns::{Gid, GidKind, Kernel, Op};
+use std::{io, time::Duration};
+
+const ADDRESSES: [&str; 2] = ["10.9.0.5/24", "fd09::5/64"];
+
+/// Gives the pod's `rdma0` both addresses.
+fn set_up(node: &Node<'_, impl Kernel>) {
+    node.make(up_at(POD, "rdma0", true));
+    for text in ADDRESSES {
+        let (at, link) = (POD, name("rdma0"));
+        let address = if text.contains(':') {
+            nodad(text)
+        } else {
+            address(text)
+        };
+        node.make(Op::AddAddress { at, link, address });
+    }
+}
+
+/// The GIDs of [`ADDRESSES`] on `rxe0`, once as many of them are there: soon.
+#[track_caller]
+fn wait(node: &Node<'_, impl Kernel>, in_pod: bool, count: usize) -> Vec<Gid> {
+    for _ in 0..500 {
+        let pod = in_pod.then_some(node.pod);
+        let table = node.kernel.gids(pod, "rxe0", 1).expect("a table");
+        let find = |text: &&str| table.find(address(text).ip, GidKind::RoceV2).cloned();
+        let found: Vec<Gid> = ADDRESSES.iter().filter_map(find).collect();
+        if found.len() == count {
+            return found;
+        }
+        node.kernel.pause(Duration::from_millis(20));
+    }
+    panic!("{count} do not come");
+}
+
+#[track_caller]
+fn has_no_table(node: &Node<'_, impl Kernel>, in_pod: bool) {
+    let pod = in_pod.then_some(node.pod);
+    let error = node.kernel.gids(pod, "rxe0", 1).expect_err("none");
+    assert_eq!(error.source.kind(), io::ErrorKind::NotFound, "{error}");
+}
+
+/// `enum_netdev_ipv4_ips()`, `drivers/infiniband/core/roce_gid_mgmt.c`. Of a device that is on the
+/// host the pod sees none.
+pub fn a_childs_gids_are_in_its_parents_table(node: &Node<'_, impl Kernel>) {
+    node.make(add_child("nic0", BRIDGE, "rdma0"));
+    let table = || node.kernel.gids(None, "rxe0", 1).expect("a table");
+    wait(node, false, 0);
+    let taken = table().gids;
+    set_up(node);
+    for gid in wait(node, false, 2) {
+        assert_eq!(gid.netdev.as_deref(), Some("rdma0"));
+        assert!(taken.iter().all(|it| it.index != gid.index), "{gid:?}");
+    }
+    has_no_table(node, true);
+    node.make(remove_link(POD, "rdma0"));
+    wait(node, false, 0);
+}
+
+/// And the host no longer sees its table.
+pub fn a_moved_device_has_those_of_its_netdev_there(node: &Node<'_, impl Kernel>) {
+    node.make(move_rdma("rxe0", HOST, POD));
+    node.make(into_pod("nic0", "rdma0"));
+    set_up(node);
+    for gid in wait(node, true, 2) {
+        assert_eq!(gid.netdev.as_deref(), Some("rdma0"));
+    }
+    has_no_table(node, false);
+    node.kernel.gids(None, "rxe1", 1).expect("the other one");
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rules that the fake kernel is held to as well.
+
+use crate::{World, smc::Clean};
+use conformance::Node;
+use rdma_netns::Linux;
+
+conformance::suite!(rdma: crate::suite::with_rdma);
+
+fn with_rdma(rule: impl FnOnce(&Node<'_, Linux>)) {
+    let world = World::new("rdma-suite");
+    let _clean = Clean;
+    let pod = world.pod();
+    rule(&Node {
+        kernel: &world.kernel,
+        pod: &pod,
+    });
+}
