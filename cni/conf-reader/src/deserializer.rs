@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A value as serde takes it.
 
-use crate::{
-    Field, Wrong,
-    field::{A_LIST, one_of},
-};
+use crate::{Field, Wrong, field::one_of};
 use serde::{
     Deserializer,
-    de::{DeserializeSeed, MapAccess, SeqAccess, Visitor, value::StrDeserializer},
+    de::{
+        DeserializeSeed, Error, MapAccess, SeqAccess, Unexpected, Visitor, value::StrDeserializer,
+    },
     forward_to_deserialize_any,
 };
 use serde_json::Value;
@@ -41,6 +40,13 @@ impl<'de> Deserializer<'de> for Field<'de> {
         }
     }
 
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        match self.value.and_then(Value::as_u64) {
+            Some(number) => visitor.visit_u64(number),
+            None => Err(Wrong::invalid_type(Unexpected::Other("value"), &visitor)),
+        }
+    }
+
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         match self.value {
             Some(Value::String(text)) => visitor.visit_str(text),
@@ -68,7 +74,7 @@ impl<'de> Deserializer<'de> for Field<'de> {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
-        visitor.visit_seq(Elements(self.list(A_LIST)?.into_iter()))
+        visitor.visit_seq(Elements(self.list()?.into_iter()))
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
@@ -106,7 +112,7 @@ impl<'de> Deserializer<'de> for Field<'de> {
     }
 
     forward_to_deserialize_any! {
-        i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct
+        i8 i16 i32 i64 u8 u16 u32 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct
         identifier
     }
 }

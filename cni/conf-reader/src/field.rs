@@ -43,6 +43,11 @@ impl<'a> Field<'a> {
         self.value.is_some() || self.object.is_some()
     }
 
+    /// It as it came; none: it is not there, or is the whole configuration.
+    pub fn value(&self) -> Option<&'a Value> {
+        self.value
+    }
+
     /// It as JSON; none: it is not there.
     pub fn json(&self) -> Option<String> {
         let object = || serde_json::to_string(self.object?).ok();
@@ -104,20 +109,19 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The elements of this list; none, where it is not there. An error: it is something else than it
-    /// `must` be.
-    pub fn list(&self, must: &str) -> Result<Vec<Self>, Wrong> {
+    /// The elements of this list; none, where it is not there. An error: it is something else.
+    pub fn list(&self) -> Result<Vec<Self>, Wrong> {
         match self.value {
             None => Ok(Vec::new()),
             Some(Value::Array(list)) => Ok((0..list.len()).map(|it| self.element(it)).collect()),
-            Some(_) => Err(self.wrong(must)),
+            Some(_) => Err(self.wrong("must be a list")),
         }
     }
 
     /// The objects of the list called `name`; none, where it is not there. An error: it is something
     /// else.
     pub fn objects(&self, name: &str) -> Result<Vec<Self>, Wrong> {
-        let elements = self.at(name).list(A_LIST)?;
+        let elements = self.at(name).list()?;
         match elements.iter().find(|element| !element.is_object()) {
             None => Ok(elements),
             Some(other) => Err(other.wrong("must be an object")),
@@ -197,8 +201,6 @@ impl<'a> Field<'a> {
         key == name || (self.any_case && key.eq_ignore_ascii_case(name))
     }
 }
-
-pub(crate) const A_LIST: &str = "must be a list";
 
 pub(crate) fn one_of(words: &[&str]) -> String {
     format!("must be one of {}", words.join(", "))

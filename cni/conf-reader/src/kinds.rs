@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Types of fields.
 
-use serde::{Deserialize, Deserializer, de::Error, de::Unexpected};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Unexpected, Visitor},
+};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf};
 
 /// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,12 +14,26 @@ pub struct Number<const MIN: u32, const MAX: u32>(pub u32);
 
 impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Number<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = Value::deserialize(deserializer)?.as_u64();
-        let number = number.and_then(|number| u32::try_from(number).ok());
+        deserializer.deserialize_u64(Range::<MIN, MAX>)
+    }
+}
+
+struct Range<const MIN: u32, const MAX: u32>;
+
+impl<const MIN: u32, const MAX: u32> Visitor<'_> for Range<MIN, MAX> {
+    type Value = Number<MIN, MAX>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from {MIN} to {MAX}")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+        let number = u32::try_from(number).ok();
         let number = number.filter(|number| (MIN..=MAX).contains(number));
+        let unexpected = Unexpected::Other("value");
         number
-            .map(Self)
-            .ok_or_else(|| must_be(&format!("a whole number from {MIN} to {MAX}")))
+            .map(Number)
+            .ok_or_else(|| E::invalid_value(unexpected, &self))
     }
 }
 

@@ -65,6 +65,10 @@ impl de::Error for Wrong {
         Self::sentence(problem.to_string())
     }
 
+    fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::invalid_value(unexpected, expected)
+    }
+
     fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
         Self::must(format!("must be {expected}"))
     }

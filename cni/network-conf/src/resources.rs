@@ -20,17 +20,18 @@ pub(super) fn by_default() -> Devices {
 /// The configured names; none: there are none.
 pub(super) fn parse(file: &Field<'_>) -> Result<Option<Vec<String>>, Wrong> {
     let field = file.at("resources");
-    let Some(list) = field.read::<Option<Vec<Value>>>()? else {
-        return Ok(None);
-    };
+    let list = field.list()?;
     if list.is_empty() {
-        return Err(field.wrong("must have at least one resource name"));
+        return match field.is_there() {
+            true => Err(field.wrong("must have at least one resource name")),
+            false => Ok(None),
+        };
     }
     let mut names: Vec<String> = vec![];
-    for (index, value) in list.iter().enumerate() {
-        let name = value.as_str().filter(|name| is_resource_name(name));
-        let name = name.ok_or_else(|| {
-            field.element(index).wrong(
+    for field in list {
+        let name = field.value().and_then(Value::as_str);
+        let name = name.filter(|name| is_resource_name(name)).ok_or_else(|| {
+            field.wrong(
                 "must be the name of one of kubelet's resources, prefix/name as \"rdma/hca\" is",
             )
         })?;

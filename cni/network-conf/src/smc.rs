@@ -63,16 +63,16 @@ enum Annotation {
 
 impl Smc {
     pub(super) fn parse(file: &Field<'_>) -> Result<Self, Wrong> {
-        let (ueid, wrong_ueid) = match file.get("smcUeid")? {
-            Some(Value::String(text)) if is_ueid(&text) => (Some(text), None),
-            other => (None, other),
+        let (ueid, wrong_ueid) = match file.at("smcUeid").value() {
+            Some(Value::String(text)) if is_ueid(text) => (Some(text.clone()), None),
+            other => (None, other.cloned()),
         };
-        let runtime: Option<Value> = file.get("runtimeConfig")?;
+        let runtime = file.at("runtimeConfig").value().unwrap_or(&Value::Null);
         Ok(Self {
             smcr: file.get("smcr")?.unwrap_or(Smcr::Annotation),
             ueid,
             wrong_ueid,
-            annotation: Annotation::of(&runtime.unwrap_or_default()[ANNOTATIONS]),
+            annotation: Annotation::of(&runtime[ANNOTATIONS]),
         })
     }
 

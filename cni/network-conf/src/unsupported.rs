@@ -4,7 +4,6 @@
 
 use cni_protocol::ConfError;
 use conf_reader::Field;
-use serde_json::Value;
 
 const FUNCTION: [&str; 12] = [
     "vlan",
@@ -56,8 +55,7 @@ pub(super) fn check(file: &Field<'_>, is_first: bool) -> Result<(), ConfError> {
 
 /// An empty text is none, as for Go's decoders.
 fn refuse(object: &Field<'_>, name: &str, field: &'static str) -> Result<(), ConfError> {
-    let value: Option<Value> = object.get(name)?;
-    match value.filter(|value| *value != "") {
+    match object.at(name).value().filter(|value| *value != "") {
         None => Ok(()),
         Some(value) => Err(ConfError::Unsupported {
             field,

@@ -3,7 +3,8 @@
 //! `messages/*.txt` that is not indented is a configuration; below it are
 //!
 //! - what ADD says; with `taken: ` before it what was read, where nothing is wrong
-//! - `DEL: ` and `GC: `, what these say where they do not go on
+//! - `DEL: ` and `GC: `, what these say where they do not go on, and else what they go on with where
+//!   ADD does not
 //!
 //! `UPDATE_PLANS=1 cargo test -p network-conf --test messages` writes them anew, to be read before
 //! they are committed.
@@ -36,10 +37,15 @@ fn said(input: &str) -> Vec<String> {
         }
         Ok(format!("taken: {}", differs.join(", ")))
     });
+    let is_wrong = added.is_err();
     let mut said = vec![added.unwrap_or_else(|error| error.to_string())];
     for (name, command) in [("DEL", Command::Del), ("GC", Command::Gc)] {
-        if let Err(error) = Conf::read(raw.clone(), &mut Mistakes::of(command)) {
-            said.push(format!("{name}: {error}"));
+        match Conf::read(raw.clone(), &mut Mistakes::of(command)) {
+            Err(error) => said.push(format!("{name}: {error}")),
+            Ok(conf) if is_wrong && !told(&conf).is_empty() => {
+                said.push(format!("{name}: taken: {}", told(&conf).join(", ")));
+            }
+            Ok(_) => {}
         }
     }
     said

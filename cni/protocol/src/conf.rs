@@ -136,9 +136,7 @@ impl Network {
             version: mistakes.or(version(file, raw), newest)?,
             name: name(file)?,
             log: mistakes.or(log_settings(file), Log::default())?,
-            prev_result: mistakes
-                .or(file.get("prevResult"), None)?
-                .map(Value::Object),
+            prev_result: mistakes.or(prev_result(file), None)?,
             valid_attachments: mistakes.or_for_del(valid_attachments(file), None)?,
         })
     }
@@ -210,6 +208,10 @@ fn log_settings(file: &Field<'_>) -> Result<Log, Wrong> {
     })
 }
 
+fn prev_result(file: &Field<'_>) -> Result<Option<Value>, Wrong> {
+    Ok(file.object("prevResult")?.value().cloned())
+}
+
 /// The names that the list has, the specification's and the one of libcni before 1.2.1
 /// (containernetworking/cni issue 1101).
 const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
@@ -218,21 +220,20 @@ const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/atta
 /// hands it over at its start on a node without pods.
 fn valid_attachments(file: &Field<'_>) -> Result<Option<Vec<ValidAttachment>>, Wrong> {
     for name in VALID_ATTACHMENTS {
-        let Some(list) = file.get::<Vec<Value>>(name)? else {
+        let field = file.at(name);
+        if !field.is_there() {
             continue;
-        };
-        let attachment = |value: &Value| {
-            let text = |key: &str| Some(value.get(key)?.as_str()?.to_owned());
+        }
+        let attachment = |element: &Field<'_>| {
+            let text = |key: &str| Some(element.value()?.get(key)?.as_str()?.to_owned());
             Some(ValidAttachment {
                 container: text("containerID")?,
                 interface: text("ifname")?,
             })
         };
-        let attachments: Option<_> = list.iter().map(attachment).collect();
+        let attachments: Option<_> = field.list()?.iter().map(attachment).collect();
         let must = "must list {\"containerID\", \"ifname\"} objects";
-        return attachments
-            .map(Some)
-            .ok_or_else(|| file.at(name).wrong(must));
+        return attachments.map(Some).ok_or_else(|| field.wrong(must));
     }
     let is_there = VALID_ATTACHMENTS.iter().any(|name| file.has(name));
     Ok(is_there.then(Vec::new))

@@ -108,10 +108,11 @@ fn list<T>(
     must: &str,
     one: impl Fn(&Value) -> Option<T>,
 ) -> Result<Option<Vec<T>>, Wrong> {
-    let Some(list) = field.read::<Option<Vec<Value>>>()? else {
+    if !field.is_there() {
         return Ok(None);
-    };
-    let read: Option<_> = list.iter().map(one).collect();
+    }
+    let elements = field.list()?;
+    let read: Option<_> = elements.iter().map(|it| one(it.value()?)).collect();
     read.map(Some).ok_or_else(|| field.wrong(must))
 }
 

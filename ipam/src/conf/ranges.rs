@@ -44,11 +44,13 @@ fn subnets(ranges: &[Range]) -> String {
 
 /// A list of lists of ranges; with each set its place.
 fn range_sets(field: &Field<'_>) -> Result<Vec<(String, Vec<Range>)>, Wrong> {
-    let sets = field.list("must be a list")?.into_iter().map(|set| {
-        let ranges = set.list("must be a list of ranges: a list in a list")?;
-        let ranges = ranges.iter().map(|range| match range.is_object() {
-            true => self::range(range),
-            false => Err(range.wrong("must be an object with a subnet")),
+    let sets = field.list()?.into_iter().map(|set| {
+        if !set.is_list() {
+            return Err(set.wrong("must be a list of ranges: a list in a list"));
+        }
+        let ranges = set.list()?.into_iter().map(|it| match it.is_object() {
+            true => range(&it),
+            false => Err(it.wrong("must be an object with a subnet")),
         });
         Ok((set.place().to_owned(), ranges.collect::<Result<_, _>>()?))
     });

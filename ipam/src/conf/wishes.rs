@@ -11,13 +11,13 @@ use std::net::IpAddr;
 /// `ipam.routes`, whole: what CNI 1.1 has in a route is handed on.
 pub(super) fn routes(ipam: &Field<'_>) -> Result<Option<Vec<Value>>, Wrong> {
     let field = ipam.at("routes");
-    for route in field.list("must be a list")? {
+    for route in field.list()? {
         match route.is_object() {
             true => check_route(&route)?,
             false => return Err(route.wrong("must be an object with dst")),
         }
     }
-    field.read()
+    Ok(field.value().and_then(Value::as_array).cloned())
 }
 
 fn check_route(route: &Field<'_>) -> Result<(), Wrong> {
