@@ -7,7 +7,7 @@
 //! | [`mod@file`] | a file's text, replaced as a whole and at once |
 //! | [`programs`] | what is in the runtime's directories of plugins |
 //! | [`record`] | what was done to the node, so that it can be undone |
-//! | [`mod@change`] | one change, recorded before it is made |
+//! | `change` | one change, recorded before it is made |
 //! | [`evidence`] | whether the runtime calls what is in a network's own directory |
 //! | [`claim`] | whose configuration of our plugin that is |
 //! | [`reconciler`] | the daemon's part: a turn after each change of the directory |
