@@ -15,7 +15,7 @@
 //! | [`op`] | one change, and its `ip`/`rdma` equivalent |
 //! | [`probe`] | addresses that are asked for on the wire, and neighbours that are known |
 //! | [`kernel`] | the seam between both: the trait that Linux and the test's fake implement |
-//! | [`reconcile`] | the loop from a plan to the state that it is for |
+//! | [`mod@reconcile`] | the loop from a plan to the state that it is for |
 //! | [`linux`] | the real kernel: rtnetlink, RDMA netlink, sysfs, sysctl |
 //! | [`netns`] | opening, identifying and entering network namespaces |
 //! | [`netlink`] | one request/answer exchange, and the kernel's own error sentence |
