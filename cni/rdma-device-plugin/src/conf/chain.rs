@@ -1,15 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `chain`, beside the resources of any format.
-//!
-//! ```yaml
-//! chain:                        # without it the daemon does not touch the node's network
-//!   confDir: /etc/cni/net.d
-//!   runtime: containerd         # or crio
-//!   network: pods               # cni_default_network of CRI-O, if it is set
-//!   placement: auto             # or directory, list
-//!   plugin:                     # fields of rdma-cni's configuration
-//!     ipam: {type: rdma-ipam, from: parent}
-//! ```
+//! `chain`, beside the resources of any format. What its fields mean is in
+//! `docs/device-plugin-conf.md`.
 
 use clap::ValueEnum;
 use conf_reader::{AbsolutePath, Field, Wrong};

@@ -1,23 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `erdma` of the daemon's own format.
-//!
-//! ```yaml
-//! erdma:
-//!   preferDriver: default      # or compat, ofed; without it the driver stays in its mode
-//!   reloadDriver: true         # the module may be loaded anew for another mode
-//!   exposedLocalERIs:          # without it all
-//!   - i-bp1 erdma_0/erdma_1
-//!   - i-* erdma_*
-//!   configureNICs: true        # NICs that nobody configured are brought up
-//!   jumboFrameMTU: 8500        # bytes, where the NIC can have so much
-//!   metadata: http://100.100.100.200
-//!   addresses:                 # of NICs that the metadata service is not asked for
-//!   - mac: "00:16:3e:01:02:03"
-//!     address: 192.168.3.4/24
-//!     gateway: 192.168.3.253
-//!   devices:                   # as of a resource
-//!   - driver: erdma
-//! ```
+//! `erdma` of the daemon's own format. What its fields mean is in `docs/device-plugin-conf.md`.
 
 use super::{Device, selectors};
 use crate::conf::{

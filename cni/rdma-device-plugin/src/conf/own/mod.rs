@@ -1,28 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's own format.
-//!
-//! ```yaml
-//! resources:
-//! - name: rdma/hca
-//!   kind: shared          # or perNic, exclusive
-//!   count: 1000           # ids; perNic: of each NIC, 200
-//!   allocate: all         # or numa: an id stands for one device; perNic: numa if not given
-//!   devices:              # any of these; without it all RDMA devices
-//!   - netdev: bond*       # all of these; each a pattern, or a list of patterns
-//!     rdma: mlx5_bond_*
-//!     pci: "0000:3b:*"
-//!     driver: mlx5_core
-//!     vendor: 15b3
-//!     device: "101e"
-//!     linkType: ether     # or infiniband
-//!     pf: ens1f0#0-3,5    # virtual or sub-functions of this netdev or PCI function
-//!   umad: false           # umad and issm character devices too
-//!   topology: true        # tell kubelet the NUMA nodes
-//!   require: all          # or a number: with fewer healthy devices, no pod gets any
-//! cdi: false              # containers get devices by CDI names
-//! erdma: {}               # see `erdma`; resources may be left out then
-//! chain: {}               # see `chain`
-//! ```
+//! The daemon's own format: the structures are its fields, as written. What they mean is in
+//! `docs/device-plugin-conf.md`.
 
 mod erdma;
 
