@@ -18,6 +18,7 @@
 //! end. An element's name is the first of [`NAMES`] that it has. Elements without one are counted
 //! from 0.
 
+mod bases;
 pub mod golden;
 mod merge;
 
@@ -31,7 +32,8 @@ use std::path::{Path, PathBuf};
 /// The cases in `directory`, below a package's `manifest` directory; sorted.
 ///
 /// # Panics
-/// The directory cannot be read, or has a text without a case.
+/// The directory cannot be read, or has a text without a case; or there is a base that nothing is
+/// made from.
 #[track_caller]
 pub fn list(manifest: &str, directory: &str) -> Vec<PathBuf> {
     let is_case = |path: &Path| path.extension().is_some_and(|it| it == "json");
@@ -41,6 +43,9 @@ pub fn list(manifest: &str, directory: &str) -> Vec<PathBuf> {
         .iter()
         .find(|it| !cases.contains(&it.with_extension("json")));
     assert_eq!(stray, None, "it is of no case");
+    let bases = Path::new(manifest).join(directory).with_file_name("bases");
+    let unused = bases::unused(&bases, &cases);
+    assert_eq!(unused, None, "no case is made from this base");
     cases
 }
 

@@ -2,7 +2,7 @@
 //! A case is its base and what differs.
 
 use serde_json::{Value, json};
-use std::{fs, panic, path::Path};
+use std::{any::Any, fs, panic};
 
 /// What the case `text` stands for, beside the bases that every test here has.
 fn read(case: &Value) -> Value {
@@ -125,18 +125,31 @@ fn what_does_not_fit_its_base_is_refused() {
 }
 
 #[test]
-fn a_text_without_a_case_is_found() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let write = |name: &str| fs::write(directory.path().join(name), "{}").expect("written");
-    ["b.json", "a.json", "a.txt"]
-        .iter()
-        .for_each(|name| write(name));
-    let manifest = directory.path().to_str().expect("UTF-8");
-    let found = cases::list(manifest, "");
-    let names: Vec<_> = found.iter().filter_map(|it| Path::file_name(it)).collect();
+fn texts_without_a_case_and_bases_without_a_use_are_found() {
+    let root = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, text: &str| {
+        let file = root.path().join(name);
+        fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+        fs::write(file, text).expect("written");
+    };
+    write("cases/b.json", r#"{"a": [{"base": "link/vf"}]}"#);
+    write("cases/a.json", "{}");
+    write("cases/a.txt", "");
+    write("bases/link/vf.json", r#"{"base": "link/pf"}"#);
+    write("bases/link/pf.json", "{}");
+    let manifest = root.path().to_str().expect("UTF-8");
+    let list = || panic::catch_unwind(|| cases::list(manifest, "cases"));
+    let found = list().expect("the cases");
+    let names: Vec<_> = found.iter().filter_map(|it| it.file_name()).collect();
     assert_eq!(names, ["a.json", "b.json"]);
-    write("c.txt");
-    assert!(panic::catch_unwind(|| cases::list(manifest, "")).is_err());
+    let said = |error: Box<dyn Any + Send>| *error.downcast::<String>().expect("a text");
+    write("cases/c.txt", "");
+    let refused = said(list().expect_err("a text of no case"));
+    assert!(refused.contains("it is of no case"), "{refused}");
+    write("cases/c.json", "{}");
+    write("bases/link/sf.json", "{}");
+    let refused = said(list().expect_err("a base of no case"));
+    assert!(refused.contains("link/sf"), "{refused}");
 }
 
 #[test]
