@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # boots.sh - the machines of the lab, and the test programs that each boot runs, one after the other.
-# To be sourced, after programs.sh. What a program leaves to the next one is a fault of the program.
+# To be sourced, after programs.sh and cluster.sh. What a program leaves to the next one is a fault of the program.
 
 BOOTS=() # the longest first
 declare -A BOOT_PROGRAMS BOOT_OPTIONS
@@ -60,14 +60,8 @@ make_for() {
 		scripts/image --binaries "$PWD/dist"
 		;;
 	cluster)
-		# one of its own: the guest of another machine may be reading that one
-		RDMA_LAB_IMAGE=$made/rdma-device-plugin.oci.tar
-		scripts/image --binaries "$PWD/dist" --output "$RDMA_LAB_IMAGE"
-		integration/kubernetes/build >/dev/null
-		RDMA_KUBERNETES=$(integration/kubernetes/build)
-		RDMA_LAB_CLUSTER=$made/seed
-		export RDMA_KUBERNETES RDMA_LAB_IMAGE RDMA_LAB_CLUSTER
-		"${CARGO_TARGET_DIR:-target}/debug/cluster-seed" "$RDMA_LAB_CLUSTER"
+		cluster_environment "$made"
+		make_cluster "${CARGO_TARGET_DIR:-target}/debug/cluster-seed"
 		[[ ${RDMA_TEST_FULL-} != 1 ]] || {
 			integration/helm/build >/dev/null
 			RDMA_HELM=$(integration/helm/build)

@@ -3,6 +3,8 @@
 //! which nothing of ours is installed (`integration/lab/vm --tier full --shared --memory 4096`).
 //! Everything is by the path that it has on a node. What is written there is forgotten with the guest.
 
+pub mod traffic;
+
 use crate::{
     BondedNics, Containerd, ControlPlane, Netns, RealKubelet,
     containerd::{

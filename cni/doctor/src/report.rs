@@ -85,7 +85,10 @@ fn head(facts: &Facts) -> String {
         true => "of unknown release",
         false => &facts.release,
     };
-    format!("rdma-device-plugin {}, kernel {release}, {mode}\n\n", facts.version)
+    format!(
+        "rdma-device-plugin {}, kernel {release}, {mode}\n\n",
+        facts.version
+    )
 }
 
 fn summary(facts: &Facts, findings: &[Finding]) -> String {

@@ -4,20 +4,18 @@
 use super::install;
 use integration::{
     Cluster, Netns,
+    cluster::traffic,
     containerd::{
         Pod, TOOLS,
         installed::records,
-        shared::{HCA, address, has_all_rails, links, nodes_of_all_rails, rping_on_all_rails},
-        traffic::{End, gid_index},
+        shared::{HCA, has_all_rails, links, nodes_of_all_rails, rping_on_all_rails},
     },
-    nics,
     real_kubelet::{pod_resources, registrations},
-    wait,
 };
 use kubelet_api::pod_resources::of_pod_blocking;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 /// The pods of the example, in its order.
 pub(super) const PAIR: [&str; 2] = ["rdma-test-pod", "rdma-test-pod-1"];
@@ -27,9 +25,6 @@ pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// The links of a pod without RDMA.
 const PLAIN: [&str; 2] = ["lo", "eth0"];
-
-/// As long as `kubectl exec` may take until its program runs.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// What kubelet says that the pod was allocated: so many ids.
 #[track_caller]
@@ -107,62 +102,10 @@ pub(super) fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
 }
 
 /// `rping` on each rail, and by `kubectl exec` `rping` on one and `ib_read_bw -q 30` on the other.
-pub(super) fn have_rdma_between_them(cluster: &Cluster, [server, client]: [&Pod; 2]) {
-    rping_on_all_rails([server, client]);
-    let to = address(&server.netns(), 0, true);
-    let lines = [
-        (server, format!("rping -s -a {to} -v -V -C 5")),
-        (client, format!("rping -c -a {to} -v -V -C 5")),
-    ];
-    let said = between(cluster, lines, ("rdma resource show cm_id", "LISTEN"));
-    assert_eq!(said.matches("ping data").count(), 5, "{said}");
-    // as long as it takes an emulated machine to read 2.4 MB, and not 2 GB
-    let asks = |pod: &Pod| {
-        let (rdma, address) = (nics::rdma(1), address(&pod.netns(), 1, true));
-        let end = End {
-            container: pod.main(),
-            rdma: &rdma,
-            address: &address,
-        };
-        format!(
-            "ib_read_bw -q 30 -d {rdma} -x {} -s 4096 -n 20 -F",
-            gid_index(end)
-        )
-    };
-    // what is exchanged beforehand goes by TCP
-    let by_tcp = &server.addresses()[0];
-    let lines = [
-        (server, asks(server)),
-        (client, format!("{} {by_tcp}", asks(client))),
-    ];
-    let said = between(cluster, lines, ("ss -Hltn", ":18515 "));
-    let header = said.lines().position(|it| it.contains("BW average"));
-    let figures = said.lines().nth(header.expect("a table") + 1);
-    let figures: Vec<&str> = figures.expect("figures").split_whitespace().collect();
-    assert_eq!(figures[..2], ["4096", "600"], "{said}");
-}
-
-/// Runs the first line in its pod, and when `question` there shows `answer`, the second one, by
-/// `kubectl exec`. Both must succeed; what the second one printed.
-#[track_caller]
-fn between(
-    cluster: &Cluster,
-    [(server, serving), (client, asking)]: [(&Pod, String); 2],
-    (question, answer): (&str, &str),
-) -> String {
-    let exec =
-        |pod: &Pod, line: &str| cluster.types(&format!("kubectl exec {} -- {line}", pod.name));
-    thread::scope(|scope| {
-        let served = scope.spawn(|| exec(server, &serving));
-        let listens = wait::within(LIMIT, || {
-            thread::sleep(Duration::from_millis(300));
-            server.main().sh(question).contains(answer) || served.is_finished()
-        });
-        assert!(listens, "not within {LIMIT:?}: {serving} listens");
-        let said = exec(client, &asking);
-        served.join().expect("the server succeeded");
-        said
-    })
+pub(super) fn have_rdma_between_them(cluster: &Cluster, pair: [&Pod; 2]) {
+    rping_on_all_rails(pair);
+    traffic::rping(cluster, pair, 0);
+    traffic::read_bandwidth(cluster, pair, 1, 30);
 }
 
 /// Kubelet is started anew: the same containers run, and have what they had been allocated.

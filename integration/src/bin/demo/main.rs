@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `scripts/demo` shows: pods on real containerd, in the lab; or, on a machine with an RDMA
+//! What `scripts/demo` shows: a Kubernetes cluster in the lab; or, on a machine with an RDMA
 //! stack of its own, devices that the chain moves into namespaces.
 //!
-//! `demo pods`; or `demo PCI PCI PCI PCI`: both rails of the first pod, then both of the second.
+//! `demo cluster`; or `demo PCI PCI PCI PCI`: both rails of the first pod, then both of the second.
 
+mod cluster;
 mod moved;
-mod pods;
 
 use integration::{Attachment, Netns};
 use std::{env, process};
@@ -16,8 +16,8 @@ fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match <&[String; 4]>::try_from(&arguments[..]) {
         Ok(functions) => moved::show(functions),
-        Err(_) if arguments == ["pods"] => pods::show(),
-        Err(_) => stop("say what to show: pods, or four PCI functions"),
+        Err(_) if arguments == ["cluster"] => cluster::show(),
+        Err(_) => stop("say what to show: cluster, or four PCI functions"),
     }
 }
 

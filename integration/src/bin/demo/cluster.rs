@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A Kubernetes cluster of one node with two bonded NICs. What an operator and a user type there, and what
+//! they see.
+
+use super::{heading, print};
+use integration::{
+    Cluster, Snapshot,
+    cluster::traffic,
+    containerd::{
+        Pod,
+        installed::records,
+        shared::{HCA, has_all_rails},
+        traffic::{End, gid_index},
+    },
+    control_plane::NODE,
+    nics, pages,
+};
+use std::{env, time::Instant};
+
+/// The page whose commands are typed.
+const PAGE: &str = "docs/deploy.md";
+
+/// The example, and the pods in it.
+const EXAMPLE: &str = "conf/examples/10-bandwidth.yaml";
+const PODS: [&str; 2] = ["rdma-test-pod", "rdma-test-pod-1"];
+
+/// In the lab, full tier, shared mode.
+pub(super) fn show() {
+    let start = Instant::now();
+    let mut cluster = Cluster::new();
+
+    heading(
+        "A Kubernetes cluster: one node with two bonded NICs, one RDMA device and one IPv6 prefix a bond",
+    );
+    types(&cluster, "kubectl get nodes -o wide");
+    types(&cluster, "rdma link show");
+    for rail in 0..2 {
+        let netdev = nics::netdev(rail);
+        types(&cluster, &format!("ip -6 -brief address show dev {netdev}"));
+    }
+
+    heading("Installed by two commands");
+    for line in pages::commands(PAGE, "Which manifest", "kubectl") {
+        types(&cluster, &line.replace("NODE", NODE));
+    }
+    types(
+        &cluster,
+        "kubectl -n kube-system rollout status ds/ack-rdma-dp-ds",
+    );
+    cluster.until("the node has ids", |it| {
+        it.allocatable(HCA).as_deref() == Some("1k")
+    });
+    let ids = format!("kubectl get node {NODE} -o jsonpath='{{.status.allocatable.rdma/hca}}'");
+    types(&cluster, &ids);
+    let before = Snapshot::of(&cluster.nics.host);
+
+    heading("Two pods that ask for one rdma/hca, without hostNetwork");
+    types(&cluster, &format!("kubectl apply -f {EXAMPLE}"));
+    let wait = format!("kubectl wait --for=condition=Ready -f {EXAMPLE} --timeout=5m");
+    types(&cluster, &wait);
+    let [server, client] = PODS.map(|name| cluster.pod(name));
+    for line in [
+        "ls /dev/infiniband",
+        "ip -brief address show",
+        "ip -6 rule list",
+    ] {
+        types(&cluster, &format!("kubectl exec {} -- {line}", PODS[0]));
+    }
+    let pair = [&server, &client];
+    pair.iter().for_each(|pod| has_all_rails(pod));
+
+    heading("RDMA from pod to pod, on every rail");
+    let table = [0, 1].map(|rail| row(&cluster, pair, rail));
+
+    heading("The pods are deleted");
+    types(
+        &cluster,
+        &format!("kubectl delete -f {EXAMPLE} --grace-period=1"),
+    );
+    let netns = pair.map(Pod::netns);
+    cluster.until("their namespaces are gone", |_| {
+        netns.iter().all(|it| !it.path().exists())
+    });
+    before.assert_restored(&cluster.nics.host);
+    assert!(records().is_empty(), "{:?}", records());
+    println!("links, addresses, routes and rules of the node: as before, bit for bit");
+
+    heading("In short");
+    println!(
+        "{:<5} {:<46} {:>6} {:>24}",
+        "rail", "the first pod's address, GID index", "rping", "ib_read_bw -q 30, MB/s"
+    );
+    for row in table {
+        let to = format!("{} [{}]", row.address, row.gid);
+        println!(
+            "{:<5} {to:<46} {:>6} {:>24.1}",
+            row.rail, "ok", row.bandwidth
+        );
+    }
+    // as integration/lab/vm decides it
+    let cpus = match env::var("RDMA_LAB_KVM").as_deref() {
+        Ok("1") => "whose NICs are software",
+        _ => "whose CPUs are emulated",
+    };
+    println!(
+        "\nnode restored: yes    {:.0} s in the VM, {cpus}: the bandwidth says nothing of hardware",
+        start.elapsed().as_secs_f64(),
+    );
+}
+
+/// The line as it is typed, and what it prints.
+fn types(cluster: &Cluster, line: &str) {
+    println!("$ {line}");
+    print(&cluster.types(line));
+}
+
+/// A line of the table.
+struct Row {
+    rail: usize,
+    address: String,
+    gid: usize,
+    bandwidth: f64,
+}
+
+fn row(cluster: &Cluster, pair: [&Pod; 2], rail: usize) -> Row {
+    let address = traffic::rping(cluster, pair, rail);
+    let bandwidth = traffic::read_bandwidth(cluster, pair, rail, 30);
+    println!("rail {rail}: rping and ib_read_bw done, by kubectl exec");
+    let gid = gid_index(End {
+        container: pair[0].main(),
+        rdma: &nics::rdma(rail),
+        address: &address,
+    });
+    Row {
+        rail,
+        address,
+        gid,
+        bandwidth,
+    }
+}
