@@ -66,7 +66,7 @@ have_go() {
 	printf '%s\n' "$1" "${found#go}" | sort -VC
 }
 
-# What gets itself where there is no Go, or an old one: Debian 12's is old, and can download this as a module,
+# The Go that is downloaded where there is none, or an old one: Debian 12's is old, and can download this as a module,
 # whose checksum it holds against Go's own list.
 GO=1.26.8
 

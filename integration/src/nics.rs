@@ -26,6 +26,14 @@ pub fn netdev(rail: usize) -> String {
     format!("bond{rail}")
 }
 
+/// How many packets an RDMA device has sent, by its own counter (`drivers/infiniband/sw/rxe/rxe_hw_counters.c`).
+#[track_caller]
+pub fn sent_packets(rdma: &str) -> u64 {
+    let file = format!("/sys/class/infiniband/{rdma}/ports/1/hw_counters/sent_pkts");
+    let text = fs::read_to_string(file).expect("a counter");
+    text.trim().parse().expect("a number")
+}
+
 /// The bond's RDMA device on `rail`.
 pub fn rdma(rail: usize) -> String {
     format!("mlx5_bond_{rail}")

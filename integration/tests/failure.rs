@@ -6,7 +6,7 @@ use serde_json::json;
 use std::fs::{self, OpenOptions};
 
 #[track_caller]
-fn assert_home(node: &Node, before: &Snapshot) {
+fn assert_restored(node: &Node, before: &Snapshot) {
     before.assert_restored(&node.host);
     assert!(
         node.records().is_empty(),
@@ -31,7 +31,7 @@ fn an_existing_name_in_the_pod_is_an_error_before_any_change() {
             .failure();
         assert!(failure.text().contains(taken), "{failure:?}");
         in_pod.assert_restored(&pod);
-        assert_home(&node, &before);
+        assert_restored(&node, &before);
     }
 }
 
@@ -49,11 +49,11 @@ fn an_alternative_name_in_the_pod_takes_a_name_as_well() {
         .run()
         .failure();
     assert!(failure.text().contains("rdma0"), "{failure:?}");
-    assert_home(&node, &before);
+    assert_restored(&node, &before);
 }
 
 #[test]
-fn a_failing_ipam_plugin_brings_the_netdev_home_and_gets_its_del() {
+fn a_failing_ipam_plugin_restores_the_netdev_and_gets_its_del() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
     node.host.ip("address add 192.0.2.5/24 dev eth1");
@@ -70,13 +70,13 @@ fn a_failing_ipam_plugin_brings_the_netdev_home_and_gets_its_del() {
         text.contains("no address is free"),
         "the plugin's own words are missing: {text}"
     );
-    assert_home(&node, &before);
+    assert_restored(&node, &before);
     assert_eq!(node.ipam.interfaces("DEL"), ["rdma0"]);
     assert!(!pod.has_link("rdma0"));
 }
 
 #[test]
-fn a_failure_at_the_second_rail_brings_the_first_one_home() {
+fn a_failure_at_the_second_rail_restores_the_first_one() {
     let node = Node::with_rails(2);
     let pod = node.pod("pod");
     let before = Snapshot::of(&node.host);
@@ -91,14 +91,14 @@ fn a_failure_at_the_second_rail_brings_the_first_one_home() {
         .run()
         .error(104);
     assert!(text.contains("the second pool is empty"), "{text}");
-    assert_home(&node, &before);
+    assert_restored(&node, &before);
     let mut given_back = node.ipam.interfaces("DEL");
     given_back.sort();
     assert_eq!(given_back, ["rdma0", "rdma1"]);
 }
 
 #[test]
-fn a_change_that_the_kernel_refuses_brings_all_rails_home() {
+fn a_change_that_the_kernel_refuses_restores_all_rails() {
     let node = Node::with_rails(2);
     let pod = node.pod("pod");
     // A macvlan takes no MTU above that of the netdev under it.
@@ -118,7 +118,7 @@ fn a_change_that_the_kernel_refuses_brings_all_rails_home() {
         text.contains("mtu 9000"),
         "the operation is not told: {text}"
     );
-    assert_home(&node, &before);
+    assert_restored(&node, &before);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_missing_ipam_plugin_and_a_nonsensical_answer_are_ipam_failures() {
         .run()
         .error(104);
     assert!(text.contains("not-installed"), "{text}");
-    assert_home(&node, &before);
+    assert_restored(&node, &before);
     configuration["ipam"] = json!({"type": ipam::NAME});
     for answer in [
         json!([]),
@@ -149,7 +149,7 @@ fn a_missing_ipam_plugin_and_a_nonsensical_answer_are_ipam_failures() {
             .input(&configuration)
             .run()
             .error(104);
-        assert_home(&node, &before);
+        assert_restored(&node, &before);
         assert_eq!(
             node.ipam.calls().last().expect("a call").command,
             "DEL",
@@ -181,7 +181,7 @@ fn a_result_that_nobody_can_read_is_a_failure_and_the_host_is_restored() {
         outcome.stderr.contains("standard output"),
         "the log does not say why: {outcome}"
     );
-    assert_home(&node, &before);
+    assert_restored(&node, &before);
     let outcome = node
         .bare()
         .env("CNI_COMMAND", "VERSION")
@@ -189,7 +189,7 @@ fn a_result_that_nobody_can_read_is_a_failure_and_the_host_is_restored() {
         .run();
     assert!(!outcome.status.success(), "{outcome}");
     node.del(&configuration, "a", &pod);
-    assert_home(&node, &before);
+    assert_restored(&node, &before);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_read_only_state_directory_changes_nothing() {
         text.contains(node.state().to_str().expect("UTF-8")),
         "{text}"
     );
-    assert_home(&node, &before);
+    assert_restored(&node, &before);
     assert!(!pod.has_link("rdma0"));
 }
 
@@ -225,14 +225,14 @@ fn a_full_state_directory_changes_nothing() {
         .input(&configuration)
         .run()
         .error(105);
-    assert_home(&node, &before);
+    assert_restored(&node, &before);
     assert!(!pod.has_link("rdma0"));
     state.make_room();
     node.add(&configuration, "a", &pod);
     // What was taken can always be restored: that needs no room.
     state.fill();
     node.del(&configuration, "a", &pod);
-    assert_home(&node, &before);
+    assert_restored(&node, &before);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn a_killed_add_is_put_right_by_the_next_del_and_the_next_add() {
     let before = Snapshot::of(&node.host);
     let mut configuration = node.configuration(&["eth1"]);
     configuration["ipam"] = json!({"type": ipam::NAME});
-    for healed_by_del in [true, false] {
+    for restored_by_del in [true, false] {
         let (pod, next) = (node.pod("pod"), node.pod("next"));
         let calls = node.ipam.calls().len();
         node.ipam.hold("ADD");
@@ -294,7 +294,7 @@ fn a_killed_add_is_put_right_by_the_next_del_and_the_next_add() {
         running.kill();
         assert!(!running.wait().status.success());
         node.ipam.release("ADD");
-        if healed_by_del {
+        if restored_by_del {
             node.del(&configuration, "a", &pod);
         } else {
             node.add(&configuration, "next", &next);
@@ -302,7 +302,7 @@ fn a_killed_add_is_put_right_by_the_next_del_and_the_next_add() {
             node.del(&configuration, "next", &next);
             node.del(&configuration, "a", &pod);
         }
-        assert_home(&node, &before);
+        assert_restored(&node, &before);
         assert!(!pod.has_link("rdma0"));
     }
 }

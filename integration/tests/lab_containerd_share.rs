@@ -14,7 +14,7 @@ use integration::{
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use std::{fs, thread, time::Duration};
+use std::{thread, time::Duration};
 
 /// As long as a sandbox may take until the chain's ADD runs.
 const TO_BEGIN: Duration = Duration::from_secs(60);
@@ -68,10 +68,13 @@ fn one_request_gives_a_container_every_rail_with_devices_addresses_and_traffic()
             traffic::rping(end(0), end(1));
             if ipv6 {
                 let by_tcp = address(&netns[0], rail, false);
-                let sent = sent_packets(&rdma);
+                let sent = nics::sent_packets(&rdma);
                 traffic::read_bandwidth(end(0), end(1), &by_tcp, 30);
                 // 30 pairs, 20 reads each, four packets of 1024 bytes a read
-                assert!(sent_packets(&rdma) >= sent + 30 * 20 * 4, "by another");
+                assert!(
+                    nics::sent_packets(&rdma) >= sent + 30 * 20 * 4,
+                    "by another"
+                );
             }
         }
     }
@@ -114,13 +117,6 @@ fn held_by(node: &SharedNode, pods: &[Pod; 2]) {
 fn allocated(node: &SharedNode) -> Option<f64> {
     node.node
         .metric("rdma_device_plugin_allocated", &[("resource", HCA)])
-}
-
-#[track_caller]
-fn sent_packets(rdma: &str) -> u64 {
-    let file = format!("/sys/class/infiniband/{rdma}/ports/1/hw_counters/sent_pkts");
-    let text = fs::read_to_string(file).expect("a counter");
-    text.trim().parse().expect("a number")
 }
 
 #[track_caller]

@@ -106,7 +106,7 @@ fn two_pods_talk_rdma_on_every_rail_and_the_host_is_as_before() {
 }
 
 #[test]
-fn devices_of_pods_that_died_come_home_by_their_pci_address() {
+fn devices_of_pods_that_died_return_to_the_host_by_their_pci_address() {
     let scene = TwoPods::new();
     scene.add();
     // Both pods' netdevs come back by the pods' names: the second ones as dev<N>.

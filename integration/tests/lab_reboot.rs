@@ -300,7 +300,7 @@ fn second_boot() {
 }
 
 #[test]
-fn after_a_loss_of_power_devices_are_home_and_what_was_recorded_of_dead_pods_goes() {
+fn after_a_loss_of_power_devices_are_restored_and_what_was_recorded_of_dead_pods_goes() {
     match power::boot() {
         1 => first_boot(),
         2 => second_boot(),

@@ -120,7 +120,7 @@ impl Drop for World {
     }
 }
 
-fn host_link(device: &str) -> Op {
+fn to_host(device: &str) -> Op {
     Op::MoveRdma {
         device: device.to_owned(),
         from: NetnsSide::Pod,
@@ -254,7 +254,7 @@ fn a_connection_that_fell_back_says_why() {
     cases(both, "10.9.0.1:7003", &[declined], &[nothing]);
     world.execute(1, Op::RemovePnet { at, id: id(7) });
     // the server's RDMA device is not in its pod
-    world.execute(0, host_link("rxe0"));
+    world.execute(0, to_host("rxe0"));
     let no_rdma = "no RDMA device for it";
     let declined_by_server = format!("the peer declined: {no_rdma}");
     cases(both, "10.9.0.1:7004", &[no_rdma], &[&declined_by_server]);
@@ -289,14 +289,14 @@ fn connections_are_held_until_they_are_closed_or_their_process_ends() {
     assert_eq!(shown(&world.pods[1])["connections"], serde_json::json!([]));
     assert_eq!(world.state(0).held, held("rxe0"));
     let begin = Instant::now();
-    world.execute(1, host_link("rxe1"));
+    world.execute(1, to_host("rxe1"));
     println!("moved after {:?}", begin.elapsed());
     assert!(begin.elapsed() < Duration::from_secs(5));
     server.kill();
     wait::until("the sockets are nobody's", || {
         world.state(0).held.is_empty()
     });
-    world.execute(0, host_link("rxe0"));
+    world.execute(0, to_host("rxe0"));
 }
 
 /// A connection that nobody has accepted has no inode. With it a move would wait in vain: over 300 s,
@@ -325,7 +325,7 @@ fn a_connection_that_is_not_accepted_is_held_until_its_listener_ends() {
     server.kill();
     wait::until("it is gone", || world.state(0).held.is_empty());
     let begin = Instant::now();
-    world.execute(0, host_link("rxe0"));
+    world.execute(0, to_host("rxe0"));
     println!("moved after {:?}", begin.elapsed());
     client.kill().expect("our own child");
     client.wait().expect("our own child");

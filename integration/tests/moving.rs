@@ -75,7 +75,7 @@ fn numbers_that_a_pod_has_set_do_not_stay() {
 }
 
 #[test]
-fn addresses_and_routes_go_along_and_come_home() {
+fn addresses_and_routes_go_along_and_return_to_the_host() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
     dress(&node);
@@ -196,7 +196,7 @@ fn a_pattern_leaves_the_hosts_own_netdevs_where_they_are() {
 }
 
 #[test]
-fn a_netdev_that_was_down_comes_home_down() {
+fn a_netdev_that_was_down_returns_to_the_host_down() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
     node.host.ip("link set dev eth1 down");

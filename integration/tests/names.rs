@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that a netdev has or gets, and restored all the same.
+//! Names that a netdev has or gets: it is restored all the same.
 
 use integration::{Netns, Node, Snapshot};
 use serde_json::json;
@@ -16,7 +16,7 @@ fn rename(netns: &Netns, link: &str, name: &[u8]) {
 }
 
 #[test]
-fn a_name_that_is_no_text_keeps_no_netdev_from_home() {
+fn a_name_that_is_no_text_keeps_no_netdev_from_the_host() {
     let names: [&[u8]; 4] = [b"x\xff", b"\x80\x81", b"e\xcc", "é\u{7f}".as_bytes()];
     for name in names {
         let node = Node::with_rails(2);
@@ -47,7 +47,7 @@ fn a_name_that_is_no_text_on_the_host_disturbs_no_verb() {
 }
 
 #[test]
-fn a_device_that_is_chosen_by_an_alternative_name_comes_home_without_its_record() {
+fn a_device_that_is_chosen_by_an_alternative_name_returns_to_the_host_without_its_record() {
     let node = Node::with_rails(1);
     node.host.ip("link property add dev eth1 altname roce-a");
     let configuration = node.configuration(&["roce-a"]);

@@ -69,7 +69,7 @@ impl Two {
     }
 
     /// ADD by one, CHECK and DEL by the other; then the same with the pod gone before.
-    fn attach_and_bring_home(&self, configuration: &Value, first: Who, second: Who) {
+    fn attach_and_restore(&self, configuration: &Value, first: Who, second: Who) {
         let mut checked = configuration.clone();
         for gone in [false, true] {
             let pod = self.node.pod("pod");
@@ -122,8 +122,8 @@ impl Two {
     }
 
     fn both_ways(&self, configuration: &Value) {
-        self.attach_and_bring_home(configuration, Who::Other, Who::This);
-        self.attach_and_bring_home(configuration, Who::This, Who::Other);
+        self.attach_and_restore(configuration, Who::Other, Who::This);
+        self.attach_and_restore(configuration, Who::This, Who::Other);
     }
 }
 

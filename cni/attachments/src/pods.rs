@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_home_or_no_record_is_passed_over() {
+    fn what_is_restored_or_no_record_is_passed_over() {
         let files = [
             ("a/1@eth0.json", record("home", "this").to_string()),
             ("a/2@eth0.json", record("attached", "another").to_string()),

@@ -188,7 +188,7 @@ pub struct RailGid {
     pub gid: Ipv6Addr,
     /// Port of the RDMA device, from 1.
     pub port: u32,
-    /// NetnsSide in the port's table (`NCCL_IB_GID_INDEX`, `-x` of perftest).
+    /// Place in the port's table (`NCCL_IB_GID_INDEX`, `-x` of perftest).
     pub index: u32,
 }
 

@@ -89,7 +89,7 @@ impl Smc {
     /// What is to be done for the pod. An annotation that is neither yes nor no is an error, and so
     /// is a `smcUeid` that the kernel would not take, unless SMC-R is off for all. A pod may say no
     /// to `on`.
-    pub fn wish(&self) -> Result<SmcRequirement, ConfError> {
+    pub fn requirement(&self) -> Result<SmcRequirement, ConfError> {
         self.check_ueid()?;
         let wish = match (self.smcr, &self.annotation) {
             (Smcr::Off, _) => SmcRequirement::None,
@@ -169,7 +169,7 @@ mod tests {
         let annotations = json!({ ANNOTATION: annotation });
         let conf = json!({ "smcr": smcr, "runtimeConfig": { ANNOTATIONS: annotations } });
         let smc = read(&conf).expect("a configuration");
-        smc.wish().map_err(|error| error.to_string())
+        smc.requirement().map_err(|error| error.to_string())
     }
 
     #[test]
@@ -236,17 +236,21 @@ mod tests {
             json!({ ANNOTATIONS: {} }),
         ] {
             let smc = read(&json!({ "runtimeConfig": runtime })).expect("a configuration");
-            assert_eq!(smc.wish().ok(), Some(SmcRequirement::None), "{runtime}");
+            assert_eq!(
+                smc.requirement().ok(),
+                Some(SmcRequirement::None),
+                "{runtime}"
+            );
         }
         let smc = read(&json!({ "runtimeConfig": { ANNOTATIONS: "true" } }));
-        assert!(smc.expect("a configuration").wish().is_err());
+        assert!(smc.expect("a configuration").requirement().is_err());
     }
 
     #[test]
     fn ueids_are_the_kernels() {
         for good in ["A", "0", "RACK-1.POD-2", "9.", "A-", &"A".repeat(32)] {
             let smc = read(&json!({ "smcUeid": good })).expect("a configuration");
-            assert!(smc.wish().is_ok(), "{good:?}");
+            assert!(smc.requirement().is_ok(), "{good:?}");
             assert_eq!(smc.ueid.as_deref(), Some(good));
         }
         for bad in [
@@ -262,12 +266,12 @@ mod tests {
         ] {
             for smcr in ["on", "annotation"] {
                 let smc = read(&json!({ "smcUeid": bad, "smcr": smcr })).expect("DEL goes on");
-                let error = smc.wish().expect_err(bad).to_string();
+                let error = smc.requirement().expect_err(bad).to_string();
                 assert!(error.starts_with("smcUeid"), "{error}");
                 assert_eq!(smc.ueid, None);
             }
             let smc = read(&json!({ "smcUeid": bad, "smcr": "off" })).expect("a configuration");
-            assert_eq!(smc.wish().ok(), Some(SmcRequirement::None));
+            assert_eq!(smc.requirement().ok(), Some(SmcRequirement::None));
         }
     }
 }

@@ -30,7 +30,7 @@ fn said(input: &str) -> Vec<String> {
     let raw = conf(input);
     let added = Conf::parse(raw.clone()).and_then(|conf| {
         conf.supported()?;
-        let wish = conf.smc.wish()?;
+        let wish = conf.smc.requirement()?;
         let mut differs = told(&conf);
         if wish != SmcRequirement::None {
             differs.push(format!("wish: {wish:?}"));

@@ -5,7 +5,7 @@ use super::{Obstacle, RailPlan, draft::LinkPlanner, locate, locate::Located, rou
 use attachments::{Attachment, Attribute, Rail};
 use rdma_netns::{Address, InterfaceName, Link, LinkType, Namespace, NetnsSide, Observed, Op};
 
-/// What still differs from the recorded state, a plan for each rail: one that cannot come
+/// What still differs from the recorded state, a plan for each rail: one that cannot return to
 /// the host does not keep the others away.
 pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
     detach_beside(attachment, &[], observed, &[])
@@ -25,7 +25,7 @@ pub fn detach_beside(
         let rules = rules(attachment, index, observed);
         let own = given_up.iter().filter(|(rail, _)| *rail == index);
         let own: Vec<Attribute> = own.map(|(_, attribute)| attribute.clone()).collect();
-        match rail_home((attachment, others), rail, observed, &own) {
+        match rail_to_host((attachment, others), rail, observed, &own) {
             // first what is possible
             Err(_) if !rules.is_empty() => Ok(rules),
             own => own.map(|own| rules.into_iter().chain(own).collect()),
@@ -70,7 +70,7 @@ pub fn missing_of(host_link: &Link, link: &Link) -> Vec<Op> {
     ops
 }
 
-fn rail_home(
+fn rail_to_host(
     (attachment, others): (&Attachment, &[Attachment]),
     rail: &Rail,
     observed: &Observed,

@@ -67,7 +67,7 @@ pub fn settle(
 
 /// After devices have returned to the host: the daemon may be down. What cannot be written the daemon puts
 /// right, or the next move.
-pub fn settle_home(state_dir: &Path, attachment: &Attachment, observed: &Observed) {
+pub fn settle_on_host(state_dir: &Path, attachment: &Attachment, observed: &Observed) {
     if attachment.moves_rdma() {
         tell(&follow(state_dir, attachment, observed, false));
     }

@@ -39,12 +39,15 @@ pub fn replacing_an_ipv4_address_changes_metric_and_lifetime_only(node: &Node<'_
     let changed = Address {
         metric: Some(77),
         scope: 253,
+        lifetime: Some((3600, 1800)),
         ..address("10.0.0.5/24")
     };
     node.make(add("nic0", changed));
     let link = node.host("nic0");
     let replaced = &link.addresses[0];
     assert_eq!((replaced.metric, replaced.scope), (Some(77), 0));
+    let (valid, preferred) = replaced.lifetime.expect("a lifetime");
+    assert!((3590..=3600).contains(&valid) && (1790..=1800).contains(&preferred));
     assert_eq!(link.routes[0].metric, Some(77));
 }
 

@@ -28,6 +28,7 @@ pub fn in_exclusive_mode_one_namespace_sees_it(node: &Node<'_, impl Kernel>) {
         (there.index, &there.node_guid),
         (before.index, &before.node_guid)
     );
+    assert!(!there.char_devices.is_empty());
     assert!(there.char_devices.iter().all(|it| it.is_in_place()));
     node.make(move_rdma("rxe0", POD, HOST));
     let after = node.observe();

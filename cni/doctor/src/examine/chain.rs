@@ -124,7 +124,7 @@ fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
     if picked.cni_version != "1.1.0" {
         let before_0_4 = picked.cni_version.starts_with("0.3.");
         told.note(format!(
-            "cniVersion {}: the runtime has no {}GC and STATUS; what is left of a pod is recovered by \
+            "cniVersion {}: the runtime has no {}GC and STATUS; what a pod has left is restored by \
              the next ADD",
             picked.cni_version,
             if before_0_4 { "CHECK, " } else { "" },

@@ -195,7 +195,7 @@ fn away(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
     for device in observed.devices.iter().filter(|it| !it.rdma.is_empty()) {
         let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
         let links = observed.host.links_of(&device.address, &observed.host);
-        let is_home = match observed.rdma_mode {
+        let is_on_host = match observed.rdma_mode {
             Some(RdmaMode::Exclusive) => device.rdma.iter().any(is_here),
             _ => !links.is_empty(),
         };
@@ -204,7 +204,7 @@ fn away(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
             .as_deref()
             .is_some_and(|it| PASSED_ON.contains(&it));
         let is_infiniband = links.iter().any(|it| it.link_type == LinkType::Infiniband);
-        if is_home || is_passed_on || is_infiniband {
+        if is_on_host || is_passed_on || is_infiniband {
             continue;
         }
         let is_recorded = facts.attachments().any(|it| holds(it, device));

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// after five minutes.
 const PATIENCE: u64 = 600;
 
-const RECOVERY: &str = "the next ADD on this node restores it; where none comes, delete any pod \
+const RECOVERY: &str = "the next ADD on this node restores its devices; where none comes, delete any pod \
                     with RDMA and let it start anew";
 
 pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {

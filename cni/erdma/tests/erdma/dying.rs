@@ -27,8 +27,8 @@ fn killed(at: usize, verdict: Verdict, in_release: bool) -> Option<Node> {
     was_killed.then_some(node)
 }
 
-/// Kills at every change; `restore` has to make of it what a node is that was never killed.
-fn sweep(in_release: bool, restore: impl Fn(&Node, &str)) -> usize {
+/// Kills at every change; `finish` has to make of it what a node is that was never killed.
+fn sweep(in_release: bool, finish: impl Fn(&Node, &str)) -> usize {
     let mut kills = 0;
     for at in 1.. {
         for verdict in [Verdict::DieBefore, Verdict::DieAfter] {
@@ -36,7 +36,7 @@ fn sweep(in_release: bool, restore: impl Fn(&Node, &str)) -> usize {
                 return kills;
             };
             kills += 1;
-            restore(&node, &format!("{verdict:?} at change {at}"));
+            finish(&node, &format!("{verdict:?} at change {at}"));
         }
     }
     kills

@@ -54,7 +54,7 @@ fn what_somebody_else_gave_since_stays_and_is_told() {
 }
 
 #[test]
-fn a_nic_in_a_pod_is_released_when_it_has_come_home() {
+fn a_nic_in_a_pod_is_released_when_it_has_return_to_the_host() {
     let node = Node::new();
     let before = node.snapshot();
     node.settle(by_hand());

@@ -241,7 +241,7 @@ fn a_driver_reload_is_mended_with_the_metrics_that_were() {
 }
 
 #[test]
-fn a_nic_in_a_pod_is_left_there_and_comes_home_as_it_was() {
+fn a_nic_in_a_pod_is_left_there_and_returns_to_the_host_as_it_was() {
     let node = Node::new();
     let mut process = node.process(by_hand());
     process.settle(&node.nics());
@@ -256,7 +256,7 @@ fn a_nic_in_a_pod_is_left_there_and_comes_home_as_it_was() {
     node.kernel.begin();
     node.cni("DEL", "a");
     node.kernel.with(|world| world.unmount("/run/netns/a"));
-    node.must_be(&before, "home");
+    node.must_be(&before, "back on the host");
     node.kernel.begin();
     assert_eq!(changes(&process.settle(&node.nics())), [0, 0]);
     assert_eq!(node.kernel.journal(), []);

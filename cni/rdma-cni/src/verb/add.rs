@@ -58,7 +58,7 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
         let empty = || result::extend(None, network.version, &[]);
         return Ok(Outcome::NothingToDo(unchanged.unwrap_or_else(empty)));
     };
-    let wish = node.conf.smc.wish()?;
+    let wish = node.conf.smc.requirement()?;
     let pod = node.pod()?;
     if let Some(result) = second_call::result(node, &key, &pod)? {
         log::info!("{key}: an earlier entry of the chain has attached it; the result is passed on");

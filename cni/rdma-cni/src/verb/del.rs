@@ -215,7 +215,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
             host_link: link
                 .child
                 .is_none()
-                .then(|| home_again(node, observed, link)),
+                .then(|| host_link_again(node, observed, link)),
             shared: shared_again(observed, link),
             pod_index: Some(link.index),
             rdma: pod.rdma_of(link).cloned(),
@@ -257,7 +257,7 @@ fn shared_again(observed: &Observed, link: &Link) -> Option<Shared> {
 }
 
 /// What can still be said of a netdev's state on the host.
-fn home_again<K>(node: &Node<'_, K>, observed: &Observed, link: &Link) -> Link {
+fn host_link_again<K>(node: &Node<'_, K>, observed: &Observed, link: &Link) -> Link {
     let configured = match &node.conf.devices {
         Some(Devices::Selectors(selectors)) => match selectors.as_slice() {
             [only] => only.literal_netdev(),

@@ -37,7 +37,7 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     }
     text += &smcr::apply::preview(
         node.smcr(),
-        node.conf.smc.wish()?,
+        node.conf.smc.requirement()?,
         &pod,
         &attachment,
         &observed,

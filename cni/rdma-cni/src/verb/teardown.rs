@@ -139,7 +139,7 @@ pub fn restore<K: Kernel>(
     };
     let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others);
     let restored = restored.map(|restored| {
-        char_devices::settle_home(node.store.root(), attachment, &restored.observed);
+        char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
         given_up::note(node.store.root(), attachment, &restored)
     });
     let incomplete = Incomplete {

@@ -9,7 +9,7 @@ use serde_json::json;
 const AT: NetnsSide = NetnsSide::Host;
 
 /// A node whose rail got `extra` besides; ADD and DEL of it with `fields`.
-fn goes_and_comes_home(extra: &[Op], fields: serde_json::Value) -> (Node, serde_json::Value) {
+fn goes_and_returns(extra: &[Op], fields: serde_json::Value) -> (Node, serde_json::Value) {
     let mut world = furnished(RdmaMode::Exclusive);
     for op in extra {
         world
@@ -49,7 +49,7 @@ fn add_route(route: Route) -> Op {
 #[test]
 fn several_addresses_keep_their_order() {
     let more = ["fd00:2::6/64", "fd00:2::7/64", "10.0.2.6/24", "10.9.0.1/16"];
-    goes_and_comes_home(&more.map(|text| add_address(address(text))), json!({}));
+    goes_and_returns(&more.map(|text| add_address(address(text))), json!({}));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn special_addresses_are_kept() {
             ..address("10.4.0.1/32")
         },
     ];
-    goes_and_comes_home(&special.map(add_address), json!({}));
+    goes_and_returns(&special.map(add_address), json!({}));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn special_routes_are_kept() {
         },
         route("10.52.0.0/16", "fe80::1"),
     ];
-    goes_and_comes_home(&routes.map(add_route), json!({}));
+    goes_and_returns(&routes.map(add_route), json!({}));
 }
 
 /// The kernel takes an IPv6 source only when its detection has ended.
@@ -114,7 +114,7 @@ fn a_route_with_an_ipv6_source_is_kept() {
         source: Some("fd00:2::5".parse().unwrap()),
         ..route("fd77::/64", "fd00:2::1")
     };
-    goes_and_comes_home(&[add_route(route)], json!({}));
+    goes_and_returns(&[add_route(route)], json!({}));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn addresses_are_usable_at_once() {
 #[test]
 fn mtu_is_the_configured_one_and_comes_back() {
     for mtu in [1500, 9000] {
-        let (_, result) = goes_and_comes_home(&[], json!({ "mtu": mtu }));
+        let (_, result) = goes_and_returns(&[], json!({ "mtu": mtu }));
         assert_eq!(result["interfaces"][0]["mtu"], mtu);
     }
 }
@@ -163,7 +163,7 @@ fn an_mtu_too_small_for_ipv6() {
 }
 
 #[test]
-fn a_rail_that_was_down_comes_home_down() {
+fn a_rail_that_was_down_returns_to_the_host_down() {
     for ipv6_off in [false, true] {
         let mut world = World::new(Some(RdmaMode::Exclusive));
         world.plug(Nic::physical("0000:3b:00.2", "eth2", "mlx5_2"));

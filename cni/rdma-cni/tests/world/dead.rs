@@ -55,15 +55,15 @@ fn names_of_the_pod_are_taken_on_the_host() {
     let pod = node.pod("a");
     node.add(&pod, &node.two_rails()).must_succeed();
     node.kernel.with(|world| world.unmount(&pod.netns));
-    let at_home = node.kernel.with(|world| {
+    let on_the_host = node.kernel.with(|world| {
         let links = world.links(HOST);
         links
             .iter()
             .map(|link| link.name.to_string())
             .collect::<Vec<_>>()
     });
-    assert!(at_home.contains(&"dev4".to_owned()), "{at_home:?}");
-    assert!(at_home.contains(&"dev0".to_owned()), "{at_home:?}");
+    assert!(on_the_host.contains(&"dev4".to_owned()), "{on_the_host:?}");
+    assert!(on_the_host.contains(&"dev0".to_owned()), "{on_the_host:?}");
     node.del(&pod, &node.two_rails()).must_succeed();
     node.must_be(&before, "back from dev<index> and dev0");
 }
@@ -129,15 +129,15 @@ fn a_record_of_an_earlier_boot_blocks_nothing() {
 }
 
 #[test]
-fn a_device_that_was_pulled_out_keeps_nothing_from_coming_home() {
+fn a_device_that_was_pulled_out_keeps_nothing_from_being_restored() {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");
     node.add(&pod, &node.two_rails()).must_succeed();
     node.kernel.with(|world| world.unplug("0000:3b:00.2"));
     node.del(&pod, &node.two_rails()).must_succeed();
     assert_eq!(node.records(), [] as [&str; 0]);
-    let host_link = node.kernel.with(|world| world.link(HOST, "eth3").is_some());
-    assert!(host_link, "{:?}", node.snapshot());
+    let is_on_host = node.kernel.with(|world| world.link(HOST, "eth3").is_some());
+    assert!(is_on_host, "{:?}", node.snapshot());
 }
 
 /// DEL succeeds whatever is left of the record, and the devices are on the host, so that

@@ -36,7 +36,7 @@ fn move_netdev(node: &Node, pod: &Pod, from: NetnsSide, to: NetnsSide) {
 }
 
 #[test]
-fn the_rdma_device_follows_and_comes_home() {
+fn the_rdma_device_follows_and_returns_to_the_host() {
     for order in ["ours first", "theirs first", "ours alone", "namespace gone"] {
         let node = Node::new(RdmaMode::Exclusive);
         let pod = node.pod("a");

@@ -285,7 +285,7 @@ fn an_add_that_fails_late_is_undone_while_other_pods_come_and_go() {
 
 /// Each attachment of a GC has time for its own lock, however many were before it.
 #[test]
-fn what_a_gc_comes_to_late_is_brought_home() {
+fn what_a_gc_comes_to_late_is_restored() {
     let node = Node::new(RdmaMode::Exclusive);
     let before = node.snapshot();
     let pod = node.pod("a");

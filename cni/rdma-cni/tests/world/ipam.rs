@@ -310,17 +310,17 @@ fn a_corrupt_record_is_kept_until_addresses_are_given_back() {
     served.calls();
     node.del(&pod, &config).must_fail(104);
     assert_eq!(served.calls(), ["DEL rdma0"]);
-    let is_home = |world: &mut fake_kernel::World| {
+    let is_on_host = |world: &mut fake_kernel::World| {
         let host = fake_kernel::world::HOST;
         assert!(world.link(host, "eth2").is_some());
         assert_eq!(world.place_of_rdma("mlx5_2"), Some(host));
     };
-    node.kernel.with(is_home);
+    node.kernel.with(is_on_host);
     assert_eq!(fs::read_to_string(&record).unwrap(), spoilt);
     served.no_longer_refuses("DEL", "rdma0");
     node.del(&pod, &config).must_succeed();
     assert_eq!(served.calls(), ["DEL rdma0"]);
-    node.kernel.with(is_home);
+    node.kernel.with(is_on_host);
     assert_eq!(node.records(), ["a@eth0.corrupt"]);
     let aside = record.with_extension("corrupt");
     assert_eq!(fs::read_to_string(aside).unwrap(), spoilt);

@@ -179,7 +179,7 @@ fn an_add_that_was_killed_may_have_been_given_something() {
 
 /// IPAM refused, and a device could not return to the host: what IPAM said is known to DEL all the same.
 #[test]
-fn a_refusal_is_not_lost_with_an_incomplete_way_home() {
+fn a_refusal_is_not_lost_with_an_incomplete_restoration() {
     let old = Old::new();
     let (node, pod) = (&old.node, &old.pod);
     let before = node.snapshot();

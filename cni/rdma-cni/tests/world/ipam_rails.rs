@@ -169,7 +169,7 @@ fn gc_hands_on_the_names_of_the_rails() {
 
 /// What could not be restored keeps its leases.
 #[test]
-fn gc_keeps_the_leases_of_what_is_not_home() {
+fn gc_keeps_the_leases_of_what_is_not_restored() {
     let leases = Leases::new(1);
     let node = &leases.node;
     let config = leases.config(json!({}));

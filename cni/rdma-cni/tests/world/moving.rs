@@ -5,7 +5,7 @@ use crate::node::{Node, name};
 use rdma_netns::RdmaMode;
 
 #[test]
-fn two_rails_go_and_come_home() {
+fn two_rails_go_and_return() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         let node = Node::new(mode);
         let pod = node.pod("a");

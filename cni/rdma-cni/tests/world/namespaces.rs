@@ -68,7 +68,7 @@ fn a_recorded_path_that_now_leads_to_the_host_blocks_nothing() {
 }
 
 #[test]
-fn gc_and_add_heal_what_has_a_path_to_the_host() {
+fn gc_and_add_restore_what_has_a_path_to_the_host() {
     for restorer in ["GC", "ADD"] {
         let node = Node::new(RdmaMode::Exclusive);
         let other = node.pod("b");

@@ -27,12 +27,12 @@ fn dual_port() -> World {
 fn the_other_port_is_not_taken_for_a_device_that_is_nowhere() {
     // a DEL waits a while for such a device
     thread::scope(|scope| {
-        scope.spawn(|| goes_nowhere_and_comes_home("p0", "p1"));
-        scope.spawn(|| goes_nowhere_and_comes_home("p1", "p0"));
+        scope.spawn(|| goes_nowhere_and_returns("p0", "p1"));
+        scope.spawn(|| goes_nowhere_and_returns("p1", "p0"));
     });
 }
 
-fn goes_nowhere_and_comes_home(ours: &str, other: &str) {
+fn goes_nowhere_and_returns(ours: &str, other: &str) {
     let node = Node::with(dual_port());
     let config = node.config(json!({ "devices": [{ "netdev": ours }], "requireRdma": false }));
     let before = node.snapshot();

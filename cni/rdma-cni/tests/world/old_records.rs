@@ -40,7 +40,7 @@ fn rules(node: &Node, pod: &Pod) -> usize {
 }
 
 #[test]
-fn their_devices_come_home_by_every_way() {
+fn their_devices_return_to_the_host_by_every_way() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         for (verb, lives) in [("DEL", true), ("DEL", false), ("GC", true), ("ADD", false)] {
             let node = Node::new(mode);

@@ -23,7 +23,7 @@ fn previous() -> Value {
 const NONE: Devices<'_> = &[("nvidia.com/gpu", &["GPU-1"])];
 
 #[test]
-fn nothing_is_opened_or_locked_or_healed_for_them() {
+fn nothing_is_opened_or_locked_or_restored_for_them() {
     let cluster = Cluster::new(RdmaMode::Exclusive);
     let pod = cluster.pod("a", NONE);
     let mut config = cluster.config(json!({}));

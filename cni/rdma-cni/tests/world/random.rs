@@ -291,19 +291,17 @@ impl History {
             .iter()
             .filter_map(|rail| rail.shared.as_ref()?.device.clone());
         let shared: Vec<_> = shared.collect();
-        let mut host_links: Vec<_> = rails
+        let mut devices: Vec<_> = rails
             .into_iter()
             .filter_map(|rail| rail.host_link?.parent)
             .collect();
-        let moved = host_links
-            .iter()
-            .find(|host_link| shared.contains(host_link));
+        let moved = devices.iter().find(|device| shared.contains(device));
         assert_eq!(moved, None, "{self:?}\nmoved, and shared");
-        host_links.sort();
-        let count = host_links.len();
-        host_links.dedup();
+        devices.sort();
+        let count = devices.len();
+        devices.dedup();
         assert_eq!(
-            host_links.len(),
+            devices.len(),
             count,
             "{self:?}\ntwo records have one device"
         );
@@ -339,7 +337,7 @@ impl std::fmt::Debug for History {
 }
 
 #[test]
-fn in_the_end_everything_is_at_home() {
+fn in_the_end_everything_is_on_the_host() {
     for seed in 0..HISTORIES {
         let mut history = History::new(seed);
         let before = history.node.snapshot().without_numbers();

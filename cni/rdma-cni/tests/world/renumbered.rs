@@ -39,7 +39,7 @@ fn entry(cluster: &Cluster) -> Value {
 }
 
 #[test]
-fn the_cdi_entry_follows_there_and_home() {
+fn the_cdi_entry_follows_there_and_back() {
     let (cluster, config, pod) = with_a_hole(true);
     assert_eq!(uverbs(&cluster), "uverbs2");
     cluster.add(&pod, &config).must_succeed();
@@ -53,9 +53,9 @@ fn the_cdi_entry_follows_there_and_home() {
     cluster.entries_must_be_right("after DEL");
 }
 
-/// A number becomes free while the pod has the device: it returns to the host to that one.
+/// A number becomes free while the pod has the device: it has that one when it is back on the host.
 #[test]
-fn the_cdi_entry_follows_a_number_that_changes_on_the_way_home() {
+fn the_cdi_entry_follows_a_number_that_changes_on_the_way_back() {
     for end in [
         "DEL",
         "GC after the pod's death",
@@ -110,7 +110,7 @@ fn the_entry_of_a_device_that_was_named_follows_too() {
 }
 
 #[test]
-fn a_dead_pods_device_takes_its_entry_home() {
+fn a_dead_pods_device_takes_its_entry_to_the_host() {
     let (cluster, config, pod) = with_a_hole(true);
     cluster.add(&pod, &config).must_succeed();
     cluster.node.kernel.with(|world| world.unmount(&pod.netns));

@@ -9,7 +9,7 @@ use rdma_netns::{LinkFlag, LinkSetting, NetnsSide, Op, RdmaMode};
 const AT: NetnsSide = NetnsSide::Pod;
 
 /// Does `changes` to a pod's rail, and then `ending`: the device must return to the host.
-fn comes_home(what: &str, changes: &[Op]) {
+fn is_restored(what: &str, changes: &[Op]) {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         for dies in [false, true] {
             let node = Node::new(mode);
@@ -47,7 +47,7 @@ fn up(up: bool) -> Op {
 fn mtu() {
     for mtu in [1000, 1400, 9000] {
         let link = rail();
-        comes_home(&format!("MTU {mtu}"), &[Op::SetMtu { at: AT, link, mtu }]);
+        is_restored(&format!("MTU {mtu}"), &[Op::SetMtu { at: AT, link, mtu }]);
     }
 }
 
@@ -59,8 +59,8 @@ fn hardware_address() {
         link: rail(),
         mac,
     };
-    comes_home("hardware address", &[up(false), change.clone(), up(true)]);
-    comes_home("hardware address, left down", &[up(false), change]);
+    is_restored("hardware address", &[up(false), change.clone(), up(true)]);
+    is_restored("hardware address, left down", &[up(false), change]);
 }
 
 #[test]
@@ -70,17 +70,17 @@ fn names() {
         link: name(from),
         name: name(to),
     };
-    comes_home("name", &[up(false), rename("rdma0", "roce")]);
+    is_restored("name", &[up(false), rename("rdma0", "roce")]);
     // the name of the other rail on the host, and of a netdev that is there
     for other in ["eth3", "ens1np0"] {
-        comes_home(other, &[up(false), rename("rdma0", other)]);
+        is_restored(other, &[up(false), rename("rdma0", other)]);
     }
     let down = |rail: &str| Op::SetUp {
         at: AT,
         link: name(rail),
         up: false,
     };
-    comes_home(
+    is_restored(
         "names swapped",
         &[
             down("rdma0"),
@@ -90,7 +90,7 @@ fn names() {
             rename("x", "rdma1"),
         ],
     );
-    comes_home(
+    is_restored(
         "each other's names on the host",
         &[
             down("rdma0"),
@@ -109,16 +109,16 @@ fn alternative_names() {
         name: name.to_owned(),
         present,
     };
-    comes_home("one more", &[alt("roce-a", true)]);
-    comes_home("one less", &[alt("enp2s0v0", false)]);
+    is_restored("one more", &[alt("roce-a", true)]);
+    is_restored("one less", &[alt("enp2s0v0", false)]);
     // it cannot return to the host with these
-    comes_home("the host's", &[alt("ens1np0", true), alt("eth2", true)]);
-    comes_home("the other rail's", &[alt("eth3", true), alt("mlx", true)]);
+    is_restored("the host's", &[alt("ens1np0", true), alt("eth2", true)]);
+    is_restored("the other rail's", &[alt("eth3", true), alt("mlx", true)]);
 }
 
 #[test]
 fn addresses_and_routes() {
-    comes_home(
+    is_restored(
         "addresses and routes",
         &[
             Op::AddAddress {
@@ -160,7 +160,7 @@ fn flags_and_settings() {
         setting,
         value,
     };
-    comes_home(
+    is_restored(
         "flags and settings",
         &[
             flag(LinkFlag::Promisc, true),
@@ -188,7 +188,7 @@ fn flags_and_settings() {
 }
 
 #[test]
-fn everything_is_sent_home_by_the_pod_itself() {
+fn everything_is_returned_by_the_pod_itself() {
     let node = Node::new(RdmaMode::Exclusive);
     let pod: Pod = node.pod("a");
     let before = node.snapshot();

@@ -58,7 +58,7 @@ fn is_refused(node: &Node, verb: &str, pod: &Pod, config: &Value, field: &str) {
 }
 
 #[test]
-fn each_field_is_refused_by_name_and_keeps_nothing_from_home() {
+fn each_field_is_refused_by_name_and_keeps_nothing_from_the_host() {
     let node = Node::new(RdmaMode::Exclusive);
     let plain = node.one_rail();
     let (pod, other) = (node.pod("a"), node.pod("b"));

@@ -144,7 +144,7 @@ impl Chain {
             Err(error) => return ChainStatus::NotCalled(error.to_string()),
             Ok(directory) => directory,
         };
-        let status = self.standing_in(&directory);
+        let status = self.status_in(&directory);
         if let Some(why) = is_first.then(blocker).flatten() {
             return withheld(status, why);
         }
@@ -202,7 +202,7 @@ impl Chain {
         {
             held.clear();
             return Ok(Turn {
-                status: withheld(self.standing_in(&directory), why),
+                status: withheld(self.status_in(&directory), why),
                 hindered: true,
                 ..Turn::default()
             });
@@ -269,7 +269,7 @@ impl Chain {
         }
         file::announced(dir)?;
         claim.made(entry, &record);
-        turn.status = self.standing_in(&self.read()?);
+        turn.status = self.status_in(&self.read()?);
         match plan.place {
             // a change that came to nothing is made in the next turn
             Ok(Placed { .. }) => {}
@@ -342,7 +342,7 @@ impl Chain {
     /// What comes of a turn where nothing is to be put in.
     fn left_alone(&self, directory: &Directory, why: &str) -> Turn {
         Turn {
-            status: match self.standing_in(directory) {
+            status: match self.status_in(directory) {
                 called @ ChainStatus::Called { .. } => called,
                 _ => ChainStatus::NotCalled(why.into()),
             },
@@ -434,7 +434,7 @@ impl Chain {
         Ok(read.unwrap_or_default())
     }
 
-    fn standing_in(&self, directory: &Directory) -> ChainStatus {
+    fn status_in(&self, directory: &Directory) -> ChainStatus {
         let picked = match pick(directory, &self.conf.runtime).choice {
             conflist::Choice::Picked(picked) => follow(directory, picked),
             conflist::Choice::Blocked { file, why } => {

@@ -102,7 +102,7 @@ pub(super) fn look(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
 impl Pods {
     /// Lets the `rdma-cni` of the first of `bin_dirs` restore what the pods that ended have left. Those
     /// that it could not be done for, each with the reason.
-    pub(super) fn bring_home(&self, bin_dirs: &[PathBuf]) -> Vec<String> {
+    pub(super) fn restore_ended(&self, bin_dirs: &[PathBuf]) -> Vec<String> {
         let mut left = vec![];
         for ended in &self.ended {
             let name = name(&ended.attachment);

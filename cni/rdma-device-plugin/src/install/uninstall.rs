@@ -145,7 +145,7 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     if !found.living.is_empty() && !arguments.force {
         return Err(InstallError::Attached { pods: found.living });
     }
-    let left = found.bring_home(&bin_dirs);
+    let left = found.restore_ended(&bin_dirs);
     if !left.is_empty() && !arguments.force {
         return Err(InstallError::Left { pods: left });
     }
@@ -162,7 +162,7 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     // some may have been started before the runtime saw the list
     let found = pods::look(&state_dirs)?;
     let mut pods = found.living.clone();
-    pods.extend(found.bring_home(&bin_dirs));
+    pods.extend(found.restore_ended(&bin_dirs));
     if !pods.is_empty() {
         if !arguments.force {
             return Err(InstallError::Meanwhile { pods });

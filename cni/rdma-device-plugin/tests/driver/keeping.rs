@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The keeper of a running daemon: what it does to the driver, and what nobody is given meanwhile.
+//! The reconciler of a running daemon: what it does to the driver, and what nobody is given meanwhile.
 
 use crate::{
     NIC,

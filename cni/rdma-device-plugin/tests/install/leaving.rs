@@ -122,7 +122,7 @@ fn a_daemon_does_not_undo_what_is_forced() {
 }
 
 #[test]
-fn what_cannot_be_brought_home_is_told_and_the_plugin_stays_for_it() {
+fn what_cannot_be_restored_is_told_and_the_plugin_stays_for_it() {
     let node = Node::with_list(FLANNEL);
     plugin(
         &node,
@@ -175,7 +175,7 @@ fn a_pod_that_is_started_meanwhile_keeps_the_plugin() {
 }
 
 #[test]
-fn in_a_container_nothing_is_brought_home_as_leases_are_elsewhere() {
+fn in_a_container_nothing_is_restored_as_leases_are_elsewhere() {
     let node = Node::with_list(FLANNEL);
     plugin(&node, "rm $record");
     node.install();

@@ -8,7 +8,7 @@ use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, thread, time::Duration};
 
 const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
 
-/// Of two turns of a keeper, with much else to do.
+/// Of two turns of a reconciler, with much else to do.
 const A_WHILE: Duration = Duration::from_millis(700);
 
 /// A configuration whose entry is known by this MTU.
