@@ -24,6 +24,12 @@ fn sweep(node: &Node) -> Sweep<'_> {
     ] {
         node.host.ip(line);
     }
+    // the kernel makes the address' own route in a worker
+    wait::until("the route of the host's own address", || {
+        node.host
+            .run("ip -6 route show table local")
+            .contains("2001:db8:5::5 ")
+    });
     Sweep {
         host: &node.host,
         plugin: rdma_cni(),

@@ -60,11 +60,11 @@ impl Directory {
         for entry in entries {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if entry.file_type()?.is_dir() {
-                if is_network_name(&name) {
-                    add_plugins(&entry.path(), &name, &mut files)?;
-                }
-            } else if is_looked_for(&name) {
+            // as libcni, which follows links to a network's own directory
+            if is_network_name(&name) && entry.path().is_dir() {
+                add_plugins(&entry.path(), &name, &mut files);
+            }
+            if is_looked_for(&name) && !entry.file_type()?.is_dir() {
                 add(&entry.path(), name, &mut files);
             }
         }
@@ -105,21 +105,15 @@ impl Directory {
     }
 }
 
-/// Adds the files in the directory of `network`.
-fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) -> io::Result<()> {
-    let entries = match fs::read_dir(path) {
-        // it went away since the directory above was read
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
-        let entry = entry?;
+/// Adds the files in the directory of `network`, as far as it can be read: one that cannot, or that went away since
+/// the directory above was read, keeps nobody from its list.
+fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.ends_with(PLUGIN) && !entry.file_type()?.is_dir() {
+        if name.ends_with(PLUGIN) && !entry.path().is_dir() {
             add(&entry.path(), format!("{network}/{name}"), files);
         }
     }
-    Ok(())
 }
 
 /// Adds the file at `path`, unless it went away since its directory was read.

@@ -12,6 +12,9 @@ pub const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 /// The field of an entry that does nothing but note that the runtime called it.
 pub const DETECT: &str = "detect";
 
+/// A resource that no pod has.
+const NOBODYS: &str = "rdma-cni.invalid/none";
+
 /// The object that is put into a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry(Map<String, Value>);
@@ -45,6 +48,8 @@ impl Entry {
     pub fn detecting(&self) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.insert(DETECT.to_owned(), Value::Bool(true));
+        // a version that does not know `detect` asks kubelet for it, and passes the pod on
+        entry.insert("resources".to_owned(), json!([NOBODYS]));
         let state_dir = self.0.get("stateDir").cloned();
         entry.extend(state_dir.map(|it| ("stateDir".to_owned(), it)));
         Self(entry)

@@ -151,7 +151,9 @@ fn evidence_moves_the_entry_and_its_loss_moves_it_back() {
         is_in(&place, LIST);
         assert_eq!(net.entries(), [1, 0]);
         let detecting: Value = serde_json::from_str(&net.files[OURS]).expect("JSON");
-        let expected = json!({"type": "rdma-cni", "detect": true, "stateDir": "/state"});
+        let expected = json!({
+            "type": "rdma-cni", "detect": true, "resources": ["rdma-cni.invalid/none"], "stateDir": "/state",
+        });
         assert_eq!(detecting, expected);
         let (done, place) = net.turn(&auto(&["cbr0"]));
         // the directory first: a list read in between has it twice, which the second call sees

@@ -5,6 +5,7 @@
 
 use cni_protocol::{Command, Environment, result};
 use network_conf::Conf;
+use rdma_netns::Kernel;
 use serde_json::Value;
 use std::{fs::File, io, path::Path};
 
@@ -12,11 +13,18 @@ use std::{fs::File, io, path::Path};
 const KEPT: &str = "/var/lib/cni/results";
 
 /// What the runtime is answered, if anything.
-pub(crate) fn answer(conf: &Conf, environment: &Environment) -> Option<Value> {
+pub(crate) fn answer<K: Kernel>(
+    kernel: &K,
+    conf: &Conf,
+    environment: &Environment,
+) -> Option<Value> {
     let network = &conf.network;
     let is_noted = match environment.command {
         Command::Add => true,
-        Command::Del => network.prev_result.is_some() || is_kept(conf, environment),
+        Command::Del => {
+            has_namespace(kernel, environment)
+                && (network.prev_result.is_some() || is_kept(conf, environment))
+        }
         _ => false,
     };
     // somebody's call by hand says nothing of the runtime
@@ -31,6 +39,13 @@ pub(crate) fn answer(conf: &Conf, environment: &Environment) -> Option<Value> {
         unchanged.unwrap_or_else(|| result::extend(None, network.version, &[]))
     };
     (environment.command == Command::Add).then(result)
+}
+
+/// Whether the pod's namespace is there, as at its end: CRI-O's GC after a boot calls DEL for pods of the boot before.
+fn has_namespace<K: Kernel>(kernel: &K, environment: &Environment) -> bool {
+    let target = environment.target.as_ref();
+    let netns = target.and_then(|it| it.netns.as_ref());
+    netns.is_some_and(|it| kernel.open_pod(it).is_ok())
 }
 
 /// Whether libcni has kept what ADD made (`getCacheFilePath()`, `libcni/api.go`), so that this is a pod's end, and

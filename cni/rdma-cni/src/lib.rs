@@ -97,7 +97,7 @@ fn serve<K: Kernel>(
     logging::start(PLUGIN.name, &conf.network.log, environment);
     mistakes.warn();
     if conf.detect {
-        return match detect::answer(&conf, environment) {
+        return match detect::answer(kernel, &conf, environment) {
             Some(result) => plugin::write(output, &result).map_err(Error::Output),
             None => Ok(()),
         };

@@ -26,14 +26,23 @@ impl Detected {
     }
 
     fn run(&self, command: &str, result: Option<&Value>, args: Option<&str>) -> Value {
+        self.run_of(&self.pod, command, result, args)
+    }
+
+    fn run_of(
+        &self,
+        pod: &Pod,
+        command: &str,
+        result: Option<&Value>,
+        args: Option<&str>,
+    ) -> Value {
         let mut config = self.node.config(json!({ "detect": true }));
         if let Some(result) = result {
             config["prevResult"] = result.clone();
         }
         let (mut output, kernel) = (vec![], &self.node.kernel);
-        let pod = Some(&self.pod);
         self.node
-            .run_on(kernel, command, pod, &config, args, &mut output);
+            .run_on(kernel, command, Some(pod), &config, args, &mut output);
         serde_json::from_slice(&output).unwrap_or(Value::Null)
     }
 
@@ -67,6 +76,16 @@ fn it_notes_the_start_and_the_end_of_a_pod_and_touches_nothing() {
             "{verb}"
         );
     }
+    assert_eq!(it.notes(), ["ADD@rails"]);
+    // CRI-O's GC after a boot, for a pod of the boot before
+    let gone = Pod {
+        netns: "/run/netns/gone".into(),
+        ..it.pod.clone()
+    };
+    assert_eq!(
+        it.run_of(&gone, "DEL", Some(&result), Some(POD)),
+        Value::Null
+    );
     assert_eq!(it.notes(), ["ADD@rails"]);
     for _ in 0..2 {
         assert_eq!(it.run("DEL", Some(&result), Some(POD)), Value::Null);

@@ -154,7 +154,12 @@ pub(crate) fn announce(dir: &Path) -> Result<(), FileError> {
 /// # Errors
 /// The file cannot be removed.
 pub(crate) fn announced(dir: &Path) -> Result<(), FileError> {
-    remove(&dir.join(ANNOUNCEMENT))
+    let path = dir.join(ANNOUNCEMENT);
+    // a directory that nobody can write to need not be written to
+    match path.symlink_metadata() {
+        Ok(_) => remove(&path),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Writes a file that is ours alone, at once, and makes its directory if it is not there.

@@ -54,11 +54,11 @@ enum RuntimeName {
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
     /// In the network's own directory where the runtime is seen to call what is there; else in the list.
-    #[default]
     Auto,
     /// In a file of ours in the network's own directory.
     Directory,
     /// In the network's list.
+    #[default]
     List,
 }
 
@@ -125,6 +125,23 @@ impl Chain {
         matches!(devices, Ok(Some(Devices::Resources(_))))
     }
 
+    /// Why the entry must not be in the network's own directory, where it is to be there.
+    pub fn misplaced(&self) -> Option<&'static str> {
+        if self.placement != Placement::Directory {
+            return None;
+        }
+        if matches!(self.runtime, Runtime::Crio { .. }) {
+            return Some(
+                "must be list or auto with CRI-O, which calls the plugins of a network's own directory at \
+                 ADD and not at DEL: no pod would give its devices back",
+            );
+        }
+        (!self.asks_kubelet()).then_some(
+            "must be list or auto where chain.plugin names the devices: with a runtime that does not read \
+             the directory, pods would start without them, and nobody would notice",
+        )
+    }
+
     /// Whether `rdma-cni` attaches what kubelet allocates of `resource`.
     pub fn attaches(&self, resource: &str) -> bool {
         match parsed(&self.entry).map(|conf| conf.devices) {
@@ -152,11 +169,6 @@ impl Section {
             }
         };
         let placement = self.placement.unwrap_or_default();
-        if let (Placement::Directory, Runtime::Crio { .. }) = (placement, &runtime) {
-            let must = "must be list or auto with CRI-O, which calls the plugins of a network's own directory at \
-                        ADD and not at DEL: no pod would give its devices back";
-            return Err(field.at("placement").wrong(must));
-        }
         let plugin = field.at("plugin");
         let own = ["type", "name", "cniVersion", "prevResult", DETECT];
         if let Some(name) = own.iter().find(|name| plugin.has(name)) {
@@ -165,12 +177,16 @@ impl Section {
         }
         let entry = Entry::new(self.plugin.unwrap_or_default());
         parsed(&entry).map_err(|problem| plugin.refused(problem))?;
-        Ok(Chain {
+        let chain = Chain {
             conf_dir: self.conf_dir.map_or_else(|| CONF_DIR.into(), |path| path.0),
             runtime,
             placement,
             entry,
-        })
+        };
+        chain
+            .misplaced()
+            .map_or(Ok(()), |why| Err(field.at("placement").wrong(why)))?;
+        Ok(chain)
     }
 }
 

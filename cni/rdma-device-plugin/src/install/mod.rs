@@ -19,12 +19,12 @@ use crate::{
         record::{self, BIN_DIR, Record, RecordError},
     },
     cli::Install,
-    conf::{Conf, ConfError, Flags, chain::Placement},
+    conf::{Conf, ConfError, Flags},
     hardware::{Hardware, HardwareError},
     ipv6_prerequisite::{self, Parent},
 };
 use binaries::BinaryError;
-use conflist::{Obstacle, Runtime, TYPE};
+use conflist::{Obstacle, TYPE};
 use pods::PodsError;
 use serde_json::{Map, Value};
 use stay::{Ends, is_first};
@@ -99,12 +99,9 @@ pub enum InstallError {
         /// What to do.
         remedy: &'static str,
     },
-    /// CRI-O does not call at DEL what is in the directory.
-    #[error(
-        "nothing was changed: --placement must be list or auto with CRI-O (chain.runtime: crio), which calls \
-         the plugins of a network's own directory at ADD and not at DEL"
-    )]
-    Placement,
+    /// The entry must not be in the network's own directory.
+    #[error("nothing was changed: --placement {0}")]
+    Placement(&'static str),
     /// The lists are not where they were.
     #[error(
         "nothing was changed: {TYPE} was put into {}, and nothing of that is in {dir:?}: say with \
@@ -200,11 +197,8 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     }
     if let Some(placement) = arguments.placement {
         conf.placement = placement;
-        if matches!(
-            (placement, &conf.runtime),
-            (Placement::Directory, Runtime::Crio { .. })
-        ) {
-            return Err(InstallError::Placement);
+        if let Some(why) = conf.misplaced() {
+            return Err(InstallError::Placement(why));
         }
     }
     let state_dir = absolute(&arguments.state_dir)?;

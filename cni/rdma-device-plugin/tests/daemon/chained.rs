@@ -128,7 +128,7 @@ const WITH: &[&str] = &["flannel", "portmap", "rdma-cni"];
 /// that it makes tells, and the entry is in the list again.
 #[test]
 fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
-    let node = Chained::new().installed();
+    let node = Chained::placed(r#","placement":"auto""#).installed();
     let path = |below: &str| node.node.machine.path(below);
     let list = || fs::read_to_string(path("net.d/10-flannel.conflist")).expect("the list");
     node.give("rdma/hca", "3", "old-0");

@@ -3,13 +3,19 @@
 
 use crate::{
     FLANNEL, Files, Node, Seen,
-    keeping::{SOON, becomes, becomes_quiet, command, count_of_ours, daemon},
+    keeping::{SOON, becomes, becomes_quiet, command, count_of_ours},
     refused, said,
 };
 use inotify::{EventMask, Inotify, WatchMask};
 use integration::{CniCache, Daemon, wait::within};
 use serde_json::Value;
-use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, thread, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, symlink},
+    path::PathBuf,
+    thread,
+    time::Duration,
+};
 
 const FILE: &str = "10-flannel.conflist";
 const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
@@ -117,13 +123,15 @@ fn start(node: &Node) -> Daemon {
 fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
     let node = Node::with_list(FLANNEL);
     let before = node.seen();
-    node.install();
+    place(&node, "auto");
+    node.machine
+        .configure(r#"{"mode":"hca","chain":{"placement":"auto"}}"#);
     assert_eq!(
         (count_of_ours(&node, FILE), is_entry(&node)),
         (1, Some(false))
     );
     let cache = CniCache::new(&node.path("results"));
-    let daemon = daemon(&node);
+    let daemon = start(&node);
     becomes(&daemon, 200, "(10-flannel.conflist)");
     // CRI-O calls at ADD what is there, and not at DEL
     called(&node, &["ADD"]);
@@ -144,7 +152,7 @@ fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
         "as it was, with its time"
     );
     // install of the next version leaves it so
-    node.install();
+    place(&node, "auto");
     assert_eq!(
         (count_of_ours(&node, FILE), is_entry(&node)),
         (0, Some(true))
@@ -185,8 +193,8 @@ fn who_wants_the_list_has_the_list_alone() {
     assert!(!node.path(OWN).exists(), "it was made for the file");
     // CRI-O, or devices that kubelet is not asked for
     for chain in [
-        r#"{"runtime":"crio"}"#,
-        r#"{"plugin":{"devices":[{"netdev":"ens1"}]}}"#,
+        r#"{"placement":"auto","runtime":"crio"}"#,
+        r#"{"placement":"auto","plugin":{"devices":[{"netdev":"ens1"}]}}"#,
     ] {
         let text = format!(r#"{{"mode":"hca","chain":{chain}}}"#);
         node.machine.configure(&text);
@@ -199,15 +207,29 @@ fn who_wants_the_list_has_the_list_alone() {
             (1, None),
             "{chain}"
         );
-        if chain.contains("crio") {
-            command.args(["--placement", "directory"]);
-            let why = refused(&command.output().expect("it runs"));
-            assert!(
-                why.contains("--placement must be list or auto with CRI-O"),
-                "{why}"
-            );
-        }
+        command.args(["--placement", "directory"]);
+        let why = refused(&command.output().expect("it runs"));
+        assert!(why.contains("--placement must be list or auto w"), "{why}");
     }
+}
+
+/// A network's directory that is a link, as libcni follows it; and one that only others can read is no reason to leave
+/// the list alone.
+#[test]
+fn the_directory_is_what_libcni_takes_for_it() {
+    let node = Node::with_list(FLANNEL);
+    fs::create_dir(node.path("elsewhere")).expect("made");
+    symlink("../../../elsewhere", node.path(OWN)).expect("a link");
+    place(&node, "directory");
+    let text = place(&node, "directory");
+    assert!(text.ends_with(", as before\n"), "{text}");
+    node.uninstall();
+    assert!(!node.path(OURS).exists());
+    fs::remove_file(node.path(OWN)).expect("removed");
+    // a file in its place is no directory
+    node.machine.write(OWN, "");
+    node.install();
+    assert_eq!(count_of_ours(&node, FILE), 1);
 }
 
 /// The runtimes watch the directory of the lists, and not what is below it: containerd reads again when a file there

@@ -169,7 +169,7 @@ fn what_a_user_changed_in_our_entry_is_theirs_from_then_on() {
     node.net("10-flannel.conflist", &changed);
     let said = node.install();
     assert!(
-        said.ends_with(", as somebody else configured it\n"),
+        said.ends_with(", as somebody else configured it, as before\n"),
         "{said}"
     );
     assert_eq!(node.read(LIST), changed);

@@ -16,7 +16,7 @@
      "plugin" dict
      "capabilities" list
      "runtime" "containerd"
-     "placement" "auto"
+     "placement" "list"
      "binDir" "/opt/cni/bin"
      "confDir" "/etc/cni/net.d"
      "cacheDir" "/var/lib/cni/results" -}}
@@ -56,7 +56,7 @@
 {{- end -}}
 {{- $chain := dict "plugin" (mergeOverwrite $plugin $values.plugin) -}}
 {{- if ne $values.runtime "containerd" }}{{ $_ := set $chain "runtime" $values.runtime }}{{ end -}}
-{{- if ne $values.placement "auto" }}{{ $_ := set $chain "placement" $values.placement }}{{ end -}}
+{{- if ne $values.placement "list" }}{{ $_ := set $chain "placement" $values.placement }}{{ end -}}
 {{- if ne $values.confDir "/etc/cni/net.d" }}{{ $_ := set $chain "confDir" $values.confDir }}{{ end -}}
 {{ toJson $chain }}
 {{- end -}}
