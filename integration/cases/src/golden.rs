@@ -75,9 +75,25 @@ fn difference(written: &str, made: &str) -> String {
     shown('-', &old) + &shown('+', &new)
 }
 
+/// That `said` of each input in the texts of `directory`, below a package's `manifest` directory, is what is
+/// written below it.
+///
+/// # Panics
+/// Something differs, or there is no text.
+#[track_caller]
+pub fn assert_said_of_each(manifest: &str, directory: &str, said: impl Fn(&str) -> Vec<String>) {
+    let is_text = |path: &Path| path.extension().is_some_and(|it| it == "txt");
+    let texts = cases(manifest, directory, is_text);
+    assert!(!texts.is_empty(), "{directory} has no texts");
+    assert_as_written(&texts, Path::to_owned, |file| {
+        let text = fs::read_to_string(file).expect("the inputs");
+        said_of_each(&text, &said)
+    });
+}
+
 /// `text` written anew: each line that is neither empty, indented nor a comment (`#`) is an input, and
 /// the lines below it, indented, are what is `said` of it.
-pub fn said_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
+fn said_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
     let mut written = String::new();
     for line in text.lines().filter(|line| !line.starts_with(' ')) {
         let _ = writeln!(written, "{line}");

@@ -10,17 +10,10 @@ use cases::golden;
 use cni_protocol::{Command, ConfError, Environment, Mistakes};
 use rdma_ipam::conf::{Place, Plan, conflicts};
 use serde_json::{Map, Value};
-use std::{fs, path::Path};
 
 #[test]
 fn messages_are_as_written() {
-    let is_case = |path: &Path| path.extension().is_some_and(|it| it == "txt");
-    let cases = golden::cases(env!("CARGO_MANIFEST_DIR"), "tests/binary/messages", is_case);
-    assert!(!cases.is_empty());
-    golden::assert_as_written(&cases, Path::to_owned, |case| {
-        let text = fs::read_to_string(case).expect("the inputs");
-        golden::said_of_each(&text, said)
-    });
+    golden::assert_said_of_each(env!("CARGO_MANIFEST_DIR"), "tests/binary/messages", said);
 }
 
 /// What is said of `input`. `CNI_ARGS` is a field of it here.

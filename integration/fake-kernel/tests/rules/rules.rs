@@ -2,17 +2,8 @@
 //! Routing rules.
 
 use super::*;
+use conformance::ops::rule;
 use rdma_netns::Rule;
-
-fn rule(from: &str, priority: u32) -> Rule {
-    let Address { ip, prefix, .. } = address(from);
-    Rule {
-        from: ip,
-        prefix,
-        table: 1000,
-        priority,
-    }
-}
 
 fn add(rule: &Rule) -> Op {
     let (at, rule) = (NetnsSide::Pod, rule.clone());
