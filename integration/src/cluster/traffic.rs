@@ -9,7 +9,7 @@ use crate::{
         traffic::{End, gid_index},
     },
     nics,
-    traffic::average,
+    traffic::{average, rping_client},
     wait,
 };
 use std::{thread, time::Duration};
@@ -24,7 +24,7 @@ pub fn rping(cluster: &Cluster, [server, client]: [&Pod; 2], rail: usize) -> Str
     let to = address(&server.netns(), rail, true);
     let lines = [
         (server, format!("rping -s -a {to} -v -V -C 5")),
-        (client, format!("rping -c -a {to} -v -V -C 5")),
+        (client, format!("sh -c '{}'", rping_client(&to, None))),
     ];
     let said = between(cluster, lines, ("rdma resource show cm_id", "LISTEN"));
     assert_eq!(said.matches("ping data").count(), 5, "{said}");

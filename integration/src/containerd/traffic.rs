@@ -3,7 +3,7 @@
 
 use super::Container;
 use crate::{
-    traffic::{average, gid_of},
+    traffic::{average, gid_of, rping_client},
     wait,
 };
 use std::thread;
@@ -26,7 +26,7 @@ pub fn rping(server: End<'_>, client: End<'_>) {
     let said = between(
         [
             (server, format!("rping -s -a {to} -v -V -C 5")),
-            (client, format!("rping -c -a {to} -I {from} -v -V -C 5")),
+            (client, rping_client(to, Some(from))),
         ],
         ("rdma resource show cm_id", "LISTEN"),
     );

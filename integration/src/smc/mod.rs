@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Connections over SMC or TCP between two namespaces, by `smc-peer`: both ends compare every byte.
 
+mod one_cpu;
 mod pods;
 
 pub use pods::{PRIMARY, SmcPod, UEID, bridge, exchange, make_bridge};
@@ -130,8 +131,22 @@ impl SmcPeer {
         netns: &Netns,
         socket: Socket,
         server: SocketAddr,
-        (count, bytes): (usize, u64),
+        work: (usize, u64),
         limit: Duration,
+    ) -> Client {
+        let mut client = self.open(netns, socket, server, work);
+        client.has_exchanged(limit);
+        client
+    }
+
+    /// The same client as soon as it has its connections.
+    #[track_caller]
+    fn open(
+        &self,
+        netns: &Netns,
+        socket: Socket,
+        server: SocketAddr,
+        (count, bytes): (usize, u64),
     ) -> Client {
         let (connections, size) = (count.to_string(), bytes.to_string());
         let address = server.to_string();
@@ -153,11 +168,6 @@ impl SmcPeer {
             }
         });
         let connected = connected.collect();
-        let end = Instant::now() + limit;
-        for _ in 0..count {
-            let left = end.saturating_duration_since(Instant::now());
-            assert_eq!(process.event("equal", left)["bytes"], bytes);
-        }
         Client { process, connected }
     }
 }
@@ -189,6 +199,16 @@ impl Client {
     /// Its connections, which are open.
     pub fn connected(&self) -> &[Connected] {
         &self.connected
+    }
+
+    /// All bytes have gone both ways by now, or do so within `limit`.
+    #[track_caller]
+    fn has_exchanged(&mut self, limit: Duration) {
+        let end = Instant::now() + limit;
+        for Connected { bytes, .. } in &self.connected {
+            let left = end.saturating_duration_since(Instant::now());
+            assert_eq!(self.process.event("equal", left)["bytes"], *bytes);
+        }
     }
 
     /// Its process.

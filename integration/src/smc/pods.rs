@@ -2,7 +2,7 @@
 //! Pods with a primary interface, attached by a bridge plugin and `rdma-cni`, and connections
 //! between them.
 
-use super::{Client, Connected, Server, SmcPeer, Socket, active};
+use super::{Client, Connected, Server, SmcPeer, Socket, active, one_cpu::OneCpu};
 use crate::{Attachment, Conflist, Netns, Runtime, plugin};
 use serde_json::{Value, json};
 use std::{path::Path, time::Duration};
@@ -15,15 +15,6 @@ pub const UEID: &str = "RDMA-CNI.LAB";
 
 /// Well under a second, on an emulated machine that others use as well.
 const SOON: Duration = Duration::from_millis(900);
-
-/// Why both ends went back to TCP when the kernel lost a link's first message. The server sends it as soon as
-/// it has the client's CLC CONFIRM. The client drops it if it has not begun to wait by then
-/// (`smc_llc_event_handler`: no flow), which a busy CPU makes likely. The server gives up after
-/// `SMC_LLC_WAIT_TIME` and `CLC_WAIT_TIME_SHORT`, 3 s (`smcr_serv_conf_first_link`, `net/smc/af_smc.c`).
-const LOST_BY_THE_KERNEL: &str = "no answer to the first link's confirmation in time";
-
-/// So often [`LOST_BY_THE_KERNEL`] is believed before it counts as a failure.
-const ATTEMPTS: usize = 5;
 
 /// As long as an exchange may take.
 const LIMIT: Duration = Duration::from_secs(400);
@@ -147,8 +138,7 @@ impl SmcPod {
 }
 
 /// So many connections of [`Socket::Smc`] from the second pod to `address` of the first, by each of which
-/// so many bytes go both ways and are compared: `work` is both. None of them had to wait. Connections that
-/// waited for a message that the kernel lost are closed, and made anew.
+/// so many bytes go both ways and are compared: `work` is both. None of them had to wait.
 #[track_caller]
 pub fn exchange(
     peer: &SmcPeer,
@@ -156,24 +146,18 @@ pub fn exchange(
     address: &str,
     work: (usize, u64),
 ) -> (Server, Client) {
-    let [server, client] = pods;
-    let mut again = 1..ATTEMPTS;
-    loop {
-        let listener = peer.serve(&server.netns, Socket::Smc, &format!("{address}:0"));
-        let to = listener.address();
-        let client = peer.connect(&client.netns, Socket::Smc, to, work, LIMIT);
-        assert_eq!(client.connected().len(), work.0);
-        for Connected { took, .. } in client.connected() {
-            println!("to {address}: connected after {took:?}");
-        }
-        if client.connected().iter().all(|it| it.took < SOON) {
-            return (listener, client);
-        }
-        let carried: Vec<String> = pods.iter().flat_map(|it| it.carried()).collect();
-        println!("{carried:#?}");
-        let lost = carried.iter().any(|it| it.contains(LOST_BY_THE_KERNEL));
-        assert!(lost && again.next().is_some(), "{:?}", client.connected());
-        client.end();
-        listener.end();
+    let [server, client] = pods.map(|it| &it.netns);
+    let listener = peer.serve(server, Socket::Smc, &format!("{address}:0"));
+    let one = OneCpu::begin();
+    let mut client = peer.open(client, Socket::Smc, listener.address(), work);
+    drop(one);
+    assert_eq!(client.connected().len(), work.0);
+    for Connected { took, .. } in client.connected() {
+        println!("to {address}: connected after {took:?}");
     }
+    let soon = client.connected().iter().all(|it| it.took < SOON);
+    let carried = || pods.map(SmcPod::carried);
+    assert!(soon, "{:?}: {:#?}", client.connected(), carried());
+    client.has_exchanged(LIMIT);
+    (listener, client)
 }
