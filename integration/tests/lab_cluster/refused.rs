@@ -8,7 +8,7 @@ use super::{
 use integration::{
     Cluster,
     cluster::is_true,
-    containerd::shared::{HCA, has_all_rails},
+    container_runtime::shared::{HCA, has_all_rails},
     lab::uverbs,
     nics, pages,
 };
@@ -65,10 +65,7 @@ pub(super) fn are_deleted_and_come_again(cluster: &mut Cluster) {
     has_all_rails(&pod);
     cluster.says("the pod is ready");
     change_numbers(cluster);
-    let (_, info) = (
-        pod.main(),
-        cluster.containerd.cri().container(&pod.main().id),
-    );
+    let (_, info) = (pod.main(), cluster.runtime.cri().container(&pod.main().id));
     let process = info.expect("it is known")["pid"]
         .as_i64()
         .expect("a process");
@@ -108,4 +105,6 @@ pub(super) fn are_deleted_and_come_again(cluster: &mut Cluster) {
     cluster
         .plane
         .kubectl("delete deployment trainer --cascade=foreground");
+    let other = format!("rdma link delete {OTHER}");
+    cluster.nics.host.run(&other);
 }
