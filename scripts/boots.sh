@@ -4,7 +4,7 @@
 # To be sourced, after programs.sh and cluster.sh. What a program leaves to the next one is a fault of the program.
 
 BOOTS=() # the longest first
-declare -A BOOT_PROGRAMS BOOT_OPTIONS
+declare -A BOOT_PROGRAMS BOOT_OPTIONS BOOT_IN_FULL
 
 # machine NAME PROGRAMS OPTION...: PROGRAMS as programs.sh has them, OPTIONs as integration/lab/vm
 machine() {
@@ -13,20 +13,33 @@ machine() {
 	BOOT_OPTIONS[$1]=$(printf '%q ' "${@:3}")
 }
 
+# in_full MACHINE...: as machine has it, and only for `scripts/test --full`, which runs there what every run has of
+# the programs
+in_full() {
+	machine "$@"
+	BOOT_IN_FULL[$1]=1
+}
+
 machine cluster 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 machine shared 'integration/lab_(kubelet_share|erdma|shared)' --tier full --shared --timeout 2400
 machine exclusive 'integration/lab_(exclusive|kubelet_exclusive)' --tier full --exclusive --timeout 2400
-machine exclusive-containers 'integration/lab_(containerd_exclusive|smc_exclusive)' \
+machine exclusive-containers 'integration/lab_(pods_exclusive|smc_exclusive)' \
 	--tier full --exclusive --memory 2560 --timeout 2400
 machine installed 'integration/lab_installed' --tier full --shared --memory 4096 --timeout 900
 machine bonds 'integration/lab_share' --tier fast --shared --timeout 1500
-machine containerd 'integration/lab_containerd_share' --tier full --shared --memory 4096 --timeout 900
+machine pods 'integration/lab_pods_share' --tier full --shared --memory 4096 --timeout 900
 machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
 machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --timeout 600 \
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d \
 	--disk /opt/cni/bin --disk /var/lib/reboot
 machine fast 'rdma-netns/rdma|integration/lab_smc_readout' --tier fast --exclusive --timeout 900
 machine stock-rxe 'integration/lab_stock_rxe' --tier fast --stock-rxe --timeout 300
+
+for runtime in containerd-2 crio; do
+	in_full "cluster-$runtime" 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
+	in_full "pods-$runtime" 'integration/lab_(pods_share|installed|placement)' --tier full --shared --memory 4096 --timeout 2400
+	in_full "exclusive-$runtime" 'integration/lab_pods_exclusive' --tier full --exclusive --memory 2560 --timeout 1500
+done
 
 # boot NAME [PATTERN [WORD]]: runs the machine's programs that PATTERN describes, and in them the tests
 # whose names contain WORD
@@ -42,11 +55,14 @@ boot() {
 	integration/lab/vm "${options[@]}" -- "$PWD/scripts/run-programs" "${chosen[@]}" -- --test-threads=1 ${word:+"$word"}
 }
 
-# boots_with PATTERN: the machines that have such a program
+# left_out MACHINE: whether only `scripts/test --full` boots it
+left_out() { [[ -n ${BOOT_IN_FULL[$1]-} && ${RDMA_TEST_FULL-} != 1 ]]; }
+
+# boots_with PATTERN: the machines that have such a program, and are not left out
 boots_with() {
 	local name
 	for name in "${BOOTS[@]}"; do
-		[[ -z $(both "${BOOT_PROGRAMS[$name]}" "$1") ]] || echo "$name"
+		left_out "$name" || [[ -z $(both "${BOOT_PROGRAMS[$name]}" "$1") ]] || echo "$name"
 	done
 }
 
@@ -55,11 +71,15 @@ make_for() {
 	local made
 	made=$(realpath "${CARGO_TARGET_DIR:-target}")/lab-$1
 	case $1 in
-	installed)
+	*-containerd-2) name_runtime containerd ;;
+	*-crio) name_runtime crio ;;
+	esac
+	case $1 in
+	installed | pods-*)
 		scripts/versions
 		scripts/image --binaries "$PWD/dist"
 		;;
-	cluster)
+	cluster*)
 		cluster_environment "$made"
 		make_cluster "${CARGO_TARGET_DIR:-target}/debug/cluster-seed"
 		[[ ${RDMA_TEST_FULL-} != 1 ]] || {
@@ -71,11 +91,22 @@ make_for() {
 	esac
 }
 
+# name_runtime NAME: in the environment, the container runtime that integration/runtimes builds, and no length
+name_runtime() {
+	export RDMA_LAB_RUNTIME=$1 RDMA_LAB_RUNTIME_PROGRAMS RDMA_TEST_FULL=0
+	integration/runtimes/build "$1" >/dev/null
+	RDMA_LAB_RUNTIME_PROGRAMS=$(integration/runtimes/build "$1")
+}
+
 # cannot_boot MACHINE: says why, if what make_for makes cannot be made here
 cannot_boot() {
 	case $1 in
-	installed) scripts/versions --check || echo "this clone has no history: no earlier rdma-cni" ;;
-	cluster)
+	*-containerd-2) integration/runtimes/build --check containerd || return 0 ;;
+	*-crio) integration/runtimes/build --check crio || return 0 ;;
+	esac
+	case $1 in
+	installed | pods-*) scripts/versions --check || echo "this clone has no history: no earlier rdma-cni" ;;
+	cluster*)
 		integration/kubernetes/build --check || return 0
 		[[ ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
 		;;

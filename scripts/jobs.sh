@@ -4,13 +4,26 @@
 # free. To be sourced. The caller's COUNTED has the output of the jobs that count tests.
 
 JOBS=() # in the order in which they are looked at
-declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE LANE_FREE RUNNING_JOBS=()
+declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE LANE_FREE LANE_SPARE RUNNING_JOBS=()
 JOB_LOGS=$(mktemp -d)
 TABLE=() # what took how long: "SECONDS CPU-SECONDS NAME"
 FAILED_JOBS=0
 
-# lane NAME NUMBER: so many jobs of this lane at a time
-lane() { LANE_FREE[$1]=$2; }
+# lane NAME NUMBER [ALONE]: so many jobs of this lane at a time; ALONE when no job of another lane runs, or is to
+lane() {
+	LANE_FREE[$1]=$2
+	LANE_SPARE[$1]=$((${3:-$2} - $2))
+}
+
+# lane_is_free NAME: whether one more job of this lane can start
+lane_is_free() {
+	local lane=$1 name
+	((LANE_FREE[$lane] <= 0)) || return 0
+	((LANE_FREE[$lane] + LANE_SPARE[$lane] > 0)) || return 1
+	for name in "${JOBS[@]}"; do
+		[[ ${JOB_LANE[$name]} == "$lane" || ${JOB_STATE[$name]} == @(done|failed) ]] || return 1
+	done
+}
 
 # job LANE NAME NEEDS COMMAND...: NEEDS are names of jobs, one a line. What needs a job that failed fails.
 # A name is a file's name as well: no slash is in it.
@@ -31,7 +44,7 @@ run_jobs() {
 			no) continue ;;
 			never) end_job "$name" 1 "not run: what it needs has failed" ;;
 			yes)
-				((LANE_FREE[${JOB_LANE[$name]}] > 0)) || continue
+				lane_is_free "${JOB_LANE[$name]}" || continue
 				LANE_FREE[${JOB_LANE[$name]}]=$((LANE_FREE[${JOB_LANE[$name]}] - 1))
 				JOB_STATE[$name]=running
 				echo "$(clock) started: $name"

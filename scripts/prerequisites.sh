@@ -24,13 +24,18 @@ keep_network_manager_idle() {
 	}
 }
 
+# apt_install PACKAGE...: as root
+apt_install() {
+	apt-get update -q || true # a broken third-party source is not our business
+	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+}
+
 debian_packages() {
 	local missing
 	mapfile -t missing < <(missing_packages)
 	((${#missing[@]})) || return 0
 	keep_network_manager_idle
-	apt-get update -q || true # a broken third-party source is not our business
-	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
+	apt_install "${missing[@]}"
 }
 
 # rust-toolchain.toml names a version, which rustup installs. Where that is switched off, the default
@@ -75,8 +80,7 @@ go_toolchain() {
 	local directory
 	! have_go 1.24 || return 0
 	command -v go >/dev/null || {
-		apt-get update -q || true
-		DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends golang-go || return 0
+		apt_install golang-go || return 0
 	}
 	directory=$(cd / && GOWORK=off timeout 600 go mod download -json "golang.org/toolchain@v0.0.1-go$GO.linux-amd64" |
 		jq -r .Dir) || return 0

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A cluster in the lab: Kubernetes' control plane, kubelet and containerd on one node with bonded NICs, on
+//! A cluster in the lab: Kubernetes' control plane, kubelet and a container runtime on one node with bonded NICs, on
 //! which nothing of ours is installed (`integration/lab/vm --tier full --shared --memory 4096`).
 //! Everything is by the path that it has on a node. What is written there is forgotten with the guest.
 
 pub mod traffic;
 
 use crate::{
-    BondedNics, Containerd, ControlPlane, Netns, RealKubelet,
-    containerd::{
+    BondedNics, ContainerRuntime, ControlPlane, Netns, RealKubelet,
+    container_runtime::{
         Pod, PodSpec, TOOLS,
         installed::{clear, primary, root, write_list},
     },
@@ -45,7 +45,7 @@ pub struct Cluster {
     /// Kubelet of the one node.
     pub kubelet: RealKubelet,
     /// Its runtime.
-    pub containerd: Containerd,
+    pub runtime: ContainerRuntime,
     /// The control plane, on the same node.
     pub plane: ControlPlane,
     /// The bonds.
@@ -72,24 +72,24 @@ impl Cluster {
         check(Command::new("mount").args(["--make-rshared", "/"]));
         let management = Management::new();
         let desk = desk();
-        let (plane, (containerd, nics)) = thread::scope(|scope| {
-            let containerd = scope.spawn(|| {
+        let (plane, (runtime, nics)) = thread::scope(|scope| {
+            let runtime = scope.spawn(|| {
                 let nics = BondedNics::new();
-                let containerd = Containerd::start_on_node();
-                containerd.import(Path::new(&image()));
+                let runtime = ContainerRuntime::start_on_node();
+                runtime.import(Path::new(&image()));
                 write_list(&primary("pods"));
-                containerd.pod(&PodSpec::new("first")).remove();
-                say(began, "containerd runs pods");
-                (containerd, nics)
+                runtime.pod(&PodSpec::new("first")).remove();
+                say(began, "the runtime runs pods");
+                (runtime, nics)
             });
             let plane = ControlPlane::start_on_node(desk.path().to_owned());
             say(began, "the control plane takes pods");
-            (plane, containerd.join().expect("containerd"))
+            (plane, runtime.join().expect("the runtime"))
         });
-        let kubelet = RealKubelet::start(containerd.cri().socket(), &plane);
+        let kubelet = RealKubelet::start(runtime.cri().socket(), &plane);
         let mut cluster = Self {
             kubelet,
-            containerd,
+            runtime,
             plane,
             nics,
             began,
@@ -170,11 +170,17 @@ impl Cluster {
         }
     }
 
-    /// A pod of the namespace `default` whose containers are ready and never started anew, as containerd
+    /// A pod of the namespace `default` whose containers are ready and never started anew, as the runtime
     /// has it.
     #[track_caller]
     pub fn pod(&mut self, name: &str) -> Pod {
-        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        self.pod_of("default", name)
+    }
+
+    /// The same of a pod of any namespace.
+    #[track_caller]
+    pub fn pod_of(&mut self, namespace: &str, name: &str) -> Pod {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
         self.until(&format!("{name} is ready"), |it| {
             is_true(&it.look(&path), "Ready")
         });
@@ -186,19 +192,20 @@ impl Cluster {
             .map(|it| {
                 assert_eq!(it["restartCount"], 0, "{told:#}");
                 let id = it["containerID"].as_str().expect("an id");
-                let id = id.strip_prefix("containerd://").expect("containerd's");
+                let id = id.strip_prefix(self.runtime.engine().scheme());
+                let id = id.unwrap_or_else(|| panic!("{told:#}"));
                 (it["name"].as_str().expect("a name"), id)
             })
             .collect();
         let uid = told["metadata"]["uid"].as_str().expect("an id");
-        let sandboxes = self.containerd.cri().pods().expect("a list");
+        let sandboxes = self.runtime.cri().pods().expect("a list");
         let is_it = |it: &&cri_api::PodSandbox| {
             it.metadata.as_ref().is_some_and(|it| it.uid == uid)
                 && it.state() == cri_api::PodSandboxState::SandboxReady
         };
         let sandbox = sandboxes.iter().find(is_it);
         let sandbox = sandbox.unwrap_or_else(|| panic!("{name}: {sandboxes:?}"));
-        self.containerd.of_kubelet(name, &sandbox.id, &containers)
+        self.runtime.of_kubelet(name, &sandbox.id, &containers)
     }
 
     /// What the node has of `resource` for pods, as the API server tells it.

@@ -54,6 +54,9 @@ pub const SERVICE: &str = "10.96.0.1";
 /// The node whose kubelet has certificates.
 pub const NODE: &str = "node";
 
+/// The API server's name as a program.
+const API_SERVER: &str = "kube-apiserver";
+
 /// As long as any of the programs may take to be ready, in an emulated machine with builds beside it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -167,15 +170,20 @@ impl ControlPlane {
         self.run_etcd();
         self.run_api_server();
         self.run_proxy();
-        self.until("the API server is ready", |it| {
-            it.ask("/readyz").is_some_and(|said| said == "ok")
-        });
+        self.until_ready();
         // not before: they give the API server ten seconds, and never work if that is not enough
         self.run_controllers();
         self.run_scheduler();
         self.until("namespaces have their service account", |it| {
             let account = "/api/v1/namespaces/default/serviceaccounts/default";
             it.ask(account).is_some()
+        });
+    }
+
+    #[track_caller]
+    fn until_ready(&mut self) {
+        self.until("the API server is ready", |it| {
+            it.ask("/readyz").is_some_and(|said| said == "ok")
         });
     }
 
@@ -214,7 +222,7 @@ impl ControlPlane {
             file("kubelet-certificate-authority", "ca.crt"),
             "--kubelet-preferred-address-types=InternalIP".into(),
         ];
-        self.run("kube-apiserver", &arguments);
+        self.run(API_SERVER, &arguments);
     }
 
     fn run_controllers(&mut self) {
@@ -269,16 +277,23 @@ impl ControlPlane {
         self.processes.push((name, child));
     }
 
+    /// The API server ends by `signal` and starts again; comes back when it is ready.
+    #[track_caller]
+    pub fn restart_api_server(&mut self, signal: Signal) {
+        let at = |(name, _): &(&str, Child)| *name == API_SERVER;
+        let (name, process) = self
+            .processes
+            .remove(self.processes.iter().position(at).expect("it runs"));
+        end(name, process, signal);
+        self.run_api_server();
+        self.until_ready();
+    }
+
     /// Ends all in order: etcd, which the others need, at last.
     #[track_caller]
     fn end(&mut self) {
-        while let Some((name, mut process)) = self.processes.pop() {
-            let pid = Pid::from_raw(i32::try_from(process.id()).expect("a pid"));
-            kill(pid, Signal::SIGTERM).expect("a signal sent");
-            let ended = wait::within(PATIENCE, || {
-                process.try_wait().expect("our own child").is_some()
-            });
-            assert!(ended, "{name} does not end by SIGTERM");
+        while let Some((name, process)) = self.processes.pop() {
+            end(name, process, Signal::SIGTERM);
         }
     }
 
@@ -334,6 +349,16 @@ impl Drop for ControlPlane {
             }
         }
     }
+}
+
+#[track_caller]
+fn end(name: &str, mut process: Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(process.id()).expect("a pid"));
+    kill(pid, signal).expect("a signal sent");
+    let ended = wait::within(PATIENCE, || {
+        process.try_wait().expect("our own child").is_some()
+    });
+    assert!(ended, "{name} does not end by {signal}");
 }
 
 #[track_caller]

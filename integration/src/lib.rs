@@ -21,9 +21,9 @@
 //! | [`kubelet`] | a kubelet stand-in: device manager |
 //! | [`control_plane`] | Kubernetes' control plane itself: on this machine without a kubelet, or in the lab |
 //! | [`real_kubelet`] | in the lab, kubelet itself, joined to it |
-//! | [`cluster`] | in the lab, all of these and containerd: a cluster of one node |
+//! | [`cluster`] | in the lab, all of these and a container runtime: a cluster of one node |
 //! | [`pages`] | what the documentation tells an operator to type |
-//! | [`containerd`] | in the lab, containerd as a process, and pods run by it over CRI |
+//! | [`container_runtime`] | in the lab, containerd or CRI-O as a process, and pods run by it over CRI |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
 //! | [`bonded`] | in the lab, the chain on those rails |
@@ -37,7 +37,7 @@
 pub mod bonded;
 pub mod cluster;
 pub mod cni_cache;
-pub mod containerd;
+pub mod container_runtime;
 pub mod control_plane;
 pub mod daemon;
 pub mod extent;
@@ -66,7 +66,7 @@ pub mod wait;
 pub use bonded::{Bonded, BondedPod};
 pub use cluster::Cluster;
 pub use cni_cache::CniCache;
-pub use containerd::Containerd;
+pub use container_runtime::ContainerRuntime;
 pub use control_plane::ControlPlane;
 pub use daemon::Daemon;
 pub use ipam::StandInIpam;

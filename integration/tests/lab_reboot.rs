@@ -5,8 +5,8 @@
 //! /var/lib/reboot. The test runs anew in each boot.
 
 use integration::{
-    Conflist, Containerd, Snapshot,
-    containerd::{
+    Conflist, ContainerRuntime, Snapshot,
+    container_runtime::{
         Container, Pod, PodSpec,
         shared::address,
         traffic::{self, End},
@@ -61,26 +61,26 @@ fn booted() -> Lab {
 
 struct Scene {
     // the first to end: pods restore their functions
-    containerd: Containerd,
+    runtime: ContainerRuntime,
     node: Node,
     lab: Lab,
     before: Snapshot,
 }
 
 impl Scene {
-    /// Daemon and containerd have come, and a pod without RDMA has had the bridge made.
+    /// Daemon and runtime have come, and a pod without RDMA has had the bridge made.
     #[track_caller]
     fn of(lab: Lab) -> Self {
         let node = Node::start_on_disk(BY_CDI);
-        let containerd = Containerd::start_on_disk(&node.path("cdi"));
-        containerd.network.set(&list(&node));
+        let runtime = ContainerRuntime::start_on_disk(&node.path("cdi"));
+        runtime.network.set(&list(&node));
         node.kubelet
             .wait_for(VF, "four functions", |it| it.healthy().len() == 4);
         node.knows("first");
-        containerd.pod(&PodSpec::new("first")).remove();
+        runtime.pod(&PodSpec::new("first")).remove();
         let before = Snapshot::of(&lab.host);
         Self {
-            containerd,
+            runtime,
             node,
             lab,
             before,
@@ -96,7 +96,7 @@ impl Scene {
             let wish = Wish::new(name, container, VF, 1).reusing(&[id]);
             spec = spec.container(container, &[self.node.allocate(&wish)]);
         }
-        let pod = self.containerd.pod(&spec);
+        let pod = self.runtime.pod(&spec);
         for (container, &(nic, number)) in pod.containers.iter().zip(functions) {
             has_just(container, &self.lab.functions[nic][number]);
         }
@@ -113,14 +113,14 @@ impl Scene {
     /// What kubelet does with a sandbox whose pod it does not know.
     #[track_caller]
     fn remove(&self, sandbox: &str) {
-        let removed = self.containerd.cri().remove(sandbox);
+        let removed = self.runtime.cri().remove(sandbox);
         removed.unwrap_or_else(|status| panic!("{sandbox}: {}", status.message()));
     }
 
-    /// The ids of all sandboxes that containerd knows.
+    /// The ids of all sandboxes that the runtime knows.
     #[track_caller]
     fn sandboxes(&self) -> Vec<String> {
-        let pods = self.containerd.cri().pods().expect("a list");
+        let pods = self.runtime.cri().pods().expect("a list");
         let mut ids: Vec<String> = pods.into_iter().map(|it| it.id).collect();
         ids.sort();
         ids

@@ -3,7 +3,7 @@
 
 use super::Cluster;
 use crate::{
-    containerd::{
+    container_runtime::{
         Pod,
         shared::address,
         traffic::{End, gid_index},

@@ -7,7 +7,7 @@ use super::{
 };
 use integration::{
     Cluster,
-    containerd::{
+    container_runtime::{
         installed::records,
         shared::{HCA, has_all_rails},
     },

@@ -4,7 +4,7 @@
 use super::{PAGE, upgrade::NO_IDS};
 use integration::{
     Cluster,
-    containerd::{installed::records, shared::HCA},
+    container_runtime::{installed::records, shared::HCA},
     control_plane::NODE,
     pages, real_kubelet,
 };

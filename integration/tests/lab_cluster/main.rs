@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, a real cluster of one node: `scripts/test lab cluster`. Control plane, kubelet and
-//! containerd are what they are; the daemon is the DaemonSet's pod of the image, and the chain is what it
+//! container runtime are what they are; the daemon is the DaemonSet's pod of the image, and the chain is what it
 //! has installed. What an operator types is what the pages say.
 
 mod chart;
 mod install;
+mod operations;
 mod pods;
 mod refused;
 mod upgrade;
 
-use integration::{Cluster, Snapshot, containerd::installed::Files};
+use integration::{Cluster, Snapshot, container_runtime::installed::Files};
 use std::fs;
 
 /// The page.
@@ -75,6 +76,22 @@ fn a_daemon_takes_over_beside_pods_and_deletes_those_that_are_refused() {
     upgrade::goes_on_beside_pods(&mut cluster, &[&server, &client]);
     pods::end(&mut cluster, [&server, &client]);
     refused::are_deleted_and_come_again(&mut cluster);
+    install::removed_by_the_page(&mut cluster);
+    before.assert_restored(&cluster);
+}
+
+#[test]
+#[ignore = "scripts/test --full: restarts, PodSecurity and a drain, on a cluster of their own"]
+fn pods_outlive_what_is_started_anew_and_leave_a_node_that_is_drained() {
+    let mut cluster = Cluster::new();
+    let before = Before::of(&cluster);
+    install::by_the_page(&mut cluster);
+    let [server, client] = pods::of_the_example_have_all_rails(&mut cluster);
+    operations::start_the_runtime_anew(&mut cluster, &[&server, &client]);
+    operations::start_the_api_server_anew(&mut cluster, &[&server, &client]);
+    operations::kill_the_daemon(&mut cluster, &[&server, &client]);
+    operations::enforce_baseline(&mut cluster);
+    operations::drain_the_node(&mut cluster, [&server, &client]);
     install::removed_by_the_page(&mut cluster);
     before.assert_restored(&cluster);
 }

@@ -5,7 +5,7 @@ use super::install;
 use integration::{
     Cluster, Netns,
     cluster::traffic,
-    containerd::{
+    container_runtime::{
         Pod, TOOLS,
         installed::records,
         shared::{HCA, has_all_rails, links, nodes_of_all_rails, rping_on_all_rails},
@@ -149,7 +149,12 @@ pub(super) fn are_the_same(cluster: &mut Cluster, pair: &[&Pod; 2]) {
 pub(super) fn end(cluster: &mut Cluster, pair: [&Pod; 2]) {
     let netns: Vec<Netns> = pair.into_iter().map(Pod::netns).collect();
     cluster.delete(PODS, &PAIR);
-    // containerd removes a namespace last, DEL included
+    have_left_nothing(cluster, &netns);
+}
+
+/// The pods, which had these namespaces, end now; nothing of theirs is left.
+pub(super) fn have_left_nothing(cluster: &mut Cluster, netns: &[Netns]) {
+    // the runtime removes a namespace last, DEL included
     cluster.until("they are gone", |it| {
         it.look_at_all(PODS).is_empty() && netns.iter().all(|it| !it.path().exists())
     });

@@ -5,7 +5,7 @@ use super::pods;
 use integration::{
     Cluster,
     cluster::is_true,
-    containerd::{
+    container_runtime::{
         Pod,
         installed::root,
         shared::{HCA, has_all_rails},
@@ -33,7 +33,8 @@ const ARRIVING: usize = 3;
 /// Between two of them.
 const BETWEEN: Duration = Duration::from_secs(4);
 
-fn daemons(cluster: &Cluster) -> Vec<Value> {
+/// The DaemonSet's pods.
+pub(super) fn daemons(cluster: &Cluster) -> Vec<Value> {
     let label = "labelSelector=app.kubernetes.io%2Fname%3Drdma-device-plugin";
     cluster.look_at_all(&format!("/api/v1/namespaces/kube-system/pods?{label}"))
 }

@@ -6,7 +6,7 @@ use super::{heading, print};
 use integration::{
     Cluster, Snapshot,
     cluster::traffic,
-    containerd::{
+    container_runtime::{
         Pod,
         installed::records,
         shared::{HCA, has_all_rails},

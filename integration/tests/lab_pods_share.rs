@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, bonded NICs shared by pods of real containerd: `integration/lab/vm --tier full
+//! In the lab, bonded NICs shared by pods of a real container runtime: `integration/lab/vm --tier full
 //! --shared --memory 4096`, one test at a time. Kubelet's part is played over the daemon's real
-//! sockets; it is containerd that calls the chain.
+//! sockets; it is the runtime that calls the chain.
 
 use integration::{
     Netns, Snapshot,
-    containerd::{
+    container_runtime::{
         Pod, SharedNode,
         shared::{HCA, address, namespaces, nodes_of_all_rails},
         traffic::{self, End},
@@ -47,7 +47,7 @@ fn names(netns: &Netns) -> Vec<String> {
 fn one_request_gives_a_container_every_rail_with_devices_addresses_and_traffic() {
     let node = node_with_a_bridge();
     let before = Snapshot::of(&node.nics.host);
-    let pods = ["server", "client"].map(|name| node.containerd.pod(&node.wish(name)));
+    let pods = ["server", "client"].map(|name| node.runtime.pod(&node.wish(name)));
     let netns = [0, 1].map(|pod: usize| pods[pod].netns());
     for (pod, netns) in pods.iter().zip(&netns) {
         assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
@@ -121,7 +121,7 @@ fn allocated(node: &SharedNode) -> Option<f64> {
 
 #[track_caller]
 fn a_pod_of_the_hosts_network_has_the_hosts_devices(node: &SharedNode) {
-    let pod = node.containerd.pod(&node.wish("on-host").host_network());
+    let pod = node.runtime.pod(&node.wish("on-host").host_network());
     assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
     assert_eq!(node.records(), 0, "the chain was called for hostNetwork");
     for rail in 0..2 {
@@ -141,15 +141,15 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
     let before = Snapshot::of(&node.nics.host);
 
     // all processes of a pod are killed; kubelet sees it and removes the pod
-    let killed = node.containerd.pod(&node.wish("killed"));
-    let lives = node.containerd.pod(&node.wish("lives"));
+    let killed = node.runtime.pod(&node.wish("killed"));
+    let lives = node.runtime.pod(&node.wish("lives"));
     killed.kill();
-    wait::until("containerd sees it", || !killed.is_ready());
+    wait::until("the runtime sees it", || killed.has_ended());
 
-    // containerd is killed, and starts again beside what it had started
-    node.containerd.go(Signal::SIGKILL);
-    node.containerd.come();
-    assert!(!killed.is_ready());
+    // the runtime is killed, and starts again beside what it had started
+    node.runtime.go(Signal::SIGKILL);
+    node.runtime.come();
+    assert!(killed.has_ended());
     assert!(lives.is_ready());
     assert_eq!(lives.main().rdma_nodes(), nodes_of_all_rails());
     let netns = lives.netns();
@@ -163,7 +163,7 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
     }
     node.remove(killed);
     // a new pod beside the old one, by the new process
-    let new = node.containerd.pod(&node.wish("new"));
+    let new = node.runtime.pod(&node.wish("new"));
     assert_eq!(names(&new.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
     node.remove(new);
     node.remove(lives);
@@ -180,13 +180,13 @@ fn given_up_while_add_runs(node: &SharedNode, before: &Snapshot) {
         let named = namespaces();
         let mut seen = None;
         let enough = || {
-            // containerd makes the sandbox's namespace just before it calls the first plugin
+            // the runtime makes the sandbox's namespace just before it calls the first plugin
             let found = node.records();
             let enough = found == records && namespaces() != named;
             seen = seen.or(enough.then_some(found));
             enough
         };
-        let given_up = node.containerd.give_up(&node.wish(name), enough);
+        let given_up = node.runtime.give_up(&node.wish(name), enough);
         assert!(given_up.is_err(), "{name} came");
         assert_eq!(seen, Some(records), "{name}: {given_up:?}");
         node.remove_all(&named);
@@ -196,23 +196,23 @@ fn given_up_while_add_runs(node: &SharedNode, before: &Snapshot) {
     }
 }
 
-/// Containerd is killed then, the ADD goes on without it, and kubelet removes what it finds after
-/// containerd's start.
+/// The runtime is killed then, the ADD goes on without it, and kubelet removes what it finds after
+/// the runtime's start.
 #[track_caller]
 fn killed_while_add_runs(node: &mut SharedNode, before: &Snapshot) {
     let (spec, named) = (node.wish("orphan"), namespaces());
-    let cri = node.containerd.cri().clone();
+    let cri = node.runtime.cri().clone();
     thread::scope(|scope| {
         let started = scope.spawn(|| spec.run_sandbox(&cri));
         let runs = wait::within(TO_BEGIN, || node.records() == 1 || started.is_finished());
         assert!(runs, "no ADD within {TO_BEGIN:?}");
         assert!(!started.is_finished(), "{:?}", started.join());
-        node.containerd.go(Signal::SIGKILL);
+        node.runtime.go(Signal::SIGKILL);
         let started = started.join().expect("an answer, or none");
         assert!(started.is_err(), "the sandbox came");
     });
-    node.containerd.come();
-    node.remove_all(&named);
+    node.runtime.come();
+    node.remove_what_was_cut_off(&named);
     node.node.free("orphan");
     before.assert_restored(&node.nics.host);
     assert_eq!(node.records(), 0);

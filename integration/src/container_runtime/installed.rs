@@ -3,7 +3,7 @@
 //! on a node. What is written there is forgotten with the lab's guest.
 
 use super::{
-    Containerd, DaemonPod, Pod, PodSpec, daemon_set::Ended, manifest::Manifest, shared::HCA,
+    ContainerRuntime, DaemonPod, Pod, PodSpec, daemon_set::Ended, manifest::Manifest, shared::HCA,
 };
 use crate::{
     BondedNics,
@@ -28,6 +28,23 @@ pub const LIST: &str = "/etc/cni/net.d/10-pods.conflist";
 /// Where the chain keeps its records.
 pub const STATE: &str = "/var/lib/cni/rdma-cni";
 
+/// Where an installation writes, or may.
+pub const PLACES: [&str; 6] = [
+    "/etc/cni",
+    "/opt/cni",
+    "/var/lib/cni",
+    "/var/run/cdi",
+    "/var/lib/kubelet/device-plugins",
+    "/var/lib/kubelet/pod-resources",
+];
+
+/// What `uninstall --stay` says when all is done.
+pub const UNINSTALLED: &str = "nothing is left to do here";
+
+/// By design: the daemon's and the chain's own state, in a directory that is theirs; and what IPAM
+/// plugins and the runtime's CNI library keep of networks that they served.
+pub const LEFT: [&str; 3] = [STATE, "/var/lib/cni/networks", "/var/lib/cni/results"];
+
 /// As long as a daemon may take in an emulated machine until it is ready.
 const TO_BE_READY: Duration = Duration::from_secs(40);
 
@@ -44,7 +61,7 @@ pub enum NotStarted {
 #[derive(Debug)]
 pub struct InstalledNode {
     /// The runtime.
-    pub containerd: Containerd,
+    pub runtime: ContainerRuntime,
     /// Kubelet's device manager.
     pub kubelet: DeviceManager,
     /// The bonds.
@@ -66,15 +83,15 @@ impl InstalledNode {
         // as systemd has it: what is mounted on the node can come into containers
         check(Command::new("mount").args(["--make-rshared", "/"]));
         let nics = BondedNics::new();
-        let containerd = Containerd::start_on_node();
-        containerd.import(&root().join("dist/rdma-device-plugin.oci.tar"));
+        let runtime = ContainerRuntime::start_on_node();
+        runtime.import(&root().join("dist/rdma-device-plugin.oci.tar"));
         let kubelet = Path::new(real_kubelet::DIRECTORY);
         fs::create_dir_all(kubelet.join("pod-resources")).expect("a directory");
         let pod_resources = PodResourcesServer::start(&real_kubelet::pod_resources());
         write_list(&primary("pods"));
         Self {
             kubelet: DeviceManager::started(kubelet),
-            containerd,
+            runtime,
             nics,
             pod_resources,
         }
@@ -83,7 +100,7 @@ impl InstalledNode {
     /// The pod of the manifest, and what its init containers said.
     #[track_caller]
     pub fn daemon_pod(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
-        let started = self.containerd.daemon_pod(manifest, name);
+        let started = self.runtime.daemon_pod(manifest, name);
         started.unwrap_or_else(|Ended { code, said }| {
             panic!("an init container of {name} ended with {code}: {said}")
         })
@@ -115,7 +132,7 @@ impl InstalledNode {
         self.pod_resources.set_pods(&self.kubelet.pod_resources());
         let spec = PodSpec::new(name).container("main", &[given]);
         let may_start = Cell::new(true);
-        let pod = self.containerd.run_asking(&spec, |given| {
+        let pod = self.runtime.run_asking(&spec, |given| {
             let asked = self.kubelet.before_start(&given.resource, &given.ids);
             may_start.set(asked.is_ok());
             asked

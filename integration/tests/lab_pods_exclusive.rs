@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, devices that are one pod's alone, in containers of real containerd:
+//! In the lab, devices that are one pod's alone, in containers of a real runtime:
 //! `integration/lab/vm --tier full --exclusive --memory 2560`, one test at a time.
 //! Containers get their devices by CDI names.
 
 use integration::{
-    Conflist, Containerd, Netns, Snapshot,
-    containerd::{
+    Conflist, ContainerRuntime, Netns, Snapshot,
+    container_runtime::{
         Container, Pod, PodSpec,
         traffic::{self, End},
     },
@@ -32,7 +32,7 @@ const NAMES: [&str; 2] = ["one", "two"];
 
 struct Scene {
     // the first to end: pods restore their functions
-    containerd: Containerd,
+    runtime: ContainerRuntime,
     node: Node,
     lab: Lab,
     before: Snapshot,
@@ -45,15 +45,15 @@ impl Scene {
         let lab = Lab::new(2);
         lab.give_addresses();
         let node = Node::start(BY_CDI);
-        let containerd = Containerd::start(&node.path("cdi"));
-        containerd.network.set(&list(&node));
+        let runtime = ContainerRuntime::start(&node.path("cdi"));
+        runtime.network.set(&list(&node));
         node.kubelet
             .wait_for(VF, "four functions", |it| it.healthy().len() == 4);
         node.knows("first");
-        containerd.pod(&PodSpec::new("first")).remove();
+        runtime.pod(&PodSpec::new("first")).remove();
         let before = Snapshot::of(&lab.host);
         Self {
-            containerd,
+            runtime,
             node,
             lab,
             before,
@@ -136,7 +136,7 @@ fn each_container_sees_and_opens_just_its_own_device() {
         let spec = PodSpec::new(NAMES[pod])
             .container("main", &given[..1])
             .container("sidecar", &given[1..]);
-        scene.containerd.pod(&spec)
+        scene.runtime.pod(&spec)
     });
     for (number, pod) in pods.iter().enumerate() {
         let functions = scene.lab.rails(number);
@@ -174,7 +174,7 @@ fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round() {
     scene.lab.host.run(&format!("rdma link delete {rdma}"));
     let pods = thread::scope(|scope| {
         let started = specs.each_ref().map(|spec| {
-            let started = scope.spawn(|| scene.containerd.pod(spec));
+            let started = scope.spawn(|| scene.runtime.pod(spec));
             // the pod with the lower number moves first, if nothing delays it
             thread::sleep(Duration::from_millis(300));
             started
@@ -220,7 +220,7 @@ fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail() {
             .annotation("network.alibabacloud.com/erdma-smcr", "true")
             .mount(&peer)
             .container("main", &[given]);
-        scene.containerd.pod(&spec)
+        scene.runtime.pod(&spec)
     });
     let netns = [0, 1].map(|pod: usize| pods[pod].netns());
     // the primary interface is of another network, of which no GID is

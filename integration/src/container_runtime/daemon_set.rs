@@ -3,7 +3,7 @@
 //! does not say (`pkg/kubelet/kuberuntime`, `pkg/volume` of Kubernetes).
 
 use super::{
-    Containerd,
+    ContainerRuntime,
     cri::Cri,
     manifest::{Container, Manifest, PodSpec, Probe, Volume, VolumeMount},
     pod::namespaces,
@@ -70,7 +70,7 @@ pub struct Ended {
     pub said: String,
 }
 
-impl Containerd {
+impl ContainerRuntime {
     /// Runs the manifest's pod, which is called `name`, with its images as they are; all that its
     /// init containers said. Of a pod one of whose init containers fails nothing is left.
     #[track_caller]
@@ -154,6 +154,7 @@ impl DaemonPod {
             }),
             image: Some(ImageSpec {
                 image: container.image.clone(),
+                user_specified_image: container.image.clone(),
             }),
             args: container.args.clone(),
             mounts: container.volume_mounts.iter().map(volume).collect(),

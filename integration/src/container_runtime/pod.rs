@@ -2,15 +2,15 @@
 //! A pod's life: kubelet's steps from what was allocated to the container's end.
 
 use super::{
-    Containerd, TOOLS,
+    ContainerRuntime, TOOLS,
     cri::{Cri, Ran},
 };
 use crate::{Netns, kubelet::Allocation};
 use cri_api::{
-    CdiDevice, ContainerConfig, ContainerMetadata, CreateContainerRequest, Device, ImageSpec,
-    KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
-    LinuxSandboxSecurityContext, Mount, NamespaceMode, NamespaceOption, PodSandboxConfig,
-    PodSandboxMetadata,
+    Capability, CdiDevice, ContainerConfig, ContainerMetadata, CreateContainerRequest, Device,
+    ImageSpec, KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext,
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, NamespaceMode, NamespaceOption,
+    PodSandboxConfig, PodSandboxMetadata,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -146,6 +146,7 @@ impl PodSpec {
             }),
             image: Some(ImageSpec {
                 image: TOOLS.to_owned(),
+                user_specified_image: TOOLS.to_owned(),
             }),
             devices: devices.collect(),
             cdi_devices: names.collect(),
@@ -153,6 +154,11 @@ impl PodSpec {
             mounts: mounts.collect(),
             linux: Some(LinuxContainerConfig {
                 security_context: Some(LinuxContainerSecurityContext {
+                    // containerd's default: what no container may open is not for want of a node
+                    capabilities: Some(Capability {
+                        add_capabilities: vec!["MKNOD".into()],
+                        ..Capability::default()
+                    }),
                     namespace_options: namespaces(self.host_network),
                     ..LinuxContainerSecurityContext::default()
                 }),
@@ -185,7 +191,7 @@ pub struct Container {
     cri: Cri,
 }
 
-impl Containerd {
+impl ContainerRuntime {
     /// Runs the pod: sandbox, then its containers. If it fails, what there is of it is removed, as
     /// kubelet does sooner or later.
     pub fn run(&self, spec: &PodSpec) -> Result<Pod, Status> {
@@ -240,7 +246,7 @@ impl Containerd {
         pod.unwrap_or_else(|status| panic!("{}: {}", spec.name, status.message()))
     }
 
-    /// A pod that kubelet itself runs by this containerd, with its containers' names and ids.
+    /// A pod that kubelet itself runs by this runtime, with its containers' names and ids.
     pub fn of_kubelet(&self, name: &str, sandbox: &str, containers: &[(&str, &str)]) -> Pod {
         let container = |&(name, id): &(&str, &str)| Container {
             name: name.to_owned(),
@@ -289,7 +295,8 @@ impl Pod {
         [network.ip].into_iter().chain(others).collect()
     }
 
-    /// SIGKILL to the containers' processes and to the one that keeps the sandbox.
+    /// SIGKILL to the containers' processes and to the one that keeps the sandbox, where there is one: CRI-O
+    /// keeps the namespaces themselves.
     #[track_caller]
     pub fn kill(&self) {
         let containers = self.containers.iter().map(|container| {
@@ -297,11 +304,25 @@ impl Pod {
             info.expect("it is known")
         });
         let (_, sandbox) = self.cri.sandbox(&self.sandbox).expect("it is known");
-        for info in containers.chain([sandbox]) {
+        let keeper = Some(sandbox).filter(|it| !it["pid"].is_null());
+        for info in containers.chain(keeper) {
             let pid = info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+            let pid = pid.filter(|pid| *pid > 1);
             let pid = pid.unwrap_or_else(|| panic!("no process: {info:#}"));
             kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a signal sent");
         }
+    }
+
+    /// Whether the runtime says that no container of it runs.
+    #[track_caller]
+    pub fn has_ended(&self) -> bool {
+        self.containers.iter().all(|container| {
+            let (status, _) = self
+                .cri
+                .container_status(&container.id)
+                .expect("it is known");
+            status.state() == cri_api::ContainerState::ContainerExited
+        })
     }
 
     /// Whether the runtime says that the sandbox lives.

@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Real containerd in the lab: pods are its sandboxes with containers in them, and it is containerd
+//! A real container runtime in the lab: pods are its sandboxes with containers in them, and it is the runtime
 //! that calls CNI.
 //!
 //! | module | owns |
 //! |---|---|
+//! | [`engine`] | which program it is: Debian's containerd 1.7, containerd 2, CRI-O |
+//! | `containerd`, `crio` | their configurations, and how they get images |
 //! | [`cri`] | calls of the runtime's interface, as kubelet makes them |
 //! | [`network`] | the node's CNI directories: plugins, one conflist |
 //! | [`manifest`] | a DaemonSet and its ConfigMap as they are written, strictly |
 //! | [`daemon_set`] | kubelet's part for a DaemonSet's pod: volumes, rights, init containers, probes |
 //! | [`installed`] | a node whose daemon is such a pod, everything by its path on a node |
 //! | [`pod`] | a pod's life: sandbox, containers, programs run in them, its end |
-//! | [`shared`] | a node with bonded NICs, containerd, and the chain |
+//! | [`shared`] | a node with bonded NICs, a runtime, and the chain |
 //! | [`traffic`] | RDMA between containers |
 //!
-//! `integration/lab/setup` has containerd, runc and the images in the lab's cache.
+//! `integration/lab/setup` has containerd 1.7, runc and the images in the lab's cache,
+//! `integration/runtimes/build` the others.
 
+mod containerd;
 pub mod cri;
+mod crio;
 pub mod daemon_set;
+pub mod engine;
 pub mod installed;
 pub mod manifest;
 pub mod network;
@@ -25,12 +31,14 @@ pub mod shared;
 pub mod traffic;
 
 pub use daemon_set::DaemonPod;
+pub use engine::Engine;
 pub use installed::InstalledNode;
 pub use pod::{Container, Pod, PodSpec};
 pub use shared::SharedNode;
 
 use crate::wait;
 use cri::Cri;
+use engine::Place;
 use network::Network;
 use nix::{
     sys::signal::{Signal, kill},
@@ -40,7 +48,7 @@ use std::{
     env,
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::Duration,
 };
 use tempfile::TempDir;
@@ -48,24 +56,28 @@ use tempfile::TempDir;
 /// The image of containers, unless they want another.
 pub const TOOLS: &str = "localhost/tools:lab";
 
-/// As long as containerd may take for its start in an emulated machine.
+/// The image of sandboxes.
+const PAUSE: &str = "localhost/pause:lab";
+
+/// As long as a runtime may take for its start in an emulated machine.
 const TO_START: Duration = Duration::from_secs(90);
 
-/// A containerd that runs; with its pods it ends when dropped.
+/// A runtime that runs; with its pods it ends when dropped.
 #[derive(Debug)]
-pub struct Containerd {
+pub struct ContainerRuntime {
     /// The node's CNI directories.
     pub network: Network,
+    engine: Engine,
     process: Option<Child>,
     cri: Cri,
-    programs: PathBuf,
+    place: Place,
     directory: TempDir,
 }
 
 /// Where a node's containerd keeps what outlives the boot.
 pub const ROOT: &str = "/var/lib/containerd";
 
-impl Containerd {
+impl ContainerRuntime {
     /// One that finds CDI files in `cdi`. It has the lab's images, and no network yet.
     #[track_caller]
     pub fn start(cdi: &Path) -> Self {
@@ -95,24 +107,35 @@ impl Containerd {
     #[track_caller]
     fn start_in(directory: TempDir, root: &Path, network: Network, cdi: &Path) -> Self {
         let cache = env::var_os("RDMA_LAB_CACHE").map(PathBuf::from);
-        let cache = cache.expect("containerd is in the lab: integration/lab/vm --memory 4096");
-        let at = |below: &str| directory.path().join(below);
+        let cache = cache.expect("it is in the lab: integration/lab/vm --memory 4096");
         let is_new = fs::read_dir(root).map_or(true, |mut it| it.next().is_none());
-        let programs = cache.join("containerd/root/usr");
-        let configuration = configuration([root, directory.path()], &network, cdi, &programs);
-        fs::write(at("config.toml"), configuration).expect("the configuration");
-        let mut containerd = Self {
+        let engine = Engine::of_the_lab();
+        let place = Place {
+            programs: engine.programs(&cache),
+            runc: cache.join("containerd/root/usr/sbin/runc"),
+            root: root.to_owned(),
+            directory: directory.path().to_owned(),
+            cdi: cdi.to_owned(),
+        };
+        engine.configure(&place, &network);
+        let mut runtime = Self {
             network,
+            engine,
             process: None,
-            cri: Cri::new(&at("containerd.sock")),
-            programs,
+            cri: Cri::new(&place.socket()),
+            place,
             directory,
         };
-        containerd.come();
+        runtime.come();
         for image in ["pause", "tools"].iter().filter(|_| is_new) {
-            containerd.import(&cache.join(format!("images/{image}.tar")));
+            runtime.import(&cache.join(format!("images/{image}.tar")));
         }
-        containerd
+        runtime
+    }
+
+    /// Which program it is.
+    pub fn engine(&self) -> Engine {
+        self.engine
     }
 
     /// Its interface.
@@ -123,16 +146,13 @@ impl Containerd {
     /// Starts the process, and waits until it answers.
     #[track_caller]
     pub fn come(&mut self) {
-        assert!(self.process.is_none(), "containerd runs already");
+        assert!(self.process.is_none(), "it runs already");
         let log = File::options()
             .create(true)
             .append(true)
             .open(self.path("log"))
             .expect("a log");
-        let mut command = Command::new(self.programs.join("bin/containerd"));
-        command.arg("--config").arg(self.path("config.toml"));
-        // where it looks for its shim
-        command.env("PATH", self.search_path());
+        let mut command = self.engine.command(&self.place);
         let errors = log.try_clone().expect("a second handle");
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         let child = command.spawn();
@@ -140,15 +160,16 @@ impl Containerd {
         let came = wait::within(TO_START, || self.cri.is_ready("RuntimeReady"));
         assert!(
             came,
-            "containerd does not answer within {TO_START:?}:\n{}",
+            "{:?} does not answer within {TO_START:?}:\n{}",
+            self.engine,
             self.log()
         );
     }
 
-    /// Ends the process by `signal`; pods live on, as their shims do.
+    /// Ends the process by `signal`; pods live on, as their shims and monitors do.
     #[track_caller]
     pub fn go(&mut self, signal: Signal) {
-        let mut process = self.process.take().expect("containerd runs");
+        let mut process = self.process.take().expect("it runs");
         let pid = Pid::from_raw(i32::try_from(process.id()).expect("a pid"));
         kill(pid, signal).expect("a signal sent");
         let ended = wait::within(wait::PATIENCE, || {
@@ -157,17 +178,18 @@ impl Containerd {
         if !ended {
             let _ = process.kill();
             let _ = process.wait();
-            panic!("containerd does not end by {signal}:\n{}", self.log());
+            panic!(
+                "{:?} does not end by {signal}:\n{}",
+                self.engine,
+                self.log()
+            );
         }
     }
 
-    /// Takes an image in.
+    /// Takes an image in, by the name that its archive has for it.
     #[track_caller]
     pub fn import(&self, archive: &Path) {
-        let mut command = Command::new(self.programs.join("bin/ctr"));
-        command.arg("--address").arg(self.cri.socket());
-        command.args(["--namespace", "k8s.io", "images", "import"]);
-        crate::netns::check(command.arg(archive));
+        crate::netns::check(&mut self.engine.import(&self.place, archive));
     }
 
     /// Its log so far.
@@ -178,17 +200,11 @@ impl Containerd {
     fn path(&self, below: &str) -> PathBuf {
         self.directory.path().join(below)
     }
-
-    fn search_path(&self) -> String {
-        let own = self.programs.join("bin");
-        let before = env::var("PATH").unwrap_or_default();
-        format!("{}:{before}", own.display())
-    }
 }
 
-impl Drop for Containerd {
+impl Drop for ContainerRuntime {
     fn drop(&mut self) {
-        // what a failed test left: its shims would live on
+        // what a failed test left: its processes would live on
         for pod in self.cri.pods().unwrap_or_default() {
             let _ = self.cri.remove(&pod.id);
         }
@@ -204,7 +220,7 @@ impl Drop for Containerd {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
             let last = &lines[lines.len().saturating_sub(60)..];
-            eprintln!("containerd said at last:\n{}", last.join("\n"));
+            eprintln!("{:?} said at last:\n{}", self.engine, last.join("\n"));
         }
     }
 }
@@ -213,40 +229,6 @@ impl Drop for Containerd {
 #[track_caller]
 fn directory() -> TempDir {
     let mut builder = tempfile::Builder::new();
-    let directory = builder.prefix("containerd.").tempdir_in("/run");
+    let directory = builder.prefix("runtime.").tempdir_in("/run");
     directory.expect("a temporary directory")
-}
-
-/// Its configuration file (`man containerd-config.toml`, `docs/cri/config.md` of containerd).
-fn configuration(
-    [root, directory]: [&Path; 2],
-    network: &Network,
-    cdi: &Path,
-    programs: &Path,
-) -> String {
-    let at = |below: &str| directory.join(below).display().to_string();
-    let (root, state, socket) = (root.display(), at("state"), at("containerd.sock"));
-    let (plugins, lists) = (network.plugins().display(), network.lists().display());
-    let (cdi, runc) = (cdi.display(), programs.join("sbin/runc"));
-    let runc = runc.display();
-    format!(
-        r#"version = 2
-root = "{root}"
-state = "{state}"
-[grpc]
-  address = "{socket}"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "localhost/pause:lab"
-  disable_apparmor = true
-  enable_cdi = true
-  cdi_spec_dirs = ["{cdi}"]
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{plugins}"
-    conf_dir = "{lists}"
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-      BinaryName = "{runc}"
-"#
-    )
 }

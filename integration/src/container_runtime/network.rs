@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's CNI directories, as containerd reads them: plugins, and the pods' conflist.
+//! The node's CNI directories, as a container runtime reads them: plugins, and the pods' conflist.
 
 use crate::{
     Conflist,

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node with bonded NICs, which its pods share: kubelet's part, the daemon, containerd, and the
+//! A node with bonded NICs, which its pods share: kubelet's part, the daemon, a container runtime, and the
 //! chain behind a primary network.
 
 use super::{
-    Containerd, Pod, PodSpec,
+    ContainerRuntime, Engine, Pod, PodSpec,
     traffic::{self, End},
 };
 use crate::{
     BondedNics, Conflist, Netns,
     kubelet::{Wish, node::Node},
     lab::uverbs,
+    netns::check,
     nics, smc, wait,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, ffi::OsString, fs, time::Duration};
+use std::{collections::BTreeSet, ffi::OsString, fs, process::Command, time::Duration};
 
 /// The resource.
 pub const HCA: &str = "rdma/hca";
 
-/// As long as containerd may take to clean up after a sandbox that failed: it gives DEL a minute, and
+/// As long as a runtime may take to clean up after a sandbox that failed: containerd gives DEL a minute, and
 /// what it could not clean up is kubelet's to remove.
 const TO_CLEAN_UP: Duration = Duration::from_secs(120);
 
@@ -29,7 +30,7 @@ const OLD_CONFIG_MAP: &str = r#"{ "mode" : "hca" }"#;
 #[derive(Debug)]
 pub struct SharedNode {
     /// The runtime.
-    pub containerd: Containerd,
+    pub runtime: ContainerRuntime,
     /// Kubelet's part, and the daemon.
     pub node: Node,
     /// The bonds.
@@ -48,13 +49,13 @@ impl SharedNode {
     pub fn new() -> Self {
         let nics = BondedNics::new();
         let node = Node::start(OLD_CONFIG_MAP);
-        let containerd = Containerd::start(&node.path("cdi"));
+        let runtime = ContainerRuntime::start(&node.path("cdi"));
         let shared = Self {
-            containerd,
+            runtime,
             node,
             nics,
         };
-        shared.containerd.network.set(&shared.list());
+        shared.runtime.network.set(&shared.list());
         let kubelet = &shared.node.kubelet;
         kubelet.wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
         shared
@@ -82,8 +83,7 @@ impl SharedNode {
     #[track_caller]
     pub fn plain(&self, name: &str) -> Pod {
         self.node.knows(name);
-        self.containerd
-            .pod(&PodSpec::new(name).container("main", &[]))
+        self.runtime.pod(&PodSpec::new(name).container("main", &[]))
     }
 
     /// The pod's end.
@@ -99,19 +99,36 @@ impl SharedNode {
     /// start failed containerd tells only if its own DEL, which runs after its answer, failed as well.
     #[track_caller]
     pub fn remove_all(&self, before: &BTreeSet<OsString>) {
-        let cri = self.containerd.cri();
+        self.remove_until(|| namespaces() == *before);
+    }
+
+    /// The same after the runtime was killed while it made a sandbox. CRI-O (1.34.0) knows nothing of it then:
+    /// it has GC called at its start, with which the chain ends what it did, and leaves the namespace.
+    #[track_caller]
+    pub fn remove_what_was_cut_off(&self, before: &BTreeSet<OsString>) {
+        if self.runtime.engine() != Engine::Crio {
+            return self.remove_all(before);
+        }
+        self.remove_until(|| true);
+        for left in namespaces().difference(before) {
+            check(Command::new("ip").args(["netns", "delete"]).arg(left));
+        }
+    }
+
+    #[track_caller]
+    fn remove_until(&self, done: impl Fn() -> bool) {
+        let cri = self.runtime.cri();
         let gone = wait::within(TO_CLEAN_UP, || {
             for sandbox in cri.pods().expect("a list") {
                 let removed = cri.remove(&sandbox.id);
                 removed.unwrap_or_else(|status| println!("{}", status.message()));
             }
             // what was removed meanwhile, or came meanwhile, is not in the list from before
-            let is_empty = cri.pods().expect("a list").is_empty();
-            is_empty && self.records() == 0 && namespaces() == *before
+            cri.pods().expect("a list").is_empty() && self.records() == 0 && done()
         });
         assert!(
             gone,
-            "not within {TO_CLEAN_UP:?}: {} sandboxes, {} records, namespaces {:?}, before {before:?}",
+            "not within {TO_CLEAN_UP:?}: {} sandboxes, {} records, namespaces {:?}",
             cri.pods().expect("a list").len(),
             self.records(),
             namespaces()

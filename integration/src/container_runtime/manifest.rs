@@ -329,6 +329,19 @@ impl Manifest {
         manifest
     }
 
+    /// The same with another `chain.placement`.
+    #[track_caller]
+    pub fn with_placement(&self, placement: &str) -> Self {
+        let mut manifest = self.clone();
+        let files = manifest.config_map.as_mut().map(|it| &mut it.data);
+        let text = files.and_then(|it| it.get_mut("config.json"));
+        let text = text.expect("a configuration");
+        let mut configuration: Value = serde_json::from_str(text).expect("JSON");
+        configuration["chain"]["placement"] = placement.into();
+        *text = configuration.to_string();
+        manifest
+    }
+
     /// The pod.
     pub fn pod(&self) -> &PodSpec {
         &self.daemon_set.spec.template.spec

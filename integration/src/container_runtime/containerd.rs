@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! containerd: `man containerd-config.toml`, `docs/cri/config.md`.
+
+use super::{PAUSE, engine::Place, network::Network};
+use std::{env, fs, path::Path, process::Command};
+
+#[track_caller]
+pub(super) fn configure(place: &Place, text: &str) {
+    fs::write(place.at("config.toml"), text).expect("the configuration");
+}
+
+pub(super) fn command(place: &Place) -> Command {
+    let mut command = Command::new(place.programs.join("containerd"));
+    command.arg("--config").arg(place.at("config.toml"));
+    // where it looks for its shim
+    let before = env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{before}", place.programs.display());
+    command.env("PATH", path);
+    command
+}
+
+pub(super) fn import(place: &Place, archive: &Path) -> Command {
+    let mut command = Command::new(place.programs.join("ctr"));
+    command.arg("--address").arg(place.socket());
+    command.args(["--namespace", "k8s.io", "images", "import"]);
+    command.arg(archive);
+    command
+}
+
+/// Where it keeps what, in either version.
+fn places(place: &Place) -> String {
+    format!(
+        r#"root = "{}"
+state = "{}"
+[grpc]
+  address = "{}"
+"#,
+        place.root.display(),
+        place.at("state").display(),
+        place.socket().display()
+    )
+}
+
+/// containerd 1.7's.
+pub(super) fn version_2(place: &Place, network: &Network) -> String {
+    let (plugins, lists) = (network.plugins().display(), network.lists().display());
+    let (cdi, runc) = (place.cdi.display(), place.runc.display());
+    let places = places(place);
+    format!(
+        r#"version = 2
+{places}[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE}"
+  disable_apparmor = true
+  enable_cdi = true
+  cdi_spec_dirs = ["{cdi}"]
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{plugins}"
+    conf_dir = "{lists}"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      BinaryName = "{runc}"
+"#
+    )
+}
+
+/// containerd 2's.
+pub(super) fn version_3(place: &Place, network: &Network) -> String {
+    let (plugins, lists) = (network.plugins().display(), network.lists().display());
+    let (cdi, runc) = (place.cdi.display(), place.runc.display());
+    let places = places(place);
+    format!(
+        r#"version = 3
+{places}[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{PAUSE}"
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  enable_cdi = true
+  cdi_spec_dirs = ["{cdi}"]
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["{plugins}"]
+    conf_dir = "{lists}"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      BinaryName = "{runc}"
+"#
+    )
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which program a container runtime is.
+
+use super::{containerd, crio, network::Network};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Says which one a machine of the lab has; Debian's containerd if it is not set.
+const ENGINE: &str = "RDMA_LAB_RUNTIME";
+
+/// Where `integration/runtimes/build` has put it, if it is not Debian's.
+const PROGRAMS: &str = "RDMA_LAB_RUNTIME_PROGRAMS";
+
+/// The program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Debian 13's containerd 1.7.
+    Containerd,
+    /// containerd 2.
+    Containerd2,
+    /// CRI-O.
+    Crio,
+}
+
+/// What a runtime has of a node.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Where its programs are.
+    pub(super) programs: PathBuf,
+    /// What makes containers.
+    pub(super) runc: PathBuf,
+    /// What outlives a boot.
+    pub(super) root: PathBuf,
+    /// The rest of it.
+    pub(super) directory: PathBuf,
+    /// CDI files.
+    pub(super) cdi: PathBuf,
+}
+
+impl Place {
+    /// Where it listens.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.at("runtime.sock")
+    }
+
+    /// A path of its directory.
+    pub(super) fn at(&self, below: &str) -> PathBuf {
+        self.directory.join(below)
+    }
+}
+
+impl Engine {
+    /// The machine's.
+    #[track_caller]
+    pub fn of_the_lab() -> Self {
+        match env::var(ENGINE).as_deref() {
+            Err(_) => Self::Containerd,
+            Ok("containerd") => Self::Containerd2,
+            Ok("crio") => Self::Crio,
+            Ok(other) => panic!("{ENGINE} is {other:?}: it is containerd, crio, or not set"),
+        }
+    }
+
+    /// What kubelet has before a container's id.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Self::Containerd | Self::Containerd2 => "containerd://",
+            Self::Crio => "cri-o://",
+        }
+    }
+
+    /// Whether it calls, at ADD and at DEL, the plugins in a network's own directory: libcni 1.3. CRI-O's calls
+    /// them at ADD alone.
+    pub fn reads_directories(self) -> bool {
+        self == Self::Containerd2
+    }
+
+    #[track_caller]
+    pub(super) fn programs(self, cache: &Path) -> PathBuf {
+        match self {
+            Self::Containerd => cache.join("containerd/root/usr/bin"),
+            Self::Containerd2 | Self::Crio => {
+                let programs = env::var_os(PROGRAMS).map(PathBuf::from);
+                programs
+                    .unwrap_or_else(|| panic!("{PROGRAMS} is not set: scripts/test lab sets it"))
+            }
+        }
+    }
+
+    /// Writes its configuration.
+    #[track_caller]
+    pub(super) fn configure(self, place: &Place, network: &Network) {
+        match self {
+            Self::Containerd => {
+                containerd::configure(place, &containerd::version_2(place, network))
+            }
+            Self::Containerd2 => {
+                containerd::configure(place, &containerd::version_3(place, network))
+            }
+            Self::Crio => crio::configure(place, network),
+        }
+    }
+
+    /// What starts it.
+    pub(super) fn command(self, place: &Place) -> Command {
+        match self {
+            Self::Containerd | Self::Containerd2 => containerd::command(place),
+            Self::Crio => crio::command(place),
+        }
+    }
+
+    /// What gives it an image.
+    #[track_caller]
+    pub(super) fn import(self, place: &Place, archive: &Path) -> Command {
+        match self {
+            Self::Containerd | Self::Containerd2 => containerd::import(place, archive),
+            Self::Crio => crio::import(place, archive),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happens to a node that has pods: its programs start anew, a namespace enforces PodSecurity's `baseline`,
+//! an operator drains it.
+
+use super::{
+    pods::{self, PODS},
+    upgrade::daemons,
+};
+use integration::{
+    Cluster, Netns,
+    cluster::is_true,
+    container_runtime::{
+        Pod,
+        shared::{HCA, has_all_rails},
+    },
+    control_plane::NODE,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+
+const NAMESPACES: &str = "/api/v1/namespaces";
+
+/// A namespace that enforces `baseline`.
+const BASELINE: &str = "tenants";
+
+/// A pod that comes now has its rails, and leaves the others theirs.
+#[track_caller]
+fn takes_pods(cluster: &mut Cluster, name: &str, pair: &[&Pod; 2]) {
+    cluster.make(PODS, &pods::pod(name, &json!({HCA: 1})));
+    has_all_rails(&cluster.pod(name));
+    pods::are_the_same(cluster, pair);
+    cluster.delete(PODS, &[name]);
+    let path = format!("{PODS}/{name}");
+    cluster.until("it is gone", |it| it.look(&path).is_null());
+    cluster.says(&format!("{name} has come and gone"));
+}
+
+/// The container runtime is killed, and starts beside what it had started.
+pub(super) fn start_the_runtime_anew(cluster: &mut Cluster, pair: &[&Pod; 2]) {
+    cluster.runtime.go(Signal::SIGKILL);
+    cluster.runtime.come();
+    cluster.says("the runtime was started anew");
+    takes_pods(cluster, "after-the-runtime", pair);
+}
+
+/// The API server is killed, and starts again.
+pub(super) fn start_the_api_server_anew(cluster: &mut Cluster, pair: &[&Pod; 2]) {
+    cluster.plane.restart_api_server(Signal::SIGKILL);
+    cluster.says("the API server was started anew");
+    takes_pods(cluster, "after-the-api-server", pair);
+}
+
+/// The daemon's process is killed; kubelet starts its container again.
+pub(super) fn kill_the_daemon(cluster: &mut Cluster, pair: &[&Pod; 2]) {
+    let daemon = |cluster: &Cluster| daemons(cluster).pop().expect("a daemon");
+    let of_container = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
+    let container = of_container(&daemon(cluster));
+    assert_eq!(container["restartCount"], 0, "{container:#}");
+    let id = container["containerID"].as_str().expect("an id");
+    let id = id.split_once("://").expect("a runtime and an id").1;
+    let info = cluster.runtime.cri().container(id).expect("it is known");
+    let process = info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+    let process = process.filter(|pid| *pid > 1).expect("a process");
+    kill(Pid::from_raw(process), Signal::SIGKILL).expect("a signal sent");
+    cluster.until("kubelet has started the daemon again", |it| {
+        let daemon = daemon(it);
+        of_container(&daemon)["restartCount"] == 1 && is_true(&daemon, "Ready")
+    });
+    cluster.until("the node has ids", |it| {
+        it.allocatable(HCA).as_deref() == Some("1k")
+    });
+    cluster.says("the daemon was started again");
+    takes_pods(cluster, "after-the-daemon", pair);
+}
+
+/// A pod of a namespace that enforces `baseline` has its rails; one with `hostNetwork` is not taken there.
+pub(super) fn enforce_baseline(cluster: &mut Cluster) {
+    let labels = json!({"pod-security.kubernetes.io/enforce": "baseline"});
+    let namespace = json!({"metadata": {"name": BASELINE, "labels": labels}});
+    cluster.make(NAMESPACES, &namespace);
+    let account = format!("{NAMESPACES}/{BASELINE}/serviceaccounts/default");
+    cluster.until("it has its account", |it| !it.look(&account).is_null());
+    let pods = format!("{NAMESPACES}/{BASELINE}/pods");
+    let limits = json!({HCA: 1});
+    let mut of_the_host = pods::pod("of-the-host", &limits);
+    of_the_host["spec"]["hostNetwork"] = true.into();
+    let answer = cluster
+        .plane
+        .request("POST", &pods, &of_the_host.to_string());
+    let (is_taken, said) = answer.expect("the API server answers");
+    assert!(!is_taken && said.contains("violates PodSecurity"), "{said}");
+    cluster.make(&pods, &pods::pod("tenant", &limits));
+    has_all_rails(&cluster.pod_of(BASELINE, "tenant"));
+    cluster.delete(&pods, &["tenant"]);
+    cluster.until("it is gone", |it| it.look_at_all(&pods).is_empty());
+    cluster.delete(NAMESPACES, &[BASELINE]);
+    cluster.says("a namespace that enforces baseline has had a pod");
+}
+
+/// Pods leave, the daemon stays; afterwards the node takes pods as before.
+pub(super) fn drain_the_node(cluster: &mut Cluster, pair: [&Pod; 2]) {
+    let netns: Vec<Netns> = pair.into_iter().map(Pod::netns).collect();
+    let said = cluster.types(&format!(
+        "kubectl drain {NODE} --ignore-daemonsets --force --grace-period=1 --timeout=5m"
+    ));
+    assert!(said.contains("drained"), "{said}");
+    pods::have_left_nothing(cluster, &netns);
+    let [daemon] = &daemons(cluster)[..] else {
+        panic!("one daemon");
+    };
+    assert!(is_true(daemon, "Ready"), "{daemon:#}");
+    cluster.types(&format!("kubectl uncordon {NODE}"));
+    cluster.types("kubectl apply -f conf/examples/10-bandwidth.yaml");
+    let pair = pods::PAIR.map(|name| cluster.pod(name));
+    pair.iter().for_each(has_all_rails);
+    pods::end(cluster, [&pair[0], &pair[1]]);
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, where our entry in the CNI list is with `chain.placement: auto`, by what a runtime is seen to call:
+//! `integration/lab/vm --tier full --shared --memory 4096`, on containerd 2 and CRI-O.
+
+use integration::{
+    Snapshot,
+    container_runtime::{
+        InstalledNode,
+        installed::{Files, LEFT, LIST, PLACES, UNINSTALLED, primary, records},
+        manifest::Manifest,
+        shared::{HCA, has_all_rails},
+    },
+    wait,
+};
+use std::fs;
+
+/// Where `auto` puts the entry, if the runtime reads it there.
+const IN_DIRECTORY: &str = "/etc/cni/net.d/pods/99-rdma-cni.conf";
+
+/// So many pods come and go before the entry counts as staying where it is.
+const PODS: usize = 3;
+
+/// The list as its owner wrote it, and the entry in the directory.
+fn has_moved() -> bool {
+    let entry = fs::read_to_string(IN_DIRECTORY).unwrap_or_default();
+    let list = fs::read_to_string(LIST).expect("the list");
+    list == primary("pods") && entry.contains("rdma-cni") && !entry.contains("detect")
+}
+
+#[test]
+fn with_auto_the_entry_is_where_this_runtime_reads_it() {
+    let node = InstalledNode::new();
+    let before = Files::below(&PLACES);
+    let manifest = Manifest::read("conf/manifests/lingjun.yaml").with_placement("auto");
+    let (daemon, _) = node.daemon(&manifest, "daemon");
+    node.kubelet
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
+    let stays = node.pod("stays");
+    let network = Snapshot::of(&node.nics.host);
+    let moves = node.runtime.engine().reads_directories();
+    for number in 0..PODS {
+        let pod = node.pod(&format!("pod-{number}"));
+        has_all_rails(&pod);
+        node.remove(pod);
+        if moves {
+            wait::until("the entry is in the network's directory", has_moved);
+        } else {
+            let list = fs::read_to_string(LIST).expect("the list");
+            assert!(list.contains("rdma-cni"), "{list}");
+        }
+        assert_eq!(records().len(), 1);
+        network.assert_restored(&node.nics.host);
+    }
+    has_all_rails(&stays);
+    node.remove(stays);
+    assert!(records().is_empty(), "{:?}", records());
+    daemon.remove();
+    let uninstall = Manifest::read("conf/manifests/uninstall.yaml");
+    let (uninstall, _) = node.daemon_pod(&uninstall, "uninstall");
+    let done = uninstall.says(UNINSTALLED);
+    done.expect("no pod has devices any more");
+    uninstall.remove();
+    Files::below(&PLACES).assert_as(&before, &LEFT);
+}
