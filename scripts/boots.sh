@@ -3,7 +3,7 @@
 # boots.sh - the machines of the lab, and the test programs that each boot runs, one after the other.
 # To be sourced, after programs.sh and cluster.sh. What a program leaves to the next one is a fault of the program.
 
-BOOTS=() # the longest first
+BOOTS=() # the longest first, of those that every run boots
 declare -A BOOT_PROGRAMS BOOT_OPTIONS BOOT_IN_FULL
 
 # machine NAME PROGRAMS OPTION...: PROGRAMS as programs.sh has them, OPTIONs as integration/lab/vm
@@ -58,12 +58,15 @@ boot() {
 # left_out MACHINE: whether only `scripts/test --full` boots it
 left_out() { [[ -n ${BOOT_IN_FULL[$1]-} && ${RDMA_TEST_FULL-} != 1 ]]; }
 
-# boots_with PATTERN: the machines that have such a program, and are not left out
+# boots_with PATTERN: the machines that have such a program; those that are left out only if no other has it
 boots_with() {
-	local name
+	local name usual=() others=()
 	for name in "${BOOTS[@]}"; do
-		left_out "$name" || [[ -z $(both "${BOOT_PROGRAMS[$name]}" "$1") ]] || echo "$name"
+		[[ -n $(both "${BOOT_PROGRAMS[$name]}" "$1") ]] || continue
+		if left_out "$name"; then others+=("$name"); else usual+=("$name"); fi
 	done
+	((${#usual[@]})) || usual=("${others[@]}")
+	printf '%s\n' "${usual[@]}"
 }
 
 # make_for MACHINE: what is made outside for the tests inside
@@ -77,7 +80,9 @@ make_for() {
 	case $1 in
 	installed | pods-*)
 		scripts/versions
-		scripts/image --binaries "$PWD/dist"
+		# an image of its own: the guest of another machine may be reading dist/'s
+		export RDMA_LAB_IMAGE=$made/rdma-device-plugin.oci.tar
+		scripts/image --binaries "$PWD/dist" --output "$RDMA_LAB_IMAGE"
 		;;
 	cluster*)
 		cluster_environment "$made"
@@ -108,7 +113,8 @@ cannot_boot() {
 	installed | pods-*) scripts/versions --check || echo "this clone has no history: no earlier rdma-cni" ;;
 	cluster*)
 		integration/kubernetes/build --check || return 0
-		[[ ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
+		# the charts' test, which the other runtimes' machines do not run
+		[[ $1 != cluster || ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
 		;;
 	esac
 }

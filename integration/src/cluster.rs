@@ -9,25 +9,19 @@ use crate::{
     BondedNics, ContainerRuntime, ControlPlane, Netns, RealKubelet,
     container_runtime::{
         Pod, PodSpec, TOOLS,
-        installed::{clear, primary, root, write_list},
+        installed::{clear, image, primary, root, write_list},
     },
     control_plane::{ADDRESS, NODE, SERVICE},
     netns::check,
 };
 use serde_json::{Value, json};
 use std::{
-    env,
-    ffi::OsString,
     fs,
-    path::Path,
     process::Command,
     thread,
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
-
-/// Names the archive of this tree's image.
-const IMAGE: &str = "RDMA_LAB_IMAGE";
 
 /// As long as anything of a cluster's may take in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -76,7 +70,7 @@ impl Cluster {
             let runtime = scope.spawn(|| {
                 let nics = BondedNics::new();
                 let runtime = ContainerRuntime::start_on_node();
-                runtime.import(Path::new(&image()));
+                runtime.import(&image());
                 write_list(&primary("pods"));
                 runtime.pod(&PodSpec::new("first")).remove();
                 say(began, "the runtime runs pods");
@@ -225,12 +219,6 @@ pub fn is_true(object: &Value, condition: &str) -> bool {
 
 fn say(began: Instant, what: &str) {
     eprintln!("{:6.1} s: {what}", began.elapsed().as_secs_f64());
-}
-
-#[track_caller]
-fn image() -> OsString {
-    let image = env::var_os(IMAGE);
-    image.unwrap_or_else(|| panic!("{IMAGE} is not set: scripts/test lab cluster makes the image"))
 }
 
 /// Where an operator types.

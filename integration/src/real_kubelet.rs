@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet itself in the lab, joined to a control plane on its node; its pods' containers are real
-//! containerd's. `integration/kubernetes/build` makes the program.
+//! Kubelet itself in the lab, joined to a control plane on its node; its pods' containers are a real
+//! runtime's. `integration/kubernetes/build` makes the program.
 //!
 //! Its directory is `/var/lib/kubelet`, as on a node: kubelet makes the device plugins' socket
 //! there and nowhere else (`KubeletSocket` in `k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1`).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, a node on which our image is installed by `conf/manifests`, with nothing but what
-//! these say: `integration/lab/vm --tier full --shared --memory 4096`, one test at a time. containerd
+//! these say: `integration/lab/vm --tier full --shared --memory 4096`, one test at a time. The runtime
 //! runs the DaemonSet's pod and calls the chain; kubelet's part is played over the daemon's real
 //! sockets. `scripts/image` has to have made the image, and `scripts/versions` earlier plugins.
 

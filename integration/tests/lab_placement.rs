@@ -27,6 +27,15 @@ fn has_moved() -> bool {
     list == primary("pods") && entry.contains("rdma-cni") && !entry.contains("detect")
 }
 
+/// The entry in the list, and one in the directory that only notes that it is called.
+#[track_caller]
+fn stays_in_the_list() {
+    let list = fs::read_to_string(LIST).expect("the list");
+    assert!(list.contains("rdma-cni"), "{list}");
+    let detects = fs::read_to_string(IN_DIRECTORY).expect("an entry that detects");
+    assert!(detects.contains("detect"), "{detects}");
+}
+
 #[test]
 fn with_auto_the_entry_is_where_this_runtime_reads_it() {
     let node = InstalledNode::new();
@@ -45,14 +54,16 @@ fn with_auto_the_entry_is_where_this_runtime_reads_it() {
         if moves {
             wait::until("the entry is in the network's directory", has_moved);
         } else {
-            let list = fs::read_to_string(LIST).expect("the list");
-            assert!(list.contains("rdma-cni"), "{list}");
+            stays_in_the_list();
         }
         assert_eq!(records().len(), 1);
         network.assert_restored(&node.nics.host);
     }
     has_all_rails(&stays);
     node.remove(stays);
+    if !moves {
+        stays_in_the_list();
+    }
     assert!(records().is_empty(), "{:?}", records());
     daemon.remove();
     let uninstall = Manifest::read("conf/manifests/uninstall.yaml");

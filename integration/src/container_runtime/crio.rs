@@ -27,7 +27,7 @@ pub(super) fn configure(place: &Place, network: &Network) {
 
 /// CRI-O calls CHECK after each ADD. The reference bridge's CHECK wants the veth on the host to have the MAC that it
 /// had when it was made, and udev gives it another one a moment later (`MACAddressPolicy=persistent`,
-/// systemd.link(5)): one in a few pods fails, with whatever plugins. Nodes of CRI-O have a file against it.
+/// systemd.link(5)): one in a few pods fails, with whatever plugins (docs/node.md).
 #[track_caller]
 fn keep_macs_of_veths() {
     let directory = Path::new("/etc/systemd/network");

@@ -45,6 +45,9 @@ pub const UNINSTALLED: &str = "nothing is left to do here";
 /// plugins and the runtime's CNI library keep of networks that they served.
 pub const LEFT: [&str; 3] = [STATE, "/var/lib/cni/networks", "/var/lib/cni/results"];
 
+/// Names the archive of this tree's image.
+const IMAGE: &str = "RDMA_LAB_IMAGE";
+
 /// As long as a daemon may take in an emulated machine until it is ready.
 const TO_BE_READY: Duration = Duration::from_secs(40);
 
@@ -84,7 +87,7 @@ impl InstalledNode {
         check(Command::new("mount").args(["--make-rshared", "/"]));
         let nics = BondedNics::new();
         let runtime = ContainerRuntime::start_on_node();
-        runtime.import(&root().join("dist/rdma-device-plugin.oci.tar"));
+        runtime.import(&image());
         let kubelet = Path::new(real_kubelet::DIRECTORY);
         fs::create_dir_all(kubelet.join("pod-resources")).expect("a directory");
         let pod_resources = PodResourcesServer::start(&real_kubelet::pod_resources());
@@ -200,6 +203,13 @@ pub fn primary(name: &str) -> String {
         "{:#}\n",
         json!({"cniVersion": "1.0.0", "name": name, "plugins": [bridge]})
     )
+}
+
+/// The archive of this tree's image.
+#[track_caller]
+pub fn image() -> PathBuf {
+    let image = env::var_os(IMAGE).map(PathBuf::from);
+    image.unwrap_or_else(|| panic!("{IMAGE} is not set: scripts/test lab makes the image"))
 }
 
 /// The primary network writes its list, which nobody sees half of.

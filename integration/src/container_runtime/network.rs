@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Debian's plugins that pods need: containerd itself calls `loopback`.
+/// Debian's plugins that pods need: containerd 1.7 itself calls `loopback`.
 const DEBIAN: [&str; 3] = ["loopback", "bridge", "host-local"];
 
 /// The directories, `/opt/cni/bin` and `/etc/cni/net.d` of a node.

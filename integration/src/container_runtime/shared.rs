@@ -102,8 +102,8 @@ impl SharedNode {
         self.remove_until(|| namespaces() == *before);
     }
 
-    /// The same after the runtime was killed while it made a sandbox. CRI-O (1.34.0) knows nothing of it then:
-    /// it has GC called at its start, with which the chain ends what it did, and leaves the namespace.
+    /// The same after the runtime was killed while it made a sandbox. CRI-O (1.34.0) knows nothing of it then, and
+    /// leaves its namespace; the chain takes back what it did, as nobody takes its answer.
     #[track_caller]
     pub fn remove_what_was_cut_off(&self, before: &BTreeSet<OsString>) {
         if self.runtime.engine() != Engine::Crio {

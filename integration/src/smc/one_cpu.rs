@@ -20,10 +20,8 @@ impl OneCpu {
     #[track_caller]
     pub(super) fn begin() -> Self {
         let online = fs::read_to_string("/sys/devices/system/cpu/online").expect("the CPUs");
-        let last: u32 = match online.trim().rsplit(['-', ',']).next() {
-            Some(last) => last.parse().expect("a number"),
-            None => 0,
-        };
+        let last = online.trim().rsplit(['-', ',']).next().unwrap_or_default();
+        let last: u32 = last.parse().expect("a number");
         let switches = (1..=last).map(|it| format!("/sys/devices/system/cpu/cpu{it}/online"));
         let offline = switches.map(PathBuf::from).collect();
         let one = Self { offline };
