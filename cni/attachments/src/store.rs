@@ -12,7 +12,7 @@
 
 use crate::record::{Attachment, FORMAT, Key};
 use cni_protocol::{
-    lock::{self, Patience},
+    lock::{self, Held, Patience},
     room,
 };
 use rdma_netns::InterfaceName;
@@ -36,7 +36,7 @@ pub struct Store {
 /// A lock, until it is dropped.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    _held: Held,
     path: PathBuf,
 }
 
@@ -118,8 +118,8 @@ impl Store {
         fs::create_dir_all(&self.root).map_err(failed("create", &self.root))?;
         let path = self.root.join("lock");
         let file = open_lock(&path)?;
-        let file = self.patience.wait(file).map_err(failed("lock", &path))?;
-        Ok(Lock { _file: file, path })
+        let held = self.patience.wait(file).map_err(failed("lock", &path))?;
+        Ok(Lock { _held: held, path })
     }
 
     /// Waits for the lock of one attachment.
@@ -129,9 +129,9 @@ impl Store {
         fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
         loop {
             let file = open_lock(&path)?;
-            let file = self.patience.wait(file).map_err(failed("lock", &path))?;
-            if is_still(&file, &path) {
-                return Ok(Lock { _file: file, path });
+            let held = self.patience.wait(file).map_err(failed("lock", &path))?;
+            if is_still(&held, &path) {
+                return Ok(Lock { _held: held, path });
             }
         }
     }
@@ -141,11 +141,12 @@ impl Store {
         let path = self.path(key, "lock");
         loop {
             let file = open_lock(&path)?;
-            match file.try_lock() {
-                Ok(()) if is_still(&file, &path) => return Ok(Some(Lock { _file: file, path })),
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(None),
-                Err(TryLockError::Error(source)) => return Err(failed("lock", &path)(source)),
+            match lock::attempt(file).map_err(failed("lock", &path))? {
+                Some(held) if is_still(&held, &path) => {
+                    return Ok(Some(Lock { _held: held, path }));
+                }
+                Some(_) => {}
+                None => return Ok(None),
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::{
     fs::{self, File, OpenOptions, Permissions, TryLockError},
     io,
+    ops::Deref,
     os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::mpsc,
@@ -28,6 +29,28 @@ pub const UNDO_LIMIT: Duration = Duration::from_secs(15);
 
 /// How long a lock is waited for when the verb's time is over: who is well has let go of it by then.
 const LEAST: Duration = Duration::from_secs(1);
+
+/// A lock that this process has on a file, until this is dropped.
+///
+/// It is given back by the call, not by closing the file: a child that another thread has just forked has
+/// the file open too, until it is another program, and the lock belongs to all who have (`flock(2)`).
+#[derive(Debug)]
+pub struct Held(File);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // what cannot be unlocked is unlocked by the last close
+        let _ = self.0.unlock();
+    }
+}
+
+impl Deref for Held {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
 
 /// The time that a verb has for all the locks that it waits for.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +78,7 @@ impl Patience {
     ///
     /// # Errors
     /// As [`wait`].
-    pub fn wait(self, file: File) -> io::Result<File> {
+    pub fn wait(self, file: File) -> io::Result<Held> {
         wait(file, self.left())
     }
 
@@ -93,13 +116,25 @@ pub fn protect(file: &File) -> io::Result<()> {
     }
 }
 
+/// The lock of `file`, if nobody has it.
+///
+/// # Errors
+/// The system's.
+pub fn attempt(file: File) -> io::Result<Option<Held>> {
+    match file.try_lock() {
+        Ok(()) => Ok(Some(Held(file))),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
 /// Waits for the lock of `file`, for `limit` at most.
 ///
 /// # Errors
 /// Of the kind `TimedOut`, naming who holds it, once `limit` is over; else the system's.
-pub fn wait(file: File, limit: Duration) -> io::Result<File> {
+pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
     match file.try_lock() {
-        Ok(()) => return Ok(file),
+        Ok(()) => return Ok(Held(file)),
         Err(TryLockError::Error(error)) => return Err(error),
         Err(TryLockError::WouldBlock) => {}
     }
@@ -107,7 +142,7 @@ pub fn wait(file: File, limit: Duration) -> io::Result<File> {
     let (sender, receiver) = mpsc::channel();
     // the kernel's queue is fair, and has no end; a thread that comes too late lets go by itself
     thread::spawn(move || {
-        let locked = file.lock().map(|()| file);
+        let locked = file.lock().map(|()| Held(file));
         let _ = sender.send(locked);
     });
     receiver.recv_timeout(limit).unwrap_or_else(|_| {
@@ -147,6 +182,11 @@ fn process(locks: &str, device: u64, inode: u64) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{
+        io::{Read, Write},
+        os::unix::process::CommandExt,
+        process::Command,
+    };
 
     #[test]
     fn a_lock_that_is_held_is_waited_for_with_an_end_and_its_holder_is_named() {
@@ -162,6 +202,31 @@ mod tests {
         thread::sleep(Duration::from_millis(50));
         drop(held);
         waiting.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_was_let_go_of_is_free_though_a_forked_child_has_the_file_yet() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let held = wait(open(&path).unwrap(), LIMIT).unwrap();
+        let (mut forked, has_forked) = io::pipe().unwrap();
+        let (until, mut go_on) = io::pipe().unwrap();
+        let mut child = Command::new("true");
+        // SAFETY: a write and a read, which a forked child may do before it is another program
+        unsafe {
+            child.pre_exec(move || {
+                (&has_forked).write_all(&[0])?;
+                (&until).read_exact(&mut [0])
+            });
+        }
+        let child = thread::spawn(move || child.status());
+        forked.read_exact(&mut [0]).unwrap();
+        drop(held);
+        let again = attempt(open(&path).unwrap()).unwrap();
+        go_on.write_all(&[0]).unwrap();
+        assert!(child.join().unwrap().unwrap().success());
+        assert!(again.is_some(), "it is still held");
+        assert!(attempt(open(&path).unwrap()).unwrap().is_none());
     }
 
     #[test]

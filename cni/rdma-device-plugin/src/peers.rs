@@ -13,7 +13,7 @@
 //! process, however it ends: if the new one dies, the one before leads again.
 
 use crate::watch::Watch;
-use cni_protocol::lock;
+use cni_protocol::lock::{self, Held};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     hash::{BuildHasher, Hasher, RandomState},
@@ -204,7 +204,7 @@ impl Drop for Presence {
 /// The lock of whoever leads.
 #[derive(Debug)]
 pub struct Lead {
-    _locked: File,
+    _held: Held,
 }
 
 impl Lead {
@@ -214,17 +214,13 @@ impl Lead {
     /// The file cannot be made or locked.
     pub async fn wait(state_dir: &Path) -> io::Result<Self> {
         let path = make(state_dir)?.join("lead.lock");
-        let file = lock::open(&path)?;
         let mut tried = 0;
         loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Self { _locked: file }),
-                Err(TryLockError::WouldBlock) => {
-                    tried += 1;
-                    tokio::time::sleep(TRIES[usize::from(tried > 250)]).await;
-                }
-                Err(TryLockError::Error(error)) => return Err(error),
+            if let Some(held) = lock::attempt(lock::open(&path)?)? {
+                return Ok(Self { _held: held });
             }
+            tried += 1;
+            tokio::time::sleep(TRIES[usize::from(tried > 250)]).await;
         }
     }
 }

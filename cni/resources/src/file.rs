@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Small JSON files, read and replaced as a whole.
 
-use cni_protocol::lock;
+use cni_protocol::lock::{self, Held};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -105,7 +105,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Waits until nobody else holds the lock file at `path`, but not for ever: a process that was
 /// stopped, or that a driver does not answer, holds up no pod's end. It is free again when the
 /// answer is dropped.
-pub(crate) fn lock(path: &Path) -> Result<File, FileError> {
+pub(crate) fn lock(path: &Path) -> Result<Held, FileError> {
     let lock = || {
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
         lock::wait(lock::open(path)?, PATIENCE)

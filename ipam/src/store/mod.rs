@@ -53,11 +53,13 @@ pub use change::{Change, Disk, RealDisk};
 pub use lease::{Lease, Owner};
 pub use walk::Contents;
 
-use cni_protocol::{lock, room};
+use cni_protocol::{
+    lock::{self, Held},
+    room,
+};
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
-    io,
+    fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -81,7 +83,7 @@ pub struct Store<'a, D> {
 #[derive(Debug)]
 pub struct Locked<'a, D> {
     store: &'a Store<'a, D>,
-    _lock: File,
+    _held: Held,
 }
 
 /// The data directory could not be read or written.
@@ -163,10 +165,10 @@ impl<'a, D: Disk> Store<'a, D> {
     fn lock_file(&'a self) -> Result<Locked<'a, D>, StoreError> {
         let path = self.directory.join("lock");
         let file = lock::open(&path).map_err(failed("open", &path))?;
-        let file = lock::wait(file, lock::LIMIT).map_err(failed("lock", &path))?;
+        let held = lock::wait(file, lock::LIMIT).map_err(failed("lock", &path))?;
         Ok(Locked {
             store: self,
-            _lock: file,
+            _held: held,
         })
     }
 

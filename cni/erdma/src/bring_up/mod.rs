@@ -33,6 +33,7 @@ use super::{
 use crate::conf;
 use apply::{ApplyError, Reached};
 use attachments::pods;
+use cni_protocol::lock::Held;
 use history::{Blocker, History};
 use ownership::ForeignConfig;
 use plan::DesiredNic;
@@ -41,7 +42,6 @@ use record::{RecordError, Records};
 use sources::{Sources, Unknown};
 use std::{
     collections::BTreeMap,
-    fs::File,
     panic::resume_unwind,
     path::{Path, PathBuf},
     sync::Arc,
@@ -62,7 +62,7 @@ pub struct BringUp<K> {
     sources: Sources,
     node: Node<K>,
     /// Held from the first NIC on.
-    lock: Option<File>,
+    lock: Option<Held>,
     seen: History,
     /// Since when a NIC that is up has no carrier.
     dark: BTreeMap<DeviceAddress, Instant>,

@@ -5,14 +5,13 @@
 //! `<stateDir>/erdma/<PCI address>.json`; `<stateDir>/erdma/lock` is held by the daemon that
 //! brings NICs up.
 
-use cni_protocol::lock;
+use cni_protocol::lock::{self, Held};
 use rdma_netns::{Address, DeviceAddress, HardwareAddress, InterfaceName, Link, Namespace, Route};
 use rdma_resources::{FileError, file};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fs::{self, File, TryLockError},
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -189,7 +188,7 @@ impl Records {
     ///
     /// # Errors
     /// [`RecordError::Locked`]; a directory that cannot be written.
-    pub fn lock(&self) -> Result<File, RecordError> {
+    pub fn lock(&self) -> Result<Held, RecordError> {
         let path = self.root.join("lock");
         let opened = fs::create_dir_all(&self.root).and_then(|()| lock::open(&path));
         let failed = |source| RecordError::Io {
@@ -197,12 +196,8 @@ impl Records {
             path: path.clone(),
             source,
         };
-        let file = opened.map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => Err(RecordError::Locked(path)),
-            Err(TryLockError::Error(error)) => Err(failed(error)),
-        }
+        let held = opened.and_then(lock::attempt).map_err(failed)?;
+        held.ok_or_else(|| RecordError::Locked(path.clone()))
     }
 
     /// The record of the NIC at `address`; none: it was not brought up.

@@ -2,7 +2,7 @@
 //! A directory that pods may mount, and write to if they are root: names are looked up in it one by
 //! one, and no link is followed.
 
-use cni_protocol::lock::{self, Patience};
+use cni_protocol::lock::{self, Held, Patience};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat, renameat},
@@ -118,7 +118,7 @@ impl Directory {
     }
 
     /// Waits for the lock of the file `name`.
-    pub(super) fn lock(&self, name: &str, patience: Patience) -> io::Result<File> {
+    pub(super) fn lock(&self, name: &str, patience: Patience) -> io::Result<Held> {
         let flags = OFlag::O_RDWR
             | OFlag::O_CREAT
             | OFlag::O_NOFOLLOW
