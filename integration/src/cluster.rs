@@ -8,16 +8,17 @@ pub mod traffic;
 use crate::{
     BondedNics, ContainerRuntime, ControlPlane, Netns, RealKubelet,
     container_runtime::{
-        Pod, PodSpec, TOOLS,
+        Engine, Pod, PodSpec, TOOLS,
         installed::{clear, image, primary, root, write_list},
     },
-    control_plane::{ADDRESS, NODE, SERVICE},
+    control_plane::{ADDRESS, NODE, SERVICE, succeeded},
     netns::check,
 };
 use serde_json::{Value, json};
 use std::{
     fs,
-    process::Command,
+    path::Path,
+    process::{Command, Output},
     thread,
     time::{Duration, Instant},
 };
@@ -27,7 +28,7 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// What examples name, and what they get: nothing is pulled.
-const IMAGES: [(&str, &str); 1] = [("mellanox/centos_7_4_mofed_4_2_1_2_0_0_60", TOOLS)];
+const IMAGES: [&str; 2] = ["mellanox/centos_7_4_mofed_4_2_1_2_0_0_60", TOOLS];
 
 /// The node's NIC for all but RDMA, and its other end.
 const MANAGEMENT: [&str; 2] = ["eth0", "eth0-far"];
@@ -104,12 +105,18 @@ impl Cluster {
     }
 
     /// What an operator types, in a directory that has the repository's `conf`, with images that the lab
-    /// has in the examples; it must succeed. What it printed.
+    /// has in the examples, and the lab's runtime in the manifests; it must succeed. What it printed.
     #[track_caller]
     pub fn types(&self, line: &str) -> String {
-        let said = self.plane.shell(line);
+        succeeded(line, self.tries(line))
+    }
+
+    /// The same, whatever becomes of it.
+    #[track_caller]
+    pub fn tries(&self, line: &str) -> Output {
+        let output = self.plane.try_shell(line);
         self.says(line);
-        said
+        output
     }
 
     /// An object of the API, by its path; null: there is none.
@@ -227,16 +234,30 @@ fn desk() -> TempDir {
     let desk = TempDir::with_prefix_in("desk.", "/run").expect("a directory");
     let conf = root().join("conf");
     check(Command::new("cp").arg("-r").arg(conf).arg(desk.path()));
-    let examples = fs::read_dir(desk.path().join("conf/examples")).expect("examples");
-    let files = examples.map(|it| it.expect("an example").path());
-    for file in files.filter(|it| it.extension().is_some_and(|it| it == "yaml")) {
-        let mut text = fs::read_to_string(&file).expect("an example");
-        for (of_users, of_the_lab) in IMAGES {
-            text = text.replace(of_users, of_the_lab);
-        }
-        fs::write(&file, text).expect("an example");
+    let [of_users, of_the_lab] = IMAGES;
+    change(&desk.path().join("conf/examples"), of_users, of_the_lab);
+    let engine = Engine::of_the_lab();
+    if engine == Engine::Crio {
+        // what docs/node.md tells its users
+        let chain = "\"chain\": {";
+        let runtime = format!("{chain} \"runtime\": \"{}\",", engine.in_configurations());
+        change(&desk.path().join("conf/manifests"), chain, &runtime);
     }
     desk
+}
+
+/// Changes what is in the YAML files of a directory.
+#[track_caller]
+fn change(directory: &Path, from: &str, to: &str) {
+    let files = fs::read_dir(directory).expect("a directory");
+    let files = files.map(|it| it.expect("a file").path());
+    let mut changed = 0;
+    for file in files.filter(|it| it.extension().is_some_and(|it| it == "yaml")) {
+        let text = fs::read_to_string(&file).expect("a file");
+        changed += text.matches(from).count();
+        fs::write(&file, text.replace(from, to)).expect("a file");
+    }
+    assert!(changed > 0, "{directory:?} has no {from:?}");
 }
 
 /// The NIC by which the node is reached, and its default route: no rail.

@@ -40,10 +40,7 @@ use crate::wait;
 use cri::Cri;
 use engine::Place;
 use network::Network;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use std::{
     env,
     fs::{self, File},
@@ -170,20 +167,13 @@ impl ContainerRuntime {
     #[track_caller]
     pub fn go(&mut self, signal: Signal) {
         let mut process = self.process.take().expect("it runs");
-        let pid = Pid::from_raw(i32::try_from(process.id()).expect("a pid"));
-        kill(pid, signal).expect("a signal sent");
-        let ended = wait::within(wait::PATIENCE, || {
-            process.try_wait().expect("our own child").is_some()
-        });
-        if !ended {
-            let _ = process.kill();
-            let _ = process.wait();
-            panic!(
-                "{:?} does not end by {signal}:\n{}",
-                self.engine,
-                self.log()
-            );
-        }
+        let ended = wait::ends(&mut process, signal, wait::PATIENCE);
+        assert!(
+            ended,
+            "{:?} does not end by {signal}:\n{}",
+            self.engine,
+            self.log()
+        );
     }
 
     /// Takes an image in, by the name that its archive has for it.
@@ -209,12 +199,7 @@ impl Drop for ContainerRuntime {
             let _ = self.cri.remove(&pod.id);
         }
         if let Some(mut process) = self.process.take() {
-            let pid = i32::try_from(process.id()).expect("a pid");
-            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-            if !wait::within(wait::PATIENCE, || !matches!(process.try_wait(), Ok(None))) {
-                let _ = process.kill();
-                let _ = process.wait();
-            }
+            wait::ends(&mut process, Signal::SIGTERM, wait::PATIENCE);
         }
         if std::thread::panicking() {
             let log = self.log();

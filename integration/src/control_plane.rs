@@ -16,11 +16,10 @@
 mod kubectl;
 mod stand_in;
 
+pub(crate) use kubectl::succeeded;
+
 use crate::{Netns, netns::check, wait};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use std::{
     env,
     fs::{self, File},
@@ -281,10 +280,10 @@ impl ControlPlane {
     #[track_caller]
     pub fn restart_api_server(&mut self, signal: Signal) {
         let at = |(name, _): &(&str, Child)| *name == API_SERVER;
-        let (name, process) = self
-            .processes
-            .remove(self.processes.iter().position(at).expect("it runs"));
-        end(name, process, signal);
+        let position = self.processes.iter().position(at).expect("it runs");
+        let (name, mut process) = self.processes.remove(position);
+        let ended = wait::ends(&mut process, signal, PATIENCE);
+        assert!(ended, "{name} does not end by {signal}");
         self.run_api_server();
         self.until_ready();
     }
@@ -292,8 +291,9 @@ impl ControlPlane {
     /// Ends all in order: etcd, which the others need, at last.
     #[track_caller]
     fn end(&mut self) {
-        while let Some((name, process)) = self.processes.pop() {
-            end(name, process, Signal::SIGTERM);
+        while let Some((name, mut process)) = self.processes.pop() {
+            let ended = wait::ends(&mut process, Signal::SIGTERM, PATIENCE);
+            assert!(ended, "{name} does not end by SIGTERM");
         }
     }
 
@@ -349,16 +349,6 @@ impl Drop for ControlPlane {
             }
         }
     }
-}
-
-#[track_caller]
-fn end(name: &str, mut process: Child, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(process.id()).expect("a pid"));
-    kill(pid, signal).expect("a signal sent");
-    let ended = wait::within(PATIENCE, || {
-        process.try_wait().expect("our own child").is_some()
-    });
-    assert!(ended, "{name} does not end by {signal}");
 }
 
 #[track_caller]

@@ -58,7 +58,7 @@ impl Lab {
         // As on a node of the tests without RDMA: link-local addresses are usable at once.
         host.set_sysctl("ipv6/conf/default/dad_transmits", "0");
         host.set_sysctl("ipv6/conf/default/router_solicitation_delay", "0");
-        let functions = NICS.map(|nic| make_functions(&host, nic, count));
+        let functions = make_functions(&host, count);
         Self::with(host, functions, true)
     }
 
@@ -97,8 +97,9 @@ impl Lab {
         for key in ["dad_transmits", "router_solicitation_delay"] {
             self.host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
         }
-        add_rdma(&self.host, &netdev, &rdma);
-        Function { netdev, pci, rdma }
+        let function = Function { netdev, pci, rdma };
+        add_rdma(&self.host, &[&function]);
+        function
     }
 
     /// An RDMA device on a veth to `switch`, for when there are not enough NICs. It has no
@@ -112,25 +113,30 @@ impl Lab {
             "link add name {netdev} type veth peer name {peer} netns {at}"
         ));
         switch.ip(&format!("link set dev {peer} up"));
-        add_rdma(&self.host, &netdev, &rdma);
         let pci = String::new();
-        Function { netdev, pci, rdma }
+        let function = Function { netdev, pci, rdma };
+        add_rdma(&self.host, &[&function]);
+        function
     }
 
     /// Gives the functions hardware addresses of their own, the same at every boot, as a node's set-up
     /// does; igb takes random ones. The RDMA devices' ids follow from them.
     #[track_caller]
     pub fn give_hardware_addresses(&self) {
+        let mut lines = vec![];
         for (nic, functions) in self.functions.iter().enumerate() {
             for (number, Function { netdev, rdma, .. }) in functions.iter().enumerate() {
                 self.host.run(&format!("rdma link delete {rdma}"));
-                self.host.ip(&format!("link set dev {netdev} down"));
                 let address = format!("02:00:00:00:{nic:02x}:{number:02x}");
-                self.host
-                    .ip(&format!("link set dev {netdev} address {address}"));
-                add_rdma(&self.host, netdev, rdma);
+                lines.push(format!("link set dev {netdev} down"));
+                lines.push(format!("link set dev {netdev} address {address}"));
             }
         }
+        self.host.ip_batch(&lines);
+        add_rdma(
+            &self.host,
+            &self.functions.concat().iter().collect::<Vec<_>>(),
+        );
     }
 
     /// Gives the first function of both NICs to pod 0, the second to pod 1, and so on, by
@@ -278,22 +284,27 @@ fn find_function(pci: &str) -> Result<Function, String> {
     })
 }
 
-fn make_functions(host: &Netns, nic: &str, count: usize) -> Vec<Function> {
-    host.ip(&format!("link set dev {nic} up"));
-    let write = |number: usize| {
-        fs::write(number_of_functions(nic), number.to_string())
-            .unwrap_or_else(|error| panic!("cannot make {number} VFs of {nic}: {error}"));
-    };
-    write(0);
-    write(count);
-    let functions = (0..count)
-        .map(|number| make_function(host, nic, number))
-        .collect();
+/// `count` of each NIC. What they need is asked for of all at once: each start of a program costs an emulated
+/// machine a tenth of a second.
+fn make_functions(host: &Netns, count: usize) -> [Vec<Function>; 2] {
+    host.ip_batch(&NICS.map(|nic| format!("link set dev {nic} up")));
+    for nic in NICS {
+        for number in [0, count] {
+            fs::write(number_of_functions(nic), number.to_string())
+                .unwrap_or_else(|error| panic!("cannot make {number} VFs of {nic}: {error}"));
+        }
+    }
+    let functions = NICS.map(|nic| {
+        let functions = (0..count).map(|number| named_function(nic, number));
+        functions.collect::<Vec<_>>()
+    });
+    add_rdma(host, &functions.concat().iter().collect::<Vec<_>>());
     host.run("udevadm settle -t 30");
     functions
 }
 
-fn make_function(host: &Netns, nic: &str, number: usize) -> Function {
+/// The function, as soon as udev has named it. Its RDMA device is yet to be made.
+fn named_function(nic: &str, number: usize) -> Function {
     let link = format!("/sys/class/net/{nic}/device/virtfn{number}");
     let netdev = format!("{nic}v{number}");
     wait::until("udev has named the function", || {
@@ -302,19 +313,23 @@ fn make_function(host: &Netns, nic: &str, number: usize) -> Function {
     let target = fs::read_link(&link).expect("a link to the function");
     let pci = file_name(&target);
     let rdma = format!("r_{netdev}");
-    add_rdma(host, &netdev, &rdma);
     Function { netdev, pci, rdma }
 }
 
-/// Sets `netdev` up and makes its RDMA device.
-fn add_rdma(host: &Netns, netdev: &str, rdma: &str) {
-    host.ip(&format!("link set dev {netdev} up"));
-    host.run(&format!("rdma link add {rdma} type rxe netdev {netdev}"));
-    wait::until("the RDMA device's port is active", || {
+/// Sets the functions' netdevs up and makes their RDMA devices.
+fn add_rdma(host: &Netns, functions: &[&Function]) {
+    let up = |it: &&Function| format!("link set dev {} up", it.netdev);
+    host.ip_batch(&functions.iter().map(up).collect::<Vec<_>>());
+    for Function { rdma, netdev, .. } in functions {
+        host.run(&format!("rdma link add {rdma} type rxe netdev {netdev}"));
+    }
+    wait::until("the RDMA devices' ports are active", || {
         let ports = parse_list(&host.run("rdma -j link show"));
-        ports
-            .iter()
-            .any(|port| port["ifname"] == rdma && port["state"] == "ACTIVE")
+        let is_active = |rdma: &str| {
+            let mut ports = ports.iter();
+            ports.any(|port| port["ifname"] == rdma && port["state"] == "ACTIVE")
+        };
+        functions.iter().all(|it| is_active(&it.rdma))
     });
 }
 

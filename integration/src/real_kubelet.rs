@@ -14,10 +14,7 @@ use crate::{
     tmpfs::Tmpfs,
     wait,
 };
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{
     fs::{self, File},
@@ -97,16 +94,8 @@ impl RealKubelet {
     #[track_caller]
     pub fn go(&mut self, signal: Signal) {
         let mut process = self.process.take().expect("kubelet runs");
-        let pid = Pid::from_raw(i32::try_from(process.id()).expect("a pid"));
-        kill(pid, signal).expect("a signal sent");
-        let ended = wait::within(PATIENCE, || {
-            process.try_wait().expect("our own child").is_some()
-        });
-        if !ended {
-            let _ = process.kill();
-            let _ = process.wait();
-            panic!("kubelet does not end by {signal}");
-        }
+        let ended = wait::ends(&mut process, signal, PATIENCE);
+        assert!(ended, "kubelet does not end by {signal}");
     }
 
     /// It runs; it was waited for until `yet`.

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Waiting for the kernel, with an end.
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{
+    process::Child,
     thread,
     time::{Duration, Instant},
 };
@@ -27,4 +32,20 @@ pub fn within(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
         }
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Sends `signal` to a process, and waits for its end for `limit`. One that does not end gets SIGKILL; says which of
+/// both it was.
+pub fn ends(process: &mut Child, signal: Signal, limit: Duration) -> bool {
+    let pid = i32::try_from(process.id()).expect("a pid");
+    // one that has ended gets none
+    let _ = kill(Pid::from_raw(pid), signal);
+    let ended = within(limit, || {
+        process.try_wait().expect("our own child").is_some()
+    });
+    if !ended {
+        let _ = process.kill();
+        let _ = process.wait();
+    }
+    ended
 }

@@ -137,6 +137,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     node.runtime.pod(&PodSpec::new("first")).remove();
     let network = Snapshot::of(&node.nics.host);
     let manifest = Manifest::read("conf/manifests/lingjun.yaml");
+    let manifest = manifest.with_chain("runtime", node.runtime.engine().in_configurations());
 
     let (daemon, said) = node.daemon(&manifest.with_our_image(earlier), "earlier");
     assert!(
@@ -243,6 +244,7 @@ fn write_anew(round: usize) {
 fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
     let node = InstalledNode::new();
     let manifest = Manifest::read("conf/manifests/lingjun.yaml");
+    let manifest = manifest.with_chain("runtime", node.runtime.engine().in_configurations());
     let (daemon, _) = node.daemon(&manifest, "daemon");
     node.kubelet
         .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);

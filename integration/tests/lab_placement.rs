@@ -40,7 +40,7 @@ fn stays_in_the_list() {
 fn with_auto_the_entry_is_where_this_runtime_reads_it() {
     let node = InstalledNode::new();
     let before = Files::below(&PLACES);
-    let manifest = Manifest::read("conf/manifests/lingjun.yaml").with_placement("auto");
+    let manifest = Manifest::read("conf/manifests/lingjun.yaml").with_chain("placement", "auto");
     let (daemon, _) = node.daemon(&manifest, "daemon");
     node.kubelet
         .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);

@@ -11,7 +11,7 @@ use integration::{
     },
     kubelet::{Allocation, Wish, node::Node},
     lab::{Function, Lab, ipv4, ipv6, uverbs},
-    smc::{UEID, bridge, shown},
+    smc::{OneCpu, UEID, bridge, shown},
     wait,
 };
 use serde_json::{Value, json};
@@ -125,9 +125,16 @@ fn cannot_open(container: &Container, function: &Function) {
     assert!(tried.said.contains("not permitted"), "{}", tried.said);
 }
 
+/// One scene serves all: to start one takes longer than any of these.
 #[test]
-fn each_container_sees_and_opens_just_its_own_device() {
+fn pods_have_just_their_own_devices_and_smc_r_where_they_ask_for_it() {
     let scene = Scene::new();
+    each_container_sees_and_opens_just_its_own_device(&scene);
+    a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(&scene);
+    pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(&scene);
+}
+
+fn each_container_sees_and_opens_just_its_own_device(scene: &Scene) {
     let pods = [0, 1].map(|pod| {
         let given = ["main", "sidecar"].map(|container| {
             let nic = usize::from(container == "sidecar");
@@ -160,9 +167,7 @@ fn each_container_sees_and_opens_just_its_own_device() {
     scene.end(pods);
 }
 
-#[test]
-fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round() {
-    let scene = Scene::new();
+fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(scene: &Scene) {
     let functions = ["uverbs1", "uverbs2"].map(|name| scene.numbered(name));
     let lowest = scene.numbered("uverbs0");
     let specs = [0, 1].map(|pod: usize| {
@@ -192,7 +197,7 @@ fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round() {
         has_just(pod.main(), function);
         cannot_open(pod.main(), &lowest);
     }
-    has_not(&scene, &pods, &functions);
+    has_not(scene, &pods, &functions);
     scene.end(pods);
 }
 
@@ -210,9 +215,7 @@ fn has_not(scene: &Scene, pods: &[Pod; 2], functions: &[Function; 2]) {
     assert_eq!(held, true_ones, "the CDI file");
 }
 
-#[test]
-fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail() {
-    let scene = Scene::new();
+fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(scene: &Scene) {
     let peer = PathBuf::from(env!("CARGO_BIN_EXE_smc-peer"));
     let pods = [0, 1].map(|pod| {
         let given = scene.give(pod, 0, "main");
@@ -237,8 +240,10 @@ fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail() {
                 let listening = pods[0].main().sh("ss -Hltn");
                 listening.contains(&format!("{address}:{port} ")) || served.is_finished()
             });
+            let one = OneCpu::begin();
             let asked = scope.spawn(|| pods[1].main().sh(&asking));
             let carried = wait_for_connections(&netns);
+            drop(one);
             assert_eq!(carried, [[mode], [mode]], "{address}: {}", shown(&netns[0]));
             // their standard input ends, and so do they; the container's own sleep takes no signal
             pods[1].main().sh("killall sleep");

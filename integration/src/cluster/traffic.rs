@@ -8,11 +8,12 @@ use crate::{
         shared::address,
         traffic::{End, gid_index},
     },
+    control_plane::succeeded,
     nics,
-    traffic::{average, rping_client},
+    traffic::{assert_rping_succeeded, average},
     wait,
 };
-use std::{thread, time::Duration};
+use std::{process::Output, thread, time::Duration};
 
 /// As long as `kubectl exec` may take until its program runs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -24,10 +25,11 @@ pub fn rping(cluster: &Cluster, [server, client]: [&Pod; 2], rail: usize) -> Str
     let to = address(&server.netns(), rail, true);
     let lines = [
         (server, format!("rping -s -a {to} -v -V -C 5")),
-        (client, format!("sh -c '{}'", rping_client(&to, None))),
+        (client, format!("rping -c -a {to} -v -V -C 5")),
     ];
-    let said = between(cluster, lines, ("rdma resource show cm_id", "LISTEN"));
-    assert_eq!(said.matches("ping data").count(), 5, "{said}");
+    let output = between(cluster, lines, ("rdma resource show cm_id", "LISTEN"));
+    let [said, errors] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    assert_rping_succeeded(output.status.code(), &format!("{said}{errors}"));
     to
 }
 
@@ -56,7 +58,8 @@ pub fn read_bandwidth(
         (server, asks(server)),
         (client, format!("{} {by_tcp}", asks(client))),
     ];
-    let said = between(cluster, lines, ("ss -Hltn", ":18515 "));
+    let output = between(cluster, lines, ("ss -Hltn", ":18515 "));
+    let said = succeeded("ib_read_bw", output);
     let header = said.lines().position(|it| it.contains("BW average"));
     let figures = said.lines().nth(header.expect("a table") + 1);
     let figures: Vec<&str> = figures.expect("figures").split_whitespace().collect();
@@ -65,25 +68,24 @@ pub fn read_bandwidth(
     average(&said)
 }
 
-/// Runs the first line in its pod, and when `question` there shows `answer`, the second one, by
-/// `kubectl exec`. Both must succeed; what the second one printed.
+/// Runs the first line in its pod, which must succeed, and when `question` there shows `answer`, the second one, by
+/// `kubectl exec`; what became of that.
 #[track_caller]
 fn between(
     cluster: &Cluster,
     [(server, serving), (client, asking)]: [(&Pod, String); 2],
     (question, answer): (&str, &str),
-) -> String {
-    let exec =
-        |pod: &Pod, line: &str| cluster.types(&format!("kubectl exec {} -- {line}", pod.name));
+) -> Output {
+    let exec = |pod: &Pod, line: &str| format!("kubectl exec {} -- {line}", pod.name);
     thread::scope(|scope| {
-        let served = scope.spawn(|| exec(server, &serving));
+        let served = scope.spawn(|| cluster.types(&exec(server, &serving)));
         let listens = wait::within(LIMIT, || {
             thread::sleep(Duration::from_millis(300));
             server.main().sh(question).contains(answer) || served.is_finished()
         });
         assert!(listens, "not within {LIMIT:?}: {serving} listens");
-        let said = exec(client, &asking);
+        let output = cluster.tries(&exec(client, &asking));
         served.join().expect("the server succeeded");
-        said
+        output
     })
 }

@@ -8,6 +8,10 @@ use cri_api::{
     StopContainerRequest, StopPodSandboxRequest, VersionRequest,
     runtime_service_client::RuntimeServiceClient,
 };
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
 use serde_json::Value;
 use std::{
     collections::HashMap,
@@ -172,6 +176,12 @@ impl Cri {
         Ok((answer.status.unwrap_or_default(), info(&answer.info)))
     }
 
+    /// SIGKILL to a container's first process, behind the runtime's back.
+    #[track_caller]
+    pub fn kill(&self, container: &str) {
+        kill(&self.container(container).expect("it is known"));
+    }
+
     /// Ends a container: SIGTERM, and SIGKILL after `grace`.
     pub fn stop_container(&self, id: &str, grace: Duration) -> Result<(), Status> {
         let request = StopContainerRequest {
@@ -212,6 +222,15 @@ impl Cri {
         let late = |_| Status::deadline_exceeded(format!("no answer within {LIMIT:?}"));
         Ok(answer.map_err(late)??.into_inner())
     }
+}
+
+/// SIGKILL to the process that the runtime knows, as its own JSON tells.
+#[track_caller]
+pub(super) fn kill(info: &Value) {
+    let pid = info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+    let pid = pid.filter(|pid| *pid > 1);
+    let pid = pid.unwrap_or_else(|| panic!("no process: {info:#}"));
+    signal::kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a signal sent");
 }
 
 fn info(verbose: &HashMap<String, String>) -> Value {

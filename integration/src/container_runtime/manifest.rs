@@ -329,15 +329,15 @@ impl Manifest {
         manifest
     }
 
-    /// The same with another `chain.placement`.
+    /// The same with `chain.KEY`, in its configuration.
     #[track_caller]
-    pub fn with_placement(&self, placement: &str) -> Self {
+    pub fn with_chain(&self, key: &str, value: &str) -> Self {
         let mut manifest = self.clone();
         let files = manifest.config_map.as_mut().map(|it| &mut it.data);
         let text = files.and_then(|it| it.get_mut("config.json"));
         let text = text.expect("a configuration");
         let mut configuration: Value = serde_json::from_str(text).expect("JSON");
-        configuration["chain"]["placement"] = placement.into();
+        configuration["chain"][key] = value.into();
         *text = configuration.to_string();
         manifest
     }

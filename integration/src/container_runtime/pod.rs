@@ -3,7 +3,7 @@
 
 use super::{
     ContainerRuntime, TOOLS,
-    cri::{Cri, Ran},
+    cri::{Cri, Ran, kill},
 };
 use crate::{Netns, kubelet::Allocation};
 use cri_api::{
@@ -11,10 +11,6 @@ use cri_api::{
     ImageSpec, KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext,
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, NamespaceMode, NamespaceOption,
     PodSandboxConfig, PodSandboxMetadata,
-};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
 };
 use std::{
     path::{Path, PathBuf},
@@ -305,12 +301,7 @@ impl Pod {
         });
         let (_, sandbox) = self.cri.sandbox(&self.sandbox).expect("it is known");
         let keeper = Some(sandbox).filter(|it| !it["pid"].is_null());
-        for info in containers.chain(keeper) {
-            let pid = info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
-            let pid = pid.filter(|pid| *pid > 1);
-            let pid = pid.unwrap_or_else(|| panic!("no process: {info:#}"));
-            kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a signal sent");
-        }
+        containers.chain(keeper).for_each(|info| kill(&info));
     }
 
     /// Whether the runtime says that no container of it runs.
@@ -384,8 +375,9 @@ impl Container {
     }
 }
 
+/// What a program that must succeed said.
 #[track_caller]
-fn succeeded(ran: Ran, line: &str) -> String {
+pub(super) fn succeeded(ran: Ran, line: &str) -> String {
     assert_eq!(ran.code, 0, "{line}: {}", ran.said);
     ran.said
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! RDMA between containers: `rping` (connection manager) and `ib_read_bw` (verbs), run in them.
 
-use super::Container;
+use super::{Container, cri::Ran, pod::succeeded};
 use crate::{
-    traffic::{average, gid_of, rping_client},
+    traffic::{assert_rping_succeeded, average, gid_of},
     wait,
 };
 use std::thread;
@@ -23,14 +23,14 @@ pub struct End<'a> {
 #[track_caller]
 pub fn rping(server: End<'_>, client: End<'_>) {
     let (to, from) = (server.address, client.address);
-    let said = between(
+    let ran = between(
         [
             (server, format!("rping -s -a {to} -v -V -C 5")),
-            (client, rping_client(to, Some(from))),
+            (client, format!("rping -c -a {to} -I {from} -v -V -C 5")),
         ],
         ("rdma resource show cm_id", "LISTEN"),
     );
-    assert_eq!(said.matches("ping data").count(), 5, "{said}");
+    assert_rping_succeeded(Some(ran.code), &ran.said);
 }
 
 /// `ib_read_bw` with `pairs` queue pairs and the GIDs of the ends' addresses; what is exchanged
@@ -45,11 +45,11 @@ pub fn read_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str, pairs: usi
         )
     };
     let asking = format!("{} {by_tcp}", line(client));
-    let said = between(
-        [(server, line(server)), (client, asking)],
+    let ran = between(
+        [(server, line(server)), (client, asking.clone())],
         ("ss -Hltn", ":18515 "),
     );
-    average(&said)
+    average(&succeeded(ran, &asking))
 }
 
 /// Index of the GID that the end's address is, as its container's sysfs has it; waits for it.
@@ -58,10 +58,10 @@ pub fn gid_index(end: End<'_>) -> usize {
     gid_of(end.rdma, end.address, |script| end.container.sh(script))
 }
 
-/// Runs the server's line, and when `question` in its network shows `answer`, the client's. Both
-/// must succeed; what the client said.
+/// Runs the server's line, which must succeed, and when `question` in its network shows `answer`, the client's; what
+/// that did.
 #[track_caller]
-fn between(lines: [(End<'_>, String); 2], (question, answer): (&str, &str)) -> String {
+fn between(lines: [(End<'_>, String); 2], (question, answer): (&str, &str)) -> Ran {
     let [(server, serving), (client, asking)] = lines;
     thread::scope(|scope| {
         let served = scope.spawn(|| server.container.sh(&serving));
@@ -69,8 +69,8 @@ fn between(lines: [(End<'_>, String); 2], (question, answer): (&str, &str)) -> S
             // in the container: resources are shown to their own pid namespace only
             server.container.sh(question).contains(answer) || served.is_finished()
         });
-        let said = client.container.sh(&asking);
+        let ran = client.container.try_sh(&asking);
         served.join().expect("the server succeeded");
-        said
+        ran
     })
 }

@@ -60,10 +60,7 @@ impl ControlPlane {
     /// `kubectl LINE` with `input` on its standard input; it must succeed. What it printed.
     #[track_caller]
     pub fn apply(&self, line: &str, input: &str) -> String {
-        let output = self.kubectl_with(line, input);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "kubectl {line}: {errors}");
-        String::from_utf8(output.stdout).expect("kubectl prints UTF-8")
+        succeeded(&format!("kubectl {line}"), self.kubectl_with(line, input))
     }
 
     /// `kubectl LINE` with `input` on its standard input.
@@ -84,10 +81,7 @@ impl ControlPlane {
     /// A command line as an operator types it into a shell; it must succeed. What it printed.
     #[track_caller]
     pub fn shell(&self, line: &str) -> String {
-        let output = self.try_shell(line);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{line}: {errors}");
-        String::from_utf8(output.stdout).expect("programs print UTF-8")
+        succeeded(line, self.try_shell(line))
     }
 
     /// The same, whatever becomes of it.
@@ -154,4 +148,12 @@ impl ControlPlane {
             _ => vec![list],
         }
     }
+}
+
+/// What a command line that must succeed printed.
+#[track_caller]
+pub(crate) fn succeeded(line: &str, output: Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {errors}");
+    String::from_utf8(output.stdout).expect("programs print UTF-8")
 }

@@ -4,6 +4,8 @@
 mod one_cpu;
 mod pods;
 
+use one_cpu::First;
+pub use one_cpu::{OneCpu, schedule};
 pub use pods::{PRIMARY, SmcPod, UEID, bridge, exchange, make_bridge};
 
 use crate::{Netns, daemon::rdma_device_plugin};
@@ -158,6 +160,7 @@ impl SmcPeer {
             "--hold",
             &address,
         ];
+        let one = (socket != Socket::Tcp).then(|| (OneCpu::begin(), First::begin()));
         let mut process = Process::start(self, netns, "client", socket.option(), &words);
         let connected = (0..count).map(|_| {
             let told = process.event("connected", LIMIT);
@@ -168,6 +171,7 @@ impl SmcPeer {
             }
         });
         let connected = connected.collect();
+        drop(one);
         Client { process, connected }
     }
 }

@@ -7,18 +7,23 @@
 //! TCP after 3 s (`smcr_serv_conf_first_link`, `net/smc/af_smc.c`).
 
 use nix::{errno::Errno, libc};
-use std::{fs, path::PathBuf};
+use std::{env, fs, io, path::PathBuf};
 
-/// The machine has one CPU, and whatever this thread starts is the first to run on it, before the kernel's
-/// workers: the server has its turn when the client waits. Until dropped.
+/// The machine has one CPU, until this is dropped: the server has its turn when the client waits, or has used up its
+/// own.
 #[derive(Debug)]
-pub(super) struct OneCpu {
+pub struct OneCpu {
     offline: Vec<PathBuf>,
 }
 
 impl OneCpu {
+    /// From now on.
     #[track_caller]
-    pub(super) fn begin() -> Self {
+    pub fn begin() -> Self {
+        assert!(
+            env::var_os("RDMA_LAB_TIER").is_some(),
+            "this takes CPUs away from the machine: it is the lab's"
+        );
         let online = fs::read_to_string("/sys/devices/system/cpu/online").expect("the CPUs");
         let last = online.trim().rsplit(['-', ',']).next().unwrap_or_default();
         let last: u32 = last.parse().expect("a number");
@@ -26,7 +31,6 @@ impl OneCpu {
         let offline = switches.map(PathBuf::from).collect();
         let one = Self { offline };
         one.switch("0");
-        schedule(libc::SCHED_FIFO, 1);
         one
     }
 
@@ -41,18 +45,37 @@ impl OneCpu {
 
 impl Drop for OneCpu {
     fn drop(&mut self) {
-        schedule(libc::SCHED_OTHER, 0);
         self.switch("1");
     }
 }
 
-/// The policy and priority of this thread, which its children inherit.
-#[track_caller]
-fn schedule(policy: i32, priority: i32) {
+/// Whatever this thread starts is the first to run on its CPU, before the kernel's workers; until this is dropped.
+#[derive(Debug)]
+pub(super) struct First;
+
+impl First {
+    #[track_caller]
+    pub(super) fn begin() -> Self {
+        schedule(libc::SCHED_FIFO, 1).expect("a scheduling policy");
+        Self
+    }
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        schedule(libc::SCHED_OTHER, 0).expect("a scheduling policy");
+    }
+}
+
+/// The policy and priority of this thread, and of what it starts from now on.
+///
+/// # Errors
+/// The system's.
+pub fn schedule(policy: i32, priority: i32) -> io::Result<()> {
     // SAFETY: all of its fields are numbers, for which 0 is a value
     let mut parameter: libc::sched_param = unsafe { std::mem::zeroed() };
     parameter.sched_priority = priority;
     // SAFETY: reads the parameter, which outlives the call
     let done = unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) };
-    Errno::result(done).expect("a scheduling policy");
+    Ok(Errno::result(done).map(drop)?)
 }

@@ -2,7 +2,7 @@
 //! Pods with a primary interface, attached by a bridge plugin and `rdma-cni`, and connections
 //! between them.
 
-use super::{Client, Connected, Server, SmcPeer, Socket, active, one_cpu::OneCpu};
+use super::{Client, Connected, Server, SmcPeer, Socket, active};
 use crate::{Attachment, Conflist, Netns, Runtime, plugin};
 use serde_json::{Value, json};
 use std::{path::Path, time::Duration};
@@ -148,9 +148,7 @@ pub fn exchange(
 ) -> (Server, Client) {
     let [server, client] = pods.map(|it| &it.netns);
     let listener = peer.serve(server, Socket::Smc, &format!("{address}:0"));
-    let one = OneCpu::begin();
     let mut client = peer.open(client, Socket::Smc, listener.address(), work);
-    drop(one);
     assert_eq!(client.connected().len(), work.0);
     for Connected { took, .. } in client.connected() {
         println!("to {address}: connected after {took:?}");

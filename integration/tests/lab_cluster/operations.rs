@@ -15,10 +15,7 @@ use integration::{
     },
     control_plane::NODE,
 };
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
@@ -61,10 +58,7 @@ pub(super) fn kill_the_daemon(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     assert_eq!(container["restartCount"], 0, "{container:#}");
     let id = container["containerID"].as_str().expect("an id");
     let id = id.split_once("://").expect("a runtime and an id").1;
-    let info = cluster.runtime.cri().container(id).expect("it is known");
-    let process = info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
-    let process = process.filter(|pid| *pid > 1).expect("a process");
-    kill(Pid::from_raw(process), Signal::SIGKILL).expect("a signal sent");
+    cluster.runtime.cri().kill(id);
     cluster.until("kubelet has started the daemon again", |it| {
         let daemon = daemon(it);
         of_container(&daemon)["restartCount"] == 1 && is_true(&daemon, "Ready")

@@ -12,10 +12,6 @@ use integration::{
     lab::uverbs,
     nics, pages,
 };
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -65,12 +61,7 @@ pub(super) fn are_deleted_and_come_again(cluster: &mut Cluster) {
     has_all_rails(&pod);
     cluster.says("the pod is ready");
     change_numbers(cluster);
-    let (_, info) = (pod.main(), cluster.runtime.cri().container(&pod.main().id));
-    let process = info.expect("it is known")["pid"]
-        .as_i64()
-        .expect("a process");
-    let process = Pid::from_raw(i32::try_from(process).expect("a process"));
-    kill(process, Signal::SIGKILL).expect("a signal sent");
+    cluster.runtime.cri().kill(&pod.main().id);
     cluster.until("its container may not start", |it| {
         let pod = it.look(&format!("{PODS}/{name}"));
         let waits = &pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"];

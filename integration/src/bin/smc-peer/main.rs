@@ -17,6 +17,8 @@
 mod payload;
 mod sockets;
 
+use integration::smc::schedule;
+use nix::libc::SCHED_OTHER;
 use payload::Exchange;
 use serde_json::{Value, json};
 use sockets::Kind;
@@ -145,7 +147,8 @@ fn connect(arguments: &Arguments) -> io::Result<()> {
         }));
         streams.push(stream);
     }
-    sockets::end_priority()?;
+    // it was the first on its CPU while it connected
+    schedule(SCHED_OTHER, 0)?;
     thread::scope(|scope| {
         for (number, stream) in (0..).zip(&streams) {
             let bytes = arguments.bytes;

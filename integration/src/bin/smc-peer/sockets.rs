@@ -59,12 +59,3 @@ pub(super) fn connect(kind: Kind, address: SocketAddr) -> io::Result<TcpStream> 
     connect_to(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
     Ok(socket.into())
 }
-
-/// This thread, and those that it starts, as processes are scheduled normally.
-pub(super) fn end_priority() -> io::Result<()> {
-    // SAFETY: all of its fields are numbers, for which 0 is a value
-    let parameter: libc::sched_param = unsafe { std::mem::zeroed() };
-    // SAFETY: reads the parameter, which outlives the call
-    let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameter) };
-    Ok(Errno::result(done).map(drop)?)
-}
