@@ -41,6 +41,12 @@ for runtime in containerd-2 crio; do
 	in_full "exclusive-$runtime" 'integration/lab_pods_exclusive' --tier full --exclusive --memory 2560 --timeout 1500
 done
 
+in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
+for series in 5.10 6.1 7.3; do
+	in_full "kernel-$series" 'integration/lab_(kernels|kubelet_share)' --kernel "$series" \
+		--tier full --shared --memory 4096 --timeout 900
+done
+
 # boot NAME [PATTERN [WORD]]: runs the machine's programs that PATTERN describes, and in them the tests
 # whose names contain WORD
 boot() {
@@ -76,6 +82,8 @@ make_for() {
 	case $1 in
 	*-containerd-2) name_runtime containerd ;;
 	*-crio) name_runtime crio ;;
+	kernel-*) integration/lab/kernel "${1#kernel-}" >/dev/null ;;
+	cluster-1.37) export RDMA_TEST_FULL=0 ;;
 	esac
 	case $1 in
 	installed | pods-*)
@@ -86,7 +94,7 @@ make_for() {
 		;;
 	cluster*)
 		cluster_environment "$made"
-		make_cluster "${CARGO_TARGET_DIR:-target}/debug/cluster-seed"
+		make_cluster "${CARGO_TARGET_DIR:-target}/debug/cluster-seed" "$(kubernetes_of "$1")"
 		[[ ${RDMA_TEST_FULL-} != 1 ]] || {
 			integration/helm/build >/dev/null
 			RDMA_HELM=$(integration/helm/build)
@@ -95,6 +103,9 @@ make_for() {
 		;;
 	esac
 }
+
+# kubernetes_of MACHINE: the release of its control plane and kubelet
+kubernetes_of() { [[ $1 == cluster-1.37 ]] && echo 1.37 || echo 1.34; }
 
 # name_runtime NAME: in the environment, the container runtime that integration/runtimes builds, and no length
 name_runtime() {
@@ -108,11 +119,12 @@ cannot_boot() {
 	case $1 in
 	*-containerd-2) integration/runtimes/build --check containerd || return 0 ;;
 	*-crio) integration/runtimes/build --check crio || return 0 ;;
+	kernel-*) integration/lab/kernel --check "${1#kernel-}" || return 0 ;;
 	esac
 	case $1 in
 	installed | pods-*) scripts/versions --check || echo "this clone has no history: no earlier rdma-cni" ;;
 	cluster*)
-		integration/kubernetes/build --check || return 0
+		integration/kubernetes/build --check "$(kubernetes_of "$1")" || return 0
 		# the charts' test, which the other runtimes' machines do not run
 		[[ $1 != cluster || ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
 		;;

@@ -4,7 +4,7 @@
 # root of the tree.
 
 SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/guest integration/lab/initramfs-init
-	integration/lab/images integration/lab/*.sh integration/kubernetes/build integration/kubernetes/certificates
+	integration/lab/images integration/lab/kernel integration/lab/*.sh integration/kubernetes/build integration/kubernetes/certificates
 	integration/helm/build integration/runtimes/build)
 
 formatting() { cargo fmt --all --check; }

@@ -11,7 +11,8 @@ CACHE=${RDMA_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rdma-lab}
 #   kernel/release              the kernel's release, e.g. 6.12.117+deb12-amd64
 #   kernel/root/boot            the kernel
 #   kernel/root/lib/modules     its modules, the patched rdma_rxe among them (updates/)
-#   initramfs                   busybox, initramfs-init and what it takes to mount /
+#   kernel/initramfs            busybox, initramfs-init and what it takes to mount /
+#   kernels/SERIES              the same of another kernel, see kernel
 #   qemu/qemu                   QEMU 10 (igb NICs), a wrapper
 #   containerd/root             containerd with its shim and ctr, and runc
 #   images                      the containers' images, see images
@@ -42,7 +43,7 @@ missing_packages() {
 # What the contents of the cache follow from, as one word.
 cache_key() {
 	{
-		cat "$LAB/cache.sh" "$LAB/setup" "$LAB/initramfs-init" "$LAB"/patches/*.patch
+		cat "$LAB/cache.sh" "$LAB/setup" "$LAB/archive.sh" "$LAB/kernel.sh" "$LAB/initramfs-init" "$LAB"/patches/*.patch
 		cat "$LAB/images" "$LAB/../../scripts/oci-archive"
 		echo "${RDMA_LAB_KERNEL-}"
 	} | sha256sum | cut -c 1-16

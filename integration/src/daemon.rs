@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon as a process: what it says, what it takes, and its end.
 
-use crate::{plugin::built, wait::PATIENCE};
+use crate::{Netns, plugin::built, wait::PATIENCE};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serde_json::{Value, json};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -16,6 +17,7 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+use tempfile::TempDir;
 
 /// The `rdma-device-plugin` under test, as `scripts/build` makes it.
 #[track_caller]
@@ -204,4 +206,27 @@ impl Drop for Daemon {
             eprintln!("the daemon said:\n{}", lines.join("\n"));
         }
     }
+}
+
+/// What `rdma-device-plugin doctor` finds on `host`, where one list of these plugins is configured and only ours are
+/// installed: exit code, and each finding as one line. It saw all there is to see.
+#[track_caller]
+pub fn doctor(host: &Netns, plugins: &[Value], options: &[&str]) -> (i32, String) {
+    let directory = TempDir::new().expect("a directory");
+    let list = json!({"cniVersion": "1.1.0", "name": "pods", "plugins": plugins});
+    fs::write(directory.path().join("10-pods.conflist"), list.to_string()).expect("written");
+    let program = rdma_device_plugin();
+    let mut command = host.command(&program);
+    command.args(["doctor", "--json", "--cni-conf-dir"]);
+    command.arg(directory.path()).arg("--cni-bin-dir");
+    command.arg(program.parent().expect("a directory"));
+    let output = command.args(options).output().expect("it starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors, "");
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(told["unseen"], json!([]));
+    let findings = told["findings"].as_array().expect("a list");
+    let line = |finding: &Value| format!("{}: {}\n", finding["severity"], finding["what"]);
+    let lines = findings.iter().map(line).collect();
+    (output.status.code().expect("not killed"), lines)
 }

@@ -45,9 +45,21 @@ pub struct Function {
 }
 
 impl Lab {
-    /// A host with `count` virtual functions on each NIC; all are up.
+    /// A host with `count` virtual functions on each NIC; all are up and have RDMA devices.
     #[track_caller]
     pub fn new(count: usize) -> Self {
+        let lab = Self::without_rdma(count);
+        add_rdma(
+            &lab.host,
+            &lab.functions.concat().iter().collect::<Vec<_>>(),
+        );
+        lab.host.run("udevadm settle -t 30");
+        lab
+    }
+
+    /// The same without RDMA devices.
+    #[track_caller]
+    pub fn without_rdma(count: usize) -> Self {
         for nic in NICS {
             assert!(
                 Path::new("/sys/class/net").join(nic).exists(),
@@ -298,8 +310,14 @@ fn make_functions(host: &Netns, count: usize) -> [Vec<Function>; 2] {
         let functions = (0..count).map(|number| named_function(nic, number));
         functions.collect::<Vec<_>>()
     });
-    add_rdma(host, &functions.concat().iter().collect::<Vec<_>>());
+    set_up(host, functions.iter().flatten());
     host.run("udevadm settle -t 30");
+    wait::until("the functions have their carriers", || {
+        functions.iter().flatten().all(|it| {
+            let carrier = format!("/sys/class/net/{}/carrier", it.netdev);
+            fs::read_to_string(carrier).is_ok_and(|it| it.trim() == "1")
+        })
+    });
     functions
 }
 
@@ -316,10 +334,14 @@ fn named_function(nic: &str, number: usize) -> Function {
     Function { netdev, pci, rdma }
 }
 
+fn set_up<'a>(host: &Netns, functions: impl Iterator<Item = &'a Function>) {
+    let up = |it: &Function| format!("link set dev {} up", it.netdev);
+    host.ip_batch(&functions.map(up).collect::<Vec<_>>());
+}
+
 /// Sets the functions' netdevs up and makes their RDMA devices.
 fn add_rdma(host: &Netns, functions: &[&Function]) {
-    let up = |it: &&Function| format!("link set dev {} up", it.netdev);
-    host.ip_batch(&functions.iter().map(up).collect::<Vec<_>>());
+    set_up(host, functions.iter().copied());
     for Function { rdma, netdev, .. } in functions {
         host.run(&format!("rdma link add {rdma} type rxe netdev {netdev}"));
     }

@@ -24,6 +24,7 @@ use crate::{
     netns::{self, parse_list},
     wait,
 };
+use nix::libc::ENOENT;
 use rdma_netns::smc;
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, fmt::Write, fs, path::Path, process::Command};
@@ -231,7 +232,11 @@ impl Snapshot {
         for entry in inside(netns, table).expect("a pnet table") {
             self.count("pnet entry", &json!(entry));
         }
-        let ueids = smc::UserEids::open().and_then(|mut ueids| ueids.list());
+        let ueids = match smc::UserEids::open() {
+            // a kernel before 5.16 has none
+            Err(error) if error.errno() == Some(ENOENT) => return,
+            ueids => ueids.and_then(|mut it| it.list()),
+        };
         for ueid in ueids.expect("user EIDs") {
             self.count("user EID", &ueid.into());
         }

@@ -4,13 +4,14 @@
 
 use integration::{
     Attachment, Conflist, Netns, Snapshot,
+    daemon::doctor,
     killed::{Around, Restorer, Sweep},
     lab::{self, Function, Lab, ipv4, ipv6},
     plugin, traffic,
     traffic::End,
 };
-use serde_json::{Value, json};
-use std::{fs, sync::Barrier, thread};
+use serde_json::json;
+use std::{sync::Barrier, thread};
 
 /// Two pods with two rails each, on NICs of different NUMA nodes.
 struct TwoPods {
@@ -127,34 +128,11 @@ fn devices_of_pods_that_died_return_to_the_host_by_their_pci_address() {
     scene.before.assert_restored(&scene.lab.host);
 }
 
-/// What `rdma-device-plugin doctor` finds on the host of `scene`: exit code, and each finding as one line.
-fn doctor(scene: &TwoPods, options: &[&str]) -> (i32, String) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let list = json!({
-        "cniVersion": "1.1.0", "name": "pods", "plugins": [scene.lab.configuration(0)],
-    });
-    fs::write(directory.path().join("10-pods.conflist"), list.to_string()).expect("written");
-    let program = integration::daemon::rdma_device_plugin();
-    let mut command = scene.lab.host.command(&program);
-    command.args(["doctor", "--json", "--cni-conf-dir"]);
-    command.arg(directory.path()).arg("--cni-bin-dir");
-    command.arg(program.parent().expect("a directory"));
-    let output = command.args(options).output().expect("it starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(errors, "");
-    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(told["unseen"], json!([]));
-    let findings = told["findings"].as_array().expect("a list");
-    let line = |finding: &Value| format!("{}: {}\n", finding["severity"], finding["what"]);
-    let lines = findings.iter().map(line).collect();
-    (output.status.code().expect("not killed"), lines)
-}
-
 #[test]
 fn the_doctor_tells_what_pods_have_and_what_one_that_died_has_left() {
     let scene = TwoPods::new();
     let told = |options: &[&str], code: i32, expected: &[&str]| {
-        let (ended, lines) = doctor(&scene, options);
+        let (ended, lines) = doctor(&scene.lab.host, &[scene.lab.configuration(0)], options);
         assert_eq!(ended, code, "{lines}");
         for expected in expected {
             assert!(

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, what a node does on the kernels that users have: `integration/lab/vm --kernel 5.10 --tier full --shared
+//! --memory 4096`, one test at a time. Their rdma_rxe is Debian's own: its devices cannot be moved, and between pods it
+//! has no traffic. What else differs between kernels is how they tell of netdevs and devices.
+
+use integration::{
+    Attachment, Conflist, Snapshot,
+    container_runtime::{
+        SharedNode,
+        shared::{address, has_all_rails},
+    },
+    daemon::doctor,
+    lab::Lab,
+    wait,
+};
+use serde_json::{Value, json};
+
+#[test]
+fn one_request_gives_a_pod_every_rail_and_the_doctor_finds_nothing_amiss() {
+    let node = SharedNode::new();
+    node.remove(node.plain("first"));
+    let before = Snapshot::of(&node.nics.host);
+    let pods = ["one", "two"].map(|name| node.runtime.pod(&node.wish(name)));
+    let netns = pods.each_ref().map(|pod| pod.netns());
+    pods.iter().for_each(has_all_rails);
+    for rail in 0..2 {
+        for ipv6 in [true, false] {
+            let [from, to] = [0, 1].map(|pod: usize| address(&netns[pod], rail, ipv6));
+            netns[0].run(&format!("ping -c 1 -W 10 -I {from} {to}"));
+        }
+    }
+    let chain = node.list().plugins.pop().expect("the chain");
+    let (code, findings) = doctor(&node.nics.host, &[chain], &[]);
+    assert_eq!(code, 0, "{findings}");
+    assert!(
+        findings.contains("2 attachments with 4 rails"),
+        "{findings}"
+    );
+    pods.into_iter().for_each(|pod| node.remove(pod));
+    before.assert_restored(&node.nics.host);
+    assert_eq!(node.records(), 0);
+}
+
+#[test]
+fn virtual_functions_are_moved_by_device_id_and_by_driver() {
+    let lab = Lab::without_rdma(1);
+    lab.give_addresses();
+    let pod = lab.pod("pod");
+    let before = Snapshot::of(&lab.host);
+    let [first, _] = lab.rails(0);
+    let by_id = json!({"deviceID": first.pci});
+    let by_driver = json!({"devices": [{"driver": "igbvf"}]});
+    let moved = |settings: &Value, count: usize| {
+        let mut plugin = json!({"type": "rdma-cni", "stateDir": lab.state(), "requireRdma": false});
+        let fields = plugin.as_object_mut().expect("an object");
+        fields.extend(settings.as_object().expect("an object").clone());
+        let list = Conflist::new("1.0.0", vec![plugin]);
+        let attachment = Attachment::new("a", pod.path(), "eth0");
+        let runtime = lab.runtime();
+        let added = runtime.add(&list, &attachment);
+        let result = added.unwrap_or_else(|outcome| panic!("{outcome}"));
+        assert_eq!(
+            result["interfaces"].as_array().expect("a list").len(),
+            count
+        );
+        let checked = runtime.check(&list, &attachment);
+        checked.unwrap_or_else(|outcome| panic!("{outcome}"));
+        (list, attachment)
+    };
+    let del = |(list, attachment): &(Conflist, Attachment)| {
+        let deleted = lab.runtime().del(list, attachment);
+        deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+        before.assert_restored(&lab.host);
+    };
+    del(&moved(&by_id, 1));
+    del(&moved(&by_driver, 2));
+    // a pod that dies: the kernel gives them back, without their addresses
+    let attached = moved(&by_driver, 2);
+    pod.die();
+    wait::until("the kernel gave the netdevs back", || {
+        ["rdma0", "rdma1"].iter().all(|it| lab.host.has_link(it))
+    });
+    del(&attached);
+}
