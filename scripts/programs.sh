@@ -13,7 +13,8 @@ LAB='integration/lab_.*|rdma-netns/rdma'
 compile_programs() {
 	local messages
 	messages=$(mktemp)
-	cargo test --locked --workspace --all-features --no-run --message-format=json-render-diagnostics >"$messages" || {
+	# the release binaries, which are linked one by one, go first: both end at the same time then
+	nice cargo test --locked --workspace --all-features --no-run --message-format=json-render-diagnostics >"$messages" || {
 		rm -f "$messages"
 		return 1
 	}

@@ -4,16 +4,15 @@
 //! sockets; it is the runtime that calls the chain.
 
 use integration::{
-    Netns, Snapshot,
+    Snapshot,
     container_runtime::{
         Engine, Pod, SharedNode,
-        shared::{HCA, address, namespaces, nodes_of_all_rails},
+        shared::{HCA, address, links, namespaces, nodes_of_all_rails},
         traffic::{self, End},
     },
     nics, wait,
 };
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use std::{thread, time::Duration};
 
 /// As long as a sandbox may take until the chain's ADD runs.
@@ -25,21 +24,13 @@ fn node_with_a_bridge() -> SharedNode {
     let node = SharedNode::new();
     let pod = node.plain("plain");
     let netns = pod.netns();
-    assert_eq!(names(&netns), ["lo", "eth0"]);
+    assert_eq!(links(&netns), ["lo", "eth0"]);
     assert_eq!(netns.show("rule show").len(), 3);
     let listed = pod.main().try_sh("ls /dev/infiniband");
     assert!(listed.said.contains("No such file"), "{}", listed.said);
     assert_eq!(node.records(), 0);
     node.remove(pod);
     node
-}
-
-/// The links of a namespace, in their order.
-#[track_caller]
-fn names(netns: &Netns) -> Vec<String> {
-    let links = netns.show("link show");
-    let name = |link: &Value| link["ifname"].as_str().unwrap_or_default().to_owned();
-    links.iter().map(name).collect()
 }
 
 #[test]
@@ -51,7 +42,7 @@ fn one_request_gives_a_container_every_rail_with_devices_addresses_and_traffic()
     let netns = [0, 1].map(|pod: usize| pods[pod].netns());
     for (pod, netns) in pods.iter().zip(&netns) {
         assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
-        assert_eq!(names(netns), ["lo", "eth0", "rdma0", "rdma1"]);
+        assert_eq!(links(netns), ["lo", "eth0", "rdma0", "rdma1"]);
         // kubelet's own address of the pod is its primary network's
         let told = pod.addresses();
         assert!(told[0].starts_with("10.88."), "{told:?}");
@@ -167,7 +158,7 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
     node.remove(killed);
     // a new pod beside the old one, by the new process
     let new = node.runtime.pod(&node.wish("new"));
-    assert_eq!(names(&new.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
+    assert_eq!(links(&new.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
     node.remove(new);
     node.remove(lives);
     before.assert_restored(&node.nics.host);

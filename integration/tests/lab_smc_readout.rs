@@ -3,7 +3,7 @@
 //! of a process that was killed: `integration/lab/vm --tier fast --exclusive`.
 
 use integration::{
-    Netns,
+    Netns, extent,
     smc::{Client, Server, SmcPeer, Socket, active, read_out, shown},
     wait,
 };
@@ -334,10 +334,10 @@ fn a_connection_that_is_not_accepted_is_held_until_its_listener_ends() {
 #[test]
 fn data_sent_is_data_received() {
     let world = World::new();
-    let begin = Instant::now();
-    let (server, client) = world.connect([Socket::Smc; 2], "10.9.0.1:7000", (4, 16 * MIB));
+    let (begin, bytes) = (Instant::now(), extent::of(4 * MIB, 16 * MIB));
+    let (server, client) = world.connect([Socket::Smc; 2], "10.9.0.1:7000", (4, bytes));
     let seconds = begin.elapsed().as_secs_f64();
-    println!("4 times 16 MiB both ways in {seconds:.1} s");
+    println!("4 times {bytes} bytes both ways in {seconds:.1} s");
     for pod in &world.pods {
         let connections = active(pod);
         assert_eq!(connections.len(), 4);

@@ -119,12 +119,7 @@ impl SharedNode {
     fn remove_until(&self, done: impl Fn() -> bool) {
         let cri = self.runtime.cri();
         let gone = wait::within(TO_CLEAN_UP, || {
-            for sandbox in cri.pods().expect("a list") {
-                let removed = cri.remove(&sandbox.id);
-                removed.unwrap_or_else(|status| println!("{}", status.message()));
-            }
-            // what was removed meanwhile, or came meanwhile, is not in the list from before
-            cri.pods().expect("a list").is_empty() && self.records() == 0 && done()
+            cri.remove_all() && self.records() == 0 && done()
         });
         assert!(
             gone,

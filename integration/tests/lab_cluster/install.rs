@@ -13,11 +13,16 @@ use std::{collections::BTreeSet, ffi::OsString, fs};
 /// Kubelet's directory of device plugins' sockets.
 const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
 
-/// "Which manifest", and "Verify" until the first pod.
-pub(super) fn by_the_page(cluster: &mut Cluster) {
+/// "Which manifest".
+pub(super) fn manifest_is_applied(cluster: &Cluster) {
     for line in pages::commands(PAGE, "Which manifest", "kubectl") {
         cluster.types(&line.replace("NODE", NODE));
     }
+}
+
+/// The same, and "Verify" until the first pod.
+pub(super) fn by_the_page(cluster: &mut Cluster) {
+    manifest_is_applied(cluster);
     for line in verify() {
         if line.contains("examples/") {
             return;

@@ -9,6 +9,7 @@ mod operations;
 mod pods;
 mod refused;
 mod upgrade;
+mod without_ipv6;
 
 use integration::{Cluster, Snapshot, container_runtime::installed::Files};
 use std::fs;
@@ -81,11 +82,11 @@ fn a_daemon_takes_over_beside_pods_and_deletes_those_that_are_refused() {
 }
 
 #[test]
-#[ignore = "scripts/test --full: restarts, PodSecurity and a drain, on a cluster of their own"]
+#[ignore = "scripts/test --full: IPv6 that comes late, restarts, PodSecurity and a drain, on a cluster of their own"]
 fn pods_outlive_what_is_started_anew_and_leave_a_node_that_is_drained() {
     let mut cluster = Cluster::new();
     let before = Before::of(&cluster);
-    install::by_the_page(&mut cluster);
+    without_ipv6::waits_for_an_address(&mut cluster);
     let [server, client] = pods::of_the_example_have_all_rails(&mut cluster);
     operations::start_the_runtime_anew(&mut cluster, &[&server, &client]);
     operations::start_the_api_server_anew(&mut cluster, &[&server, &client]);

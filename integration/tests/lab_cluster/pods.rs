@@ -24,7 +24,7 @@ pub(super) const PAIR: [&str; 2] = ["rdma-test-pod", "rdma-test-pod-1"];
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// The links of a pod without RDMA.
-const PLAIN: [&str; 2] = ["lo", "eth0"];
+pub(super) const PLAIN: [&str; 2] = ["lo", "eth0"];
 
 /// What kubelet says that the pod was allocated: so many ids.
 #[track_caller]

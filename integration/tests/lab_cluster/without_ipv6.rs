@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon comes to a node whose NICs have no IPv6 yet ("Nodes without IPv6" of docs/install.md).
+
+use super::{
+    install::{manifest_is_applied, verify},
+    pods::{self, PLAIN, PODS},
+};
+use integration::{
+    Cluster,
+    container_runtime::{
+        installed::Files,
+        shared::{HCA, has_all_rails, links, nodes_of_all_rails},
+    },
+    nics,
+};
+use serde_json::json;
+
+/// Where the network's list is.
+const LISTS: [&str; 1] = ["/etc/cni"];
+
+/// All is ready, the list stays as it is, and pods have their devices without rails; with the NICs' addresses the entry
+/// comes, and a pod has its rails.
+pub(super) fn waits_for_an_address(cluster: &mut Cluster) {
+    let lists = Files::below(&LISTS);
+    each_address(cluster, "del");
+    manifest_is_applied(cluster);
+    for line in verify() {
+        if line.contains("rollout status") {
+            cluster.types(&line);
+        } else if line.contains(" logs ") {
+            let said = cluster.types(&line);
+            let told = "no RDMA NIC of this node has a global IPv6 address";
+            assert!(said.contains(told), "{said}");
+        }
+    }
+    cluster.until("the node has ids", |it| {
+        it.allocatable(HCA).as_deref() == Some("1k")
+    });
+    Files::below(&LISTS).assert_as(&lists, &[]);
+    cluster.make(PODS, &pods::pod("early", &json!({HCA: 1})));
+    let early = cluster.pod("early");
+    assert_eq!(links(&early.netns()), PLAIN);
+    assert_eq!(early.main().rdma_nodes(), nodes_of_all_rails());
+    cluster.says("a pod has devices and no rails");
+    each_address(cluster, "add");
+    cluster.until("the network's list has the entry", |_| {
+        Files::below(&LISTS) != lists
+    });
+    cluster.make(PODS, &pods::pod("late", &json!({HCA: 1})));
+    has_all_rails(&cluster.pod("late"));
+    cluster.delete(PODS, &["early", "late"]);
+    cluster.until("they are gone", |it| it.look_at_all(PODS).is_empty());
+    cluster.says("with addresses a pod has its rails");
+}
+
+/// The NICs' IPv6 addresses come or go.
+fn each_address(cluster: &Cluster, verb: &str) {
+    for rail in [0, 1] {
+        let (address, netdev) = (nics::ipv6_start(rail), nics::netdev(rail));
+        let nodad = if verb == "add" { "nodad" } else { "" };
+        let line = format!("address {verb} {address}1/64 dev {netdev} {nodad}");
+        cluster.nics.host.ip(&line);
+    }
+}
