@@ -21,7 +21,7 @@ PACKAGES=(
 	ca-certificates debian-archive-keyring      # getting the rest
 	qemu-system-x86                             # for its libraries: the QEMU in the cache uses them
 	gcc-12 make patch binutils libelf1 xz-utils # building a module
-	zstd kmod                                   # the initramfs; modules in the guest
+	kmod                                        # modules in the guest
 	udev iproute2 iputils-ping procps                      # in the guest
 	rdma-core ibverbs-utils ibverbs-providers rdmacm-utils perftest
 	jq tar libseccomp2                          # making images; runc

@@ -24,10 +24,12 @@ module_files() {
 	done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }'
 }
 
-# unpack_modules KERNEL: MODULES, and no file of hardware that no VM has, which is a third of all
+# unpack_modules KERNEL: MODULES, and no file of hardware that no VM has, which is a third of all. What was built for the
+# kernel (updates) goes: it hides the kernel's own module of the name.
 unpack_modules() {
 	local root=$1/root release file
 	release=$(<"$1/release")
+	rm -rf "$root/lib/modules/$release/updates"
 	rm -rf "$root/lib/modules/$release/kernel"/{sound,drivers/{gpu,media,net/wireless,staging,iio,scsi,isdn}}
 	/sbin/depmod -b "$root" "$release"
 	module_files "$1" "${MODULES[@]}" | while read -r file; do

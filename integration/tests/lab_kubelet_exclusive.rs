@@ -147,7 +147,6 @@ fn held_by(scene: &Scene, given: &Allocation) {
 }
 
 #[test]
-#[ignore = "scripts/test --full: lab_pods_exclusive shows it in containers"]
 fn a_container_gets_the_right_node_though_the_move_renumbered_it() {
     let scene = Scene::new(BY_CDI);
     let (lowest, function, given) = scene.with_a_lower_number();

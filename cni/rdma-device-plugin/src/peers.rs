@@ -214,9 +214,11 @@ impl Lead {
     /// The file cannot be made or locked.
     pub async fn wait(state_dir: &Path) -> io::Result<Self> {
         let path = make(state_dir)?.join("lead.lock");
+        // opened once: each close of a file that was open for writing is heard by who watches the directory
+        let file = lock::open(&path)?;
         let mut tried = 0;
         loop {
-            if let Some(held) = lock::attempt(lock::open(&path)?)? {
+            if let Some(held) = lock::attempt(file.try_clone()?)? {
                 return Ok(Self { _held: held });
             }
             tried += 1;

@@ -151,15 +151,19 @@ impl Cri {
             .items)
     }
 
-    /// Ends and forgets all pods, as kubelet does with those that nobody wants any more. Whether none is left: a failure is
-    /// printed, and kubelet would come again.
-    pub fn remove_all(&self) -> bool {
-        for sandbox in self.pods().expect("a list") {
+    /// Ends and forgets the pods that are `unwanted`, as kubelet does with those that nobody wants any more. Whether none is
+    /// left: a failure is printed, and kubelet would come again.
+    pub fn remove_all(&self, unwanted: impl Fn(&PodSandbox) -> bool) -> bool {
+        let left = || {
+            let pods = self.pods().expect("a list");
+            pods.into_iter().filter(&unwanted).collect::<Vec<_>>()
+        };
+        for sandbox in left() {
             let removed = self.remove(&sandbox.id);
             removed.unwrap_or_else(|status| println!("{}", status.message()));
         }
         // what was removed meanwhile, or came meanwhile, is not in the list from before
-        self.pods().expect("a list").is_empty()
+        left().is_empty()
     }
 
     /// All that it knows of a sandbox: the status and JSON of its own.

@@ -72,14 +72,6 @@ impl Engine {
         }
     }
 
-    /// What `chain.runtime` of the daemon's configuration calls it.
-    pub fn in_configurations(self) -> &'static str {
-        match self {
-            Self::Containerd | Self::Containerd2 => "containerd",
-            Self::Crio => "crio",
-        }
-    }
-
     /// Whether it calls, at ADD and at DEL, the plugins in a network's own directory: libcni 1.3. CRI-O's calls
     /// them at ADD alone.
     pub fn reads_directories(self) -> bool {

@@ -124,7 +124,7 @@ impl InstalledNode {
     }
 
     /// A pod whose one container asks for one `rdma/hca`; its container is made if the daemon lets
-    /// it start. Of one that fails nothing is left.
+    /// it start. Of one that fails nothing is left, unless the runtime could not end it.
     ///
     /// # Errors
     /// What kubelet would put into the pod's event.

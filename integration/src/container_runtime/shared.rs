@@ -21,7 +21,7 @@ pub const HCA: &str = "rdma/hca";
 
 /// As long as a runtime may take to clean up after a sandbox that failed: containerd gives DEL a minute, and
 /// what it could not clean up is kubelet's to remove.
-const TO_CLEAN_UP: Duration = Duration::from_secs(120);
+pub const TO_CLEAN_UP: Duration = Duration::from_secs(120);
 
 /// The daemon's configuration, as users have it.
 const OLD_CONFIG_MAP: &str = r#"{ "mode" : "hca" }"#;
@@ -119,7 +119,7 @@ impl SharedNode {
     fn remove_until(&self, done: impl Fn() -> bool) {
         let cri = self.runtime.cri();
         let gone = wait::within(TO_CLEAN_UP, || {
-            cri.remove_all() && self.records() == 0 && done()
+            cri.remove_all(|_| true) && self.records() == 0 && done()
         });
         assert!(
             gone,

@@ -8,12 +8,13 @@ use super::{
 use integration::{
     Cluster,
     container_runtime::{
-        installed::Files,
+        installed::{Files, LIST},
         shared::{HCA, has_all_rails, links, nodes_of_all_rails},
     },
     nics,
 };
 use serde_json::json;
+use std::fs;
 
 /// Where the network's list is.
 const LISTS: [&str; 1] = ["/etc/cni"];
@@ -24,14 +25,16 @@ pub(super) fn waits_for_an_address(cluster: &mut Cluster) {
     let lists = Files::below(&LISTS);
     each_address(cluster, "del");
     manifest_is_applied(cluster);
-    for line in verify() {
-        if line.contains("rollout status") {
-            cluster.types(&line);
-        } else if line.contains(" logs ") {
-            let said = cluster.types(&line);
-            let told = "no RDMA NIC of this node has a global IPv6 address";
-            assert!(said.contains(told), "{said}");
-        }
+    for (command, told) in [
+        ("rollout status", "successfully rolled out"),
+        (
+            " logs ",
+            "no RDMA NIC of this node has a global IPv6 address",
+        ),
+    ] {
+        let line = verify().into_iter().find(|it| it.contains(command));
+        let said = cluster.types(&line.expect("the page has the command"));
+        assert!(said.contains(told), "{said}");
     }
     cluster.until("the node has ids", |it| {
         it.allocatable(HCA).as_deref() == Some("1k")
@@ -44,7 +47,7 @@ pub(super) fn waits_for_an_address(cluster: &mut Cluster) {
     cluster.says("a pod has devices and no rails");
     each_address(cluster, "add");
     cluster.until("the network's list has the entry", |_| {
-        Files::below(&LISTS) != lists
+        fs::read_to_string(LIST).is_ok_and(|it| it.contains("\"rdma-cni\""))
     });
     cluster.make(PODS, &pods::pod("late", &json!({HCA: 1})));
     has_all_rails(&cluster.pod("late"));
