@@ -50,15 +50,18 @@ done
 # boot NAME [PATTERN [WORD]]: runs the machine's programs that PATTERN describes, and in them the tests
 # whose names contain WORD
 boot() {
-	local name=$1 pattern=${2:-.*} word=${3-} options chosen
+	local name=$1 pattern=${2:-.*} word=${3-} options chosen vm=(integration/lab/vm) made
 	eval "options=(${BOOT_OPTIONS[$name]})"
 	mapfile -t chosen < <(both "${BOOT_PROGRAMS[$name]}" "$pattern")
 	((${#chosen[@]})) || {
 		echo "the machine $name has no program $pattern"
 		return 1
 	}
-	make_for "$name"
-	integration/lab/vm "${options[@]}" -- "$PWD/scripts/run-programs" "${chosen[@]}" -- --test-threads=1 ${word:+"$word"}
+	made=$(realpath "${CARGO_TARGET_DIR:-target}")/lab-$name
+	make_for "$name" "$made"
+	# beside a control plane, which it reaches
+	[[ $name != cluster* ]] || vm=("${CARGO_TARGET_DIR:-target}/debug/cluster-lab" "$made/pki")
+	"${vm[@]}" "${options[@]}" -- "$PWD/scripts/run-programs" "${chosen[@]}" -- --test-threads=1 ${word:+"$word"}
 }
 
 # left_out MACHINE: whether only `scripts/test --full` boots it
@@ -75,10 +78,8 @@ boots_with() {
 	printf '%s\n' "${usual[@]}"
 }
 
-# make_for MACHINE: what is made outside for the tests inside
+# make_for MACHINE DIRECTORY: what is made outside, there, for the tests inside
 make_for() {
-	local made
-	made=$(realpath "${CARGO_TARGET_DIR:-target}")/lab-$1
 	case $1 in
 	*-containerd-2) name_runtime containerd ;;
 	*-crio) name_runtime crio ;;
@@ -89,12 +90,12 @@ make_for() {
 	installed | pods-*)
 		scripts/versions
 		# an image of its own: the guest of another machine may be reading dist/'s
-		export RDMA_LAB_IMAGE=$made/rdma-device-plugin.oci.tar
+		export RDMA_LAB_IMAGE=$2/rdma-device-plugin.oci.tar
 		scripts/image --binaries "$PWD/dist" --output "$RDMA_LAB_IMAGE"
 		;;
 	cluster*)
-		cluster_environment "$made"
-		make_cluster "${CARGO_TARGET_DIR:-target}/debug/cluster-seed" "$(kubernetes_of "$1")"
+		make_cluster "$2" "$(kubernetes_of "$1")"
+		cluster_environment "$2" "$(kubernetes_of "$1")"
 		[[ ${RDMA_TEST_FULL-} != 1 ]] || {
 			integration/helm/build >/dev/null
 			RDMA_HELM=$(integration/helm/build)

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# cluster.sh - what a cluster in the lab starts from. To be sourced in the root of the tree.
+# cluster.sh - clusters in the lab. To be sourced in the root of the tree.
 
-# cluster_environment DIRECTORY: names in the environment what make_cluster makes there
+# cluster_environment DIRECTORY [RELEASE]: names in the environment what make_cluster makes
 cluster_environment() {
-	export RDMA_LAB_IMAGE=$1/rdma-device-plugin.oci.tar RDMA_LAB_CLUSTER=$1/seed
+	export RDMA_LAB_IMAGE=$1/rdma-device-plugin.oci.tar RDMA_KUBERNETES
+	RDMA_KUBERNETES=$(integration/kubernetes/build "${2:-1.34}")
 }
 
-# make_cluster SEED [RELEASE]: the image, Kubernetes' own programs, and what the control plane starts from, which the
-# program SEED (integration/src/bin/cluster-seed.rs) leaves
+# make_cluster DIRECTORY [RELEASE]: the image in DIRECTORY, and Kubernetes' own programs
 make_cluster() {
 	# an image of its own: the guest of another machine may be reading dist/'s
-	scripts/image --binaries "$PWD/dist" --output "$RDMA_LAB_IMAGE"
+	scripts/image --binaries "$PWD/dist" --output "$1/rdma-device-plugin.oci.tar"
 	integration/kubernetes/build "${2:-1.34}" >/dev/null
-	RDMA_KUBERNETES=$(integration/kubernetes/build "${2:-1.34}")
-	export RDMA_KUBERNETES
-	"$1" "$RDMA_LAB_CLUSTER"
 }

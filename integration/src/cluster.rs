@@ -1,37 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A cluster in the lab: Kubernetes' control plane, kubelet and a container runtime on one node with bonded NICs, on
-//! which nothing of ours is installed (`integration/lab/vm --tier full --shared --memory 4096`).
-//! Everything is by the path that it has on a node. What is written there is forgotten with the guest.
+//! A cluster in the lab: kubelet and a container runtime on a node with bonded NICs, on which nothing of ours is
+//! installed (`integration/lab/vm --tier full --shared --memory 4096`); Kubernetes' control plane is outside of the
+//! node (`cluster-lab`). Everything is by the path that it has on a node. What is written there is forgotten with the
+//! guest.
 
 pub mod traffic;
 
 use crate::{
-    BondedNics, ContainerRuntime, ControlPlane, Netns, RealKubelet,
+    BondedNics, ContainerRuntime, Netns, RealKubelet, RemoteControlPlane,
     container_runtime::{
-        Engine, Pod, PodSpec, TOOLS,
-        installed::{clear, image, primary, root, write_list},
+        Pod, PodSpec,
+        installed::{clear, image, primary, write_list},
     },
-    control_plane::{ADDRESS, NODE, SERVICE, succeeded},
+    control_plane::{ADDRESS, NODE, NODE_ADDRESS, SERVICE, succeeded},
     netns::check,
 };
 use serde_json::{Value, json};
 use std::{
     fs,
-    path::Path,
     process::{Command, Output},
     thread,
     time::{Duration, Instant},
 };
-use tempfile::TempDir;
 
 /// As long as anything of a cluster's may take in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// What examples name, and what they get: nothing is pulled.
-const IMAGES: [&str; 2] = ["mellanox/centos_7_4_mofed_4_2_1_2_0_0_60", TOOLS];
-
-/// The node's NIC for all but RDMA, and its other end.
-const MANAGEMENT: [&str; 2] = ["eth0", "eth0-far"];
+/// The driver of the node's NIC for all but RDMA, and of no other NIC.
+const MANAGEMENT: &str = "virtio_net";
 
 /// The cluster.
 #[derive(Debug)]
@@ -41,13 +37,12 @@ pub struct Cluster {
     pub kubelet: RealKubelet,
     /// Its runtime.
     pub runtime: ContainerRuntime,
-    /// The control plane, on the same node.
-    pub plane: ControlPlane,
+    /// The control plane, outside.
+    pub plane: RemoteControlPlane,
     /// The bonds.
     pub nics: BondedNics,
     began: Instant,
-    _management: Management,
-    _desk: TempDir,
+    management: Management,
 }
 
 impl Default for Cluster {
@@ -66,7 +61,6 @@ impl Cluster {
         // as systemd has it: what is mounted on the node can come into containers
         check(Command::new("mount").args(["--make-rshared", "/"]));
         let management = Management::new();
-        let desk = desk();
         let (plane, (runtime, nics)) = thread::scope(|scope| {
             let runtime = scope.spawn(|| {
                 let nics = BondedNics::new();
@@ -77,7 +71,7 @@ impl Cluster {
                 say(began, "the runtime runs pods");
                 (runtime, nics)
             });
-            let plane = ControlPlane::start_on_node(desk.path().to_owned());
+            let plane = RemoteControlPlane::fresh();
             say(began, "the control plane takes pods");
             (plane, runtime.join().expect("the runtime"))
         });
@@ -88,8 +82,7 @@ impl Cluster {
             plane,
             nics,
             began,
-            _management: management,
-            _desk: desk,
+            management,
         };
         cluster.until("the node is ready", |it| {
             let node = it.look(&format!("/api/v1/nodes/{NODE}"));
@@ -104,8 +97,9 @@ impl Cluster {
         say(self.began, what);
     }
 
-    /// What an operator types, in a directory that has the repository's `conf`, with images that the lab
-    /// has in the examples, and the lab's runtime in the manifests; it must succeed. What it printed.
+    /// What an operator types: `kubectl` and `helm` outside, in a directory that has the repository's `conf`, with
+    /// images that the lab has in the examples, and the lab's runtime in the manifests; all else on the node. It must
+    /// succeed. What it printed.
     #[track_caller]
     pub fn types(&self, line: &str) -> String {
         succeeded(line, self.tries(line))
@@ -114,7 +108,12 @@ impl Cluster {
     /// The same, whatever becomes of it.
     #[track_caller]
     pub fn tries(&self, line: &str) -> Output {
-        let output = self.plane.try_shell(line);
+        let output = if line.starts_with("kubectl ") || line.starts_with("helm ") {
+            self.plane.try_shell(line)
+        } else {
+            let output = Command::new("sh").args(["-e", "-c", line]).output();
+            output.unwrap_or_else(|error| panic!("{line}: {error}"))
+        };
         self.says(line);
         output
     }
@@ -153,8 +152,7 @@ impl Cluster {
 
     #[track_caller]
     fn does(&self, method: &str, path: &str, object: &Value) {
-        let answer = self.plane.request(method, path, &object.to_string());
-        let (is_done, said) = answer.expect("the API server answers");
+        let (is_done, said) = self.plane.request(method, path, &object.to_string());
         assert!(is_done, "{method} {path}: {said}");
     }
 
@@ -209,6 +207,11 @@ impl Cluster {
         self.runtime.of_kubelet(name, &sandbox.id, &containers)
     }
 
+    /// The netdev by which the node is reached: no rail.
+    pub fn management(&self) -> &str {
+        &self.management.netdev
+    }
+
     /// What the node has of `resource` for pods, as the API server tells it.
     pub fn allocatable(&self, resource: &str) -> Option<String> {
         let node = self.look(&format!("/api/v1/nodes/{NODE}"));
@@ -228,65 +231,45 @@ fn say(began: Instant, what: &str) {
     eprintln!("{:6.1} s: {what}", began.elapsed().as_secs_f64());
 }
 
-/// Where an operator types.
-#[track_caller]
-fn desk() -> TempDir {
-    let desk = TempDir::with_prefix_in("desk.", "/run").expect("a directory");
-    let conf = root().join("conf");
-    check(Command::new("cp").arg("-r").arg(conf).arg(desk.path()));
-    let [of_users, of_the_lab] = IMAGES;
-    change(&desk.path().join("conf/examples"), of_users, of_the_lab);
-    if Engine::of_the_lab() == Engine::Crio {
-        // what docs/node.md tells its users
-        let chain = "\"chain\": {";
-        let runtime = format!("{chain} \"runtime\": \"crio\",");
-        change(&desk.path().join("conf/manifests"), chain, &runtime);
-    }
-    desk
-}
-
-/// Changes what is in the YAML files of a directory.
-#[track_caller]
-fn change(directory: &Path, from: &str, to: &str) {
-    let files = fs::read_dir(directory).expect("a directory");
-    let files = files.map(|it| it.expect("a file").path());
-    let mut changed = 0;
-    for file in files.filter(|it| it.extension().is_some_and(|it| it == "yaml")) {
-        let text = fs::read_to_string(&file).expect("a file");
-        changed += text.matches(from).count();
-        fs::write(&file, text.replace(from, to)).expect("a file");
-    }
-    assert!(changed > 0, "{directory:?} has no {from:?}");
-}
-
 /// The NIC by which the node is reached, and its default route: no rail.
 #[derive(Debug)]
-struct Management;
+struct Management {
+    netdev: String,
+}
 
 impl Management {
     #[track_caller]
     fn new() -> Self {
-        let [near, far] = MANAGEMENT;
+        let netdev = Self::netdev();
         Netns::own().ip_batch(&[
-            format!("link add {near} type veth peer name {far}"),
-            format!("address add {ADDRESS}/24 dev {near}"),
-            format!("link set dev {far} up"),
-            format!("link set dev {near} up"),
-            format!("route add default via 10.99.0.254 dev {near}"),
-            format!("address add {SERVICE}/32 dev lo"),
+            format!("address add {NODE_ADDRESS}/24 dev {netdev}"),
+            format!("link set dev {netdev} up"),
+            format!("route add default via {ADDRESS} dev {netdev}"),
+            format!("route add {SERVICE}/32 via {ADDRESS} dev {netdev}"),
         ]);
-        Self
+        Self { netdev }
+    }
+
+    #[track_caller]
+    fn netdev() -> String {
+        let all = fs::read_dir("/sys/class/net").expect("netdevs");
+        let mut all = all.map(|it| it.expect("a netdev"));
+        let found = all.find(|it| {
+            let driver = fs::read_link(it.path().join("device/driver"));
+            driver.is_ok_and(|it| it.ends_with(MANAGEMENT))
+        });
+        let found =
+            found.unwrap_or_else(|| panic!("no NIC of {MANAGEMENT}: scripts/test lab cluster"));
+        found.file_name().into_string().expect("UTF-8")
     }
 }
 
 impl Drop for Management {
     fn drop(&mut self) {
-        let mut ip = Command::new("ip");
-        let _ = ip.args(["link", "delete", MANAGEMENT[0]]).output();
-        let service = format!("{SERVICE}/32");
-        let mut ip = Command::new("ip");
-        let _ = ip
-            .args(["address", "delete", &service, "dev", "lo"])
-            .output();
+        // routes go with it
+        for line in ["address flush dev", "link set down dev"] {
+            let mut ip = Command::new("ip");
+            let _ = ip.args(line.split(' ')).arg(&self.netdev).output();
+        }
     }
 }

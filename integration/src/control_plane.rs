@@ -6,26 +6,35 @@
 //! |---|---|
 //! | `kubectl` | what an operator and a test ask |
 //! | `stand_in` | a node and pods without a kubelet |
+//! | [`server`] | a control plane outside the lab's machines, for the nodes in them |
+//! | `remote` | the same, as a node's tests reach it |
+//! | `messages` | what these say to each other |
+//! | `site` | where it runs |
 //!
-//! On this machine it is in a network namespace of its own ([`ControlPlane::start`]), and no kubelet runs:
-//! [`ControlPlane::add_node`] makes a node that is ready, and [`ControlPlane::start_bound_pods`] says of its
-//! pods what a kubelet would say. In the lab it is on the node ([`ControlPlane::start_on_node`]), and starts
-//! from what a first start on this machine has left ([`ControlPlane::leave_seed`]): roles, namespaces, service
-//! accounts and certificates take an emulated machine most of a minute.
+//! It runs on this machine, in a network namespace of its own. Without the lab ([`ControlPlane::start`]) no kubelet
+//! runs: [`ControlPlane::add_node`] makes a node that is ready, and [`ControlPlane::start_bound_pods`] says of its
+//! pods what a kubelet would say. The nodes of a cluster in the lab are virtual machines with a NIC on a bridge in
+//! that namespace: emulated, control plane and `kubectl` would take eight times the CPU time.
 
 mod kubectl;
+mod messages;
+mod remote;
+pub mod server;
+mod site;
 mod stand_in;
 
 pub(crate) use kubectl::succeeded;
+pub use remote::RemoteControlPlane;
 
-use crate::{Netns, netns::check, wait};
+use crate::wait;
 use nix::sys::signal::Signal;
+use site::Site;
 use std::{
     env,
     fs::{self, File},
-    os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -37,30 +46,26 @@ pub const PROGRAM: &str = "RDMA_KUBERNETES";
 /// Names the program that `integration/helm/build` made, where Helm is wanted.
 pub const HELM: &str = "RDMA_HELM";
 
-/// Names the directory in which `cluster-seed` left what a control plane in the lab starts from.
-pub const SEED: &str = "RDMA_LAB_CLUSTER";
-
-/// The address by which the API server is announced: its namespace's own, or the node's.
+/// The address by which the API server is announced: its namespace's own.
 pub const ADDRESS: &str = "10.99.0.1";
 
-/// The port of the API server: that of its service, so that the service's address leads to it where the
-/// node has that.
+/// The port of the API server: that of its service, so that the service's address leads to it where it is routed to
+/// [`ADDRESS`].
 const PORT: u16 = 443;
 
-/// The address of the API server's service. In the lab the node has it: there is no kube-proxy.
+/// The address of the API server's service. There is no kube-proxy: the lab's nodes have a route to it.
 pub const SERVICE: &str = "10.96.0.1";
 
 /// The node whose kubelet has certificates.
 pub const NODE: &str = "node";
+/// The address of [`NODE`].
+pub const NODE_ADDRESS: &str = "10.99.0.2";
 
 /// The API server's name as a program.
 const API_SERVER: &str = "kube-apiserver";
 
 /// As long as any of the programs may take to be ready, in an emulated machine with builds beside it.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-/// As long as the controllers may take with what they make at a first start, once pods can be made.
-const SETTLED: Duration = Duration::from_secs(3);
 
 /// Collects garbage less often than Go does by itself: a quarter less of CPU time until all are ready (2.0
 /// instead of 2.8 s on the host, measured), for a third more of memory.
@@ -71,11 +76,10 @@ pub(crate) const GC: (&str, &str) = ("GOGC", "400");
 pub struct ControlPlane {
     processes: Vec<(&'static str, Child)>,
     program: PathBuf,
-    pki: PathBuf,
     /// Where an operator types commands.
     desk: PathBuf,
     directory: TempDir,
-    netns: Netns,
+    site: Arc<Site>,
 }
 
 impl ControlPlane {
@@ -83,67 +87,19 @@ impl ControlPlane {
     #[track_caller]
     pub fn start() -> Self {
         let directory = TempDir::new().expect("a temporary directory");
-        let pki = directory.path().join("pki");
-        Self::start_in(directory, pki)
+        let site = Arc::new(Site::new(&directory.path().join("pki")));
+        Self::start_at(site, directory, repository())
     }
 
+    /// Starts one at `site`, where none runs, with nothing in it. `desk` is where [`Self::shell`]'s commands are typed.
     #[track_caller]
-    fn start_in(directory: TempDir, pki: PathBuf) -> Self {
-        let netns = Netns::new("control-plane");
-        netns.ip("link set lo up");
-        netns.ip(&format!("address add {ADDRESS}/32 dev lo"));
-        let script = repository().join("integration/kubernetes/certificates");
-        check(Command::new(script).arg(&pki).args([NODE, ADDRESS]));
+    fn start_at(site: Arc<Site>, directory: TempDir, desk: PathBuf) -> Self {
         let mut plane = Self {
             processes: vec![],
             program: program(),
-            pki,
-            desk: repository(),
-            directory,
-            netns,
-        };
-        plane.run_all();
-        plane
-    }
-
-    /// Makes in `directory`, which is not there, what [`Self::start_on_node`] starts from.
-    #[track_caller]
-    pub fn leave_seed(directory: &Path) {
-        // the certificates are where they stay: kubeconfigs name them by absolute paths
-        let work = TempDir::new().expect("a temporary directory");
-        let mut plane = Self::start_in(work, directory.join("pki"));
-        thread::sleep(SETTLED);
-        plane.end();
-        copy(&plane.etcd(), &directory.join("etcd"));
-    }
-
-    /// Starts one on the lab's node, which has [`ADDRESS`], from its seed. `desk` is where
-    /// [`Self::shell`]'s commands are typed.
-    #[track_caller]
-    pub fn start_on_node(desk: PathBuf) -> Self {
-        assert!(
-            env::var_os("RDMA_LAB_TIER").is_some(),
-            "this control plane is the lab's: scripts/test lab cluster"
-        );
-        let seed = env::var_os(SEED).map(PathBuf::from);
-        let seed = seed.unwrap_or_else(|| panic!("{SEED} is not set: scripts/test lab cluster"));
-        // a tmpfs: etcd maps its file into memory, and the program is read often
-        let directory = TempDir::with_prefix_in("cluster.", "/run").expect("a directory");
-        let at = |below: &str| directory.path().join(below);
-        fs::create_dir(at("bin")).expect("a directory");
-        fs::copy(program(), at("bin/kubernetes")).expect("the program");
-        symlink("kubernetes", at("bin/kubectl")).expect("a name");
-        if let Some(helm) = env::var_os(HELM) {
-            fs::copy(helm, at("bin/helm")).expect("helm");
-        }
-        copy(&seed.join("etcd"), &at("etcd"));
-        let mut plane = Self {
-            processes: vec![],
-            program: at("bin/kubernetes"),
-            pki: seed.join("pki"),
             desk,
             directory,
-            netns: Netns::own(),
+            site,
         };
         plane.run_all();
         plane
@@ -156,7 +112,7 @@ impl ControlPlane {
 
     /// The file `name` of the certificates and kubeconfigs.
     pub fn pki(&self, name: &str) -> String {
-        self.pki.join(name).display().to_string()
+        self.site.pki(name)
     }
 
     /// Where etcd has its data.
@@ -267,7 +223,7 @@ impl ControlPlane {
         let log = File::create(self.log(name)).expect("a log");
         let errors = log.try_clone().expect("a second handle");
         // the programs end with this process, even if that is killed
-        let mut command = self.netns.command("setpriv");
+        let mut command = self.site.netns().command("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(&self.program);
         command.arg(name).args(arguments).env(GC.0, GC.1);
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
@@ -288,17 +244,21 @@ impl ControlPlane {
         self.until_ready();
     }
 
-    /// Ends all in order: etcd, which the others need, at last.
-    #[track_caller]
-    fn end(&mut self) {
-        while let Some((name, mut process)) = self.processes.pop() {
-            let ended = wait::ends(&mut process, Signal::SIGTERM, PATIENCE);
-            assert!(ended, "{name} does not end by SIGTERM");
-        }
-    }
-
     fn log(&self, name: &str) -> PathBuf {
         self.directory.path().join(format!("{name}.log"))
+    }
+
+    /// What its programs complained of at last.
+    fn last_errors(&self) -> String {
+        let mut told = String::new();
+        for (name, _) in &self.processes {
+            let log = fs::read_to_string(self.log(name)).unwrap_or_default();
+            let is_bad = |it: &&str| it.starts_with(['E', 'F']);
+            let lines: Vec<&str> = log.lines().filter(is_bad).collect();
+            let last = &lines[lines.len().saturating_sub(5)..];
+            told.push_str(&format!("{name}'s last errors:\n{}\n", last.join("\n")));
+        }
+        told
     }
 
     /// Its programs run; they were waited for until `yet`.
@@ -338,15 +298,7 @@ impl Drop for ControlPlane {
             let _ = process.wait();
         }
         if thread::panicking() {
-            for (name, _) in &self.processes {
-                let log = fs::read_to_string(self.log(name)).unwrap_or_default();
-                let lines: Vec<&str> = log
-                    .lines()
-                    .filter(|it| it.starts_with(['E', 'F']))
-                    .collect();
-                let last = &lines[lines.len().saturating_sub(5)..];
-                eprintln!("{name}'s last errors:\n{}", last.join("\n"));
-            }
+            eprintln!("{}", self.last_errors());
         }
     }
 }
@@ -361,12 +313,4 @@ fn program() -> PathBuf {
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-/// A directory as a whole; what is empty in a file takes no room.
-#[track_caller]
-fn copy(from: &Path, to: &Path) {
-    let mut command = Command::new("cp");
-    command.args(["--recursive", "--preserve=mode", "--sparse=always"]);
-    check(command.arg(from).arg(to));
 }

@@ -19,7 +19,7 @@
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
 //! | [`extent`] | how much is repeated: what `scripts/test --full` adds |
 //! | [`kubelet`] | a kubelet stand-in: device manager |
-//! | [`control_plane`] | Kubernetes' control plane itself: on this machine without a kubelet, or in the lab |
+//! | [`control_plane`] | Kubernetes' control plane itself: without a kubelet, or for nodes in the lab |
 //! | [`real_kubelet`] | in the lab, kubelet itself, joined to it |
 //! | [`cluster`] | in the lab, all of these and a container runtime: a cluster of one node |
 //! | [`pages`] | what the documentation tells an operator to type |
@@ -67,7 +67,7 @@ pub use bonded::{Bonded, BondedPod};
 pub use cluster::Cluster;
 pub use cni_cache::CniCache;
 pub use container_runtime::ContainerRuntime;
-pub use control_plane::ControlPlane;
+pub use control_plane::{ControlPlane, RemoteControlPlane};
 pub use daemon::Daemon;
 pub use ipam::StandInIpam;
 pub use machine::Machine;

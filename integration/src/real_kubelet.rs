@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet itself in the lab, joined to a control plane on its node; its pods' containers are a real
+//! Kubelet itself in the lab, joined to a control plane outside; its pods' containers are a real
 //! runtime's. `integration/kubernetes/build` makes the program.
 //!
 //! Its directory is `/var/lib/kubelet`, as on a node: kubelet makes the device plugins' socket
@@ -9,8 +9,8 @@
 //! (`pkg/kubelet/util/util_unix.go`, `os.Rename`): EXDEV, and it ends.
 
 use crate::{
-    ControlPlane,
-    control_plane::{ADDRESS, GC, NODE},
+    RemoteControlPlane,
+    control_plane::{GC, NODE, NODE_ADDRESS},
     tmpfs::Tmpfs,
     wait,
 };
@@ -48,13 +48,13 @@ impl RealKubelet {
     /// The one of [`NODE`], whose runtime listens at `runtime`. Its node is registered with `plane` a
     /// little later, and has no pods.
     #[track_caller]
-    pub fn start(runtime: &Path, plane: &ControlPlane) -> Self {
+    pub fn start(runtime: &Path, plane: &RemoteControlPlane) -> Self {
         let directory = Tmpfs::of("mode=755", Path::new(DIRECTORY));
         let configuration = format!("{:#}", configuration(runtime, plane));
         fs::write(at("config.json"), configuration).expect("kubelet's configuration");
         let mut kubelet = Self {
-            program: plane.program().to_owned(),
-            kubeconfig: plane.pki("kubelet.conf"),
+            program: plane.program(),
+            kubeconfig: plane.pki(&format!("{NODE}.conf")),
             process: None,
             _directory: directory,
         };
@@ -74,7 +74,7 @@ impl RealKubelet {
         command.arg(at("config.json"));
         command.arg(format!("--kubeconfig={}", self.kubeconfig));
         command.arg(format!("--hostname-override={NODE}"));
-        command.arg(format!("--node-ip={ADDRESS}"));
+        command.arg(format!("--node-ip={NODE_ADDRESS}"));
         // as kubeadm's nodes have it, and what becomes of device plugins is in it
         command.arg("--v=2");
         let errors = log.try_clone().expect("a second handle");
@@ -161,7 +161,7 @@ fn get(path: &str) -> Option<String> {
 }
 
 /// `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`. What is not said is as on any node.
-fn configuration(runtime: &Path, plane: &ControlPlane) -> Value {
+fn configuration(runtime: &Path, plane: &RemoteControlPlane) -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -170,8 +170,8 @@ fn configuration(runtime: &Path, plane: &ControlPlane) -> Value {
                            "x509": {"clientCAFile": plane.pki("ca.crt")}},
         "authorization": {"mode": "Webhook"},
         // the API server asks it for `exec` and `logs`, and wants to know that it is it
-        "tlsCertFile": plane.pki("kubelet-server.crt"),
-        "tlsPrivateKeyFile": plane.pki("kubelet-server.key"),
+        "tlsCertFile": plane.pki(&format!("{NODE}-server.crt")),
+        "tlsPrivateKeyFile": plane.pki(&format!("{NODE}-server.key")),
         // for what tests ask: a kubectl costs seconds
         "readOnlyPort": 10255,
         // the guest has no systemd, no iptables, no resolver, and a / that is no disk

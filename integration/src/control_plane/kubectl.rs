@@ -15,7 +15,7 @@ use std::{
 impl ControlPlane {
     /// `program`, to be run where the API server is reached.
     pub fn command(&self, program: &Path) -> Command {
-        self.netns.command(program)
+        self.site.netns().command(program)
     }
 
     /// Address and port of the API server, as pods of a cluster have them in their environment.
@@ -30,7 +30,7 @@ impl ControlPlane {
 
     /// `kubectl LINE` as whoever has `token`, and nothing else.
     pub fn kubectl_as(&self, token: &str, line: &str) -> Output {
-        let mut command = self.netns.command(&self.program);
+        let mut command = self.site.netns().command(&self.program);
         command.arg("kubectl").args(line.split_whitespace());
         let (host, port) = self.address();
         command.args([
@@ -65,7 +65,7 @@ impl ControlPlane {
 
     /// `kubectl LINE` with `input` on its standard input.
     pub fn kubectl_with(&self, line: &str, input: &str) -> Output {
-        let mut command = self.netns.command(&self.program);
+        let mut command = self.site.netns().command(&self.program);
         command.arg("kubectl").args(line.split_whitespace());
         self.as_administrator(&mut command);
         command.stdin(Stdio::piped());
@@ -94,7 +94,7 @@ impl ControlPlane {
             path.push_str(&format!("{}:", directory.display()));
         }
         path.push_str(&env::var("PATH").unwrap_or_default());
-        let mut command = self.netns.command("sh");
+        let mut command = self.site.netns().command("sh");
         command.args(["-e", "-c", line]).current_dir(&self.desk);
         command.env("PATH", path);
         command.stdin(Stdio::null());

@@ -81,10 +81,9 @@ pub(super) fn enforce_baseline(cluster: &mut Cluster) {
     let limits = json!({HCA: 1});
     let mut of_the_host = pods::pod("of-the-host", &limits);
     of_the_host["spec"]["hostNetwork"] = true.into();
-    let answer = cluster
+    let (is_taken, said) = cluster
         .plane
         .request("POST", &pods, &of_the_host.to_string());
-    let (is_taken, said) = answer.expect("the API server answers");
     assert!(!is_taken && said.contains("violates PodSecurity"), "{said}");
     cluster.make(&pods, &pods::pod("tenant", &limits));
     has_all_rails(&cluster.pod_of(BASELINE, "tenant"));

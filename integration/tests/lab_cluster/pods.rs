@@ -54,9 +54,7 @@ pub(super) fn spec(limits: &Value) -> Value {
 /// A pod without RDMA, and those of the example with `hostNetwork`, which have the devices and the node's
 /// NICs.
 pub(super) fn without_rails_are_untouched(cluster: &mut Cluster) {
-    cluster
-        .plane
-        .apply("apply -f -", &pod("plain", &json!({})).to_string());
+    cluster.make(PODS, &pod("plain", &json!({})));
     cluster.types("kubectl apply -f conf/examples/10-bandwidth-host-network.yaml");
     let plain = cluster.pod("plain");
     assert_eq!(links(&plain.netns()), PLAIN);

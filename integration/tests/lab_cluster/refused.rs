@@ -34,7 +34,8 @@ fn change_numbers(cluster: &Cluster) {
     for rail in [0, 1] {
         host.run(&format!("rdma link delete {}", nics::rdma(rail)));
     }
-    host.run(&format!("rdma link add {OTHER} type rxe netdev eth0"));
+    let netdev = cluster.management();
+    host.run(&format!("rdma link add {OTHER} type rxe netdev {netdev}"));
     for rail in [0, 1] {
         let (rdma, netdev) = (nics::rdma(rail), nics::netdev(rail));
         host.run(&format!("rdma link add {rdma} type rxe netdev {netdev}"));
@@ -93,9 +94,7 @@ pub(super) fn are_deleted_and_come_again(cluster: &mut Cluster) {
         events.contains("was given as /dev/infiniband/uverbs"),
         "{events}"
     );
-    cluster
-        .plane
-        .kubectl("delete deployment trainer --cascade=foreground");
+    cluster.types("kubectl delete deployment trainer --cascade=foreground");
     let other = format!("rdma link delete {OTHER}");
     cluster.nics.host.run(&other);
 }

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A control plane outside the lab's machines, for the nodes in them: `cluster-lab` is it.
+
+use super::{
+    ControlPlane,
+    messages::{Answer, Change, PORT, Question, Request},
+    remote::PKI,
+    repository,
+    site::{Site, TAP},
+};
+use crate::{
+    container_runtime::{Engine, TOOLS},
+    netns::check,
+    wait,
+};
+use nix::{
+    sched::{CloneFlags, setns},
+    sys::signal::Signal,
+};
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io::{self, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    panic::{self, AssertUnwindSafe},
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus},
+    sync::{
+        Arc, PoisonError, RwLock,
+        mpsc::{self, Sender},
+    },
+    thread,
+};
+use tempfile::TempDir;
+
+/// What examples name, and what they get: nothing is pulled.
+const IMAGES: [&str; 2] = ["mellanox/centos_7_4_mofed_4_2_1_2_0_0_60", TOOLS];
+
+/// The thread that all of the control plane's processes belong to, as they end when it does, is told this.
+enum Told {
+    Asked(Change, TcpStream),
+    Ended(ExitStatus),
+}
+
+/// The control plane that runs, and whether it is as it was when it had started.
+#[derive(Default)]
+struct Running {
+    plane: Option<ControlPlane>,
+    is_used: bool,
+}
+
+/// Runs `integration/lab/vm ARGUMENTS`, whose command reaches a control plane as a [`super::RemoteControlPlane`]. Keys
+/// and certificates are made anew in `pki`, for the node to read. How it ended.
+#[track_caller]
+pub fn run_vm(pki: &Path, arguments: impl IntoIterator<Item = OsString>) -> ExitStatus {
+    if pki.exists() {
+        fs::remove_dir_all(pki).expect("what was left is removed");
+    }
+    fs::create_dir_all(pki).expect("a directory for keys");
+    let site = Arc::new(Site::with_node(pki));
+    let listener = listen(&site);
+    let mut vm = site.netns().command("setpriv");
+    vm.args(["--pdeathsig", "TERM"]);
+    vm.arg(repository().join("integration/lab/vm"));
+    vm.args(["--tap", TAP]).args(arguments).env(PKI, pki);
+    let mut vm = vm.spawn().expect("the machine starts");
+
+    let running = Arc::new(RwLock::new(Running::default()));
+    let (tell, told) = mpsc::channel();
+    thread::spawn({
+        let (running, tell) = (Arc::clone(&running), tell.clone());
+        move || accept(&listener, &running, &tell)
+    });
+    thread::spawn(move || {
+        let status = vm.wait().expect("our own child");
+        let _ = tell.send(Told::Ended(status));
+    });
+    // while the machine boots
+    write(&running).plane = Some(start(&site));
+    loop {
+        match told.recv().expect("the machine ends some time") {
+            Told::Ended(status) => return status,
+            Told::Asked(change, stream) => {
+                answer(&stream, || changed(&mut write(&running), &site, change));
+            }
+        }
+    }
+}
+
+fn write(running: &RwLock<Running>) -> std::sync::RwLockWriteGuard<'_, Running> {
+    // a panic under it was told to whoever asked
+    running.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In the control plane's network namespace.
+#[track_caller]
+fn listen(site: &Site) -> TcpListener {
+    let netns = File::open(site.netns().path()).expect("a network namespace");
+    let listener = thread::spawn(move || {
+        setns(&netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+        TcpListener::bind((super::ADDRESS, PORT)).expect("a free port")
+    });
+    listener.join().expect("a listener")
+}
+
+fn accept(listener: &TcpListener, running: &Arc<RwLock<Running>>, tell: &Sender<Told>) {
+    for stream in listener.incoming().flatten() {
+        let (running, tell) = (Arc::clone(running), tell.clone());
+        thread::spawn(move || match read(&stream) {
+            Ok(Request::Question(question)) => {
+                let running = running.read().unwrap_or_else(PoisonError::into_inner);
+                answer(&stream, || answered(&running, question));
+            }
+            Ok(Request::Change(change)) => {
+                let _ = tell.send(Told::Asked(change, stream));
+            }
+            Err(error) => eprintln!("the control plane's server was not asked well: {error}"),
+        });
+    }
+}
+
+fn read(mut stream: &TcpStream) -> io::Result<Request> {
+    stream.set_read_timeout(Some(wait::PATIENCE))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Sends what `done` comes to; of a panic in it, the test that asked ends.
+fn answer(mut stream: &TcpStream, done: impl FnOnce() -> Answer) {
+    let answer = panic::catch_unwind(AssertUnwindSafe(done)).unwrap_or_else(|_| {
+        let why = "the control plane's server panicked; what it said is above";
+        Answer::not_done(String::new(), why.to_owned())
+    });
+    let text = serde_json::to_string(&answer).expect("JSON");
+    // a test that has ended reads no answer
+    let _ = stream.write_all(text.as_bytes());
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
+fn answered(running: &Running, question: Question) -> Answer {
+    let plane = running.plane.as_ref().expect("a control plane runs");
+    match question {
+        Question::Shell(line) => plane.try_shell(&line).into(),
+        Question::Api { method, path, body } => match plane.request(&method, &path, &body) {
+            Ok((true, said)) => Answer::done(said),
+            Ok((false, said)) => Answer::not_done(said, String::new()),
+            Err(error) => Answer::not_done(String::new(), error.to_string()),
+        },
+        Question::LastErrors => Answer::done(plane.last_errors()),
+    }
+}
+
+fn changed(running: &mut Running, site: &Arc<Site>, change: Change) -> Answer {
+    match change {
+        Change::Fresh => {
+            if running.is_used {
+                // its ports are the next one's
+                running.plane = None;
+                running.plane = Some(start(site));
+            }
+            running.is_used = true;
+        }
+        Change::AssertRuns(yet) => plane(running).assert_runs(&yet),
+        Change::RestartApiServer(signal) => {
+            let signal = Signal::try_from(signal).expect("a signal");
+            plane(running).restart_api_server(signal);
+        }
+    }
+    Answer::done(String::new())
+}
+
+fn plane(running: &mut Running) -> &mut ControlPlane {
+    running.plane.as_mut().expect("a control plane runs")
+}
+
+#[track_caller]
+fn start(site: &Arc<Site>) -> ControlPlane {
+    let directory = TempDir::new().expect("a temporary directory");
+    let desk = desk(directory.path());
+    ControlPlane::start_at(Arc::clone(site), directory, desk)
+}
+
+/// Where an operator types, below `directory`: it has the repository's `conf`, with images that the lab has in the
+/// examples, and the lab's runtime in the manifests.
+#[track_caller]
+fn desk(directory: &Path) -> PathBuf {
+    let desk = directory.join("desk");
+    fs::create_dir(&desk).expect("a directory");
+    let conf = repository().join("conf");
+    check(Command::new("cp").arg("-r").arg(conf).arg(&desk));
+    let [of_users, of_the_lab] = IMAGES;
+    replace(&desk.join("conf/examples"), of_users, of_the_lab);
+    if Engine::of_the_lab() == Engine::Crio {
+        // what docs/node.md tells its users
+        let chain = "\"chain\": {";
+        let runtime = format!("{chain} \"runtime\": \"crio\",");
+        replace(&desk.join("conf/manifests"), chain, &runtime);
+    }
+    desk
+}
+
+/// In the YAML files of a directory.
+#[track_caller]
+fn replace(directory: &Path, from: &str, to: &str) {
+    let files = fs::read_dir(directory).expect("a directory");
+    let files = files.map(|it| it.expect("a file").path());
+    let mut changed = 0;
+    for file in files.filter(|it| it.extension().is_some_and(|it| it == "yaml")) {
+        let text = fs::read_to_string(&file).expect("a file");
+        changed += text.matches(from).count();
+        fs::write(&file, text.replace(from, to)).expect("a file");
+    }
+    assert!(changed > 0, "{directory:?} has no {from:?}");
+}
