@@ -21,18 +21,18 @@ in_full() {
 }
 
 machine cluster 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
-machine shared 'integration/lab_(kubelet_share|erdma|shared)' --tier full --shared --timeout 2400
 machine exclusive 'integration/lab_(exclusive|kubelet_exclusive)' --tier full --exclusive --timeout 2400
+machine bonds 'integration/lab_share' --tier fast --shared --timeout 1500
 machine exclusive-containers 'integration/lab_(pods_exclusive|smc_exclusive)' \
 	--tier full --exclusive --memory 2560 --timeout 2400
 machine installed 'integration/lab_installed' --tier full --shared --memory 4096 --timeout 900
-machine bonds 'integration/lab_share' --tier fast --shared --timeout 1500
-machine pods 'integration/lab_pods_share' --tier full --shared --memory 4096 --timeout 900
-machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
+machine shared 'integration/lab_(kubelet_share|erdma|shared)' --tier full --shared --timeout 2400
+machine fast 'rdma-netns/rdma|integration/lab_smc_readout' --tier fast --exclusive --timeout 900
 machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --timeout 600 \
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d \
 	--disk /opt/cni/bin --disk /var/lib/reboot
-machine fast 'rdma-netns/rdma|integration/lab_smc_readout' --tier fast --exclusive --timeout 900
+machine pods 'integration/lab_pods_share' --tier full --shared --memory 4096 --timeout 900
+machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
 machine stock-rxe 'integration/lab_stock_rxe' --tier fast --stock-rxe --timeout 300
 
 for runtime in containerd-2 crio; do
@@ -41,6 +41,7 @@ for runtime in containerd-2 crio; do
 	in_full "exclusive-$runtime" 'integration/lab_pods_exclusive' --tier full --exclusive --memory 2560 --timeout 1500
 done
 
+in_full cluster-two-nodes 'integration/lab_two_nodes' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 for series in 5.10 6.1 7.3; do
 	in_full "kernel-$series" 'integration/lab_(kernels|kubelet_share)' --kernel "$series" \
@@ -60,7 +61,7 @@ boot() {
 	made=$(realpath "${CARGO_TARGET_DIR:-target}")/lab-$name
 	make_for "$name" "$made"
 	# beside a control plane, which it reaches
-	[[ $name != cluster* ]] || vm=("${CARGO_TARGET_DIR:-target}/debug/cluster-lab" "$made/pki")
+	[[ $name != cluster* ]] || vm=("${CARGO_TARGET_DIR:-target}/debug/cluster-lab" "$made/pki" "$(nodes_of "$name")")
 	"${vm[@]}" "${options[@]}" -- "$PWD/scripts/run-programs" "${chosen[@]}" -- --test-threads=1 ${word:+"$word"}
 }
 
@@ -104,6 +105,9 @@ make_for() {
 		;;
 	esac
 }
+
+# nodes_of MACHINE: how many of it there are, which run the same
+nodes_of() { [[ $1 == cluster-two-nodes ]] && echo 2 || echo 1; }
 
 # kubernetes_of MACHINE: the release of its control plane and kubelet
 kubernetes_of() { [[ $1 == cluster-1.37 ]] && echo 1.37 || echo 1.34; }

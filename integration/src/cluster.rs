@@ -10,9 +10,13 @@ use crate::{
     BondedNics, ContainerRuntime, Netns, RealKubelet, RemoteControlPlane,
     container_runtime::{
         Pod, PodSpec,
-        installed::{clear, image, primary, write_list},
+        installed::{clear, image, write_list},
     },
-    control_plane::{ADDRESS, NODE, NODE_ADDRESS, SERVICE, succeeded},
+    control_plane::{
+        ADDRESS, SERVICE,
+        nodes::{self, Member},
+        succeeded,
+    },
     netns::check,
 };
 use serde_json::{Value, json};
@@ -60,18 +64,19 @@ impl Cluster {
         clear();
         // as systemd has it: what is mounted on the node can come into containers
         check(Command::new("mount").args(["--make-rshared", "/"]));
+        let this = Member::this();
         let management = Management::new();
         let (plane, (runtime, nics)) = thread::scope(|scope| {
             let runtime = scope.spawn(|| {
                 let nics = BondedNics::new();
                 let runtime = ContainerRuntime::start_on_node();
                 runtime.import(&image());
-                write_list(&primary("pods"));
+                write_list(&primary(this));
                 runtime.pod(&PodSpec::new("first")).remove();
                 say(began, "the runtime runs pods");
                 (runtime, nics)
             });
-            let plane = RemoteControlPlane::fresh();
+            let plane = RemoteControlPlane::reached();
             say(began, "the control plane takes pods");
             (plane, runtime.join().expect("the runtime"))
         });
@@ -85,7 +90,7 @@ impl Cluster {
             management,
         };
         cluster.until("the node is ready", |it| {
-            let node = it.look(&format!("/api/v1/nodes/{NODE}"));
+            let node = it.look(&format!("/api/v1/nodes/{}", this.name));
             is_true(&node, "Ready") && node["spec"]["taints"].is_null()
         });
         cluster.says("the node is ready");
@@ -169,6 +174,14 @@ impl Cluster {
         }
     }
 
+    /// The node does what it is asked to, until it loses power.
+    pub fn stays(&mut self) -> ! {
+        loop {
+            self.kubelet.assert_runs("the node loses power");
+            thread::sleep(Duration::from_secs(1));
+        }
+    }
+
     /// A pod of the namespace `default` whose containers are ready and never started anew, as the runtime
     /// has it.
     #[track_caller]
@@ -212,12 +225,24 @@ impl Cluster {
         &self.management.netdev
     }
 
-    /// What the node has of `resource` for pods, as the API server tells it.
+    /// What this node has of `resource` for pods, as the API server tells it.
     pub fn allocatable(&self, resource: &str) -> Option<String> {
-        let node = self.look(&format!("/api/v1/nodes/{NODE}"));
+        let node = self.look(&format!("/api/v1/nodes/{}", Member::this().name));
         let text = node["status"]["allocatable"][resource].as_str();
         text.map(str::to_owned)
     }
+}
+
+/// The list of the primary network, `pods`: each node has a part of its addresses, and is the router of its pods.
+fn primary(node: Member) -> String {
+    let ipam = json!({
+        "type": "host-local", "ranges": [[{"subnet": node.pods()}]], "routes": [{"dst": nodes::PODS}],
+    });
+    let bridge = json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": ipam});
+    format!(
+        "{:#}\n",
+        json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]})
+    )
 }
 
 /// Whether an object's condition is there.
@@ -241,12 +266,17 @@ impl Management {
     #[track_caller]
     fn new() -> Self {
         let netdev = Self::netdev();
-        Netns::own().ip_batch(&[
-            format!("address add {NODE_ADDRESS}/24 dev {netdev}"),
+        let this = Member::this();
+        let mut lines = vec![
+            format!("address add {}/24 dev {netdev}", this.address),
             format!("link set dev {netdev} up"),
             format!("route add default via {ADDRESS} dev {netdev}"),
             format!("route add {SERVICE}/32 via {ADDRESS} dev {netdev}"),
-        ]);
+        ];
+        for other in nodes::ALL.into_iter().filter(|it| *it != this) {
+            lines.push(format!("route add {} via {}", other.pods(), other.address));
+        }
+        Netns::own().ip_batch(&lines);
         Self { netdev }
     }
 

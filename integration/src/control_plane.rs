@@ -10,6 +10,7 @@
 //! | `remote` | the same, as a node's tests reach it |
 //! | `messages` | what these say to each other |
 //! | `site` | where it runs |
+//! | [`nodes`] | who can be a node of it |
 //!
 //! It runs on this machine, in a network namespace of its own. Without the lab ([`ControlPlane::start`]) no kubelet
 //! runs: [`ControlPlane::add_node`] makes a node that is ready, and [`ControlPlane::start_bound_pods`] says of its
@@ -18,6 +19,7 @@
 
 mod kubectl;
 mod messages;
+pub mod nodes;
 mod remote;
 pub mod server;
 mod site;
@@ -56,10 +58,8 @@ const PORT: u16 = 443;
 /// The address of the API server's service. There is no kube-proxy: the lab's nodes have a route to it.
 pub const SERVICE: &str = "10.96.0.1";
 
-/// The node whose kubelet has certificates.
-pub const NODE: &str = "node";
-/// The address of [`NODE`].
-pub const NODE_ADDRESS: &str = "10.99.0.2";
+/// No kubelet sends heartbeats, or one on a machine that is slow at times.
+const NEVER_LOST: &str = "24h";
 
 /// The API server's name as a program.
 const API_SERVER: &str = "kube-apiserver";
@@ -80,6 +80,7 @@ pub struct ControlPlane {
     desk: PathBuf,
     directory: TempDir,
     site: Arc<Site>,
+    lost: &'static str,
 }
 
 impl ControlPlane {
@@ -88,18 +89,20 @@ impl ControlPlane {
     pub fn start() -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let site = Arc::new(Site::new(&directory.path().join("pki")));
-        Self::start_at(site, directory, repository())
+        Self::start_at(site, directory, repository(), NEVER_LOST)
     }
 
-    /// Starts one at `site`, where none runs, with nothing in it. `desk` is where [`Self::shell`]'s commands are typed.
+    /// Starts one at `site`, where none runs, with nothing in it. `desk` is where [`Self::shell`]'s commands are typed;
+    /// a node of which nothing was heard for as long as `lost` is not ready any more.
     #[track_caller]
-    fn start_at(site: Arc<Site>, directory: TempDir, desk: PathBuf) -> Self {
+    fn start_at(site: Arc<Site>, directory: TempDir, desk: PathBuf, lost: &'static str) -> Self {
         let mut plane = Self {
             processes: vec![],
             program: program(),
             desk,
             directory,
             site,
+            lost,
         };
         plane.run_all();
         plane
@@ -189,8 +192,7 @@ impl ControlPlane {
             format!("--root-ca-file={}", self.pki("ca.crt")),
             "--bind-address=127.0.0.1".into(),
             "--profiling=false".into(),
-            // no kubelet sends heartbeats, or one on a machine that is slow at times
-            "--node-monitor-grace-period=24h".into(),
+            format!("--node-monitor-grace-period={}", self.lost),
         ];
         self.run("kube-controller-manager", &arguments);
     }

@@ -8,10 +8,12 @@
 //! | `bond0` | `mlx5_bond_0` | `enp33s0` | `10.20.0.0/24`, `fd00:c0::/64` |
 //! | `bond1` | `mlx5_bond_1` | `enp65s0` | `10.20.1.0/24`, `fd00:c1::/64` |
 //!
+//! The address of a node ends with its number. The nodes of a cluster have these prefixes together.
+//!
 //! Other than those of [`crate::Rails`], these have hardware: PCI functions with NUMA nodes. Their
 //! bonds are active-backup ones, as nobody answers LACP on the lab's fabric.
 
-use crate::{Netns, lab::NICS, netns::parse_list, wait};
+use crate::{Netns, control_plane::nodes::Member, lab::NICS, netns::parse_list, wait};
 use std::{env, fs, process::Command};
 
 /// The node.
@@ -72,6 +74,7 @@ impl BondedNics {
 
     fn bond(&self, rail: usize, nic: &str) {
         let (bond, rdma) = (netdev(rail), rdma(rail));
+        let node = Member::this().number;
         // before udev's policy gives it one of its own
         let mac = fs::read_to_string(format!("/sys/class/net/{nic}/address")).expect("a NIC");
         self.host.ip(&format!(
@@ -82,8 +85,8 @@ impl BondedNics {
         self.host.ip(&format!("link set dev {nic} master {bond}"));
         self.host.ip(&format!("link set dev {bond} up"));
         self.host
-            .ip(&format!("address add 10.20.{rail}.1/24 dev {bond}"));
-        let address = format!("{}1/64", ipv6_start(rail));
+            .ip(&format!("address add 10.20.{rail}.{node}/24 dev {bond}"));
+        let address = format!("{}{node}/64", ipv6_start(rail));
         self.host
             .ip(&format!("address add {address} dev {bond} nodad"));
         self.host

@@ -10,7 +10,7 @@
 
 use crate::{
     RemoteControlPlane,
-    control_plane::{GC, NODE, NODE_ADDRESS},
+    control_plane::{GC, nodes::Member},
     tmpfs::Tmpfs,
     wait,
 };
@@ -45,7 +45,7 @@ pub struct RealKubelet {
 }
 
 impl RealKubelet {
-    /// The one of [`NODE`], whose runtime listens at `runtime`. Its node is registered with `plane` a
+    /// The one of this machine, whose runtime listens at `runtime`. Its node is registered with `plane` a
     /// little later, and has no pods.
     #[track_caller]
     pub fn start(runtime: &Path, plane: &RemoteControlPlane) -> Self {
@@ -54,7 +54,7 @@ impl RealKubelet {
         fs::write(at("config.json"), configuration).expect("kubelet's configuration");
         let mut kubelet = Self {
             program: plane.program(),
-            kubeconfig: plane.pki(&format!("{NODE}.conf")),
+            kubeconfig: plane.pki(&format!("{}.conf", Member::this().name)),
             process: None,
             _directory: directory,
         };
@@ -73,8 +73,9 @@ impl RealKubelet {
         command.arg("kubelet").arg("--config");
         command.arg(at("config.json"));
         command.arg(format!("--kubeconfig={}", self.kubeconfig));
-        command.arg(format!("--hostname-override={NODE}"));
-        command.arg(format!("--node-ip={NODE_ADDRESS}"));
+        let node = Member::this();
+        command.arg(format!("--hostname-override={}", node.name));
+        command.arg(format!("--node-ip={}", node.address));
         // as kubeadm's nodes have it, and what becomes of device plugins is in it
         command.arg("--v=2");
         let errors = log.try_clone().expect("a second handle");
@@ -153,7 +154,7 @@ fn get(path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(READ_ONLY).ok()?;
     stream.set_read_timeout(Some(wait::PATIENCE)).ok()?;
     // HTTP/1.0: the answer's end is the connection's
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {NODE}\r\n\r\n").ok()?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
@@ -170,8 +171,8 @@ fn configuration(runtime: &Path, plane: &RemoteControlPlane) -> Value {
                            "x509": {"clientCAFile": plane.pki("ca.crt")}},
         "authorization": {"mode": "Webhook"},
         // the API server asks it for `exec` and `logs`, and wants to know that it is it
-        "tlsCertFile": plane.pki(&format!("{NODE}-server.crt")),
-        "tlsPrivateKeyFile": plane.pki(&format!("{NODE}-server.key")),
+        "tlsCertFile": plane.pki(&format!("{}-server.crt", Member::this().name)),
+        "tlsPrivateKeyFile": plane.pki(&format!("{}-server.key", Member::this().name)),
         // for what tests ask: a kubectl costs seconds
         "readOnlyPort": 10255,
         // the guest has no systemd, no iptables, no resolver, and a / that is no disk

@@ -1,19 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `cluster-lab DIRECTORY ARGUMENT...` runs `integration/lab/vm ARGUMENT...`, whose machine reaches a control plane of
-//! Kubernetes on this one. Its keys and certificates are made anew in DIRECTORY. It ends as the machine does.
+//! `cluster-lab DIRECTORY NODES ARGUMENT...` boots one or two machines by `integration/lab/vm ARGUMENT...`, which reach a
+//! control plane of Kubernetes on this one. Its keys and certificates are made anew in DIRECTORY. It ends as the first
+//! machine does; the second one ends with that.
 
-use integration::control_plane::server;
-use std::{env, path::Path, process};
+use integration::control_plane::{nodes, server};
+use std::{env, ffi::OsString, path::Path, process};
 
 fn main() {
-    let mut arguments = env::args_os().skip(1);
-    let Some(directory) = arguments.next() else {
-        eprintln!(
-            "cluster-lab: name a directory for the keys, then the arguments of integration/lab/vm"
+    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    let [directory, count, arguments @ ..] = &arguments[..] else {
+        stop(
+            "name a directory for the keys, how many nodes, and the arguments of integration/lab/vm",
         );
-        process::exit(2);
     };
-    let ended = server::run_vm(Path::new(&directory), arguments);
+    let count = count.to_str().and_then(|it| it.parse().ok());
+    let Some(members) = count.and_then(|it: usize| nodes::ALL.get(..it)) else {
+        stop("one node, or two");
+    };
+    let ended = server::run(Path::new(directory), members, arguments);
     // by a signal: as a shell says it
     process::exit(ended.code().unwrap_or(128 + 15));
+}
+
+fn stop(why: &str) -> ! {
+    eprintln!("cluster-lab: {why}");
+    process::exit(2)
 }

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA between two pods as a user starts it: `rping` and `ib_read_bw` by `kubectl exec`.
+//! RDMA between two pods, wherever they are, as a user starts it: `rping` and `ib_read_bw` by `kubectl exec`.
 
 use super::Cluster;
 use crate::{
-    container_runtime::{
-        Pod,
-        shared::address,
-        traffic::{End, gid_index},
-    },
     control_plane::succeeded,
+    netns::parse_list,
     nics,
-    traffic::{assert_rping_succeeded, average},
+    traffic::{assert_rping_succeeded, average, gid_of},
     wait,
 };
 use std::{process::Output, thread, time::Duration};
@@ -18,11 +14,22 @@ use std::{process::Output, thread, time::Duration};
 /// As long as `kubectl exec` may take until its program runs.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// The IPv6 address of a pod of the namespace `default` on a rail, as the pod has it.
+#[track_caller]
+pub fn address(cluster: &Cluster, pod: &str, rail: usize) -> String {
+    let line = format!("ip -6 -json address show scope global dev rdma{rail}");
+    let netdev = parse_list(&said(cluster, pod, &line)).swap_remove(0);
+    let address = netdev["addr_info"][0]["local"].as_str();
+    let address =
+        address.unwrap_or_else(|| panic!("{pod} has no address on rail {rail}: {netdev}"));
+    address.to_owned()
+}
+
 /// `rping` from the second pod to the first one's IPv6 address on a rail, which is returned: five messages each
 /// way, and their contents compared.
 #[track_caller]
-pub fn rping(cluster: &Cluster, [server, client]: [&Pod; 2], rail: usize) -> String {
-    let to = address(&server.netns(), rail, true);
+pub fn rping(cluster: &Cluster, [server, client]: [&str; 2], rail: usize) -> String {
+    let to = address(cluster, server, rail);
     let lines = [
         (server, format!("rping -s -a {to} -v -V -C 5")),
         (client, format!("rping -c -a {to} -v -V -C 5")),
@@ -33,27 +40,32 @@ pub fn rping(cluster: &Cluster, [server, client]: [&Pod; 2], rail: usize) -> Str
     to
 }
 
+/// Index of the GID that the pod's address on a rail is, as its sysfs has it; waits for it.
+#[track_caller]
+pub fn gid_index(cluster: &Cluster, pod: &str, rail: usize) -> usize {
+    let address = address(cluster, pod, rail);
+    gid_of(&nics::rdma(rail), &address, |script| {
+        let script = script.replace('\'', r"'\''");
+        said(cluster, pod, &format!("sh -c '{script}'"))
+    })
+}
+
 /// `ib_read_bw` with `pairs` queue pairs on a rail, and 20 reads of 4 KiB each: as much as an emulated
 /// machine reads in seconds. The average, MB/s.
 #[track_caller]
 pub fn read_bandwidth(
     cluster: &Cluster,
-    [server, client]: [&Pod; 2],
+    [server, client]: [&str; 2],
     rail: usize,
     pairs: usize,
 ) -> f64 {
-    let asks = |pod: &Pod| {
-        let (rdma, address) = (nics::rdma(rail), address(&pod.netns(), rail, true));
-        let end = End {
-            container: pod.main(),
-            rdma: &rdma,
-            address: &address,
-        };
-        let gid = gid_index(end);
+    let asks = |pod: &str| {
+        let (rdma, gid) = (nics::rdma(rail), gid_index(cluster, pod, rail));
         format!("ib_read_bw -q {pairs} -d {rdma} -x {gid} -s 4096 -n 20 -F")
     };
     // what is exchanged beforehand goes by TCP
-    let by_tcp = &server.addresses()[0];
+    let told = cluster.look(&format!("/api/v1/namespaces/default/pods/{server}"));
+    let by_tcp = told["status"]["podIP"].as_str().expect("an address");
     let lines = [
         (server, asks(server)),
         (client, format!("{} {by_tcp}", asks(client))),
@@ -73,19 +85,29 @@ pub fn read_bandwidth(
 #[track_caller]
 fn between(
     cluster: &Cluster,
-    [(server, serving), (client, asking)]: [(&Pod, String); 2],
+    [(server, serving), (client, asking)]: [(&str, String); 2],
     (question, answer): (&str, &str),
 ) -> Output {
-    let exec = |pod: &Pod, line: &str| format!("kubectl exec {} -- {line}", pod.name);
     thread::scope(|scope| {
         let served = scope.spawn(|| cluster.types(&exec(server, &serving)));
         let listens = wait::within(LIMIT, || {
             thread::sleep(Duration::from_millis(300));
-            server.main().sh(question).contains(answer) || served.is_finished()
+            said(cluster, server, question).contains(answer) || served.is_finished()
         });
         assert!(listens, "not within {LIMIT:?}: {serving} listens");
         let output = cluster.tries(&exec(client, &asking));
         served.join().expect("the server succeeded");
         output
     })
+}
+
+fn exec(pod: &str, line: &str) -> String {
+    format!("kubectl exec {pod} -- {line}")
+}
+
+/// What a program in the pod says; it must succeed.
+#[track_caller]
+fn said(cluster: &Cluster, pod: &str, line: &str) -> String {
+    let line = exec(pod, line);
+    succeeded(&line, cluster.plane.try_shell(&line))
 }

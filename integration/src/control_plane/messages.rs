@@ -37,8 +37,10 @@ pub(super) enum Question {
 pub(super) enum Change {
     /// A control plane that has seen no node yet. What there was goes.
     Fresh,
-    /// They run; they were waited for until this.
+    /// They run, and so do the nodes that have not lost power; they were waited for until this.
     AssertRuns(String),
+    /// The node of this number loses power.
+    PowerOff(usize),
     /// The API server ends by this signal, and starts again.
     RestartApiServer(i32),
 }

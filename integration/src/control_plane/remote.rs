@@ -4,6 +4,7 @@
 use super::{
     ADDRESS,
     messages::{Answer, Change, PORT, Question, Request},
+    nodes::{FIRST, Member},
     program,
 };
 use nix::sys::signal::Signal;
@@ -24,7 +25,7 @@ pub(super) const PKI: &str = "RDMA_LAB_PKI";
 /// As long as an answer may take: commands of an operator wait for ten minutes.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// One that has seen no node but those of the test that has it.
+/// One that has seen no nodes but those of the test that has it.
 #[derive(Debug)]
 pub struct RemoteControlPlane {
     pki: PathBuf,
@@ -33,14 +34,18 @@ pub struct RemoteControlPlane {
 }
 
 impl RemoteControlPlane {
-    /// Takes one, by the node's NIC; comes back when pods can be made.
+    /// Takes one, by the node's NIC; comes back when pods can be made. The first node's is one that has seen no node
+    /// yet.
     #[track_caller]
-    pub fn fresh() -> Self {
+    pub fn reached() -> Self {
         let pki = env::var_os(PKI).map(PathBuf::from);
         let pki = pki.unwrap_or_else(|| panic!("{PKI} is not set: scripts/test lab cluster"));
         let programs = TempDir::with_prefix_in("kubernetes.", "/run").expect("a directory");
         fs::copy(program(), programs.path().join("kubernetes")).expect("the program");
-        change(Change::Fresh);
+        change(match Member::this() {
+            FIRST => Change::Fresh,
+            _ => Change::AssertRuns("another node joins".to_owned()),
+        });
         Self { pki, programs }
     }
 
@@ -79,7 +84,13 @@ impl RemoteControlPlane {
         change(Change::RestartApiServer(signal as i32));
     }
 
-    /// Its programs run; they were waited for until `yet`.
+    /// A node loses power: its machine is killed.
+    #[track_caller]
+    pub fn power_off(&mut self, node: Member) {
+        change(Change::PowerOff(node.number));
+    }
+
+    /// Its programs run, and so do the nodes that have not lost power; they were waited for until `yet`.
     #[track_caller]
     pub fn assert_runs(&mut self, yet: &str) {
         change(Change::AssertRuns(yet.to_owned()));

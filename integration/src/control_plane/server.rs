@@ -2,11 +2,12 @@
 //! A control plane outside the lab's machines, for the nodes in them: `cluster-lab` is it.
 
 use super::{
-    ControlPlane,
+    ControlPlane, NEVER_LOST,
     messages::{Answer, Change, PORT, Question, Request},
+    nodes::{FIRST, Member},
     remote::PKI,
     repository,
-    site::{Site, TAP},
+    site::Site,
 };
 use crate::{
     container_runtime::{Engine, TOOLS},
@@ -15,9 +16,11 @@ use crate::{
 };
 use nix::{
     sched::{CloneFlags, setns},
-    sys::signal::Signal,
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     fs::{self, File},
     io::{self, Read, Write},
@@ -36,55 +39,93 @@ use tempfile::TempDir;
 /// What examples name, and what they get: nothing is pulled.
 const IMAGES: [&str; 2] = ["mellanox/centos_7_4_mofed_4_2_1_2_0_0_60", TOOLS];
 
+/// After so long without a word of its kubelet a node is lost, where nodes may lose power: a minute is long enough
+/// for an emulated one.
+const LOST: &str = "60s";
+
 /// The thread that all of the control plane's processes belong to, as they end when it does, is told this.
 enum Told {
     Asked(Change, TcpStream),
-    Ended(ExitStatus),
+    Ended(Member, ExitStatus),
 }
 
-/// The control plane that runs, and whether it is as it was when it had started.
+/// What runs.
 #[derive(Default)]
 struct Running {
     plane: Option<ControlPlane>,
+    /// Whether a test has had it.
     is_used: bool,
+    /// The machines of the nodes, by their numbers.
+    machines: BTreeMap<usize, Machine>,
 }
 
-/// Runs `integration/lab/vm ARGUMENTS`, whose command reaches a control plane as a [`super::RemoteControlPlane`]. Keys
-/// and certificates are made anew in `pki`, for the node to read. How it ended.
+/// A node.
+#[derive(Debug, Eq, PartialEq)]
+enum Machine {
+    Runs(Pid),
+    HasNoPower,
+    Ended(ExitStatus),
+}
+
+/// Boots a machine for each of `members` by `integration/lab/vm ARGUMENTS`, whose command reaches a control plane as a
+/// [`super::RemoteControlPlane`]. Keys and certificates are made anew in `pki`, for the nodes to read. Comes back when
+/// the first node's command has ended: how that ended.
 #[track_caller]
-pub fn run_vm(pki: &Path, arguments: impl IntoIterator<Item = OsString>) -> ExitStatus {
+pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus {
     if pki.exists() {
         fs::remove_dir_all(pki).expect("what was left is removed");
     }
     fs::create_dir_all(pki).expect("a directory for keys");
-    let site = Arc::new(Site::with_node(pki));
+    let site = Arc::new(Site::with_nodes(pki, members));
     let listener = listen(&site);
-    let mut vm = site.netns().command("setpriv");
-    vm.args(["--pdeathsig", "TERM"]);
-    vm.arg(repository().join("integration/lab/vm"));
-    vm.args(["--tap", TAP]).args(arguments).env(PKI, pki);
-    let mut vm = vm.spawn().expect("the machine starts");
-
     let running = Arc::new(RwLock::new(Running::default()));
     let (tell, told) = mpsc::channel();
+    for member in members {
+        let mut vm = machine(&site, *member, members.len() > 1);
+        let vm = vm.args(arguments).env(PKI, pki).spawn();
+        let mut vm = vm.expect("the machine starts");
+        let pid = Pid::from_raw(i32::try_from(vm.id()).expect("a pid"));
+        write(&running)
+            .machines
+            .insert(member.number, Machine::Runs(pid));
+        let (member, tell) = (*member, tell.clone());
+        thread::spawn(move || {
+            let status = vm.wait().expect("our own child");
+            let _ = tell.send(Told::Ended(member, status));
+        });
+    }
     thread::spawn({
-        let (running, tell) = (Arc::clone(&running), tell.clone());
+        let running = Arc::clone(&running);
         move || accept(&listener, &running, &tell)
     });
-    thread::spawn(move || {
-        let status = vm.wait().expect("our own child");
-        let _ = tell.send(Told::Ended(status));
-    });
-    // while the machine boots
-    write(&running).plane = Some(start(&site));
+    // while the machines boot
+    write(&running).plane = Some(start(&site, members));
     loop {
-        match told.recv().expect("the machine ends some time") {
-            Told::Ended(status) => return status,
+        match told.recv().expect("the machines end some time") {
+            Told::Ended(FIRST, status) => {
+                let mut running = write(&running);
+                running.machines.remove(&FIRST.number);
+                running.end_machines();
+                // the thread that accepts has the rest, and goes on
+                running.plane = None;
+                return status;
+            }
+            Told::Ended(member, status) => write(&running).has_ended(member, status),
             Told::Asked(change, stream) => {
-                answer(&stream, || changed(&mut write(&running), &site, change));
+                answer(&stream, || write(&running).changed(&site, members, change));
             }
         }
     }
+}
+
+/// `integration/lab/vm` for a node: it ends with this thread.
+fn machine(site: &Site, member: Member, has_fabric: bool) -> Command {
+    let mut vm = site.netns().command("setpriv");
+    vm.args(["--pdeathsig", "TERM"]);
+    vm.arg(repository().join("integration/lab/vm"));
+    vm.arg("--node").arg(member.number.to_string());
+    vm.args(has_fabric.then_some("--fabric"));
+    vm
 }
 
 fn write(running: &RwLock<Running>) -> std::sync::RwLockWriteGuard<'_, Running> {
@@ -151,34 +192,67 @@ fn answered(running: &Running, question: Question) -> Answer {
     }
 }
 
-fn changed(running: &mut Running, site: &Arc<Site>, change: Change) -> Answer {
-    match change {
-        Change::Fresh => {
-            if running.is_used {
-                // its ports are the next one's
-                running.plane = None;
-                running.plane = Some(start(site));
+impl Running {
+    fn changed(&mut self, site: &Arc<Site>, members: &[Member], change: Change) -> Answer {
+        match change {
+            Change::Fresh => {
+                if self.is_used {
+                    // its ports are the next one's
+                    self.plane = None;
+                    self.plane = Some(start(site, members));
+                }
+                self.is_used = true;
             }
-            running.is_used = true;
+            Change::AssertRuns(yet) => {
+                self.plane().assert_runs(&yet);
+                for (number, machine) in &self.machines {
+                    let has_ended = matches!(machine, Machine::Ended(_));
+                    assert!(!has_ended, "node {number}: {machine:?}, not yet: {yet}");
+                }
+            }
+            Change::PowerOff(number) => {
+                let before = self.machines.insert(number, Machine::HasNoPower);
+                let Some(Machine::Runs(pid)) = before else {
+                    panic!("node {number} does not run: {before:?}");
+                };
+                // it kills its machine
+                kill(pid, Signal::SIGTERM).expect("our own child");
+            }
+            Change::RestartApiServer(signal) => {
+                let signal = Signal::try_from(signal).expect("a signal");
+                self.plane().restart_api_server(signal);
+            }
         }
-        Change::AssertRuns(yet) => plane(running).assert_runs(&yet),
-        Change::RestartApiServer(signal) => {
-            let signal = Signal::try_from(signal).expect("a signal");
-            plane(running).restart_api_server(signal);
+        Answer::done(String::new())
+    }
+
+    fn plane(&mut self) -> &mut ControlPlane {
+        self.plane.as_mut().expect("a control plane runs")
+    }
+
+    fn has_ended(&mut self, member: Member, status: ExitStatus) {
+        let machine = self.machines.get_mut(&member.number).expect("a node");
+        if *machine != Machine::HasNoPower {
+            *machine = Machine::Ended(status);
         }
     }
-    Answer::done(String::new())
-}
 
-fn plane(running: &mut Running) -> &mut ControlPlane {
-    running.plane.as_mut().expect("a control plane runs")
+    fn end_machines(&self) {
+        for machine in self.machines.values() {
+            if let Machine::Runs(pid) = machine {
+                // one that has just ended needs none
+                let _ = kill(*pid, Signal::SIGTERM);
+            }
+        }
+    }
 }
 
 #[track_caller]
-fn start(site: &Arc<Site>) -> ControlPlane {
+fn start(site: &Arc<Site>, members: &[Member]) -> ControlPlane {
     let directory = TempDir::new().expect("a temporary directory");
     let desk = desk(directory.path());
-    ControlPlane::start_at(Arc::clone(site), directory, desk)
+    let patience = if members.len() > 1 { LOST } else { NEVER_LOST };
+    ControlPlane::start_at(Arc::clone(site), directory, desk, patience)
 }
 
 /// Where an operator types, below `directory`: it has the repository's `conf`, with images that the lab has in the

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where a control plane runs: a network namespace with its addresses, and the keys of all who are known there.
 
-use super::{ADDRESS, NODE, NODE_ADDRESS, SERVICE, repository};
+use super::{
+    ADDRESS, SERVICE,
+    nodes::{self, Member},
+    repository,
+};
 use crate::{Netns, netns::check};
 use std::{
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// What the nodes' NICs are on.
-const BRIDGE: &str = "nodes";
+/// What the nodes' NICs are on, and what joins their fabrics.
+const BRIDGES: [&str; 2] = ["nodes", "fabric"];
 
-/// The NIC of [`NODE`], as the namespace has it.
-pub(super) const TAP: &str = "node";
+/// As much as any NIC on a fabric may send at once.
+const MTU: u32 = 9216;
 
 /// The place of one control plane at a time.
 #[derive(Debug)]
@@ -29,27 +33,38 @@ impl Site {
         netns.ip("link set lo up");
         netns.ip(&format!("address add {ADDRESS}/32 dev lo"));
         let script = repository().join("integration/kubernetes/certificates");
-        let node = format!("{NODE}={NODE_ADDRESS}");
-        check(Command::new(script).arg(pki).args([ADDRESS, &node]));
+        let nodes = nodes::ALL.map(|it| format!("{}={}", it.name, it.address));
+        check(Command::new(script).arg(pki).arg(ADDRESS).args(nodes));
         Self {
             netns,
             pki: pki.to_owned(),
         }
     }
 
-    /// One that [`NODE`] reaches, a virtual machine whose NIC is on [`TAP`].
+    /// One that nodes reach, virtual machines whose NICs end here.
     #[track_caller]
-    pub(super) fn with_node(pki: &Path) -> Self {
+    pub(super) fn with_nodes(pki: &Path, members: &[Member]) -> Self {
         let site = Self::new(pki);
-        site.netns.ip_batch(&[
+        let [nodes, fabric] = BRIDGES;
+        let mut lines = vec![
             format!("address delete {ADDRESS}/32 dev lo"),
             format!("address add {SERVICE}/32 dev lo"),
-            format!("link add {BRIDGE} type bridge"),
-            format!("address add {ADDRESS}/24 dev {BRIDGE}"),
-            format!("tuntap add dev {TAP} mode tap"),
-            format!("link set dev {TAP} master {BRIDGE} up"),
-            format!("link set dev {BRIDGE} up"),
-        ]);
+        ];
+        // nobody asks who listens to a group: all of it goes everywhere
+        for bridge in BRIDGES {
+            lines.push(format!(
+                "link add {bridge} mtu {MTU} type bridge mcast_snooping 0"
+            ));
+        }
+        lines.push(format!("address add {ADDRESS}/24 dev {nodes}"));
+        for member in members {
+            for (tap, bridge) in [(member.tap(), nodes), (member.fabric(), fabric)] {
+                lines.push(format!("tuntap add dev {tap} mode tap"));
+                lines.push(format!("link set dev {tap} mtu {MTU} master {bridge} up"));
+            }
+        }
+        lines.extend(BRIDGES.map(|it| format!("link set dev {it} up")));
+        site.netns.ip_batch(&lines);
         site
     }
 

@@ -11,7 +11,7 @@ use integration::{
         installed::records,
         shared::{HCA, has_all_rails},
     },
-    control_plane::NODE,
+    control_plane::nodes::NODE,
     pages, real_kubelet,
 };
 use serde_json::Value;

@@ -5,7 +5,7 @@ use super::{PAGE, upgrade::NO_IDS};
 use integration::{
     Cluster,
     container_runtime::{installed::records, shared::HCA},
-    control_plane::NODE,
+    control_plane::nodes::NODE,
     pages, real_kubelet,
 };
 use std::{collections::BTreeSet, ffi::OsString, fs};

@@ -13,7 +13,7 @@ use integration::{
         Pod,
         shared::{HCA, has_all_rails},
     },
-    control_plane::NODE,
+    control_plane::nodes::NODE,
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};

@@ -102,8 +102,9 @@ pub(super) fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
 /// `rping` on each rail, and by `kubectl exec` `rping` on one and `ib_read_bw -q 30` on the other.
 pub(super) fn have_rdma_between_them(cluster: &Cluster, pair: [&Pod; 2]) {
     rping_on_all_rails(pair);
-    traffic::rping(cluster, pair, 0);
-    traffic::read_bandwidth(cluster, pair, 1, 30);
+    let names = pair.map(|it| it.name.as_str());
+    traffic::rping(cluster, names, 0);
+    traffic::read_bandwidth(cluster, names, 1, 30);
 }
 
 /// Kubelet is started anew: the same containers run, and have what they had been allocated.

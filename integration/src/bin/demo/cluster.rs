@@ -10,9 +10,8 @@ use integration::{
         Pod,
         installed::records,
         shared::{HCA, has_all_rails},
-        traffic::{End, gid_index},
     },
-    control_plane::NODE,
+    control_plane::nodes::NODE,
     nics, pages,
 };
 use std::{env, time::Instant};
@@ -70,7 +69,7 @@ pub(super) fn show() {
     pair.iter().for_each(|pod| has_all_rails(pod));
 
     heading("RDMA from pod to pod, on every rail");
-    let table = [0, 1].map(|rail| row(&cluster, pair, rail));
+    let table = [0, 1].map(|rail| row(&cluster, rail));
 
     heading("The pods are deleted");
     types(
@@ -128,17 +127,13 @@ struct Row {
     bandwidth: f64,
 }
 
-fn row(cluster: &Cluster, pair: [&Pod; 2], rail: usize) -> Row {
-    let address = traffic::rping(cluster, pair, rail);
+fn row(cluster: &Cluster, rail: usize) -> Row {
+    let address = traffic::rping(cluster, PODS, rail);
     let rdma = nics::rdma(rail);
     let before = nics::sent_packets(&rdma);
-    let bandwidth = traffic::read_bandwidth(cluster, pair, rail, 30);
+    let bandwidth = traffic::read_bandwidth(cluster, PODS, rail, 30);
     println!("rail {rail}: rping and ib_read_bw done, by kubectl exec");
-    let gid = gid_index(End {
-        container: pair[0].main(),
-        rdma: &rdma,
-        address: &address,
-    });
+    let gid = traffic::gid_index(cluster, PODS[0], rail);
     Row {
         rail,
         address,

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, a cluster of two nodes, each a virtual machine with two bonded NICs on one fabric:
+//! `scripts/test --full lab cluster-two-nodes`. Both machines run this program; the tests are the first one's.
+
+use integration::{
+    Cluster, Snapshot,
+    cluster::{is_true, traffic},
+    container_runtime::{
+        TOOLS,
+        installed::records,
+        shared::{HCA, has_all_rails},
+    },
+    control_plane::nodes::{FIRST, Member, SECOND},
+    pages,
+};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeSet,
+    fs::{self, Permissions},
+    io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::{Duration, SystemTime},
+};
+
+const PAGE: &str = "docs/deploy.md";
+const NODES: &str = "/api/v1/nodes";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+/// The label that says which node it is.
+const HOST: &str = "kubernetes.io/hostname";
+
+/// As long as a pod that moved may stay out of reach after its rails are there.
+const REACHED: Duration = Duration::from_secs(1);
+
+#[test]
+fn pods_of_two_nodes_have_rdma_between_them_move_and_outlive_a_node() {
+    let mut cluster = Cluster::new();
+    have_one_secret();
+    if Member::this() == SECOND {
+        cluster.stays();
+    }
+    let before = Snapshot::of(&cluster.nics.host);
+    is_installed(&mut cluster);
+    have_rdma_between_them(&mut cluster);
+    is_reached_where_it_moves(&mut cluster);
+    outlive_a_node(&mut cluster);
+    before.assert_restored(&cluster.nics.host);
+}
+
+/// Both nodes give a pod the same addresses (docs/ipam.md).
+fn have_one_secret() {
+    let file = Path::new("/var/lib/cni/networks/.rdma-ipam.secret");
+    fs::write(file, [7; 32]).expect("the secret");
+    fs::set_permissions(file, Permissions::from_mode(0o600)).expect("its mode");
+}
+
+/// By the page's commands, on both nodes.
+fn is_installed(cluster: &mut Cluster) {
+    cluster.until("the other node is ready", |it| {
+        let node = it.look(&format!("{NODES}/{}", SECOND.name));
+        is_true(&node, "Ready") && node["spec"]["taints"].is_null()
+    });
+    for line in pages::commands(PAGE, "Which manifest", "kubectl") {
+        if line.contains("NODE") {
+            for node in [FIRST, SECOND] {
+                cluster.types(&line.replace("NODE", node.name));
+            }
+        } else {
+            cluster.types(&line);
+        }
+    }
+    cluster.types("kubectl -n kube-system rollout status ds/ack-rdma-dp-ds");
+    cluster.until("both nodes have ids", |it| {
+        [FIRST, SECOND].iter().all(|node| {
+            let told = it.look(&format!("{NODES}/{}", node.name));
+            told["status"]["allocatable"][HCA] == "1k"
+        })
+    });
+    cluster.says("installed on both nodes");
+}
+
+/// What a pod with one `rdma/hca` is.
+fn spec() -> Value {
+    let container = json!({
+        "name": "main", "image": TOOLS, "command": ["sleep", "1000000"], "resources": {"limits": {HCA: 1}},
+    });
+    json!({"terminationGracePeriodSeconds": 1, "containers": [container]})
+}
+
+/// A pod with one `rdma/hca` on a node; it is ready.
+fn start(cluster: &mut Cluster, name: &str, node: Member) {
+    let mut pod = json!({"metadata": {"name": name}, "spec": spec()});
+    pod["spec"]["nodeSelector"] = json!({HOST: node.name});
+    cluster.make(PODS, &pod);
+    let path = format!("{PODS}/{name}");
+    cluster.until(&format!("{name} is ready"), |it| {
+        is_true(&it.look(&path), "Ready")
+    });
+    let told = cluster.look(&path);
+    assert_eq!(told["spec"]["nodeName"], node.name);
+}
+
+/// Two pods on each node: no address is given twice, and RDMA passes on every rail, either way.
+fn have_rdma_between_them(cluster: &mut Cluster) {
+    let pods = [
+        ("here", FIRST),
+        ("there", SECOND),
+        ("here-too", FIRST),
+        ("there-too", SECOND),
+    ];
+    for (name, node) in pods {
+        start(cluster, name, node);
+    }
+    let mut addresses = BTreeSet::new();
+    for (name, _) in pods {
+        for rail in 0..2 {
+            let address = traffic::address(cluster, name, rail);
+            assert!(
+                addresses.insert(address.clone()),
+                "{name}, rail {rail}: {address} is another's, too"
+            );
+        }
+    }
+    for rail in 0..2 {
+        traffic::rping(cluster, ["there", "here"], rail);
+        traffic::rping(cluster, ["here", "there"], rail);
+    }
+    traffic::read_bandwidth(cluster, ["there", "here"], 0, 30);
+    traffic::read_bandwidth(cluster, ["here", "there"], 1, 30);
+    gone(cluster, &["here-too", "there-too"]);
+    cluster.says("pods of two nodes have RDMA between them");
+}
+
+fn gone(cluster: &mut Cluster, names: &[&str]) {
+    cluster.delete(PODS, names);
+    cluster.until("they are gone", |it| {
+        names
+            .iter()
+            .all(|name| it.look(&format!("{PODS}/{name}")).is_null())
+    });
+}
+
+/// A pod of the second node ends, and comes again on the first one with the addresses that it had. Who knows its old
+/// place reaches it within a second after its rails are there.
+fn is_reached_where_it_moves(cluster: &mut Cluster) {
+    start(cluster, "mover", SECOND);
+    let there = traffic::address(cluster, "mover", 0);
+    let near = cluster.pod("here");
+    let mut far_ping = Pings::start(near.netns().command("ping"), &there);
+    far_ping.next();
+    gone(cluster, &["mover"]);
+    far_ping.forget();
+    start(cluster, "mover", FIRST);
+    let here = traffic::address(cluster, "mover", 0);
+    assert_eq!(here, there, "one secret, one address");
+    let reached = far_ping.next();
+    let mover = cluster.pod("mover");
+    has_all_rails(&mover);
+    let attached = attached(&mover.sandbox);
+    // none: before the record said so
+    let after = reached.duration_since(attached).unwrap_or_default();
+    assert!(
+        after <= REACHED,
+        "the pod is reached {after:?} after its rails are there"
+    );
+    cluster.says(&format!(
+        "the pod that moved is reached {after:?} after its rails are there"
+    ));
+    // and from the node that it has left
+    let line = format!("kubectl exec there -- ping -c 1 -W 1 {here}");
+    cluster.types(&line);
+    traffic::rping(cluster, ["mover", "there"], 1);
+    gone(cluster, &["mover"]);
+}
+
+/// When the record of the sandbox said that its rails are there.
+fn attached(sandbox: &str) -> SystemTime {
+    let networks = fs::read_dir(Path::new("/var/lib/cni/rdma-cni/attachments")).expect("records");
+    let files =
+        networks.flat_map(|it| fs::read_dir(it.expect("a network").path()).expect("records"));
+    let file = files
+        .map(|it| it.expect("a record"))
+        .find(|it| it.file_name().to_string_lossy().contains(sandbox));
+    let file = file.expect("the record of the pod");
+    file.metadata()
+        .and_then(|it| it.modified())
+        .expect("a time")
+}
+
+/// A node loses power. Its Deployment's pod starts on the other one, when an operator has said that the node is out
+/// of service.
+fn outlive_a_node(cluster: &mut Cluster) {
+    let labels = json!({"app": "trainer"});
+    let mut template = json!({"metadata": {"labels": labels}, "spec": spec()});
+    let preferred = json!({"matchExpressions": [
+        {"key": HOST, "operator": "In", "values": [SECOND.name]},
+    ]});
+    template["spec"]["affinity"] = json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+        {"weight": 100, "preference": preferred},
+    ]}});
+    let trainer = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "trainer"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    });
+    cluster.make(DEPLOYMENTS, &trainer);
+    let first = trainer_on(cluster, SECOND);
+    let address = traffic::address(cluster, &first, 0);
+    traffic::rping(cluster, [&first, "here"], 0);
+
+    cluster.plane.power_off(SECOND);
+    let path = format!("{NODES}/{}", SECOND.name);
+    cluster.until("the node is lost", |it| !is_true(&it.look(&path), "Ready"));
+    cluster.types(&format!(
+        "kubectl taint node {} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+        SECOND.name
+    ));
+    let second = trainer_on(cluster, FIRST);
+    assert_ne!(
+        traffic::address(cluster, &second, 0),
+        address,
+        "another pod has another address"
+    );
+    has_all_rails(&cluster.pod(&second));
+    for rail in 0..2 {
+        traffic::rping(cluster, ["here", &second], rail);
+    }
+    cluster.says("the lost node's pod is on the other one");
+    cluster.types("kubectl delete deployment trainer --cascade=foreground");
+    gone(cluster, &["here"]);
+    // its kubelet would be waited for
+    cluster.types(&format!("kubectl delete node {}", SECOND.name));
+    for line in pages::commands(PAGE, "Removal", "kubectl") {
+        // with an image in somebody's registry
+        if !line.contains("registry.example") {
+            cluster.types(&line);
+        }
+    }
+    assert!(records().is_empty(), "{:?}", records());
+}
+
+/// The Deployment's pod on a node, when it is ready.
+fn trainer_on(cluster: &mut Cluster, node: Member) -> String {
+    let is_it = |pod: &Value| {
+        pod["metadata"]["labels"]["app"] == "trainer"
+            && pod["spec"]["nodeName"] == node.name
+            && is_true(pod, "Ready")
+    };
+    let pods = |it: &Cluster| it.look_at_all(PODS).into_iter().find(is_it);
+    cluster.until("the trainer is ready", |it| pods(it).is_some());
+    let pod = pods(cluster).expect("the trainer");
+    pod["metadata"]["name"].as_str().expect("a name").to_owned()
+}
+
+/// A neighbour that asks for an address ten times a second.
+struct Pings {
+    process: Child,
+    answers: Receiver<SystemTime>,
+}
+
+impl Pings {
+    #[track_caller]
+    fn start(mut ping: Command, address: &str) -> Self {
+        ping.args(["-n", "-i", "0.1", address]);
+        let mut process = ping
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("ping is installed");
+        let said = BufReader::new(process.stdout.take().expect("its output"));
+        let (tell, answers) = mpsc::channel();
+        thread::spawn(move || {
+            for line in said.lines().map_while(Result::ok) {
+                if line.contains("bytes from") && tell.send(SystemTime::now()).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { process, answers }
+    }
+
+    /// When the next answer came.
+    #[track_caller]
+    fn next(&mut self) -> SystemTime {
+        let answer = self.answers.recv_timeout(Duration::from_secs(60));
+        answer.expect("an answer within a minute")
+    }
+
+    /// The answers until now.
+    fn forget(&mut self) {
+        while self.answers.try_recv().is_ok() {}
+    }
+}
+
+impl Drop for Pings {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
