@@ -21,7 +21,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -130,7 +130,7 @@ impl Store {
         loop {
             let file = open_lock(&path)?;
             let held = self.patience.wait(file).map_err(failed("lock", &path))?;
-            if is_still(&held, &path) {
+            if lock::is_still(&held, &path) {
                 return Ok(Lock { _held: held, path });
             }
         }
@@ -142,7 +142,7 @@ impl Store {
         loop {
             let file = open_lock(&path)?;
             match lock::attempt(file).map_err(failed("lock", &path))? {
-                Some(held) if is_still(&held, &path) => {
+                Some(held) if lock::is_still(&held, &path) => {
                     return Ok(Some(Lock { _held: held, path }));
                 }
                 Some(_) => {}
@@ -382,15 +382,6 @@ pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     write().inspect_err(|_| {
         let _ = fs::remove_file(&temporary);
     })
-}
-
-/// Whether `path` still leads to `file`, a lock's: its last holder may have removed it meanwhile.
-pub fn is_still(file: &File, path: &Path) -> bool {
-    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(ours), Ok(theirs)) => id(ours) == id(theirs),
-        _ => false,
-    }
 }
 
 fn is_absent(error: &io::Error) -> bool {

@@ -133,10 +133,8 @@ pub fn attempt(file: File) -> io::Result<Option<Held>> {
 /// # Errors
 /// Of the kind `TimedOut`, naming who holds it, once `limit` is over; else the system's.
 pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
-    match file.try_lock() {
-        Ok(()) => return Ok(Held(file)),
-        Err(TryLockError::Error(error)) => return Err(error),
-        Err(TryLockError::WouldBlock) => {}
+    if let Some(held) = attempt(file.try_clone()?)? {
+        return Ok(held);
     }
     let metadata = file.metadata()?;
     let (sender, receiver) = mpsc::channel();
@@ -153,6 +151,31 @@ pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
         );
         Err(io::Error::new(io::ErrorKind::TimedOut, words))
     })
+}
+
+/// Waits without an end for the lock of the file at `path`, which `open` opens or makes. The file is opened
+/// anew if a holder before has removed or renamed it.
+///
+/// # Errors
+/// Those of `open`; else the system's.
+pub fn hold(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<Held> {
+    loop {
+        let file = open()?;
+        file.lock()?;
+        let held = Held(file);
+        if is_still(&held, path) {
+            return Ok(held);
+        }
+    }
+}
+
+/// Whether `path` still leads to `file`, a lock's: its last holder may have removed it meanwhile.
+pub fn is_still(file: &File, path: &Path) -> bool {
+    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(ours), Ok(theirs)) => id(ours) == id(theirs),
+        _ => false,
+    }
 }
 
 /// Who has the lock of the file of `metadata`, for people.

@@ -92,7 +92,7 @@ impl Place {
 pub struct Presence {
     place: Place,
     name: String,
-    _locked: File,
+    _held: Held,
 }
 
 impl Presence {
@@ -121,17 +121,19 @@ impl Presence {
         place.file_name = format!("{:010}-{name}{SUFFIX}", newest.saturating_add(1));
         // it is locked before it is seen
         let hidden = place.directory.join(format!(".{}", place.file_name));
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&hidden)?;
-        file.lock()?;
+        let make = || {
+            OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&hidden)
+        };
+        let held = lock::hold(&hidden, make)?;
         fs::rename(&hidden, place.directory.join(&place.file_name))?;
         Ok(Self {
             place,
             name,
-            _locked: file,
+            _held: held,
         })
     }
 

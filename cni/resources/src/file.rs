@@ -4,9 +4,9 @@
 use cni_protocol::lock::{self, Held};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    fs::{self, File, OpenOptions, Permissions},
+    fs::{self, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -63,10 +63,10 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
     }
     let temporary = path.with_extension("new");
     fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
-    let mut file = own(&temporary, mode).map_err(failed)?;
-    let mut write = || {
+    let file = own(&temporary, mode).map_err(failed)?;
+    let write = || {
         file.set_len(0)?;
-        file.write_all(&text)?;
+        (&*file).write_all(&text)?;
         // else a machine that loses power now can come back with an empty file of the new name
         file.sync_all()?;
         fs::rename(&temporary, path)
@@ -80,22 +80,19 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
 
 /// The file at `path`, made if need be, once no other writer has it. It is free again when the answer is
 /// dropped.
-fn own(path: &Path, mode: u32) -> io::Result<File> {
-    loop {
-        let file = OpenOptions::new()
+fn own(path: &Path, mode: u32) -> io::Result<Held> {
+    let open = || {
+        OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(false)
             .mode(mode)
-            .open(path)?;
-        file.lock()?;
-        // whoever had it before has renamed it, and it is what readers see
-        let (held, present) = (file.metadata()?, fs::symlink_metadata(path));
-        if present.is_ok_and(|it| (it.dev(), it.ino()) == (held.dev(), held.ino())) {
-            file.set_permissions(Permissions::from_mode(mode))?;
-            return Ok(file);
-        }
-    }
+            .open(path)
+    };
+    // whoever had it before has renamed it, and it is what readers see
+    let held = lock::hold(path, open)?;
+    held.set_permissions(Permissions::from_mode(mode))?;
+    Ok(held)
 }
 
 /// How long another process may hold a lock: it looks at the hardware and writes one file. Who
@@ -116,7 +113,7 @@ pub(crate) fn lock(path: &Path) -> Result<Held, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::thread;
+    use std::{fs::File, os::unix::fs::MetadataExt, thread};
 
     /// All containers' daemons have the same process id.
     #[test]
@@ -151,6 +148,18 @@ mod tests {
         assert_eq!(entries.count(), 1);
         let mode = fs::metadata(&path).expect("there").mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn the_next_writer_does_not_wait_for_a_forked_child_that_has_the_file_yet() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a.new");
+        let file = own(&path, 0o600).expect("free");
+        // the same open file, as a child has it until it is another program
+        let _forked = file.try_clone().expect("one more descriptor");
+        drop(file);
+        let next = File::open(path).expect("the file");
+        next.try_lock().expect("free");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! changed, so that whatever a killed run left can be found.
 
 use attachments::store;
+use cni_protocol::lock::{self, Held};
 use conflist::{Directory, Entry, List, placement, single::SUFFIX};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -308,33 +309,27 @@ impl Record {
 ///
 /// # Errors
 /// The lock's file cannot be made.
-pub fn lock(state_dir: &Path) -> Result<File, RecordError> {
+pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
     let path = state_dir.join(LOCK);
-    let lock = || loop {
-        let file = match File::open(&path) {
-            // one that is there is not opened for writing: who watches the directory would hear of
-            // it, and look, and lock again
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(state_dir)?;
-                OpenOptions::new()
-                    .write(true)
-                    .create(true)
-                    .truncate(false)
-                    .mode(0o600)
-                    .open(&path)?
-            }
-            file => file?,
-        };
-        file.lock()?;
-        if store::is_still(&file, &path) {
-            return Ok(file);
+    let open = || match File::open(&path) {
+        // one that is there is not opened for writing: who watches the directory would hear of
+        // it, and look, and lock again
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(state_dir)?;
+            OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path)
         }
+        file => file,
     };
-    lock().map_err(system("lock", &path))
+    lock::hold(&path, open).map_err(system("lock", &path))
 }
 
 /// The last of ours goes: the lock's file, and the directory if nothing else is in it.
-pub fn unlock_for_good(lock: File, state_dir: &Path) {
+pub fn unlock_for_good(lock: Held, state_dir: &Path) {
     // a killed run left a part of the record
     for name in ["install.json.new", LOCK] {
         let _ = fs::remove_file(state_dir.join(name));
@@ -357,4 +352,20 @@ pub fn hash(content: &[u8]) -> String {
 fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordError {
     let path = path.to_owned();
     move |source| RecordError::System { verb, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_that_is_over_keeps_nobody_waiting_though_a_forked_child_has_the_file_yet() {
+        let state = tempfile::tempdir().expect("a directory");
+        let turn = lock(state.path()).expect("free");
+        // the same open file, as a child has it until it is another program
+        let _forked = turn.try_clone().expect("one more descriptor");
+        drop(turn);
+        let next = File::open(state.path().join(LOCK)).expect("the file");
+        next.try_lock().expect("free");
+    }
 }
