@@ -10,10 +10,11 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
+    slice,
 };
 use tempfile::TempDir;
 
@@ -48,18 +49,22 @@ impl Lab {
     /// A host with `count` virtual functions on each NIC; all are up and have RDMA devices.
     #[track_caller]
     pub fn new(count: usize) -> Self {
-        let lab = Self::without_rdma(count);
-        add_rdma(
-            &lab.host,
-            &lab.functions.concat().iter().collect::<Vec<_>>(),
-        );
-        lab.host.run("udevadm settle -t 30");
+        let lab = Self::made(count);
+        add_rdma(&lab.host, &lab.functions.concat());
+        settle(&lab.host);
         lab
     }
 
     /// The same without RDMA devices.
     #[track_caller]
     pub fn without_rdma(count: usize) -> Self {
+        let lab = Self::made(count);
+        settle(&lab.host);
+        lab
+    }
+
+    #[track_caller]
+    fn made(count: usize) -> Self {
         for nic in NICS {
             assert!(
                 Path::new("/sys/class/net").join(nic).exists(),
@@ -110,7 +115,7 @@ impl Lab {
             self.host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
         }
         let function = Function { netdev, pci, rdma };
-        add_rdma(&self.host, &[&function]);
+        add_rdma(&self.host, slice::from_ref(&function));
         function
     }
 
@@ -121,13 +126,14 @@ impl Lab {
         let (netdev, rdma) = (format!("soft{number}"), format!("r_soft{number}"));
         let peer = format!("to-{netdev}");
         let at = switch.name();
-        self.host.ip(&format!(
-            "link add name {netdev} type veth peer name {peer} netns {at}"
-        ));
+        self.host.ip_batch(&[
+            format!("link add name {netdev} type veth peer name {peer} netns {at}"),
+            format!("link set dev {netdev} up"),
+        ]);
         switch.ip(&format!("link set dev {peer} up"));
         let pci = String::new();
         let function = Function { netdev, pci, rdma };
-        add_rdma(&self.host, &[&function]);
+        add_rdma(&self.host, slice::from_ref(&function));
         function
     }
 
@@ -135,20 +141,18 @@ impl Lab {
     /// does; igb takes random ones. The RDMA devices' ids follow from them.
     #[track_caller]
     pub fn give_hardware_addresses(&self) {
-        let mut lines = vec![];
+        let (mut devices, mut links) = (vec![], vec![]);
         for (nic, functions) in self.functions.iter().enumerate() {
             for (number, Function { netdev, rdma, .. }) in functions.iter().enumerate() {
-                self.host.run(&format!("rdma link delete {rdma}"));
+                devices.push(format!("link delete {rdma}"));
                 let address = format!("02:00:00:00:{nic:02x}:{number:02x}");
-                lines.push(format!("link set dev {netdev} down"));
-                lines.push(format!("link set dev {netdev} address {address}"));
+                links.push(format!("link set dev {netdev} down"));
+                links.push(format!("link set dev {netdev} address {address} up"));
             }
         }
-        self.host.ip_batch(&lines);
-        add_rdma(
-            &self.host,
-            &self.functions.concat().iter().collect::<Vec<_>>(),
-        );
+        self.host.rdma_batch(&devices);
+        self.host.ip_batch(&links);
+        add_rdma(&self.host, &self.functions.concat());
     }
 
     /// Gives the first function of both NICs to pod 0, the second to pod 1, and so on, by
@@ -157,31 +161,40 @@ impl Lab {
     pub fn give_addresses(&self) {
         self.each_address(|netdev, address| {
             let nodad = if address.contains(':') { "nodad" } else { "" };
-            self.host
-                .ip(&format!("address add {address} dev {netdev} {nodad}"));
+            format!("address add {address} dev {netdev} {nodad}")
         });
     }
 
     /// Takes away what [`Self::give_addresses`] gave.
     #[track_caller]
     pub fn take_addresses(&self) {
-        self.each_address(|netdev, address| {
-            self.host.ip(&format!("address del {address} dev {netdev}"));
-        });
+        self.each_address(|netdev, address| format!("address del {address} dev {netdev}"));
     }
 
-    fn each_address(&self, mut with: impl FnMut(&str, &str)) {
+    /// Runs the line of `ip` for each function's netdev and address.
+    #[track_caller]
+    fn each_address(&self, line: impl Fn(&str, &str) -> String) {
+        let mut lines = vec![];
         for (rail, functions) in self.functions.iter().enumerate() {
-            for (pod, function) in functions.iter().enumerate() {
-                with(&function.netdev, &format!("{}/24", ipv4(rail, pod)));
-                with(&function.netdev, &format!("{}/64", ipv6(rail, pod)));
+            for (pod, Function { netdev, .. }) in functions.iter().enumerate() {
+                lines.push(line(netdev, &format!("{}/24", ipv4(rail, pod))));
+                lines.push(line(netdev, &format!("{}/64", ipv6(rail, pod))));
             }
         }
+        self.host.ip_batch(&lines);
     }
 
     /// The functions of `pod`, one a rail.
     pub fn rails(&self, pod: usize) -> [&Function; 2] {
         [&self.functions[0][pod], &self.functions[1][pod]]
+    }
+
+    /// The function with the character device `name`: `uverbs0`.
+    #[track_caller]
+    pub fn numbered(&self, name: &str) -> Function {
+        let mut all = self.functions.iter().flatten();
+        let found = all.find(|it| uverbs(&it.rdma).0 == name);
+        found.unwrap_or_else(|| panic!("none has {name}")).clone()
     }
 
     /// `rdma-cni`'s configuration for both rails of `pod`.
@@ -213,12 +226,12 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         for nic in NICS.iter().filter(|_| self.made) {
-            let _ = fs::write(number_of_functions(nic), "0");
-            // Fails where there is none.
-            let mut delete = Command::new("rdma");
-            let _ = delete
-                .args(["link", "delete", &format!("r_{nic}")])
-                .output();
+            let _ = make(nic, 0);
+            let rdma = format!("r_{nic}");
+            if Path::new("/sys/class/infiniband").join(&rdma).exists() {
+                let mut delete = Command::new("rdma");
+                let _ = delete.args(["link", "delete", &rdma]).output();
+            }
         }
     }
 }
@@ -273,10 +286,13 @@ pub fn open_verbs(netns: &Netns, name: &str) {
     );
 }
 
-fn number_of_functions(nic: &str) -> PathBuf {
-    Path::new("/sys/class/net")
+/// Has the NIC make `count` functions anew.
+fn make(nic: &str, count: usize) -> io::Result<()> {
+    let number = Path::new("/sys/class/net")
         .join(nic)
-        .join("device/sriov_numvfs")
+        .join("device/sriov_numvfs");
+    fs::write(&number, "0")?;
+    fs::write(&number, count.to_string())
 }
 
 /// The netdev and the RDMA device of the PCI function `pci`, as they are on this machine.
@@ -301,17 +317,16 @@ fn find_function(pci: &str) -> Result<Function, String> {
 fn make_functions(host: &Netns, count: usize) -> [Vec<Function>; 2] {
     host.ip_batch(&NICS.map(|nic| format!("link set dev {nic} up")));
     for nic in NICS {
-        for number in [0, count] {
-            fs::write(number_of_functions(nic), number.to_string())
-                .unwrap_or_else(|error| panic!("cannot make {number} VFs of {nic}: {error}"));
-        }
+        make(nic, count)
+            .unwrap_or_else(|error| panic!("cannot make {count} VFs of {nic}: {error}"));
     }
     let functions = NICS.map(|nic| {
         let functions = (0..count).map(|number| named_function(nic, number));
         functions.collect::<Vec<_>>()
     });
-    set_up(host, functions.iter().flatten());
-    host.run("udevadm settle -t 30");
+    let up = |it: &Function| format!("link set dev {} up", it.netdev);
+    let lines: Vec<String> = functions.iter().flatten().map(up).collect();
+    host.ip_batch(&lines);
     wait::until("the functions have their carriers", || {
         functions.iter().flatten().all(|it| {
             let carrier = format!("/sys/class/net/{}/carrier", it.netdev);
@@ -334,17 +349,17 @@ fn named_function(nic: &str, number: usize) -> Function {
     Function { netdev, pci, rdma }
 }
 
-fn set_up<'a>(host: &Netns, functions: impl Iterator<Item = &'a Function>) {
-    let up = |it: &Function| format!("link set dev {} up", it.netdev);
-    host.ip_batch(&functions.map(up).collect::<Vec<_>>());
+/// Waits until udev has done its part for all that came.
+#[track_caller]
+fn settle(host: &Netns) {
+    host.run("udevadm settle -t 30");
 }
 
-/// Sets the functions' netdevs up and makes their RDMA devices.
-fn add_rdma(host: &Netns, functions: &[&Function]) {
-    set_up(host, functions.iter().copied());
-    for Function { rdma, netdev, .. } in functions {
-        host.run(&format!("rdma link add {rdma} type rxe netdev {netdev}"));
-    }
+/// Makes the RDMA devices of functions whose netdevs are up.
+#[track_caller]
+fn add_rdma(host: &Netns, functions: &[Function]) {
+    let add = |it: &Function| format!("link add {} type rxe netdev {}", it.rdma, it.netdev);
+    host.rdma_batch(&functions.iter().map(add).collect::<Vec<_>>());
     wait::until("the RDMA devices' ports are active", || {
         let ports = parse_list(&host.run("rdma -j link show"));
         let is_active = |rdma: &str| {

@@ -9,6 +9,7 @@
 use crate::wait;
 use serde_json::Value;
 use std::{
+    fs,
     io::Write,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -105,10 +106,15 @@ impl Netns {
     /// Runs `ip` once for all `lines`, which must succeed: many are made in the time of one.
     #[track_caller]
     pub fn ip_batch(&self, lines: &[String]) {
-        let mut file = NamedTempFile::new().expect("a temporary file");
-        file.write_all(lines.join("\n").as_bytes())
-            .expect("room for the lines");
+        let file = file_of(&lines.join("\n"));
         check(self.ip_command().arg("-batch").arg(file.path()));
+    }
+
+    /// Runs `rdma` once for all `lines`, which must succeed.
+    #[track_caller]
+    pub fn rdma_batch(&self, lines: &[String]) {
+        let file = file_of(&lines.join("\n"));
+        check(self.command("rdma").arg("-b").arg(file.path()));
     }
 
     /// Whether `ip LINE` succeeds.
@@ -128,9 +134,7 @@ impl Netns {
     /// What `ip -j -d -FAMILY` shows for each of `lines`, by one `ip`: a list for each.
     #[track_caller]
     pub fn show_each<const N: usize>(&self, family: u8, lines: [&str; N]) -> [Vec<Value>; N] {
-        let mut file = NamedTempFile::new().expect("a temporary file");
-        file.write_all(lines.join("\n").as_bytes())
-            .expect("room for the lines");
+        let file = file_of(&lines.join("\n"));
         let mut command = self.ip_command();
         command.args(["-j", "-d", &format!("-{family}"), "-batch"]);
         let text = check(command.arg(file.path()));
@@ -180,7 +184,12 @@ impl Netns {
     /// Writes `/proc/sys/net/KEY`.
     #[track_caller]
     pub fn set_sysctl(&self, key: &str, value: &str) {
-        let script = format!("echo {value} >/proc/sys/net/{key}");
+        let path = format!("/proc/sys/net/{key}");
+        if self.name.is_none() {
+            let written = fs::write(&path, value);
+            return written.unwrap_or_else(|error| panic!("{path} = {value}: {error}"));
+        }
+        let script = format!("echo {value} >{path}");
         check(self.command("sh").args(["-c", &script]));
     }
 
@@ -228,6 +237,15 @@ pub(crate) fn parse_list(text: &str) -> Vec<Value> {
     list.into_iter()
         .filter(|item| item.as_object().is_none_or(|o| !o.is_empty()))
         .collect()
+}
+
+/// Lines for a program to read.
+#[track_caller]
+fn file_of(lines: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::new().expect("a temporary file");
+    file.write_all(lines.as_bytes())
+        .expect("room for the lines");
+    file
 }
 
 fn output(command: &mut Command) -> Output {
