@@ -13,6 +13,7 @@
 //! | [`installed`] | a node whose daemon is such a pod, everything by its path on a node |
 //! | [`pod`] | a pod's life: sandbox, containers, programs run in them, its end |
 //! | [`shared`] | a node with bonded NICs, a runtime, and the chain |
+//! | [`exclusive`] | the same with virtual functions, each one pod's alone |
 //! | [`traffic`] | RDMA between containers |
 //!
 //! `integration/lab/setup` has containerd 1.7, runc and the images in the lab's cache,
@@ -23,6 +24,7 @@ pub mod cri;
 mod crio;
 pub mod daemon_set;
 pub mod engine;
+pub mod exclusive;
 pub mod installed;
 pub mod manifest;
 pub mod network;
@@ -32,6 +34,7 @@ pub mod traffic;
 
 pub use daemon_set::DaemonPod;
 pub use engine::Engine;
+pub use exclusive::ExclusiveNode;
 pub use installed::InstalledNode;
 pub use pod::{Container, Pod, PodSpec};
 pub use shared::SharedNode;
@@ -195,9 +198,7 @@ impl ContainerRuntime {
 impl Drop for ContainerRuntime {
     fn drop(&mut self) {
         // what a failed test left: its processes would live on
-        for pod in self.cri.pods().unwrap_or_default() {
-            let _ = self.cri.remove(&pod.id);
-        }
+        self.cri.remove_all(|_| true);
         if let Some(mut process) = self.process.take() {
             wait::ends(&mut process, Signal::SIGTERM, wait::PATIENCE);
         }

@@ -102,12 +102,7 @@ impl Scene {
     /// A pod has the function of `uverbs1`, and there is one with the lower number.
     #[track_caller]
     fn with_a_lower_number(&self) -> (Function, Function, Allocation) {
-        let numbered = |name: &str| {
-            let mut all = self.lab.functions.iter().flatten();
-            let found = all.find(|it| uverbs(&it.rdma).0 == name);
-            found.unwrap_or_else(|| panic!("none has {name}")).clone()
-        };
-        let (lowest, function) = (numbered("uverbs0"), numbered("uverbs1"));
+        let [lowest, function] = ["uverbs0", "uverbs1"].map(|name| self.lab.numbered(name));
         let wish = Wish::new("one", "main", VF, 1).reusing(std::slice::from_ref(&function.pci));
         let given = self.node.allocate(&wish);
         (lowest, function, given)

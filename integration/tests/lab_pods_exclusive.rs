@@ -4,114 +4,45 @@
 //! Containers get their devices by CDI names.
 
 use integration::{
-    Conflist, ContainerRuntime, Netns, Snapshot,
+    ContainerRuntime, Netns,
     container_runtime::{
-        Container, Pod, PodSpec,
+        Container, ExclusiveNode, Pod, PodSpec,
+        exclusive::{BY_CDI, has_just},
         traffic::{self, End},
     },
-    kubelet::{Allocation, Wish, node::Node},
+    kubelet::{Allocation, node::Node},
     lab::{Function, Lab, ipv4, ipv6, uverbs},
-    smc::{OneCpu, UEID, bridge, shown},
+    smc::{OneCpu, UEID, shown},
     wait,
 };
 use serde_json::{Value, json};
 use std::{path::PathBuf, thread, time::Duration};
 
-const VF: &str = "aliyun/erdma";
-
-/// Virtual functions in the part of eRDMA's: under its name, each one pod's.
-const BY_CDI: &str = r#"
-resources:
-- name: aliyun/erdma
-  kind: exclusive
-  devices: [{driver: igbvf}]
-cdi: true
-"#;
-
 const NAMES: [&str; 2] = ["one", "two"];
 
-struct Scene {
-    // the first to end: pods restore their functions
-    runtime: ContainerRuntime,
-    node: Node,
-    lab: Lab,
-    before: Snapshot,
-}
-
-impl Scene {
-    /// Two virtual functions on each NIC, all advertised, and a bridge.
-    #[track_caller]
-    fn new() -> Self {
-        let lab = Lab::new(2);
-        lab.give_addresses();
-        let node = Node::start(BY_CDI);
-        let runtime = ContainerRuntime::start(&node.path("cdi"));
-        runtime.network.set(&list(&node));
-        node.kubelet
-            .wait_for(VF, "four functions", |it| it.healthy().len() == 4);
-        node.knows("first");
-        runtime.pod(&PodSpec::new("first")).remove();
-        let before = Snapshot::of(&lab.host);
-        Self {
-            runtime,
-            node,
-            lab,
-            before,
-        }
-    }
-
-    /// The function that the pod of this number has on a NIC, allocated to a container of it.
-    #[track_caller]
-    fn give(&self, pod: usize, nic: usize, container: &str) -> Allocation {
-        let id = self.lab.functions[nic][pod].pci.clone();
-        self.give_function(NAMES[pod], &id, container)
-    }
-
-    #[track_caller]
-    fn give_function(&self, pod: &str, id: &str, container: &str) -> Allocation {
-        let wish = Wish::new(pod, container, VF, 1).reusing(&[id.to_owned()]);
-        let given = self.node.allocate(&wish);
-        assert_eq!(given.ids, [id]);
-        assert!(given.given.devices.is_empty(), "paths besides CDI names");
-        given
-    }
-
-    #[track_caller]
-    fn end(&self, pods: impl IntoIterator<Item = Pod>) {
-        for pod in pods {
-            let name = pod.name.clone();
-            pod.remove();
-            self.node.free(&name);
-        }
-        self.before.assert_restored(&self.lab.host);
-    }
-
-    /// The function with the character device `uverbs`.
-    #[track_caller]
-    fn numbered(&self, name: &str) -> Function {
-        let mut all = self.lab.functions.iter().flatten();
-        let found = all.find(|it| uverbs(&it.rdma).0 == name);
-        found.unwrap_or_else(|| panic!("none has {name}")).clone()
-    }
-}
-
-/// A primary network, and after it the chain.
-fn list(node: &Node) -> Conflist {
-    let bridge = bridge(&node.path("networks"));
-    let mut chain = node.chain(&[VF]);
-    chain["capabilities"] = json!({ "io.kubernetes.cri.pod-annotations": true });
-    chain["smcUeid"] = UEID.into();
-    Conflist::new("1.0.0", vec![bridge, chain])
-}
-
-/// The device's node is the container's only one, and it is that device which is behind it.
+/// Two virtual functions on each NIC.
 #[track_caller]
-fn has_just(container: &Container, function: &Function) {
-    let mut nodes = container.rdma_nodes();
-    nodes.retain(|(name, ..)| name != "rdma_cm");
-    assert_eq!(nodes, [uverbs(&function.rdma)], "{function:?}");
-    let said = container.sh(&format!("ibv_devinfo -d {}", function.rdma));
-    assert!(said.contains("PORT_ACTIVE"), "{said}");
+fn node() -> ExclusiveNode {
+    let lab = Lab::new(2);
+    lab.give_addresses();
+    let node = Node::start(BY_CDI);
+    let runtime = ContainerRuntime::start(&node.path("cdi"));
+    let chain = json!({
+        "capabilities": {"io.kubernetes.cri.pod-annotations": true}, "smcUeid": UEID,
+    });
+    ExclusiveNode::new(lab, node, runtime, &chain)
+}
+
+/// The function that the pod of this number has on a NIC, allocated to a container of it.
+#[track_caller]
+fn give(node: &ExclusiveNode, pod: usize, nic: usize, container: &str) -> Allocation {
+    node.allocate(NAMES[pod], container, &node.lab.functions[nic][pod].pci)
+}
+
+#[track_caller]
+fn end(node: &ExclusiveNode, pods: impl IntoIterator<Item = Pod>) {
+    pods.into_iter().for_each(|pod| node.remove(pod));
+    node.before.assert_restored(&node.lab.host);
 }
 
 /// Neither by its name nor by a node made for it can the container open the device.
@@ -125,32 +56,32 @@ fn cannot_open(container: &Container, function: &Function) {
     assert!(tried.said.contains("not permitted"), "{}", tried.said);
 }
 
-/// One scene serves all: to start one takes longer than any of these.
+/// One node serves all: to start one takes longer than any of these.
 #[test]
 fn pods_have_just_their_own_devices_and_smc_r_where_they_ask_for_it() {
-    let scene = Scene::new();
-    each_container_sees_and_opens_just_its_own_device(&scene);
-    a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(&scene);
-    pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(&scene);
+    let node = node();
+    each_container_sees_and_opens_just_its_own_device(&node);
+    a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(&node);
+    pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(&node);
 }
 
-fn each_container_sees_and_opens_just_its_own_device(scene: &Scene) {
+fn each_container_sees_and_opens_just_its_own_device(node: &ExclusiveNode) {
     let pods = [0, 1].map(|pod| {
         let given = ["main", "sidecar"].map(|container| {
             let nic = usize::from(container == "sidecar");
-            scene.give(pod, nic, container)
+            give(node, pod, nic, container)
         });
         let spec = PodSpec::new(NAMES[pod])
             .container("main", &given[..1])
             .container("sidecar", &given[1..]);
-        scene.runtime.pod(&spec)
+        node.runtime.pod(&spec)
     });
     for (number, pod) in pods.iter().enumerate() {
-        let functions = scene.lab.rails(number);
+        let functions = node.lab.rails(number);
         for (nic, container) in pod.containers.iter().enumerate() {
             has_just(container, functions[nic]);
             cannot_open(container, functions[1 - nic]);
-            cannot_open(container, scene.lab.rails(1 - number)[nic]);
+            cannot_open(container, node.lab.rails(1 - number)[nic]);
             let env = container.sh("echo $PCIDEVICE_ALIYUN_ERDMA");
             assert_eq!(env.trim(), functions[nic].pci);
         }
@@ -159,27 +90,27 @@ fn each_container_sees_and_opens_just_its_own_device(scene: &Scene) {
         let addresses = [0, 1].map(|pod| ipv6(nic, pod));
         let end = |pod: usize| End {
             container: &pods[pod].containers[nic],
-            rdma: &scene.lab.rails(pod)[nic].rdma,
+            rdma: &node.lab.rails(pod)[nic].rdma,
             address: &addresses[pod],
         };
         traffic::rping(end(0), end(1));
     }
-    scene.end(pods);
+    end(node, pods);
 }
 
-fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(scene: &Scene) {
-    let functions = ["uverbs1", "uverbs2"].map(|name| scene.numbered(name));
-    let lowest = scene.numbered("uverbs0");
+fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(node: &ExclusiveNode) {
+    let functions = ["uverbs1", "uverbs2"].map(|name| node.lab.numbered(name));
+    let lowest = node.lab.numbered("uverbs0");
     let specs = [0, 1].map(|pod: usize| {
-        let given = scene.give_function(NAMES[pod], &functions[pod].pci, "main");
+        let given = node.allocate(NAMES[pod], "main", &functions[pod].pci);
         PodSpec::new(NAMES[pod]).container("main", &[given])
     });
     // between Allocate and ADD a device goes: each move takes the lowest free number
     let rdma = &lowest.rdma;
-    scene.lab.host.run(&format!("rdma link delete {rdma}"));
+    node.lab.host.run(&format!("rdma link delete {rdma}"));
     let pods = thread::scope(|scope| {
         let started = specs.each_ref().map(|spec| {
-            let started = scope.spawn(|| scene.runtime.pod(spec));
+            let started = scope.spawn(|| node.runtime.pod(spec));
             // the pod with the lower number moves first, if nothing delays it
             thread::sleep(Duration::from_millis(300));
             started
@@ -192,38 +123,38 @@ fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(scene
     // and the number that is free leads to another device again
     let netdev = &lowest.netdev;
     let again = format!("rdma link add {rdma} type rxe netdev {netdev}");
-    scene.lab.host.run(&again);
+    node.lab.host.run(&again);
     for (pod, function) in pods.iter().zip(&functions) {
         has_just(pod.main(), function);
         cannot_open(pod.main(), &lowest);
     }
-    has_not(scene, &pods, &functions);
-    scene.end(pods);
+    has_not(node, &pods, &functions);
+    end(node, pods);
 }
 
 /// Neither pod has the other's device.
 #[track_caller]
-fn has_not(scene: &Scene, pods: &[Pod; 2], functions: &[Function; 2]) {
+fn has_not(node: &ExclusiveNode, pods: &[Pod; 2], functions: &[Function; 2]) {
     for (pod, function) in pods.iter().zip(functions.iter().rev()) {
         cannot_open(pod.main(), function);
     }
     let held: Vec<_> = functions
         .iter()
-        .map(|it| scene.node.cdi_nodes(&it.pci))
+        .map(|it| node.node.cdi_nodes(&it.pci))
         .collect();
     let true_ones: Vec<_> = functions.iter().map(|it| vec![uverbs(&it.rdma)]).collect();
     assert_eq!(held, true_ones, "the CDI file");
 }
 
-fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(scene: &Scene) {
+fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(node: &ExclusiveNode) {
     let peer = PathBuf::from(env!("CARGO_BIN_EXE_smc-peer"));
     let pods = [0, 1].map(|pod| {
-        let given = scene.give(pod, 0, "main");
+        let given = give(node, pod, 0, "main");
         let spec = PodSpec::new(NAMES[pod])
             .annotation("network.alibabacloud.com/erdma-smcr", "true")
             .mount(&peer)
             .container("main", &[given]);
-        scene.runtime.pod(&spec)
+        node.runtime.pod(&spec)
     });
     let netns = [0, 1].map(|pod: usize| pods[pod].netns());
     // the primary interface is of another network, of which no GID is
@@ -253,7 +184,7 @@ fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(scene: &Scene) {
             served.join().expect("the server succeeded");
         });
     }
-    scene.end(pods);
+    end(node, pods);
 }
 
 /// How the connections of both are carried, as soon as both have one.

@@ -5,17 +5,17 @@
 //! /var/lib/reboot. The test runs anew in each boot.
 
 use integration::{
-    Conflist, ContainerRuntime, Snapshot,
+    ContainerRuntime, Snapshot,
     container_runtime::{
-        Container, Pod, PodSpec,
+        ExclusiveNode, Pod, PodSpec,
+        exclusive::{BY_CDI, VF, has_just},
         shared::address,
         traffic::{self, End},
     },
     daemon::rdma_device_plugin,
-    kubelet::{Wish, node::Node},
-    lab::{Function, Lab, uverbs},
+    kubelet::node::Node,
+    lab::Lab,
     power,
-    smc::bridge,
 };
 use serde_json::{Value, json};
 use std::{
@@ -26,17 +26,6 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
-
-const VF: &str = "aliyun/erdma";
-
-/// Virtual functions in the part of eRDMA's: under its name, each one pod's.
-const BY_CDI: &str = r#"
-resources:
-- name: aliyun/erdma
-  kind: exclusive
-  devices: [{driver: igbvf}]
-cdi: true
-"#;
 
 /// Where the chain keeps its records, unless it is told another place.
 const RECORDS: &str = "/var/lib/cni/rdma-cni/attachments/net";
@@ -59,91 +48,46 @@ fn booted() -> Lab {
     lab
 }
 
-struct Scene {
-    // the first to end: pods restore their functions
-    runtime: ContainerRuntime,
-    node: Node,
-    lab: Lab,
-    before: Snapshot,
-}
-
-impl Scene {
-    /// Daemon and runtime have come, and a pod without RDMA has had the bridge made.
-    #[track_caller]
-    fn of(lab: Lab) -> Self {
-        let node = Node::start_on_disk(BY_CDI);
-        let runtime = ContainerRuntime::start_on_disk(&node.path("cdi"));
-        runtime.network.set(&list(&node));
-        node.kubelet
-            .wait_for(VF, "four functions", |it| it.healthy().len() == 4);
-        node.knows("first");
-        runtime.pod(&PodSpec::new("first")).remove();
-        let before = Snapshot::of(&lab.host);
-        Self {
-            runtime,
-            node,
-            lab,
-            before,
-        }
-    }
-
-    /// A pod with a container for each of the functions.
-    #[track_caller]
-    fn pod(&self, name: &str, functions: &[(usize, usize)]) -> Pod {
-        let mut spec = PodSpec::new(name);
-        for (container, &(nic, number)) in ["main", "sidecar"].iter().zip(functions) {
-            let id = self.lab.functions[nic][number].pci.clone();
-            let wish = Wish::new(name, container, VF, 1).reusing(&[id]);
-            spec = spec.container(container, &[self.node.allocate(&wish)]);
-        }
-        let pod = self.runtime.pod(&spec);
-        for (container, &(nic, number)) in pod.containers.iter().zip(functions) {
-            has_just(container, &self.lab.functions[nic][number]);
-        }
-        pod
-    }
-
-    #[track_caller]
-    fn end(&self, pod: Pod) {
-        let name = pod.name.clone();
-        pod.remove();
-        self.node.free(&name);
-    }
-
-    /// What kubelet does with a sandbox whose pod it does not know.
-    #[track_caller]
-    fn remove(&self, sandbox: &str) {
-        let removed = self.runtime.cri().remove(sandbox);
-        removed.unwrap_or_else(|status| panic!("{sandbox}: {}", status.message()));
-    }
-
-    /// The ids of all sandboxes that the runtime knows.
-    #[track_caller]
-    fn sandboxes(&self) -> Vec<String> {
-        let pods = self.runtime.cri().pods().expect("a list");
-        let mut ids: Vec<String> = pods.into_iter().map(|it| it.id).collect();
-        ids.sort();
-        ids
-    }
-}
-
-/// A primary network, and after it the chain.
-fn list(node: &Node) -> Conflist {
-    let mut chain = node.chain(&[VF]);
-    chain["ipam"] = json!({
-        "type": "rdma-ipam", "from": "parent", "family": "both", "dataDir": LEASES,
-    });
-    Conflist::new("1.0.0", vec![bridge(&node.path("networks")), chain])
-}
-
-/// The device's node is the container's only one, and it is that device which is behind it.
+/// Daemon and runtime have come, with what the disk has.
 #[track_caller]
-fn has_just(container: &Container, function: &Function) {
-    let mut nodes = container.rdma_nodes();
-    nodes.retain(|(name, ..)| name != "rdma_cm");
-    assert_eq!(nodes, [uverbs(&function.rdma)], "{function:?}");
-    let said = container.sh(&format!("ibv_devinfo -d {}", function.rdma));
-    assert!(said.contains("PORT_ACTIVE"), "{said}");
+fn started(lab: Lab) -> ExclusiveNode {
+    let node = Node::start_on_disk(BY_CDI);
+    let runtime = ContainerRuntime::start_on_disk(&node.path("cdi"));
+    let chain = json!({"ipam": {
+        "type": "rdma-ipam", "from": "parent", "family": "both", "dataDir": LEASES,
+    }});
+    ExclusiveNode::new(lab, node, runtime, &chain)
+}
+
+/// A pod with a container for each of the functions.
+#[track_caller]
+fn pod(node: &ExclusiveNode, name: &str, functions: &[(usize, usize)]) -> Pod {
+    let mut spec = PodSpec::new(name);
+    for (container, &(nic, number)) in ["main", "sidecar"].iter().zip(functions) {
+        let given = node.allocate(name, container, &node.lab.functions[nic][number].pci);
+        spec = spec.container(container, &[given]);
+    }
+    let pod = node.runtime.pod(&spec);
+    for (container, &(nic, number)) in pod.containers.iter().zip(functions) {
+        has_just(container, &node.lab.functions[nic][number]);
+    }
+    pod
+}
+
+/// What kubelet does with a sandbox whose pod it does not know.
+#[track_caller]
+fn remove(node: &ExclusiveNode, sandbox: &str) {
+    let removed = node.runtime.cri().remove(sandbox);
+    removed.unwrap_or_else(|status| panic!("{sandbox}: {}", status.message()));
+}
+
+/// The ids of all sandboxes that the runtime knows.
+#[track_caller]
+fn sandboxes(node: &ExclusiveNode) -> Vec<String> {
+    let pods = node.runtime.cri().pods().expect("a list");
+    let mut ids: Vec<String> = pods.into_iter().map(|it| it.id).collect();
+    ids.sort();
+    ids
 }
 
 /// The sandboxes that have a record; each record can be read.
@@ -213,12 +157,12 @@ fn doctor() -> String {
 fn first_boot() {
     let lab = booted();
     let fresh = Snapshot::of(&lab.host);
-    let scene = Scene::of(lab);
+    let node = started(lab);
     // what a node has had for long; from here on the disk has just what somebody had synced
     nix::unistd::sync();
     let mut sandboxes = BTreeMap::new();
     for (name, functions) in PODS {
-        sandboxes.insert(name, scene.pod(name, functions).sandbox);
+        sandboxes.insert(name, pod(&node, name, functions).sandbox);
     }
     let told = json!({
         "fresh": fresh.to_text(), "sandboxes": sandboxes, "leases": leases(),
@@ -250,51 +194,51 @@ fn second_boot() {
     }
     fresh.assert_restored(&lab.host);
 
-    let scene = Scene::of(lab);
-    assert_eq!(scene.sandboxes(), old);
+    let node = started(lab);
+    assert_eq!(sandboxes(&node), old);
     let empty = take_empty_results_away();
     println!("{empty} of containerd's results came back empty");
     assert_eq!(records(), old, "a pod without RDMA recovers nothing");
     // kubelet's way: first the old sandbox goes
-    scene.remove(&sandbox("one"));
+    remove(&node, &sandbox("one"));
     assert_eq!(records(), [sandbox("two")]);
     assert!(leases().values().all(|it| *it == sandbox("two")));
-    scene.before.assert_restored(&scene.lab.host);
+    node.before.assert_restored(&node.lab.host);
     // and a pod that comes before that
     let (_, functions) = PODS[1];
-    let new = scene.pod("new", functions);
+    let new = pod(&node, "new", functions);
     let of_new = vec![new.sandbox.clone()];
     assert_eq!(records(), of_new, "the old one is recovered");
     assert!(leases().values().all(|it| *it == new.sandbox));
-    scene.remove(&sandbox("two"));
-    has_just(new.main(), &scene.lab.functions[0][1]);
+    remove(&node, &sandbox("two"));
+    has_just(new.main(), &node.lab.functions[0][1]);
     assert_eq!(records(), of_new);
     assert_eq!(leases().len(), 2, "IPv4 and IPv6: {:?}", leases());
 
     let (_, functions) = PODS[0];
-    let one = scene.pod("one", functions);
+    let one = pod(&node, "one", functions);
     let pods = [(&one, (0, 0)), (&new, (0, 1))];
     let addresses = pods.map(|(pod, _)| address(&pod.netns(), 0, true));
     let end = |number: usize| {
         let (pod, (nic, function)) = pods[number];
         End {
             container: pod.main(),
-            rdma: &scene.lab.functions[nic][function].rdma,
+            rdma: &node.lab.functions[nic][function].rdma,
             address: &addresses[number],
         }
     };
     traffic::rping(end(0), end(1));
     // the daemon came before the first network namespace, and sees devices in pods all the same
-    let kubelet = &scene.node.kubelet;
+    let kubelet = &node.node.kubelet;
     kubelet.wait_for(VF, "four functions", |it| it.healthy().len() == 4);
     for pod in [one, new] {
-        scene.end(pod);
+        node.remove(pod);
     }
-    scene.before.assert_restored(&scene.lab.host);
+    node.before.assert_restored(&node.lab.host);
     assert_eq!(records(), [""; 0]);
     assert_eq!(leases(), BTreeMap::new());
     assert_eq!(rails(), 0);
-    assert_eq!(scene.sandboxes(), [""; 0]);
+    assert_eq!(sandboxes(&node), [""; 0]);
     let said = doctor();
     assert!(!said.contains("of an earlier boot"), "{said}");
 }

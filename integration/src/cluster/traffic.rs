@@ -3,16 +3,13 @@
 
 use super::Cluster;
 use crate::{
+    container_runtime::traffic::{PERFTEST_LISTENS, RPING_LISTENS, between},
     control_plane::succeeded,
     netns::parse_list,
     nics,
     traffic::{assert_rping_succeeded, average, gid_of},
-    wait,
 };
-use std::{process::Output, thread, time::Duration};
-
-/// As long as `kubectl exec` may take until its program runs.
-const LIMIT: Duration = Duration::from_secs(60);
+use std::process::Output;
 
 /// The IPv6 address of a pod of the namespace `default` on a rail, as the pod has it.
 #[track_caller]
@@ -34,7 +31,7 @@ pub fn rping(cluster: &Cluster, [server, client]: [&str; 2], rail: usize) -> Str
         (server, format!("rping -s -a {to} -v -V -C 5")),
         (client, format!("rping -c -a {to} -v -V -C 5")),
     ];
-    let output = between(cluster, lines, ("rdma resource show cm_id", "LISTEN"));
+    let output = exec_both(cluster, lines, RPING_LISTENS);
     let [said, errors] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
     assert_rping_succeeded(output.status.code(), &format!("{said}{errors}"));
     to
@@ -70,7 +67,7 @@ pub fn read_bandwidth(
         (server, asks(server)),
         (client, format!("{} {by_tcp}", asks(client))),
     ];
-    let output = between(cluster, lines, ("ss -Hltn", ":18515 "));
+    let output = exec_both(cluster, lines, PERFTEST_LISTENS);
     let said = succeeded("ib_read_bw", output);
     let header = said.lines().position(|it| it.contains("BW average"));
     let figures = said.lines().nth(header.expect("a table") + 1);
@@ -80,25 +77,20 @@ pub fn read_bandwidth(
     average(&said)
 }
 
-/// Runs the first line in its pod, which must succeed, and when `question` there shows `answer`, the second one, by
-/// `kubectl exec`; what became of that.
+/// Runs the server's line in its pod by `kubectl exec`, which must succeed, and as soon as that listens, the client's;
+/// what became of that.
 #[track_caller]
-fn between(
+fn exec_both(
     cluster: &Cluster,
     [(server, serving), (client, asking)]: [(&str, String); 2],
-    (question, answer): (&str, &str),
+    listens: (&str, &str),
 ) -> Output {
-    thread::scope(|scope| {
-        let served = scope.spawn(|| cluster.types(&exec(server, &serving)));
-        let listens = wait::within(LIMIT, || {
-            thread::sleep(Duration::from_millis(300));
-            said(cluster, server, question).contains(answer) || served.is_finished()
-        });
-        assert!(listens, "not within {LIMIT:?}: {serving} listens");
-        let output = cluster.tries(&exec(client, &asking));
-        served.join().expect("the server succeeded");
-        output
-    })
+    between(
+        |question| said(cluster, server, question),
+        listens,
+        || cluster.types(&exec(server, &serving)),
+        || cluster.tries(&exec(client, &asking)),
+    )
 }
 
 fn exec(pod: &str, line: &str) -> String {

@@ -154,16 +154,16 @@ impl Cri {
     /// Ends and forgets the pods that are `unwanted`, as kubelet does with those that nobody wants any more. Whether none is
     /// left: a failure is printed, and kubelet would come again.
     pub fn remove_all(&self, unwanted: impl Fn(&PodSandbox) -> bool) -> bool {
+        let said = |status: Status| println!("{}", status.message());
         let left = || {
-            let pods = self.pods().expect("a list");
-            pods.into_iter().filter(&unwanted).collect::<Vec<_>>()
+            let pods = self.pods().map_err(said).ok()?;
+            Some(pods.into_iter().filter(&unwanted).collect::<Vec<_>>())
         };
-        for sandbox in left() {
-            let removed = self.remove(&sandbox.id);
-            removed.unwrap_or_else(|status| println!("{}", status.message()));
+        for sandbox in left().unwrap_or_default() {
+            self.remove(&sandbox.id).unwrap_or_else(said);
         }
         // what was removed meanwhile, or came meanwhile, is not in the list from before
-        left().is_empty()
+        left().is_some_and(|left| left.is_empty())
     }
 
     /// All that it knows of a sandbox: the status and JSON of its own.

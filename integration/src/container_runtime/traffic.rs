@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! RDMA between containers: `rping` (connection manager) and `ib_read_bw` (verbs), run in them.
 
-use super::{Container, cri::Ran, pod::succeeded};
+use super::{Container, pod::succeeded};
 use crate::{
     traffic::{assert_rping_succeeded, average, gid_of},
     wait,
 };
-use std::thread;
+use std::{thread, time::Duration};
+
+/// As long as a server's program may take until it listens: by `kubectl exec` it comes late.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What shows that `rping` listens.
+pub(crate) const RPING_LISTENS: (&str, &str) = ("rdma resource show cm_id", "LISTEN");
+
+/// The same of perftest's programs.
+pub(crate) const PERFTEST_LISTENS: (&str, &str) = ("ss -Hltn", ":18515 ");
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -23,12 +32,13 @@ pub struct End<'a> {
 #[track_caller]
 pub fn rping(server: End<'_>, client: End<'_>) {
     let (to, from) = (server.address, client.address);
+    let serving = format!("rping -s -a {to} -v -V -C 5");
+    let asking = format!("rping -c -a {to} -I {from} -v -V -C 5");
     let ran = between(
-        [
-            (server, format!("rping -s -a {to} -v -V -C 5")),
-            (client, format!("rping -c -a {to} -I {from} -v -V -C 5")),
-        ],
-        ("rdma resource show cm_id", "LISTEN"),
+        |question| server.container.sh(question),
+        RPING_LISTENS,
+        || server.container.sh(&serving),
+        || client.container.try_sh(&asking),
     );
     assert_rping_succeeded(Some(ran.code), &ran.said);
 }
@@ -44,10 +54,12 @@ pub fn read_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str, pairs: usi
             end.rdma
         )
     };
-    let asking = format!("{} {by_tcp}", line(client));
+    let (serving, asking) = (line(server), format!("{} {by_tcp}", line(client)));
     let ran = between(
-        [(server, line(server)), (client, asking.clone())],
-        ("ss -Hltn", ":18515 "),
+        |question| server.container.sh(question),
+        PERFTEST_LISTENS,
+        || server.container.sh(&serving),
+        || client.container.try_sh(&asking),
     );
     average(&succeeded(ran, &asking))
 }
@@ -58,19 +70,24 @@ pub fn gid_index(end: End<'_>) -> usize {
     gid_of(end.rdma, end.address, |script| end.container.sh(script))
 }
 
-/// Runs the server's line, which must succeed, and when `question` in its network shows `answer`, the client's; what
-/// that did.
+/// Serves, and asks as soon as `question`, which `look` runs beside the server, shows `answer`. What came of asking;
+/// `serve` must end without a panic.
 #[track_caller]
-fn between(lines: [(End<'_>, String); 2], (question, answer): (&str, &str)) -> Ran {
-    let [(server, serving), (client, asking)] = lines;
+pub(crate) fn between<S: Send, A>(
+    look: impl Fn(&str) -> String,
+    (question, answer): (&str, &str),
+    serve: impl FnOnce() -> S + Send,
+    ask: impl FnOnce() -> A,
+) -> A {
     thread::scope(|scope| {
-        let served = scope.spawn(|| server.container.sh(&serving));
-        wait::until(&format!("{serving} listens"), || {
+        let served = scope.spawn(serve);
+        let listens = wait::within(LIMIT, || {
             // in the container: resources are shown to their own pid namespace only
-            server.container.sh(question).contains(answer) || served.is_finished()
+            look(question).contains(answer) || served.is_finished()
         });
-        let ran = client.container.try_sh(&asking);
+        assert!(listens, "not within {LIMIT:?}: {question} shows {answer:?}");
+        let came = ask();
         served.join().expect("the server succeeded");
-        ran
+        came
     })
 }
