@@ -54,10 +54,12 @@ pub struct InDirectory {
     pub configuration: Map<String, Value>,
 }
 
-/// Our plugin, if it is called from the directory of the network that was picked: by a runtime that reads it.
-pub fn in_directory(directory: &Directory, picked: &Picked) -> Option<InDirectory> {
-    let mut files = directory.plugins_of(&picked.network);
-    let found = files.find_map(|file| {
+/// Our plugin, as often as it is called from the directory of the network that was picked: by a runtime that reads
+/// it. In the order of the calls.
+pub fn in_directory(directory: &Directory, picked: &Picked) -> impl Iterator<Item = InDirectory> {
+    let files = directory.plugins_of(&picked.network);
+    let files = files.filter(|_| picked.reads_directory);
+    files.filter_map(|file| {
         let single = Single::parse(file.text.as_deref().ok()?).ok()?;
         let detects = single.configuration().get(DETECT) == Some(&Value::Bool(true));
         let is_ours = TYPES.contains(&single.kind()) && !detects;
@@ -65,8 +67,7 @@ pub fn in_directory(directory: &Directory, picked: &Picked) -> Option<InDirector
             file: file.name.clone(),
             configuration: single.configuration().clone(),
         })
-    });
-    found.filter(|_| picked.reads_directory)
+    })
 }
 
 /// What is to be there.

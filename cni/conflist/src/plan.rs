@@ -277,8 +277,8 @@ fn put(
     }
     let list = List::parse(text).map_err(|why| broken(file, why))?;
     let wanted = placement.wanted(picked)?;
-    let in_directory = placement::in_directory(directory, picked);
-    if let Some(theirs) = in_directory.filter(|it| !placed.contains(&it.file)) {
+    let mut in_directory = placement::in_directory(directory, picked);
+    if let Some(theirs) = in_directory.find(|it| !placed.contains(&it.file)) {
         let ours = placed.contains(file).then(|| list.without()).transpose();
         let ours = ours.map_err(|why| refused(file, why))?.flatten();
         let mut changes = vec![];

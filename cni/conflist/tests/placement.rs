@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const LIST: &str = "10-cbr0.conflist";
 const OURS: &str = "cbr0/99-rdma-cni.conf";
-const THEIRS: &str = "cbr0/50-rdma.conf";
+/// Before ours, and behind it.
+const THEIRS: [&str; 2] = ["cbr0/50-rdma.conf", "cbr0/99-zz.conf"];
 const TEXT: &str = r#"{"cniVersion":"0.3.1","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
 
 /// A directory of lists, and what of it is ours.
@@ -72,7 +73,9 @@ impl Net {
     /// the directory.
     fn turn(&mut self, placement: &Placement) -> (Vec<String>, Result<Placed, Obstacle>) {
         let plan = self.plan(placement);
-        let is_called = |net: &Self| net.entries() != [0, 0] || net.files.contains_key(THEIRS);
+        let is_called = |net: &Self| {
+            net.entries() != [0, 0] || THEIRS.iter().any(|it| net.files.contains_key(*it))
+        };
         let was_called = is_called(self);
         let mut done = vec![];
         for change in plan.changes {
@@ -222,28 +225,32 @@ fn what_has_no_directory_is_as_with_the_list() {
 
 #[test]
 fn what_somebody_else_has_there_stays_theirs_and_is_not_doubled() {
-    let theirs = (THEIRS, r#"{"type":"rdma","deviceID":"0000:3b:00.2"}"#);
-    for placement in [
+    let text = r#"{"type":"rdma","deviceID":"0000:3b:00.2"}"#;
+    let placements = [
         Placement::Directory,
         Placement::List,
         auto(&["cbr0"]),
         auto(&[]),
-    ] {
+    ];
+    for (placement, theirs) in placements
+        .iter()
+        .flat_map(|it| THEIRS.map(|name| (it, (name, text))))
+    {
         let mut net = Net::new(&[(LIST, TEXT), theirs]);
-        let (done, place) = net.turn(&placement);
+        let (done, place) = net.turn(placement);
         assert_eq!(done, [] as [&str; 0]);
         let place = place.expect("placed");
         assert_eq!((place.file.as_str(), place.by_others), (theirs.0, true));
         // they came later
         let mut net = Net::new(&[(LIST, TEXT)]);
-        net.turn(&placement).1.expect("placed");
+        net.turn(placement).1.expect("placed");
         net.files.insert(theirs.0.into(), theirs.1.into());
-        assert!(net.turn(&placement).1.expect("placed").by_others);
+        assert!(net.turn(placement).1.expect("placed").by_others);
         assert_eq!((net.entries(), net.files[LIST].as_str()), ([0, 0], TEXT));
         assert_eq!(net.files.len(), 2);
         // what libcni does not read does not count
         let mut net = Net::new(&[(LIST, TEXT), ("cbr0/50-rdma.conflist", theirs.1)]);
-        assert!(!net.turn(&placement).1.expect("placed").by_others);
+        assert!(!net.turn(placement).1.expect("placed").by_others);
     }
     // in the list, by another name than ours
     let in_list = TEXT.replace("}]", r#"},{"type":"rdma"}]"#);

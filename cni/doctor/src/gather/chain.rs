@@ -57,7 +57,7 @@ pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Ch
             // as the installer does
             let found = conflist::follow(&directory, found);
             let in_directory = match found.ours {
-                None => conflist::placement::in_directory(&directory, &found),
+                None => conflist::placement::in_directory(&directory, &found).next(),
                 Some(_) => None,
             };
             let text = directory.file(&found.file).map(|file| file.text.clone());

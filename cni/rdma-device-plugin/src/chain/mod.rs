@@ -444,7 +444,8 @@ impl Chain {
         };
         let record = Record::read(&self.state_dir).ok().flatten();
         let placed = record.map_or_else(BTreeSet::new, |it| it.placed(directory));
-        if let (None, Some(found)) = (&picked.ours, placement::in_directory(directory, &picked)) {
+        let in_directory = placement::in_directory(directory, &picked).next();
+        if let (None, Some(found)) = (&picked.ours, in_directory) {
             return ChainStatus::Called {
                 by_others: !placed.contains(&found.file),
                 network: picked.network,
