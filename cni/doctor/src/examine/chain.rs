@@ -6,7 +6,7 @@ use super::{
     Severity, Told, some,
 };
 use network_conf::{Conf, Smcr};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// The capability by which a runtime hands over a pod's annotations.
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
@@ -105,12 +105,26 @@ fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
         "{file} (network {}) calls rdma-cni, {whose}{if_read}",
         picked.network
     ));
-    let is_ours = |kind: &&String| matches!(kind.as_str(), "rdma-cni" | "rdma");
-    if picked.plugins.iter().filter(is_ours).count() > 1 {
-        told.error(
-            format!("{file} calls rdma-cni twice: the second ADD finds the devices in the pod"),
-            "leave one of the entries",
-        );
+    let first = picked.ours.clone().map(Conf::parse);
+    let is_like_the_first = |again: &Map<String, Value>| match (&first, Conf::parse(again.clone()))
+    {
+        (Some(Ok(first)), Ok(again)) => asks_for_the_same(first, &again),
+        _ => false,
+    };
+    let remedy = "leave one of the entries";
+    match picked.again.iter().all(is_like_the_first) {
+        _ if picked.again.is_empty() => {}
+        true => told.warning(
+            format!("{file} calls rdma-cni twice: the second call passes on what the first one did"),
+            remedy,
+        ),
+        false => told.error(
+            format!(
+                "{file} calls rdma-cni twice, for unlike devices or interface names: where the first call \
+                 has attached devices, the second ADD fails, and the pod does not start"
+            ),
+            remedy,
+        ),
     }
     if place == 0 && !picked.delegated && last > 0 {
         told.warning(
@@ -130,6 +144,11 @@ fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
             if before_0_4 { "CHECK, " } else { "" },
         ));
     }
+}
+
+/// As ADD sees it (`verb/add/second_call.rs` of `rdma-cni`).
+fn asks_for_the_same(one: &Conf, other: &Conf) -> bool {
+    one.devices == other.devices && one.interface_name == other.interface_name
 }
 
 fn annotations(facts: &Facts, conf: &Conf, told: &mut Told<'_>) {

@@ -56,25 +56,24 @@ pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Ch
         Choice::Picked(found) => {
             // as the installer does
             let found = conflist::follow(&directory, found);
-            let in_directory = match found.ours {
-                None => conflist::placement::in_directory(&directory, &found).next(),
-                Some(_) => None,
-            };
+            let mut in_directory = conflist::placement::in_directory(&directory, &found)
+                .filter(|_| found.ours.is_none())
+                .map(|it| (it.file, it.configuration))
+                .collect::<Vec<_>>()
+                .into_iter();
             let text = directory.file(&found.file).map(|file| file.text.clone());
             let text = text.and_then(Result::ok).unwrap_or_default();
             let found = picked(conf_dir, &text, found);
-            chain.picked = Some(match in_directory {
+            let handed = |ours| injected(ours, &found.network, &found.cni_version);
+            chain.picked = Some(match in_directory.next() {
                 None => found,
-                Some(ours) => Picked {
-                    file: conf_dir.join(ours.file),
+                Some((file, ours)) => Picked {
+                    file: conf_dir.join(file),
                     place: Some(found.plugins.len()),
                     plugins: [found.plugins, vec!["rdma-cni".to_owned()]].concat(),
                     in_directory: true,
-                    ours: Some(injected(
-                        ours.configuration,
-                        &found.network,
-                        &found.cni_version,
-                    )),
+                    ours: Some(handed(ours)),
+                    again: in_directory.map(|(_, ours)| handed(ours)).collect(),
                     ..found
                 },
             });
@@ -87,13 +86,25 @@ fn picked(conf_dir: &Path, text: &str, found: conflist::Picked) -> Picked {
     let list: Value = serde_json::from_str(text).unwrap_or_default();
     let version = list["cniVersion"].as_str().unwrap_or_default();
     let place = found.ours.as_ref().map(|ours| ours.place);
+    let plugins = list["plugins"].as_array().into_iter().flatten();
+    let entries = plugins.filter_map(Value::as_object);
+    let is_ours = |it: &&Map<String, Value>| {
+        it.get("type")
+            .and_then(Value::as_str)
+            .is_some_and(|kind| conflist::TYPES.contains(&kind))
+    };
+    let is_delegated = matches!(place, Some(Position::Delegate(_)));
+    let again = entries.filter(is_ours).skip(usize::from(!is_delegated));
     Picked {
         file: conf_dir.join(&found.file),
         cni_version: version.to_owned(),
         plugins: found.types,
         place: place.map(|(Position::Plugin(place) | Position::Delegate(place))| place),
-        delegated: matches!(place, Some(Position::Delegate(_))),
+        delegated: is_delegated,
         in_directory: false,
+        again: again
+            .map(|it| injected(it.clone(), &found.network, version))
+            .collect(),
         ours: found
             .ours
             .map(|ours| injected(ours.configuration, &found.network, version)),
@@ -234,6 +245,27 @@ mod tests {
         assert_eq!(
             (picked.plugins, picked.place),
             (vec!["flannel".to_owned(), "rdma-cni".to_owned()], Some(1))
+        );
+    }
+
+    #[test]
+    fn each_entry_of_ours_is_found() {
+        let root = tempfile::tempdir().expect("a directory");
+        let list = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"},
+            {"type":"rdma-cni"},{"type":"tuning"},{"type":"rdma","deviceID":"0000:3b:00.2"}]}"#;
+        fs::write(root.path().join("10-flannel.conflist"), list).expect("written");
+        let mut look = Look::new(root.path());
+        let picked = read(&mut look, Path::new("/"), &[]).picked.expect("a list");
+        let expected = json!({
+            "type": "rdma", "deviceID": "0000:3b:00.2", "name": "cbr0", "cniVersion": "1.0.0",
+        });
+        assert_eq!(
+            picked
+                .again
+                .into_iter()
+                .map(Value::Object)
+                .collect::<Vec<_>>(),
+            [expected]
         );
     }
 
