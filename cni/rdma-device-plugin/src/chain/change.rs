@@ -7,6 +7,7 @@ use super::{
     record::{Placing, Record},
 };
 use conflist::{Change, Directory, Entry, List, TYPE, placement};
+use rdma_resources::FileError;
 use std::fs;
 
 /// Whether it is made in a network's own directory, which runtimes do not watch.
@@ -16,6 +17,22 @@ pub(super) fn is_below(change: &Change) -> bool {
 }
 
 impl Chain {
+    /// Makes the place for what an entry notes that only finds something out, if `change` writes one.
+    ///
+    /// # Errors
+    /// There can be none, or no such entry.
+    pub(super) fn prepare(&self, change: &Change, entry: &Entry) -> Result<(), FileError> {
+        match change {
+            Change::Write { file, text, .. }
+                if placement::is_ours(file) && *text != entry.text() =>
+            {
+                evidence::prepare(&self.state_dir)?;
+                file::can_have_directory(&self.conf.conf_dir.join(file))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Removes the network's own directory that was made for `file`, unless others have something in it by now.
     pub(super) fn leave(&self, file: &str, placing: &Placing) {
         let path = self.conf.conf_dir.join(file);
@@ -65,9 +82,6 @@ impl Chain {
                 let is_entry = *text == entry.text();
                 record.put_in_directory(file, is_entry.then_some(entry), of_network.is_dir());
                 record.write(&self.state_dir)?;
-                if !is_entry {
-                    evidence::prepare(&self.state_dir)?;
-                }
                 file::write(&path, text)?;
                 Ok(Some(None))
             }

@@ -2,6 +2,9 @@
 //! Whether the runtime calls the plugins of a network's own directory, at ADD and at DEL: `rdma-cni` notes it,
 //! called by an entry with `detect` (its `detect.rs`), as `<stateDir>/detected/<VERB>@<network>`.
 
+use super::{Chain, record::Record};
+use crate::conf;
+use conflist::{Placement, Runtime, placement};
 use rdma_resources::FileError;
 use std::{
     collections::BTreeSet,
@@ -11,6 +14,40 @@ use std::{
 
 /// Both, of one network, are the evidence.
 const VERBS: [&str; 2] = ["ADD", "DEL"];
+
+impl Chain {
+    /// Where the entry is to be. By evidence it is in the network's own directory only where a runtime that reads it
+    /// no more is found out: by what libcni keeps of the network of a pod that kubelet tells of.
+    pub(super) fn placement(&self, record: &Record) -> Placement {
+        let is_seen =
+            || self.cni_cache.as_ref().is_none_or(|it| it.is_dir()) && !self.shows_nothing(record);
+        match (self.conf.placement, &self.conf.runtime) {
+            (conf::chain::Placement::Directory, _) => Placement::Directory,
+            (conf::chain::Placement::Auto, Runtime::Containerd) if self.conf.asks_kubelet() => {
+                let read = is_seen().then(|| networks(&self.state_dir));
+                Placement::Auto {
+                    read: read.unwrap_or_default(),
+                }
+            }
+            (conf::chain::Placement::Auto | conf::chain::Placement::List, _) => Placement::List,
+        }
+    }
+
+    /// Whether there is nothing in libcni's cache, so that it is not known to be the runtime's: kubelet makes the
+    /// directory for the daemon's pod. Once the entry has moved, it only says that no pod is there.
+    fn shows_nothing(&self, record: &Record) -> bool {
+        let has_moved = record.lists_with_entry().any(|it| placement::is_ours(it));
+        let files = self.cni_cache.as_ref().map(fs::read_dir);
+        !has_moved && files.is_some_and(|it| it.is_ok_and(|mut it| it.next().is_none()))
+    }
+
+    /// Whether the entry moves as soon as something is in libcni's cache.
+    pub(super) fn awaits_cache(&self, record: &Record) -> bool {
+        matches!(self.placement(record), Placement::Auto { .. })
+            && self.shows_nothing(record)
+            && !networks(&self.state_dir).is_empty()
+    }
+}
 
 /// Where the notes are.
 pub fn directory(state_dir: &Path) -> PathBuf {

@@ -188,6 +188,19 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
     })
 }
 
+/// Whether the directory of `path` is there, or can be made: nothing else has its name.
+///
+/// # Errors
+/// Something else has.
+pub(crate) fn can_have_directory(path: &Path) -> Result<(), FileError> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    match fs::read_dir(directory) {
+        Ok(_) => Ok(()),
+        Err(_) if directory.symlink_metadata().is_err() => Ok(()),
+        Err(error) => Err(FileError::new("read", directory, error)),
+    }
+}
+
 /// The name of what takes the place of `path`, before it does.
 pub(crate) fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -25,10 +25,10 @@ pub mod reconciler;
 pub mod record;
 pub mod sandbox;
 
-use crate::conf::{self, Chain as Conf};
+use crate::conf::Chain as Conf;
 use claim::Claim;
 use conflist::{
-    Change, Directory, File, Obstacle, Placement, Position, Runtime, TYPE, follow, pick, placement,
+    Change, Directory, File, Obstacle, Position, TYPE, follow, pick, placement,
     plan::{self, Placed},
     single::is_from,
 };
@@ -89,6 +89,8 @@ pub struct Turn {
     pub again: bool,
     /// Whether something hinders that no change of a directory tells the end of.
     pub hindered: bool,
+    /// What is not done, and hinders nothing: why, in a sentence.
+    pub remark: Option<String>,
 }
 
 /// A turn that failed.
@@ -234,7 +236,7 @@ impl Chain {
         let plan = plan::attach(
             &directory,
             &self.conf.runtime,
-            (&entry, &self.placement()),
+            (&entry, &self.placement(&record)),
             &record.placed(&directory),
             &self.programs(&record),
         );
@@ -246,7 +248,20 @@ impl Chain {
                 changes.push(Change::Write { file, text, like });
             }
         }
-        let mut turn = Turn::default();
+        let mut turn = Turn {
+            hindered: self.awaits_cache(&record),
+            ..Turn::default()
+        };
+        changes.retain(|change| match self.prepare(change, &entry) {
+            Ok(()) => true,
+            // the entry in the list does without
+            Err(error) => {
+                turn.remark = Some(format!(
+                    "whether the runtime calls what is in the network's own directory cannot be found out: {error}"
+                ));
+                false
+            }
+        });
         let dir = &self.conf.conf_dir;
         let needs_reload = changes.iter().any(change::is_below);
         if needs_reload {
@@ -321,22 +336,6 @@ impl Chain {
     fn programs(&self, record: &Record) -> conflist::Programs {
         let others = [self.conf.conf_dir.as_path(), &self.state_dir];
         programs::look(record.bin_dirs(), &others)
-    }
-
-    /// Where the entry is to be. By evidence it is in the network's own directory only where a runtime that reads it
-    /// no more is found out: by what libcni keeps of the network of a pod that kubelet tells of.
-    fn placement(&self) -> Placement {
-        let is_seen = || self.cni_cache.as_ref().is_none_or(|it| it.is_dir());
-        match (self.conf.placement, &self.conf.runtime) {
-            (conf::chain::Placement::Directory, _) => Placement::Directory,
-            (conf::chain::Placement::Auto, Runtime::Containerd) if self.conf.asks_kubelet() => {
-                let read = is_seen().then(|| evidence::networks(&self.state_dir));
-                Placement::Auto {
-                    read: read.unwrap_or_default(),
-                }
-            }
-            (conf::chain::Placement::Auto | conf::chain::Placement::List, _) => Placement::List,
-        }
     }
 
     /// What comes of a turn where nothing is to be put in.
@@ -469,8 +468,8 @@ impl Chain {
 const NOT_INSTALLED: &str =
     "the plugins are not installed on this node; run rdma-device-plugin install";
 
-const WITHDRAWN: &str = "uninstall has taken it out of the network's list, and the binaries stay for \
-                         pods that have devices; rdma-device-plugin install puts it in again";
+const WITHDRAWN: &str = "uninstall has taken it out of the chain, and the binaries stay for pods that \
+                         have devices; rdma-device-plugin install puts it in again";
 
 /// Times that a file may change between reading and writing.
 const TRIES: usize = 20;

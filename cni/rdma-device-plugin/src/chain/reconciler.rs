@@ -63,6 +63,8 @@ pub struct Reconciler {
     gone: Option<Instant>,
     /// An error or obstacle that is said once.
     said: Option<String>,
+    /// The same of what hinders nothing.
+    remarked: Option<String>,
 }
 
 impl Reconciler {
@@ -87,6 +89,7 @@ impl Reconciler {
             broken: None,
             gone: None,
             said: None,
+            remarked: None,
         }
     }
 
@@ -198,16 +201,13 @@ impl Reconciler {
             differs
         });
         let is_unfinished = self.is_unfinished(turn.obstacle);
-        if turn.hindered {
-            return Some(HINDERED);
-        }
         if is_gone {
             return Some(SOON);
         }
         match (turn.again, is_unfinished || !self.held.is_empty()) {
             (true, _) => Some(self.pause()),
             (false, true) => Some(SOON),
-            (false, false) => None,
+            (false, false) => turn.hindered.then_some(HINDERED),
         }
     }
 
@@ -285,6 +285,14 @@ impl Reconciler {
                 }
                 self.said = None;
             }
+        }
+        let remarked = std::mem::replace(&mut self.remarked, turn.remark.clone());
+        if let Some(remark) = self
+            .remarked
+            .iter()
+            .find(|it| remarked.as_ref() != Some(it))
+        {
+            log::warn!("{remark}");
         }
         let is_told = self
             .told

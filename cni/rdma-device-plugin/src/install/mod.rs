@@ -143,9 +143,7 @@ pub enum InstallError {
     #[error("it is not done: what install put onto this node is there still")]
     NotDone,
     /// It was told to end.
-    #[error(
-        "told to end before {TYPE} was put into the network's list; the plugins' binaries are there"
-    )]
+    #[error("told to end before {TYPE} was put into the chain; the plugins' binaries are there")]
     Told,
     /// Pods were started meanwhile.
     #[error(
@@ -300,6 +298,7 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
             let done = if path.exists() { "written" } else { "removed" };
             println!("{path:?}: {done}");
         }
+        turn.remark.iter().for_each(|remark| println!("{remark}"));
         return match (turn.obstacle, turn.status) {
             (None, ChainStatus::NotCalled(why)) if turn.hindered => Err(InstallError::Kubelet(why)),
             (None, ChainStatus::NotCalled(why)) => Err(InstallError::NotCalled { dir, why }),

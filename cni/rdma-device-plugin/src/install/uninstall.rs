@@ -154,7 +154,11 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     record.write(&state_dir)?;
     let (files, obstacles) = chain.give_back(&mut record)?;
     for file in files {
-        println!("{:?}: {TYPE} is out of it", chain.conf.conf_dir.join(file));
+        let path = chain.conf.conf_dir.join(file);
+        match path.exists() {
+            true => println!("{path:?}: {TYPE} is out of it"),
+            false => println!("{path:?}: removed"),
+        }
     }
     if let Some(obstacle) = obstacles.into_iter().next() {
         return Err(InstallError::Obstacle(obstacle));

@@ -105,7 +105,7 @@ fn a_daemon_does_not_undo_what_is_forced() {
     attach(&node, &netns, RECORD);
     said(&node.run("uninstall", &["--force"]));
     let list = || node.read("etc/cni/net.d/10-flannel.conflist");
-    let withdrawn = "uninstall has taken it out of the network's list";
+    let withdrawn = "uninstall has taken it out of the chain";
     crate::keeping::becomes(&daemon, 503, withdrawn);
     std::thread::sleep(crate::keeping::SOON);
     assert_eq!(list(), FLANNEL);

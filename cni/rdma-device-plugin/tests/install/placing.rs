@@ -98,7 +98,7 @@ fn a_file_of_ours_and_no_list_is_touched() {
     fs::write(&list_path, FLANNEL).expect("written");
     let said = node.uninstall();
     assert!(
-        said.contains("cbr0/99-rdma-cni.conf\": rdma-cni is out of it\n"),
+        said.contains("cbr0/99-rdma-cni.conf\": removed\n"),
         "{said}"
     );
     assert!(!node.path(OWN).exists());
@@ -131,6 +131,7 @@ fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
         (1, Some(false))
     );
     let cache = CniCache::new(&node.path("results"));
+    cache.add("web-0", "a0", "cbr0", &["flannel"]);
     let daemon = start(&node);
     becomes(&daemon, 200, "(10-flannel.conflist)");
     // CRI-O calls at ADD what is there, and not at DEL
@@ -176,6 +177,58 @@ fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
     assert_eq!(list(&node), before[&node.path(LIST)]);
     assert!(!node.path(OWN).exists());
     assert!(!node.path("state/detected").exists());
+}
+
+/// Kubelet makes the directory that a DaemonSet mounts, also where the runtime keeps its cache elsewhere.
+#[test]
+fn an_empty_cache_shows_nothing() {
+    let node = Node::with_list(FLANNEL);
+    place(&node, "auto");
+    node.machine
+        .configure(r#"{"mode":"hca","chain":{"placement":"auto"}}"#);
+    let cache = CniCache::new(&node.path("results"));
+    called(&node, &["ADD", "DEL"]);
+    let daemon = start(&node);
+    becomes(&daemon, 200, "(10-flannel.conflist)");
+    assert_eq!(is_entry(&node), Some(false));
+    // nothing else tells of that
+    let made = cache.add("web-0", "a0", "cbr0", &["flannel"]);
+    assert!(within(3 * SOON, || is_entry(&node) == Some(true)));
+    becomes(&daemon, 200, "(cbr0/99-rdma-cni.conf)");
+    // the last pod has ended
+    fs::remove_file(made).expect("removed");
+    node.net(FILE, FLANNEL);
+    becomes_quiet(&daemon);
+    assert_eq!(
+        (count_of_ours(&node, FILE), is_entry(&node)),
+        (0, Some(true))
+    );
+}
+
+/// It only finds something out: the list has the entry without it.
+#[test]
+fn an_entry_that_cannot_be_written_to_detect_hinders_nothing() {
+    for (in_the_way, what) in [(OWN, "cbr0"), ("state/detected", "detected")] {
+        let node = Node::with_list(FLANNEL);
+        fs::create_dir_all(node.path("state")).expect("made");
+        node.machine.write(in_the_way, "");
+        let text = place(&node, "auto");
+        assert!(text.contains("(10-flannel.conflist)"), "{text}");
+        assert_eq!((count_of_ours(&node, FILE), is_entry(&node)), (1, None));
+        node.machine
+            .configure(r#"{"mode":"hca","chain":{"placement":"auto"}}"#);
+        let daemon = start(&node);
+        becomes(&daemon, 200, "(10-flannel.conflist)");
+        daemon.says(&format!("{what}\": "));
+        node.net(FILE, FLANNEL);
+        becomes(&daemon, 200, "(10-flannel.conflist)");
+        assert!(within(SOON, || count_of_ours(&node, FILE) == 1));
+        becomes_quiet(&daemon);
+        // and it is made as soon as it can be
+        fs::remove_file(node.path(in_the_way)).expect("removed");
+        node.net(FILE, FLANNEL);
+        assert!(within(SOON, || is_entry(&node) == Some(false)));
+    }
 }
 
 #[test]
