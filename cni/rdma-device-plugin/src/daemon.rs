@@ -8,43 +8,30 @@
 //! A resource that is offered before and after keeps its plugin: socket, server, streams and
 //! registration are untouched by any change.
 
+mod start;
+
+pub(crate) use start::previous_offers;
+
 use crate::{
     chain::ChainStatus,
     cli::Arguments,
     conf::{Conf, ConfError, ResourceName},
-    config_file,
-    erdma::{
-        Report, Side, discover,
-        reconciler::{self, AnyLoader},
-    },
+    erdma::{Report, Side, discover, reconciler::AnyLoader},
     hardware::{Hardware, HardwareError},
     health, ipv6_prerequisite,
-    kubelet::{Plugin, PluginContext, socket, streams::End},
+    kubelet::{Plugin, PluginContext, streams::End},
     leader::{Event, Leader},
-    metrics::{self, Metrics},
+    metrics::Metrics,
     node::{Node, Signal},
     offer::{PreviousOffers, Unhealthy, offers},
     peers::{Presence, Role},
     privilege,
-    probes::{Probes, Progress},
+    probes::Progress,
     publish::Publisher,
-    refused::{Deleter, RefusedPods, Verdicts},
     signals::{Signals, Told},
-    watch::Watch,
-};
-use ::erdma::{
-    driver::{Loader, Modprobe},
-    instance,
 };
 use rdma_netns::Inventory;
-use rdma_resources::{Grants, Published};
-use std::{
-    collections::BTreeMap,
-    io,
-    path::Path,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -60,9 +47,6 @@ const TO_LET_GO: Duration = Duration::from_secs(3);
 const OTHER_CHAIN: &str = "chain of the file is another one: it counts when this daemon is started anew, \
                            so that it comes to the nodes one after the other (kubectl rollout restart, \
                            where no checksum of the DaemonSet does that)";
-
-/// Signals that wait. More of them would not tell more.
-const SIGNALS: usize = 16;
 
 /// The daemon cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -117,103 +101,6 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Reads the configuration and looks at the hardware. Only probes are answered yet: while the hardware
-    /// is waited for, a daemon before this one goes on serving.
-    ///
-    /// # Errors
-    /// A wrong configuration; no sysfs; no socket for probes.
-    pub async fn start(arguments: Arguments, metrics: Metrics) -> Result<Self, StartError> {
-        let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
-        let (sender, signals) = mpsc::channel(SIGNALS);
-        // watched before it is read: no change is missed
-        let file = arguments.config.as_deref().map(config_file::Watched::new);
-        let parsed = arguments.conf()?;
-        tell(&parsed.remarks);
-        let mut watchers = JoinSet::new();
-        let progress = Progress::default();
-        if let Some(socket) = &arguments.probe_socket {
-            let so_far = progress.clone();
-            let stage = move || so_far.stage();
-            let probes = Probes::new(metrics.clone(), &arguments.kubelet_dir, stage);
-            let serving = metrics::serve_probes(socket, probes);
-            watchers.spawn(serving.map_err(system("listen at --probe-socket"))?);
-        }
-        let inventory = Arc::new(hardware.look_aside().await?);
-        let (node, receiver) = watch::channel(Arc::new(Node {
-            conf: Arc::new(parsed.conf),
-            inventory,
-            unhealthy: Unhealthy::default(),
-            offers: vec![],
-            gone: BTreeMap::new(),
-            erdma: Side::default(),
-        }));
-        let (changes, directories) = watch::channel(0);
-        let kubelet = vec![arguments.device_plugins()];
-        watchers.spawn(Watch::new(kubelet).count(changes));
-        if let Some(file) = file {
-            watchers.spawn(file.tell(sender.clone()));
-        }
-        let chain = watch::Sender::default();
-        let (presence, role) = Presence::announce_and_follow(&arguments.state_dir, &mut watchers);
-        if let Some(presence) = &presence {
-            socket::remove_stale(&arguments.device_plugins(), |owner| presence.runs(owner));
-        }
-        let verdicts = match arguments.refused_pods {
-            RefusedPods::Keep => Verdicts::default(),
-            RefusedPods::Delete => {
-                let (verdicts, queue) = Verdicts::queue();
-                let deleter = Deleter::new(&arguments.service_account_dir, metrics.clone());
-                watchers.spawn(deleter.run(queue));
-                verdicts
-            }
-        };
-        let name = presence.as_ref().map_or("alone", Presence::name).to_owned();
-        let context = Arc::new(PluginContext {
-            device_plugins: arguments.device_plugins(),
-            pod_resources: arguments.pod_resources(),
-            hardware: hardware.clone(),
-            state_dir: arguments.state_dir.clone(),
-            cni_cache: arguments.cni_cache_dir.clone(),
-            name,
-            role: role.clone(),
-            grants: Grants::new(&arguments.state_dir),
-            node: receiver,
-            directories,
-            signals: sender,
-            chain: chain.subscribe(),
-            verdicts,
-            metrics: metrics.clone(),
-        });
-        let publisher = Publisher::new(&arguments.state_dir, &arguments.cdi_dir, hardware.clone());
-        let erdma = Arc::new(Report {
-            instance: instance::kept(&arguments.state_dir),
-            ..Report::default()
-        });
-        let loads = reconciler::is_the_kernels(&arguments.sysfs);
-        Ok(Self {
-            hardware,
-            metrics,
-            loader: loads.then(|| Arc::new(Mutex::new(Modprobe)) as Arc<Mutex<dyn Loader + Send>>),
-            context,
-            node,
-            plugins: BTreeMap::new(),
-            publisher,
-            signals,
-            watchers,
-            presence: presence.map(Arc::new),
-            role,
-            progress,
-            leader: Leader::default(),
-            previous: previous_offers(&arguments.state_dir),
-            chain,
-            arguments,
-            unhealthy: Unhealthy::default(),
-            erdma,
-            remarks: vec![],
-            refused: None,
-        })
-    }
-
     /// What others know this daemon by. It is to go when all of it has ended, streams included: another
     /// daemon then has kubelet for itself.
     pub fn presence(&self) -> Option<Arc<Presence>> {
@@ -493,22 +380,4 @@ fn tell<'a>(remarks: impl IntoIterator<Item = &'a String>) {
     for remark in remarks {
         log::warn!("{remark}");
     }
-}
-
-/// What an earlier run offered: a device in a pod shows too little of itself to be selected anew.
-pub(crate) fn previous_offers(state_dir: &Path) -> PreviousOffers {
-    match Published::read(state_dir) {
-        Ok(published) => published
-            .as_ref()
-            .map(PreviousOffers::of_published)
-            .unwrap_or_default(),
-        Err(error) => {
-            log::warn!("what was offered before is not known: {error}");
-            PreviousOffers::default()
-        }
-    }
-}
-
-fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
-    move |source| StartError::System { what, source }
 }

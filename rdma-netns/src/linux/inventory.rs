@@ -423,5 +423,5 @@ fn path(link: &Path) -> PciPath {
 }
 
 #[cfg(test)]
-#[path = "inventory_tests.rs"]
+#[path = "inventory_tests/mod.rs"]
 mod tests;

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Our plugin's entry is put into what the runtime uses, and taken out of it.
+
+use crate::{FLANNEL, TERWAY, crio, directory, present, set};
+use conflist::{
+    Change, Choice, Entry, Obstacle, Placement, Position, Runtime, pick,
+    plan::{self, Placed},
+};
+use std::collections::BTreeSet;
+
+const OURS: &str = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"},{"type":"rdma-cni","mtu":1}]}"#;
+
+const ALL: [&str; 5] = ["flannel", "terway", "multus", "multus-shim", "rdma-cni"];
+
+/// `attach` until it has nothing more to do, as somebody would who carries it out.
+fn carried_out(
+    files: &mut Vec<(String, String)>,
+    placed: &mut BTreeSet<String>,
+) -> Result<Placed, Obstacle> {
+    for _ in 0..3 {
+        let now: Vec<_> = files
+            .iter()
+            .map(|(a, b)| (a.as_str(), b.as_str()))
+            .collect();
+        let now = directory(&now);
+        let plan = plan::attach(
+            &now,
+            &Runtime::Containerd,
+            (&Entry::default(), &Placement::List),
+            placed,
+            &present(&ALL),
+        );
+        if plan.changes.is_empty() {
+            return plan.place;
+        }
+        for change in plan.changes {
+            match change {
+                Change::Write { file, text, .. } => {
+                    placed.insert(file.clone());
+                    files.retain(|(name, _)| *name != file);
+                    files.push((file, text));
+                }
+                Change::Remove { file } => files.retain(|(name, _)| *name != file),
+            }
+        }
+    }
+    panic!("it never ends: {files:?}");
+}
+
+#[test]
+fn whom_somebody_else_calls_too_is_not_called_twice() {
+    let with = |before: &str| {
+        format!(
+            r#"{{"cniVersion":"1.0.0","name":"cbr0","plugins":[{before}{{"type":"rdma-cni","mtu":1}}]}}"#
+        )
+    };
+    for theirs in [
+        r#"{"type":"rdma"}"#,
+        r#"{"type":"multus","delegates":[{"type":"rdma"}]}"#,
+    ] {
+        let mut files = vec![("a.conflist".to_owned(), with(&format!("{theirs},")))];
+        let mut placed = set(&["a.conflist"]);
+        let done = carried_out(&mut files, &mut placed).expect("placed");
+        assert!(done.by_others);
+        let alone = with(theirs).replace(r#"{"type":"rdma-cni","mtu":1}"#, "");
+        assert_eq!(files[0].1, alone);
+    }
+}
+
+#[test]
+fn our_place_in_a_list_is_taken_once_and_given_back() {
+    let mut files = vec![("10-flannel.conflist".to_owned(), FLANNEL.to_owned())];
+    let mut placed = BTreeSet::new();
+    let place = carried_out(&mut files, &mut placed).expect("placed");
+    let expected = Placed {
+        file: "10-flannel.conflist".into(),
+        network: "cbr0".into(),
+        by_others: false,
+    };
+    assert_eq!(place, expected);
+    let found = pick(
+        &directory(&[(&files[0].0, &files[0].1)]),
+        &Runtime::Containerd,
+    );
+    let Choice::Picked(picked) = found.choice else {
+        panic!("nothing picked");
+    };
+    assert_eq!(picked.ours.expect("ours").place, Position::Plugin(1));
+    let (changes, obstacles) = plan::detach(&directory(&[(&files[0].0, &files[0].1)]), &placed);
+    let back = Change::Write {
+        file: files[0].0.clone(),
+        text: FLANNEL.to_owned(),
+        like: files[0].0.clone(),
+    };
+    assert_eq!((changes, obstacles), (vec![back], vec![]));
+}
+
+#[test]
+fn what_is_in_a_list_of_somebody_elses_stays_theirs() {
+    let files = directory(&[("10-a.conflist", OURS)]);
+    let plan = plan::attach(
+        &files,
+        &Runtime::Containerd,
+        (&Entry::default(), &Placement::List),
+        &set(&[]),
+        &present(&ALL),
+    );
+    assert_eq!(plan.changes, []);
+    assert!(plan.place.expect("placed").by_others);
+    assert_eq!(plan::detach(&files, &set(&[])).0, []);
+    // the same list, where it is ours: the configuration is made to be as it is to be
+    let placed = set(&["10-a.conflist"]);
+    let plan = plan::attach(
+        &files,
+        &Runtime::Containerd,
+        (&Entry::default(), &Placement::List),
+        &placed,
+        &present(&ALL),
+    );
+    assert_eq!(plan.changes.len(), 1);
+    assert!(!plan.place.expect("placed").by_others);
+}
+
+#[test]
+fn a_single_configuration_stays_and_its_list_follows_it() {
+    let mut files = vec![("10-terway.conf".to_owned(), TERWAY.to_owned())];
+    let mut placed = BTreeSet::new();
+    let place = carried_out(&mut files, &mut placed).expect("placed");
+    assert_eq!(place.file, "10-terway+rdma-cni.conflist");
+    assert_eq!(files[0].1, TERWAY);
+    let text = |files: &[(String, String)]| {
+        files
+            .iter()
+            .find(|it| it.0 == "10-terway+rdma-cni.conflist")
+            .map(|it| it.1.clone())
+    };
+    let first = text(&files).expect("the list");
+    files[0].1 = TERWAY.replace("0.4.0", "1.0.0");
+    files.sort();
+    carried_out(&mut files, &mut placed).expect("placed");
+    assert_ne!(text(&files).expect("the list"), first);
+    // half-written: the list stays, as pods start by it
+    let at = files
+        .iter()
+        .position(|it| it.0 == "10-terway.conf")
+        .expect("it");
+    files[at].1 = "{\"cniVersion\"".into();
+    let obstacle = carried_out(&mut files, &mut placed).expect_err("broken");
+    assert!(matches!(obstacle, Obstacle::Broken { .. }));
+    assert!(text(&files).is_some());
+    // a list takes its place
+    files[at].1 = TERWAY.into();
+    files.push(("05-a.conflist".into(), FLANNEL.into()));
+    carried_out(&mut files, &mut placed).expect("placed");
+    assert_eq!(text(&files), None);
+    // and goes again; then all goes
+    files.retain(|it| it.0 != "05-a.conflist");
+    carried_out(&mut files, &mut placed).expect("placed");
+    assert!(text(&files).is_some());
+    files.retain(|it| it.0 != "10-terway.conf");
+    assert_eq!(carried_out(&mut files, &mut placed), Err(Obstacle::Empty));
+    assert_eq!(files, []);
+}
+
+#[test]
+fn multus_is_followed_to_the_network_that_it_is_told() {
+    let multus = |network: &str| {
+        format!(
+            r#"{{"cniVersion":"0.3.1","name":"m","type":"multus-shim","clusterNetwork":"{network}"}}"#
+        )
+    };
+    let find = |files: &[(String, String)], name: &str| {
+        files.iter().find(|it| it.0 == name).map(|it| it.1.clone())
+    };
+    let path = "/host/etc/cni/net.d/10-flannel.conflist";
+    for (network, list) in [(path, FLANNEL), (path, OURS), ("cbr0", OURS)] {
+        let mut files = vec![
+            ("00-multus.conf".to_owned(), multus(network)),
+            ("10-flannel.conflist".to_owned(), list.to_owned()),
+        ];
+        let place = carried_out(&mut files, &mut BTreeSet::new()).expect("placed");
+        assert_eq!(place.file, "10-flannel.conflist");
+        assert_eq!(files.len(), 2);
+        assert_eq!(find(&files, "00-multus.conf"), Some(multus(network)));
+        let text = find(&files, "10-flannel.conflist").expect("the list");
+        assert!(text.contains("rdma-cni"), "{text}");
+    }
+    // a single configuration's list is what it was told
+    let list = "/etc/cni/net.d/10-terway+rdma-cni.conflist";
+    let mut files = vec![("10-terway.conf".to_owned(), TERWAY.to_owned())];
+    let mut placed = BTreeSet::new();
+    carried_out(&mut files, &mut placed).expect("placed");
+    files.push(("00-multus.conf".to_owned(), multus(list)));
+    let place = carried_out(&mut files, &mut placed).expect("placed");
+    assert_eq!(
+        (place.file.as_str(), files.len()),
+        ("10-terway+rdma-cni.conflist", 3)
+    );
+    // a network that is not there, one of the cluster, or a single configuration: behind Multus
+    for network in ["gone", "cbr0", "/etc/cni/net.d/10-terway.conf"] {
+        let mut files = vec![
+            ("00-multus.conf".to_owned(), multus(network)),
+            ("10-flannel.conflist".to_owned(), FLANNEL.to_owned()),
+            ("10-terway.conf".to_owned(), TERWAY.to_owned()),
+        ];
+        let place = carried_out(&mut files, &mut BTreeSet::new()).expect("placed");
+        assert_eq!(place.file, "00-multus+rdma-cni.conflist", "{network}");
+        assert_eq!(files.len(), 4);
+    }
+}
+
+#[test]
+fn what_stands_in_the_way_is_told() {
+    let attach = |files: &[(&str, &str)], runtime: &Runtime| {
+        let plan = plan::attach(
+            &directory(files),
+            runtime,
+            (&Entry::default(), &Placement::List),
+            &set(&[]),
+            &present(&ALL),
+        );
+        assert_eq!(plan.changes, []);
+        plan.place.expect_err("an obstacle").to_string()
+    };
+    let old = FLANNEL.replace("1.0.0", "0.2.0");
+    assert!(attach(&[], &Runtime::Containerd).starts_with("there is no network configuration yet"));
+    assert_eq!(
+        attach(
+            &[("1.conflist", "{}"), ("2.conflist", FLANNEL)],
+            &Runtime::Containerd
+        ),
+        "1.conflist cannot be used by the runtime, and is left as it is: name is missing"
+    );
+    assert!(attach(&[("1.conflist", "{}")], &crio(None)).starts_with("1.conflist cannot be used"));
+    assert!(
+        attach(&[("1.conflist", &old)], &Runtime::Containerd)
+            .starts_with("1.conflist is left as it is: cniVersion is 0.2.0")
+    );
+    let alone = r#"{"name":"n","plugins":[{"type":"rdma-cni"}]}"#;
+    let (changes, obstacles) = plan::detach(
+        &directory(&[("1.conflist", alone), ("2.conflist", "{")]),
+        &set(&["1.conflist", "2.conflist"]),
+    );
+    assert_eq!((changes.len(), obstacles.len()), (0, 2));
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which file counts, and what has to change in a directory.
+
+mod attaching;
+mod picking;
+mod programs;
+
+use conflist::{Directory, File, Programs, Runtime};
+use std::collections::BTreeSet;
+
+const FLANNEL: &str = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
+
+const TERWAY: &str = r#"{"cniVersion":"0.4.0","name":"terway","type":"terway"}"#;
+
+fn directory(files: &[(&str, &str)]) -> Directory {
+    let files = files.iter().map(|(name, text)| File {
+        name: (*name).to_owned(),
+        text: Ok((*text).to_owned()),
+    });
+    Directory::new(files.collect())
+}
+
+fn set(files: &[&str]) -> BTreeSet<String> {
+    files.iter().map(|file| (*file).to_owned()).collect()
+}
+
+/// The runtime's directory with these programs in it.
+fn present(names: &[&str]) -> Programs {
+    Programs {
+        dirs: vec!["/opt/cni/bin".into()],
+        names: Ok(set(names)),
+    }
+}
+
+fn crio(network: Option<&str>) -> Runtime {
+    Runtime::Crio {
+        network: network.map(str::to_owned),
+    }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The programs that a list names, and those that our entry takes.
+
+use crate::{directory, present, set};
+use conflist::{Entry, Placement, Programs, Runtime, plan, programs::named};
+use std::{fs, path::PathBuf};
+
+#[test]
+fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
+    let bridge = r#"{"cniVersion":"1.0.0","name":"n","plugins":[
+        {"type":"bridge","ipam":{"type":"host-local"}},{"type":"portmap"}]}"#;
+    let shim = r#"{"cniVersion":"0.3.1","name":"m","type":"multus-shim",
+        "clusterNetwork":"/host/etc/cni/net.d/20-bridge.conflist"}"#;
+    let fields = serde_json::json!({"ipam": {"type": "rdma-ipam", "from": "parent"}});
+    let entry = Entry::new(fields.as_object().cloned().expect("fields"));
+    let complete = ["bridge", "host-local", "portmap", "rdma-cni", "rdma-ipam"];
+    let list = [("20-bridge.conflist", bridge)];
+    let multus = [("00-multus.conf", shim), list[0]];
+    let attach = |files: &[(&str, &str)], programs: &Programs| {
+        let files = directory(files);
+        plan::attach(
+            &files,
+            &Runtime::Containerd,
+            (&entry, &Placement::List),
+            &set(&[]),
+            programs,
+        )
+    };
+    assert!(attach(&list, &present(&complete)).place.is_ok());
+    let without = |names: &[&str]| {
+        let left = complete.iter().filter(|it| !names.contains(it));
+        present(&left.copied().collect::<Vec<_>>())
+    };
+    let elsewhere = "runtime looks for plugins elsewhere";
+    for (files, missing, words) in [
+        (
+            &list[..],
+            &["bridge", "host-local", "portmap"][..],
+            [
+                "20-bridge.conflist names bridge, host-local and portmap, not in \"/opt/cni/bin\"",
+                elsewhere,
+            ],
+        ),
+        (
+            &list,
+            &["host-local"],
+            ["names host-local, not in", "containerd config dump"],
+        ),
+        (
+            &multus,
+            &["portmap"],
+            ["00-multus.conf names multus-shim, not in", "--cni-bin-dir"],
+        ),
+        (
+            &list,
+            &["rdma-ipam"],
+            ["rdma-ipam is not in \"/opt/cni/bin\"", "run install again"],
+        ),
+        (
+            &list,
+            &["rdma-cni", "rdma-ipam"],
+            ["rdma-cni and rdma-ipam are not in", "run install"],
+        ),
+    ] {
+        let plan = attach(files, &without(missing));
+        assert_eq!(plan.changes, []);
+        let why = plan.place.expect_err("an obstacle");
+        assert!(why.is_of_programs());
+        assert_eq!(why.is_ours_gone(), missing.contains(&"rdma-cni"));
+        let why = why.to_string();
+        assert!(words.iter().all(|it| why.contains(it)), "{why}");
+    }
+    // Multus is there, and what it calls is not
+    let mut names = without(&["portmap"]).names.expect("names");
+    names.insert("multus-shim".into());
+    let dir = PathBuf::from("/opt/cni/bin");
+    let programs = Programs {
+        dirs: vec![dir],
+        names: Ok(names),
+    };
+    let why = attach(&multus, &programs).place.expect_err("an obstacle");
+    assert!(
+        why.to_string()
+            .starts_with("20-bridge.conflist names portmap"),
+        "{why}"
+    );
+    // a container without the directory says nothing of what is in it
+    let unseen = Programs {
+        names: Err("it is not mounted".into()),
+        ..present(&[])
+    };
+    let plan = attach(&list, &unseen);
+    assert_eq!(plan.changes, []);
+    let why = plan.place.expect_err("an obstacle").to_string();
+    assert!(why.contains("is not known (it is not mounted)"), "{why}");
+}
+
+#[test]
+fn the_programs_are_those_that_a_runtime_and_plugins_look_for() {
+    let corpus = |file: &str| {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+        fs::read_to_string(directory.join(file)).expect("a list")
+    };
+    for (file, types) in [
+        (
+            "azure-bridge.conflist",
+            &["azure-vnet", "azure-vnet-ipam", "portmap"][..],
+        ),
+        // its IPAM is no program
+        ("azure-overlay.conflist", &["azure-vnet", "portmap"]),
+        (
+            "calico.conflist",
+            &["bandwidth", "calico", "calico-ipam", "portmap"],
+        ),
+        (
+            "aws-vpc-cni.conflist",
+            &["aws-cni", "egress-cni", "host-local", "portmap"],
+        ),
+        ("multus.conf", &["flannel", "multus", "portmap"]),
+        ("multus-shim.conf", &["multus-shim"]),
+        ("ovn-kubernetes.conflist", &["ovn-k8s-cni-overlay"]),
+    ] {
+        assert_eq!(named(&corpus(file)), set(types), "{file}");
+    }
+    // Multus may look for them elsewhere
+    let text = corpus("multus.conf").replacen('{', r#"{"binDir":"/opt/multus","#, 1);
+    assert_eq!(named(&text), set(&["multus"]));
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a daemon is made of before it serves: its configuration, the hardware, and all that it listens to.
+
+use super::{Daemon, StartError, tell};
+use crate::{
+    cli::Arguments,
+    config_file,
+    erdma::{Report, Side, reconciler},
+    hardware::Hardware,
+    kubelet::{PluginContext, socket},
+    leader::Leader,
+    metrics::{self, Metrics},
+    node::Node,
+    offer::{PreviousOffers, Unhealthy},
+    peers::Presence,
+    probes::{Probes, Progress},
+    publish::Publisher,
+    refused::{Deleter, RefusedPods, Verdicts},
+    watch::Watch,
+};
+use ::erdma::{
+    driver::{Loader, Modprobe},
+    instance,
+};
+use rdma_resources::{Grants, Published};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    sync::{Arc, Mutex},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+
+/// Signals that wait. More of them would not tell more.
+const SIGNALS: usize = 16;
+
+impl Daemon {
+    /// Reads the configuration and looks at the hardware. Only probes are answered yet: while the hardware
+    /// is waited for, a daemon before this one goes on serving.
+    ///
+    /// # Errors
+    /// A wrong configuration; no sysfs; no socket for probes.
+    pub async fn start(arguments: Arguments, metrics: Metrics) -> Result<Self, StartError> {
+        let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
+        let (sender, signals) = mpsc::channel(SIGNALS);
+        // watched before it is read: no change is missed
+        let file = arguments.config.as_deref().map(config_file::Watched::new);
+        let parsed = arguments.conf()?;
+        tell(&parsed.remarks);
+        let mut watchers = JoinSet::new();
+        let progress = Progress::default();
+        if let Some(socket) = &arguments.probe_socket {
+            let so_far = progress.clone();
+            let stage = move || so_far.stage();
+            let probes = Probes::new(metrics.clone(), &arguments.kubelet_dir, stage);
+            let serving = metrics::serve_probes(socket, probes);
+            watchers.spawn(serving.map_err(system("listen at --probe-socket"))?);
+        }
+        let inventory = Arc::new(hardware.look_aside().await?);
+        let (node, receiver) = watch::channel(Arc::new(Node {
+            conf: Arc::new(parsed.conf),
+            inventory,
+            unhealthy: Unhealthy::default(),
+            offers: vec![],
+            gone: BTreeMap::new(),
+            erdma: Side::default(),
+        }));
+        let (changes, directories) = watch::channel(0);
+        let kubelet = vec![arguments.device_plugins()];
+        watchers.spawn(Watch::new(kubelet).count(changes));
+        if let Some(file) = file {
+            watchers.spawn(file.tell(sender.clone()));
+        }
+        let chain = watch::Sender::default();
+        let (presence, role) = Presence::announce_and_follow(&arguments.state_dir, &mut watchers);
+        if let Some(presence) = &presence {
+            socket::remove_stale(&arguments.device_plugins(), |owner| presence.runs(owner));
+        }
+        let verdicts = match arguments.refused_pods {
+            RefusedPods::Keep => Verdicts::default(),
+            RefusedPods::Delete => {
+                let (verdicts, queue) = Verdicts::queue();
+                let deleter = Deleter::new(&arguments.service_account_dir, metrics.clone());
+                watchers.spawn(deleter.run(queue));
+                verdicts
+            }
+        };
+        let name = presence.as_ref().map_or("alone", Presence::name).to_owned();
+        let context = Arc::new(PluginContext {
+            device_plugins: arguments.device_plugins(),
+            pod_resources: arguments.pod_resources(),
+            hardware: hardware.clone(),
+            state_dir: arguments.state_dir.clone(),
+            cni_cache: arguments.cni_cache_dir.clone(),
+            name,
+            role: role.clone(),
+            grants: Grants::new(&arguments.state_dir),
+            node: receiver,
+            directories,
+            signals: sender,
+            chain: chain.subscribe(),
+            verdicts,
+            metrics: metrics.clone(),
+        });
+        let publisher = Publisher::new(&arguments.state_dir, &arguments.cdi_dir, hardware.clone());
+        let erdma = Arc::new(Report {
+            instance: instance::kept(&arguments.state_dir),
+            ..Report::default()
+        });
+        let loads = reconciler::is_the_kernels(&arguments.sysfs);
+        Ok(Self {
+            hardware,
+            metrics,
+            loader: loads.then(|| Arc::new(Mutex::new(Modprobe)) as Arc<Mutex<dyn Loader + Send>>),
+            context,
+            node,
+            plugins: BTreeMap::new(),
+            publisher,
+            signals,
+            watchers,
+            presence: presence.map(Arc::new),
+            role,
+            progress,
+            leader: Leader::default(),
+            previous: previous_offers(&arguments.state_dir),
+            chain,
+            arguments,
+            unhealthy: Unhealthy::default(),
+            erdma,
+            remarks: vec![],
+            refused: None,
+        })
+    }
+}
+
+/// What an earlier run offered: a device in a pod shows too little of itself to be selected anew.
+pub(crate) fn previous_offers(state_dir: &Path) -> PreviousOffers {
+    match Published::read(state_dir) {
+        Ok(published) => published
+            .as_ref()
+            .map(PreviousOffers::of_published)
+            .unwrap_or_default(),
+        Err(error) => {
+            log::warn!("what was offered before is not known: {error}");
+            PreviousOffers::default()
+        }
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |source| StartError::System { what, source }
+}

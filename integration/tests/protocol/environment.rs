@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//! CNI's variables.
+
+use crate::{assert_untouched, untouched_node};
+use integration::{Node, Snapshot};
+
+#[test]
+fn every_missing_variable_is_named() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let all = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"];
+    let not_netns = ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"];
+    let cases: [(&str, &[&str]); 5] = [
+        ("ADD", &all),
+        ("CHECK", &all),
+        ("DEL", &not_netns),
+        ("GC", &["CNI_PATH"]),
+        ("STATUS", &["CNI_PATH"]),
+    ];
+    for (command, required) in cases {
+        let mut call = node
+            .invoke(command, "a", pod.path())
+            .input(&node.configuration(&["eth1"]));
+        for name in all {
+            call = call.without(name);
+        }
+        let text = call.run().error(4);
+        for name in required {
+            assert!(
+                text.contains(name),
+                "{command}: {name} is not named in {text:?}"
+            );
+        }
+        for name in required {
+            let call = node.invoke(command, "a", pod.path()).without(name);
+            let text = call.input(&node.configuration(&["eth1"])).run().error(4);
+            assert!(
+                text.contains(name),
+                "{command}: {name} is not named in {text:?}"
+            );
+            for other in all.iter().filter(|other| *other != name) {
+                assert!(
+                    !text.contains(other),
+                    "{command}: {other} is there, yet named in {text:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_missing_or_unknown_command_is_an_environment_error() {
+    let (node, pod, before) = untouched_node();
+    let configuration = node.configuration(&["eth1"]);
+    let text = node
+        .invoke("ADD", "a", pod.path())
+        .without("CNI_COMMAND")
+        .input(&configuration)
+        .run()
+        .error(4);
+    assert!(text.contains("CNI_COMMAND"), "{text}");
+    for command in ["add", "EXPLODE", " ADD"] {
+        let text = node
+            .invoke(command, "a", pod.path())
+            .input(&configuration)
+            .run()
+            .error(4);
+        assert!(
+            text.contains("CNI_COMMAND") && text.contains(command),
+            "{text}"
+        );
+    }
+    assert_untouched(&node, &before);
+}
+
+#[test]
+fn names_of_interfaces_and_containers_are_checked() {
+    let (node, pod, before) = untouched_node();
+    let configuration = node.configuration(&["eth1"]);
+    let interfaces = ["sixteen-letters0", ".", "..", "a/b", "a:b", "a b", "a\tb"];
+    let containers = ["../escape", "a/b", "-a", ".a", "_a", "a b", "a@b", "ä"];
+    let cases = interfaces
+        .map(|value| ("CNI_IFNAME", value))
+        .into_iter()
+        .chain(containers.map(|value| ("CNI_CONTAINERID", value)));
+    for (variable, value) in cases {
+        for command in ["ADD", "DEL", "CHECK"] {
+            let call = node.invoke(command, "a", pod.path()).env(variable, value);
+            let text = call.input(&configuration).run().error(4);
+            assert!(
+                text.contains(variable),
+                "{command}, {variable}={value:?}: {text}"
+            );
+        }
+    }
+    assert_untouched(&node, &before);
+}
+
+#[test]
+fn long_and_upper_case_container_ids_are_fine() {
+    let node = Node::with_rails(1);
+    let before = Snapshot::of(&node.host);
+    let configuration = node.configuration(&["eth1"]);
+    let long = "0f".repeat(64);
+    for container in ["A", "Pod_1.b-C", long.as_str()] {
+        let pod = node.pod("pod");
+        node.add(&configuration, container, &pod);
+        assert!(pod.has_link("rdma0"), "{container}");
+        node.del(&configuration, container, &pod);
+        before.assert_restored(&node.host);
+    }
+}
+
+#[test]
+fn the_hosts_own_namespace_is_refused_whatever_path_leads_there() {
+    let (node, _pod, before) = untouched_node();
+    let configuration = node.configuration(&["eth1"]);
+    let link = node.directory().join("link-to-the-host");
+    std::os::unix::fs::symlink(node.host.path(), &link).expect("a symbolic link");
+    let paths = [
+        node.host.path(),
+        link.as_path(),
+        "/proc/self/ns/net".as_ref(),
+    ];
+    for path in paths {
+        let failure = node
+            .invoke("ADD", "a", path)
+            .input(&configuration)
+            .run()
+            .failure();
+        let text = failure.text();
+        assert!(
+            text.contains("host") && text.contains("namespace"),
+            "{path:?}: {text}"
+        );
+        assert_eq!(failure.code, 4, "{text}");
+    }
+    assert_untouched(&node, &before);
+}
+
+#[test]
+fn what_is_no_namespace_is_refused() {
+    let (node, _pod, before) = untouched_node();
+    let configuration = node.configuration(&["eth1"]);
+    let file = node.directory().join("a-file");
+    std::fs::write(&file, "text").expect("a file");
+    let missing = node.directory().join("nothing-here");
+    let paths = [
+        file.as_path(),
+        missing.as_path(),
+        node.directory(),
+        "/proc/self/ns/uts".as_ref(),
+    ];
+    for path in paths {
+        let failure = node
+            .invoke("ADD", "a", path)
+            .input(&configuration)
+            .run()
+            .failure();
+        let text = failure.text();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a name");
+        assert!(
+            text.contains(name),
+            "the path is not named: {path:?}: {text}"
+        );
+        assert_eq!(failure.code, 4, "{path:?}: {text}");
+    }
+    assert_untouched(&node, &before);
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Environment, input and VERSION: what is wrong is told by its code and its name, before
+//! anything is changed.
+
+mod environment;
+mod input;
+mod versions;
+
+use integration::{Netns, Node, Snapshot};
+
+/// A node with one rail, and what its host is like before.
+fn untouched_node() -> (Node, Netns, Snapshot) {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    (node, pod, before)
+}
+
+#[track_caller]
+fn assert_untouched(node: &Node, before: &Snapshot) {
+    before.assert_restored(&node.host);
+    assert_eq!(
+        node.records(),
+        Vec::<std::path::PathBuf>::new(),
+        "a record was left"
+    );
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! VERSION, the versions that are spoken, and what people are told.
+
+use crate::{assert_untouched, untouched_node};
+use integration::Node;
+use serde_json::json;
+
+const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+
+#[test]
+fn version_needs_no_input_and_nothing_but_the_command() {
+    let node = Node::new();
+    let answer = node.bare().env("CNI_COMMAND", "VERSION").run().result();
+    assert_eq!(answer["supportedVersions"], json!(VERSIONS));
+    assert!(VERSIONS.contains(&answer["cniVersion"].as_str().expect("a cniVersion")));
+}
+
+#[test]
+fn version_answers_in_the_version_that_it_is_asked_in() {
+    let node = Node::new();
+    for version in VERSIONS {
+        let input = json!({"cniVersion": version});
+        let answer = node
+            .bare()
+            .env("CNI_COMMAND", "VERSION")
+            .input(&input)
+            .run()
+            .result();
+        assert_eq!(answer["cniVersion"], version);
+        assert_eq!(answer["supportedVersions"], json!(VERSIONS));
+    }
+}
+
+#[test]
+fn versions_that_are_not_spoken_are_incompatible() {
+    let (node, pod, before) = untouched_node();
+    let mut configuration = node.configuration(&["eth1"]);
+    for version in ["0.1.0", "0.2.0", "0.3.2", "1.2.0", "2.0.0", "one"] {
+        configuration["cniVersion"] = version.into();
+        let text = node
+            .invoke("ADD", "a", pod.path())
+            .input(&configuration)
+            .run()
+            .error(1);
+        assert!(text.contains(version) && text.contains("1.1.0"), "{text}");
+    }
+    configuration
+        .as_object_mut()
+        .expect("an object")
+        .remove("cniVersion");
+    let text = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run()
+        .error(1);
+    assert!(text.contains("0.1.0"), "no cniVersion means 0.1.0: {text}");
+    assert_untouched(&node, &before);
+}
+
+#[test]
+fn people_are_told_the_version_of_the_program() {
+    let node = Node::new();
+    let outcome = node.bare().argument("--version").run();
+    assert!(outcome.status.success(), "{outcome}");
+    assert!(outcome.stdout.starts_with("rdma-cni 0."), "{outcome}");
+}
+
+#[test]
+fn people_are_told_where_a_command_went() {
+    let node = Node::new();
+    for command in ["doctor", "smc"] {
+        let outcome = node.bare().argument(command).argument("--help").run();
+        assert_eq!(outcome.status.code(), Some(1), "{outcome}");
+        let told = format!("rdma-cni {command} is now `rdma-device-plugin {command}`");
+        assert!(outcome.stderr.starts_with(&told), "{outcome}");
+        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome}");
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which RDMA device belongs to which netdev and function.
+
+use super::*;
+
+#[test]
+fn a_virtio_nics_netdev_is_one_level_further_down() {
+    let node = Node::new();
+    let nic = node.pci("pci0000:00", "0000:00:05.0", "20000", "1DED:107F");
+    node.netdev(&format!("{nic}/virtio3"), "eth1", "00:16:3e:00:00:01");
+    node.rdma(0, "erdma_0", Some(&nic));
+    assert_eq!(node.names(), [row("0000:00:05.0", &["eth1"], &["erdma_0"])]);
+    let path = &node.inventory().functions[0].path;
+    assert_eq!(
+        (path.host_bridge.as_str(), path.bridges.len()),
+        ("pci0000:00", 0)
+    );
+}
+
+#[test]
+fn soft_roce_belongs_to_the_hardware_below_its_netdev() {
+    let node = Node::new();
+    for (address, netdev, master) in [
+        ("0000:01:00.0", "eth0", None),
+        ("0000:02:00.0", "eth3", Some("bond0")),
+        ("0000:02:00.1", "eth2", Some("bond0")),
+        ("0000:03:00.0", "eth4", None),
+    ] {
+        let function = node.pci(ROOT, address, "20000", "8086:10C9");
+        let directory = node.netdev(&function, netdev, "52:54:00:00:00:01");
+        if let Some(master) = master {
+            node.link(&format!("{directory}/master"), format!("../../{master}"));
+        }
+    }
+    // the netdev as rxe tells it; by the GID table; of a bond; of nothing; of none
+    for (number, name, file, netdev) in [
+        (0, "rxe0", "parent", "eth0"),
+        (1, "soft1", "ports/1/gid_attrs/ndevs/0", "eth4"),
+        (2, "rxe2", "parent", "bond0"),
+        (3, "rxe3", "parent", "veth7"),
+        (4, "rxe4", "node_desc", "somewhere else"),
+    ] {
+        node.rdma(number, name, None);
+        node.file(&format!("sys/class/infiniband/{name}/{file}"), netdev);
+    }
+    // a device of the function itself comes first
+    node.rdma(
+        5,
+        "zzz",
+        Some("sys/devices/pci0000:3a/0000:3a:00.0/0000:01:00.0"),
+    );
+    assert_eq!(
+        node.names(),
+        [
+            row("0000:01:00.0", &["eth0"], &["zzz", "rxe0"]),
+            row("0000:02:00.0", &["eth3"], &[]),
+            row("0000:02:00.1", &["eth2"], &["rxe2"]),
+            row("0000:03:00.0", &["eth4"], &["soft1"]),
+        ]
+    );
+}
+
+#[test]
+fn rdma_in_software_is_told_from_hardware() {
+    let node = Node::new();
+    let nic = node.pci(ROOT, "0000:3b:00.0", "20000", PF);
+    node.netdev(&nic, "eth0", "94:6d:ae:00:00:01");
+    node.rdma(0, "mlx5_0", Some(&nic));
+    node.rdma(1, "rxe0", None);
+    node.file("sys/class/infiniband/rxe0/parent", "eth0");
+    // Linux 5.10 gives it the NIC's hardware
+    node.rdma(2, "siw0", Some(&nic));
+    node.file(
+        "sys/class/infiniband/siw0/node_desc",
+        "Software iWARP stack",
+    );
+    let inventory = node.inventory();
+    let hcas = &inventory.functions[0].hcas;
+    let mut found: Vec<(&str, bool)> = hcas.iter().map(|it| (&*it.name, it.soft)).collect();
+    found.sort_unstable();
+    assert_eq!(found, [("mlx5_0", false), ("rxe0", true), ("siw0", true)]);
+}
+
+/// eRDMA: the virtio function has the netdev, another the RDMA device, whose GUID is made of the
+/// netdev's address.
+#[test]
+fn an_rdma_device_finds_its_netdev_on_another_function() {
+    let node = Node::new();
+    for (number, guid) in [
+        (1, "0216:3eff:fe00:0001"),
+        (2, "0016:3eff:fe00:0002"),
+        (3, "odd"),
+    ] {
+        let virtio = node.pci(
+            "pci0000:00",
+            &format!("0000:00:0{number}.0"),
+            "20000",
+            "1AF4:1000",
+        );
+        let below = format!("{virtio}/virtio{number}");
+        let mac = format!("00:16:3e:00:00:0{number}");
+        node.netdev(&below, &format!("eth{number}"), &mac);
+        let erdma = node.pci(
+            "pci0000:00",
+            &format!("0000:00:1{number}.0"),
+            "20000",
+            "1DED:107F",
+        );
+        let rdma = format!("erdma_{number}");
+        node.rdma(number, &rdma, Some(&erdma));
+        node.visible(&rdma, "4: ACTIVE");
+        node.file(&format!("sys/class/infiniband/{rdma}/node_guid"), guid);
+    }
+    assert_eq!(
+        node.names(),
+        [
+            row("0000:00:01.0", &["eth1"], &[]),
+            row("0000:00:02.0", &["eth2"], &[]),
+            row("0000:00:03.0", &["eth3"], &[]),
+            row("0000:00:11.0", &["eth1"], &["erdma_1"]),
+            row("0000:00:12.0", &["eth2"], &["erdma_2"]),
+            // one that cannot be understood does not hide the others
+            row("0000:00:13.0", &[], &["erdma_3"]),
+        ]
+    );
+    let functions = node.inventory().functions;
+    assert_eq!(functions[0].netdev_function, None);
+    let of = functions[3].netdev_function.as_deref();
+    assert_eq!(of, Some("0000:00:01.0"));
+    assert_eq!(node.inventory().erdma, None);
+}
+
+/// A virtual function of another make, whose netdev is in a pod, has a GUID of the address that a
+/// netdev beside it has as well; and the netdev of a NIC with an RDMA device is that one's.
+#[test]
+fn only_erdma_finds_its_netdev_on_another_function() {
+    for (id, peer_has_rdma, wanted) in [
+        ("1DED:107F", false, &["eth1"][..]),
+        ("15B3:101E", false, &[]),
+        ("1DED:107F", true, &[]),
+    ] {
+        let node = Node::new();
+        let peer = node.pci("pci0000:00", "0000:00:01.0", "20000", "1AF4:1000");
+        node.netdev(&peer, "eth1", "00:16:3e:00:00:01");
+        if peer_has_rdma {
+            node.rdma(1, "mlx5_1", Some(&peer));
+        }
+        let function = node.pci("pci0000:00", "0000:00:11.0", "20000", id);
+        node.rdma(2, "rdma_2", Some(&function));
+        node.file(
+            "sys/class/infiniband/rdma_2/node_guid",
+            "0216:3eff:fe00:0001",
+        );
+        let functions = node.inventory().functions;
+        let found: Vec<&str> = functions[1].netdevs.iter().map(|it| &*it.name).collect();
+        assert_eq!(found, wanted, "{id} {peer_has_rdma}");
+    }
+}
