@@ -2,7 +2,7 @@
 //! A machine in small: a host with rails on a switch, pods, and a state directory.
 
 use crate::{
-    Attachment, Invocation, Netns, Runtime, StandInIpam,
+    Attachment, Invocation, Netns, Runtime, Snapshot, StandInIpam,
     plugin::{cni_path, rdma_cni},
     wait,
 };
@@ -203,6 +203,14 @@ impl Node {
             .join("attachments")
             .join(network)
             .join(format!("{container}@eth0.json"))
+    }
+
+    /// The host is as it was `before`, and there is no record of any pod.
+    #[track_caller]
+    pub fn assert_restored(&self, before: &Snapshot) {
+        before.assert_restored(&self.host);
+        let left = self.records();
+        assert!(left.is_empty(), "a record was left: {left:?}");
     }
 
     /// All records, of all networks.

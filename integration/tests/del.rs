@@ -18,16 +18,6 @@ fn node_with_ipam() -> (Node, Value, Snapshot) {
     (node, configuration, before)
 }
 
-#[track_caller]
-fn assert_restored(node: &Node, before: &Snapshot) {
-    before.assert_restored(&node.host);
-    assert!(
-        node.records().is_empty(),
-        "a record was left: {:?}",
-        node.records()
-    );
-}
-
 #[test]
 fn twice_is_as_good_as_once() {
     let (node, configuration, before) = node_with_ipam();
@@ -35,7 +25,7 @@ fn twice_is_as_good_as_once() {
     node.add(&configuration, "a", &pod);
     for _ in 0..3 {
         node.del(&configuration, "a", &pod);
-        assert_restored(&node, &before);
+        node.assert_restored(&before);
     }
 }
 
@@ -44,12 +34,12 @@ fn without_an_add_it_changes_nothing_and_still_gives_addresses_back() {
     let (node, configuration, before) = node_with_ipam();
     let pod = node.pod("pod");
     node.del(&configuration, "never-added", &pod);
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
     node.invoke("DEL", "never-added", Path::new(""))
         .input(&configuration)
         .run()
         .silent();
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
     let calls = node.ipam.calls();
     assert!(
         calls
@@ -69,7 +59,7 @@ fn an_empty_or_missing_namespace_does_not_keep_the_netdev_from_the_host() {
             .input(&configuration)
             .run()
             .silent();
-        assert_restored(&node, &before);
+        node.assert_restored(&before);
         assert_eq!(
             node.ipam.interfaces("DEL").last().map(String::as_str),
             Some("rdma0")
@@ -79,7 +69,7 @@ fn an_empty_or_missing_namespace_does_not_keep_the_netdev_from_the_host() {
     node.add(&configuration, "a", &pod);
     let call = node.invoke("DEL", "a", pod.path()).without("CNI_NETNS");
     call.input(&configuration).run().silent();
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]
@@ -94,7 +84,7 @@ fn it_needs_no_previous_result_and_minds_none() {
         let mut with_previous = configuration.clone();
         with_previous["prevResult"] = previous;
         node.del(&with_previous, "a", &pod);
-        assert_restored(&node, &before);
+        node.assert_restored(&before);
     }
 }
 
@@ -106,7 +96,7 @@ fn the_record_counts_and_not_a_configuration_that_has_changed() {
     let mut changed = node.configuration(&["something-else"]);
     changed["interfaceName"] = "other%d".into();
     node.del(&changed, "a", &pod);
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
     assert_eq!(node.ipam.interfaces("DEL"), ["rdma0"]);
 }
 
@@ -252,7 +242,7 @@ fn a_taken_host_name_is_an_error_that_leaves_the_pod_intact() {
     );
     node.host.ip("link del dev eth1");
     node.del(&configuration, "a", &pod);
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]
@@ -270,7 +260,7 @@ fn an_ipam_plugin_that_fails_is_asked_again_and_the_netdev_is_restored_meanwhile
     before.assert_restored(&node.host);
     node.ipam.recover("DEL");
     node.del(&configuration, "a", &pod);
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
     assert_eq!(node.ipam.interfaces("DEL"), ["rdma0", "rdma0"]);
 }
 
@@ -282,7 +272,7 @@ fn a_pod_can_be_added_again_after_its_del() {
         node.add(&configuration, "a", &pod);
         assert_eq!(pod.addresses("rdma0"), ["10.0.0.7/24"]);
         node.del(&configuration, "a", &pod);
-        assert_restored(&node, &before);
+        node.assert_restored(&before);
     }
 }
 

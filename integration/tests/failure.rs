@@ -5,16 +5,6 @@ use integration::{Node, Snapshot, ipam, tmpfs::Tmpfs};
 use serde_json::json;
 use std::fs::{self, OpenOptions};
 
-#[track_caller]
-fn assert_restored(node: &Node, before: &Snapshot) {
-    before.assert_restored(&node.host);
-    assert!(
-        node.records().is_empty(),
-        "a record was left: {:?}",
-        node.records()
-    );
-}
-
 #[test]
 fn an_existing_name_in_the_pod_is_an_error_before_any_change() {
     let node = Node::with_rails(2);
@@ -31,7 +21,7 @@ fn an_existing_name_in_the_pod_is_an_error_before_any_change() {
             .failure();
         assert!(failure.text().contains(taken), "{failure:?}");
         in_pod.assert_restored(&pod);
-        assert_restored(&node, &before);
+        node.assert_restored(&before);
     }
 }
 
@@ -49,7 +39,7 @@ fn an_alternative_name_in_the_pod_takes_a_name_as_well() {
         .run()
         .failure();
     assert!(failure.text().contains("rdma0"), "{failure:?}");
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]
@@ -70,7 +60,7 @@ fn a_failing_ipam_plugin_restores_the_netdev_and_gets_its_del() {
         text.contains("no address is free"),
         "the plugin's own words are missing: {text}"
     );
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
     assert_eq!(node.ipam.interfaces("DEL"), ["rdma0"]);
     assert!(!pod.has_link("rdma0"));
 }
@@ -91,7 +81,7 @@ fn a_failure_at_the_second_rail_restores_the_first_one() {
         .run()
         .error(104);
     assert!(text.contains("the second pool is empty"), "{text}");
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
     let mut given_back = node.ipam.interfaces("DEL");
     given_back.sort();
     assert_eq!(given_back, ["rdma0", "rdma1"]);
@@ -118,7 +108,7 @@ fn a_change_that_the_kernel_refuses_restores_all_rails() {
         text.contains("mtu 9000"),
         "the operation is not told: {text}"
     );
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]
@@ -134,7 +124,7 @@ fn a_missing_ipam_plugin_and_a_nonsensical_answer_are_ipam_failures() {
         .run()
         .error(104);
     assert!(text.contains("not-installed"), "{text}");
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
     configuration["ipam"] = json!({"type": ipam::NAME});
     for answer in [
         json!([]),
@@ -149,7 +139,7 @@ fn a_missing_ipam_plugin_and_a_nonsensical_answer_are_ipam_failures() {
             .input(&configuration)
             .run()
             .error(104);
-        assert_restored(&node, &before);
+        node.assert_restored(&before);
         assert_eq!(
             node.ipam.calls().last().expect("a call").command,
             "DEL",
@@ -181,7 +171,7 @@ fn a_result_that_nobody_can_read_is_a_failure_and_the_host_is_restored() {
         outcome.stderr.contains("standard output"),
         "the log does not say why: {outcome}"
     );
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
     let outcome = node
         .bare()
         .env("CNI_COMMAND", "VERSION")
@@ -189,7 +179,7 @@ fn a_result_that_nobody_can_read_is_a_failure_and_the_host_is_restored() {
         .run();
     assert!(!outcome.status.success(), "{outcome}");
     node.del(&configuration, "a", &pod);
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]
@@ -209,7 +199,7 @@ fn a_read_only_state_directory_changes_nothing() {
         text.contains(node.state().to_str().expect("UTF-8")),
         "{text}"
     );
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
     assert!(!pod.has_link("rdma0"));
 }
 
@@ -225,14 +215,14 @@ fn a_full_state_directory_changes_nothing() {
         .input(&configuration)
         .run()
         .error(105);
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
     assert!(!pod.has_link("rdma0"));
     state.make_room();
     node.add(&configuration, "a", &pod);
     // What was taken can always be restored: that needs no room.
     state.fill();
     node.del(&configuration, "a", &pod);
-    assert_restored(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]
@@ -302,7 +292,7 @@ fn a_killed_add_is_put_right_by_the_next_del_and_the_next_add() {
             node.del(&configuration, "next", &next);
             node.del(&configuration, "a", &pod);
         }
-        assert_restored(&node, &before);
+        node.assert_restored(&before);
         assert!(!pod.has_link("rdma0"));
     }
 }

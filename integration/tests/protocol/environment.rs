@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CNI's variables.
 
-use crate::{assert_untouched, untouched_node};
+use crate::untouched_node;
 use integration::{Node, Snapshot};
 
 #[test]
@@ -70,7 +70,7 @@ fn a_missing_or_unknown_command_is_an_environment_error() {
             "{text}"
         );
     }
-    assert_untouched(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn names_of_interfaces_and_containers_are_checked() {
             );
         }
     }
-    assert_untouched(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn the_hosts_own_namespace_is_refused_whatever_path_leads_there() {
         );
         assert_eq!(failure.code, 4, "{text}");
     }
-    assert_untouched(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]
@@ -168,5 +168,5 @@ fn what_is_no_namespace_is_refused() {
         );
         assert_eq!(failure.code, 4, "{path:?}: {text}");
     }
-    assert_untouched(&node, &before);
+    node.assert_restored(&before);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The configuration on standard input.
 
-use crate::{assert_untouched, untouched_node};
+use crate::untouched_node;
 use integration::{Node, Snapshot};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn input_that_is_no_json_object_cannot_be_decoded() {
             assert_eq!(failure.code, 6, "{command} with {input:?}: {outcome}");
         }
     }
-    assert_untouched(&node, &before);
+    node.assert_restored(&before);
 }
 
 /// A field, a value that it cannot have, and what of both has to be in the message.
@@ -133,7 +133,7 @@ fn a_wrong_value_is_told_with_its_field_before_any_change() {
         }
     }
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
-    assert_untouched(&node, &before);
+    node.assert_restored(&before);
 }
 
 /// One typing error in the list must not keep the node's pods from being deleted: DEL and GC read
@@ -176,13 +176,13 @@ fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
             call.input(&configuration).run().error(7);
         }
         node.del(&configuration, "a", &pod);
-        assert_untouched(&node, &before);
+        node.assert_restored(&before);
         node.add(&right, "a", &pod);
         configuration["cni.dev/valid-attachments"] = json!([]);
         let path = node.cni_path();
         let gc = node.bare().env("CNI_COMMAND", "GC").env("CNI_PATH", &path);
         gc.input(&configuration).run().silent();
-        assert_untouched(&node, &before);
+        node.assert_restored(&before);
     }
 }
 
@@ -202,7 +202,7 @@ fn a_network_without_a_name_or_devices_is_refused() {
             .error(7);
         assert!(text.contains(field), "{field} is not named in {text:?}");
     }
-    assert_untouched(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn what_is_not_done_is_an_unsupported_field() {
             .error(2);
         assert!(text.contains(words), "{text}");
     }
-    assert_untouched(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]

@@ -15,13 +15,3 @@ fn untouched_node() -> (Node, Netns, Snapshot) {
     let before = Snapshot::of(&node.host);
     (node, pod, before)
 }
-
-#[track_caller]
-fn assert_untouched(node: &Node, before: &Snapshot) {
-    before.assert_restored(&node.host);
-    assert_eq!(
-        node.records(),
-        Vec::<std::path::PathBuf>::new(),
-        "a record was left"
-    );
-}

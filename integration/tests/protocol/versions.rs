@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! VERSION, the versions that are spoken, and what people are told.
 
-use crate::{assert_untouched, untouched_node};
+use crate::untouched_node;
 use integration::Node;
 use serde_json::json;
 
@@ -54,7 +54,7 @@ fn versions_that_are_not_spoken_are_incompatible() {
         .run()
         .error(1);
     assert!(text.contains("0.1.0"), "no cniVersion means 0.1.0: {text}");
-    assert_untouched(&node, &before);
+    node.assert_restored(&before);
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn goes_and_returns(extra: &[Op], fields: serde_json::Value) -> (Node, serde_jso
     (node, result)
 }
 
-fn add_address(address: Address) -> Op {
+pub(crate) fn add_address(address: Address) -> Op {
     Op::AddAddress {
         at: AT,
         link: name("eth2"),
@@ -38,7 +38,7 @@ fn add_address(address: Address) -> Op {
     }
 }
 
-fn add_route(route: Route) -> Op {
+pub(crate) fn add_route(route: Route) -> Op {
     Op::AddRoute {
         at: AT,
         link: name("eth2"),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Netdevs that a network manager has set up, while it is away and while it is at work.
 
+use crate::addresses::{add_address, add_route};
 use crate::node::{Node, address, furnished, name, route, settle};
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
@@ -19,22 +20,6 @@ fn run(world: &mut World, ops: impl IntoIterator<Item = Op>) {
             .unwrap_or_else(|refusal| panic!("{op}: {refusal}"));
     }
     settle(world);
-}
-
-fn add_address(address: Address) -> Op {
-    Op::AddAddress {
-        at: AT,
-        link: name("eth2"),
-        address,
-    }
-}
-
-fn add_route(route: Route) -> Op {
-    Op::AddRoute {
-        at: AT,
-        link: name("eth2"),
-        route,
-    }
 }
 
 fn on_link(destination: &str) -> Route {
