@@ -14,11 +14,17 @@ use std::process::Output;
 /// The IPv6 address of a pod of the namespace `default` on a rail, as the pod has it.
 #[track_caller]
 pub fn address(cluster: &Cluster, pod: &str, rail: usize) -> String {
-    let line = format!("ip -6 -json address show scope global dev rdma{rail}");
+    address_of(cluster, pod, "-6", &format!("rdma{rail}"))
+}
+
+/// The address of a family, `-4` or `-6`, that a pod's interface has.
+#[track_caller]
+pub fn address_of(cluster: &Cluster, pod: &str, family: &str, interface: &str) -> String {
+    let line = format!("ip {family} -json address show scope global dev {interface}");
     let netdev = parse_list(&said(cluster, pod, &line)).swap_remove(0);
     let address = netdev["addr_info"][0]["local"].as_str();
     let address =
-        address.unwrap_or_else(|| panic!("{pod} has no address on rail {rail}: {netdev}"));
+        address.unwrap_or_else(|| panic!("{pod} has no address on {interface}: {netdev}"));
     address.to_owned()
 }
 

@@ -91,7 +91,7 @@ fn pods_outlive_what_is_started_anew_and_leave_a_node_that_is_drained() {
     operations::start_the_runtime_anew(&mut cluster, &[&server, &client]);
     operations::start_the_api_server_anew(&mut cluster, &[&server, &client]);
     operations::kill_the_daemon(&mut cluster, &[&server, &client]);
-    operations::enforce_baseline(&mut cluster);
+    operations::enforce_pod_security(&mut cluster);
     operations::drain_the_node(&mut cluster, [&server, &client]);
     install::removed_by_the_page(&mut cluster);
     before.assert_restored(&cluster);

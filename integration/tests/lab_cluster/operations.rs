@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens to a node that has pods: its programs start anew, a namespace enforces PodSecurity's `baseline`,
+//! What happens to a node that has pods: its programs start anew, a namespace enforces PodSecurity,
 //! an operator drains it.
 
 use super::{
@@ -11,7 +11,7 @@ use integration::{
     cluster::is_true,
     container_runtime::{
         Pod,
-        shared::{HCA, has_all_rails},
+        shared::{HCA, has_all_rails, nodes_of_all_rails},
     },
     control_plane::nodes::NODE,
 };
@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
 
-/// A namespace that enforces `baseline`.
-const BASELINE: &str = "tenants";
+/// A namespace that enforces PodSecurity.
+const TENANTS: &str = "tenants";
 
 /// A pod that comes now has its rails, and leaves the others theirs.
 #[track_caller]
@@ -70,14 +70,15 @@ pub(super) fn kill_the_daemon(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     takes_pods(cluster, "after-the-daemon", pair);
 }
 
-/// A pod of a namespace that enforces `baseline` has its rails; one with `hostNetwork` is not taken there.
-pub(super) fn enforce_baseline(cluster: &mut Cluster) {
+/// A pod of a namespace that enforces `baseline` has its rails; one with `hostNetwork` is not taken there, but as soon
+/// as the namespace enforces `privileged`, and has the devices then.
+pub(super) fn enforce_pod_security(cluster: &mut Cluster) {
     let labels = json!({"pod-security.kubernetes.io/enforce": "baseline"});
-    let namespace = json!({"metadata": {"name": BASELINE, "labels": labels}});
+    let namespace = json!({"metadata": {"name": TENANTS, "labels": labels}});
     cluster.make(NAMESPACES, &namespace);
-    let account = format!("{NAMESPACES}/{BASELINE}/serviceaccounts/default");
+    let account = format!("{NAMESPACES}/{TENANTS}/serviceaccounts/default");
     cluster.until("it has its account", |it| !it.look(&account).is_null());
-    let pods = format!("{NAMESPACES}/{BASELINE}/pods");
+    let pods = format!("{NAMESPACES}/{TENANTS}/pods");
     let limits = json!({HCA: 1});
     let mut of_the_host = pods::pod("of-the-host", &limits);
     of_the_host["spec"]["hostNetwork"] = true.into();
@@ -86,11 +87,17 @@ pub(super) fn enforce_baseline(cluster: &mut Cluster) {
         .request("POST", &pods, &of_the_host.to_string());
     assert!(!is_taken && said.contains("violates PodSecurity"), "{said}");
     cluster.make(&pods, &pods::pod("tenant", &limits));
-    has_all_rails(&cluster.pod_of(BASELINE, "tenant"));
-    cluster.delete(&pods, &["tenant"]);
-    cluster.until("it is gone", |it| it.look_at_all(&pods).is_empty());
-    cluster.delete(NAMESPACES, &[BASELINE]);
-    cluster.says("a namespace that enforces baseline has had a pod");
+    has_all_rails(&cluster.pod_of(TENANTS, "tenant"));
+    cluster.types(&format!(
+        "kubectl label --overwrite namespace {TENANTS} pod-security.kubernetes.io/enforce=privileged"
+    ));
+    cluster.make(&pods, &of_the_host);
+    let taken = cluster.pod_of(TENANTS, "of-the-host");
+    assert_eq!(taken.main().rdma_nodes(), nodes_of_all_rails());
+    cluster.delete(&pods, &["tenant", "of-the-host"]);
+    cluster.until("they are gone", |it| it.look_at_all(&pods).is_empty());
+    cluster.delete(NAMESPACES, &[TENANTS]);
+    cluster.says("a namespace that enforces PodSecurity has had pods");
 }
 
 /// Pods leave, the daemon stays; afterwards the node takes pods as before.

@@ -2,6 +2,8 @@
 //! In the lab, a cluster of two nodes, each a virtual machine with two bonded NICs on one fabric:
 //! `scripts/test --full lab cluster-two-nodes`. Both machines run this program; the tests are the first one's.
 
+mod smc_r;
+
 use integration::{
     Cluster, Snapshot,
     cluster::{is_true, traffic},
@@ -45,7 +47,9 @@ fn pods_of_two_nodes_have_rdma_between_them_move_and_outlive_a_node() {
         cluster.stays();
     }
     let before = Snapshot::of(&cluster.nics.host);
-    is_installed(&mut cluster);
+    is_installed(&mut cluster, &smc_r::line());
+    smc_r::carries_connections_of_annotated_pods(&mut cluster);
+    is_configured_as_shipped(&mut cluster);
     have_rdma_between_them(&mut cluster);
     is_reached_where_it_moves(&mut cluster);
     outlive_a_node(&mut cluster);
@@ -59,8 +63,8 @@ fn have_one_secret() {
     fs::set_permissions(file, Permissions::from_mode(0o600)).expect("its mode");
 }
 
-/// By the page's commands, on both nodes.
-fn is_installed(cluster: &mut Cluster) {
+/// By the page's commands, on both nodes, but for `manifest` instead of the one that applies it.
+fn is_installed(cluster: &mut Cluster, manifest: &str) {
     cluster.until("the other node is ready", |it| {
         let node = it.look(&format!("{NODES}/{}", SECOND.name));
         is_true(&node, "Ready") && node["spec"]["taints"].is_null()
@@ -71,7 +75,9 @@ fn is_installed(cluster: &mut Cluster) {
                 cluster.types(&line.replace("NODE", node.name));
             }
         } else {
-            cluster.types(&line);
+            assert!(line.contains("lingjun.yaml"), "{line}");
+            let applied = cluster.plane.try_shell(manifest);
+            assert!(applied.status.success(), "{manifest}: {applied:?}");
         }
     }
     cluster.types("kubectl -n kube-system rollout status ds/ack-rdma-dp-ds");
@@ -84,6 +90,13 @@ fn is_installed(cluster: &mut Cluster) {
     cluster.says("installed on both nodes");
 }
 
+/// The manifest as it is, in place of another configuration.
+fn is_configured_as_shipped(cluster: &mut Cluster) {
+    cluster.types("kubectl apply -f conf/manifests/lingjun.yaml");
+    cluster.types("kubectl -n kube-system rollout restart ds/ack-rdma-dp-ds");
+    cluster.types("kubectl -n kube-system rollout status ds/ack-rdma-dp-ds");
+}
+
 /// What a pod with one `rdma/hca` is.
 fn spec() -> Value {
     let container = json!({
@@ -94,9 +107,14 @@ fn spec() -> Value {
 
 /// A pod with one `rdma/hca` on a node; it is ready.
 fn start(cluster: &mut Cluster, name: &str, node: Member) {
-    let mut pod = json!({"metadata": {"name": name}, "spec": spec()});
-    pod["spec"]["nodeSelector"] = json!({HOST: node.name});
-    cluster.make(PODS, &pod);
+    start_as(cluster, name, node, spec(), &json!({}));
+}
+
+/// The same, of a specification with annotations.
+fn start_as(cluster: &mut Cluster, name: &str, node: Member, mut spec: Value, annotations: &Value) {
+    spec["nodeSelector"] = json!({HOST: node.name});
+    let metadata = json!({"name": name, "annotations": annotations});
+    cluster.make(PODS, &json!({"metadata": metadata, "spec": spec}));
     let path = format!("{PODS}/{name}");
     cluster.until(&format!("{name} is ready"), |it| {
         is_true(&it.look(&path), "Ready")

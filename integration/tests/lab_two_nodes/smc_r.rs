@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! TCP connections of annotated pods by SMC-R, from node to node.
+
+use super::{gone, spec, start_as};
+use integration::{
+    Cluster, Netns,
+    cluster::traffic,
+    control_plane::nodes::{FIRST, SECOND},
+    smc::{UEID, active, shown},
+    wait,
+};
+use serde_json::{Value, json};
+use std::{path::PathBuf, thread, time::Duration};
+
+/// The manifest's way to addresses, and one to such as SMC-Rv2 takes: of IPv4, in no prefix of the node's. Both nodes
+/// count through the same range; the probe keeps them apart.
+const ADDRESSES: [&str; 2] = [
+    r#""from": "parent","#,
+    r#""ranges": [[{"subnet": "10.40.0.0/24"}]],"#,
+];
+
+/// A connection that falls back once is tried again: a busy client may miss the link's confirmation (docs/lab.md).
+const TRIES: usize = 3;
+
+/// The command that applies the manifest, with such addresses and the user EID.
+pub(super) fn line() -> String {
+    let [from, to] = ADDRESSES;
+    let plugin = format!(r#""plugin": {{ "smcUeid": "{UEID}","#);
+    format!(
+        "sed -e 's|{from}|{to}|' -e 's|\"plugin\": {{|{plugin}|' conf/manifests/lingjun.yaml | kubectl apply -f -"
+    )
+}
+
+/// A pod on each node: connections over a rail's own address use SMC-R, those over the primary interface stay TCP.
+pub(super) fn carries_connections_of_annotated_pods(cluster: &mut Cluster) {
+    let peer = PathBuf::from(env!("CARGO_BIN_EXE_smc-peer"));
+    for (name, node) in [("serves", SECOND), ("asks", FIRST)] {
+        let mut pod = spec();
+        pod["volumes"] = json!([{"name": "peer", "hostPath": {"path": peer, "type": "File"}}]);
+        pod["containers"][0]["volumeMounts"] = json!([{"name": "peer", "mountPath": peer}]);
+        let annotations = json!({"network.alibabacloud.com/erdma-smcr": "true"});
+        start_as(cluster, name, node, pod, &annotations);
+    }
+    let netns = cluster.pod("asks").netns();
+    let primary = cluster.look("/api/v1/namespaces/default/pods/serves");
+    let primary = primary["status"]["podIP"].as_str().expect("an address");
+    let rail = traffic::address_of(cluster, "serves", "-4", "rdma0");
+    for (address, mode) in [(rail.as_str(), "smcr"), (primary, "tcp")] {
+        let carried = (0..TRIES)
+            .any(|_| connect(cluster, &netns, &peer.display().to_string(), address) == mode);
+        assert!(carried, "{address}, not {mode}: {}", shown(&netns));
+    }
+    gone(cluster, &["serves", "asks"]);
+    cluster.says("SMC-R from node to node");
+}
+
+/// How a connection from `asks`, whose namespace is `netns`, to `address` of `serves` is carried; it has carried 1 MiB
+/// each way.
+#[track_caller]
+fn connect(cluster: &Cluster, netns: &Netns, program: &str, address: &str) -> String {
+    let exec = |pod: &str, line: &str| format!("kubectl exec {pod} -- sh -c '{line}'");
+    let serving = exec(
+        "serves",
+        &format!("sleep 100 | {program} server --hold {address}:7000"),
+    );
+    let asking = exec(
+        "asks",
+        &format!("sleep 100 | {program} client --bytes 1048576 --hold {address}:7000"),
+    );
+    thread::scope(|scope| {
+        let served = scope.spawn(|| cluster.tries(&serving));
+        let listens = wait::within(Duration::from_secs(60), || {
+            thread::sleep(Duration::from_millis(300));
+            let line = exec("serves", "ss -Hltn");
+            let said = cluster.plane.try_shell(&line).stdout;
+            String::from_utf8_lossy(&said).contains(&format!("{address}:7000 "))
+        });
+        assert!(listens, "{serving} does not listen");
+        let asked = scope.spawn(|| cluster.tries(&asking));
+        let mut connections: Vec<Value> = vec![];
+        wait::until("there is a connection", || {
+            connections = active(netns);
+            !connections.is_empty()
+        });
+        // their standard input ends, and so do they; the first process of a container takes no signal
+        for pod in ["asks", "serves"] {
+            cluster.types(&exec(pod, "killall sleep"));
+        }
+        let said = asked.join().expect("the client ended").stdout;
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("equal"), "{said}");
+        served.join().expect("the server ended");
+        connections[0]["mode"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    })
+}
