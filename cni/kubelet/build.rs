@@ -6,6 +6,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     compile("proto/pod_resources.proto", everything)?;
     if everything {
         compile("proto/device_plugin.proto", true)?;
+        compile("proto/dra.proto", true)?;
+        compile("proto/plugin_registration.proto", true)?;
     }
     Ok(())
 }

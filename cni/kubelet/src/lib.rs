@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | [`pod_resources`] | kubelet | `rdma-cni`, at ADD; the daemon, for its metrics |
 //! | `device_plugin` | the daemon; its `Registration` by kubelet | kubelet; the daemon |
+//! | `dra`, `plugin_registration` | the daemon | kubelet |
 //!
 //! Without the feature `device-plugin` there is the client of pod-resources alone, on a runtime
 //! of one thread: a CNI plugin is started for every pod.
@@ -26,4 +27,30 @@ pub mod device_plugin {
     pub const HEALTHY: &str = "Healthy";
     /// `Device.health` of one that is there, and cannot.
     pub const UNHEALTHY: &str = "Unhealthy";
+}
+
+#[cfg(feature = "device-plugin")]
+#[expect(
+    missing_docs,
+    rustdoc::invalid_html_tags,
+    reason = "generated code; proto/dra.proto says what it is"
+)]
+pub mod dra {
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+
+    /// The version that is registered (`DRAPluginService` in kubelet's package of the interface).
+    pub const VERSION: &str = "v1.DRAPlugin";
+}
+
+#[cfg(feature = "device-plugin")]
+#[expect(
+    missing_docs,
+    rustdoc::invalid_html_tags,
+    reason = "generated code; proto/plugin_registration.proto says what it is"
+)]
+pub mod plugin_registration {
+    tonic::include_proto!("pluginregistration");
+
+    /// `PluginInfo.type` of a DRA driver.
+    pub const DRA_PLUGIN: &str = "DRAPlugin";
 }

@@ -3,6 +3,7 @@
 //! Pure; `rdma-cni` asks kubelet and reads the files.
 
 use attachments::{Allocated, Id};
+use dra::{Prepared, Record, cdi};
 use kubelet_api::pod_resources::v1::PodResources;
 use rdma_netns::{Device, DeviceAddress};
 use rdma_resources::{CharNode, Grant, Published, Sharing};
@@ -18,6 +19,19 @@ pub struct Meaning {
     pub devices: Named,
     /// How containers get them, where that is recorded.
     pub given: Vec<Given>,
+    /// The uid of the claim that they were allocated by; none: kubelet's device plugins.
+    pub claim: Option<String>,
+}
+
+/// A device of a claim that the pod uses, as kubelet tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimDevice {
+    /// Its driver.
+    pub driver: String,
+    /// The claim's uid.
+    pub uid: String,
+    /// Its name in the driver's pool.
+    pub device: String,
 }
 
 /// Devices, by what is known of them.
@@ -95,6 +109,42 @@ pub fn ids(pod: &PodResources, resources: &[String]) -> Vec<Id> {
     found
 }
 
+/// The devices of claims that the pod's containers use, each once. Those of other drivers, which name what a
+/// container gets otherwise, are left out.
+pub fn claims(pod: &PodResources) -> Vec<ClaimDevice> {
+    let resources = pod.containers.iter().flat_map(|it| &it.dynamic_resources);
+    let mut found: Vec<ClaimDevice> = vec![];
+    for resource in resources.flat_map(|it| &it.claim_resources) {
+        let mut names = resource.cdi_devices.iter();
+        let uid = names.find_map(|it| cdi::uid(&resource.driver_name, &it.name));
+        let device = uid.map(|uid| ClaimDevice {
+            driver: resource.driver_name.clone(),
+            uid: uid.to_owned(),
+            device: resource.device_name.clone(),
+        });
+        found.extend(device.filter(|device| !found.contains(device)));
+    }
+    found
+}
+
+/// What a device of a claim stands for, by what the claim was prepared with. None: it is no device of `resources`.
+pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> Option<Meaning> {
+    let is_it = |it: &&Prepared| it.device == device.device && resources.contains(&it.resource);
+    let prepared = record.devices.iter().find(is_it)?;
+    let addresses = prepared.nics.iter().map(|nic| nic.address.clone());
+    Some(Meaning {
+        id: Id {
+            resource: prepared.resource.clone(),
+            id: format!("{}/{}", record.claim, device.device),
+        },
+        sharing: prepared.sharing,
+        devices: Named::Addresses(addresses.collect()),
+        // the claim's own specification follows a move
+        given: vec![],
+        claim: Some(device.uid.clone()),
+    })
+}
+
 /// What `id` stands for: as it was granted, else as the daemon publishes it, else as it reads by
 /// itself.
 pub fn meaning(
@@ -107,6 +157,7 @@ pub fn meaning(
         sharing,
         devices,
         given,
+        claim: None,
     };
     let some = |addresses: Vec<DeviceAddress>| match addresses.is_empty() {
         true => Err(AllocationError::Nothing(id.clone())),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
-use kubelet_api::pod_resources::v1::{ContainerDevices, ContainerResources};
+use kubelet_api::pod_resources::v1::{
+    CdiDevice, ClaimResource, ContainerDevices, ContainerResources, DynamicResource,
+};
 use rdma_resources::{Resource, grant::GrantedDevice, published};
 
 fn address(text: &str) -> DeviceAddress {
@@ -22,6 +24,7 @@ fn pod(containers: &[&[(&str, &[&str])]]) -> PodResources {
     let containers = containers.iter().map(|list| ContainerResources {
         name: "c".into(),
         devices: list.iter().map(devices).collect(),
+        ..ContainerResources::default()
     });
     PodResources {
         containers: containers.collect(),
@@ -194,4 +197,94 @@ fn devices_are_in_the_order_of_resources_then_addresses() {
     assert_eq!(found[2].allocated.by_path, [node(0)]);
     let error = devices(&meanings, &[]).expect_err("refused");
     assert!(error.to_string().contains("mlx5_4"), "{error}");
+}
+
+const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
+
+/// A pod whose containers use claims: driver, device and CDI name of each.
+fn claiming(containers: &[&[(&str, &str, &str)]]) -> PodResources {
+    let resource = |(driver, device, name): &(&str, &str, &str)| ClaimResource {
+        cdi_devices: vec![CdiDevice {
+            name: (*name).into(),
+        }],
+        driver_name: (*driver).into(),
+        pool_name: "node-1".into(),
+        device_name: (*device).into(),
+        share_id: None,
+    };
+    let containers = containers.iter().map(|list| ContainerResources {
+        dynamic_resources: vec![DynamicResource {
+            claim_name: "a".into(),
+            claim_namespace: "default".into(),
+            claim_resources: list.iter().map(resource).collect(),
+        }],
+        ..ContainerResources::default()
+    });
+    PodResources {
+        containers: containers.collect(),
+        ..PodResources::default()
+    }
+}
+
+#[test]
+fn claims_of_our_drivers_are_known_by_their_cdi_names() {
+    let of = |request: &str| cdi::full_name("hca.rdma", UID, request);
+    let device = |name: &str| ClaimDevice {
+        driver: "hca.rdma".into(),
+        uid: UID.into(),
+        device: name.into(),
+    };
+    for (containers, expected) in [
+        // two containers of one claim
+        (
+            [
+                ("hca.rdma", "rdma-hca-all", &*of("one")),
+                ("hca.rdma", "rdma-hca-all", &*of("two")),
+            ],
+            vec![device("rdma-hca-all")],
+        ),
+        (
+            [
+                ("hca.rdma", "rdma-vf-1", &*of("one")),
+                ("gpu.example.org", "gpu-0", "gpu.example.org/gpu=0"),
+            ],
+            vec![device("rdma-vf-1")],
+        ),
+        // another driver's name of a claim is not this driver's
+        (
+            [
+                ("gpu.example.org", "gpu-0", &*of("one")),
+                ("hca.rdma", "rdma-vf-1", "hca.rdma/claim=short"),
+            ],
+            vec![],
+        ),
+    ] {
+        let pod = claiming(&[&containers[..1], &containers[1..]]);
+        assert_eq!(claims(&pod), expected, "{containers:?}");
+    }
+}
+
+#[test]
+fn a_claims_device_is_what_it_was_prepared_with() {
+    let record: Record = serde_json::from_str(include_str!("../../dra/tests/records/one-vf.json"))
+        .expect("a record");
+    let device = |name: &str| ClaimDevice {
+        driver: "hca.rdma".into(),
+        uid: UID.into(),
+        device: name.into(),
+    };
+    let resources = resources(&["rdma/hca", "rdma/vf"]);
+    let one = device("rdma-vf-0000-3b-00-1");
+    let meaning = of_claim(&one, &record, &resources).expect("a meaning");
+    assert_eq!(meaning.claim.as_deref(), Some(UID));
+    assert_eq!(meaning.sharing, Sharing::Exclusive);
+    assert_eq!(meaning.given, []);
+    let words = meaning.id.to_string();
+    assert_eq!(words, "rdma/vf id \"default/a/rdma-vf-0000-3b-00-1\"");
+    let allotments = devices(&[meaning], &[]).expect("devices");
+    assert_eq!(allotments.len(), 1);
+    assert_eq!(allotments[0].address, address("0000:3b:00.1"));
+    // nobody asked for: of another resource, or not in the claim
+    assert_eq!(of_claim(&one, &record, &resources[..1]), None);
+    assert_eq!(of_claim(&device("other"), &record, &resources), None);
 }

@@ -4,6 +4,7 @@
 use crate::{
     apply::{ApplyError, Incomplete},
     char_devices::CharDeviceError,
+    claims::ClaimError,
     ipam::IpamError,
     kubelet::KubeletError,
 };
@@ -127,6 +128,9 @@ pub enum Cause {
     /// What the pod's containers would get.
     #[error(transparent)]
     CharDevice(Box<CharDeviceError>),
+    /// What the pod's claims give.
+    #[error(transparent)]
+    Claim(Box<ClaimError>),
     /// IPAM.
     #[error(transparent)]
     Ipam(#[from] IpamError),

@@ -3,7 +3,8 @@
 
 use attachments::Id;
 use cni_protocol::Environment;
-use kubelet_api::pod_resources::{self, AskError};
+use dra::Claims;
+use kubelet_api::pod_resources::{self, AskError, v1::PodResources};
 use network_conf::Conf;
 use plan::allocation::{self, AllocationError, Meaning};
 use rdma_resources::{FileError, Grants, Published, published};
@@ -60,28 +61,46 @@ pub enum KubeletError {
 const REMEDY: &str = "; set podResourcesSocket to kubelet's, or name the devices by deviceID or \
                       devices";
 
-/// The ids of `resources` that kubelet allocated to the pod.
-pub fn ids(
+/// What of `resources` was allocated to the pod, by kubelet's device plugins or by claims; in the order of
+/// `resources`.
+pub fn allocated(
     conf: &Conf,
     environment: &Environment,
     resources: &[String],
-) -> Result<Vec<Id>, KubeletError> {
+) -> Result<Vec<Meaning>, KubeletError> {
+    let pod = pod(conf, environment)?;
+    let mut meanings = meanings(conf, &allocation::ids(&pod, resources))?;
+    let claims = Claims::new(&conf.state_dir);
+    for device in allocation::claims(&pod) {
+        let record = claims.read(&device.uid)?;
+        let Some(record) = record.filter(|record| record.driver == device.driver) else {
+            log::debug!("claim {}: {} is not ours", device.uid, device.driver);
+            continue;
+        };
+        meanings.extend(allocation::of_claim(&device, &record, resources));
+    }
+    let place = |meaning: &Meaning| resources.iter().position(|it| *it == meaning.id.resource);
+    meanings.sort_by_key(place);
+    Ok(meanings)
+}
+
+/// The pod, as kubelet tells of it.
+fn pod(conf: &Conf, environment: &Environment) -> Result<PodResources, KubeletError> {
     let name = |key: &str| environment.args.get(key).filter(|text| !text.is_empty());
     let (Some(namespace), Some(name)) = (name("K8S_POD_NAMESPACE"), name("K8S_POD_NAME")) else {
         return Err(KubeletError::Nameless);
     };
     let socket = &conf.pod_resources_socket;
-    let pod = pod_resources::of_pod_blocking(socket, namespace, name, LIMIT)
+    pod_resources::of_pod_blocking(socket, namespace, name, LIMIT)
         .map_err(|source| KubeletError::Ask { source })?
         .ok_or_else(|| KubeletError::Unknown {
             socket: socket.clone(),
             pod: format!("{namespace}/{name}"),
-        })?;
-    Ok(allocation::ids(&pod, resources))
+        })
 }
 
 /// What the ids stand for. What is published is read only for an id that was not granted.
-pub fn meanings(conf: &Conf, ids: &[Id]) -> Result<Vec<Meaning>, KubeletError> {
+fn meanings(conf: &Conf, ids: &[Id]) -> Result<Vec<Meaning>, KubeletError> {
     let grants = Grants::new(&conf.state_dir);
     let published = OnceCell::new();
     let meaning = |id: &Id| {

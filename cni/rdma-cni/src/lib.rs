@@ -9,7 +9,7 @@
 //!         plan::attach → Vec<Op>    pure; only what is missing
 //!          store::save              on disk before the first change
 //!                apply              the only loop that changes anything
-//!             char_devices          what containers are given still is what they were promised
+//!     char_devices, claims          what containers are given still is what they were promised
 //!         ipam, routing             addresses; metrics, tables and rules of their routes
 //!          gids, rails              what programs have to name
 //! cni_protocol::result              prevResult + ours
@@ -19,6 +19,7 @@
 
 pub mod apply;
 pub mod char_devices;
+pub mod claims;
 mod detect;
 pub mod error;
 pub mod gids;

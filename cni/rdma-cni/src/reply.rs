@@ -56,9 +56,11 @@ pub fn code(error: &Error) -> u32 {
             Cause::Ipam(_) => own::IPAM,
             Cause::State(error) if error.is_held() => code::TRY_LATER,
             Cause::Apply(ApplyError::Op(error)) if cannot_move(error) => own::WRONG_MODE,
-            Cause::Apply(_) | Cause::CharDevice(_) | Cause::Smc(_) | Cause::State(_) => {
-                own::RESTORED
-            }
+            Cause::Apply(_)
+            | Cause::CharDevice(_)
+            | Cause::Claim(_)
+            | Cause::Smc(_)
+            | Cause::State(_) => own::RESTORED,
             Cause::Output(_) => code::IO,
         },
         Error::Drift(_) => code::INTERNAL,

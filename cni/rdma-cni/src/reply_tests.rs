@@ -185,6 +185,7 @@ fn what_kubelet_allocated_is_shared_or_refused() {
         let conf = conf(json!({"mode": mode}));
         let address = DeviceAddress::try_from("0000:01:00.0".to_owned()).expect("an address");
         let meaning = Meaning {
+            claim: None,
             id: Id {
                 resource: "rdma/vf".into(),
                 id: "0000:01:00.0".into(),

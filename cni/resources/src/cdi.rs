@@ -18,7 +18,7 @@ pub const KIND: &str = "rdma-device-plugin/rdma";
 pub const CONNECTION_MANAGER: &str = "rdma_cm";
 
 /// The first version in which a name may start with a digit, as a PCI address does.
-const VERSION: &str = "0.5.0";
+pub const VERSION: &str = "0.5.0";
 
 /// The file of a node.
 #[derive(Clone, Debug)]
@@ -117,20 +117,23 @@ impl Cdi {
 
 impl Entry {
     fn json(&self) -> Value {
-        let nodes = self.nodes.iter().map(|node| {
-            json!({
-                "path": format!("/dev/infiniband/{}", node.name),
-                "type": "c",
-                "major": node.major,
-                "minor": node.minor,
-                "permissions": "rw",
-            })
-        });
+        let nodes = self.nodes.iter().map(device_node);
         json!({
             "name": self.name,
             "containerEdits": { "deviceNodes": nodes.collect::<Vec<_>>() },
         })
     }
+}
+
+/// A character device in a container's edits, at its own path.
+pub fn device_node(node: &CharNode) -> Value {
+    json!({
+        "path": format!("/dev/infiniband/{}", node.name),
+        "type": "c",
+        "major": node.major,
+        "minor": node.minor,
+        "permissions": "rw",
+    })
 }
 
 /// The kinds of character devices that an entry has: `uverbs`, `umad`, `issm`.

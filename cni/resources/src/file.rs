@@ -102,7 +102,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Waits until nobody else holds the lock file at `path`, but not for ever: a process that was
 /// stopped, or that a driver does not answer, holds up no pod's end. It is free again when the
 /// answer is dropped.
-pub(crate) fn lock(path: &Path) -> Result<Held, FileError> {
+///
+/// # Errors
+/// The file cannot be made, or somebody else holds it all the time.
+pub fn lock(path: &Path) -> Result<Held, FileError> {
     let lock = || {
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
         lock::wait(lock::open(path)?, PATIENCE)

@@ -223,7 +223,7 @@ impl DeviceManager {
                 Some(place) => &mut pod.containers[place],
                 None => pod.containers.push_mut(ContainerResources {
                     name: it.container.clone(),
-                    devices: vec![],
+                    ..ContainerResources::default()
                 }),
             };
             container.devices.push(ContainerDevices {

@@ -4,8 +4,9 @@
 
 use crate::wait;
 use kubelet_api::pod_resources::v1::{
-    ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
-    ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+    CdiDevice, ClaimResource, ContainerDevices, ContainerResources, DynamicResource,
+    GetPodResourcesRequest, GetPodResourcesResponse, ListPodResourcesRequest,
+    ListPodResourcesResponse, PodResources,
     pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
 };
 use std::{
@@ -78,12 +79,36 @@ pub fn pod(namespace: &str, name: &str, containers: &[&[(&str, &[&str])]]) -> Po
     let containers = containers.map(|(number, list)| ContainerResources {
         name: format!("container{number}"),
         devices: list.iter().map(devices).collect(),
+        ..ContainerResources::default()
     });
     PodResources {
         name: name.to_owned(),
         namespace: namespace.to_owned(),
         containers: containers.collect(),
     }
+}
+
+/// `pod` with a container more, which uses claims: driver, device and CDI name of each.
+pub fn claiming(mut pod: PodResources, devices: &[(&str, &str, &str)]) -> PodResources {
+    let resource = |(driver, device, name): &(&str, &str, &str)| ClaimResource {
+        cdi_devices: vec![CdiDevice {
+            name: (*name).to_owned(),
+        }],
+        driver_name: (*driver).to_owned(),
+        pool_name: "node".to_owned(),
+        device_name: (*device).to_owned(),
+        share_id: None,
+    };
+    pod.containers.push(ContainerResources {
+        name: "claiming".to_owned(),
+        devices: vec![],
+        dynamic_resources: vec![DynamicResource {
+            claim_name: "claim".to_owned(),
+            claim_namespace: pod.namespace.clone(),
+            claim_resources: devices.iter().map(resource).collect(),
+        }],
+    });
+    pod
 }
 
 impl PodResourcesServer {

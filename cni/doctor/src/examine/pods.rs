@@ -106,6 +106,7 @@ fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
     };
     let each = each.into_iter().filter(|(_, devices)| !devices.is_empty());
     each.map(|(id, devices)| Meaning {
+        claim: None,
         id: Id {
             resource: name.to_owned(),
             id: id.to_owned(),

@@ -8,7 +8,7 @@ mod second_call;
 use super::{Node, addresses, recovery, teardown};
 use crate::{
     apply::{self, ApplyError, Incomplete},
-    char_devices,
+    char_devices, claims,
     error::{Cause, Error},
     gids,
     ipam::{Answer, Ipam, Known},
@@ -124,7 +124,7 @@ fn attempt<K: Kernel>(
             let given = addresses::obtain(node, &mut attachment, pod, &observed, &known, budget);
             given.and_then(|answers| {
                 let given = (answers, desired);
-                finish(node, &mut attachment, pod, observed, given, asked.1)
+                finish(node, &mut attachment, pod, observed, given, asked)
             })
         }
         Err(cause) => Err(cause),
@@ -346,7 +346,7 @@ fn finish<K: Kernel>(
     pod: &K::Pod,
     mut observed: Observed,
     (answers, kept): (Option<Vec<Answer>>, Vec<DesiredLink>),
-    wish: SmcRequirement,
+    (choice, wish): (&Choice<'_>, SmcRequirement),
 ) -> Result<Value, Cause> {
     if answers.is_some() {
         let desired: Vec<DesiredLink> =
@@ -377,6 +377,10 @@ fn finish<K: Kernel>(
         let conflict = probe::overheard(node.kernel, pod, attachment);
         conflict.map_or(Ok(()), |it| Err(ApplyError::TakenMeanwhile(it)))?;
     }
+    // before the record says that all is done: what fails now is undone
+    let (root, container) = (node.store.root(), &attachment.key.container);
+    claims::joined(root, container, choice, &observed)
+        .map_err(|error| Cause::Claim(Box::new(error)))?;
     attachment.phase = Phase::Attached;
     node.store.update(attachment)?;
     let network = &node.conf.network;

@@ -4,6 +4,7 @@
 
 use super::{Node, teardown};
 use crate::{
+    claims,
     error::Error,
     ipam::{Ipam, IpamError, RailCall},
     rails,
@@ -52,6 +53,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
 /// As [`teardown::forget_rails`], of an attachment that nothing is recorded of.
 fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
     let pod = node.environment.pod();
+    claims::left(node.store.root(), &key.container);
     if let Err(error) = rails::remove(
         node.store.root(),
         node.store.patience(),

@@ -86,11 +86,8 @@ impl<'a, K: Kernel> Node<'a, K> {
             Devices::Address(address) => Some(Choice::Address(address)),
             Devices::Selectors(selectors) => Some(Choice::Selectors(selectors)),
             Devices::Resources(resources) => {
-                let ids = kubelet::ids(self.conf, self.environment, resources)?;
-                match ids.is_empty() {
-                    true => None,
-                    false => Some(Choice::Allocated(kubelet::meanings(self.conf, &ids)?)),
-                }
+                let meanings = kubelet::allocated(self.conf, self.environment, resources)?;
+                (!meanings.is_empty()).then_some(Choice::Allocated(meanings))
             }
         })
     }

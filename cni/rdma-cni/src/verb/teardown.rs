@@ -5,7 +5,7 @@
 use super::Node;
 use crate::{
     apply::{self, Incomplete},
-    char_devices,
+    char_devices, claims,
     error::Error,
     gids, given_up,
     ipam::{self, Ipam, RailCall},
@@ -64,9 +64,10 @@ pub fn attachment<K: Kernel>(
 }
 
 /// Takes the rails' file away as soon as what it tells is not the pod's any more, whatever IPAM
-/// says. That it is there longer harms nobody.
+/// says. That it is there longer harms nobody. No container is made by the pod's claims any more.
 pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
     let (key, pod) = (&attachment.key, attachment.pod.as_deref());
+    claims::left(node.store.root(), &key.container);
     if let Err(error) = rails::remove(node.store.root(), node.store.patience(), key, pod) {
         log::warn!("{error}");
     }

@@ -224,5 +224,6 @@ pub(crate) fn container(name: &str, resource: &str, ids: &[&str]) -> ContainerRe
         name: name.to_owned(),
         // once for each NUMA node
         devices: vec![devices.clone(), devices],
+        ..ContainerResources::default()
     }
 }

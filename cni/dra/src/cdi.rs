@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The CDI specification of a claim: one file, with a device for each of the claim's requests. A container that uses
+//! a request gets all that was allocated for it.
+
+use crate::record::Record;
+use rdma_resources::{
+    CharNode,
+    cdi::{VERSION, device_node},
+};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// The class of all claims' devices; the vendor is the driver.
+const CLASS: &str = "claim";
+
+/// The full CDI name of what `request` of the claim `uid` stands for, `hca.rdma/claim=<uid>-<request>`.
+pub fn full_name(driver: &str, uid: &str, request: &str) -> String {
+    format!("{driver}/{CLASS}={}", name(uid, request))
+}
+
+/// The claim's uid of a name that [`full_name`] made for `driver`.
+pub fn uid<'a>(driver: &str, full_name: &'a str) -> Option<&'a str> {
+    /// A UUID's length.
+    const UID: usize = 36;
+    let (kind, name) = full_name.split_once('=')?;
+    let (vendor, class) = kind.split_once('/')?;
+    let (uid, rest) = name.split_at_checked(UID)?;
+    let is_ours = vendor == driver && class == CLASS && rest.starts_with('-');
+    (is_ours && crate::claim::is_plain(uid)).then_some(uid)
+}
+
+fn name(uid: &str, request: &str) -> String {
+    format!("{uid}-{request}")
+}
+
+/// The file of the claim `uid`.
+pub(crate) fn path(directory: &Path, uid: &str) -> PathBuf {
+    directory.join(format!("rdma-device-plugin-claim-{uid}.json"))
+}
+
+/// What the file says.
+pub fn specification(record: &Record) -> Value {
+    let devices = record.requests.iter().map(|request| {
+        let own = record
+            .devices
+            .iter()
+            .filter(|it| it.request == request.name);
+        let nics = own.flat_map(|device| &device.nics);
+        let mut nodes: Vec<&CharNode> = vec![];
+        let all = nics.flat_map(|nic| &nic.char_devices);
+        for node in all.chain(&request.connection_manager) {
+            if !nodes.iter().any(|known| known.name == node.name) {
+                nodes.push(node);
+            }
+        }
+        let nodes: Vec<Value> = nodes.into_iter().map(device_node).collect();
+        let mut edits = json!({"deviceNodes": nodes});
+        if !request.env.is_empty() {
+            let env = request.env.iter();
+            edits["env"] = env.map(|(name, value)| format!("{name}={value}")).collect();
+        }
+        json!({"name": name(&record.claim.uid, &request.name), "containerEdits": edits})
+    });
+    json!({
+        "cdiVersion": VERSION,
+        "kind": format!("{}/{CLASS}", record.driver),
+        "devices": devices.collect::<Vec<_>>(),
+    })
+}

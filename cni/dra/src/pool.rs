@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The devices of a node's pool.
+//!
+//! A resource whose every id stands for all NICs has one device for all of them, which is what its extended
+//! resource gives, and one for each NIC, for claims that ask for one. Any other resource has one device for each NIC.
+//! Devices that several pods may have are allocated several times (`allowMultipleAllocations`).
+
+use rdma_netns::DeviceAddress;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+/// A name of a device is a DNS label (RFC 1123).
+const LONGEST_NAME: usize = 63;
+
+/// No attribute's text is longer (`DeviceAttributeMaxValueLength` in `resource/v1/types.go`).
+pub const LONGEST_TEXT: usize = 64;
+
+/// The domain of attributes that all drivers have.
+const STANDARD: &str = "resource.kubernetes.io";
+
+/// A resource that is served by claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// Its name as an extended resource, `rdma/hca`.
+    pub name: String,
+    /// Whether its extended resource gives all NICs at once.
+    pub whole: bool,
+    /// Whether several pods may have the same NIC.
+    pub shared: bool,
+    /// Why none of it may be allocated, where it has fewer NICs than it has to have.
+    pub short: Option<String>,
+    /// Its NICs, by address.
+    pub nics: Vec<Nic>,
+}
+
+/// A NIC of a resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nic {
+    /// Its PCI function or auxiliary device.
+    pub address: String,
+    /// Its RDMA device.
+    pub rdma: String,
+    /// Its netdev, as it was last seen in the node's namespace.
+    pub netdev: Option<String>,
+    /// The bond that the netdev is a port of.
+    pub bond: Option<String>,
+    /// `ethernet`, `infiniband`
+    pub link_layer: Option<String>,
+    /// `mlx5_core`
+    pub driver: Option<String>,
+    /// PCI vendor id, `15b3`.
+    pub vendor: Option<String>,
+    /// What it is a virtual function or sub-function of.
+    pub physical_function: Option<String>,
+    /// NUMA node.
+    pub numa_node: Option<u32>,
+    /// `pci0000:3a`
+    pub pcie_root: Option<String>,
+    /// Why it is not healthy, if it is not.
+    pub fault: Option<String>,
+}
+
+/// One device of the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolDevice {
+    /// Its name, unique in the pool and the same as long as the device is.
+    pub name: String,
+    /// Its resource's.
+    pub resource: String,
+    /// The NICs that it stands for.
+    pub addresses: Vec<DeviceAddress>,
+    /// Whether no new pod may have it.
+    pub tainted: bool,
+    /// Whether it may be allocated several times.
+    pub shared: bool,
+    /// Attributes, as the API has them.
+    pub attributes: Map<String, Value>,
+}
+
+/// The devices of `resources`.
+pub fn devices(resources: &[Resource]) -> Vec<PoolDevice> {
+    resources.iter().flat_map(of_resource).collect()
+}
+
+fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
+    let is_healthy = |nic: &Nic| resource.short.is_none() && nic.fault.is_none();
+    let address = |nic: &Nic| DeviceAddress::try_from(nic.address.clone()).ok();
+    let device = |part: &str, addresses, tainted, attributes| PoolDevice {
+        name: name(&resource.name, part),
+        resource: resource.name.clone(),
+        addresses,
+        tainted,
+        shared: resource.shared,
+        attributes,
+    };
+    let mut devices = vec![];
+    // first: a scheduler takes the first that fits
+    if resource.whole && !resource.nics.is_empty() {
+        devices.push(device(
+            "all",
+            resource.nics.iter().filter_map(address).collect(),
+            !resource.nics.iter().any(is_healthy),
+            of_all(resource),
+        ));
+    }
+    for (rail, nic) in resource.nics.iter().enumerate() {
+        let Some(address) = address(nic) else {
+            continue;
+        };
+        let attributes = of_nic(resource, nic, rail);
+        devices.push(device(
+            &nic.address,
+            vec![address],
+            !is_healthy(nic),
+            attributes,
+        ));
+    }
+    devices
+}
+
+/// What says to which resource a device belongs, and what it is of it.
+fn common(resource: &Resource, scope: &str) -> Map<String, Value> {
+    let mut attributes = Map::new();
+    let extended = resource.whole == (scope == "all");
+    attributes.insert("resource".into(), json!({"string": resource.name}));
+    attributes.insert("scope".into(), json!({"string": scope}));
+    attributes.insert("extendedResource".into(), json!({"bool": extended}));
+    attributes
+}
+
+fn of_all(resource: &Resource) -> Map<String, Value> {
+    let mut attributes = common(resource, "all");
+    attributes.insert("rails".into(), json!({"int": resource.nics.len()}));
+    // what all have in common is true of the whole, too
+    let mut roots = resource.nics.iter().map(|nic| &nic.pcie_root);
+    if let Some(Some(root)) = roots.next()
+        && roots.all(|other| other.as_ref() == Some(root))
+    {
+        standard(&mut attributes, "pcieRoot", json!({"string": root}));
+    }
+    let nodes: BTreeSet<Option<u32>> = resource.nics.iter().map(|nic| nic.numa_node).collect();
+    if let (Some(Some(node)), 1) = (nodes.first(), nodes.len()) {
+        standard(&mut attributes, "numaNode", json!({"int": node}));
+    }
+    attributes
+}
+
+fn of_nic(resource: &Resource, nic: &Nic, rail: usize) -> Map<String, Value> {
+    let mut attributes = common(resource, "nic");
+    attributes.insert("rail".into(), json!({"int": rail}));
+    let texts = [
+        ("address", Some(&nic.address)),
+        ("rdmaDevice", Some(&nic.rdma)),
+        ("netdev", nic.netdev.as_ref()),
+        ("bond", nic.bond.as_ref()),
+        ("linkLayer", nic.link_layer.as_ref()),
+        ("driver", nic.driver.as_ref()),
+        ("vendor", nic.vendor.as_ref()),
+        ("physicalFunction", nic.physical_function.as_ref()),
+    ];
+    for (name, text) in texts {
+        if let Some(text) = text.filter(|text| text.len() <= LONGEST_TEXT) {
+            attributes.insert(name.into(), json!({"string": text}));
+        }
+    }
+    // an auxiliary device has no place of its own on the bus
+    if nic.address.contains(':') {
+        standard(&mut attributes, "pciBusID", json!({"string": nic.address}));
+    }
+    if let Some(root) = &nic.pcie_root {
+        standard(&mut attributes, "pcieRoot", json!({"string": root}));
+    }
+    if let Some(node) = nic.numa_node {
+        standard(&mut attributes, "numaNode", json!({"int": node}));
+    }
+    attributes
+}
+
+fn standard(attributes: &mut Map<String, Value>, name: &str, value: Value) {
+    attributes.insert(format!("{STANDARD}/{name}"), value);
+}
+
+/// `rdma-hca-all`, `rdma-hca-0000-3b-00-0`. Names that would be too long, or that other resources' devices
+/// could have too, end in a number made of the whole.
+fn name(resource: &str, part: &str) -> String {
+    let whole = format!("{resource}-{part}");
+    let flat = |text: &str| -> String {
+        let letters = text.chars().map(|it| match it.to_ascii_lowercase() {
+            it if it.is_ascii_alphanumeric() => it,
+            _ => '-',
+        });
+        letters.collect()
+    };
+    let label = flat(&whole);
+    let is_plain = |text: &str| {
+        let mut bytes = text.bytes();
+        bytes.all(|it| it.is_ascii_lowercase() || it.is_ascii_digit())
+    };
+    // one `/` between two plain words says which resource it is
+    let is_unique = resource.split('/').all(is_plain);
+    if is_unique && label.len() <= LONGEST_NAME {
+        return label;
+    }
+    let number = format!("-{:016x}", hash(&whole));
+    let front = &label[..label.len().min(LONGEST_NAME - number.len())];
+    format!("{}{number}", front.trim_end_matches('-'))
+}
+
+/// The same in every version and run: FNV-1a.
+pub(crate) fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_labels_and_those_of_one_device_each() {
+        for (resource, part, expected) in [
+            ("rdma/hca", "all", "rdma-hca-all"),
+            ("rdma/hca", "0000:3b:00.0", "rdma-hca-0000-3b-00-0"),
+            ("rdma/hca", "mlx5_core.sf.4", "rdma-hca-mlx5-core-sf-4"),
+        ] {
+            assert_eq!(name(resource, part), expected);
+        }
+        let long = format!("{}.example.org/{}", "a".repeat(60), "b".repeat(63));
+        let resources = ["rdma/h-ca", "rdma/h_ca", "rdma.x/hca", "rdma/HCA", &long];
+        let names: BTreeSet<String> = resources
+            .iter()
+            .flat_map(|resource| ["all", "0000:3b:00.0"].map(|part| name(resource, part)))
+            .collect();
+        assert_eq!(names.len(), 2 * resources.len(), "{names:?}");
+        for name in names {
+            let is_inner = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
+            assert!(
+                name.len() <= LONGEST_NAME && name.bytes().all(is_inner),
+                "{name}"
+            );
+            assert!(!name.starts_with('-') && !name.ends_with('-'), "{name}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Slices as data: what a node has, and what the API server is to have.
+
+use dra::{
+    Nic, Resource,
+    pool::{self, PoolDevice},
+    slices::{self, Change, Owner},
+};
+use serde_json::{Value, json};
+
+fn owner() -> Owner {
+    Owner {
+        driver: "hca.rdma".into(),
+        node: "node-1".into(),
+        node_uid: Some("n-1".into()),
+    }
+}
+
+fn nic(number: u32) -> Nic {
+    Nic {
+        address: format!("0000:{number:02x}:00.0"),
+        rdma: format!("mlx5_{number}"),
+        netdev: Some(format!("ens{number}")),
+        link_layer: Some("ethernet".into()),
+        driver: Some("mlx5_core".into()),
+        vendor: Some("15b3".into()),
+        numa_node: Some(number / 2),
+        pcie_root: Some(format!("pci0000:{}0", number / 2)),
+        ..Nic::default()
+    }
+}
+
+/// `rdma/hca` of so many NICs.
+fn whole(nics: u32) -> Resource {
+    Resource {
+        name: "rdma/hca".into(),
+        whole: true,
+        shared: true,
+        short: None,
+        nics: (0..nics).map(nic).collect(),
+    }
+}
+
+fn exclusive(nics: u32) -> Resource {
+    Resource {
+        name: "rdma/vf".into(),
+        whole: false,
+        shared: false,
+        ..whole(nics)
+    }
+}
+
+fn devices(resources: &[Resource]) -> Vec<PoolDevice> {
+    pool::devices(resources)
+}
+
+/// What the API server has after `changes`.
+fn after(changes: &[Change], mut slices: Vec<Value>) -> Vec<Value> {
+    for change in changes {
+        let name = |it: &Value| it["metadata"]["name"].clone();
+        match change {
+            Change::Create(new) => {
+                assert!(slices.iter().all(|it| name(it) != name(new)));
+                slices.push(new.clone());
+            }
+            Change::Replace(new) => {
+                let at = slices.iter().position(|it| name(it) == name(new));
+                slices[at.expect("it is there")] = new.clone();
+            }
+            Change::Delete(gone) => slices.retain(|it| name(it) != **gone),
+        }
+    }
+    // an API server says when a taint was added, and which version an object has
+    for slice in &mut slices {
+        slice["metadata"]["resourceVersion"] = json!("7");
+        for device in slice["spec"]["devices"]
+            .as_array_mut()
+            .into_iter()
+            .flatten()
+        {
+            let taints = device.get_mut("taints").and_then(Value::as_array_mut);
+            for taint in taints.into_iter().flatten() {
+                taint["timeAdded"] = json!("2026-11-23T00:00:00Z");
+            }
+        }
+    }
+    slices
+}
+
+fn generations(slices: &[Value]) -> Vec<i64> {
+    let of = |it: &Value| it["spec"]["pool"]["generation"].as_i64().expect("a number");
+    slices.iter().map(of).collect()
+}
+
+#[test]
+fn a_node_with_two_nics_says_so() {
+    let changes = slices::plan(&owner(), &devices(&[whole(2)]), &[]);
+    let [Change::Create(slice)] = &changes[..] else {
+        panic!("{changes:#?}");
+    };
+    let text = include_str!("pools/two-nics.json");
+    let expected: Value = serde_json::from_str(text).expect("JSON");
+    assert_eq!(*slice, expected, "{slice:#}");
+}
+
+#[test]
+fn what_is_said_already_is_not_written() {
+    let mut resources = [whole(3), exclusive(2)];
+    resources[0].nics[1].fault = Some("port 1 is down".into());
+    let wanted = devices(&resources);
+    let slices = after(&slices::plan(&owner(), &wanted, &[]), vec![]);
+    assert_eq!(slices::plan(&owner(), &wanted, &slices), []);
+}
+
+#[test]
+fn whatever_changes_the_generation_goes_up() {
+    type Edit = fn(&mut Resource);
+    let edits: [(&str, Edit); 6] = [
+        ("a fault", |it| it.nics[0].fault = Some("down".into())),
+        ("a netdev's name", |it| it.nics[0].netdev = Some("x".into())),
+        ("an attribute less", |it| it.nics[0].netdev = None),
+        ("a NIC less", |it| drop(it.nics.pop())),
+        ("a NIC more", |it| it.nics.push(nic(9))),
+        ("no longer shared", |it| it.shared = false),
+    ];
+    for (what, edit) in edits {
+        let mut resource = whole(2);
+        let slices = after(
+            &slices::plan(&owner(), &devices(&[resource.clone()]), &[]),
+            vec![],
+        );
+        let before = resource.clone();
+        edit(&mut resource);
+        for resource in [resource, before] {
+            let wanted = devices(&[resource]);
+            let now = after(&slices::plan(&owner(), &wanted, &slices), slices.clone());
+            if now != slices {
+                assert_eq!(generations(&now), [2], "{what}");
+            }
+            // there and back
+            assert_eq!(slices::plan(&owner(), &wanted, &now), [], "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_fault_taints_its_nic_and_all_of_them_the_whole() {
+    let tainted = |resource: Resource| {
+        let devices = devices(&[resource]);
+        let of = |it: &PoolDevice| (it.name.clone(), it.tainted);
+        devices
+            .iter()
+            .map(of)
+            .filter(|it| it.1)
+            .map(|it| it.0)
+            .collect::<Vec<_>>()
+    };
+    let mut resource = whole(2);
+    assert_eq!(tainted(resource.clone()), Vec::<String>::new());
+    resource.nics[1].fault = Some("down".into());
+    assert_eq!(tainted(resource.clone()), ["rdma-hca-0000-01-00-0"]);
+    resource.nics[0].fault = Some("down".into());
+    assert_eq!(tainted(resource.clone()).len(), 3);
+    resource.nics.iter_mut().for_each(|it| it.fault = None);
+    resource.short = Some("rdma/hca has 2 devices, and is to have 3".into());
+    assert_eq!(tainted(resource).len(), 3);
+}
+
+#[test]
+fn many_devices_are_in_several_slices_of_one_generation() {
+    let many = devices(&[exclusive(150)]);
+    let slices = after(&slices::plan(&owner(), &many, &[]), vec![]);
+    assert_eq!(generations(&slices), [1, 1, 1]);
+    for slice in &slices {
+        assert!(slice["spec"]["devices"].as_array().expect("a list").len() <= 64);
+        assert_eq!(slice["spec"]["pool"]["resourceSliceCount"], 3);
+    }
+    // one VF has a fault: all are written, as a scheduler waits for the whole of a generation
+    let mut resource = exclusive(150);
+    resource.nics[149].fault = Some("down".into());
+    let slices = after(
+        &slices::plan(&owner(), &devices(&[resource]), &slices),
+        slices,
+    );
+    assert_eq!(generations(&slices), [2, 2, 2]);
+    // kubelet has deleted one of them
+    let lost = slices[1..].to_vec();
+    let changes = slices::plan(&owner(), &many, &lost);
+    assert!(matches!(changes[0], Change::Create(_)));
+    assert_eq!(generations(&after(&changes, lost)), [3, 3, 3]);
+    // fewer VFs: what is too much goes at last
+    let changes = slices::plan(&owner(), &devices(&[exclusive(2)]), &slices);
+    assert!(matches!(changes[0], Change::Replace(_)));
+    assert!(matches!(
+        changes[1..],
+        [Change::Delete(_), Change::Delete(_)]
+    ));
+    assert_eq!(generations(&after(&changes, slices)), [3]);
+}
+
+#[test]
+fn a_node_without_devices_says_so_too() {
+    let slices = after(&slices::plan(&owner(), &[], &[]), vec![]);
+    assert_eq!(slices[0]["spec"]["devices"], json!([]));
+    // an API server leaves an empty list out, or says null
+    let mut told = slices;
+    told[0]["spec"]["devices"] = json!(null);
+    assert_eq!(slices::plan(&owner(), &[], &told), []);
+    let spec = told[0]["spec"].as_object_mut();
+    spec.expect("an object").remove("devices");
+    assert_eq!(slices::plan(&owner(), &[], &told), []);
+}
+
+#[test]
+fn what_an_api_server_dropped_is_told_by_its_field() {
+    let mut resource = whole(2);
+    resource.nics[0].fault = Some("down".into());
+    let wanted = slices::plan(&owner(), &devices(&[resource]), &[]);
+    let [Change::Create(wanted)] = &wanted[..] else {
+        panic!("{wanted:?}");
+    };
+    assert_eq!(slices::lacks(&wanted["spec"], wanted), None);
+    for (at, field) in [(0, "allowMultipleAllocations"), (1, "taints")] {
+        let mut found = wanted.clone();
+        let device = found["spec"]["devices"][at]
+            .as_object_mut()
+            .expect("a device");
+        device.remove(field);
+        assert_eq!(
+            slices::lacks(&wanted["spec"], &found).as_deref(),
+            Some(field)
+        );
+    }
+}
+
+#[test]
+fn long_names_of_nodes_have_slices() {
+    let node = format!("{}.example.org", "n".repeat(60)).repeat(3);
+    let owner = Owner {
+        node: format!("{node}{}", "x".repeat(253 - node.len())),
+        ..owner()
+    };
+    let changes = slices::plan(&owner, &devices(&[exclusive(100)]), &[]);
+    let names = changes.iter().map(|change| match change {
+        Change::Create(slice) => slice["metadata"]["name"].as_str().expect("a name"),
+        other => panic!("{other:?}"),
+    });
+    let names: std::collections::BTreeSet<&str> = names.collect();
+    assert_eq!(names.len(), 2);
+    assert!(names.iter().all(|name| name.len() <= 253));
+}

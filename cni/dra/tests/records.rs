@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A claim's life, in files: prepared, joined by pods, left, prepared again, in another boot.
+
+use dra::{
+    ClaimName, Claims, Prepared, Record, cdi,
+    record::{FORMAT, Request},
+};
+use rdma_resources::{CharNode, Sharing, grant::GrantedDevice};
+use serde_json::{Value, json};
+use std::{fs, path::Path};
+
+const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
+
+fn uverbs(number: u32) -> CharNode {
+    CharNode {
+        name: format!("uverbs{number}"),
+        major: 231,
+        minor: 192 + number,
+    }
+}
+
+fn nic(number: u32) -> GrantedDevice {
+    GrantedDevice {
+        address: format!("0000:3b:00.{number}")
+            .try_into()
+            .expect("an address"),
+        rdma: format!("mlx5_{number}"),
+        char_devices: vec![uverbs(number)],
+    }
+}
+
+fn record(directory: &Path, awaits_network: bool) -> Record {
+    let device = |request: &str, number: u32| Prepared {
+        request: request.into(),
+        pool: "node-1".into(),
+        device: format!("rdma-vf-0000-3b-00-{number}"),
+        share: None,
+        resource: "rdma/vf".into(),
+        sharing: Sharing::Exclusive,
+        nics: vec![nic(number)],
+    };
+    let request = |name: &str, addresses: &str| Request {
+        name: name.into(),
+        env: [("PCIDEVICE_RDMA_VF".to_owned(), addresses.to_owned())].into(),
+        connection_manager: Some(CharNode {
+            name: "rdma_cm".into(),
+            major: 10,
+            minor: 120,
+        }),
+    };
+    Record {
+        format: FORMAT,
+        driver: "hca.rdma".into(),
+        claim: ClaimName {
+            namespace: "default".into(),
+            name: "a".into(),
+            uid: UID.into(),
+        },
+        boot_id: "boot-1".into(),
+        cdi_dir: directory.join("cdi"),
+        awaits_network,
+        networks: Default::default(),
+        devices: vec![device("one", 1), device("two", 2), device("two", 3)],
+        requests: vec![
+            request("one", "0000:3b:00.1"),
+            request("two", "0000:3b:00.2,0000:3b:00.3"),
+        ],
+    }
+}
+
+/// What a runtime would give: the paths and variables of each device.
+fn given(directory: &Path) -> Option<Value> {
+    let file = directory.join(format!("cdi/rdma-device-plugin-claim-{UID}.json"));
+    let text = fs::read(file).ok()?;
+    let specification: Value = serde_json::from_slice(&text).expect("JSON");
+    assert_eq!(specification["kind"], "hca.rdma/claim");
+    let devices = specification["devices"].as_array().expect("a list").iter();
+    let devices = devices.map(|device| {
+        let edits = &device["containerEdits"];
+        let nodes = edits["deviceNodes"].as_array().expect("a list").iter();
+        let nodes = nodes.map(|it| {
+            let path = it["path"].as_str().expect("a path").rsplit('/').next();
+            format!("{} {}:{}", path.expect("a name"), it["major"], it["minor"])
+        });
+        let name = device["name"].as_str().expect("a name").to_owned();
+        (
+            name,
+            json!({"nodes": nodes.collect::<Vec<_>>(), "env": edits["env"]}),
+        )
+    });
+    Some(Value::Object(devices.collect()))
+}
+
+/// The numbers of all NICs, so many further on.
+fn moved(by: u32) -> impl Fn(&GrantedDevice) -> Option<Vec<CharNode>> {
+    move |nic| {
+        let number: u32 = nic.address.rsplit('.').next()?.parse().ok()?;
+        let umad = CharNode {
+            name: format!("umad{number}"),
+            major: 231,
+            minor: number,
+        };
+        Some(vec![uverbs(number + by), umad])
+    }
+}
+
+#[test]
+fn a_specification_has_a_device_for_each_request() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let claims = Claims::new(directory.path());
+    claims
+        .prepare(&record(directory.path(), false))
+        .expect("prepared");
+    let expected = json!({
+        format!("{UID}-one"): {
+            "nodes": ["uverbs1 231:193", "rdma_cm 10:120"],
+            "env": ["PCIDEVICE_RDMA_VF=0000:3b:00.1"],
+        },
+        format!("{UID}-two"): {
+            "nodes": ["uverbs2 231:194", "uverbs3 231:195", "rdma_cm 10:120"],
+            "env": ["PCIDEVICE_RDMA_VF=0000:3b:00.2,0000:3b:00.3"],
+        },
+    });
+    assert_eq!(given(directory.path()), Some(expected));
+    let name = cdi::full_name("hca.rdma", UID, "two");
+    assert_eq!(name, format!("hca.rdma/claim={UID}-two"));
+    assert_eq!(cdi::uid("hca.rdma", &name), Some(UID));
+    let short = cdi::full_name("hca.rdma", "../..", "two");
+    for other in [
+        "gpu.example.org/claim=x-0",
+        "hca.rdma/claim=x",
+        "hca.rdma",
+        &short,
+    ] {
+        assert_eq!(cdi::uid("hca.rdma", other), None, "{other}");
+    }
+    assert_eq!(cdi::uid("gpu.example.org", &name), None);
+}
+
+/// No container starts before its pod's network was there, nor after it is gone.
+#[test]
+fn there_is_nothing_to_give_without_a_network() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let claims = Claims::new(directory.path());
+    claims
+        .prepare(&record(directory.path(), true))
+        .expect("prepared");
+    assert_eq!(given(directory.path()), None);
+
+    assert!(
+        claims
+            .joined(UID, "boot-1", "sandbox-1", moved(4))
+            .expect("joined")
+    );
+    let first = given(directory.path()).expect("a specification");
+    let one = &first[format!("{UID}-one")];
+    // kinds that containers were not given do not come with a move
+    assert_eq!(one["nodes"], json!(["uverbs5 231:197", "rdma_cm 10:120"]));
+
+    // a second pod of the claim, and kubelet's second Prepare: what is there stays
+    assert!(
+        claims
+            .joined(UID, "boot-1", "sandbox-2", |_| None)
+            .expect("joined")
+    );
+    let again = claims.again(UID, "boot-1", moved(9)).expect("again");
+    assert_eq!(again.expect("prepared").networks.len(), 2);
+    assert_eq!(given(directory.path()), Some(first));
+
+    claims.left("sandbox-1").expect("left");
+    assert!(given(directory.path()).is_some());
+    claims.left("sandbox-3").expect("nobody");
+    claims.left("sandbox-2").expect("left");
+    assert_eq!(given(directory.path()), None);
+    let left = claims.read(UID).expect("read").expect("still prepared");
+    assert!(!left.is_final() && left.networks.is_empty());
+
+    assert!(claims.remove(UID).expect("removed"));
+    assert!(!claims.remove(UID).expect("nothing"));
+    assert_eq!(claims.read(UID).expect("read"), None);
+    assert!(
+        !claims
+            .joined(UID, "boot-1", "sandbox-1", moved(0))
+            .expect("none")
+    );
+}
+
+#[test]
+fn another_boot_has_other_numbers_and_no_networks() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let claims = Claims::new(directory.path());
+    let boot = |awaits| {
+        claims
+            .prepare(&record(directory.path(), awaits))
+            .expect("prepared");
+        claims
+            .joined(UID, "boot-1", "sandbox-1", moved(1))
+            .expect("joined");
+        fs::remove_dir_all(directory.path().join("cdi")).expect("a tmpfs");
+        claims
+            .again(UID, "boot-2", moved(7))
+            .expect("again")
+            .expect("prepared")
+    };
+    assert!(boot(true).networks.is_empty());
+    assert_eq!(given(directory.path()), None);
+    boot(false);
+    let given = given(directory.path()).expect("nothing is waited for");
+    let one = &given[format!("{UID}-one")];
+    assert_eq!(one["nodes"], json!(["uverbs8 231:200", "rdma_cm 10:120"]));
+}
+
+#[test]
+fn a_record_is_a_promise_to_other_versions() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let claims = Claims::new(directory.path());
+    let mut record = record(Path::new("/var/run"), true);
+    record.devices.truncate(1);
+    record.requests.truncate(1);
+    record.devices[0].share = Some("s-1".into());
+    record.networks.insert("sandbox-1".into());
+    let text = include_str!("records/one-vf.json");
+    let expected: Value = serde_json::from_str(text).expect("JSON");
+    let written = serde_json::to_value(&record).expect("JSON");
+    assert_eq!(written, expected, "{written:#}");
+    let file = directory.path().join(format!("claims/{UID}.json"));
+    fs::create_dir(directory.path().join("claims")).expect("a directory");
+    fs::write(&file, text).expect("written");
+    assert_eq!(claims.read(UID).expect("read"), Some(record));
+
+    for (text, words) in [
+        (
+            text.replace("\"format\": 1", "\"format\": 2"),
+            "later version",
+        ),
+        (text[..text.len() / 2].to_owned(), "cannot read"),
+    ] {
+        fs::write(&file, text).expect("written");
+        let error = claims.read(UID).expect_err(words).to_string();
+        assert!(error.contains(words) && error.contains(UID), "{error}");
+    }
+    // one that cannot be read keeps no pod from its end, and is told
+    assert!(claims.left("sandbox-1").is_err());
+}

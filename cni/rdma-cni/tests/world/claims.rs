@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Devices that were allocated by claims (dynamic resource allocation): what their containers get comes with ADD, and
+//! is there no longer than the pod's network.
+
+use crate::{
+    kubelet::{Cluster, address, record},
+    node::{Pod, furnished},
+};
+use dra::{
+    ClaimName, Claims, Prepared, Record, cdi,
+    record::{FORMAT, Request},
+};
+use fake_kernel::Verdict;
+use integration::kubelet::pod_resources::{claiming, pod};
+use nix::errno::Errno;
+use rdma_netns::{Kernel, RdmaMode};
+use rdma_resources::{CharNode, Sharing, grant::GrantedDevice};
+use serde_json::{Value, json};
+use std::{fs, path::PathBuf};
+
+const VF: &str = "0000:3b:00.2";
+const OTHER: &str = "0000:d8:00.2";
+const DRIVER: &str = "hca.rdma";
+const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
+
+/// What the daemon records of a claim of the devices at `addresses`, as they are now.
+fn prepare(cluster: &Cluster, addresses: &[&str], sharing: Sharing, awaits_network: bool) {
+    let nic = |text: &&str| {
+        let rdma = cluster.rdma(&address(text));
+        GrantedDevice {
+            address: address(text),
+            char_devices: rdma.char_devices.iter().map(CharNode::from).collect(),
+            rdma: rdma.name,
+        }
+    };
+    let device = Prepared {
+        request: "nic".into(),
+        pool: "node-1".into(),
+        device: "rdma-vf-1".into(),
+        share: None,
+        resource: "rdma/vf".into(),
+        sharing,
+        nics: addresses.iter().map(nic).collect(),
+    };
+    let record = Record {
+        format: FORMAT,
+        driver: DRIVER.into(),
+        claim: ClaimName {
+            namespace: "default".into(),
+            name: "claim".into(),
+            uid: UID.into(),
+        },
+        boot_id: cluster.node.kernel.boot_id().unwrap(),
+        cdi_dir: cluster.node.state.path().join("claims-cdi"),
+        awaits_network,
+        networks: Default::default(),
+        devices: vec![device],
+        requests: vec![Request {
+            name: "nic".into(),
+            env: Default::default(),
+            connection_manager: None,
+        }],
+    };
+    Claims::new(&cluster.state_dir()).prepare(&record).unwrap();
+}
+
+fn specification(cluster: &Cluster) -> PathBuf {
+    let directory = cluster.node.state.path().join("claims-cdi");
+    directory.join(format!("rdma-device-plugin-claim-{UID}.json"))
+}
+
+/// The names of character devices that a container of the claim would get; none: it could not be made.
+fn given(cluster: &Cluster) -> Option<Vec<String>> {
+    let text = fs::read(specification(cluster)).ok()?;
+    let specification: Value = serde_json::from_slice(&text).unwrap();
+    let nodes = specification["devices"][0]["containerEdits"]["deviceNodes"].clone();
+    let nodes = nodes.as_array().unwrap().iter();
+    let names = nodes.map(|it| it["path"].as_str().unwrap().rsplit('/').next().unwrap());
+    Some(names.map(str::to_owned).collect())
+}
+
+/// Pods of the claim, and no others.
+fn pods(cluster: &Cluster, names: &[&str]) -> Vec<Pod> {
+    let name = cdi::full_name(DRIVER, UID, "nic");
+    let known = names.iter().map(|pod_name| {
+        let pod = pod("default", pod_name, &[&[]]);
+        claiming(pod, &[(DRIVER, "rdma-vf-1", &name)])
+    });
+    cluster.kubelet.set_pods(&known.collect::<Vec<_>>());
+    names.iter().map(|name| cluster.node.pod(name)).collect()
+}
+
+/// A node whose first number is free after Prepare: the next move takes it.
+fn with_a_hole() -> (Cluster, Value, Pod) {
+    let mut world = furnished(RdmaMode::Exclusive);
+    world.unplug("0000:3b:00.0");
+    let cluster = Cluster::with(world);
+    prepare(&cluster, &[VF], Sharing::Exclusive, true);
+    let pod = pods(&cluster, &["a"]).remove(0);
+    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    (cluster, config, pod)
+}
+
+fn uverbs(cluster: &Cluster, device: &str) -> String {
+    cluster.rdma(&address(device)).char_devices[0].name.clone()
+}
+
+#[test]
+fn what_a_container_gets_comes_with_add_and_has_the_numbers_of_then() {
+    let (cluster, config, pod) = with_a_hole();
+    assert_eq!(uverbs(&cluster, VF), "uverbs2");
+    assert_eq!(given(&cluster), None);
+    let result = cluster.add(&pod, &config).must_succeed();
+    assert_eq!(result["rails"].as_array().map(Vec::len), Some(1));
+    assert_eq!(uverbs(&cluster, VF), "uverbs0");
+    assert_eq!(given(&cluster), Some(vec!["uverbs0".to_owned()]));
+    let ids = &record(&cluster, &pod)["rails"][0]["allocated"]["ids"];
+    let id = json!([{ "resource": "rdma/vf", "id": "default/claim/rdma-vf-1" }]);
+    assert_eq!(*ids, id);
+
+    cluster.del(&pod, &config).must_succeed();
+    assert_eq!(given(&cluster), None);
+    assert!(!cluster.node.record_of(&pod).exists());
+    // the sandbox is made anew: the claim is still prepared
+    cluster.add(&pod, &config).must_succeed();
+    assert!(given(&cluster).is_some());
+    cluster.del(&pod, &config).must_succeed();
+}
+
+#[test]
+fn a_claim_of_several_pods_gives_as_long_as_one_has_its_network() {
+    let cluster = Cluster::new(RdmaMode::Shared);
+    prepare(&cluster, &[VF, OTHER], Sharing::Shared, true);
+    let config = cluster.config(json!({ "resources": ["rdma/hca", "rdma/vf"] }));
+    let [first, second]: [Pod; 2] = pods(&cluster, &["a", "b"]).try_into().ok().unwrap();
+    let expected = [VF, OTHER].map(|it| uverbs(&cluster, it)).to_vec();
+    for pod in [&first, &second] {
+        let result = cluster.add(pod, &config).must_succeed();
+        assert_eq!(result["rails"].as_array().map(Vec::len), Some(2));
+        assert_eq!(given(&cluster).as_ref(), Some(&expected));
+    }
+    cluster.del(&first, &config).must_succeed();
+    assert_eq!(given(&cluster).as_ref(), Some(&expected));
+    cluster
+        .node
+        .kernel
+        .with(|world| world.unmount(&second.netns));
+    let valid: [&Pod; 0] = [];
+    cluster.node.gc(&valid, &config).must_succeed();
+    assert_eq!(given(&cluster), None);
+}
+
+/// Whatever change of ADD is refused, or the last thing that ADD does: no container gets anything.
+#[test]
+fn there_is_nothing_to_give_after_an_add_that_failed() {
+    for at in 1.. {
+        let (cluster, config, pod) = with_a_hole();
+        cluster.node.script(move |number| match number == at {
+            true => Verdict::Refuse(Errno::EIO),
+            false => Verdict::Proceed,
+        });
+        let answer = cluster.add(&pod, &config);
+        if answer.code() == 0 {
+            assert!(at > 3, "no changes");
+            break;
+        }
+        assert_eq!(given(&cluster), None, "change {at}");
+    }
+    let (cluster, config, pod) = with_a_hole();
+    fs::write(cluster.node.state.path().join("claims-cdi"), "in the way").unwrap();
+    let said = cluster.add(&pod, &config).must_fail(106);
+    assert!(
+        said.contains(&format!("CDI specification of claim {UID}")),
+        "{said}"
+    );
+    assert!(!cluster.node.record_of(&pod).exists());
+    let rdma = cluster.rdma(&address(VF)).name;
+    let kernel = &cluster.node.kernel;
+    let (side, host) = kernel.with(|it| (it.place_of_rdma(&rdma), it.observe(None).host.id));
+    assert_eq!(side, Some(host));
+}
+
+/// Killed at every change of ADD and of DEL; after whoever comes then, nothing is given.
+#[test]
+fn there_is_nothing_to_give_after_a_kill_at_any_change() {
+    for verb in ["ADD", "DEL"] {
+        for verdict in [Verdict::DieBefore, Verdict::DieAfter] {
+            for at in 1.. {
+                let (cluster, config, pod) = with_a_hole();
+                if verb == "DEL" {
+                    cluster.add(&pod, &config).must_succeed();
+                }
+                let run = |_: &_| drop(cluster.run(verb, &pod, &config));
+                if !cluster.node.kill(at, verdict, run) {
+                    assert!(at > 3, "no changes");
+                    break;
+                }
+                cluster.node.kernel.begin();
+                cluster.del(&pod, &config).must_succeed();
+                assert_eq!(given(&cluster), None, "{verb} {verdict:?} at {at}");
+            }
+        }
+    }
+}
+
+/// A claim of a resource that the chain does not attach, and another driver's.
+#[test]
+fn what_is_not_the_chains_passes() {
+    let (cluster, _, pod) = with_a_hole();
+    let config = cluster.config(json!({ "resources": ["rdma/hca"] }));
+    cluster.add(&pod, &config).must_succeed();
+    assert_eq!(given(&cluster), None);
+    assert!(!cluster.node.record_of(&pod).exists());
+    let gpu = integration::kubelet::pod_resources::pod("default", "a", &[&[]]);
+    let name = cdi::full_name("gpu.example.org", UID, "nic");
+    let gpu = claiming(gpu, &[("gpu.example.org", "rdma-vf-1", &name)]);
+    cluster.kubelet.set_pods(&[gpu]);
+    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    cluster.add(&pod, &config).must_succeed();
+    assert!(!cluster.node.record_of(&pod).exists());
+}
