@@ -74,6 +74,7 @@ struct Bound {
 #[derive(Deserialize)]
 struct Named {
     name: String,
+    uid: Option<String>,
 }
 
 /// Whose a token is, as it says itself.
@@ -81,6 +82,8 @@ struct Named {
 pub struct Identity {
     /// The node of the pod that it is bound to.
     pub node: Option<String>,
+    /// The API server's id of that node.
+    pub node_uid: Option<String>,
     /// That pod.
     pub pod: Option<String>,
 }
@@ -143,8 +146,13 @@ impl Access {
         });
         let file = || self.directory.join("token");
         let claims = claims.ok_or_else(|| content(file(), "is no service account's token"))?;
+        let (node, node_uid) = match claims.kubernetes.node {
+            Some(node) => (Some(node.name), node.uid),
+            None => (None, None),
+        };
         Ok(Identity {
-            node: claims.kubernetes.node.map(|it| it.name),
+            node,
+            node_uid,
             pod: claims.kubernetes.pod.map(|it| it.name),
         })
     }
@@ -257,6 +265,7 @@ mod tests {
         let (_directory, access) = with_token(&token(bound));
         let identity = access.identity().expect("claims");
         assert_eq!(identity.node.as_deref(), Some("rdma-1"));
+        assert_eq!(identity.node_uid.as_deref(), Some("1"));
         assert_eq!(identity.pod.as_deref(), Some("ack-rdma-dp-ds-x"));
         // before 1.30, and a token that is bound to nothing
         let (_directory, access) = with_token(&token(r#"{"kubernetes.io":{"namespace":"x"}}"#));

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One request to the API server.
 
-use crate::access::{Access, AccessError, content};
+use crate::{
+    access::{Access, AccessError, content},
+    watch::{self, Watch},
+};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
     Method, Request, StatusCode,
@@ -10,6 +13,10 @@ use hyper::{
     header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT},
 };
 use hyper_util::rt::TokioIo;
+use nix::sys::socket::{
+    setsockopt,
+    sockopt::{KeepAlive, TcpKeepCount, TcpKeepIdle, TcpKeepInterval},
+};
 use serde_json::Value;
 use std::{fmt, io, pin::pin, sync::Arc, time::Duration};
 use tokio::{
@@ -27,7 +34,7 @@ use tokio_rustls::{
 };
 
 /// An object has 1.5 MiB at most: that is what etcd takes.
-const LONGEST: usize = 2 * 1024 * 1024;
+pub(crate) const LONGEST: usize = 2 * 1024 * 1024;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -116,10 +123,7 @@ impl Client {
         body: Option<&Value>,
     ) -> Result<Value, RequestError> {
         let end = Instant::now() + self.limit;
-        let unreachable = |source| RequestError::Unreachable {
-            authority: self.access.authority(),
-            source,
-        };
+        let unreachable = |source| self.unreachable(source);
         let request = self.request(method, path, body)?;
         let config = self.config()?;
         let whole = async {
@@ -132,6 +136,48 @@ impl Client {
                 let words = format!("not within {:?}", self.limit);
                 Err(unreachable(io::Error::new(io::ErrorKind::TimedOut, words)))
             }
+        }
+    }
+
+    /// Follows what `path` tells, which asks for a watch. Whoever answers is bounded in time, but not what is told
+    /// then; an API server that is gone without a word is noticed within a minute.
+    ///
+    /// # Errors
+    /// No token; no answer in time; a refusal.
+    pub async fn watch(&self, path: &str) -> Result<Watch, RequestError> {
+        let end = Instant::now() + self.limit;
+        let request = self.request(Method::GET, path, None)?;
+        let config = self.config()?;
+        let opened = async {
+            let stream = self.connect(config).await?;
+            keep_alive(stream.get_ref().0)?;
+            watch::open(request, stream).await
+        };
+        let late = || {
+            let words = format!("not within {:?}", self.limit);
+            io::Error::new(io::ErrorKind::TimedOut, words)
+        };
+        let opened = timeout_at(end, opened)
+            .await
+            .unwrap_or_else(|_| Err(late()));
+        let (status, watch) = opened.map_err(|source| self.unreachable(source))?;
+        if status.is_success() {
+            return Ok(watch);
+        }
+        let told = timeout_at(end, watch.rest())
+            .await
+            .unwrap_or_else(|_| Err(late()));
+        let told = told.map_err(|source| self.unreachable(source))?;
+        match read(status, &told) {
+            Err(refused) => Err(refused),
+            Ok(_) => Err(RequestError::Garbage(format!("{status} for a watch"))),
+        }
+    }
+
+    fn unreachable(&self, source: io::Error) -> RequestError {
+        RequestError::Unreachable {
+            authority: self.access.authority(),
+            source,
         }
     }
 
@@ -185,6 +231,15 @@ impl Client {
             .connect(name, stream)
             .await
     }
+}
+
+/// Probes a connection on which nothing comes: after 30 s, every 10 s, three times.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    setsockopt(stream, KeepAlive, &true)?;
+    setsockopt(stream, TcpKeepIdle, &30)?;
+    setsockopt(stream, TcpKeepInterval, &10)?;
+    setsockopt(stream, TcpKeepCount, &3)?;
+    Ok(())
 }
 
 async fn converse(

@@ -11,11 +11,13 @@
 mod start;
 
 pub(crate) use start::previous_offers;
+use start::system;
 
 use crate::{
     chain::ChainStatus,
     cli::Arguments,
     conf::{Conf, ConfError, ResourceName},
+    dra,
     erdma::{Report, Side, discover, reconciler::AnyLoader},
     hardware::{Hardware, HardwareError},
     health, ipv6_prerequisite,
@@ -47,6 +49,10 @@ const TO_LET_GO: Duration = Duration::from_secs(3);
 const OTHER_CHAIN: &str = "chain of the file is another one: it counts when this daemon is started anew, \
                            so that it comes to the nodes one after the other (kubectl rollout restart, \
                            where no checksum of the DaemonSet does that)";
+
+/// What is said of a file whose `dra` is not the one in force.
+const OTHER_DRA: &str =
+    "dra of the file is another one: it counts when this daemon is started anew";
 
 /// The daemon cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +133,8 @@ impl Daemon {
         if elected.is_ok() {
             self.lead();
         }
-        if self.plugins.is_empty() {
+        self.serve_claims()?;
+        if self.plugins.is_empty() && first.conf.dra.is_none() {
             log::info!("nothing is advertised on this node; waiting for RDMA devices");
         }
         let served = loop {
@@ -181,6 +188,37 @@ impl Daemon {
             let _ = tokio::time::timeout(LOADED, free).await;
         }
         served
+    }
+
+    /// Prepares claims, if any resource is served by them.
+    fn serve_claims(&mut self) -> Result<(), StartError> {
+        let Some(driver) = self
+            .node
+            .borrow()
+            .conf
+            .dra
+            .as_ref()
+            .map(|it| it.driver.clone())
+        else {
+            return Ok(());
+        };
+        let paths =
+            dra::server::Paths::new(&self.arguments.kubelet_dir, &driver, &self.context.name);
+        if let Some(presence) = &self.presence {
+            paths.remove_stale(|owner| presence.runs(owner));
+        }
+        let service = dra::service::Service::new(dra::prepare::Preparer {
+            driver,
+            account: self.arguments.service_account_dir.clone(),
+            state_dir: self.arguments.state_dir.clone(),
+            cdi_dir: self.arguments.cdi_dir.clone(),
+            node: self.node.subscribe(),
+            hardware: self.hardware.clone(),
+        });
+        let served = dra::server::Served::start(&paths, service);
+        let served = served.map_err(system("listen for kubelet's claims"))?;
+        self.watchers.spawn(served.ended());
+        Ok(())
     }
 
     /// Does what only one daemon of a node does.
@@ -263,12 +301,17 @@ impl Daemon {
             if other != parsed.conf.chain {
                 parsed.remarks.push(OTHER_CHAIN.to_owned());
             }
+            let other = std::mem::replace(&mut parsed.conf.dra, present.dra.clone());
+            if other != parsed.conf.dra {
+                parsed.remarks.push(OTHER_DRA.to_owned());
+            }
             parsed
         });
         match parsed {
             Ok(parsed) if parsed.conf == *present => {
-                let of_chain = |remark: &&String| *remark == OTHER_CHAIN;
-                tell(parsed.remarks.iter().filter(of_chain));
+                let of_start =
+                    |remark: &&String| [OTHER_CHAIN, OTHER_DRA].contains(&remark.as_str());
+                tell(parsed.remarks.iter().filter(of_start));
                 self.refused = None;
                 present
             }
@@ -345,14 +388,18 @@ impl Daemon {
         let had_some = !self.plugins.is_empty();
         let gone: Vec<_> = self
             .plugins
-            .extract_if(.., |name, _| node.offer(name).is_none())
+            .extract_if(.., |name, _| node.advertised(name).is_none())
             .collect();
         for (name, _) in &gone {
             log::info!("{name}: no longer offered");
         }
         self.node.send_replace(node.clone());
         self.leader.follow(&node);
-        for offer in &node.offers {
+        for offer in node
+            .offers
+            .iter()
+            .filter(|it| !node.conf.by_claims(&it.name))
+        {
             self.plugins.entry(offer.name.clone()).or_insert_with(|| {
                 log::info!("{}: offered, {} ids", offer.name, offer.ids.len());
                 Plugin::start(offer.name.clone(), self.context.clone())

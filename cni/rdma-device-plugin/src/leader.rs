@@ -5,6 +5,7 @@
 use crate::{
     chain::{self, ChainStatus},
     cli::Arguments,
+    dra::publisher::Publisher,
     erdma::reconciler::{self, AnyLoader, ReconcilerContext},
     kubelet::PluginContext,
     metrics::{self, Sources, View},
@@ -119,6 +120,11 @@ impl Leader {
         let paths = (arguments.state_dir.clone(), arguments.cni_cache_dir.clone());
         reconcilers
             .spawn(chain::reconciler::Reconciler::new(own.subscribe(), paths, chain.clone()).run());
+        if let Some(dra) = &node.borrow().conf.dra {
+            let account = arguments.service_account_dir.clone();
+            let publisher = Publisher::new(own.subscribe(), account, dra.driver.clone());
+            reconcilers.spawn(publisher.run());
+        }
         let mut server = JoinSet::new();
         server.spawn(serve(
             arguments,

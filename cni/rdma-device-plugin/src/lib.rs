@@ -20,6 +20,7 @@ pub mod cli;
 pub mod conf;
 pub mod config_file;
 pub mod daemon;
+pub mod dra;
 pub mod erdma;
 pub mod hardware;
 pub mod health;

@@ -31,6 +31,12 @@ impl Node {
     pub fn offer(&self, resource: &ResourceName) -> Option<&Offer> {
         self.offers.iter().find(|offer| offer.name == *resource)
     }
+
+    /// What kubelet's device plugins have of `resource`: nothing of what is served by claims.
+    pub fn advertised(&self, resource: &ResourceName) -> Option<&Offer> {
+        let offer = self.offer(resource);
+        offer.filter(|_| !self.conf.by_claims(resource))
+    }
 }
 
 /// Why the daemon is to look at something again; sent to it from wherever that is noticed.

@@ -2,6 +2,7 @@
 //! What `conf/` has for a cluster, and what the documentation tells an operator to type, on a real
 //! API server with its controllers and scheduler. There is no kubelet: what pods do is the lab's.
 
+mod claims;
 mod examples;
 mod helm;
 mod manifests;
@@ -82,4 +83,11 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     pages::every_command_works(&mut cluster);
     helm::every_block_works(&mut cluster);
     helm::a_foreign_owners_objects_are_handed_over(&mut cluster);
+}
+
+/// On a cluster of its own: without a node that has the resource from a device plugin.
+#[test]
+fn resources_are_allocated_by_claims_as_far_as_the_api_server_can() {
+    let mut cluster = ControlPlane::start();
+    claims::are_prepared_by_the_daemon_of_their_node(&mut cluster);
 }

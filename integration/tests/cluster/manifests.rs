@@ -9,7 +9,10 @@ const APPLY: &str = "apply --server-side --validate=strict -f -";
 /// What an operator applies, and what the chart comes to with each of the tests' values.
 fn all() -> Vec<String> {
     let mut files = yaml_files("conf/manifests");
-    files.extend(yaml_files("integration/manifests/rendered"));
+    let rendered = yaml_files("integration/manifests/rendered");
+    // what an older API server has no fields of is its own test's
+    let is_claimed = |file: &String| file.contains("/claims");
+    files.extend(rendered.into_iter().filter(|file| !is_claimed(file)));
     files
 }
 

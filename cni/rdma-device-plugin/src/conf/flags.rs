@@ -92,6 +92,7 @@ impl Flags {
                 cdi: false,
                 erdma,
                 chain: None,
+                dra: None,
             },
             remarks: Vec::new(),
         }

@@ -8,10 +8,11 @@
 //! | `foreign::config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `foreign::resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
-//! Each may have `chain` beside that. `file` knows which format a file has. What the command line
+//! Each may have `chain` and `dra` beside that. `file` knows which format a file has. What the command line
 //! says, in `flags`, wins over the file. The other modules are what a configuration is made of.
 
 pub mod chain;
+pub mod dra;
 pub mod erdma;
 pub mod file;
 pub mod flags;
@@ -21,6 +22,7 @@ mod own;
 pub mod selector;
 
 pub use chain::Chain;
+pub use dra::Dra;
 pub use erdma::{Erdma, Exposed, Origin};
 pub use file::ConfError;
 pub use flags::Flags;
@@ -43,6 +45,16 @@ pub struct Conf {
     pub erdma: Erdma,
     /// Our plugin's place in the chain; none: it is not this program's business.
     pub chain: Option<Chain>,
+    /// What is served by claims; none: nothing is.
+    pub dra: Option<Dra>,
+}
+
+impl Conf {
+    /// Whether `resource` is served by claims: kubelet's device plugins have nothing of it.
+    pub fn by_claims(&self, resource: &ResourceName) -> bool {
+        let dra = self.dra.as_ref();
+        dra.is_some_and(|dra| dra.resources.contains(resource))
+    }
 }
 
 /// A configuration, and what its user should know about it.

@@ -150,6 +150,6 @@ pub(crate) fn previous_offers(state_dir: &Path) -> PreviousOffers {
     }
 }
 
-fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
+pub(super) fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |source| StartError::System { what, source }
 }

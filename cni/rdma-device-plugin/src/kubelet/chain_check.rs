@@ -19,7 +19,7 @@ use tonic::Status;
 
 /// Whether our plugin was put into a list of this node: pods that are given something from now on have
 /// their network made with it.
-pub(super) fn is_chained(state_dir: &Path) -> bool {
+pub(crate) fn is_chained(state_dir: &Path) -> bool {
     let record = Record::read(state_dir).ok().flatten();
     record.is_some_and(|it| !it.lists.is_empty())
 }

@@ -17,7 +17,7 @@
 //! A plugin outlives every change of what it advertises: its streams look at the
 //! [`Node`](crate::node::Node) and send a list when theirs differs.
 
-mod chain_check;
+pub(crate) mod chain_check;
 mod holder;
 pub mod plugin;
 mod plugin_context;

@@ -87,8 +87,10 @@ impl From<&Node> for View {
             expected: offer.expected,
             present: offer.devices.iter().filter(|it| it.fault.is_none()).count(),
         };
+        let offers = node.offers.iter();
+        let advertised = offers.filter(|it| !node.conf.by_claims(&it.name));
         Self {
-            offers: node.offers.iter().map(offered).collect(),
+            offers: advertised.map(offered).collect(),
             gone: node.gone.clone(),
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),

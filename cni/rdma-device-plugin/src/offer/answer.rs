@@ -63,6 +63,17 @@ struct Present<'a> {
     char_devices: Vec<&'a CharDevice>,
 }
 
+/// What a claim gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The devices, with their character devices.
+    pub devices: Vec<GrantedDevice>,
+    /// `rdma_cm`, if it works with one of them.
+    pub connection_manager: Option<CharNode>,
+    /// Variables of the container's environment.
+    pub variables: BTreeMap<String, String>,
+}
+
 impl Offer {
     /// What a container gets that was allocated `ids`, and what of it each id stands for.
     ///
@@ -153,6 +164,59 @@ impl Offer {
             response.devices = names.into_iter().map(spec).collect();
         }
         Ok((response, grants))
+    }
+
+    /// What a container gets that was allocated the devices at `places`, by a claim and not by ids.
+    ///
+    /// Only what is there now, and healthy, is given; the log says what a container goes without.
+    ///
+    /// # Errors
+    /// Nothing of it is, and why.
+    pub fn give(&self, places: &[usize], inventory: &Inventory) -> Result<Given, String> {
+        if let Some(why) = &self.short {
+            return Err(why.clone());
+        }
+        let (mut grants, mut given, mut missing) = (vec![], vec![], vec![]);
+        for device in places.iter().filter_map(|place| self.devices.get(*place)) {
+            let present = match self.present(device, inventory) {
+                Ok(present) => present,
+                Err(why) => {
+                    missing.push(why);
+                    continue;
+                }
+            };
+            let nodes = present.char_devices.iter().copied().map(CharNode::from);
+            let granted = GrantedDevice {
+                address: device.address.clone(),
+                rdma: present.rdma.to_owned(),
+                char_devices: nodes.collect(),
+            };
+            given.push(device);
+            grants.push(Grant {
+                format: FORMAT,
+                resource: self.name.to_string(),
+                id: device.address.to_string(),
+                sharing: self.sharing,
+                cdi: true,
+                chained: false,
+                devices: vec![granted],
+            });
+        }
+        if grants.is_empty() {
+            return Err(missing.join("; "));
+        }
+        for why in missing {
+            log::warn!(
+                "a claim of {} is given without one device: {why}",
+                self.name
+            );
+        }
+        let manager = self.connection_manager(&given, inventory);
+        Ok(Given {
+            connection_manager: manager.map(CharNode::from),
+            variables: self.environment(&grants, &given, inventory),
+            devices: grants.into_iter().flat_map(|it| it.devices).collect(),
+        })
     }
 
     fn id(&self, id: &str) -> Result<&OfferedId, AnswerError> {

@@ -26,7 +26,7 @@ mod select;
 mod table;
 mod unnamed;
 
-pub use answer::AnswerError;
+pub use answer::{AnswerError, Given};
 pub use cdi::cdi_entries;
 pub use granted::{Stale, still_as_granted};
 pub use prefer::Preference;
@@ -149,7 +149,8 @@ pub fn offers(
         }
         let kind = limited(resource, devices.len(), &mut remarks);
         let gone = previous.gone(resource.name.as_str(), inventory);
-        let offer = offer(resource, kind, conf.cdi, (devices, &gone), unhealthy);
+        let cdi = conf.cdi || conf.by_claims(&resource.name);
+        let offer = offer(resource, kind, cdi, (devices, &gone), unhealthy);
         remarks.extend(offer.short.clone());
         offers.push(offer);
     }

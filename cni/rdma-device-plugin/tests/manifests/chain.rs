@@ -3,6 +3,7 @@
 //! its network's list, and who takes them off again.
 
 use crate::{
+    claims,
     cluster::{ALL, Cluster, arguments, capabilities, cluster},
     documents,
     paths::{Mounts, mounts},
@@ -20,7 +21,7 @@ use std::path::PathBuf;
 pub(crate) const UNINSTALL: &str = "conf/manifests/uninstall.yaml";
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 11] = [
+const CHAINED: [(&str, &str); 12] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", r#"{"resources":["rdma/vf"]}"#),
@@ -37,6 +38,7 @@ const CHAINED: [(&str, &str); 11] = [
         "integration/manifests/rendered/other-nodes.yaml",
         r#"{"ipam":{"type":"rdma-ipam","from":"parent"},"podResourcesSocket":"/var/lib/k0s/kubelet/pod-resources/kubelet.sock"}"#,
     ),
+    (claims::SHARED, PARENT),
     (refused::BY_ANOTHER_ACCOUNT, PARENT),
     (refused::FILE, PARENT),
     (

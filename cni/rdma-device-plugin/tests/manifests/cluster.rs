@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The DaemonSet and its ConfigMap, for each kind of nodes: names, resources, rights.
 
-use crate::{chain, documents, refused, root, yaml_files};
+use crate::{chain, claims, documents, refused, root, yaml_files};
 use clap::Parser;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
@@ -65,7 +65,7 @@ const NODE_ADDRESSES: [&str; 2] = ["192.0.2.7", "2001:db8::7"];
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 15] = [
+pub(crate) const ALL: [Wanted; 17] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -84,6 +84,8 @@ pub(crate) const ALL: [Wanted; 15] = [
             EXCLUSIVE,
         )
     },
+    wanted(claims::OF_VFS, &["rdma/vf"], &[]),
+    wanted(claims::SHARED, &["rdma/hca"], &[]),
     Wanted {
         chain_capabilities: &["CHOWN", "DAC_OVERRIDE"],
         ..wanted(
@@ -271,7 +273,7 @@ fn nothing_may_do_more_than_it_needs() {
         assert_eq!(pod.automount_service_account_token, Some(false));
         let account = match wanted.file {
             OTHER_NODES | refused::BY_ANOTHER_ACCOUNT => Some("rdma"),
-            refused::FILE => Some("rdma-device-plugin"),
+            refused::FILE | claims::SHARED | claims::OF_VFS => Some("rdma-device-plugin"),
             _ => None,
         };
         assert_eq!(pod.service_account_name.as_deref(), account);

@@ -4,6 +4,7 @@
 //! what Helm makes of the chart is `scripts/manifests --check`'s.
 
 mod chain;
+mod claims;
 mod cluster;
 mod examples;
 mod kubernetes;

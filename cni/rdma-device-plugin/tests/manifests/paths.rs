@@ -76,7 +76,8 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
         let pod_resources = pod_resources.parent().expect("a directory");
         need(pod_resources, &same(pod_resources), true);
         need(&arguments.state_dir, &same(&arguments.state_dir), false);
-        if cluster.conf().0.cdi {
+        let conf = cluster.conf().0;
+        if conf.cdi || conf.dra.is_some() {
             need(&arguments.cdi_dir, &same(&arguments.cdi_dir), false);
         }
         if let Some(chain) = cluster.conf().0.chain {
@@ -98,7 +99,13 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
         let probes = arguments.probe_socket.expect("a socket for probes");
         need(probes.parent().expect("a directory"), OF_POD, false);
         need(&arguments.dev, "/dev", true);
-        if arguments.refused_pods == RefusedPods::Delete {
+        if let Some(dra) = &conf.dra {
+            let registry = arguments.kubelet_dir.join("plugins_registry");
+            need(&registry, &same(&registry), false);
+            let plugin = arguments.kubelet_dir.join("plugins").join(&dra.driver);
+            need(&plugin, &same(&plugin), false);
+        }
+        if arguments.refused_pods == RefusedPods::Delete || conf.dra.is_some() {
             need(&arguments.service_account_dir, "a token", true);
         }
         if cluster.pod().host_pid == Some(true) {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who may delete refused pods: nobody, where it is not asked for.
 
-use crate::cluster::{ALL, cluster};
+use crate::{
+    claims,
+    cluster::{ALL, cluster},
+};
 use rdma_device_plugin::refused::RefusedPods;
 use serde_json::{Value, json};
 
@@ -15,10 +18,11 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn there_is_a_token_and_a_role_only_where_refused_pods_are_deleted() {
+fn there_is_a_token_and_a_role_only_where_it_is_asked_for() {
     for wanted in ALL {
         let cluster = cluster(wanted.file());
-        let deletes = [FILE, BY_ANOTHER_ACCOUNT].contains(&wanted.file());
+        let deletes = [FILE, BY_ANOTHER_ACCOUNT, claims::OF_VFS].contains(&wanted.file());
+        let has_role = deletes || wanted.file() == claims::SHARED;
         let arguments = cluster.arguments();
         let expected = if deletes {
             RefusedPods::Delete
@@ -26,10 +30,10 @@ fn there_is_a_token_and_a_role_only_where_refused_pods_are_deleted() {
             RefusedPods::Keep
         };
         assert_eq!(arguments.refused_pods, expected, "{}", wanted.file());
-        assert_eq!(!cluster.others.is_empty(), deletes, "{}", wanted.file());
+        assert_eq!(!cluster.others.is_empty(), has_role, "{}", wanted.file());
         let volumes = cluster.pod().volumes.iter().flatten();
         let tokens = volumes.filter(|it| it.projected.is_some()).count();
-        assert_eq!(tokens, usize::from(deletes), "{}", wanted.file());
+        assert_eq!(tokens, usize::from(has_role), "{}", wanted.file());
         let has_token = |container: &&k8s_openapi::api::core::v1::Container| {
             let mut mounts = container.volume_mounts.iter().flatten();
             mounts.any(|it| it.name == "service-account")
@@ -38,7 +42,7 @@ fn there_is_a_token_and_a_role_only_where_refused_pods_are_deleted() {
         let all = pod.containers.iter();
         let all = all.chain(pod.init_containers.iter().flatten());
         let with: Vec<_> = all.filter(has_token).map(|it| it.name.as_str()).collect();
-        let expected: &[&str] = if deletes {
+        let expected: &[&str] = if has_role {
             &["rdma-device-plugin"]
         } else {
             &[]

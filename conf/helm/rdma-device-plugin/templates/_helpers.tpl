@@ -10,6 +10,21 @@
 {{- if eq .Values.refusedPods "delete" }}{{ .Values.serviceAccountName | default "rdma-device-plugin" }}{{ end -}}
 {{- end -}}
 
+{{/* what claims are allocated of; empty: nothing */}}
+{{- define "rdma.claimed" -}}
+{{- if .Values.dra.enabled -}}
+{{- if .Values.config -}}
+{{ fail "dra.enabled: config takes the place of the switches; the classes of its resources are not known here: write them as docs/dra.md says" }}
+{{- end -}}
+{{- if eq .Values.nics "exclusive" }}{{ .Values.exclusive.resource }}{{ else if eq .Values.nics "erdma" }}aliyun/erdma{{ else }}rdma/hca{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* whose token the daemon has; empty: nobody's */}}
+{{- define "rdma.account" -}}
+{{- if or (include "rdma.deleter" .) (include "rdma.claimed" .) }}{{ .Values.serviceAccountName | default "rdma-device-plugin" }}{{ end -}}
+{{- end -}}
+
 {{/* the values of chain; null is as if nothing of it was said */}}
 {{- define "rdma.chainValues" -}}
 {{- $usual := dict
@@ -98,6 +113,11 @@
 {{- end -}}
 {{- end -}}
 {{- with $chain }}{{ $_ := set $config "chain" (fromJson .) }}{{ end -}}
+{{- if include "rdma.claimed" . -}}
+{{- $dra := dict -}}
+{{- if ne .Values.dra.driverName "hca.rdma" }}{{ $_ := set $dra "driverName" .Values.dra.driverName }}{{ end -}}
+{{- $_ := set $config "dra" $dra -}}
+{{- end -}}
 {{ toJson $config }}
 {{- end -}}
 {{- end -}}

@@ -4,12 +4,17 @@
 
 use super::{exactly, link_types, name, parsed, passed_over, resources};
 use crate::conf::{
-    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, chain,
+    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, chain, dra,
     selector::{Selector, Sort},
 };
 use conf_reader::{Field, Number, Texts, Wrong};
 
-const KEYS: [&str; 3] = ["periodicUpdateInterval", "configList", chain::FIELD];
+const KEYS: [&str; 4] = [
+    "periodicUpdateInterval",
+    "configList",
+    chain::FIELD,
+    dra::FIELD,
+];
 const RESOURCE_KEYS: [&str; 5] = [
     "resourceName",
     "resourcePrefix",

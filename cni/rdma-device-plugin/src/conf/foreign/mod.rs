@@ -9,7 +9,7 @@ pub(super) mod mode;
 pub(super) mod resource_list;
 
 use super::{
-    Conf, Erdma, Parsed, ResourceConf, ResourceName, chain, name_at,
+    Conf, Erdma, Parsed, ResourceConf, ResourceName, chain, dra, name_at,
     selector::{self, Text},
 };
 use conf_reader::{Field, Texts, Wrong};
@@ -21,12 +21,14 @@ fn parsed(
     file: &Field<'_>,
     remarks: Vec<String>,
 ) -> Result<Parsed, Wrong> {
+    let dra = dra::checked(file.get(dra::FIELD)?, file, &resources)?;
     Ok(Parsed {
         conf: Conf {
             resources,
             cdi: false,
             erdma: Erdma::foreign(),
             chain: chain::checked(file.get(chain::FIELD)?, file)?,
+            dra,
         },
         remarks,
     })

@@ -6,7 +6,7 @@ mod erdma;
 
 use super::{
     Allocate, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Require, ResourceConf,
-    ResourceName, SHARED_IDS, chain,
+    ResourceName, SHARED_IDS, chain, dra,
     erdma::RESOURCE,
     name_at,
     selector::{Parent, Selector, Text, link_types},
@@ -33,6 +33,7 @@ struct File {
     erdma: Option<erdma::Section>,
     cdi: Option<bool>,
     chain: Option<chain::Section>,
+    dra: Option<dra::Section>,
 }
 
 #[derive(Deserialize)]
@@ -94,12 +95,14 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         }
         None => vec![erdma.resource(name_at(RESOURCE, &file.at(ERDMA))?)],
     };
+    let dra = dra::checked(read.dra, file, &resources)?;
     Ok(Parsed {
         conf: Conf {
             resources,
             cdi: read.cdi.unwrap_or(false),
             erdma,
             chain: chain::checked(read.chain, file)?,
+            dra,
         },
         remarks,
     })

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `dra`, beside the resources of any format. What its fields mean is in `docs/device-plugin-conf.md`.
+
+use super::{ResourceConf, ResourceName};
+use ::dra::pool::LONGEST_TEXT;
+use conf_reader::{Field, Wrong};
+use serde::Deserialize;
+
+/// Its name.
+pub(super) const FIELD: &str = "dra";
+
+/// What the driver is called where the file does not say.
+pub const DRIVER: &str = "hca.rdma";
+
+/// `DriverNameMaxLength` in `resource/v1/types.go`.
+const LONGEST_DRIVER: usize = 63;
+
+/// As it is written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Section {
+    driver_name: Option<DriverName>,
+    resources: Option<Vec<ResourceName>>,
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct DriverName(String);
+
+/// Resources that are served by claims (dynamic resource allocation), and not by the device plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dra {
+    /// The driver's name.
+    pub driver: String,
+    /// The resources.
+    pub resources: Vec<ResourceName>,
+}
+
+impl TryFrom<String> for DriverName {
+    type Error = String;
+
+    /// As the API server checks it: a DNS subdomain, in lower case.
+    fn try_from(name: String) -> Result<Self, String> {
+        let inner = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
+        let is_label = |label: &str| {
+            !label.is_empty()
+                && label.bytes().all(inner)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        match name.len() <= LONGEST_DRIVER && name.split('.').all(is_label) {
+            true => Ok(Self(name)),
+            false => Err(format!(
+                "must be a domain of at most {LONGEST_DRIVER} lower-case letters, digits, - and ., as \
+                 {DRIVER}, and is {name:?}"
+            )),
+        }
+    }
+}
+
+/// `section` of the whole `file`, whatever its format, which has `resources`.
+pub(super) fn checked(
+    section: Option<Section>,
+    file: &Field<'_>,
+    resources: &[ResourceConf],
+) -> Result<Option<Dra>, Wrong> {
+    let section = section.map(|section| section.checked(&file.at(FIELD), resources));
+    section.transpose()
+}
+
+impl Section {
+    fn checked(self, field: &Field<'_>, all: &[ResourceConf]) -> Result<Dra, Wrong> {
+        let list = field.at("resources");
+        let resources = match self.resources {
+            None => all.iter().map(|resource| resource.name.clone()).collect(),
+            Some(named) if named.is_empty() => {
+                let must = "must have at least one resource; leave it out for all of the file's";
+                return Err(list.wrong(must));
+            }
+            Some(named) => {
+                for (index, name) in named.iter().enumerate() {
+                    let known = all.iter().any(|resource| resource.name == *name);
+                    let must = match known {
+                        false => "must be a resource of this file",
+                        true if named[..index].contains(name) => "must be there once",
+                        true => continue,
+                    };
+                    return Err(list.element(index).wrong(must));
+                }
+                named
+            }
+        };
+        if let Some(long) = resources.iter().find(|it| it.as_str().len() > LONGEST_TEXT) {
+            let sentence = format!(
+                "{long} cannot be served by claims: a resource's name is an attribute of its devices, and has \
+                 at most {LONGEST_TEXT} characters"
+            );
+            return Err(field.refused(sentence));
+        }
+        Ok(Dra {
+            driver: self
+                .driver_name
+                .map_or_else(|| DRIVER.to_owned(), |name| name.0),
+            resources,
+        })
+    }
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon as a DRA driver: the resources that its configuration names under `dra` are allocated by claims,
+//! and not by kubelet's device plugins.
+//!
+//! | module | |
+//! |---|---|
+//! | [`pool`] | the node's resources, as its slices are made of them: pure |
+//! | [`publisher`] | keeps the node's ResourceSlices as they are to be: the leader's |
+//! | [`server`] | the driver's sockets, by which kubelet finds and asks it |
+//! | [`service`] | what kubelet asks: claims prepared and given up |
+//! | [`prepare`] | what a claim is prepared with |
+//!
+//! All that is decided without I/O is in the crate `dra`.
+
+pub mod pool;
+pub mod prepare;
+pub mod publisher;
+pub mod server;
+pub mod service;
+
+use kubernetes_api::{Access, AccessError, Client, RequestError};
+use std::{path::Path, time::Duration};
+
+/// What the daemon calls itself.
+const AGENT: &str = "rdma-device-plugin";
+
+/// For each request.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The API server cannot be asked as this node's driver.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// No address, no token, no CA.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// It does not answer, or refuses.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// A token that is bound to no pod.
+    #[error("the token does not say of which node it is; that it does from Kubernetes 1.30 on")]
+    NoNode,
+}
+
+/// The API server, and as whom it is asked.
+#[derive(Clone, Debug)]
+pub struct Api {
+    /// Asks it.
+    pub client: Client,
+    /// The node of the token.
+    pub node: String,
+    /// That node's uid.
+    pub node_uid: Option<String>,
+}
+
+impl Api {
+    /// With the token in `directory` as it is now.
+    ///
+    /// # Errors
+    /// There is none, or none of a node.
+    pub fn new(directory: &Path) -> Result<Self, ApiError> {
+        let access = Access::of_pod(directory)?;
+        let identity = access.identity()?;
+        Ok(Self {
+            node: identity.node.ok_or(ApiError::NoNode)?,
+            node_uid: identity.node_uid,
+            client: Client::new(access, AGENT, LIMIT),
+        })
+    }
+}

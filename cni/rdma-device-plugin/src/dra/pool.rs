@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's resources, as its slices are made of them.
+
+use crate::{
+    conf::{Allocate, Ids},
+    node::Node,
+    offer::{Offer, OfferedDevice},
+};
+use ::dra::{Nic, Resource};
+use rdma_netns::{DeviceAddress, Inventory, LinkType};
+use rdma_resources::Sharing;
+use std::collections::BTreeMap;
+
+/// What was last seen of netdevs in the node's namespace, by their devices: one that is in a pod is still the same.
+#[derive(Clone, Debug, Default)]
+pub struct Netdevs(BTreeMap<DeviceAddress, Netdev>);
+
+#[derive(Clone, Debug, Default)]
+struct Netdev {
+    name: Option<String>,
+    bond: Option<String>,
+    link_layer: Option<LinkType>,
+}
+
+impl Netdevs {
+    /// The resources of `node` that are served by claims. What is seen of their netdevs is remembered.
+    pub fn resources(&mut self, node: &Node) -> Vec<Resource> {
+        let inventory = &node.inventory;
+        for offer in offers(node) {
+            for device in &offer.devices {
+                let known = self.0.entry(device.address.clone()).or_default();
+                known.see(device, inventory);
+            }
+        }
+        let resource = |offer: &Offer| Resource {
+            name: offer.name.to_string(),
+            whole: is_whole(offer),
+            shared: offer.sharing == Sharing::Shared,
+            short: offer.short.clone(),
+            nics: offer
+                .devices
+                .iter()
+                .map(|it| self.nic(it, inventory))
+                .collect(),
+        };
+        offers(node).map(resource).collect()
+    }
+
+    fn nic(&self, device: &OfferedDevice, inventory: &Inventory) -> Nic {
+        let netdev = self.0.get(&device.address).cloned().unwrap_or_default();
+        let hardware = inventory.function(&device.address).map(|it| &it.device);
+        let root = &device.path.host_bridge;
+        Nic {
+            address: device.address.to_string(),
+            rdma: device.hca.name.clone(),
+            netdev: netdev.name,
+            bond: netdev.bond,
+            link_layer: netdev.link_layer.and_then(|it| match it {
+                LinkType::Ether => Some("ethernet".to_owned()),
+                LinkType::Infiniband => Some("infiniband".to_owned()),
+                LinkType::Other => None,
+            }),
+            driver: hardware.and_then(|it| it.driver.clone()),
+            vendor: hardware.and_then(|it| it.vendor.clone()),
+            physical_function: hardware
+                .and_then(|it| it.physical_function.as_ref())
+                .map(ToString::to_string),
+            numa_node: device.numa_node,
+            pcie_root: Some(root.clone()).filter(|it| !it.is_empty()),
+            fault: device.fault.clone(),
+        }
+    }
+}
+
+impl Netdev {
+    fn see(&mut self, device: &OfferedDevice, inventory: &Inventory) {
+        let function = inventory.function(&device.address);
+        if let Some(seen) = function.and_then(|it| it.netdevs.first()) {
+            self.name = Some(seen.name.clone());
+            // what else has all frames of a netdev is no bond
+            let bond = seen.master.clone().filter(|_| seen.taken_by.is_none());
+            self.bond = bond;
+        }
+        if let Some(port) = device.hca.ports.first() {
+            self.link_layer = Some(port.link_type);
+        }
+    }
+}
+
+/// What of `node` is served by claims.
+pub fn offers(node: &Node) -> impl Iterator<Item = &Offer> {
+    let offers = node.offers.iter();
+    offers.filter(|offer| node.conf.by_claims(&offer.name))
+}
+
+/// Whether each id of it would be all of its devices.
+fn is_whole(offer: &Offer) -> bool {
+    let all = Allocate::All;
+    matches!(offer.kind, Ids::Shared { allocate, .. } | Ids::PerNic { allocate, .. } if allocate == all)
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a claim is prepared with. Nothing moves: the claim's devices are looked up, and recorded before kubelet
+//! hears of them.
+
+use super::{Api, ApiError, pool};
+use crate::{
+    hardware::Hardware,
+    kubelet::chain_check,
+    node::Node,
+    offer::{Given, Offer},
+};
+use ::dra::{
+    Claim, ClaimError, ClaimName, Claims, Prepared, Record,
+    claim::{AllocationResult, PodReference},
+    pool::PoolDevice,
+    record::{FORMAT, Request},
+    slices::API,
+};
+use kubernetes_api::{Method, RequestError, client::Refusal};
+use rdma_netns::{Inventory, Kernel, Linux};
+use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
+use serde_json::Value;
+use std::{path::PathBuf, sync::Arc, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout_at},
+};
+
+/// Kubelet gives a call 45 s, and comes again after more than a minute: so a device that is just coming is waited
+/// for here, by all of a call's claims together.
+pub(super) const PATIENCE: Duration = Duration::from_secs(25);
+
+/// The hardware is looked at so often meanwhile.
+const LOOKS: Duration = Duration::from_secs(1);
+
+/// Prepares claims.
+#[derive(Debug)]
+pub struct Preparer {
+    /// The driver's name.
+    pub driver: String,
+    /// Where the token is.
+    pub account: PathBuf,
+    /// The state directory of `rdma-cni`.
+    pub state_dir: PathBuf,
+    /// Where the runtime looks for CDI specifications.
+    pub cdi_dir: PathBuf,
+    /// What is known of the node.
+    pub node: watch::Receiver<Arc<Node>>,
+    /// The hardware.
+    pub hardware: Hardware,
+}
+
+/// A claim is not prepared, or not given up.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// An id that is no id.
+    #[error("claim {0} has no usable uid")]
+    Uid(ClaimName),
+    /// The API server.
+    #[error("what claim {claim} was allocated is not known: {source}")]
+    Api {
+        /// The claim.
+        claim: ClaimName,
+        /// Why.
+        source: Box<ApiError>,
+    },
+    /// Nothing to prepare.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// Its devices are not there.
+    #[error("claim {claim} cannot be prepared: {why}")]
+    Devices {
+        /// The claim.
+        claim: ClaimName,
+        /// What is missing.
+        why: String,
+    },
+    /// The record.
+    #[error("what claim {claim} is given cannot be recorded: {source}")]
+    Record {
+        /// The claim.
+        claim: ClaimName,
+        /// Why.
+        source: FileError,
+    },
+    /// The kernel, or this program.
+    #[error("claim {claim} cannot be prepared: {problem}")]
+    System {
+        /// The claim.
+        claim: ClaimName,
+        /// What went wrong.
+        problem: String,
+    },
+}
+
+impl Preparer {
+    pub(super) fn driver(&self) -> &str {
+        &self.driver
+    }
+
+    /// Prepares `claim`; one that is prepared stays as it is. Devices that are not there are waited for until `end`.
+    pub(super) async fn prepare(
+        &self,
+        claim: &ClaimName,
+        end: Instant,
+    ) -> Result<Record, PrepareError> {
+        if !claim.has_plain_uid() {
+            return Err(PrepareError::Uid(claim.clone()));
+        }
+        if let Some(record) = self.again(claim).await? {
+            return Ok(record);
+        }
+        let failed = |source: ApiError| PrepareError::Api {
+            claim: claim.clone(),
+            source: Box::new(source),
+        };
+        let api = Api::new(&self.account).map_err(failed)?;
+        let ClaimName {
+            namespace, name, ..
+        } = claim;
+        let path = format!("{API}/namespaces/{namespace}/resourceclaims/{name}");
+        let object = api.client.ask(Method::GET, &path, None).await;
+        let object = object.map_err(|error| failed(error.into()))?;
+        let allocated = Claim::read(&object, claim, &self.driver, &api.node)?;
+        let (devices, requests) = self.devices(claim, &allocated, end).await?;
+        let awaits_network = match self.are_attached(&devices).await {
+            true => {
+                let pods = has_own_network(&api, claim, &allocated.pods).await;
+                pods.map_err(failed)?
+            }
+            false => false,
+        };
+        let record = Record {
+            format: FORMAT,
+            driver: self.driver.clone(),
+            claim: claim.clone(),
+            boot_id: boot_id(claim)?,
+            cdi_dir: self.cdi_dir.clone(),
+            awaits_network,
+            networks: Default::default(),
+            devices,
+            requests,
+        };
+        let written = record.clone();
+        self.aside(claim, move |claims| claims.prepare(&written))
+            .await?;
+        log::info!("claim {claim} is prepared: {}", in_words(&record));
+        Ok(record)
+    }
+
+    /// Gives `claim` up.
+    pub(super) async fn unprepare(&self, claim: &ClaimName) -> Result<(), PrepareError> {
+        if !claim.has_plain_uid() {
+            return Err(PrepareError::Uid(claim.clone()));
+        }
+        let uid = claim.uid.clone();
+        let was_there = self.aside(claim, move |claims| claims.remove(&uid)).await?;
+        if was_there {
+            log::info!("claim {claim} is given up");
+        }
+        Ok(())
+    }
+
+    /// The record of a claim that was prepared already.
+    async fn again(&self, claim: &ClaimName) -> Result<Option<Record>, PrepareError> {
+        let (uid, boot_id) = (claim.uid.clone(), boot_id(claim)?);
+        let seen = self.node.borrow().inventory.clone();
+        let hardware = self.hardware.clone();
+        self.aside(claim, move |claims| {
+            if claims.read(&uid)?.is_none() {
+                return Ok(None);
+            }
+            // without a look the last numbers count
+            let inventory = hardware.presence();
+            let inventory = inventory.as_ref().unwrap_or(&seen);
+            claims.again(&uid, &boot_id, |nic| nodes(nic, inventory))
+        })
+        .await
+    }
+
+    /// On a thread that may wait for the disk.
+    async fn aside<T: Send + 'static>(
+        &self,
+        claim: &ClaimName,
+        work: impl FnOnce(&Claims) -> Result<T, FileError> + Send + 'static,
+    ) -> Result<T, PrepareError> {
+        let claims = Claims::new(&self.state_dir);
+        let done = tokio::task::spawn_blocking(move || work(&claims)).await;
+        let done = done.map_err(|error| PrepareError::System {
+            claim: claim.clone(),
+            problem: error.to_string(),
+        })?;
+        done.map_err(|source| PrepareError::Record {
+            claim: claim.clone(),
+            source,
+        })
+    }
+
+    /// What was allocated, as it is on the node now; what is not there is waited for.
+    async fn devices(
+        &self,
+        claim: &ClaimName,
+        allocated: &Claim,
+        end: Instant,
+    ) -> Result<(Vec<Prepared>, Vec<Request>), PrepareError> {
+        let mut node = self.node.clone();
+        loop {
+            let known = node.borrow_and_update().clone();
+            let inventory = self.hardware.look_aside().await;
+            let why = match inventory {
+                Ok(inventory) => match prepared(allocated, &known, &inventory) {
+                    Ok(prepared) => return Ok(prepared),
+                    Err(why) => why,
+                },
+                Err(error) => error.to_string(),
+            };
+            let next = Instant::now() + LOOKS;
+            if next >= end {
+                return Err(PrepareError::Devices {
+                    claim: claim.clone(),
+                    why,
+                });
+            }
+            log::debug!("claim {claim} waits: {why}");
+            let _ = timeout_at(next, node.changed()).await;
+            // a node that is followed no more does not change
+            sleep_until(next.min(Instant::now() + LOOKS / 10)).await;
+        }
+    }
+
+    /// Whether the chain of this node attaches one of `devices` to a pod's network.
+    async fn are_attached(&self, devices: &[Prepared]) -> bool {
+        let node = self.node.borrow().clone();
+        let chain = node.conf.chain.as_ref();
+        let attaches = |it: &Prepared| chain.is_some_and(|chain| chain.attaches(&it.resource));
+        if !devices.iter().any(attaches) {
+            return false;
+        }
+        let state_dir = self.state_dir.clone();
+        let look = tokio::task::spawn_blocking(move || chain_check::is_chained(&state_dir));
+        look.await.unwrap_or(true)
+    }
+}
+
+/// What `allocated` is on `node`, whose hardware is `inventory`; else what is missing.
+fn prepared(
+    allocated: &Claim,
+    node: &Node,
+    inventory: &Inventory,
+) -> Result<(Vec<Prepared>, Vec<Request>), String> {
+    let pool = ::dra::pool::devices(&pool::Netdevs::default().resources(node));
+    let mut devices = vec![];
+    let mut requests: Vec<Request> = vec![];
+    for result in &allocated.results {
+        let (offer, places) = find(result, &pool, node)?;
+        let given = offer.give(&places, inventory)?;
+        devices.push(Prepared {
+            request: result.request.clone(),
+            pool: result.pool.clone(),
+            device: result.device.clone(),
+            share: result.share.clone(),
+            resource: offer.name.to_string(),
+            sharing: offer.sharing,
+            nics: given.devices,
+        });
+        if requests.iter().any(|it| it.name == result.request) {
+            continue;
+        }
+        // variables tell of all that a request has
+        let mut all = vec![];
+        for other in allocated
+            .results
+            .iter()
+            .filter(|it| it.request == result.request)
+        {
+            let (of, places) = find(other, &pool, node)?;
+            if of.name == offer.name {
+                all.extend(places);
+            }
+        }
+        let Given {
+            connection_manager,
+            variables,
+            ..
+        } = offer.give(&all, inventory)?;
+        requests.push(Request {
+            name: result.request.clone(),
+            env: variables,
+            connection_manager,
+        });
+    }
+    Ok((devices, requests))
+}
+
+/// Which devices of which resource a result is.
+fn find<'a>(
+    result: &AllocationResult,
+    pool: &[PoolDevice],
+    node: &'a Node,
+) -> Result<(&'a Offer, Vec<usize>), String> {
+    let missing = || {
+        format!(
+            "device {} of pool {} is not on this node now",
+            result.device, result.pool
+        )
+    };
+    let device = pool.iter().find(|it| it.name == result.device);
+    let device = device.ok_or_else(missing)?;
+    let mut offers = pool::offers(node);
+    let offer = offers.find(|it| it.name.as_str() == device.resource);
+    let offer = offer.ok_or_else(missing)?;
+    let places = offer.devices.iter().enumerate();
+    let places = places.filter(|(_, it)| device.addresses.contains(&it.address));
+    Ok((offer, places.map(|(place, _)| place).collect()))
+}
+
+/// The character devices that `nic` has now.
+fn nodes(nic: &GrantedDevice, inventory: &Inventory) -> Option<Vec<CharNode>> {
+    let hca = inventory.function(&nic.address)?.hcas.first()?;
+    Some(hca.char_devices.iter().map(CharNode::from).collect())
+}
+
+/// Whether one of `pods` has a network namespace of its own, which the chain makes. A pod that is gone has none;
+/// without any pod it is not known, and the network is waited for.
+async fn has_own_network(
+    api: &Api,
+    claim: &ClaimName,
+    pods: &[PodReference],
+) -> Result<bool, ApiError> {
+    let mut on_host = false;
+    for PodReference { name, uid } in pods {
+        let path = format!("/api/v1/namespaces/{}/pods/{name}", claim.namespace);
+        let pod = match api.client.ask(Method::GET, &path, None).await {
+            Ok(pod) if pod["metadata"]["uid"] == **uid => pod,
+            Ok(_) | Err(RequestError::Refused(Refusal { code: 404, .. })) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if pod["spec"]["hostNetwork"] != Value::Bool(true) {
+            return Ok(true);
+        }
+        on_host = true;
+    }
+    Ok(!on_host)
+}
+
+fn boot_id(claim: &ClaimName) -> Result<String, PrepareError> {
+    Linux::default()
+        .boot_id()
+        .map_err(|error| PrepareError::System {
+            claim: claim.clone(),
+            problem: error.to_string(),
+        })
+}
+
+/// `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1); after its network`
+fn in_words(record: &Record) -> String {
+    let device = |device: &Prepared| {
+        let nics = device.nics.iter().map(|nic| {
+            let nodes: Vec<&str> = nic.char_devices.iter().map(|it| &*it.name).collect();
+            format!("{} ({})", nic.rdma, nodes.join(" "))
+        });
+        format!("{}: {}", device.device, nics.collect::<Vec<_>>().join(", "))
+    };
+    let devices: Vec<String> = record.devices.iter().map(device).collect();
+    let when = match record.awaits_network {
+        true => ", when the pod has its network",
+        false => "",
+    };
+    format!("{}{when}", devices.join("; "))
+}

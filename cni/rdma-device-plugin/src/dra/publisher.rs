@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keeps the node's ResourceSlices as they are to be. Kubelet deletes them when it starts, and when the driver was
+//! away for 30 s: so they are watched, and written again. At rest that is one list and one watch in half an hour.
+
+use super::{Api, ApiError, pool::Netdevs};
+use crate::node::Node;
+use ::dra::slices::{self, API, Change, Owner};
+use kubernetes_api::{Method, Watch};
+use serde_json::Value;
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use tokio::sync::watch;
+
+/// The API server ends a watch after that.
+const WATCHED: Duration = Duration::from_secs(1800);
+
+/// How long is waited after a failure: at first, and at most.
+const AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(30)];
+
+/// An API server that cannot have the slices is asked again after that.
+const MUCH_LATER: Duration = Duration::from_secs(600);
+
+/// The field of a device's taints.
+const TAINTS: &str = "taints";
+
+/// Keeps the slices of one node.
+#[derive(Debug)]
+pub struct Publisher {
+    node: watch::Receiver<Arc<Node>>,
+    account: PathBuf,
+    driver: String,
+    netdevs: Netdevs,
+    /// The API server passes over taints: what is not healthy is left out instead.
+    without_taints: bool,
+    /// What went wrong last: it is said once.
+    told: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error("the API server's answer is no {0}")]
+    Other(&'static str),
+    #[error(
+        "the API server takes the node's ResourceSlices without their field {field}, so that they would say \
+         something else: they are taken back; serve the resources by the device plugin (take dra out of the \
+         configuration), or bring the cluster to Kubernetes 1.37"
+    )]
+    Dropped { field: String },
+    #[error("the API server passes over taints of devices")]
+    WithoutTaints,
+    #[error("the API server says that the watch cannot go on: {0}")]
+    Ended(String),
+}
+
+impl From<kubernetes_api::RequestError> for Failure {
+    fn from(error: kubernetes_api::RequestError) -> Self {
+        Self::Api(error.into())
+    }
+}
+
+/// The node's slices as the API server has them, by their names.
+type Slices = BTreeMap<String, Value>;
+
+impl Publisher {
+    /// One of `driver` that follows `node`, with the token in `account`.
+    pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf, driver: String) -> Self {
+        Self {
+            node,
+            account,
+            driver,
+            netdevs: Netdevs::default(),
+            without_taints: false,
+            told: None,
+        }
+    }
+
+    /// Until the node is followed no more.
+    pub async fn run(mut self) {
+        let mut wait = AGAIN[0];
+        loop {
+            let failure = match self.follow().await {
+                Ok(true) => {
+                    wait = AGAIN[0];
+                    continue;
+                }
+                Ok(false) => return,
+                Err(Failure::WithoutTaints) => continue,
+                Err(failure) => failure,
+            };
+            let line = failure.to_string();
+            if self.told.as_ref() != Some(&line) {
+                log::error!("the node's ResourceSlices are not kept: {line}");
+                self.told = Some(line);
+            }
+            if let Failure::Dropped { .. } = failure {
+                wait = MUCH_LATER;
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(AGAIN[1]);
+            if self.node.has_changed().is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Lists, and goes on from there, until the watch ends. False: the node is followed no more.
+    async fn follow(&mut self) -> Result<bool, Failure> {
+        let api = Api::new(&self.account)?;
+        let owner = Owner {
+            driver: self.driver.clone(),
+            node: api.node.clone(),
+            node_uid: api.node_uid.clone(),
+        };
+        let collection = format!("{API}/resourceslices?{}", owner.selector());
+        let mut list = api.client.ask(Method::GET, &collection, None).await?;
+        let version = list["metadata"]["resourceVersion"]
+            .as_str()
+            .map(str::to_owned);
+        let version = version.ok_or(Failure::Other("list"))?;
+        let items = match list["items"].take() {
+            Value::Array(items) => items,
+            _ => vec![],
+        };
+        let named = |slice: Value| Some((name(&slice)?.to_owned(), slice));
+        let mut slices: Slices = items.into_iter().filter_map(named).collect();
+        let path = format!(
+            "{collection}&watch=true&resourceVersion={version}&timeoutSeconds={}",
+            WATCHED.as_secs()
+        );
+        let mut watch = api.client.watch(&path).await?;
+        loop {
+            let node = self.node.borrow_and_update().clone();
+            self.settle(&api, &owner, &node, &mut slices).await?;
+            if self.told.take().is_some() {
+                log::info!("the node's ResourceSlices are kept again");
+            }
+            tokio::select! {
+                changed = self.node.changed() => {
+                    if changed.is_err() {
+                        return Ok(false);
+                    }
+                }
+                event = next(&mut watch) => match event? {
+                    Some((kind, object)) => follow(&mut slices, &kind, object)?,
+                    None => return Ok(true),
+                },
+            }
+        }
+    }
+
+    /// Writes what differs.
+    async fn settle(
+        &mut self,
+        api: &Api,
+        owner: &Owner,
+        node: &Node,
+        slices: &mut Slices,
+    ) -> Result<(), Failure> {
+        let mut devices = ::dra::pool::devices(&self.netdevs.resources(node));
+        if self.without_taints {
+            devices.retain(|device| !device.tainted);
+        }
+        let existing: Vec<Value> = slices.values().cloned().collect();
+        let changes = slices::plan(owner, &devices, &existing);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        for change in &changes {
+            let dropped = put(api, change, slices).await?;
+            if let Some(field) = dropped {
+                if field == TAINTS {
+                    log::warn!(
+                        "the API server passes over taints of devices: those that \
+                         are not healthy are left out of the node's ResourceSlices instead"
+                    );
+                    self.without_taints = true;
+                    return Err(Failure::WithoutTaints);
+                }
+                for name in std::mem::take(slices).into_keys() {
+                    put(api, &Change::Delete(name), slices).await?;
+                }
+                return Err(Failure::Dropped { field });
+            }
+        }
+        let tainted = devices.iter().filter(|it| it.tainted).map(|it| &*it.name);
+        let tainted: Vec<&str> = tainted.collect();
+        log::info!(
+            "{} devices are in the node's ResourceSlices of {}{}",
+            devices.len(),
+            owner.driver,
+            match tainted.as_slice() {
+                [] => String::new(),
+                some => format!(", not for new pods: {}", some.join(", ")),
+            }
+        );
+        Ok(())
+    }
+}
+
+/// Does it. The field that the API server dropped, if it did.
+async fn put(api: &Api, change: &Change, slices: &mut Slices) -> Result<Option<String>, Failure> {
+    let of = |name: &str| format!("{API}/resourceslices/{name}");
+    let (method, path, object) = match change {
+        Change::Create(object) => (Method::POST, format!("{API}/resourceslices"), object),
+        Change::Replace(object) => {
+            let name = name(object).ok_or(Failure::Other("slice"))?;
+            (Method::PUT, of(name), object)
+        }
+        Change::Delete(name) => {
+            api.client.ask(Method::DELETE, &of(name), None).await?;
+            slices.remove(name);
+            return Ok(None);
+        }
+    };
+    let written = api.client.ask(method, &path, Some(object)).await?;
+    let dropped = slices::lacks(&object["spec"], &written);
+    let name = name(&written).ok_or(Failure::Other("slice"))?.to_owned();
+    slices.insert(name, written);
+    Ok(dropped)
+}
+
+async fn next(watch: &mut Watch) -> Result<Option<(String, Value)>, Failure> {
+    let Some(mut event) = watch.next().await? else {
+        return Ok(None);
+    };
+    let kind = event["type"]
+        .as_str()
+        .ok_or(Failure::Other("event"))?
+        .to_owned();
+    Ok(Some((kind, event["object"].take())))
+}
+
+/// Takes in what the API server tells, unless it is older than what is known: an echo of what was written here.
+fn follow(slices: &mut Slices, kind: &str, object: Value) -> Result<(), Failure> {
+    if kind == "ERROR" {
+        let message = object["message"].as_str().unwrap_or_default().to_owned();
+        return Err(Failure::Ended(message));
+    }
+    let name = name(&object).ok_or(Failure::Other("slice"))?.to_owned();
+    let is_older = |known: &Value| {
+        let of = |it: &Value| {
+            it["metadata"]["resourceVersion"]
+                .as_str()?
+                .parse::<u64>()
+                .ok()
+        };
+        of(&object) < of(known)
+    };
+    if slices.get(&name).is_some_and(is_older) {
+        return Ok(());
+    }
+    match kind {
+        "DELETED" => {
+            log::info!("ResourceSlice {name} was deleted, and is written again");
+            slices.remove(&name);
+        }
+        _ => drop(slices.insert(name, object)),
+    }
+    Ok(())
+}
+
+fn name(slice: &Value) -> Option<&str> {
+    slice["metadata"]["name"].as_str()
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What kubelet asks: who is there, and claims prepared and given up.
+
+use super::prepare::{PATIENCE, Preparer};
+use ::dra::{ClaimName, Record, cdi};
+use kubelet_api::{
+    dra::{
+        self as api, Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest,
+        NodePrepareResourcesResponse, NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest,
+        NodeUnprepareResourcesResponse,
+    },
+    plugin_registration::{
+        self, DRA_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
+    },
+};
+use std::{path::Path, sync::Arc};
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+
+/// The driver's service.
+#[derive(Clone)]
+pub struct Service {
+    preparer: Arc<Preparer>,
+}
+
+impl Service {
+    /// One that prepares by `preparer`.
+    pub fn new(preparer: Preparer) -> Self {
+        Self {
+            preparer: Arc::new(preparer),
+        }
+    }
+
+    /// The driver's name.
+    pub(super) fn driver(&self) -> &str {
+        self.preparer.driver()
+    }
+}
+
+fn name(claim: &Claim) -> ClaimName {
+    ClaimName {
+        namespace: claim.namespace.clone(),
+        name: claim.name.clone(),
+        uid: claim.uid.clone(),
+    }
+}
+
+/// What kubelet is told of a claim that is prepared.
+fn devices(record: &Record) -> Vec<Device> {
+    let devices = record.devices.iter().map(|device| Device {
+        request_names: vec![device.request.clone()],
+        pool_name: device.pool.clone(),
+        device_name: device.device.clone(),
+        cdi_device_ids: vec![cdi::full_name(
+            &record.driver,
+            &record.claim.uid,
+            &device.request,
+        )],
+        share_id: device.share.clone(),
+    });
+    devices.collect()
+}
+
+#[tonic::async_trait]
+impl api::dra_plugin_server::DraPlugin for Service {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<NodePrepareResourcesRequest>,
+    ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
+        let mut response = NodePrepareResourcesResponse::default();
+        let end = Instant::now() + PATIENCE;
+        for claim in &request.get_ref().claims {
+            let claim = name(claim);
+            let prepared = match self.preparer.prepare(&claim, end).await {
+                Ok(record) => NodePrepareResourceResponse {
+                    devices: devices(&record),
+                    error: String::new(),
+                },
+                Err(error) => {
+                    let error = error.to_string();
+                    log::warn!("claim {claim} is not prepared: {error}");
+                    NodePrepareResourceResponse {
+                        devices: vec![],
+                        error,
+                    }
+                }
+            };
+            response.claims.insert(claim.uid, prepared);
+        }
+        Ok(Response::new(response))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+        let mut response = NodeUnprepareResourcesResponse::default();
+        for claim in &request.get_ref().claims {
+            let claim = name(claim);
+            let error = match self.preparer.unprepare(&claim).await {
+                Ok(()) => String::new(),
+                Err(error) => {
+                    log::warn!("claim {claim} is not given up: {error}");
+                    error.to_string()
+                }
+            };
+            let answer = NodeUnprepareResourceResponse { error };
+            response.claims.insert(claim.uid, answer);
+        }
+        Ok(Response::new(response))
+    }
+}
+
+/// Who the driver is.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    info: PluginInfo,
+}
+
+impl Registration {
+    /// `driver` at `endpoint`.
+    pub fn new(driver: &str, endpoint: &Path) -> Self {
+        Self {
+            info: PluginInfo {
+                r#type: DRA_PLUGIN.to_owned(),
+                name: driver.to_owned(),
+                endpoint: endpoint.display().to_string(),
+                supported_versions: vec![api::VERSION.to_owned()],
+            },
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl plugin_registration::registration_server::Registration for Registration {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
+        Ok(Response::new(self.info.clone()))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        let driver = &self.info.name;
+        match request.get_ref() {
+            RegistrationStatus {
+                plugin_registered: true,
+                ..
+            } => log::info!("kubelet has registered the DRA driver {driver}"),
+            RegistrationStatus { error, .. } => {
+                log::error!("kubelet refuses the DRA driver {driver}: {error}");
+            }
+        }
+        Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}

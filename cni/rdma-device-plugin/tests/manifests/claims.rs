@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Resources that are allocated by claims: what the daemon is told, and what it may do.
+
+use crate::cluster::cluster;
+use rdma_device_plugin::conf::{Conf, dra::DRIVER};
+use serde_json::{Value, json};
+use std::path::Path;
+
+pub(crate) const SHARED: &str = "integration/manifests/rendered/claims.yaml";
+pub(crate) const OF_VFS: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
+
+/// The objects of a kind whose names have this in them.
+fn named<'a>(objects: &'a [Value], kind: &str, part: &str) -> Vec<&'a Value> {
+    let is_it = |it: &&Value| {
+        let name = it["metadata"]["name"].as_str().expect("a name");
+        it["kind"] == kind && name.contains(part)
+    };
+    objects.iter().filter(is_it).collect()
+}
+
+#[test]
+fn the_daemon_serves_what_the_classes_are_of() {
+    for (file, driver, resource, classes) in [
+        (
+            SHARED,
+            DRIVER,
+            "rdma/hca",
+            ["rdma-hca", "rdma-hca-nic"].as_slice(),
+        ),
+        (OF_VFS, "nic.example.org", "rdma/vf", &["rdma-vf"]),
+    ] {
+        let cluster = cluster(file);
+        let data = cluster.config_map.data.as_ref().expect("data");
+        let conf = Conf::parse(&data["config.json"], Path::new("config.json"));
+        let conf = conf.unwrap_or_else(|error| panic!("{file}: {error}")).conf;
+        let dra = conf.dra.expect("dra");
+        let names: Vec<&str> = dra.resources.iter().map(|it| it.as_str()).collect();
+        assert_eq!((dra.driver.as_str(), names), (driver, vec![resource]));
+        let made = named(&cluster.others, "DeviceClass", "");
+        let made: Vec<&Value> = made.iter().map(|it| &it["metadata"]["name"]).collect();
+        assert_eq!(made, classes);
+        for class in named(&cluster.others, "DeviceClass", "") {
+            let selector = class["spec"]["selectors"][0]["cel"]["expression"].as_str();
+            let selector = selector.expect("a selector");
+            for words in [driver, resource] {
+                assert!(selector.contains(&format!("\"{words}\"")), "{selector}");
+            }
+        }
+        let mounts = cluster.pod().containers[0].volume_mounts.iter().flatten();
+        let mounts: Vec<&str> = mounts.map(|it| &*it.mount_path).collect();
+        let kubelet = "/var/lib/kubelet";
+        for path in [
+            format!("{kubelet}/plugins_registry"),
+            format!("{kubelet}/plugins/{driver}"),
+            "/var/run/cdi".to_owned(),
+        ] {
+            assert!(mounts.contains(&&*path), "{file}: {path}");
+        }
+    }
+    // an API server of that release passes over it
+    let class = &named(&cluster(OF_VFS).others, "DeviceClass", "")[0]["spec"].clone();
+    assert_eq!(class["extendedResourceName"], Value::Null);
+    let class = &named(&cluster(SHARED).others, "DeviceClass", "")[0]["spec"].clone();
+    assert_eq!(class["extendedResourceName"], "rdma/hca");
+}
+
+#[test]
+fn the_role_is_the_smallest() {
+    for file in [SHARED, OF_VFS] {
+        let objects = cluster(file).others;
+        let rules = json!([
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
+            {
+                "apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"],
+                "verbs": ["get", "list", "watch", "create", "update", "delete"],
+            },
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+        ]);
+        let roles = named(&objects, "ClusterRole", "-dra.");
+        assert_eq!((roles.len(), &roles[0]["rules"]), (1, &rules), "{file}");
+        let subject = json!([{
+            "kind": "ServiceAccount", "name": "rdma-device-plugin", "namespace": "kube-system",
+        }]);
+        let bindings = named(&objects, "ClusterRoleBinding", "-dra.");
+        assert_eq!((bindings.len(), &bindings[0]["subjects"]), (1, &subject));
+        // one account, whatever it is for
+        assert_eq!(named(&objects, "ServiceAccount", "").len(), 1, "{file}");
+        let policies = named(&objects, "ValidatingAdmissionPolicy", "-dra.");
+        assert_eq!(policies.len(), 1);
+        assert_eq!(policies[0]["spec"]["failurePolicy"], "Fail");
+        let bound = named(&objects, "ValidatingAdmissionPolicyBinding", "-dra.");
+        assert_eq!(bound[0]["spec"]["validationActions"], json!(["Deny"]));
+        assert_eq!(
+            bound[0]["spec"]["policyName"],
+            policies[0]["metadata"]["name"]
+        );
+    }
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Kubelet's side of dynamic resource allocation: it finds a driver by its socket, and has claims prepared.
+
+use crate::wait;
+use kubelet_api::{
+    dra::{
+        Claim, NodePrepareResourceResponse, NodePrepareResourcesRequest,
+        NodeUnprepareResourcesRequest, dra_plugin_client::DraPluginClient,
+    },
+    plugin_registration::{
+        InfoRequest, PluginInfo, RegistrationStatus, registration_client::RegistrationClient,
+    },
+};
+use serde_json::Value;
+use std::{
+    fs,
+    os::unix::{fs::FileTypeExt, net::UnixStream},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::runtime::Runtime;
+use tonic::transport::{Channel, Endpoint};
+
+/// As long as kubelet gives a call (`PluginClientTimeout` in its package `cm/dra/plugin`).
+const LIMIT: Duration = Duration::from_secs(45);
+
+/// A driver that was found.
+#[derive(Debug)]
+pub struct ClaimManager {
+    /// What the driver says of itself.
+    pub info: PluginInfo,
+    runtime: Runtime,
+    driver: DraPluginClient<Channel>,
+}
+
+/// The sockets that kubelet would see in a directory.
+fn sockets(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_seen = |it: &fs::DirEntry| {
+        let hidden = it.file_name().to_string_lossy().starts_with('.');
+        !hidden && it.file_type().is_ok_and(|kind| kind.is_socket())
+    };
+    entries.filter(is_seen).map(|it| it.path()).collect()
+}
+
+async fn channel(socket: &Path) -> Result<Channel, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
+    endpoint.timeout(LIMIT).connect().await
+}
+
+impl ClaimManager {
+    /// Waits for the one driver of the kubelet of `directory`, and registers it.
+    #[track_caller]
+    pub fn register(directory: &Path) -> Self {
+        let registry = directory.join("plugins_registry");
+        let mut found = vec![];
+        wait::until("one driver's socket, which it answers at", || {
+            found = sockets(&registry);
+            found.len() == 1 && UnixStream::connect(&found[0]).is_ok()
+        });
+        let socket = found.remove(0);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        let (info, driver) = runtime.block_on(async {
+            let channel = channel(&socket).await.expect("it listens");
+            let mut client = RegistrationClient::new(channel);
+            let info = client.get_info(InfoRequest {}).await.expect("an answer");
+            let info = info.into_inner();
+            let status = RegistrationStatus {
+                plugin_registered: true,
+                error: String::new(),
+            };
+            let told = client.notify_registration_status(status).await;
+            told.expect("it is told");
+            let channel = self::channel(Path::new(&info.endpoint)).await;
+            (info, DraPluginClient::new(channel.expect("it listens")))
+        });
+        Self {
+            info,
+            runtime,
+            driver,
+        }
+    }
+
+    /// Has `claim`, an object of the API server's, prepared.
+    #[track_caller]
+    pub fn prepare(&self, claim: &Value) -> NodePrepareResourceResponse {
+        let claim = named(claim);
+        let mut driver = self.driver.clone();
+        let request = NodePrepareResourcesRequest {
+            claims: vec![claim.clone()],
+        };
+        let answer = self
+            .runtime
+            .block_on(driver.node_prepare_resources(request));
+        let mut answer = answer.expect("an answer").into_inner();
+        answer.claims.remove(&claim.uid).expect("of the claim")
+    }
+
+    /// Has it given up. The driver's error.
+    #[track_caller]
+    pub fn unprepare(&self, claim: &Value) -> String {
+        let claim = named(claim);
+        let mut driver = self.driver.clone();
+        let request = NodeUnprepareResourcesRequest {
+            claims: vec![claim.clone()],
+        };
+        let answer = self
+            .runtime
+            .block_on(driver.node_unprepare_resources(request));
+        let mut answer = answer.expect("an answer").into_inner();
+        answer
+            .claims
+            .remove(&claim.uid)
+            .expect("of the claim")
+            .error
+    }
+}
+
+fn named(claim: &Value) -> Claim {
+    let text = |field: &str| {
+        claim["metadata"][field]
+            .as_str()
+            .expect("a text")
+            .to_owned()
+    };
+    Claim {
+        namespace: text("namespace"),
+        uid: text("uid"),
+        name: text("name"),
+    }
+}
