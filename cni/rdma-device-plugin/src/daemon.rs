@@ -133,7 +133,10 @@ impl Daemon {
         if elected.is_ok() {
             self.lead();
         }
-        self.serve_claims()?;
+        let claims = dra::serve(&self.arguments, &self.context, self.presence.as_deref());
+        if let Some(serving) = claims.map_err(system("listen for kubelet's claims"))? {
+            self.watchers.spawn(serving);
+        }
         if self.plugins.is_empty() && first.conf.dra.is_none() {
             log::info!("nothing is advertised on this node; waiting for RDMA devices");
         }
@@ -188,37 +191,6 @@ impl Daemon {
             let _ = tokio::time::timeout(LOADED, free).await;
         }
         served
-    }
-
-    /// Prepares claims, if any resource is served by them.
-    fn serve_claims(&mut self) -> Result<(), StartError> {
-        let Some(driver) = self
-            .node
-            .borrow()
-            .conf
-            .dra
-            .as_ref()
-            .map(|it| it.driver.clone())
-        else {
-            return Ok(());
-        };
-        let paths =
-            dra::server::Paths::new(&self.arguments.kubelet_dir, &driver, &self.context.name);
-        if let Some(presence) = &self.presence {
-            paths.remove_stale(|owner| presence.runs(owner));
-        }
-        let service = dra::service::Service::new(dra::prepare::Preparer {
-            driver,
-            account: self.arguments.service_account_dir.clone(),
-            state_dir: self.arguments.state_dir.clone(),
-            cdi_dir: self.arguments.cdi_dir.clone(),
-            node: self.node.subscribe(),
-            hardware: self.hardware.clone(),
-        });
-        let served = dra::server::Served::start(&paths, service);
-        let served = served.map_err(system("listen for kubelet's claims"))?;
-        self.watchers.spawn(served.ended());
-        Ok(())
     }
 
     /// Does what only one daemon of a node does.

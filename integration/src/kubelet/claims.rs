@@ -43,9 +43,17 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
     entries.filter(is_seen).map(|it| it.path()).collect()
 }
 
-async fn channel(socket: &Path) -> Result<Channel, tonic::transport::Error> {
+/// A socket's path as kubelet's gRPC has it for the host of a registration (`encodeAuthority` in grpc-go).
+fn as_host(socket: &Path) -> String {
+    socket.to_string_lossy().replace('/', "%2F")
+}
+
+/// To `socket`, whose server is called `host`.
+async fn channel(socket: &Path, host: &str) -> Result<Channel, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
-    endpoint.timeout(LIMIT).connect().await
+    let origin = format!("http://{host}").parse();
+    let origin = origin.unwrap_or_else(|error| panic!("{host} is no host: {error}"));
+    endpoint.origin(origin).timeout(LIMIT).connect().await
 }
 
 impl ClaimManager {
@@ -62,7 +70,8 @@ impl ClaimManager {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().expect("a runtime");
         let (info, driver) = runtime.block_on(async {
-            let channel = channel(&socket).await.expect("it listens");
+            let channel = channel(&socket, &as_host(&socket)).await;
+            let channel = channel.expect("it listens");
             let mut client = RegistrationClient::new(channel);
             let info = client.get_info(InfoRequest {}).await.expect("an answer");
             let info = info.into_inner();
@@ -72,7 +81,7 @@ impl ClaimManager {
             };
             let told = client.notify_registration_status(status).await;
             told.expect("it is told");
-            let channel = self::channel(Path::new(&info.endpoint)).await;
+            let channel = self::channel(Path::new(&info.endpoint), "localhost").await;
             (info, DraPluginClient::new(channel.expect("it listens")))
         });
         Self {

@@ -18,8 +18,9 @@ pub mod publisher;
 pub mod server;
 pub mod service;
 
+use crate::{cli::Arguments, kubelet::PluginContext, peers::Presence};
 use kubernetes_api::{Access, AccessError, Client, RequestError};
-use std::{path::Path, time::Duration};
+use std::{io, path::Path, time::Duration};
 
 /// What the daemon calls itself.
 const AGENT: &str = "rdma-device-plugin";
@@ -66,4 +67,35 @@ impl Api {
             client: Client::new(access, AGENT, LIMIT),
         })
     }
+}
+
+/// Prepares claims until what comes back is dropped; none: no resource is served by them. What killed daemons left of
+/// sockets goes, where `presence` knows which ones run.
+///
+/// # Errors
+/// A socket cannot be made.
+pub fn serve(
+    arguments: &Arguments,
+    context: &PluginContext,
+    presence: Option<&Presence>,
+) -> io::Result<Option<impl Future<Output = ()> + Send + use<>>> {
+    let node = context.node.clone();
+    let dra = node.borrow().conf.dra.clone();
+    let Some(driver) = dra.map(|dra| dra.driver) else {
+        return Ok(None);
+    };
+    let paths = server::Paths::new(&arguments.kubelet_dir, &driver, &context.name);
+    if let Some(presence) = presence {
+        paths.remove_stale(|owner| presence.runs(owner));
+    }
+    let service = service::Service::new(prepare::Preparer {
+        driver,
+        account: arguments.service_account_dir.clone(),
+        state_dir: arguments.state_dir.clone(),
+        cdi_dir: arguments.cdi_dir.clone(),
+        node,
+        hardware: context.hardware.clone(),
+    });
+    let served = server::Served::start(&paths, service)?;
+    Ok(Some(served.ended()))
 }

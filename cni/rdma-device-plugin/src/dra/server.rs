@@ -31,7 +31,10 @@ impl Paths {
     pub fn new(kubelet_dir: &Path, driver: &str, owner: &str) -> Self {
         let registry = kubelet_dir.join("plugins_registry");
         let plugin = kubelet_dir.join("plugins").join(driver);
-        let file_name = [&registry, &plugin].map(|it| socket::file_name(it, driver, owner));
+        let file_name = [
+            socket::registration_name(&registry, driver, owner),
+            socket::file_name(&plugin, driver, owner),
+        ];
         Self {
             registry,
             plugin,

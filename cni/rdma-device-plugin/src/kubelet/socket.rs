@@ -53,6 +53,19 @@ const AFFIXES: (&str, &str) = ("rdma-device-plugin-", ".sock");
 /// What separates a resource's name from what is no part of it; none has it.
 const SEPARATOR: char = '~';
 
+/// The same in the name of a driver's registration. Kubelet calls a registration by the socket's path as the host
+/// (`encodeAuthority` in grpc-go), whose escaped slashes are no host to the crate `http`; what is before an `@` is none.
+const REGISTRATION_SEPARATOR: char = '@';
+
+/// The file name of a driver's registration in `directory`: that of one daemon, `owner`.
+pub fn registration_name(directory: &Path, driver: &str, owner: &str) -> String {
+    let name = file_name(directory, driver, owner);
+    match name.rsplit_once(SEPARATOR) {
+        Some((driver, owner)) => format!("{driver}{REGISTRATION_SEPARATOR}{owner}"),
+        None => name,
+    }
+}
+
 /// The file name of a resource's socket in `directory`: that of one daemon, `owner`, and never two
 /// resources' own. A resource's name has one `/`, and no `_` before it.
 ///
@@ -89,7 +102,7 @@ pub fn remove_stale(directory: &Path, runs: impl Fn(&str) -> bool) {
             .trim_start_matches('.')
             .strip_prefix(AFFIXES.0)
             .and_then(|name| name.strip_suffix(AFFIXES.1))
-            .and_then(|name| name.rsplit_once(SEPARATOR))
+            .and_then(|name| name.rsplit_once([SEPARATOR, REGISTRATION_SEPARATOR]))
             .map(|(_, owner)| owner.split('-').next().unwrap_or(owner));
         if owner.is_some_and(|owner| !runs(owner))
             && let Err(error) = fs::remove_file(&path)
@@ -234,12 +247,16 @@ mod tests {
             bind(&directory.path().join(name)).expect("bound")
         };
         let sockets = [at("rdma/hca", "aaaaaaaa-0"), at("rdma/hca", "bbbbbbbb-1")];
+        let registration = registration_name(directory.path(), "hca.rdma", "aaaaaaaa");
+        assert_eq!(registration, "rdma-device-plugin-hca.rdma@aaaaaaaa.sock");
+        let registration = bind(&directory.path().join(registration)).expect("bound");
         for other in ["kubelet.sock", "rdma-device-plugin-rdma_hca.sock"] {
             fs::write(directory.path().join(other), "").expect("written");
         }
         remove_stale(directory.path(), |owner| owner == "bbbbbbbb");
         assert_eq!(sockets[0].0.state(), SocketState::Empty);
         assert_eq!(sockets[1].0.state(), SocketState::Ours);
+        assert_eq!(registration.0.state(), SocketState::Empty);
         let entries = fs::read_dir(directory.path()).expect("a directory");
         assert_eq!(entries.count(), 3);
     }
