@@ -32,7 +32,6 @@ pub mod device_plugin {
 #[cfg(feature = "device-plugin")]
 #[expect(
     missing_docs,
-    rustdoc::invalid_html_tags,
     reason = "generated code; proto/dra.proto says what it is"
 )]
 pub mod dra {
@@ -45,7 +44,6 @@ pub mod dra {
 #[cfg(feature = "device-plugin")]
 #[expect(
     missing_docs,
-    rustdoc::invalid_html_tags,
     reason = "generated code; proto/plugin_registration.proto says what it is"
 )]
 pub mod plugin_registration {
