@@ -43,6 +43,7 @@ done
 
 in_full cluster-two-nodes 'integration/lab_two_nodes' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
+in_full cluster-claims 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
 for series in 5.10 6.1 7.3; do
 	in_full "kernel-$series" 'integration/lab_(kernels|kubelet_share)' --kernel "$series" \
 		--tier full --shared --memory 4096 --timeout 900
@@ -85,7 +86,7 @@ make_for() {
 	*-containerd-2) name_runtime containerd ;;
 	*-crio) name_runtime crio ;;
 	kernel-*) integration/lab/kernel "${1#kernel-}" >/dev/null ;;
-	cluster-1.37) export RDMA_TEST_FULL=0 ;;
+	cluster-1.37 | cluster-claims) export RDMA_TEST_FULL=0 ;;
 	esac
 	case $1 in
 	installed | pods-*)
@@ -110,7 +111,7 @@ make_for() {
 nodes_of() { [[ $1 == cluster-two-nodes ]] && echo 2 || echo 1; }
 
 # kubernetes_of MACHINE: the release of its control plane and kubelet
-kubernetes_of() { [[ $1 == cluster-1.37 ]] && echo 1.37 || echo 1.34; }
+kubernetes_of() { [[ $1 == cluster-1.37 || $1 == cluster-claims ]] && echo 1.37 || echo 1.34; }
 
 # name_runtime NAME: in the environment, the container runtime that integration/runtimes builds, and no length
 name_runtime() {
