@@ -132,7 +132,7 @@ fn are_served_after_a_kill(cluster: &mut Cluster, pair: [Pod; 2]) -> [Pod; 2] {
     let id = container["containerID"].as_str().expect("an id").to_owned();
     let id = id.split_once("://").expect("a runtime and an id").1;
     cluster.runtime.cri().kill(id);
-    // while it is away, one ends and comes again
+    // one ends meanwhile, whether the driver is back by then or not, and comes again
     let [first, second] = pair;
     let path = format!("{PODS}/{}", second.name);
     cluster.delete(PODS, &[&second.name]);
@@ -150,7 +150,7 @@ fn are_served_after_a_kill(cluster: &mut Cluster, pair: [Pod; 2]) -> [Pod; 2] {
     [first, second]
 }
 
-/// A NIC's carrier goes and comes: no new pod has it meanwhile, and pods that run stay.
+/// A NIC's carrier goes, and comes: as long its device has a taint, by which the scheduler gives it to no pod.
 fn nics_without_carrier_are_tainted(cluster: &mut Cluster) {
     let change = |cluster: &mut Cluster, to: &str, count: usize| {
         let port = NICS[0];

@@ -96,6 +96,18 @@ impl Record {
         }
     }
 
+    /// The first NIC whose numbers have to be looked up before it is prepared again in the boot `boot_id`, and that
+    /// `now` does not know. Those that a pod's network corrects have time.
+    pub fn missing(
+        &self,
+        boot_id: &str,
+        now: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>,
+    ) -> Option<&GrantedDevice> {
+        let is_due = self.boot_id != boot_id && !self.awaits_network;
+        let mut nics = self.devices.iter().flat_map(|device| &device.nics);
+        nics.find(|nic| is_due && now(nic).is_none_or(|nodes| nodes.is_empty()))
+    }
+
     /// It in another boot: no pod has a network.
     fn in_boot(&mut self, boot_id: &str) {
         if self.boot_id != boot_id {
@@ -230,8 +242,11 @@ impl Claims {
         let Some(record) = self.read(uid)? else {
             return Ok(false);
         };
-        remove(&cdi::path(&record.cdi_dir, uid))?;
-        remove(&self.path(uid))?;
+        for path in [cdi::path(&record.cdi_dir, uid), self.path(uid)] {
+            remove(&path)?;
+            // a writer that was killed leaves it, and nobody writes this file again
+            remove(&file::unfinished(&path))?;
+        }
         self.settle()?;
         Ok(true)
     }

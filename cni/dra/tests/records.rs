@@ -242,3 +242,47 @@ fn a_record_is_a_promise_to_other_versions() {
     // one that cannot be read keeps no pod from its end, and is told
     assert!(claims.left("sandbox-1").is_err());
 }
+
+#[test]
+fn after_a_boot_numbers_that_no_network_corrects_are_looked_up_first() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let late = |nic: &GrantedDevice| match nic.rdma.as_str() {
+        "mlx5_2" => None,
+        "mlx5_3" => Some(vec![]),
+        _ => Some(vec![uverbs(0)]),
+    };
+    for (awaits_network, boot, missing) in [
+        (false, "boot-1", None),
+        (false, "boot-2", Some("mlx5_2")),
+        (true, "boot-2", None),
+    ] {
+        let record = record(directory.path(), awaits_network);
+        let found = record.missing(boot, late).map(|nic| nic.rdma.as_str());
+        assert_eq!(found, missing, "{awaits_network}, {boot}");
+        assert!(record.missing(boot, moved(1)).is_none());
+    }
+}
+
+#[test]
+fn what_a_killed_writer_left_goes_with_the_claim() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let claims = Claims::new(directory.path());
+    claims
+        .prepare(&record(directory.path(), false))
+        .expect("prepared");
+    let files = ["claims", "cdi"].map(|it| directory.path().join(it));
+    for (directory, name) in files
+        .iter()
+        .zip([UID.to_owned(), format!("rdma-device-plugin-claim-{UID}")])
+    {
+        fs::write(directory.join(format!("{name}.new")), "{").expect("written");
+    }
+    assert!(claims.remove(UID).expect("removed"));
+    for directory in files {
+        let entries = fs::read_dir(directory).expect("a directory");
+        let names: Vec<_> = entries
+            .map(|it| it.expect("an entry").file_name())
+            .collect();
+        assert!(names.iter().all(|it| it == "lock"), "{names:?}");
+    }
+}

@@ -61,7 +61,7 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
     if fs::read(path).is_ok_and(|present| present == text) {
         return Ok(false);
     }
-    let temporary = path.with_extension("new");
+    let temporary = unfinished(path);
     fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
     let file = own(&temporary, mode).map_err(failed)?;
     let write = || {
@@ -76,6 +76,11 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
         failed(error)
     })?;
     Ok(true)
+}
+
+/// Where the file of `path` is until it is whole. A writer that is killed leaves it to the next one.
+pub fn unfinished(path: &Path) -> PathBuf {
+    path.with_extension("new")
 }
 
 /// The file at `path`, made if need be, once no other writer has it. It is free again when the answer is

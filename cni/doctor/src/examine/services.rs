@@ -151,6 +151,6 @@ fn resource(path: &Path) -> String {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let name = name.strip_prefix("rdma-device-plugin-").unwrap_or(&name);
     // what follows is the daemon's own
-    let name = name.split('~').next().unwrap_or(name);
+    let name = name.split(['~', '@']).next().unwrap_or(name);
     name.replacen('_', "/", 1)
 }

@@ -97,12 +97,14 @@ fn limit(limits: &str) -> Memlock {
 }
 
 pub(super) fn daemon(look: &mut Look, kubelet_dir: &Path, state_dir: &Path) -> Daemon {
-    let directory = kubelet_dir.join("device-plugins");
-    let names = look.names(&directory).unwrap_or_default().into_iter();
-    let own = names.filter(|name| name.starts_with(SOCKETS) && name.ends_with(".sock"));
-    let sockets = own
-        .map(|name| socket(look, &directory.join(name)))
-        .collect();
+    // of resources; of a driver's registration, where they are served by claims
+    let directories = ["device-plugins", "plugins_registry"].map(|it| kubelet_dir.join(it));
+    let mut sockets = vec![];
+    for directory in directories {
+        let names = look.names(&directory).unwrap_or_default().into_iter();
+        let own = names.filter(|name| name.starts_with(SOCKETS) && name.ends_with(".sock"));
+        sockets.extend(own.map(|name| socket(look, &directory.join(name))));
+    }
     let state = look.path(state_dir);
     let published = Published::read(&state);
     let written = fs::metadata(state.join("resources.json")).and_then(|it| it.modified());

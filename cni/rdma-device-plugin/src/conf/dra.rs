@@ -32,14 +32,23 @@ struct DriverName(String);
 pub struct Dra {
     /// The driver's name.
     pub driver: String,
-    /// The resources.
-    pub resources: Vec<ResourceName>,
+    /// The resources; none: all of the file, whichever it has.
+    pub resources: Option<Vec<ResourceName>>,
+}
+
+impl Dra {
+    /// Whether `resource` is one of them.
+    pub fn serves(&self, resource: &str) -> bool {
+        let named = self.resources.as_ref();
+        named.is_none_or(|named| named.iter().any(|it| it.as_str() == resource))
+    }
 }
 
 impl TryFrom<String> for DriverName {
     type Error = String;
 
-    /// As the API server checks it: a DNS subdomain, in lower case.
+    /// As the API server checks it: a DNS subdomain, in lower case. It is the vendor of CDI names, too, which begins
+    /// with a letter (`ValidateVendorName` in CDI's `pkg/parser`).
     fn try_from(name: String) -> Result<Self, String> {
         let inner = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
         let is_label = |label: &str| {
@@ -48,11 +57,12 @@ impl TryFrom<String> for DriverName {
                 && !label.starts_with('-')
                 && !label.ends_with('-')
         };
-        match name.len() <= LONGEST_DRIVER && name.split('.').all(is_label) {
+        let begins = name.starts_with(|it: char| it.is_ascii_lowercase());
+        match begins && name.len() <= LONGEST_DRIVER && name.split('.').all(is_label) {
             true => Ok(Self(name)),
             false => Err(format!(
-                "must be a domain of at most {LONGEST_DRIVER} lower-case letters, digits, - and ., as \
-                 {DRIVER}, and is {name:?}"
+                "must be a domain of at most {LONGEST_DRIVER} lower-case letters, digits, - and ., which begins \
+                 with a letter, as {DRIVER}, and is {name:?}"
             )),
         }
     }
@@ -72,7 +82,7 @@ impl Section {
     fn checked(self, field: &Field<'_>, all: &[ResourceConf]) -> Result<Dra, Wrong> {
         let list = field.at("resources");
         let resources = match self.resources {
-            None => all.iter().map(|resource| resource.name.clone()).collect(),
+            None => None,
             Some(named) if named.is_empty() => {
                 let must = "must have at least one resource; leave it out for all of the file's";
                 return Err(list.wrong(must));
@@ -87,21 +97,24 @@ impl Section {
                     };
                     return Err(list.element(index).wrong(must));
                 }
-                named
+                Some(named)
             }
         };
-        if let Some(long) = resources.iter().find(|it| it.as_str().len() > LONGEST_TEXT) {
+        let mut names = all.iter().map(|resource| &resource.name);
+        let dra = Dra {
+            driver: self
+                .driver_name
+                .map_or_else(|| DRIVER.to_owned(), |name| name.0),
+            resources,
+        };
+        let is_long = |it: &&ResourceName| it.as_str().len() > LONGEST_TEXT;
+        if let Some(long) = names.find(|it| is_long(it) && dra.serves(it.as_str())) {
             let sentence = format!(
                 "{long} cannot be served by claims: a resource's name is an attribute of its devices, and has \
                  at most {LONGEST_TEXT} characters"
             );
             return Err(field.refused(sentence));
         }
-        Ok(Dra {
-            driver: self
-                .driver_name
-                .map_or_else(|| DRIVER.to_owned(), |name| name.0),
-            resources,
-        })
+        Ok(dra)
     }
 }

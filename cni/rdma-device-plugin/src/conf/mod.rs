@@ -53,7 +53,7 @@ impl Conf {
     /// Whether `resource` is served by claims: kubelet's device plugins have nothing of it.
     pub fn by_claims(&self, resource: &ResourceName) -> bool {
         let dra = self.dra.as_ref();
-        dra.is_some_and(|dra| dra.resources.contains(resource))
+        dra.is_some_and(|dra| dra.serves(resource.as_str()))
     }
 }
 

@@ -18,7 +18,12 @@ pub mod publisher;
 pub mod server;
 pub mod service;
 
-use crate::{cli::Arguments, kubelet::PluginContext, peers::Presence};
+use crate::{
+    cli::Arguments,
+    conf::dra::{DRIVER, Dra},
+    kubelet::PluginContext,
+    peers::Presence,
+};
 use kubernetes_api::{Access, AccessError, Client, RequestError};
 use std::{io, path::Path, time::Duration};
 
@@ -81,13 +86,14 @@ pub fn serve(
 ) -> io::Result<Option<impl Future<Output = ()> + Send + use<>>> {
     let node = context.node.clone();
     let dra = node.borrow().conf.dra.clone();
-    let Some(driver) = dra.map(|dra| dra.driver) else {
-        return Ok(None);
-    };
-    let paths = server::Paths::new(&arguments.kubelet_dir, &driver, &context.name);
+    let driver = dra.as_ref().map_or(DRIVER, |dra| &dra.driver);
+    let paths = server::Paths::new(&arguments.kubelet_dir, driver, &context.name);
     if let Some(presence) = presence {
         paths.remove_stale(|owner| presence.runs(owner));
     }
+    let Some(Dra { driver, .. }) = dra else {
+        return Ok(None);
+    };
     let service = service::Service::new(prepare::Preparer {
         driver,
         account: arguments.service_account_dir.clone(),

@@ -107,7 +107,7 @@ impl Preparer {
         if !claim.has_plain_uid() {
             return Err(PrepareError::Uid(claim.clone()));
         }
-        if let Some(record) = self.again(claim).await? {
+        if let Some(record) = self.again(claim, end).await? {
             return Ok(record);
         }
         let failed = |source: ApiError| PrepareError::Api {
@@ -161,21 +161,41 @@ impl Preparer {
         Ok(())
     }
 
-    /// The record of a claim that was prepared already.
-    async fn again(&self, claim: &ClaimName) -> Result<Option<Record>, PrepareError> {
-        let (uid, boot_id) = (claim.uid.clone(), boot_id(claim)?);
-        let seen = self.node.borrow().inventory.clone();
-        let hardware = self.hardware.clone();
-        self.aside(claim, move |claims| {
-            if claims.read(&uid)?.is_none() {
-                return Ok(None);
+    /// The record of a claim that was prepared already. In another boot devices have other numbers: those that no
+    /// network corrects are waited for until `end`.
+    async fn again(&self, claim: &ClaimName, end: Instant) -> Result<Option<Record>, PrepareError> {
+        loop {
+            let (uid, boot_id) = (claim.uid.clone(), boot_id(claim)?);
+            let seen = self.node.borrow().inventory.clone();
+            let hardware = self.hardware.clone();
+            let again = self.aside(claim, move |claims| {
+                let Some(record) = claims.read(&uid)? else {
+                    return Ok(Ok(None));
+                };
+                // without a look the last numbers count
+                let inventory = hardware.presence();
+                let inventory = inventory.as_ref().unwrap_or(&seen);
+                let now = |nic: &GrantedDevice| nodes(nic, inventory);
+                match record.missing(&boot_id, now) {
+                    Some(nic) => Ok(Err(format!(
+                        "RDMA device {} ({}) is not on this node now",
+                        nic.rdma, nic.address
+                    ))),
+                    None => claims.again(&uid, &boot_id, now).map(Ok),
+                }
+            });
+            let why = match again.await? {
+                Ok(record) => return Ok(record),
+                Err(why) => why,
+            };
+            if Instant::now() + LOOKS >= end {
+                return Err(PrepareError::Devices {
+                    claim: claim.clone(),
+                    why,
+                });
             }
-            // without a look the last numbers count
-            let inventory = hardware.presence();
-            let inventory = inventory.as_ref().unwrap_or(&seen);
-            claims.again(&uid, &boot_id, |nic| nodes(nic, inventory))
-        })
-        .await
+            sleep_until(Instant::now() + LOOKS).await;
+        }
     }
 
     /// On a thread that may wait for the disk.

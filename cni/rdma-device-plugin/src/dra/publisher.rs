@@ -33,6 +33,8 @@ pub struct Publisher {
     without_taints: bool,
     /// What went wrong last: it is said once.
     told: Option<String>,
+    /// The slices were as they are to be since the last failure: the next one is another.
+    was_kept: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +74,7 @@ impl Publisher {
             netdevs: Netdevs::default(),
             without_taints: false,
             told: None,
+            was_kept: false,
         }
     }
 
@@ -89,6 +92,9 @@ impl Publisher {
                 Err(failure) => failure,
             };
             let line = failure.to_string();
+            if std::mem::take(&mut self.was_kept) {
+                wait = AGAIN[0];
+            }
             if self.told.as_ref() != Some(&line) {
                 log::error!("the node's ResourceSlices are not kept: {line}");
                 self.told = Some(line);
@@ -132,6 +138,7 @@ impl Publisher {
         loop {
             let node = self.node.borrow_and_update().clone();
             self.settle(&api, &owner, &node, &mut slices).await?;
+            self.was_kept = true;
             if self.told.take().is_some() {
                 log::info!("the node's ResourceSlices are kept again");
             }

@@ -91,7 +91,7 @@ impl From<&Node> for View {
         let advertised = offers.filter(|it| !node.conf.by_claims(&it.name));
         Self {
             offers: advertised.map(offered).collect(),
-            gone: node.gone.clone(),
+            gone: advertised_gone(node),
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),
             erdma: node.erdma.clone(),
@@ -103,6 +103,15 @@ impl From<&Node> for View {
             ),
         }
     }
+}
+
+/// What went of the resources that device plugins serve.
+fn advertised_gone(node: &Node) -> BTreeMap<String, Vec<Gone>> {
+    let dra = node.conf.dra.as_ref();
+    let by_claims = |name: &String| dra.is_some_and(|dra| dra.serves(name));
+    let gone = node.gone.iter().filter(|(name, _)| !by_claims(name));
+    gone.map(|(name, gone)| (name.clone(), gone.clone()))
+        .collect()
 }
 
 /// What a scrape found.

@@ -230,10 +230,14 @@ fn the_program_finds_what_is_wrong_and_changes_nothing() {
     std::os::unix::fs::symlink(alive.path(), own).expect("a link");
     root.write(&format!("{RECORDS}/cut@eth0.json"), "{");
     root.write(&format!("{RECORDS}/old@eth0.corrupt"), "{");
-    let kubelet = root.path("var/lib/kubelet/device-plugins");
-    fs::create_dir_all(&kubelet).expect("made");
-    let socket = kubelet.join("rdma-device-plugin-rdma_hca.sock");
-    drop(UnixListener::bind(socket).expect("bound"));
+    for name in [
+        "device-plugins/rdma-device-plugin-rdma_hca.sock",
+        "plugins_registry/rdma-device-plugin-hca.rdma@4f.sock",
+    ] {
+        let socket = root.path("var/lib/kubelet").join(name);
+        fs::create_dir_all(socket.parent().expect("a directory")).expect("made");
+        drop(UnixListener::bind(socket).expect("bound"));
+    }
     let before = root.snapshot();
     let (code, output, errors) = run(told_in(&host, &root, &[]));
     assert_eq!((code, errors.as_str()), (1, ""), "{output}");
@@ -259,6 +263,7 @@ fn the_program_finds_what_is_wrong_and_changes_nothing() {
     assert_eq!(code, 1);
     let facts: Facts = serde_json::from_str(&facts).expect("facts");
     assert_eq!(facts.records.len(), 3);
+    assert_eq!(facts.daemon.sockets.len(), 2);
     assert_eq!(root.snapshot(), before, "it changed something");
 }
 

@@ -12,9 +12,12 @@
 
 {{/* what claims are allocated of; empty: nothing */}}
 {{- define "rdma.claimed" -}}
+{{- if hasKey (.Values.config | default dict) "dra" -}}
+{{ fail "config.dra: the chart has neither the mounts nor the rights for it; use dra.enabled, without config" }}
+{{- end -}}
 {{- if .Values.dra.enabled -}}
 {{- if .Values.config -}}
-{{ fail "dra.enabled: config takes the place of the switches; the classes of its resources are not known here: write them as docs/dra.md says" }}
+{{ fail "dra.enabled: config takes the place of the switches; the classes of its resources are not known here; leave one of the two out" }}
 {{- end -}}
 {{- if eq .Values.nics "exclusive" }}{{ .Values.exclusive.resource }}{{ else if eq .Values.nics "erdma" }}aliyun/erdma{{ else }}rdma/hca{{ end -}}
 {{- end -}}
