@@ -83,6 +83,12 @@ pub struct Netdev {
     /// Whether the medium is there.
     #[serde(default)]
     pub carrier: bool,
+    /// In bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// In Mbit/s; none: there is no carrier, or the driver does not say, or ports were not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed: Option<u32>,
     /// The bond or bridge that it is a port of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
@@ -107,6 +113,9 @@ pub struct Hca {
     /// `uverbs0`, `umad0`, `issm0`.
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
+    /// Version of its firmware; none: the device is in another namespace, or has none, or ports were not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
     /// RDMA in software on a NIC (rxe, siw). What lies on a bond counts as the bond's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft: bool,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A ResourceClaim, as far as a driver needs it.
 
+use crate::parameters::Parameters;
+use conf_reader::Wrong;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
@@ -50,12 +52,16 @@ pub struct Claim {
 pub struct AllocationResult {
     /// The claim's request, without the name of a subrequest.
     pub request: String,
+    /// With that, where it has one: `nic/fast`.
+    full_request: String,
     /// The pool.
     pub pool: String,
     /// The device's name in it.
     pub device: String,
     /// Which of several allocations of the device.
     pub share: Option<String>,
+    /// What the claim and its class say of it.
+    pub parameters: Parameters,
 }
 
 /// A pod that a claim is reserved for.
@@ -88,6 +94,27 @@ pub enum ClaimError {
         /// The node's pool.
         pool: String,
     },
+    /// Its parameters, or its class', are wrong.
+    #[error("the parameters of claim {claim} for driver {driver} are wrong: {wrong}")]
+    Parameters {
+        /// The claim.
+        claim: ClaimName,
+        /// The driver.
+        driver: String,
+        /// Which field.
+        wrong: Box<Wrong>,
+    },
+    /// Two of its requests want what only a whole pod can have.
+    #[error(
+        "requests {} and {} of claim {claim} have different parameters (mtu, smcr): a pod is attached in one way; \
+         give them the same", requests[0], requests[1]
+    )]
+    Contradiction {
+        /// The claim.
+        claim: ClaimName,
+        /// The requests.
+        requests: Box<[String; 2]>,
+    },
 }
 
 impl Claim {
@@ -111,12 +138,37 @@ impl Claim {
         let status = &object["status"];
         let results = list(&status["allocation"]["devices"]["results"]);
         let own = results.filter(|it| it["driver"] == driver && it["pool"] == pool);
-        let results: Vec<AllocationResult> = own.filter_map(AllocationResult::read).collect();
+        let mut results: Vec<AllocationResult> = own.filter_map(AllocationResult::read).collect();
         if results.is_empty() {
             return Err(ClaimError::Nothing {
                 claim: name.clone(),
                 driver: driver.to_owned(),
                 pool: pool.to_owned(),
+            });
+        }
+        let parameters = configured(&status["allocation"]["devices"]["config"], driver);
+        for result in &mut results {
+            let of_request = parameters
+                .iter()
+                .filter(|it| it.is_for(&result.full_request));
+            for Configured { parameters, .. } in of_request {
+                let before = std::mem::take(&mut result.parameters);
+                result.parameters = Parameters::read(parameters, before).map_err(|wrong| {
+                    ClaimError::Parameters {
+                        claim: name.clone(),
+                        driver: driver.to_owned(),
+                        wrong: Box::new(wrong),
+                    }
+                })?;
+            }
+        }
+        let first = &results[0];
+        let is_another =
+            |it: &&AllocationResult| it.parameters.attachment != first.parameters.attachment;
+        if let Some(other) = results.iter().find(is_another) {
+            return Err(ClaimError::Contradiction {
+                claim: name.clone(),
+                requests: Box::new([first, other].map(|it| it.request.clone())),
             });
         }
         let pods = list(&status["reservedFor"]).filter(|it| it["resource"] == "pods");
@@ -138,13 +190,46 @@ impl AllocationResult {
         let text = |field: &str| result[field].as_str().map(str::to_owned);
         let request = text("request")?;
         Some(Self {
-            // kubelet asks by the request alone (`BaseRequestRef`)
-            request: request.split('/').next().unwrap_or_default().to_owned(),
+            request: base(&request).to_owned(),
+            full_request: request,
             pool: text("pool")?,
             device: text("device")?,
             share: text("shareID"),
+            parameters: Parameters::default(),
         })
     }
+}
+
+/// A request without the name of a subrequest: kubelet asks by it alone (`BaseRequestRef`).
+fn base(request: &str) -> &str {
+    request.split('/').next().unwrap_or_default()
+}
+
+/// Parameters, and what they are for.
+struct Configured<'a> {
+    /// None: all.
+    requests: Vec<&'a str>,
+    parameters: &'a Value,
+}
+
+impl Configured<'_> {
+    /// Those for a request are for all its subrequests.
+    fn is_for(&self, request: &str) -> bool {
+        let is_it = |it: &&str| *it == request || *it == base(request);
+        self.requests.is_empty() || self.requests.iter().any(is_it)
+    }
+}
+
+/// What `config` has of `driver`'s: classes' first, as claims' go before them.
+fn configured<'a>(config: &'a Value, driver: &str) -> Vec<Configured<'a>> {
+    let own = list(config).filter(|it| it["opaque"]["driver"] == driver);
+    let mut own: Vec<&Value> = own.collect();
+    own.sort_by_key(|it| it["source"] != "FromClass");
+    let of = |it: &'a Value| Configured {
+        requests: list(&it["requests"]).filter_map(Value::as_str).collect(),
+        parameters: &it["opaque"]["parameters"],
+    };
+    own.into_iter().map(of).collect()
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
@@ -188,13 +273,74 @@ mod tests {
         let claim = Claim::read(&claim, &name(), "hca.rdma", "n").expect("a claim");
         let expected = AllocationResult {
             request: "nic".into(),
+            full_request: "nic/fast".into(),
             pool: "n".into(),
             device: "d".into(),
             share: Some("s".into()),
+            parameters: Parameters::default(),
         };
         assert_eq!(claim.results, [expected]);
         let pods: Vec<&str> = claim.pods.iter().map(|it| &*it.name).collect();
         assert_eq!(pods, ["a"]);
+    }
+
+    /// A claim's parameters go before its class', and later ones before earlier ones. Those of a subrequest that was
+    /// not chosen are none.
+    #[test]
+    fn parameters_are_those_of_the_request() {
+        let result = |request: &str| json!({"request": request, "driver": "hca.rdma", "pool": "n", "device": request});
+        let configured = |source: &str, requests: Value, fields: Value| {
+            let mut parameters =
+                json!({"apiVersion": "hca.rdma/v1alpha1", "kind": "AttachmentParameters"});
+            for (name, value) in fields.as_object().expect("an object") {
+                parameters[name] = value.clone();
+            }
+            let opaque = json!({"driver": "hca.rdma", "parameters": parameters});
+            json!({"source": source, "requests": requests, "opaque": opaque})
+        };
+        let gpu = json!({"source": "FromClaim", "opaque": {"driver": "gpu.example.org", "parameters": {"x": 1}}});
+        let claim = |config: Value| {
+            let mut claim = object(json!([result("a/fast"), result("b")]));
+            claim["status"]["allocation"]["devices"]["config"] = config;
+            Claim::read(&claim, &name(), "hca.rdma", "n")
+        };
+        let found = claim(json!([
+            configured("FromClaim", json!([]), json!({"mtu": 1500})),
+            configured(
+                "FromClass",
+                json!(["a", "b"]),
+                json!({"mtu": 9000, "smcr": true})
+            ),
+            configured("FromClaim", json!(["a/fast"]), json!({"rails": [1]})),
+            configured("FromClaim", json!(["a/slow", "b"]), json!({"rails": [0]})),
+            configured("FromClaim", json!(["b"]), json!({"rails": [2]})),
+            gpu,
+        ]));
+        let found = found.expect("a claim");
+        let rails = found.results.iter().map(|it| it.parameters.rails.clone());
+        assert_eq!(
+            rails.collect::<Vec<_>>(),
+            [Some([1].into()), Some([2].into())]
+        );
+        for result in &found.results {
+            let attachment = &result.parameters.attachment;
+            assert_eq!((attachment.mtu, attachment.smcr), (Some(1500), Some(true)));
+        }
+
+        for (config, words) in [
+            (
+                configured("FromClass", json!(["b"]), json!({"mtu": 1500})),
+                "requests a and b of claim default/a have different parameters (mtu, smcr): a pod is attached in one \
+                 way; give them the same",
+            ),
+            (
+                configured("FromClass", json!([]), json!({"mtu": 15})),
+                "the parameters of claim default/a for driver hca.rdma are wrong: mtu: must be",
+            ),
+        ] {
+            let error = claim(json!([config])).expect_err(words).to_string();
+            assert!(error.starts_with(words), "{error}");
+        }
     }
 
     #[test]

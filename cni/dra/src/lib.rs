@@ -7,7 +7,10 @@
 //! | [`pool`] | the devices of a node's pool: pure, of its resources and their health |
 //! | [`slices`] | the ResourceSlices that say so, and what has to be written to get there: pure |
 //! | [`claim`] | what a claim was allocated, as the API server tells it: pure |
-//! | [`record`] | what a claim was prepared with, in the state directory: the daemon's and `rdma-cni`'s |
+//! | [`parameters`] | what it says of how its pod is attached: pure |
+//! | [`record`] | what a claim was prepared with, and what became of that: pure |
+//! | [`store`] | the records in the state directory: the daemon's and `rdma-cni`'s |
+//! | [`status`] | what its status says of its devices: pure, of its record |
 //! | [`cdi`] | the CDI specification of a claim: pure, of its record |
 //!
 //! A claim is prepared before its first pod has a network, and the network may give devices other numbers. So
@@ -18,10 +21,15 @@
 
 pub mod cdi;
 pub mod claim;
+pub mod parameters;
 pub mod pool;
 pub mod record;
 pub mod slices;
+pub mod status;
+pub mod store;
 
 pub use claim::{Claim, ClaimError, ClaimName};
+pub use parameters::{AttachmentParameters, Parameters};
 pub use pool::{Nic, PoolDevice, Resource};
-pub use record::{Claims, Prepared, Record};
+pub use record::{Prepared, Record};
+pub use store::Claims;

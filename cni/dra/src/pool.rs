@@ -5,9 +5,10 @@
 //! resource gives, and one for each NIC, for claims that ask for one. Any other resource has one device for each NIC.
 //! Devices that several pods may have are allocated several times (`allowMultipleAllocations`).
 
+use fnv::FnvHasher;
 use rdma_netns::DeviceAddress;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, hash::Hasher};
 
 /// A name of a device is a DNS label (RFC 1123).
 const LONGEST_NAME: usize = 63;
@@ -46,6 +47,12 @@ pub struct Nic {
     pub bond: Option<String>,
     /// `ethernet`, `infiniband`
     pub link_layer: Option<String>,
+    /// Of the netdev, as it was last seen in the node's namespace.
+    pub mtu: Option<u32>,
+    /// Of the netdev, as it was last seen there with a carrier; in Mbit/s.
+    pub speed: Option<u32>,
+    /// The RDMA device's, `28.39.1002`.
+    pub firmware: Option<String>,
     /// `mlx5_core`
     pub driver: Option<String>,
     /// PCI vendor id, `15b3`.
@@ -69,6 +76,8 @@ pub struct PoolDevice {
     pub resource: String,
     /// The NICs that it stands for.
     pub addresses: Vec<DeviceAddress>,
+    /// What is wrong with it, or with one of its NICs.
+    pub faults: Vec<String>,
     /// Whether no new pod may have it.
     pub tainted: bool,
     /// Whether it may be allocated several times.
@@ -85,11 +94,21 @@ pub fn devices(resources: &[Resource]) -> Vec<PoolDevice> {
 fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
     let is_healthy = |nic: &Nic| resource.short.is_none() && nic.fault.is_none();
     let address = |nic: &Nic| DeviceAddress::try_from(nic.address.clone()).ok();
-    let device = |part: &str, addresses, tainted, attributes| PoolDevice {
+    let faults = |nics: &[Nic]| {
+        let of_nic = |nic: &Nic| Some(format!("{}: {}", nic.rdma, nic.fault.as_ref()?));
+        resource
+            .short
+            .clone()
+            .into_iter()
+            .chain(nics.iter().filter_map(of_nic))
+            .collect()
+    };
+    let device = |part: &str, addresses, nics: &[Nic], attributes| PoolDevice {
         name: name(&resource.name, part),
         resource: resource.name.clone(),
         addresses,
-        tainted,
+        faults: faults(nics),
+        tainted: !nics.iter().any(is_healthy),
         shared: resource.shared,
         attributes,
     };
@@ -99,7 +118,7 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
         devices.push(device(
             "all",
             resource.nics.iter().filter_map(address).collect(),
-            !resource.nics.iter().any(is_healthy),
+            &resource.nics,
             of_all(resource),
         ));
     }
@@ -111,7 +130,7 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
         devices.push(device(
             &nic.address,
             vec![address],
-            !is_healthy(nic),
+            std::slice::from_ref(nic),
             attributes,
         ));
     }
@@ -155,12 +174,18 @@ fn of_nic(resource: &Resource, nic: &Nic, rail: usize) -> Map<String, Value> {
         ("bond", nic.bond.as_ref()),
         ("linkLayer", nic.link_layer.as_ref()),
         ("driver", nic.driver.as_ref()),
+        ("firmware", nic.firmware.as_ref()),
         ("vendor", nic.vendor.as_ref()),
         ("physicalFunction", nic.physical_function.as_ref()),
     ];
     for (name, text) in texts {
         if let Some(text) = text.filter(|text| text.len() <= LONGEST_TEXT) {
             attributes.insert(name.into(), json!({"string": text}));
+        }
+    }
+    for (name, number) in [("mtu", nic.mtu), ("speed", nic.speed)] {
+        if let Some(number) = number {
+            attributes.insert(name.into(), json!({"int": number}));
         }
     }
     // an auxiliary device has no place of its own on the bus
@@ -208,9 +233,9 @@ fn name(resource: &str, part: &str) -> String {
 
 /// The same in every version and run: FNV-1a.
 pub(crate) fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    let mut hasher = FnvHasher::default();
+    hasher.write(text.as_bytes());
+    hasher.finish()
 }
 
 #[cfg(test)]

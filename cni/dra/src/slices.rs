@@ -75,7 +75,7 @@ pub fn plan(owner: &Owner, devices: &[PoolDevice], existing: &[Value]) -> Vec<Ch
                 generation(it) == newest
                     && it["spec"]["pool"]["resourceSliceCount"] == json!(count)
                     && lacks(spec, it).is_none()
-                    && surplus(spec, &it["spec"]).is_none()
+                    && !has_surplus(spec, &it["spec"])
             };
             find(name).is_some_and(is_same)
         });
@@ -184,18 +184,19 @@ fn differs(wanted: &Value, found: &Value) -> Option<String> {
     }
 }
 
-/// What `found` has and `wanted` has not, of what this driver would write.
-fn surplus(wanted: &Value, found: &Value) -> Option<String> {
-    let empty = vec![];
-    let of = |spec: &Value| spec["devices"].as_array().unwrap_or(&empty).clone();
-    let (wanted, found) = (of(wanted), of(found));
-    wanted.iter().zip(&found).find_map(|(wanted, found)| {
-        for field in ["taints", "allowMultipleAllocations"] {
-            if wanted.get(field).is_none() && found.get(field).is_some() {
-                return Some(field.to_owned());
-            }
-        }
+/// Whether `found` has what `wanted` has not, of what this driver would write.
+fn has_surplus(wanted: &Value, found: &Value) -> bool {
+    let mut pairs = devices(wanted).zip(devices(found));
+    pairs.any(|(wanted, found)| {
+        let is_new = |field| wanted.get(field).is_none() && found.get(field).is_some();
         let count = |it: &Value| it["attributes"].as_object().map_or(0, Map::len);
-        (count(wanted) != count(found)).then(|| "attributes".to_owned())
+        ["taints", "allowMultipleAllocations"]
+            .into_iter()
+            .any(is_new)
+            || count(wanted) != count(found)
     })
+}
+
+fn devices(spec: &Value) -> impl Iterator<Item = &Value> {
+    spec["devices"].as_array().into_iter().flatten()
 }

@@ -3,9 +3,10 @@
 
 use dra::{
     ClaimName, Claims, Prepared, Record, cdi,
-    record::{FORMAT, Request},
+    record::{FORMAT, JoinedRail, Request},
 };
-use rdma_resources::{CharNode, Sharing, grant::GrantedDevice};
+use rdma_netns::Inventory;
+use rdma_resources::{CharNode, FileError, Sharing, grant::GrantedDevice};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
 
@@ -58,8 +59,12 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
         },
         boot_id: "boot-1".into(),
         cdi_dir: directory.join("cdi"),
+        pods: Default::default(),
         awaits_network,
         networks: Default::default(),
+        rails: Default::default(),
+        absent: Default::default(),
+        parameters: Default::default(),
         devices: vec![device("one", 1), device("two", 2), device("two", 3)],
         requests: vec![
             request("one", "0000:3b:00.1"),
@@ -149,7 +154,7 @@ fn there_is_nothing_to_give_without_a_network() {
 
     assert!(
         claims
-            .joined(UID, "boot-1", "sandbox-1", moved(4))
+            .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(4))
             .expect("joined")
     );
     let first = given(directory.path()).expect("a specification");
@@ -160,7 +165,7 @@ fn there_is_nothing_to_give_without_a_network() {
     // a second pod of the claim, and kubelet's second Prepare: what is there stays
     assert!(
         claims
-            .joined(UID, "boot-1", "sandbox-2", |_| None)
+            .joined(UID, "boot-1", ("sandbox-2", vec![]), moved(4))
             .expect("joined")
     );
     let again = claims.again(UID, "boot-1", moved(9)).expect("again");
@@ -173,16 +178,128 @@ fn there_is_nothing_to_give_without_a_network() {
     claims.left("sandbox-2").expect("left");
     assert_eq!(given(directory.path()), None);
     let left = claims.read(UID).expect("read").expect("still prepared");
-    assert!(!left.is_final() && left.networks.is_empty());
+    assert!(!left.is_final() && left.networks.is_empty() && left.rails.is_empty());
 
     assert!(claims.remove(UID).expect("removed"));
     assert!(!claims.remove(UID).expect("nothing"));
     assert_eq!(claims.read(UID).expect("read"), None);
     assert!(
         !claims
-            .joined(UID, "boot-1", "sandbox-1", moved(0))
+            .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(0))
             .expect("none")
     );
+}
+
+/// An inventory with the RDMA devices of NICs, by their numbers and those of their character devices.
+fn inventory(nics: &[(u32, u32)]) -> Inventory {
+    let function = |(number, uverbs): &(u32, u32)| {
+        let node = json!({"name": format!("uverbs{uverbs}"), "major": 231, "minor": 192 + uverbs});
+        json!({
+            "address": format!("0000:3b:00.{number}"),
+            "hcas": [{"name": format!("mlx5_{number}"), "char_devices": [node]}],
+        })
+    };
+    let functions: Vec<Value> = nics.iter().map(function).collect();
+    serde_json::from_value(json!({"functions": functions})).expect("an inventory")
+}
+
+/// A container that starts again gets what its devices are then, or is not made.
+#[test]
+fn numbers_are_looked_at_as_long_as_a_claim_is_held() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let claims = Claims::new(directory.path());
+    let check = |boot: &str, nics: &[(u32, u32)]| -> Vec<Vec<String>> {
+        let look = || Ok::<_, FileError>(inventory(nics));
+        let check = claims.check(boot, look).expect("a look");
+        assert!(check.failed.is_empty());
+        let lost = |record: &Record| record.lost().map(|nic| nic.rdma.clone()).collect();
+        check.changed.iter().map(lost).collect()
+    };
+    let nodes = || given(directory.path()).map(|it| it[format!("{UID}-two")]["nodes"].clone());
+    let nothing = Vec::<Vec<String>>::new();
+
+    // nobody looks at the hardware for nothing
+    let no_look = || -> Result<Inventory, FileError> { panic!("there is no claim") };
+    assert!(
+        claims
+            .check("boot-1", no_look)
+            .expect("nothing")
+            .changed
+            .is_empty()
+    );
+    claims
+        .prepare(&record(directory.path(), true))
+        .expect("prepared");
+    assert_eq!(check("boot-1", &[]), nothing, "its ADD is to come");
+    claims
+        .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(0))
+        .expect("joined");
+    assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), nothing);
+    assert_eq!(check("boot-2", &[]), nothing, "kubelet prepares it anew");
+
+    // a driver that was loaded anew: first there is nothing, then it has other numbers
+    let none: [&[&str]; 1] = [&["mlx5_1", "mlx5_2", "mlx5_3"]];
+    assert_eq!(check("boot-1", &[]), none);
+    assert_eq!(nodes(), None);
+    assert_eq!(check("boot-1", &[]), nothing, "told already");
+    assert_eq!(check("boot-1", &[(1, 9), (2, 7)]), [["mlx5_3"]]);
+    assert_eq!(nodes(), None);
+    claims.again(UID, "boot-1", |_| None).expect("again");
+    assert_eq!(nodes(), None, "kubelet started");
+    assert_eq!(check("boot-1", &[(1, 9), (2, 7), (3, 2)]), [[""; 0]]);
+    let expected = json!(["uverbs7 231:199", "uverbs2 231:194", "rdma_cm 10:120"]);
+    assert_eq!(nodes(), Some(expected));
+
+    // a sandbox that is made anew has what is there then
+    check("boot-1", &[(1, 9), (2, 7)]);
+    claims.left("sandbox-1").expect("left");
+    claims
+        .joined(UID, "boot-1", ("sandbox-2", vec![]), moved(0))
+        .expect("joined");
+    let expected = json!(["uverbs2 231:194", "uverbs3 231:195", "rdma_cm 10:120"]);
+    assert_eq!(nodes(), Some(expected));
+
+    // one kind of device comes after the other
+    let umad = CharNode {
+        name: "umad0".into(),
+        major: 231,
+        minor: 0,
+    };
+    let mut both = record(directory.path(), false);
+    both.devices[0].nics[0].char_devices.push(umad);
+    claims.prepare(&both).expect("prepared");
+    assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), [["mlx5_1"]]);
+    assert_eq!(given(directory.path()), None);
+    let again = claims.again(UID, "boot-1", moved(0)).expect("again");
+    let again = again.expect("prepared");
+    assert!(again.is_final());
+    assert_eq!(again.devices[0].nics[0].char_devices.len(), 2);
+
+    // a NIC that goes before its pod has its network
+    claims
+        .prepare(&record(directory.path(), true))
+        .expect("prepared");
+    claims
+        .joined(UID, "boot-1", ("sandbox-1", vec![]), |_| None)
+        .expect("joined");
+    assert_eq!(given(directory.path()), None);
+    assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), [[""; 0]]);
+    assert!(given(directory.path()).is_some());
+    assert_eq!(check("boot-1", &[]), none);
+    claims.left("sandbox-1").expect("left");
+    let left = claims.read(UID).expect("read").expect("a record");
+    assert_eq!(left.lost().count(), 0, "nobody has it");
+
+    // one that cannot be read does not keep others
+    claims
+        .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(0))
+        .expect("joined");
+    fs::write(directory.path().join("claims/other.json"), "{").expect("written");
+    let look = || Ok::<_, FileError>(inventory(&[]));
+    let found = claims.check("boot-1", look).expect("a look");
+    assert_eq!((found.changed.len(), found.failed.len()), (1, 1));
+    let (own, failed) = claims.of_pod("p-1");
+    assert_eq!((own.len(), failed.len()), (0, 1));
 }
 
 #[test]
@@ -194,7 +311,7 @@ fn another_boot_has_other_numbers_and_no_networks() {
             .prepare(&record(directory.path(), awaits))
             .expect("prepared");
         claims
-            .joined(UID, "boot-1", "sandbox-1", moved(1))
+            .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(1))
             .expect("joined");
         fs::remove_dir_all(directory.path().join("cdi")).expect("a tmpfs");
         claims
@@ -219,6 +336,16 @@ fn a_record_is_a_promise_to_other_versions() {
     record.requests.truncate(1);
     record.devices[0].share = Some("s-1".into());
     record.networks.insert("sandbox-1".into());
+    let told = json!({"interface": "net1", "addresses": ["fd00::1/64", "10.0.0.1/24"]});
+    let rail = JoinedRail {
+        device: "rdma-vf-0000-3b-00-1".into(),
+        hardware_address: Some("02:00:00:00:00:01".into()),
+        told,
+    };
+    record.rails.insert("sandbox-1".into(), vec![rail]);
+    record.pods.insert("p-1".into());
+    record.parameters.mtu = Some(4200);
+    record.absent.insert(nic(1).address);
     let text = include_str!("records/one-vf.json");
     let expected: Value = serde_json::from_str(text).expect("JSON");
     let written = serde_json::to_value(&record).expect("JSON");
@@ -227,6 +354,16 @@ fn a_record_is_a_promise_to_other_versions() {
     fs::create_dir(directory.path().join("claims")).expect("a directory");
     fs::write(&file, text).expect("written");
     assert_eq!(claims.read(UID).expect("read"), Some(record));
+
+    // what versions before claims had parameters wrote
+    let mut fields: Value = serde_json::from_str(text).expect("JSON");
+    for later in ["pods", "rails", "absent", "parameters"] {
+        let fields = fields.as_object_mut().expect("an object");
+        assert!(fields.remove(later).is_some(), "{later}");
+    }
+    fs::write(&file, fields.to_string()).expect("written");
+    let read = claims.read(UID).expect("read").expect("a record");
+    assert!(read.is_final() && read.pods.is_empty() && read.parameters.is_empty());
 
     for (text, words) in [
         (

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | [`pod_resources`] | kubelet | `rdma-cni`, at ADD; the daemon, for its metrics |
 //! | `device_plugin` | the daemon; its `Registration` by kubelet | kubelet; the daemon |
-//! | `dra`, `plugin_registration` | the daemon | kubelet |
+//! | `dra`, `dra_health`, `plugin_registration` | the daemon | kubelet |
 //!
 //! Without the feature `device-plugin` there is the client of pod-resources alone, on a runtime
 //! of one thread: a CNI plugin is started for every pod.
@@ -39,6 +39,18 @@ pub mod dra {
 
     /// The version that is registered (`DRAPluginService` in kubelet's package of the interface).
     pub const VERSION: &str = "v1.DRAPlugin";
+}
+
+#[cfg(feature = "device-plugin")]
+#[expect(
+    missing_docs,
+    reason = "generated code; proto/dra_health.proto says what it is"
+)]
+pub mod dra_health {
+    include!(concat!(env!("OUT_DIR"), "/dra-health/v1.rs"));
+
+    /// The version that is registered (`DRAResourceHealthService` in kubelet's package of the interface).
+    pub const VERSION: &str = "v1.DRAResourceHealth";
 }
 
 #[cfg(feature = "device-plugin")]

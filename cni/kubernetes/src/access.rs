@@ -47,6 +47,9 @@ pub enum AccessError {
         /// `has no certificate`
         problem: &'static str,
     },
+    /// A token that is bound to no pod.
+    #[error("the token does not say of which node it is; that it does from Kubernetes 1.30 on")]
+    NoNode,
 }
 
 /// The address, and the directory with `token` and `ca.crt`.
@@ -86,6 +89,16 @@ pub struct Identity {
     pub node_uid: Option<String>,
     /// That pod.
     pub pod: Option<String>,
+}
+
+impl Identity {
+    /// The node of the pod that the token is bound to.
+    ///
+    /// # Errors
+    /// It is bound to none.
+    pub fn node(&self) -> Result<&str, AccessError> {
+        self.node.as_deref().ok_or(AccessError::NoNode)
+    }
 }
 
 impl Access {

@@ -96,6 +96,16 @@ impl fmt::Display for Refusal {
     }
 }
 
+impl RequestError {
+    /// HTTP's number of a refusal.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused(refusal) => Some(refusal.code),
+            _ => None,
+        }
+    }
+}
+
 impl Client {
     /// One that calls itself `agent`, with `limit` for each request.
     pub fn new(access: Access, agent: &'static str, limit: Duration) -> Self {
@@ -123,20 +133,14 @@ impl Client {
         body: Option<&Value>,
     ) -> Result<Value, RequestError> {
         let end = Instant::now() + self.limit;
-        let unreachable = |source| self.unreachable(source);
         let request = self.request(method, path, body)?;
         let config = self.config()?;
         let whole = async {
-            let stream = self.connect(config).await.map_err(unreachable)?;
-            converse(request, stream).await.map_err(unreachable)
+            let stream = self.connect(config).await?;
+            converse(request, stream).await
         };
-        match timeout_at(end, whole).await {
-            Ok(answer) => answer.and_then(|(status, text)| read(status, &text)),
-            Err(_) => {
-                let words = format!("not within {:?}", self.limit);
-                Err(unreachable(io::Error::new(io::ErrorKind::TimedOut, words)))
-            }
-        }
+        let (status, text) = self.until(end, whole).await?;
+        read(status, &text)
     }
 
     /// Follows what `path` tells, which asks for a watch. Whoever answers is bounded in time, but not what is told
@@ -153,32 +157,31 @@ impl Client {
             keep_alive(stream.get_ref().0)?;
             watch::open(request, stream).await
         };
-        let late = || {
-            let words = format!("not within {:?}", self.limit);
-            io::Error::new(io::ErrorKind::TimedOut, words)
-        };
-        let opened = timeout_at(end, opened)
-            .await
-            .unwrap_or_else(|_| Err(late()));
-        let (status, watch) = opened.map_err(|source| self.unreachable(source))?;
+        let (status, watch) = self.until(end, opened).await?;
         if status.is_success() {
             return Ok(watch);
         }
-        let told = timeout_at(end, watch.rest())
-            .await
-            .unwrap_or_else(|_| Err(late()));
-        let told = told.map_err(|source| self.unreachable(source))?;
+        let told = self.until(end, watch.rest()).await?;
         match read(status, &told) {
             Err(refused) => Err(refused),
             Ok(_) => Err(RequestError::Garbage(format!("{status} for a watch"))),
         }
     }
 
-    fn unreachable(&self, source: io::Error) -> RequestError {
-        RequestError::Unreachable {
+    /// What the API server is asked for until `end`, at most.
+    async fn until<T>(
+        &self,
+        end: Instant,
+        asked: impl Future<Output = io::Result<T>>,
+    ) -> Result<T, RequestError> {
+        let answer = timeout_at(end, asked).await.unwrap_or_else(|_| {
+            let words = format!("not within {:?}", self.limit);
+            Err(io::Error::new(io::ErrorKind::TimedOut, words))
+        });
+        answer.map_err(|source| RequestError::Unreachable {
             authority: self.access.authority(),
             source,
-        }
+        })
     }
 
     fn request(

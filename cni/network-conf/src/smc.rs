@@ -123,6 +123,16 @@ impl Smc {
         }
     }
 
+    /// The same for a pod whose claim says whether it is to have SMC-R; its annotation goes before that.
+    pub fn or_by_claim(self, wanted: bool) -> Self {
+        let annotation = match (self.annotation, wanted) {
+            (Annotation::Absent, true) => Annotation::Yes,
+            (Annotation::Absent, false) => Annotation::No,
+            (own, _) => own,
+        };
+        Self { annotation, ..self }
+    }
+
     /// Whether the pod's own annotation asks for it, and is heard.
     pub fn is_asked_by_pod(&self) -> bool {
         self.smcr != Smcr::Off && self.annotation == Annotation::Yes
@@ -170,6 +180,25 @@ mod tests {
         let conf = json!({ "smcr": smcr, "runtimeConfig": { ANNOTATIONS: annotations } });
         let smc = read(&conf).expect("a configuration");
         smc.requirement().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_claim_counts_where_the_pod_says_nothing() {
+        let [none, asked] = [SmcRequirement::None, SmcRequirement::Asked];
+        for (smcr, annotation, claim, expected) in [
+            ("annotation", Value::Null, true, asked),
+            ("annotation", Value::Null, false, none),
+            ("annotation", json!("false"), true, none),
+            ("annotation", json!("true"), false, asked),
+            ("off", Value::Null, true, none),
+            ("on", Value::Null, false, none),
+        ] {
+            let annotations = json!({ ANNOTATION: annotation });
+            let conf = json!({ "smcr": smcr, "runtimeConfig": { ANNOTATIONS: annotations } });
+            let smc = read(&conf).expect("a configuration").or_by_claim(claim);
+            let found = smc.requirement().expect("yes or no");
+            assert_eq!(found, expected, "{smcr} {annotation} {claim}");
+        }
     }
 
     #[test]

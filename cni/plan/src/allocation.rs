@@ -3,7 +3,7 @@
 //! Pure; `rdma-cni` asks kubelet and reads the files.
 
 use attachments::{Allocated, Id};
-use dra::{Prepared, Record, cdi};
+use dra::{AttachmentParameters, Prepared, Record, cdi};
 use kubelet_api::pod_resources::v1::PodResources;
 use rdma_netns::{Device, DeviceAddress};
 use rdma_resources::{CharNode, Grant, Published, Sharing};
@@ -19,8 +19,17 @@ pub struct Meaning {
     pub devices: Named,
     /// How containers get them, where that is recorded.
     pub given: Vec<Given>,
-    /// The uid of the claim that they were allocated by; none: kubelet's device plugins.
-    pub claim: Option<String>,
+    /// The claim that they were allocated by; none: kubelet's device plugins.
+    pub claim: Option<AllocatingClaim>,
+}
+
+/// A claim that devices were allocated by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllocatingClaim {
+    /// Its uid.
+    pub uid: String,
+    /// What it says of how its pod is attached.
+    pub parameters: AttachmentParameters,
 }
 
 /// A device of a claim that the pod uses, as kubelet tells it.
@@ -127,6 +136,15 @@ pub fn claims(pod: &PodResources) -> Vec<ClaimDevice> {
     found
 }
 
+/// The devices of a claim, by what it was prepared with.
+pub fn of_record(record: &Record) -> impl Iterator<Item = ClaimDevice> {
+    record.devices.iter().map(|device| ClaimDevice {
+        driver: record.driver.clone(),
+        uid: record.claim.uid.clone(),
+        device: device.device.clone(),
+    })
+}
+
 /// What a device of a claim stands for, by what the claim was prepared with. None: it is no device of `resources`.
 pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> Option<Meaning> {
     let is_it = |it: &&Prepared| it.device == device.device && resources.contains(&it.resource);
@@ -141,7 +159,10 @@ pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> 
         devices: Named::Addresses(addresses.collect()),
         // the claim's own specification follows a move
         given: vec![],
-        claim: Some(device.uid.clone()),
+        claim: Some(AllocatingClaim {
+            uid: device.uid.clone(),
+            parameters: record.parameters.clone(),
+        }),
     })
 }
 

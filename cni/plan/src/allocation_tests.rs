@@ -276,7 +276,8 @@ fn a_claims_device_is_what_it_was_prepared_with() {
     let resources = resources(&["rdma/hca", "rdma/vf"]);
     let one = device("rdma-vf-0000-3b-00-1");
     let meaning = of_claim(&one, &record, &resources).expect("a meaning");
-    assert_eq!(meaning.claim.as_deref(), Some(UID));
+    let claim = meaning.claim.as_ref().expect("a claim");
+    assert_eq!((&*claim.uid, claim.parameters.mtu), (UID, Some(4200)));
     assert_eq!(meaning.sharing, Sharing::Exclusive);
     assert_eq!(meaning.given, []);
     let words = meaning.id.to_string();

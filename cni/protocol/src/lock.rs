@@ -121,9 +121,14 @@ pub fn protect(file: &File) -> io::Result<()> {
 /// # Errors
 /// The system's.
 pub fn attempt(file: File) -> io::Result<Option<Held>> {
+    Ok(takes(&file)?.then_some(file).map(Held))
+}
+
+/// Whether nobody had the lock of `file`, which has it now.
+fn takes(file: &File) -> io::Result<bool> {
     match file.try_lock() {
-        Ok(()) => Ok(Some(Held(file))),
-        Err(TryLockError::WouldBlock) => Ok(None),
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) => Err(error),
     }
 }
@@ -133,8 +138,8 @@ pub fn attempt(file: File) -> io::Result<Option<Held>> {
 /// # Errors
 /// Of the kind `TimedOut`, naming who holds it, once `limit` is over; else the system's.
 pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
-    if let Some(held) = attempt(file.try_clone()?)? {
-        return Ok(held);
+    if takes(&file)? {
+        return Ok(Held(file));
     }
     let metadata = file.metadata()?;
     let (sender, receiver) = mpsc::channel();

@@ -2,11 +2,15 @@
 //! Claims (dynamic resource allocation), whose CDI specifications wait for a pod's network: what containers get is
 //! final only when nothing moves any more. Without a specification the runtime makes no container.
 
-use dra::Claims;
-use plan::select::Choice;
+use crate::rails;
+use attachments::{Attachment, Rail};
+use cni_protocol::ConfError;
+use dra::{AttachmentParameters, Claims, record::JoinedRail};
+use network_conf::Conf;
+use plan::{allocation::Meaning, select::Choice};
 use rdma_netns::{DeviceAddress, Observed, RdmaDevice};
-use rdma_resources::{CharNode, FileError};
-use std::{collections::BTreeSet, path::Path};
+use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
+use std::{collections::BTreeSet, fmt::Display, path::Path};
 
 /// A container of the pod would not get what its claim was allocated.
 #[derive(Debug, thiserror::Error)]
@@ -18,26 +22,75 @@ pub struct ClaimError {
     source: FileError,
 }
 
-/// The sandbox `container` has its network: the claims by which `choice` was allocated tell containers of the
+/// `conf` with what the claims by which `choice` was allocated say of how their pod is attached; none: they say
+/// nothing.
+///
+/// # Errors
+/// They contradict each other.
+pub fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, ConfError> {
+    let Choice::Allocated(meanings) = choice else {
+        return Ok(None);
+    };
+    let claims = meanings.iter().filter_map(|it| it.claim.as_ref());
+    let all: Vec<&AttachmentParameters> = claims.map(|it| &it.parameters).collect();
+    let mtu = one_of("mtu", all.iter().filter_map(|it| it.mtu))?;
+    let smcr = one_of("smcr", all.iter().filter_map(|it| it.smcr))?;
+    if mtu.is_none() && smcr.is_none() {
+        return Ok(None);
+    }
+    let mut conf = conf.clone();
+    conf.mtu = mtu.or(conf.mtu);
+    if let Some(wanted) = smcr {
+        conf.smc = conf.smc.or_by_claim(wanted);
+    }
+    Ok(Some(conf))
+}
+
+/// The one value that all claims have that have any.
+fn one_of<T: PartialEq + Display>(
+    name: &str,
+    mut values: impl Iterator<Item = T>,
+) -> Result<Option<T>, ConfError> {
+    let Some(first) = values.next() else {
+        return Ok(None);
+    };
+    match values.find(|it| *it != first) {
+        None => Ok(Some(first)),
+        Some(other) => Err(ConfError::Value {
+            field: format!("{name} in the parameters of the pod's claims"),
+            value: format!("{first} in one and {other} in another"),
+            expected: "must be the same in all claims of a pod: it is attached in one way"
+                .to_owned(),
+        }),
+    }
+}
+
+/// The sandbox of `attachment` has its network: the claims by which `choice` was allocated tell containers of the
 /// character devices as they are `observed` now.
 pub fn joined(
     state_dir: &Path,
-    container: &str,
+    attachment: &Attachment,
     choice: &Choice<'_>,
     observed: &Observed,
 ) -> Result<(), ClaimError> {
     let Choice::Allocated(meanings) = choice else {
         return Ok(());
     };
-    let uids: BTreeSet<&String> = meanings.iter().filter_map(|it| it.claim.as_ref()).collect();
+    let claims = meanings.iter().filter_map(|it| it.claim.as_ref());
+    let uids: BTreeSet<&String> = claims.map(|claim| &claim.uid).collect();
     let claims = Claims::new(state_dir);
     for uid in uids {
         let failed = |source| ClaimError {
             uid: uid.clone(),
             source,
         };
-        let now = |address: &DeviceAddress| nodes(address, observed);
-        let joined = claims.joined(uid, &observed.boot_id, container, |nic| now(&nic.address));
+        let now = |nic: &GrantedDevice| nodes(&nic.address, observed);
+        let own = meanings.iter().filter(|it| is_of(it, uid));
+        let rails = own
+            .flat_map(|it| rails_of(it, attachment, observed))
+            .collect();
+        let network = (&*attachment.key.container, rails);
+        let joined = claims.joined(uid, &observed.boot_id, network, now);
         if joined.map_err(failed)? {
             log::info!("claim {uid}: its containers may have their devices");
         } else {
@@ -45,6 +98,28 @@ pub fn joined(
         }
     }
     Ok(())
+}
+
+fn is_of(meaning: &Meaning, uid: &str) -> bool {
+    meaning.claim.as_ref().is_some_and(|claim| claim.uid == uid)
+}
+
+/// The rails that a device of a claim stands for.
+fn rails_of(meaning: &Meaning, attachment: &Attachment, observed: &Observed) -> Vec<JoinedRail> {
+    let (_, device) = meaning.id.id.rsplit_once('/').unwrap_or_default();
+    let is_its = |rail: &&Rail| {
+        let allocated = rail.allocated.as_ref();
+        allocated.is_some_and(|it| it.ids.contains(&meaning.id))
+    };
+    let joined = |rail: &Rail| {
+        Some(JoinedRail {
+            device: device.to_owned(),
+            hardware_address: rail.in_pod(observed).map(|link| link.mac.to_string()),
+            told: rails::told(attachment, rail)?,
+        })
+    };
+    let own = attachment.rails.iter().filter(is_its);
+    own.filter_map(joined).collect()
 }
 
 /// The sandbox `container` has its network no more. What cannot be written keeps no pod from its end: the claim goes

@@ -3,7 +3,7 @@
 
 use attachments::Id;
 use cni_protocol::Environment;
-use dra::Claims;
+use dra::{Claims, Record};
 use kubelet_api::pod_resources::{self, AskError, v1::PodResources};
 use network_conf::Conf;
 use plan::allocation::{self, AllocationError, Meaning};
@@ -71,17 +71,43 @@ pub fn allocated(
     let pod = pod(conf, environment)?;
     let mut meanings = meanings(conf, &allocation::ids(&pod, resources))?;
     let claims = Claims::new(&conf.state_dir);
-    for device in allocation::claims(&pod) {
-        let record = claims.read(&device.uid)?;
-        let Some(record) = record.filter(|record| record.driver == device.driver) else {
+    let mut records = prepared_for(environment, &claims);
+    let mut devices = allocation::claims(&pod);
+    for device in records.iter().flat_map(allocation::of_record) {
+        if !devices.contains(&device) {
+            devices.push(device);
+        }
+    }
+    for device in &devices {
+        if !records.iter().any(|it| it.claim.uid == device.uid) {
+            records.extend(claims.read(&device.uid)?);
+        }
+    }
+    for device in devices {
+        let is_its = |it: &&Record| it.claim.uid == device.uid && it.driver == device.driver;
+        let Some(record) = records.iter().find(is_its) else {
             log::debug!("claim {}: {} is not ours", device.uid, device.driver);
             continue;
         };
-        meanings.extend(allocation::of_claim(&device, &record, resources));
+        meanings.extend(allocation::of_claim(&device, record, resources));
     }
     let place = |meaning: &Meaning| resources.iter().position(|it| *it == meaning.id.resource);
     meanings.sort_by_key(place);
     Ok(meanings)
+}
+
+/// The claims that were prepared for the pod: kubelet tells of none that only init containers use, unless these run
+/// on.
+fn prepared_for(environment: &Environment, claims: &Claims) -> Vec<Record> {
+    let Some(uid) = environment.args.get("K8S_POD_UID") else {
+        return vec![];
+    };
+    let (records, unreadable) = claims.of_pod(uid);
+    for error in unreadable {
+        // a container of that claim does not start: its specification is written from the record
+        log::warn!("{error}");
+    }
+    records
 }
 
 /// The pod, as kubelet tells of it.

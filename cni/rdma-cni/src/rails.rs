@@ -27,12 +27,15 @@ const FORMAT: u32 = 1;
 /// port, the index of each address's GID, and the attachment's `CNI_IFNAME`. A rail without RDMA
 /// device and addresses has nothing to tell.
 pub fn list(attachment: &Attachment) -> Vec<Value> {
-    let rails = attachment.rails.iter().filter_map(describe);
-    let of_attachment = |mut rail: Value| {
-        rail["ifname"] = attachment.key.interface.to_string().into();
-        rail
-    };
-    rails.map(of_attachment).collect()
+    let rails = attachment.rails.iter();
+    rails.filter_map(|rail| told(attachment, rail)).collect()
+}
+
+/// What is told of `rail` of `attachment`, if there is something.
+pub fn told(attachment: &Attachment, rail: &Rail) -> Option<Value> {
+    let mut told = describe(rail)?;
+    told["ifname"] = attachment.key.interface.to_string().into();
+    Some(told)
 }
 
 fn describe(rail: &Rail) -> Option<Value> {

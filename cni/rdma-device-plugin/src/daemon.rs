@@ -360,18 +360,16 @@ impl Daemon {
         let had_some = !self.plugins.is_empty();
         let gone: Vec<_> = self
             .plugins
-            .extract_if(.., |name, _| node.advertised(name).is_none())
+            .extract_if(.., |name, _| {
+                !node.advertised().any(|offer| offer.name == *name)
+            })
             .collect();
         for (name, _) in &gone {
             log::info!("{name}: no longer offered");
         }
         self.node.send_replace(node.clone());
         self.leader.follow(&node);
-        for offer in node
-            .offers
-            .iter()
-            .filter(|it| !node.conf.by_claims(&it.name))
-        {
+        for offer in node.advertised() {
             self.plugins.entry(offer.name.clone()).or_insert_with(|| {
                 log::info!("{}: offered, {} ids", offer.name, offer.ids.len());
                 Plugin::start(offer.name.clone(), self.context.clone())

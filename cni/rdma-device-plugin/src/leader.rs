@@ -5,7 +5,7 @@
 use crate::{
     chain::{self, ChainStatus},
     cli::Arguments,
-    dra::publisher::Publisher,
+    dra::{publisher::Publisher, reporter::Reporter},
     erdma::reconciler::{self, AnyLoader, ReconcilerContext},
     kubelet::PluginContext,
     metrics::{self, Sources, View},
@@ -122,8 +122,11 @@ impl Leader {
             .spawn(chain::reconciler::Reconciler::new(own.subscribe(), paths, chain.clone()).run());
         if let Some(dra) = &node.borrow().conf.dra {
             let account = arguments.service_account_dir.clone();
-            let publisher = Publisher::new(own.subscribe(), account, dra.driver.clone());
+            let reporter = Reporter::new(own.subscribe(), account.clone(), &arguments.state_dir);
+            let (driver, metrics) = (dra.driver.clone(), context.metrics.clone());
+            let publisher = Publisher::new(own.subscribe(), account, driver, metrics);
             reconcilers.spawn(publisher.run());
+            reconcilers.spawn(reporter.run());
         }
         let mut server = JoinSet::new();
         server.spawn(serve(

@@ -32,10 +32,11 @@ impl Node {
         self.offers.iter().find(|offer| offer.name == *resource)
     }
 
-    /// What kubelet's device plugins have of `resource`: nothing of what is served by claims.
-    pub fn advertised(&self, resource: &ResourceName) -> Option<&Offer> {
-        let offer = self.offer(resource);
-        offer.filter(|_| !self.conf.by_claims(resource))
+    /// What kubelet's device plugins serve of it: nothing of what is served by claims.
+    pub fn advertised(&self) -> impl Iterator<Item = &Offer> {
+        self.offers
+            .iter()
+            .filter(|offer| !self.conf.by_claims(&offer.name))
     }
 }
 

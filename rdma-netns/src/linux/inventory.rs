@@ -115,6 +115,7 @@ impl Reader<'_> {
                     .cloned()
                     .unwrap_or_default(),
                 ports: self.ports(&verbs.device),
+                firmware: self.firmware(&verbs.device),
                 char_devices: char_devices.get(&verbs.device).cloned().unwrap_or_default(),
                 name: verbs.device.clone(),
             });
@@ -241,6 +242,12 @@ impl Reader<'_> {
                 _ => LinkType::Other,
             },
             carrier: read(&directory, "carrier").as_deref() == Some("1"),
+            mtu: read(&directory, "mtu").and_then(|it| it.parse().ok()),
+            // -1 without a carrier (`SPEED_UNKNOWN`); the driver is asked
+            speed: self
+                .with_ports
+                .then(|| read(&directory, "speed")?.parse().ok())
+                .flatten(),
             taken_by: self.taken_by(&directory),
             master: link_name(&directory, "master"),
             default_route: name
@@ -309,6 +316,13 @@ impl Reader<'_> {
             node: rdma::node(&self.dev.join("infiniband").join(&name)),
             name,
         })
+    }
+
+    /// What an RDMA device that is in this namespace runs.
+    fn firmware(&self, device: &str) -> Option<String> {
+        let directory = self.sysfs.join("class/infiniband").join(device);
+        let version = self.with_ports.then(|| read(&directory, "fw_ver"))?;
+        version.filter(|it| !it.is_empty())
     }
 
     /// The ports of an RDMA device that is in this namespace.

@@ -7,6 +7,7 @@
 
 use crate::conf::DriverMode;
 use attachments::pods;
+use dra::Claims;
 use kubelet_api::pod_resources::{self, v1::PodResources};
 use rdma_netns::{DeviceAddress, Kernel, Linux, linux::nldev::Nldev};
 use rdma_resources::Grants;
@@ -26,6 +27,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub enum User {
     /// A pod that was given it, by kubelet or by the chain.
     Pod(String),
+    /// A claim that it was allocated by, whose pods may be about to start.
+    Claim(String),
     /// A process that has it open.
     Process {
         /// Its id, in this program's view.
@@ -50,6 +53,7 @@ impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pod(pod) => write!(f, "pod {pod}"),
+            Self::Claim(claim) => write!(f, "claim {claim}"),
             Self::Process { pid, name } => write!(f, "process {pid} ({name})"),
             Self::Objects { rdma, what } => {
                 write!(
@@ -156,6 +160,10 @@ fn look(
         .into_iter()
         .filter(|(it, _)| addresses.contains(it));
     users.extend(recorded.map(|(_, pod)| User::Pod(pod)));
+    let (mut claims, unreadable) = Claims::new(&paths.state_dir).all();
+    claims.retain(|record| record.nics().any(|nic| addresses.contains(&nic.address)));
+    users.extend(claims.iter().map(|it| User::Claim(it.claim.to_string())));
+    users.extend(unreadable.iter().map(|it| User::Unknown(it.to_string())));
     // one is enough to leave the driver alone
     if users.is_empty() {
         users.extend(processes(paths, devices));

@@ -87,6 +87,30 @@ fn pods_that_were_given_a_device_of_the_driver() {
     assert_eq!(site.users(Ok(vec![])), [] as [&str; 0]);
 }
 
+/// Its pods have no attachment yet, or have `hostNetwork`, and kubelet's ids are not theirs.
+#[test]
+fn claims_that_were_prepared_with_a_device_of_the_driver() {
+    let site = Site::new();
+    let text = include_str!("../../../dra/tests/records/one-vf.json");
+    let mut record: dra::Record = serde_json::from_str(text).expect("a record");
+    let claims = dra::Claims::new(&site.paths.state_dir);
+    record.cdi_dir = site.root.path().join("cdi");
+    claims.prepare(&record).expect("written");
+    assert_eq!(site.users(Ok(vec![])), [] as [&str; 0]);
+    record.devices[0].nics[0].address = address("0000:00:07.0");
+    claims.prepare(&record).expect("written");
+    assert_eq!(site.users(Ok(vec![])), ["claim default/a"]);
+    let file = claims
+        .directory()
+        .join(format!("{}.json", record.claim.uid));
+    fs::write(file, "damaged").expect("written");
+    let users = site.users(Ok(vec![]));
+    assert!(
+        users[0].starts_with("whoever has them, which is not known"),
+        "{users:?}"
+    );
+}
+
 #[test]
 fn without_kubelet_whoever_was_given_one_may_have_it() {
     let site = Site::new();

@@ -58,6 +58,8 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
         let empty = || result::extend(None, network.version, &[]);
         return Ok(Outcome::NothingToDo(unchanged.unwrap_or_else(empty)));
     };
+    let by_claims = claims::applied(node.conf, &choice)?;
+    let node = &node.with_conf(by_claims.as_ref().unwrap_or(node.conf));
     let wish = node.conf.smc.requirement()?;
     let pod = node.pod()?;
     if let Some(result) = second_call::result(node, &key, &pod)? {
@@ -378,8 +380,7 @@ fn finish<K: Kernel>(
         conflict.map_or(Ok(()), |it| Err(ApplyError::TakenMeanwhile(it)))?;
     }
     // before the record says that all is done: what fails now is undone
-    let (root, container) = (node.store.root(), &attachment.key.container);
-    claims::joined(root, container, choice, &observed)
+    claims::joined(node.store.root(), attachment, choice, &observed)
         .map_err(|error| Cause::Claim(Box::new(error)))?;
     attachment.phase = Phase::Attached;
     node.store.update(attachment)?;

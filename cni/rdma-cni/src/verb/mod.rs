@@ -52,6 +52,19 @@ impl<'a, K: Kernel> Node<'a, K> {
         }
     }
 
+    /// The same, with another configuration.
+    pub(crate) fn with_conf<'b>(&self, conf: &'b Conf) -> Node<'b, K>
+    where
+        'a: 'b,
+    {
+        Node {
+            kernel: self.kernel,
+            environment: self.environment,
+            conf,
+            store: self.store.clone(),
+        }
+    }
+
     /// What SMC-R is set up with.
     pub(crate) fn smcr(&self) -> smcr::apply::Node<'_, K> {
         smcr::apply::Node {

@@ -3,7 +3,7 @@
 //! Reads what ADD reads, and changes nothing.
 
 use super::{Node, add};
-use crate::error::Error;
+use crate::{claims, error::Error};
 use rdma_netns::{Kernel, Pod};
 use std::fmt::Write as _;
 
@@ -13,6 +13,8 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     let Some(choice) = node.choice()? else {
         return Ok("# nothing: kubelet allocated no device to the pod\n".to_owned());
     };
+    let by_claims = claims::applied(node.conf, &choice)?;
+    let node = &node.with_conf(by_claims.as_ref().unwrap_or(node.conf));
     let pod = node.pod()?;
     let observed = node.observe(&choice, Some(&pod))?;
     let others = node.store.living(node.kernel, &observed.boot_id)?;

@@ -3,7 +3,7 @@
 //! is there no longer than the pod's network.
 
 use crate::{
-    kubelet::{Cluster, address, record},
+    kubelet::{Cluster, address, record as attached},
     node::{Pod, furnished},
 };
 use dra::{
@@ -22,6 +22,7 @@ const VF: &str = "0000:3b:00.2";
 const OTHER: &str = "0000:d8:00.2";
 const DRIVER: &str = "hca.rdma";
 const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
+const POD_UID: &str = "5a1b0f4c-2f0e-4b7e-8f53-b5e0c7d0a001";
 
 /// What the daemon records of a claim of the devices at `addresses`, as they are now.
 fn prepare(cluster: &Cluster, addresses: &[&str], sharing: Sharing, awaits_network: bool) {
@@ -52,8 +53,12 @@ fn prepare(cluster: &Cluster, addresses: &[&str], sharing: Sharing, awaits_netwo
         },
         boot_id: cluster.node.kernel.boot_id().unwrap(),
         cdi_dir: cluster.node.state.path().join("claims-cdi"),
+        pods: [POD_UID.to_owned()].into(),
         awaits_network,
         networks: Default::default(),
+        rails: Default::default(),
+        absent: Default::default(),
+        parameters: Default::default(),
         devices: vec![device],
         requests: vec![Request {
             name: "nic".into(),
@@ -114,9 +119,16 @@ fn what_a_container_gets_comes_with_add_and_has_the_numbers_of_then() {
     assert_eq!(result["rails"].as_array().map(Vec::len), Some(1));
     assert_eq!(uverbs(&cluster, VF), "uverbs0");
     assert_eq!(given(&cluster), Some(vec!["uverbs0".to_owned()]));
-    let ids = &record(&cluster, &pod)["rails"][0]["allocated"]["ids"];
+    let ids = &attached(&cluster, &pod)["rails"][0]["allocated"]["ids"];
     let id = json!([{ "resource": "rdma/vf", "id": "default/claim/rdma-vf-1" }]);
     assert_eq!(*ids, id);
+    // the daemon tells the API server
+    let claims = Claims::new(&cluster.state_dir());
+    let claim = claims.read(UID).unwrap().unwrap();
+    let rails = claim.rails.values().flatten();
+    let rails: Vec<_> = rails.map(|it| (&*it.device, &it.told)).collect();
+    assert_eq!(rails, [("rdma-vf-1", &result["rails"][0])]);
+    assert!(claim.rails[&pod.container][0].hardware_address.is_some());
 
     cluster.del(&pod, &config).must_succeed();
     assert_eq!(given(&cluster), None);
@@ -125,6 +137,82 @@ fn what_a_container_gets_comes_with_add_and_has_the_numbers_of_then() {
     cluster.add(&pod, &config).must_succeed();
     assert!(given(&cluster).is_some());
     cluster.del(&pod, &config).must_succeed();
+}
+
+/// The claim's MTU is the pod's, and no two claims of a pod have different ones.
+#[test]
+fn a_claim_says_how_its_pod_is_attached() {
+    let (cluster, config, first) = with_a_hole();
+    let claims = Claims::new(&cluster.state_dir());
+    let mut record = claims.read(UID).unwrap().unwrap();
+    record.parameters.mtu = Some(1400);
+    claims.prepare(&record).unwrap();
+    let plan = cluster.plan(&first, &config);
+    assert!(plan.contains("mtu 1400"), "{plan}");
+    cluster.add(&first, &config).must_succeed();
+    assert_eq!(attached(&cluster, &first)["mtu"], 1400);
+    cluster.del(&first, &config).must_succeed();
+
+    let other = UID.replace('0', "9");
+    record.claim.uid = other.clone();
+    record.devices[0].device = "rdma-vf-2".into();
+    record.devices[0].nics[0].address = address(OTHER);
+    let names = [UID, &other].map(|uid| cdi::full_name(DRIVER, uid, "nic"));
+    let devices = [
+        (DRIVER, "rdma-vf-1", &*names[0]),
+        (DRIVER, "rdma-vf-2", &*names[1]),
+    ];
+    cluster
+        .kubelet
+        .set_pods(&[claiming(pod("default", "a", &[&[]]), &devices)]);
+    let both = cluster.node.pod("a");
+    record.parameters.mtu = Some(1500);
+    claims.prepare(&record).unwrap();
+    for said in [
+        cluster.add(&both, &config).must_fail(7),
+        cluster.plan(&both, &config),
+    ] {
+        let words = "mtu in the parameters of the pod's claims";
+        assert!(
+            said.contains(words) && said.contains("1400 in one and 1500"),
+            "{said}"
+        );
+    }
+    // one that says nothing goes with any
+    record.parameters.mtu = None;
+    claims.prepare(&record).unwrap();
+    let result = cluster.add(&both, &config).must_succeed();
+    assert_eq!(result["rails"].as_array().map(Vec::len), Some(2));
+    assert_eq!(attached(&cluster, &both)["mtu"], 1400);
+    cluster.del(&both, &config).must_succeed();
+}
+
+/// Kubelet names the claims of init containers to nobody: what the claim was prepared for is recorded.
+#[test]
+fn a_claim_that_only_an_init_container_uses_is_attached() {
+    let (cluster, config, _) = with_a_hole();
+    cluster.kubelet.set_pods(&[pod("default", "a", &[&[]])]);
+    let init = cluster.node.pod("a");
+    let args = |uid: &str| {
+        format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a;K8S_POD_UID={uid}")
+    };
+    let run = |verb: &str, uid: &str| cluster.run_with(verb, &init, &config, &args(uid));
+    // another pod of that name
+    run("ADD", UID).must_succeed();
+    assert_eq!(given(&cluster), None);
+    run("DEL", UID).must_succeed();
+
+    let result = run("ADD", POD_UID).must_succeed();
+    assert_eq!(result["rails"].as_array().map(Vec::len), Some(1));
+    assert_eq!(given(&cluster), Some(vec!["uverbs0".to_owned()]));
+    run("DEL", POD_UID).must_succeed();
+    assert_eq!(given(&cluster), None);
+    // a record that nobody can read is another pod's, or its containers do not start
+    let damaged = cluster.state_dir().join("claims/damaged.json");
+    fs::write(damaged, "{").unwrap();
+    run("ADD", POD_UID).must_succeed();
+    assert!(given(&cluster).is_some());
+    run("DEL", POD_UID).must_succeed();
 }
 
 #[test]

@@ -9,12 +9,18 @@
 //! | [`server`] | the driver's sockets, by which kubelet finds and asks it |
 //! | [`service`] | what kubelet asks: claims prepared and given up |
 //! | [`prepare`] | what a claim is prepared with |
+//! | [`renumber`] | keeps that true while devices are renumbered, go and come back |
+//! | [`reporter`] | tells the API server of claims' networks: the leader's |
+//! | [`health`] | what kubelet is told of devices that pods have |
 //!
 //! All that is decided without I/O is in the crate `dra`.
 
+pub mod health;
 pub mod pool;
 pub mod prepare;
 pub mod publisher;
+pub mod renumber;
+pub mod reporter;
 pub mod server;
 pub mod service;
 
@@ -22,10 +28,15 @@ use crate::{
     cli::Arguments,
     conf::dra::{DRIVER, Dra},
     kubelet::PluginContext,
+    node::Node,
     peers::Presence,
 };
 use kubernetes_api::{Access, AccessError, Client, RequestError};
-use std::{io, path::Path, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 /// What the daemon calls itself.
 const AGENT: &str = "rdma-device-plugin";
@@ -36,15 +47,12 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// The API server cannot be asked as this node's driver.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// No address, no token, no CA.
+    /// No address, no token of a node, no CA.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// It does not answer, or refuses.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// A token that is bound to no pod.
-    #[error("the token does not say of which node it is; that it does from Kubernetes 1.30 on")]
-    NoNode,
 }
 
 /// The API server, and as whom it is asked.
@@ -67,10 +75,22 @@ impl Api {
         let access = Access::of_pod(directory)?;
         let identity = access.identity()?;
         Ok(Self {
-            node: identity.node.ok_or(ApiError::NoNode)?,
+            node: identity.node()?.to_owned(),
             node_uid: identity.node_uid,
             client: Client::new(access, AGENT, LIMIT),
         })
+    }
+}
+
+/// Waits for `time`. Whether `node` is still followed then; if it is not, that is known at once.
+async fn is_followed_for(node: &mut watch::Receiver<Arc<Node>>, time: Duration) -> bool {
+    let end = Instant::now() + time;
+    loop {
+        match timeout_at(end, node.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return false,
+            Err(_) => return true,
+        }
     }
 }
 
@@ -94,14 +114,26 @@ pub fn serve(
     let Some(Dra { driver, .. }) = dra else {
         return Ok(None);
     };
-    let service = service::Service::new(prepare::Preparer {
+    let health = health::Health {
+        account: arguments.service_account_dir.clone(),
+        node: node.clone(),
+    };
+    let (hardware, state_dir) = (context.hardware.clone(), arguments.state_dir.clone());
+    let renumbered = renumber::follow(node.clone(), hardware, state_dir);
+    let preparer = prepare::Preparer {
         driver,
         account: arguments.service_account_dir.clone(),
         state_dir: arguments.state_dir.clone(),
         cdi_dir: arguments.cdi_dir.clone(),
         node,
         hardware: context.hardware.clone(),
-    });
-    let served = server::Served::start(&paths, service)?;
-    Ok(Some(served.ended()))
+    };
+    let service = service::Service::new(preparer, context.metrics.clone());
+    let served = server::Served::start(&paths, service, health)?;
+    Ok(Some(async move {
+        tokio::select! {
+            () = served.ended() => {}
+            () = renumbered => {}
+        }
+    }))
 }

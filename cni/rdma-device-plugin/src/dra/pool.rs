@@ -20,6 +20,9 @@ struct Netdev {
     name: Option<String>,
     bond: Option<String>,
     link_layer: Option<LinkType>,
+    mtu: Option<u32>,
+    speed: Option<u32>,
+    firmware: Option<String>,
 }
 
 impl Netdevs {
@@ -60,6 +63,9 @@ impl Netdevs {
                 LinkType::Infiniband => Some("infiniband".to_owned()),
                 LinkType::Other => None,
             }),
+            mtu: netdev.mtu,
+            speed: netdev.speed,
+            firmware: netdev.firmware,
             driver: hardware.and_then(|it| it.driver.clone()),
             vendor: hardware.and_then(|it| it.vendor.clone()),
             physical_function: hardware
@@ -80,7 +86,12 @@ impl Netdev {
             // what else has all frames of a netdev is no bond
             let bond = seen.master.clone().filter(|_| seen.taken_by.is_none());
             self.bond = bond;
+            self.mtu = seen.mtu;
+            // without a carrier it has none
+            self.speed = seen.speed.or(self.speed);
         }
+        let firmware = device.hca.firmware.clone();
+        self.firmware = firmware.or(self.firmware.take());
         if let Some(port) = device.hca.ports.first() {
             self.link_layer = Some(port.link_type);
         }

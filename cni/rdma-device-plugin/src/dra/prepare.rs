@@ -3,22 +3,17 @@
 //! hears of them.
 
 use super::{Api, ApiError, pool};
-use crate::{
-    hardware::Hardware,
-    kubelet::chain_check,
-    node::Node,
-    offer::{Given, Offer},
-};
+use crate::{hardware::Hardware, kubelet::chain_check, node::Node, offer::Offer};
 use ::dra::{
     Claim, ClaimError, ClaimName, Claims, Prepared, Record,
     claim::{AllocationResult, PodReference},
     pool::PoolDevice,
-    record::{FORMAT, Request},
+    record::{FORMAT, Request, present},
     slices::API,
 };
-use kubernetes_api::{Method, RequestError, client::Refusal};
+use kubernetes_api::Method;
 use rdma_netns::{Inventory, Kernel, Linux};
-use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
+use rdma_resources::{FileError, grant::GrantedDevice};
 use serde_json::Value;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
@@ -29,6 +24,10 @@ use tokio::{
 /// Kubelet gives a call 45 s, and comes again after more than a minute: so a device that is just coming is waited
 /// for here, by all of a call's claims together.
 pub(super) const PATIENCE: Duration = Duration::from_secs(25);
+
+/// Why `mtu` or `smcr` cannot be had.
+const NOT_ATTACHED: &str = "its parameters have mtu or smcr, which are for pods that rdma-cni attaches: this one has \
+                            hostNetwork, or the chain of this node does not attach the resource; take them out";
 
 /// The hardware is looked at so often meanwhile.
 const LOOKS: Duration = Duration::from_secs(1);
@@ -130,14 +129,26 @@ impl Preparer {
             }
             false => false,
         };
+        // the same of all
+        let parameters = allocated.results[0].parameters.attachment.clone();
+        if !awaits_network && !parameters.is_empty() {
+            return Err(PrepareError::Devices {
+                claim: claim.clone(),
+                why: NOT_ATTACHED.to_owned(),
+            });
+        }
         let record = Record {
             format: FORMAT,
             driver: self.driver.clone(),
             claim: claim.clone(),
             boot_id: boot_id(claim)?,
             cdi_dir: self.cdi_dir.clone(),
+            pods: allocated.pods.into_iter().map(|pod| pod.uid).collect(),
             awaits_network,
             networks: Default::default(),
+            rails: Default::default(),
+            absent: Default::default(),
+            parameters,
             devices,
             requests,
         };
@@ -164,9 +175,10 @@ impl Preparer {
     /// The record of a claim that was prepared already. In another boot devices have other numbers: those that no
     /// network corrects are waited for until `end`.
     async fn again(&self, claim: &ClaimName, end: Instant) -> Result<Option<Record>, PrepareError> {
+        let mut node = self.node.clone();
         loop {
             let (uid, boot_id) = (claim.uid.clone(), boot_id(claim)?);
-            let seen = self.node.borrow().inventory.clone();
+            let seen = node.borrow_and_update().inventory.clone();
             let hardware = self.hardware.clone();
             let again = self.aside(claim, move |claims| {
                 let Some(record) = claims.read(&uid)? else {
@@ -175,7 +187,7 @@ impl Preparer {
                 // without a look the last numbers count
                 let inventory = hardware.presence();
                 let inventory = inventory.as_ref().unwrap_or(&seen);
-                let now = |nic: &GrantedDevice| nodes(nic, inventory);
+                let now = |nic: &GrantedDevice| present(nic, inventory);
                 match record.missing(&boot_id, now) {
                     Some(nic) => Ok(Err(format!(
                         "RDMA device {} ({}) is not on this node now",
@@ -184,17 +196,10 @@ impl Preparer {
                     None => claims.again(&uid, &boot_id, now).map(Ok),
                 }
             });
-            let why = match again.await? {
+            match again.await? {
                 Ok(record) => return Ok(record),
-                Err(why) => why,
-            };
-            if Instant::now() + LOOKS >= end {
-                return Err(PrepareError::Devices {
-                    claim: claim.clone(),
-                    why,
-                });
+                Err(why) => next_look(claim, &mut node, why, end).await?,
             }
-            sleep_until(Instant::now() + LOOKS).await;
         }
     }
 
@@ -234,17 +239,7 @@ impl Preparer {
                 },
                 Err(error) => error.to_string(),
             };
-            let next = Instant::now() + LOOKS;
-            if next >= end {
-                return Err(PrepareError::Devices {
-                    claim: claim.clone(),
-                    why,
-                });
-            }
-            log::debug!("claim {claim} waits: {why}");
-            let _ = timeout_at(next, node.changed()).await;
-            // a node that is followed no more does not change
-            sleep_until(next.min(Instant::now() + LOOKS / 10)).await;
+            next_look(claim, &mut node, why, end).await?;
         }
     }
 
@@ -262,6 +257,28 @@ impl Preparer {
     }
 }
 
+/// Waits until the node is to be looked at once more for `claim`, of which `why` says what is missing; that is the
+/// error, if `end` comes first.
+async fn next_look(
+    claim: &ClaimName,
+    node: &mut watch::Receiver<Arc<Node>>,
+    why: String,
+    end: Instant,
+) -> Result<(), PrepareError> {
+    let next = Instant::now() + LOOKS;
+    if next >= end {
+        return Err(PrepareError::Devices {
+            claim: claim.clone(),
+            why,
+        });
+    }
+    log::debug!("claim {claim} waits: {why}");
+    let _ = timeout_at(next, node.changed()).await;
+    // a node that is followed no more does not change
+    sleep_until(next.min(Instant::now() + LOOKS / 10)).await;
+    Ok(())
+}
+
 /// What `allocated` is on `node`, whose hardware is `inventory`; else what is missing.
 fn prepared(
     allocated: &Claim,
@@ -269,11 +286,15 @@ fn prepared(
     inventory: &Inventory,
 ) -> Result<(Vec<Prepared>, Vec<Request>), String> {
     let pool = ::dra::pool::devices(&pool::Netdevs::default().resources(node));
+    let found = allocated.results.iter().map(|result| {
+        let (offer, places) = find(result, &pool, node)?;
+        Ok((result, offer, places))
+    });
+    let found: Vec<_> = found.collect::<Result<_, String>>()?;
     let mut devices = vec![];
     let mut requests: Vec<Request> = vec![];
-    for result in &allocated.results {
-        let (offer, places) = find(result, &pool, node)?;
-        let given = offer.give(&places, inventory)?;
+    for (result, offer, places) in &found {
+        let given = offer.give(places, inventory)?;
         devices.push(Prepared {
             request: result.request.clone(),
             pool: result.pool.clone(),
@@ -287,26 +308,18 @@ fn prepared(
             continue;
         }
         // variables tell of all that a request has
-        let mut all = vec![];
-        for other in allocated
-            .results
+        let of_request = found
             .iter()
-            .filter(|it| it.request == result.request)
-        {
-            let (of, places) = find(other, &pool, node)?;
-            if of.name == offer.name {
-                all.extend(places);
-            }
-        }
-        let Given {
-            connection_manager,
-            variables,
-            ..
-        } = offer.give(&all, inventory)?;
+            .filter(|(other, of, _)| other.request == result.request && of.name == offer.name);
+        let all: Vec<usize> = of_request
+            .flat_map(|(_, _, places)| places)
+            .copied()
+            .collect();
+        let given = offer.give(&all, inventory)?;
         requests.push(Request {
             name: result.request.clone(),
-            env: variables,
-            connection_manager,
+            env: given.variables,
+            connection_manager: given.connection_manager,
         });
     }
     Ok((devices, requests))
@@ -331,13 +344,19 @@ fn find<'a>(
     let offer = offer.ok_or_else(missing)?;
     let places = offer.devices.iter().enumerate();
     let places = places.filter(|(_, it)| device.addresses.contains(&it.address));
-    Ok((offer, places.map(|(place, _)| place).collect()))
-}
-
-/// The character devices that `nic` has now.
-fn nodes(nic: &GrantedDevice, inventory: &Inventory) -> Option<Vec<CharNode>> {
-    let hca = inventory.function(&nic.address)?.hcas.first()?;
-    Some(hca.char_devices.iter().map(CharNode::from).collect())
+    let mut places: Vec<usize> = places.map(|(place, _)| place).collect();
+    if let Some(rails) = &result.parameters.rails {
+        if let Some(none) = rails.iter().find(|rail| !places.contains(rail)) {
+            let has: Vec<String> = places.iter().map(ToString::to_string).collect();
+            return Err(format!(
+                "its parameters name rail {none}, and device {} has rails {} on this node now",
+                result.device,
+                has.join(", ")
+            ));
+        }
+        places.retain(|rail| rails.contains(rail));
+    }
+    Ok((offer, places))
 }
 
 /// Whether one of `pods` has a network namespace of its own, which the chain makes. A pod that is gone has none;
@@ -352,7 +371,8 @@ async fn has_own_network(
         let path = format!("/api/v1/namespaces/{}/pods/{name}", claim.namespace);
         let pod = match api.client.ask(Method::GET, &path, None).await {
             Ok(pod) if pod["metadata"]["uid"] == **uid => pod,
-            Ok(_) | Err(RequestError::Refused(Refusal { code: 404, .. })) => continue,
+            Ok(_) => continue,
+            Err(error) if error.code() == Some(404) => continue,
             Err(error) => return Err(error.into()),
         };
         if pod["spec"]["hostNetwork"] != Value::Bool(true) {
@@ -373,7 +393,7 @@ fn boot_id(claim: &ClaimName) -> Result<String, PrepareError> {
 }
 
 /// `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1); after its network`
-fn in_words(record: &Record) -> String {
+pub(super) fn in_words(record: &Record) -> String {
     let device = |device: &Prepared| {
         let nics = device.nics.iter().map(|nic| {
             let nodes: Vec<&str> = nic.char_devices.iter().map(|it| &*it.name).collect();
@@ -382,9 +402,9 @@ fn in_words(record: &Record) -> String {
         format!("{}: {}", device.device, nics.collect::<Vec<_>>().join(", "))
     };
     let devices: Vec<String> = record.devices.iter().map(device).collect();
-    let when = match record.awaits_network {
-        true => ", when the pod has its network",
-        false => "",
+    let when = match record.is_begun() {
+        true => "",
+        false => ", when the pod has its network",
     };
     format!("{}{when}", devices.join("; "))
 }

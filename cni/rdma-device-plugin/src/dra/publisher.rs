@@ -2,10 +2,10 @@
 //! Keeps the node's ResourceSlices as they are to be. Kubelet deletes them when it starts, and when the driver was
 //! away for 30 s: so they are watched, and written again. At rest that is one list and one watch in half an hour.
 
-use super::{Api, ApiError, pool::Netdevs};
-use crate::node::Node;
+use super::{Api, ApiError, is_followed_for, pool::Netdevs};
+use crate::{metrics::Metrics, node::Node};
 use ::dra::slices::{self, API, Change, Owner};
-use kubernetes_api::{Method, Watch};
+use kubernetes_api::{Method, RequestError, Watch};
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -28,6 +28,7 @@ pub struct Publisher {
     node: watch::Receiver<Arc<Node>>,
     account: PathBuf,
     driver: String,
+    metrics: Metrics,
     netdevs: Netdevs,
     /// The API server passes over taints: what is not healthy is left out instead.
     without_taints: bool,
@@ -45,7 +46,7 @@ enum Failure {
     Other(&'static str),
     #[error(
         "the API server takes the node's ResourceSlices without their field {field}, so that they would say \
-         something else: they are taken back; serve the resources by the device plugin (take dra out of the \
+         something else: there are none; serve the resources by the device plugin (take dra out of the \
          configuration), or bring the cluster to Kubernetes 1.37"
     )]
     Dropped { field: String },
@@ -53,10 +54,22 @@ enum Failure {
     WithoutTaints,
     #[error("the API server says that the watch cannot go on: {0}")]
     Ended(String),
+    #[error("somebody else wrote or deleted them at the same time: {0}")]
+    Stale(RequestError),
 }
 
-impl From<kubernetes_api::RequestError> for Failure {
-    fn from(error: kubernetes_api::RequestError) -> Self {
+impl Failure {
+    /// Of a slice that is known, or was to be new.
+    fn of_write(error: RequestError) -> Self {
+        match error.code() {
+            Some(404 | 409) => Self::Stale(error),
+            _ => error.into(),
+        }
+    }
+}
+
+impl From<RequestError> for Failure {
+    fn from(error: RequestError) -> Self {
         Self::Api(error.into())
     }
 }
@@ -66,11 +79,17 @@ type Slices = BTreeMap<String, Value>;
 
 impl Publisher {
     /// One of `driver` that follows `node`, with the token in `account`.
-    pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf, driver: String) -> Self {
+    pub fn new(
+        node: watch::Receiver<Arc<Node>>,
+        account: PathBuf,
+        driver: String,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             node,
             account,
             driver,
+            metrics,
             netdevs: Netdevs::default(),
             without_taints: false,
             told: None,
@@ -80,33 +99,37 @@ impl Publisher {
 
     /// Until the node is followed no more.
     pub async fn run(mut self) {
+        self.keep().await;
+        self.metrics.slices(None);
+    }
+
+    async fn keep(&mut self) {
         let mut wait = AGAIN[0];
         loop {
             let failure = match self.follow().await {
-                Ok(true) => {
-                    wait = AGAIN[0];
-                    continue;
-                }
+                Ok(true) | Err(Failure::WithoutTaints) => continue,
                 Ok(false) => return,
-                Err(Failure::WithoutTaints) => continue,
                 Err(failure) => failure,
             };
             let line = failure.to_string();
-            if std::mem::take(&mut self.was_kept) {
+            let was_kept = std::mem::take(&mut self.was_kept);
+            if was_kept {
                 wait = AGAIN[0];
             }
-            if self.told.as_ref() != Some(&line) {
+            // as a rule the next list shows what happened
+            let is_usual = was_kept && matches!(failure, Failure::Stale(_));
+            self.metrics.slices(Some(is_usual));
+            if !is_usual && self.told.as_ref() != Some(&line) {
                 log::error!("the node's ResourceSlices are not kept: {line}");
                 self.told = Some(line);
             }
             if let Failure::Dropped { .. } = failure {
                 wait = MUCH_LATER;
             }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(AGAIN[1]);
-            if self.node.has_changed().is_err() {
+            if !is_followed_for(&mut self.node, wait).await {
                 return;
             }
+            wait = (wait * 2).min(AGAIN[1]);
         }
     }
 
@@ -139,6 +162,7 @@ impl Publisher {
             let node = self.node.borrow_and_update().clone();
             self.settle(&api, &owner, &node, &mut slices).await?;
             self.was_kept = true;
+            self.metrics.slices(Some(true));
             if self.told.take().is_some() {
                 log::info!("the node's ResourceSlices are kept again");
             }
@@ -149,8 +173,10 @@ impl Publisher {
                     }
                 }
                 event = next(&mut watch) => match event? {
-                    Some((kind, object)) => follow(&mut slices, &kind, object)?,
-                    None => return Ok(true),
+                    Some((kind, object)) if !is_too_old(&kind, &object) => {
+                        follow(&mut slices, &kind, object)?;
+                    }
+                    _ => return Ok(true),
                 },
             }
         }
@@ -205,7 +231,7 @@ impl Publisher {
     }
 }
 
-/// Does it. The field that the API server dropped, if it did.
+/// Does it, unless a field would be dropped by the API server, which is told then.
 async fn put(api: &Api, change: &Change, slices: &mut Slices) -> Result<Option<String>, Failure> {
     let of = |name: &str| format!("{API}/resourceslices/{name}");
     let (method, path, object) = match change {
@@ -215,16 +241,25 @@ async fn put(api: &Api, change: &Change, slices: &mut Slices) -> Result<Option<S
             (Method::PUT, of(name), object)
         }
         Change::Delete(name) => {
-            api.client.ask(Method::DELETE, &of(name), None).await?;
-            slices.remove(name);
+            match api.client.ask(Method::DELETE, &of(name), None).await {
+                Err(error) if error.code() != Some(404) => return Err(error.into()),
+                _ => slices.remove(name),
+            };
             return Ok(None);
         }
     };
-    let written = api.client.ask(method, &path, Some(object)).await?;
-    let dropped = slices::lacks(&object["spec"], &written);
+    // a scheduler takes a slice as it is written, for however short it is there
+    let tried = format!("{path}?dryRun=All");
+    let tried = api.client.ask(method.clone(), &tried, Some(object)).await;
+    let tried = tried.map_err(Failure::of_write)?;
+    if let Some(dropped) = slices::lacks(&object["spec"], &tried) {
+        return Ok(Some(dropped));
+    }
+    let written = api.client.ask(method, &path, Some(object)).await;
+    let written = written.map_err(Failure::of_write)?;
     let name = name(&written).ok_or(Failure::Other("slice"))?.to_owned();
     slices.insert(name, written);
-    Ok(dropped)
+    Ok(None)
 }
 
 async fn next(watch: &mut Watch) -> Result<Option<(String, Value)>, Failure> {
@@ -236,6 +271,11 @@ async fn next(watch: &mut Watch) -> Result<Option<(String, Value)>, Failure> {
         .ok_or(Failure::Other("event"))?
         .to_owned();
     Ok(Some((kind, event["object"].take())))
+}
+
+/// Whether the API server has forgotten where the watch began: an answer that belongs to every long watch.
+fn is_too_old(kind: &str, object: &Value) -> bool {
+    kind == "ERROR" && object["code"] == 410
 }
 
 /// Takes in what the API server tells, unless it is older than what is known: an echo of what was written here.

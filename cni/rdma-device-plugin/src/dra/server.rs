@@ -2,10 +2,14 @@
 //! The driver's two sockets. Kubelet watches the directory of registrations, asks whoever serves a socket there who
 //! it is, and finds the driver's own socket so. Each daemon of a node has its own: kubelet takes the newest.
 
-use super::service::{Registration, Service};
+use super::{
+    health::Health,
+    service::{Registration, Service},
+};
 use crate::kubelet::socket::{self, BoundSocket, Connection, accept, bind};
 use kubelet_api::{
     dra::dra_plugin_server::DraPluginServer,
+    dra_health::dra_resource_health_server::DraResourceHealthServer,
     plugin_registration::registration_server::RegistrationServer,
 };
 use std::{
@@ -73,13 +77,15 @@ impl Served {
     ///
     /// # Errors
     /// A socket cannot be made.
-    pub fn start(paths: &Paths, service: Service) -> io::Result<Self> {
+    pub fn start(paths: &Paths, service: Service, health: Health) -> io::Result<Self> {
         for directory in [&paths.registry, &paths.plugin] {
             std::fs::create_dir_all(directory)?;
         }
         let registration = Registration::new(service.driver(), &paths.driver());
         let mut tasks = JoinSet::new();
-        let driver = Server::builder().add_service(DraPluginServer::new(service));
+        let driver = Server::builder()
+            .add_service(DraPluginServer::new(service))
+            .add_service(DraResourceHealthServer::new(health));
         let driver = serve(&paths.driver(), driver, &mut tasks)?;
         let registrar = Server::builder().add_service(RegistrationServer::new(registration));
         let registration = serve(&paths.registration(), registrar, &mut tasks)?;

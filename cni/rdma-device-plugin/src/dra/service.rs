@@ -2,6 +2,7 @@
 //! What kubelet asks: who is there, and claims prepared and given up.
 
 use super::prepare::{PATIENCE, Preparer};
+use crate::metrics::Metrics;
 use ::dra::{ClaimName, Record, cdi};
 use kubelet_api::{
     dra::{
@@ -9,6 +10,7 @@ use kubelet_api::{
         NodePrepareResourcesResponse, NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest,
         NodeUnprepareResourcesResponse,
     },
+    dra_health,
     plugin_registration::{
         self, DRA_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
     },
@@ -21,13 +23,15 @@ use tonic::{Request, Response, Status};
 #[derive(Clone)]
 pub struct Service {
     preparer: Arc<Preparer>,
+    metrics: Metrics,
 }
 
 impl Service {
-    /// One that prepares by `preparer`.
-    pub fn new(preparer: Preparer) -> Self {
+    /// One that prepares by `preparer`, and counts in `metrics`.
+    pub fn new(preparer: Preparer, metrics: Metrics) -> Self {
         Self {
             preparer: Arc::new(preparer),
+            metrics,
         }
     }
 
@@ -71,7 +75,10 @@ impl api::dra_plugin_server::DraPlugin for Service {
         let end = Instant::now() + PATIENCE;
         for claim in &request.get_ref().claims {
             let claim = name(claim);
-            let prepared = match self.preparer.prepare(&claim, end).await {
+            let started = Instant::now();
+            let prepared = self.preparer.prepare(&claim, end).await;
+            self.metrics.prepared(started.elapsed(), prepared.is_ok());
+            let prepared = match prepared {
                 Ok(record) => NodePrepareResourceResponse {
                     devices: devices(&record),
                     error: String::new(),
@@ -125,7 +132,9 @@ impl Registration {
                 r#type: DRA_PLUGIN.to_owned(),
                 name: driver.to_owned(),
                 endpoint: endpoint.display().to_string(),
-                supported_versions: vec![api::VERSION.to_owned()],
+                supported_versions: [api::VERSION, dra_health::VERSION]
+                    .map(str::to_owned)
+                    .into(),
             },
         }
     }

@@ -166,6 +166,17 @@ pub enum InstallError {
         /// `namespace/name`
         pods: Vec<String>,
     },
+    /// Claims are prepared.
+    #[error(
+        "nothing was changed: these claims are prepared, and their pods cannot end without the daemon: {}; start it \
+         again, delete the pods, and take it away then; or use --force: then the pods stay Terminating until a \
+         daemon runs here",
+        claims.join(", ")
+    )]
+    Claimed {
+        /// `namespace/name`
+        claims: Vec<String>,
+    },
 }
 
 /// Puts the binaries and the list's entry there, and prints what it did.

@@ -14,6 +14,7 @@ use crate::{
     conf::{self, chain::CONF_DIR},
 };
 use conflist::TYPE;
+use dra::Claims;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -144,6 +145,17 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     let found = pods::look(&state_dirs)?;
     if !found.living.is_empty() && !arguments.force {
         return Err(InstallError::Attached { pods: found.living });
+    }
+    let (prepared, unreadable) = Claims::new(&state_dir).all();
+    let claims = prepared.iter().map(|it| it.claim.to_string());
+    let claims = claims.chain(
+        unreadable
+            .iter()
+            .map(|error| format!("one of which nothing is known ({error})")),
+    );
+    let claims: Vec<String> = claims.collect();
+    if !claims.is_empty() && !arguments.force {
+        return Err(InstallError::Claimed { claims });
     }
     let left = found.restore_ended(&bin_dirs);
     if !left.is_empty() && !arguments.force {

@@ -13,6 +13,7 @@ use crate::{
     node::Node,
     offer::{Gone, Offer, OfferedId, Unhealthy},
 };
+use ::dra::Claims;
 use attachments::pods::{self, PodNetns, PodSmc};
 use kubelet_api::pod_resources;
 use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux, NetnsId, linux::inside};
@@ -87,10 +88,8 @@ impl From<&Node> for View {
             expected: offer.expected,
             present: offer.devices.iter().filter(|it| it.fault.is_none()).count(),
         };
-        let offers = node.offers.iter();
-        let advertised = offers.filter(|it| !node.conf.by_claims(&it.name));
         Self {
-            offers: advertised.map(offered).collect(),
+            offers: node.advertised().map(offered).collect(),
             gone: advertised_gone(node),
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),
@@ -124,6 +123,8 @@ pub(super) struct Snapshot {
     pub(super) ports: Option<Ports>,
     /// Pods that were to have SMC-R.
     pub(super) smc: Vec<PodSmc>,
+    /// Claims that are prepared, by resource.
+    pub(super) claims: BTreeMap<String, u64>,
     /// NICs without an IPv6 address that are to have one.
     pub(super) without_ipv6: Vec<Parent>,
 }
@@ -153,10 +154,11 @@ impl Collector {
     pub(super) async fn collect(&self) -> Snapshot {
         let node = (self.sources.view)();
         let lacking = ipv6_prerequisite::lacking(node.parents.clone());
-        let (held, ports, smc, lacking) = tokio::join!(
+        let (held, ports, smc, claims, lacking) = tokio::join!(
             self.held(&node),
             self.ports(&node),
             self.smc(),
+            self.claims(),
             tokio::time::timeout(LIMIT, lacking)
         );
         Snapshot {
@@ -164,6 +166,7 @@ impl Collector {
             held,
             ports,
             smc,
+            claims,
             without_ipv6: lacking.unwrap_or_default(),
         }
     }
@@ -175,6 +178,19 @@ impl Collector {
             pods::smc(&attachments, &boot_id)
         });
         aside.await.unwrap_or_default()
+    }
+
+    async fn claims(&self) -> BTreeMap<String, u64> {
+        let claims = Claims::new(&self.sources.state_dir);
+        let records = tokio::task::spawn_blocking(move || claims.all()).await;
+        let mut counts = BTreeMap::new();
+        for record in records.unwrap_or_default().0 {
+            let resources = record.devices.into_iter().map(|it| it.resource);
+            for resource in resources.collect::<BTreeSet<_>>() {
+                *counts.entry(resource).or_default() += 1;
+            }
+        }
+        counts
     }
 
     async fn held(&self, node: &View) -> Option<Held> {

@@ -10,6 +10,9 @@
 //! | `rdma_device_plugin_allocate_seconds` | `resource`, `outcome` | histogram: how long Allocate took |
 //! | `rdma_device_plugin_list_updates_total` | `resource` | device lists sent to kubelet |
 //! | `rdma_device_plugin_reloads_total` | `outcome` | configurations read again |
+//! | `rdma_device_plugin_prepare_seconds` | `outcome` | histogram: how long a claim took to be prepared |
+//! | `rdma_device_plugin_claims` | `resource` | claims that are prepared |
+//! | `rdma_device_plugin_slices_kept` | | 1: the node's ResourceSlices are as they are to be; nothing where no resource is served by claims |
 //! | `rdma_device_plugin_refused_pods_total` | `resource`, `outcome` (`deleted`, `kept`, `failed`) | pods whose containers may not start |
 //! | `rdma_device_plugin_capacity` | `resource` | ids advertised |
 //! | `rdma_device_plugin_healthy` | `resource` | of these, healthy |
@@ -68,6 +71,9 @@ const LATENCIES: [f64; 10] = [
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0,
 ];
 
+/// The same of a claim, for which the API server is asked, and devices are waited for.
+const PREPARATIONS: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0];
+
 /// The daemon's own figures; a clone counts the same.
 #[derive(Clone)]
 pub struct Metrics(Arc<Figures>);
@@ -77,6 +83,8 @@ struct Figures {
     registrations: Family<Labels, Counter>,
     registered: Family<Labels, Gauge>,
     allocations: Latency,
+    preparations: Latency,
+    slices: Family<Labels, Gauge>,
     lists: Family<Labels, Counter>,
     reloads: Family<Labels, Counter>,
     refused_pods: Family<Labels, Counter>,
@@ -140,6 +148,18 @@ impl Metrics {
             "How long Allocate took",
             allocations.clone(),
         );
+        let preparations = Latency::new_with_constructor(|| Histogram::new(PREPARATIONS));
+        registry.register(
+            "prepare_seconds",
+            "How long a claim took to be prepared",
+            preparations.clone(),
+        );
+        let slices = Family::default();
+        registry.register(
+            "slices_kept",
+            "Whether the node's ResourceSlices are as they are to be",
+            slices.clone(),
+        );
         let lists = Family::default();
         registry.register(
             "list_updates",
@@ -159,6 +179,8 @@ impl Metrics {
             registrations,
             registered,
             allocations,
+            preparations,
+            slices,
             lists,
             reloads,
             refused_pods,
@@ -196,6 +218,25 @@ impl Metrics {
         let labels = [of(resource), outcome(ok)].concat();
         let latency = self.0.allocations.get_or_create(&labels);
         latency.observe(took.as_secs_f64());
+    }
+
+    /// A claim was prepared, or not.
+    pub fn prepared(&self, took: Duration, ok: bool) {
+        let latency = self.0.preparations.get_or_create(&outcome(ok));
+        latency.observe(took.as_secs_f64());
+    }
+
+    /// Whether the API server has the node's ResourceSlices as they are to be; none: this daemon does not keep them.
+    pub fn slices(&self, kept: Option<bool>) {
+        let labels = Labels::new();
+        match kept {
+            Some(kept) => {
+                self.0.slices.get_or_create(&labels).set(kept.into());
+            }
+            None => {
+                self.0.slices.remove(&labels);
+            }
+        }
     }
 
     /// A device list of `resource` was sent to kubelet.

@@ -75,6 +75,10 @@ fn resources(snapshot: &Snapshot) -> Registry {
         let help = "Whether the runtime would call rdma-cni";
         registry.register("chained", help, chained);
     }
+    let claims = Gauges::default();
+    for (resource, count) in &snapshot.claims {
+        claims.set(super::of(resource), *count);
+    }
     let without_ipv6 = Gauges::default();
     for parent in &snapshot.without_ipv6 {
         let device = ("device", parent.rdma.clone());
@@ -90,6 +94,7 @@ fn resources(snapshot: &Snapshot) -> Registry {
     capacity.register(&mut registry, "capacity", "Ids advertised");
     healthy.register(&mut registry, "healthy", "Ids advertised that are healthy");
     allocated.register(&mut registry, "allocated", "Ids that containers have");
+    claims.register(&mut registry, "claims", "Claims that are prepared");
     expected.register(
         &mut registry,
         "devices_expected",

@@ -3,6 +3,8 @@
 
 use super::{OfferedDevice, OfferedId};
 use crate::conf::{Allocate, Ids};
+use fnv::FnvHasher;
+use std::hash::Hasher;
 
 pub(super) fn ids(
     kind: Ids,
@@ -96,10 +98,10 @@ fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
 /// The same on every node, version and run: FNV-1a over id and address, and the last step of
 /// MurmurHash3, as FNV's upper bits hardly depend on the last byte.
 fn weight(id: u64, address: &str) -> u64 {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in address.bytes().chain(id.to_le_bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
+    let mut hasher = FnvHasher::default();
+    hasher.write(address.as_bytes());
+    hasher.write(&id.to_le_bytes());
+    let mut hash = hasher.finish();
     hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     hash ^ (hash >> 33)

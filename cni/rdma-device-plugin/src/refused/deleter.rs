@@ -49,8 +49,6 @@ enum Failure {
     Access(#[from] AccessError),
     #[error(transparent)]
     Request(#[from] RequestError),
-    #[error("the token does not say of which node it is; that it does from Kubernetes 1.30 on")]
-    NoNode,
     #[error("the API server answers with something else than {0}")]
     Other(&'static str),
 }
@@ -123,7 +121,7 @@ impl Deleter {
     /// The node of the token.
     fn node(&self) -> Result<String, Failure> {
         let identity = self.client()?.access().identity()?;
-        identity.node.ok_or(Failure::NoNode)
+        Ok(identity.node()?.to_owned())
     }
 
     /// Sees which pod it is.

@@ -44,6 +44,37 @@ fn plugin(node: &Node, does: &str) {
     node.machine.write("new/rdma-cni", &script);
 }
 
+/// Kubelet waits for the daemon before it ends a pod of such a claim.
+#[test]
+fn prepared_claims_keep_it_from_being_taken_away() {
+    let node = Node::with_list(FLANNEL);
+    plugin(&node, "");
+    node.install();
+    let claim = include_str!("../../../dra/tests/records/one-vf.json");
+    let uid = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
+    fs::create_dir(node.path("state/claims")).expect("made");
+    node.machine
+        .write(&format!("state/claims/{uid}.json"), claim);
+    let before = node.seen();
+    let error = refused(&node.run("uninstall", &[]));
+    assert!(
+        error.contains("nothing was changed: these claims are prepared")
+            && error.contains("default/a"),
+        "{error}"
+    );
+    assert_eq!(node.seen(), before);
+    node.machine
+        .write(&format!("state/claims/{uid}.json"), "damaged");
+    let error = refused(&node.run("uninstall", &[]));
+    assert!(
+        error.contains("one of which nothing is known") && error.contains(uid),
+        "{error}"
+    );
+    said(&node.run("uninstall", &["--force"]));
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    assert!(!node.path("opt/cni/bin/rdma-cni").exists());
+}
+
 #[test]
 fn pods_with_devices_are_not_left_behind() {
     let node = Node::with_list(FLANNEL);

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 pub(crate) const UNINSTALL: &str = "conf/manifests/uninstall.yaml";
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 12] = [
+const CHAINED: [(&str, &str); 13] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", r#"{"resources":["rdma/vf"]}"#),
@@ -38,6 +38,7 @@ const CHAINED: [(&str, &str); 12] = [
         "integration/manifests/rendered/other-nodes.yaml",
         r#"{"ipam":{"type":"rdma-ipam","from":"parent"},"podResourcesSocket":"/var/lib/k0s/kubelet/pod-resources/kubelet.sock"}"#,
     ),
+    (claims::OF_MOVED_VFS, r#"{"resources":["rdma/vf"]}"#),
     (claims::SHARED, PARENT),
     (refused::BY_ANOTHER_ACCOUNT, PARENT),
     (refused::FILE, PARENT),

@@ -8,6 +8,7 @@ use std::path::Path;
 
 pub(crate) const SHARED: &str = "integration/manifests/rendered/claims.yaml";
 pub(crate) const OF_VFS: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
+pub(crate) const OF_MOVED_VFS: &str = "integration/manifests/rendered/claims-of-moved-vfs.yaml";
 
 /// The objects of a kind whose names have this in them.
 fn named<'a>(objects: &'a [Value], kind: &str, part: &str) -> Vec<&'a Value> {
@@ -16,6 +17,14 @@ fn named<'a>(objects: &'a [Value], kind: &str, part: &str) -> Vec<&'a Value> {
         it["kind"] == kind && name.contains(part)
     };
     objects.iter().filter(is_it).collect()
+}
+
+/// The names of the device classes of a file.
+pub(crate) fn classes(file: &'static str) -> Vec<String> {
+    let objects = cluster(file).others;
+    let made = named(&objects, "DeviceClass", "");
+    let name = |it: &&Value| it["metadata"]["name"].as_str().expect("a name").to_owned();
+    made.iter().map(name).collect()
 }
 
 #[test]
@@ -28,6 +37,7 @@ fn the_daemon_serves_what_the_classes_are_of() {
             ["rdma-hca", "rdma-hca-nic"].as_slice(),
         ),
         (OF_VFS, "nic.example.org", "rdma/vf", &["rdma-vf"]),
+        (OF_MOVED_VFS, DRIVER, "rdma/vf", &["rdma-vf"]),
     ] {
         let cluster = cluster(file);
         let data = cluster.config_map.data.as_ref().expect("data");
@@ -37,9 +47,7 @@ fn the_daemon_serves_what_the_classes_are_of() {
         assert_eq!(dra.driver, driver);
         // by the chart: whatever there is
         assert!(dra.serves(resource) && dra.resources.is_none(), "{dra:?}");
-        let made = named(&cluster.others, "DeviceClass", "");
-        let made: Vec<&Value> = made.iter().map(|it| &it["metadata"]["name"]).collect();
-        assert_eq!(made, classes);
+        assert_eq!(self::classes(file), classes);
         for class in named(&cluster.others, "DeviceClass", "") {
             let selector = class["spec"]["selectors"][0]["cel"]["expression"].as_str();
             let selector = selector.expect("a selector");
@@ -67,10 +75,22 @@ fn the_daemon_serves_what_the_classes_are_of() {
 
 #[test]
 fn the_role_is_the_smallest() {
-    for file in [SHARED, OF_VFS] {
+    for (file, driver) in [
+        (SHARED, DRIVER),
+        (OF_VFS, "nic.example.org"),
+        (OF_MOVED_VFS, DRIVER),
+    ] {
         let objects = cluster(file).others;
         let rules = json!([
             {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
+            {
+                "apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/status"],
+                "verbs": ["update"],
+            },
+            {
+                "apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/driver"],
+                "resourceNames": [driver], "verbs": ["associated-node:update"],
+            },
             {
                 "apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"],
                 "verbs": ["list", "watch", "create", "update", "delete"],
@@ -87,13 +107,12 @@ fn the_role_is_the_smallest() {
         // one account, whatever it is for
         assert_eq!(named(&objects, "ServiceAccount", "").len(), 1, "{file}");
         let policies = named(&objects, "ValidatingAdmissionPolicy", "-dra.");
-        assert_eq!(policies.len(), 1);
-        assert_eq!(policies[0]["spec"]["failurePolicy"], "Fail");
         let bound = named(&objects, "ValidatingAdmissionPolicyBinding", "-dra.");
-        assert_eq!(bound[0]["spec"]["validationActions"], json!(["Deny"]));
-        assert_eq!(
-            bound[0]["spec"]["policyName"],
-            policies[0]["metadata"]["name"]
-        );
+        assert_eq!((policies.len(), bound.len()), (2, 2));
+        for (policy, bound) in policies.iter().zip(bound) {
+            assert_eq!(policy["spec"]["failurePolicy"], "Fail");
+            assert_eq!(bound["spec"]["validationActions"], json!(["Deny"]));
+            assert_eq!(bound["spec"]["policyName"], policy["metadata"]["name"]);
+        }
     }
 }

@@ -65,7 +65,7 @@ const NODE_ADDRESSES: [&str; 2] = ["192.0.2.7", "2001:db8::7"];
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 17] = [
+pub(crate) const ALL: [Wanted; 18] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -84,6 +84,7 @@ pub(crate) const ALL: [Wanted; 17] = [
             EXCLUSIVE,
         )
     },
+    wanted(claims::OF_MOVED_VFS, &["rdma/vf"], &[]),
     wanted(claims::OF_VFS, &["rdma/vf"], &[]),
     wanted(claims::SHARED, &["rdma/hca"], &[]),
     Wanted {
@@ -273,7 +274,9 @@ fn nothing_may_do_more_than_it_needs() {
         assert_eq!(pod.automount_service_account_token, Some(false));
         let account = match wanted.file {
             OTHER_NODES | refused::BY_ANOTHER_ACCOUNT => Some("rdma"),
-            refused::FILE | claims::SHARED | claims::OF_VFS => Some("rdma-device-plugin"),
+            refused::FILE | claims::SHARED | claims::OF_VFS | claims::OF_MOVED_VFS => {
+                Some("rdma-device-plugin")
+            }
             _ => None,
         };
         assert_eq!(pod.service_account_name.as_deref(), account);

@@ -20,7 +20,7 @@ fn pods(file: &Path) -> Vec<Pod> {
             let pod = match object["kind"].as_str()? {
                 "Pod" => object,
                 "Job" | "Deployment" | "StatefulSet" => object["spec"]["template"].clone(),
-                "Service" | "NetworkAttachmentDefinition" => return None,
+                "Service" | "NetworkAttachmentDefinition" | "ResourceClaimTemplate" => return None,
                 other => panic!("{file:?}: a {other}"),
             };
             Some(serde_json::from_value(pod).unwrap_or_else(|error| panic!("{file:?}: {error}")))
@@ -72,6 +72,10 @@ fn examples_ask_for_what_a_cluster_has() {
     for (file, pods) in all() {
         for pod in &pods {
             let asked: Vec<_> = spec(pod).containers.iter().map(asked).collect();
+            if spec(pod).resource_claims.is_some() {
+                assert!(asked.iter().all(BTreeMap::is_empty), "{file:?} asks twice");
+                continue;
+            }
             assert!(
                 asked.iter().any(|it| !it.is_empty()),
                 "{file:?} asks for nothing"
@@ -101,6 +105,28 @@ fn the_hosts_network_is_used_where_the_name_says() {
         on_host += usize::from(on_the_host(&file));
     }
     assert_eq!(on_host, 3, "examples with hostNetwork");
+}
+
+/// What claims of examples are of, beside other drivers' devices.
+#[test]
+fn claims_are_of_classes_that_the_chart_makes() {
+    let made = crate::claims::classes(crate::claims::SHARED);
+    let templates = all().into_iter().flat_map(|(file, _)| documents(&file));
+    let templates = templates.filter(|it| it["kind"] == "ResourceClaimTemplate");
+    let mut ours = 0;
+    for template in templates {
+        let requests = template["spec"]["spec"]["devices"]["requests"].clone();
+        for request in requests.as_array().expect("requests") {
+            let class = request["exactly"]["deviceClassName"].as_str();
+            let class = class.expect("a class").to_owned();
+            ours += usize::from(made.contains(&class));
+            assert!(
+                made.contains(&class) || class.starts_with("gpu."),
+                "{class}"
+            );
+        }
+    }
+    assert_eq!(ours, 1);
 }
 
 /// The users' own documents have some that are privileged; without hostNetwork none has to be.
@@ -177,6 +203,7 @@ fn there_are_examples_for_every_scenario() {
             "40-erdma-nccl.yaml",
             "50-erdma-smc-r.yaml",
             "60-exclusive-vf.yaml",
+            "70-gpu-and-nic-by-claim.yaml",
             "multus/10-every-rail.yaml",
             "multus/20-vf.yaml",
             "multus/30-behind-sriov-cni.yaml",

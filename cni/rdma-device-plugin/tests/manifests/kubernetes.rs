@@ -35,7 +35,9 @@ fn refused(object: &Value) -> Vec<String> {
         (Some("batch/v1"), Some("Job")) => lost::<Job>,
         (Some("k8s.cni.cncf.io/v1"), Some("NetworkAttachmentDefinition")) => return Vec::new(),
         // of a later Kubernetes than the crate's types are: scripts/manifests holds it against its own
-        (Some("resource.k8s.io/v1"), Some("DeviceClass")) => return Vec::new(),
+        (Some("resource.k8s.io/v1"), Some("DeviceClass" | "ResourceClaimTemplate")) => {
+            return Vec::new();
+        }
         (version, kind) => return vec![format!("{kind:?} of {version:?} is not known")],
     };
     let mut object = object.clone();

@@ -22,7 +22,8 @@ fn there_is_a_token_and_a_role_only_where_it_is_asked_for() {
     for wanted in ALL {
         let cluster = cluster(wanted.file());
         let deletes = [FILE, BY_ANOTHER_ACCOUNT, claims::OF_VFS].contains(&wanted.file());
-        let has_role = deletes || wanted.file() == claims::SHARED;
+        let by_claims = [claims::SHARED, claims::OF_MOVED_VFS].contains(&wanted.file());
+        let has_role = deletes || by_claims;
         let arguments = cluster.arguments();
         let expected = if deletes {
             RefusedPods::Delete

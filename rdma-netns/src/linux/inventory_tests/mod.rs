@@ -126,6 +126,9 @@ fn all_that_is_told_of_a_function() {
     node.link(&format!("{netdev}/master"), "../../../virtual/net/bond0");
     node.rdma(0, "mlx5_bond_0", Some(&pf));
     node.visible("mlx5_bond_0", "4: ACTIVE");
+    node.file("sys/class/infiniband/mlx5_bond_0/fw_ver", "28.39.1002");
+    node.file(&format!("{netdev}/mtu"), "9000");
+    node.file(&format!("{netdev}/speed"), "400000");
     for (name, dev) in [("umad0", "231:0"), ("issm0", "231:64")] {
         node.file(
             &format!("sys/class/infiniband_mad/{name}/ibdev"),
@@ -156,10 +159,11 @@ fn all_that_is_told_of_a_function() {
             "path": { "host_bridge": "pci0000:3a", "bridges": ["0000:3a:00.0"] },
             "netdevs": [{
                 "name": "ens1f0", "mac": "94:6d:ae:00:00:01", "link_type": "ether",
-                "carrier": true, "master": "bond0",
+                "carrier": true, "mtu": 9000, "speed": 400_000, "master": "bond0",
             }],
             "hcas": [{
                 "name": "mlx5_bond_0",
+                "firmware": "28.39.1002",
                 "ports": [{"number": 1, "state": 4, "link_type": "ether"}],
                 "char_devices": [
                     char_device("uverbs0", 1, 3, json!([1, 3])),

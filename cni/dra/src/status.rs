@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a claim's status says of its devices (`status.devices`): whether they are there for containers, and which
+//! network they are in. Pure.
+
+use crate::record::{JoinedRail, Prepared, Record};
+use serde_json::{Value, json};
+
+/// The condition that says whether containers can have a device.
+const READY: &str = "Ready";
+
+/// No more addresses (`NetworkDeviceDataMaxIPs` in `pkg/apis/resource/types.go`).
+const MOST_ADDRESSES: usize = 16;
+
+/// No more of `data`, in bytes (`AllocatedDeviceStatusDataMaxLength`).
+const LONGEST_DATA: usize = 10 * 1024;
+
+/// What is to be said of the devices of `record`. Conditions have no times yet.
+pub fn of_record(record: &Record) -> Vec<Value> {
+    record
+        .devices
+        .iter()
+        .map(|it| of_device(it, record))
+        .collect()
+}
+
+/// Whether a claim that has `allocation` has all devices that `own` is said of.
+pub fn has_all(allocation: &Value, own: &[Value]) -> bool {
+    let results = &allocation["devices"]["results"];
+    let results: Vec<&Value> = results.as_array().into_iter().flatten().collect();
+    own.iter()
+        .all(|device| results.iter().any(|it| is_of(it, device)))
+}
+
+/// Whether two objects are of the same device.
+fn is_of(a: &Value, b: &Value) -> bool {
+    let fields = ["driver", "pool", "device", "shareID"];
+    fields.iter().all(|field| a[field] == b[field])
+}
+
+/// Whether nobody has a network of it yet: there is nothing that the claim would not say without.
+pub fn is_early(record: &Record) -> bool {
+    record.awaits_network && record.networks.is_empty()
+}
+
+/// `status.devices` of a claim that has `present`, when it says `own` of the devices of `driver`; none: it does.
+/// `now` is a time as Kubernetes writes it.
+pub fn merged(own: &[Value], driver: &str, present: &Value, now: &str) -> Option<Vec<Value>> {
+    let present: Vec<&Value> = present.as_array().into_iter().flatten().collect();
+    let others = present.iter().filter(|it| it["driver"] != driver);
+    let mut all: Vec<Value> = others.map(|it| (*it).clone()).collect();
+    for device in own {
+        let before = present.iter().find(|it| is_of(it, device));
+        let before = before.map_or(&Value::Null, |it| &it["conditions"][0]);
+        let mut device = device.clone();
+        let condition = &mut device["conditions"][0];
+        // the time of the state, and not of what is said of it
+        let since = match before["status"] == condition["status"] {
+            true => before["lastTransitionTime"].clone(),
+            false => now.into(),
+        };
+        condition["lastTransitionTime"] = since;
+        all.push(device);
+    }
+    let is_said = all.len() == present.len() && all.iter().all(|it| present.contains(&it));
+    (!is_said).then_some(all)
+}
+
+fn of_device(device: &Prepared, record: &Record) -> Value {
+    let rails: Vec<&JoinedRail> = record
+        .rails
+        .values()
+        .flatten()
+        .filter(|rail| rail.device == device.device)
+        .collect();
+    let (status, reason, message) = condition(device, record);
+    let mut said = json!({
+        "driver": record.driver,
+        "pool": device.pool,
+        "device": device.device,
+        "conditions": [{"type": READY, "status": status, "reason": reason, "message": message}],
+    });
+    if let Some(share) = &device.share {
+        said["shareID"] = share.as_str().into();
+    }
+    if rails.is_empty() {
+        return said;
+    }
+    let told: Vec<&Value> = rails.iter().map(|rail| &rail.told).collect();
+    let data = json!({"rails": told});
+    if data.to_string().len() <= LONGEST_DATA {
+        said["data"] = data;
+    }
+    // of several pods none is the claim's
+    if record.networks.len() == 1 {
+        said["networkData"] = network_data(&rails);
+    }
+    said
+}
+
+fn condition(device: &Prepared, record: &Record) -> (&'static str, &'static str, String) {
+    let lost = device
+        .nics
+        .iter()
+        .find(|nic| record.absent.contains(&nic.address));
+    if let Some(nic) = lost {
+        let message = format!(
+            "{} ({}) is not on the node any more: no container starts until it is back",
+            nic.rdma, nic.address
+        );
+        return ("False", "Gone", message);
+    }
+    match (record.awaits_network, record.networks.len()) {
+        (false, _) => (
+            "True",
+            "Prepared",
+            "containers have its character devices".to_owned(),
+        ),
+        (true, 0) => (
+            "False",
+            "AwaitsNetwork",
+            "no pod of the claim has its network".to_owned(),
+        ),
+        (true, pods) => (
+            "True",
+            "Attached",
+            format!("it is in the network of pods: {pods}"),
+        ),
+    }
+}
+
+fn network_data(rails: &[&JoinedRail]) -> Value {
+    let mut data = json!({});
+    if let [rail] = rails {
+        if let Some(name) = rail.told["interface"].as_str() {
+            data["interfaceName"] = name.into();
+        }
+        if let Some(address) = &rail.hardware_address {
+            data["hardwareAddress"] = address.as_str().into();
+        }
+    }
+    let addresses = rails
+        .iter()
+        .flat_map(|rail| rail.told["addresses"].as_array());
+    let addresses: Vec<&Value> = addresses.flatten().take(MOST_ADDRESSES).collect();
+    if !addresses.is_empty() {
+        data["ips"] = json!(addresses);
+    }
+    data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "2026-01-02T03:04:05Z";
+    const LATER: &str = "2026-01-02T03:04:06Z";
+
+    fn record() -> Record {
+        let text = include_str!("../tests/records/one-vf.json");
+        let mut record: Record = serde_json::from_str(text).expect("a record");
+        record.absent.clear();
+        record
+    }
+
+    #[test]
+    fn a_pods_network_is_told() {
+        let record = record();
+        let said = of_record(&record);
+        let expected = json!([{
+            "driver": "hca.rdma",
+            "pool": "node-1",
+            "device": "rdma-vf-0000-3b-00-1",
+            "shareID": "s-1",
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "Attached",
+                "message": "it is in the network of pods: 1",
+            }],
+            "networkData": {
+                "interfaceName": "net1",
+                "hardwareAddress": "02:00:00:00:00:01",
+                "ips": ["fd00::1/64", "10.0.0.1/24"],
+            },
+            "data": {"rails": [record.rails["sandbox-1"][0].told]},
+        }]);
+        assert_eq!(json!(said), expected);
+        assert!(!is_early(&record));
+    }
+
+    #[test]
+    fn what_several_pods_have_is_no_claims_own_network() {
+        let mut record = record();
+        let rails = record.rails["sandbox-1"].clone();
+        record.networks.insert("sandbox-2".into());
+        record.rails.insert("sandbox-2".into(), rails.clone());
+        let said = of_record(&record);
+        assert_eq!(said[0]["networkData"], Value::Null);
+        assert_eq!(said[0]["data"]["rails"].as_array().map(Vec::len), Some(2));
+        // more than the API server takes
+        let many = std::iter::repeat_n(rails[0].clone(), 200).collect();
+        record.rails.insert("sandbox-2".into(), many);
+        assert_eq!(of_record(&record)[0]["data"], Value::Null);
+    }
+
+    #[test]
+    fn nothing_is_said_of_what_a_claim_has_no_more() {
+        let own = of_record(&record());
+        let result = json!({
+            "request": "one", "driver": "hca.rdma", "pool": "node-1", "device": "rdma-vf-0000-3b-00-1",
+            "shareID": "s-1",
+        });
+        let allocation = |results: Value| json!({"devices": {"results": results}});
+        assert!(has_all(&allocation(json!([result])), &own));
+        let mut other = result.clone();
+        other["pool"] = "node-2".into();
+        for allocation in [
+            Value::Null,
+            allocation(json!([])),
+            allocation(json!([other])),
+        ] {
+            assert!(!has_all(&allocation, &own), "{allocation}");
+        }
+    }
+
+    #[test]
+    fn whether_containers_can_have_it() {
+        let mut record = record();
+        let mut reason = |change: fn(&mut Record)| {
+            change(&mut record);
+            let condition = of_record(&record)[0]["conditions"][0].clone();
+            (condition["status"].clone(), condition["reason"].clone())
+        };
+        let of = |status: &str, reason: &str| (json!(status), json!(reason));
+        let lost = |it: &mut Record| {
+            let address = it.devices[0].nics[0].address.clone();
+            it.absent.insert(address);
+        };
+        assert_eq!(reason(lost), of("False", "Gone"));
+        assert_eq!(reason(|it| it.absent.clear()), of("True", "Attached"));
+        assert_eq!(
+            reason(|it| it.networks.clear()),
+            of("False", "AwaitsNetwork")
+        );
+        assert_eq!(
+            reason(|it| it.awaits_network = false),
+            of("True", "Prepared")
+        );
+    }
+
+    #[test]
+    fn other_drivers_entries_stay_and_times_are_those_of_changes() {
+        let own = of_record(&record());
+        let gpu = json!({"driver": "gpu.example.org", "pool": "node-1", "device": "gpu-0"});
+        let first = merged(&own, "hca.rdma", &json!([gpu]), NOW).expect("a change");
+        assert_eq!(first[0], gpu);
+        assert_eq!(first[1]["conditions"][0]["lastTransitionTime"], NOW);
+        assert_eq!(merged(&own, "hca.rdma", &json!(first), LATER), None);
+
+        let mut record = record();
+        record.networks.insert("sandbox-2".into());
+        let two = of_record(&record);
+        let second = merged(&two, "hca.rdma", &json!(first), LATER).expect("a change");
+        assert_eq!(second.len(), 2);
+        assert_eq!(second[1]["conditions"][0]["lastTransitionTime"], NOW);
+        record.networks.clear();
+        assert!(is_early(&record));
+        let none = of_record(&record);
+        let third = merged(&none, "hca.rdma", &json!(second), LATER).expect("a change");
+        assert_eq!(third[1]["conditions"][0]["lastTransitionTime"], LATER);
+        // a device that the claim has no more
+        let left = merged(&[], "hca.rdma", &json!(third), LATER).expect("a change");
+        assert_eq!(left, [gpu]);
+    }
+}
