@@ -4,6 +4,7 @@
 //! node (`cluster-lab`). Everything is by the path that it has on a node. What is written there is forgotten with the
 //! guest.
 
+pub mod claims;
 pub mod traffic;
 
 use crate::{
@@ -35,7 +36,7 @@ const MANAGEMENT: &str = "virtio_net";
 
 /// The cluster.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct Cluster<N = BondedNics> {
     // the first to end: it would start anew what ends with the others
     /// Kubelet of the one node.
     pub kubelet: RealKubelet,
@@ -43,8 +44,8 @@ pub struct Cluster {
     pub runtime: ContainerRuntime,
     /// The control plane, outside.
     pub plane: RemoteControlPlane,
-    /// The bonds.
-    pub nics: BondedNics,
+    /// The NICs for RDMA.
+    pub nics: N,
     began: Instant,
     management: Management,
 }
@@ -56,10 +57,18 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// One whose node is ready, with a primary network that has had a pod: its bridge stays. It has this
-    /// tree's image.
+    /// One with bonded NICs.
     #[track_caller]
     pub fn new() -> Self {
+        Self::with(BondedNics::new)
+    }
+}
+
+impl<N: Send> Cluster<N> {
+    /// One whose node is ready, with NICs as `make` makes them, and with a primary network that has had a pod: its
+    /// bridge stays. It has this tree's image.
+    #[track_caller]
+    pub fn with(make: impl FnOnce() -> N + Send) -> Self {
         let began = Instant::now();
         clear();
         // as systemd has it: what is mounted on the node can come into containers
@@ -68,7 +77,7 @@ impl Cluster {
         let management = Management::new();
         let (plane, (runtime, nics)) = thread::scope(|scope| {
             let runtime = scope.spawn(|| {
-                let nics = BondedNics::new();
+                let nics = make();
                 let runtime = ContainerRuntime::start_on_node();
                 runtime.import(&image());
                 write_list(&primary(this));
@@ -96,7 +105,9 @@ impl Cluster {
         cluster.says("the node is ready");
         cluster
     }
+}
 
+impl<N> Cluster<N> {
     /// Prints how many seconds it took to get here.
     pub fn says(&self, what: &str) {
         say(self.began, what);
@@ -235,8 +246,10 @@ impl Cluster {
 
 /// The list of the primary network, `pods`: each node has a part of its addresses, and is the router of its pods.
 fn primary(node: Member) -> String {
+    // without its gateway CHECK, which CRI-O calls after ADD, does not find the route that ADD has set
+    let route = json!({"dst": nodes::PODS, "gw": node.router()});
     let ipam = json!({
-        "type": "host-local", "ranges": [[{"subnet": node.pods()}]], "routes": [{"dst": nodes::PODS}],
+        "type": "host-local", "ranges": [[{"subnet": node.pods()}]], "routes": [route],
     });
     let bridge = json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": ipam});
     format!(

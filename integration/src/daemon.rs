@@ -120,7 +120,8 @@ impl Daemon {
         kill(self.pid(), signal).expect("a signal sent");
     }
 
-    fn pid(&self) -> Pid {
+    /// Its process.
+    pub fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
     }
 

@@ -10,16 +10,43 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::{
-    fs, io,
+    env, fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
     slice,
+    time::Duration,
 };
 use tempfile::TempDir;
 
+/// Kubelet is told of a device's presence and port state within this time in the lab. A second is promised
+/// (`docs/device-plugin.md`), and tested as such on this machine's kernel (`cni/rdma-device-plugin/tests/health`): an
+/// emulated machine beside another one may take longer to look.
+pub const TOLD: Duration = Duration::from_secs(3);
+
 /// The NICs: on NUMA nodes 0 and 1, on one fabric.
 pub const NICS: [&str; 2] = ["enp33s0", "enp65s0"];
+
+/// The VM's own namespace, as on a node of the tests without RDMA: link-local addresses are usable at once.
+#[track_caller]
+fn own() -> Netns {
+    let host = Netns::own();
+    for key in ["dad_transmits", "router_solicitation_delay"] {
+        host.set_sysctl(&format!("ipv6/conf/default/{key}"), "0");
+    }
+    host
+}
+
+/// The same of a machine whose RDMA devices stay, whatever a pod is given.
+#[track_caller]
+pub(crate) fn shared() -> Netns {
+    assert_eq!(
+        env::var("RDMA_LAB_MODE").as_deref(),
+        Ok("shared"),
+        "this test runs in the lab, by integration/lab/vm --tier full --shared"
+    );
+    own()
+}
 
 /// The host. Its virtual functions are made anew for every test.
 #[derive(Debug)]
@@ -71,10 +98,7 @@ impl Lab {
                 "there is no NIC {nic}: this test runs in the lab, by integration/lab/vm --tier full"
             );
         }
-        let host = Netns::own();
-        // As on a node of the tests without RDMA: link-local addresses are usable at once.
-        host.set_sysctl("ipv6/conf/default/dad_transmits", "0");
-        host.set_sysctl("ipv6/conf/default/router_solicitation_delay", "0");
+        let host = own();
         let functions = make_functions(&host, count);
         Self::with(host, functions, true)
     }
@@ -126,8 +150,10 @@ impl Lab {
         let (netdev, rdma) = (format!("soft{number}"), format!("r_soft{number}"));
         let peer = format!("to-{netdev}");
         let at = switch.name();
+        // before udev's policy gives it one of its own, when it has an IPv6 address made of the first
+        let mac = format!("02:00:00:00:ff:{number:02x}");
         self.host.ip_batch(&[
-            format!("link add name {netdev} type veth peer name {peer} netns {at}"),
+            format!("link add name {netdev} address {mac} type veth peer name {peer} netns {at}"),
             format!("link set dev {netdev} up"),
         ]);
         switch.ip(&format!("link set dev {peer} up"));

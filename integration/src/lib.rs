@@ -16,17 +16,20 @@
 //! | [`manager`] | NetworkManager and systemd-networkd, each for one throw-away namespace |
 //! | [`metadata`] | a stand-in for the cloud's metadata service |
 //! | [`snapshot`] | all that a namespace has, comparable bit for bit |
+//! | [`kill_at`] | SIGKILL to a process that runs, at a change of a file system |
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
 //! | [`extent`] | how much is repeated: what `scripts/test --full` adds |
 //! | [`kubelet`] | a kubelet stand-in: device manager |
 //! | [`control_plane`] | Kubernetes' control plane itself: without a kubelet, or for nodes in the lab |
 //! | [`real_kubelet`] | in the lab, kubelet itself, joined to it |
 //! | [`cluster`] | in the lab, all of these and a container runtime: a cluster of one node |
+//! | [`slices`] | the devices of a node's ResourceSlices |
 //! | [`pages`] | what the documentation tells an operator to type |
 //! | [`container_runtime`] | in the lab, containerd or CRI-O as a process, and pods run by it over CRI |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
 //! | [`bonded`] | in the lab, the chain on those rails |
+//! | [`erdma_nics`] | in the lab, NICs as eRDMA ones that nobody configured |
 //! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
 //! | [`smc`] | connections over SMC or TCP between two namespaces |
 //! | [`traffic`] | RDMA between two pods |
@@ -40,8 +43,10 @@ pub mod cni_cache;
 pub mod container_runtime;
 pub mod control_plane;
 pub mod daemon;
+pub mod erdma_nics;
 pub mod extent;
 pub mod ipam;
+pub mod kill_at;
 pub mod killed;
 pub mod kubelet;
 pub mod lab;
@@ -57,6 +62,7 @@ pub mod power;
 pub mod rails;
 pub mod real_kubelet;
 pub mod runtime;
+pub mod slices;
 pub mod smc;
 pub mod snapshot;
 pub mod tmpfs;
@@ -69,6 +75,7 @@ pub use cni_cache::CniCache;
 pub use container_runtime::ContainerRuntime;
 pub use control_plane::{ControlPlane, RemoteControlPlane};
 pub use daemon::Daemon;
+pub use erdma_nics::ErdmaNics;
 pub use ipam::StandInIpam;
 pub use machine::Machine;
 pub use manager::Manager;

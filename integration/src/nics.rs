@@ -13,8 +13,14 @@
 //! Other than those of [`crate::Rails`], these have hardware: PCI functions with NUMA nodes. Their
 //! bonds are active-backup ones, as nobody answers LACP on the lab's fabric.
 
-use crate::{Netns, control_plane::nodes::Member, lab::NICS, netns::parse_list, wait};
-use std::{env, fs, process::Command};
+use crate::{
+    Netns,
+    control_plane::nodes::Member,
+    lab::{self, NICS},
+    netns::parse_list,
+    wait,
+};
+use std::{fs, process::Command};
 
 /// The node.
 #[derive(Debug)]
@@ -56,15 +62,7 @@ impl BondedNics {
     /// Makes the bonds; comes back when their RDMA devices are active.
     #[track_caller]
     pub fn new() -> Self {
-        assert_eq!(
-            env::var("RDMA_LAB_MODE").as_deref(),
-            Ok("shared"),
-            "this test runs in the lab, by integration/lab/vm --tier full --shared"
-        );
-        let host = Netns::own();
-        for key in ["dad_transmits", "router_solicitation_delay"] {
-            host.set_sysctl(&format!("ipv6/conf/default/{key}"), "0");
-        }
+        let host = lab::shared();
         let nics = Self { host };
         for (rail, nic) in NICS.into_iter().enumerate() {
             nics.bond(rail, nic);

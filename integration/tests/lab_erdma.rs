@@ -3,8 +3,9 @@
 //! full --shared`, one test at a time. The real daemon asks a metadata stand-in on loopback.
 
 use integration::{
-    Daemon, MetadataService, Netns, Snapshot,
+    Daemon, ErdmaNics, MetadataService, Netns, Snapshot,
     daemon::rdma_device_plugin,
+    erdma_nics::{ADDRESSES, GATEWAY, mac, rdma},
     kubelet::node::Node,
     lab::NICS,
     metadata::{BlackHole, nic_path},
@@ -13,22 +14,17 @@ use integration::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::{Command, Output},
     time::Duration,
 };
 use tempfile::TempDir;
 
-const CIDR: &str = "10.0.0.0/24";
-const GATEWAY: &str = "10.0.0.253";
-const ADDRESSES: [&str; 2] = ["10.0.0.6", "10.0.0.7"];
-
 /// A node with a NIC of its own, `eth0`, and both igb NICs down and bare, with RDMA devices
 /// `erdma_0` and `erdma_1`.
 struct Scene {
-    host: Netns,
-    service: MetadataService,
+    nics: ErdmaNics,
     state: TempDir,
     /// Held: the other end of `eth0` is in it.
     _switch: Netns,
@@ -40,28 +36,11 @@ struct Running<'a> {
     node: Node,
 }
 
-fn rdma(rail: usize) -> String {
-    format!("erdma_{rail}")
-}
-
-fn mac(nic: &str) -> String {
-    let file = Path::new("/sys/class/net").join(nic).join("address");
-    let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{nic}: {error}"));
-    text.trim().to_owned()
-}
-
 impl Scene {
     #[track_caller]
     fn new() -> Self {
-        assert_eq!(
-            env::var("RDMA_LAB_MODE").as_deref(),
-            Ok("shared"),
-            "this test runs in the lab, by integration/lab/vm --tier full --shared"
-        );
-        let host = Netns::own();
-        for key in ["dad_transmits", "router_solicitation_delay"] {
-            host.set_sysctl(&format!("ipv6/conf/default/{key}"), "0");
-        }
+        let nics = ErdmaNics::new();
+        let host = &nics.host;
         let switch = Netns::new("vswitch");
         let at = switch.name();
         host.ip(&format!("link add eth0 type veth peer name p0 netns {at}"));
@@ -70,23 +49,8 @@ impl Scene {
         host.ip("link set eth0 up");
         host.ip("address add 10.0.0.5/24 dev eth0");
         host.ip(&format!("route add default via {GATEWAY} dev eth0"));
-        let service = MetadataService::new();
-        for (rail, nic) in NICS.into_iter().enumerate() {
-            host.ip(&format!("link set dev {nic} down"));
-            host.set_sysctl(&format!("ipv4/conf/{nic}/rp_filter"), "1");
-            // it was there before the defaults were set
-            for key in ["dad_transmits", "router_solicitation_delay"] {
-                host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
-            }
-            host.run(&format!(
-                "rdma link add {} type rxe netdev {nic}",
-                rdma(rail)
-            ));
-            service.add_nic(&mac(nic), ADDRESSES[rail], CIDR, GATEWAY);
-        }
         Self {
-            host,
-            service,
+            nics,
             state: tempfile::tempdir().expect("a directory"),
             _switch: switch,
         }
@@ -109,7 +73,7 @@ impl Scene {
     /// `--release`
     fn release(&self) -> Output {
         let file = self.state.path().join("config.json");
-        let configuration = self.configuration(&self.service.base());
+        let configuration = self.configuration(&self.nics.service.base());
         fs::write(&file, configuration.to_string()).expect("written");
         let mut command = Command::new(rdma_device_plugin());
         command.arg("--release").arg("--config").arg(&file);
@@ -117,38 +81,11 @@ impl Scene {
         command.output().expect("the daemon's program")
     }
 
-    /// Destination, source and metric of a NIC's IPv4 routes.
-    fn routes(&self, nic: &str) -> Vec<(String, String, u64)> {
-        let routes = self.host.show(&format!("-4 route show dev {nic}"));
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let told = |it: &Value| {
-            let metric = it["metric"].as_u64().unwrap_or_default();
-            (text(&it["dst"]), text(&it["prefsrc"]), metric)
-        };
-        routes.iter().map(told).collect()
-    }
-
-    fn wanted(rail: usize, metric: u64) -> Vec<(String, String, u64)> {
-        let of = |destination: &str| {
-            let source = ADDRESSES[rail].to_owned();
-            (destination.to_owned(), source, metric)
-        };
-        vec![of("default"), of(CIDR)]
-    }
-
     #[track_caller]
     fn is_configured(&self) {
-        for (rail, nic) in NICS.into_iter().enumerate() {
-            let metric = 200 + rail as u64;
-            wait::until("the NIC has its routes", || {
-                self.routes(nic) == Self::wanted(rail, metric)
-            });
-            let ip = format!("{}/24", ADDRESSES[rail]);
-            let addresses = self.host.addresses(nic);
-            assert!(addresses.contains(&ip), "{nic}: {addresses:?}");
-            assert_eq!(self.host.link(nic).expect("a NIC")["mtu"], 8500);
-            let filter = self.host.sysctl(&format!("ipv4/conf/{nic}/rp_filter"));
-            assert_eq!(filter, "2");
+        self.nics.are_configured();
+        for nic in NICS {
+            assert_eq!(self.nics.filter(nic), "2");
         }
         assert_eq!(self.leaves_by("8.8.8.8"), "eth0");
         assert_eq!(self.leaves_by("10.0.0.99"), "eth0");
@@ -156,24 +93,13 @@ impl Scene {
 
     /// By which netdev the node's own packets to `destination` leave.
     fn leaves_by(&self, destination: &str) -> String {
-        let routes = self.host.show(&format!("-4 route get {destination}"));
+        let routes = self.nics.host.show(&format!("-4 route get {destination}"));
         routes[0]["dev"].as_str().expect("a netdev").to_owned()
     }
 }
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        for (rail, nic) in NICS.into_iter().enumerate() {
-            let mut rdma_tool = Command::new("rdma");
-            let _ = rdma_tool.args(["link", "delete", &rdma(rail)]).output();
-            for line in [
-                format!("address flush dev {nic} scope global"),
-                format!("link set dev {nic} nomaster mtu 1500 down"),
-            ] {
-                let mut ip = Command::new("ip");
-                let _ = ip.args(line.split_whitespace()).output();
-            }
-        }
         for name in ["eth0", "bond9"] {
             let mut ip = Command::new("ip");
             let _ = ip.args(["link", "delete", name]).output();
@@ -207,20 +133,23 @@ impl Running<'_> {
 #[test]
 fn bare_nics_get_what_the_cloud_says_and_release_takes_it_back() {
     let scene = Scene::new();
-    let before = Snapshot::of(&scene.host);
-    let running = scene.start(&scene.service.base());
+    let before = Snapshot::of(&scene.nics.host);
+    let running = scene.start(&scene.nics.service.base());
     running.told();
-    let requests = scene.service.requests();
+    let requests = scene.nics.service.requests();
     assert_eq!(requests[0], "PUT /latest/api/token");
     assert_eq!(requests.len(), 8, "{requests:?}");
-    let configured = Snapshot::of(&scene.host);
+    let configured = Snapshot::of(&scene.nics.host);
 
     // a flap: routes are lost, and come back with their metrics
-    scene.host.ip(&format!("link set dev {} down", NICS[0]));
-    scene.host.ip(&format!("link set dev {} up", NICS[0]));
+    scene
+        .nics
+        .host
+        .ip(&format!("link set dev {} down", NICS[0]));
+    scene.nics.host.ip(&format!("link set dev {} up", NICS[0]));
     scene.is_configured();
-    configured.assert_restored(&scene.host);
-    assert_eq!(scene.service.requests().len(), 8, "it is known by now");
+    configured.assert_restored(&scene.nics.host);
+    assert_eq!(scene.nics.service.requests().len(), 8, "it is known by now");
 
     // not against a daemon that would do it all again
     let refused = scene.release();
@@ -234,7 +163,7 @@ fn bare_nics_get_what_the_cloud_says_and_release_takes_it_back() {
     // a second run, in which the service is gone
     let again = scene.start("http://127.0.0.1:9");
     again.told();
-    configured.assert_restored(&scene.host);
+    configured.assert_restored(&scene.nics.host);
     again.end();
 
     let released = scene.release();
@@ -243,23 +172,23 @@ fn bare_nics_get_what_the_cloud_says_and_release_takes_it_back() {
     for nic in NICS {
         assert!(words.contains(&format!("{nic}: released")), "{words}");
     }
-    before.assert_restored(&scene.host);
+    before.assert_restored(&scene.nics.host);
     assert!(scene.release().status.success());
-    before.assert_restored(&scene.host);
+    before.assert_restored(&scene.nics.host);
 }
 
 /// The daemon says `told` while the service misbehaves, does nothing, and brings the NICs up when
 /// it has come round.
 fn comes_round(misbehave: impl FnOnce(&MetadataService), told: &str) {
     let scene = Scene::new();
-    let before = Snapshot::of(&scene.host);
-    misbehave(&scene.service);
-    let running = scene.start(&scene.service.base());
+    let before = Snapshot::of(&scene.nics.host);
+    misbehave(&scene.nics.service);
+    let running = scene.start(&scene.nics.service.base());
     running.daemon().says("erdma_0: not ready yet");
     let line = running.daemon().line("erdma_0: not ready yet");
     assert!(line.contains(told), "{line}");
-    before.assert_restored(&scene.host);
-    scene.service.behave(|behaviour| {
+    before.assert_restored(&scene.nics.host);
+    scene.nics.service.behave(|behaviour| {
         behaviour.status = None;
         behaviour.delay = Duration::ZERO;
         behaviour.raw.clear();
@@ -271,7 +200,7 @@ fn comes_round(misbehave: impl FnOnce(&MetadataService), told: &str) {
     assert_eq!(said, 1, "it is said once");
     running.end();
     assert!(scene.release().status.success());
-    before.assert_restored(&scene.host);
+    before.assert_restored(&scene.nics.host);
 }
 
 #[test]
@@ -304,7 +233,7 @@ fn garbage_is_waited_out() {
 #[test]
 fn a_service_that_is_not_there_keeps_nothing_else_from_working() {
     let scene = Scene::new();
-    let before = Snapshot::of(&scene.host);
+    let before = Snapshot::of(&scene.nics.host);
     let hole = BlackHole::new();
     for (base, told) in [
         (hole.base(), "no connection within 1s"),
@@ -317,7 +246,7 @@ fn a_service_that_is_not_there_keeps_nothing_else_from_working() {
         kubelet.wait_for("aliyun/erdma", "ids of both NICs", |it| {
             it.devices.len() == 400
         });
-        before.assert_restored(&scene.host);
+        before.assert_restored(&scene.nics.host);
         running.end();
     }
 }
@@ -326,34 +255,42 @@ fn a_service_that_is_not_there_keeps_nothing_else_from_working() {
 fn conflicts_are_told_and_what_is_configured_is_left_alone() {
     let scene = Scene::new();
     scene
+        .nics
         .host
         .ip(&format!("address add {}/32 dev eth0", ADDRESSES[0]));
     scene
+        .nics
         .host
         .ip("link add bond9 type bond mode active-backup miimon 50");
     scene
+        .nics
         .host
         .ip(&format!("link set dev {} master bond9", NICS[1]));
-    let before = Snapshot::of(&scene.host);
-    let running = scene.start(&scene.service.base());
+    let before = Snapshot::of(&scene.nics.host);
+    let running = scene.start(&scene.nics.service.base());
     let line = running.daemon().line("erdma_0: not configured: ");
     assert!(line.contains("10.0.0.6 is on eth0 already"), "{line}");
     running.daemon().says(&format!(
         "erdma_1: left alone: {} is a port of bond9",
         NICS[1]
     ));
-    before.assert_restored(&scene.host);
+    before.assert_restored(&scene.nics.host);
     running.end();
 
     // out of the bond, and configured by its administrator
-    scene.host.ip(&format!("link set dev {} nomaster", NICS[1]));
     scene
+        .nics
+        .host
+        .ip(&format!("link set dev {} nomaster", NICS[1]));
+    scene
+        .nics
         .host
         .ip(&format!("address add 10.0.0.77/24 dev {}", NICS[1]));
     scene
+        .nics
         .host
         .ip(&format!("address del {}/32 dev eth0", ADDRESSES[0]));
-    let running = scene.start(&scene.service.base());
+    let running = scene.start(&scene.nics.service.base());
     running.daemon().says(&format!(
         "erdma_1: left alone: {} has 10.0.0.77/24 already",
         NICS[1]
@@ -363,32 +300,35 @@ fn conflicts_are_told_and_what_is_configured_is_left_alone() {
         .says(&format!("erdma_0: {} has 10.0.0.6/24", NICS[0]));
     running.end();
     assert!(scene.release().status.success());
-    assert_eq!(scene.host.addresses(NICS[1]), ["10.0.0.77/24"]);
+    assert_eq!(scene.nics.host.addresses(NICS[1]), ["10.0.0.77/24"]);
 }
 
 #[test]
 fn a_nic_in_the_middle_of_dhcp_and_the_primary_one_are_left_alone() {
     let scene = Scene::new();
-    scene.service.set_primary(Some(&mac(NICS[1])));
-    scene.host.ip(&format!("link set dev {} up", NICS[0]));
+    scene.nics.service.set_primary(Some(&mac(NICS[1])));
+    scene.nics.host.ip(&format!("link set dev {} up", NICS[0]));
     let is_bare = || {
         for nic in NICS {
-            assert_eq!(scene.routes(nic), [], "{nic}");
-            assert_eq!(scene.host.link(nic).expect("a NIC")["mtu"], 1500);
+            assert_eq!(scene.nics.routes(nic), [], "{nic}");
+            assert_eq!(scene.nics.host.link(nic).expect("a NIC")["mtu"], 1500);
         }
-        assert_eq!(scene.host.link(NICS[1]).expect("it")["operstate"], "DOWN");
+        assert_eq!(
+            scene.nics.host.link(NICS[1]).expect("it")["operstate"],
+            "DOWN"
+        );
     };
-    let running = scene.start(&scene.service.base());
+    let running = scene.start(&scene.nics.service.base());
     let line = running.daemon().line("erdma_0: not ready yet: ");
     assert!(line.contains("up without an address"), "{line}");
     let line = running.daemon().line("erdma_1: left alone: ");
     assert!(line.contains("the instance's primary NIC"), "{line}");
     is_bare();
     let address = |verb: &str| format!("address {verb} 10.0.0.77/24 dev {}", NICS[0]);
-    scene.host.ip(&address("add"));
+    scene.nics.host.ip(&address("add"));
     let told = format!("erdma_0: left alone: {} has 10.0.0.77/24 already", NICS[0]);
     running.daemon().says(&told);
-    scene.host.ip(&address("del"));
+    scene.nics.host.ip(&address("del"));
     running.end();
     is_bare();
 }
@@ -396,9 +336,9 @@ fn a_nic_in_the_middle_of_dhcp_and_the_primary_one_are_left_alone() {
 #[test]
 fn a_driver_that_is_bound_anew_gets_it_all_again() {
     let scene = Scene::new();
-    let running = scene.start(&scene.service.base());
+    let running = scene.start(&scene.nics.service.base());
     running.told();
-    let configured = Snapshot::of(&scene.host);
+    let configured = Snapshot::of(&scene.nics.host);
     let device = fs::read_link(Path::new("/sys/class/net").join(NICS[1]).join("device"));
     let device = device.expect("a link to the function");
     let function = device.file_name().expect("a PCI address").to_owned();
@@ -407,20 +347,21 @@ fn a_driver_that_is_bound_anew_gets_it_all_again() {
         fs::write(path, function.as_encoded_bytes()).expect("the driver's file");
     };
     driver("unbind");
-    wait::until("the NIC is gone", || !scene.host.has_link(NICS[1]));
+    wait::until("the NIC is gone", || !scene.nics.host.has_link(NICS[1]));
     driver("bind");
-    wait::until("the NIC is back", || scene.host.has_link(NICS[1]));
-    scene.host.run("udevadm settle -t 30");
+    wait::until("the NIC is back", || scene.nics.host.has_link(NICS[1]));
+    scene.nics.host.run("udevadm settle -t 30");
     scene
+        .nics
         .host
         .set_sysctl(&format!("ipv4/conf/{}/rp_filter", NICS[1]), "1");
-    scene.host.run(&format!(
+    scene.nics.host.run(&format!(
         "rdma link add {} type rxe netdev {}",
         rdma(1),
         NICS[1]
     ));
     scene.is_configured();
-    configured.assert_restored(&scene.host);
+    configured.assert_restored(&scene.nics.host);
     running.end();
     assert!(scene.release().status.success());
 }

@@ -2,7 +2,7 @@
 //! What an operator asks the API server, by `kubectl`; and what a test does, by less.
 
 use super::{ADDRESS, ControlPlane, GC, HELM, PORT};
-use crate::wait;
+use crate::{Machine, daemon::rdma_device_plugin, wait};
 use serde_json::Value;
 use std::{
     env, fs,
@@ -16,6 +16,20 @@ impl ControlPlane {
     /// `program`, to be run where the API server is reached.
     pub fn command(&self, program: &Path) -> Command {
         self.site.netns().command(program)
+    }
+
+    /// The daemon of `machine` as in a pod of the cluster, with the token that is in `account`.
+    pub fn daemon(&self, machine: &Machine, account: &Machine) -> Command {
+        let mut command = self.command(&rdma_device_plugin());
+        machine.arguments(&mut command);
+        let (host, port) = self.address();
+        command.env("KUBERNETES_SERVICE_HOST", host);
+        command.env("KUBERNETES_SERVICE_PORT", port.to_string());
+        command.arg("--config").arg(machine.path("etc/config.json"));
+        command.args(["--metrics-address", "127.0.0.1:9102"]);
+        command.arg("--service-account-dir");
+        command.arg(account.path("account"));
+        command
     }
 
     /// Address and port of the API server, as pods of a cluster have them in their environment.
@@ -143,8 +157,9 @@ impl ControlPlane {
     pub fn get(&self, what: &str) -> Vec<Value> {
         let text = self.kubectl(&format!("get {what} -o json"));
         let mut list: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
-        match list["items"].take() {
-            Value::Array(items) => items,
+        // an object that is no list must not get `items` by that
+        match list.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => items,
             _ => vec![list],
         }
     }

@@ -60,4 +60,9 @@ impl Member {
     pub fn pods(self) -> String {
         format!("10.88.{}.0/24", self.number)
     }
+
+    /// Their router's address.
+    pub fn router(self) -> String {
+        format!("10.88.{}.1", self.number)
+    }
 }

@@ -7,6 +7,10 @@ use kubelet_api::{
         Claim, NodePrepareResourceResponse, NodePrepareResourcesRequest,
         NodeUnprepareResourcesRequest, dra_plugin_client::DraPluginClient,
     },
+    dra_health::{
+        HealthStatus, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
+        dra_resource_health_client::DraResourceHealthClient,
+    },
     plugin_registration::{
         InfoRequest, PluginInfo, RegistrationStatus, registration_client::RegistrationClient,
     },
@@ -19,7 +23,10 @@ use std::{
     time::Duration,
 };
 use tokio::runtime::Runtime;
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    Streaming,
+    transport::{Channel, Endpoint},
+};
 
 /// As long as kubelet gives a call (`PluginClientTimeout` in its package `cm/dra/plugin`).
 const LIMIT: Duration = Duration::from_secs(45);
@@ -31,6 +38,14 @@ pub struct ClaimManager {
     pub info: PluginInfo,
     runtime: Runtime,
     driver: DraPluginClient<Channel>,
+    health: DraResourceHealthClient<Channel>,
+}
+
+/// What a driver says of its devices' health, as it changes.
+#[derive(Debug)]
+pub struct HealthReports<'a> {
+    runtime: &'a Runtime,
+    stream: Streaming<NodeWatchResourcesResponse>,
 }
 
 /// The sockets that kubelet would see in a directory.
@@ -69,7 +84,7 @@ impl ClaimManager {
         let socket = found.remove(0);
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().expect("a runtime");
-        let (info, driver) = runtime.block_on(async {
+        let (info, driver, health) = runtime.block_on(async {
             let channel = channel(&socket, &as_host(&socket)).await;
             let channel = channel.expect("it listens");
             let mut client = RegistrationClient::new(channel);
@@ -82,18 +97,39 @@ impl ClaimManager {
             let told = client.notify_registration_status(status).await;
             told.expect("it is told");
             let channel = self::channel(Path::new(&info.endpoint), "localhost").await;
-            (info, DraPluginClient::new(channel.expect("it listens")))
+            let channel = channel.expect("it listens");
+            let health = DraResourceHealthClient::new(channel.clone());
+            (info, DraPluginClient::new(channel), health)
         });
         Self {
             info,
             runtime,
             driver,
+            health,
+        }
+    }
+
+    /// Listens to what the driver says of its devices' health.
+    #[track_caller]
+    pub fn health(&self) -> HealthReports<'_> {
+        let mut driver = self.health.clone();
+        let opened = driver.node_watch_resources(NodeWatchResourcesRequest {});
+        let stream = self.runtime.block_on(opened).expect("a stream");
+        HealthReports {
+            runtime: &self.runtime,
+            stream: stream.into_inner(),
         }
     }
 
     /// Has `claim`, an object of the API server's, prepared.
     #[track_caller]
     pub fn prepare(&self, claim: &Value) -> NodePrepareResourceResponse {
+        self.try_prepare(claim).expect("an answer")
+    }
+
+    /// The same; none: the driver ended meanwhile.
+    #[track_caller]
+    pub fn try_prepare(&self, claim: &Value) -> Option<NodePrepareResourceResponse> {
         let claim = named(claim);
         let mut driver = self.driver.clone();
         let request = NodePrepareResourcesRequest {
@@ -102,13 +138,19 @@ impl ClaimManager {
         let answer = self
             .runtime
             .block_on(driver.node_prepare_resources(request));
-        let mut answer = answer.expect("an answer").into_inner();
-        answer.claims.remove(&claim.uid).expect("of the claim")
+        let mut answer = answer.ok()?.into_inner();
+        Some(answer.claims.remove(&claim.uid).expect("of the claim"))
     }
 
     /// Has it given up. The driver's error.
     #[track_caller]
     pub fn unprepare(&self, claim: &Value) -> String {
+        self.try_unprepare(claim).expect("an answer")
+    }
+
+    /// The same; none: the driver ended meanwhile.
+    #[track_caller]
+    pub fn try_unprepare(&self, claim: &Value) -> Option<String> {
         let claim = named(claim);
         let mut driver = self.driver.clone();
         let request = NodeUnprepareResourcesRequest {
@@ -117,12 +159,38 @@ impl ClaimManager {
         let answer = self
             .runtime
             .block_on(driver.node_unprepare_resources(request));
-        let mut answer = answer.expect("an answer").into_inner();
-        answer
-            .claims
-            .remove(&claim.uid)
-            .expect("of the claim")
-            .error
+        let mut answer = answer.ok()?.into_inner();
+        let of_claim = answer.claims.remove(&claim.uid);
+        Some(of_claim.expect("of the claim").error)
+    }
+}
+
+impl HealthReports<'_> {
+    /// The messages of devices that are not healthy, in the next report; none: all are.
+    #[track_caller]
+    pub fn report(&mut self) -> Vec<String> {
+        let next = self.runtime.block_on(self.stream.message());
+        let report = next.expect("a report").expect("the stream goes on");
+        let sick = report
+            .devices
+            .into_iter()
+            .filter(|it| it.health() != HealthStatus::Healthy);
+        sick.map(|it| {
+            let device = it.device.expect("a device");
+            format!(
+                "{}/{}: {}",
+                device.pool_name, device.device_name, it.message
+            )
+        })
+        .collect()
+    }
+
+    /// The same of the first report that `fits`; as many as ten are waited for.
+    #[track_caller]
+    pub fn until(&mut self, fits: impl Fn(&[String]) -> bool) -> Vec<String> {
+        let mut reports = (0..10).map(|_| self.report());
+        let found = reports.find(|sick| fits(sick));
+        found.expect("a report that fits")
     }
 }
 

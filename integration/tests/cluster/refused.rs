@@ -5,7 +5,6 @@
 use super::{manifests, text};
 use integration::{
     ControlPlane, Daemon, Machine,
-    daemon::rdma_device_plugin,
     kubelet::{
         DeviceManager,
         pod_resources::{PodResourcesServer, pod},
@@ -107,15 +106,8 @@ impl Node {
         let kubelet = DeviceManager::started(&machine.path("kubelet"));
         let socket = machine.path("kubelet/pod-resources/kubelet.sock");
         let server = PodResourcesServer::start(&socket);
-        let mut command = cluster.command(&rdma_device_plugin());
-        machine.arguments(&mut command);
-        let (host, port) = cluster.address();
-        command.env("KUBERNETES_SERVICE_HOST", host);
-        command.env("KUBERNETES_SERVICE_PORT", port.to_string());
-        command.arg("--config").arg(machine.path("etc/config.json"));
-        command.args(["--metrics-address", "127.0.0.1:9102"]);
-        command.args(["--refused-pods", "delete", "--service-account-dir"]);
-        command.arg(account.path("account"));
+        let mut command = cluster.daemon(&machine, account);
+        command.args(["--refused-pods", "delete"]);
         let daemon = Daemon::start(&mut command);
         kubelet.wait_for("rdma/hca", "8 healthy ids", |it| it.healthy().len() == 8);
         let ids: Vec<String> = (0..pods.len()).map(|it| it.to_string()).collect();

@@ -28,7 +28,7 @@ fn name(pod: &Value) -> &str {
 /// Installed, upgraded beside pods with RDMA, and taken off again while they are still there.
 pub(super) fn is_installed_upgraded_and_removed_below_pods() {
     let mut cluster = Cluster::new();
-    let before = Before::of(&cluster);
+    let before = Before::of(&cluster.nics.host);
     cluster.types(&format!(
         "kubectl label node {NODE} aliyun.accelerator/rdma=true"
     ));
@@ -76,5 +76,5 @@ pub(super) fn is_installed_upgraded_and_removed_below_pods() {
         it.look_at_all(SYSTEM).is_empty()
     });
     assert!(records().is_empty(), "{:?}", records());
-    before.assert_restored(&cluster);
+    before.assert_restored(&cluster.nics.host);
 }

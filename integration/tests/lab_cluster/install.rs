@@ -55,7 +55,7 @@ pub(super) fn verify() -> Vec<String> {
 }
 
 /// "Removal".
-pub(super) fn removed_by_the_page(cluster: &mut Cluster) {
+pub(super) fn removed_by_the_page<N>(cluster: &mut Cluster<N>) {
     let gaps = || real_kubelet::log().matches(NO_IDS).count();
     let before = gaps();
     for line in pages::commands(PAGE, "Removal", "kubectl") {

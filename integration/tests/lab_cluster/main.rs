@@ -4,6 +4,7 @@
 //! has installed. What an operator types is what the pages say.
 
 mod chart;
+mod erdma;
 mod install;
 mod operations;
 mod pods;
@@ -11,7 +12,7 @@ mod refused;
 mod upgrade;
 mod without_ipv6;
 
-use integration::{Cluster, Snapshot, container_runtime::installed::Files};
+use integration::{Cluster, Netns, Snapshot, container_runtime::installed::Files};
 use std::fs;
 
 /// The page.
@@ -32,22 +33,22 @@ struct Before {
 
 impl Before {
     #[track_caller]
-    fn of(cluster: &Cluster) -> Self {
+    fn of(host: &Netns) -> Self {
         Self {
             files: Files::below(&PLACES),
-            network: Snapshot::of(&cluster.nics.host),
+            network: Snapshot::of(host),
         }
     }
 
     #[track_caller]
-    fn assert_restored(&self, cluster: &Cluster) {
+    fn assert_restored(&self, host: &Netns) {
         Files::below(&PLACES).assert_as(&self.files, &[]);
         let (states, known) = STATES;
         for entry in fs::read_dir(states).expect("states") {
             let name = entry.expect("a state").file_name();
             assert!(known.iter().any(|it| name == *it), "{states}/{name:?}");
         }
-        self.network.assert_restored(&cluster.nics.host);
+        self.network.assert_restored(host);
     }
 }
 
@@ -55,7 +56,7 @@ impl Before {
 #[test]
 fn a_cluster_is_installed_used_and_left_as_it_was() {
     let mut cluster = Cluster::new();
-    let before = Before::of(&cluster);
+    let before = Before::of(&cluster.nics.host);
     install::by_the_page(&mut cluster);
     pods::without_rails_are_untouched(&mut cluster);
     let [server, first] = pods::of_the_example_have_all_rails(&mut cluster);
@@ -64,28 +65,28 @@ fn a_cluster_is_installed_used_and_left_as_it_was() {
     pods::have_rdma_between_them(&cluster, [&server, &second]);
     pods::end(&mut cluster, [&server, &second]);
     install::removed_by_the_page(&mut cluster);
-    before.assert_restored(&cluster);
+    before.assert_restored(&cluster.nics.host);
 }
 
 #[test]
 #[ignore = "scripts/test --full: an upgrade beside pods, and refused pods, on a cluster of their own"]
 fn a_daemon_takes_over_beside_pods_and_deletes_those_that_are_refused() {
     let mut cluster = Cluster::new();
-    let before = Before::of(&cluster);
+    let before = Before::of(&cluster.nics.host);
     install::by_the_page(&mut cluster);
     let [server, client] = pods::of_the_example_have_all_rails(&mut cluster);
     upgrade::goes_on_beside_pods(&mut cluster, &[&server, &client]);
     pods::end(&mut cluster, [&server, &client]);
     refused::are_deleted_and_come_again(&mut cluster);
     install::removed_by_the_page(&mut cluster);
-    before.assert_restored(&cluster);
+    before.assert_restored(&cluster.nics.host);
 }
 
 #[test]
 #[ignore = "scripts/test --full: IPv6 that comes late, restarts, PodSecurity and a drain, on a cluster of their own"]
 fn pods_outlive_what_is_started_anew_and_leave_a_node_that_is_drained() {
     let mut cluster = Cluster::new();
-    let before = Before::of(&cluster);
+    let before = Before::of(&cluster.nics.host);
     without_ipv6::waits_for_an_address(&mut cluster);
     let [server, client] = pods::of_the_example_have_all_rails(&mut cluster);
     operations::start_the_runtime_anew(&mut cluster, &[&server, &client]);
@@ -94,11 +95,17 @@ fn pods_outlive_what_is_started_anew_and_leave_a_node_that_is_drained() {
     operations::enforce_pod_security(&mut cluster);
     operations::drain_the_node(&mut cluster, [&server, &client]);
     install::removed_by_the_page(&mut cluster);
-    before.assert_restored(&cluster);
+    before.assert_restored(&cluster.nics.host);
 }
 
 #[test]
 #[ignore = "scripts/test --full: the chart by Helm itself, on a cluster of its own"]
 fn the_chart_is_installed_upgraded_and_removed_below_pods() {
     chart::is_installed_upgraded_and_removed_below_pods();
+}
+
+#[test]
+#[ignore = "scripts/test --full: eRDMA NICs that nobody configured, on a cluster of their own"]
+fn erdma_nics_are_brought_up_and_given_to_pods() {
+    erdma::nics_are_brought_up_and_given();
 }

@@ -3,6 +3,7 @@
 
 use crate::untouched_node;
 use integration::{Node, Snapshot};
+use std::path::Path;
 
 #[test]
 fn every_missing_variable_is_named() {
@@ -111,10 +112,22 @@ fn long_and_upper_case_container_ids_are_fine() {
     }
 }
 
+/// What ADD says of a namespace at `path`, which it refuses.
+#[track_caller]
+fn refused(node: &Node, path: &Path) -> String {
+    let failure = node
+        .invoke("ADD", "a", path)
+        .input(&node.configuration(&["eth1"]))
+        .run()
+        .failure();
+    let text = failure.text();
+    assert_eq!(failure.code, 4, "{path:?}: {text}");
+    text
+}
+
 #[test]
 fn the_hosts_own_namespace_is_refused_whatever_path_leads_there() {
     let (node, _pod, before) = untouched_node();
-    let configuration = node.configuration(&["eth1"]);
     let link = node.directory().join("link-to-the-host");
     std::os::unix::fs::symlink(node.host.path(), &link).expect("a symbolic link");
     let paths = [
@@ -123,17 +136,11 @@ fn the_hosts_own_namespace_is_refused_whatever_path_leads_there() {
         "/proc/self/ns/net".as_ref(),
     ];
     for path in paths {
-        let failure = node
-            .invoke("ADD", "a", path)
-            .input(&configuration)
-            .run()
-            .failure();
-        let text = failure.text();
+        let text = refused(&node, path);
         assert!(
             text.contains("host") && text.contains("namespace"),
             "{path:?}: {text}"
         );
-        assert_eq!(failure.code, 4, "{text}");
     }
     node.assert_restored(&before);
 }
@@ -141,7 +148,6 @@ fn the_hosts_own_namespace_is_refused_whatever_path_leads_there() {
 #[test]
 fn what_is_no_namespace_is_refused() {
     let (node, _pod, before) = untouched_node();
-    let configuration = node.configuration(&["eth1"]);
     let file = node.directory().join("a-file");
     std::fs::write(&file, "text").expect("a file");
     let missing = node.directory().join("nothing-here");
@@ -152,12 +158,7 @@ fn what_is_no_namespace_is_refused() {
         "/proc/self/ns/uts".as_ref(),
     ];
     for path in paths {
-        let failure = node
-            .invoke("ADD", "a", path)
-            .input(&configuration)
-            .run()
-            .failure();
-        let text = failure.text();
+        let text = refused(&node, path);
         let name = path
             .file_name()
             .and_then(|name| name.to_str())
@@ -166,7 +167,6 @@ fn what_is_no_namespace_is_refused() {
             text.contains(name),
             "the path is not named: {path:?}: {text}"
         );
-        assert_eq!(failure.code, 4, "{path:?}: {text}");
     }
     node.assert_restored(&before);
 }

@@ -204,7 +204,8 @@ fn conditions() -> String {
     )
 }
 
-fn p50_and_p99(mut times: Vec<Duration>) -> (f64, f64) {
+/// In ms.
+pub(super) fn p50_and_p99(mut times: Vec<Duration>) -> (f64, f64) {
     times.sort_unstable();
     let at = |percent: usize| ms(times[(times.len() * percent / 100).min(times.len() - 1)]);
     (at(50), at(99))

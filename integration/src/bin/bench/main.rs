@@ -3,6 +3,7 @@
 //! daemon's figures, which have none beside them. Arguments name the parts that are wanted.
 
 mod chain;
+mod claims;
 mod daemon;
 mod leases;
 mod machines;
@@ -16,11 +17,12 @@ use std::{env, fs::File, process};
 /// Prints what it measures on a node.
 type Measure = fn(&Node);
 
-const PARTS: [(&str, Measure); 4] = [
+const PARTS: [(&str, Measure); 5] = [
     ("chain", chain::measure),
     ("leases", leases::measure),
     ("passing", passing::measure),
     ("daemon", |_| daemon::measure()),
+    ("claims", |_| claims::measure()),
 ];
 
 fn main() {
@@ -29,7 +31,9 @@ fn main() {
         .iter()
         .find(|it| PARTS.iter().all(|(name, _)| name != it));
     if let Some(unknown) = unknown {
-        eprintln!("bench: there is no {unknown:?}; there are chain, leases, passing and daemon");
+        eprintln!(
+            "bench: there is no {unknown:?}; there are chain, leases, passing, daemon and claims"
+        );
         process::exit(2);
     }
     let node = Node::with_rails(1);

@@ -1,32 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, a real cluster of one node whose `rdma/hca` is allocated by claims (dynamic resource allocation), with
 //! Kubernetes 1.37: `scripts/test lab cluster-claims`. Scheduler, kubelet and container runtime are what they are; the
-//! pods are those of the examples, unchanged.
+//! pods are those of the examples, unchanged, and some that name their claims.
+
+mod driver;
+mod named;
 
 use integration::{
     Cluster, Netns, Snapshot,
-    cluster::{is_true, traffic},
+    cluster::{
+        claims::{self, CLAIMS, PLACES, PODS, install, none_is_left, remove},
+        is_true, traffic,
+    },
     container_runtime::{
         Pod,
-        installed::{Files, records, root},
-        shared::{HCA, has_all_rails, nodes_of_all_rails, rping_on_all_rails},
+        installed::{Files, records},
+        shared::{has_all_rails, nodes_of_all_rails, rping_on_all_rails},
     },
-    control_plane::nodes::NODE,
     lab::NICS,
-    pages, wait,
+    wait,
 };
 use serde_json::Value;
 use std::{
-    fs,
-    path::Path,
     thread,
     time::{Duration, Instant},
 };
-
-const PODS: &str = "/api/v1/namespaces/default/pods";
-const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
-const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
-const DAEMONS: &str = "/api/v1/namespaces/kube-system/pods";
 
 /// The pods of the example, in its order.
 const PAIR: [&str; 2] = ["rdma-test-pod", "rdma-test-pod-1"];
@@ -34,60 +32,12 @@ const PAIR: [&str; 2] = ["rdma-test-pod", "rdma-test-pod-1"];
 /// What `dra` of the chart's values comes to.
 const MANIFEST: &str = "integration/manifests/rendered/claims.yaml";
 
-/// Where an installation writes.
-const PLACES: [&str; 3] = ["/etc/cni", "/opt/cni", "/var/run/cdi"];
-
-/// The records of claims, and the runtime's specifications of them.
-fn of_claims() -> [Vec<String>; 2] {
-    ["/var/lib/cni/rdma-cni/claims", "/var/run/cdi"].map(|directory| {
-        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-        let names = entries.filter_map(|it| it.file_name().into_string().ok());
-        names.filter(|it| it.ends_with(".json")).collect()
-    })
-}
-
-/// The devices of the node's slices, and those that no new pod may have.
-fn slices(cluster: &Cluster) -> (Vec<String>, Vec<String>) {
-    let slices = cluster.look_at_all(SLICES);
-    let devices = slices
-        .iter()
-        .flat_map(|it| it["spec"]["devices"].as_array());
-    let devices: Vec<&Value> = devices.flatten().collect();
-    let name = |it: &&Value| it["name"].as_str().expect("a name").to_owned();
-    let is_tainted = |it: &&&Value| it["taints"].is_array();
-    let tainted = devices.iter().filter(is_tainted).map(name).collect();
-    (devices.iter().map(name).collect(), tainted)
-}
-
-/// The daemon's pod.
-fn daemon(cluster: &Cluster) -> Value {
-    let mut pods = cluster.look_at_all(DAEMONS);
-    pods.retain(|it| it["metadata"]["labels"]["app.kubernetes.io/name"] == "rdma-device-plugin");
-    pods.pop().unwrap_or_default()
-}
-
-/// The file of that.
-fn manifest() -> String {
-    root().join(MANIFEST).display().to_string()
-}
-
-#[track_caller]
-fn installed(cluster: &mut Cluster) {
-    cluster.types(&format!(
-        "kubectl label node {NODE} aliyun.accelerator/rdma=true"
-    ));
-    let manifest = manifest();
-    cluster.types(&format!(
-        "kubectl apply --server-side --validate=strict -f {manifest}"
-    ));
-    cluster.until("the daemon is ready", |it| is_true(&daemon(it), "Ready"));
-    cluster.says("the daemon is ready");
-    cluster.until("the slices are there", |it| slices(it).0.len() == 3);
-    let (devices, tainted) = slices(cluster);
-    cluster.says(&format!("the slices have {devices:?}"));
-    assert_eq!(devices[0], "rdma-hca-all");
-    assert_eq!(tainted, [] as [&str; 0]);
-}
+/// The devices of its node.
+const DEVICES: [&str; 3] = [
+    "rdma-hca-all",
+    "rdma-hca-0000-21-00-0",
+    "rdma-hca-0000-41-00-0",
+];
 
 /// A pod of the cluster that was allocated what it has by a claim.
 #[track_caller]
@@ -119,7 +69,7 @@ fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     let pair = PAIR.map(|name| claiming(cluster, name));
     pair.iter().for_each(has_all_rails);
     assert_eq!(records().len(), 2);
-    let [claims, specifications] = of_claims();
+    let [claims, specifications] = claims::files();
     assert_eq!((claims.len(), specifications.len()), (2, 2));
     cluster.says("the example's pods have all rails");
     pair
@@ -128,7 +78,7 @@ fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
 /// The driver is killed, and kubelet starts it anew: what runs goes on, and the next pod has its rails.
 fn are_served_after_a_kill(cluster: &mut Cluster, pair: [Pod; 2]) -> [Pod; 2] {
     let of_container = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
-    let container = of_container(&daemon(cluster));
+    let container = of_container(&claims::daemon(cluster));
     let id = container["containerID"].as_str().expect("an id").to_owned();
     let id = id.split_once("://").expect("a runtime and an id").1;
     cluster.runtime.cri().kill(id);
@@ -137,7 +87,7 @@ fn are_served_after_a_kill(cluster: &mut Cluster, pair: [Pod; 2]) -> [Pod; 2] {
     let path = format!("{PODS}/{}", second.name);
     cluster.delete(PODS, &[&second.name]);
     cluster.until("the driver was started again", |it| {
-        let daemon = daemon(it);
+        let daemon = claims::daemon(it);
         of_container(&daemon)["restartCount"] == 1 && is_true(&daemon, "Ready")
     });
     cluster.says("the driver was started again");
@@ -160,7 +110,7 @@ fn nics_without_carrier_are_tainted(cluster: &mut Cluster) {
             .host
             .run(&format!("ip link set dev {port} {to}"));
         let end = at + wait::PATIENCE;
-        while slices(cluster).1.len() != count {
+        while claims::devices(cluster).1.len() != count {
             assert!(
                 Instant::now() < end,
                 "{port} {to}: the slice does not say so"
@@ -183,28 +133,8 @@ fn end(cluster: &mut Cluster, netns: &[Netns]) {
         it.look_at_all(PODS).is_empty() && netns.iter().all(|it| !it.path().exists())
     });
     assert!(records().is_empty(), "{:?}", records());
-    cluster.until("their claims are gone", |it| {
-        it.look_at_all(CLAIMS).is_empty()
-    });
-    assert_eq!(of_claims(), [vec![] as Vec<String>, vec![]]);
+    none_is_left(cluster);
     cluster.says("the pods are gone");
-}
-
-fn removed(cluster: &mut Cluster) {
-    cluster.types(&format!("kubectl delete -f {}", manifest()));
-    for line in pages::commands("docs/deploy.md", "Removal", "kubectl") {
-        if line.contains("uninstall") && !line.contains("registry.example") {
-            cluster.types(&line);
-        }
-    }
-    cluster.until("kubelet has deleted the slices", |it| {
-        slices(it).0.is_empty()
-    });
-    for directory in ["plugins_registry", "plugins/hca.rdma"] {
-        let directory = Path::new("/var/lib/kubelet").join(directory);
-        let left = fs::read_dir(&directory).into_iter().flatten().count();
-        assert_eq!(left, 0, "{directory:?}");
-    }
 }
 
 #[test]
@@ -212,8 +142,8 @@ fn unchanged_pods_are_served_by_claims() {
     let mut cluster = Cluster::new();
     let files = Files::below(&PLACES);
     let network = Snapshot::of(&cluster.nics.host);
-    installed(&mut cluster);
-    assert_eq!(cluster.allocatable(HCA), None);
+    driver::takes_the_device_plugins_place(&mut cluster);
+    install(&mut cluster, MANIFEST, &DEVICES);
     of_the_host_have_the_devices(&mut cluster);
     let pair = of_the_example_have_all_rails(&mut cluster);
     let [server, client] = are_served_after_a_kill(&mut cluster, pair);
@@ -222,8 +152,12 @@ fn unchanged_pods_are_served_by_claims() {
     traffic::read_bandwidth(&cluster, PAIR, 1, 30);
     cluster.says("there was RDMA between them on all rails");
     nics_without_carrier_are_tainted(&mut cluster);
+    driver::is_rolled_out_below_pods(&mut cluster, &[&server, &client]);
+    driver::is_away_for_long(&mut cluster, &[&server, &client]);
     end(&mut cluster, &[server.netns(), client.netns()]);
-    removed(&mut cluster);
+    named::claims(&mut cluster);
+    none_is_left(&mut cluster);
+    remove(&mut cluster, MANIFEST);
     // kubelet makes the directory for the mount (DirectoryOrCreate)
     Files::below(&PLACES).assert_as(&files, &["/var/run/cdi"]);
     network.assert_restored(&cluster.nics.host);

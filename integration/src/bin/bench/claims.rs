@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon as a DRA driver, beside a real API server on the same machine (`RDMA_KUBERNETES`): claims of all NICs of
+//! a node, prepared one after the other, held, and given up.
+
+use super::daemon::p50_and_p99;
+use integration::{ControlPlane, Daemon, Machine, kubelet::ClaimManager, machine::Nic};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+/// As many as a node has pods, nearly twice.
+const CLAIMS: usize = 200;
+const NODE: &str = "bench-1";
+const DRIVER: &str = "hca.rdma";
+
+/// Eight rails, four on each NUMA node.
+fn machine() -> Machine {
+    let machine = Machine::with(&[]);
+    for number in 0..8_u64 {
+        machine.plug(&Nic {
+            address: &format!("0000:{:02x}:00.0", 0x10 + number),
+            rdma: &format!("mlx5_{number}"),
+            netdev: &format!("ens{number}"),
+            numa_node: i32::try_from(number / 4).expect("a node"),
+            number,
+        });
+    }
+    machine
+}
+
+/// A daemon with a token that is bound to a pod of the node, and may do all.
+fn start(cluster: &mut ControlPlane, machine: &Machine) -> Daemon {
+    cluster.add_node(NODE, &[]);
+    let all = "create clusterrolebinding bench --clusterrole=cluster-admin --serviceaccount=default:default";
+    cluster.kubectl(all);
+    cluster.until("the namespace has its account", |it| {
+        let account = it.try_kubectl("-n default get serviceaccount default");
+        account.status.success()
+    });
+    let container = json!({"name": "driver", "image": "example.org/image"});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "driver"},
+        "spec": {"nodeName": NODE, "containers": [container]},
+    });
+    cluster.apply("create -n default -f -", &pod.to_string());
+    let token = cluster.kubectl(
+        "-n default create token default --bound-object-kind Pod --bound-object-name driver",
+    );
+    fs::create_dir_all(machine.path("account")).expect("a directory");
+    machine.write("account/ca.crt", &cluster.ca());
+    machine.write("account/token", token.trim());
+    let resource =
+        json!({"name": "rdma/hca", "kind": "shared", "devices": [{"driver": "mlx5_core"}]});
+    machine.configure(&json!({"resources": [resource], "dra": {}}).to_string());
+    Daemon::start(&mut cluster.daemon(machine, machine))
+}
+
+/// Claims that somebody has allocated on the node.
+fn allocated(cluster: &mut ControlPlane) -> Vec<Value> {
+    let list =
+        |items: Vec<Value>| json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
+    let request = json!({"name": "nics", "exactly": {"deviceClassName": "rdma-hca"}});
+    let claim = |number: usize| {
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"name": format!("claim-{number}"), "namespace": "default"},
+            "spec": {"devices": {"requests": [request]}},
+        })
+    };
+    cluster.apply("create -f -", &list((0..CLAIMS).map(claim).collect()));
+    let mut claims = cluster.get("resourceclaims -n default");
+    for claim in &mut claims {
+        let result = json!({
+            "request": "nics", "driver": DRIVER, "pool": NODE, "device": "rdma-hca-all",
+        });
+        claim["status"]["allocation"] = json!({"devices": {"results": [result]}});
+    }
+    cluster.apply("replace --subresource=status -f -", &list(claims.clone()));
+    claims
+}
+
+/// How often the API server was asked for a claim, or told of one.
+fn requests(cluster: &ControlPlane) -> f64 {
+    let text = cluster.ask("/metrics").expect("the API server's metrics");
+    let lines = text.lines().filter(|line| {
+        line.starts_with("apiserver_request_total{")
+            && line.contains("resource=\"resourceclaims\"")
+            && (line.contains("verb=\"GET\"") || line.contains("verb=\"PUT\""))
+    });
+    let numbers = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    numbers.sum()
+}
+
+fn each(claims: &[Value], work: impl Fn(&Value)) -> (f64, f64) {
+    let took = |claim: &Value| {
+        let at = Instant::now();
+        work(claim);
+        at.elapsed()
+    };
+    let times: Vec<Duration> = claims.iter().map(took).collect();
+    p50_and_p99(times)
+}
+
+pub(super) fn measure() {
+    let mut cluster = ControlPlane::start();
+    let machine = machine();
+    let daemon = start(&mut cluster, &machine);
+    let kubelet = ClaimManager::register(&machine.path("kubelet"));
+    cluster.until("the slices are there", |it| {
+        !it.get("resourceslices").is_empty()
+    });
+    let claims = allocated(&mut cluster);
+    let before = (requests(&cluster), daemon.memory());
+    let prepare = |claim: &Value| {
+        let answer = kubelet.prepare(claim);
+        assert_eq!(answer.error, "", "{claim}");
+    };
+    let first = each(&claims, prepare);
+    let asked = requests(&cluster) - before.0;
+    let again = each(&claims, prepare);
+    let held = daemon.memory();
+    let unprepared = each(&claims, |claim| {
+        let error = kubelet.unprepare(claim);
+        assert_eq!(error, "", "{claim}");
+    });
+    println!("\nrdma-device-plugin as a DRA driver: {CLAIMS} claims of eight NICs each\n");
+    for (name, (p50, p99)) in [
+        ("Prepare, p50 and p99, ms", first),
+        ("the same once more, ms", again),
+        ("Unprepare, ms", unprepared),
+    ] {
+        println!("{name:<41}{p50:>10.2}{p99:>10.2}");
+    }
+    let per_claim = asked / CLAIMS as f64;
+    println!(
+        "{:<41}{per_claim:>10.2}",
+        "requests of a claim by its first Prepare"
+    );
+    let megabytes = |kib: u64| kib as f64 / 1024.0;
+    println!(
+        "{:<41}{:>10.1}{:>10.1}",
+        "RSS before and with all claims, MB",
+        megabytes(before.1),
+        megabytes(held)
+    );
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The lab's NICs as an instance of Alibaba Cloud has eRDMA ones that nobody configured, from inside the VM
+//! (`integration/lab/vm --tier full --shared`): down and bare, with soft-RoCE devices `erdma_0` and `erdma_1`, and
+//! with a metadata service on loopback that knows them.
+
+use crate::{
+    MetadataService, Netns,
+    lab::{self, NICS},
+    wait,
+};
+use serde_json::Value;
+use std::{fs, path::Path, process::Command};
+
+/// The subnet of both.
+pub const CIDR: &str = "10.0.0.0/24";
+/// Its router.
+pub const GATEWAY: &str = "10.0.0.253";
+/// What the service says that they have.
+pub const ADDRESSES: [&str; 2] = ["10.0.0.6", "10.0.0.7"];
+
+/// The NICs, and what tells of them.
+#[derive(Debug)]
+pub struct ErdmaNics {
+    /// The VM's own namespace.
+    pub host: Netns,
+    /// The metadata service.
+    pub service: MetadataService,
+}
+
+/// The RDMA device on `rail`.
+pub fn rdma(rail: usize) -> String {
+    format!("erdma_{rail}")
+}
+
+/// The hardware address of `nic`.
+#[track_caller]
+pub fn mac(nic: &str) -> String {
+    let file = Path::new("/sys/class/net").join(nic).join("address");
+    let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{nic}: {error}"));
+    text.trim().to_owned()
+}
+
+impl Default for ErdmaNics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ErdmaNics {
+    /// Both, as an instance has them after its boot.
+    #[track_caller]
+    pub fn new() -> Self {
+        let host = lab::shared();
+        let service = MetadataService::new();
+        for (rail, nic) in NICS.into_iter().enumerate() {
+            host.ip(&format!("link set dev {nic} down"));
+            host.set_sysctl(&format!("ipv4/conf/{nic}/rp_filter"), "1");
+            // it was there before the defaults were set
+            for key in ["dad_transmits", "router_solicitation_delay"] {
+                host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
+            }
+            host.run(&format!(
+                "rdma link add {} type rxe netdev {nic}",
+                rdma(rail)
+            ));
+            service.add_nic(&mac(nic), ADDRESSES[rail], CIDR, GATEWAY);
+        }
+        Self { host, service }
+    }
+
+    /// Destination, source and metric of a NIC's IPv4 routes.
+    pub fn routes(&self, nic: &str) -> Vec<(String, String, u64)> {
+        let routes = self.host.show(&format!("-4 route show dev {nic}"));
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let told = |it: &Value| {
+            let metric = it["metric"].as_u64().unwrap_or_default();
+            (text(&it["dst"]), text(&it["prefsrc"]), metric)
+        };
+        routes.iter().map(told).collect()
+    }
+
+    /// The routes that the daemon gives the NIC on `rail`, with its metric.
+    pub fn wanted(rail: usize, metric: u64) -> Vec<(String, String, u64)> {
+        let of = |destination: &str| {
+            let source = ADDRESSES[rail].to_owned();
+            (destination.to_owned(), source, metric)
+        };
+        vec![of("default"), of(CIDR)]
+    }
+
+    /// Waits until both have what the service says.
+    #[track_caller]
+    pub fn are_configured(&self) {
+        for (rail, nic) in NICS.into_iter().enumerate() {
+            let metric = 200 + rail as u64;
+            wait::until("the NIC has its routes", || {
+                self.routes(nic) == Self::wanted(rail, metric)
+            });
+            let ip = format!("{}/24", ADDRESSES[rail]);
+            let addresses = self.host.addresses(nic);
+            assert!(addresses.contains(&ip), "{nic}: {addresses:?}");
+            assert_eq!(self.host.link(nic).expect("a NIC")["mtu"], 8500);
+        }
+    }
+
+    /// How strict the kernel is about sources on `nic`.
+    pub fn filter(&self, nic: &str) -> String {
+        self.host.sysctl(&format!("ipv4/conf/{nic}/rp_filter"))
+    }
+}
+
+impl Drop for ErdmaNics {
+    fn drop(&mut self) {
+        for (rail, nic) in NICS.into_iter().enumerate() {
+            let mut rdma_tool = Command::new("rdma");
+            let _ = rdma_tool.args(["link", "delete", &rdma(rail)]).output();
+            for line in [
+                format!("address flush dev {nic} scope global"),
+                format!("link set dev {nic} nomaster mtu 1500 down"),
+            ] {
+                let mut ip = Command::new("ip");
+                let _ = ip.args(line.split_whitespace()).output();
+            }
+        }
+    }
+}

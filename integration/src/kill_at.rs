@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! SIGKILL to a process that runs, at a change of a file system that it is about to make; and which changes it makes.
+//! By strace, which counts each system call of each thread by itself.
+
+use crate::wait;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::{Child, Command, Stdio},
+};
+use tempfile::NamedTempFile;
+
+/// System calls that change which files there are, or see to it that they stay. What is written into a file that has
+/// no name yet that anybody reads is no change, nor is a directory that is empty.
+const CHANGES: [&str; 9] = [
+    "rename",
+    "renameat",
+    "renameat2",
+    "link",
+    "linkat",
+    "unlink",
+    "unlinkat",
+    "fsync",
+    "fdatasync",
+];
+
+/// Follows a process, as long as this value is there.
+#[derive(Debug)]
+struct Tracer(Child);
+
+impl Tracer {
+    #[track_caller]
+    fn start(pid: Pid, arguments: &[&str]) -> Self {
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qqq"]).args(arguments);
+        command.args(["-p", &pid.to_string()]);
+        let strace = command.stdin(Stdio::null()).spawn().expect("strace");
+        let tracer = Self(strace);
+        let line = format!("TracerPid:\t{}", tracer.0.id());
+        let is_traced = |task: fs::DirEntry| {
+            let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            // one that ends meanwhile changes nothing
+            status.is_empty() || status.lines().any(|it| it == line)
+        };
+        wait::until("strace follows all threads", || {
+            let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+            tasks.flatten().all(is_traced)
+        });
+        tracer
+    }
+}
+
+impl Tracer {
+    /// It writes down all that it saw, and lets go of what it follows.
+    #[track_caller]
+    fn end(mut self) {
+        let own = i32::try_from(self.0.id()).expect("a pid");
+        kill(Pid::from_raw(own), Signal::SIGTERM).expect("a signal sent");
+        self.0.wait().expect("its end");
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        // the kernel lets go of what it follows; by SIGTERM it would wait for a process that is dead
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What the process `pid` changes while `work` is done: system calls, and how often each.
+#[track_caller]
+pub fn changes(pid: Pid, work: impl FnOnce()) -> BTreeMap<String, u32> {
+    let file = NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a path");
+    let calls = format!("trace={}", CHANGES.join(","));
+    let tracer = Tracer::start(pid, &["-o", path, "-e", &calls]);
+    work();
+    tracer.end();
+    let text = fs::read_to_string(file.path()).expect("what strace saw");
+    let mut counts = BTreeMap::new();
+    for line in text.lines() {
+        // `1234 rename("a", "b") = 0`; what is resumed was counted before
+        let call = line.split_whitespace().nth(1).unwrap_or_default();
+        let name = call.split('(').next().unwrap_or_default();
+        if CHANGES.contains(&name) {
+            *counts.entry(name.to_owned()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// The process `pid` is killed while `work` is done: before the `number`th call of `call`, from 1.
+#[track_caller]
+pub fn killed<T>(pid: Pid, (call, number): (&str, u32), work: impl FnOnce() -> T) -> T {
+    let (calls, inject) = (
+        format!("trace={call}"),
+        format!("inject={call}:signal=KILL:when={number}"),
+    );
+    let _tracer = Tracer::start(pid, &["-o", "/dev/null", "-e", &calls, "-e", &inject]);
+    work()
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node's ResourceSlices, as the API server has them.
+
+use serde_json::Value;
+
+/// The names of all their devices, and of those that no new pod may have.
+pub fn devices(slices: &[Value]) -> (Vec<String>, Vec<String>) {
+    let devices = slices
+        .iter()
+        .flat_map(|it| it["spec"]["devices"].as_array());
+    let devices: Vec<&Value> = devices.flatten().collect();
+    let name = |it: &&Value| it["name"].as_str().expect("a name").to_owned();
+    let is_tainted = |it: &&&Value| it["taints"].is_array();
+    let tainted = devices.iter().filter(is_tainted).map(name).collect();
+    (devices.iter().map(name).collect(), tainted)
+}

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Virtual functions, by claims alone: their life, their numbers, their parameters, and what the token is for.
+
+use super::driver::{Driver, NICS, NODE, claim, ends, nodes, pod, release, slices, template};
+use crate::{manifests, text};
+use dra::{Claims, record::JoinedRail};
+use integration::{ControlPlane, kill_at, machine::Nic, wait};
+use kubelet_api::dra::NodePrepareResourceResponse;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::fs;
+
+const EXCLUSIVE: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
+
+/// Two exclusive devices, by claims of a template.
+pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
+    let driver = Driver::new(
+        cluster,
+        EXCLUSIVE,
+        ("rdma/vf", "exclusive", "nic.example.org"),
+    );
+    let expected = ["rdma-vf-0000-3b-00-0", "rdma-vf-0000-5e-00-0"];
+    cluster.until("the slices are there", |it| slices(it).0 == expected);
+    cluster.apply("create -f -", &foreign_slices(driver.name));
+    the_token_is_for_no_more(cluster, &driver);
+    cluster.kubectl("delete resourceslice other others-driver");
+
+    // not healthy: tainted, or left out where the API server passes over taints
+    driver.configure("rdma/vf", "exclusive", json!(3));
+    let has_taints = release(cluster) >= 37;
+    cluster.until("no new pod may have them", |it| {
+        let (all, tainted) = slices(it);
+        tainted == all && all.len() == if has_taints { 2 } else { 0 }
+    });
+    driver.configure("rdma/vf", "exclusive", Value::Null);
+    cluster.until("they may be had again", |it| {
+        slices(it) == (expected.map(str::to_owned).to_vec(), vec![])
+    });
+
+    // kubelet, at its start
+    cluster.kubectl("delete resourceslices --all");
+    cluster.until("they are there again", |it| slices(it).0 == expected);
+
+    cluster.apply("apply -n default -f -", &template("rdma-vf"));
+    let more = json!({"resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "rdma-vf"}]});
+    cluster.apply(
+        "apply -n default -f -",
+        &pod("a", json!({}), more.clone()).to_string(),
+    );
+    let first = claim(cluster, "a");
+    // nothing is known of a chain: containers need not wait for a network
+    let prepared = driver.kubelet.prepare(&first);
+    assert_eq!(prepared.error, "");
+    assert_eq!(prepared.devices.len(), 1);
+    assert_eq!(prepared.devices[0].request_names, ["nic"]);
+    assert_eq!(prepared.devices[0].pool_name, NODE);
+    let given = driver.given(&prepared).expect("a specification");
+    let number = expected
+        .iter()
+        .position(|it| *it == prepared.devices[0].device_name);
+    let number = number.expect("one of the two");
+    assert_eq!(nodes(&given[0]), [&format!("uverbs{number}"), "rdma_cm"]);
+    let env = format!("PCIDEVICE_RDMA_VF={}", NICS[number].address);
+    assert_eq!(given[0]["env"], json!([env]));
+    numbers_are_followed(&driver, &prepared, &NICS[number]);
+    assert_eq!(driver.kubelet.unprepare(&first), "");
+    let driver = is_killed_at_every_change(cluster, driver, &first, &prepared);
+    assert_eq!(driver.kubelet.prepare(&first), prepared);
+
+    driver.is_at_rest();
+    let figures = driver.figures(cluster);
+    for line in [
+        "rdma_device_plugin_slices_kept{} 1",
+        "rdma_device_plugin_claims{resource=\"rdma/vf\"} 1",
+        "rdma_device_plugin_prepare_seconds_count{outcome=\"ok\"} 1",
+    ] {
+        assert!(figures.lines().any(|it| it == line), "{line}: {figures}");
+    }
+
+    driver.is_chained();
+    cluster.apply(
+        "apply -n default -f -",
+        &pod("b", json!({}), more.clone()).to_string(),
+    );
+    let host = json!({"hostNetwork": true, "resourceClaims": more["resourceClaims"]});
+    let second = claim(cluster, "b");
+    let waits = driver.kubelet.prepare(&second);
+    assert_eq!(waits.error, "");
+    assert_eq!(driver.given(&waits), None, "its network is not there yet");
+    networks_are_told(cluster, &driver, &second);
+    // the driver was killed
+    let driver = driver.killed(cluster);
+    assert_eq!(driver.kubelet.prepare(&second), waits);
+    assert_eq!(driver.given(&waits), None);
+    assert_eq!(driver.kubelet.prepare(&first), prepared);
+    assert_eq!(driver.given(&prepared).as_ref(), Some(&given));
+
+    // the first ends, and a pod with hostNetwork has its device
+    ends(cluster, &["a"]);
+    for _ in 0..2 {
+        assert_eq!(driver.kubelet.unprepare(&first), "");
+    }
+    assert!(!driver.record(&first).exists());
+    assert_eq!(driver.given(&prepared), None);
+    cluster.apply(
+        "apply -n default -f -",
+        &pod("host", json!({}), host).to_string(),
+    );
+    let third = claim(cluster, "host");
+    let prepared = driver.kubelet.prepare(&third);
+    assert_eq!(prepared.error, "");
+    let given = driver.given(&prepared).expect("no network is waited for");
+    assert_eq!(nodes(&given[0]), [&format!("uverbs{number}"), "rdma_cm"]);
+
+    parameters_are_read(cluster, &driver);
+
+    // nonsense
+    let mut another = third.clone();
+    another["metadata"]["uid"] = json!("0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11");
+    assert!(
+        driver
+            .kubelet
+            .prepare(&another)
+            .error
+            .contains("is another one now")
+    );
+    another["metadata"]["name"] = json!("nothing");
+    assert!(driver.kubelet.prepare(&another).error.contains("not found"));
+    another["metadata"]["uid"] = json!("../../../etc/passwd");
+    assert!(
+        driver
+            .kubelet
+            .prepare(&another)
+            .error
+            .contains("no usable uid")
+    );
+    ends(cluster, &["host"]);
+    assert_eq!(driver.kubelet.unprepare(&second), "");
+    assert_eq!(driver.kubelet.unprepare(&third), "");
+    let left = fs::read_dir(driver.machine.path("cdi")).expect("a directory");
+    assert_eq!(left.count(), 0);
+    manifests::delete(cluster, &text(EXCLUSIVE));
+    cluster.kubectl("-n default delete resourceclaimtemplates --all");
+    let (status, _) = driver.daemon.end(Signal::SIGTERM);
+    assert!(status.success());
+    let registry = driver.machine.path("kubelet/plugins_registry");
+    assert_eq!(fs::read_dir(registry).expect("a directory").count(), 0);
+    // as kubelet does it when the driver was away for long
+    cluster.kubectl("delete resourceslices --all");
+}
+
+/// A container that starts again has its own device, however often that is renumbered, and else is not made.
+#[track_caller]
+fn numbers_are_followed(driver: &Driver, prepared: &NodePrepareResourceResponse, nic: &Nic<'_>) {
+    let Driver {
+        machine, daemon, ..
+    } = driver;
+    let given = || {
+        let given = driver.given(prepared)?;
+        Some(nodes(&given[0])[0].to_owned())
+    };
+    let own = format!("uverbs{}", nic.number);
+    assert_eq!(given(), Some(own.clone()));
+    machine.without_number(nic.number);
+    daemon.signal(Signal::SIGHUP);
+    wait::until("nothing is given without the NIC", || given().is_none());
+    daemon.says(&format!("has no {} ({}) any more", nic.rdma, nic.address));
+    machine.number(nic, 5);
+    daemon.signal(Signal::SIGHUP);
+    wait::until("it has another number", || {
+        given().as_deref() == Some("uverbs5")
+    });
+    machine.without_number(5);
+    machine.number(nic, nic.number);
+    daemon.signal(Signal::SIGHUP);
+    wait::until("it has its own", || given().as_ref() == Some(&own));
+}
+
+/// Whenever the driver is killed in Prepare or Unprepare: the next one gives kubelet the same answer, and nothing is
+/// left in the end.
+fn is_killed_at_every_change(
+    cluster: &ControlPlane,
+    mut driver: Driver,
+    claim: &Value,
+    expected: &NodePrepareResourceResponse,
+) -> Driver {
+    let pid = |driver: &Driver| driver.daemon.pid();
+    let of_prepare = kill_at::changes(pid(&driver), || {
+        assert_eq!(driver.kubelet.prepare(claim), *expected);
+    });
+    let of_unprepare = kill_at::changes(pid(&driver), || {
+        assert_eq!(driver.kubelet.unprepare(claim), "");
+    });
+    // the record and the specification, each under its name when it is whole, and off again
+    assert_eq!(of_prepare.get("rename"), Some(&2), "{of_prepare:?}");
+    assert!(of_prepare.contains_key("fsync"), "{of_prepare:?}");
+    assert!(of_unprepare["unlink"] >= 2, "{of_unprepare:?}");
+    for (verb, changes) in [("Prepare", of_prepare), ("Unprepare", of_unprepare)] {
+        println!("{verb} changes: {changes:?}");
+        let points = |(call, count): (String, u32)| (1..=count).map(move |at| (call.clone(), at));
+        for (call, at) in changes.into_iter().flat_map(points) {
+            let what = format!("{verb}, killed before {call} {at}");
+            if verb == "Unprepare" {
+                assert_eq!(driver.kubelet.prepare(claim), *expected, "{what}");
+            }
+            let kubelet = &driver.kubelet;
+            let is_through = kill_at::killed(pid(&driver), (&call, at), || match verb {
+                "Prepare" => kubelet.try_prepare(claim).is_some(),
+                _ => kubelet.try_unprepare(claim).is_some(),
+            });
+            assert!(!is_through, "{what}: it was not");
+            driver = driver.killed(cluster);
+            if verb == "Prepare" {
+                assert_eq!(driver.kubelet.prepare(claim), *expected, "{what}");
+                assert!(driver.given(expected).is_some(), "{what}");
+            }
+            assert_eq!(driver.kubelet.unprepare(claim), "", "{what}");
+            for (directory, left) in [("cdi", &[][..]), ("state/claims", &["lock"])] {
+                let files = fs::read_dir(driver.machine.path(directory)).expect("a directory");
+                let names: Vec<_> = files.map(|it| it.expect("an entry").file_name()).collect();
+                assert_eq!(names, left, "{what}");
+            }
+        }
+    }
+    driver
+}
+
+/// What the claim `owner` says of its first device.
+fn said_of(cluster: &ControlPlane, owner: &Value) -> Value {
+    let name = owner["metadata"]["name"].as_str().expect("a name");
+    let claim = cluster.get(&format!("resourceclaim -n default {name}"));
+    claim[0]["status"]["devices"][0].clone()
+}
+
+/// A pod's network comes, as `rdma-cni` records it, and goes.
+fn networks_are_told(cluster: &mut ControlPlane, driver: &Driver, claim: &Value) {
+    let reason =
+        |cluster: &ControlPlane| said_of(cluster, claim)["conditions"][0]["reason"].clone();
+    assert_eq!(reason(cluster), Value::Null, "nothing to tell yet");
+    let uid = claim["metadata"]["uid"].as_str().expect("a uid");
+    let claims = Claims::new(&driver.machine.path("state"));
+    let record = claims.read(uid).expect("read").expect("a record");
+    let told = json!({"interface": "net1", "addresses": ["fd00::7/64"]});
+    let rail = JoinedRail {
+        device: record.devices[0].device.clone(),
+        hardware_address: Some("02:00:00:00:00:07".into()),
+        told: told.clone(),
+    };
+    let joined = claims.joined(uid, &record.boot_id, ("sandbox", vec![rail]), |_| None);
+    assert!(joined.expect("joined"));
+    cluster.until("the claim tells of it", |it| reason(it) == "Attached");
+    let said = said_of(cluster, claim);
+    let network = json!({
+        "interfaceName": "net1", "hardwareAddress": "02:00:00:00:00:07", "ips": ["fd00::7/64"],
+    });
+    assert_eq!(said["networkData"], network);
+    assert_eq!(said["data"], json!({"rails": [told]}));
+    claims.left("sandbox").expect("left");
+    cluster.until("the claim tells of none", |it| {
+        reason(it) == "AwaitsNetwork"
+    });
+    the_token_is_for_a_claims_network(cluster, driver);
+}
+
+/// What somebody can do who has stolen the token: read claims and pods, and write slices of its node.
+#[track_caller]
+fn the_token_is_for_no_more(cluster: &ControlPlane, driver: &Driver) {
+    let token = fs::read_to_string(driver.machine.path("account/token")).expect("a token");
+    for (line, words) in [
+        ("get resourceclaims -A", "Forbidden"),
+        ("get pods -A", "Forbidden"),
+        ("get secrets -A", "Forbidden"),
+        (
+            "delete resourceslice other",
+            "of its own node and driver only",
+        ),
+        (
+            "delete resourceslice others-driver",
+            "of its own node and driver only",
+        ),
+    ] {
+        let done = cluster.kubectl_as(&token, line);
+        let said = String::from_utf8(done.stderr).expect("UTF-8");
+        assert!(
+            !done.status.success() && said.contains(words),
+            "{line}: {said}"
+        );
+    }
+}
+
+/// A claim of two drivers' devices, which somebody has allocated on a node.
+fn allocated(cluster: &mut ControlPlane, driver: &str, node: &str) -> Value {
+    let request = |name: &str| json!({"name": name, "exactly": {"deviceClassName": "rdma-vf"}});
+    let result = |request: &str, driver: &str| json!({"request": request, "driver": driver, "pool": node, "device": "d"});
+    let name = format!("of-{node}");
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request("nic"), request("gpu")]}},
+    });
+    cluster.apply("create -n default -f -", &claim.to_string());
+    let mut claim = cluster.get(&format!("resourceclaim -n default {name}"))[0].clone();
+    let on_node = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    claim["status"]["allocation"] = json!({
+        "devices": {"results": [result("nic", driver), result("gpu", "gpu.example.org")]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [on_node]}]},
+    });
+    cluster.apply("replace --subresource=status -f -", &claim.to_string());
+    cluster.get(&format!("resourceclaim -n default {name}"))[0].clone()
+}
+
+/// Of a claim of its node it can say what its own device's network is, and nothing else.
+#[track_caller]
+fn the_token_is_for_a_claims_network(cluster: &mut ControlPlane, driver: &Driver) {
+    let token = fs::read_to_string(driver.machine.path("account/token")).expect("a token");
+    let [own, others] = [NODE, "other-1"].map(|node| allocated(cluster, driver.name, node));
+    let said = |driver: &str, pool: &str| json!({"driver": driver, "pool": pool, "device": "d", "conditions": []});
+    let replaced = |claim: &Value, field: &str, value: Value| {
+        let name = claim["metadata"]["name"].as_str().expect("a name");
+        let mut claim = cluster.get(&format!("resourceclaim -n default {name}"))[0].clone();
+        claim["status"][field] = value;
+        let file = driver.machine.path("claim.json");
+        fs::write(&file, claim.to_string()).expect("written");
+        let line = format!("replace --subresource=status -f {}", file.display());
+        let done = cluster.kubectl_as(&token, &line);
+        let said = String::from_utf8(done.stderr).expect("UTF-8");
+        (done.status.success(), said)
+    };
+    let (done, words) = replaced(&own, "devices", json!([said(driver.name, NODE)]));
+    assert!(done, "{words}");
+    let pod = json!({"resource": "pods", "name": "x", "uid": "x"});
+    let gpu = said("gpu.example.org", NODE);
+    for (claim, field, value, of_policy, of_server) in [
+        (
+            &own,
+            "reservedFor",
+            json!([pod]),
+            "nothing but its own devices",
+            "resourceclaims/binding",
+        ),
+        (
+            &own,
+            "devices",
+            json!([gpu]),
+            "nothing but its own devices",
+            "resourceclaims/driver",
+        ),
+        (
+            &others,
+            "devices",
+            json!([said(driver.name, "other-1")]),
+            "of its own node and driver only",
+            "resourceclaims/driver",
+        ),
+    ] {
+        let (done, words) = replaced(claim, field, value.clone());
+        // the API server's own right comes first, where it asks for one
+        let expected = match release(cluster) {
+            36.. => of_server,
+            _ => of_policy,
+        };
+        assert!(
+            !done && words.contains(expected),
+            "{field}: {value}: {words}"
+        );
+    }
+    let line = format!("label resourceclaim -n default of-{NODE} a=b");
+    let done = cluster.kubectl_as(&token, &line);
+    let said = String::from_utf8(done.stderr).expect("UTF-8");
+    assert!(
+        !done.status.success() && said.contains("Forbidden"),
+        "{said}"
+    );
+    cluster.kubectl(&format!(
+        "-n default delete resourceclaim of-{NODE} of-other-1"
+    ));
+}
+
+/// Slices that are not the daemon's to write.
+fn foreign_slices(driver: &str) -> String {
+    let slice = |name: &str, node: &str, driver: &str| {
+        let pool = json!({"name": name, "generation": 1, "resourceSliceCount": 1});
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
+            "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": []},
+        })
+    };
+    let items = [
+        slice("other", "other-1", driver),
+        slice("others-driver", NODE, "gpu.example.org"),
+    ];
+    json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
+}
+
+/// A claim whose parameters are wrong, and one whose are right.
+fn parameters_are_read(cluster: &mut ControlPlane, driver: &Driver) {
+    ends(cluster, &["b"]);
+    let parameters = |fields: Value| {
+        let mut parameters =
+            json!({"apiVersion": "hca.rdma/v1alpha1", "kind": "AttachmentParameters"});
+        for (name, value) in fields.as_object().expect("an object") {
+            parameters[name] = value.clone();
+        }
+        parameters
+    };
+    for (on_host, fields, words) in [
+        (
+            false,
+            json!({"mtu": "9000"}),
+            "mtu: must be a whole number from 68 to 65535",
+        ),
+        (
+            false,
+            json!({"vlan": 7}),
+            "vlan: not known; the fields here are",
+        ),
+        (
+            false,
+            json!({"rails": [7]}),
+            "its parameters name rail 7, and device",
+        ),
+        (
+            true,
+            json!({"mtu": 1400}),
+            "which are for pods that rdma-cni attaches: this one has hostNetwork",
+        ),
+        (false, json!({"mtu": 1400}), ""),
+    ] {
+        let request = json!({"name": "nic", "exactly": {"deviceClassName": "rdma-vf"}});
+        let opaque = json!({"driver": driver.name, "parameters": parameters(fields.clone())});
+        let devices = json!({"requests": [request], "config": [{"opaque": opaque}]});
+        let object = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"name": "with-parameters"}, "spec": {"devices": devices},
+        });
+        cluster.apply("apply -n default -f -", &object.to_string());
+        let used = json!([{"name": "nic", "resourceClaimName": "with-parameters"}]);
+        let more = json!({"resourceClaims": used, "hostNetwork": on_host});
+        let pod = pod("with-parameters", json!({}), more);
+        cluster.apply("apply -n default -f -", &pod.to_string());
+        let claim = claim(cluster, "with-parameters");
+        let prepared = driver.kubelet.prepare(&claim);
+        if words.is_empty() {
+            assert_eq!(prepared.error, "");
+            let record = fs::read(driver.record(&claim)).expect("a record");
+            let record: Value = serde_json::from_slice(&record).expect("JSON");
+            assert_eq!(record["parameters"], json!({"mtu": 1400}));
+            assert_eq!(driver.kubelet.unprepare(&claim), "");
+        } else {
+            assert!(
+                prepared.error.contains(words),
+                "{fields}: {}",
+                prepared.error
+            );
+            assert!(!driver.record(&claim).exists());
+        }
+        ends(cluster, &["with-parameters"]);
+        cluster.kubectl("-n default delete resourceclaim with-parameters");
+    }
+}

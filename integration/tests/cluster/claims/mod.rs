@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Resources that are allocated by claims (`dra` of the configuration): the daemon itself, with the token, the role
+//! and the policy that the chart gives it, a real scheduler, and what stands in for kubelet. What the API server of
+//! this Kubernetes cannot have is refused in words.
+
+mod driver;
+mod exclusive;
+mod shared;
+
+use driver::{NODE, release};
+use integration::ControlPlane;
+
+pub(super) fn are_prepared_by_the_daemon_of_their_node(cluster: &mut ControlPlane) {
+    cluster.add_node(NODE, &[]);
+    cluster.kubectl(&format!("label node {NODE} {}", super::LABEL));
+    exclusive::virtual_functions_are_claimed(cluster);
+    match release(cluster) {
+        37.. => shared::shared_nics_are_the_extended_resource(cluster),
+        _ => shared::what_cannot_be_shared_is_refused_in_words(cluster),
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `rdma/hca`: by unchanged pods, by claims of one NIC, beside a GPU; and an API server that cannot have it.
+
+use super::driver::{Driver, NODE, claim, ends, pod, slices, template};
+use crate::text;
+use integration::{ControlPlane, wait};
+use serde_json::{Value, json};
+
+const SHARED: &str = "integration/manifests/rendered/claims.yaml";
+
+/// `rdma/hca: 1` of an unchanged pod.
+pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) {
+    let driver = Driver::new(cluster, SHARED, ("rdma/hca", "shared", "hca.rdma"));
+    let expected = [
+        "rdma-hca-all",
+        "rdma-hca-0000-3b-00-0",
+        "rdma-hca-0000-5e-00-0",
+    ];
+    cluster.until("the slices are there", |it| slices(it).0 == expected);
+    driver.is_chained();
+    for name in ["a", "b"] {
+        let pod = pod(name, json!({"rdma/hca": "1"}), json!({}));
+        cluster.apply("apply -n default -f -", &pod.to_string());
+    }
+    for name in ["a", "b"] {
+        let claim = claim(cluster, name);
+        let prepared = driver.kubelet.prepare(&claim);
+        assert_eq!(prepared.error, "");
+        let [device] = &prepared.devices[..] else {
+            panic!("{prepared:?}");
+        };
+        assert_eq!(device.device_name, "rdma-hca-all");
+        assert_eq!(device.request_names, ["container-0-request-0"]);
+        assert!(device.share_id.is_some());
+        assert_eq!(driver.given(&prepared), None);
+    }
+
+    let mut health = driver.kubelet.health();
+    assert_eq!(health.report(), [] as [&str; 0]);
+    // the same once more: kubelet forgets what it does not hear of
+    assert_eq!(health.report(), [] as [&str; 0]);
+    // fewer NICs than there have to be: no new pod has any
+    driver.configure("rdma/hca", "shared", json!(3));
+    cluster.until("all are tainted", |it| slices(it).1 == expected);
+    let sick = health.until(|sick| !sick.is_empty());
+    let names: Vec<&str> = sick.iter().filter_map(|it| it.split(':').next()).collect();
+    assert_eq!(names, expected.map(|it| format!("{NODE}/{it}")));
+    assert!(sick.iter().all(|it| it.contains("3")), "{sick:?}");
+    cluster.apply("apply -n default -f -", &template("rdma-hca-nic"));
+    let more =
+        json!({"resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "rdma-hca-nic"}]});
+    let pod = pod("one", json!({}), more);
+    cluster.apply("apply -n default -f -", &pod.to_string());
+    cluster.until("the scheduler says why it waits", |it| {
+        let pod = &it.get("pod -n default one")[0];
+        let conditions = pod["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        conditions.iter().any(|it| it["reason"] == "Unschedulable")
+    });
+    driver.configure("rdma/hca", "shared", Value::Null);
+    cluster.until("none is tainted any more", |it| slices(it).1.is_empty());
+    health.until(<[String]>::is_empty);
+    let one = claim(cluster, "one");
+    let prepared = driver.kubelet.prepare(&one);
+    let names: Vec<&str> = prepared.devices.iter().map(|it| &*it.device_name).collect();
+    assert_eq!(names, [expected[1]], "the first one that fits");
+    ends(cluster, &["a", "b", "one"]);
+    two_nics_have_the_same_root(cluster, &driver);
+    a_nic_is_chosen_beside_its_gpu(cluster, &driver);
+}
+
+/// Two rails below one PCIe root, by the standard attribute.
+fn two_nics_have_the_same_root(cluster: &mut ControlPlane, driver: &Driver) {
+    let exactly = json!({"deviceClassName": "rdma-hca-nic", "count": 2});
+    let constraint =
+        json!({"requests": ["nics"], "matchAttribute": "resource.kubernetes.io/pcieRoot"});
+    let devices = json!({
+        "requests": [{"name": "nics", "exactly": exactly}], "constraints": [constraint],
+    });
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "two"},
+        "spec": {"devices": devices},
+    });
+    cluster.apply("create -n default -f -", &claim.to_string());
+    let more = json!({"resourceClaims": [{"name": "nic", "resourceClaimName": "two"}]});
+    let pod = pod("two", json!({}), more);
+    cluster.apply("apply -n default -f -", &pod.to_string());
+    let claim = self::claim(cluster, "two");
+    let prepared = driver.kubelet.prepare(&claim);
+    assert_eq!(prepared.error, "");
+    let names: Vec<&str> = prepared.devices.iter().map(|it| &*it.device_name).collect();
+    assert_eq!(names, ["rdma-hca-0000-3b-00-0", "rdma-hca-0000-5e-00-0"]);
+    assert_eq!(driver.kubelet.unprepare(&claim), "");
+    ends(cluster, &["two"]);
+    cluster.kubectl("-n default delete resourceclaim two");
+}
+
+/// The example's claim, with what stands for the GPU's driver: the first of its devices is below another root.
+fn a_nic_is_chosen_beside_its_gpu(cluster: &mut ControlPlane, driver: &Driver) {
+    const GPU: &str = "gpu.nvidia.com";
+    let gpu = |name: &str, root: &str| {
+        let root = json!({"string": root});
+        json!({"name": name, "attributes": {"resource.kubernetes.io/pcieRoot": root}})
+    };
+    let devices = [gpu("gpu-0", "pci0000:ff"), gpu("gpu-1", "pci0000:00")];
+    let pool = json!({"name": NODE, "generation": 1, "resourceSliceCount": 1});
+    let slice = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "gpus"},
+        "spec": {"driver": GPU, "nodeName": NODE, "pool": pool, "devices": devices},
+    });
+    let expression = format!("device.driver == \"{GPU}\"");
+    let class = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": GPU},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+    });
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [slice, class]});
+    cluster.apply("create -f -", &list.to_string());
+    let example = text("conf/examples/70-gpu-and-nic-by-claim.yaml");
+    cluster.apply("apply -n default -f -", &example);
+    let claim = claim(cluster, "gpu-and-nic");
+    let results = &claim["status"]["allocation"]["devices"]["results"];
+    let of = |request: &str| {
+        let mut results = results.as_array().expect("a list").iter();
+        let found = results.find(|it| it["request"] == request);
+        found.expect("a result")["device"].clone()
+    };
+    assert_eq!(of("gpu"), "gpu-1");
+    assert_eq!(of("nic"), "rdma-hca-0000-3b-00-0");
+    let prepared = driver.kubelet.prepare(&claim);
+    assert_eq!(prepared.error, "");
+    assert_eq!(prepared.devices.len(), 1, "the GPU is its own driver's");
+    assert_eq!(driver.kubelet.unprepare(&claim), "");
+    ends(cluster, &["gpu-and-nic"]);
+    cluster.kubectl("delete resourceslice gpus");
+}
+
+/// An API server that passes over `allowMultipleAllocations`.
+pub(super) fn what_cannot_be_shared_is_refused_in_words(cluster: &mut ControlPlane) {
+    let driver = Driver::new(cluster, SHARED, ("rdma/hca", "shared", "hca.rdma"));
+    driver
+        .daemon
+        .says("without their field allowMultipleAllocations");
+    wait::until("they are taken back", || slices(cluster).0.is_empty());
+}

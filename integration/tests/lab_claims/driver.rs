@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The driver comes and goes: in the device plugin's place, by a roll-out, and for longer than kubelet waits for it.
+
+use super::{DEVICES, MANIFEST, claiming};
+use integration::{
+    Cluster,
+    cluster::{
+        claims::{PODS, daemon, devices, end, was_never_started_anew},
+        is_true,
+    },
+    container_runtime::{
+        Pod, TOOLS,
+        installed::{records, root},
+        shared::{HCA, has_all_rails},
+    },
+    control_plane::nodes::NODE,
+};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// The label by which nodes have the daemon.
+const LABEL: &str = "aliyun.accelerator/rdma";
+
+fn pod(name: &str) -> Value {
+    let container = json!({
+        "name": "main", "image": TOOLS, "command": ["sleep", "1000000"],
+        "resources": {"limits": {HCA: 1}},
+    });
+    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [container]});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+}
+
+/// Waits for a daemon that is not `before`, alone.
+#[track_caller]
+fn until_another_than(cluster: &mut Cluster, before: &Value) {
+    cluster.until("another daemon is ready", |it| {
+        let now = daemon(it);
+        now["metadata"]["uid"] != before["metadata"]["uid"] && is_true(&now, "Ready")
+    });
+}
+
+/// A node whose resource the device plugin served: a pod of then keeps what it has. As long as kubelet (1.37.0) knows
+/// ids of the resource, it refuses containers that have it by a claim (`callPreStartContainerIfNeeded()` in
+/// `pkg/kubelet/cm/devicemanager/manager.go`): so that pod ends, and kubelet starts anew, before the next one comes.
+pub(super) fn takes_the_device_plugins_place(cluster: &mut Cluster) {
+    cluster.types(&format!("kubectl label node {NODE} {LABEL}=true"));
+    cluster.types("kubectl apply --server-side -f conf/manifests/lingjun.yaml");
+    cluster.until("the node has ids", |it| {
+        it.allocatable(HCA).as_deref() == Some("1k")
+    });
+    cluster.make(PODS, &pod("of-ids"));
+    let old = cluster.pod("of-ids");
+    has_all_rails(&old);
+    let before = daemon(cluster);
+    let file = root().join(MANIFEST);
+    cluster.types(&format!(
+        "kubectl apply --server-side --validate=strict -f {}",
+        file.display()
+    ));
+    until_another_than(cluster, &before);
+    cluster.until("the slices are there", |it| devices(it).0 == DEVICES);
+    cluster.until("the node has no ids", |it| {
+        it.allocatable(HCA).is_none_or(|count| count == "0")
+    });
+    has_all_rails(&old);
+    was_never_started_anew(cluster, "of-ids");
+    end(cluster, &["of-ids"]);
+    assert!(records().is_empty(), "{:?}", records());
+    cluster.says("a pod of the device plugin has outlived it, and ended");
+    cluster.kubelet.go(Signal::SIGTERM);
+    cluster.kubelet.come();
+    cluster.until("the slices are there", |it| devices(it).0 == DEVICES);
+    cluster.make(PODS, &pod("of-a-claim"));
+    has_all_rails(&claiming(cluster, "of-a-claim"));
+    cluster.says("the next one has a claim");
+    end(cluster, &["of-a-claim"]);
+}
+
+/// One driver takes over from the other, while a pod comes.
+pub(super) fn is_rolled_out_below_pods(cluster: &mut Cluster, pods: &[&Pod]) {
+    let (before, at) = (daemon(cluster), Instant::now());
+    cluster.types("kubectl -n kube-system rollout restart ds/ack-rdma-dp-ds");
+    cluster.make(PODS, &pod("meanwhile"));
+    until_another_than(cluster, &before);
+    cluster.says(&format!("another driver, {:?} later", at.elapsed()));
+    has_all_rails(&claiming(cluster, "meanwhile"));
+    for pod in pods {
+        was_never_started_anew(cluster, &pod.name);
+    }
+    assert_eq!(devices(cluster).0, DEVICES);
+    end(cluster, &["meanwhile"]);
+}
+
+/// The driver is away until kubelet has deleted the slices: what ends waits, what comes waits, what runs goes on.
+pub(super) fn is_away_for_long(cluster: &mut Cluster, pods: &[&Pod]) {
+    cluster.make(PODS, &pod("ends"));
+    has_all_rails(&claiming(cluster, "ends"));
+    cluster.types(&format!("kubectl label node {NODE} {LABEL}-"));
+    cluster.until("the driver is gone", |it| daemon(it).is_null());
+    cluster.until("kubelet has deleted the slices", |it| {
+        devices(it).0.is_empty()
+    });
+    cluster.delete(PODS, &["ends"]);
+    cluster.make(PODS, &pod("comes"));
+    let comes = format!("{PODS}/comes");
+    cluster.until("the scheduler says why it waits", |it| {
+        let told = it.look(&comes);
+        let conditions = told["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|it| it["reason"] == "Unschedulable")
+    });
+    let ends = cluster.look(&format!("{PODS}/ends"));
+    assert!(
+        ends["metadata"]["deletionTimestamp"].is_string(),
+        "{ends:#}"
+    );
+    for pod in pods {
+        was_never_started_anew(cluster, &pod.name);
+    }
+    cluster.says("without a driver nothing comes, and nothing ends");
+    cluster.types(&format!("kubectl label node {NODE} {LABEL}=true"));
+    cluster.until("the pod has ended", |it| {
+        it.look(&format!("{PODS}/ends")).is_null()
+    });
+    has_all_rails(&claiming(cluster, "comes"));
+    cluster.says("the driver is back: one pod has ended, the other one has come");
+    end(cluster, &["comes"]);
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods that name their claims: several on one claim, with parameters, in init containers; and what a claim gives while
+//! devices, containers and kubelet go and come.
+
+use integration::{
+    Cluster, Netns,
+    cluster::claims::{
+        CLAIMS, PODS, devices as of_slices, end, started_anew, was_never_started_anew,
+    },
+    container_runtime::{
+        Pod, TOOLS,
+        shared::{has_all_rails, links, nodes_of_all_rails, rping_on_all_rails},
+    },
+    lab::{NICS, uverbs},
+    nics::{netdev, rdma},
+    wait,
+};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates";
+
+/// What a claim of one device of `class` asks for, with `parameters`.
+fn devices(class: &str, parameters: Value) -> Value {
+    let request = json!({"name": "nic", "exactly": {"deviceClassName": class}});
+    let mut devices = json!({"requests": [request]});
+    if let Value::Object(fields) = parameters {
+        let mut parameters =
+            json!({"apiVersion": "hca.rdma/v1alpha1", "kind": "AttachmentParameters"});
+        for (name, value) in fields {
+            parameters[name] = value;
+        }
+        let opaque = json!({"driver": "hca.rdma", "parameters": parameters});
+        devices["config"] = json!([{"opaque": opaque}]);
+    }
+    json!({"devices": devices})
+}
+
+fn object(kind: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+    })
+}
+
+/// A pod whose `containers` or `initContainers` use its one claim.
+fn pod(name: &str, claim: &Value, users: &str) -> Value {
+    let mut main = json!({"name": "main", "image": TOOLS, "command": ["sleep", "1000000"]});
+    let look = "cat /sys/class/net/rdma0/address && ls /dev/infiniband/uverbs*";
+    let mut init = json!({"name": "init", "image": TOOLS, "command": ["sh", "-e", "-c", look]});
+    let mut claim = claim.clone();
+    claim["name"] = "nic".into();
+    let resources = json!({"claims": [{"name": "nic"}]});
+    let mut spec = json!({"terminationGracePeriodSeconds": 1, "resourceClaims": [claim]});
+    match users {
+        "containers" => main["resources"] = resources,
+        _ => {
+            init["resources"] = resources;
+            spec["initContainers"] = json!([init]);
+        }
+    }
+    spec["containers"] = json!([main]);
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+}
+
+/// What the claim says of its one device.
+fn said(cluster: &Cluster, claim: &str) -> Value {
+    cluster.look(&format!("{CLAIMS}/{claim}"))["status"]["devices"][0].clone()
+}
+
+/// How many rails of pods the claim tells of.
+fn rails(cluster: &Cluster, claim: &str) -> usize {
+    let said = said(cluster, claim);
+    said["data"]["rails"].as_array().map_or(0, Vec::len)
+}
+
+#[track_caller]
+fn mtu(netns: &Netns, link: &str) -> u64 {
+    let found = netns.show(&format!("link show dev {link}"));
+    found[0]["mtu"].as_u64().expect("a number")
+}
+
+/// Two pods, each with its own rails, of the MTU that the claim has.
+fn of_one_claim_have_their_own_rails(cluster: &mut Cluster) -> [Pod; 2] {
+    let spec = devices("rdma-hca", json!({"mtu": 1400}));
+    cluster.make(CLAIMS, &object("ResourceClaim", "both", spec));
+    let claim = json!({"resourceClaimName": "both"});
+    let pods = ["first", "second"].map(|name| {
+        cluster.make(PODS, &pod(name, &claim, "containers"));
+        name
+    });
+    let pods = pods.map(|name| cluster.pod(name));
+    for pod in &pods {
+        has_all_rails(pod);
+        assert_eq!(mtu(&pod.netns(), "rdma0"), 1400);
+    }
+    rping_on_all_rails(pods.each_ref());
+    cluster.until("the claim tells of both", |it| rails(it, "both") == 4);
+    let told = said(cluster, "both");
+    assert_eq!(told["conditions"][0]["status"], "True", "{told:#}");
+    assert_eq!(told["networkData"], Value::Null, "{told:#}");
+    cluster.says("two pods of one claim have their own rails, and reach each other");
+    pods
+}
+
+/// A claim that only an init container uses: kubelet tells nobody of it.
+fn of_an_init_container_is_attached(cluster: &mut Cluster) {
+    let spec = json!({"spec": devices("rdma-hca-nic", Value::Null)});
+    cluster.make(TEMPLATES, &object("ResourceClaimTemplate", "nic", spec));
+    let claim = json!({"resourceClaimTemplateName": "nic"});
+    cluster.make(PODS, &pod("init", &claim, "initContainers"));
+    let pod = cluster.pod("init");
+    assert_eq!(links(&pod.netns()), ["lo", "eth0", "rdma0"]);
+    let devices = pod.main().try_sh("ls /dev/infiniband");
+    assert_ne!(
+        devices.code, 0,
+        "the other container has none: {}",
+        devices.said
+    );
+    let told = cluster.look(&format!("{PODS}/init"));
+    let name = told["status"]["resourceClaimStatuses"][0]["resourceClaimName"].clone();
+    let name = name.as_str().expect("a claim").to_owned();
+    cluster.until("the claim tells of its network", |it| {
+        said(it, &name)["networkData"]["interfaceName"] == "rdma0"
+    });
+    let network = said(cluster, &name)["networkData"].clone();
+    let mut own = pod.netns().addresses("rdma0");
+    own.retain(|it| !it.starts_with("fe80:"));
+    own.sort();
+    let ips = network["ips"].as_array().expect("addresses").iter();
+    let mut ips: Vec<String> = ips.map(|it| it.as_str().expect("a text").into()).collect();
+    ips.sort();
+    assert_eq!(ips, own);
+    let mac = &pod.netns().show("link show dev rdma0")[0]["address"];
+    assert_eq!(network["hardwareAddress"], *mac);
+    cluster.says("an init container has its rail");
+    end(cluster, &["init"]);
+}
+
+/// Both RDMA devices go, and come back in the other order.
+fn change_numbers(cluster: &mut Cluster) {
+    let before = [0, 1].map(|rail| uverbs(&rdma(rail)));
+    let host = &cluster.nics.host;
+    for rail in [0, 1] {
+        host.run(&format!("rdma link delete {}", rdma(rail)));
+    }
+    for rail in [1, 0] {
+        let (rdma, netdev) = (rdma(rail), netdev(rail));
+        host.run(&format!("rdma link add {rdma} type rxe netdev {netdev}"));
+    }
+    let after = [1, 0].map(|rail| uverbs(&rdma(rail)));
+    assert_eq!(before.map(|it| it.0), after.map(|it| it.0));
+    cluster.says("the devices have each other's numbers");
+}
+
+/// A container that is started again has its own device, whose number is another's by now.
+fn keep_their_device(cluster: &mut Cluster) {
+    let spec = devices("rdma-hca", json!({"rails": [1]}));
+    cluster.make(CLAIMS, &object("ResourceClaim", "one", spec));
+    let claim = json!({"resourceClaimName": "one"});
+    cluster.make(PODS, &pod("one", &claim, "containers"));
+    let one = cluster.pod("one");
+    let own = || {
+        let mut nodes = nodes_of_all_rails();
+        nodes.retain(|it| it.0 == "rdma_cm" || *it == uverbs(&rdma(1)));
+        nodes
+    };
+    let before = own();
+    assert_eq!(one.main().rdma_nodes(), before);
+    assert_eq!(links(&one.netns()), ["lo", "eth0", "rdma0"]);
+    change_numbers(cluster);
+    cluster.runtime.cri().kill(&one.main().id);
+    let again = started_anew(cluster, &one, 1);
+    assert_ne!(own(), before);
+    assert_eq!(again.main().rdma_nodes(), own());
+    cluster.says("a container that was started again has its own device");
+    end(cluster, &["one"]);
+    cluster.delete(CLAIMS, &["one"]);
+}
+
+/// Kubelet starts anew: it deletes the slices, and prepares what it has once more.
+fn outlive_kubelet(cluster: &mut Cluster, pods: &[Pod; 2]) {
+    cluster.kubelet.go(Signal::SIGTERM);
+    cluster.kubelet.come();
+    cluster.says("kubelet was started anew");
+    cluster.until("the slices are there", |it| of_slices(it).0.len() == 3);
+    let claim = json!({"resourceClaimName": "both"});
+    cluster.make(PODS, &pod("third", &claim, "containers"));
+    has_all_rails(&cluster.pod("third"));
+    for name in ["first", "second"] {
+        was_never_started_anew(cluster, name);
+    }
+    assert!(pods.iter().all(Pod::is_ready));
+    cluster.says("a third pod has come to the claim");
+    end(cluster, &["third"]);
+}
+
+/// A NIC without carrier is told in the status of the containers that have it.
+fn hear_of_their_devices_health(cluster: &mut Cluster) {
+    let is = |cluster: &mut Cluster, state: &str| {
+        let change = if state == "Healthy" { "up" } else { "down" };
+        let line = format!("ip link set dev {} {change}", NICS[0]);
+        cluster.nics.host.run(&line);
+        let mut told = Value::Null;
+        cluster.until(&format!("its device is {state}"), |it| {
+            let pod = it.look(&format!("{PODS}/second"));
+            let container = &pod["status"]["containerStatuses"][0];
+            told = container["allocatedResourcesStatus"][0]["resources"][0].clone();
+            told["health"] == state
+        });
+        cluster.says(&format!("{state}: {told}"));
+    };
+    is(cluster, "Unhealthy");
+    is(cluster, "Healthy");
+}
+
+/// All of it. Nothing is left.
+pub(super) fn claims(cluster: &mut Cluster) {
+    let pods = of_one_claim_have_their_own_rails(cluster);
+    of_an_init_container_is_attached(cluster);
+    hear_of_their_devices_health(cluster);
+    outlive_kubelet(cluster, &pods);
+    let [_, second] = &pods;
+    end(cluster, &["first"]);
+    has_all_rails(second);
+    cluster.until("the claim tells of one", |it| rails(it, "both") == 2);
+    let told = said(cluster, "both");
+    assert!(told["networkData"]["ips"].is_array(), "{told:#}");
+    end(cluster, &["second"]);
+    cluster.until("the claim tells of none", |it| rails(it, "both") == 0);
+    cluster.delete(CLAIMS, &["both"]);
+    keep_their_device(cluster);
+    cluster.delete(TEMPLATES, &["nic"]);
+    wait::until("the bonds' devices are active", || {
+        let said = cluster.nics.host.run("rdma link show");
+        said.matches("state ACTIVE").count() == 2
+    });
+}
