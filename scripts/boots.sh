@@ -37,13 +37,14 @@ machine stock-rxe 'integration/lab_stock_rxe' --tier fast --stock-rxe --timeout 
 
 for runtime in containerd-2 crio; do
 	in_full "cluster-$runtime" 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
-	in_full "pods-$runtime" 'integration/lab_(pods_share|installed|placement)' --tier full --shared --memory 4096 --timeout 2400
+	in_full "pods-$runtime" 'integration/lab_(pods_share|installed|placement|status)' --tier full --shared --memory 4096 --timeout 2400
 	in_full "exclusive-$runtime" 'integration/lab_pods_exclusive' --tier full --exclusive --memory 2560 --timeout 1500
 done
 
 in_full cluster-two-nodes 'integration/lab_two_nodes' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
+in_full cluster-claims-exclusive 'integration/lab_claims_exclusive' --tier full --exclusive --memory 4096 --timeout 1500
 for series in 5.10 6.1 7.3; do
 	in_full "kernel-$series" 'integration/lab_(kernels|kubelet_share)' --kernel "$series" \
 		--tier full --shared --memory 4096 --timeout 900
@@ -86,7 +87,7 @@ make_for() {
 	*-containerd-2) name_runtime containerd ;;
 	*-crio) name_runtime crio ;;
 	kernel-*) integration/lab/kernel "${1#kernel-}" >/dev/null ;;
-	cluster-1.37 | cluster-claims) export RDMA_TEST_FULL=0 ;;
+	cluster-1.37 | cluster-claims*) export RDMA_TEST_FULL=0 ;;
 	esac
 	case $1 in
 	installed | pods-*)
@@ -111,20 +112,26 @@ make_for() {
 nodes_of() { [[ $1 == cluster-two-nodes ]] && echo 2 || echo 1; }
 
 # kubernetes_of MACHINE: the release of its control plane and kubelet
-kubernetes_of() { [[ $1 == cluster-1.37 || $1 == cluster-claims ]] && echo 1.37 || echo 1.34; }
+kubernetes_of() { [[ $1 == cluster-1.37 || $1 == cluster-claims* ]] && echo 1.37 || echo 1.34; }
 
-# name_runtime NAME: in the environment, the container runtime that integration/runtimes builds, and no length
+# name_runtime NAME: in the environment, the container runtime that integration/runtimes builds, plugins of CNI 1.1, and
+# no length
 name_runtime() {
-	export RDMA_LAB_RUNTIME=$1 RDMA_LAB_RUNTIME_PROGRAMS RDMA_TEST_FULL=0
-	integration/runtimes/build "$1" >/dev/null
+	export RDMA_LAB_RUNTIME=$1 RDMA_LAB_RUNTIME_PROGRAMS RDMA_LAB_CNI_PLUGINS RDMA_TEST_FULL=0
 	RDMA_LAB_RUNTIME_PROGRAMS=$(integration/runtimes/build "$1")
+	RDMA_LAB_CNI_PLUGINS=$(integration/runtimes/build plugins)
+}
+
+# can_name_runtime NAME: else prints why not
+can_name_runtime() {
+	integration/runtimes/build --check "$1" && integration/runtimes/build --check plugins
 }
 
 # cannot_boot MACHINE: says why, if what make_for makes cannot be made here
 cannot_boot() {
 	case $1 in
-	*-containerd-2) integration/runtimes/build --check containerd || return 0 ;;
-	*-crio) integration/runtimes/build --check crio || return 0 ;;
+	*-containerd-2) can_name_runtime containerd || return 0 ;;
+	*-crio) can_name_runtime crio || return 0 ;;
 	kernel-*) integration/lab/kernel --check "${1#kernel-}" || return 0 ;;
 	esac
 	case $1 in

@@ -16,7 +16,7 @@ use integration::{
         shared::{HCA, TO_CLEAN_UP, has_all_rails, links, rping_on_all_rails},
     },
     extent,
-    lab::NICS,
+    lab::{NICS, TOLD},
     nics, wait,
 };
 use serde_json::json;
@@ -29,9 +29,6 @@ use std::{
     thread,
     time::Duration,
 };
-
-/// Presence and port state are told within this time (`docs/device-plugin.md`).
-const TOLD: Duration = Duration::from_secs(1);
 
 /// The image with `rdma-cni` as of an earlier commit (`scripts/versions`), under a name of its own.
 #[track_caller]

@@ -5,10 +5,10 @@
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,
     kubelet::{Allocation, Wish, node::Node},
-    lab::{self, Function, Lab, NICS, uverbs},
+    lab::{self, Function, Lab, NICS, TOLD, uverbs},
     wait,
 };
-use std::{fs, os::linux::fs::MetadataExt, path::Path, time::Duration};
+use std::{fs, os::linux::fs::MetadataExt, path::Path};
 
 /// As users of sriov-network-device-plugin have it; igbvf's functions.
 const RESOURCE_LIST: &str = r#"{"resourceList": [{
@@ -28,9 +28,6 @@ cdi: true
 const VF: &str = "lab/vf";
 
 const NAMES: [&str; 2] = ["one", "two"];
-
-/// Presence and port state are told within this time (`docs/device-plugin.md`).
-const TOLD: Duration = Duration::from_secs(1);
 
 struct Scene {
     lab: Lab,

@@ -5,13 +5,10 @@
 use integration::{
     BondedNics,
     kubelet::{Wish, node::Node},
-    lab::{NICS, uverbs},
+    lab::{NICS, TOLD, uverbs},
     wait,
 };
-use std::{fs, time::Duration};
-
-/// Presence and port state are told within this time (`docs/device-plugin.md`).
-const TOLD: Duration = Duration::from_secs(1);
+use std::fs;
 
 struct Scene {
     nics: BondedNics,

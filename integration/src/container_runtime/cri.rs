@@ -76,10 +76,16 @@ impl Cri {
 
     /// Whether it says that `condition` is there: `RuntimeReady`, `NetworkReady`.
     pub fn is_ready(&self, condition: &str) -> bool {
+        self.condition(condition).0
+    }
+
+    /// The same, and what it says of that.
+    pub fn condition(&self, condition: &str) -> (bool, String) {
         let answer = self.ask(async |mut it| it.status(StatusRequest::default()).await);
         let status = answer.ok().and_then(|it| it.status).unwrap_or_default();
         let mut all = status.conditions.into_iter();
-        all.any(|it| it.r#type == condition && it.status)
+        let found = all.find(|it| it.r#type == condition).unwrap_or_default();
+        (found.status, found.message)
     }
 
     /// Makes a pod's sandbox, CNI's ADD included; its id.

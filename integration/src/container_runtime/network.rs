@@ -7,13 +7,16 @@ use crate::{
 };
 use serde_json::json;
 use std::{
-    fs,
+    env, fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
 /// Debian's plugins that pods need: containerd 1.7 itself calls `loopback`.
 const DEBIAN: [&str; 3] = ["loopback", "bridge", "host-local"];
+
+/// Where `integration/runtimes/build` has put plugins of CNI 1.1.
+const PLUGINS: &str = "RDMA_LAB_CNI_PLUGINS";
 
 /// The directories, `/opt/cni/bin` and `/etc/cni/net.d` of a node.
 #[derive(Debug)]
@@ -63,6 +66,20 @@ impl Network {
             }
         }
         self
+    }
+
+    /// Has plugins for a primary network by CNI 1.1 from now on, instead of Debian's of 1.0.
+    #[track_caller]
+    pub fn knows_cni_1_1(&self) {
+        let built = env::var_os(PLUGINS);
+        let built =
+            built.unwrap_or_else(|| panic!("{PLUGINS} is not set: scripts/test lab sets it"));
+        for plugin in ["bridge", "host-local"] {
+            // the runtime may be running the one that is there
+            let new = self.plugins.join(format!("{plugin}.new"));
+            fs::copy(Path::new(&built).join(plugin), &new).expect("a plugin");
+            fs::rename(&new, self.plugins.join(plugin)).expect("a plugin");
+        }
     }
 
     /// Where plugins are.
