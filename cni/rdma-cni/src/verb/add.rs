@@ -165,7 +165,7 @@ struct Started {
 
 /// Everything under the node's lock: recover, choose, record, move. What was recovered gives its
 /// addresses back when the lock is free again. Where only the ports of all RDMA devices tell what is meant, the
-/// lock is free while they are asked.
+/// lock is free while they are asked: a refusal then counts if others have the same as before, or the second time.
 fn begin<K: Kernel>(
     node: &Node<'_, K>,
     asked: (&Choice<'_>, SmcRequirement),
@@ -173,6 +173,7 @@ fn begin<K: Kernel>(
     pod: &K::Pod,
 ) -> Result<Started, Error> {
     let mut meant = None;
+    let mut refused: Option<(Vec<Key>, Error)> = None;
     loop {
         let moves = node.store.lock_node()?;
         let mut recovery = recovery::recover(node, key, &node.kernel.boot_id()?)?;
@@ -183,7 +184,15 @@ fn begin<K: Kernel>(
         if let Some(started) = started? {
             return Ok(started);
         }
-        meant = Some(by_all_ports(node, asked.0, key, pod, &holders)?);
+        let others: Vec<Key> = holders.iter().map(|it| it.key.clone()).collect();
+        if let Some((_, error)) = refused.take_if(|(before, _)| *before == others) {
+            return Err(error);
+        }
+        match by_all_ports(node, asked.0, key, pod, &holders) {
+            Ok(devices) => meant = Some(devices),
+            Err(error @ Error::Select(_)) if refused.is_none() => refused = Some((others, error)),
+            Err(error) => return Err(error),
+        }
     }
 }
 

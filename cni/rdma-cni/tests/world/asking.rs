@@ -152,3 +152,22 @@ fn other_pods_do_not_wait_where_all_ports_are_asked() {
     assert_eq!(asked(&kernel), 1);
     assert_eq!(node.records(), [""; 0]);
 }
+
+/// Another pod may take the device meanwhile, as the node's lock is free.
+#[test]
+fn who_has_taken_a_device_while_all_ports_were_asked_is_told() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let [first, second] = ["a", "b"].map(|name| node.pod(name));
+    let config = node.config(json!({ "devices": [{ "netdev": "eth2" }] }));
+    let kernel = Wrapped {
+        busless: true,
+        meanwhile: Box::new(|| {
+            node.add(&second, &config).must_succeed();
+        }),
+        ..Wrapped::new(&node)
+    };
+    let refused = kernel.run(&node, "ADD", Some(&first), &config);
+    let refused = refused.must_fail(101);
+    assert!(refused.contains(&second.container), "{refused}");
+    assert!(node.record_of(&second).exists() && !node.record_of(&first).exists());
+}

@@ -19,7 +19,6 @@ use std::{
 };
 
 /// A kernel that is the fake one but for this.
-#[derive(Debug)]
 pub(crate) struct Wrapped<'a> {
     pub(crate) kernel: &'a FakeKernel,
     /// A path that cannot be opened at the moment.
@@ -29,6 +28,8 @@ pub(crate) struct Wrapped<'a> {
     /// The node's lock. Nobody has it while all ports are asked.
     pub(crate) lock: Option<PathBuf>,
     pub(crate) asks_all: AtomicBool,
+    /// What happens while all ports are asked for the first time.
+    pub(crate) meanwhile: Box<dyn Fn() + 'a>,
     /// How often all ports were asked.
     pub(crate) all: AtomicUsize,
 }
@@ -41,6 +42,7 @@ impl<'a> Wrapped<'a> {
             busless: false,
             lock: None,
             asks_all: AtomicBool::new(true),
+            meanwhile: Box::new(|| ()),
             all: AtomicUsize::new(0),
         }
     }
@@ -88,10 +90,14 @@ impl Kernel for Wrapped<'_> {
 
     fn observe(&self, pod: Option<&FakePod>) -> Result<Observed, ObserveError> {
         if self.asks_all.load(Ordering::Relaxed) {
-            self.all.fetch_add(1, Ordering::Relaxed);
+            let is_first = self.all.fetch_add(1, Ordering::Relaxed) == 0;
             let lock = self.lock.iter().flat_map(File::open).next();
             let is_held = lock.is_some_and(|lock| lock.try_lock_shared().is_err());
             assert!(!is_held, "other pods wait for all ports");
+            if is_first {
+                (self.meanwhile)();
+                self.kernel.ask_only(None);
+            }
         }
         let mut observed = self.kernel.observe(pod)?;
         if self.busless {
