@@ -11,11 +11,12 @@ use rdma_netns::{
 };
 use serde_json::{Value, json};
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
-    sync::{PoisonError, RwLock, RwLockWriteGuard},
+    sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
@@ -27,6 +28,17 @@ static GATE: RwLock<()> = RwLock::new(());
 /// Nothing else of these tests runs as long as this is held: children can be started.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     GATE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// Whether this thread runs the program: one that is run meanwhile passes the gate with it, as it would wait for
+    /// ever behind one that waits to be alone.
+    static RUNS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Nothing that has to be alone runs as long as this is held.
+fn beside_others() -> RwLockReadGuard<'static, ()> {
+    GATE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A node.
@@ -325,9 +337,12 @@ impl Node {
         // a process of its own
         kernel.ask_only(None);
         let starts_ipam = !config["ipam"].is_null();
+        let outermost = !RUNS.replace(true);
+        assert!(outermost || !starts_ipam, "IPAM is started within a run");
         let _alone = starts_ipam.then(alone);
-        let _beside = (!starts_ipam).then(|| GATE.read().unwrap_or_else(PoisonError::into_inner));
+        let _beside = (outermost && !starts_ipam).then(beside_others);
         let _ = rdma_cni::run(input, &mut stdin.as_slice(), output, kernel);
+        RUNS.set(!outermost);
     }
 
     pub(crate) fn add(&self, pod: &Pod, config: &Value) -> Answer {
