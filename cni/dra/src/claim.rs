@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A ResourceClaim, as far as a driver needs it.
 
-use crate::parameters::Parameters;
+use crate::parameters::{Parameters, Source};
 use conf_reader::Wrong;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -106,7 +106,7 @@ pub enum ClaimError {
     },
     /// Two of its requests want what only a whole pod can have.
     #[error(
-        "requests {} and {} of claim {claim} have different parameters (mtu, smcr): a pod is attached in one way; \
+        "requests {} and {} of claim {claim} have different parameters, and not of rails alone: a pod is attached in one way; \
          give them the same", requests[0], requests[1]
     )]
     Contradiction {
@@ -151,14 +151,13 @@ impl Claim {
             let of_request = parameters
                 .iter()
                 .filter(|it| it.is_for(&result.full_request));
-            for Configured { parameters, .. } in of_request {
+            for configured in of_request {
                 let before = std::mem::take(&mut result.parameters);
-                result.parameters = Parameters::read(parameters, before).map_err(|wrong| {
-                    ClaimError::Parameters {
-                        claim: name.clone(),
-                        driver: driver.to_owned(),
-                        wrong: Box::new(wrong),
-                    }
+                let read = Parameters::read(configured.parameters, configured.source, before);
+                result.parameters = read.map_err(|wrong| ClaimError::Parameters {
+                    claim: name.clone(),
+                    driver: driver.to_owned(),
+                    wrong: Box::new(wrong),
                 })?;
             }
         }
@@ -207,6 +206,7 @@ fn base(request: &str) -> &str {
 
 /// Parameters, and what they are for.
 struct Configured<'a> {
+    source: Source,
     /// None: all.
     requests: Vec<&'a str>,
     parameters: &'a Value,
@@ -223,13 +223,17 @@ impl Configured<'_> {
 /// What `config` has of `driver`'s: classes' first, as claims' go before them.
 fn configured<'a>(config: &'a Value, driver: &str) -> Vec<Configured<'a>> {
     let own = list(config).filter(|it| it["opaque"]["driver"] == driver);
-    let mut own: Vec<&Value> = own.collect();
-    own.sort_by_key(|it| it["source"] != "FromClass");
     let of = |it: &'a Value| Configured {
+        source: match it["source"] == "FromClass" {
+            true => Source::Class,
+            false => Source::Claim,
+        },
         requests: list(&it["requests"]).filter_map(Value::as_str).collect(),
         parameters: &it["opaque"]["parameters"],
     };
-    own.into_iter().map(of).collect()
+    let mut own: Vec<_> = own.map(of).collect();
+    own.sort_by_key(|it| it.source);
+    own
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
@@ -330,12 +334,16 @@ mod tests {
         for (config, words) in [
             (
                 configured("FromClass", json!(["b"]), json!({"mtu": 1500})),
-                "requests a and b of claim default/a have different parameters (mtu, smcr): a pod is attached in one \
-                 way; give them the same",
+                "requests a and b of claim default/a have different parameters, and not of rails alone: a pod is \
+                 attached in one way; give them the same",
             ),
             (
                 configured("FromClass", json!([]), json!({"mtu": 15})),
                 "the parameters of claim default/a for driver hca.rdma are wrong: mtu: must be",
+            ),
+            (
+                configured("FromClaim", json!([]), json!({"mode": "share"})),
+                "the parameters of claim default/a for driver hca.rdma are wrong: mode: is for a DeviceClass",
             ),
         ] {
             let error = claim(json!([config])).expect_err(words).to_string();

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a claim or its class says of how its pod is attached: this driver's `opaque` parameters.
 
+use cni_protocol::ConfError;
 use conf_reader::{Field, Number, Wrong};
-use serde::{Deserialize, Serialize};
+use network_conf::{Mode, RoutingFields, child};
+use rdma_netns::Child;
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -11,6 +14,15 @@ pub const API_VERSION: &str = "hca.rdma/v1alpha1";
 
 /// `kind`
 pub const KIND: &str = "AttachmentParameters";
+
+/// Who says them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// A DeviceClass, which the cluster's operator has made.
+    Class,
+    /// The claim itself.
+    Claim,
+}
 
 /// The parameters that count for one device of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +43,15 @@ pub struct AttachmentParameters {
     /// `smcr`: whether the pod's TCP connections may be carried by RDMA; none: as its annotation has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smcr: Option<bool>,
+    /// `mode`, of a class: whether netdevs are moved or shared; none: as the chain's configuration has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// `child`, of a class: what the pod gets of a netdev that is shared; none: as the chain's configuration has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<Child>,
+    /// `routing`: metrics and tables of the routes in the pod; what is not said is as in the chain's configuration.
+    #[serde(default, skip_serializing_if = "RoutingFields::is_empty")]
+    pub routing: RoutingFields,
 }
 
 impl AttachmentParameters {
@@ -45,17 +66,41 @@ impl AttachmentParameters {
 struct Object {
     api_version: String,
     kind: String,
+    child: Option<ChildNames>,
+    mode: Option<Mode>,
     mtu: Option<Number<68, 65535>>,
     rails: Option<Vec<Number<0, 999>>>,
+    #[serde(rename = "routing")]
+    _routing: Option<RoutingNames>,
     smcr: Option<bool>,
 }
 
+/// The fields that a `child` has.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChildNames {
+    #[serde(rename = "type")]
+    _kind: IgnoredAny,
+    #[serde(rename = "mode")]
+    _mode: IgnoredAny,
+}
+
+/// The fields that a `routing` has.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RoutingNames {
+    #[serde(rename = "metric")]
+    _metric: IgnoredAny,
+    #[serde(rename = "tableBase")]
+    _table_base: IgnoredAny,
+}
+
 impl Parameters {
-    /// Reads `parameters`, as a claim or a class has them, after `before`, which they override field by field.
+    /// Reads `parameters`, as `source` has them, after `before`, which they override field by field.
     ///
     /// # Errors
-    /// A field is wrong, or not known.
-    pub fn read(parameters: &Value, before: Self) -> Result<Self, Wrong> {
+    /// A field is wrong, or not known, or not for a claim to say.
+    pub fn read(parameters: &Value, source: Source, before: Self) -> Result<Self, Wrong> {
         let Value::Object(object) = parameters else {
             return Err(Wrong::of("parameters", "must be an object"));
         };
@@ -63,8 +108,11 @@ impl Parameters {
         let Object {
             api_version,
             kind,
+            child,
+            mode,
             mtu,
             rails,
+            _routing: _,
             smcr,
         } = root.read()?;
         for (name, found, expected) in [
@@ -82,19 +130,54 @@ impl Parameters {
                 .at("rails")
                 .wrong("must name a rail; without rails, a device's are all"));
         }
+        let others = [("child", child.is_some()), ("mode", mode.is_some())];
+        if let (Source::Claim, Some((name, _))) = (source, others.iter().find(|(_, is)| *is)) {
+            let sentence = "is for a DeviceClass to say: it concerns the other pods of the NIC; take it out, or ask for \
+                            a class that says it";
+            return Err(Wrong::of(*name, sentence));
+        }
+        let child = child
+            .map(|_| child::parse(&root).map_err(told))
+            .transpose()?;
+        let routing = RoutingFields::parse(&root)?;
+        let before_it = before.attachment;
         Ok(Self {
             rails: rails.or(before.rails),
             attachment: AttachmentParameters {
-                mtu: mtu.map(|mtu| mtu.0).or(before.attachment.mtu),
-                smcr: smcr.or(before.attachment.smcr),
+                mtu: mtu.map(|mtu| mtu.0).or(before_it.mtu),
+                smcr: smcr.or(before_it.smcr),
+                mode: mode.or(before_it.mode),
+                child: child.or(before_it.child),
+                routing: RoutingFields {
+                    metric: routing.metric.or(before_it.routing.metric),
+                    table_base: routing.table_base.or(before_it.routing.table_base),
+                },
             },
         })
+    }
+}
+
+/// The error of a network configuration's field, as one of the same field here.
+fn told(error: ConfError) -> Wrong {
+    match error {
+        ConfError::Value {
+            field,
+            value,
+            expected,
+        } => Wrong::of(field, format!("{expected}, and is {value}")),
+        ConfError::Unsupported {
+            field,
+            value,
+            remedy,
+        } => Wrong::of(field, format!("{value} is not supported: {remedy}")),
+        other => Wrong::of("child", other.to_string()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rdma_netns::child::MacvlanMode;
     use serde_json::json;
 
     fn object(fields: Value) -> Value {
@@ -107,18 +190,50 @@ mod tests {
 
     #[test]
     fn a_later_one_overrides_what_it_has() {
-        let class = object(json!({"mtu": 4200, "smcr": true}));
-        let class = Parameters::read(&class, Parameters::default()).expect("parameters");
-        let claim = object(json!({"mtu": 1500, "rails": [1, 0]}));
-        let claim = Parameters::read(&claim, class).expect("parameters");
+        let class = object(json!({
+            "mtu": 4200, "smcr": true, "mode": "share", "child": {"type": "macvlan", "mode": "private"},
+            "routing": {"metric": 7, "tableBase": 3000},
+        }));
+        let class = Parameters::read(&class, Source::Class, Parameters::default());
+        let claim = object(json!({"mtu": 1500, "rails": [1, 0], "routing": {"tableBase": 0}}));
+        let claim = Parameters::read(&claim, Source::Claim, class.expect("parameters"));
         let expected = Parameters {
             rails: Some([0, 1].into()),
             attachment: AttachmentParameters {
                 mtu: Some(1500),
                 smcr: Some(true),
+                mode: Some(Mode::Share),
+                child: Some(Child::Macvlan(MacvlanMode::Private)),
+                routing: RoutingFields {
+                    metric: Some(7),
+                    table_base: Some(0),
+                },
             },
         };
+        let claim = claim.expect("parameters");
         assert_eq!(claim, expected);
+        // a record has them so
+        let text = serde_json::to_string(&claim.attachment).expect("JSON");
+        let read: AttachmentParameters = serde_json::from_str(&text).expect("parameters");
+        assert_eq!(read, claim.attachment);
+    }
+
+    #[test]
+    fn what_concerns_other_pods_is_for_a_class_to_say() {
+        for (name, fields) in [
+            ("mode", json!({"mode": "share"})),
+            ("child", json!({"child": {"type": "ipvlan"}})),
+        ] {
+            let parameters = object(fields);
+            let of_class = Parameters::read(&parameters, Source::Class, Parameters::default());
+            of_class.expect("a class may say it");
+            let of_claim = Parameters::read(&parameters, Source::Claim, Parameters::default());
+            let wrong = of_claim.expect_err("a claim may not").to_string();
+            assert!(
+                wrong.starts_with(&format!("{name}: is for a DeviceClass to say")),
+                "{wrong}"
+            );
+        }
     }
 
     #[test]
@@ -146,10 +261,39 @@ mod tests {
             (object(json!({"smcr": "yes"})), "smcr: must be"),
             (
                 object(json!({"vlan": 7})),
-                "vlan: not known; the fields here are apiVersion, kind, mtu, rails, smcr",
+                "vlan: not known; the fields here are apiVersion, kind, child, mode, mtu, rails, routing, smcr",
+            ),
+            (
+                object(json!({"mode": "copy"})),
+                "mode: must be one of auto, move, share, and is \"copy\"",
+            ),
+            (
+                object(json!({"child": "macvlan"})),
+                "child: must be an object",
+            ),
+            (
+                object(json!({"child": {"kind": "macvlan"}})),
+                "child.kind: not known; the fields here are type, mode",
+            ),
+            (
+                object(json!({"child": {"type": "bond"}})),
+                "child.type: must be one of macvlan, ipvlan, and is \"bond\"",
+            ),
+            (
+                object(json!({"child": {"mode": "passthru"}})),
+                "child.mode: passthru is not supported: it allows one child",
+            ),
+            (
+                object(json!({"routing": {"tableBase": 254}})),
+                "routing.tableBase: must be 0 (no tables), or more than 255",
+            ),
+            (
+                object(json!({"routing": {"table": 1000}})),
+                "routing.table: not known; the fields here are metric, tableBase",
             ),
         ] {
-            let wrong = Parameters::read(&parameters, Parameters::default()).expect_err(words);
+            let read = Parameters::read(&parameters, Source::Class, Parameters::default());
+            let wrong = read.expect_err(words);
             assert!(wrong.to_string().starts_with(words), "{wrong}");
         }
     }

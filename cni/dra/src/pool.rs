@@ -144,6 +144,11 @@ fn common(resource: &Resource, scope: &str) -> Map<String, Value> {
     attributes.insert("resource".into(), json!({"string": resource.name}));
     attributes.insert("scope".into(), json!({"string": scope}));
     attributes.insert("extendedResource".into(), json!({"bool": extended}));
+    let mode = match resource.shared {
+        true => "shared",
+        false => "exclusive",
+    };
+    attributes.insert("mode".into(), json!({"string": mode}));
     attributes
 }
 

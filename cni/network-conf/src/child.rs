@@ -17,8 +17,11 @@ enum Kind {
     Ipvlan,
 }
 
-/// Reads `child`; the default is a macvlan in bridge mode.
-pub(super) fn parse(file: &Field<'_>) -> Result<Child, ConfError> {
+/// Reads `child` of `file`; the default is a macvlan in bridge mode.
+///
+/// # Errors
+/// A value is wrong, or it is none that RDMA works with.
+pub fn parse(file: &Field<'_>) -> Result<Child, ConfError> {
     let child = file.object("child")?;
     match child.get("type")?.unwrap_or_default() {
         Kind::Macvlan => match child.get("mode")?.unwrap_or(MacvlanMode::Bridge) {

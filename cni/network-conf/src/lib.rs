@@ -2,7 +2,7 @@
 //! The network configuration: read from standard input, every field of ours checked
 //! before anything is done. Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
 
-mod child;
+pub mod child;
 mod resources;
 mod routing;
 pub mod selector;
@@ -11,7 +11,7 @@ mod unsupported;
 
 use cni_protocol::{ConfError, Mistakes, Network};
 use conf_reader::{AbsolutePath, Field, Number, Wrong};
-pub use routing::Routing;
+pub use routing::{Routing, RoutingFields};
 pub use smc::{Smc, SmcRequirement, Smcr};
 
 use rdma_netns::{Child, DeviceAddress, InterfaceName, child::MacvlanMode};
@@ -78,7 +78,7 @@ pub enum Devices {
 }
 
 /// `mode`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
     /// Share a bond, a port of one, what kubelet gives to several pods, and what is shared
@@ -230,7 +230,9 @@ impl Conf {
             pod_resources_socket: socket,
             mode: mistakes.or(file.get("mode"), None)?.unwrap_or_default(),
             child: mistakes.or(child::parse(file), Child::Macvlan(MacvlanMode::Bridge))?,
-            routing: mistakes.or(Routing::parse(file), Routing::default())?,
+            routing: mistakes
+                .or(RoutingFields::parse(file), RoutingFields::default())?
+                .over(Routing::default()),
             result_ips: mistakes.or(file.get("resultIPs"), None)?,
             interface_name: mistakes.or(interface_name(file), NamePattern::default())?,
             names_are_known: !mistakes.has("interfaceName"),

@@ -24,6 +24,18 @@ impl Default for Routing {
     }
 }
 
+/// What a `routing` says, field by field; what it does not say is as elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RoutingFields {
+    /// `metric`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<u32>,
+    /// `tableBase`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_base: Option<u32>,
+}
+
 /// As many tables as there can be rails.
 const MOST_RAILS: u32 = 1000;
 
@@ -38,22 +50,40 @@ impl Routing {
             table_base: 0,
         }
     }
+}
 
-    pub(super) fn parse(file: &Field<'_>) -> Result<Self, Wrong> {
+impl RoutingFields {
+    /// Those of `routing` in `file`.
+    ///
+    /// # Errors
+    /// A value is wrong.
+    pub fn parse(file: &Field<'_>) -> Result<Self, Wrong> {
         let routing = file.object("routing")?;
-        let default = Self::default();
         // room above for those that have to stand back
         let metric: Option<Number<0, { i32::MAX as u32 }>> = routing.get("metric")?;
         let table_base: Option<Number<0, { u32::MAX - MOST_RAILS }>> = routing.get("tableBase")?;
-        let table_base = table_base.map_or(default.table_base, |it| it.0);
-        if (1..=LOCAL_TABLE).contains(&table_base) {
+        let table_base = table_base.map(|it| it.0);
+        if table_base.is_some_and(|it| (1..=LOCAL_TABLE).contains(&it)) {
             return Err(routing.at("tableBase").wrong(
                 "must be 0 (no tables), or more than 255: the kernel has tables of its own below that",
             ));
         }
         Ok(Self {
-            metric: metric.map_or(default.metric, |it| it.0),
+            metric: metric.map(|it| it.0),
             table_base,
         })
+    }
+
+    /// Whether they say nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These, and for what they do not say `other`.
+    pub fn over(self, other: Routing) -> Routing {
+        Routing {
+            metric: self.metric.unwrap_or(other.metric),
+            table_base: self.table_base.unwrap_or(other.table_base),
+        }
     }
 }

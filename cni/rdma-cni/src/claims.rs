@@ -6,11 +6,13 @@ use crate::rails;
 use attachments::{Attachment, Rail};
 use cni_protocol::ConfError;
 use dra::{AttachmentParameters, Claims, record::JoinedRail};
-use network_conf::Conf;
+use network_conf::{Conf, RoutingFields};
 use plan::{allocation::Meaning, select::Choice};
 use rdma_netns::{DeviceAddress, Observed, RdmaDevice};
 use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
-use std::{collections::BTreeSet, fmt::Display, path::Path};
+use serde::Serialize;
+use serde_json::json;
+use std::{collections::BTreeSet, path::Path};
 
 /// A container of the pod would not get what its claim was allocated.
 #[derive(Debug, thiserror::Error)]
@@ -33,24 +35,31 @@ pub fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, ConfErr
     };
     let claims = meanings.iter().filter_map(|it| it.claim.as_ref());
     let all: Vec<&AttachmentParameters> = claims.map(|it| &it.parameters).collect();
-    let mtu = one_of("mtu", all.iter().filter_map(|it| it.mtu))?;
-    let smcr = one_of("smcr", all.iter().filter_map(|it| it.smcr))?;
-    if mtu.is_none() && smcr.is_none() {
+    if all.iter().all(|it| it.is_empty()) {
         return Ok(None);
     }
     let mut conf = conf.clone();
-    conf.mtu = mtu.or(conf.mtu);
-    if let Some(wanted) = smcr {
+    conf.mtu = one_of("mtu", &all, |it| it.mtu)?.or(conf.mtu);
+    if let Some(wanted) = one_of("smcr", &all, |it| it.smcr)? {
         conf.smc = conf.smc.or_by_claim(wanted);
     }
+    conf.mode = one_of("mode", &all, |it| it.mode)?.unwrap_or(conf.mode);
+    conf.child = one_of("child", &all, |it| it.child)?.unwrap_or(conf.child);
+    let routing = RoutingFields {
+        metric: one_of("routing.metric", &all, |it| it.routing.metric)?,
+        table_base: one_of("routing.tableBase", &all, |it| it.routing.table_base)?,
+    };
+    conf.routing = routing.over(conf.routing);
     Ok(Some(conf))
 }
 
-/// The one value that all claims have that have any.
-fn one_of<T: PartialEq + Display>(
+/// The one value of a parameter that all claims have that have any.
+fn one_of<T: PartialEq + Serialize>(
     name: &str,
-    mut values: impl Iterator<Item = T>,
+    all: &[&AttachmentParameters],
+    value: impl Fn(&AttachmentParameters) -> Option<T>,
 ) -> Result<Option<T>, ConfError> {
+    let mut values = all.iter().filter_map(|it| value(it));
     let Some(first) = values.next() else {
         return Ok(None);
     };
@@ -58,7 +67,7 @@ fn one_of<T: PartialEq + Display>(
         None => Ok(Some(first)),
         Some(other) => Err(ConfError::Value {
             field: format!("{name} in the parameters of the pod's claims"),
-            value: format!("{first} in one and {other} in another"),
+            value: format!("{} in one and {} in another", json!(first), json!(other)),
             expected: "must be the same in all claims of a pod: it is attached in one way"
                 .to_owned(),
         }),

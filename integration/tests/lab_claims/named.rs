@@ -20,18 +20,23 @@ use serde_json::{Value, json};
 
 const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates";
 
+const CLASSES: &str = "/apis/resource.k8s.io/v1/deviceclasses";
+
+/// The `config` that has the parameters `fields`.
+fn config(fields: Value) -> Value {
+    let mut parameters = json!({"apiVersion": "hca.rdma/v1alpha1", "kind": "AttachmentParameters"});
+    for (name, value) in fields.as_object().expect("an object") {
+        parameters[name] = value.clone();
+    }
+    json!([{"opaque": {"driver": "hca.rdma", "parameters": parameters}}])
+}
+
 /// What a claim of one device of `class` asks for, with `parameters`.
 fn devices(class: &str, parameters: Value) -> Value {
     let request = json!({"name": "nic", "exactly": {"deviceClassName": class}});
     let mut devices = json!({"requests": [request]});
-    if let Value::Object(fields) = parameters {
-        let mut parameters =
-            json!({"apiVersion": "hca.rdma/v1alpha1", "kind": "AttachmentParameters"});
-        for (name, value) in fields {
-            parameters[name] = value;
-        }
-        let opaque = json!({"driver": "hca.rdma", "parameters": parameters});
-        devices["config"] = json!([{"opaque": opaque}]);
+    if !parameters.is_null() {
+        devices["config"] = config(parameters);
     }
     json!({"devices": devices})
 }
@@ -152,9 +157,15 @@ fn change_numbers(cluster: &mut Cluster) {
     cluster.says("the devices have each other's numbers");
 }
 
-/// A container that is started again has its own device, whose number is another's by now.
+/// A class of an operator's own says what its pods get of a netdev, and their routes. A container that is started again
+/// has its own device, whose number is another's by now.
 fn keep_their_device(cluster: &mut Cluster) {
-    let spec = devices("rdma-hca", json!({"rails": [1]}));
+    let all = r#"device.driver == "hca.rdma" && device.attributes["hca.rdma"].scope == "all""#;
+    let fields =
+        json!({"child": {"type": "macvlan", "mode": "private"}, "routing": {"metric": 77}});
+    let class = json!({"selectors": [{"cel": {"expression": all}}], "config": config(fields)});
+    cluster.make(CLASSES, &object("DeviceClass", "private", class));
+    let spec = devices("private", json!({"rails": [1]}));
     cluster.make(CLAIMS, &object("ResourceClaim", "one", spec));
     let claim = json!({"resourceClaimName": "one"});
     cluster.make(PODS, &pod("one", &claim, "containers"));
@@ -166,7 +177,16 @@ fn keep_their_device(cluster: &mut Cluster) {
     };
     let before = own();
     assert_eq!(one.main().rdma_nodes(), before);
-    assert_eq!(links(&one.netns()), ["lo", "eth0", "rdma0"]);
+    let netns = one.netns();
+    assert_eq!(links(&netns), ["lo", "eth0", "rdma0"]);
+    let [link, routes] = netns.show_each(6, ["link show dev rdma0", "route show dev rdma0"]);
+    assert_eq!(
+        link[0]["linkinfo"]["info_data"]["mode"], "private",
+        "{link:?}"
+    );
+    let metrics: Vec<_> = routes.iter().map(|it| it["metric"].as_u64()).collect();
+    assert!(metrics.contains(&Some(77)), "{routes:?}");
+    assert!(!metrics.contains(&Some(200)), "{routes:?}");
     change_numbers(cluster);
     cluster.runtime.cri().kill(&one.main().id);
     let again = started_anew(cluster, &one, 1);
@@ -175,6 +195,7 @@ fn keep_their_device(cluster: &mut Cluster) {
     cluster.says("a container that was started again has its own device");
     end(cluster, &["one"]);
     cluster.delete(CLAIMS, &["one"]);
+    cluster.delete(CLASSES, &["private"]);
 }
 
 /// Kubelet starts anew: it deletes the slices, and prepares what it has once more.

@@ -7,13 +7,14 @@ use crate::{
     node::{Pod, furnished},
 };
 use dra::{
-    ClaimName, Claims, Prepared, Record, cdi,
+    AttachmentParameters, ClaimName, Claims, Prepared, Record, cdi,
     record::{FORMAT, Request},
 };
 use fake_kernel::Verdict;
 use integration::kubelet::pod_resources::{claiming, pod};
+use network_conf::{Mode, RoutingFields};
 use nix::errno::Errno;
-use rdma_netns::{Kernel, RdmaMode};
+use rdma_netns::{Child, Kernel, RdmaMode, child::MacvlanMode};
 use rdma_resources::{CharNode, Sharing, grant::GrantedDevice};
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf};
@@ -185,6 +186,37 @@ fn a_claim_says_how_its_pod_is_attached() {
     assert_eq!(result["rails"].as_array().map(Vec::len), Some(2));
     assert_eq!(attached(&cluster, &both)["mtu"], 1400);
     cluster.del(&both, &config).must_succeed();
+}
+
+/// What a class says concerns the other pods of a NIC, too; routes are the pod's own.
+#[test]
+fn a_class_says_what_a_pod_gets_of_a_netdev() {
+    let cluster = Cluster::with(furnished(RdmaMode::Shared));
+    prepare(&cluster, &[VF], Sharing::Exclusive, true);
+    let claims = Claims::new(&cluster.state_dir());
+    let mut record = claims.read(UID).unwrap().unwrap();
+    record.parameters = AttachmentParameters {
+        mode: Some(Mode::Share),
+        child: Some(Child::Macvlan(MacvlanMode::Private)),
+        routing: RoutingFields {
+            metric: Some(77),
+            table_base: None,
+        },
+        ..Default::default()
+    };
+    claims.prepare(&record).unwrap();
+    let pod = pods(&cluster, &["a"]).remove(0);
+    let routing = json!({"metric": 50, "tableBase": 3000});
+    let config = cluster.config(json!({ "resources": ["rdma/vf"], "routing": routing }));
+    cluster.add(&pod, &config).must_succeed();
+    let attached = attached(&cluster, &pod);
+    let child = json!({"type": "macvlan", "mode": "private"});
+    assert_eq!(attached["rails"][0]["shared"]["child"], child);
+    assert_eq!(
+        attached["routing"],
+        json!({"metric": 77, "tableBase": 3000})
+    );
+    cluster.del(&pod, &config).must_succeed();
 }
 
 /// Kubelet names the claims of init containers to nobody: what the claim was prepared for is recorded.

@@ -12,8 +12,9 @@ use ::dra::{
     slices::API,
 };
 use kubernetes_api::Method;
+use network_conf::Mode;
 use rdma_netns::{Inventory, Kernel, Linux};
-use rdma_resources::{FileError, grant::GrantedDevice};
+use rdma_resources::{FileError, Sharing, grant::GrantedDevice};
 use serde_json::Value;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
@@ -25,9 +26,13 @@ use tokio::{
 /// for here, by all of a call's claims together.
 pub(super) const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Why `mtu` or `smcr` cannot be had.
-const NOT_ATTACHED: &str = "its parameters have mtu or smcr, which are for pods that rdma-cni attaches: this one has \
-                            hostNetwork, or the chain of this node does not attach the resource; take them out";
+/// Why parameters other than `rails` cannot be had.
+const NOT_ATTACHED: &str = "its parameters say how a pod is attached, and rdma-cni attaches none here: it has \
+                            hostNetwork, or the chain of this node does not attach the resource; take out all but rails";
+
+/// Why `mode` cannot be `move`.
+const OTHERS_HAVE_IT: &str = "its class says mode move, which would take the NIC from other pods that have it: use the \
+                              class for a resource of exclusive NICs";
 
 /// The hardware is looked at so often meanwhile.
 const LOOKS: Duration = Duration::from_secs(1);
@@ -131,10 +136,18 @@ impl Preparer {
         };
         // the same of all
         let parameters = allocated.results[0].parameters.attachment.clone();
-        if !awaits_network && !parameters.is_empty() {
+        let is_shared = devices.iter().any(|it| it.sharing == Sharing::Shared);
+        let problem = if !awaits_network && !parameters.is_empty() {
+            Some(NOT_ATTACHED)
+        } else if is_shared && parameters.mode == Some(Mode::Move) {
+            Some(OTHERS_HAVE_IT)
+        } else {
+            None
+        };
+        if let Some(problem) = problem {
             return Err(PrepareError::Devices {
                 claim: claim.clone(),
-                why: NOT_ATTACHED.to_owned(),
+                why: problem.to_owned(),
             });
         }
         let record = Record {

@@ -415,13 +415,18 @@ fn parameters_are_read(cluster: &mut ControlPlane, driver: &Driver) {
         ),
         (
             false,
+            json!({"mode": "share"}),
+            "mode: is for a DeviceClass to say",
+        ),
+        (
+            false,
             json!({"rails": [7]}),
             "its parameters name rail 7, and device",
         ),
         (
             true,
             json!({"mtu": 1400}),
-            "which are for pods that rdma-cni attaches: this one has hostNetwork",
+            "rdma-cni attaches none here: it has hostNetwork",
         ),
         (false, json!({"mtu": 1400}), ""),
     ] {
