@@ -45,6 +45,9 @@ in_full cluster-two-nodes 'integration/lab_two_nodes' --tier full --shared --mem
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
 in_full cluster-claims-exclusive 'integration/lab_claims_exclusive' --tier full --exclusive --memory 4096 --timeout 1500
+in_full cluster-claims-reboot 'integration/lab_claims_reboot' --tier full --exclusive --memory 4096 --timeout 1500 \
+	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d --disk /opt/cni/bin \
+	--disk /var/lib/reboot
 for series in 5.10 6.1 7.3; do
 	in_full "kernel-$series" 'integration/lab_(kernels|kubelet_share)' --kernel "$series" \
 		--tier full --shared --memory 4096 --timeout 900

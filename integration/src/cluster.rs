@@ -19,10 +19,12 @@ use crate::{
         succeeded,
     },
     netns::check,
+    power,
 };
 use serde_json::{Value, json};
 use std::{
     fs,
+    path::Path,
     process::{Command, Output},
     thread,
     time::{Duration, Instant},
@@ -69,8 +71,35 @@ impl<N: Send> Cluster<N> {
     /// bridge stays. It has this tree's image.
     #[track_caller]
     pub fn with(make: impl FnOnce() -> N + Send) -> Self {
+        let runtime = || {
+            clear();
+            let runtime = ContainerRuntime::start_on_node();
+            furnish(&runtime);
+            runtime
+        };
+        Self::start(make, runtime, RealKubelet::start)
+    }
+
+    /// The same on a disk (`integration/lab/vm --disk`); where the machine boots again, with all that it had.
+    #[track_caller]
+    pub fn on_disk(make: impl FnOnce() -> N + Send) -> Self {
+        let runtime = || {
+            let runtime = ContainerRuntime::start_on_nodes_disk();
+            if !power::is_on_again() {
+                furnish(&runtime);
+            }
+            runtime
+        };
+        Self::start(make, runtime, RealKubelet::start_on_disk)
+    }
+
+    #[track_caller]
+    fn start(
+        make: impl FnOnce() -> N + Send,
+        runtime: impl FnOnce() -> ContainerRuntime + Send,
+        kubelet: impl FnOnce(&Path, &RemoteControlPlane) -> RealKubelet,
+    ) -> Self {
         let began = Instant::now();
-        clear();
         // as systemd has it: what is mounted on the node can come into containers
         check(Command::new("mount").args(["--make-rshared", "/"]));
         let this = Member::this();
@@ -78,10 +107,7 @@ impl<N: Send> Cluster<N> {
         let (plane, (runtime, nics)) = thread::scope(|scope| {
             let runtime = scope.spawn(|| {
                 let nics = make();
-                let runtime = ContainerRuntime::start_on_node();
-                runtime.import(&image());
-                write_list(&primary(this));
-                runtime.pod(&PodSpec::new("first")).remove();
+                let runtime = runtime();
                 say(began, "the runtime runs pods");
                 (runtime, nics)
             });
@@ -89,7 +115,7 @@ impl<N: Send> Cluster<N> {
             say(began, "the control plane takes pods");
             (plane, runtime.join().expect("the runtime"))
         });
-        let kubelet = RealKubelet::start(runtime.cri().socket(), &plane);
+        let kubelet = kubelet(runtime.cri().socket(), &plane);
         let mut cluster = Self {
             kubelet,
             runtime,
@@ -203,17 +229,27 @@ impl<N> Cluster<N> {
     /// The same of a pod of any namespace.
     #[track_caller]
     pub fn pod_of(&mut self, namespace: &str, name: &str) -> Pod {
+        self.pod_started(namespace, name, 0)
+    }
+
+    /// A pod whose containers are ready and were started anew so many times.
+    #[track_caller]
+    pub fn pod_started(&mut self, namespace: &str, name: &str, times: u64) -> Pod {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        let count = |it: &Value| it["restartCount"].as_u64();
+        let mut told = Value::Null;
         self.until(&format!("{name} is ready"), |it| {
-            is_true(&it.look(&path), "Ready")
+            told = it.look(&path);
+            let containers = told["status"]["containerStatuses"].as_array();
+            let mut containers = containers.into_iter().flatten();
+            is_true(&told, "Ready") && containers.all(|it| count(it) >= Some(times))
         });
-        let told = self.look(&path);
         let containers = told["status"]["containerStatuses"].as_array();
         let containers: Vec<(&str, &str)> = containers
             .expect("it has containers")
             .iter()
             .map(|it| {
-                assert_eq!(it["restartCount"], 0, "{told:#}");
+                assert_eq!(count(it), Some(times), "{told:#}");
                 let id = it["containerID"].as_str().expect("an id");
                 let id = id.strip_prefix(self.runtime.engine().scheme());
                 let id = id.unwrap_or_else(|| panic!("{told:#}"));
@@ -242,6 +278,14 @@ impl<N> Cluster<N> {
         let text = node["status"]["allocatable"][resource].as_str();
         text.map(str::to_owned)
     }
+}
+
+/// What a node has before anything of ours: this tree's image, and a primary network that has had a pod.
+#[track_caller]
+fn furnish(runtime: &ContainerRuntime) {
+    runtime.import(&image());
+    write_list(&primary(Member::this()));
+    runtime.pod(&PodSpec::new("first")).remove();
 }
 
 /// The list of the primary network, `pods`: each node has a part of its addresses, and is the router of its pods.

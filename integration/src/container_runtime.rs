@@ -104,6 +104,13 @@ impl ContainerRuntime {
         Self::start_in(directory(), Path::new(ROOT), network, cdi)
     }
 
+    /// The same with nothing of ours in CNI's directories.
+    #[track_caller]
+    pub fn start_on_nodes_disk() -> Self {
+        let cdi = Path::new("/var/run/cdi");
+        Self::start_in(directory(), Path::new(ROOT), Network::of_node(), cdi)
+    }
+
     #[track_caller]
     fn start_in(directory: TempDir, root: &Path, network: Network, cdi: &Path) -> Self {
         let cache = env::var_os("RDMA_LAB_CACHE").map(PathBuf::from);

@@ -17,6 +17,11 @@ pub fn boot() -> u32 {
     number.parse().expect("a number")
 }
 
+/// Whether the machine was on before, and has its disk.
+pub fn is_on_again() -> bool {
+    env::var_os("RDMA_LAB_BOOT").is_some() && boot() > 1
+}
+
 /// The machine loses power at once: what has not reached the disk is lost. It boots again.
 #[track_caller]
 pub fn cut() -> ! {

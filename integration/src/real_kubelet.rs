@@ -41,7 +41,7 @@ pub struct RealKubelet {
     program: PathBuf,
     kubeconfig: String,
     process: Option<Child>,
-    _directory: Tmpfs,
+    _directory: Option<Tmpfs>,
 }
 
 impl RealKubelet {
@@ -50,6 +50,18 @@ impl RealKubelet {
     #[track_caller]
     pub fn start(runtime: &Path, plane: &RemoteControlPlane) -> Self {
         let directory = Tmpfs::of("mode=755", Path::new(DIRECTORY));
+        Self::start_in(Some(directory), runtime, plane)
+    }
+
+    /// The same with its directory on the machine's disk (`integration/lab/vm --disk`), and with the pods that it had
+    /// before the machine booted again.
+    #[track_caller]
+    pub fn start_on_disk(runtime: &Path, plane: &RemoteControlPlane) -> Self {
+        Self::start_in(None, runtime, plane)
+    }
+
+    #[track_caller]
+    fn start_in(directory: Option<Tmpfs>, runtime: &Path, plane: &RemoteControlPlane) -> Self {
         let configuration = format!("{:#}", configuration(runtime, plane));
         fs::write(at("config.json"), configuration).expect("kubelet's configuration");
         let mut kubelet = Self {

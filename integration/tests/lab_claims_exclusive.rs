@@ -4,7 +4,7 @@
 
 use integration::{
     Cluster, Snapshot,
-    cluster::claims::{PLACES, PODS, end, install, none_is_left, remove, started_anew},
+    cluster::claims::{PLACES, PODS, end, install, none_is_left, remove},
     container_runtime::{
         Pod, TOOLS,
         installed::{Files, records},
@@ -86,7 +86,7 @@ fn each_container_has_its_own_function() {
     assert_eq!(had.iter().collect::<Vec<_>>(), all);
 
     cluster.runtime.cri().kill(&pods[1].main().id);
-    let again = started_anew(&mut cluster, &pods[1], 1);
+    let again = cluster.pod_started("default", &pods[1].name, 1);
     own(&again);
     cluster.says("a container that was started again has its own function");
 

@@ -2,11 +2,7 @@
 //! A cluster whose resources are allocated by claims: the daemon put there and taken away, and what there is of claims.
 
 use super::{Cluster, is_true};
-use crate::{
-    container_runtime::{Pod, installed::root},
-    control_plane::nodes::NODE,
-    pages, slices,
-};
+use crate::{container_runtime::installed::root, control_plane::nodes::NODE, pages, slices};
 use serde_json::Value;
 use std::{fs, path::Path};
 
@@ -114,22 +110,4 @@ pub fn none_is_left<N>(cluster: &mut Cluster<N>) {
         it.look_at_all(CLAIMS).is_empty()
     });
     assert_eq!(files(), [vec![] as Vec<String>, vec![]]);
-}
-
-/// The pod, whose one container was started so often anew.
-#[track_caller]
-pub fn started_anew<N>(cluster: &mut Cluster<N>, pod: &Pod, times: u64) -> Pod {
-    let path = format!("{PODS}/{}", pod.name);
-    let mut id = String::new();
-    cluster.until(&format!("{} is started anew", pod.name), |it| {
-        let told = it.look(&path);
-        let container = &told["status"]["containerStatuses"][0];
-        let full = container["containerID"].as_str().unwrap_or_default();
-        id = full.rsplit('/').next().unwrap_or_default().to_owned();
-        container["restartCount"] == times && is_true(&told, "Ready")
-    });
-    let containers = [("main", &*id)];
-    cluster
-        .runtime
-        .of_kubelet(&pod.name, &pod.sandbox, &containers)
 }

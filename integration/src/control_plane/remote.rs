@@ -7,6 +7,7 @@ use super::{
     nodes::{FIRST, Member},
     program,
 };
+use crate::power;
 use nix::sys::signal::Signal;
 use std::{
     env, fs,
@@ -35,7 +36,7 @@ pub struct RemoteControlPlane {
 
 impl RemoteControlPlane {
     /// Takes one, by the node's NIC; comes back when pods can be made. The first node's is one that has seen no node
-    /// yet.
+    /// yet, unless the node has booted again.
     #[track_caller]
     pub fn reached() -> Self {
         let pki = env::var_os(PKI).map(PathBuf::from);
@@ -43,8 +44,8 @@ impl RemoteControlPlane {
         let programs = TempDir::with_prefix_in("kubernetes.", "/run").expect("a directory");
         fs::copy(program(), programs.path().join("kubernetes")).expect("the program");
         change(match Member::this() {
-            FIRST => Change::Fresh,
-            _ => Change::AssertRuns("another node joins".to_owned()),
+            FIRST if !power::is_on_again() => Change::Fresh,
+            _ => Change::AssertRuns("a node joins".to_owned()),
         });
         Self { pki, programs }
     }

@@ -4,9 +4,7 @@
 
 use integration::{
     Cluster, Netns,
-    cluster::claims::{
-        CLAIMS, PODS, devices as of_slices, end, started_anew, was_never_started_anew,
-    },
+    cluster::claims::{CLAIMS, PODS, devices as of_slices, end, was_never_started_anew},
     container_runtime::{
         Pod, TOOLS,
         shared::{has_all_rails, links, nodes_of_all_rails, rping_on_all_rails},
@@ -189,7 +187,7 @@ fn keep_their_device(cluster: &mut Cluster) {
     assert!(!metrics.contains(&Some(200)), "{routes:?}");
     change_numbers(cluster);
     cluster.runtime.cri().kill(&one.main().id);
-    let again = started_anew(cluster, &one, 1);
+    let again = cluster.pod_started("default", "one", 1);
     assert_ne!(own(), before);
     assert_eq!(again.main().rdma_nodes(), own());
     cluster.says("a container that was started again has its own device");

@@ -25,7 +25,7 @@ fn name(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().expect("a name")
 }
 
-/// Installed, upgraded beside pods with RDMA, and taken off again while they are still there.
+/// Installed, upgraded and rolled back beside pods with RDMA, and taken off again while they are still there.
 pub(super) fn is_installed_upgraded_and_removed_below_pods() {
     let mut cluster = Cluster::new();
     let before = Before::of(&cluster.nics.host);
@@ -47,6 +47,11 @@ pub(super) fn is_installed_upgraded_and_removed_below_pods() {
         "helm upgrade {CHART} --reuse-values --set logLevel=debug --wait --timeout 10m"
     ));
     let pair = [&server, &client];
+    pods::are_the_same(&mut cluster, &pair);
+    cluster.types("helm rollback rdma --namespace kube-system --wait --timeout 10m");
+    let revision = "helm history rdma --namespace kube-system --max 1 --output json";
+    let revision: Value = serde_json::from_str(&cluster.types(revision)).expect("JSON");
+    assert_eq!(revision[0]["description"], "Rollback to 1", "{revision:#}");
     pods::are_the_same(&mut cluster, &pair);
     let after = real_kubelet::log().matches(super::upgrade::NO_IDS).count();
     assert_eq!(after, gaps, "kubelet had no ids");
