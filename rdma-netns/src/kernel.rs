@@ -3,7 +3,7 @@
 //! tests' fake keeps a small world of namespaces and devices in memory.
 
 use crate::{
-    DeviceAddress, GidTable, NetnsId, Observed, Op,
+    DeviceAddress, GidTable, NetnsId, Observed, Op, Vf,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
 };
@@ -38,6 +38,34 @@ pub trait Kernel {
     /// Whether the PCI function at `address` is no network, but manages NVLink's switches. Its vital product data
     /// is read for that, which takes the device some milliseconds.
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool;
+
+    /// How the virtual function `function` is set up by its physical function, on the host; none: it is no virtual
+    /// function. Drivers ask their firmware for that, for each function of the physical one.
+    ///
+    /// # Errors
+    /// The physical function's netdev is not on the host, or cannot be asked.
+    fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError>;
+
+    /// As [`Kernel::observe`], with how `functions` are set up. Of one whose physical function cannot be asked
+    /// nothing is told.
+    fn observe_vfs(
+        &self,
+        pod: Option<&Self::Pod>,
+        functions: &BTreeSet<DeviceAddress>,
+    ) -> Result<Observed, ObserveError> {
+        let mut observed = self.observe(pod)?;
+        let pod = observed.pod.iter_mut();
+        let links = std::iter::once(&mut observed.host).chain(pod);
+        for link in links.flat_map(|namespace| &mut namespace.links) {
+            let function = link.parent.as_ref().filter(|it| functions.contains(*it));
+            let vf = function.map_or(Ok(None), |function| self.vf(function));
+            link.vf = vf.unwrap_or_else(|error| {
+                log::warn!("{error}");
+                None
+            });
+        }
+        Ok(observed)
+    }
 
     /// Reads the GID table of the RDMA device's `port` (from 1), as the pod's namespace sees
     /// it, or else the host's. The device not being there is an error (`NotFound`).

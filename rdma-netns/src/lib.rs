@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`device`] | the data: a node's and a pod's state |
 //! | [`inventory`] | the hardware that resources are made of |
+//! | [`vf`] | how a physical function sets up its virtual ones |
 //! | [`uplink`] | the netdevs without which the node is cut off |
 //! | [`pairing`] | which netdev and which RDMA device are one NIC |
 //! | [`op`] | one change, and its `ip`/`rdma` equivalent |
@@ -41,6 +42,7 @@ pub mod reconcile;
 pub mod rule;
 pub mod smc;
 pub mod uplink;
+pub mod vf;
 
 pub use child::{Child, IpvlanMode, MacvlanMode};
 pub use device::{Device, DeviceAddress};
@@ -59,3 +61,4 @@ pub use rdma::{CharDevice, RdmaDevice, RdmaMode};
 pub use reconcile::{Desired, Plan, Refusal, Unstable, reconcile};
 pub use rule::{GeneralRule, Rule};
 pub use uplink::Uplink;
+pub use vf::{Vf, VfLinkState, VfRates, VfSetting, VfSettingKind, VfVlan, VlanProtocol};

@@ -13,7 +13,7 @@ pub use route::{
     Route, SCOPE_LINK,
 };
 
-use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName};
+use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName, Vf};
 pub(crate) use route::contains;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
@@ -78,6 +78,10 @@ pub struct Link {
     /// What kind of child of that netdev it is, if it is one that a pod can be given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Child>,
+    /// How its physical function has set it up, if it is a virtual function and was asked for
+    /// ([`Kernel::observe_vfs`](crate::Kernel::observe_vfs)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vf: Option<Vf>,
     /// Settings under `/proc/sys/net/ipv{4,6}/conf/<name>/` that a move resets, by
     /// `ipv6/accept_ra`-like name; those in [`SYSCTLS`].
     #[serde(default)]

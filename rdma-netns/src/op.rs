@@ -2,7 +2,8 @@
 //! One change to a network namespace, and how a person would make it.
 
 use crate::{
-    Address, Child, HardwareAddress, InterfaceName, LinkFlag, LinkSetting, Route, Rule, link,
+    Address, Child, HardwareAddress, InterfaceName, LinkFlag, LinkSetting, Route, Rule, VfSetting,
+    link,
     smc::{PnetEntry, PnetId},
 };
 use serde::{Deserialize, Serialize};
@@ -101,6 +102,12 @@ pub enum Op {
         link: InterfaceName,
         flag: LinkFlag,
         on: bool,
+    },
+    /// `ip link set dev PF vf NUMBER vlan|mac|max_tx_rate|spoofchk|trust|state VALUE`, on the host
+    SetVf {
+        pf: InterfaceName,
+        number: u32,
+        setting: VfSetting,
     },
     /// `ip link set dev LINK alias TEXT`; an empty text takes it away.
     SetAlias {
@@ -266,6 +273,11 @@ impl Op {
                 };
                 format!("{} link set dev {link} {flag} {}", ip(at), switch(on))
             }
+            Self::SetVf {
+                pf,
+                number,
+                setting,
+            } => format!("ip link set dev {pf} vf {number} {setting}"),
             Self::SetAlias { at, link, alias } => {
                 format!("{} link set dev {link} alias {alias:?}", ip(at))
             }

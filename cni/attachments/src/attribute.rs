@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a netdev can do without.
 
-use rdma_netns::{LinkFlag, LinkSetting, Op, Route};
+use rdma_netns::{LinkFlag, LinkSetting, Op, Route, VfSettingKind};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -20,6 +20,8 @@ pub enum Attribute {
     LinkSetting(LinkSetting),
     /// One of its flags.
     Flag(LinkFlag),
+    /// Something that its physical function sets of it.
+    Vf(VfSettingKind),
     /// Its alias.
     Alias,
     /// An alternative name, which another netdev can have by now.
@@ -43,6 +45,7 @@ impl Attribute {
             Op::SetTxQueueLen { .. } => Self::TxQueueLen,
             Op::SetLinkSetting { setting, .. } => Self::LinkSetting(*setting),
             Op::SetFlag { flag, .. } => Self::Flag(*flag),
+            Op::SetVf { setting, .. } => Self::Vf(setting.kind()),
             Op::SetAlias { .. } => Self::Alias,
             Op::SetAltName { name, .. } => Self::AltName(name.clone()),
             Op::SetSysctl { key, .. } => Self::Sysctl(key.clone()),

@@ -5,7 +5,8 @@
 use crate::{allocated::Allocated, desired::DesiredLink, smc::Smc};
 use network_conf::{Conf, Dad, Ipv6, ResultIps, Routing};
 use rdma_netns::{
-    Child, DeviceAddress, InterfaceName, Link, NetnsId, Observed, RdmaDevice, RdmaMode,
+    Child, DeviceAddress, HardwareAddress, InterfaceName, Link, NetnsId, Observed, RdmaDevice,
+    RdmaMode, VfSetting,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -17,7 +18,10 @@ use std::{
 };
 
 /// The newest format of the record. A reader refuses a higher one.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
+
+/// The format without [`Rail::vf`].
+const FORMAT_OF_SMC: u32 = 3;
 
 /// The format without anything in [`Attachment::smc`] that has to be taken away: versions of this
 /// plugin read it that know nothing of SMC-R.
@@ -133,6 +137,10 @@ pub struct Rail {
     /// The netdev that stays on the host, if the pod has a child of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
+    /// What its physical function sets of it, a virtual function, as long as the pod has it. What that was before is
+    /// in `host_link`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vf: Vec<VfSetting>,
     /// It has no netdev: the RDMA device goes alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
@@ -237,10 +245,12 @@ impl Attachment {
     /// The format that these rails and this SMC-R need.
     fn format_of(rails: &[Rail], smc: Option<&Smc>) -> u32 {
         let is_set = smc.is_some_and(Smc::is_set);
-        match rails.iter().any(|rail| rail.shared.is_some()) {
-            _ if is_set => FORMAT,
-            true => FORMAT_OF_SHARES,
-            false => FORMAT_OF_MOVES,
+        let any = |is_it: fn(&Rail) -> bool| rails.iter().any(is_it);
+        match () {
+            () if any(|rail| !rail.vf.is_empty()) => FORMAT,
+            () if is_set => FORMAT_OF_SMC,
+            () if any(|rail| rail.shared.is_some()) => FORMAT_OF_SHARES,
+            () => FORMAT_OF_MOVES,
         }
     }
 
@@ -292,6 +302,12 @@ impl Attachment {
         self.rails.iter().flat_map(devices).flatten().collect()
     }
 
+    /// Its virtual functions that their physical functions set up for the pod.
+    pub fn vfs(&self) -> BTreeSet<DeviceAddress> {
+        let rails = self.rails.iter().filter(|rail| !rail.vf.is_empty());
+        rails.filter_map(|rail| rail.device().cloned()).collect()
+    }
+
     /// The holder of its devices, for people.
     pub fn holder(&self) -> String {
         match &self.pod {
@@ -330,6 +346,7 @@ impl Rail {
             pod_name,
             host_link: None,
             shared: None,
+            vf: vec![],
             bare: false,
             siblings: vec![],
             pod_index: None,
@@ -351,6 +368,14 @@ impl Rail {
     /// Whether this plugin brings the netdev into the pod: no earlier one of the chain did.
     pub fn is_ours(&self) -> bool {
         self.host_link.is_some() || self.shared.is_some()
+    }
+
+    /// The hardware address that its physical function sets.
+    pub fn vf_mac(&self) -> Option<&HardwareAddress> {
+        self.vf.iter().find_map(|setting| match setting {
+            VfSetting::Mac(mac) => Some(mac),
+            _ => None,
+        })
     }
 
     /// The netdev as it is in the pod.

@@ -8,13 +8,14 @@ mod routing;
 pub mod selector;
 mod smc;
 mod unsupported;
+pub mod vf;
 
 use cni_protocol::{ConfError, Mistakes, Network};
 use conf_reader::{AbsolutePath, Field, Number, Wrong};
 pub use routing::{Routing, RoutingFields};
 pub use smc::{Smc, SmcRequirement, Smcr};
 
-use rdma_netns::{Child, DeviceAddress, InterfaceName, child::MacvlanMode};
+use rdma_netns::{Child, DeviceAddress, InterfaceName, VfSetting, child::MacvlanMode};
 use selector::Selector;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -36,6 +37,8 @@ pub struct Conf {
     pub mode: Mode,
     /// `child`
     pub child: Child,
+    /// `vlan`, `mac`, `spoofchk` and their like
+    pub vf: Vec<VfSetting>,
     /// `routing`
     pub routing: Routing,
     /// `resultIPs`; none: as [`Conf::result_ips`] says.
@@ -208,6 +211,7 @@ impl Conf {
     pub fn read(raw: Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
         let file = &Field::root(&raw);
         let network = Network::parse(&raw, mistakes)?;
+        let is_first = network.prev_result.is_none();
         let plugin: Option<String> = mistakes.or(file.get("type"), None)?;
         let drop_in = plugin.as_deref() == Some("rdma");
         let mut path = |name: &str, default: &str| -> Result<PathBuf, ConfError> {
@@ -230,6 +234,7 @@ impl Conf {
             pod_resources_socket: socket,
             mode: mistakes.or(file.get("mode"), None)?.unwrap_or_default(),
             child: mistakes.or(child::parse(file), Child::Macvlan(MacvlanMode::Bridge))?,
+            vf: mistakes.or(vf::parse(file, is_first), vec![])?,
             routing: mistakes
                 .or(RoutingFields::parse(file), RoutingFields::default())?
                 .over(Routing::default()),

@@ -1,36 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fields of sriov-cni and ib-sriov-cni that set a function up. This version does not, and drops none
-//! of them: a tenant without its VLAN would be on the untagged network.
+//! Fields of ib-sriov-cni that set an InfiniBand function up. This version does not, and drops none of them: a tenant
+//! without its P_Key would be in the default partition.
 
 use cni_protocol::ConfError;
 use conf_reader::Field;
 
-const FUNCTION: [&str; 12] = [
-    "vlan",
-    "vlanQoS",
-    "vlanProto",
-    "mac",
-    "spoofchk",
-    "trust",
-    "min_tx_rate",
-    "max_tx_rate",
-    "link_state",
-    "guid",
-    "pkey",
-    "infinibandGUID",
-];
-
-/// Capabilities.
-const RUNTIME: [(&str, &str); 2] = [
-    ("mac", "runtimeConfig.mac"),
-    ("infinibandGUID", "runtimeConfig.infinibandGUID"),
-];
-
-/// What a pod asks for, by Multus (`cni-args`) or ib-kubernetes.
-const ARGUMENTS: [(&str, &str); 2] = [("mac", "args.cni.mac"), ("guid", "args.cni.guid")];
+const FUNCTION: [&str; 3] = ["guid", "pkey", "infinibandGUID"];
 
 const REMEDY: &str = "this version does not set it, and the pod would start without; set it on the \
-                      host (ip link set PF vf N ...), or have sriov-cni do it, in front of this \
+                      host (ip link set PF vf N ...), or have ib-sriov-cni do it, in front of this \
                       plugin, and leave it out here";
 
 /// Refuses what would be dropped. `args` are those of the whole attachment: behind another plugin they
@@ -43,14 +21,13 @@ pub(super) fn check(file: &Field<'_>, is_first: bool) -> Result<(), ConfError> {
         refuse(file, field, field)?;
     }
     let runtime = file.object("runtimeConfig")?;
-    for (name, field) in RUNTIME {
-        refuse(&runtime, name, field)?;
-    }
+    refuse(&runtime, "infinibandGUID", "runtimeConfig.infinibandGUID")?;
+    // what ib-kubernetes asks for
     let args = file.object("args")?.at("cni");
-    for (name, field) in ARGUMENTS.into_iter().filter(|_| is_first) {
-        refuse(&args, name, field)?;
+    match is_first {
+        true => refuse(&args, "guid", "args.cni.guid"),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// An empty text is none, as for Go's decoders.

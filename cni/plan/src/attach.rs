@@ -100,6 +100,9 @@ fn placed<'a>(
     let present = Some(link).filter(|_| side == NetnsSide::Pod);
     check_name(rail, present, observed)?;
     let mut draft = LinkPlanner::new(side, link, ops);
+    if let Some(vf) = &host_link.vf {
+        draft.vf(&rail.vf, vf);
+    }
     draft.relocate(NetnsSide::Pod, &rail.pod_name);
     draft.rename(&rail.pod_name);
     Ok(draft)
@@ -180,6 +183,9 @@ fn furnish(
             let link = rail.pod_name.clone();
             return Err(Obstacle::Ipv6Disabled { link });
         }
+    }
+    if let Some(mac) = rail.vf_mac() {
+        draft.mac(mac);
     }
     draft.mtu(mtu);
     let has_ipv6 = mtu >= IPV6_MIN_MTU && origin.sysctls.keys().any(|key| key.starts_with("ipv6/"));

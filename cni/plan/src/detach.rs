@@ -195,6 +195,9 @@ fn give_way(
 
 /// To the host under its name. The move resets the rest: planned when it is seen there.
 fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, host: &Namespace) {
+    if let Some(vf) = &host_link.vf {
+        draft.vf(&vf.settings, vf);
+    }
     // names that the pod gave it could be taken on the host, and those of its own as well by now:
     // the kernel refuses the whole move for one (`__dev_change_net_namespace()`, `net/core/dev.c`)
     let free = host_link.alt_names.iter();
@@ -212,6 +215,9 @@ fn furnish(host_link: &Link, mut draft: LinkPlanner<'_>, link: &Link) {
     // the pod may have made its name on the host an alternative one
     draft.drop_alt_names(&host_link.alt_names);
     draft.rename(&host_link.name);
+    if let Some(vf) = &host_link.vf {
+        draft.vf(&vf.settings, vf);
+    }
     draft.mac(&host_link.mac);
     draft.mtu(host_link.mtu);
     draft.tx_queue_len(host_link.tx_queue_len);

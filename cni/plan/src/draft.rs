@@ -5,7 +5,7 @@
 use attachments::Attribute;
 use rdma_netns::{
     Address, Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkSetting, LinkType,
-    NetnsSide, Op, Route,
+    NetnsSide, Op, Route, Vf, VfSetting,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
 use std::collections::BTreeMap;
@@ -186,6 +186,22 @@ impl<'a> LinkPlanner<'a> {
                 let (at, link) = (self.at, self.name());
                 self.push(Op::SetFlag { at, link, flag, on });
             }
+        }
+    }
+
+    /// What its physical function sets of it, which the record knows as `known`: before it is moved, as a function
+    /// can take another hardware address over only while it is restarted.
+    pub(super) fn vf(&mut self, desired: &[VfSetting], known: &Vf) {
+        let present = self.link.vf.clone();
+        let present = present.as_ref();
+        let is_missing = |it: &&VfSetting| present.is_none_or(|vf| !vf.settings.contains(it));
+        for setting in desired.iter().filter(is_missing) {
+            let vf = present.unwrap_or(known);
+            self.push(Op::SetVf {
+                pf: vf.pf.clone(),
+                number: vf.number,
+                setting: setting.clone(),
+            });
         }
     }
 

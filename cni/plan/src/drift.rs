@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A change that would have to be made, told as what is wrong.
 
-use rdma_netns::{LinkFlag, NetnsSide, Observed, Op, Route, link::MAIN_TABLE};
+use rdma_netns::{LinkFlag, NetnsSide, Observed, Op, Route, VfSetting, link::MAIN_TABLE};
 
 /// What is wrong, given that `op` would put it right.
 pub fn words(op: &Op, observed: &Observed) -> String {
@@ -41,6 +41,14 @@ pub fn words(op: &Op, observed: &Observed) -> String {
             };
             format!("{flag} of {link} is {}", if *on { "off" } else { "on" })
         }
+        Op::SetVf {
+            pf,
+            number,
+            setting,
+        } => match present_of_vf(observed, pf, *number, setting) {
+            Some(present) => format!("vf {number} of {pf} has {present}, not {setting}"),
+            None => format!("vf {number} of {pf} is not known to have {setting}"),
+        },
         Op::SetAlias { link, .. } => format!("{link} has another alias"),
         Op::SetAltName {
             link,
@@ -135,6 +143,20 @@ pub fn words(op: &Op, observed: &Observed) -> String {
         }
         Op::SetTcp2Smc { on } => format!("net.smc.tcp2smc is {}", u8::from(!on)),
     }
+}
+
+/// What function `number` of `pf` has instead of `setting`.
+fn present_of_vf<'a>(
+    observed: &'a Observed,
+    pf: &str,
+    number: u32,
+    setting: &VfSetting,
+) -> Option<&'a VfSetting> {
+    let namespaces = [Some(&observed.host), observed.pod.as_ref()];
+    let links = namespaces.into_iter().flatten().flat_map(|it| &it.links);
+    let mut functions = links.filter_map(|link| link.vf.as_ref());
+    let function = functions.find(|vf| *vf.pf == *pf && vf.number == number)?;
+    function.setting(setting.kind())
 }
 
 /// Whether `present` leads to where `desired` does, in the same table and by the same router, but

@@ -116,6 +116,13 @@ struct Attached<'a, K: Kernel> {
     observed: Option<Observed>,
 }
 
+impl<K: Kernel> Attached<'_, K> {
+    fn observe(&self) -> Result<Observed, ObserveError> {
+        let functions = self.attachment.vfs();
+        self.kernel.observe_vfs(Some(self.pod), &functions)
+    }
+}
+
 impl<K: Kernel> Desired for Attached<'_, K> {
     type Reached = Observed;
     type Error = ApplyError;
@@ -123,7 +130,7 @@ impl<K: Kernel> Desired for Attached<'_, K> {
     fn plan(&mut self) -> Result<Plan<Observed>, ApplyError> {
         let observed = match self.observed.take() {
             Some(observed) => observed,
-            None => self.kernel.observe(Some(self.pod))?,
+            None => self.observe()?,
         };
         let ops = plan::attach(self.attachment, &observed, self.desired)?;
         if ops.is_empty() {
@@ -135,7 +142,7 @@ impl<K: Kernel> Desired for Attached<'_, K> {
 
     /// Why: by what is seen now, if that tells, else in the kernel's words.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
-        let observed = self.kernel.observe(Some(self.pod));
+        let observed = self.observe();
         let planned = observed.map(|it| plan::attach(self.attachment, &it, self.desired));
         Refusal::End(match planned {
             Ok(Err(obstacle)) => obstacle.into(),

@@ -31,6 +31,7 @@ pub mod probe;
 pub mod rails;
 pub mod reply;
 pub mod verb;
+pub mod vf;
 
 use cni_protocol::{Command, Environment, Failure, Input, Mistakes, Plugin, logging, plugin};
 use error::Error;

@@ -100,7 +100,9 @@ fn select(error: &SelectError) -> u32 {
         | SelectError::CannotShare { .. }
         | SelectError::NeededByHost { .. }
         | SelectError::CannotMove { .. } => own::WRONG_MODE,
-        SelectError::NameTaken(_) | SelectError::NameWithoutNumber { .. } => code::CONFIGURATION,
+        SelectError::NameTaken(_)
+        | SelectError::NameWithoutNumber { .. }
+        | SelectError::CannotSetUp { .. } => code::CONFIGURATION,
     }
 }
 

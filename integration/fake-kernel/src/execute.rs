@@ -53,6 +53,11 @@ impl World {
                 link,
                 mac,
             } => self.set_mac(at(side)?, link, mac),
+            Op::SetVf {
+                pf,
+                number,
+                setting,
+            } => self.set_vf(pf, *number, setting),
             Op::SetTxQueueLen {
                 at: side,
                 link,

@@ -8,7 +8,7 @@ use crate::{
 use nix::errno::Errno;
 use rdma_netns::{
     Conflict, DeviceAddress, GidTable, Kernel, Neighbour, NetnsId, ObserveError, Observed, Op,
-    OpError, OpenPodError, Pod, ProbeError, Probed, Question, smc::SmcState,
+    OpError, OpenPodError, Pod, ProbeError, Probed, Question, Vf, smc::SmcState,
 };
 use std::{
     collections::BTreeSet,
@@ -227,6 +227,14 @@ impl Kernel for FakeKernel {
         let state = self.alive();
         let mut functions = state.world.functions.iter();
         functions.any(|it| it.address == *address && it.manages_nvlink)
+    }
+
+    fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError> {
+        let vf = self.alive().world.vf(function);
+        vf.map_err(|errno| ObserveError {
+            what: format!("how {function} is set up by its physical function's netdev"),
+            source: io::Error::from_raw_os_error(errno as i32),
+        })
     }
 
     fn gids(

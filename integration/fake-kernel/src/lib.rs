@@ -10,6 +10,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`world`] | namespaces and paths, who is in which |
+//! | `vfs` | virtual functions, as their physical function has them |
 //! | [`nic`], `bonds` | hardware to furnish a world with |
 //! | `links`, `children`, `addresses`, `probe`, `routes`, `rules`, `hca`, `gids`, `smc` | the rules |
 //! | `death` | the end of a namespace, unplugging, reboot |
@@ -38,6 +39,7 @@ mod routes;
 mod rules;
 mod smc;
 pub mod snapshot;
+mod vfs;
 pub mod world;
 
 pub use kernel::{Died, FakeKernel, FakePod, Step, Verdict};

@@ -3,6 +3,7 @@
 
 use crate::{
     hca::Hca,
+    vfs,
     world::{HOST, Refusal, World, blank},
 };
 use rdma_netns::{Device, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType};
@@ -166,6 +167,9 @@ impl World {
         let parent = nic.link.parent.clone();
         if let Some(function) = nic.function {
             let of = function.physical_function.clone();
+            if of.is_some() && function.address.bus() == "pci" {
+                self.vfs.insert(function.address.clone(), vfs::untouched());
+            }
             self.functions.push(function);
             self.functions.sort_by(|a, b| a.address.cmp(&b.address));
             let mut functions = self.functions.iter_mut();

@@ -20,6 +20,10 @@ impl Snapshot {
             };
             lines.push(format!("device {text}"));
         }
+        for (function, settings) in &world.vfs {
+            let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+            lines.push(format!("function {function}: {}", settings.join(" ")));
+        }
         for netns in &world.namespaces {
             let mut paths = world.paths.iter();
             let place = match netns.id {

@@ -8,8 +8,8 @@ use crate::{
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    Device, HardwareAddress, InterfaceName, Link, LinkSetting, LinkType, Neighbour, NetnsId,
-    RdmaMode, Rule,
+    Device, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkSetting, LinkType, Neighbour,
+    NetnsId, RdmaMode, Rule, VfSetting, VfSettingKind,
 };
 use std::{
     collections::BTreeMap,
@@ -83,10 +83,13 @@ pub struct World {
     pub announced: Vec<(HardwareAddress, IpAddr)>,
     /// What the kernel has of SMC; none: it has none, as Debian's 7.2.
     pub smc: Option<Smc>,
+    /// What the drivers of physical functions do not set of their virtual ones.
+    pub fixed_of_vfs: Vec<VfSettingKind>,
     /// Seconds since the boot.
     pub(crate) clock: u64,
     pub(crate) boot: u32,
     pub(crate) functions: Vec<Device>,
+    pub(crate) vfs: BTreeMap<DeviceAddress, Vec<VfSetting>>,
     pub(crate) namespaces: Vec<Netns>,
     pub(crate) paths: BTreeMap<PathBuf, Option<NetnsId>>,
     pub(crate) netdevs: Vec<Netdev>,
@@ -170,9 +173,11 @@ impl World {
             gid_delay: 0,
             announced: vec![],
             smc: Some(Smc::default()),
+            fixed_of_vfs: vec![],
             clock: 100,
             boot: 1,
             functions: vec![],
+            vfs: BTreeMap::new(),
             namespaces: vec![],
             paths: BTreeMap::from([("/proc/1/ns/net".into(), Some(HOST))]),
             netdevs: vec![],
@@ -347,6 +352,7 @@ pub(crate) fn blank(name: InterfaceName) -> Link {
         master: None,
         lower: None,
         child: None,
+        vf: None,
         sysctls: BTreeMap::new(),
         addresses: vec![],
         routes: vec![],

@@ -13,7 +13,7 @@ use nix::{
 };
 use rdma_netns::{
     Conflict, DeviceAddress, GidTable, Kernel, Linux, Neighbour, ObserveError, Observed, Op,
-    OpError, OpenPodError, ProbeError, Probed, Question, smc::SmcState,
+    OpError, OpenPodError, ProbeError, Probed, Question, Vf, smc::SmcState,
 };
 use std::{cell::Cell, collections::BTreeSet, path::Path, process::ExitCode};
 
@@ -28,7 +28,7 @@ struct Killed {
 impl Killed {
     fn is_of_the_kind(&self, op: &Op) -> bool {
         match op {
-            Op::MoveRdma { .. } | Op::MoveLink { .. } => self.around != "smc",
+            Op::MoveRdma { .. } | Op::MoveLink { .. } | Op::SetVf { .. } => self.around != "smc",
             Op::AddPnet { .. }
             | Op::RemovePnet { .. }
             | Op::AddUeid { .. }
@@ -73,6 +73,10 @@ impl Kernel for Killed {
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {
         self.linux.manages_nvlink(address)
+    }
+
+    fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError> {
+        self.linux.vf(function)
     }
 
     fn gids(

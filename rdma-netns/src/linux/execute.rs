@@ -6,7 +6,7 @@ use super::{
     children::{ANY_INDEX, NewChild},
     links,
     nldev::Nldev,
-    routes, rules, smc, sysctls,
+    routes, rules, smc, sysctls, vfs,
 };
 use crate::{
     Child, InterfaceName, NetnsSide, Op,
@@ -98,6 +98,13 @@ impl<'a> Namespaces<'a> {
             Op::SetFlag { at, link, flag, on } => {
                 self.change(*at, link, 0, |index| links::set_flag(index, *flag, *on))
             }
+            Op::SetVf {
+                pf,
+                number,
+                setting,
+            } => self.change(NetnsSide::Host, pf, 0, |index| {
+                vfs::set(index, *number, setting)
+            }),
             Op::SetAlias { at, link, alias } => {
                 self.change(*at, link, 0, |index| links::set_alias(index, alias))
             }

@@ -73,6 +73,13 @@ pub(super) fn by_index(index: u32) -> RouteNetlinkMessage {
     get(index, vec![])
 }
 
+/// The same with how it has set up its virtual functions.
+pub(super) fn with_functions(index: u32) -> RouteNetlinkMessage {
+    let mask = vec![LinkExtentMask::Vf, LinkExtentMask::SkipStats];
+    let attributes = vec![LinkAttribute::ExtMask(mask)];
+    RouteNetlinkMessage::GetLink(message(index, attributes))
+}
+
 fn get(index: u32, mut attributes: Vec<LinkAttribute>) -> RouteNetlinkMessage {
     attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
     RouteNetlinkMessage::GetLink(message(index, attributes))
@@ -150,6 +157,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
         master: None,
         lower: None,
         child: None,
+        vf: None,
         sysctls: Default::default(),
         addresses: Vec::new(),
         routes: Vec::new(),

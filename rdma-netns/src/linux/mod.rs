@@ -8,6 +8,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `links`, `children`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink noun each, both ways |
+//! | `vfs` | virtual functions, as their physical function has them |
 //! | `announce` | what tells neighbours who has an address now |
 //! | `probe` | what asks whether an address is free |
 //! | `neighbours` | the neighbour tables |
@@ -49,12 +50,13 @@ mod rules;
 mod smc;
 mod space;
 mod sysctls;
+mod vfs;
 
 pub use space::Space;
 
 use crate::{
     DeviceAddress, GidTable, Kernel, Link, Namespace, ObserveError, Observed, Op, OpError,
-    OpenPodError, RdmaMode, Route,
+    OpenPodError, RdmaMode, Route, Vf,
     netlink::{Answer, NetlinkError},
     netns::OpenError,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
@@ -226,6 +228,17 @@ impl Kernel for Linux {
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {
         nvlink::is_switch_manager(&self.sysfs, address)
+    }
+
+    fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError> {
+        let read = || {
+            let mut socket = self.host()?.route();
+            vfs::read(&self.sysfs, &mut socket, function)
+        };
+        read().map_err(|error: NetlinkError| {
+            let what = format!("how {function} is set up by its physical function's netdev");
+            cannot_read(&what, error)
+        })
     }
 
     fn gids(&self, pod: Option<&Space>, device: &str, port: u32) -> Result<GidTable, ObserveError> {

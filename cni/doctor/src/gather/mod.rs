@@ -24,6 +24,7 @@ use network_conf::{Conf, Devices};
 use plan::select::{self, Choice};
 pub use system::RDMA_DRIVERS;
 
+use attachments::given_up::Note;
 use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
 
 /// All that can be known of the node.
@@ -58,6 +59,8 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     let (records, aside) = records::read(&mut look, kernel, &state_dir, boot_id);
     let gids = observed.iter().flat_map(|it| gids(&mut look, kernel, it));
     let gids = gids.collect();
+    let given_up = records::given_up(&mut look, &state_dir);
+    tell_functions(kernel, &given_up, observed.as_mut());
     Facts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         release: look
@@ -76,13 +79,27 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         daemon: services::daemon(&mut look, &paths.kubelet_dir, &state_dir),
         records,
         aside,
-        given_up: records::given_up(&mut look, &state_dir),
+        given_up,
         leases: records::leases(&mut look, conf.as_ref()),
         cached: records::cached(&mut look),
         observed,
         chain,
         hidden,
         unseen: look.unseen,
+    }
+}
+
+/// Has `observed` say how the virtual functions of `notes` are set up, where that was changed.
+fn tell_functions<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Observed>) {
+    let Some(observed) = observed else {
+        return;
+    };
+    for note in notes.iter().filter(|note| note.host_link.vf.is_some()) {
+        let mut links = observed.host.links.iter_mut();
+        let link = links.find(|link| link.parent == note.host_link.parent);
+        if let Some((link, function)) = link.zip(note.host_link.parent.as_ref()) {
+            link.vf = kernel.vf(function).ok().flatten();
+        }
     }
 }
 

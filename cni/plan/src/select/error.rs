@@ -96,6 +96,16 @@ pub enum SelectError {
     /// The pod has an interface of that name.
     #[error("interface {0} exists in the pod already")]
     NameTaken(InterfaceName),
+    /// Settings of a virtual function for what is none of this plugin's to set up.
+    #[error("{fields}: {link} cannot be set up so: {why}")]
+    CannotSetUp {
+        /// The fields of the configuration.
+        fields: String,
+        /// The netdev.
+        link: InterfaceName,
+        /// Why.
+        why: &'static str,
+    },
     /// Several rails would get one name.
     #[error("interfaceName: {rails} rails need a name with %d in it")]
     NameWithoutNumber {
@@ -115,6 +125,7 @@ impl SelectError {
                 | Self::NoSubsystem
                 | Self::WrongMode(_)
                 | Self::NameTaken(_)
+                | Self::CannotSetUp { .. }
                 | Self::NameWithoutNumber { .. }
         )
     }

@@ -83,6 +83,7 @@ pub fn restore<K: Kernel>(
     others: &dyn Fn() -> Vec<Attachment>,
 ) -> Result<Restored, Incomplete> {
     let deadline = kernel.now() + SETTLING;
+    let functions = attachment.vfs();
     let mut known: Option<Vec<Attachment>> = None;
     let mut given_up: Vec<GivenUp> = vec![];
     let mut refused: Vec<Refusal> = vec![];
@@ -91,7 +92,7 @@ pub fn restore<K: Kernel>(
     let mut same = 0;
     let mut round = 0;
     loop {
-        let observed = match kernel.observe(pod) {
+        let observed = match kernel.observe_vfs(pod, &functions) {
             Ok(observed) => observed,
             Err(error) if round >= ROUNDS => {
                 return Err(Incomplete {

@@ -12,7 +12,7 @@ use crate::{
     error::{Cause, Error},
     gids,
     ipam::{Answer, Ipam, Known},
-    open_connections, probe, rails,
+    open_connections, probe, rails, vf,
 };
 use attachments::{Attachment, DesiredLink, Key, Phase, Shared, given_up, store::Lock};
 use cni_protocol::{lock::UNDO_LIMIT, result};
@@ -263,9 +263,10 @@ fn look<K: Kernel>(
     };
     loop {
         node.kernel.ask_only(Some(known.clone()));
-        let observed = node.observe(choice, Some(pod))?;
+        let mut observed = node.observe(choice, Some(pod))?;
         match draft(node, choice, key, pod, &observed, holders) {
             Ok(attachment) if attachment.devices().is_subset(&known) => {
+                vf::tell(&attachment, &mut observed);
                 return Ok(Some((observed, attachment)));
             }
             // a bond's RDMA device is that of its first port
@@ -332,7 +333,8 @@ pub fn draft<K: Kernel>(
     observed: &Observed,
     others: &[Attachment],
 ) -> Result<Attachment, Error> {
-    let rails = select::rails(node.conf, choice, observed, others)?;
+    let mut rails = select::rails(node.conf, choice, observed, others)?;
+    vf::record(node.kernel, node.conf, &mut rails)?;
     let mut attachment = node.record(key, pod, observed, rails);
     attachment.routing.table_base = plan::free_base(&attachment, observed, others)?;
     Ok(attachment)

@@ -41,7 +41,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         )]));
     }
     node.kernel.ask_only(Some(attachment.devices()));
-    let observed = node.kernel.observe(Some(&pod))?;
+    let observed = node.kernel.observe_vfs(Some(&pod), &attachment.vfs())?;
     let (mut drift, mut left) = (vec![], vec![]);
     // each rail for itself, so that one drift does not hide another
     for (index, rail) in attachment.rails.iter().enumerate() {

@@ -3,7 +3,7 @@
 //! Reads what ADD reads, and changes nothing.
 
 use super::{Node, add};
-use crate::{claims, error::Error};
+use crate::{claims, error::Error, vf};
 use rdma_netns::{Kernel, Pod};
 use std::fmt::Write as _;
 
@@ -16,12 +16,13 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     let by_claims = claims::applied(node.conf, &choice)?;
     let node = &node.with_conf(by_claims.as_ref().unwrap_or(node.conf));
     let pod = node.pod()?;
-    let observed = node.observe(&choice, Some(&pod))?;
+    let mut observed = node.observe(&choice, Some(&pod))?;
     let others = node.store.living(node.kernel, &observed.boot_id)?;
     if others.iter().any(|other| other.key == key) {
         return Err(Error::Exists(key.to_string()));
     }
     let attachment = add::draft(node, &choice, &key, &pod, &observed, &others)?;
+    vf::tell(&attachment, &mut observed);
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
     for op in plan::attach(

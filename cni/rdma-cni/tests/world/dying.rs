@@ -4,10 +4,18 @@
 use crate::{
     node::{Node, Pod},
     smc::one_rail_with_smc,
+    vf::one_rail_set_up,
 };
 use fake_kernel::{Snapshot, Verdict};
 use rdma_netns::RdmaMode;
 use serde_json::Value;
+
+const CONFIGS: [fn(&Node) -> Value; 4] = [
+    Node::two_rails,
+    Node::one_rail,
+    one_rail_with_smc,
+    one_rail_set_up,
+];
 
 /// How a killed verb is met.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +130,7 @@ impl Killed {
 #[test]
 fn add_is_killed_at_any_change() {
     let verb = "ADD";
-    for config in [Node::two_rails, Node::one_rail, one_rail_with_smc] {
+    for config in CONFIGS {
         let changes = Killed {
             config,
             verb,
@@ -136,7 +144,7 @@ fn add_is_killed_at_any_change() {
 #[test]
 fn del_is_killed_at_any_change() {
     let verb = "DEL";
-    for config in [Node::two_rails, Node::one_rail, one_rail_with_smc] {
+    for config in CONFIGS {
         let changes = Killed {
             config,
             verb,

@@ -4,6 +4,7 @@
 use crate::{
     node::{Node, Pod},
     smc::one_rail_with_smc,
+    vf::one_rail_set_up,
 };
 use fake_kernel::{Snapshot, Verdict};
 use nix::errno::Errno;
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 type Config = fn(&Node) -> Value;
 
-const CONFIGS: [Config; 2] = [Node::two_rails, one_rail_with_smc];
+const CONFIGS: [Config; 3] = [Node::two_rails, one_rail_with_smc, one_rail_set_up];
 
 /// A node with a pod, and how many changes its ADD makes.
 fn changes_of_add(config: Config) -> usize {

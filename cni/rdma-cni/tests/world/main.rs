@@ -50,4 +50,5 @@ mod smc_returning;
 mod smc_shared;
 mod tampering;
 mod unsupported;
+mod vf;
 mod wrapped;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What sriov-cni does with a function and this plugin does not: refused by name, never dropped.
+//! What ib-sriov-cni does with a function and this plugin does not: refused by name, never dropped.
 
 use crate::node::{Node, Pod};
 use rdma_netns::RdmaMode;
@@ -9,30 +9,12 @@ use serde_json::{Value, json};
 fn fields() -> Vec<(&'static str, Value)> {
     let of = |name: &'static str, value: Value| (name, json!({ name: value }));
     vec![
-        of("vlan", json!(100)),
-        of("vlan", json!(0)),
-        of("vlanQoS", json!(3)),
-        of("vlanProto", json!("802.1ad")),
-        of("mac", json!("02:00:00:00:00:01")),
-        of("spoofchk", json!("on")),
-        of("trust", json!("off")),
-        of("min_tx_rate", json!(0)),
-        of("max_tx_rate", json!(1000)),
-        of("link_state", json!("enable")),
         of("guid", json!("00:11:22:33:44:55:66:77")),
         of("pkey", json!("0x8001")),
         of("infinibandGUID", json!("00:11:22:33:44:55:66:77")),
         (
-            "runtimeConfig.mac",
-            json!({ "runtimeConfig": { "mac": "02:00:00:00:00:01" } }),
-        ),
-        (
             "runtimeConfig.infinibandGUID",
             json!({ "runtimeConfig": { "infinibandGUID": "00:11:22:33:44:55:66:77" } }),
-        ),
-        (
-            "args.cni.mac",
-            json!({ "args": { "cni": { "mac": "02:00:00:00:00:01" } } }),
         ),
         (
             "args.cni.guid",

@@ -7,7 +7,7 @@ use fake_kernel::{FakeKernel, FakePod};
 use nix::errno::Errno;
 use rdma_netns::{
     Conflict, DeviceAddress, GidTable, Kernel, Neighbour, ObserveError, Observed, Op, OpError,
-    OpenPodError, ProbeError, Probed, Question, smc::SmcState,
+    OpenPodError, ProbeError, Probed, Question, Vf, smc::SmcState,
 };
 use serde_json::Value;
 use std::{
@@ -86,6 +86,10 @@ impl Kernel for Wrapped<'_> {
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {
         self.kernel.manages_nvlink(address)
+    }
+
+    fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError> {
+        self.kernel.vf(function)
     }
 
     fn observe(&self, pod: Option<&FakePod>) -> Result<Observed, ObserveError> {

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a virtual function is set up while a pod has it: sriov-cni's fields, with its meanings
+//! (`docs/configuration-reference.md` of k8snetworkplumbingwg/sriov-cni). An empty text is none, as for Go's decoders.
+
+use conf_reader::{Field, Number, Wrong};
+use rdma_netns::{
+    HardwareAddress, VfLinkState, VfRates, VfSetting, VfSettingKind, VfVlan, VlanProtocol,
+};
+
+const ON_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
+
+const LINK_STATES: [(&str, VfLinkState); 3] = [
+    ("auto", VfLinkState::Auto),
+    ("enable", VfLinkState::Enable),
+    ("disable", VfLinkState::Disable),
+];
+
+const PROTOCOLS: [(&str, VlanProtocol); 2] = [
+    ("802.1q", VlanProtocol::Customer),
+    ("802.1ad", VlanProtocol::Service),
+];
+
+/// The fields that a kind of setting is written in.
+pub fn fields(kind: VfSettingKind) -> &'static str {
+    match kind {
+        VfSettingKind::Vlan => "vlan",
+        VfSettingKind::Mac => "mac",
+        VfSettingKind::Rates => "max_tx_rate",
+        VfSettingKind::SpoofCheck => "spoofchk",
+        VfSettingKind::Trust => "trust",
+        VfSettingKind::LinkState => "link_state",
+    }
+}
+
+/// The settings, in the order in which sriov-cni makes them. `args` are those of the whole attachment: behind another
+/// plugin they are that one's.
+///
+/// # Errors
+/// A value is wrong.
+pub fn parse(file: &Field<'_>, is_first: bool) -> Result<Vec<VfSetting>, Wrong> {
+    let settings = [
+        vlan(file)?.map(VfSetting::Vlan),
+        mac(file, is_first)?.map(VfSetting::Mac),
+        rates(file)?.map(VfSetting::Rates),
+        word(file, "spoofchk", &ON_OFF)?.map(VfSetting::SpoofCheck),
+        word(file, "trust", &ON_OFF)?.map(VfSetting::Trust),
+        word(file, "link_state", &LINK_STATES)?.map(VfSetting::LinkState),
+    ];
+    Ok(settings.into_iter().flatten().collect())
+}
+
+/// `settings`, and those of `others` of which they say nothing.
+pub fn over(settings: Vec<VfSetting>, others: Vec<VfSetting>) -> Vec<VfSetting> {
+    let mut all = settings;
+    for other in others {
+        if all.iter().all(|it| it.kind() != other.kind()) {
+            all.push(other);
+        }
+    }
+    all
+}
+
+fn vlan(file: &Field<'_>) -> Result<Option<VfVlan>, Wrong> {
+    let id: Option<Number<0, 4094>> = file.get("vlan")?;
+    let qos: Option<Number<0, 7>> = file.get("vlanQoS")?;
+    let protocol = word(file, "vlanProto", &PROTOCOLS)?;
+    let id = id.map(|Number(id)| id);
+    for (name, is_there) in [
+        ("vlanQoS", qos.is_some()),
+        ("vlanProto", protocol.is_some()),
+    ] {
+        if is_there && id.is_none() {
+            return Err(file.at(name).wrong("needs vlan"));
+        }
+    }
+    let Some(id) = id else {
+        return Ok(None);
+    };
+    let vlan = VfVlan {
+        id: id as u16,
+        qos: qos.map_or(0, |Number(qos)| qos as u8),
+        protocol: protocol.unwrap_or_default(),
+    };
+    match (vlan.id, vlan.qos, vlan.protocol) {
+        (0, 1.., _) => Err(file
+            .at("vlanQoS")
+            .wrong("must be 0 with vlan 0, which is none")),
+        (0, _, VlanProtocol::Service) => Err(file
+            .at("vlanProto")
+            .wrong("must be 802.1q with vlan 0, which is none")),
+        _ => Ok(Some(vlan)),
+    }
+}
+
+/// A pod's own choice comes first: by the runtime, by `args`, by the network.
+fn mac(file: &Field<'_>, is_first: bool) -> Result<Option<HardwareAddress>, Wrong> {
+    let mut places = vec![file.object("runtimeConfig")?.at("mac")];
+    if is_first {
+        places.push(file.object("args")?.at("cni").at("mac"));
+    }
+    places.push(file.at("mac"));
+    // wrong ones are told also where they do not count
+    let read = places.iter().map(address).collect::<Result<Vec<_>, _>>()?;
+    Ok(read.into_iter().flatten().next())
+}
+
+fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
+    let Some(text) = field.read::<Option<String>>()?.filter(|it| !it.is_empty()) else {
+        return Ok(None);
+    };
+    let address = text.parse::<HardwareAddress>().ok();
+    let is_one = |it: &HardwareAddress| {
+        it.0.len() == 6 && it.0[0] & 1 == 0 && it.0.iter().any(|byte| *byte != 0)
+    };
+    let address = address.filter(is_one);
+    let wrong = || field.wrong("must be the hardware address of one netdev, as 02:00:00:00:00:01");
+    address.map(Some).ok_or_else(wrong)
+}
+
+fn rates(file: &Field<'_>) -> Result<Option<VfRates>, Wrong> {
+    let rate = |name: &str| -> Result<Option<u32>, Wrong> {
+        let rate: Option<Number<0, { u32::MAX }>> = file.get(name)?;
+        Ok(rate.map(|Number(rate)| rate))
+    };
+    let (min, max) = (rate("min_tx_rate")?, rate("max_tx_rate")?);
+    if min.is_none() && max.is_none() {
+        return Ok(None);
+    }
+    let (min, max) = (min.unwrap_or(0), max.unwrap_or(0));
+    if max != 0 && min > max {
+        let must = format!("must be at most max_tx_rate, {max}");
+        return Err(file.at("min_tx_rate").wrong(must));
+    }
+    Ok(Some(VfRates { min, max }))
+}
+
+/// A word in upper or lower case.
+fn word<T: Copy>(file: &Field<'_>, name: &str, choices: &[(&str, T)]) -> Result<Option<T>, Wrong> {
+    let field = file.at(name);
+    match field.read::<Option<String>>()? {
+        Some(text) if text.is_empty() => Ok(None),
+        Some(text) => {
+            let mut found = choices
+                .iter()
+                .filter(|(word, _)| text.eq_ignore_ascii_case(word));
+            let found = found.next().map(|(_, choice)| *choice);
+            // its message names the words
+            found.map_or_else(|| file.choice(name, choices), |it| Ok(Some(it)))
+        }
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Virtual functions that their physical function sets up while a pod has them: sriov-cni's fields.
+
+use crate::node::{Node, Pod, mac, name};
+use attachments::{Attribute, Store, given_up};
+use fake_kernel::{Verdict, world::HOST};
+use nix::errno::Errno;
+use rdma_netns::{
+    Kernel as _, NetnsSide, Op, RdmaMode, VfLinkState, VfRates, VfSetting, VfSettingKind, VfVlan,
+    VlanProtocol,
+};
+use serde_json::{Value, json};
+
+const MAC: &str = "ca:fe:c0:ff:ee:00";
+
+/// The example of sriov-cni's reference (`docs/configuration-reference.md`), with another type and device.
+fn example() -> Value {
+    json!({
+        "cniVersion": "0.3.1",
+        "name": "sriov-dpdk",
+        "type": "rdma-cni",
+        "deviceID": "0000:3b:00.2",
+        "mac": "CA:FE:C0:FF:EE:00",
+        "vlan": 1000,
+        "vlanQoS": 4,
+        "vlanProto": "802.1ad",
+        "min_tx_rate": 100,
+        "max_tx_rate": 200,
+        "spoofchk": "off",
+        "trust": "on",
+        "link_state": "enable",
+        "logLevel": "debug",
+        "logFile": "/tmp/sriov.log",
+    })
+}
+
+/// A rail with everything that can be set of it.
+pub(crate) fn one_rail_set_up(node: &Node) -> Value {
+    with(&node.one_rail(), &example())
+}
+
+/// `config` with the settings of `settings`.
+fn with(config: &Value, settings: &Value) -> Value {
+    let mut config = config.clone();
+    for (field, value) in settings.as_object().unwrap() {
+        if config.get(field).is_none() {
+            config[field] = value.clone();
+        }
+    }
+    config
+}
+
+fn set_up() -> Vec<VfSetting> {
+    vec![
+        VfSetting::Vlan(VfVlan {
+            id: 1000,
+            qos: 4,
+            protocol: VlanProtocol::Service,
+        }),
+        VfSetting::Mac(mac(MAC)),
+        VfSetting::Rates(VfRates { min: 100, max: 200 }),
+        VfSetting::SpoofCheck(false),
+        VfSetting::Trust(true),
+        VfSetting::LinkState(VfLinkState::Enable),
+    ]
+}
+
+/// What the kernel has of function `address`.
+fn settings(node: &Node, address: &str) -> Vec<VfSetting> {
+    let address = address.to_owned().try_into().unwrap();
+    node.kernel
+        .vf(&address)
+        .unwrap()
+        .expect("a function")
+        .settings
+}
+
+#[track_caller]
+fn has(node: &Node, address: &str, expected: &[VfSetting]) {
+    let settings = settings(node, address);
+    for setting in expected {
+        assert!(settings.contains(setting), "{setting}: {settings:?}");
+    }
+}
+
+fn set(node: &Node, setting: VfSetting) {
+    let pf = name("ens1np0");
+    let op = Op::SetVf {
+        pf,
+        number: 0,
+        setting,
+    };
+    node.kernel.with(|world| world.execute(&op, None).unwrap());
+}
+
+fn check(node: &Node, pod: &Pod, config: &Value, result: &Value) -> crate::node::Answer {
+    let config = with(config, &json!({ "prevResult": result }));
+    node.run("CHECK", Some(pod), &config)
+}
+
+/// With its type changed and nothing else, it does what it did; and what nobody set is as it was.
+#[test]
+fn the_documented_example_does_what_it_does_and_all_of_it_is_put_back() {
+    for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
+        let node = Node::new(mode);
+        // nothing of it was untouched before
+        set(&node, VfSetting::SpoofCheck(true));
+        set(&node, VfSetting::Rates(VfRates { min: 1, max: 2 }));
+        let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
+        let before = node.snapshot();
+        let result = node.add(&pod, &config).must_succeed();
+        has(&node, "0000:3b:00.2", &set_up());
+        assert_eq!(result["interfaces"][0]["mac"], MAC);
+        let netns = node.netns(&pod);
+        let seen = |world: &mut fake_kernel::World| world.link(netns, "rdma0").unwrap().mac.clone();
+        assert_eq!(node.kernel.with(seen), mac(MAC));
+        let journal = node.kernel.journal();
+        let place = |is_it: fn(&Op) -> bool| journal.iter().rposition(is_it).unwrap();
+        let last = place(|op| matches!(op, Op::SetVf { .. }));
+        assert!(
+            last < place(|op| matches!(op, Op::MoveLink { .. })),
+            "{journal:?}"
+        );
+        check(&node, &pod, &config, &result).must_succeed();
+        node.del(&pod, &config).must_succeed();
+        node.must_be(&before, "after DEL");
+    }
+}
+
+#[test]
+fn what_is_not_asked_for_is_not_touched() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), with(&node.one_rail(), &json!({"vlan": 7})));
+    node.add(&pod, &config).must_succeed();
+    // somebody else's business, now and at DEL
+    set(&node, VfSetting::Trust(true));
+    node.del(&pod, &config).must_succeed();
+    has(
+        &node,
+        "0000:3b:00.2",
+        &[VfSetting::Trust(true), VfSetting::Vlan(VfVlan::NONE)],
+    );
+}
+
+#[test]
+fn check_tells_what_somebody_else_has_set_since() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
+    let result = node.add(&pod, &config).must_succeed();
+    set(&node, VfSetting::Trust(false));
+    let drift = check(&node, &pod, &config, &result).must_fail(999);
+    let expected = "vf 0 of ens1np0 has trust off, not trust on";
+    assert!(drift.contains(expected), "{drift}");
+}
+
+#[test]
+fn a_function_whose_pod_died_is_put_back() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
+    let before = node.snapshot();
+    node.add(&pod, &config).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    node.del(&pod, &config).must_succeed();
+    let left = node.snapshot().without_numbers();
+    let differences = before.without_numbers().differences(&left);
+    let of_pod = |line: &&String| !line.contains(&*pod.netns.display().to_string());
+    let on_host: Vec<_> = differences.iter().filter(of_pod).collect();
+    assert_eq!(on_host, [] as [&String; 0]);
+}
+
+/// The function's own number stays, whatever its physical function is called.
+#[test]
+fn a_physical_function_can_have_another_name_by_then() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
+    let before = settings(&node, "0000:3b:00.2");
+    node.add(&pod, &config).must_succeed();
+    let (at, link) = (NetnsSide::Host, name("ens1np0"));
+    let op = Op::RenameLink {
+        at,
+        link,
+        name: name("other"),
+    };
+    node.kernel.with(|world| world.execute(&op, None).unwrap());
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(settings(&node, "0000:3b:00.2"), before);
+}
+
+#[test]
+fn what_the_driver_does_not_take_is_told_in_the_kernels_words_and_undone() {
+    let node = Node::new(RdmaMode::Exclusive);
+    node.kernel
+        .with(|world| world.fixed_of_vfs = vec![VfSettingKind::LinkState]);
+    let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
+    let before = node.snapshot();
+    let message = node.add(&pod, &config).must_fail(106);
+    let expected = "ip link set dev ens1np0 vf 0 state enable: Operation not supported";
+    assert!(message.contains(expected), "{message}");
+    node.must_be(&before, "undone");
+}
+
+#[test]
+fn what_cannot_be_put_back_keeps_no_netdev_away_and_is_noted_while_it_is_so() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
+    node.add(&pod, &config).must_succeed();
+    node.kernel.begin();
+    node.kernel.intercept(|_, step| match step.op {
+        Op::SetVf {
+            setting: VfSetting::Vlan(_),
+            ..
+        } => Verdict::Refuse(Errno::EIO),
+        _ => Verdict::Proceed,
+    });
+    node.del(&pod, &config).must_succeed();
+    let eth2 = |world: &mut fake_kernel::World| world.link(HOST, "eth2").is_some();
+    assert!(node.kernel.with(eth2));
+    let notes = || given_up::read(&node.state.path().join("state")).unwrap();
+    let [note] = &notes()[..] else {
+        panic!("{:?}", notes());
+    };
+    let [lack] = &note.lacks[..] else {
+        panic!("{note:?}");
+    };
+    assert_eq!(lack.attribute, Attribute::Vf(VfSettingKind::Vlan));
+    assert!(lack.why.contains("vf 0 vlan 0: "), "{}", lack.why);
+    let told = || {
+        let functions = note.host_link.parent.iter().cloned().collect();
+        let observed = node.kernel.observe_vfs(None, &functions).unwrap();
+        plan::given_up::left(note, &observed).len()
+    };
+    assert_eq!(told(), 1);
+    set(&node, VfSetting::Vlan(VfVlan::NONE));
+    assert_eq!(told(), 0);
+}
+
+/// A pod's own address, by the runtime or by Multus, comes before the network's.
+#[test]
+fn a_pod_chooses_its_hardware_address() {
+    let [own, by_args] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+    let args = json!({"args": {"cni": {"mac": by_args}}});
+    let runtime = json!({"runtimeConfig": {"mac": own}});
+    for (more, expected) in [
+        (with(&args, &runtime), own),
+        (args, by_args),
+        (runtime, own),
+    ] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let (pod, config) = (
+            node.pod("a"),
+            with(&with(&node.one_rail(), &more), &example()),
+        );
+        let result = node.add(&pod, &config).must_succeed();
+        assert_eq!(result["interfaces"][0]["mac"], expected);
+        has(&node, "0000:3b:00.2", &[VfSetting::Mac(mac(expected))]);
+    }
+}
+
+/// A version that does not know of them would leave the function as it is.
+#[test]
+fn a_record_with_settings_is_none_for_versions_without() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let format = |config: &Value| {
+        let pod = node.pod("a");
+        node.add(&pod, config).must_succeed();
+        let store = Store::new(&node.state.path().join("state"));
+        let records = store.living(&node.kernel, &node.kernel.boot_id().unwrap());
+        let format = records.unwrap()[0].format;
+        node.del(&pod, config).must_succeed();
+        format
+    };
+    assert_eq!(format(&node.one_rail()), 1);
+    assert_eq!(format(&one_rail_set_up(&node)), 4);
+}
+
+#[test]
+fn what_is_no_function_of_ours_is_refused_by_name_and_reason() {
+    let node = Node::new(RdmaMode::Shared);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let vlan = json!({"vlan": 7, "trust": "on"});
+    let of = |device: &str| with(&json!({"deviceID": device}), &with(&node.one_rail(), &vlan));
+    let mut shared = of("0000:3b:00.2");
+    shared["mode"] = "share".into();
+    let mut both = with(&node.two_rails(), &vlan);
+    both["mac"] = MAC.into();
+    let mut physical = of("0000:3b:00.0");
+    physical["mode"] = "move".into();
+    for (config, reason) in [
+        (
+            physical,
+            "vlan, trust: ens1np0 cannot be set up so: it is no virtual function",
+        ),
+        (
+            of("mlx5_core.sf.4"),
+            "en4s0 cannot be set up so: it is no virtual function",
+        ),
+        (
+            shared,
+            "vlan, trust: eth2 cannot be set up so: pods get children of it",
+        ),
+        (
+            both,
+            "vlan, mac, trust: eth2 cannot be set up so: it is one of several rails",
+        ),
+    ] {
+        let message = node.add(&pod, &config).must_fail(7);
+        assert!(message.contains(reason), "{message}");
+        node.must_be(&before, reason);
+    }
+}
+
+/// Behind sriov-cni nothing is done twice: it has moved the netdev, and has set it up.
+#[test]
+fn what_an_earlier_plugin_has_put_into_the_pod_is_its_to_set_up() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let netns = node.netns(&pod);
+    let moved = Op::MoveLink {
+        link: name("eth2"),
+        from: NetnsSide::Host,
+        to: NetnsSide::Pod,
+        name: name("net1"),
+    };
+    node.kernel
+        .with(|world| world.execute(&moved, Some(netns)).unwrap());
+    let before = node.snapshot();
+    let previous = json!({
+        "args": {"cni": {"mac": MAC}},
+        "prevResult": {
+            "cniVersion": "1.1.0",
+            "interfaces": [{"name": "net1", "sandbox": pod.netns}],
+        },
+    });
+    let config = with(&node.one_rail(), &previous);
+    let refused = node
+        .add(&pod, &with(&config, &json!({"trust": "on"})))
+        .must_fail(7);
+    let expected = "trust: net1 cannot be set up so: an earlier plugin of the chain";
+    assert!(refused.contains(expected), "{refused}");
+    node.must_be(&before, "refused");
+    // of the whole attachment, and that plugin's to read
+    node.add(&pod, &config).must_succeed();
+    let is_set = |op: &Op| matches!(op, Op::SetVf { .. } | Op::SetMac { .. });
+    assert!(!node.kernel.journal().iter().any(is_set));
+}

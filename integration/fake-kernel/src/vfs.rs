@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Virtual functions: what their physical function sets of them, as mlx5 does it
+//! (`drivers/net/ethernet/mellanox/mlx5/core/esw/legacy.c`): none of it changes the function's netdev.
+
+use crate::world::{HOST, Refusal, World};
+use nix::errno::Errno;
+use rdma_netns::{
+    Device, DeviceAddress, HardwareAddress, Vf, VfLinkState, VfRates, VfSetting, VfVlan,
+};
+
+/// Of a function that nobody has set up.
+pub(crate) fn untouched() -> Vec<VfSetting> {
+    vec![
+        VfSetting::Mac(HardwareAddress(vec![0; 6])),
+        VfSetting::Rates(VfRates { min: 0, max: 0 }),
+        VfSetting::SpoofCheck(false),
+        VfSetting::Trust(false),
+        VfSetting::LinkState(VfLinkState::Auto),
+        VfSetting::Vlan(VfVlan::NONE),
+    ]
+}
+
+impl World {
+    /// The virtual function at `address`; none: it is none.
+    pub(crate) fn vf(&self, address: &DeviceAddress) -> Result<Option<Vf>, Errno> {
+        let Some(settings) = self.vfs.get(address) else {
+            return Ok(None);
+        };
+        let mut functions = self.functions.iter();
+        let function = functions.find(|it| it.address == *address);
+        let physical = function.and_then(|it| it.physical_function.as_ref());
+        let mut netdevs = self.netdevs.iter();
+        let pf = netdevs.find(|it| it.netns == HOST && it.link.parent.as_ref() == physical);
+        let pf = pf.filter(|_| physical.is_some()).ok_or(Errno::ENOENT)?;
+        let siblings = physical.map(|it| self.vfs_of(it)).unwrap_or_default();
+        let number = siblings.iter().position(|it| it == address);
+        Ok(Some(Vf {
+            pf: pf.link.name.clone(),
+            number: number
+                .and_then(|it| u32::try_from(it).ok())
+                .ok_or(Errno::ENOENT)?,
+            settings: settings.clone(),
+        }))
+    }
+
+    /// `ip link set dev PF vf NUMBER SETTING` (`do_setvfinfo()`, `net/core/rtnetlink.c`).
+    pub(crate) fn set_vf(
+        &mut self,
+        pf: &str,
+        number: u32,
+        setting: &VfSetting,
+    ) -> Result<(), Refusal> {
+        let position = self.position(HOST, pf)?;
+        let physical = self.netdevs[position].link.parent.clone();
+        let functions = physical.map(|it| self.vfs_of(&it)).unwrap_or_default();
+        if functions.is_empty() || self.fixed_of_vfs.contains(&setting.kind()) {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let function = usize::try_from(number)
+            .ok()
+            .and_then(|it| functions.get(it));
+        let settings = function.and_then(|it| self.vfs.get_mut(it));
+        let settings = settings.ok_or(Refusal::from(Errno::EINVAL))?;
+        for present in settings {
+            if present.kind() == setting.kind() {
+                *present = setting.clone();
+            }
+        }
+        Ok(())
+    }
+
+    /// The virtual functions of a physical one, in order.
+    fn vfs_of(&self, physical: &DeviceAddress) -> Vec<DeviceAddress> {
+        let is_its = |it: &&Device| it.physical_function.as_ref() == Some(physical);
+        let functions = self.functions.iter().filter(is_its);
+        let functions = functions.filter(|it| self.vfs.contains_key(&it.address));
+        functions.map(|it| it.address.clone()).collect()
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, virtual functions that igb sets up while a pod has them, by sriov-cni's fields:
+//! `integration/lab/vm --tier full --exclusive`, one test at a time.
+
+use integration::{
+    Attachment, Conflist, Netns, Snapshot,
+    lab::{self, Function, Lab, NICS, ipv4},
+    traffic::{self, End},
+};
+use nix::errno::Errno;
+use serde_json::{Value, json};
+
+/// The host as `ip` shows it, its functions as their physical functions have them.
+#[derive(Debug)]
+struct Before {
+    host: Snapshot,
+    functions: [Vec<String>; 2],
+}
+
+impl Before {
+    #[track_caller]
+    fn of(lab: &Lab) -> Self {
+        Self {
+            host: Snapshot::of(&lab.host),
+            functions: NICS.map(|nic| functions(lab, nic)),
+        }
+    }
+
+    #[track_caller]
+    fn assert_restored(&self, lab: &Lab) {
+        self.host.assert_restored(&lab.host);
+        assert_eq!(self.functions, NICS.map(|nic| functions(lab, nic)));
+    }
+}
+
+/// What `ip link show` says of the functions of `nic`, a line for each.
+#[track_caller]
+fn functions(lab: &Lab, nic: &str) -> Vec<String> {
+    let text = lab.host.ip(&format!("-d link show dev {nic}"));
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|line| line.starts_with("vf "));
+    lines.map(str::to_owned).collect()
+}
+
+fn list(lab: &Lab, function: &Function, settings: &Value) -> Conflist {
+    let mut plugin = json!({"type": "rdma-cni", "stateDir": lab.state(), "deviceID": function.pci});
+    for (field, value) in settings.as_object().expect("fields") {
+        plugin[field] = value.clone();
+    }
+    Conflist::new("1.0.0", vec![plugin])
+}
+
+/// The example of sriov-cni's reference (`docs/configuration-reference.md`), without what igb does not take: another
+/// tag, a lower limit, a link state.
+fn example() -> Value {
+    json!({
+        "mac": "CA:FE:C0:FF:EE:00",
+        "vlan": 1000,
+        "vlanQoS": 4,
+        "max_tx_rate": 200,
+        "spoofchk": "off",
+        "trust": "on",
+        "logLevel": "debug",
+        "logFile": "/tmp/sriov.log",
+    })
+}
+
+#[test]
+fn a_function_is_set_up_for_its_pod_and_put_back() {
+    let lab = Lab::new(2);
+    lab.give_addresses();
+    let before = Before::of(&lab);
+    let function = lab.functions[0][1].clone();
+    let list = list(&lab, &function, &example());
+    let runtime = lab.runtime();
+    for dies in [false, true] {
+        let pod = lab.pod(if dies { "dies" } else { "lives" });
+        let attachment = Attachment::new(pod.name(), pod.path(), "eth0");
+        let result = runtime.add(&list, &attachment);
+        let result = result.unwrap_or_else(|outcome| panic!("{outcome}"));
+        assert_eq!(result["interfaces"][0]["mac"], "ca:fe:c0:ff:ee:00");
+        let link = pod.link("eth0").expect("a netdev");
+        assert_eq!(link["address"], "ca:fe:c0:ff:ee:00");
+        lab::open_verbs(&pod, &function.rdma);
+        let [first, second] = &functions(&lab, NICS[0])[..] else {
+            panic!("{:?}", functions(&lab, NICS[0]));
+        };
+        assert_eq!(*first, before.functions[0][0], "another one's");
+        for expected in [
+            "link/ether ca:fe:c0:ff:ee:00",
+            "vlan 1000, qos 4",
+            "max_tx_rate 200Mbps",
+            "spoof checking off",
+            "trust on",
+        ] {
+            assert!(second.contains(expected), "{expected}: {second}");
+        }
+        runtime.check(&list, &attachment).expect("CHECK");
+        lab.host
+            .ip(&format!("link set dev {} vf 1 spoofchk on", NICS[0]));
+        let drift = runtime.check(&list, &attachment).expect_err("it differs");
+        let expected = format!("vf 1 of {} has spoofchk on, not spoofchk off", NICS[0]);
+        assert!(drift.to_string().contains(&expected), "{drift}");
+        if dies {
+            pod.die();
+        }
+        let deleted = runtime.del(&list, &attachment);
+        deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+        before.assert_restored(&lab);
+    }
+}
+
+/// What igb does not take is told in the kernel's words, and nothing of the rest is left.
+#[test]
+fn what_the_driver_refuses_is_told_and_undone() {
+    let lab = Lab::new(1);
+    let before = Before::of(&lab);
+    let function = lab.functions[1][0].clone();
+    let pod = lab.pod("pod");
+    let attachment = Attachment::new("a", pod.path(), "eth0");
+    for (more, refused, errno) in [
+        (
+            json!({"link_state": "enable"}),
+            "state enable",
+            Errno::EOPNOTSUPP,
+        ),
+        (
+            json!({"min_tx_rate": 100, "max_tx_rate": 200}),
+            "min_tx_rate 100 max_tx_rate 200",
+            Errno::EINVAL,
+        ),
+        (
+            json!({"vlanProto": "802.1ad"}),
+            "vlan 1000 qos 4 proto 802.1ad",
+            Errno::EPROTONOSUPPORT,
+        ),
+    ] {
+        let mut settings = example();
+        for (field, value) in more.as_object().expect("fields") {
+            settings[field] = value.clone();
+        }
+        let outcome = lab
+            .runtime()
+            .add(&list(&lab, &function, &settings), &attachment);
+        let outcome = outcome.expect_err("igb takes it").to_string();
+        let command = format!("ip link set dev {} vf 0 {refused}: ", NICS[1]);
+        let kernels = format!("(os error {})", errno as i32);
+        assert!(outcome.contains(&command), "{command}: {outcome}");
+        assert!(outcome.contains(&kernels), "{kernels}: {outcome}");
+        before.assert_restored(&lab);
+    }
+}
+
+/// Two pods on one VLAN have RDMA between them, and one that is on none does not reach them.
+#[test]
+fn tenants_are_apart() {
+    let lab = Lab::new(2);
+    lab.give_addresses();
+    let [server, other] = [lab.functions[0][0].clone(), lab.functions[0][1].clone()];
+    let client = lab.functions[1][1].clone();
+    let [to, from] = [ipv4(0, 0), ipv4(0, 9)];
+    lab.host
+        .ip(&format!("address add {from}/24 dev {}", client.netdev));
+    let before = Before::of(&lab);
+    let runtime = lab.runtime();
+    let pods = [(&server, 100), (&client, 100), (&other, 0)].map(|(function, vlan)| {
+        let pod = lab.pod(&function.netdev);
+        let attachment = Attachment::new(&function.netdev, pod.path(), "eth0");
+        let list = list(&lab, function, &json!({"vlan": vlan}));
+        let added = runtime.add(&list, &attachment);
+        added.unwrap_or_else(|outcome| panic!("{outcome}"));
+        (pod, list, attachment)
+    });
+    let reaches = |pod: &Netns, address: &str| {
+        let ping = pod
+            .command("ping")
+            .args(["-c", "1", "-W", "2", address])
+            .output();
+        ping.expect("ping").status.success()
+    };
+    let [(server_pod, ..), (client_pod, ..), (other_pod, ..)] = &pods;
+    assert!(reaches(client_pod, &to), "both are on VLAN 100");
+    assert!(!reaches(other_pod, &to), "it is on none");
+    assert!(!reaches(other_pod, &from), "it is on none");
+    traffic::rping(
+        End {
+            pod: server_pod,
+            rdma: &server.rdma,
+            address: &to,
+        },
+        End {
+            pod: client_pod,
+            rdma: &client.rdma,
+            address: &from,
+        },
+    );
+    for (_, list, attachment) in &pods {
+        let deleted = runtime.del(list, attachment);
+        deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+    }
+    before.assert_restored(&lab);
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Virtual functions, in rtnetlink's words of their physical function's netdev (`IFLA_VFINFO_LIST`,
+//! `rtnl_fill_vfinfo()` and `do_setvfinfo()` in `net/core/rtnetlink.c`).
+
+use super::{devices, links};
+use crate::{
+    DeviceAddress, HardwareAddress, Link, Vf, VfLinkState, VfRates, VfSetting, VfVlan,
+    VlanProtocol,
+    netlink::{NetlinkError, Socket, attributes, u32_of},
+};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{self, LinkAttribute, LinkVfInfo, VfInfo, VlanProtocol as Protocol},
+};
+use std::{ffi::OsStr, io, path::Path};
+
+const HEADER: usize = 16;
+
+const IFLA_VFINFO_LIST: u16 = 22;
+const IFLA_VF_INFO: u16 = 1;
+const IFLA_VF_MAC: u16 = 1;
+const IFLA_VF_VLAN: u16 = 2;
+const IFLA_VF_SPOOFCHK: u16 = 4;
+const IFLA_VF_LINK_STATE: u16 = 5;
+const IFLA_VF_RATE: u16 = 6;
+const IFLA_VF_TRUST: u16 = 9;
+const IFLA_VF_VLAN_LIST: u16 = 12;
+const IFLA_VF_VLAN_INFO: u16 = 1;
+
+/// `ETH_P_8021AD`
+const SERVICE_TAG: u16 = 0x88a8;
+
+/// What a driver does not tell of a switch is -1.
+const NOT_TOLD: u32 = u32::MAX;
+
+/// Bytes of a hardware address, of which a virtual function of Ethernet has the first six (`struct ifla_vf_mac`).
+const ETHERNET: usize = 6;
+
+/// The virtual function `address`, as its physical function has it; none: it is no virtual function. `socket` is of
+/// the namespace that `sysfs` shows.
+///
+/// # Errors
+/// Its physical function's netdev is not there (`NotFound`), or cannot be asked.
+pub(super) fn read(
+    sysfs: &Path,
+    socket: &mut Socket,
+    address: &DeviceAddress,
+) -> Result<Option<Vf>, NetlinkError> {
+    let device = sysfs.join("bus").join(address.bus()).join("devices");
+    let physical = device.join(&**address).join("physfn");
+    if address.bus() != "pci" || !physical.exists() {
+        return Ok(None);
+    }
+    let missing = || io::Error::from(io::ErrorKind::NotFound);
+    let number = number(&physical, address)?.ok_or_else(missing)?;
+    let mut netdevs: Vec<u32> = devices::entries(&physical.join("net"))?
+        .iter()
+        .filter_map(|netdev| devices::read(netdev, "ifindex")?.parse().ok())
+        .collect();
+    netdevs.sort_unstable();
+    for index in netdevs {
+        for answer in socket.request(&links::with_functions(index), 0)? {
+            // in switchdev mode those that stand for its functions are the physical one's, too
+            let own = links::parse(&answer.body, sysfs).filter(|it| !it.is_representor());
+            let found = own.and_then(|link| of(&answer.body, link, number));
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+    }
+    Err(missing().into())
+}
+
+/// Which of the functions of `physical` it is: `virtfn3` leads to it (`pci_iov_sysfs_link()`, `drivers/pci/iov.c`).
+fn number(physical: &Path, address: &DeviceAddress) -> io::Result<Option<u32>> {
+    let links = devices::entries(physical)?;
+    Ok(links.iter().find_map(|link| {
+        let name = link.file_name().and_then(OsStr::to_str)?;
+        let number = name.strip_prefix("virtfn")?.parse().ok()?;
+        let target = devices::link_name(physical, name)?;
+        (target == **address).then_some(number)
+    }))
+}
+
+fn of(body: &[u8], pf: Link, number: u32) -> Option<Vf> {
+    let mut all = attributes(body.get(HEADER..)?);
+    let (_, list) = all.find(|(kind, _)| *kind == IFLA_VFINFO_LIST)?;
+    let mut functions = attributes(list).filter(|(kind, _)| *kind == IFLA_VF_INFO);
+    let settings = functions.find_map(|(_, function)| settings(function, number))?;
+    let pf = pf.name;
+    Some(Vf {
+        pf,
+        number,
+        settings,
+    })
+}
+
+/// The settings of an `IFLA_VF_INFO`, if it is of function `number`.
+fn settings(function: &[u8], number: u32) -> Option<Vec<VfSetting>> {
+    // each of them begins with the function's number
+    let word = |value: &[u8], place: usize| u32_of(value.get(place * 4..place * 4 + 4)?);
+    let told = |value: &[u8]| {
+        word(value, 1)
+            .filter(|it| *it != NOT_TOLD)
+            .map(|it| it != 0)
+    };
+    let (mut settings, mut is_it, mut vlan) = (vec![], false, None);
+    for (kind, value) in attributes(function) {
+        is_it |= kind == IFLA_VF_MAC && word(value, 0) == Some(number);
+        settings.extend(match kind {
+            IFLA_VF_MAC => {
+                let mac = value.get(4..4 + ETHERNET)?;
+                Some(VfSetting::Mac(HardwareAddress(mac.to_vec())))
+            }
+            IFLA_VF_VLAN => {
+                let tag = vlan_of(word(value, 1)?, word(value, 2)?, VlanProtocol::Customer);
+                vlan = vlan.or(Some(tag));
+                None
+            }
+            IFLA_VF_VLAN_LIST => {
+                let mut list = attributes(value).filter(|(kind, _)| *kind == IFLA_VF_VLAN_INFO);
+                let (_, info) = list.next()?;
+                let tag: [u8; 2] = info.get(12..14)?.try_into().ok()?;
+                let protocol = match u16::from_be_bytes(tag) {
+                    SERVICE_TAG => VlanProtocol::Service,
+                    _ => VlanProtocol::Customer,
+                };
+                vlan = Some(vlan_of(word(info, 1)?, word(info, 2)?, protocol));
+                None
+            }
+            IFLA_VF_RATE => Some(VfSetting::Rates(VfRates {
+                min: word(value, 1)?,
+                max: word(value, 2)?,
+            })),
+            IFLA_VF_SPOOFCHK => told(value).map(VfSetting::SpoofCheck),
+            IFLA_VF_TRUST => told(value).map(VfSetting::Trust),
+            IFLA_VF_LINK_STATE => Some(VfSetting::LinkState(match word(value, 1)? {
+                1 => VfLinkState::Enable,
+                2 => VfLinkState::Disable,
+                _ => VfLinkState::Auto,
+            })),
+            _ => None,
+        });
+    }
+    settings.extend(vlan.map(VfSetting::Vlan));
+    is_it.then_some(settings)
+}
+
+/// Without a VLAN there is no tag to be of a protocol.
+fn vlan_of(id: u32, qos: u32, protocol: VlanProtocol) -> VfVlan {
+    match (id, qos) {
+        (0, 0) => VfVlan::NONE,
+        _ => VfVlan {
+            id: id as u16,
+            qos: qos as u8,
+            protocol,
+        },
+    }
+}
+
+/// Sets up function `number` of the netdev `index`.
+pub(super) fn set(index: u32, number: u32, setting: &VfSetting) -> RouteNetlinkMessage {
+    let info = match setting {
+        VfSetting::Vlan(VfVlan { id, qos, protocol }) => {
+            let protocol = match protocol {
+                VlanProtocol::Customer => Protocol::Ieee8021Q,
+                VlanProtocol::Service => Protocol::Ieee8021Ad,
+            };
+            let (id, qos) = ((*id).into(), (*qos).into());
+            let vlan = link::VfVlanInfo::new(number, id, qos, protocol);
+            VfInfo::VlanList(vec![link::VfVlan::Info(vlan)])
+        }
+        VfSetting::Mac(mac) => VfInfo::Mac(link::VfInfoMac::new(number, &mac.0)),
+        VfSetting::Rates(VfRates { min, max }) => {
+            VfInfo::Rate(link::VfInfoRate::new(number, *min, *max))
+        }
+        VfSetting::SpoofCheck(on) => VfInfo::SpoofCheck(link::VfInfoSpoofCheck::new(number, *on)),
+        VfSetting::Trust(on) => VfInfo::Trust(link::VfInfoTrust::new(number, *on)),
+        VfSetting::LinkState(state) => {
+            let state = match state {
+                VfLinkState::Auto => link::VfLinkState::Auto,
+                VfLinkState::Enable => link::VfLinkState::Enable,
+                VfLinkState::Disable => link::VfLinkState::Disable,
+            };
+            VfInfo::LinkState(link::VfInfoLinkState::new(number, state))
+        }
+    };
+    let list = LinkAttribute::VfInfoList(vec![LinkVfInfo(vec![info])]);
+    RouteNetlinkMessage::SetLink(links::message(index, vec![list]))
+}
+
+#[cfg(test)]
+#[path = "vfs_tests.rs"]
+mod tests;
