@@ -3,8 +3,8 @@
 
 use cni_protocol::ConfError;
 use conf_reader::{Field, Number, Wrong};
-use network_conf::{Mode, RoutingFields, child};
-use rdma_netns::Child;
+use network_conf::{Mode, RoutingFields, child, vf};
+use rdma_netns::{Child, VfSetting};
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -49,6 +49,9 @@ pub struct AttachmentParameters {
     /// `child`, of a class: what the pod gets of a netdev that is shared; none: as the chain's configuration has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Child>,
+    /// `vf`, of a class: what is set of a virtual function while the pod has it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vf: Vec<VfSetting>,
     /// `routing`: metrics and tables of the routes in the pod; what is not said is as in the chain's configuration.
     #[serde(default, skip_serializing_if = "RoutingFields::is_empty")]
     pub routing: RoutingFields,
@@ -73,6 +76,7 @@ struct Object {
     #[serde(rename = "routing")]
     _routing: Option<RoutingNames>,
     smcr: Option<bool>,
+    vf: Option<VfNames>,
 }
 
 /// The fields that a `child` has.
@@ -83,6 +87,28 @@ struct ChildNames {
     _kind: IgnoredAny,
     #[serde(rename = "mode")]
     _mode: IgnoredAny,
+}
+
+/// The fields that a `vf` has: an address is no class's, which is for many pods.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VfNames {
+    #[serde(rename = "vlan")]
+    _vlan: IgnoredAny,
+    #[serde(rename = "vlanQoS")]
+    _qos: IgnoredAny,
+    #[serde(rename = "vlanProto")]
+    _protocol: IgnoredAny,
+    #[serde(rename = "min_tx_rate")]
+    _min: IgnoredAny,
+    #[serde(rename = "max_tx_rate")]
+    _max: IgnoredAny,
+    #[serde(rename = "spoofchk")]
+    _spoof_check: IgnoredAny,
+    #[serde(rename = "trust")]
+    _trust: IgnoredAny,
+    #[serde(rename = "link_state")]
+    _link_state: IgnoredAny,
 }
 
 /// The fields that a `routing` has.
@@ -114,6 +140,7 @@ impl Parameters {
             rails,
             _routing: _,
             smcr,
+            vf,
         } = root.read()?;
         for (name, found, expected) in [
             ("apiVersion", api_version, API_VERSION),
@@ -130,7 +157,11 @@ impl Parameters {
                 .at("rails")
                 .wrong("must name a rail; without rails, a device's are all"));
         }
-        let others = [("child", child.is_some()), ("mode", mode.is_some())];
+        let others = [
+            ("child", child.is_some()),
+            ("mode", mode.is_some()),
+            ("vf", vf.is_some()),
+        ];
         if let (Source::Claim, Some((name, _))) = (source, others.iter().find(|(_, is)| *is)) {
             let sentence = "is for a DeviceClass to say: it concerns the other pods of the NIC; take it out, or ask for \
                             a class that says it";
@@ -140,6 +171,7 @@ impl Parameters {
             .map(|_| child::parse(&root).map_err(told))
             .transpose()?;
         let routing = RoutingFields::parse(&root)?;
+        let vf = vf::parse(&root.object("vf")?, false)?;
         let before_it = before.attachment;
         Ok(Self {
             rails: rails.or(before.rails),
@@ -148,6 +180,7 @@ impl Parameters {
                 smcr: smcr.or(before_it.smcr),
                 mode: mode.or(before_it.mode),
                 child: child.or(before_it.child),
+                vf: vf::over(vf, before_it.vf),
                 routing: RoutingFields {
                     metric: routing.metric.or(before_it.routing.metric),
                     table_base: routing.table_base.or(before_it.routing.table_base),
@@ -177,7 +210,7 @@ fn told(error: ConfError) -> Wrong {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdma_netns::child::MacvlanMode;
+    use rdma_netns::{VfVlan, child::MacvlanMode};
     use serde_json::json;
 
     fn object(fields: Value) -> Value {
@@ -192,6 +225,7 @@ mod tests {
     fn a_later_one_overrides_what_it_has() {
         let class = object(json!({
             "mtu": 4200, "smcr": true, "mode": "share", "child": {"type": "macvlan", "mode": "private"},
+            "vf": {"vlan": 100, "spoofchk": "on"},
             "routing": {"metric": 7, "tableBase": 3000},
         }));
         let class = Parameters::read(&class, Source::Class, Parameters::default());
@@ -204,6 +238,13 @@ mod tests {
                 smcr: Some(true),
                 mode: Some(Mode::Share),
                 child: Some(Child::Macvlan(MacvlanMode::Private)),
+                vf: vec![
+                    VfSetting::Vlan(VfVlan {
+                        id: 100,
+                        ..VfVlan::NONE
+                    }),
+                    VfSetting::SpoofCheck(true),
+                ],
                 routing: RoutingFields {
                     metric: Some(7),
                     table_base: Some(0),
@@ -223,6 +264,7 @@ mod tests {
         for (name, fields) in [
             ("mode", json!({"mode": "share"})),
             ("child", json!({"child": {"type": "ipvlan"}})),
+            ("vf", json!({"vf": {"vlan": 7}})),
         ] {
             let parameters = object(fields);
             let of_class = Parameters::read(&parameters, Source::Class, Parameters::default());
@@ -261,8 +303,21 @@ mod tests {
             (object(json!({"smcr": "yes"})), "smcr: must be"),
             (
                 object(json!({"vlan": 7})),
-                "vlan: not known; the fields here are apiVersion, kind, child, mode, mtu, rails, routing, smcr",
+                "vlan: not known; the fields here are apiVersion, kind, child, mode, mtu, rails, routing, smcr, vf",
             ),
+            (
+                object(json!({"vf": {"vlan": 4095}})),
+                "vf.vlan: must be a whole number from 0 to 4094, and is 4095",
+            ),
+            (
+                object(json!({"vf": {"mac": "02:00:00:00:00:01"}})),
+                "vf.mac: not known; the fields here are vlan, vlanQoS, vlanProto, min_tx_rate",
+            ),
+            (
+                object(json!({"vf": {"trust": "yes"}})),
+                "vf.trust: must be one of on, off",
+            ),
+            (object(json!({"vf": 7})), "vf: must be an object"),
             (
                 object(json!({"mode": "copy"})),
                 "mode: must be one of auto, move, share, and is \"copy\"",

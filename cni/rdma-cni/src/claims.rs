@@ -6,7 +6,7 @@ use crate::rails;
 use attachments::{Attachment, Rail};
 use cni_protocol::ConfError;
 use dra::{AttachmentParameters, Claims, record::JoinedRail};
-use network_conf::{Conf, RoutingFields};
+use network_conf::{Conf, RoutingFields, vf};
 use plan::{allocation::Meaning, select::Choice};
 use rdma_netns::{DeviceAddress, Observed, RdmaDevice};
 use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
@@ -45,6 +45,8 @@ pub fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, ConfErr
     }
     conf.mode = one_of("mode", &all, |it| it.mode)?.unwrap_or(conf.mode);
     conf.child = one_of("child", &all, |it| it.child)?.unwrap_or(conf.child);
+    let of_vf = |it: &AttachmentParameters| Some(it.vf.clone()).filter(|vf| !vf.is_empty());
+    conf.vf = vf::over(one_of("vf", &all, of_vf)?.unwrap_or_default(), conf.vf);
     let routing = RoutingFields {
         metric: one_of("routing.metric", &all, |it| it.routing.metric)?,
         table_base: one_of("routing.tableBase", &all, |it| it.routing.table_base)?,

@@ -14,7 +14,7 @@ use fake_kernel::Verdict;
 use integration::kubelet::pod_resources::{claiming, pod};
 use network_conf::{Mode, RoutingFields};
 use nix::errno::Errno;
-use rdma_netns::{Child, Kernel, RdmaMode, child::MacvlanMode};
+use rdma_netns::{Child, Kernel, RdmaMode, VfSetting, VfVlan, child::MacvlanMode};
 use rdma_resources::{CharNode, Sharing, grant::GrantedDevice};
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf};
@@ -217,6 +217,37 @@ fn a_class_says_what_a_pod_gets_of_a_netdev() {
         json!({"metric": 77, "tableBase": 3000})
     );
     cluster.del(&pod, &config).must_succeed();
+}
+
+/// A tenant's VLAN is its class's; what the class says nothing of is as the chain's configuration has it.
+#[test]
+fn a_class_sets_up_the_virtual_functions_of_its_pods() {
+    let cluster = Cluster::with(furnished(RdmaMode::Shared));
+    prepare(&cluster, &[VF], Sharing::Exclusive, true);
+    let claims = Claims::new(&cluster.state_dir());
+    let mut record = claims.read(UID).unwrap().unwrap();
+    let vlan = VfSetting::Vlan(VfVlan {
+        id: 7,
+        ..VfVlan::NONE
+    });
+    record.parameters = AttachmentParameters {
+        vf: vec![vlan.clone()],
+        ..Default::default()
+    };
+    claims.prepare(&record).unwrap();
+    let pod = pods(&cluster, &["a"]).remove(0);
+    let fields = json!({ "resources": ["rdma/vf"], "vlan": 3, "trust": "on" });
+    let config = cluster.config(fields);
+    let before = cluster.node.snapshot();
+    cluster.add(&pod, &config).must_succeed();
+    let attached = attached(&cluster, &pod);
+    let expected = json!([vlan, VfSetting::Trust(true)]);
+    assert_eq!(attached["rails"][0]["vf"], expected);
+    let function = VF.to_owned().try_into().unwrap();
+    let vf = cluster.node.kernel.vf(&function).unwrap().unwrap();
+    assert_eq!(vf.setting(vlan.kind()), Some(&vlan));
+    cluster.del(&pod, &config).must_succeed();
+    cluster.node.must_be(&before, "after DEL");
 }
 
 /// Kubelet names the claims of init containers to nobody: what the claim was prepared for is recorded.

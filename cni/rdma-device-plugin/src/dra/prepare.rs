@@ -34,6 +34,10 @@ const NOT_ATTACHED: &str = "its parameters say how a pod is attached, and rdma-c
 const OTHERS_HAVE_IT: &str = "its class says mode move, which would take the NIC from other pods that have it: use the \
                               class for a resource of exclusive NICs";
 
+/// Why there can be no `vf`.
+const NO_FUNCTIONS: &str = "its class says vf, how virtual functions are set up, and its devices are shared, of which pods \
+                            get children: use the class for a resource of exclusive virtual functions";
+
 /// The hardware is looked at so often meanwhile.
 const LOOKS: Duration = Duration::from_secs(1);
 
@@ -141,6 +145,8 @@ impl Preparer {
             Some(NOT_ATTACHED)
         } else if is_shared && parameters.mode == Some(Mode::Move) {
             Some(OTHERS_HAVE_IT)
+        } else if is_shared && !parameters.vf.is_empty() {
+            Some(NO_FUNCTIONS)
         } else {
             None
         };

@@ -72,29 +72,35 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
     a_class_takes_no_nic_from_other_pods(cluster, &driver);
 }
 
-/// A class that moves NICs, of which other pods may have children.
+/// Of the NICs other pods may have children: a class cannot move them, and virtual functions are none of them.
 fn a_class_takes_no_nic_from_other_pods(cluster: &mut ControlPlane, driver: &Driver) {
-    let parameters = json!({
-        "apiVersion": "hca.rdma/v1alpha1", "kind": "AttachmentParameters", "mode": "move",
-    });
-    let opaque = json!({"driver": driver.name, "parameters": parameters});
-    let expression =
-        r#"device.driver == "hca.rdma" && device.attributes["hca.rdma"].scope == "nic""#;
-    let class = json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "moved"},
-        "spec": {"selectors": [{"cel": {"expression": expression}}], "config": [{"opaque": opaque}]},
-    });
-    cluster.apply("create -f -", &class.to_string());
-    cluster.apply("create -n default -f -", &template("moved"));
-    let used = json!([{"name": "nic", "resourceClaimTemplateName": "moved"}]);
-    let pod = pod("moved", json!({}), json!({"resourceClaims": used}));
-    cluster.apply("apply -n default -f -", &pod.to_string());
-    let claim = claim(cluster, "moved");
-    let prepared = driver.kubelet.prepare(&claim);
-    let words = "its class says mode move, which would take the NIC from other pods";
-    assert!(prepared.error.contains(words), "{}", prepared.error);
-    ends(cluster, &["moved"]);
-    cluster.kubectl("delete deviceclass moved");
+    let moves = "its class says mode move, which would take the NIC from other pods";
+    let sets_up = "its class says vf, how virtual functions are set up, and its devices are shared";
+    for (name, parameter, value, words) in [
+        ("moved", "mode", json!("move"), moves),
+        ("tenant", "vf", json!({"vlan": 7}), sets_up),
+    ] {
+        let parameters = json!({
+            "apiVersion": "hca.rdma/v1alpha1", "kind": "AttachmentParameters", parameter: value,
+        });
+        let opaque = json!({"driver": driver.name, "parameters": parameters});
+        let expression =
+            r#"device.driver == "hca.rdma" && device.attributes["hca.rdma"].scope == "nic""#;
+        let class = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
+            "spec": {"selectors": [{"cel": {"expression": expression}}], "config": [{"opaque": opaque}]},
+        });
+        cluster.apply("create -f -", &class.to_string());
+        cluster.apply("create -n default -f -", &template(name));
+        let used = json!([{"name": "nic", "resourceClaimTemplateName": name}]);
+        let pod = pod(name, json!({}), json!({"resourceClaims": used}));
+        cluster.apply("apply -n default -f -", &pod.to_string());
+        let claim = claim(cluster, name);
+        let prepared = driver.kubelet.prepare(&claim);
+        assert!(prepared.error.contains(words), "{}", prepared.error);
+        ends(cluster, &[name]);
+        cluster.kubectl(&format!("delete deviceclass {name}"));
+    }
 }
 
 /// Two rails below one PCIe root, by the standard attribute.
