@@ -14,3 +14,12 @@ pub fn devices(slices: &[Value]) -> (Vec<String>, Vec<String>) {
     let tainted = devices.iter().filter(is_tainted).map(name).collect();
     (devices.iter().map(name).collect(), tainted)
 }
+
+/// The attribute `name` of one of their devices; null: it has none.
+pub fn attribute(slices: &[Value], device: &str, name: &str) -> Value {
+    let devices = slices
+        .iter()
+        .flat_map(|it| it["spec"]["devices"].as_array());
+    let found = devices.flatten().find(|it| it["name"] == device);
+    found.map_or(Value::Null, |it| it["attributes"][name].clone())
+}

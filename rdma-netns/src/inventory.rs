@@ -96,6 +96,9 @@ pub struct Netdev {
     /// is none: its RDMA device is the ports' one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_by: Option<String>,
+    /// The network of its first IPv6 address that is not link-local, `fd00:1::/64`; of a bond's port it is the bond's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6_prefix: Option<String>,
     /// The default route leaves by it, or by what lies on it: the node would be cut off without it
     /// ([`uplink`](crate::uplink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -51,6 +51,8 @@ pub struct Nic {
     pub mtu: Option<u32>,
     /// Of the netdev, as it was last seen there with a carrier; in Mbit/s.
     pub speed: Option<u32>,
+    /// Of the netdev, or of its bond, as it was last seen there: `fd00:1::/64`.
+    pub ipv6_prefix: Option<String>,
     /// The RDMA device's, `28.39.1002`.
     pub firmware: Option<String>,
     /// `mlx5_core`
@@ -178,6 +180,7 @@ fn of_nic(resource: &Resource, nic: &Nic, rail: usize) -> Map<String, Value> {
         ("netdev", nic.netdev.as_ref()),
         ("bond", nic.bond.as_ref()),
         ("linkLayer", nic.link_layer.as_ref()),
+        ("ipv6Prefix", nic.ipv6_prefix.as_ref()),
         ("driver", nic.driver.as_ref()),
         ("firmware", nic.firmware.as_ref()),
         ("vendor", nic.vendor.as_ref()),

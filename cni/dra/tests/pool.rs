@@ -22,6 +22,7 @@ fn nic(number: u32) -> Nic {
         rdma: format!("mlx5_{number}"),
         netdev: Some(format!("ens{number}")),
         link_layer: Some("ethernet".into()),
+        ipv6_prefix: Some(format!("fd00:{number}::/64")),
         driver: Some("mlx5_core".into()),
         vendor: Some("15b3".into()),
         numa_node: Some(number / 2),
@@ -115,10 +116,11 @@ fn what_is_said_already_is_not_written() {
 #[test]
 fn whatever_changes_the_generation_goes_up() {
     type Edit = fn(&mut Resource);
-    let edits: [(&str, Edit); 6] = [
+    let edits: [(&str, Edit); 7] = [
         ("a fault", |it| it.nics[0].fault = Some("down".into())),
         ("a netdev's name", |it| it.nics[0].netdev = Some("x".into())),
         ("an attribute less", |it| it.nics[0].netdev = None),
+        ("another network", |it| it.nics[0].ipv6_prefix = None),
         ("a NIC less", |it| drop(it.nics.pop())),
         ("a NIC more", |it| it.nics.push(nic(9))),
         ("no longer shared", |it| it.shared = false),

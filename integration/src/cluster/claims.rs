@@ -35,6 +35,11 @@ pub fn devices<N>(cluster: &Cluster<N>) -> (Vec<String>, Vec<String>) {
     slices::devices(&cluster.look_at_all(SLICES))
 }
 
+/// What the node's slices say of a device; null: nothing.
+pub fn attribute<N>(cluster: &Cluster<N>, device: &str, name: &str) -> Value {
+    slices::attribute(&cluster.look_at_all(SLICES), device, name)
+}
+
 /// The daemon's pod.
 pub fn daemon<N>(cluster: &Cluster<N>) -> Value {
     let mut pods = cluster.look_at_all(DAEMONS);

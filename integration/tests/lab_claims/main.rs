@@ -20,7 +20,7 @@ use integration::{
     lab::NICS,
     wait,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -126,6 +126,29 @@ fn nics_without_carrier_are_tainted(cluster: &mut Cluster) {
     change(cluster, "up", 0);
 }
 
+/// By which network a NIC is chosen is that of its bond as it is now.
+fn nics_tell_their_networks(cluster: &mut Cluster) {
+    let [_, device, _] = DEVICES;
+    let told = |cluster: &Cluster| claims::attribute(cluster, device, "ipv6Prefix");
+    let bond = claims::attribute(cluster, device, "bond");
+    let bond = bond["string"].as_str().expect("a bond").to_owned();
+    let before = told(cluster);
+    assert!(before["string"].is_string(), "{before}");
+    // the kernel has the newest in front
+    for (verb, expected) in [("add", json!({"string": "fd77::/64"})), ("del", before)] {
+        let at = Instant::now();
+        cluster
+            .nics
+            .host
+            .ip(&format!("address {verb} fd77::5/64 dev {bond}"));
+        cluster.until(&format!("{bond} {verb}: the slice says {expected}"), |it| {
+            told(it) == expected
+        });
+        let took = at.elapsed();
+        cluster.says(&format!("address {verb}: in the slice {took:?} later"));
+    }
+}
+
 /// The example's pods end; nothing of theirs is left.
 fn end(cluster: &mut Cluster, netns: &[Netns]) {
     cluster.delete(PODS, &PAIR);
@@ -144,6 +167,7 @@ fn unchanged_pods_are_served_by_claims() {
     let network = Snapshot::of(&cluster.nics.host);
     driver::takes_the_device_plugins_place(&mut cluster);
     install(&mut cluster, MANIFEST, &DEVICES);
+    nics_tell_their_networks(&mut cluster);
     of_the_host_have_the_devices(&mut cluster);
     let pair = of_the_example_have_all_rails(&mut cluster);
     let [server, client] = are_served_after_a_kill(&mut cluster, pair);

@@ -5,7 +5,7 @@
 //! What goes away while it is being read is not there: no error comes of it.
 
 use super::{
-    Linux, cannot_read,
+    Linux, Reach, cannot_read,
     devices::{self, Uevent, Verbs, address_of, entries, link_name, numa_node, read},
     erdma, nvlink, rdma,
 };
@@ -43,9 +43,9 @@ impl Linux {
         let reader = Reader {
             sysfs: &self.sysfs,
             dev: &self.dev,
-            uplinks: self.uplinks().unwrap_or_else(|error| {
+            reach: self.reach().unwrap_or_else(|error| {
                 log::warn!("by which netdevs the node is reached is not known: {error}");
-                BTreeSet::new()
+                Reach::default()
             }),
             kernel_users: match with_ports {
                 true => self.kernel_users(),
@@ -62,8 +62,7 @@ impl Linux {
 struct Reader<'a> {
     sysfs: &'a Path,
     dev: &'a Path,
-    /// Names of the netdevs without which the node is cut off.
-    uplinks: BTreeSet<String>,
+    reach: Reach,
     /// By the RDMA devices' names.
     kernel_users: BTreeMap<String, Vec<String>>,
     /// Whether ports are looked at.
@@ -230,8 +229,13 @@ impl Reader<'_> {
         if physical && port_name().is_some_and(|name| is_representor(&name)) {
             return None;
         }
+        let name = name.to_str()?;
+        let master = link_name(&directory, "master");
+        let ipv6_prefix = std::iter::once(name)
+            .chain(master.as_deref())
+            .find_map(|name| self.reach.ipv6_prefixes.get(name).cloned());
         Some(Netdev {
-            name: name.to_str()?.to_owned(),
+            name: name.to_owned(),
             mac: read(&directory, "address")?
                 .parse::<HardwareAddress>()
                 .unwrap_or_default(),
@@ -249,10 +253,9 @@ impl Reader<'_> {
                 .then(|| read(&directory, "speed")?.parse().ok())
                 .flatten(),
             taken_by: self.taken_by(&directory),
-            master: link_name(&directory, "master"),
-            default_route: name
-                .to_str()
-                .is_some_and(|name| self.uplinks.contains(name)),
+            master,
+            ipv6_prefix,
+            default_route: self.reach.uplinks.contains(name),
         })
     }
 

@@ -71,7 +71,7 @@ use rdma::DeviceContext;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
 };
@@ -384,9 +384,17 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveEr
     })
 }
 
+/// What routes and addresses tell of the netdevs of this program's namespace, by their names.
+#[derive(Debug, Default)]
+struct Reach {
+    /// Those without which the node is cut off.
+    uplinks: BTreeSet<String>,
+    /// The network of the first IPv6 address that is not link-local.
+    ipv6_prefixes: BTreeMap<String, String>,
+}
+
 impl Linux {
-    /// The netdevs of this program's namespace without which the node is cut off.
-    fn uplinks(&self) -> Result<BTreeSet<String>, ObserveError> {
+    fn reach(&self) -> Result<Reach, ObserveError> {
         let host = self
             .host()
             .map_err(|error| cannot_read(HOST, error.into()))?;
@@ -395,7 +403,18 @@ impl Linux {
         let uplinks = uplinks
             .keys()
             .filter_map(|index| namespace.link_by_index(*index));
-        Ok(uplinks.map(|link| link.name.to_string()).collect())
+        let prefix = |link: &Link| {
+            let mut addresses = link.addresses.iter().filter(|it| !it.is_link_local());
+            let network = addresses.find_map(|it| match it.ip {
+                IpAddr::V6(ip) => Some(network_of(ip, it.prefix)),
+                IpAddr::V4(_) => None,
+            });
+            Some((link.name.to_string(), network?))
+        };
+        Ok(Reach {
+            uplinks: uplinks.map(|link| link.name.to_string()).collect(),
+            ipv6_prefixes: namespace.links.iter().filter_map(prefix).collect(),
+        })
     }
 
     /// The kernel's users of the RDMA devices of this program's namespace, by the devices' names.
@@ -411,6 +430,13 @@ impl Linux {
         });
         users.collect()
     }
+}
+
+/// The network of `length` bits that `ip` is in.
+fn network_of(ip: Ipv6Addr, length: u8) -> String {
+    let mask = u128::MAX.checked_shl(128 - u32::from(length));
+    let network = Ipv6Addr::from(u128::from(ip) & mask.unwrap_or(0));
+    format!("{network}/{length}")
 }
 
 /// A namespace without its RDMA devices.

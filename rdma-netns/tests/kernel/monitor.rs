@@ -51,6 +51,32 @@ fn carrier(namespace: Option<Nsid>, name: &str, on: bool) -> impl Fn(&Event) -> 
     }
 }
 
+/// Link-local ones come with every pod's veth; those of pods are theirs.
+#[test]
+fn an_ipv6_address_of_the_whole_network_is_told_here() {
+    with_node(|world| {
+        let mut monitor = open();
+        watch(world, &mut monitor);
+        let is_told = |event: &Event| *event == Event::Address;
+        world.ip("address add fd00:7::5/64 dev nic0 nodad");
+        expect(&mut monitor, "its coming", is_told);
+        world.ip("address del fd00:7::5/64 dev nic0");
+        expect(&mut monitor, "its going", is_told);
+        world.execute(to_pod("nic0", "rdma0"));
+        world.pod_ip("link set rdma0 up");
+        world.pod_ip("address add fd00:7::5/64 dev rdma0 nodad");
+        world.ip("address add fe80::77/64 dev wire0 nodad");
+        world.ip("link set wire0 down");
+        let mut told = vec![];
+        let begin = Instant::now();
+        while !told.iter().any(carrier(None, "wire0", false)) && begin.elapsed() < SOON {
+            told.extend(monitor.events().expect("events"));
+        }
+        assert!(told.iter().any(carrier(None, "wire0", false)), "{told:?}");
+        assert!(!told.iter().any(is_told), "{told:?}");
+    });
+}
+
 #[test]
 fn a_carrier_is_told_here_and_in_a_pod() {
     with_node(|world| {

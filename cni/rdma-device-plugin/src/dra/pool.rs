@@ -22,6 +22,7 @@ struct Netdev {
     link_layer: Option<LinkType>,
     mtu: Option<u32>,
     speed: Option<u32>,
+    ipv6_prefix: Option<String>,
     firmware: Option<String>,
 }
 
@@ -65,6 +66,7 @@ impl Netdevs {
             }),
             mtu: netdev.mtu,
             speed: netdev.speed,
+            ipv6_prefix: netdev.ipv6_prefix,
             firmware: netdev.firmware,
             driver: hardware.and_then(|it| it.driver.clone()),
             vendor: hardware.and_then(|it| it.vendor.clone()),
@@ -87,6 +89,7 @@ impl Netdev {
             let bond = seen.master.clone().filter(|_| seen.taken_by.is_none());
             self.bond = bond;
             self.mtu = seen.mtu;
+            self.ipv6_prefix.clone_from(&seen.ipv6_prefix);
             // without a carrier it has none
             self.speed = seen.speed.or(self.speed);
         }

@@ -350,6 +350,7 @@ impl Watch {
                 self.heard_of(*namespace);
                 known || self.matters(*namespace, link)
             }
+            Event::Address => true,
             Event::NamespaceGone(nsid) => {
                 self.told
                     .retain(|(namespace, _), _| *namespace != Some(*nsid));

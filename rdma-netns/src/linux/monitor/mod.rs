@@ -44,13 +44,21 @@ use std::{
 /// `enum rtnetlink_groups` (`include/uapi/linux/rtnetlink.h`)
 const RTNLGRP_LINK: u32 = 1;
 /// `enum rtnetlink_groups`
+const RTNLGRP_IPV6_IFADDR: u32 = 9;
+/// `enum rtnetlink_groups`
 const RTNLGRP_NSID: u32 = 28;
 /// The kernel's own group; udev's is 2.
 const UEVENTS: u32 = 1;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
 const RTM_DELNSID: u16 = 89;
+
+/// `ifa_scope` in `struct ifaddrmsg`, and its value for addresses of the whole network (`RT_SCOPE_UNIVERSE`).
+const IFA_SCOPE: usize = 3;
+const UNIVERSE: u8 = 0;
 
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
@@ -75,6 +83,8 @@ pub enum Event {
         /// The netdev as it was.
         link: Box<Link>,
     },
+    /// An IPv6 address of the whole network came to a netdev of this namespace, went, or is another than before.
+    Address,
     /// A watched namespace has ended; its number can be another's from now on.
     NamespaceGone(Nsid),
     /// A device came, went, or is another than before.
@@ -106,6 +116,7 @@ impl fmt::Display for Event {
             Self::LinkGone { namespace, link } => {
                 write!(f, "netdev {}{}: gone", link.name, place(namespace))
             }
+            Self::Address => f.write_str("an IPv6 address"),
             Self::NamespaceGone(nsid) => write!(f, "namespace {nsid}: gone"),
             Self::Device(event) => write!(f, "{} of {}", event.action, event.path),
             Self::Lost => f.write_str("events that were lost"),
@@ -119,6 +130,9 @@ pub enum Loss {
     /// No events of pods' namespaces.
     #[error("netdevs in pods' namespaces are not followed: {0} (this needs CAP_NET_BROADCAST)")]
     Namespaces(io::Error),
+    /// No events of addresses.
+    #[error("IPv6 addresses that come and go are not told: {0}")]
+    Addresses(io::Error),
     /// No events of the ends of namespaces.
     #[error("the ends of namespaces are not told: {0}")]
     Ends(io::Error),
@@ -187,6 +201,9 @@ impl Monitor {
         let routes = Feed::open(NETLINK_ROUTE, RTNLGRP_LINK)?;
         if let Err(error) = routes.join(RTNLGRP_NSID) {
             losses.push(Loss::Ends(error));
+        }
+        if let Err(error) = routes.join(RTNLGRP_IPV6_IFADDR) {
+            losses.push(Loss::Addresses(error));
         }
         if let Err(error) = routes.listen_to_all_namespaces() {
             losses.push(Loss::Namespaces(error));
@@ -306,6 +323,10 @@ fn of_rtnetlink(
             RTM_DELNSID if namespace.is_none() => {
                 let gone = nsid::parse(body).filter(|nsid| watched.remove(nsid).is_some());
                 events.extend(gone.map(Event::NamespaceGone));
+            }
+            RTM_NEWADDR | RTM_DELADDR if namespace.is_none() => {
+                let is_global = body.get(IFA_SCOPE) == Some(&UNIVERSE);
+                events.extend(is_global.then_some(Event::Address));
             }
             kind @ (RTM_NEWLINK | RTM_DELLINK) => {
                 // a bridge tells of its ports in the same words
