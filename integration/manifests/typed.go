@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	documents "k8s.io/apimachinery/pkg/util/yaml"
@@ -18,11 +19,19 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kinds that Kubernetes itself has no type for: custom resources, whose YAML is all that is checked
+// a custom resource whose authors have no type for it here: its YAML is all that is checked
 var custom = []string{"NetworkAttachmentDefinition"}
 
+// known are the types of Kubernetes, and of Prometheus' operator.
+var known = func() *runtime.Scheme {
+	if err := monitoring.AddToScheme(scheme.Scheme); err != nil {
+		panic(err)
+	}
+	return scheme.Scheme
+}()
+
 // strict refuses unknown and repeated fields, as an API server does with fieldValidation=Strict.
-var strict = serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+var strict = serializer.NewCodecFactory(known, serializer.EnableStrict).UniversalDeserializer()
 
 // typed says what of the files that are made, and of the examples, Kubernetes' types do not have.
 func typed(root string, made map[string]string) error {

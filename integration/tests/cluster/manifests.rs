@@ -3,6 +3,7 @@
 
 use super::{DAEMON_SET, text, yaml_files};
 use integration::ControlPlane;
+use serde_json::{Value, json};
 
 const APPLY: &str = "apply --server-side --validate=strict -f -";
 
@@ -53,9 +54,42 @@ pub(super) fn delete(cluster: &mut ControlPlane, text: &str) {
     });
 }
 
+/// Prometheus' operator's custom resources, of which its own types hold the chart's (`scripts/manifests --check`).
+fn monitoring() -> Vec<Value> {
+    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let resource = |kind: &str, plural: &str| {
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.monitoring.coreos.com")},
+            "spec": {
+                "group": "monitoring.coreos.com",
+                "scope": "Namespaced",
+                "names": {"plural": plural, "singular": kind.to_lowercase(), "kind": kind},
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                              "schema": {"openAPIV3Schema": any}}],
+            },
+        })
+    };
+    vec![
+        resource("PodMonitor", "podmonitors"),
+        resource("PrometheusRule", "prometheusrules"),
+    ]
+}
+
 /// The API server takes each strictly, changes nothing of what it says, and its pods come where
 /// they belong.
 pub(super) fn taken_strictly_and_as_they_are(cluster: &mut ControlPlane) {
+    for resource in monitoring() {
+        cluster.apply("apply -f -", &resource.to_string());
+        let name = resource["metadata"]["name"]
+            .as_str()
+            .expect("a name")
+            .to_owned();
+        cluster.until(&format!("{name} is served"), |it| {
+            it.try_kubectl(&format!("get {name} -A")).status.success()
+        });
+    }
     for file in all() {
         eprintln!("{file}");
         let text = text(&file);

@@ -4,10 +4,11 @@
 
 use crate::{
     claims,
-    cluster::{ALL, Cluster, arguments, capabilities, cluster},
+    cluster::{Cluster, arguments, capabilities, cluster},
     documents,
     paths::{Mounts, mounts},
     refused, root,
+    wanted::ALL,
 };
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
 use rdma_device_plugin::{
@@ -84,15 +85,15 @@ pub(crate) fn installer(cluster: &Cluster) -> Option<(&Container, Arguments)> {
 #[test]
 fn the_chain_is_taken_where_the_switch_is_on() {
     for wanted in ALL {
-        let cluster = cluster(wanted.file());
+        let cluster = cluster(wanted.file);
         let chain = cluster.conf().0.chain;
-        let listed = CHAINED.iter().find(|(file, _)| *file == wanted.file());
-        assert_eq!(chain.is_some(), listed.is_some(), "{}", wanted.file());
+        let listed = CHAINED.iter().find(|(file, _)| *file == wanted.file);
+        assert_eq!(chain.is_some(), listed.is_some(), "{}", wanted.file);
         assert_eq!(
             installer(&cluster).is_some(),
             listed.is_some(),
             "{}",
-            wanted.file()
+            wanted.file
         );
         let (Some(chain), Some((_, fields))) = (chain, listed) else {
             continue;
@@ -103,7 +104,7 @@ fn the_chain_is_taken_where_the_switch_is_on() {
             .into_iter()
             .filter(|(name, _)| name != "type" && name != "capabilities");
         let fields: Value = serde_json::from_str(fields).expect("JSON");
-        assert_eq!(Value::Object(said.collect()), fields, "{}", wanted.file());
+        assert_eq!(Value::Object(said.collect()), fields, "{}", wanted.file);
     }
 }
 
@@ -124,7 +125,7 @@ fn sorted(value: &Value) -> Value {
 #[test]
 fn another_chain_goes_to_the_nodes_with_the_roll_out() {
     for wanted in ALL {
-        let cluster = cluster(wanted.file());
+        let cluster = cluster(wanted.file);
         let config: Value = serde_json::from_str(cluster.config()).unwrap_or_default();
         let chain = config
             .get("chain")
@@ -136,14 +137,14 @@ fn another_chain_goes_to_the_nodes_with_the_roll_out() {
             .as_ref()
             .and_then(|it| it.annotations.as_ref());
         let told = annotations.and_then(|it| it.get("checksum/chain"));
-        assert_eq!(told, chain.as_ref(), "{}: SHA-256 of chain", wanted.file());
+        assert_eq!(told, chain.as_ref(), "{}: SHA-256 of chain", wanted.file);
     }
 }
 
 #[test]
 fn the_resources_are_those_that_the_chain_attaches() {
     for wanted in ALL {
-        let (conf, _) = cluster(wanted.file()).conf();
+        let (conf, _) = cluster(wanted.file).conf();
         let Some(chain) = conf.chain else { continue };
         // reference.md: the default of rdma-cni
         let default = json!(["rdma/hca", "aliyun/erdma"]);
@@ -154,7 +155,7 @@ fn the_resources_are_those_that_the_chain_attaches() {
             assert!(
                 attached.contains(&name),
                 "{}: {name} is not attached",
-                wanted.file()
+                wanted.file
             );
         }
     }
@@ -164,19 +165,19 @@ fn the_resources_are_those_that_the_chain_attaches() {
 fn the_installer_sees_what_it_uses_and_nothing_else() {
     let mut seen = 0;
     for wanted in ALL {
-        let cluster = cluster(wanted.file());
+        let cluster = cluster(wanted.file);
         let Some((container, arguments)) = installer(&cluster) else {
             continue;
         };
         let Some(Command::Install(install)) = arguments.command else {
-            panic!("{}: {:?}", wanted.file(), container.args)
+            panic!("{}: {:?}", wanted.file, container.args)
         };
         // both read one file, so that they want one and the same
         assert_eq!(
             install.config,
             cluster.arguments().config,
             "{}",
-            wanted.file()
+            wanted.file
         );
         assert_eq!(install.state_dir, cluster.arguments().state_dir);
         // what hinders in a list must not keep the daemon from its work
@@ -198,7 +199,7 @@ fn the_installer_sees_what_it_uses_and_nothing_else() {
         needed.insert(directory.clone(), (directory, true));
         let map = "configMap rdma-devices".to_owned();
         needed.insert("/etc/rdma-device-plugin".into(), (map, true));
-        assert_eq!(mounts(&cluster, container), needed, "{}", wanted.file());
+        assert_eq!(mounts(&cluster, container), needed, "{}", wanted.file);
         seen += 1;
     }
     assert_eq!(seen, CHAINED.len());

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The DaemonSet and its ConfigMap, for each kind of nodes: names, resources, rights.
 
-use crate::{chain, claims, documents, refused, root, yaml_files};
+use crate::{
+    chain, claims, documents, refused, root,
+    wanted::{ALL, LOADING, OTHER_NODES},
+    yaml_files,
+};
 use clap::Parser;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
@@ -25,105 +29,8 @@ pub(crate) struct Cluster {
     pub(crate) others: Vec<Value>,
 }
 
-/// What a file is to come to.
-pub(crate) struct Wanted {
-    file: &'static str,
-    resources: &'static [&'static str],
-    /// Beside `NET_ADMIN` and `NET_BROADCAST`.
-    capabilities: &'static [&'static str],
-    /// Of all that write to the chain's directories.
-    chain_capabilities: &'static [&'static str],
-    remarks: usize,
-}
-
-const fn wanted(
-    file: &'static str,
-    resources: &'static [&'static str],
-    capabilities: &'static [&'static str],
-) -> Wanted {
-    Wanted {
-        file,
-        resources,
-        capabilities,
-        chain_capabilities: &[],
-        remarks: 0,
-    }
-}
-
-impl Wanted {
-    pub(crate) fn file(&self) -> &'static str {
-        self.file
-    }
-}
-
-/// What a cluster's owner decides is otherwise here.
-const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes.yaml";
-
 /// The address that kubelet puts into arguments; the manifest does not know of which family it is.
 const NODE_ADDRESSES: [&str; 2] = ["192.0.2.7", "2001:db8::7"];
-
-const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
-const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
-
-pub(crate) const ALL: [Wanted; 18] = [
-    wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
-    wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
-    wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
-    wanted("conf/manifests/vf.yaml", &["rdma/vf"], &[]),
-    wanted(
-        "integration/manifests/rendered/another-format-chained.yaml",
-        &["rdma/hca_shared"],
-        &[],
-    ),
-    Wanted {
-        // periodicUpdateInterval
-        remarks: 1,
-        ..wanted(
-            "integration/manifests/rendered/another-format.yaml",
-            &["rdma/hca_shared"],
-            EXCLUSIVE,
-        )
-    },
-    wanted(claims::OF_MOVED_VFS, &["rdma/vf"], &[]),
-    wanted(claims::OF_VFS, &["rdma/vf"], &[]),
-    wanted(claims::SHARED, &["rdma/hca"], &[]),
-    Wanted {
-        chain_capabilities: &["CHOWN", "DAC_OVERRIDE"],
-        ..wanted(
-            "integration/manifests/rendered/crio-and-other-places.yaml",
-            &["rdma/hca"],
-            &[],
-        )
-    },
-    wanted(
-        "integration/manifests/rendered/erdma-all-loading.yaml",
-        &["aliyun/erdma"],
-        LOADING,
-    ),
-    wanted(
-        "integration/manifests/rendered/no-chain-said.yaml",
-        &["rdma/hca"],
-        &[],
-    ),
-    wanted(OTHER_NODES, &["rdma/hca"], &[]),
-    wanted(refused::BY_ANOTHER_ACCOUNT, &["rdma/hca"], &[]),
-    wanted(refused::FILE, &["rdma/hca"], &[]),
-    wanted(
-        "integration/manifests/rendered/shared-by-name.yaml",
-        &["rdma/hca"],
-        &[],
-    ),
-    wanted(
-        "integration/manifests/rendered/the-chain-as-it-comes.yaml",
-        &["rdma/hca"],
-        &[],
-    ),
-    wanted(
-        "integration/manifests/rendered/two-kinds-of-vfs.yaml",
-        &["rdma/vf", "rdma/vf-storage"],
-        EXCLUSIVE,
-    ),
-];
 
 pub(crate) fn cluster(file: &'static str) -> Cluster {
     let mut objects = documents(&root().join(file)).into_iter();

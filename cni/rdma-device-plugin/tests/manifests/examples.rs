@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The pods of users: `conf/examples`.
 
-use crate::{
-    cluster::{ALL, cluster},
-    documents, root, yaml_files,
-};
+use crate::{cluster::cluster, documents, root, wanted::ALL, yaml_files};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use serde_json::Value;
 use std::{
@@ -63,9 +60,9 @@ fn on_the_host(file: &Path) -> bool {
 fn examples_ask_for_what_a_cluster_has() {
     let manifests = ALL
         .iter()
-        .filter(|it| it.file().starts_with("conf/manifests/"));
+        .filter(|it| it.file.starts_with("conf/manifests/"));
     let offered: BTreeSet<String> = manifests
-        .flat_map(|it| cluster(it.file()).conf().0.resources)
+        .flat_map(|it| cluster(it.file).conf().0.resources)
         .map(|resource| resource.name.to_string())
         .collect();
     let mut wanted = BTreeSet::new();

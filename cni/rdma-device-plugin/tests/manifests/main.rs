@@ -8,10 +8,12 @@ mod claims;
 mod cluster;
 mod examples;
 mod kubernetes;
+mod monitoring;
 mod networks;
 mod paths;
 mod refused;
 mod running;
+mod wanted;
 
 use serde_json::Value;
 use std::{

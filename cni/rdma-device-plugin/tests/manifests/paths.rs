@@ -3,7 +3,8 @@
 
 use crate::{
     chain::{bin_dirs, installer},
-    cluster::{ALL, Cluster, cluster},
+    cluster::{Cluster, cluster},
+    wanted::ALL,
 };
 use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
 use rdma_device_plugin::{cli::Command, refused::RefusedPods};
@@ -53,7 +54,7 @@ fn source(volume: &Volume) -> String {
 #[test]
 fn the_daemon_sees_what_it_uses_and_nothing_else() {
     for wanted in ALL {
-        let cluster = cluster(wanted.file());
+        let cluster = cluster(wanted.file);
         let arguments = cluster.arguments();
         let mut needed = Mounts::new();
         let mut need = |path: &Path, from: &str, read_only: bool| {
@@ -88,7 +89,7 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
             need(leases, &same(leases), true);
             let install = installer(&cluster).and_then(|(_, it)| it.command);
             let Some(Command::Install(install)) = install else {
-                panic!("{}: no installer", wanted.file())
+                panic!("{}: no installer", wanted.file)
             };
             for bin_dir in bin_dirs(&install) {
                 need(&bin_dir, &same(&bin_dir), true);
@@ -116,7 +117,7 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
             mounts(&cluster, cluster.daemon()),
             needed,
             "{}",
-            wanted.file()
+            wanted.file
         );
     }
 }
@@ -124,18 +125,18 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
 #[test]
 fn namespaces_of_pods_that_start_later_are_seen() {
     for wanted in ALL {
-        let cluster = cluster(wanted.file());
+        let cluster = cluster(wanted.file);
         let mounts = cluster.daemon().volume_mounts.as_ref().expect("mounts");
         let netns = mounts.iter().find(|it| it.mount_path == "/run/netns");
         let propagation = netns.and_then(|it| it.mount_propagation.as_deref());
-        assert_eq!(propagation, Some("HostToContainer"), "{}", wanted.file());
+        assert_eq!(propagation, Some("HostToContainer"), "{}", wanted.file);
     }
 }
 
 #[test]
 fn every_volume_is_somebodys() {
     for wanted in ALL {
-        let cluster = cluster(wanted.file());
+        let cluster = cluster(wanted.file);
         let pod = cluster.pod();
         let containers = pod
             .containers
@@ -146,12 +147,7 @@ fn every_volume_is_somebodys() {
             .collect();
         for volume in pod.volumes.iter().flatten() {
             let used = mounted.iter().any(|it| it.name == volume.name);
-            assert!(
-                used,
-                "{}: {} is mounted nowhere",
-                wanted.file(),
-                volume.name
-            );
+            assert!(used, "{}: {} is mounted nowhere", wanted.file, volume.name);
         }
     }
 }

@@ -2,6 +2,7 @@
 //! `/metrics` and `/healthz` over HTTP, on a made-up sysfs, with a stand-in for kubelet's
 //! pod-resources.
 
+mod prometheus;
 mod site;
 
 use rdma_device_plugin::offer::Gone;

@@ -161,6 +161,10 @@ impl Site {
 pub(crate) struct Client(Server);
 
 impl Client {
+    pub(crate) fn port(&self) -> u16 {
+        self.0.address().port()
+    }
+
     pub(crate) async fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.0.address()).await;
         stream.expect("connected")

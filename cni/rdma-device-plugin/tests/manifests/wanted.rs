@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What each file with a DaemonSet is to come to.
+
+use crate::{claims, monitoring, refused};
+
+/// What a file is to come to.
+pub(crate) struct Wanted {
+    pub(crate) file: &'static str,
+    pub(crate) resources: &'static [&'static str],
+    /// Beside `NET_ADMIN` and `NET_BROADCAST`.
+    pub(crate) capabilities: &'static [&'static str],
+    /// Of all that write to the chain's directories.
+    pub(crate) chain_capabilities: &'static [&'static str],
+    pub(crate) remarks: usize,
+}
+
+const fn wanted(
+    file: &'static str,
+    resources: &'static [&'static str],
+    capabilities: &'static [&'static str],
+) -> Wanted {
+    Wanted {
+        file,
+        resources,
+        capabilities,
+        chain_capabilities: &[],
+        remarks: 0,
+    }
+}
+
+/// What a cluster's owner decides is otherwise here.
+pub(crate) const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes.yaml";
+
+const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
+pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
+
+pub(crate) const ALL: [Wanted; 19] = [
+    wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
+    wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
+    wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
+    wanted("conf/manifests/vf.yaml", &["rdma/vf"], &[]),
+    wanted(
+        "integration/manifests/rendered/another-format-chained.yaml",
+        &["rdma/hca_shared"],
+        &[],
+    ),
+    Wanted {
+        // periodicUpdateInterval
+        remarks: 1,
+        ..wanted(
+            "integration/manifests/rendered/another-format.yaml",
+            &["rdma/hca_shared"],
+            EXCLUSIVE,
+        )
+    },
+    wanted(claims::OF_MOVED_VFS, &["rdma/vf"], &[]),
+    wanted(claims::OF_VFS, &["rdma/vf"], &[]),
+    wanted(claims::SHARED, &["rdma/hca"], &[]),
+    Wanted {
+        chain_capabilities: &["CHOWN", "DAC_OVERRIDE"],
+        ..wanted(
+            "integration/manifests/rendered/crio-and-other-places.yaml",
+            &["rdma/hca"],
+            &[],
+        )
+    },
+    wanted(
+        "integration/manifests/rendered/erdma-all-loading.yaml",
+        &["aliyun/erdma"],
+        LOADING,
+    ),
+    wanted(monitoring::FILE, &["rdma/hca"], &[]),
+    wanted(
+        "integration/manifests/rendered/no-chain-said.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(OTHER_NODES, &["rdma/hca"], &[]),
+    wanted(refused::BY_ANOTHER_ACCOUNT, &["rdma/hca"], &[]),
+    wanted(refused::FILE, &["rdma/hca"], &[]),
+    wanted(
+        "integration/manifests/rendered/shared-by-name.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/the-chain-as-it-comes.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/two-kinds-of-vfs.yaml",
+        &["rdma/vf", "rdma/vf-storage"],
+        EXCLUSIVE,
+    ),
+];

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A real Prometheus reads the metrics as the chart's PodMonitor says, and has the alerts and the dashboard's panels
+//! answered. What of a Kubernetes is needed, the labels of discovered pods, is written down here.
+
+use crate::site::{Client, Kubelet, Site, container, offer, pod};
+use rdma_resources::Sharing;
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+const NODE: &str = "node-1";
+
+/// The port of the rendered PodMonitor, in whose place the server's own is put.
+const PORT: &str = "9102";
+
+/// Counters that panels show, beside those that the site has.
+const COUNTERS: [&str; 8] = [
+    "counters/port_xmit_data",
+    "counters/port_xmit_discards",
+    "counters/port_rcv_errors",
+    "counters/symbol_error",
+    "hw_counters/local_ack_timeout_err",
+    "hw_counters/np_cnp_sent",
+    "hw_counters/packet_seq_err",
+    "hw_counters/rp_cnp_handled",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn programs() -> PathBuf {
+    let directory = std::env::var_os("RDMA_PROMETHEUS");
+    directory
+        .expect(
+            "RDMA_PROMETHEUS is not set: export RDMA_PROMETHEUS=$(integration/prometheus/fetch)",
+        )
+        .into()
+}
+
+/// `scrape_configs`, as Prometheus' operator makes them of the PodMonitor, for a server on `port` and what else is
+/// discovered beside it.
+fn scrape_config(port: u16) -> Value {
+    let rendered = root().join("integration/manifests/rendered/monitoring.yaml");
+    let text = fs::read_to_string(rendered).expect("rendered");
+    let text = text.replace(PORT, &port.to_string());
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
+    let monitor = objects.iter().find(|it| it["kind"] == "PodMonitor");
+    let endpoint = &monitor.expect("a PodMonitor")["spec"]["podMetricsEndpoints"][0];
+    // what the operator puts in front of the monitor's own
+    let mut relabelings = vec![
+        json!({"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"}),
+        json!({"source_labels": ["__meta_kubernetes_pod_container_name"], "target_label": "container"}),
+        json!({"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"}),
+        json!({"source_labels": ["__meta_kubernetes_pod_label_app_kubernetes_io_name"], "target_label": "job"}),
+    ];
+    for relabeling in endpoint["relabelings"].as_array().expect("a list") {
+        let fields = relabeling.as_object().expect("an object").iter();
+        let in_snake_case = |(name, value): (&String, &Value)| {
+            let name = name
+                .replace("sourceLabels", "source_labels")
+                .replace("targetLabel", "target_label");
+            (name, value.clone())
+        };
+        relabelings.push(Value::Object(fields.map(in_snake_case).collect()));
+    }
+    let discovered = |ip: &str, node: &str, container: &str| {
+        json!({
+            "targets": [ip],
+            "labels": {
+                "__meta_kubernetes_namespace": "kube-system",
+                "__meta_kubernetes_pod_name": "ack-rdma-dp-ds-x7k2p",
+                "__meta_kubernetes_pod_container_name": container,
+                "__meta_kubernetes_pod_label_app_kubernetes_io_name": "rdma-device-plugin",
+                "__meta_kubernetes_pod_ip": ip,
+                "__meta_kubernetes_pod_node_name": node,
+            },
+        })
+    };
+    json!({
+        "job_name": "podMonitor/kube-system/rdma-device-plugin/0",
+        "honor_labels": endpoint["honorLabels"],
+        "scrape_interval": "1s",
+        "scrape_timeout": "1s",
+        "relabel_configs": relabelings,
+        "static_configs": [
+            discovered("127.0.0.1", NODE, "rdma-device-plugin"),
+            discovered("127.0.0.1", NODE, "install"),
+            discovered("2001:db8::7", "node-2", "rdma-device-plugin"),
+        ],
+    })
+}
+
+struct Prometheus {
+    process: Child,
+    port: u16,
+    _storage: tempfile::TempDir,
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+impl Prometheus {
+    fn start(scraped: &Client) -> Self {
+        let storage = tempfile::tempdir().expect("a directory");
+        let configuration = json!({
+            "global": {"evaluation_interval": "1s"},
+            "rule_files": [root().join("conf/helm/rdma-device-plugin/files/alerts.yaml")],
+            "scrape_configs": [scrape_config(scraped.port())],
+        });
+        let file = storage.path().join("prometheus.yml");
+        fs::write(&file, configuration.to_string()).expect("written");
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let port = free.local_addr().expect("an address").port();
+        drop(free);
+        let log = fs::File::create(storage.path().join("log")).expect("a file");
+        let process = Command::new(programs().join("prometheus"))
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.tsdb.path={}", storage.path().display()))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("started");
+        Self {
+            process,
+            port,
+            _storage: storage,
+        }
+    }
+
+    /// What its API answers; none: it does not answer yet.
+    async fn api(&self, path: &str) -> Option<Value> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
+            .await
+            .ok()?;
+        let request = format!("GET /api/v1/{path} HTTP/1.0\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        let (_, body) = answer.split_once("\r\n\r\n")?;
+        let answer: Value = serde_json::from_str(body).ok()?;
+        assert_eq!(answer["status"], "success", "{path}: {answer}");
+        Some(answer["data"].clone())
+    }
+
+    /// What `expression` is now.
+    async fn query(&self, expression: &str) -> Vec<Value> {
+        let bytes = expression.bytes().map(|byte| format!("%{byte:02x}"));
+        let path = format!("query?query={}", bytes.collect::<String>());
+        let data = self.api(&path).await;
+        data.map_or_else(Vec::new, |it| {
+            it["result"].as_array().expect("a list").clone()
+        })
+    }
+
+    async fn until(&self, expression: &str) -> Vec<Value> {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let found = self.query(expression).await;
+            if !found.is_empty() {
+                return found;
+            }
+            assert!(Instant::now() < until, "nothing within 60 s: {expression}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+/// The expressions of the dashboard's panels, with the dashboard's variables put in.
+fn panels() -> Vec<String> {
+    let file = root().join("conf/helm/rdma-device-plugin/files/dashboard.json");
+    let text = fs::read_to_string(file).expect("a dashboard");
+    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels").iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let expressions = targets.map(|target| target["expr"].as_str().expect("an expression"));
+    let with_variables = |it: &str| it.replace("$node", ".*").replace("$__rate_interval", "1m");
+    expressions.map(with_variables).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "scripts/test --full: it needs Prometheus"]
+async fn prometheus_reads_it_and_alerts_and_panels_are_answered() {
+    let offered = offer("rdma/vf", Sharing::Exclusive, &[("0000:3b:00.2", &[0])]);
+    let mut site = Site::new(vec![offered]);
+    site.kubelet(Kubelet::Answers(vec![pod(
+        "team",
+        "train-0",
+        container("main", "rdma/vf", &["0000:3b:00.2"]),
+    )]));
+    for counter in COUNTERS {
+        let port = site.path().join("sys/class/infiniband/mlx5_0/ports/1");
+        fs::write(port.join(counter), "3\n").expect("written");
+    }
+    site.metrics.registered("rdma/vf", false);
+    let took = Duration::from_millis(3);
+    site.metrics.allocated("rdma/vf", took, true);
+    site.metrics.prepared(took, true);
+    let server = site.serve().await;
+    let prometheus = Prometheus::start(&server);
+
+    // two scrapes, as rates need
+    let scraped = format!("count_over_time(rdma_device_healthy{{node=\"{NODE}\"}}[1m]) > 1");
+    prometheus.until(&scraped).await;
+    let targets = prometheus.api("targets").await.expect("an answer");
+    let urls = targets["activeTargets"].as_array().expect("a list").iter();
+    let urls: BTreeSet<&str> = urls.filter_map(|it| it["scrapeUrl"].as_str()).collect();
+    let port = server.port();
+    let expected = [
+        format!("http://127.0.0.1:{port}/metrics"),
+        format!("http://[2001:db8::7]:{port}/metrics"),
+    ];
+    assert!(urls.into_iter().eq(expected.iter().map(String::as_str)));
+
+    let healthy = prometheus.query("rdma_device_healthy").await;
+    let labels = healthy[0]["metric"].as_object().expect("labels");
+    let names: Vec<&str> = labels.keys().map(String::as_str).collect();
+    assert_eq!(names, ["__name__", "device", "instance", "job", "node"]);
+    assert_eq!(labels["instance"], NODE);
+    let holder = &prometheus.query("rdma_device_holder").await[0]["metric"];
+    assert_eq!(
+        (&holder["namespace"], &holder["pod"], &holder["container"]),
+        (&json!("team"), &json!("train-0"), &json!("main"))
+    );
+
+    for expression in panels() {
+        prometheus.until(&expression).await;
+    }
+    for alert in [
+        r#"alertname="RdmaDaemonDown", node="node-2""#,
+        r#"alertname="RdmaKubeletDoesNotKnowResource", node="node-1", resource="rdma/vf""#,
+    ] {
+        prometheus
+            .until(&format!("ALERTS{{alertstate=\"pending\", {alert}}}"))
+            .await;
+    }
+}
+
+/// `promtool` itself says which alert did not come, or came when it should not.
+#[test]
+#[ignore = "scripts/test --full: it needs promtool"]
+fn alerts_come_when_they_should_and_only_then() {
+    let cases = root().join("integration/prometheus/alerts.yaml");
+    let output = Command::new(programs().join("promtool"))
+        .args(["test", "rules"])
+        .arg(&cases)
+        .output()
+        .expect("promtool");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
+}
