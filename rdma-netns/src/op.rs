@@ -59,6 +59,10 @@ pub enum Op {
     },
     /// `ip link del dev LINK`; one that is gone already is no error.
     RemoveLink { at: NetnsSide, link: InterfaceName },
+    /// `ip link del group GROUP` in the pod: all netdevs of the group go by one deletion, for which the kernel waits
+    /// once until nobody uses them, and not for each (`rtnl_group_dellink()`, `net/core/rtnetlink.c`). None in the
+    /// group is no error. If one of them cannot be deleted, none is.
+    RemoveGroup { group: u32 },
     /// `ip link set dev LINK name NAME`; only while it is down before Linux 6.2.
     RenameLink {
         at: NetnsSide,
@@ -231,6 +235,9 @@ impl Op {
                 format!("ip link add link {parent} name {name} netns {pod} mtu {mtu} type {child}")
             }
             Self::RemoveLink { at, link } => format!("{} link del dev {link}", ip(at)),
+            Self::RemoveGroup { group } => {
+                format!("{} link del group {group}", ip(&NetnsSide::Pod))
+            }
             Self::RenameLink { at, link, name } => {
                 format!("{} link set dev {link} name {name}", ip(at))
             }

@@ -32,6 +32,7 @@ fn as_a_person_would_type_it() {
             },
             "ip -n pod link del dev rdma0",
         ),
+        (Op::RemoveGroup { group: 7 }, "ip -n pod link del group 7"),
         (
             Op::AddRule {
                 at,

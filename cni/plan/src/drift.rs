@@ -16,6 +16,7 @@ pub fn words(op: &Op, observed: &Observed) -> String {
             NetnsSide::Host => format!("{link} is on the host"),
             NetnsSide::Pod => format!("{link} is in the pod"),
         },
+        Op::RemoveGroup { group } => format!("netdevs of group {group} are in the pod"),
         Op::RenameLink { link, name, .. } => format!("{name} is called {link} now"),
         Op::SetUp { link, up, .. } => format!("{link} is {}", if *up { "down" } else { "up" }),
         Op::SetMtu { at, link, mtu } => match present(*at, link) {

@@ -8,11 +8,13 @@
 //! | [`allocation`] | what kubelet allocated to a pod: from ids to devices |
 //! | [`select`] | which devices a pod gets |
 //! | `attach`, `routing` | the changes that bring them into the pod |
+//! | `children` | the removal of children of several rails, by one deletion |
 //! | `detach`, [`given_up`] | the changes that restore them to the host, and what a netdev came back without |
 //! | [`drift`] | a change in words, for CHECK |
 
 pub mod allocation;
 mod attach;
+mod children;
 mod detach;
 mod draft;
 pub mod drift;
@@ -22,6 +24,7 @@ mod routing;
 pub mod select;
 
 pub use attach::{attach, attach_rail, bearer};
+pub use children::{child_removed, children_together};
 pub use detach::{detach, detach_beside, gone, missing_of};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use routing::{connected, free_base, routed};

@@ -4,7 +4,7 @@
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
-use rdma_netns::{Child, Kernel, MacvlanMode, Op};
+use rdma_netns::{Child, Kernel, LinkSetting, MacvlanMode, Op};
 
 const PASSTHRU: Child = Child::Macvlan(MacvlanMode::Passthru);
 
@@ -92,6 +92,33 @@ pub fn it_ends_by_hand(node: &Node<'_, impl Kernel>) {
     assert!(node.pod_has("rdma0").is_none());
     node.make(remove_link(POD, "rdma0"));
     assert_eq!(node.refused(remove_link(POD, "lo")), Errno::EOPNOTSUPP);
+}
+
+/// Of the pod's netdevs just those of the group; none is no error. Group 0 is everybody's.
+pub fn a_group_ends_by_one_deletion(node: &Node<'_, impl Kernel>) {
+    let group = |link: &str, number| setting(POD, link, LinkSetting::Group, number);
+    for (parent, child, number) in [
+        ("nic0", "rdma0", 7),
+        ("nic1", "rdma1", 7),
+        ("nic0", "other", 8),
+        ("nic1", "none", 0),
+    ] {
+        node.make(add_child(parent, BRIDGE, child));
+        node.make(group(child, number));
+    }
+    for _ in 0..2 {
+        node.make(Op::RemoveGroup { group: 7 });
+        assert!(node.pod_has("rdma0").is_none() && node.pod_has("rdma1").is_none());
+        node.pod("other");
+        node.pod("none");
+    }
+    let refused = node.refused(Op::RemoveGroup { group: 0 });
+    assert_eq!(refused, Errno::EPERM);
+    // with one that cannot be deleted none is
+    node.make(group("lo", 8));
+    let refused = node.refused(Op::RemoveGroup { group: 8 });
+    assert_eq!(refused, Errno::EOPNOTSUPP);
+    node.pod("other");
 }
 
 /// It tells the number that its parent has now.

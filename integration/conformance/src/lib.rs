@@ -122,6 +122,7 @@ macro_rules! suite {
                 no_larger_than_its_parent_and_it_shrinks_with_it
                 it_has_a_carrier_while_its_parent_is_up
                 it_ends_by_hand
+                a_group_ends_by_one_deletion
                 it_stays_linked_when_its_parent_moves
             }
             rules {

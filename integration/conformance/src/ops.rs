@@ -2,8 +2,8 @@
 //! Changes, in few words, and what is seen of them.
 
 use rdma_netns::{
-    Address, Child, InterfaceName, Link, LinkFlag, MacvlanMode, NetnsSide, Op, Route, Rule,
-    link::IFA_F_NODAD,
+    Address, Child, InterfaceName, Link, LinkFlag, LinkSetting, MacvlanMode, NetnsSide, Op, Route,
+    Rule, link::IFA_F_NODAD,
 };
 use std::net::IpAddr;
 
@@ -145,6 +145,17 @@ pub fn add_child(parent: &str, child: Child, to: &str) -> Op {
 pub fn remove_link(at: NetnsSide, link: &str) -> Op {
     let link = name(link);
     Op::RemoveLink { at, link }
+}
+
+/// A number of a netdev.
+pub fn setting(at: NetnsSide, link: &str, setting: LinkSetting, value: u32) -> Op {
+    let link = name(link);
+    Op::SetLinkSetting {
+        at,
+        link,
+        setting,
+        value,
+    }
 }
 
 /// A netdev goes to the pod.

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Macvlan and ipvlan netdevs, and what they have from the netdev that they lie on.
 
-use crate::world::{HOST, Refusal, World, blank, refuse};
+use crate::{
+    links::Netdev,
+    world::{HOST, Refusal, World, blank, refuse},
+};
 use nix::errno::Errno;
 use rdma_netns::{
-    Child, HardwareAddress, InterfaceName, IpvlanMode, Link, LinkFlag, LinkType, MacvlanMode,
-    NetnsId,
+    Child, HardwareAddress, InterfaceName, IpvlanMode, Link, LinkFlag, LinkSetting, LinkType,
+    MacvlanMode, NetnsId,
 };
 
 impl World {
@@ -85,6 +88,27 @@ impl World {
             return Err(Errno::EOPNOTSUPP.into());
         }
         self.netdevs.remove(position);
+        self.reap();
+        Ok(())
+    }
+
+    /// All netdevs of the group or none. The kernel refuses group 0, which all are in that are in no other.
+    pub(crate) fn remove_group(&mut self, netns: NetnsId, group: u32) -> Result<(), Refusal> {
+        let is_of_it = |it: &Netdev| {
+            let own = it.link.settings.get(&LinkSetting::Group);
+            it.netns == netns && own.copied().unwrap_or_default() == group
+        };
+        if group == 0 {
+            return Err(Errno::EPERM.into());
+        }
+        if self
+            .netdevs
+            .iter()
+            .any(|it| is_of_it(it) && it.is_physical())
+        {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        self.netdevs.retain(|it| !is_of_it(it));
         self.reap();
         Ok(())
     }

@@ -37,6 +37,7 @@ impl World {
                 mtu,
             } => self.add_child(at(&NetnsSide::Pod)?, parent, *child, name, *mtu),
             Op::RemoveLink { at: side, link } => self.remove_link(at(side)?, link),
+            Op::RemoveGroup { group } => self.remove_group(at(&NetnsSide::Pod)?, *group),
             Op::RenameLink {
                 at: side,
                 link,

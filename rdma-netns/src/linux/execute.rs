@@ -72,6 +72,11 @@ impl<'a> Namespaces<'a> {
             Op::RemoveLink { at, link } => {
                 tolerate(libc::ENODEV, self.change(*at, link, 0, links::remove))
             }
+            Op::RemoveGroup { group } => {
+                let mut pod = self.at(NetnsSide::Pod)?.route();
+                let removed = pod.request(&links::remove_group(*group), 0);
+                tolerate(libc::ENODEV, removed.map(drop))
+            }
             Op::RenameLink { at, link, name } => {
                 self.change(*at, link, 0, |index| links::set_name(index, name))
             }

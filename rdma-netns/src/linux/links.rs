@@ -317,6 +317,12 @@ pub(super) fn remove(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelLink(message(index, vec![]))
 }
 
+/// All netdevs of a group, by one deletion.
+pub(super) fn remove_group(group: u32) -> RouteNetlinkMessage {
+    let group = DefaultNla::new(IFLA_GROUP, group.to_ne_bytes().to_vec());
+    RouteNetlinkMessage::DelLink(message(0, vec![LinkAttribute::Other(group)]))
+}
+
 /// Gives a netdev one more name.
 pub(super) fn add_alt_name(index: u32, name: &str) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewLinkProp(alt_name(index, name))

@@ -157,7 +157,7 @@ pub fn restore<K: Kernel>(
         if round >= ROUNDS && last.is_some() {
             kernel.pause(PAUSE);
         }
-        refused = make(kernel, pod, &plans);
+        refused = make(kernel, pod, &plans, &observed);
         last = Some(plans);
         round += 1;
     }
@@ -207,11 +207,21 @@ fn dispensable(plans: &[RailPlan], refused: &[Refusal]) -> Option<Vec<GivenUp>> 
 
 /// Makes the changes of all rails' plans, and tells what was refused. One that others build
 /// upon ends its rail's plan; any other is passed over, so that an alias that is refused does not
-/// keep a NIC down.
-fn make<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, plans: &[RailPlan]) -> Vec<Refusal> {
+/// keep a NIC down. Children go first, and together.
+fn make<K: Kernel>(
+    kernel: &K,
+    pod: Option<&K::Pod>,
+    plans: &[RailPlan],
+    observed: &Observed,
+) -> Vec<Refusal> {
     let mut refused = vec![];
+    let together = plan::children_together(plans, observed);
+    let are_gone = remove_together(kernel, pod, &together);
     for (rail, plan) in plans.iter().enumerate() {
         for op in plan.iter().flatten() {
+            if are_gone && plan::child_removed(op).is_some() {
+                continue;
+            }
             log::debug!("{op}");
             let Err(error) = kernel.execute(op, pod) else {
                 continue;
@@ -235,6 +245,19 @@ fn make<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, plans: &[RailPlan]) -> Vec<
         }
     }
     refused
+}
+
+/// Whether the children of several rails were removed by one deletion. What is refused of it is tried by the rails' own
+/// plans, which tell it.
+fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> bool {
+    let made = ops.iter().try_for_each(|op| {
+        log::debug!("{op}");
+        kernel.execute(op, pod)
+    });
+    if let Err(error) = &made {
+        log::debug!("{error}; one after the other");
+    }
+    made.is_ok() && !ops.is_empty()
 }
 
 /// What is left: what was refused, or is not possible, or is missing without either.

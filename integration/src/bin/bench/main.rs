@@ -8,6 +8,7 @@ mod daemon;
 mod leases;
 mod machines;
 mod passing;
+mod rails;
 mod run;
 
 use integration::Node;
@@ -17,8 +18,9 @@ use std::{env, fs::File, process};
 /// Prints what it measures on a node.
 type Measure = fn(&Node);
 
-const PARTS: [(&str, Measure); 5] = [
+const PARTS: [(&str, Measure); 6] = [
     ("chain", chain::measure),
+    ("rails", rails::measure),
     ("leases", leases::measure),
     ("passing", passing::measure),
     ("daemon", |_| daemon::measure()),
@@ -32,7 +34,7 @@ fn main() {
         .find(|it| PARTS.iter().all(|(name, _)| name != it));
     if let Some(unknown) = unknown {
         eprintln!(
-            "bench: there is no {unknown:?}; there are chain, leases, passing, daemon and claims"
+            "bench: there is no {unknown:?}; there are chain, rails, leases, passing, daemon and claims"
         );
         process::exit(2);
     }

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The children of several rails, which go together.
+
+use crate::RailPlan;
+use rdma_netns::{InterfaceName, Link, LinkSetting, NetnsSide, Observed, Op};
+
+/// The group that children of several rails are put into, or the next number that is free: `RDMA` in ASCII.
+const TOGETHER: u32 = 0x5244_4d41;
+
+/// What removes the children of several rails, which `plans` remove one by one, by one deletion: the kernel waits
+/// until nobody uses a netdev any more, for each deletion anew. Nothing, where there are not several. They are put
+/// into a group of which no other netdev of the pod is.
+pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
+    let Some(pod) = &observed.pod else {
+        return vec![];
+    };
+    let removed: Vec<&InterfaceName> = plans
+        .iter()
+        .flatten()
+        .flatten()
+        .filter_map(child_removed)
+        .collect();
+    if removed.len() < 2 {
+        return vec![];
+    }
+    let group_of = |link: &Link| link.settings.get(&LinkSetting::Group).copied();
+    let (children, others): (Vec<&Link>, Vec<&Link>) =
+        pod.links.iter().partition(|it| removed.contains(&&it.name));
+    let is_free = |group: &u32| others.iter().all(|it| group_of(it) != Some(*group));
+    let Some(group) = (TOGETHER..).find(is_free) else {
+        return vec![];
+    };
+    let outside = children.iter().filter(|it| group_of(it) != Some(group));
+    let join = outside.map(|link| Op::SetLinkSetting {
+        at: NetnsSide::Pod,
+        link: link.name.clone(),
+        setting: LinkSetting::Group,
+        value: group,
+    });
+    join.chain([Op::RemoveGroup { group }]).collect()
+}
+
+/// The child that `op` removes from the pod.
+pub fn child_removed(op: &Op) -> Option<&InterfaceName> {
+    match op {
+        Op::RemoveLink {
+            at: NetnsSide::Pod,
+            link,
+        } => Some(link),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// A pod with these netdevs, each with its group.
+    fn observed(links: &[(&str, u32)]) -> Observed {
+        let links = links.iter().enumerate().map(|(at, (name, group))| {
+            json!({
+                "index": at + 2, "name": name, "mac": "02:00:00:00:00:01", "mtu": 1500, "up": true,
+                "settings": {"group": group},
+            })
+        });
+        let namespace = |links: Vec<Value>| json!({"id": {"device": 4, "inode": 1, "cookie": 0}, "links": links});
+        let observed = json!({
+            "boot_id": "", "rdma_mode": null, "host": namespace(vec![]), "pod": namespace(links.collect()),
+        });
+        serde_json::from_value(observed).expect("a state")
+    }
+
+    fn remove(link: &str) -> RailPlan {
+        let link = InterfaceName::try_from(link).expect("a name");
+        let at = NetnsSide::Pod;
+        Ok(vec![Op::RemoveLink { at, link }])
+    }
+
+    fn planned(plans: &[RailPlan], links: &[(&str, u32)]) -> Vec<String> {
+        let ops = children_together(plans, &observed(links));
+        ops.iter().map(Op::to_string).collect()
+    }
+
+    #[test]
+    fn several_go_by_one_deletion() {
+        let plans = [remove("rdma0"), Ok(vec![]), remove("rdma1")];
+        let expected = [
+            "ip -n pod link set dev rdma0 group 1380207937",
+            "ip -n pod link set dev rdma1 group 1380207937",
+            "ip -n pod link del group 1380207937",
+        ];
+        let links = [("eth0", 0), ("rdma0", 0), ("rdma1", 0)];
+        assert_eq!(planned(&plans, &links), expected);
+        // killed in between
+        let links = [("eth0", 0), ("rdma0", TOGETHER), ("rdma1", 0)];
+        assert_eq!(planned(&plans, &links), expected[1..]);
+    }
+
+    #[test]
+    fn nobody_elses_netdev_is_in_the_group() {
+        let plans = [remove("rdma0"), remove("rdma1")];
+        let links = [("theirs", TOGETHER), ("rdma0", TOGETHER), ("rdma1", 0)];
+        let expected = [
+            "ip -n pod link set dev rdma0 group 1380207938",
+            "ip -n pod link set dev rdma1 group 1380207938",
+            "ip -n pod link del group 1380207938",
+        ];
+        assert_eq!(planned(&plans, &links), expected);
+    }
+
+    #[test]
+    fn one_alone_needs_no_group() {
+        assert!(planned(&[remove("rdma0")], &[("rdma0", 0)]).is_empty());
+        assert!(planned(&[], &[("rdma0", 0)]).is_empty());
+    }
+}

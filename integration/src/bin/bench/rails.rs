@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What more rails cost: ADD and DEL of a pod with children of 1, 4 and 8 netdevs, in turn.
+
+use super::run::{Run, median, run};
+use integration::{Netns, Node, plugin::rdma_cni};
+use serde_json::{Value, json};
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+};
+
+const RUNS: usize = 15;
+const COUNTS: [u32; 3] = [1, 4, 8];
+
+/// In the namespace of `node`'s host, which has `eth1`.
+pub(super) fn measure(node: &Node) {
+    let most = COUNTS.into_iter().max().unwrap_or_default();
+    for rail in 1..=most {
+        if rail > 1 {
+            node.add_rail(&format!("eth{rail}"));
+        }
+        let address = format!("address add 2001:db8:{rail}::1/64 dev eth{rail} nodad");
+        node.host.ip(&address);
+    }
+    let inputs = COUNTS.map(|rails| input(node, rails));
+    let mut times: [[Vec<Run>; 2]; COUNTS.len()] = Default::default();
+    for _ in 0..RUNS {
+        for (input, [add, del]) in inputs.iter().zip(&mut times) {
+            let pod = Netns::new("bench");
+            add.push(call(node, input, "ADD", &pod));
+            del.push(call(node, input, "DEL", &pod));
+        }
+    }
+    println!(
+        "medians of {RUNS} runs, in turn: macvlan children, each with an address from its parent's prefix\n"
+    );
+    println!("{:<34} {:>12} {:>8}", "", "rdma-cni", "to 1");
+    for (verb, name) in ["ADD", "DEL"].iter().enumerate() {
+        let one = median(&times[0][verb]);
+        for (rails, times) in COUNTS.iter().zip(&times) {
+            let this = median(&times[verb]);
+            let name = format!("{name} of {rails}, ms");
+            println!("{name:<34} {this:>12.1} {:>8.2}", this / one);
+        }
+    }
+}
+
+/// The configuration of a pod with so many rails, in a file.
+fn input(node: &Node, rails: u32) -> PathBuf {
+    let devices = (1..=rails).map(|rail| json!({"netdev": format!("eth{rail}")}));
+    let configuration = json!({
+        "cniVersion": "1.0.0",
+        "name": "bench",
+        "type": "rdma-cni",
+        "devices": devices.collect::<Vec<Value>>(),
+        "requireRdma": false,
+        "mode": "share",
+        "ipam": {"type": "rdma-ipam", "from": "parent", "dataDir": node.directory().join("leases")},
+        "stateDir": node.state(),
+    });
+    let file = node.directory().join(format!("{rails}-rails.json"));
+    fs::write(&file, configuration.to_string()).expect("the configuration");
+    file
+}
+
+fn call(node: &Node, input: &PathBuf, command: &str, pod: &Netns) -> Run {
+    let input = File::open(input).expect("the configuration");
+    let (run, _) = run(
+        &rdma_cni(),
+        &[
+            ("CNI_COMMAND", command),
+            ("CNI_CONTAINERID", "bench"),
+            ("CNI_NETNS", pod.path().to_str().expect("UTF-8")),
+            ("CNI_IFNAME", "net1"),
+            ("CNI_PATH", &node.cni_path()),
+        ],
+        input,
+    );
+    run
+}
