@@ -6,9 +6,15 @@ use integration::{
     Attachment, Conflist, Netns, Snapshot,
     lab::{self, Function, Lab, NICS, ipv4},
     traffic::{self, End},
+    wait,
 };
 use nix::errno::Errno;
 use serde_json::{Value, json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// The host as `ip` shows it, its functions as their physical functions have them.
 #[derive(Debug)]
@@ -199,4 +205,93 @@ fn tenants_are_apart() {
         deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
     }
     before.assert_restored(&lab);
+}
+
+/// `conf/node`'s rule with its example's line for physical function `pci` and `count` functions, where udev looks; gone
+/// again when this is dropped.
+struct Rule(PathBuf);
+
+impl Rule {
+    fn install(lab: &Lab, pci: &str, count: u32) -> Self {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../conf/node/udev/rules.d/61-rdma-vfs.rules");
+        let text = fs::read_to_string(file).expect("the rule");
+        let line = text.lines().find_map(|line| line.strip_prefix("#ACTION"));
+        let line = line.expect("an example").replace("0000:3b:00.0", pci);
+        let line = line.replace(
+            "sriov_numvfs}=\"4\"",
+            &format!("sriov_numvfs}}=\"{count}\""),
+        );
+        assert!(
+            line.contains(pci) && line.ends_with(&format!("\"{count}\"")),
+            "{line}"
+        );
+        let rule = Self(PathBuf::from("/run/udev/rules.d/61-rdma-vfs.rules"));
+        fs::write(&rule.0, format!("ACTION{line}\n")).expect("written");
+        // as at a boot (systemd-udev-trigger.service)
+        lab.host.run("udevadm control --reload");
+        lab.host
+            .run("udevadm trigger --type=devices --action=add --subsystem-match=pci");
+        lab.host.run("udevadm settle -t 60");
+        rule
+    }
+}
+
+impl Drop for Rule {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+        drop(
+            Command::new("udevadm")
+                .args(["control", "--reload"])
+                .status(),
+        );
+    }
+}
+
+#[test]
+fn functions_are_made_once_by_the_nodes_rule() {
+    let lab = Lab::without_rdma(0);
+    let device = Path::new("/sys/class/net").join(NICS[0]).join("device");
+    let pci = fs::read_link(&device).expect("a link");
+    let pci = pci.file_name().expect("a name").to_string_lossy();
+    let count = || {
+        let text = fs::read_to_string(device.join("sriov_numvfs"));
+        text.expect("a number")
+            .trim()
+            .parse::<u32>()
+            .expect("a number")
+    };
+    assert_eq!(count(), 0);
+    let rule = Rule::install(&lab, &pci, 2);
+    assert_eq!(count(), 2);
+    let function = fs::read_link(device.join("virtfn1")).expect("a function");
+    let function = function.file_name().expect("a name").to_string_lossy();
+    wait::until("the function has a netdev", || {
+        let netdevs = fs::read_dir(device.join("virtfn1/net"));
+        netdevs.is_ok_and(|it| it.count() == 1)
+    });
+    lab.host.run("udevadm settle -t 60");
+    let list = Conflist::new(
+        "1.0.0",
+        vec![json!({
+            "type": "rdma-cni", "stateDir": lab.state(), "deviceID": *function, "requireRdma": false,
+        })],
+    );
+    let pod = lab.pod("pod");
+    let attachment = Attachment::new("a", pod.path(), "eth0");
+    let added = lab.runtime().add(&list, &attachment);
+    added.unwrap_or_else(|outcome| panic!("{outcome}"));
+    // another number does not take the function from its pod
+    drop(rule);
+    let rule = Rule::install(&lab, &pci, 3);
+    assert_eq!(count(), 2);
+    assert!(pod.has_link("eth0"));
+    let deleted = lab.runtime().del(&list, &attachment);
+    deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+    // the next time that the NIC comes
+    fs::write(device.join("sriov_numvfs"), "0").expect("taken away");
+    drop(rule);
+    let rule = Rule::install(&lab, &pci, 3);
+    assert_eq!(count(), 3);
+    drop(rule);
 }
