@@ -3,6 +3,7 @@
 //! before anything is done. Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
 
 pub mod child;
+mod pod_annotations;
 mod resources;
 mod routing;
 pub mod selector;
@@ -12,6 +13,7 @@ pub mod vf;
 
 use cni_protocol::{ConfError, Mistakes, Network};
 use conf_reader::{AbsolutePath, Field, Number, Wrong};
+pub use pod_annotations::PodAnnotations;
 pub use routing::{Routing, RoutingFields};
 pub use smc::{Smc, SmcRequirement, Smcr};
 
@@ -19,7 +21,7 @@ use rdma_netns::{Child, DeviceAddress, InterfaceName, VfSetting, child::MacvlanM
 use selector::Selector;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 /// A checked network configuration.
 #[derive(Clone, Debug)]
@@ -59,6 +61,10 @@ pub struct Conf {
     pub ipv6: Ipv6,
     /// `mtu`, bytes.
     pub mtu: Option<u32>,
+    /// `podAnnotations`
+    pub pod_annotations: PodAnnotations,
+    /// Which of its shared NICs the pod has chosen ([`Conf::chosen_by_pod`]); none: all.
+    pub rails: Option<BTreeSet<usize>>,
     /// `smcr`, `smcUeid`
     pub smc: Smc,
     /// `stateDir`
@@ -251,6 +257,8 @@ impl Conf {
             mtu: mistakes
                 .or(file.get("mtu"), None)?
                 .map(|Number::<68, 65535>(mtu)| mtu),
+            pod_annotations: mistakes.or(PodAnnotations::parse(file), PodAnnotations::default())?,
+            rails: None,
             state_dir,
             detect: mistakes.or(file.get("detect"), None)?.unwrap_or_default(),
             smc: mistakes.or(Smc::parse(file), Smc::off())?,

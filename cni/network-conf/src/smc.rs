@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Where runtimes with the capability of that name put the pod's annotations.
-const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+pub(super) const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 /// The pod's word.
 const ANNOTATION: &str = "network.alibabacloud.com/erdma-smcr";

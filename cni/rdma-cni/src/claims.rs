@@ -12,7 +12,7 @@ use rdma_netns::{DeviceAddress, Observed, RdmaDevice};
 use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
 use serde::Serialize;
 use serde_json::json;
-use std::{collections::BTreeSet, path::Path};
+use std::{borrow::Cow, collections::BTreeSet, path::Path};
 
 /// A container of the pod would not get what its claim was allocated.
 #[derive(Debug, thiserror::Error)]
@@ -24,12 +24,27 @@ pub struct ClaimError {
     source: FileError,
 }
 
+/// `conf` with what the pod's claims and its annotations say of how it is attached; the latter go before.
+///
+/// # Errors
+/// They contradict each other, or a value is wrong.
+pub fn of_pod<'a>(conf: &'a Conf, choice: &Choice<'_>) -> Result<Cow<'a, Conf>, ConfError> {
+    let by_claims = applied(conf, choice)?.map_or(Cow::Borrowed(conf), Cow::Owned);
+    for annotation in conf.pod_annotations.unheard() {
+        log::warn!(
+            "the pod's annotation {annotation} is not heard: podAnnotations does not allow it"
+        );
+    }
+    let by_pod = by_claims.chosen_by_pod()?;
+    Ok(by_pod.map_or(by_claims, Cow::Owned))
+}
+
 /// `conf` with what the claims by which `choice` was allocated say of how their pod is attached; none: they say
 /// nothing.
 ///
 /// # Errors
 /// They contradict each other.
-pub fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, ConfError> {
+fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, ConfError> {
     let Choice::Allocated(meanings) = choice else {
         return Ok(None);
     };

@@ -102,6 +102,7 @@ fn select(error: &SelectError) -> u32 {
         | SelectError::CannotMove { .. } => own::WRONG_MODE,
         SelectError::NameTaken(_)
         | SelectError::NameWithoutNumber { .. }
+        | SelectError::NoSuchRail { .. }
         | SelectError::CannotSetUp { .. } => code::CONFIGURATION,
     }
 }

@@ -8,26 +8,33 @@
 use super::{Chosen, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::allocation::{self, Allotment, Meaning};
 use attachments::Attachment;
-use network_conf::Mode;
+use network_conf::{Conf, Mode};
 use rdma_netns::{LinkType, Observed, RdmaMode};
 use rdma_resources::Sharing;
+use std::collections::BTreeSet;
 
-/// The netdevs to attach; two of the devices can be one bond.
+/// The netdevs to attach; two of the devices can be one bond. Of what is shared, those that the pod has chosen.
 pub(super) fn choose<'a>(
-    mode: Mode,
+    conf: &Conf,
     meanings: &[Meaning],
     observed: &'a Observed,
     others: &[Attachment],
 ) -> Result<Vec<Chosen<'a>>, SelectError> {
     let mut chosen: Vec<Chosen<'a>> = vec![];
     let mut down: Vec<Chosen<'a>> = vec![];
+    let mode = conf.mode;
+    let mut shared = Shared::default();
     for allotment in allocation::devices(meanings, &observed.devices)? {
         let shares = is_shared(mode, &allotment, observed);
         if shares && let Some((rdma, why)) = by_verbs_alone(&allotment, observed, others)? {
             log::info!("{rdma} is the pod's by its character device alone: {why}");
+            shared.nics += 1;
             continue;
         }
         let found = by_address(mode, &allotment.address, observed, others)?;
+        if shares && !shared.is_chosen(conf.rails.as_ref(), &found) {
+            continue;
+        }
         let among = match shares && !found.link.up {
             true => &mut down,
             false => &mut chosen,
@@ -40,6 +47,11 @@ pub(super) fn choose<'a>(
             });
         }
     }
+    let last = conf.rails.iter().flatten().max();
+    if let Some(&rail) = last.filter(|rail| **rail >= shared.nics) {
+        let nics = shared.nics;
+        return Err(SelectError::NoSuchRail { rail, nics });
+    }
     if chosen.is_empty() {
         // why it cannot be attached is told as of any other
         return Ok(down);
@@ -51,6 +63,32 @@ pub(super) fn choose<'a>(
         );
     }
     Ok(chosen)
+}
+
+/// The shared NICs so far.
+#[derive(Default)]
+struct Shared {
+    nics: usize,
+    /// Indexes of the netdevs on the host.
+    seen: Vec<u32>,
+}
+
+impl Shared {
+    /// Whether `found`, the next NIC or another port of one before, is among the `rails` that the pod has chosen.
+    fn is_chosen(&mut self, rails: Option<&BTreeSet<usize>>, found: &Chosen<'_>) -> bool {
+        if self.seen.contains(&found.link.index) {
+            // as what it is a port of
+            return false;
+        }
+        self.seen.push(found.link.index);
+        let rail = self.nics;
+        self.nics += 1;
+        let is_chosen = rails.is_none_or(|rails| rails.contains(&rail));
+        if !is_chosen {
+            log::info!("{} is left out: the pod has chosen others", found.link.name);
+        }
+        is_chosen
+    }
 }
 
 /// Whether the device stays on the host, with its RDMA device, for all pods.

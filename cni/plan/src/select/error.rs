@@ -106,6 +106,17 @@ pub enum SelectError {
         /// Why.
         why: &'static str,
     },
+    /// The pod has chosen what it has not.
+    #[error(
+        "the pod's annotation hca.rdma/rails names rail {rail}, and what the pod asks for is {}; take it out, or ask for more",
+        shared_nics(*nics)
+    )]
+    NoSuchRail {
+        /// Its number, from 0.
+        rail: usize,
+        /// How many shared NICs were allocated.
+        nics: usize,
+    },
     /// Several rails would get one name.
     #[error("interfaceName: {rails} rails need a name with %d in it")]
     NameWithoutNumber {
@@ -126,7 +137,16 @@ impl SelectError {
                 | Self::WrongMode(_)
                 | Self::NameTaken(_)
                 | Self::CannotSetUp { .. }
+                | Self::NoSuchRail { .. }
                 | Self::NameWithoutNumber { .. }
         )
+    }
+}
+
+fn shared_nics(count: usize) -> String {
+    match count {
+        0 => "no shared NIC".to_owned(),
+        1 => "one shared NIC, rail 0".to_owned(),
+        count => format!("{count} shared NICs, rails 0 to {}", count - 1),
     }
 }

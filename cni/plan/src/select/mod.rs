@@ -147,7 +147,7 @@ pub fn rails(
             }
             selection.chosen
         }
-        Choice::Allocated(meanings) => allocated::choose(conf.mode, meanings, observed, others)?,
+        Choice::Allocated(meanings) => allocated::choose(conf, meanings, observed, others)?,
     };
     if chosen.len() > 1 && !conf.interface_name.counts() {
         return Err(SelectError::NameWithoutNumber {

@@ -58,8 +58,8 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
         let empty = || result::extend(None, network.version, &[]);
         return Ok(Outcome::NothingToDo(unchanged.unwrap_or_else(empty)));
     };
-    let by_claims = claims::applied(node.conf, &choice)?;
-    let node = &node.with_conf(by_claims.as_ref().unwrap_or(node.conf));
+    let conf = claims::of_pod(node.conf, &choice)?;
+    let node = &node.with_conf(&conf);
     let wish = node.conf.smc.requirement()?;
     let pod = node.pod()?;
     if let Some(result) = second_call::result(node, &key, &pod)? {

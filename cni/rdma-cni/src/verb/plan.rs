@@ -13,8 +13,8 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     let Some(choice) = node.choice()? else {
         return Ok("# nothing: kubelet allocated no device to the pod\n".to_owned());
     };
-    let by_claims = claims::applied(node.conf, &choice)?;
-    let node = &node.with_conf(by_claims.as_ref().unwrap_or(node.conf));
+    let conf = claims::of_pod(node.conf, &choice)?;
+    let node = &node.with_conf(&conf);
     let pod = node.pod()?;
     let mut observed = node.observe(&choice, Some(&pod))?;
     let others = node.store.living(node.kernel, &observed.boot_id)?;

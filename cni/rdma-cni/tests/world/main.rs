@@ -8,6 +8,7 @@ mod announcing;
 mod asking;
 mod bare;
 mod called_twice;
+mod choosing;
 mod claims;
 mod dead;
 mod detecting;

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podAnnotations`: what a pod may choose of its own attachment, and what it has chosen.
+
+use crate::{Conf, smc::ANNOTATIONS};
+use cni_protocol::ConfError;
+use conf_reader::{Field, Wrong};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Something that a pod can choose by an annotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Choice {
+    Mtu,
+    Rails,
+}
+
+/// Both sides of it. What the pod says is looked at only for pods that get devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodAnnotations {
+    allowed: BTreeSet<Choice>,
+    given: BTreeMap<Choice, Value>,
+}
+
+impl Choice {
+    const ALL: [Self; 2] = [Self::Mtu, Self::Rails];
+
+    fn annotation(self) -> &'static str {
+        match self {
+            Self::Mtu => "hca.rdma/mtu",
+            Self::Rails => "hca.rdma/rails",
+        }
+    }
+
+    fn wrong(self, value: &Value, expected: &str) -> ConfError {
+        ConfError::Value {
+            field: format!("the pod's annotation {}", self.annotation()),
+            value: value.to_string(),
+            expected: expected.to_owned(),
+        }
+    }
+}
+
+impl PodAnnotations {
+    pub(super) fn parse(file: &Field<'_>) -> Result<Self, Wrong> {
+        let runtime = file.at("runtimeConfig").value().unwrap_or(&Value::Null);
+        let annotations = &runtime[ANNOTATIONS];
+        let given = Choice::ALL.into_iter().filter_map(|choice| {
+            let value = annotations.get(choice.annotation())?;
+            Some((choice, value.clone()))
+        });
+        Ok(Self {
+            allowed: file.get("podAnnotations")?.unwrap_or_default(),
+            given: given.collect(),
+        })
+    }
+
+    /// The annotations that the pod has, and that are not heard.
+    pub fn unheard(&self) -> Vec<&'static str> {
+        let given = self.given.keys();
+        let unheard = given.filter(|choice| !self.allowed.contains(choice));
+        unheard.map(|choice| choice.annotation()).collect()
+    }
+
+    fn heard(&self, choice: Choice) -> Option<&Value> {
+        let value = self.given.get(&choice)?;
+        self.allowed.contains(&choice).then_some(value)
+    }
+}
+
+impl Conf {
+    /// The same with what the pod has chosen; none: it has chosen nothing that is heard.
+    ///
+    /// # Errors
+    /// A value is wrong.
+    pub fn chosen_by_pod(&self) -> Result<Option<Self>, ConfError> {
+        let of_pod = &self.pod_annotations;
+        let mtu = of_pod.heard(Choice::Mtu).map(mtu).transpose()?;
+        let rails = of_pod.heard(Choice::Rails).map(rails).transpose()?;
+        if mtu.is_none() && rails.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            mtu: mtu.or(self.mtu),
+            rails,
+            ..self.clone()
+        }))
+    }
+}
+
+fn mtu(value: &Value) -> Result<u32, ConfError> {
+    let number = value.as_str().and_then(|text| text.parse().ok());
+    let valid = number.filter(|mtu| (68..=65535).contains(mtu));
+    valid.ok_or_else(|| Choice::Mtu.wrong(value, "must be a whole number from 68 to 65535"))
+}
+
+/// `0-3,6`
+fn rails(value: &Value) -> Result<BTreeSet<usize>, ConfError> {
+    let number = |text: &str| text.parse().ok().filter(|number: &usize| *number < 1000);
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let (first, last) = (number(first.trim())?, number(last.trim())?);
+        (first <= last).then_some(first..=last)
+    };
+    let ranges = value.as_str().map(|text| text.split(',').map(range));
+    let ranges: Option<Vec<_>> = ranges.and_then(Iterator::collect);
+    let rails = ranges.map(|it| it.into_iter().flatten().collect());
+    rails.ok_or_else(|| Choice::Rails.wrong(value, "must be numbers of rails from 0, as \"0-3,6\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn conf(allowed: &Value, annotations: &Value) -> Result<Conf, ConfError> {
+        let conf = json!({
+            "cniVersion": "1.1.0", "name": "net", "podAnnotations": allowed,
+            "runtimeConfig": {ANNOTATIONS: annotations},
+        });
+        Conf::parse(conf.as_object().expect("an object").clone())
+    }
+
+    fn chosen(annotations: &Value) -> Result<Option<Conf>, ConfError> {
+        conf(&json!(["mtu", "rails"]), annotations)
+            .expect("a configuration")
+            .chosen_by_pod()
+    }
+
+    #[test]
+    fn a_pod_chooses_what_it_may() {
+        let conf = chosen(&json!({"hca.rdma/mtu": "4200", "hca.rdma/rails": "0-2, 6"}));
+        let conf = conf.expect("valid").expect("chosen");
+        assert_eq!(conf.mtu, Some(4200));
+        assert_eq!(conf.rails, Some(BTreeSet::from([0, 1, 2, 6])));
+        assert!(chosen(&json!({"other": "x"})).expect("valid").is_none());
+        assert!(chosen(&Value::Null).expect("valid").is_none());
+    }
+
+    #[test]
+    fn what_it_may_not_choose_is_not_looked_at() {
+        let annotations = json!({"hca.rdma/mtu": "no", "hca.rdma/rails": "0"});
+        let conf = conf(&json!(["rails"]), &annotations).expect("a configuration");
+        assert_eq!(conf.pod_annotations.unheard(), ["hca.rdma/mtu"]);
+        let chosen = conf.chosen_by_pod().expect("valid").expect("chosen");
+        assert_eq!(
+            (chosen.mtu, chosen.rails),
+            (None, Some(BTreeSet::from([0])))
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        for (annotation, value) in [
+            ("mtu", json!("67")),
+            ("mtu", json!("4k")),
+            ("mtu", json!(4200)),
+            ("rails", json!("")),
+            ("rails", json!("3-1")),
+            ("rails", json!("0,,1")),
+            ("rails", json!("-1")),
+            ("rails", json!("0-1000")),
+            ("rails", json!([0])),
+        ] {
+            let name = format!("hca.rdma/{annotation}");
+            let error = chosen(&json!({name.clone(): value})).expect_err("wrong");
+            let told = error.to_string();
+            let expected = format!("the pod's annotation {name}: {value} is not valid: must be");
+            assert!(told.starts_with(&expected), "{told}");
+        }
+        let error = conf(&json!(["vlan"]), &Value::Null).expect_err("unknown");
+        assert!(error.to_string().starts_with("podAnnotations"), "{error}");
+    }
+}

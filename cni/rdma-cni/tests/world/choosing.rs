@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a pod chooses of its own attachment by its annotations, where the operator has allowed it.
+
+use crate::{
+    kubelet::{Cluster, every},
+    leases::{has_link, link_of},
+};
+use rdma_netns::RdmaMode;
+use rdma_resources::Sharing;
+use serde_json::{Value, json};
+
+/// `eth2` and `eth3` by one id, and a configuration of a pod with these annotations.
+fn cluster(allowed: &Value, annotations: &Value) -> (Cluster, Value) {
+    let cluster = Cluster::new(RdmaMode::Shared);
+    let both = every(&["0000:3b:00.2", "0000:d8:00.2"], Sharing::Shared);
+    let one = every(&["0000:3b:00.2"], Sharing::Exclusive);
+    cluster.publish(&[("rdma/hca", both), ("rdma/vf", one)], false);
+    let config = cluster.config(json!({
+        "resources": ["rdma/hca", "rdma/vf"], "podAnnotations": allowed,
+        "runtimeConfig": {"io.kubernetes.cri.pod-annotations": annotations},
+    }));
+    (cluster, config)
+}
+
+const HCA: (&str, &[&str]) = ("rdma/hca", &["17"]);
+
+#[test]
+fn a_pod_has_the_rails_and_the_mtu_that_it_chooses() {
+    let annotations = json!({"hca.rdma/rails": "1", "hca.rdma/mtu": "1400"});
+    let (cluster, mut config) = cluster(&json!(["rails", "mtu"]), &annotations);
+    let pod = cluster.pod("a", &[HCA]);
+    let before = cluster.node.snapshot();
+    let plan = cluster.plan(&pod, &config);
+    assert!(
+        plan.contains("link eth3 name rdma0") && !plan.contains("eth2"),
+        "{plan}"
+    );
+    let result = cluster.add(&pod, &config).must_succeed();
+    let interfaces = result["interfaces"].as_array().expect("interfaces");
+    assert_eq!(interfaces.len(), 1, "{result}");
+    assert_eq!(result["rails"][0]["netdev"], "eth3", "{result}");
+    assert_eq!(link_of(&cluster.node, &pod, "rdma0").mtu, 1400);
+    config["prevResult"] = result;
+    cluster.run("CHECK", &pod, &config).must_succeed();
+    cluster.del(&pod, &config).must_succeed();
+    cluster.node.must_be(&before, "after DEL");
+}
+
+#[test]
+fn what_is_not_allowed_is_not_heard() {
+    let annotations = json!({"hca.rdma/rails": "nonsense", "hca.rdma/mtu": "1400"});
+    let (cluster, config) = cluster(&json!(["mtu"]), &annotations);
+    let pod = cluster.pod("a", &[HCA]);
+    cluster.add(&pod, &config).must_succeed();
+    for rail in ["rdma0", "rdma1"] {
+        assert_eq!(link_of(&cluster.node, &pod, rail).mtu, 1400);
+    }
+    cluster.del(&pod, &config).must_succeed();
+}
+
+#[test]
+fn what_a_pod_cannot_choose_is_told_and_nothing_is_changed() {
+    for (devices, rails, told) in [
+        (
+            HCA,
+            "0-2",
+            "the pod's annotation hca.rdma/rails names rail 2, and what the pod asks for is 2 shared NICs, rails 0 to 1",
+        ),
+        (
+            HCA,
+            "one",
+            "the pod's annotation hca.rdma/rails: \"one\" is not valid: must be",
+        ),
+        (
+            ("rdma/vf", &["1"]),
+            "0",
+            "names rail 0, and what the pod asks for is no shared NIC",
+        ),
+    ] {
+        let annotations = json!({"hca.rdma/rails": rails});
+        let (cluster, config) = cluster(&json!(["rails"]), &annotations);
+        let pod = cluster.pod("a", &[devices]);
+        let before = cluster.node.snapshot();
+        let said = cluster.add(&pod, &config).must_fail(7);
+        assert!(said.contains(told), "{said}");
+        cluster.node.must_be(&before, told);
+        assert!(!cluster.node.record_of(&pod).exists());
+    }
+}
+
+/// The pod asks for no device: nobody looks at what it says.
+#[test]
+fn a_pod_without_devices_may_say_anything() {
+    let annotations = json!({"hca.rdma/rails": "nonsense"});
+    let (cluster, config) = cluster(&json!(["rails"]), &annotations);
+    let pod = cluster.pod("a", &[]);
+    cluster.add(&pod, &config).must_succeed();
+    assert!(!has_link(&cluster.node, &pod, "rdma0"));
+}
