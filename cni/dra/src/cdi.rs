@@ -38,8 +38,13 @@ pub(crate) fn path(directory: &Path, uid: &str) -> PathBuf {
     directory.join(format!("rdma-device-plugin-claim-{uid}.json"))
 }
 
+/// The variable with the rails of the pod, whichever of its requests a container uses.
+const RAILS: &str = "RDMA_RAILS";
+
 /// What the file says.
 pub fn specification(record: &Record) -> Value {
+    let rails = record.rails_of_one_pod();
+    let rails = rails.map(|rails| format!("{RAILS}={}", json!(rails)));
     let devices = record.requests.iter().map(|request| {
         let own = record
             .devices
@@ -55,9 +60,11 @@ pub fn specification(record: &Record) -> Value {
         }
         let nodes: Vec<Value> = nodes.into_iter().map(device_node).collect();
         let mut edits = json!({"deviceNodes": nodes});
-        if !request.env.is_empty() {
-            let env = request.env.iter();
-            edits["env"] = env.map(|(name, value)| format!("{name}={value}")).collect();
+        let env = request.env.iter();
+        let env = env.map(|(name, value)| format!("{name}={value}"));
+        let env: Vec<String> = env.chain(rails.clone()).collect();
+        if !env.is_empty() {
+            edits["env"] = env.into();
         }
         json!({"name": name(&record.claim.uid, &request.name), "containerEdits": edits})
     });

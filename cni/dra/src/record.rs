@@ -77,8 +77,9 @@ pub struct Prepared {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinedRail {
-    /// The name of the device that it was allocated by.
-    pub device: String,
+    /// The name of the device that it was allocated by; none: another claim's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// Of its netdev in the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_address: Option<String>,
@@ -104,6 +105,23 @@ impl Record {
     /// Whether the numbers of its devices are those that containers are to have.
     pub fn is_final(&self) -> bool {
         self.is_begun() && self.absent.is_empty()
+    }
+
+    /// What programs of its one pod have to name to use RDMA, as its `rails.json` has it. None: no pod has its network,
+    /// or several have, of which each has rails of its own.
+    pub fn rails_of_one_pod(&self) -> Option<Vec<&Value>> {
+        let mut all = self.rails.values();
+        let (rails, None) = (all.next()?, all.next()) else {
+            return None;
+        };
+        let mut told: Vec<&Value> = vec![];
+        for rail in rails {
+            // one that was allocated by several devices
+            if !told.contains(&&rail.told) {
+                told.push(&rail.told);
+            }
+        }
+        (!told.is_empty()).then_some(told)
     }
 
     /// Whether containers could have its devices.

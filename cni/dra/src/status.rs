@@ -70,7 +70,7 @@ fn of_device(device: &Prepared, record: &Record) -> Value {
         .rails
         .values()
         .flatten()
-        .filter(|rail| rail.device == device.device)
+        .filter(|rail| rail.device.as_ref() == Some(&device.device))
         .collect();
     let (status, reason, message) = condition(device, record);
     let mut said = json!({

@@ -327,6 +327,50 @@ fn another_boot_has_other_numbers_and_no_networks() {
     assert_eq!(one["nodes"], json!(["uverbs8 231:200", "rdma_cm 10:120"]));
 }
 
+/// Rails of another claim of the pod among them. Pods of one claim have rails of their own: no variable would be true
+/// for all.
+#[test]
+fn containers_are_told_of_the_rails_of_their_one_pod() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let claims = Claims::new(directory.path());
+    claims
+        .prepare(&record(directory.path(), true))
+        .expect("prepared");
+    let rail = |interface: &str, device: Option<&str>| JoinedRail {
+        device: device.map(str::to_owned),
+        hardware_address: None,
+        told: json!({"interface": interface}),
+    };
+    let rails = vec![
+        rail("net1", Some("rdma-vf-0000-3b-00-1")),
+        rail("net1", Some("rdma-vf-0000-3b-00-2")),
+        rail("net2", None),
+    ];
+    let join = |sandbox: &str| {
+        let joined = claims.joined(UID, "boot-1", (sandbox, rails.clone()), moved(0));
+        assert!(joined.expect("joined"));
+    };
+    let told = || {
+        let given = given(directory.path()).expect("it has its network");
+        let of = |request: &str| {
+            let env = given[format!("{UID}-{request}")]["env"].clone();
+            let env: Vec<String> = serde_json::from_value(env).expect("a list");
+            let mut env = env.into_iter();
+            env.find_map(|it| Some(it.strip_prefix("RDMA_RAILS=")?.to_owned()))
+        };
+        let [one, two] = ["one", "two"].map(of);
+        assert_eq!(one, two);
+        one
+    };
+    let expected = r#"[{"interface":"net1"},{"interface":"net2"}]"#;
+    join("sandbox-1");
+    assert_eq!(told().as_deref(), Some(expected));
+    join("sandbox-2");
+    assert_eq!(told(), None);
+    claims.left("sandbox-1").expect("left");
+    assert_eq!(told().as_deref(), Some(expected));
+}
+
 #[test]
 fn a_record_is_a_promise_to_other_versions() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -338,7 +382,7 @@ fn a_record_is_a_promise_to_other_versions() {
     record.networks.insert("sandbox-1".into());
     let told = json!({"interface": "net1", "addresses": ["fd00::1/64", "10.0.0.1/24"]});
     let rail = JoinedRail {
-        device: "rdma-vf-0000-3b-00-1".into(),
+        device: Some("rdma-vf-0000-3b-00-1".into()),
         hardware_address: Some("02:00:00:00:00:01".into()),
         told,
     };

@@ -111,9 +111,10 @@ pub fn joined(
             source,
         };
         let now = |nic: &GrantedDevice| nodes(&nic.address, observed);
-        let own = meanings.iter().filter(|it| is_of(it, uid));
-        let rails = own
-            .flat_map(|it| rails_of(it, attachment, observed))
+        let own: Vec<&Meaning> = meanings.iter().filter(|it| is_of(it, uid)).collect();
+        let rails = attachment.rails.iter();
+        let rails = rails
+            .flat_map(|rail| joined_rails(rail, &own, attachment, observed))
             .collect();
         let network = (&*attachment.key.container, rails);
         let joined = claims.joined(uid, &observed.boot_id, network, now);
@@ -130,22 +131,33 @@ fn is_of(meaning: &Meaning, uid: &str) -> bool {
     meaning.claim.as_ref().is_some_and(|claim| claim.uid == uid)
 }
 
-/// The rails that a device of a claim stands for.
-fn rails_of(meaning: &Meaning, attachment: &Attachment, observed: &Observed) -> Vec<JoinedRail> {
-    let (_, device) = meaning.id.id.rsplit_once('/').unwrap_or_default();
-    let is_its = |rail: &&Rail| {
-        let allocated = rail.allocated.as_ref();
-        allocated.is_some_and(|it| it.ids.contains(&meaning.id))
+/// `rail`, once for each of a claim's `own` devices that stands for it, or once as another claim's.
+fn joined_rails(
+    rail: &Rail,
+    own: &[&Meaning],
+    attachment: &Attachment,
+    observed: &Observed,
+) -> Vec<JoinedRail> {
+    let Some(told) = rails::told(attachment, rail) else {
+        return vec![];
     };
-    let joined = |rail: &Rail| {
-        Some(JoinedRail {
-            device: device.to_owned(),
-            hardware_address: rail.in_pod(observed).map(|link| link.mac.to_string()),
-            told: rails::told(attachment, rail)?,
-        })
+    let hardware_address = rail.in_pod(observed).map(|link| link.mac.to_string());
+    let allocated = rail.allocated.as_ref();
+    let is_its = |meaning: &&&Meaning| allocated.is_some_and(|it| it.ids.contains(&meaning.id));
+    let device = |meaning: &&Meaning| {
+        let (_, device) = meaning.id.id.rsplit_once('/').unwrap_or_default();
+        Some(device.to_owned())
     };
-    let own = attachment.rails.iter().filter(is_its);
-    own.filter_map(joined).collect()
+    let mut devices: Vec<Option<String>> = own.iter().filter(is_its).map(device).collect();
+    if devices.is_empty() {
+        devices.push(None);
+    }
+    let joined = devices.into_iter().map(|device| JoinedRail {
+        device,
+        hardware_address: hardware_address.clone(),
+        told: told.clone(),
+    });
+    joined.collect()
 }
 
 /// The sandbox `container` has its network no more. What cannot be written keeps no pod from its end: the claim goes

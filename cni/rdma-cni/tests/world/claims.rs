@@ -85,6 +85,16 @@ fn given(cluster: &Cluster) -> Option<Vec<String>> {
     Some(names.map(str::to_owned).collect())
 }
 
+/// What a container of the claim would have in the variable, which is JSON; none: it would not have it.
+fn variable(cluster: &Cluster, name: &str) -> Option<Value> {
+    let text = fs::read(specification(cluster)).ok()?;
+    let specification: Value = serde_json::from_slice(&text).unwrap();
+    let env = specification["devices"][0]["containerEdits"]["env"].clone();
+    let mut env = env.as_array()?.iter().filter_map(Value::as_str);
+    let text = env.find_map(|it| it.strip_prefix(name)?.strip_prefix('='))?;
+    Some(serde_json::from_str(text).unwrap())
+}
+
 /// Pods of the claim, and no others.
 fn pods(cluster: &Cluster, names: &[&str]) -> Vec<Pod> {
     let name = cdi::full_name(DRIVER, UID, "nic");
@@ -127,8 +137,12 @@ fn what_a_container_gets_comes_with_add_and_has_the_numbers_of_then() {
     let claims = Claims::new(&cluster.state_dir());
     let claim = claims.read(UID).unwrap().unwrap();
     let rails = claim.rails.values().flatten();
-    let rails: Vec<_> = rails.map(|it| (&*it.device, &it.told)).collect();
-    assert_eq!(rails, [("rdma-vf-1", &result["rails"][0])]);
+    let rails: Vec<_> = rails.map(|it| (it.device.as_deref(), &it.told)).collect();
+    assert_eq!(rails, [(Some("rdma-vf-1"), &result["rails"][0])]);
+    assert_eq!(
+        variable(&cluster, "RDMA_RAILS"),
+        Some(result["rails"].clone())
+    );
     assert!(claim.rails[&pod.container][0].hardware_address.is_some());
 
     cluster.del(&pod, &config).must_succeed();

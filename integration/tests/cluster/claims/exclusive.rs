@@ -242,7 +242,7 @@ fn networks_are_told(cluster: &mut ControlPlane, driver: &Driver, claim: &Value)
     let record = claims.read(uid).expect("read").expect("a record");
     let told = json!({"interface": "net1", "addresses": ["fd00::7/64"]});
     let rail = JoinedRail {
-        device: record.devices[0].device.clone(),
+        device: Some(record.devices[0].device.clone()),
         hardware_address: Some("02:00:00:00:00:07".into()),
         told: told.clone(),
     };
