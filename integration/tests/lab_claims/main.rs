@@ -18,7 +18,7 @@ use integration::{
         shared::{has_all_rails, nodes_of_all_rails, rping_on_all_rails},
     },
     lab::NICS,
-    wait,
+    nics, wait,
 };
 use serde_json::{Value, json};
 use std::{
@@ -64,10 +64,24 @@ fn of_the_host_have_the_devices(cluster: &mut Cluster) {
     end(cluster, &[]);
 }
 
+/// A container has been told of the pod's rails, each with an RDMA device and a GID.
+fn knows_its_rails(pod: &Pod) {
+    let told = pod.main().run("printenv RDMA_RAILS");
+    let rails: Value = serde_json::from_str(&told).expect("JSON");
+    let rails = rails.as_array().expect("a list");
+    for (number, rail) in rails.iter().enumerate() {
+        assert_eq!(rail["interface"], format!("rdma{number}"), "{told}");
+        assert_eq!(rail["rdmaDevice"], nics::rdma(number), "{told}");
+        assert!(rail["gidIndex"].is_u64(), "{told}");
+    }
+    assert_eq!(rails.len(), NICS.len(), "{told}");
+}
+
 fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     cluster.types("kubectl apply -f conf/examples/10-bandwidth.yaml");
     let pair = PAIR.map(|name| claiming(cluster, name));
     pair.iter().for_each(has_all_rails);
+    pair.iter().for_each(knows_its_rails);
     assert_eq!(records().len(), 2);
     let [claims, specifications] = claims::files();
     assert_eq!((claims.len(), specifications.len()), (2, 2));
