@@ -20,8 +20,9 @@ use std::{collections::BTreeSet, ffi::OsString, fs, process::Command, time::Dura
 pub const HCA: &str = "rdma/hca";
 
 /// As long as a runtime may take to clean up after a sandbox that failed: containerd gives DEL a minute, and
-/// what it could not clean up is kubelet's to remove.
-pub const TO_CLEAN_UP: Duration = Duration::from_secs(120);
+/// what it could not clean up is kubelet's to remove. CRI-O keeps one that was given up for whoever asks again,
+/// between one and two minutes, and then cleans up (`sleepTimeBeforeCleanup`, `internal/resourcestore`).
+pub const TO_CLEAN_UP: Duration = Duration::from_secs(180);
 
 /// The daemon's configuration, as users have it.
 const OLD_CONFIG_MAP: &str = r#"{ "mode" : "hca" }"#;

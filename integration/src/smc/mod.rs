@@ -313,8 +313,12 @@ impl Process {
             status = self.child.try_wait().expect("our own child");
             status.is_some()
         });
-        self.told.extend(self.events.try_iter());
-        let status = status.unwrap_or_else(|| panic!("did not end: {:#?}", self.told));
+        let Some(status) = status else {
+            self.told.extend(self.events.try_iter());
+            panic!("did not end: {:#?}", self.told);
+        };
+        // its last words may still be on their way from the thread that reads them
+        self.told.extend(self.events.iter());
         assert!(status.success(), "{status}: {:#?}", self.told);
     }
 
