@@ -66,7 +66,7 @@ fn of_the_host_have_the_devices(cluster: &mut Cluster) {
 
 /// A container has been told of the pod's rails, each with an RDMA device and a GID.
 fn knows_its_rails(pod: &Pod) {
-    let told = pod.main().run("printenv RDMA_RAILS");
+    let told = pod.main().sh("echo \"$RDMA_RAILS\"");
     let rails: Value = serde_json::from_str(&told).expect("JSON");
     let rails = rails.as_array().expect("a list");
     for (number, rail) in rails.iter().enumerate() {
