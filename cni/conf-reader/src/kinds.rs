@@ -6,7 +6,7 @@ use serde::{
     de::{Error, Unexpected, Visitor},
 };
 use serde_json::Value;
-use std::{fmt, path::PathBuf};
+use std::{fmt, ops::RangeInclusive, path::PathBuf};
 
 /// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,13 @@ impl<'de> Deserialize<'de> for AbsolutePath {
             text.starts_with('/').then(|| Self(PathBuf::from(text)))
         })
     }
+}
+
+/// Numbers as people write them, `5` or `0-3`; none: it is neither, or there is no number in it.
+pub fn range(text: &str) -> Option<RangeInclusive<u32>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = first.parse().ok()?..=last.parse().ok()?;
+    (!range.is_empty()).then_some(range)
 }
 
 /// A text that `parse` takes; another one, or none at all, must be what is `expected`.

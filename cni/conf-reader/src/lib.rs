@@ -24,5 +24,5 @@ pub mod kinds;
 pub mod wrong;
 
 pub use field::Field;
-pub use kinds::{AbsolutePath, Number, Texts, optional, parsed};
+pub use kinds::{AbsolutePath, Number, Texts, optional, parsed, range};
 pub use wrong::Wrong;

@@ -3,7 +3,7 @@
 
 use crate::{Conf, smc::ANNOTATIONS};
 use cni_protocol::ConfError;
-use conf_reader::{Field, Wrong};
+use conf_reader::{Field, Wrong, range};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,15 +97,10 @@ fn mtu(value: &Value) -> Result<u32, ConfError> {
 
 /// `0-3,6`
 fn rails(value: &Value) -> Result<BTreeSet<usize>, ConfError> {
-    let number = |text: &str| text.parse().ok().filter(|number: &usize| *number < 1000);
-    let range = |text: &str| {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let (first, last) = (number(first.trim())?, number(last.trim())?);
-        (first <= last).then_some(first..=last)
-    };
-    let ranges = value.as_str().map(|text| text.split(',').map(range));
+    let few = |text: &str| range(text.trim()).filter(|it| *it.end() < 1000);
+    let ranges = value.as_str().map(|text| text.split(',').map(few));
     let ranges: Option<Vec<_>> = ranges.and_then(Iterator::collect);
-    let rails = ranges.map(|it| it.into_iter().flatten().collect());
+    let rails = ranges.map(|it| it.into_iter().flatten().map(|rail| rail as usize).collect());
     rails.ok_or_else(|| Choice::Rails.wrong(value, "must be numbers of rails from 0, as \"0-3,6\""))
 }
 

@@ -2,12 +2,11 @@
 //! How a virtual function is set up while a pod has it: sriov-cni's fields, with its meanings
 //! (`docs/configuration-reference.md` of k8snetworkplumbingwg/sriov-cni). An empty text is none, as for Go's decoders.
 
+use crate::ON_OFF;
 use conf_reader::{Field, Number, Wrong};
 use rdma_netns::{
     HardwareAddress, VfLinkState, VfRates, VfSetting, VfSettingKind, VfVlan, VlanProtocol,
 };
-
-const ON_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
 
 const LINK_STATES: [(&str, VfLinkState); 3] = [
     ("auto", VfLinkState::Auto),

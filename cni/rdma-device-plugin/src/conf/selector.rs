@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which devices of a node a resource is made of.
 
+use conf_reader::range;
 use glob::Pattern;
 use rdma_netns::LinkType;
 use regex_lite::Regex;
@@ -161,11 +162,6 @@ impl Parent {
                 text: text(written)?,
                 numbers: Vec::new(),
             });
-        };
-        let range = |part: &str| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let range = first.parse().ok()?..=last.parse().ok()?;
-            (!range.is_empty()).then_some(range)
         };
         let numbers = numbers
             .split(',')

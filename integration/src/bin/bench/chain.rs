@@ -2,7 +2,7 @@
 //! `rdma-cni` beside Debian's `host-device`. Both move the same kind of veth with addresses from
 //! Debian's `static`.
 
-use super::run::{Run, median, row, rss, run, size};
+use super::run::{Run, call, median, row, rss, size};
 use integration::{
     Netns, Node,
     plugin::{debian, rdma_cni},
@@ -10,7 +10,7 @@ use integration::{
 use rdma_netns::{InterfaceName, Kernel, Linux, NetnsSide, Op, probe::PROBE_TIME};
 use serde_json::{Value, json};
 use std::{
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -187,19 +187,6 @@ impl Plugin {
     }
 
     fn run(&self, command: &str, netns: &Path) -> Run {
-        let input = File::open(&self.input).expect("the configuration");
-        let netns = netns.to_str().expect("UTF-8");
-        let (run, _) = run(
-            &self.program,
-            &[
-                ("CNI_COMMAND", command),
-                ("CNI_CONTAINERID", "bench"),
-                ("CNI_NETNS", netns),
-                ("CNI_IFNAME", "net1"),
-                ("CNI_PATH", &self.cni_path),
-            ],
-            input,
-        );
-        run
+        call(&self.program, command, (netns, &self.cni_path), &self.input).0
     }
 }

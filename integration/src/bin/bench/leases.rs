@@ -2,7 +2,7 @@
 //! `rdma-ipam` beside Debian's `host-local`: what an address costs when none is held, and when
 //! 50,000 are.
 
-use super::run::{Run, median, row, run};
+use super::run::{Run, call, median, row};
 use integration::{
     Node,
     plugin::{debian, rdma_cni},
@@ -10,8 +10,7 @@ use integration::{
 use rdma_ipam::store::{Change, Disk, Owner, RealDisk, Store};
 use serde_json::{Value, json};
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
 };
@@ -128,15 +127,8 @@ impl Side {
     }
 
     fn run(&self, verb: &str) -> Run {
-        let environment = [
-            ("CNI_COMMAND", verb),
-            ("CNI_CONTAINERID", "bench"),
-            ("CNI_NETNS", "/run/netns/none"),
-            ("CNI_IFNAME", "net1"),
-            ("CNI_PATH", "/usr/lib/cni"),
-        ];
-        let input = File::open(&self.input).expect("the configuration");
-        let (run, said) = run(&self.program, &environment, input);
+        let at = (Path::new("/run/netns/none"), "/usr/lib/cni");
+        let (run, said) = call(&self.program, verb, at, &self.input);
         if verb == "ADD" {
             let result: Value = serde_json::from_str(&said).expect("a result");
             assert!(result["ips"][0]["address"].is_string(), "{said}");

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What more rails cost: ADD and DEL of a pod with children of 1, 4 and 8 netdevs, in turn.
 
-use super::run::{Run, median, run};
+use super::run::{Run, call, median};
 use integration::{Netns, Node, plugin::rdma_cni};
 use serde_json::{Value, json};
-use std::{
-    fs::{self, File},
-    path::PathBuf,
-};
+use std::{fs, path::PathBuf};
 
 const RUNS: usize = 15;
 const COUNTS: [u32; 3] = [1, 4, 8];
@@ -27,8 +24,10 @@ pub(super) fn measure(node: &Node) {
     for _ in 0..RUNS {
         for (input, [add, del]) in inputs.iter().zip(&mut times) {
             let pod = Netns::new("bench");
-            add.push(call(node, input, "ADD", &pod));
-            del.push(call(node, input, "DEL", &pod));
+            let at = (pod.path(), &*node.cni_path());
+            let run = |command| call(&rdma_cni(), command, at, input).0;
+            add.push(run("ADD"));
+            del.push(run("DEL"));
         }
     }
     println!(
@@ -61,20 +60,4 @@ fn input(node: &Node, rails: u32) -> PathBuf {
     let file = node.directory().join(format!("{rails}-rails.json"));
     fs::write(&file, configuration.to_string()).expect("the configuration");
     file
-}
-
-fn call(node: &Node, input: &PathBuf, command: &str, pod: &Netns) -> Run {
-    let input = File::open(input).expect("the configuration");
-    let (run, _) = run(
-        &rdma_cni(),
-        &[
-            ("CNI_COMMAND", command),
-            ("CNI_CONTAINERID", "bench"),
-            ("CNI_NETNS", pod.path().to_str().expect("UTF-8")),
-            ("CNI_IFNAME", "net1"),
-            ("CNI_PATH", &node.cni_path()),
-        ],
-        input,
-    );
-    run
 }

@@ -54,6 +54,25 @@ pub(super) fn run(program: &Path, environment: &[(&str, &str)], input: File) -> 
     (run, said)
 }
 
+/// The CNI plugin `program`, with its configuration in the file `input`, for a pod with the namespace `netns`.
+pub(super) fn call(
+    program: &Path,
+    command: &str,
+    (netns, cni_path): (&Path, &str),
+    input: &Path,
+) -> (Run, String) {
+    let netns = netns.to_str().expect("UTF-8");
+    let environment = [
+        ("CNI_COMMAND", command),
+        ("CNI_CONTAINERID", "bench"),
+        ("CNI_NETNS", netns),
+        ("CNI_IFNAME", "net1"),
+        ("CNI_PATH", cni_path),
+    ];
+    let input = File::open(input).expect("the configuration");
+    run(program, &environment, input)
+}
+
 pub(super) fn row(name: &str, ours: f64, theirs: f64, digits: usize) {
     let ratio = if theirs == 0.0 {
         "-".into()
