@@ -54,15 +54,11 @@ pub trait Kernel {
         functions: &BTreeSet<DeviceAddress>,
     ) -> Result<Observed, ObserveError> {
         let mut observed = self.observe(pod)?;
-        let pod = observed.pod.iter_mut();
-        let links = std::iter::once(&mut observed.host).chain(pod);
-        for link in links.flat_map(|namespace| &mut namespace.links) {
-            let function = link.parent.as_ref().filter(|it| functions.contains(*it));
-            let vf = function.map_or(Ok(None), |function| self.vf(function));
-            link.vf = vf.unwrap_or_else(|error| {
-                log::warn!("{error}");
-                None
-            });
+        for function in functions {
+            match self.vf(function) {
+                Ok(vf) => observed.vfs.extend(vf.map(|vf| (function.clone(), vf))),
+                Err(error) => log::warn!("{error}"),
+            }
         }
         Ok(observed)
     }

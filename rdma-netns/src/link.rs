@@ -78,8 +78,8 @@ pub struct Link {
     /// What kind of child of that netdev it is, if it is one that a pod can be given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Child>,
-    /// How its physical function has set it up, if it is a virtual function and was asked for
-    /// ([`Kernel::observe_vfs`](crate::Kernel::observe_vfs)).
+    /// How its physical function had set it up, in a record of a virtual function that was changed. What it has now
+    /// is in [`Observed::vfs`](crate::Observed::vfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vf: Option<Vf>,
     /// Settings under `/proc/sys/net/ipv{4,6}/conf/<name>/` that a move resets, by

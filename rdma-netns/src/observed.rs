@@ -3,9 +3,11 @@
 
 #[cfg(doc)]
 use crate::pairing;
-use crate::{Device, DeviceAddress, GeneralRule, Link, NetnsId, RdmaDevice, RdmaMode, Route, Rule};
+use crate::{
+    Device, DeviceAddress, GeneralRule, Link, NetnsId, RdmaDevice, RdmaMode, Route, Rule, Vf,
+};
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 /// The state that plans are made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +24,10 @@ pub struct Observed {
     /// device, whatever namespace these are in.
     #[serde(default)]
     pub devices: Vec<Device>,
+    /// How virtual functions are set up, of those that were asked for, wherever their netdevs are
+    /// ([`Kernel::observe_vfs`](crate::Kernel::observe_vfs)).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub vfs: BTreeMap<DeviceAddress, Vf>,
     /// The cluster's API servers, where kubelet's kubeconfig names them by address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub api_servers: Vec<IpAddr>,

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the host into the pod.
 
-use super::{Obstacle, draft::LinkPlanner, locate, locate::Located};
+use super::{
+    Obstacle,
+    draft::{Function, LinkPlanner},
+    locate,
+    locate::Located,
+};
 use attachments::{Attachment, DesiredLink, Rail, Shared};
 use network_conf::Dad;
 use rdma_netns::{Link, LinkType, NetnsSide, Observed, Op, RdmaDevice};
@@ -100,8 +105,9 @@ fn placed<'a>(
     let present = Some(link).filter(|_| side == NetnsSide::Pod);
     check_name(rail, present, observed)?;
     let mut draft = LinkPlanner::new(side, link, ops);
-    if let Some(vf) = &host_link.vf {
-        draft.vf(&rail.vf, vf);
+    if let Some(function) = Function::of(host_link, observed) {
+        // before it is moved: a function can take another hardware address over only while it is restarted
+        draft.vf(&function, rail.vf.iter());
     }
     draft.relocate(NetnsSide::Pod, &rail.pod_name);
     draft.rename(&rail.pod_name);

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From wherever everything is back to the host, as it was.
 
-use super::{Obstacle, RailPlan, draft::LinkPlanner, locate, locate::Located, routing};
+use super::{
+    Obstacle, RailPlan,
+    draft::{Function, LinkPlanner},
+    locate,
+    locate::Located,
+    routing,
+};
 use attachments::{Attachment, Attribute, Rail};
-use rdma_netns::{Address, InterfaceName, Link, LinkType, Namespace, NetnsSide, Observed, Op};
+use rdma_netns::{
+    Address, InterfaceName, Link, LinkType, NetnsSide, Observed, Op, VfSetting, VfSettingKind,
+};
 
 /// What still differs from the recorded state, a plan for each rail: one that cannot return to
 /// the host does not keep the others away.
@@ -60,13 +68,10 @@ fn rules(attachment: &Attachment, index: usize, observed: &Observed) -> Vec<Op> 
 }
 
 /// What a netdev of the host, `link`, still lacks of what it was, if that was `host_link`.
-pub fn missing_of(host_link: &Link, link: &Link) -> Vec<Op> {
+pub fn missing_of(host_link: &Link, link: &Link, observed: &Observed) -> Vec<Op> {
     let mut ops = vec![];
-    furnish(
-        host_link,
-        LinkPlanner::new(NetnsSide::Host, link, &mut ops),
-        link,
-    );
+    let draft = LinkPlanner::new(NetnsSide::Host, link, &mut ops);
+    furnish(host_link, draft, link, observed);
     ops
 }
 
@@ -103,6 +108,12 @@ fn rail_to_host(
         return Ok(ops);
     }
     let Located::At(side, link) = locate::link(rail, host_link, observed)? else {
+        // its physical function still has it, as after its driver was taken off it
+        let function = Function::of(host_link, observed).filter(Function::is_there);
+        let lacks = function.map(|it| it.lacks(it.before())).unwrap_or_default();
+        let is_wanted =
+            |op: &Op| Attribute::of(op).is_none_or(|attribute| !given_up.contains(&attribute));
+        ops.extend(lacks.into_iter().filter(is_wanted));
         return Ok(ops);
     };
     if let Some(other) = observed.host.link(&host_link.name)
@@ -126,10 +137,10 @@ fn rail_to_host(
     let host_link = host_link.aged(attachment.age(observed));
     let mut draft = LinkPlanner::new(side, link, &mut ops);
     match side {
-        NetnsSide::Pod => to_host(&host_link, draft, &observed.host),
+        NetnsSide::Pod => to_host(&host_link, draft, observed),
         NetnsSide::Host => {
             draft.give_up(given_up);
-            furnish(&host_link, draft, link);
+            furnish(&host_link, draft, link, observed);
         }
     }
     Ok(ops)
@@ -194,14 +205,16 @@ fn give_way(
 }
 
 /// To the host under its name. The move resets the rest: planned when it is seen there.
-fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, host: &Namespace) {
-    if let Some(vf) = &host_link.vf {
-        draft.vf(&vf.settings, vf);
+fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, observed: &Observed) {
+    if let Some(function) = Function::of(host_link, observed) {
+        // a function takes its hardware address over while it is moved; the rest is the pod's until it is gone
+        let is_mac = |it: &&VfSetting| it.kind() == VfSettingKind::Mac;
+        draft.vf(&function, function.before().filter(is_mac));
     }
     // names that the pod gave it could be taken on the host, and those of its own as well by now:
     // the kernel refuses the whole move for one (`__dev_change_net_namespace()`, `net/core/dev.c`)
     let free = host_link.alt_names.iter();
-    let free = free.filter(|name| host.link(name).is_none());
+    let free = free.filter(|name| observed.host.link(name).is_none());
     draft.drop_alt_names(&free.cloned().collect::<Vec<_>>());
     if host_link.parent.is_none() {
         // a virtual netdev is known by its address on the host
@@ -211,12 +224,12 @@ fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, host: &Namespace) {
 }
 
 /// All that it was on the host.
-fn furnish(host_link: &Link, mut draft: LinkPlanner<'_>, link: &Link) {
+fn furnish(host_link: &Link, mut draft: LinkPlanner<'_>, link: &Link, observed: &Observed) {
     // the pod may have made its name on the host an alternative one
     draft.drop_alt_names(&host_link.alt_names);
     draft.rename(&host_link.name);
-    if let Some(vf) = &host_link.vf {
-        draft.vf(&vf.settings, vf);
+    if let Some(function) = Function::of(host_link, observed) {
+        draft.vf(&function, function.before());
     }
     draft.mac(&host_link.mac);
     draft.mtu(host_link.mtu);

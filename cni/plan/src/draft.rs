@@ -5,7 +5,7 @@
 use attachments::Attribute;
 use rdma_netns::{
     Address, Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkSetting, LinkType,
-    NetnsSide, Op, Route, Vf, VfSetting,
+    NetnsSide, Observed, Op, Route, Vf, VfSetting,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
 use std::collections::BTreeMap;
@@ -189,19 +189,14 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// What its physical function sets of it, which the record knows as `known`: before it is moved, as a function
-    /// can take another hardware address over only while it is restarted.
-    pub(super) fn vf(&mut self, desired: &[VfSetting], known: &Vf) {
-        let present = self.link.vf.clone();
-        let present = present.as_ref();
-        let is_missing = |it: &&VfSetting| present.is_none_or(|vf| !vf.settings.contains(it));
-        for setting in desired.iter().filter(is_missing) {
-            let vf = present.unwrap_or(known);
-            self.push(Op::SetVf {
-                pf: vf.pf.clone(),
-                number: vf.number,
-                setting: setting.clone(),
-            });
+    /// What its physical function sets of it.
+    pub(super) fn vf<'b>(
+        &mut self,
+        function: &Function<'_>,
+        desired: impl Iterator<Item = &'b VfSetting>,
+    ) {
+        for op in function.lacks(desired) {
+            self.push(op);
         }
     }
 
@@ -321,6 +316,46 @@ impl<'a> LinkPlanner<'a> {
 
     fn name(&self) -> InterfaceName {
         self.link.name.clone()
+    }
+}
+
+/// A virtual function of a record.
+pub(super) struct Function<'a> {
+    /// As the record has it.
+    known: &'a Vf,
+    /// As it is, if that can be asked.
+    present: Option<&'a Vf>,
+}
+
+impl<'a> Function<'a> {
+    /// The one whose netdev was `host_link`; none: nothing of it was changed.
+    pub(super) fn of(host_link: &'a Link, observed: &'a Observed) -> Option<Self> {
+        let known = host_link.vf.as_ref()?;
+        let present = host_link.parent.as_ref();
+        let present = present.and_then(|it| observed.vfs.get(it));
+        Some(Self { known, present })
+    }
+
+    /// Whether its physical function was asked, and has it.
+    pub(super) fn is_there(&self) -> bool {
+        self.present.is_some()
+    }
+
+    /// As it was before.
+    pub(super) fn before(&self) -> impl Iterator<Item = &'a VfSetting> + use<'a> {
+        self.known.settings.iter()
+    }
+
+    /// What it still lacks of `desired`: all of it, if it cannot be asked.
+    pub(super) fn lacks<'b>(&self, desired: impl Iterator<Item = &'b VfSetting>) -> Vec<Op> {
+        let is_missing = |it: &&VfSetting| self.present.is_none_or(|vf| !vf.settings.contains(it));
+        let vf = self.present.unwrap_or(self.known);
+        let op = |setting: &VfSetting| Op::SetVf {
+            pf: vf.pf.clone(),
+            number: vf.number,
+            setting: setting.clone(),
+        };
+        desired.filter(is_missing).map(op).collect()
     }
 }
 

@@ -153,9 +153,7 @@ fn present_of_vf<'a>(
     number: u32,
     setting: &VfSetting,
 ) -> Option<&'a VfSetting> {
-    let namespaces = [Some(&observed.host), observed.pod.as_ref()];
-    let links = namespaces.into_iter().flatten().flat_map(|it| &it.links);
-    let mut functions = links.filter_map(|link| link.vf.as_ref());
+    let mut functions = observed.vfs.values();
     let function = functions.find(|vf| *vf.pf == *pf && vf.number == number)?;
     function.setting(setting.kind())
 }

@@ -22,6 +22,6 @@ pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
     };
     let times = note.observed_at.zip(observed.at);
     let age = times.map_or(0, |(then, now)| now.saturating_sub(then));
-    let missing = missing_of(&note.host_link.aged(age), link);
+    let missing = missing_of(&note.host_link.aged(age), link, observed);
     missing.iter().filter_map(Attribute::of).collect()
 }

@@ -13,6 +13,9 @@ const SHARED: &str =
 const OF_ANOTHER: &str = "an earlier plugin of the chain has put it into the pod, and sets it up; have \
                           that one do it, and leave it out here";
 
+const BARE: &str =
+    "it has no netdev, and only a virtual function whose netdev moves into a pod is set up for it";
+
 const NO_FUNCTION: &str = "it is no virtual function";
 
 const ONE_ADDRESS: &str =
@@ -35,10 +38,10 @@ pub fn record<K: Kernel>(kernel: &K, conf: &Conf, rails: &mut [Rail]) -> Result<
             why,
         };
         let Some(host_link) = &rail.host_link else {
-            let why = if rail.shared.is_some() {
-                SHARED
-            } else {
-                OF_ANOTHER
+            let why = match rail.shared {
+                Some(_) => SHARED,
+                None if rail.bare => BARE,
+                None => OF_ANOTHER,
             };
             return Err(refused(why).into());
         };
@@ -64,10 +67,8 @@ pub fn tell(attachment: &Attachment, observed: &mut Observed) {
         .iter()
         .filter_map(|it| it.host_link.as_ref())
     {
-        let mut links = observed.host.links.iter_mut();
-        if let Some(link) = links.find(|link| link.index == host_link.index) {
-            link.vf.clone_from(&host_link.vf);
-        }
+        let function = host_link.parent.clone().zip(host_link.vf.clone());
+        observed.vfs.extend(function);
     }
 }
 

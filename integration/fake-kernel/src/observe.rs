@@ -6,6 +6,7 @@ use crate::{
     world::{HOST, World},
 };
 use rdma_netns::{Address, Device, Namespace, NetnsId, Observed, link::IFA_F_OPTIMISTIC};
+use std::collections::BTreeMap;
 
 impl World {
     /// Changes at every boot.
@@ -16,6 +17,7 @@ impl World {
     /// The state of the host, and of the pod's namespace.
     pub fn observe(&self, pod: Option<NetnsId>) -> Observed {
         Observed {
+            vfs: BTreeMap::new(),
             boot_id: self.boot_id(),
             at: Some(self.clock),
             rdma_mode: self.rdma_mode,

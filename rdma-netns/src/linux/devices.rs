@@ -215,6 +215,18 @@ pub(super) fn numa_node(directory: &Path) -> Option<u32> {
     read(directory, "numa_node")?.parse().ok() // -1: not known
 }
 
+/// The virtual functions of the physical function at `directory`, each with its number: `virtfn3` leads to the fourth
+/// (`pci_iov_sysfs_link()`, `drivers/pci/iov.c`).
+pub(super) fn virtual_functions(directory: &Path) -> io::Result<Vec<(u32, DeviceAddress)>> {
+    let links = entries(directory)?;
+    let function = |link: &PathBuf| {
+        let number = link.file_name()?.to_str()?.strip_prefix("virtfn")?;
+        let number = number.parse().ok()?;
+        Some((number, address_of(&fs::read_link(link).ok()?)?))
+    };
+    Ok(links.iter().filter_map(function).collect())
+}
+
 pub(super) fn address_of(directory: &Path) -> Option<DeviceAddress> {
     DeviceAddress::try_from(directory.file_name()?.to_str()?.to_owned()).ok()
 }

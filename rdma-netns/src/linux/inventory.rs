@@ -6,7 +6,9 @@
 
 use super::{
     Linux, Reach, cannot_read,
-    devices::{self, Uevent, Verbs, address_of, entries, link_name, numa_node, read},
+    devices::{
+        self, Uevent, Verbs, address_of, entries, link_name, numa_node, read, virtual_functions,
+    },
     erdma, nvlink, rdma,
 };
 use crate::{
@@ -178,18 +180,17 @@ impl Reader<'_> {
         }
     }
 
-    /// The number of each virtual function, by the links `virtfn0`… of its physical function.
+    /// The number of each virtual function.
     fn virtual_functions(&self, devices: &[Device]) -> BTreeMap<DeviceAddress, u32> {
         let mut numbers = BTreeMap::new();
         for device in devices.iter().filter(|device| device.virtual_functions > 0) {
             let directory = self.sysfs.join("bus/pci/devices").join(&*device.address);
-            for link in entries(&directory).unwrap_or_default() {
-                let name = link.file_name().and_then(OsStr::to_str);
-                let number = name.and_then(|name| name.strip_prefix("virtfn")?.parse().ok());
-                let target = number.and_then(|_| fs::read_link(&link).ok());
-                let address = target.as_deref().and_then(address_of);
-                numbers.extend(address.zip(number));
-            }
+            let functions = virtual_functions(&directory).unwrap_or_default();
+            numbers.extend(
+                functions
+                    .into_iter()
+                    .map(|(number, address)| (address, number)),
+            );
         }
         numbers
     }

@@ -212,6 +212,7 @@ impl Kernel for Linux {
         let host = namespace(host, HOST)?;
         let pod = pod.map(|pod| namespace(pod, "the pod")).transpose()?;
         Ok(Observed {
+            vfs: BTreeMap::new(),
             boot_id,
             at,
             rdma_mode,

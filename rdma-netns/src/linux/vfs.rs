@@ -12,7 +12,7 @@ use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{self, LinkAttribute, LinkVfInfo, VfInfo, VlanProtocol as Protocol},
 };
-use std::{ffi::OsStr, io, path::Path};
+use std::{io, path::Path};
 
 const HEADER: usize = 16;
 
@@ -52,7 +52,9 @@ pub(super) fn read(
         return Ok(None);
     }
     let missing = || io::Error::from(io::ErrorKind::NotFound);
-    let number = number(&physical, address)?.ok_or_else(missing)?;
+    let functions = devices::virtual_functions(&physical)?;
+    let function = functions.iter().find(|(_, it)| it == address);
+    let (number, _) = *function.ok_or_else(missing)?;
     let mut netdevs: Vec<u32> = devices::entries(&physical.join("net"))?
         .iter()
         .filter_map(|netdev| devices::read(netdev, "ifindex")?.parse().ok())
@@ -69,17 +71,6 @@ pub(super) fn read(
         }
     }
     Err(missing().into())
-}
-
-/// Which of the functions of `physical` it is: `virtfn3` leads to it (`pci_iov_sysfs_link()`, `drivers/pci/iov.c`).
-fn number(physical: &Path, address: &DeviceAddress) -> io::Result<Option<u32>> {
-    let links = devices::entries(physical)?;
-    Ok(links.iter().find_map(|link| {
-        let name = link.file_name().and_then(OsStr::to_str)?;
-        let number = name.strip_prefix("virtfn")?.parse().ok()?;
-        let target = devices::link_name(physical, name)?;
-        (target == **address).then_some(number)
-    }))
 }
 
 fn of(body: &[u8], pf: Link, number: u32) -> Option<Vf> {

@@ -95,10 +95,9 @@ fn tell_functions<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut O
         return;
     };
     for note in notes.iter().filter(|note| note.host_link.vf.is_some()) {
-        let mut links = observed.host.links.iter_mut();
-        let link = links.find(|link| link.parent == note.host_link.parent);
-        if let Some((link, function)) = link.zip(note.host_link.parent.as_ref()) {
-            link.vf = kernel.vf(function).ok().flatten();
+        if let Some(function) = &note.host_link.parent {
+            let vf = kernel.vf(function).ok().flatten();
+            observed.vfs.extend(vf.map(|vf| (function.clone(), vf)));
         }
     }
 }

@@ -80,6 +80,19 @@ fn a_drop_in_moves_an_rdma_device_that_has_no_netdev() {
     }
 }
 
+/// What a physical function sets is for a netdev that the pod would not get.
+#[test]
+fn a_function_without_a_netdev_is_not_set_up() {
+    let node = Node::with(with(RdmaMode::Exclusive, infiniband()));
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let mut config = behind(&node, &pod, "rdma");
+    config["vlan"] = 7.into();
+    let refused = node.add(&pod, &config).must_fail(7);
+    assert!(refused.contains("it has no netdev, and only"), "{refused}");
+    node.must_be(&before, "refused");
+}
+
 #[test]
 fn why_a_device_has_no_netdev_is_told_and_it_is_not_in_use() {
     let cases = [

@@ -128,7 +128,8 @@ fn any_one_kind_is_given_up_and_told() {
                 "{left:?}"
             );
             // nothing else is missing, and of the other rail nothing
-            let missing = plan::missing_of(&note.host_link, observed.host.link("eth2").unwrap());
+            let link = observed.host.link("eth2").unwrap();
+            let missing = plan::missing_of(&note.host_link, link, &observed);
             let missing: Vec<_> = missing.iter().filter_map(Attribute::of).collect();
             let lacks: Vec<_> = note.lacks.iter().map(|it| it.attribute.clone()).collect();
             let else_missing: Vec<_> = missing
@@ -142,7 +143,7 @@ fn any_one_kind_is_given_up_and_told() {
             );
 
             // somebody makes it right: the next pod's ADD and DEL are as ever
-            for op in plan::missing_of(&note.host_link, observed.host.link("eth2").unwrap()) {
+            for op in plan::missing_of(&note.host_link, link, &observed) {
                 node.change(None, &op);
             }
             let observed = node.kernel.with(|world| world.observe(None));

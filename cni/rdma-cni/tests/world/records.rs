@@ -150,9 +150,9 @@ fn one_refused_change_keeps_no_nic_down() {
         }
         node.kernel.begin();
         for note in &notes {
-            let link = node.kernel.with(|world| world.observe(None));
-            let link = link.host.link(&note.host_link.name).cloned().unwrap();
-            for op in plan::missing_of(&note.host_link, &link) {
+            let observed = node.kernel.with(|world| world.observe(None));
+            let link = observed.host.link(&note.host_link.name).unwrap();
+            for op in plan::missing_of(&note.host_link, link, &observed) {
                 node.change(None, &op);
             }
         }

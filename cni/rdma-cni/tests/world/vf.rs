@@ -168,6 +168,47 @@ fn a_function_whose_pod_died_is_put_back() {
     assert_eq!(on_host, [] as [&String; 0]);
 }
 
+/// Its netdev and its RDMA device are gone, and its physical function would go on tagging what it sends.
+#[test]
+fn a_function_whose_driver_was_taken_off_is_put_back() {
+    for driver in [None, Some("vfio-pci")] {
+        for lives in [true, false] {
+            let node = Node::new(RdmaMode::Exclusive);
+            let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
+            let before = settings(&node, "0000:3b:00.2");
+            node.add(&pod, &config).must_succeed();
+            node.kernel.with(|world| world.bind("0000:3b:00.2", driver));
+            if !lives {
+                node.kernel.with(|world| world.unmount(&pod.netns));
+            }
+            node.del(&pod, &config).must_succeed();
+            assert_eq!(settings(&node, "0000:3b:00.2"), before, "{driver:?}");
+        }
+    }
+}
+
+/// A pod that cannot be left yet keeps its VLAN: nobody may see its frames elsewhere.
+#[test]
+fn a_function_is_its_pods_until_it_has_left() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
+    let before = node.snapshot();
+    node.add(&pod, &config).must_succeed();
+    node.kernel.begin();
+    node.kernel.intercept(|_, step| match step.op {
+        Op::MoveLink { .. } => Verdict::Refuse(Errno::EBUSY),
+        _ => Verdict::Proceed,
+    });
+    node.del(&pod, &config).must_fail(106);
+    let is_of_hardware = |it: &VfSetting| it.kind() == VfSettingKind::Mac;
+    let mut kept = set_up();
+    kept.retain(|it| !is_of_hardware(it));
+    has(&node, "0000:3b:00.2", &kept);
+    node.kernel.begin();
+    node.del(&pod, &config).must_succeed();
+    node.must_be(&before, "after another DEL");
+}
+
 /// The function's own number stays, whatever its physical function is called.
 #[test]
 fn a_physical_function_can_have_another_name_by_then() {
