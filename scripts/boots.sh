@@ -44,7 +44,9 @@ done
 in_full cluster-two-nodes 'integration/lab_two_nodes' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
+in_full cluster-claims-killed 'integration/lab_claims_killed' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims-exclusive 'integration/lab_claims_exclusive' --tier full --exclusive --memory 4096 --timeout 1500
+in_full cluster-claims-1.34 'integration/lab_claims_exclusive' --tier full --exclusive --memory 4096 --timeout 1500
 in_full cluster-claims-reboot 'integration/lab_claims_reboot' --tier full --exclusive --memory 4096 --timeout 1500 \
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d --disk /opt/cni/bin \
 	--disk /var/lib/reboot
@@ -115,7 +117,13 @@ make_for() {
 nodes_of() { [[ $1 == cluster-two-nodes ]] && echo 2 || echo 1; }
 
 # kubernetes_of MACHINE: the release of its control plane and kubelet
-kubernetes_of() { [[ $1 == cluster-1.37 || $1 == cluster-claims* ]] && echo 1.37 || echo 1.34; }
+kubernetes_of() {
+	case $1 in
+	*-1.34) echo 1.34 ;;
+	cluster-1.37 | cluster-claims*) echo 1.37 ;;
+	*) echo 1.34 ;;
+	esac
+}
 
 # name_runtime NAME: in the environment, the container runtime that integration/runtimes builds, plugins of CNI 1.1, and
 # no length

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a real cluster of one node whose virtual functions are allocated by claims, to unchanged pods that ask
-//! for `rdma/vf: 1`: `scripts/test lab cluster-claims-exclusive`. RDMA devices go into pods, and get other numbers.
+//! In the lab, a real cluster of one node whose virtual functions are allocated by claims: `scripts/test --full lab
+//! cluster-claims-exclusive`, to unchanged pods that ask for `rdma/vf: 1`; and `cluster-claims-1.34`, by a template, as
+//! the API server of then knows no other way. RDMA devices go into pods, and get other numbers.
 
 use integration::{
     Cluster, Snapshot,
-    cluster::claims::{PLACES, PODS, end, install, none_is_left, remove},
+    cluster::claims::{
+        CLAIMS, PLACES, PODS, TEMPLATES, attribute, devices as of_slices, end, install,
+        none_is_left, remove,
+    },
     container_runtime::{
         Pod, TOOLS,
-        installed::{Files, records},
+        installed::{Files, records, root},
+        shared::links,
     },
     lab::{Function, Lab, uverbs, verbs_devices},
 };
@@ -15,14 +20,44 @@ use serde_json::{Value, json};
 
 const MANIFEST: &str = "integration/manifests/rendered/claims-of-moved-vfs.yaml";
 
+/// Resources that an API server before [`SHARES`] cannot have.
+const SHARED: &str = "integration/manifests/rendered/claims.yaml";
+
+/// The minor release from which an API server has extended resources by claims, and devices that are shared.
+const SHARES: u32 = 37;
+
+const ROOT: &str = "resource.kubernetes.io/pcieRoot";
+
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-fn pod(name: &str) -> Value {
-    let container = json!({
-        "name": "main", "image": TOOLS, "command": ["sleep", "1000000"],
-        "resources": {"limits": {"rdma/vf": 1}},
-    });
-    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [container]});
+fn release(cluster: &Cluster<Lab>) -> u32 {
+    let told = cluster.look("/version");
+    let minor = told["minor"].as_str().expect("a text");
+    minor.trim_end_matches('+').parse().expect("a number")
+}
+
+/// A template of claims of so many functions, with the constraints.
+fn template(name: &str, count: u32, constraints: Value) -> Value {
+    let exactly = json!({"deviceClassName": "rdma-vf", "count": count});
+    let requests = json!([{"name": "functions", "exactly": exactly}]);
+    let devices = json!({"requests": requests, "constraints": constraints});
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name},
+        "spec": {"spec": {"devices": devices}},
+    })
+}
+
+/// A pod that asks for `rdma/vf: 1`, or has a claim by `template`.
+fn pod(name: &str, template: Option<&str>) -> Value {
+    let mut container = json!({"name": "main", "image": TOOLS, "command": ["sleep", "1000000"]});
+    let mut spec = json!({"terminationGracePeriodSeconds": 1});
+    if let Some(template) = template {
+        container["resources"] = json!({"claims": [{"name": "nic"}]});
+        spec["resourceClaims"] = json!([{"name": "nic", "resourceClaimTemplateName": template}]);
+    } else {
+        container["resources"] = json!({"limits": {"rdma/vf": 1}});
+    }
+    spec["containers"] = json!([container]);
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
@@ -31,18 +66,85 @@ fn device(function: &Function) -> String {
     format!("rdma-vf-{}", function.pci.replace([':', '.'], "-"))
 }
 
-/// The RDMA device that the pod has in its namespace; it is what its container has the one device file of.
+/// The RDMA devices that the pod has in its namespace; they are what its container has the device files of, and whose
+/// ports are active.
 #[track_caller]
-fn own(pod: &Pod) -> String {
+fn all_own(pod: &Pod) -> Vec<String> {
     let mut devices = verbs_devices(&pod.netns());
-    let device = devices.pop().expect("an RDMA device");
-    assert_eq!(devices, [] as [&str; 0]);
+    devices.sort();
     let mut nodes = pod.main().rdma_nodes();
     nodes.retain(|(name, ..)| name != "rdma_cm");
-    assert_eq!(nodes, [uverbs(&device)]);
-    let said = pod.main().sh(&format!("ibv_devinfo -d {device}"));
-    assert!(said.contains("PORT_ACTIVE"), "{said}");
+    let mut expected: Vec<_> = devices.iter().map(|it| uverbs(it)).collect();
+    expected.sort();
+    nodes.sort();
+    assert_eq!(nodes, expected);
+    for device in &devices {
+        let said = pod.main().sh(&format!("ibv_devinfo -d {device}"));
+        assert!(said.contains("PORT_ACTIVE"), "{said}");
+    }
+    devices
+}
+
+/// The one of a pod that has one.
+#[track_caller]
+fn own(pod: &Pod) -> String {
+    let mut devices = all_own(pod);
+    let device = devices.pop().expect("an RDMA device");
+    assert_eq!(devices, [] as [&str; 0]);
     device
+}
+
+/// Of the `functions`, of which one NIC has one and the other one two, the scheduler takes those two.
+fn two_are_below_one_root(cluster: &mut Cluster<Lab>, functions: &[Vec<&Function>]) {
+    let constraint = json!([{"requests": ["functions"], "matchAttribute": ROOT}]);
+    cluster.make(TEMPLATES, &template("two", 2, constraint));
+    cluster.make(PODS, &pod("two", Some("two")));
+    let two = cluster.pod("two");
+    let claims = cluster.look_at_all(CLAIMS);
+    let results = claims[0]["status"]["allocation"]["devices"]["results"].as_array();
+    let results = results.expect("it is allocated").iter();
+    let mut given: Vec<&str> = results
+        .map(|it| it["device"].as_str().expect("a name"))
+        .collect();
+    given.sort_unstable();
+    let of_one = functions.iter().find(|it| it.len() == 2);
+    let of_one = of_one.expect("a NIC with two of them");
+    let mut expected: Vec<String> = of_one.iter().map(|it| device(it)).collect();
+    expected.sort();
+    assert_eq!(given, expected);
+    let roots = given.iter().map(|it| attribute(cluster, it, ROOT));
+    let roots: Vec<Value> = roots.collect();
+    assert!(roots[0]["string"].is_string(), "{roots:?}");
+    assert_eq!(roots[0], roots[1]);
+    let mut had: Vec<&str> = of_one.iter().map(|it| &*it.rdma).collect();
+    had.sort_unstable();
+    assert_eq!(all_own(&two), had);
+    assert_eq!(links(&two.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
+    cluster.says(&format!(
+        "a pod has {given:?}, below {}",
+        roots[0]["string"]
+    ));
+    end(cluster, &["two"]);
+    cluster.delete(TEMPLATES, &["two"]);
+}
+
+/// An API server that passes over `allowMultipleAllocations`: the slices are taken back, and the log says why.
+fn shared_devices_are_refused_in_words(cluster: &mut Cluster<Lab>) {
+    let file = root().join(SHARED);
+    cluster.types(&format!(
+        "kubectl apply --server-side -f {}",
+        file.display()
+    ));
+    let mut said = String::new();
+    cluster.until("the daemon says what it cannot have", |it| {
+        let line = "kubectl -n kube-system logs ds/ack-rdma-dp-ds";
+        said = String::from_utf8_lossy(&it.tries(line).stdout).into_owned();
+        said.contains("without their field allowMultipleAllocations")
+    });
+    cluster.until("its slices are taken back", |it| of_slices(it).0.is_empty());
+    let line = said.lines().find(|it| it.contains("without their field"));
+    cluster.says(line.expect("a line"));
+    remove(cluster, SHARED);
 }
 
 #[test]
@@ -54,9 +156,10 @@ fn each_container_has_its_own_function() {
     });
     let files = Files::below(&PLACES);
     // the lowest number is free: whatever moves first gets it
-    let functions: Vec<Function> = cluster.nics.functions.concat();
-    let mut functions: Vec<(u64, Function)> = functions
-        .into_iter()
+    let all = cluster.nics.functions.clone();
+    let mut functions: Vec<(u64, &Function)> = all
+        .iter()
+        .flatten()
         .map(|function| (uverbs(&function.rdma).2, function))
         .collect();
     functions.sort_by_key(|(number, _)| *number);
@@ -69,21 +172,26 @@ fn each_container_has_its_own_function() {
     let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
     install(&mut cluster, MANIFEST, &expected);
 
+    let shares = release(&cluster) >= SHARES;
+    let template = (!shares).then(|| {
+        cluster.make(TEMPLATES, &self::template("one", 1, json!([])));
+        "one"
+    });
     for name in NAMES {
-        cluster.make(PODS, &pod(name));
+        cluster.make(PODS, &pod(name, template));
     }
     let pods = NAMES.map(|name| cluster.pod(name));
     let mut had: Vec<String> = pods.iter().map(own).collect();
-    let is_another = |(number, function): &&(u64, Function)| uverbs(&function.rdma).2 != *number;
+    let is_another = |(number, function): &&(u64, &Function)| uverbs(&function.rdma).2 != *number;
     let others = functions.iter().filter(is_another).count();
     assert!(others > 0, "all have the numbers that they had");
     cluster.says(&format!(
         "three pods have a function each, {others} of them with another number than before"
     ));
     had.sort();
-    let mut all: Vec<&String> = functions.iter().map(|(_, it)| &it.rdma).collect();
-    all.sort();
-    assert_eq!(had.iter().collect::<Vec<_>>(), all);
+    let mut names: Vec<&String> = functions.iter().map(|(_, it)| &it.rdma).collect();
+    names.sort();
+    assert_eq!(had.iter().collect::<Vec<_>>(), names);
 
     cluster.runtime.cri().kill(&pods[1].main().id);
     let again = cluster.pod_started("default", &pods[1].name, 1);
@@ -93,7 +201,7 @@ fn each_container_has_its_own_function() {
     // another pod has what one gave back
     let given_back = own(&pods[0]);
     end(&mut cluster, &["a"]);
-    cluster.make(PODS, &pod("d"));
+    cluster.make(PODS, &pod("d", template));
     let last = cluster.pod("d");
     assert_eq!(own(&last), given_back);
     for pod in [&again, &pods[2]] {
@@ -101,9 +209,20 @@ fn each_container_has_its_own_function() {
     }
     cluster.says("the next pod has the function that is free");
     end(&mut cluster, &["b", "c", "d"]);
+    let usable: Vec<Vec<&Function>> = all
+        .iter()
+        .map(|of_nic| of_nic.iter().filter(|it| it.pci != first.pci).collect())
+        .collect();
+    two_are_below_one_root(&mut cluster, &usable);
+    if let Some(template) = template {
+        cluster.delete(TEMPLATES, &[template]);
+    }
     assert!(records().is_empty(), "{:?}", records());
     none_is_left(&mut cluster);
     remove(&mut cluster, MANIFEST);
+    if !shares {
+        shared_devices_are_refused_in_words(&mut cluster);
+    }
     Files::below(&PLACES).assert_as(&files, &["/var/run/cdi"]);
     network.assert_restored(&cluster.nics.host);
 }

@@ -3,6 +3,7 @@
 
 use super::{Cluster, is_true};
 use crate::{container_runtime::installed::root, control_plane::nodes::NODE, pages, slices};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::{fs, path::Path};
 
@@ -12,11 +13,15 @@ pub const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Their claims.
 pub const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
 
+/// What claims are made by, for pods.
+pub const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates";
+
 /// Where an installation writes.
 pub const PLACES: [&str; 3] = ["/etc/cni", "/opt/cni", "/var/run/cdi"];
 
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
-const DAEMONS: &str = "/api/v1/namespaces/kube-system/pods";
+/// The daemon's pods, and others of the system.
+pub const DAEMONS: &str = "/api/v1/namespaces/kube-system/pods";
 
 /// The records of claims, and the runtime's specifications of them.
 pub fn files() -> [Vec<String>; 2] {
@@ -45,6 +50,18 @@ pub fn daemon<N>(cluster: &Cluster<N>) -> Value {
     let mut pods = cluster.look_at_all(DAEMONS);
     pods.retain(|it| it["metadata"]["labels"]["app.kubernetes.io/name"] == "rdma-device-plugin");
     pods.pop().unwrap_or_default()
+}
+
+/// The daemon's process.
+#[track_caller]
+pub fn pid_of<N>(cluster: &Cluster<N>) -> Pid {
+    let pod = daemon(cluster);
+    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
+    let id = id.and_then(|it| it.strip_prefix(cluster.runtime.engine().scheme()));
+    let id = id.unwrap_or_else(|| panic!("no container: {pod:#}"));
+    let told = cluster.runtime.cri().container(id).expect("it is known");
+    let pid = told["pid"].as_i64().expect("a number");
+    Pid::from_raw(i32::try_from(pid).expect("a process"))
 }
 
 /// Applies `manifest`, a file of this repository; comes back when the slices have these devices.

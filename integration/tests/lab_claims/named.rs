@@ -4,9 +4,10 @@
 
 use integration::{
     Cluster, Netns,
-    cluster::claims::{CLAIMS, PODS, devices as of_slices, end, was_never_started_anew},
+    cluster::claims::{CLAIMS, PODS, TEMPLATES, devices as of_slices, end, was_never_started_anew},
     container_runtime::{
         Pod, TOOLS,
+        installed::records,
         shared::{has_all_rails, links, nodes_of_all_rails, rping_on_all_rails},
     },
     lab::{NICS, uverbs},
@@ -15,8 +16,6 @@ use integration::{
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-
-const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates";
 
 const CLASSES: &str = "/apis/resource.k8s.io/v1/deviceclasses";
 
@@ -232,10 +231,29 @@ fn hear_of_their_devices_health(cluster: &mut Cluster) {
     is(cluster, "Healthy");
 }
 
+/// A claim whose parameters are wrong: its pod does not come, and its events say why.
+fn are_refused_in_words(cluster: &mut Cluster) {
+    let spec = devices("rdma-hca", json!({"mtu": "9000"}));
+    cluster.make(CLAIMS, &object("ResourceClaim", "wrong", spec));
+    let claim = json!({"resourceClaimName": "wrong"});
+    cluster.make(PODS, &pod("wrong", &claim, "containers"));
+    let mut said = String::new();
+    cluster.until("the pod's events say what is wrong", |it| {
+        said = it.types("kubectl events --for pod/wrong -o json");
+        said.contains("mtu: must be a whole number from 68 to 65535")
+    });
+    assert!(said.contains("FailedPrepareDynamicResources"), "{said}");
+    assert_eq!(records().len(), 2, "of the other pods alone");
+    cluster.says("a claim with nonsense is refused in words");
+    end(cluster, &["wrong"]);
+    cluster.delete(CLAIMS, &["wrong"]);
+}
+
 /// All of it. Nothing is left.
 pub(super) fn claims(cluster: &mut Cluster) {
     let pods = of_one_claim_have_their_own_rails(cluster);
     of_an_init_container_is_attached(cluster);
+    are_refused_in_words(cluster);
     hear_of_their_devices_health(cluster);
     outlive_kubelet(cluster, &pods);
     let [_, second] = &pods;

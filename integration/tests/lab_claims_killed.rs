@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, a real cluster of one node whose `rdma/hca` is allocated by claims: the daemon, which is its driver, is
+//! killed before each change of a file that it makes while a pod comes, and while one ends. Kubelet starts it anew, and
+//! has prepared and given up what it has not heard of. `scripts/test --full lab cluster-claims-killed`.
+
+use integration::{
+    Cluster, Snapshot,
+    cluster::{
+        claims::{CLAIMS, DAEMONS, PLACES, PODS, daemon, install, none_is_left, pid_of, remove},
+        is_true,
+    },
+    container_runtime::{
+        TOOLS,
+        installed::{Files, records},
+        shared::{HCA, has_all_rails},
+    },
+    kill_at,
+};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, fs, path::Path};
+
+const MANIFEST: &str = "integration/manifests/rendered/claims.yaml";
+
+const DEVICES: [&str; 3] = [
+    "rdma-hca-all",
+    "rdma-hca-0000-21-00-0",
+    "rdma-hca-0000-41-00-0",
+];
+
+const NAME: &str = "killed";
+
+/// A system call, and which of its kind it is, from 1.
+type Point = (String, u32);
+
+fn makes_a_pod(cluster: &Cluster) {
+    let container = json!({
+        "name": "main", "image": TOOLS, "command": ["sleep", "1000000"],
+        "resources": {"limits": {HCA: 1}},
+    });
+    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [container]});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": NAME}, "spec": spec});
+    cluster.make(PODS, &pod);
+}
+
+/// Waits until the pod and its claim are gone.
+#[track_caller]
+fn until_it_is_gone(cluster: &mut Cluster) {
+    cluster.until("the pod is gone, and its claim", |it| {
+        it.look_at_all(PODS).is_empty() && it.look_at_all(CLAIMS).is_empty()
+    });
+}
+
+/// The claim is given up as soon as the driver has no record of it: the pod may be gone before.
+#[track_caller]
+fn until_all_is_given_up(cluster: &mut Cluster) {
+    until_it_is_gone(cluster);
+    assert!(records().is_empty(), "{:?}", records());
+    for (directory, left) in [
+        ("/var/lib/cni/rdma-cni/claims", &["lock"][..]),
+        ("/var/run/cdi", &[]),
+    ] {
+        let entries = fs::read_dir(directory).expect("a directory");
+        let names: Vec<_> = entries
+            .map(|it| it.expect("an entry").file_name())
+            .collect();
+        assert_eq!(names, left, "{directory}");
+    }
+}
+
+fn points(changes: BTreeMap<String, u32>) -> Vec<Point> {
+    let of_call = |(call, count): Point| (1..=count).map(move |at| (call.clone(), at));
+    changes.into_iter().flat_map(of_call).collect()
+}
+
+/// What the driver changes while a pod comes, and while it ends.
+fn all_points(cluster: &mut Cluster) -> [Vec<Point>; 2] {
+    let driver = pid_of(cluster);
+    let coming = kill_at::changes(driver, || {
+        makes_a_pod(cluster);
+        has_all_rails(&cluster.pod(NAME));
+    });
+    let ending = kill_at::changes(driver, || {
+        cluster.delete(PODS, &[NAME]);
+        until_it_is_gone(cluster);
+    });
+    until_all_is_given_up(cluster);
+    // the record and the specification, each under its name when it is whole, and off again
+    assert_eq!(coming.get("rename"), Some(&2), "{coming:?}");
+    assert!(coming.contains_key("fsync"), "{coming:?}");
+    assert!(ending["unlink"] >= 2, "{ending:?}");
+    cluster.says(&format!("coming changes {coming:?}, ending {ending:?}"));
+    [coming, ending].map(points)
+}
+
+/// Kills the driver `pid` at `point` of what `begin` begins, and waits until kubelet has started it anew.
+#[track_caller]
+fn is_killed(
+    cluster: &mut Cluster,
+    (verb, (call, at)): (&str, &Point),
+    pid: Pid,
+    begin: impl FnOnce(&Cluster),
+) {
+    let before = daemon(cluster);
+    let what = format!("{verb}, killed before {call} {at}");
+    kill_at::killed(pid, (call, *at), || {
+        begin(cluster);
+        cluster.until(&what, |_| !Path::new(&format!("/proc/{pid}")).exists());
+    });
+    let restarts = |it: &Value| it["status"]["containerStatuses"][0]["restartCount"].as_u64();
+    cluster.until("the driver was started anew", |it| {
+        let now = daemon(it);
+        restarts(&now) > restarts(&before) && is_true(&now, "Ready")
+    });
+    cluster.says(&what);
+}
+
+/// Another pod of the daemon: kubelet starts the containers of one later and later.
+#[track_caller]
+fn another_daemon(cluster: &mut Cluster) {
+    let before = daemon(cluster);
+    let name = before["metadata"]["name"].as_str().expect("a name");
+    cluster.delete(DAEMONS, &[name]);
+    cluster.until("another daemon is ready", |it| {
+        let now = daemon(it);
+        now["metadata"]["uid"] != before["metadata"]["uid"] && is_true(&now, "Ready")
+    });
+}
+
+#[test]
+fn no_claim_is_lost_with_its_driver() {
+    let mut cluster = Cluster::new();
+    let files = Files::below(&PLACES);
+    let network = Snapshot::of(&cluster.nics.host);
+    install(&mut cluster, MANIFEST, &DEVICES);
+    let [coming, ending] = all_points(&mut cluster);
+    for number in 0..coming.len().max(ending.len()) {
+        if let Some(point) = coming.get(number) {
+            let pid = pid_of(&cluster);
+            is_killed(&mut cluster, ("a pod comes", point), pid, makes_a_pod);
+        } else {
+            makes_a_pod(&cluster);
+        }
+        has_all_rails(&cluster.pod(NAME));
+        if let Some(point) = ending.get(number) {
+            let pid = pid_of(&cluster);
+            is_killed(&mut cluster, ("a pod ends", point), pid, |it| {
+                it.delete(PODS, &[NAME]);
+            });
+        } else {
+            cluster.delete(PODS, &[NAME]);
+        }
+        until_all_is_given_up(&mut cluster);
+        another_daemon(&mut cluster);
+    }
+    none_is_left(&mut cluster);
+    remove(&mut cluster, MANIFEST);
+    Files::below(&PLACES).assert_as(&files, &["/var/run/cdi"]);
+    network.assert_restored(&cluster.nics.host);
+}
