@@ -211,3 +211,62 @@ fn killed_while_add_runs(node: &mut SharedNode, before: &Snapshot) {
     before.assert_restored(&node.nics.host);
     assert_eq!(node.records(), 0);
 }
+
+/// What it has for programs that look for it, with all that is true for its own pod alone.
+const TOLD: &str = r#"{"cdi": true, "resources": [{
+    "name": "rdma/hca", "kind": "shared", "environment": ["rails", "nccl", "ucx", "nvshmem"]
+}]}"#;
+
+/// The rails that a container is told, each with the GID index at which its pod's address is, and the same in the file
+/// for NCCL where it is one for all.
+#[track_caller]
+fn knows_its_rails(pod: &Pod) -> Vec<u64> {
+    let told = pod.main().sh("echo \"$RDMA_RAILS\"");
+    let rails: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    let rails = rails.as_array().expect("a list");
+    let netns = pod.netns();
+    let indexes = rails.iter().enumerate().map(|(number, rail)| {
+        assert_eq!(rail["interface"], format!("rdma{number}"), "{told}");
+        assert_eq!(rail["rdmaDevice"], nics::rdma(number), "{told}");
+        let own = address(&netns, number, true);
+        let gids = rail["gids"].as_array().expect("a list").iter();
+        let mut own = gids.filter(|gid| gid["address"] == own);
+        own.next().expect("of its address")["index"]
+            .as_u64()
+            .expect("a number")
+    });
+    let indexes: Vec<u64> = indexes.collect();
+    let first = rails[0]["gidIndex"].as_u64().expect("a number");
+    let is_one = rails.iter().all(|rail| rail["gidIndex"] == first);
+    let expected = if is_one {
+        format!("NCCL_IB_GID_INDEX={first}")
+    } else {
+        String::new()
+    };
+    assert_eq!(pod.main().sh("cat $NCCL_CONF_FILE").trim(), expected);
+    let refused = pod.main().try_sh("echo x >>/run/rdma/nccl.conf");
+    assert_ne!(refused.code, 0, "it is for reading: {}", refused.said);
+    indexes
+}
+
+#[test]
+fn each_container_is_told_its_own_pods_rails() {
+    let node = SharedNode::of(TOLD);
+    let pods = ["first", "second"].map(|name| node.runtime.pod(&node.wish(name)));
+    let indexes = pods.each_ref().map(knows_its_rails);
+    assert_eq!(indexes[0].len(), 2);
+    assert_ne!(indexes[0], indexes[1], "they have addresses of their own");
+    let names = [0, 1].map(nics::rdma);
+    let told = pods[0].main().sh("echo $NCCL_IB_HCA $UCX_NET_DEVICES");
+    assert_eq!(
+        told.trim(),
+        format!("={0},{1} {0}:1,{1}:1", names[0], names[1])
+    );
+    let on_host = node.runtime.pod(&node.wish("on-host").host_network());
+    assert_eq!(on_host.main().sh("echo $RDMA_RAILS").trim(), "[]");
+    assert_eq!(on_host.main().sh("cat $NCCL_CONF_FILE"), "");
+    node.remove(on_host);
+    for pod in pods {
+        node.remove(pod);
+    }
+}

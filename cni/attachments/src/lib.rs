@@ -11,6 +11,7 @@
 //! | [`store`] | the files and the locks around them |
 //! | `living` | the records of the node's other pods, and whether those live |
 //! | [`given_up`] | what netdevs came back to the host without |
+//! | `told` | what programs in a pod are told of its rails |
 //! | [`pods`] | which devices are in which pods, by records of any version |
 //!
 //! Nothing in here changes a netdev or an RDMA device.
@@ -24,6 +25,7 @@ pub mod pods;
 mod record;
 mod smc;
 pub mod store;
+mod told;
 
 pub use allocated::{Allocated, Id};
 pub use attribute::Attribute;

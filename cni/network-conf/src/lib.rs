@@ -310,6 +310,11 @@ impl Default for NamePattern {
 }
 
 impl NamePattern {
+    /// What all its names begin with.
+    pub fn prefix(&self) -> &str {
+        self.0.split("%d").next().unwrap_or_default()
+    }
+
     /// The pod-side name of `rail`.
     pub fn name(&self, rail: usize) -> Option<InterfaceName> {
         self.try_name(rail).ok()

@@ -2,7 +2,6 @@
 //! Claims (dynamic resource allocation), whose CDI specifications wait for a pod's network: what containers get is
 //! final only when nothing moves any more. Without a specification the runtime makes no container.
 
-use crate::rails;
 use attachments::{Attachment, Rail};
 use cni_protocol::ConfError;
 use dra::{AttachmentParameters, Claims, record::JoinedRail};
@@ -138,7 +137,7 @@ fn joined_rails(
     attachment: &Attachment,
     observed: &Observed,
 ) -> Vec<JoinedRail> {
-    let Some(told) = rails::told(attachment, rail) else {
+    let Some(told) = attachment.told_of(rail) else {
         return vec![];
     };
     let hardware_address = rail.in_pod(observed).map(|link| link.mac.to_string());

@@ -11,7 +11,7 @@
 
 mod directory;
 
-use attachments::{Attachment, Key, Rail, store::StoreError};
+use attachments::{Attachment, Key, store::StoreError};
 use cni_protocol::lock::Patience;
 use directory::Directory;
 use serde_json::{Value, json};
@@ -22,48 +22,6 @@ use std::{
 
 /// The format of the file.
 const FORMAT: u32 = 1;
-
-/// One object for each rail: interface in the pod, its addresses, netdev on the host, RDMA device,
-/// port, the index of each address's GID, and the attachment's `CNI_IFNAME`. A rail without RDMA
-/// device and addresses has nothing to tell.
-pub fn list(attachment: &Attachment) -> Vec<Value> {
-    let rails = attachment.rails.iter();
-    rails.filter_map(|rail| told(attachment, rail)).collect()
-}
-
-/// What is told of `rail` of `attachment`, if there is something.
-pub fn told(attachment: &Attachment, rail: &Rail) -> Option<Value> {
-    let mut told = describe(rail)?;
-    told["ifname"] = attachment.key.interface.to_string().into();
-    Some(told)
-}
-
-fn describe(rail: &Rail) -> Option<Value> {
-    let given = &rail.given.addresses;
-    if rail.rdma.is_none() && given.is_empty() {
-        return None;
-    }
-    let addresses = given.iter().map(|it| format!("{}/{}", it.ip, it.prefix));
-    let mode = if rail.shared.is_some() {
-        "share"
-    } else {
-        "move"
-    };
-    let mut rail_object = json!({ "mode": mode, "addresses": addresses.collect::<Vec<_>>() });
-    if !rail.bare {
-        rail_object["interface"] = rail.pod_name.to_string().into();
-        rail_object["netdev"] = rail.name().to_string().into();
-    }
-    if let Some(rdma) = &rail.rdma {
-        rail_object["rdmaDevice"] = rdma.name.to_string().into();
-    }
-    if let Some(first) = rail.gids.first() {
-        rail_object["port"] = first.port.into();
-        rail_object["gidIndex"] = first.index.into();
-        rail_object["gids"] = json!(rail.gids);
-    }
-    Some(rail_object)
-}
 
 /// What the file is called.
 const FILE: &str = "rails.json";
@@ -84,7 +42,7 @@ fn path(root: &Path, key: &Key, pod: Option<&str>) -> PathBuf {
 
 /// Writes the rails of `attachment` into the file.
 pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result<(), StoreError> {
-    let rails = list(attachment);
+    let rails = attachment.told();
     if rails.is_empty() {
         return Ok(());
     }

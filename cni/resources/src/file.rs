@@ -55,9 +55,18 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
 /// # Errors
 /// The directory cannot be made, or the file not be written.
 pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool, FileError> {
-    let failed = |source| FileError::new("write", path, source);
-    let mut text = serde_json::to_vec_pretty(content).map_err(|error| failed(error.into()))?;
+    let text = serde_json::to_vec_pretty(content);
+    let mut text = text.map_err(|error| FileError::new("write", path, error.into()))?;
     text.push(b'\n');
+    replace_text(path, &text, mode)
+}
+
+/// The same of a file that is no JSON.
+///
+/// # Errors
+/// As [`replace`] has them.
+pub fn replace_text(path: &Path, text: &[u8], mode: u32) -> Result<bool, FileError> {
+    let failed = |source| FileError::new("write", path, source);
     if fs::read(path).is_ok_and(|present| present == text) {
         return Ok(false);
     }
@@ -66,7 +75,7 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
     let file = own(&temporary, mode).map_err(failed)?;
     let write = || {
         file.set_len(0)?;
-        (&*file).write_all(&text)?;
+        (&*file).write_all(text)?;
         // else a machine that loses power now can come back with an empty file of the new name
         file.sync_all()?;
         fs::rename(&temporary, path)
@@ -76,6 +85,12 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
         failed(error)
     })?;
     Ok(true)
+}
+
+/// `/` separates a resource's prefix, and an id's device, from the rest; no name starts with a
+/// dot then, and two names that become one are told apart by what is in the file.
+pub(crate) fn file_name(name: &str) -> String {
+    name.replace('/', "@").replace("..", "@@")
 }
 
 /// Where the file of `path` is until it is whole. A writer that is killed leaves it to the next one.

@@ -115,15 +115,9 @@ impl Grants {
     }
 
     fn path(&self, resource: &str, id: &str) -> PathBuf {
-        let id = format!("{}.json", file_name(id));
-        self.root.join(file_name(resource)).join(id)
+        let id = format!("{}.json", file::file_name(id));
+        self.root.join(file::file_name(resource)).join(id)
     }
-}
-
-/// `/` separates a resource's prefix, and an id's device, from the rest; no name starts with a
-/// dot then, and two names that become one are told apart by what is in the file.
-fn file_name(name: &str) -> String {
-    name.replace('/', "@").replace("..", "@@")
 }
 
 #[cfg(test)]

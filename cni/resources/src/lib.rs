@@ -11,11 +11,13 @@
 //! Every file is renamed into place, whole: a reader never sees half of one.
 
 pub mod cdi;
+pub mod container;
 pub mod file;
 pub mod grant;
 pub mod published;
 
 pub use cdi::Cdi;
+pub use container::Containers;
 pub use file::FileError;
 pub use grant::{Grant, Grants};
 pub use published::{Published, Resource};

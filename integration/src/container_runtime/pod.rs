@@ -129,6 +129,12 @@ impl PodSpec {
             key: key.clone(),
             value: value.clone(),
         });
+        let given = answers().flat_map(|it| &it.mounts).map(|it| Mount {
+            host_path: it.host_path.clone(),
+            container_path: it.container_path.clone(),
+            readonly: it.read_only,
+            ..Mount::default()
+        });
         let mounts = self.mounts.iter().map(|path| Mount {
             container_path: path.display().to_string(),
             host_path: path.display().to_string(),
@@ -147,7 +153,7 @@ impl PodSpec {
             devices: devices.collect(),
             cdi_devices: names.collect(),
             envs: envs.collect(),
-            mounts: mounts.collect(),
+            mounts: mounts.chain(given).collect(),
             linux: Some(LinuxContainerConfig {
                 security_context: Some(LinuxContainerSecurityContext {
                     // containerd's default: what no container may open is not for want of a node

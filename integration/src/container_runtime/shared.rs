@@ -48,8 +48,14 @@ impl SharedNode {
     /// One whose resource is advertised, and which has had no pod yet.
     #[track_caller]
     pub fn new() -> Self {
+        Self::of(OLD_CONFIG_MAP)
+    }
+
+    /// The same with another configuration of the daemon, which has 1000 ids as well.
+    #[track_caller]
+    pub fn of(configuration: &str) -> Self {
         let nics = BondedNics::new();
-        let node = Node::start(OLD_CONFIG_MAP);
+        let node = Node::start(configuration);
         let runtime = ContainerRuntime::start(&node.path("cdi"));
         let shared = Self {
             runtime,

@@ -398,7 +398,7 @@ fn finish<K: Kernel>(
     let network = &node.conf.network;
     let rails = answer::of_rails(attachment, &observed, answers, pod.path());
     let mut result = result::extend(network.prev_result.as_ref(), network.version, &rails);
-    let rails = rails::list(attachment);
+    let rails = attachment.told();
     if !rails.is_empty() {
         result["rails"] = rails.into();
     }

@@ -199,7 +199,7 @@ fn a_function_is_its_pods_until_it_has_left() {
         Op::MoveLink { .. } => Verdict::Refuse(Errno::EBUSY),
         _ => Verdict::Proceed,
     });
-    node.del(&pod, &config).must_fail(106);
+    node.del(&pod, &config).must_fail(107);
     let is_of_hardware = |it: &VfSetting| it.kind() == VfSettingKind::Mac;
     let mut kept = set_up();
     kept.retain(|it| !is_of_hardware(it));

@@ -149,6 +149,21 @@ impl Chain {
             _ => false,
         }
     }
+
+    /// What the names begin with that rails have in pods; none: with a text that other netdevs' names can begin with.
+    pub fn rails_names(&self) -> Option<String> {
+        let prefix = parsed(&self.entry).ok()?.interface_name.prefix().to_owned();
+        let is_own = prefix.len() > 1 && !"eth".starts_with(&prefix) && !prefix.starts_with("eth");
+        is_own.then_some(prefix)
+    }
+
+    /// Whether rails have IPv6 addresses alone, as `rdma-ipam` gives them from the parents' networks.
+    pub fn gives_ipv6_alone(&self) -> bool {
+        let ipam = &self.entry.fields()["ipam"];
+        let family = &ipam["family"];
+        let is_from_parent = ipam["from"] == "parent" && family.is_null();
+        ipam["type"] == "rdma-ipam" && (is_from_parent || family == "ipv6")
+    }
 }
 
 /// `section` of the whole `file`, whatever its format.

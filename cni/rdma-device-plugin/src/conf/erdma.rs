@@ -9,7 +9,7 @@ use super::{
 use ::erdma::conf::{BringUp, DRIVER, DriverMode, METADATA};
 use conf_reader::Texts;
 use serde::Deserialize;
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 /// The resource that the eRDMA agent offers.
 pub const RESOURCE: &str = "aliyun/erdma";
@@ -112,6 +112,7 @@ impl Erdma {
             },
             devices: self.devices.clone(),
             umad: false,
+            environment: BTreeSet::new(),
             topology: true,
             require: None,
         }

@@ -13,6 +13,7 @@
 
 pub mod chain;
 pub mod dra;
+mod environment;
 pub mod erdma;
 pub mod file;
 pub mod flags;
@@ -23,6 +24,7 @@ pub mod selector;
 
 pub use chain::Chain;
 pub use dra::Dra;
+pub use environment::Reader;
 pub use erdma::{Erdma, Exposed, Origin};
 pub use file::ConfError;
 pub use flags::Flags;
@@ -32,7 +34,7 @@ pub use selector::Selector;
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 use serde_json::Value;
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 /// A checked configuration: what the node is to offer.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +82,8 @@ pub struct ResourceConf {
     pub devices: Vec<Selector>,
     /// Whether containers get `umad` and `issm` character devices too.
     pub umad: bool,
+    /// For whom containers' environment is set up.
+    pub environment: BTreeSet<Reader>,
     /// Whether kubelet is told the NUMA nodes of its ids.
     pub topology: bool,
     /// How many devices it has to have; none: what there is will do.

@@ -22,7 +22,7 @@ use ::erdma::{
     driver::{Loader, Modprobe},
     instance,
 };
-use rdma_resources::{Grants, Published};
+use rdma_resources::{Containers, Grants, Published};
 use std::{
     collections::BTreeMap,
     io,
@@ -98,6 +98,7 @@ impl Daemon {
             name,
             role: role.clone(),
             grants: Grants::new(&arguments.state_dir),
+            containers: Containers::new(&arguments.cdi_dir, &arguments.state_dir),
             node: receiver,
             directories,
             signals: sender,

@@ -8,6 +8,7 @@
 //! | [`service`] | the device-plugin service of a resource |
 //! | `holder` | whose the devices of a container are |
 //! | `chain_check` | whether that pod has its network by the chain |
+//! | `environment` | what a container is told of that network |
 //! | [`streams`] | its ListAndWatch streams |
 //! | [`plugin`] | its task: socket, server, registration |
 //! | `plugin_context` | what all plugins have in common |
@@ -18,6 +19,7 @@
 //! [`Node`](crate::node::Node) and send a list when theirs differs.
 
 pub(crate) mod chain_check;
+mod environment;
 mod holder;
 pub mod plugin;
 mod plugin_context;

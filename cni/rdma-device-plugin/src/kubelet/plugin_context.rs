@@ -9,7 +9,7 @@ use crate::{
     peers::Role,
     refused::Verdicts,
 };
-use rdma_resources::Grants;
+use rdma_resources::{Containers, Grants};
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::{mpsc, watch};
 
@@ -31,6 +31,8 @@ pub struct PluginContext {
     pub role: watch::Receiver<Role>,
     /// What was given.
     pub grants: Grants,
+    /// What containers are told of their pods' rails.
+    pub containers: Containers,
     /// What is known of the node.
     pub node: watch::Receiver<Arc<Node>>,
     /// Counts changes in kubelet's directory of device plugins.

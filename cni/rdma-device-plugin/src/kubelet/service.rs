@@ -2,7 +2,7 @@
 //! The device-plugin service of one resource, as kubelet calls it.
 
 use super::{
-    chain_check,
+    chain_check, environment,
     holder::{self, Holder},
     plugin_context::PluginContext,
     streams::{Streams, some},
@@ -10,18 +10,21 @@ use super::{
 use crate::{
     conf::ResourceName,
     node::{Node, Signal},
-    offer::{self, Offer},
+    offer::{self, Environment, Offer},
     refused::{Cure, Ids, PodName, Refused, Verdict},
 };
 use kubelet_api::device_plugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
-    ContainerPreferredAllocationResponse, DevicePluginOptions, Empty, ListAndWatchResponse,
+    ContainerPreferredAllocationResponse, DevicePluginOptions, Empty, ListAndWatchResponse, Mount,
     PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse, device_plugin_server::DevicePlugin,
 };
 use kubelet_api::pod_resources::AskError;
 use rdma_netns::Inventory;
-use rdma_resources::Grant;
+use rdma_resources::{
+    Grant,
+    container::{ContainerId, MOUNTED},
+};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -132,9 +135,12 @@ impl Service {
     }
 
     async fn allocate(&self, request: &AllocateRequest) -> Result<AllocateResponse, Status> {
-        let (container_responses, grants) = self.answers(&request.container_requests).await?;
+        let (mut container_responses, grants) = self.answers(&request.container_requests).await?;
         let told: Vec<_> = grants.iter().map(in_words).collect();
         self.record(grants).await?;
+        if self.environment().has_nccl() {
+            self.mount(&request.container_requests, &mut container_responses)?;
+        }
         let ids = all_ids(request);
         log::info!(
             "{}: given: {} ({})",
@@ -145,6 +151,34 @@ impl Service {
         Ok(AllocateResponse {
             container_responses,
         })
+    }
+
+    fn environment(&self) -> Environment {
+        let node = self.node();
+        let offer = node.offer(&self.resource);
+        offer.map_or_else(Environment::default, |it| it.environment.clone())
+    }
+
+    /// Has each container have a directory of its own, for what is known when it is created.
+    fn mount(
+        &self,
+        requests: &[ContainerAllocateRequest],
+        responses: &mut [ContainerAllocateResponse],
+    ) -> Result<(), Status> {
+        for (request, response) in requests.iter().zip(responses) {
+            let ids = &request.devices_i_ds;
+            let Some(container) = ContainerId::of(self.resource.as_str(), ids) else {
+                continue;
+            };
+            let made = self.context.containers.make(container);
+            let directory = made.map_err(|error| Status::internal(error.to_string()))?;
+            response.mounts.push(Mount {
+                container_path: MOUNTED.to_owned(),
+                host_path: directory.to_string_lossy().into_owned(),
+                read_only: true,
+            });
+        }
+        Ok(())
     }
 
     /// What `id` was given; none: that is not known.
@@ -324,6 +358,14 @@ impl DevicePlugin for Service {
                 chain_check::check(&self.context, &self.resource, &ids, asked).await
             }
             (in_place, _) => in_place.map(drop),
+        };
+        let checked = match checked {
+            Ok(()) => {
+                let environment = self.environment();
+                let told = environment::tell(&self.context, &self.resource, &ids, &environment);
+                told.await.map_err(Refused::from)
+            }
+            refused => refused,
         };
         if let Err(refused) = &checked {
             let (all, why) = (ids.join(", "), refused.status.message());

@@ -12,6 +12,7 @@ use kubelet_api::device_plugin::{CdiDevice, ContainerAllocateResponse, DeviceSpe
 use rdma_netns::{CharDevice, Inventory};
 use rdma_resources::{
     CharNode, Grant, cdi,
+    container::ContainerId,
     grant::{FORMAT, GrantedDevice},
 };
 use std::collections::BTreeMap;
@@ -138,7 +139,8 @@ impl Offer {
             });
         }
         let connection_manager = self.connection_manager(&given, inventory);
-        let environment = self.environment(&grants, &given, inventory);
+        let mut environment = self.environment(&grants, &given, inventory);
+        environment.extend(self.for_libraries(&given));
         let mut response = ContainerAllocateResponse {
             envs: environment.into_iter().collect(),
             ..ContainerAllocateResponse::default()
@@ -148,6 +150,12 @@ impl Offer {
             let manager = connection_manager.map(|_| cdi::full_name(cdi::CONNECTION_MANAGER));
             let devices = names.chain(manager).map(|name| CdiDevice { name });
             response.cdi_devices = devices.collect();
+            let container = ContainerId::of(self.name.as_str(), ids);
+            let container = container.filter(|_| self.environment.has_rails());
+            let name = container.map(|it| CdiDevice {
+                name: it.full_name(),
+            });
+            response.cdi_devices.extend(name);
         } else {
             let mut names: Vec<&str> = Vec::new();
             let nodes = grants
@@ -312,6 +320,15 @@ impl Offer {
             );
         }
         manager
+    }
+
+    /// Variables for libraries, which kubelet puts before the pod's own.
+    fn for_libraries(&self, given: &[&OfferedDevice]) -> BTreeMap<String, String> {
+        let names = given.iter().map(|device| {
+            let port = device.hca.ports.first().map_or(1, |port| port.number);
+            (device.hca.name.as_str(), port)
+        });
+        self.environment.variables(&names.collect::<Vec<_>>())
     }
 
     fn environment(

@@ -9,6 +9,7 @@
 //! | `required` | whether a resource has the devices that it has to have |
 //! | `ids` | what each id stands for |
 //! | `answer` | what a container gets for ids |
+//! | `environment` | variables for libraries |
 //! | `granted` | whether it still would get the same |
 //! | `prefer`, `distance` | which ids kubelet had better allocate |
 //! | `cdi` | CDI entries |
@@ -17,6 +18,7 @@
 mod answer;
 mod cdi;
 pub mod distance;
+mod environment;
 mod granted;
 mod ids;
 mod prefer;
@@ -28,6 +30,7 @@ mod unnamed;
 
 pub use answer::{AnswerError, Given};
 pub use cdi::cdi_entries;
+pub use environment::Environment;
 pub use granted::{Stale, still_as_granted};
 pub use prefer::Preference;
 pub use previous::{Gone, PreviousOffers};
@@ -58,6 +61,8 @@ pub struct Offer {
     pub cdi: bool,
     /// Whether containers get `umad` and `issm` too.
     pub umad: bool,
+    /// How containers' environment is set up.
+    pub environment: Environment,
     /// How many devices it is to have: what it has to have by its configuration, else as many as it had.
     pub expected: usize,
     /// Why no id of it is healthy, where it has fewer devices than it has to have.
@@ -150,7 +155,8 @@ pub fn offers(
         let kind = limited(resource, devices.len(), &mut remarks);
         let gone = previous.gone(resource.name.as_str(), inventory);
         let cdi = conf.cdi || conf.by_claims(&resource.name);
-        let offer = offer(resource, kind, cdi, (devices, &gone), unhealthy);
+        let mut offer = offer(resource, kind, cdi, (devices, &gone), unhealthy);
+        offer.environment = Environment::of(resource, conf);
         remarks.extend(offer.short.clone());
         offers.push(offer);
     }
@@ -212,6 +218,7 @@ fn offer(
         ids,
         cdi,
         umad: resource.umad,
+        environment: Environment::default(),
         expected,
         short,
     }

@@ -56,6 +56,7 @@ fn offer(kind: Ids) -> Offer {
         devices,
         cdi: false,
         umad: false,
+        environment: Environment::default(),
         expected: 8,
         short: None,
     }

@@ -5,6 +5,7 @@ mod allocating;
 mod chained;
 mod command_line;
 mod ending;
+mod environment;
 mod erdma;
 mod observing;
 mod program;

@@ -8,6 +8,7 @@ use crate::conf::{
     selector::{Selector, Sort},
 };
 use conf_reader::{Field, Number, Texts, Wrong};
+use std::collections::BTreeSet;
 
 const KEYS: [&str; 4] = [
     "periodicUpdateInterval",
@@ -61,6 +62,7 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
         },
         devices: vec![devices],
         umad: false,
+        environment: BTreeSet::new(),
         topology: true,
         require: None,
     }))

@@ -9,6 +9,7 @@ use crate::conf::{
 };
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -61,6 +62,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         ids,
         devices,
         umad: false,
+        environment: BTreeSet::new(),
         topology: true,
         require: None,
     };

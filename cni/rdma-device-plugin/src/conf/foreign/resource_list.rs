@@ -12,6 +12,7 @@ use crate::conf::{
 use conf_reader::{Field, Texts, Wrong};
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 const RESOURCE_KEYS: [&str; 6] = [
     "resourceName",
@@ -112,6 +113,7 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
         ids: Ids::Exclusive,
         devices,
         umad: false,
+        environment: BTreeSet::new(),
         topology,
         require: None,
     }))

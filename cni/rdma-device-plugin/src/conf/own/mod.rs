@@ -5,8 +5,8 @@
 mod erdma;
 
 use super::{
-    Allocate, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Require, ResourceConf,
-    ResourceName, SHARED_IDS, chain, dra,
+    Allocate, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Reader, Require,
+    ResourceConf, ResourceName, SHARED_IDS, chain, dra,
     erdma::RESOURCE,
     name_at,
     selector::{Parent, Selector, Text, link_types},
@@ -46,6 +46,7 @@ struct Resource {
     devices: Option<Vec<Device>>,
     umad: Option<bool>,
     topology: Option<bool>,
+    environment: Option<Vec<Reader>>,
     require: Option<Require>,
 }
 
@@ -95,11 +96,19 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         }
         None => vec![erdma.resource(name_at(RESOURCE, &file.at(ERDMA))?)],
     };
+    let cdi = read.cdi.unwrap_or(false);
+    for (number, resource) in resources.iter().enumerate() {
+        if resource.environment.contains(&Reader::Rails) && !cdi {
+            return Err(list.element(number).at("environment").refused(
+                "has rails, which only containers with CDI names can be told; set cdi to true, or leave it out",
+            ));
+        }
+    }
     let dra = dra::checked(read.dra, file, &resources)?;
     Ok(Parsed {
         conf: Conf {
             resources,
-            cdi: read.cdi.unwrap_or(false),
+            cdi,
             erdma,
             chain: chain::checked(read.chain, file)?,
             dra,
@@ -117,6 +126,7 @@ impl Resource {
             devices: selectors(self.devices, &field.at("devices"))?,
             umad: self.umad.unwrap_or(false),
             topology: self.topology.unwrap_or(true),
+            environment: self.environment.into_iter().flatten().collect(),
             require: self.require,
         })
     }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What programs in a pod have to name to use RDMA on its rails: in the result, in `rails.json`, in a container's
+//! environment.
+
+use crate::{Attachment, Rail};
+use serde_json::{Value, json};
+
+impl Attachment {
+    /// One object for each rail: interface in the pod, its addresses, netdev on the host, RDMA device,
+    /// port, the index of each address's GID, and the attachment's `CNI_IFNAME`.
+    pub fn told(&self) -> Vec<Value> {
+        let rails = self.rails.iter();
+        rails.filter_map(|rail| self.told_of(rail)).collect()
+    }
+
+    /// What is told of `rail` of it. A rail without RDMA device and addresses has nothing to tell.
+    pub fn told_of(&self, rail: &Rail) -> Option<Value> {
+        let mut told = describe(rail)?;
+        told["ifname"] = self.key.interface.to_string().into();
+        Some(told)
+    }
+}
+
+fn describe(rail: &Rail) -> Option<Value> {
+    let given = &rail.given.addresses;
+    if rail.rdma.is_none() && given.is_empty() {
+        return None;
+    }
+    let addresses = given.iter().map(|it| format!("{}/{}", it.ip, it.prefix));
+    let mode = if rail.shared.is_some() {
+        "share"
+    } else {
+        "move"
+    };
+    let mut rail_object = json!({ "mode": mode, "addresses": addresses.collect::<Vec<_>>() });
+    if !rail.bare {
+        rail_object["interface"] = rail.pod_name.to_string().into();
+        rail_object["netdev"] = rail.name().to_string().into();
+    }
+    if let Some(rdma) = &rail.rdma {
+        rail_object["rdmaDevice"] = rdma.name.to_string().into();
+    }
+    if let Some(first) = rail.gids.first() {
+        rail_object["port"] = first.port.into();
+        rail_object["gidIndex"] = first.index.into();
+        rail_object["gids"] = json!(rail.gids);
+    }
+    Some(rail_object)
+}

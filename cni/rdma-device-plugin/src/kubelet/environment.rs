@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a container is told of its pod's rails, before it is created: they are known by then.
+
+use super::plugin_context::PluginContext;
+use crate::{conf::ResourceName, offer::Environment};
+use attachments::{
+    Attachment, Store,
+    store::{Record, StoreError},
+};
+use rdma_netns::{Kernel, linux::Linux};
+use rdma_resources::container::ContainerId;
+use serde_json::Value;
+use std::path::Path;
+use tonic::Status;
+
+/// Tells the container that has `ids` of `resource`, as `environment` has it. A pod with `hostNetwork` has no rails.
+///
+/// # Errors
+/// It is not known which rails there are, or it cannot be written: kubelet asks again.
+pub(super) async fn tell(
+    context: &PluginContext,
+    resource: &ResourceName,
+    ids: &[String],
+    environment: &Environment,
+) -> Result<(), Status> {
+    let (has_rails, has_nccl) = (environment.has_rails(), environment.has_nccl());
+    if !has_rails && !has_nccl {
+        return Ok(());
+    }
+    let (state_dir, containers) = (context.state_dir.clone(), context.containers.clone());
+    let (resource, ids) = (resource.to_string(), ids.to_vec());
+    let write = move || -> Result<(), String> {
+        let Some(container) = ContainerId::of(&resource, &ids) else {
+            return Ok(());
+        };
+        let (all, unreadable) = living(&state_dir).map_err(|error| error.to_string())?;
+        let rails = rails(&all, &container);
+        if rails.is_empty() && !unreadable.is_empty() {
+            let unreadable = unreadable.join(", ");
+            return Err(format!(
+                "the record of its pod may be one that cannot be read: {unreadable}"
+            ));
+        }
+        if has_rails {
+            let held: Vec<ContainerId<'_>> = all.iter().flat_map(held).collect();
+            let told = containers.tell_rails(container, &rails, &held);
+            told.map_err(|error| error.to_string())?;
+        }
+        if has_nccl {
+            let told = containers.tell_nccl(container, &rails);
+            told.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    };
+    let written = tokio::task::spawn_blocking(write).await;
+    let written = written.map_err(|error| Status::internal(error.to_string()))?;
+    written.map_err(|why| {
+        Status::unavailable(format!(
+            "the container's environment is not set up, as its resource has it (environment): {why}"
+        ))
+    })
+}
+
+/// The records of this boot, and the names of those that cannot be read.
+fn living(state_dir: &Path) -> Result<(Vec<Attachment>, Vec<String>), StoreError> {
+    let boot_id = Linux::new().boot_id().unwrap_or_default();
+    let store = Store::new(state_dir);
+    let (mut found, mut unreadable) = (vec![], vec![]);
+    for key in store.keys(None)? {
+        match store.load(&key)? {
+            Record::Good(attachment) if attachment.boot_id == boot_id => found.push(*attachment),
+            Record::Good(_) | Record::None => {}
+            Record::Corrupt(_) | Record::Newer(_) => unreadable.push(key.to_string()),
+        }
+    }
+    Ok((found, unreadable))
+}
+
+/// Whatever kubelet gave for rails of `attachment`.
+fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
+    let rails = attachment.rails.iter();
+    let ids = rails.filter_map(|rail| rail.allocated.as_ref());
+    ids.flat_map(|it| &it.ids).map(|it| ContainerId {
+        resource: &it.resource,
+        id: &it.id,
+    })
+}
+
+/// All rails of the pod of `container`. One whose sandbox was made anew has them by the last one.
+fn rails(all: &[Attachment], container: &ContainerId<'_>) -> Vec<Value> {
+    let own = all
+        .iter()
+        .filter(|it| held(it).any(|held| held == *container));
+    let Some(last) = own.max_by_key(|it| it.observed_at) else {
+        return vec![];
+    };
+    let of_sandbox = all
+        .iter()
+        .filter(|it| it.key.container == last.key.container);
+    of_sandbox.flat_map(Attachment::told).collect()
+}

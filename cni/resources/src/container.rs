@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a container is told of its pod's rails, which are not known yet when kubelet allocates: an entry of CDI with the
+//! variable [`RAILS`], and a directory that is mounted into it. Both are called by what kubelet knows a container by:
+//! the least of its ids of a resource, which no other container has. They are written before the container is created.
+//!
+//! There is one CDI file for all containers of the node.
+
+use crate::{
+    FileError,
+    cdi::VERSION,
+    file::{self, file_name},
+};
+use serde_json::{Value, json};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Vendor and class of all entries.
+const KIND: &str = "rdma-device-plugin/container";
+
+/// The variable with the pod's rails, as JSON: a list of what `rails.json` says of each.
+pub const RAILS: &str = "RDMA_RAILS";
+
+/// Where a container has its directory.
+pub const MOUNTED: &str = "/run/rdma";
+
+/// The file in that directory that NCCL reads (`NCCL_CONF_FILE`, since 2.23). What the environment has wins over it.
+pub const NCCL_CONF: &str = "nccl.conf";
+
+/// What containers of a node are told.
+#[derive(Clone, Debug)]
+pub struct Containers {
+    path: PathBuf,
+    lock: PathBuf,
+    root: PathBuf,
+}
+
+/// The container that has `id` of `resource`, the least of those that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContainerId<'a> {
+    /// The resource's name.
+    pub resource: &'a str,
+    /// Kubelet's id.
+    pub id: &'a str,
+}
+
+impl<'a> ContainerId<'a> {
+    /// The one that was allocated `ids`, in whichever order; none: it has none.
+    pub fn of(resource: &'a str, ids: &'a [String]) -> Option<Self> {
+        let id = ids.iter().min()?;
+        Some(Self { resource, id })
+    }
+
+    /// The full CDI name of its entry, `rdma-device-plugin/container=rdma--hca:17`.
+    pub fn full_name(self) -> String {
+        format!("{KIND}={}", self.name())
+    }
+
+    /// Of letters, digits and `_-.:` alone (`ValidateDeviceName()` in the specification's `pkg/parser`).
+    fn name(self) -> String {
+        let Self { resource, id } = self;
+        format!("{resource}:{id}").replace('/', "--")
+    }
+}
+
+impl Containers {
+    /// Entries in the CDI directory, directories and a lock in the state directory.
+    pub fn new(cdi_directory: &Path, state_dir: &Path) -> Self {
+        Self {
+            path: cdi_directory.join("rdma-device-plugin-container.json"),
+            lock: state_dir.join("containers.lock"),
+            root: state_dir.join("containers"),
+        }
+    }
+
+    /// The container's directory, which is there and empty from now on.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn make(&self, container: ContainerId<'_>) -> Result<PathBuf, FileError> {
+        let directory = self.directory(container);
+        let make = || {
+            fs::create_dir_all(&directory)?;
+            match fs::remove_file(directory.join(NCCL_CONF)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
+        };
+        make().map_err(|source| FileError::new("make", &directory, source))?;
+        Ok(directory)
+    }
+
+    /// The container's directory.
+    pub fn directory(&self, container: ContainerId<'_>) -> PathBuf {
+        let resource = self.root.join(file_name(container.resource));
+        resource.join(file_name(container.id))
+    }
+
+    /// Has the container's entry say that its pod has these `rails`. Entries of containers with rails that `are_held`
+    /// does not know go.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn tell_rails(
+        &self,
+        container: ContainerId<'_>,
+        rails: &[Value],
+        held: &[ContainerId<'_>],
+    ) -> Result<(), FileError> {
+        let _lock = file::lock(&self.lock)?;
+        // what says nothing any more is written anew
+        let content: Value = file::read(&self.path).ok().flatten().unwrap_or_default();
+        let mut entries = content["devices"].as_array().cloned().unwrap_or_default();
+        let own = container.name();
+        let names: Vec<String> = held.iter().map(|it| it.name()).collect();
+        entries.retain(|entry| {
+            let name = entry["name"].as_str().unwrap_or_default();
+            name != own && (has_none(entry) || names.iter().any(|it| it == name))
+        });
+        let variable = format!("{RAILS}={}", json!(rails));
+        entries.push(json!({"name": own, "containerEdits": {"env": [variable]}}));
+        let specification = json!({"cdiVersion": VERSION, "kind": KIND, "devices": entries});
+        file::replace(&self.path, &specification, 0o644).map(drop)
+    }
+
+    /// Has the container's directory say by which GID NCCL is to send: the index of all its rails. Where they have
+    /// different ones it says nothing.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn tell_nccl(&self, container: ContainerId<'_>, rails: &[Value]) -> Result<(), FileError> {
+        let path = self.directory(container).join(NCCL_CONF);
+        let line = common_index(rails).map(|index| format!("NCCL_IB_GID_INDEX={index}\n"));
+        file::replace_text(&path, line.unwrap_or_default().as_bytes(), 0o644).map(drop)
+    }
+}
+
+/// The one GID index of all rails that have an RDMA device; none: they have none, or differ.
+fn common_index(rails: &[Value]) -> Option<u64> {
+    let of_rdma = rails.iter().filter(|rail| rail["rdmaDevice"].is_string());
+    let mut indexes = of_rdma.map(|rail| rail["gidIndex"].as_u64());
+    let first = indexes.next()??;
+    indexes.all(|it| it == Some(first)).then_some(first)
+}
+
+/// Whether it tells of no rails, as that of a pod with `hostNetwork`: what holds it is in no record.
+fn has_none(entry: &Value) -> bool {
+    entry["containerEdits"]["env"][0] == format!("{RAILS}=[]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(id: &str) -> ContainerId<'_> {
+        let resource = "rdma/hca";
+        ContainerId { resource, id }
+    }
+
+    fn rail(index: u64) -> Value {
+        json!({"rdmaDevice": "mlx5_0", "gidIndex": index})
+    }
+
+    #[test]
+    fn a_container_is_known_by_the_least_of_its_ids_in_whichever_order() {
+        let ids = ["7", "3", "5"].map(str::to_owned);
+        let found = ContainerId::of("rdma/hca", &ids).expect("one");
+        assert_eq!(
+            found.full_name(),
+            "rdma-device-plugin/container=rdma--hca:3"
+        );
+        assert_eq!(ContainerId::of("rdma/hca", &[]), None);
+    }
+
+    #[test]
+    fn entries_go_with_their_pods_records_and_those_without_rails_stay() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let containers = Containers::new(&directory.path().join("cdi"), directory.path());
+        let tell = |id: &str, rails: &[Value], held: &[&str]| {
+            let held: Vec<_> = held.iter().map(|id| container(id)).collect();
+            let told = containers.tell_rails(container(id), rails, &held);
+            told.expect("written");
+            let text = fs::read(&containers.path).expect("the file");
+            let content: Value = serde_json::from_slice(&text).expect("JSON");
+            let entries = content["devices"].as_array().expect("a list").iter();
+            let names = entries.map(|it| it["name"].as_str().expect("a name").to_owned());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(tell("1", &[rail(5)], &["1"]), ["rdma--hca:1"]);
+        assert_eq!(tell("2", &[], &["1"]), ["rdma--hca:1", "rdma--hca:2"]);
+        let left = tell("3", &[rail(7)], &["3"]);
+        assert_eq!(left, ["rdma--hca:2", "rdma--hca:3"]);
+        // a file that a machine without power left is written anew
+        fs::write(&containers.path, "").expect("written");
+        assert_eq!(tell("3", &[rail(7)], &["3"]), ["rdma--hca:3"]);
+    }
+
+    #[test]
+    fn nccl_is_told_an_index_that_all_rails_have() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let containers = Containers::new(&directory.path().join("cdi"), directory.path());
+        let without_rdma = json!({"addresses": ["fd00::1/64"]});
+        for (rails, expected) in [
+            (
+                vec![rail(5), rail(5), without_rdma],
+                "NCCL_IB_GID_INDEX=5\n",
+            ),
+            (vec![rail(5), rail(7)], ""),
+            (vec![rail(5), json!({"rdmaDevice": "mlx5_1"})], ""),
+            (vec![], ""),
+        ] {
+            let made = containers.make(container("17")).expect("made");
+            assert_eq!(fs::read_dir(&made).expect("it is there").count(), 0);
+            let told = containers.tell_nccl(container("17"), &rails);
+            told.expect("written");
+            let text = fs::read_to_string(made.join(NCCL_CONF)).expect("the file");
+            assert_eq!(text, expected, "{rails:?}");
+        }
+    }
+}
