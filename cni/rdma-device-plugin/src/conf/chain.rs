@@ -159,7 +159,9 @@ impl Chain {
 
     /// Whether rails have IPv6 addresses alone, as `rdma-ipam` gives them from the parents' networks.
     pub fn gives_ipv6_alone(&self) -> bool {
-        let ipam = &self.entry.fields()["ipam"];
+        let Some(ipam) = self.entry.fields().get("ipam") else {
+            return false;
+        };
         let family = &ipam["family"];
         let is_from_parent = ipam["from"] == "parent" && family.is_null();
         ipam["type"] == "rdma-ipam" && (is_from_parent || family == "ipv6")

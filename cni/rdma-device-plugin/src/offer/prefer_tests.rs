@@ -2,7 +2,7 @@
 use super::*;
 use crate::{
     conf::{Allocate, Ids, ResourceName},
-    offer::{OfferedDevice, ids},
+    offer::{Environment, OfferedDevice, ids},
 };
 use rdma_netns::{DeviceAddress, Hca, PciPath};
 use rdma_resources::Sharing;
