@@ -10,10 +10,12 @@ use integration::{
         shared::{HCA, address, links, namespaces, nodes_of_all_rails},
         traffic::{self, End},
     },
-    nics, wait,
+    kubelet::Wish,
+    lab, nics, wait,
 };
 use nix::sys::signal::Signal;
 use std::{thread, time::Duration};
+use tonic::Code;
 
 /// As long as a sandbox may take until the chain's ADD runs.
 const TO_BEGIN: Duration = Duration::from_secs(60);
@@ -251,7 +253,7 @@ fn knows_its_rails(pod: &Pod) -> Vec<u64> {
 
 #[test]
 fn each_container_is_told_its_own_pods_rails() {
-    let node = SharedNode::of(TOLD);
+    let node = SharedNode::of(TOLD, 1000);
     let pods = ["first", "second"].map(|name| node.runtime.pod(&node.wish(name)));
     let indexes = pods.each_ref().map(knows_its_rails);
     assert_eq!(indexes[0].len(), 2);
@@ -269,4 +271,53 @@ fn each_container_is_told_its_own_pods_rails() {
     for pod in pods {
         node.remove(pod);
     }
+}
+
+/// Bonds that are one pod's each, by the addresses of their ports.
+const ALONE: &str = r#"{"resources": [{"name": "rdma/hca", "kind": "exclusive"}]}"#;
+
+#[test]
+fn a_bond_can_be_one_pods_alone() {
+    let node = SharedNode::of(ALONE, 2);
+    let before = Snapshot::of(&node.nics.host);
+    let pods = ["first", "second"].map(|name| node.runtime.pod(&node.wish(name)));
+    let third = Wish::new("third", "main", HCA, 1);
+    let refused = node.node.kubelet.allocate(&third);
+    assert_eq!(
+        refused.expect_err("none is left").code(),
+        Code::ResourceExhausted
+    );
+    let mut had = vec![];
+    for pod in &pods {
+        let netns = pod.netns();
+        assert_eq!(links(&netns), ["lo", "eth0", "rdma0"]);
+        let mut own = pod.main().rdma_nodes();
+        own.retain(|(name, ..)| name != "rdma_cm");
+        let [(uverbs, ..)] = &own[..] else {
+            panic!("{own:?}");
+        };
+        let rail = [0, 1]
+            .into_iter()
+            .find(|rail| lab::uverbs(&nics::rdma(*rail)).0 == *uverbs);
+        let rail = rail.expect("one of the bonds' devices");
+        let start = nics::ipv6_start(rail);
+        let addresses = netns.addresses("rdma0");
+        let own = addresses.iter().find(|it| it.starts_with(&start));
+        let own = own.unwrap_or_else(|| panic!("{addresses:?}"));
+        let (own, _) = own.split_once('/').expect("a prefix");
+        let end = End {
+            container: pod.main(),
+            rdma: &nics::rdma(rail),
+            address: own,
+        };
+        traffic::rping(end, end);
+        had.push(rail);
+    }
+    had.sort_unstable();
+    assert_eq!(had, [0, 1]);
+    for pod in pods {
+        node.remove(pod);
+    }
+    assert_eq!(node.records(), 0);
+    before.assert_restored(&node.nics.host);
 }

@@ -2,7 +2,7 @@
 //! What RDMA resources of a node are made of, whatever namespace it is in at the time: read
 //! from sysfs and `/dev` alone ([`Linux::inventory`](crate::Linux::inventory)).
 
-use crate::{CharDevice, Device, DeviceAddress, HardwareAddress, LinkType};
+use crate::{CharDevice, Device, DeviceAddress, HardwareAddress, LinkType, RdmaMode};
 use serde::{Deserialize, Serialize};
 
 /// A node's RDMA hardware.
@@ -12,6 +12,9 @@ pub struct Inventory {
     /// by address.
     #[serde(default)]
     pub functions: Vec<Function>,
+    /// Whether RDMA devices belong to one network namespace (ib_core's parameter `netns_mode`); none: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma_mode: Option<RdmaMode>,
     /// GPUs and other accelerators, by address.
     #[serde(default)]
     pub accelerators: Vec<Accelerator>,

@@ -48,12 +48,12 @@ impl SharedNode {
     /// One whose resource is advertised, and which has had no pod yet.
     #[track_caller]
     pub fn new() -> Self {
-        Self::of(OLD_CONFIG_MAP)
+        Self::of(OLD_CONFIG_MAP, 1000)
     }
 
-    /// The same with another configuration of the daemon, which has 1000 ids as well.
+    /// The same with another configuration of the daemon, by which there are so many `ids`.
     #[track_caller]
-    pub fn of(configuration: &str) -> Self {
+    pub fn of(configuration: &str, ids: usize) -> Self {
         let nics = BondedNics::new();
         let node = Node::start(configuration);
         let runtime = ContainerRuntime::start(&node.path("cdi"));
@@ -64,7 +64,7 @@ impl SharedNode {
         };
         shared.runtime.network.set(&shared.list());
         let kubelet = &shared.node.kubelet;
-        kubelet.wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
+        kubelet.wait_for(HCA, "its ids", |it| it.healthy().len() == ids);
         shared
     }
 

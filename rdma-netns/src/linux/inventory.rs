@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Accelerator, CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort,
-    Inventory, LinkType, Netdev, ObserveError, PciPath,
+    Inventory, LinkType, Netdev, ObserveError, PciPath, RdmaMode,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -142,6 +142,7 @@ impl Reader<'_> {
             .collect();
         let accelerators = self.accelerators(&present)?;
         Ok(Inventory {
+            rdma_mode: self.rdma_mode(),
             functions,
             accelerators,
             connection_manager: self.char_device(&self.sysfs.join("class/misc/rdma_cm")),
@@ -177,6 +178,17 @@ impl Reader<'_> {
             netdev_function: None,
             hcas: Vec::new(),
             device,
+        }
+    }
+
+    /// As the parameter is now: what sets the mode at run time changes it (`rdma_compatdev_set()`,
+    /// `drivers/infiniband/core/device.c`).
+    fn rdma_mode(&self) -> Option<RdmaMode> {
+        let parameters = self.sysfs.join("module/ib_core/parameters");
+        match read(&parameters, "netns_mode")?.as_str() {
+            "Y" => Some(RdmaMode::Shared),
+            "N" => Some(RdmaMode::Exclusive),
+            _ => None,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::{
     kubelet::{Cluster, Devices, every, record},
-    leases::{has_link, link_of},
+    leases::{bonds, has_link, link_of},
     node::{Pod, furnished},
 };
 use fake_kernel::{Nic, world::HOST};
@@ -351,6 +351,25 @@ fn a_shared_device_without_a_netdev_to_share_is_used_by_verbs() {
     let mut checked = config.clone();
     checked["prevResult"] = result;
     cluster.run("CHECK", &pod, &checked).must_succeed();
+    cluster.del(&pod, &config).must_succeed();
+    cluster.node.must_be(&before, "after DEL");
+}
+
+/// A bonded NIC that is one pod's alone: kubelet gives it to no other, and the pod's netdev is a child all the same.
+#[test]
+fn an_exclusive_nic_of_a_bond_is_a_child_and_all_of_its_device() {
+    let cluster = Cluster::with(bonds(1));
+    cluster.publish(
+        &[("rdma/hca", every(&["0000:01:00.0"], Sharing::Exclusive))],
+        true,
+    );
+    let config = cluster.config(json!({}));
+    let pod = cluster.pod("a", &[("rdma/hca", &["0000:01:00.0"])]);
+    let before = cluster.node.snapshot();
+    cluster.add(&pod, &config).must_succeed();
+    assert_eq!(parent(&cluster, &pod, "rdma0").as_deref(), Some("bond0"));
+    let rdma = &record(&cluster, &pod)["rails"][0]["rdma"]["name"];
+    assert!(rdma.is_string(), "{rdma}");
     cluster.del(&pod, &config).must_succeed();
     cluster.node.must_be(&before, "after DEL");
 }

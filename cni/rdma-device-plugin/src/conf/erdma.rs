@@ -113,6 +113,7 @@ impl Erdma {
             devices: self.devices.clone(),
             umad: false,
             environment: BTreeSet::new(),
+            bonds: false,
             topology: true,
             require: None,
         }

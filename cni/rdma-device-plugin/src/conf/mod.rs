@@ -84,6 +84,8 @@ pub struct ResourceConf {
     pub umad: bool,
     /// For whom containers' environment is set up.
     pub environment: BTreeSet<Reader>,
+    /// Whether a bond can be one pod's alone, which is then given a child of it.
+    pub bonds: bool,
     /// Whether kubelet is told the NUMA nodes of its ids.
     pub topology: bool,
     /// How many devices it has to have; none: what there is will do.

@@ -6,7 +6,7 @@ use crate::conf::{
     Ids, ResourceConf, Selector,
     selector::{Parent, Sort, Text},
 };
-use rdma_netns::{Device, Function, Hca, Inventory, LinkType, Netdev};
+use rdma_netns::{Device, Function, Hca, Inventory, LinkType, Netdev, RdmaMode};
 
 /// Whether a device fits, as far as can be seen from this namespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +52,8 @@ pub(super) fn devices(
         if matches!(resource.ids, Ids::PerNic { .. }) && is_anothers {
             continue;
         }
-        if let Some(why) = unfit(resource.ids, function) {
+        let unfit = unfit(resource, function, inventory);
+        if let Some(why) = unfit.or_else(|| another_port(resource, function, &found, inventory)) {
             remarks.push(format!(
                 "{}: {} is not in {}: {why}",
                 resource.place, function.device.address, resource.name
@@ -127,8 +128,8 @@ fn is_name_of_one(rdma: &str, inventory: &Inventory) -> bool {
 }
 
 /// Why no pod can have the device for itself.
-fn unfit(ids: Ids, function: &Function) -> Option<String> {
-    if ids != Ids::Exclusive {
+fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) -> Option<String> {
+    if resource.ids != Ids::Exclusive {
         return None;
     }
     let virtual_functions = function.device.virtual_functions;
@@ -143,14 +144,45 @@ fn unfit(ids: Ids, function: &Function) -> Option<String> {
     function.netdevs.iter().find_map(|netdev| {
         let name = &netdev.name;
         match &netdev.master {
+            _ if netdev.default_route => Some(format!(
+                "the node's default route leaves by its netdev {name}"
+            )),
+            Some(bond) if resource.bonds && netdev.taken_by.is_none() => {
+                let is_exclusive = inventory.rdma_mode == Some(RdmaMode::Exclusive);
+                is_exclusive.then(|| {
+                    format!(
+                        "its netdev {name} is a port of {bond}, which cannot be moved into a pod, and RDMA devices \
+                         belong to one network namespace here; set the RDMA subsystem to shared"
+                    )
+                })
+            }
             Some(master) => Some(format!(
                 "its netdev {name} is a port of {master}; offer it by a shared resource"
             )),
-            None if netdev.default_route => Some(format!(
-                "the node's default route leaves by its netdev {name}"
-            )),
             None => None,
         }
+    })
+}
+
+/// Why a bond is not the pod's alone that is given this port of it: another port is offered.
+fn another_port(
+    resource: &ResourceConf,
+    function: &Function,
+    found: &[OfferedDevice],
+    inventory: &Inventory,
+) -> Option<String> {
+    if resource.ids != Ids::Exclusive {
+        return None;
+    }
+    let bonds = |function: &'_ Function| -> Vec<String> {
+        let netdevs = function.netdevs.iter();
+        netdevs.filter_map(|it| it.master.clone()).collect()
+    };
+    let own = bonds(function);
+    found.iter().find_map(|other| {
+        let others = bonds(inventory.function(&other.address)?);
+        let bond = others.into_iter().find(|it| own.contains(it))?;
+        Some(format!("{bond} is offered with its port {}", other.address))
     })
 }
 

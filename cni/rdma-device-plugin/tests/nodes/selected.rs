@@ -7,7 +7,7 @@ use rdma_device_plugin::{
     ipv6_prerequisite::parents,
     offer::{Offer, PreviousOffers, Unhealthy, offers, table},
 };
-use rdma_netns::Inventory;
+use rdma_netns::{Inventory, RdmaMode};
 use rdma_resources::{Published, published};
 use std::{collections::BTreeSet, path::Path};
 
@@ -232,6 +232,49 @@ fn no_list_is_longer_than_kubelet_takes() {
     assert_eq!(remarks, [] as [&str; 0]);
 }
 
+/// A pod has the whole of a bonded NIC: its RDMA device, and a child of the bond.
+#[test]
+fn a_bond_can_be_one_pods_alone_where_its_rdma_device_stays_for_that() {
+    let exclusive = r#"{"resources":[{"name":"rdma/hca","kind":"exclusive"}]}"#;
+    let offered = |node: &Inventory| {
+        let (offers, remarks) = of(&conf(exclusive), node, &PreviousOffers::default());
+        let ids = offers.iter().flat_map(|it| &it.ids);
+        let ids: Vec<_> = ids
+            .map(|it| (it.id.clone(), it.numa_nodes.clone()))
+            .collect();
+        (ids, remarks)
+    };
+    let mut bonds = node("lacp-bonds");
+    let both = [
+        ("0000:3b:00.0".to_owned(), vec![0]),
+        ("0000:5e:00.0".to_owned(), vec![1]),
+    ];
+    for mode in [None, Some(RdmaMode::Shared)] {
+        bonds.rdma_mode = mode;
+        assert_eq!(offered(&bonds), (both.to_vec(), vec![]));
+    }
+    bonds.rdma_mode = Some(RdmaMode::Exclusive);
+    let (ids, remarks) = offered(&bonds);
+    assert_eq!(ids, []);
+    let why = "is a port of bond0, which cannot be moved into a pod, and RDMA devices belong to one network";
+    assert!(remarks[0].contains(why), "{remarks:?}");
+
+    // the node's own, and a bond whose ports have RDMA devices of their own
+    bonds.rdma_mode = None;
+    bonds.functions[2].netdevs[0].default_route = true;
+    let hca = bonds.functions[0].hcas.clone();
+    bonds.functions[1].hcas = hca;
+    let (ids, remarks) = offered(&bonds);
+    assert_eq!(ids, both[..1]);
+    assert_eq!(
+        remarks,
+        [
+            "resources[0]: 0000:3b:00.1 is not in rdma/hca: bond0 is offered with its port 0000:3b:00.0",
+            "resources[0]: 0000:5e:00.0 is not in rdma/hca: the node's default route leaves by its netdev ens2f0",
+        ]
+    );
+}
+
 #[test]
 fn what_comes_to_nothing_is_told() {
     let remarks =
@@ -245,13 +288,11 @@ fn what_comes_to_nothing_is_told() {
         ["mode: no RDMA device of this node is selected, so rdma/vhca is not offered"]
     );
     let exclusive = r#"{"resources":[{"name":"rdma/x","kind":"exclusive"}]}"#;
-    assert_eq!(
-        remarks(exclusive, "lacp-bonds"),
-        [
-            "resources[0]: 0000:3b:00.0 is not in rdma/x: its netdev ens1f0 is a port of bond0; offer it by a shared resource",
-            "resources[0]: 0000:5e:00.0 is not in rdma/x: its netdev ens2f0 is a port of bond1; offer it by a shared resource",
-            "resources[0]: no RDMA device of this node is selected, so rdma/x is not offered",
-        ]
+    let of_vfs = r#"{"resourceList":[{"resourceName":"x","selectors":[{"isRdma":true}]}]}"#;
+    let told = remarks(of_vfs, "lacp-bonds").join("; ");
+    assert!(
+        told.contains("its netdev ens1f0 is a port of bond0; offer it by a shared resource"),
+        "{told}"
     );
     assert_eq!(
         remarks(exclusive, "four-vfs"),
@@ -322,13 +363,12 @@ fn the_table_of_a_node_without_rdma_has_each_resource_and_why_it_is_none() {
     let conf = conf(
         r#"{"resources":[{"name":"rdma/hca","kind":"shared"},{"name":"rdma/vf","kind":"exclusive"}]}"#,
     );
-    let lines = |layout: &str, conf: &Conf| -> Vec<String> {
-        let inventory = node(layout);
-        let (offers, remarks) = of(conf, &inventory, &PreviousOffers::default());
+    let lines = |inventory: &Inventory, conf: &Conf| -> Vec<String> {
+        let (offers, remarks) = of(conf, inventory, &PreviousOffers::default());
         let table = table(
             &conf.resources,
             &offers,
-            &inventory,
+            inventory,
             &Unhealthy::new(),
             &remarks,
         );
@@ -336,14 +376,16 @@ fn the_table_of_a_node_without_rdma_has_each_resource_and_why_it_is_none() {
         table.lines().skip(1).map(words).collect()
     };
     assert_eq!(
-        lines("no-rdma", &conf),
+        lines(&node("no-rdma"), &conf),
         [
             "rdma/hca shared, all 0 - - - - not offered: this node has no RDMA devices",
             "rdma/vf exclusive 0 - - - - not offered: this node has no RDMA devices",
             "- this node has no RDMA devices: nothing is offered until there are some",
         ]
     );
-    let bonds = lines("lacp-bonds", &conf);
+    let mut bonds = node("lacp-bonds");
+    bonds.rdma_mode = Some(RdmaMode::Exclusive);
+    let bonds = lines(&bonds, &conf);
     assert_eq!(
         bonds[2],
         "rdma/vf exclusive 0 - - - - not offered: no RDMA device of this node is selected"

@@ -63,6 +63,7 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
         devices: vec![devices],
         umad: false,
         environment: BTreeSet::new(),
+        bonds: false,
         topology: true,
         require: None,
     }))

@@ -63,6 +63,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         devices,
         umad: false,
         environment: BTreeSet::new(),
+        bonds: false,
         topology: true,
         require: None,
     };

@@ -114,6 +114,7 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
         devices,
         umad: false,
         environment: BTreeSet::new(),
+        bonds: false,
         topology,
         require: None,
     }))

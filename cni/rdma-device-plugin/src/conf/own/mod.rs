@@ -125,6 +125,7 @@ impl Resource {
             place: field.place().to_owned(),
             devices: selectors(self.devices, &field.at("devices"))?,
             umad: self.umad.unwrap_or(false),
+            bonds: true,
             topology: self.topology.unwrap_or(true),
             environment: self.environment.into_iter().flatten().collect(),
             require: self.require,
