@@ -28,6 +28,15 @@
 {{- if or (include "rdma.deleter" .) (include "rdma.claimed" .) }}{{ .Values.serviceAccountName | default "rdma-device-plugin" }}{{ end -}}
 {{- end -}}
 
+{{/* the account of the daemon's pods, with a token or without; empty: the namespace's default */}}
+{{- define "rdma.podAccount" -}}
+{{- if or (include "rdma.account" .) .Values.securityContextConstraints -}}
+{{ .Values.serviceAccountName | default "rdma-device-plugin" }}
+{{- else -}}
+{{ .Values.serviceAccountName }}
+{{- end -}}
+{{- end -}}
+
 {{/* the values of chain; null is as if nothing of it was said */}}
 {{- define "rdma.chainValues" -}}
 {{- $usual := dict
