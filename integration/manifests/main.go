@@ -1,7 +1,7 @@
 // manifests renders the chart in conf/helm by Helm's own code, and holds what comes of it, and
 // conf/examples, against Kubernetes' own types.
 //
-//	manifests render ROOT   writes conf/manifests and integration/manifests/rendered
+//	manifests render ROOT   writes conf/manifests, and what is below integration/manifests/rendered
 //	manifests check ROOT    says what is not as it would be written, or not as Kubernetes has it
 package main
 
@@ -30,10 +30,14 @@ const (
 	usual = "v1.33.0"
 )
 
-// folders are those of values, and of what is made of them.
-var folders = []struct{ values, made string }{
-	{"conf/helm/values", applied},
-	{"integration/manifests/values", rendered},
+// folders are those of values, and of what is made of them; over is a file of values that these are put over, as
+// whoever installs the chart gives several.
+var folders = []struct{ values, over, made string }{
+	{"conf/helm/values", "", applied},
+	{"integration/manifests/values", "", rendered},
+	// with all directories of a node: those of the chain, and CDI's
+	{packaged + "/platforms", "conf/helm/values/vf.yaml", rendered + "/platforms"},
+	{"integration/manifests/values/openshift", packaged + "/platforms/openshift.yaml", rendered + "/openshift"},
 }
 
 func main() {
@@ -87,15 +91,20 @@ func all(root string) (map[string]string, error) {
 		}
 		for _, name := range cases {
 			file := filepath.Join(root, folder.values, name)
-			text, err := templated(packed, file)
+			with, files := folder.values+"/"+name, []string{file}
+			if folder.over != "" {
+				with = folder.over + " and " + with
+				files = []string{filepath.Join(root, folder.over), file}
+			}
+			text, err := templated(packed, files...)
 			if err != nil {
-				return nil, fmt.Errorf("%s with %s/%s: %w", packaged, folder.values, name, err)
+				return nil, fmt.Errorf("%s with %s: %w", packaged, with, err)
 			}
 			purpose, err := purpose(file)
 			if err != nil {
 				return nil, err
 			}
-			from := fmt.Sprintf("#\n# Made by scripts/manifests from %s with %s/%s.\n", packaged, folder.values, name)
+			from := fmt.Sprintf("#\n# Made by scripts/manifests from %s with %s.\n", packaged, with)
 			made[filepath.Join(folder.made, name)] = purpose + from + text
 		}
 	}
@@ -135,16 +144,22 @@ func said(file, key string) (string, error) {
 	return "", nil
 }
 
-// templated is the chart as `helm template --namespace kube-system --values FILE` makes it, for the
-// version of Kubernetes that the file says.
-func templated(packed *chart.Chart, file string) (string, error) {
-	given, err := chartutil.ReadValuesFile(file)
-	if err != nil {
-		return "", err
-	}
-	version, err := said(file, "Kubernetes")
-	if err != nil {
-		return "", err
+// templated is the chart as `helm template --namespace kube-system --values FILE --values FILE` makes it, for the
+// version of Kubernetes that a file says; a later file wins.
+func templated(packed *chart.Chart, files ...string) (string, error) {
+	given := chartutil.Values{}
+	version := ""
+	for _, file := range files {
+		values, err := chartutil.ReadValuesFile(file)
+		if err != nil {
+			return "", err
+		}
+		given = chartutil.MergeTables(values, given)
+		says, err := said(file, "Kubernetes")
+		if err != nil {
+			return "", err
+		}
+		version = cmp.Or(says, version)
 	}
 	cluster := chartutil.DefaultCapabilities.Copy()
 	kubernetes, err := chartutil.ParseKubeVersion(cmp.Or(version, usual))
@@ -215,7 +230,7 @@ func stray(root string, made map[string]string) error {
 	return errors.Join(wrong...)
 }
 
-// names are what a folder has with this ending, sorted.
+// names are the files that a folder has with this ending, sorted.
 func names(folder, ending string) ([]string, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -223,7 +238,7 @@ func names(folder, ending string) ([]string, error) {
 	}
 	var found []string
 	for _, entry := range entries {
-		if strings.HasSuffix(entry.Name(), ending) {
+		if !entry.IsDir() && strings.HasSuffix(entry.Name(), ending) {
 			found = append(found, entry.Name())
 		}
 	}

@@ -19,8 +19,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// a custom resource whose authors have no type for it here: its YAML is all that is checked
-var custom = []string{"NetworkAttachmentDefinition"}
+// custom resources whose authors have no type for them here: their YAML is all that is checked, and the fields of the
+// second by cni/rdma-device-plugin/tests/manifests/platforms.rs
+var custom = []string{"NetworkAttachmentDefinition", "SecurityContextConstraints"}
 
 // known are the types of Kubernetes, and of Prometheus' operator.
 var known = func() *runtime.Scheme {

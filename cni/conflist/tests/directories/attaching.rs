@@ -197,7 +197,9 @@ fn multus_is_followed_to_the_network_that_it_is_told() {
         ("10-terway+rdma-cni.conflist", 3)
     );
     // a network that is not there, one of the cluster, or a single configuration: behind Multus
-    for network in ["gone", "cbr0", "/etc/cni/net.d/10-terway.conf"] {
+    // (OpenShift has Multus read it from another directory)
+    let elsewhere = "/host/run/multus/cni/net.d/10-ovn-kubernetes.conf";
+    for network in ["gone", "cbr0", "/etc/cni/net.d/10-terway.conf", elsewhere] {
         let mut files = vec![
             ("00-multus.conf".to_owned(), multus(network)),
             ("10-flannel.conflist".to_owned(), FLANNEL.to_owned()),

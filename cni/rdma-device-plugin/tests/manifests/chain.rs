@@ -7,7 +7,7 @@ use crate::{
     cluster::{Cluster, arguments, capabilities, cluster},
     documents,
     paths::{Mounts, mounts},
-    refused, root,
+    platforms, refused, root,
     wanted::ALL,
 };
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
@@ -22,10 +22,10 @@ use std::path::PathBuf;
 pub(crate) const UNINSTALL: &str = "conf/manifests/uninstall.yaml";
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 13] = [
+const CHAINED: [(&str, &str); 22] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
-    ("conf/manifests/vf.yaml", r#"{"resources":["rdma/vf"]}"#),
+    ("conf/manifests/vf.yaml", VFS),
     (
         "integration/manifests/rendered/another-format-chained.yaml",
         r#"{"resources":["rdma/hca_shared"]}"#,
@@ -39,7 +39,22 @@ const CHAINED: [(&str, &str); 13] = [
         "integration/manifests/rendered/other-nodes.yaml",
         r#"{"ipam":{"type":"rdma-ipam","from":"parent"},"podResourcesSocket":"/var/lib/k0s/kubelet/pod-resources/kubelet.sock"}"#,
     ),
-    (claims::OF_MOVED_VFS, r#"{"resources":["rdma/vf"]}"#),
+    (claims::OF_MOVED_VFS, VFS),
+    (platforms::GKE, VFS),
+    (
+        platforms::K0S,
+        r#"{"resources":["rdma/vf"],"podResourcesSocket":"/var/lib/k0s/kubelet/pod-resources/kubelet.sock"}"#,
+    ),
+    (platforms::K3S, VFS),
+    (platforms::KUBESPRAY, VFS),
+    (
+        platforms::MICROK8S,
+        r#"{"resources":["rdma/vf"],"podResourcesSocket":"/var/snap/microk8s/common/var/lib/kubelet/pod-resources/kubelet.sock"}"#,
+    ),
+    (platforms::OPENSHIFT, VFS),
+    (platforms::OPENSHIFT_REFUSED, r#"{"smcr":"annotation"}"#),
+    (platforms::SELINUX, VFS),
+    (platforms::TALOS, VFS),
     (claims::SHARED, PARENT),
     (refused::BY_ANOTHER_ACCOUNT, PARENT),
     (refused::FILE, PARENT),
@@ -52,18 +67,24 @@ const CHAINED: [(&str, &str); 13] = [
         r#"{"resources":["rdma/vf","rdma/vf-storage"]}"#,
     ),
 ];
+const VFS: &str = r#"{"resources":["rdma/vf"]}"#;
 const PARENT: &str = r#"{"ipam":{"type":"rdma-ipam","from":"parent"}}"#;
 
 /// What takes it off the nodes again; it has no ConfigMap.
 pub(crate) fn uninstall() -> Cluster {
-    let [set] = documents(&root().join(UNINSTALL))
-        .try_into()
-        .expect("one object");
+    uninstall_of(UNINSTALL)
+}
+
+pub(crate) fn uninstall_of(file: &'static str) -> Cluster {
+    let (sets, others): (Vec<_>, Vec<_>) = documents(&root().join(file))
+        .into_iter()
+        .partition(|it| it["kind"] == "DaemonSet");
+    let [set] = sets.try_into().expect("one DaemonSet");
     Cluster {
-        file: UNINSTALL,
+        file,
         config_map: Default::default(),
         daemon_set: serde_json::from_value(set).expect("a DaemonSet"),
-        others: vec![],
+        others,
     }
 }
 
@@ -222,6 +243,7 @@ fn on_the_node<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Mounts {
 #[test]
 fn it_can_be_taken_off_the_nodes_again() {
     let cluster = uninstall();
+    assert!(cluster.others.is_empty(), "{:?}", cluster.others);
     let installed = crate::cluster::cluster("conf/manifests/lingjun.yaml");
     assert_eq!(cluster.pod().node_selector, installed.pod().node_selector);
     assert_eq!(cluster.pod().tolerations, installed.pod().tolerations);

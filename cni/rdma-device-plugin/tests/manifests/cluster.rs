@@ -2,7 +2,7 @@
 //! The DaemonSet and its ConfigMap, for each kind of nodes: names, resources, rights.
 
 use crate::{
-    chain, claims, documents, refused, root,
+    chain, claims, documents, platforms, refused, root,
     wanted::{ALL, LOADING, OTHER_NODES},
     yaml_files,
 };
@@ -102,8 +102,10 @@ fn there_is_a_test_for_each() {
         .iter()
         .flat_map(|directory| yaml_files(directory));
     let tested = ALL.map(|wanted| root().join(wanted.file));
-    // which is the chain's
-    let found = found.filter(|file| !file.ends_with(chain::UNINSTALL));
+    // which are the chain's and OpenShift's
+    let found = found.filter(|file| {
+        !file.ends_with(chain::UNINSTALL) && !file.ends_with(platforms::OPENSHIFT_UNINSTALL)
+    });
     assert_eq!(found.collect::<Vec<_>>(), tested);
 }
 
@@ -181,9 +183,12 @@ fn nothing_may_do_more_than_it_needs() {
         assert_eq!(pod.automount_service_account_token, Some(false));
         let account = match wanted.file {
             OTHER_NODES | refused::BY_ANOTHER_ACCOUNT => Some("rdma"),
-            refused::FILE | claims::SHARED | claims::OF_VFS | claims::OF_MOVED_VFS => {
-                Some("rdma-device-plugin")
-            }
+            refused::FILE
+            | claims::SHARED
+            | claims::OF_VFS
+            | claims::OF_MOVED_VFS
+            | platforms::OPENSHIFT
+            | platforms::OPENSHIFT_REFUSED => Some("rdma-device-plugin"),
             _ => None,
         };
         assert_eq!(pod.service_account_name.as_deref(), account);
@@ -262,7 +267,7 @@ fn app_armor_is_off_where_it_would_forbid_what_is_needed() {
             other => panic!("{}: {other:?}", wanted.file),
         }
     }
-    assert_eq!(ways, [1, 2]);
+    assert_eq!(ways, [1, 3]);
 }
 
 pub(crate) fn capabilities(add: &[&str]) -> Capabilities {

@@ -2,13 +2,13 @@
 //! Kubernetes' own types, strictly: they pass over fields that they do not know, so that what is
 //! read has to come back whole.
 
-use crate::{documents, yaml_files};
+use crate::{documents, platforms::SecurityContextConstraints, yaml_files};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::{DaemonSet, Deployment, StatefulSet},
     batch::v1::Job,
     core::v1::{ConfigMap, Pod, Service, ServiceAccount},
-    rbac::v1::{ClusterRole, ClusterRoleBinding},
+    rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -25,6 +25,10 @@ fn refused(object: &Value) -> Vec<String> {
         (Some("v1"), Some("ServiceAccount")) => lost::<ServiceAccount>,
         (Some(RBAC), Some("ClusterRole")) => lost::<ClusterRole>,
         (Some(RBAC), Some("ClusterRoleBinding")) => lost::<ClusterRoleBinding>,
+        (Some(RBAC), Some("RoleBinding")) => lost::<RoleBinding>,
+        (Some("security.openshift.io/v1"), Some("SecurityContextConstraints")) => {
+            lost::<SecurityContextConstraints>
+        }
         (Some(ADMISSION), Some("ValidatingAdmissionPolicy")) => lost::<ValidatingAdmissionPolicy>,
         (Some(ADMISSION), Some("ValidatingAdmissionPolicyBinding")) => {
             lost::<ValidatingAdmissionPolicyBinding>

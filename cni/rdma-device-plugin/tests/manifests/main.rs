@@ -11,6 +11,7 @@ mod kubernetes;
 mod monitoring;
 mod networks;
 mod paths;
+mod platforms;
 mod refused;
 mod running;
 mod wanted;

@@ -4,6 +4,7 @@
 use crate::{
     chain::{bin_dirs, installer},
     cluster::{Cluster, cluster},
+    platforms,
     wanted::ALL,
 };
 use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
@@ -95,7 +96,11 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
                 need(&bin_dir, &same(&bin_dir), true);
             }
         }
-        need(Path::new("/run/netns"), "/run/netns", true);
+        need(
+            Path::new("/run/netns"),
+            platforms::netns_dir(wanted.file),
+            true,
+        );
         // two pods of one node: no daemon may come to answer the other one's probes
         let probes = arguments.probe_socket.expect("a socket for probes");
         need(probes.parent().expect("a directory"), OF_POD, false);

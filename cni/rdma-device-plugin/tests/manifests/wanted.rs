@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What each file with a DaemonSet is to come to.
 
-use crate::{claims, monitoring, refused};
+use crate::{claims, monitoring, platforms, refused};
 
 /// What a file is to come to.
 pub(crate) struct Wanted {
@@ -34,7 +34,7 @@ pub(crate) const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 19] = [
+pub(crate) const ALL: [Wanted; 28] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -75,7 +75,22 @@ pub(crate) const ALL: [Wanted; 19] = [
         &["rdma/hca"],
         &[],
     ),
+    Wanted {
+        chain_capabilities: &["CHOWN", "DAC_OVERRIDE"],
+        ..wanted(platforms::OPENSHIFT_REFUSED, &["aliyun/erdma"], LOADING)
+    },
     wanted(OTHER_NODES, &["rdma/hca"], &[]),
+    wanted(platforms::GKE, &["rdma/vf"], &[]),
+    wanted(platforms::K0S, &["rdma/vf"], &[]),
+    wanted(platforms::K3S, &["rdma/vf"], &[]),
+    Wanted {
+        chain_capabilities: &["CHOWN", "DAC_OVERRIDE"],
+        ..wanted(platforms::KUBESPRAY, &["rdma/vf"], &[])
+    },
+    wanted(platforms::MICROK8S, &["rdma/vf"], &[]),
+    wanted(platforms::OPENSHIFT, &["rdma/vf"], &[]),
+    wanted(platforms::SELINUX, &["rdma/vf"], &[]),
+    wanted(platforms::TALOS, &["rdma/vf"], &[]),
     wanted(refused::BY_ANOTHER_ACCOUNT, &["rdma/hca"], &[]),
     wanted(refused::FILE, &["rdma/hca"], &[]),
     wanted(
