@@ -49,6 +49,12 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let (offers, remarks) = offers(&parsed.conf, &inventory, &hidden, &unhealthy, &previous);
     let mut remarks = [parsed.remarks, remarks, found.remarks.clone()].concat();
     remarks.extend(unknown);
+    let errors = &parsed.conf.errors;
+    remarks.extend(health::unknown_counters(
+        &arguments.sysfs,
+        errors,
+        &inventory,
+    ));
     let parents = ipv6_prerequisite::parents(parsed.conf.chain.as_ref(), &offers, &inventory);
     let lacking = ipv6_prerequisite::lacking(parents.clone()).await;
     remarks.extend(lacking.iter().map(ipv6_prerequisite::remark));

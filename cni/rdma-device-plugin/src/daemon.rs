@@ -16,7 +16,7 @@ use start::system;
 use crate::{
     chain::ChainStatus,
     cli::Arguments,
-    conf::{Conf, ConfError, ResourceName},
+    conf::{Conf, ConfError, ErrorThreshold, ResourceName},
     dra,
     erdma::{Report, Side, discover, reconciler::AnyLoader},
     hardware::{Hardware, HardwareError},
@@ -99,6 +99,8 @@ pub struct Daemon {
     chain: watch::Sender<ChainStatus>,
     /// What was seen to be unhealthy last.
     unhealthy: Unhealthy,
+    /// How many errors its devices may have.
+    errors: watch::Sender<Vec<ErrorThreshold>>,
     /// How it stands with the eRDMA NICs.
     erdma: Arc<Report>,
     remarks: Vec<String>,
@@ -221,8 +223,8 @@ impl Daemon {
 
     /// What is not healthy now; later ones come as signals.
     fn follow_health(&mut self, inventory: &Inventory) -> Unhealthy {
-        let (mut watch, deaf) =
-            health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
+        let (watch, deaf) = health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
+        let mut watch = watch.with_errors(self.errors.subscribe());
         tell(&deaf);
         let now = watch.unhealthy(inventory);
         let hardware = self.hardware.clone();
@@ -330,6 +332,13 @@ impl Daemon {
         let (offers, mut remarks) = offers(&conf, &inventory, &hidden, &unhealthy, &self.previous);
         remarks.extend(erdma.discovery.remarks.iter().cloned());
         remarks.extend(self.erdma.sentences());
+        let sysfs = &self.arguments.sysfs;
+        remarks.extend(health::unknown_counters(sysfs, &conf.errors, &inventory));
+        self.errors.send_if_modified(|errors| {
+            let are_others = *errors != conf.errors;
+            errors.clone_from(&conf.errors);
+            are_others
+        });
         let parents = ipv6_prerequisite::parents(conf.chain.as_ref(), &offers, &inventory);
         remarks.extend(
             ipv6_prerequisite::lacking(parents)

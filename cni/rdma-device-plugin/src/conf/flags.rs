@@ -93,6 +93,7 @@ impl Flags {
                 erdma,
                 chain: None,
                 dra: None,
+                errors: Vec::new(),
             },
             remarks: Vec::new(),
         }

@@ -8,13 +8,14 @@
 //! | `foreign::config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `foreign::resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
-//! Each may have `chain` and `dra` beside that. `file` knows which format a file has. What the command line
+//! Each may have `chain`, `dra` and `errors` beside that. `file` knows which format a file has. What the command line
 //! says, in `flags`, wins over the file. The other modules are what a configuration is made of.
 
 pub mod chain;
 pub mod dra;
 mod environment;
 pub mod erdma;
+pub mod errors;
 pub mod file;
 pub mod flags;
 mod foreign;
@@ -26,6 +27,7 @@ pub use chain::Chain;
 pub use dra::Dra;
 pub use environment::Reader;
 pub use erdma::{Erdma, Exposed, Origin};
+pub use errors::ErrorThreshold;
 pub use file::ConfError;
 pub use flags::Flags;
 pub use name::ResourceName;
@@ -49,6 +51,8 @@ pub struct Conf {
     pub chain: Option<Chain>,
     /// What is served by claims; none: nothing is.
     pub dra: Option<Dra>,
+    /// The error counters that decide on health; none: no counter is read for that.
+    pub errors: Vec<ErrorThreshold>,
 }
 
 impl Conf {

@@ -60,6 +60,7 @@ impl Daemon {
             watchers.spawn(serving.map_err(system("listen at --probe-socket"))?);
         }
         let inventory = Arc::new(hardware.look_aside().await?);
+        let errors = watch::Sender::new(parsed.conf.errors.clone());
         let (node, receiver) = watch::channel(Arc::new(Node {
             conf: Arc::new(parsed.conf),
             inventory,
@@ -130,6 +131,7 @@ impl Daemon {
             chain,
             arguments,
             unhealthy: Unhealthy::default(),
+            errors,
             erdma,
             remarks: vec![],
             refused: None,

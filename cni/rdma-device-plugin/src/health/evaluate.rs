@@ -11,6 +11,7 @@
 //! | Ethernet, its netdev has carrier, and no port is active | unhealthy |
 //! | its netdev is administratively down | healthy, as the chain brings it up; but as its physical function |
 //! | its netdev is in a namespace that cannot be seen | not known: as before; but as its physical function |
+//! | it would be healthy, and an error counter of it grows faster than its threshold | unhealthy |
 //!
 //! The netdev of a port of a bond is the bond. "As its physical function": unhealthy if that has no carrier or port, since both have one wire.
 
@@ -106,6 +107,15 @@ pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
         return or_as(physical, Verdict::Unknown(place));
     }
     or_as(physical, Verdict::Up)
+}
+
+/// `verdict`, unless it is that the device can be used, and its error counters say otherwise: `errors` is why.
+pub fn with_errors(verdict: Verdict, errors: Option<&str>) -> Verdict {
+    match (verdict, errors) {
+        // their end is told by whoever reads them
+        (Verdict::Up, Some(reason)) => down(reason, true),
+        (verdict, _) => verdict,
+    }
 }
 
 /// `own`, unless the physical function is down.
@@ -242,6 +252,21 @@ mod tests {
             Some(&Verdict::Up),
             "down: port 1 of mlx5_0 is down",
         );
+    }
+
+    #[test]
+    fn errors_count_where_the_link_is_well() {
+        let errors = Some("symbol_error grew");
+        let unknown = Verdict::Unknown("it is on its way".into());
+        let broken = super::down("eth1 has no carrier", true);
+        for (link, wanted) in [
+            (Verdict::Up, super::down("symbol_error grew", true)),
+            (unknown.clone(), unknown),
+            (broken.clone(), broken),
+        ] {
+            assert_eq!(with_errors(link.clone(), None), link);
+            assert_eq!(with_errors(link, errors), wanted);
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 
 use super::{
     damper::{Change, DROPS, Damper, Verdict, WINDOW},
-    evaluate::{DeviceState, evaluate},
+    error_rates::ErrorRates,
+    evaluate::{DeviceState, evaluate, with_errors},
 };
 use crate::offer::Unhealthy;
 use rdma_netns::{Device, DeviceAddress};
@@ -38,8 +39,13 @@ impl Health {
         &self.doubtful
     }
 
-    /// Takes in what was seen at `now`.
-    pub(super) fn look(&mut self, now: Instant, seen: &[(&Device, DeviceState)]) {
+    /// Takes in what was seen at `now`, and what the error counters say by then.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        seen: &[(&Device, DeviceState)],
+        errors: &ErrorRates,
+    ) {
         let is_there = |address: &DeviceAddress| seen.iter().any(|(it, _)| it.address == *address);
         self.dampers.retain(|address, _| is_there(address));
         self.unseen.retain(is_there);
@@ -52,6 +58,7 @@ impl Health {
         for (device, state) in physical_ones.into_iter().chain(virtual_ones) {
             let physical = device.physical_function.as_ref();
             let verdict = evaluate(state, physical.and_then(|address| verdicts.get(address)));
+            let verdict = with_errors(verdict, errors.fault(&device.address));
             self.take(now, &device.address, state, &verdict);
             verdicts.insert(&device.address, verdict);
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Waits until the node's devices have to be looked at again, and looks.
 
-use super::{node::Health, observe::Pods, ports};
-use crate::offer::Unhealthy;
+use super::{errors::Errors, node::Health, observe::Pods, ports};
+use crate::{conf::ErrorThreshold, offer::Unhealthy};
 use attachments::pods;
 use inotify::{EventMask, Inotify, WatchMask};
 use rdma_netns::{
@@ -18,7 +18,10 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::watch,
+};
 
 /// What comes together is looked at together.
 const TOGETHER: Duration = Duration::from_millis(50);
@@ -43,6 +46,7 @@ pub struct Watch {
     inotify: Option<AsyncFd<Inotify>>,
     pods: Pods,
     health: Health,
+    errors: Errors,
     /// The netdevs that were told of, as they were: an event often says what is known.
     told: HashMap<(Option<Nsid>, u32), Told>,
     /// Whether the records have to be read again.
@@ -101,6 +105,12 @@ impl Watch {
         Self::new(sysfs, state_dir, monitor.ok())
     }
 
+    /// The same, where error counters decide, too, by these thresholds and those that come later.
+    pub fn with_errors(mut self, thresholds: watch::Receiver<Vec<ErrorThreshold>>) -> Self {
+        self.errors.follow(thresholds);
+        self
+    }
+
     fn new(sysfs: &Path, state_dir: &Path, monitor: Option<AsyncFd<Monitor>>) -> Self {
         let now = Instant::now();
         Self {
@@ -111,6 +121,7 @@ impl Watch {
             inotify: None,
             pods: Pods::default(),
             health: Health::default(),
+            errors: Errors::none(sysfs),
             told: HashMap::new(),
             records_changed: true,
             due: Some(now),
@@ -140,6 +151,7 @@ impl Watch {
                 }
                 () = readable(self.monitor.as_mut()) => self.hear(),
                 () = readable(self.inotify.as_mut()) => self.hear_of_records(),
+                () = self.errors.changed() => self.due = Some(Instant::now()),
             }
         }
     }
@@ -177,7 +189,8 @@ impl Watch {
             .map(|function| (&function.device, self.pods.state(function, &host)))
             .collect();
         let now = Instant::now();
-        self.health.look(now, &seen);
+        self.errors.update(inventory);
+        self.health.look(now, &seen, self.errors.rates());
         for address in self.health.doubtful() {
             self.pods.doubt(address);
         }
@@ -434,7 +447,7 @@ impl From<&Link> for Told {
 }
 
 /// Waits until then; for ever, if there is no such time.
-async fn until(at: Option<Instant>) {
+pub(super) async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,

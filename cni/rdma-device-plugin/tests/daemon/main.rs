@@ -7,6 +7,7 @@ mod command_line;
 mod ending;
 mod environment;
 mod erdma;
+mod errors;
 mod observing;
 mod program;
 mod refused;

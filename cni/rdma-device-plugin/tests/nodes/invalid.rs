@@ -153,7 +153,7 @@ fn values_of_our_own_format() {
     );
     refused(
         r#"{"resources":[{"name":"rdma/a","kind":"shared"}],"cid":true}"#,
-        ": cid: not known; the fields here are resources, erdma, cdi, chain, dra",
+        ": cid: not known; the fields here are resources, erdma, cdi, chain, dra, errors",
     );
     refused(
         r#"{"cdi":true,"resources":[{"name":"rdma/a","kind":"shared"},{"name":"rdma/b","kind":"shared","umad":true}]}"#,

@@ -4,17 +4,18 @@
 
 use super::{exactly, link_types, name, parsed, passed_over, resources};
 use crate::conf::{
-    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, chain, dra,
+    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, chain, dra, errors,
     selector::{Selector, Sort},
 };
 use conf_reader::{Field, Number, Texts, Wrong};
 use std::collections::BTreeSet;
 
-const KEYS: [&str; 4] = [
+const KEYS: [&str; 5] = [
     "periodicUpdateInterval",
     "configList",
     chain::FIELD,
     dra::FIELD,
+    errors::FIELD,
 ];
 const RESOURCE_KEYS: [&str; 5] = [
     "resourceName",

@@ -9,7 +9,7 @@ pub(super) mod mode;
 pub(super) mod resource_list;
 
 use super::{
-    Conf, Erdma, Parsed, ResourceConf, ResourceName, chain, dra, name_at,
+    Conf, Erdma, Parsed, ResourceConf, ResourceName, chain, dra, errors, name_at,
     selector::{self, Text},
 };
 use conf_reader::{Field, Texts, Wrong};
@@ -29,6 +29,7 @@ fn parsed(
             erdma: Erdma::foreign(),
             chain: chain::checked(file.get(chain::FIELD)?, file)?,
             dra,
+            errors: errors::checked(file.get(errors::FIELD)?, file)?,
         },
         remarks,
     })

@@ -4,7 +4,7 @@
 
 use super::{exactly, parsed, passed_over};
 use crate::conf::{
-    Allocate, Ids, Parsed, ResourceConf, SHARED_IDS, chain, dra, name_at,
+    Allocate, Ids, Parsed, ResourceConf, SHARED_IDS, chain, dra, errors, name_at,
     selector::{Parent, Selector, Sort},
 };
 use conf_reader::{Field, Wrong};
@@ -22,7 +22,16 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
     let mode: Mode = file.at("mode").read()?;
     let field = file.at("pfNetdevices");
     let netdevs = exactly(&field.read()?);
-    let mut remarks = passed_over(file, &["mode", "pfNetdevices", chain::FIELD, dra::FIELD]);
+    let mut remarks = passed_over(
+        file,
+        &[
+            "mode",
+            "pfNetdevices",
+            chain::FIELD,
+            dra::FIELD,
+            errors::FIELD,
+        ],
+    );
     let (name, ids, devices) = match mode {
         Mode::Sriov if netdevs.is_empty() => {
             let must = "must name the netdevs of the physical functions in mode sriov";

@@ -6,7 +6,7 @@
 
 use super::{exactly, link_types, name, parsed, passed_over, resources};
 use crate::conf::{
-    Ids, Parsed, ResourceConf, chain, dra,
+    Ids, Parsed, ResourceConf, chain, dra, errors,
     selector::{Parent, Selector, Sort, Text},
 };
 use conf_reader::{Field, Texts, Wrong};
@@ -64,7 +64,10 @@ enum DeviceType {
 }
 
 pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
-    let mut remarks = passed_over(file, &["resourceList", chain::FIELD, dra::FIELD]);
+    let mut remarks = passed_over(
+        file,
+        &["resourceList", chain::FIELD, dra::FIELD, errors::FIELD],
+    );
     let resources = resources(file, "resourceList", &mut remarks, one)?;
     parsed(resources, file, remarks)
 }

@@ -8,7 +8,7 @@ use super::{
     Allocate, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Reader, Require,
     ResourceConf, ResourceName, SHARED_IDS, chain, dra,
     erdma::RESOURCE,
-    name_at,
+    errors, name_at,
     selector::{Parent, Selector, Text, link_types},
 };
 use conf_reader::{Field, Number, Texts, Wrong};
@@ -34,6 +34,7 @@ struct File {
     cdi: Option<bool>,
     chain: Option<chain::Section>,
     dra: Option<dra::Section>,
+    errors: Option<Vec<errors::Threshold>>,
 }
 
 #[derive(Deserialize)]
@@ -112,6 +113,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             erdma,
             chain: chain::checked(read.chain, file)?,
             dra,
+            errors: errors::checked(read.errors, file)?,
         },
         remarks,
     })

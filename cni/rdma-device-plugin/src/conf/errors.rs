@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `errors`, beside the resources of any format. What its fields mean is in `docs/device-plugin-conf.md`.
+
+use conf_reader::{Field, Number, Wrong};
+use serde::Deserialize;
+use serde_json::Value;
+use std::{ops::RangeInclusive, time::Duration};
+
+/// Its name.
+pub(super) const FIELD: &str = "errors";
+
+/// What `per` may be, seconds: counters are read ten times in it, and no more often than once a second.
+const PER: RangeInclusive<u64> = 10..=3600;
+
+/// No name of a counter in the kernel is longer.
+const LONGEST_NAME: usize = 64;
+
+/// As it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Threshold {
+    counter: Name,
+    above: Number<0, { u32::MAX }>,
+    per: Option<Value>,
+}
+
+/// How fast an error counter may grow before its device is unhealthy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorThreshold {
+    /// Where in the file it is, `errors[0]`.
+    pub place: String,
+    /// Name of the counter's file in `ports/N/counters` or `ports/N/hw_counters`.
+    pub counter: String,
+    /// So many errors are tolerated in [`per`](Self::per).
+    pub above: u64,
+    /// The time in which they are counted, from 10 s to an hour.
+    pub per: Duration,
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Name(String);
+
+impl TryFrom<String> for Name {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'_' || it == b'-';
+        match (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(inner) {
+            true => Ok(Self(name)),
+            false => Err(format!(
+                "must be the name of a file in ports/N/counters or ports/N/hw_counters, as symbol_error, \
+                 and is {name:?}"
+            )),
+        }
+    }
+}
+
+/// `60s`, `5m` or `1h`.
+fn period(value: &Value) -> Option<Duration> {
+    let text = value.as_str()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return None,
+    };
+    let is_number = digits.bytes().all(|it| it.is_ascii_digit());
+    let number: u64 = is_number.then(|| digits.parse().ok())??;
+    let seconds = number.checked_mul(unit)?;
+    PER.contains(&seconds).then(|| Duration::from_secs(seconds))
+}
+
+/// The `list` of the whole `file`, whatever its format.
+pub(super) fn checked(
+    list: Option<Vec<Threshold>>,
+    file: &Field<'_>,
+) -> Result<Vec<ErrorThreshold>, Wrong> {
+    let field = file.at(FIELD);
+    let Some(list) = list else {
+        return Ok(Vec::new());
+    };
+    if list.is_empty() {
+        let must = "must have at least one threshold; leave it out to read no counter";
+        return Err(field.wrong(must));
+    }
+    let thresholds = field.each(list, |it, field| {
+        let must = "must be a time from 10s to 1h, as 60s or 5m";
+        Ok(ErrorThreshold {
+            place: field.place().to_owned(),
+            counter: it.counter.0,
+            above: it.above.0.into(),
+            per: it
+                .per
+                .as_ref()
+                .and_then(period)
+                .ok_or_else(|| field.at("per").wrong(must))?,
+        })
+    })?;
+    for (index, it) in thresholds.iter().enumerate() {
+        let is_same = |other: &&ErrorThreshold| other.counter == it.counter && other.per == it.per;
+        if let Some(same) = thresholds[..index].iter().find(is_same) {
+            let sentence = format!(
+                "{} has a threshold for this time in {} already; give one of them another per",
+                it.counter, same.place
+            );
+            return Err(field.element(index).refused(sentence));
+        }
+    }
+    Ok(thresholds)
+}

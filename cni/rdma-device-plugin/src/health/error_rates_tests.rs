@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MAXIMUM: u64 = 65_535;
+
+/// One device with one port and one threshold: more than 10 errors in 60 s.
+struct Port {
+    rates: ErrorRates,
+    now: Instant,
+    value: u64,
+}
+
+impl Port {
+    fn new() -> Self {
+        let mut port = Self {
+            rates: ErrorRates::default(),
+            now: Instant::now(),
+            value: 1000,
+        };
+        assert!(!port.rates.go_by(vec![threshold(10, 60)], port.now));
+        port.reads(0);
+        port
+    }
+
+    /// It grows by `errors`, and is read when it is time. Whether that was news.
+    fn reads(&mut self, errors: u64) -> bool {
+        self.value += errors;
+        self.is(self.value)
+    }
+
+    fn is(&mut self, value: u64) -> bool {
+        self.value = value;
+        self.now = self.rates.next().expect("a time");
+        let due = self.rates.due(self.now);
+        assert_eq!(due, [0]);
+        let readings = [reading(value)];
+        self.rates.take(self.now, &due, &readings)
+    }
+
+    /// So many readings in which nothing grew.
+    fn quiet(&mut self, readings: usize) {
+        for _ in 0..readings {
+            self.reads(0);
+        }
+    }
+
+    fn fault(&self) -> Option<&str> {
+        self.rates.fault(&address())
+    }
+}
+
+fn threshold(above: u64, seconds: u64) -> ErrorThreshold {
+    ErrorThreshold {
+        place: "errors[0]".into(),
+        counter: "symbol_error".into(),
+        above,
+        per: Duration::from_secs(seconds),
+    }
+}
+
+fn address() -> DeviceAddress {
+    DeviceAddress::try_from("0000:3b:00.0".to_owned()).expect("an address")
+}
+
+fn reading(value: u64) -> Reading {
+    Reading {
+        device: address(),
+        rdma: "mlx5_0".into(),
+        port: 1,
+        counter: "symbol_error".into(),
+        value,
+        maximum: MAXIMUM,
+    }
+}
+
+#[test]
+fn what_was_counted_before_is_nobodys_business() {
+    let mut port = Port::new();
+    port.quiet(20);
+    assert_eq!(port.fault(), None);
+}
+
+#[test]
+fn a_threshold_is_exceeded_at_once_and_kept_for_its_time() {
+    let mut port = Port::new();
+    port.quiet(20);
+    assert!(!port.reads(10), "as many as are tolerated");
+    port.quiet(20);
+    assert!(port.reads(11));
+    let reason = "symbol_error of port 1 of mlx5_0 grew by 11 in 60 s; more than 10 in 60 s is unhealthy \
+                  (errors[0])";
+    assert_eq!(port.fault(), Some(reason));
+    let began = port.now;
+    assert!(!port.reads(5), "it is told once");
+    assert_eq!(port.fault(), Some(reason));
+    while port.fault().is_some() {
+        port.reads(0);
+    }
+    assert_eq!(port.now - began, 60 * SECOND);
+}
+
+#[test]
+fn a_slow_rate_is_tolerated_for_ever_and_a_fast_one_never_forgiven() {
+    let mut port = Port::new();
+    for _ in 0..100 {
+        port.reads(1);
+        assert_eq!(port.fault(), None);
+    }
+    port.quiet(11);
+    let mut changes = 0;
+    for _ in 0..100 {
+        changes += usize::from(port.reads(2));
+    }
+    assert_eq!((changes, port.fault().is_some()), (1, true));
+}
+
+#[test]
+fn a_reset_counts_what_came_after_it() {
+    let mut port = Port::new();
+    port.reads(4);
+    assert!(!port.is(6), "4 before, 6 after");
+    assert!(port.is(7), "and one more");
+}
+
+#[test]
+fn a_counter_that_begins_anew_is_not_millions_of_errors() {
+    let mut port = Port::new();
+    port.is(5);
+    assert_eq!(port.fault(), None);
+    port.quiet(11);
+    assert_eq!(port.fault(), None);
+}
+
+#[test]
+fn a_counter_at_its_maximum_says_nothing_until_it_is_reset() {
+    let mut port = Port::new();
+    assert!(port.is(MAXIMUM), "on its way there it grew");
+    port.quiet(50);
+    assert!(port.fault().is_some(), "nobody knows that it is over");
+    port.is(0);
+    port.quiet(9);
+    assert_eq!(port.fault(), None);
+    // and one that was there at first
+    let mut port = Port::new();
+    port.rates = ErrorRates::default();
+    port.rates.go_by(vec![threshold(0, 60)], port.now);
+    port.is(MAXIMUM);
+    port.quiet(20);
+    assert_eq!(port.fault(), None);
+    port.is(3);
+    assert!(port.reads(1), "it was reset, and counts again");
+}
+
+#[test]
+fn what_cannot_be_read_stays_as_it_was() {
+    let mut port = Port::new();
+    port.reads(100);
+    let reason = port.fault().map(str::to_owned);
+    assert!(reason.is_some());
+    for _ in 0..50 {
+        port.now = port.rates.next().expect("a time");
+        let due = port.rates.due(port.now);
+        assert!(!port.rates.take(port.now, &due, &[]));
+    }
+    assert_eq!(port.fault(), reason.as_deref());
+    // it is back: what happened meanwhile has no time, and a whole one has to be below
+    assert!(!port.reads(1_000));
+    port.quiet(5);
+    assert!(port.fault().is_some(), "too soon");
+    port.quiet(5);
+    assert_eq!(port.fault(), None);
+    // and is forgotten when it is gone
+    port.reads(100);
+    port.rates.keep(|_| false);
+    assert_eq!(port.fault(), None);
+}
+
+#[test]
+fn other_thresholds_begin_anew() {
+    let mut port = Port::new();
+    port.reads(100);
+    let now = port.now;
+    assert!(!port.rates.go_by(vec![threshold(10, 60)], now), "the same");
+    assert!(port.fault().is_some());
+    assert!(port.rates.go_by(vec![threshold(10, 30)], now));
+    assert_eq!((port.fault(), port.rates.next()), (None, Some(now)));
+    assert!(!port.rates.go_by(vec![], now));
+    assert_eq!(port.rates.next(), None, "nothing is read");
+}
+
+#[test]
+fn each_is_read_at_its_own_interval() {
+    let now = Instant::now();
+    let mut rates = ErrorRates::default();
+    rates.go_by([10, 60, 3600].map(|per| threshold(10, per)).into(), now);
+    assert_eq!(rates.due(now), [0, 1, 2]);
+    let mut read = [1, 1, 1];
+    while let Some(next) = rates.next().filter(|at| *at <= now + 60 * SECOND) {
+        for place in rates.due(next) {
+            read[place] += 1;
+        }
+    }
+    assert_eq!(read, [61, 11, 3]);
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reads error counters when their thresholds want it, and never without one.
+
+use super::{
+    error_files::{self, Devices, Readings},
+    error_rates::ErrorRates,
+    watch::until,
+};
+use crate::conf::ErrorThreshold;
+use rdma_netns::Inventory;
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
+use tokio::sync::{oneshot, watch};
+
+/// The error counters of a node, as they are followed.
+#[derive(Debug)]
+pub(super) struct Errors {
+    sysfs: PathBuf,
+    /// The configuration's; none: it cannot change any more.
+    thresholds: Option<watch::Receiver<Vec<ErrorThreshold>>>,
+    devices: Devices,
+    rates: ErrorRates,
+    /// What is being read.
+    reading: Option<oneshot::Receiver<Readings>>,
+}
+
+impl Errors {
+    /// None are read.
+    pub(super) fn none(sysfs: &Path) -> Self {
+        Self {
+            sysfs: sysfs.to_owned(),
+            thresholds: None,
+            devices: Devices::new(),
+            rates: ErrorRates::default(),
+            reading: None,
+        }
+    }
+
+    /// Goes by these thresholds, and by those that come later.
+    pub(super) fn follow(&mut self, mut thresholds: watch::Receiver<Vec<ErrorThreshold>>) {
+        let present = thresholds.borrow_and_update().clone();
+        self.rates.go_by(present, Instant::now());
+        self.thresholds = Some(thresholds);
+    }
+
+    /// What they say of each device.
+    pub(super) fn rates(&self) -> &ErrorRates {
+        &self.rates
+    }
+
+    /// The node has these devices.
+    pub(super) fn update(&mut self, inventory: &Inventory) {
+        self.devices = error_files::devices(inventory);
+        let functions = &inventory.functions;
+        self.rates
+            .keep(|address| functions.iter().any(|it| it.device.address == *address));
+    }
+
+    /// Waits until a device is well by its counters that was not, or the other way round. Given up and called
+    /// again, it misses nothing.
+    pub(super) async fn changed(&mut self) {
+        loop {
+            let free = self.reading.is_none() && !self.devices.is_empty();
+            let next = self.rates.next().filter(|_| free);
+            tokio::select! {
+                thresholds = others(&mut self.thresholds) => {
+                    if self.rates.go_by(thresholds, Instant::now()) {
+                        return;
+                    }
+                }
+                readings = answered(&mut self.reading) => {
+                    let is_news = readings
+                        .is_some_and(|it| self.rates.take(it.at, &it.due, &it.values));
+                    if is_news {
+                        return;
+                    }
+                }
+                () = until(next) => self.read(),
+            }
+        }
+    }
+
+    /// By a thread of its own: firmware that does not answer holds up neither kubelet nor what the link says.
+    fn read(&mut self) {
+        let at = Instant::now();
+        let due = self.rates.due(at);
+        let counters = due.iter().map(|it| self.rates.counter(*it).to_owned());
+        let mut counters: Vec<String> = counters.collect();
+        counters.sort();
+        counters.dedup();
+        let (sysfs, devices) = (self.sysfs.clone(), self.devices.clone());
+        let (answer, reading) = oneshot::channel();
+        let reader = std::thread::Builder::new().name("errors".into());
+        let started = reader.spawn(move || {
+            let values = error_files::read(&sysfs, &devices, &counters);
+            // nobody may be waiting any more
+            let _ = answer.send(Readings { at, due, values });
+        });
+        match started {
+            Ok(_) => self.reading = Some(reading),
+            Err(error) => log::warn!("error counters cannot be read: {error}"),
+        }
+    }
+}
+
+/// Waits for other thresholds; for ever, if there can be none.
+async fn others(
+    thresholds: &mut Option<watch::Receiver<Vec<ErrorThreshold>>>,
+) -> Vec<ErrorThreshold> {
+    if let Some(receiver) = thresholds {
+        match receiver.changed().await {
+            Ok(()) => return receiver.borrow_and_update().clone(),
+            Err(_) => *thresholds = None,
+        }
+    }
+    std::future::pending().await
+}
+
+/// Waits for what is being read; for ever, if nothing is. None: its thread has ended without an answer.
+async fn answered(reading: &mut Option<oneshot::Receiver<Readings>>) -> Option<Readings> {
+    let Some(answer) = reading else {
+        return std::future::pending().await;
+    };
+    let readings = answer.await.ok();
+    *reading = None;
+    readings
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Error counters decide on health, in the whole daemon.
+
+use crate::{FIRST, Machine, SECOND, start};
+use integration::{Daemon, kubelet::DeviceManager, wait};
+use std::{fs, thread, time::Duration};
+
+const RESOURCES: &str = r#""resources":[
+    {"name":"rdma/a","kind":"shared","count":8,"devices":[{"rdma":"mlx5_0"}]},
+    {"name":"rdma/b","kind":"exclusive","devices":[{"rdma":"mlx5_1"}]}
+]"#;
+
+/// Read every second.
+const ERRORS: &str = r#""errors":[
+    {"counter":"out_of_sequence","above":1000,"per":"10s"},
+    {"counter":"symbol_error","above":10,"per":"10s"}
+]"#;
+
+fn machine(errors: &str) -> Machine {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    for rdma in [FIRST.rdma, SECOND.rdma] {
+        for (directory, counter) in [
+            ("counters", "symbol_error"),
+            ("hw_counters", "out_of_sequence"),
+        ] {
+            let directory = format!("sys/class/infiniband/{rdma}/ports/1/{directory}");
+            fs::create_dir_all(machine.path(&directory)).expect("made");
+            machine.write(&format!("{directory}/{counter}"), "500\n");
+        }
+    }
+    configure(&machine, errors);
+    machine
+}
+
+fn configure(machine: &Machine, errors: &str) {
+    machine.configure(&format!("{{{}}}", [RESOURCES, errors].join(",")));
+}
+
+fn symbol_errors(machine: &Machine, rdma: &str, value: &str) {
+    let counter = format!("sys/class/infiniband/{rdma}/ports/1/counters/symbol_error");
+    // the kernel's file is never seen empty
+    machine.write("new", value);
+    fs::rename(machine.path("new"), machine.path(&counter)).expect("renamed");
+}
+
+#[track_caller]
+fn has(kubelet: &DeviceManager, resource: &str, healthy: usize) {
+    let what = format!("{healthy} healthy ids");
+    kubelet.wait_for(resource, &what, |it| it.healthy().len() == healthy);
+}
+
+/// It has read the counters once.
+fn settled(daemon: &Daemon) {
+    daemon.says("rdma/b: kubelet has the list");
+    thread::sleep(Duration::from_millis(1500));
+}
+
+#[test]
+fn a_device_whose_errors_grow_is_unhealthy_until_they_stop() {
+    let machine = machine(ERRORS);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = start(&machine);
+    has(&kubelet, "rdma/a", 8);
+    has(&kubelet, "rdma/b", 1);
+    settled(&daemon);
+    symbol_errors(&machine, "mlx5_0", "510\n");
+    settled(&daemon);
+    has(&kubelet, "rdma/a", 8);
+    symbol_errors(&machine, "mlx5_0", "535\n");
+    has(&kubelet, "rdma/a", 0);
+    let line = daemon.line("0000:3b:00.0 is unhealthy: symbol_error of port 1 of mlx5_0 grew by");
+    let threshold = "more than 10 in 10 s is unhealthy (errors[1])";
+    assert!(line.contains(threshold), "{line}");
+    let healthy = |device: &str, is: u8| {
+        let line = format!("rdma_device_healthy{{device=\"{device}\"}} {is}\n");
+        let metrics = daemon.get("/metrics");
+        assert!(metrics.contains(&line), "no {line} in\n{metrics}");
+    };
+    healthy("mlx5_0", 0);
+    healthy("mlx5_1", 1);
+    // it is reset, and nothing more comes
+    symbol_errors(&machine, "mlx5_0", "0\n");
+    has(&kubelet, "rdma/a", 8);
+    daemon.says("0000:3b:00.0 is healthy again");
+    healthy("mlx5_0", 1);
+    has(&kubelet, "rdma/b", 1);
+}
+
+/// In exclusive mode sysfs of the host does not show a device that is in a pod.
+#[test]
+fn a_device_whose_counters_are_not_to_be_seen_stays_as_it_was() {
+    let machine = machine(ERRORS);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = start(&machine);
+    has(&kubelet, "rdma/b", 1);
+    settled(&daemon);
+    symbol_errors(&machine, "mlx5_1", "600\n");
+    has(&kubelet, "rdma/b", 0);
+    let port = machine.path("sys/class/infiniband/mlx5_1/ports/1");
+    let aside = machine.path("aside");
+    fs::rename(&port, &aside).expect("moved");
+    thread::sleep(Duration::from_secs(12));
+    has(&kubelet, "rdma/b", 0);
+    assert_eq!(daemon.count("is healthy again"), 0);
+    fs::rename(&aside, &port).expect("moved back");
+    has(&kubelet, "rdma/b", 1);
+}
+
+#[test]
+fn thresholds_come_and_go_with_the_file() {
+    let machine = machine(r#""cdi":false"#);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = start(&machine);
+    has(&kubelet, "rdma/a", 8);
+    symbol_errors(&machine, "mlx5_0", "900\n");
+    let unknown = r#""errors":[{"counter":"symbol_error","above":0,"per":"10s"},
+        {"counter":"symbol_eror","above":0,"per":"10s"}]"#;
+    configure(&machine, unknown);
+    daemon.says("errors[1]: no RDMA device of this node has symbol_eror in ports/N/counters");
+    thread::sleep(Duration::from_millis(1500));
+    has(&kubelet, "rdma/a", 8);
+    symbol_errors(&machine, "mlx5_0", "901\n");
+    has(&kubelet, "rdma/a", 0);
+    configure(
+        &machine,
+        r#""errors":[{"counter":"symbol_error","per":"10s"}]"#,
+    );
+    daemon.says("the configuration stays as it was:");
+    daemon.says("errors[0].above: must be a whole number from 0 to 4294967295, and is missing");
+    configure(&machine, r#""cdi":false"#);
+    has(&kubelet, "rdma/a", 8);
+}
+
+/// What is read is read every three seconds here.
+#[test]
+fn it_wakes_to_read_and_sleeps_in_between() {
+    let machine = machine(r#""errors":[{"counter":"symbol_error","above":10,"per":"30s"}]"#);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = start(&machine);
+    has(&kubelet, "rdma/a", 8);
+    // the machine's own devices may be heard of meanwhile, and a thread may end that was idle
+    let wakes_only_to_read = || {
+        let parts = 0..12;
+        let awake = parts.filter(|_| {
+            let before = daemon.sleeps();
+            thread::sleep(Duration::from_millis(500));
+            daemon.sleeps() != before
+        });
+        // a reading may be in two of them
+        (2..=4).contains(&awake.count())
+    };
+    wait::until("it wakes twice in six seconds", wakes_only_to_read);
+}
