@@ -18,6 +18,7 @@ pub mod evaluate;
 mod node;
 mod observe;
 mod ports;
+mod records;
 mod watch;
 
 pub use error_files::unknown_counters;

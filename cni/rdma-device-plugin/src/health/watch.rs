@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Waits until the node's devices have to be looked at again, and looks.
 
-use super::{errors::Errors, node::Health, observe::Pods, ports};
+use super::{
+    errors::Errors,
+    node::Health,
+    observe::Pods,
+    ports,
+    records::{listen, listen_to_networks},
+};
 use crate::{conf::ErrorThreshold, offer::Unhealthy};
 use attachments::pods;
-use inotify::{EventMask, Inotify, WatchMask};
+use inotify::{EventMask, Inotify};
 use rdma_netns::{
     Hca, Inventory, Kernel, Link, Linux,
     linux::monitor::{Event, Monitor, Nsid},
@@ -12,7 +18,7 @@ use rdma_netns::{
 use std::{
     collections::HashMap,
     ffi::OsStr,
-    fs, io,
+    io,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::Arc,
@@ -89,12 +95,14 @@ impl Watch {
             losses.extend(monitor.get_ref().losses().iter().map(ToString::to_string));
         }
         let mut watch = Self::new(sysfs, state_dir, monitor);
-        let inotify = listen(&watch.attachments).map_err(|error| {
-            losses.push(format!(
-                "which pods have devices is not told by {:?}: {error}",
-                watch.attachments
-            ));
-        });
+        let inotify = listen(&watch.attachments)
+            .and_then(register)
+            .map_err(|error| {
+                losses.push(format!(
+                    "which pods have devices is not told by {:?}: {error}",
+                    watch.attachments
+                ));
+            });
         watch.inotify = inotify.ok();
         (watch, losses)
     }
@@ -474,36 +482,8 @@ async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) {
     }
 }
 
-/// Hears of records below `attachments`, which is made if need be: `rdma-cni` makes it no
-/// other way.
-fn listen(attachments: &Path) -> io::Result<AsyncFd<Inotify>> {
-    fs::create_dir_all(attachments)?;
-    let mut inotify = Inotify::init()?;
-    inotify.watches().add(attachments, changes())?;
-    listen_to_networks(&mut inotify, attachments)?;
-    register(inotify)
-}
-
 fn register<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
     // SAFETY: both kinds of sources own one descriptor, which stays open and the same for life.
     let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
     Ok(registered?)
-}
-
-fn listen_to_networks(inotify: &mut Inotify, attachments: &Path) -> io::Result<()> {
-    for network in fs::read_dir(attachments)? {
-        match inotify.watches().add(network?.path(), changes()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn changes() -> WatchMask {
-    WatchMask::CREATE
-        | WatchMask::MOVED_TO
-        | WatchMask::CLOSE_WRITE
-        | WatchMask::DELETE
-        | WatchMask::MOVED_FROM
 }

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hearing of `rdma-cni`'s records, which say what device is in which pod.
+
+use inotify::{Inotify, WatchMask};
+use std::{fs, io, path::Path};
+
+/// Hears of records below `attachments`, which is made if need be: `rdma-cni` makes it no
+/// other way.
+pub(super) fn listen(attachments: &Path) -> io::Result<Inotify> {
+    fs::create_dir_all(attachments)?;
+    let mut inotify = Inotify::init()?;
+    inotify.watches().add(attachments, changes())?;
+    listen_to_networks(&mut inotify, attachments)?;
+    Ok(inotify)
+}
+
+/// The same of the networks that there are by now.
+pub(super) fn listen_to_networks(inotify: &mut Inotify, attachments: &Path) -> io::Result<()> {
+    for network in fs::read_dir(attachments)? {
+        match inotify.watches().add(network?.path(), changes()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn changes() -> WatchMask {
+    WatchMask::CREATE
+        | WatchMask::MOVED_TO
+        | WatchMask::CLOSE_WRITE
+        | WatchMask::DELETE
+        | WatchMask::MOVED_FROM
+}
