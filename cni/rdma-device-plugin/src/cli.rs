@@ -77,6 +77,10 @@ pub struct Arguments {
     /// Where the token and the CA are by which refused pods are deleted
     #[arg(long, value_name = "DIRECTORY", default_value = kubernetes_api::access::DIRECTORY)]
     pub service_account_dir: PathBuf,
+    /// Where node-feature-discovery looks for labels of the node, usually
+    /// /etc/kubernetes/node-feature-discovery/features.d; without it none are written
+    #[arg(long, value_name = "DIRECTORY")]
+    pub node_features: Option<PathBuf>,
     /// off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LevelFilter,
@@ -172,6 +176,9 @@ pub struct Uninstall {
     /// The state directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
+    /// Where the daemon's --node-features has its labels
+    #[arg(long, value_name = "DIRECTORY")]
+    pub node_features: Option<PathBuf>,
     /// Takes it out of the chain although pods have devices, lists are gone, or directories are others
     #[arg(long)]
     pub force: bool,
@@ -214,6 +221,7 @@ impl Arguments {
         .into_iter()
         .chain(&mut self.config)
         .chain(&mut self.cni_conf_dir)
+        .chain(&mut self.node_features)
         .chain(&mut self.probe_socket)
         {
             *path = std::path::absolute(&*path)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What only one daemon of a node does ([`peers`](crate::peers)): it keeps our plugin in the chain,
-//! sees to eRDMA NICs, and answers at the address for metrics and probes.
+//! sees to eRDMA NICs, writes the node's labels, and answers at the address for metrics and probes.
 
 use crate::{
     chain::{self, ChainStatus},
@@ -10,6 +10,7 @@ use crate::{
     kubelet::PluginContext,
     metrics::{self, Sources, View},
     node::Node,
+    node_features,
     peers::Lead,
 };
 use ::erdma::driver::users::Paths;
@@ -127,6 +128,10 @@ impl Leader {
             let publisher = Publisher::new(own.subscribe(), account, driver, metrics);
             reconcilers.spawn(publisher.run());
             reconcilers.spawn(reporter.run());
+        }
+        if let Some(directory) = &arguments.node_features {
+            let writer = node_features::Writer::new(directory.clone(), own.subscribe());
+            reconcilers.spawn(writer.run());
         }
         let mut server = JoinSet::new();
         server.spawn(serve(

@@ -30,6 +30,7 @@ pub mod kubelet;
 pub mod leader;
 pub mod metrics;
 pub mod node;
+pub mod node_features;
 pub mod offer;
 pub mod peers;
 pub mod privilege;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--release`: what the daemon set up of eRDMA NICs goes.
+//! `--release`: what the daemon set up of eRDMA NICs goes, and the labels that it wrote.
 
-use crate::cli::Arguments;
+use crate::{
+    cli::Arguments,
+    node_features::{self, NodeFeaturesError},
+};
 use ::erdma::bring_up::{ReleaseError, release};
 use rdma_netns::Linux;
 
@@ -11,6 +14,9 @@ pub enum Unreleased {
     /// None of it.
     #[error(transparent)]
     All(#[from] ReleaseError),
+    /// The labels.
+    #[error(transparent)]
+    Labels(#[from] NodeFeaturesError),
     /// Some of it; what was printed says which.
     #[error("{0} NICs are not as they were; --release can be run again")]
     Some(usize),
@@ -28,6 +34,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Unreleased> {
     }
     for nic in &released {
         println!("{nic}");
+    }
+    if let Some(directory) = &arguments.node_features
+        && let Some(file) = node_features::remove(directory)?
+    {
+        println!("{file:?}: removed");
     }
     match released.iter().filter(|nic| !nic.is_complete()).count() {
         0 => Ok(()),

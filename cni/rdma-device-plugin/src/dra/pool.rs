@@ -29,25 +29,24 @@ struct Netdev {
 impl Netdevs {
     /// The resources of `node` that are served by claims. What is seen of their netdevs is remembered.
     pub fn resources(&mut self, node: &Node) -> Vec<Resource> {
-        let inventory = &node.inventory;
-        for offer in offers(node) {
-            for device in &offer.devices {
-                let known = self.0.entry(device.address.clone()).or_default();
-                known.see(device, inventory);
-            }
-        }
         let resource = |offer: &Offer| Resource {
             name: offer.name.to_string(),
             whole: is_whole(offer),
             shared: offer.sharing == Sharing::Shared,
             short: offer.short.clone(),
-            nics: offer
-                .devices
-                .iter()
-                .map(|it| self.nic(it, inventory))
-                .collect(),
+            nics: self.nics(offer, &node.inventory),
         };
         offers(node).map(resource).collect()
+    }
+
+    /// The NICs of `offer`. What is seen of their netdevs is remembered.
+    pub fn nics(&mut self, offer: &Offer, inventory: &Inventory) -> Vec<Nic> {
+        for device in &offer.devices {
+            let known = self.0.entry(device.address.clone()).or_default();
+            known.see(device, inventory);
+        }
+        let devices = offer.devices.iter();
+        devices.map(|it| self.nic(it, inventory)).collect()
     }
 
     fn nic(&self, device: &OfferedDevice, inventory: &Inventory) -> Nic {

@@ -22,6 +22,7 @@ use crate::{
     conf::{Conf, ConfError, Flags},
     hardware::{Hardware, HardwareError},
     ipv6_prerequisite::{self, Parent},
+    node_features::NodeFeaturesError,
 };
 use binaries::BinaryError;
 use conflist::{Obstacle, TYPE};
@@ -65,6 +66,9 @@ pub enum InstallError {
     /// The list could not be changed.
     #[error(transparent)]
     Chain(#[from] ChainError),
+    /// The labels for node-feature-discovery stay.
+    #[error(transparent)]
+    Labels(#[from] NodeFeaturesError),
     /// The record.
     #[error(transparent)]
     Record(#[from] RecordError),

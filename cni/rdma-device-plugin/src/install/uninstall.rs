@@ -12,6 +12,7 @@ use crate::{
     },
     cli::Uninstall,
     conf::{self, chain::CONF_DIR},
+    node_features,
 };
 use conflist::TYPE;
 use dra::Claims;
@@ -45,7 +46,8 @@ pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
     let state_dir = absolute(&arguments.state_dir)?;
     let (mut said, mut is_done) = (None, false);
     // seen without a lock
-    let is_gone = || Record::read(&state_dir).is_ok_and(|it| it.is_none());
+    let is_gone =
+        || Record::read(&state_dir).is_ok_and(|it| it.is_none()) && !has_labels(arguments);
     loop {
         // somebody may put it there again
         if !(is_done && is_gone()) {
@@ -76,6 +78,9 @@ pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
 
 /// Whether [`uninstall`] has nothing left to do: nothing is changed, and nothing of a pod is looked at.
 fn is_taken_away(arguments: &Uninstall) -> Result<(), InstallError> {
+    if has_labels(arguments) {
+        return Err(InstallError::NotDone);
+    }
     let state_dir = absolute(&arguments.state_dir)?;
     let Some(record) = Record::read(&state_dir)? else {
         println!("nothing is left to do here");
@@ -100,8 +105,25 @@ fn is_taken_away(arguments: &Uninstall) -> Result<(), InstallError> {
     }
 }
 
-/// Takes it away; what is to be said of what is left.
+/// Whether the daemon's labels are there still.
+fn has_labels(arguments: &Uninstall) -> bool {
+    let directory = arguments.node_features.as_deref();
+    directory.is_some_and(node_features::is_there)
+}
+
+/// Takes it away, the labels at last: while pods have devices, the node still is what they say. What is to be said of
+/// what is left.
 fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
+    let left = take_chain_away(arguments)?;
+    if let Some(directory) = &arguments.node_features
+        && let Some(file) = node_features::remove(directory)?
+    {
+        println!("{file:?}: removed");
+    }
+    Ok(left)
+}
+
+fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     let state_dir = absolute(&arguments.state_dir)?;
     let lock = record::lock(&state_dir)?;
     let Some(mut record) = Record::read(&state_dir)? else {

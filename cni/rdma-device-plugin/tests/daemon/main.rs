@@ -8,6 +8,7 @@ mod ending;
 mod environment;
 mod erdma;
 mod errors;
+mod node_features;
 mod observing;
 mod program;
 mod refused;

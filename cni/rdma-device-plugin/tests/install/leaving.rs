@@ -251,6 +251,37 @@ fn it_stays_when_it_is_done_and_ends_when_it_is_told() {
     }
 }
 
+/// What the daemon writes for node-feature-discovery, where it does, goes at last.
+#[test]
+fn labels_of_the_node_go_with_the_rest() {
+    let node = Node::with_list(FLANNEL);
+    plugin(&node, "rm $record");
+    let features = node.path("features.d");
+    let file = features.join("rdma-device-plugin");
+    let features = ["--node-features", features.to_str().expect("a path")];
+    fs::create_dir(features[1]).expect("made");
+    fs::write(&file, "feature.node.kubernetes.io/rdma-nics.count=8\n").expect("written");
+    node.install();
+    let netns = Netns::new("leaving");
+    attach(&node, &netns, RECORD);
+    refused(&node.run("uninstall", &features));
+    assert!(file.exists(), "a pod has devices");
+    netns.die();
+    let check = || {
+        let words = [&["--check"][..], &features].concat();
+        node.run("uninstall", &words).status.success()
+    };
+    assert!(!check());
+    let text = said(&node.run("uninstall", &features));
+    assert!(text.ends_with(&format!("{file:?}: removed\n")), "{text}");
+    assert!(!file.exists() && check());
+    // and where nothing else was put onto the node
+    fs::write(&file, "").expect("written");
+    assert!(!check());
+    said(&node.run("uninstall", &features));
+    assert!(!file.exists() && check());
+}
+
 #[test]
 fn it_tries_again_by_itself_until_it_is_done() {
     let node = Node::with_list(FLANNEL);

@@ -19,7 +19,10 @@ use rdma_device_plugin::{
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
-pub(crate) const UNINSTALL: &str = "conf/manifests/uninstall.yaml";
+pub(crate) const UNINSTALL: [&str; 2] = [
+    "conf/manifests/uninstall.yaml",
+    "integration/manifests/rendered/uninstall-node-features.yaml",
+];
 
 /// The switch is off in the others.
 const CHAINED: [(&str, &str); 22] = [
@@ -71,11 +74,7 @@ const VFS: &str = r#"{"resources":["rdma/vf"]}"#;
 const PARENT: &str = r#"{"ipam":{"type":"rdma-ipam","from":"parent"}}"#;
 
 /// What takes it off the nodes again; it has no ConfigMap.
-pub(crate) fn uninstall() -> Cluster {
-    uninstall_of(UNINSTALL)
-}
-
-pub(crate) fn uninstall_of(file: &'static str) -> Cluster {
+pub(crate) fn uninstall(file: &'static str) -> Cluster {
     let (sets, others): (Vec<_>, Vec<_>) = documents(&root().join(file))
         .into_iter()
         .partition(|it| it["kind"] == "DaemonSet");
@@ -242,7 +241,12 @@ fn on_the_node<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Mounts {
 
 #[test]
 fn it_can_be_taken_off_the_nodes_again() {
-    let cluster = uninstall();
+    UNINSTALL.into_iter().for_each(takes_it_off);
+}
+
+#[track_caller]
+fn takes_it_off(file: &'static str) {
+    let cluster = uninstall(file);
     assert!(cluster.others.is_empty(), "{:?}", cluster.others);
     let installed = crate::cluster::cluster("conf/manifests/lingjun.yaml");
     assert_eq!(cluster.pod().node_selector, installed.pod().node_selector);
@@ -286,6 +290,8 @@ fn it_can_be_taken_off_the_nodes_again() {
     };
     assert!(probed.check);
     assert_eq!(probed.state_dir, uninstall.state_dir);
+    assert_eq!(probed.node_features, uninstall.node_features);
+    assert_eq!(uninstall.node_features.is_some(), file != UNINSTALL[0]);
     let spec = cluster.daemon_set.spec.as_ref().expect("spec");
     // helm --wait waits for all but those that may be unavailable
     let strategy = spec.update_strategy.as_ref();
@@ -296,7 +302,8 @@ fn it_can_be_taken_off_the_nodes_again() {
     assert_eq!(container.image, installed.daemon().image);
     let bin_dir = uninstall.cni_bin_dir.unwrap_or(BIN_DIR.into());
     let conf_dir = uninstall.cni_conf_dir.unwrap_or(CONF_DIR.into());
-    let mut needed = on_the_node([&bin_dir, &conf_dir, &uninstall.state_dir]);
+    let directories = [&bin_dir, &conf_dir, &uninstall.state_dir];
+    let mut needed = on_the_node(directories.into_iter().chain(&uninstall.node_features));
     needed.insert("/run/netns".into(), ("/run/netns".into(), true));
     assert_eq!(mounts(&cluster, container), needed);
     let mounted = container.volume_mounts.iter().flatten();

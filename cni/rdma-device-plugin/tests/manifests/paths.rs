@@ -105,6 +105,9 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
         let probes = arguments.probe_socket.expect("a socket for probes");
         need(probes.parent().expect("a directory"), OF_POD, false);
         need(&arguments.dev, "/dev", true);
+        if let Some(features) = &arguments.node_features {
+            need(features, &same(features), false);
+        }
         if let Some(dra) = &conf.dra {
             let registry = arguments.kubelet_dir.join("plugins_registry");
             need(&registry, &same(&registry), false);

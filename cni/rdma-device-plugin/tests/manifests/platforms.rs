@@ -3,7 +3,7 @@
 //! constraints, which allow what the DaemonSets ask for and nothing else.
 
 use crate::{
-    chain::{bin_dirs, installer, uninstall_of},
+    chain::{bin_dirs, installer, uninstall},
     cluster::{Cluster, cluster},
     root,
     wanted::ALL,
@@ -243,7 +243,7 @@ fn open_shift_allows_what_is_asked_for_and_nothing_else() {
     let clusters = [
         cluster(OPENSHIFT),
         cluster(OPENSHIFT_REFUSED),
-        uninstall_of(OPENSHIFT_UNINSTALL),
+        uninstall(OPENSHIFT_UNINSTALL),
     ];
     for cluster in clusters {
         let file = cluster.file;

@@ -4,7 +4,7 @@
 //! which a runtime adds, are not there.
 
 use crate::{
-    chain::{installer, uninstall},
+    chain::{UNINSTALL, installer, uninstall},
     cluster::{Cluster, cluster},
     paths::{OF_POD, mounts},
     root,
@@ -305,7 +305,7 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
     drop(daemon);
 
     node.pod_ended_with("team/train-0");
-    let uninstall = uninstall();
+    let uninstall = uninstall(UNINSTALL[0]);
     let check = |is_done: bool| {
         let mut check = node.command(&uninstall, &probe(uninstall.daemon()));
         let output = check.output().expect("run");

@@ -34,7 +34,7 @@ pub(crate) const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 28] = [
+pub(crate) const ALL: [Wanted; 29] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -72,6 +72,11 @@ pub(crate) const ALL: [Wanted; 28] = [
     wanted(monitoring::FILE, &["rdma/hca"], &[]),
     wanted(
         "integration/manifests/rendered/no-chain-said.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/node-features.yaml",
         &["rdma/hca"],
         &[],
     ),

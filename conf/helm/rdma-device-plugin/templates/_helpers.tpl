@@ -91,6 +91,9 @@
 
 {{/* config.json, as the switches say */}}
 {{- define "rdma.config" -}}
+{{- if and .Values.config .Values.errors -}}
+{{ fail "errors: config takes the place of the switches; put errors into it (docs/device-plugin-conf.md)" }}
+{{- end -}}
 {{- if .Values.config -}}
 {{ toJson .Values.config }}
 {{- else -}}
@@ -130,6 +133,12 @@
 {{- if ne .Values.dra.driverName "hca.rdma" }}{{ $_ := set $dra "driverName" .Values.dra.driverName }}{{ end -}}
 {{- $_ := set $config "dra" $dra -}}
 {{- end -}}
+{{- with .Values.errors }}{{ $_ := set $config "errors" . }}{{ end -}}
 {{ toJson $config }}
 {{- end -}}
+{{- end -}}
+
+{{- /* where the worker of node-feature-discovery reads files of labels */}}
+{{- define "rdma.nodeFeatures" -}}
+/etc/kubernetes/node-feature-discovery/features.d
 {{- end -}}
