@@ -5,6 +5,10 @@
 //! Only what is needed here is read, and a record that says it otherwise is passed over: both
 //! programs are not always of one version.
 
+mod rails;
+
+pub use rails::{PodRail, PodRails, RailAddress, rails};
+
 use rdma_netns::{DeviceAddress, NetnsId};
 use serde::Deserialize;
 use std::{
@@ -126,20 +130,21 @@ pub fn smc(attachments: &Path, boot_id: &str) -> Vec<PodSmc> {
 
 fn records(attachments: &Path, boot_id: &str) -> Vec<Record> {
     let mut records = Vec::new();
-    for network in entries(attachments) {
-        for file in entries(&network) {
-            if file.extension().is_none_or(|end| end != "json") {
-                continue;
-            }
-            match record(&file) {
-                Ok(record) if record.boot_id == boot_id => records.push(record),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => log::debug!("{file:?} is passed over: {error}"),
-            }
+    for file in files(attachments) {
+        match record(&file) {
+            Ok(record) if record.boot_id == boot_id => records.push(record),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => log::debug!("{file:?} is passed over: {error}"),
         }
     }
     records
+}
+
+/// The records' files, of all networks.
+fn files(attachments: &Path) -> impl Iterator<Item = PathBuf> {
+    let files = entries(attachments).flat_map(|network| entries(&network));
+    files.filter(|file| file.extension().is_some_and(|end| end == "json"))
 }
 
 /// Where the namespace at `given` is seen from here: runtimes say `/var/run/netns/…`, which is
@@ -163,7 +168,7 @@ fn record(file: &Path) -> io::Result<Record> {
     Ok(serde_json::from_slice(&fs::read(file)?)?)
 }
 
-fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     entries.flatten().map(|entry| entry.path())
 }
