@@ -33,7 +33,12 @@ use crate::{
     signals::{Signals, Told},
 };
 use rdma_netns::Inventory;
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -363,6 +368,9 @@ impl Daemon {
             gone,
             erdma,
         });
+        let gone = node.gone.values().flatten();
+        let history = self.metrics.history();
+        history.follow(&node.inventory, &node.unhealthy, gone, SystemTime::now());
         if self.role.borrow().leads {
             self.publisher.publish(node.clone()).await;
         }

@@ -24,6 +24,7 @@ pub mod dra;
 pub mod erdma;
 pub mod hardware;
 pub mod health;
+pub mod history;
 pub mod install;
 pub mod ipv6_prerequisite;
 pub mod kubelet;

@@ -6,6 +6,7 @@ use rdma_device_plugin::{
     check,
     cli::{Arguments, Command},
     daemon::{Daemon, StartError},
+    history::{History, Recorder},
     install,
     metrics::Metrics,
     probes::ask,
@@ -26,7 +27,8 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    start_log(arguments.log_level);
+    let metrics = Metrics::new();
+    start_log(arguments.log_level, metrics.history().clone());
     match &arguments.command {
         Some(Command::Install(arguments)) => return ended(install::install(arguments)),
         Some(Command::Uninstall(arguments)) => return ended(install::uninstall(arguments)),
@@ -48,7 +50,7 @@ fn main() -> ExitCode {
     }
     ended(match arguments.check_config {
         true => check::check(&arguments),
-        false => serve(arguments),
+        false => serve(arguments, metrics),
     })
 }
 
@@ -64,8 +66,8 @@ fn failed(error: &dyn std::error::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn start_log(level: log::LevelFilter) {
-    env_logger::Builder::new()
+fn start_log(level: log::LevelFilter, history: History) {
+    let log = env_logger::Builder::new()
         .filter_level(log::LevelFilter::Error.min(level))
         .filter_module("rdma_device_plugin", level)
         .filter_module("attachments", level)
@@ -76,12 +78,15 @@ fn start_log(level: log::LevelFilter) {
             let level = record.level().as_str().to_ascii_lowercase();
             writeln!(out, "rdma-device-plugin: {level}: {}", record.args())
         })
-        .init();
+        .build();
+    log::set_max_level(log.filter());
+    // it is the first one
+    let _ = log::set_boxed_logger(Box::new(Recorder::new(log, history)));
 }
 
 /// One thread serves all resources; what may wait for the disk or for a lock has threads of its
 /// own, which go when they are idle.
-fn serve(arguments: Arguments) -> Result<(), StartError> {
+fn serve(arguments: Arguments, metrics: Metrics) -> Result<(), StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
@@ -103,7 +108,7 @@ fn serve(arguments: Arguments) -> Result<(), StartError> {
         // the devices are waited for, and nobody has to wait for them
         let started = tokio::select! {
             () = signals.end() => return (Ok(()), None),
-            started = Daemon::start(arguments, Metrics::new()) => started,
+            started = Daemon::start(arguments, metrics) => started,
         };
         match started {
             Ok(daemon) => {

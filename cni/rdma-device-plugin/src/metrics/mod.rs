@@ -49,6 +49,7 @@ mod text;
 pub use collect::{Offered, Sources, View};
 pub use server::{Server, serve, serve_probes, serve_when_free};
 
+use crate::history::History;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
@@ -90,6 +91,7 @@ struct Figures {
     refused_pods: Family<Labels, Counter>,
     registrations_now: Mutex<BTreeMap<String, Registered>>,
     since: Instant,
+    history: History,
 }
 
 /// Whether kubelet knows a resource, and since when that is so.
@@ -186,7 +188,13 @@ impl Metrics {
             refused_pods,
             registrations_now: Mutex::default(),
             since: Instant::now(),
+            history: History::default(),
         }))
+    }
+
+    /// What happened of late.
+    pub fn history(&self) -> &History {
+        &self.0.history
     }
 
     /// What came of an attempt to register `resource` with kubelet.

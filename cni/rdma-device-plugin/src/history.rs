@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happened of late, for people: changes of the devices' health, and errors and warnings of the log.
+//!
+//! It is in memory, bounded, and begins with the daemon: the log is what lasts.
+
+use crate::offer::{Gone, Unhealthy};
+use log::{Level, Log, Metadata, Record};
+use rdma_netns::{DeviceAddress, Inventory};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+/// Changes of health that are kept.
+pub const CHANGES: usize = 100;
+/// Lines of the log that are kept.
+pub const LINES: usize = 50;
+/// Devices that are named of those that change at once for one reason, as all virtual functions of a NIC do.
+pub const NAMED: usize = 4;
+/// Characters that are kept of a reason or a line.
+pub const LONGEST: usize = 400;
+
+/// What happened; a clone is the same one.
+#[derive(Clone, Debug)]
+pub struct History(Arc<Mutex<Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    since: SystemTime,
+    /// Why each device is unhealthy, by what it is called: also of those that are gone.
+    known: BTreeMap<String, String>,
+    changes: VecDeque<Change>,
+    lines: VecDeque<Line>,
+}
+
+/// Devices became unhealthy or healthy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// When.
+    pub at: SystemTime,
+    /// The first [`NAMED`] of them, as `0000:3b:00.0 (mlx5_0)`.
+    pub devices: Vec<String>,
+    /// How many there are besides.
+    pub more: usize,
+    /// Why they are unhealthy; none: they are healthy again.
+    pub reason: Option<String>,
+}
+
+/// An error or a warning of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// When; of several that are the same, the last time.
+    pub at: SystemTime,
+    /// Whether it is an error.
+    pub is_error: bool,
+    /// What it says.
+    pub text: String,
+    /// How many times it came in a row.
+    pub times: usize,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Kept {
+            since: SystemTime::now(),
+            known: BTreeMap::new(),
+            changes: VecDeque::new(),
+            lines: VecDeque::new(),
+        })))
+    }
+}
+
+impl History {
+    /// When it began.
+    pub fn since(&self) -> SystemTime {
+        self.kept().since
+    }
+
+    /// The changes of health, the last one first.
+    pub fn changes(&self) -> Vec<Change> {
+        self.kept().changes.iter().rev().cloned().collect()
+    }
+
+    /// Errors and warnings, the last one first.
+    pub fn lines(&self) -> Vec<Line> {
+        self.kept().lines.iter().rev().cloned().collect()
+    }
+
+    /// Takes in how the devices are at `at`: which are unhealthy, and which fell off their bus.
+    pub fn follow<'a>(
+        &self,
+        inventory: &Inventory,
+        unhealthy: &Unhealthy,
+        gone: impl IntoIterator<Item = &'a Gone>,
+        at: SystemTime,
+    ) {
+        let unhealthy = unhealthy.iter();
+        let unhealthy = unhealthy.map(|(address, why)| (called(inventory, address), why.clone()));
+        let gone = gone.into_iter();
+        let gone = gone.map(|it| (it.to_string(), "it fell off its bus".to_owned()));
+        self.take(unhealthy.chain(gone).collect(), at);
+    }
+
+    fn take(&self, now: BTreeMap<String, String>, at: SystemTime) {
+        let mut kept = self.kept();
+        let mut changes: BTreeMap<Option<&str>, Vec<&str>> = BTreeMap::new();
+        for name in kept.known.keys().filter(|name| !now.contains_key(*name)) {
+            changes.entry(None).or_default().push(name);
+        }
+        for (name, reason) in &now {
+            if kept.known.get(name) != Some(reason) {
+                changes.entry(Some(reason)).or_default().push(name);
+            }
+        }
+        let changes: Vec<Change> = changes
+            .into_iter()
+            .map(|(reason, names)| Change {
+                at,
+                more: names.len().saturating_sub(NAMED),
+                devices: names.into_iter().take(NAMED).map(str::to_owned).collect(),
+                reason: reason.map(cut),
+            })
+            .collect();
+        for change in changes {
+            push(&mut kept.changes, change, CHANGES);
+        }
+        kept.known = now;
+    }
+
+    /// Takes in a line of the log.
+    pub fn line(&self, is_error: bool, text: &str, at: SystemTime) {
+        let text = cut(text);
+        let mut kept = self.kept();
+        match kept.lines.back_mut() {
+            Some(last) if last.text == text && last.is_error == is_error => {
+                (last.at, last.times) = (at, last.times + 1);
+            }
+            _ => {
+                let line = Line {
+                    at,
+                    is_error,
+                    text,
+                    times: 1,
+                };
+                push(&mut kept.lines, line, LINES);
+            }
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `0000:3b:00.0 (mlx5_0)`, as [`Gone`] is, too.
+fn called(inventory: &Inventory, address: &DeviceAddress) -> String {
+    let function = inventory.function(address);
+    match function.and_then(|it| it.hcas.first()) {
+        Some(rdma) => format!("{address} ({})", rdma.name),
+        None => address.to_string(),
+    }
+}
+
+fn push<T>(kept: &mut VecDeque<T>, one: T, most: usize) {
+    if kept.len() == most {
+        kept.pop_front();
+    }
+    kept.push_back(one);
+}
+
+fn cut(text: &str) -> String {
+    let mut cut: String = text.chars().take(LONGEST).collect();
+    if cut.len() < text.len() {
+        cut.push('…');
+    }
+    cut
+}
+
+/// A log whose errors and warnings are kept besides.
+pub struct Recorder<L> {
+    log: L,
+    history: History,
+}
+
+impl<L> Recorder<L> {
+    /// `log`, kept in `history`.
+    pub fn new(log: L, history: History) -> Self {
+        Self { log, history }
+    }
+}
+
+impl<L: Log> Log for Recorder<L> {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.log.enabled(metadata)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if record.level() <= Level::Warn && self.log.enabled(record.metadata()) {
+            let text = record.args().to_string();
+            let is_error = record.level() == Level::Error;
+            self.history.line(is_error, &text, SystemTime::now());
+        }
+        self.log.log(record);
+    }
+
+    fn flush(&self) {
+        self.log.flush();
+    }
+}
+
+impl<L> fmt::Debug for Recorder<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Recorder")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    fn unhealthy(devices: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let own = |(name, reason): &(&str, &str)| ((*name).to_owned(), (*reason).to_owned());
+        devices.iter().map(own).collect()
+    }
+
+    #[test]
+    fn what_changes_together_is_one_change() {
+        let history = History::default();
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let names: Vec<String> = (0..64).map(|it| format!("mlx5_{it:02}")).collect();
+        let down: Vec<(&str, &str)> = names.iter().map(|it| (it.as_str(), "no carrier")).collect();
+        history.take(unhealthy(&down), at(1));
+        history.take(unhealthy(&down), at(2));
+        history.take(unhealthy(&[("mlx5_00", "flapping")]), at(3));
+        let told: Vec<_> = history
+            .changes()
+            .into_iter()
+            .map(|it| (it.at, it.devices.len() + it.more, it.reason))
+            .collect();
+        let flapping = Some("flapping".to_owned());
+        let no_carrier = Some("no carrier".to_owned());
+        let expected = [
+            (at(3), 1, flapping),
+            (at(3), 63, None),
+            (at(1), 64, no_carrier),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(history.changes()[2].devices.len(), NAMED);
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let history = History::default();
+        let now = SystemTime::now();
+        for turn in 0..1000 {
+            let reason = format!("{turn} {}", "x".repeat(10_000));
+            history.take(unhealthy(&[("mlx5_0", &reason)]), now);
+            history.line(true, &reason, now);
+        }
+        assert_eq!(history.changes().len(), CHANGES);
+        assert_eq!(history.lines().len(), LINES);
+        let first = history.lines().swap_remove(0).text;
+        assert!(first.starts_with("999 "), "{first}");
+        assert_eq!(first.chars().count(), LONGEST + 1);
+    }
+
+    #[test]
+    fn what_is_said_again_is_counted() {
+        let history = History::default();
+        let now = SystemTime::now();
+        for text in ["a", "a", "b", "a"] {
+            history.line(false, text, now);
+        }
+        let told: Vec<_> = history.lines().iter().map(|it| it.times).collect();
+        assert_eq!(told, [1, 1, 2]);
+    }
+}
