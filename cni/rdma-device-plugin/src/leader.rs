@@ -14,11 +14,14 @@ use crate::{
     peers::Lead,
 };
 use ::erdma::driver::users::Paths;
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{fs, io, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinSet};
 
 /// Where processes are seen.
 const PROC: &str = "/proc";
+
+/// The node's name: kubelet gives it to a container in the node's network, too.
+const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
 /// An address that is somebody else's is tried again after that.
 const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
@@ -194,6 +197,7 @@ fn serve(
             chain: chain.borrow().clone(),
             ..View::from(&**node.borrow())
         }),
+        node: fs::read_to_string(HOSTNAME).unwrap_or_default(),
         state_dir: arguments.state_dir.clone(),
         kubelet_dir: arguments.kubelet_dir.clone(),
         sysfs: arguments.sysfs.clone(),

@@ -14,7 +14,7 @@ use crate::{
     offer::{Gone, Offer, OfferedId, Unhealthy},
 };
 use ::dra::Claims;
-use attachments::pods::{self, PodNetns, PodSmc};
+use attachments::pods::{self, PodNetns, PodRails, PodSmc};
 use kubelet_api::pod_resources;
 use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux, NetnsId, linux::inside};
 use rdma_resources::{Grants, Sharing};
@@ -34,6 +34,8 @@ const LIMIT: Duration = Duration::from_secs(2);
 pub struct Sources {
     /// The node as it is now; not waited for.
     pub view: Arc<dyn Fn() -> View + Send + Sync>,
+    /// The node's name.
+    pub node: String,
     /// `/var/lib/cni/rdma-cni`
     pub state_dir: PathBuf,
     /// `/var/lib/kubelet`
@@ -171,11 +173,25 @@ impl Collector {
         }
     }
 
+    /// The node's name.
+    pub(super) fn node(&self) -> &str {
+        &self.sources.node
+    }
+
+    /// The rails of the pods, which only the page shows.
+    pub(super) async fn rails(&self) -> Vec<PodRails> {
+        self.records(pods::rails).await
+    }
+
     async fn smc(&self) -> Vec<PodSmc> {
+        self.records(pods::smc).await
+    }
+
+    async fn records<T: Send + 'static>(&self, read: fn(&Path, &str) -> Vec<T>) -> Vec<T> {
         let attachments = self.sources.state_dir.join("attachments");
         let aside = tokio::task::spawn_blocking(move || {
             let boot_id = Linux::new().boot_id().unwrap_or_default();
-            pods::smc(&attachments, &boot_id)
+            read(&attachments, &boot_id)
         });
         aside.await.unwrap_or_default()
     }

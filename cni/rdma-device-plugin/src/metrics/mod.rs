@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the daemon and the node's RDMA devices do, for Prometheus (`/metrics`), and whether the
 //! daemon does its work (`/healthz`), and whether kubelet has its lists and the runtime would call the
-//! plugin (`/readyz`).
+//! plugin (`/readyz`). All of it is on one page (`/`, `page`) for people.
 //!
 //! | metric | labels | |
 //! |---|---|---|
@@ -43,6 +43,7 @@ mod counters;
 mod erdma;
 mod health;
 mod holders;
+mod page;
 mod server;
 mod text;
 

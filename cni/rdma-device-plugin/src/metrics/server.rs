@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The HTTP server: `/metrics`, `/healthz`, `/readyz`, at an address; the last two at a socket too.
+//! The HTTP server: `/`, `/metrics`, `/healthz`, `/readyz`, at an address; the last two at a socket too.
 
-use super::{Metrics, Sources, collect::Collector, text};
+use super::{Metrics, Sources, collect::Collector, page::Page, text};
 use crate::{
     kubelet::socket::{BoundSocket, bind},
     probes::{Probes, Stage},
@@ -10,7 +10,7 @@ use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header::{ALLOW, CONTENT_TYPE, HeaderValue},
+    header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue},
     server::conn::http1,
     service::service_fn,
 };
@@ -52,7 +52,7 @@ impl Drop for Server {
     }
 }
 
-/// Serves `/metrics`, `/healthz` and `/readyz` on `address`, from within a tokio runtime.
+/// Serves `/`, `/metrics`, `/healthz` and `/readyz` on `address`, from within a tokio runtime.
 ///
 /// An error where nothing can listen there.
 pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> io::Result<Server> {
@@ -192,6 +192,11 @@ type Answer = Response<Full<Bytes>>;
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
+const HTML: &str = "text/html; charset=utf-8";
+
+/// The page loads nothing and runs nothing.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
 impl Site {
     async fn answer(&self, request: &Request<Incoming>) -> Answer {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -201,6 +206,21 @@ impl Site {
             return refused;
         }
         match (request.uri().path(), &self.figures) {
+            ("/", Some((metrics, collector))) => {
+                let (snapshot, rails) = tokio::join!(collector.collect(), collector.rails());
+                let probes = [self.probes.live(), self.probes.ready()];
+                let page = Page::new(collector.node(), metrics, &snapshot, &rails, probes);
+                let mut page = answer(StatusCode::OK, HTML, page.render());
+                // it is the node as it was at the request
+                for (name, value) in [
+                    (CONTENT_SECURITY_POLICY, POLICY),
+                    (CACHE_CONTROL, "no-store"),
+                ] {
+                    page.headers_mut()
+                        .insert(name, HeaderValue::from_static(value));
+                }
+                page
+            }
             ("/metrics", Some((metrics, collector))) => {
                 let snapshot = collector.collect().await;
                 match text::render(metrics, &snapshot) {
@@ -214,7 +234,7 @@ impl Site {
             ("/healthz", _) => told(self.probes.live()),
             ("/readyz", _) => told(self.probes.ready()),
             _ => {
-                let paths = "/metrics, /healthz or /readyz\n";
+                let paths = "/, /metrics, /healthz or /readyz\n";
                 answer(StatusCode::NOT_FOUND, PLAIN, paths)
             }
         }

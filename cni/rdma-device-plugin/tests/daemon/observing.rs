@@ -3,6 +3,7 @@
 
 use crate::{HCA, Running, ids, program::start_with};
 use integration::kubelet::{DeviceManager, Manner};
+use nix::sys::signal::Signal;
 use std::{
     thread,
     time::{Duration, Instant},
@@ -59,6 +60,50 @@ fn an_infiniband_ports_state_is_followed_without_an_event() {
             .is_some_and(|(down, up)| *down < TOLD && *up < TOLD)
     });
     assert!(in_time, "{took:?}");
+}
+
+#[test]
+fn the_page_tells_what_happened() {
+    let machine = crate::Machine::with(&[crate::FIRST, crate::SECOND]);
+    let port = "sys/class/infiniband/mlx5_0/ports/1";
+    machine.write(&format!("{port}/link_layer"), "InfiniBand\n");
+    machine.configure(HCA);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = crate::start(&machine);
+    kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
+    let page = daemon.get("/");
+    for text in [
+        "NUMA node 0",
+        "NUMA node 1",
+        "mlx5_0",
+        "InfiniBand",
+        "all healthy",
+        "No device became unhealthy since",
+        "No pod has a rail now.",
+    ] {
+        assert!(page.contains(text), "no {text} in:\n{page}");
+    }
+    let became = |word: &str| {
+        let row = format!("<td><code>0000:3b:00.0 (mlx5_0)</code></td><td><b class=\"{word}\">");
+        integration::wait::until(word, || daemon.get("/").contains(&row));
+    };
+    machine.write(&format!("{port}/state"), "2: INIT\n");
+    became("bad");
+    let page = daemon.get("/");
+    assert!(page.contains("unhealthy, link init"), "{page}");
+    assert!(page.contains("<h2>Unhealthy now</h2>"), "{page}");
+    machine.write(&format!("{port}/state"), "4: ACTIVE\n");
+    became("ok");
+    let page = daemon.get("/");
+    let why = "port 1 of mlx5_0 is initializing: no subnet manager has brought it up";
+    assert!(page.contains(why), "{page}");
+    assert!(!page.contains("<h2>Unhealthy now</h2>"), "{page}");
+    // and what the log has
+    machine.configure("{");
+    daemon.signal(Signal::SIGHUP);
+    daemon.says("the configuration stays as it was");
+    let page = daemon.get("/");
+    assert!(page.contains("the configuration stays as it was"), "{page}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/metrics` and `/healthz` over HTTP, on a made-up sysfs, with a stand-in for kubelet's
+//! `/`, `/metrics` and `/healthz` over HTTP, on a made-up sysfs, with a stand-in for kubelet's
 //! pod-resources.
 
+mod page;
 mod prometheus;
 mod site;
 
@@ -263,8 +264,10 @@ async fn health_is_told_in_words() {
 async fn nothing_else_is_there() {
     let server = Site::new(vec![]).serve().await;
     for (method, path, status) in [
-        ("GET", "/", 404),
+        ("GET", "/page", 404),
         ("GET", "/metrics/", 404),
+        ("POST", "/", 405),
+        ("HEAD", "/", 200),
         ("POST", "/metrics", 405),
         ("HEAD", "/metrics", 200),
         ("GET", "/metrics?name=x", 200),

@@ -60,6 +60,8 @@ pub(crate) struct Site {
     offers: Vec<Offered>,
     /// Devices that fell off their bus, of `rdma/hca`.
     pub(crate) gone: Vec<Gone>,
+    /// Another node than that of both devices.
+    pub(crate) view: Option<View>,
     kubelet: Vec<AbortHandle>,
 }
 
@@ -95,6 +97,7 @@ impl Site {
             directory,
             offers,
             gone: Vec::new(),
+            view: None,
             kubelet: Vec::new(),
         }
     }
@@ -132,14 +135,16 @@ impl Site {
             .collect();
         let inventory: Inventory =
             serde_json::from_value(json!({ "functions": functions })).expect("an inventory");
-        let view = View {
+        let own = || View {
             offers: self.offers.clone(),
             inventory: Arc::new(inventory),
             gone: [("rdma/hca".to_owned(), self.gone.clone())].into(),
             ..View::default()
         };
+        let view = self.view.clone().unwrap_or_else(own);
         let sources = Sources {
             view: Arc::new(move || view.clone()),
+            node: "node-1".to_owned(),
             state_dir: self.path().to_owned(),
             kubelet_dir: self.path().join("kubelet"),
             sysfs: self.path().join("sys"),
@@ -172,14 +177,20 @@ impl Client {
 
     /// The status and the body of an answer.
     pub(crate) async fn get(&self, method: &str, path: &str) -> (u16, String) {
+        let (head, body) = self.answer(method, path).await;
+        let status = head.split(' ').nth(1).and_then(|it| it.parse().ok());
+        (status.expect("a status"), body)
+    }
+
+    /// The head and the body of an answer.
+    pub(crate) async fn answer(&self, method: &str, path: &str) -> (String, String) {
         let mut stream = self.connect().await;
         let request = format!("{method} {path} HTTP/1.1\r\nHost: node\r\n\r\n");
         stream.write_all(request.as_bytes()).await.expect("asked");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        let status = head.split(' ').nth(1).and_then(|it| it.parse().ok());
-        (status.expect("a status"), body.to_owned())
+        (head.to_owned(), body.to_owned())
     }
 
     pub(crate) async fn metrics(&self) -> String {

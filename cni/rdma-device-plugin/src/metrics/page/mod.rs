@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The page for people (`/`): the node's NICs and links, the pods that have them, and what happened of late.
+//!
+//! | module | owns |
+//! |---|---|
+//! | this one | what a page is made of, and the page as a whole |
+//! | `nics` | NUMA nodes, NICs and their virtual functions, each with its link and health |
+//! | `pods` | which pod has which rail |
+//! | `drawing` | both as SVG |
+//! | `tables` | the rest, and both once more in text |
+//! | `text` | text from outside, escaped and cut |
+//!
+//! It is one HTML document without scripts, and nothing is loaded for it. Its size is bounded, whatever the node has:
+//! what is left out is counted.
+
+mod drawing;
+mod nics;
+mod pods;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use super::{Metrics, collect::Snapshot};
+use crate::{
+    chain::ChainStatus,
+    history::{Change, Line},
+};
+use attachments::pods::PodRails;
+use nics::{Health, Nic, Numa};
+use pods::Pod;
+use std::time::SystemTime;
+use text::{count, moment, text};
+
+const STYLE: &str = include_str!("style.css");
+
+/// What there is to show.
+#[derive(Debug)]
+pub(super) struct Page {
+    node: String,
+    at: SystemTime,
+    numa: Vec<Numa>,
+    /// By name.
+    pods: Vec<Pod>,
+    /// Whether kubelet said which container has which device.
+    holders_known: bool,
+    resources: Vec<Resource>,
+    chain: ChainStatus,
+    /// Whether the daemon is live, and ready; why, in words.
+    probes: [Result<String, String>; 2],
+    /// When the history began.
+    since: SystemTime,
+    /// The last one first.
+    changes: Vec<Change>,
+    /// The last one first.
+    lines: Vec<Line>,
+}
+
+/// A resource that kubelet allocates.
+#[derive(Debug)]
+struct Resource {
+    name: String,
+    ids: usize,
+    healthy: usize,
+    /// None: kubelet did not say.
+    allocated: Option<u64>,
+    present: usize,
+    expected: usize,
+    registered: bool,
+}
+
+impl Page {
+    /// The page of `node`, as a scrape found it; `probes` are the answers of `/healthz` and `/readyz`.
+    pub(super) fn new(
+        node: &str,
+        metrics: &Metrics,
+        snapshot: &Snapshot,
+        rails: &[PodRails],
+        probes: [Result<String, String>; 2],
+    ) -> Self {
+        let pods = pods::pods(snapshot, rails);
+        let history = metrics.history();
+        Self {
+            node: node.trim().to_owned(),
+            at: SystemTime::now(),
+            numa: nics::numa(snapshot, &pods),
+            pods,
+            holders_known: snapshot.held.is_some(),
+            resources: resources(metrics, snapshot),
+            chain: snapshot.node.chain.clone(),
+            probes,
+            since: history.since(),
+            changes: history.changes(),
+            lines: history.lines(),
+        }
+    }
+
+    /// The document.
+    pub(super) fn render(&self) -> String {
+        let sections = [
+            self.tiles(),
+            self.unhealthy(),
+            format!(
+                "<section><h2>Rails</h2>{}</section>",
+                drawing::drawing(&self.numa, &self.pods)
+            ),
+            tables::changes(&self.changes, self.since),
+            tables::lines(&self.lines, self.since),
+            tables::resources(&self.resources),
+            tables::chain(&self.chain, &self.probes),
+            tables::pods(&self.pods, self.holders_known),
+            tables::devices(&self.numa),
+        ];
+        format!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <meta name=\"color-scheme\" content=\"light dark\">\n\
+             <title>{node} - RDMA</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+             <header><h1>RDMA on {node}</h1><p>as of {at}, reload for a newer state</p></header>\n\
+             <main>\n{sections}\n</main>\n\
+             <footer>rdma-device-plugin {version} &middot; <a href=\"/metrics\">/metrics</a> &middot; \
+             <a href=\"/healthz\">/healthz</a> &middot; <a href=\"/readyz\">/readyz</a></footer>\n\
+             </body>\n</html>\n",
+            node = text(if self.node.is_empty() {
+                "this node"
+            } else {
+                &self.node
+            }),
+            at = moment(self.at),
+            sections = sections.join("\n"),
+            version = env!("CARGO_PKG_VERSION"),
+        )
+    }
+
+    /// The state at a glance.
+    fn tiles(&self) -> String {
+        let nics = || self.numa.iter().flat_map(|numa| &numa.nics);
+        let functions = nics().flat_map(Nic::rdma_functions).map(|it| &it.health);
+        let own = nics().filter(|nic| nic.counts()).map(|nic| &nic.health);
+        let healths: Vec<&Health> = own.chain(functions).collect();
+        let unhealthy = healths.iter().filter(|it| it.fault().is_some()).count();
+        let devices = match (healths.len(), unhealthy) {
+            (0, _) => tile(
+                "off",
+                "RDMA devices",
+                "none",
+                "this node has no RDMA device",
+            ),
+            (all, 0) => tile("ok", "RDMA devices", &count(all), "all healthy"),
+            (all, bad) => {
+                let of = format!("{} of {} unhealthy", count(bad), count(all));
+                tile("bad", "RDMA devices", &of, "the reasons are below")
+            }
+        };
+        let rails: usize = self.pods.iter().map(|pod| pod.rails.len()).sum();
+        let rails = format!("with {} rails", count(rails));
+        let pods = tile("plain", "Pods", &count(self.pods.len()), &rails);
+        let registered = self.resources.iter().filter(|it| it.registered).count();
+        let all = self.resources.len();
+        let of = format!("{registered} of {all}");
+        let kubelet = match all {
+            0 => tile("off", "Resources", "none", "nothing is offered to kubelet"),
+            _ if registered == all => tile("ok", "Resources", &of, "known to kubelet"),
+            _ => tile("bad", "Resources", &of, "known to kubelet"),
+        };
+        let (class, word) = match &self.chain {
+            ChainStatus::Unseen => ("off", "not known yet"),
+            ChainStatus::Off => ("off", "not kept"),
+            ChainStatus::Called { .. } => ("ok", "called"),
+            ChainStatus::NotCalled(_) => ("bad", "not called"),
+            ChainStatus::Withheld(_) => ("bad", "withheld"),
+        };
+        let chain = match &self.chain {
+            ChainStatus::Called { network, .. } => format!("for network {network}"),
+            _ => "the reason is below".to_owned(),
+        };
+        let chain = tile(class, "rdma-cni", word, &chain);
+        format!("<div class=\"tiles\">{devices}{pods}{kubelet}{chain}</div>")
+    }
+
+    /// What is unhealthy now; nothing where all is well.
+    fn unhealthy(&self) -> String {
+        let nics = self.numa.iter().flat_map(|numa| &numa.nics);
+        let named = nics.flat_map(|nic| {
+            let own = nic.counts().then_some((&nic.name, &nic.health));
+            let functions = nic.functions.iter().map(|it| (&it.name, &it.health));
+            own.into_iter().chain(functions)
+        });
+        let faults = named.filter_map(|(name, health)| Some((name.as_str(), health.fault()?)));
+        tables::faults(&faults.collect::<Vec<_>>())
+    }
+}
+
+fn tile(class: &str, what: &str, state: &str, more: &str) -> String {
+    format!(
+        "<div class=\"tile {class}\"><span>{}</span><b>{}</b><span>{}</span></div>",
+        text(what),
+        text(state),
+        text(more)
+    )
+}
+
+fn resources(metrics: &Metrics, snapshot: &Snapshot) -> Vec<Resource> {
+    let known = metrics.now();
+    let held = snapshot.held.as_ref();
+    let offers = snapshot.node.offers.iter();
+    offers
+        .map(|offer| Resource {
+            name: offer.name.clone(),
+            ids: offer.ids.len(),
+            healthy: offer.ids.iter().filter(|id| id.healthy).count(),
+            allocated: held.and_then(|it| it.allocated.get(&offer.name).copied()),
+            present: offer.present,
+            expected: offer.expected,
+            registered: known.get(&offer.name).is_some_and(|it| it.yes),
+        })
+        .collect()
+}

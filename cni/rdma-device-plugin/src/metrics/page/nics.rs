@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's NICs by NUMA node, each with its RDMA device, its link and its health.
+
+use super::{super::collect::Snapshot, pods::Pod};
+use crate::health::evaluate::ACTIVE;
+use rdma_netns::{DeviceAddress, Function, Hca, LinkType, Netdev};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A NUMA node.
+#[derive(Debug)]
+pub(super) struct Numa {
+    /// None: the firmware does not say.
+    pub(super) number: Option<u32>,
+    /// GPUs and the like.
+    pub(super) accelerators: usize,
+    /// Those with RDMA first.
+    pub(super) nics: Vec<Nic>,
+}
+
+/// A NIC: a physical function, or what is known of it by its virtual functions.
+#[derive(Debug)]
+pub(super) struct Nic {
+    /// Its PCI function or auxiliary device.
+    pub(super) address: DeviceAddress,
+    /// Its RDMA device, else its netdev, else its address.
+    pub(super) name: String,
+    /// Whether it has an RDMA device, or lost it.
+    pub(super) has_rdma: bool,
+    /// `ens1f0 of bond0`
+    pub(super) netdev: Option<String>,
+    /// Its address, driver, kind of link, firmware.
+    pub(super) about: Vec<String>,
+    pub(super) link: Link,
+    pub(super) health: Health,
+    /// Its virtual functions and sub-functions.
+    pub(super) functions: Vec<Child>,
+}
+
+/// A virtual function or sub-function.
+#[derive(Debug)]
+pub(super) struct Child {
+    pub(super) address: DeviceAddress,
+    pub(super) name: String,
+    pub(super) has_rdma: bool,
+    pub(super) health: Health,
+    /// The pod that has it.
+    pub(super) pod: Option<String>,
+}
+
+/// The state of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// It carries data; how fast, Mbit/s.
+    Up(Option<u32>),
+    /// It does not: `down`, `init`, `no carrier`.
+    Down(&'static str),
+    /// It cannot be seen, and why.
+    Unknown(&'static str),
+}
+
+/// As kubelet is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Health {
+    Healthy,
+    /// Why not.
+    Unhealthy(String),
+}
+
+impl Health {
+    pub(super) fn fault(&self) -> Option<&str> {
+        match self {
+            Self::Healthy => None,
+            Self::Unhealthy(why) => Some(why),
+        }
+    }
+}
+
+impl Nic {
+    /// Whether it counts as an RDMA device.
+    pub(super) fn counts(&self) -> bool {
+        self.has_rdma || self.health.fault().is_some()
+    }
+
+    /// Its functions that count as RDMA devices.
+    pub(super) fn rdma_functions(&self) -> impl Iterator<Item = &Child> {
+        let functions = self.functions.iter();
+        functions.filter(|it| it.has_rdma || it.health.fault().is_some())
+    }
+
+    /// Whether it, or a function of it, is one of `functions`.
+    pub(super) fn is_behind(&self, functions: &[DeviceAddress]) -> bool {
+        let mut children = self.functions.iter().map(|it| &it.address);
+        functions.contains(&self.address) || children.any(|it| functions.contains(it))
+    }
+}
+
+impl Link {
+    /// `active, 400 Gbit/s`
+    pub(super) fn words(&self) -> String {
+        match self {
+            Self::Up(Some(speed)) if speed % 1000 == 0 => format!("up, {} Gbit/s", speed / 1000),
+            Self::Up(Some(speed)) => format!("up, {speed} Mbit/s"),
+            Self::Up(None) => "up".to_owned(),
+            Self::Down(word) | Self::Unknown(word) => (*word).to_owned(),
+        }
+    }
+}
+
+/// The NUMA nodes that have NICs, in order; the unknown one is last.
+pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
+    let node = &snapshot.node;
+    let functions = &node.inventory.functions;
+    // the other half of an eRDMA NIC is shown with its RDMA device
+    let halves: BTreeSet<&DeviceAddress> = functions
+        .iter()
+        .filter_map(|it| it.netdev_function.as_ref())
+        .collect();
+    let shown = functions.iter().filter(|function| {
+        let is_faulty = node.unhealthy.contains_key(&function.device.address);
+        let is_half = halves.contains(&function.device.address) && function.hcas.is_empty();
+        is_faulty || !(is_half || function.device.manages_nvlink)
+    });
+    let (children, own): (Vec<&Function>, Vec<&Function>) =
+        shown.partition(|it| it.device.physical_function.is_some());
+    let held = holders(pods);
+    let mut by_parent: BTreeMap<&DeviceAddress, Vec<&Function>> = BTreeMap::new();
+    for function in children {
+        if let Some(parent) = &function.device.physical_function {
+            by_parent.entry(parent).or_default().push(function);
+        }
+    }
+    let mut numa: BTreeMap<(bool, Option<u32>), Vec<Nic>> = BTreeMap::new();
+    let mut add = |number: Option<u32>, nic: Nic| {
+        let place = numa.entry((number.is_none(), number)).or_default();
+        place.push(nic);
+    };
+    for function in own {
+        let address = &function.device.address;
+        let of_nic = by_parent.remove(address).unwrap_or_default();
+        let nic = Nic {
+            functions: of_nic.iter().map(|it| child(snapshot, it, &held)).collect(),
+            ..nic(snapshot, function, &held)
+        };
+        add(function.device.numa_node, nic);
+    }
+    for (parent, functions) in by_parent {
+        let number = functions.first().and_then(|it| it.device.numa_node);
+        let nic = Nic {
+            functions: functions
+                .iter()
+                .map(|it| child(snapshot, it, &held))
+                .collect(),
+            ..elsewhere(parent)
+        };
+        add(number, nic);
+    }
+    for gone in node.gone.values().flatten() {
+        if node.inventory.function(&gone.address).is_none() {
+            let nic = Nic {
+                name: gone.rdma.clone().unwrap_or(gone.address.to_string()),
+                has_rdma: true,
+                link: Link::Unknown("gone"),
+                health: Health::Unhealthy("it fell off its bus".into()),
+                ..elsewhere(&gone.address)
+            };
+            add(None, nic);
+        }
+    }
+    let accelerators = &node.inventory.accelerators;
+    numa.into_iter()
+        .map(|((_, number), mut nics)| {
+            nics.sort_by_key(|nic| !nic.counts() && nic.functions.is_empty());
+            let here = accelerators.iter().filter(|it| it.numa_node == number);
+            Numa {
+                number,
+                accelerators: here.count(),
+                nics,
+            }
+        })
+        .collect()
+}
+
+/// The pod of each function that a pod has alone, as far as that is known.
+fn holders(pods: &[Pod]) -> BTreeMap<&DeviceAddress, &str> {
+    let mut held = BTreeMap::new();
+    for pod in pods {
+        for rail in pod.rails.iter().filter(|rail| !rail.shared) {
+            held.extend(rail.functions.iter().map(|it| (it, pod.name.as_str())));
+        }
+    }
+    held
+}
+
+type Holders<'a> = BTreeMap<&'a DeviceAddress, &'a str>;
+
+fn nic(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Nic {
+    let device = &function.device;
+    let hca = function.hcas.first();
+    let netdev = function.netdevs.first();
+    let own = std::iter::once(device.address.to_string());
+    let driver = device.driver.iter().cloned();
+    let kind = hca.and_then(|it| it.ports.first()).map(|port| {
+        let kind = match port.link_type {
+            LinkType::Infiniband => "InfiniBand",
+            LinkType::Ether => "Ethernet",
+            LinkType::Other => "neither Ethernet nor InfiniBand",
+        };
+        kind.to_owned()
+    });
+    let firmware = hca.and_then(|it| it.firmware.as_ref());
+    let firmware = firmware.map(|it| format!("firmware {it}"));
+    let mtu = netdev.and_then(|it| it.mtu).map(|it| format!("MTU {it}"));
+    Nic {
+        address: device.address.clone(),
+        name: name(function),
+        has_rdma: hca.is_some(),
+        netdev: netdev.filter(|_| hca.is_some()).map(of_bond),
+        about: own
+            .chain(driver)
+            .chain(kind)
+            .chain(mtu)
+            .chain(firmware)
+            .collect(),
+        link: link(snapshot, function, held),
+        health: health(snapshot, &device.address),
+        functions: vec![],
+    }
+}
+
+/// A NIC of which nothing but its address is known.
+fn elsewhere(address: &DeviceAddress) -> Nic {
+    Nic {
+        address: address.clone(),
+        name: address.to_string(),
+        has_rdma: false,
+        netdev: None,
+        about: vec!["the physical function is not on this node".into()],
+        link: Link::Unknown("not known"),
+        health: Health::Healthy,
+        functions: vec![],
+    }
+}
+
+fn child(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Child {
+    let address = &function.device.address;
+    Child {
+        address: address.clone(),
+        name: name(function),
+        has_rdma: !function.hcas.is_empty(),
+        health: health(snapshot, address),
+        pod: held.get(address).map(|&pod| pod.to_owned()),
+    }
+}
+
+fn name(function: &Function) -> String {
+    let hca = function.hcas.first().map(|it| it.name.clone());
+    let netdev = || function.netdevs.first().map(of_bond);
+    let address = || function.device.address.to_string();
+    hca.or_else(netdev).unwrap_or_else(address)
+}
+
+fn of_bond(netdev: &Netdev) -> String {
+    match &netdev.master {
+        Some(master) => format!("{} of {master}", netdev.name),
+        None => netdev.name.clone(),
+    }
+}
+
+fn health(snapshot: &Snapshot, address: &DeviceAddress) -> Health {
+    match snapshot.node.unhealthy.get(address) {
+        Some(why) => Health::Unhealthy(why.clone()),
+        None => Health::Healthy,
+    }
+}
+
+fn link(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Link {
+    let netdev = function.netdevs.first();
+    let speed = netdev.and_then(|it| it.speed);
+    let states = function.hcas.first().map(|hca| states(snapshot, hca));
+    match states.as_deref() {
+        Some([]) if held.contains_key(&function.device.address) => Link::Unknown("in a pod"),
+        Some([]) => Link::Unknown("not known"),
+        Some(states) if states.contains(&ACTIVE) => Link::Up(speed),
+        Some([state, ..]) => Link::Down(match state {
+            2 => "init",
+            3 => "armed",
+            _ => "down",
+        }),
+        None => match netdev {
+            Some(netdev) if netdev.carrier => Link::Up(speed),
+            Some(_) => Link::Down("no carrier"),
+            None => Link::Unknown("no netdev"),
+        },
+    }
+}
+
+/// The states of the ports: as read now, else as seen last.
+fn states(snapshot: &Snapshot, hca: &Hca) -> Vec<u8> {
+    let ports = snapshot.ports.as_ref().and_then(|it| it.get(&hca.name));
+    let now = ports.into_iter().flatten().filter_map(|port| port.state);
+    let now: Vec<u8> = now.collect();
+    match now.is_empty() {
+        true => hca.ports.iter().map(|port| port.state).collect(),
+        false => now,
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which pod has which rail: by the records of `rdma-cni`, and by kubelet for what has no record.
+
+use super::super::collect::Snapshot;
+use attachments::pods::{PodRail, PodRails, RailAddress};
+use rdma_netns::DeviceAddress;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A pod that has devices.
+#[derive(Debug, Default)]
+pub(super) struct Pod {
+    /// `namespace/name`, else the container's id.
+    pub(super) name: String,
+    /// What is under way; none: it has its rails.
+    pub(super) under_way: Option<String>,
+    /// The containers that were given devices.
+    pub(super) containers: BTreeSet<String>,
+    /// In order.
+    pub(super) rails: Vec<Rail>,
+}
+
+/// A rail of a pod.
+#[derive(Debug, Default)]
+pub(super) struct Rail {
+    /// The interface in the pod; none: `rdma-cni` has no record of it.
+    pub(super) interface: Option<String>,
+    /// Its RDMA device, else its PCI function.
+    pub(super) device: String,
+    /// The netdev on the host.
+    pub(super) host_netdev: Option<String>,
+    /// Whether that netdev stays on the host.
+    pub(super) shared: bool,
+    /// The functions behind it.
+    pub(super) functions: Vec<DeviceAddress>,
+    pub(super) addresses: Vec<RailAddress>,
+}
+
+/// The pods, by name.
+pub(super) fn pods(snapshot: &Snapshot, rails: &[PodRails]) -> Vec<Pod> {
+    let mut pods: BTreeMap<String, Pod> = BTreeMap::new();
+    for record in rails {
+        let pod = pods.entry(record.pod.clone()).or_default();
+        let under_way = Some(&record.phase).filter(|phase| *phase != "attached");
+        pod.under_way = under_way.cloned().or(pod.under_way.take());
+        pod.rails.extend(record.rails.iter().map(Rail::from));
+    }
+    let holders = snapshot.held.iter().flat_map(|held| &held.holders);
+    for (address, holders) in holders {
+        for holder in holders {
+            let name = format!("{}/{}", holder.namespace, holder.pod);
+            let pod = pods.entry(name).or_default();
+            pod.containers.insert(holder.container.clone());
+            if !pod.rails.iter().any(|it| it.functions.contains(address)) {
+                pod.rails.push(without_record(snapshot, address));
+            }
+        }
+    }
+    let named = pods.into_iter().map(|(name, pod)| Pod { name, ..pod });
+    named.collect()
+}
+
+fn without_record(snapshot: &Snapshot, address: &DeviceAddress) -> Rail {
+    let function = snapshot.node.inventory.function(address);
+    let rdma = function.and_then(|it| it.hcas.first());
+    let netdev = function.and_then(|it| it.netdevs.first());
+    Rail {
+        device: rdma.map_or_else(|| address.to_string(), |it| it.name.clone()),
+        host_netdev: netdev.map(|it| it.name.clone()),
+        functions: vec![address.clone()],
+        ..Rail::default()
+    }
+}
+
+impl From<&PodRail> for Rail {
+    fn from(rail: &PodRail) -> Self {
+        let address = || rail.devices.first().map(ToString::to_string);
+        Self {
+            interface: Some(rail.name.clone()),
+            device: rail.rdma.clone().or_else(address).unwrap_or_default(),
+            host_netdev: rail.host_netdev.clone(),
+            shared: rail.shared,
+            functions: rail.devices.clone(),
+            addresses: rail.addresses.clone(),
+        }
+    }
+}

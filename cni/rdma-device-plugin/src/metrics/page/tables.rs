@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The page's tables. Each has so many rows at most, and says how many are left out.
+
+use super::{
+    Resource,
+    nics::Numa,
+    pods::{Pod, Rail},
+    text::{count, moment, text},
+};
+use crate::{
+    chain::ChainStatus,
+    history::{Change, Line},
+};
+use std::time::SystemTime;
+
+/// Rows of a table.
+const ROWS: usize = 256;
+
+/// Rows of what happened of late that are not folded.
+const RECENT: usize = 8;
+
+/// Addresses that are shown of a rail, and containers of a pod.
+const LISTED: usize = 8;
+
+/// Devices that are unhealthy now, with the reasons.
+pub(super) fn faults(faults: &[(&str, &str)]) -> String {
+    if faults.is_empty() {
+        return String::new();
+    }
+    let rows = faults
+        .iter()
+        .map(|(name, why)| row(&[&mono(name), &text(why).to_string()]));
+    section(
+        "Unhealthy now",
+        &table(&["Device", "Why"], faults.len(), rows),
+    )
+}
+
+/// Which pod has which rail.
+pub(super) fn pods(pods: &[Pod], holders_known: bool) -> String {
+    let rails = pods.iter().map(|pod| pod.rails.len()).sum();
+    let rows = pods.iter().flat_map(|pod| {
+        let rails = pod.rails.iter().enumerate();
+        rails.map(|(place, rail)| rail_row((place == 0).then_some(pod), rail))
+    });
+    let heads = [
+        "Pod",
+        "Containers",
+        "Rail",
+        "RDMA device",
+        "Host netdev",
+        "Address",
+        "GID index",
+    ];
+    let unknown = match holders_known {
+        true => "",
+        false => "<p class=\"warning\">Kubelet did not say which container has which device.</p>",
+    };
+    let table = match pods.is_empty() {
+        true => "<p>No pod has a rail now.</p>".to_owned(),
+        false => table(&heads, rails, rows),
+    };
+    section("Pods", &format!("{unknown}{table}"))
+}
+
+fn rail_row(of: Option<&Pod>, rail: &Rail) -> String {
+    let pod = of.map(|pod| text(&pod.name).to_string());
+    let containers = of.map(|pod| {
+        let containers = pod.containers.iter().take(LISTED).cloned();
+        text(&containers.collect::<Vec<_>>().join(", ")).to_string()
+    });
+    let shared = if rail.shared { " (shared)" } else { "" };
+    let netdev = rail.host_netdev.as_deref().unwrap_or_default();
+    let each = |cell: &dyn Fn(&attachments::pods::RailAddress) -> String| {
+        let addresses = rail.addresses.iter().take(LISTED).map(cell);
+        addresses.collect::<Vec<_>>().join("<br>")
+    };
+    let addresses = match rail.interface {
+        Some(_) => each(&|it| mono(&it.ip.to_string())),
+        None => "no record of rdma-cni".to_owned(),
+    };
+    let gid = |index: Option<u32>| index.map_or_else(|| "–".to_owned(), |it| it.to_string());
+    let class = if of.is_none() { "more" } else { "" };
+    row_of(
+        class,
+        &[
+            &pod.unwrap_or_default(),
+            &containers.unwrap_or_default(),
+            &mono(rail.interface.as_deref().unwrap_or("–")),
+            &mono(&rail.device),
+            &format!("{}{shared}", mono(netdev)),
+            &addresses,
+            &each(&|it| gid(it.gid_index)),
+        ],
+    )
+}
+
+/// All NICs and functions.
+pub(super) fn devices(numa: &[Numa]) -> String {
+    let nics = numa.iter().flat_map(|node| &node.nics);
+    let all = nics.map(|nic| 1 + nic.functions.len()).sum();
+    let rows = numa.iter().flat_map(|node| {
+        let number = node.number.map_or("–".to_owned(), |it| it.to_string());
+        node.nics.iter().flat_map(move |nic| {
+            let about = nic.about.strip_prefix(&[nic.address.to_string()]);
+            let about = about.unwrap_or(&nic.about);
+            let own = row(&[
+                &number,
+                &mono(&nic.name),
+                &mono(&nic.address.to_string()),
+                &text(nic.netdev.as_deref().unwrap_or_default()).to_string(),
+                &text(&about.join(", ")).to_string(),
+                &nic.link.words(),
+                health(nic.health.fault()),
+                "",
+            ]);
+            let number = number.clone();
+            let children = nic.functions.iter().map(move |child| {
+                row(&[
+                    &number,
+                    &format!("└ {}", mono(&child.name)),
+                    &mono(&child.address.to_string()),
+                    "",
+                    "",
+                    "",
+                    health(child.health.fault()),
+                    &text(child.pod.as_deref().unwrap_or_default()).to_string(),
+                ])
+            });
+            std::iter::once(own).chain(children)
+        })
+    });
+    let heads = [
+        "NUMA", "Device", "Address", "Netdev", "About", "Link", "Health", "Pod",
+    ];
+    let table = table(&heads, all, rows);
+    format!("<details><summary>NICs and their functions as a table</summary>{table}</details>")
+}
+
+fn health(fault: Option<&str>) -> &'static str {
+    match fault {
+        None => "healthy",
+        Some(_) => "<b class=\"bad\">unhealthy</b>",
+    }
+}
+
+/// What kubelet allocates.
+pub(super) fn resources(resources: &[Resource]) -> String {
+    let rows = resources.iter().map(|it| {
+        let allocated = it
+            .allocated
+            .map_or("not known".to_owned(), |it| it.to_string());
+        let registered = match it.registered {
+            true => "registered",
+            false => "<b class=\"bad\">not registered</b>",
+        };
+        row(&[
+            &mono(&it.name),
+            &format!("{} of {} healthy", count(it.healthy), count(it.ids)),
+            &allocated,
+            &format!("{} of {} usable", count(it.present), count(it.expected)),
+            registered,
+        ])
+    });
+    let heads = ["Resource", "Ids", "Allocated", "Devices", "Kubelet"];
+    let body = match resources.is_empty() {
+        true => "<p>Nothing is offered to kubelet.</p>".to_owned(),
+        false => table(&heads, resources.len(), rows),
+    };
+    section("Resources", &body)
+}
+
+/// The chain, and what the probes are told.
+pub(super) fn chain(chain: &ChainStatus, [live, ready]: &[Result<String, String>; 2]) -> String {
+    let probe = |name: &str, answer: &Result<String, String>| {
+        let (class, words) = match answer {
+            Ok(words) => ("ok", words),
+            Err(words) => ("bad", words),
+        };
+        let words = text(words.trim_end());
+        format!("<dt>{name}</dt><dd class=\"{class}\">{words}</dd>")
+    };
+    let chain = text(&chain.to_string()).to_string();
+    let (live, ready) = (probe("/healthz", live), probe("/readyz", ready));
+    let list = format!("<dl><dt>chain</dt><dd>{chain}</dd>{live}{ready}</dl>");
+    section("State of the daemon", &list)
+}
+
+/// The history of health.
+pub(super) fn changes(changes: &[Change], since: SystemTime) -> String {
+    let body = match changes.is_empty() {
+        true => format!("<p>No device became unhealthy since {}.</p>", moment(since)),
+        false => recent(changes, &["When", "Device", "Became", "Why"], change_row),
+    };
+    section("History of health", &body)
+}
+
+fn change_row(change: &Change) -> String {
+    let devices = change.devices.iter().map(|it| mono(it));
+    let devices = devices.collect::<Vec<_>>().join(", ");
+    let more = match change.more {
+        0 => String::new(),
+        more => format!(" and {} more", count(more)),
+    };
+    let (state, why) = match &change.reason {
+        Some(why) => ("<b class=\"bad\">unhealthy</b>", why.as_str()),
+        None => ("<b class=\"ok\">healthy</b>", ""),
+    };
+    let devices = format!("{devices}{more}");
+    row(&[&moment(change.at), &devices, state, &text(why).to_string()])
+}
+
+/// Errors and warnings.
+pub(super) fn lines(lines: &[Line], since: SystemTime) -> String {
+    let body = match lines.is_empty() {
+        true => format!("<p>None since {}.</p>", moment(since)),
+        false => recent(lines, &["When", "Level", "What"], line_row),
+    };
+    section("Last errors and warnings", &body)
+}
+
+fn line_row(line: &Line) -> String {
+    let level = match line.is_error {
+        true => "<b class=\"bad\">error</b>",
+        false => "<b class=\"warning\">warning</b>",
+    };
+    let times = match line.times {
+        1 => String::new(),
+        times => format!(" ({} times)", count(times)),
+    };
+    let said = format!("{}{times}", text(&line.text));
+    row(&[&moment(line.at), level, &said])
+}
+
+/// A table of what happened, the older part of it folded.
+fn recent<T>(all: &[T], heads: &[&str], row: fn(&T) -> String) -> String {
+    let (recent, older) = all.split_at(all.len().min(RECENT));
+    let shown = table(heads, recent.len(), recent.iter().map(row));
+    if older.is_empty() {
+        return shown;
+    }
+    let folded = table(heads, older.len(), older.iter().map(row));
+    let number = count(older.len());
+    format!("{shown}<details><summary>{number} older</summary>{folded}</details>")
+}
+
+fn section(name: &str, body: &str) -> String {
+    format!("<section><h2>{name}</h2>{body}</section>")
+}
+
+/// The first [`ROWS`] of so many rows; the others are not made.
+fn table(heads: &[&str], all: usize, rows: impl Iterator<Item = String>) -> String {
+    let heads: String = heads.iter().map(|it| format!("<th>{it}</th>")).collect();
+    let shown: String = rows.take(ROWS).collect();
+    let more = match all.saturating_sub(ROWS) {
+        0 => String::new(),
+        more => format!("<p>and {} more</p>", count(more)),
+    };
+    format!(
+        "<div class=\"table\"><table><thead><tr>{heads}</tr></thead><tbody>{shown}</tbody></table></div>{more}"
+    )
+}
+
+/// A row of cells, which are HTML.
+fn row(cells: &[&str]) -> String {
+    row_of("", cells)
+}
+
+fn row_of(class: &str, cells: &[&str]) -> String {
+    let cells: String = cells.iter().map(|it| format!("<td>{it}</td>")).collect();
+    format!("<tr class=\"{class}\">{cells}</tr>\n")
+}
+
+fn mono(name: &str) -> String {
+    match name {
+        "" => String::new(),
+        name => format!("<code>{}</code>", text(name)),
+    }
+}
