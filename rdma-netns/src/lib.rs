@@ -8,7 +8,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`device`] | the data: a node's and a pod's state |
+//! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`guid`], [`device`] | the data: a node's and a pod's state |
 //! | [`inventory`] | the hardware that resources are made of |
 //! | [`vf`] | how a physical function sets up its virtual ones |
 //! | [`uplink`] | the netdevs without which the node is cut off |
@@ -25,6 +25,7 @@
 pub mod child;
 pub mod device;
 pub mod gid;
+pub mod guid;
 pub mod hardware_address;
 pub mod inventory;
 pub mod kernel;
@@ -47,6 +48,7 @@ pub mod vf;
 pub use child::{Child, IpvlanMode, MacvlanMode};
 pub use device::{Device, DeviceAddress};
 pub use gid::{Gid, GidKind, GidTable};
+pub use guid::Guid;
 pub use hardware_address::HardwareAddress;
 pub use inventory::{Accelerator, ErdmaModule, Function, Hca, HcaPort, Inventory, Netdev, PciPath};
 pub use kernel::{Kernel, ObserveError, OpError, OpenPodError, Pod};

@@ -2,8 +2,8 @@
 //! One change to a network namespace, and how a person would make it.
 
 use crate::{
-    Address, Child, HardwareAddress, InterfaceName, LinkFlag, LinkSetting, Route, Rule, VfSetting,
-    link,
+    Address, Child, DeviceAddress, HardwareAddress, InterfaceName, LinkFlag, LinkSetting, Route,
+    Rule, VfSetting, link,
     smc::{PnetEntry, PnetId},
 };
 use serde::{Deserialize, Serialize};
@@ -107,11 +107,23 @@ pub enum Op {
         flag: LinkFlag,
         on: bool,
     },
-    /// `ip link set dev PF vf NUMBER vlan|mac|max_tx_rate|spoofchk|trust|state VALUE`, on the host
+    /// `ip link set dev PF vf NUMBER vlan|mac|max_tx_rate|spoofchk|trust|state|node_guid|port_guid VALUE`, on the host
     SetVf {
         pf: InterfaceName,
         number: u32,
         setting: VfSetting,
+    },
+    /// `echo DEVICE > /sys/bus/pci/drivers/DRIVER/unbind`, then `bind`: its netdevs and RDMA devices, wherever they
+    /// are, end, and others are made on the host, which have the GUIDs that are set of it. The one change that can be
+    /// made half: what is missing then is [`Op::BindDriver`].
+    RebindDriver {
+        device: DeviceAddress,
+        driver: String,
+    },
+    /// `echo DEVICE > /sys/bus/pci/drivers/DRIVER/bind`; bound already is no error.
+    BindDriver {
+        device: DeviceAddress,
+        driver: String,
     },
     /// `ip link set dev LINK alias TEXT`; an empty text takes it away.
     SetAlias {
@@ -285,6 +297,13 @@ impl Op {
                 number,
                 setting,
             } => format!("ip link set dev {pf} vf {number} {setting}"),
+            Self::RebindDriver { device, driver } => {
+                let directory = drivers(device, driver);
+                format!("echo {device} > {directory}/unbind; echo {device} > {directory}/bind")
+            }
+            Self::BindDriver { device, driver } => {
+                format!("echo {device} > {}/bind", drivers(device, driver))
+            }
             Self::SetAlias { at, link, alias } => {
                 format!("{} link set dev {link} alias {alias:?}", ip(at))
             }
@@ -375,6 +394,10 @@ impl Op {
             }
         }
     }
+}
+
+fn drivers(device: &DeviceAddress, driver: &str) -> String {
+    format!("/sys/bus/{}/drivers/{driver}", device.bus())
 }
 
 /// `ip route` and `ip rule` take IPv6 only where they are told so, or see an IPv6 address

@@ -2,7 +2,7 @@
 //! What a person would type.
 
 use super::*;
-use crate::MacvlanMode;
+use crate::{Guid, MacvlanMode};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 #[test]
@@ -14,6 +14,7 @@ fn as_a_person_would_type_it() {
         table: 1000,
         priority: 100,
     };
+    let function = DeviceAddress::try_from("0000:5e:00.2".to_owned()).expect("an address");
     let at = NetnsSide::Pod;
     for (op, command) in [
         (
@@ -62,6 +63,29 @@ fn as_a_person_would_type_it() {
                 address: Ipv6Addr::LOCALHOST.into(),
             },
             "ndsend ::1 eth1",
+        ),
+        (
+            Op::SetVf {
+                pf: name("ib0"),
+                number: 3,
+                setting: VfSetting::PortGuid(Guid(0x02c9_0300_216e_7001)),
+            },
+            "ip link set dev ib0 vf 3 port_guid 02:c9:03:00:21:6e:70:01",
+        ),
+        (
+            Op::RebindDriver {
+                device: function.clone(),
+                driver: "mlx5_core".to_owned(),
+            },
+            "echo 0000:5e:00.2 > /sys/bus/pci/drivers/mlx5_core/unbind; \
+             echo 0000:5e:00.2 > /sys/bus/pci/drivers/mlx5_core/bind",
+        ),
+        (
+            Op::BindDriver {
+                device: function,
+                driver: "mlx5_core".to_owned(),
+            },
+            "echo 0000:5e:00.2 > /sys/bus/pci/drivers/mlx5_core/bind",
         ),
     ] {
         assert_eq!(op.to_string(), command);

@@ -2,7 +2,7 @@
 //! How a virtual function is set up by its physical function, on the host: what the function itself cannot change,
 //! wherever its netdev is (`IFLA_VFINFO_LIST`, `include/uapi/linux/if_link.h`).
 
-use crate::{HardwareAddress, InterfaceName};
+use crate::{Guid, HardwareAddress, InterfaceName};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -33,6 +33,10 @@ pub enum VfSetting {
     Trust(bool),
     /// Whether it has a carrier.
     LinkState(VfLinkState),
+    /// The GUID of its RDMA device, which that has from the next time that the function's driver is bound to it.
+    NodeGuid(Guid),
+    /// The GUID of its port, from then on as well.
+    PortGuid(Guid),
 }
 
 /// The kind of a [`VfSetting`].
@@ -46,6 +50,8 @@ pub enum VfSettingKind {
     SpoofCheck,
     Trust,
     LinkState,
+    NodeGuid,
+    PortGuid,
 }
 
 /// A VLAN.
@@ -116,6 +122,14 @@ impl VfVlan {
 }
 
 impl VfSetting {
+    /// The GUID, if it is one.
+    pub fn guid(&self) -> Option<Guid> {
+        match self {
+            Self::NodeGuid(guid) | Self::PortGuid(guid) => Some(*guid),
+            _ => None,
+        }
+    }
+
     /// Its kind.
     pub fn kind(&self) -> VfSettingKind {
         match self {
@@ -125,6 +139,8 @@ impl VfSetting {
             Self::SpoofCheck(_) => VfSettingKind::SpoofCheck,
             Self::Trust(_) => VfSettingKind::Trust,
             Self::LinkState(_) => VfSettingKind::LinkState,
+            Self::NodeGuid(_) => VfSettingKind::NodeGuid,
+            Self::PortGuid(_) => VfSettingKind::PortGuid,
         }
     }
 }
@@ -153,6 +169,8 @@ impl fmt::Display for VfSetting {
                 VfLinkState::Enable => "state enable",
                 VfLinkState::Disable => "state disable",
             }),
+            Self::NodeGuid(guid) => write!(f, "node_guid {guid}"),
+            Self::PortGuid(guid) => write!(f, "port_guid {guid}"),
         }
     }
 }

@@ -22,6 +22,8 @@ pub enum Attribute {
     Flag(LinkFlag),
     /// Something that its physical function sets of it.
     Vf(VfSettingKind),
+    /// Its function's driver bound anew, which takes GUIDs over.
+    Rebound,
     /// Its alias.
     Alias,
     /// An alternative name, which another netdev can have by now.
@@ -46,6 +48,7 @@ impl Attribute {
             Op::SetLinkSetting { setting, .. } => Self::LinkSetting(*setting),
             Op::SetFlag { flag, .. } => Self::Flag(*flag),
             Op::SetVf { setting, .. } => Self::Vf(setting.kind()),
+            Op::RebindDriver { .. } => Self::Rebound,
             Op::SetAlias { .. } => Self::Alias,
             Op::SetAltName { name, .. } => Self::AltName(name.clone()),
             Op::SetSysctl { key, .. } => Self::Sysctl(key.clone()),

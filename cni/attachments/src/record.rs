@@ -18,9 +18,12 @@ use std::{
 };
 
 /// The newest format of the record. A reader refuses a higher one.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 
-/// The format without [`Rail::vf`].
+/// The format without [`Rail::driver`]: versions of this plugin read it that bind no driver anew.
+const FORMAT_OF_FUNCTIONS: u32 = 4;
+
+/// The format without [`Rail::vf`] as well.
 const FORMAT_OF_SMC: u32 = 3;
 
 /// The format without anything in [`Attachment::smc`] that has to be taken away: versions of this
@@ -141,6 +144,9 @@ pub struct Rail {
     /// in `host_link`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
+    /// The driver of its function, which is bound to it anew for other GUIDs: those are in `vf`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
     /// It has no netdev: the RDMA device goes alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
@@ -247,7 +253,8 @@ impl Attachment {
         let is_set = smc.is_some_and(Smc::is_set);
         let any = |is_it: fn(&Rail) -> bool| rails.iter().any(is_it);
         match () {
-            () if any(|rail| !rail.vf.is_empty()) => FORMAT,
+            () if any(|rail| rail.driver.is_some()) => FORMAT,
+            () if any(|rail| !rail.vf.is_empty()) => FORMAT_OF_FUNCTIONS,
             () if is_set => FORMAT_OF_SMC,
             () if any(|rail| rail.shared.is_some()) => FORMAT_OF_SHARES,
             () => FORMAT_OF_MOVES,
@@ -347,6 +354,7 @@ impl Rail {
             host_link: None,
             shared: None,
             vf: vec![],
+            driver: None,
             bare: false,
             siblings: vec![],
             pod_index: None,

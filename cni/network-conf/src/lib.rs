@@ -39,7 +39,7 @@ pub struct Conf {
     pub mode: Mode,
     /// `child`
     pub child: Child,
-    /// `vlan`, `mac`, `spoofchk` and their like
+    /// `vlan`, `mac`, `spoofchk`, `guid` and their like
     pub vf: Vec<VfSetting>,
     /// `routing`
     pub routing: Routing,
@@ -164,7 +164,7 @@ impl Conf {
     /// # Errors
     /// Such a field is there.
     pub fn supported(&self) -> Result<(), ConfError> {
-        unsupported::check(&Field::root(&self.raw), self.network.prev_result.is_none())
+        unsupported::check(&Field::root(&self.raw))
     }
 
     /// Of the attachment that is called `interface` (`CNI_IFNAME`), if the verb is about one.

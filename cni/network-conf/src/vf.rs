@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How a virtual function is set up while a pod has it: sriov-cni's fields, with its meanings
-//! (`docs/configuration-reference.md` of k8snetworkplumbingwg/sriov-cni). An empty text is none, as for Go's decoders.
+//! (`docs/configuration-reference.md` of k8snetworkplumbingwg/sriov-cni), and ib-sriov-cni's `guid` (`README.md` and
+//! `pkg/sriov/sriov.go` of k8snetworkplumbingwg/ib-sriov-cni). An empty text is none, as for Go's decoders.
 
 use crate::ON_OFF;
 use conf_reader::{Field, Number, Wrong};
 use rdma_netns::{
-    HardwareAddress, VfLinkState, VfRates, VfSetting, VfSettingKind, VfVlan, VlanProtocol,
+    Guid, HardwareAddress, VfLinkState, VfRates, VfSetting, VfSettingKind, VfVlan, VlanProtocol,
 };
 
 const LINK_STATES: [(&str, VfLinkState); 3] = [
@@ -28,6 +29,7 @@ pub fn fields(kind: VfSettingKind) -> &'static str {
         VfSettingKind::SpoofCheck => "spoofchk",
         VfSettingKind::Trust => "trust",
         VfSettingKind::LinkState => "link_state",
+        VfSettingKind::NodeGuid | VfSettingKind::PortGuid => "guid",
     }
 }
 
@@ -37,6 +39,7 @@ pub fn fields(kind: VfSettingKind) -> &'static str {
 /// # Errors
 /// A value is wrong.
 pub fn parse(file: &Field<'_>, is_first: bool) -> Result<Vec<VfSetting>, Wrong> {
+    let guid = guid(file, is_first)?;
     let settings = [
         vlan(file)?.map(VfSetting::Vlan),
         mac(file, is_first)?.map(VfSetting::Mac),
@@ -44,6 +47,8 @@ pub fn parse(file: &Field<'_>, is_first: bool) -> Result<Vec<VfSetting>, Wrong> 
         word(file, "spoofchk", &ON_OFF)?.map(VfSetting::SpoofCheck),
         word(file, "trust", &ON_OFF)?.map(VfSetting::Trust),
         word(file, "link_state", &LINK_STATES)?.map(VfSetting::LinkState),
+        guid.map(VfSetting::NodeGuid),
+        guid.map(VfSetting::PortGuid),
     ];
     Ok(settings.into_iter().flatten().collect())
 }
@@ -91,15 +96,42 @@ fn vlan(file: &Field<'_>) -> Result<Option<VfVlan>, Wrong> {
     }
 }
 
-/// A pod's own choice comes first: by the runtime, by `args`, by the network.
 fn mac(file: &Field<'_>, is_first: bool) -> Result<Option<HardwareAddress>, Wrong> {
-    let mut places = vec![file.object("runtimeConfig")?.at("mac")];
-    if is_first {
-        places.push(file.object("args")?.at("cni").at("mac"));
+    chosen(file, is_first, ("mac", "mac"), address)
+}
+
+/// One for the node and for the port, as ib-sriov-cni sets them.
+fn guid(file: &Field<'_>, is_first: bool) -> Result<Option<Guid>, Wrong> {
+    let misplaced = file.at("infinibandGUID");
+    if misplaced.value().is_some_and(|it| *it != "") {
+        let must = "must be in runtimeConfig, or be called guid";
+        return Err(misplaced.wrong(must));
     }
-    places.push(file.at("mac"));
+    chosen(file, is_first, ("infinibandGUID", "guid"), |field| {
+        let Some(text) = field.read::<Option<String>>()?.filter(|it| !it.is_empty()) else {
+            return Ok(None);
+        };
+        let guid = text.parse::<Guid>().ok().filter(|it| it.is_valid());
+        let wrong = || field.wrong("must be the GUID of one port, as 02:00:00:00:00:00:00:01");
+        guid.map(Some).ok_or_else(wrong)
+    })
+}
+
+/// What the runtime gives by its name for it, else what `args` have or the network by theirs: a pod's own choice comes
+/// first.
+fn chosen<T>(
+    file: &Field<'_>,
+    is_first: bool,
+    (of_runtime, name): (&str, &str),
+    read: impl Fn(&Field<'_>) -> Result<Option<T>, Wrong>,
+) -> Result<Option<T>, Wrong> {
+    let mut places = vec![file.object("runtimeConfig")?.at(of_runtime)];
+    if is_first {
+        places.push(file.object("args")?.at("cni").at(name));
+    }
+    places.push(file.at(name));
     // wrong ones are told also where they do not count
-    let read = places.iter().map(address).collect::<Result<Vec<_>, _>>()?;
+    let read = places.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     Ok(read.into_iter().flatten().next())
 }
 

@@ -3,7 +3,8 @@
 
 use super::{
     Obstacle,
-    draft::{Function, LinkPlanner},
+    draft::LinkPlanner,
+    function::{self, Function},
     locate,
     locate::Located,
 };
@@ -42,6 +43,11 @@ pub fn attach_rail(
     desired: Option<&DesiredLink>,
 ) -> Result<Vec<Op>, Obstacle> {
     let mut ops = vec![];
+    if let Some(host_link) = &rail.host_link
+        && set_up(rail, host_link, observed, &mut ops)
+    {
+        return Ok(ops);
+    }
     let moved = move_rdma(attachment, rail, observed, &mut ops)?;
     match (&rail.host_link, &rail.shared) {
         // the kernel makes the IPoIB netdev anew, in the pod: planned when it is seen
@@ -64,6 +70,20 @@ pub fn attach_rail(
         rule: rule.clone(),
     }));
     Ok(ops)
+}
+
+/// What its physical function sets of it, before it is moved: a function can take another hardware address over only
+/// while it is restarted, and GUIDs only with its driver. True: its devices are made anew, and the rest is planned when
+/// they are seen.
+fn set_up(rail: &Rail, host_link: &Link, observed: &Observed, ops: &mut Vec<Op>) -> bool {
+    let Some(function) = Function::of(host_link, observed) else {
+        return false;
+    };
+    ops.extend(function.lacks(rail.vf.iter()));
+    let rebind = function::takes_over(rail, host_link, observed);
+    let is_due = rebind.is_some();
+    ops.extend(rebind);
+    is_due
 }
 
 fn move_rdma(
@@ -105,10 +125,6 @@ fn placed<'a>(
     let present = Some(link).filter(|_| side == NetnsSide::Pod);
     check_name(rail, present, observed)?;
     let mut draft = LinkPlanner::new(side, link, ops);
-    if let Some(function) = Function::of(host_link, observed) {
-        // before it is moved: a function can take another hardware address over only while it is restarted
-        draft.vf(&function, rail.vf.iter());
-    }
     draft.relocate(NetnsSide::Pod, &rail.pod_name);
     draft.rename(&rail.pod_name);
     Ok(draft)

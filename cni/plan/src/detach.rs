@@ -3,14 +3,15 @@
 
 use super::{
     Obstacle, RailPlan,
-    draft::{Function, LinkPlanner},
+    draft::LinkPlanner,
+    function::{self, Function},
     locate,
     locate::Located,
     routing,
 };
 use attachments::{Attachment, Attribute, Rail};
 use rdma_netns::{
-    Address, InterfaceName, Link, LinkType, NetnsSide, Observed, Op, VfSetting, VfSettingKind,
+    Address, Guid, InterfaceName, Link, LinkType, NetnsSide, Observed, Op, VfSetting, VfSettingKind,
 };
 
 /// What still differs from the recorded state, a plan for each rail: one that cannot return to
@@ -107,15 +108,40 @@ fn rail_to_host(
         // the kernel makes the IPoIB netdev anew, on the host: planned when it is seen
         return Ok(ops);
     }
-    let Located::At(side, link) = locate::link(rail, host_link, observed)? else {
-        // its physical function still has it, as after its driver was taken off it
-        let function = Function::of(host_link, observed).filter(Function::is_there);
-        let lacks = function.map(|it| it.lacks(it.before())).unwrap_or_default();
+    let lacks = |function: &Function<'_>| {
         let is_wanted =
             |op: &Op| Attribute::of(op).is_none_or(|attribute| !given_up.contains(&attribute));
-        ops.extend(lacks.into_iter().filter(is_wanted));
+        function
+            .lacks(function.before())
+            .into_iter()
+            .filter(is_wanted)
+    };
+    let function = Function::of(host_link, observed);
+    let bind = function::bind(rail, observed);
+    let is_unbound = bind.is_some();
+    let located = match is_unbound {
+        true => Located::Gone,
+        false => locate::link(rail, host_link, observed)?,
+    };
+    let Located::At(side, link) = located else {
+        // its physical function still has it, as after its driver was taken off it
+        ops.extend(function.iter().filter(|it| it.is_there()).flat_map(lacks));
+        ops.extend(bind);
         return Ok(ops);
     };
+    if let Some(function) = function.filter(|_| side == NetnsSide::Host && rail.driver.is_some()) {
+        ops.extend(lacks(&function));
+        if ops.is_empty() {
+            let is_to_go =
+                |kind| function.gets_back(rail, kind) && !given_up.contains(&Attribute::Vf(kind));
+            let rebind = function::gives_back(rail, host_link, observed, is_to_go);
+            ops.extend(rebind.filter(|_| !given_up.contains(&Attribute::Rebound)));
+        }
+        if !ops.is_empty() {
+            // its devices are made anew after that: the rest is planned when they are seen
+            return Ok(ops);
+        }
+    }
     if let Some(other) = observed.host.link(&host_link.name)
         && (side == NetnsSide::Pod || other.index != link.index)
     {
@@ -228,10 +254,15 @@ fn furnish(host_link: &Link, mut draft: LinkPlanner<'_>, link: &Link, observed: 
     // the pod may have made its name on the host an alternative one
     draft.drop_alt_names(&host_link.alt_names);
     draft.rename(&host_link.name);
-    if let Some(function) = Function::of(host_link, observed) {
-        draft.vf(&function, function.before());
+    let function = Function::of(host_link, observed);
+    if let Some(function) = &function {
+        draft.vf(function, function.before());
     }
-    draft.mac(&host_link.mac);
+    // the GUID in it is its port's own, unless somebody has set it: its physical function has given that back
+    let is_given = function.is_none_or(|it| !it.has_guids()) || Guid::is_changed(host_link);
+    if is_given {
+        draft.mac(&host_link.mac);
+    }
     draft.mtu(host_link.mtu);
     draft.tx_queue_len(host_link.tx_queue_len);
     draft.settings(&host_link.settings);

@@ -2,10 +2,11 @@
 //! A netdev as it will be once the changes planned so far are made. Every step adds its
 //! change only if it makes a difference, and knows what the kernel drops with it.
 
+use super::function::Function;
 use attachments::Attribute;
 use rdma_netns::{
     Address, Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkSetting, LinkType,
-    NetnsSide, Observed, Op, Route, Vf, VfSetting,
+    NetnsSide, Op, Route, VfSetting,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
 use std::collections::BTreeMap;
@@ -316,46 +317,6 @@ impl<'a> LinkPlanner<'a> {
 
     fn name(&self) -> InterfaceName {
         self.link.name.clone()
-    }
-}
-
-/// A virtual function of a record.
-pub(super) struct Function<'a> {
-    /// As the record has it.
-    known: &'a Vf,
-    /// As it is, if that can be asked.
-    present: Option<&'a Vf>,
-}
-
-impl<'a> Function<'a> {
-    /// The one whose netdev was `host_link`; none: nothing of it was changed.
-    pub(super) fn of(host_link: &'a Link, observed: &'a Observed) -> Option<Self> {
-        let known = host_link.vf.as_ref()?;
-        let present = host_link.parent.as_ref();
-        let present = present.and_then(|it| observed.vfs.get(it));
-        Some(Self { known, present })
-    }
-
-    /// Whether its physical function was asked, and has it.
-    pub(super) fn is_there(&self) -> bool {
-        self.present.is_some()
-    }
-
-    /// As it was before.
-    pub(super) fn before(&self) -> impl Iterator<Item = &'a VfSetting> + use<'a> {
-        self.known.settings.iter()
-    }
-
-    /// What it still lacks of `desired`: all of it, if it cannot be asked.
-    pub(super) fn lacks<'b>(&self, desired: impl Iterator<Item = &'b VfSetting>) -> Vec<Op> {
-        let is_missing = |it: &&VfSetting| self.present.is_none_or(|vf| !vf.settings.contains(it));
-        let vf = self.present.unwrap_or(self.known);
-        let op = |setting: &VfSetting| Op::SetVf {
-            pf: vf.pf.clone(),
-            number: vf.number,
-            setting: setting.clone(),
-        };
-        desired.filter(is_missing).map(op).collect()
     }
 }
 

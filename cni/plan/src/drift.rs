@@ -50,6 +50,10 @@ pub fn words(op: &Op, observed: &Observed) -> String {
             Some(present) => format!("vf {number} of {pf} has {present}, not {setting}"),
             None => format!("vf {number} of {pf} is not known to have {setting}"),
         },
+        Op::RebindDriver { device, .. } => {
+            format!("{device} has not taken over the GUIDs that are set of it")
+        }
+        Op::BindDriver { device, driver } => format!("{driver} is not bound to {device}"),
         Op::SetAlias { link, .. } => format!("{link} has another alias"),
         Op::SetAltName {
             link,

@@ -10,6 +10,7 @@
 //! | `attach`, `routing` | the changes that bring them into the pod |
 //! | `children` | the removal of children of several rails, by one deletion |
 //! | `detach`, [`given_up`] | the changes that restore them to the host, and what a netdev came back without |
+//! | `function` | virtual functions: what is set of them, and their drivers |
 //! | [`drift`] | a change in words, for CHECK |
 
 pub mod allocation;
@@ -18,6 +19,7 @@ mod children;
 mod detach;
 mod draft;
 pub mod drift;
+mod function;
 pub mod given_up;
 mod locate;
 mod routing;
@@ -26,6 +28,7 @@ pub mod select;
 pub use attach::{attach, attach_rail, bearer};
 pub use children::{child_removed, children_together};
 pub use detach::{detach, detach_beside, gone, missing_of};
+pub use function::are_named;
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use routing::{connected, free_base, routed};
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The only place that changes anything: the rails of an attachment into the pod, and back.
 
+mod rebound;
 mod restore;
 
 pub use restore::{GivenUp, Incomplete, Restored, restore};
@@ -18,7 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often is planned anew: an IPoIB netdev needs three rounds, all others two.
+/// How often is planned anew: an IPoIB netdev needs three rounds, with a driver that is bound anew four, all others
+/// two.
 const ROUNDS: usize = 4;
 
 /// How long a character device may take to appear in `/dev`.
@@ -102,6 +104,7 @@ pub fn attach<K: Kernel>(
         attachment,
         desired,
         observed: Some(observed),
+        rebinds: false,
     };
     reconcile(kernel, Some(pod), ROUNDS, &mut attached).map(|(observed, _)| observed)
 }
@@ -114,6 +117,8 @@ struct Attached<'a, K: Kernel> {
     desired: &'a [DesiredLink],
     /// The present state, if nothing was changed since.
     observed: Option<Observed>,
+    /// Whether drivers were bound anew by the last round.
+    rebinds: bool,
 }
 
 impl<K: Kernel> Attached<'_, K> {
@@ -128,6 +133,9 @@ impl<K: Kernel> Desired for Attached<'_, K> {
     type Error = ApplyError;
 
     fn plan(&mut self) -> Result<Plan<Observed>, ApplyError> {
+        if self.rebinds {
+            rebound::wait(self.kernel, self.attachment);
+        }
         let observed = match self.observed.take() {
             Some(observed) => observed,
             None => self.observe()?,
@@ -137,11 +145,16 @@ impl<K: Kernel> Desired for Attached<'_, K> {
             return Ok(Plan::Reached(observed));
         }
         open_connections::check(self.kernel, Some(self.pod), &ops)?;
+        self.rebinds = ops.iter().any(rebound::is_rebound);
         Ok(Plan::Missing(ops))
     }
 
     /// Why: by what is seen now, if that tells, else in the kernel's words.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
+        if rebound::is_rebound(&error.op) {
+            // its devices are gone by that
+            return Refusal::End(error.into());
+        }
         let observed = self.observe();
         let planned = observed.map(|it| plan::attach(self.attachment, &it, self.desired));
         Refusal::End(match planned {
@@ -223,10 +236,12 @@ pub(crate) fn moved<'a>(
         .filter_map(|rail| rail.rdma.as_ref());
     devices.filter(move |_| moves).filter_map(|before| {
         let pod = observed.pod.as_ref()?;
-        Some((
-            before,
-            pod.rdma.iter().find(|after| after.index == before.index)?,
-        ))
+        // a driver that was bound anew has made another one
+        let is_it = |after: &&RdmaDevice| match &before.parent {
+            Some(_) => after.parent == before.parent,
+            None => after.index == before.index,
+        };
+        Some((before, pod.rdma.iter().find(is_it)?))
     })
 }
 

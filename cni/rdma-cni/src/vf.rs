@@ -5,7 +5,9 @@ use crate::error::Error;
 use attachments::{Attachment, Rail};
 use network_conf::{Conf, vf};
 use plan::select::SelectError;
-use rdma_netns::{Kernel, Observed, VfSetting, VfSettingKind};
+use rdma_netns::{
+    Guid, Kernel, Link, LinkType, Observed, RdmaDevice, Vf, VfSetting, VfSettingKind,
+};
 
 const SHARED: &str =
     "pods get children of it, and only a virtual function that moves into a pod is set up for it";
@@ -18,19 +20,30 @@ const BARE: &str =
 
 const NO_FUNCTION: &str = "it is no virtual function";
 
+const NO_INFINIBAND: &str = "it is no InfiniBand function";
+
+const NO_GUIDS: &str = "the driver of its physical function does not tell the GUIDs of its functions (Linux 5.5 and \
+                        mlx5 do), so that they could not be put back";
+
 const ONE_ADDRESS: &str =
-    "it is one of several rails, and an address is one netdev's; ask for one device";
+    "it is one of several rails, and an address or a GUID is one device's; ask for one device";
 
 /// Has the record of each of the `rails` say what `conf` sets of it, and what that is before.
 ///
 /// # Errors
 /// A rail is no virtual function that moves, or its physical function cannot be asked.
-pub fn record<K: Kernel>(kernel: &K, conf: &Conf, rails: &mut [Rail]) -> Result<(), Error> {
+pub fn record<K: Kernel>(
+    kernel: &K,
+    conf: &Conf,
+    observed: &Observed,
+    rails: &mut [Rail],
+) -> Result<(), Error> {
     if conf.vf.is_empty() {
         return Ok(());
     }
-    let is_mac = |it: &VfSetting| it.kind() == VfSettingKind::Mac;
-    let is_one_of_several = rails.len() > 1 && conf.vf.iter().any(is_mac);
+    let is_of_one = |it: &VfSetting| it.kind() == VfSettingKind::Mac || it.guid().is_some();
+    let is_one_of_several = rails.len() > 1 && conf.vf.iter().any(is_of_one);
+    let sets_guids = conf.vf.iter().any(|it| it.guid().is_some());
     for rail in rails {
         let refused = |why| SelectError::CannotSetUp {
             fields: fields(&conf.vf),
@@ -46,11 +59,26 @@ pub fn record<K: Kernel>(kernel: &K, conf: &Conf, rails: &mut [Rail]) -> Result<
             return Err(refused(why).into());
         };
         let vf = host_link.parent.as_ref().map(|it| kernel.vf(it));
-        let Some(vf) = vf.transpose()?.flatten() else {
+        let Some(mut vf) = vf.transpose()?.flatten() else {
             return Err(refused(NO_FUNCTION).into());
         };
         if is_one_of_several {
             return Err(refused(ONE_ADDRESS).into());
+        }
+        let is_told = |kind| vf.setting(kind).is_some();
+        let guids = [VfSettingKind::NodeGuid, VfSettingKind::PortGuid];
+        match sets_guids {
+            true if host_link.link_type != LinkType::Infiniband => {
+                return Err(refused(NO_INFINIBAND).into());
+            }
+            true if !guids.into_iter().all(is_told) => return Err(refused(NO_GUIDS).into()),
+            true => {
+                let device = host_link.parent.as_ref();
+                let device = device.and_then(|it| observed.device(it));
+                rail.driver = device.and_then(|it| it.driver.clone());
+                name_guids(&mut vf, host_link, rail.rdma.as_ref());
+            }
+            false => {}
         }
         rail.vf = conf.vf.clone();
         if let Some(host_link) = &mut rail.host_link {
@@ -60,19 +88,63 @@ pub fn record<K: Kernel>(kernel: &K, conf: &Conf, rails: &mut [Rail]) -> Result<
     Ok(())
 }
 
-/// Has `observed` say what the record does of its functions: they were asked a moment ago.
-pub fn tell(attachment: &Attachment, observed: &mut Observed) {
-    for host_link in attachment
-        .rails
-        .iter()
-        .filter_map(|it| it.host_link.as_ref())
-    {
-        let function = host_link.parent.clone().zip(host_link.vf.clone());
-        observed.vfs.extend(function);
+/// Has `vf` say which GUIDs the function has, where its physical function has set none, which it tells as zero
+/// (`mlx5_ib_get_vf_guid()`, `drivers/infiniband/hw/mlx5/ib_virt.c`). A function that has none either gets ones back, as
+/// ib-sriov-cni does it: zero is no GUID to set.
+fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
+    let or_own = |told: Guid, own: Option<Guid>| match own.filter(|it| it.is_valid()) {
+        _ if told != Guid::ZERO => told,
+        own => own.unwrap_or(Guid::ONES),
+    };
+    for setting in &mut vf.settings {
+        match setting {
+            VfSetting::NodeGuid(guid) => *guid = or_own(*guid, rdma.and_then(Guid::of_node)),
+            VfSetting::PortGuid(guid) => *guid = or_own(*guid, Guid::of_port(host_link)),
+            _ => {}
+        }
+    }
+}
+
+/// Has `observed` say what the record does of its functions: they were asked a moment ago. Those with GUIDs are asked
+/// again, as the record can have others.
+///
+/// # Errors
+/// A physical function cannot be asked.
+pub fn tell<K: Kernel>(
+    kernel: &K,
+    attachment: &Attachment,
+    observed: &mut Observed,
+) -> Result<(), Error> {
+    for rail in &attachment.rails {
+        let Some(host_link) = &rail.host_link else {
+            continue;
+        };
+        let Some((function, known)) = host_link.parent.clone().zip(host_link.vf.clone()) else {
+            continue;
+        };
+        let vf = match rail.driver {
+            Some(_) => kernel.vf(&function)?,
+            None => Some(known),
+        };
+        observed.vfs.extend(vf.map(|vf| (function, vf)));
+    }
+    Ok(())
+}
+
+/// Has the record have the RDMA devices as they are called after their drivers were bound anew.
+pub fn renew(attachment: &mut Attachment, observed: &Observed) {
+    let rails = attachment.rails.iter_mut();
+    for rail in rails.filter(|rail| rail.driver.is_some()) {
+        let present = plan::rdma_anywhere(rail, observed).cloned();
+        if let (Some(device), Some(RdmaDevice { name, index, .. })) = (&mut rail.rdma, present) {
+            (device.name, device.index) = (name, index);
+        }
     }
 }
 
 fn fields(settings: &[VfSetting]) -> String {
-    let fields: Vec<&str> = settings.iter().map(|it| vf::fields(it.kind())).collect();
+    let mut fields: Vec<&str> = settings.iter().map(|it| vf::fields(it.kind())).collect();
+    // one field sets both GUIDs
+    fields.dedup();
     fields.join(", ")
 }

@@ -61,21 +61,11 @@ impl World {
         self.functions
             .retain(|function| &*function.address != address);
         self.vfs.retain(|function, _| **function != *address);
+        self.nics.retain(|function, _| **function != *address);
         self.lose_devices_of(address);
     }
 
-    /// The driver of the function at `address` is taken off it, and `driver` bound to it, which makes no netdev:
-    /// `driver_override`, `unbind` and `bind` were written.
-    pub fn bind(&mut self, address: &str, driver: Option<&str>) {
-        let mut functions = self.functions.iter_mut();
-        if let Some(function) = functions.find(|function| &*function.address == address) {
-            function.driver = driver.map(str::to_owned);
-            function.rdma.clear();
-        }
-        self.lose_devices_of(address);
-    }
-
-    fn lose_devices_of(&mut self, address: &str) {
+    pub(crate) fn lose_devices_of(&mut self, address: &str) {
         let is_its = |parent: Option<&rdma_netns::DeviceAddress>| {
             parent.is_some_and(|parent| **parent == *address)
         };

@@ -59,6 +59,8 @@ impl World {
                 number,
                 setting,
             } => self.set_vf(pf, *number, setting),
+            Op::RebindDriver { device, driver } => self.rebind_driver(device, driver),
+            Op::BindDriver { device, driver } => self.bind_driver(device, driver),
             Op::SetTxQueueLen {
                 at: side,
                 link,

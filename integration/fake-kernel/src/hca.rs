@@ -7,7 +7,7 @@ use crate::{
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    CharDevice, DeviceAddress, HardwareAddress, LinkType, NetnsId, RdmaDevice, RdmaMode,
+    CharDevice, DeviceAddress, Guid, HardwareAddress, LinkType, NetnsId, RdmaDevice, RdmaMode,
     rdma::RdmaPort,
 };
 
@@ -22,6 +22,8 @@ pub(crate) struct Hca {
     pub(crate) name: String,
     pub(crate) index: u32,
     pub(crate) guid: String,
+    /// The GUID of its port, if it is InfiniBand's.
+    pub(crate) port_guid: Guid,
     pub(crate) parent: Option<DeviceAddress>,
     /// Its place in exclusive mode.
     pub(crate) netns: NetnsId,
@@ -107,7 +109,7 @@ impl World {
     /// `ipoib_remove_one()` and `ipoib_add_one()`: a new netdev in the device's namespace,
     /// called `ib%d`, down, with another queue pair in its hardware address.
     pub(crate) fn remake_ipoib(&mut self, position: usize) {
-        let (netns, guid) = (self.hcas[position].netns, self.hcas[position].guid.clone());
+        let (netns, guid) = (self.hcas[position].netns, self.hcas[position].port_guid);
         let old = self.hcas[position].netdev;
         self.netdevs.retain(|netdev| Some(netdev.id) != old);
         self.reap();
@@ -118,23 +120,18 @@ impl World {
         link.mtu = 2044;
         link.tx_queue_len = 256;
         link.parent = self.hcas[position].parent.clone();
-        link.mac = self.ipoib_address(&guid);
+        link.mac = self.ipoib_address(guid);
         link.permanent_mac = Some(link.mac.clone());
         let id = self.insert(netns, link);
         self.hcas[position].netdev = Some(id);
     }
 
     /// Flags, queue pair number, subnet prefix, port GUID.
-    fn ipoib_address(&mut self, guid: &str) -> HardwareAddress {
+    fn ipoib_address(&mut self, guid: Guid) -> HardwareAddress {
         let queue_pair = self.next_queue_pair;
         self.next_queue_pair = queue_pair.wrapping_add(1);
         let mut bytes = vec![0x80, 0, 0, queue_pair, 0xfe, 0x80, 0, 0, 0, 0, 0, 0];
-        let digits: Vec<u8> = guid.bytes().filter(|b| *b != b':').collect();
-        let byte = |pair: &[u8]| {
-            let text = std::str::from_utf8(pair).unwrap_or_default();
-            u8::from_str_radix(text, 16).unwrap_or_default()
-        };
-        bytes.extend(digits.chunks(2).map(byte));
+        bytes.extend(guid.0.to_be_bytes());
         HardwareAddress(bytes)
     }
 

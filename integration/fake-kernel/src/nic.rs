@@ -6,7 +6,9 @@ use crate::{
     vfs,
     world::{HOST, Refusal, World, blank},
 };
-use rdma_netns::{Device, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType};
+use rdma_netns::{
+    Device, DeviceAddress, Guid, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType,
+};
 
 /// A NIC before it is plugged in.
 #[derive(Clone, Debug)]
@@ -19,6 +21,8 @@ pub struct Nic {
     umad: bool,
     max_mtu: Option<u32>,
     has_netdev: bool,
+    /// Its firmware's GUID; none: one that counts on.
+    guid: Option<u64>,
 }
 
 impl Nic {
@@ -70,6 +74,21 @@ impl Nic {
         nic
     }
 
+    /// A virtual function of `of`, an InfiniBand port.
+    pub fn infiniband_function(address: &str, of: &str, rdma: &str) -> Self {
+        let mut nic = Self::infiniband(address, rdma);
+        if let Some(function) = &mut nic.function {
+            function.physical_function = Some(device_address(of));
+        }
+        nic
+    }
+
+    /// With a GUID of its firmware's own; 0: it has none until its physical function sets one.
+    pub fn with_guid(mut self, guid: u64) -> Self {
+        self.guid = Some(guid);
+        self
+    }
+
     /// A port that manages NVLink's switches, as its vital product data tells.
     pub fn nvlink_manager(address: &str, rdma: &str) -> Self {
         let mut nic = Self::infiniband(address, rdma);
@@ -93,6 +112,7 @@ impl Nic {
             umad: false,
             max_mtu: None,
             has_netdev: true,
+            guid: None,
         }
     }
 
@@ -142,6 +162,9 @@ impl Nic {
     }
 }
 
+/// The GUID of the first RDMA device that has none of its own.
+const FIRST_GUID: u64 = 0x1000;
+
 fn device_address(text: &str) -> DeviceAddress {
     DeviceAddress::try_from(text.to_owned()).expect("a PCI address or auxiliary device's name")
 }
@@ -163,12 +186,14 @@ impl World {
 
     /// Plugs `nic` in: it appears in the host's namespace.
     pub fn plug(&mut self, nic: Nic) {
-        let number = u8::try_from(self.next_netdev).unwrap_or(u8::MAX);
-        let parent = nic.link.parent.clone();
-        if let Some(function) = nic.function {
+        if let Some(function) = nic.function.clone() {
             let of = function.physical_function.clone();
             if of.is_some() && function.address.bus() == "pci" {
-                self.vfs.insert(function.address.clone(), vfs::untouched());
+                let settings = vfs::untouched(nic.link.link_type);
+                self.vfs.insert(function.address.clone(), settings);
+                let own = nic.guid.unwrap_or(FIRST_GUID + u64::from(self.next_hca));
+                self.nics
+                    .insert(function.address.clone(), nic.clone().with_guid(own));
             }
             self.functions.push(function);
             self.functions.sort_by(|a, b| a.address.cmp(&b.address));
@@ -177,6 +202,13 @@ impl World {
                 physical.virtual_functions += 1;
             }
         }
+        self.make_devices(nic);
+    }
+
+    /// The netdev and the RDMA device of `nic`.
+    pub(crate) fn make_devices(&mut self, nic: Nic) {
+        let number = u8::try_from(self.next_netdev).unwrap_or(u8::MAX);
+        let parent = nic.link.parent.clone();
         let infiniband = nic.link.link_type == LinkType::Infiniband;
         let ipoib = infiniband && nic.has_netdev;
         let netdev = (!infiniband && nic.has_netdev).then(|| {
@@ -197,10 +229,17 @@ impl World {
         let Some(name) = nic.rdma else { return };
         let index = self.next_hca;
         self.next_hca += 1;
+        let own = nic.guid.unwrap_or(FIRST_GUID + u64::from(index));
+        let [node, port] = self.guids_of(parent.as_ref(), own);
+        let groups = node.to_be_bytes();
+        let groups = groups
+            .chunks(2)
+            .map(|it| format!("{:02x}{:02x}", it[0], it[1]));
         let hca = Hca {
             name,
             index,
-            guid: format!("0000:0000:0000:{:04x}", 0x1000 + index),
+            guid: groups.collect::<Vec<_>>().join(":"),
+            port_guid: Guid(port),
             parent,
             netns: HOST,
             netdev,

@@ -102,6 +102,7 @@ impl World {
             }
             netdev.detecting.retain(|_, left| *left > 0);
         }
+        self.udev_passes(1);
         for hca in &mut self.hcas {
             hca.udev = hca.udev.saturating_sub(1);
         }

@@ -2,7 +2,7 @@
 //! A whole world as text: a line for each thing, so that a difference can be read.
 
 use crate::world::{HOST, World};
-use rdma_netns::Namespace;
+use rdma_netns::{HardwareAddress, LinkType, Namespace};
 use std::fmt;
 
 /// A world at one moment, without what time alone changes.
@@ -50,13 +50,13 @@ impl Snapshot {
         Self { lines }
     }
 
-    /// Without the numbers of netdevs and character devices, which a detour may change.
+    /// Without the numbers of devices and the order that they make, which a detour may change.
     pub fn without_numbers(&self) -> Self {
         let kept = self.lines.iter();
         let kept = kept.filter(|line| !line.contains(" index ") && !line.contains(" node "));
-        Self {
-            lines: kept.cloned().collect(),
-        }
+        let mut lines: Vec<String> = kept.cloned().collect();
+        lines.sort();
+        Self { lines }
     }
 
     /// The lines that only one of both has, `-` for those of `self`.
@@ -95,6 +95,12 @@ fn describe(place: &str, namespace: Namespace, lines: &mut Vec<String>) {
             lines.push(format!("{name} {key}={value}"));
         }
         link.index = 0;
+        // every IPoIB netdev has another queue pair
+        let is_ipoib = link.link_type == LinkType::Infiniband;
+        let addresses = [Some(&mut link.mac), link.permanent_mac.as_mut()];
+        for HardwareAddress(address) in addresses.into_iter().flatten().filter(|_| is_ipoib) {
+            address[1..4].fill(0);
+        }
         link.lower = link.lower.map(|_| 0);
         link.addresses.clear();
         link.routes.clear();
@@ -114,6 +120,8 @@ fn describe(place: &str, namespace: Namespace, lines: &mut Vec<String>) {
             // its netdev is one of those above
             port.netdev = port.netdev.map(|_| 0);
         }
+        lines.push(format!("{name} index {}", device.index));
+        device.index = 0;
         device.char_devices.clear();
         lines.push(format!("{name} {}", text(&device)));
     }

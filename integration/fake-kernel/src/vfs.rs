@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Virtual functions: what their physical function sets of them, as mlx5 does it
-//! (`drivers/net/ethernet/mellanox/mlx5/core/esw/legacy.c`): none of it changes the function's netdev.
+//! (`drivers/net/ethernet/mellanox/mlx5/core/esw/legacy.c`; `drivers/infiniband/hw/mlx5/ib_virt.c`): none of it changes
+//! the function's netdev.
 
 use crate::world::{HOST, Refusal, World};
 use nix::errno::Errno;
 use rdma_netns::{
-    Device, DeviceAddress, HardwareAddress, Vf, VfLinkState, VfRates, VfSetting, VfVlan,
+    Device, DeviceAddress, Guid, HardwareAddress, LinkType, Vf, VfLinkState, VfRates, VfSetting,
+    VfVlan,
 };
 
-/// Of a function that nobody has set up.
-pub(crate) fn untouched() -> Vec<VfSetting> {
+/// Of a function of a port of `link_type` that nobody has set up.
+pub(crate) fn untouched(link_type: LinkType) -> Vec<VfSetting> {
+    if link_type == LinkType::Infiniband {
+        return vec![
+            VfSetting::LinkState(VfLinkState::Auto),
+            VfSetting::NodeGuid(Guid::ZERO),
+            VfSetting::PortGuid(Guid::ZERO),
+        ];
+    }
     vec![
         VfSetting::Mac(HardwareAddress(vec![0; 6])),
         VfSetting::Rates(VfRates { min: 0, max: 0 }),
@@ -34,12 +43,13 @@ impl World {
         let pf = pf.filter(|_| physical.is_some()).ok_or(Errno::ENOENT)?;
         let siblings = physical.map(|it| self.vfs_of(it)).unwrap_or_default();
         let number = siblings.iter().position(|it| it == address);
+        let is_told = |it: &&VfSetting| !self.untold_of_vfs.contains(&it.kind());
         Ok(Some(Vf {
             pf: pf.link.name.clone(),
             number: number
                 .and_then(|it| u32::try_from(it).ok())
                 .ok_or(Errno::ENOENT)?,
-            settings: settings.clone(),
+            settings: settings.iter().filter(is_told).cloned().collect(),
         }))
     }
 
@@ -61,11 +71,10 @@ impl World {
             .and_then(|it| functions.get(it));
         let settings = function.and_then(|it| self.vfs.get_mut(it));
         let settings = settings.ok_or(Refusal::from(Errno::EINVAL))?;
-        for present in settings {
-            if present.kind() == setting.kind() {
-                *present = setting.clone();
-            }
-        }
+        // IPoIB's netdev sets the state and GUIDs alone, Ethernet's no GUIDs
+        let mut present = settings.iter_mut();
+        let present = present.find(|it| it.kind() == setting.kind());
+        *present.ok_or(Refusal::from(Errno::EOPNOTSUPP))? = setting.clone();
         Ok(())
     }
 

@@ -2,8 +2,10 @@
 //! Namespaces, the paths that lead to them, and who is in which.
 
 use crate::{
+    drivers::Renaming,
     hca::Hca,
     links::Netdev,
+    nic::Nic,
     smc::{Settings, Smc},
 };
 use nix::errno::Errno;
@@ -85,11 +87,20 @@ pub struct World {
     pub smc: Option<Smc>,
     /// What the drivers of physical functions do not set of their virtual ones.
     pub fixed_of_vfs: Vec<VfSettingKind>,
+    /// What they do not tell of them.
+    pub untold_of_vfs: Vec<VfSettingKind>,
+    /// Drivers that fail when they are bound.
+    pub broken_drivers: Vec<String>,
     /// Seconds since the boot.
     pub(crate) clock: u64,
     pub(crate) boot: u32,
     pub(crate) functions: Vec<Device>,
     pub(crate) vfs: BTreeMap<DeviceAddress, Vec<VfSetting>>,
+    /// What virtual functions were plugged in as.
+    pub(crate) nics: BTreeMap<DeviceAddress, Nic>,
+    /// How udev calls the netdevs of functions.
+    pub(crate) names: BTreeMap<DeviceAddress, InterfaceName>,
+    pub(crate) renaming: Vec<Renaming>,
     pub(crate) namespaces: Vec<Netns>,
     pub(crate) paths: BTreeMap<PathBuf, Option<NetnsId>>,
     pub(crate) netdevs: Vec<Netdev>,
@@ -174,10 +185,15 @@ impl World {
             announced: vec![],
             smc: Some(Smc::default()),
             fixed_of_vfs: vec![],
+            untold_of_vfs: vec![],
+            broken_drivers: vec![],
             clock: 100,
             boot: 1,
             functions: vec![],
             vfs: BTreeMap::new(),
+            nics: BTreeMap::new(),
+            names: BTreeMap::new(),
+            renaming: vec![],
             namespaces: vec![],
             paths: BTreeMap::from([("/proc/1/ns/net".into(), Some(HOST))]),
             netdevs: vec![],

@@ -4,7 +4,7 @@
 use super::{
     Space, addresses, announce,
     children::{ANY_INDEX, NewChild},
-    links,
+    drivers, links,
     nldev::Nldev,
     routes, rules, smc, sysctls, vfs,
 };
@@ -14,18 +14,20 @@ use crate::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc;
-use std::{io, net::IpAddr, os::fd::AsFd};
+use std::{io, net::IpAddr, os::fd::AsFd, path::Path};
 
 /// How often a child's index is chosen anew, and how far it is each time from the last one: another
 /// netdev can have got it meanwhile.
 const INDEX_TRIES: u32 = 8;
 const INDEX_GAP: u32 = 64;
 
-/// The two namespaces that an operation can name.
+/// The two namespaces that an operation can name, and the hardware.
 #[derive(Clone, Copy)]
 pub(super) struct Namespaces<'a> {
     pub(super) host: &'a Space,
     pub(super) pod: Option<&'a Space>,
+    /// The host's.
+    pub(super) sysfs: &'a Path,
 }
 
 impl<'a> Namespaces<'a> {
@@ -110,6 +112,8 @@ impl<'a> Namespaces<'a> {
             } => self.change(NetnsSide::Host, pf, 0, |index| {
                 vfs::set(index, *number, setting)
             }),
+            Op::RebindDriver { device, driver } => Ok(drivers::rebind(self.sysfs, device, driver)?),
+            Op::BindDriver { device, driver } => Ok(drivers::bind(self.sysfs, device, driver)?),
             Op::SetAlias { at, link, alias } => {
                 self.change(*at, link, 0, |index| links::set_alias(index, alias))
             }

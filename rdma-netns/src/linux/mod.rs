@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `links`, `children`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink noun each, both ways |
 //! | `vfs` | virtual functions, as their physical function has them |
+//! | `drivers` | drivers that are bound anew |
 //! | `announce` | what tells neighbours who has an address now |
 //! | `probe` | what asks whether an address is free |
 //! | `neighbours` | the neighbour tables |
@@ -31,6 +32,7 @@ mod announce;
 mod api_server;
 mod children;
 mod devices;
+mod drivers;
 mod erdma;
 mod execute;
 mod gids;
@@ -279,7 +281,12 @@ impl Kernel for Linux {
 
     fn execute(&self, op: &Op, pod: Option<&Space>) -> Result<(), OpError> {
         let outcome = match self.host() {
-            Ok(host) => Namespaces { host, pod }.execute(op),
+            Ok(host) => Namespaces {
+                host,
+                pod,
+                sysfs: &self.sysfs,
+            }
+            .execute(op),
             Err(error) => Err(error.into()),
         };
         outcome.map_err(|NetlinkError { source, message }| OpError {

@@ -4,7 +4,7 @@
 
 use super::{devices, links};
 use crate::{
-    DeviceAddress, HardwareAddress, Link, Vf, VfLinkState, VfRates, VfSetting, VfVlan,
+    DeviceAddress, Guid, HardwareAddress, Link, Vf, VfLinkState, VfRates, VfSetting, VfVlan,
     VlanProtocol,
     netlink::{NetlinkError, Socket, attributes, u32_of},
 };
@@ -24,6 +24,8 @@ const IFLA_VF_SPOOFCHK: u16 = 4;
 const IFLA_VF_LINK_STATE: u16 = 5;
 const IFLA_VF_RATE: u16 = 6;
 const IFLA_VF_TRUST: u16 = 9;
+const IFLA_VF_IB_NODE_GUID: u16 = 10;
+const IFLA_VF_IB_PORT_GUID: u16 = 11;
 const IFLA_VF_VLAN_LIST: u16 = 12;
 const IFLA_VF_VLAN_INFO: u16 = 1;
 
@@ -130,11 +132,19 @@ fn settings(function: &[u8], number: u32) -> Option<Vec<VfSetting>> {
                 2 => VfLinkState::Disable,
                 _ => VfLinkState::Auto,
             })),
+            IFLA_VF_IB_NODE_GUID => guid(value).map(VfSetting::NodeGuid),
+            IFLA_VF_IB_PORT_GUID => guid(value).map(VfSetting::PortGuid),
             _ => None,
         });
     }
     settings.extend(vlan.map(VfSetting::Vlan));
     is_it.then_some(settings)
+}
+
+/// The GUID of a `struct ifla_vf_guid`, which stands at its end, behind what the compiler puts in front of 64 bits.
+fn guid(value: &[u8]) -> Option<Guid> {
+    let guid = value.get(4..)?.last_chunk()?;
+    Some(Guid(u64::from_ne_bytes(*guid)))
 }
 
 /// Without a VLAN there is no tag to be of a protocol.
@@ -175,6 +185,8 @@ pub(super) fn set(index: u32, number: u32, setting: &VfSetting) -> RouteNetlinkM
             };
             VfInfo::LinkState(link::VfInfoLinkState::new(number, state))
         }
+        VfSetting::NodeGuid(Guid(guid)) => VfInfo::IbNodeGuid(link::VfInfoGuid::new(number, *guid)),
+        VfSetting::PortGuid(Guid(guid)) => VfInfo::IbPortGuid(link::VfInfoGuid::new(number, *guid)),
     };
     let list = LinkAttribute::VfInfoList(vec![LinkVfInfo(vec![info])]);
     RouteNetlinkMessage::SetLink(links::message(index, vec![list]))

@@ -21,6 +21,18 @@ fn mac(number: u32, last: u8) -> VfInfo {
     VfInfo::Other(DefaultNla::new(IFLA_VF_MAC, value))
 }
 
+const GUID: u64 = 0x02c9_0300_216e_7001;
+
+/// `struct ifla_vf_guid`: 64 bits begin at a place that 8 divides.
+fn of_guid(number: u32, guid: u64) -> Vec<u8> {
+    let padding = words(&[0]);
+    let padding = match cfg!(target_pointer_width = "32") {
+        true => &[],
+        false => &padding[..],
+    };
+    [&words(&[number])[..], padding, &guid.to_ne_bytes()].concat()
+}
+
 fn of_words(kind: u16, value: &[u32]) -> VfInfo {
     VfInfo::Other(DefaultNla::new(kind, words(value)))
 }
@@ -73,6 +85,32 @@ fn all_that_a_driver_tells_of_a_function_is_read() {
     assert_eq!(vf.setting(VfSettingKind::Trust), None);
     assert_eq!(read(functions, 2), None);
     assert_eq!(read(vec![], 0), None);
+}
+
+/// As Linux 5.5 and later tell it of an InfiniBand function; zero where its physical function has set none.
+#[test]
+fn guids_are_told_where_the_driver_knows_them() {
+    let guid = |kind, guid| VfInfo::Other(DefaultNla::new(kind, of_guid(1, guid)));
+    let functions = vec![
+        LinkVfInfo(vec![mac(0, 1)]),
+        LinkVfInfo(vec![
+            mac(1, 2),
+            guid(IFLA_VF_IB_NODE_GUID, GUID),
+            guid(IFLA_VF_IB_PORT_GUID, 0),
+        ]),
+    ];
+    let vf = read(functions.clone(), 1).expect("a function");
+    let told = |kind| vf.setting(kind).map(ToString::to_string);
+    assert_eq!(
+        told(VfSettingKind::NodeGuid).as_deref(),
+        Some("node_guid 02:c9:03:00:21:6e:70:01")
+    );
+    assert_eq!(
+        told(VfSettingKind::PortGuid).as_deref(),
+        Some("port_guid 00:00:00:00:00:00:00:00")
+    );
+    let without = read(functions, 0).expect("a function");
+    assert_eq!(without.setting(VfSettingKind::PortGuid), None);
 }
 
 /// As kernels before 4.10 tell it, and those whose driver has no tag to name.
@@ -128,6 +166,16 @@ fn each_setting_is_sent_as_the_kernel_declares_it() {
             VfSetting::LinkState(VfLinkState::Enable),
             IFLA_VF_LINK_STATE,
             words(&[3, 1]),
+        ),
+        (
+            VfSetting::NodeGuid(Guid(GUID)),
+            IFLA_VF_IB_NODE_GUID,
+            of_guid(3, GUID),
+        ),
+        (
+            VfSetting::PortGuid(Guid(GUID)),
+            IFLA_VF_IB_PORT_GUID,
+            of_guid(3, GUID),
         ),
     ] {
         let body = bytes(&set(4, 3, &setting));

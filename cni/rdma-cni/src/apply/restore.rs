@@ -2,7 +2,7 @@
 //! The way back to the host. Rails do not wait for each other, and one attribute that cannot be
 //! restored keeps nothing else away.
 
-use super::ROUNDS;
+use super::{ROUNDS, rebound};
 use crate::open_connections;
 use attachments::{Attachment, Attribute};
 use nix::libc;
@@ -82,7 +82,7 @@ pub fn restore<K: Kernel>(
     tried_before: bool,
     others: &dyn Fn() -> Vec<Attachment>,
 ) -> Result<Restored, Incomplete> {
-    let deadline = kernel.now() + SETTLING;
+    let mut deadline = kernel.now() + SETTLING;
     let functions = attachment.vfs();
     let mut known: Option<Vec<Attachment>> = None;
     let mut given_up: Vec<GivenUp> = vec![];
@@ -158,6 +158,13 @@ pub fn restore<K: Kernel>(
             kernel.pause(PAUSE);
         }
         refused = make(kernel, pod, &plans, &observed);
+        let is_refused = refused.iter().any(|it| rebound::is_rebound(&it.op));
+        let mut ops = plans.iter().flatten().flatten();
+        if ops.any(rebound::is_rebound) && !is_refused {
+            rebound::wait(kernel, attachment);
+            // drivers take seconds
+            deadline = kernel.now() + SETTLING;
+        }
         last = Some(plans);
         round += 1;
     }

@@ -222,7 +222,11 @@ fn start<K: Kernel>(
     node.store.save(&attachment)?;
     given_up::forget(node.store.root(), &attachment);
     log_rails(&attachment);
-    let moved = apply::attach(node.kernel, pod, &attachment, &desired, observed)
+    let moved = apply::attach(node.kernel, pod, &attachment, &desired, observed);
+    if let Ok(observed) = &moved {
+        vf::renew(&mut attachment, observed);
+    }
+    let moved = moved
         .and_then(|observed| apply::check_char_devices(node.kernel, pod, &attachment, observed))
         .map_err(Cause::from)
         .and_then(|observed| {
@@ -266,7 +270,7 @@ fn look<K: Kernel>(
         let mut observed = node.observe(choice, Some(pod))?;
         match draft(node, choice, key, pod, &observed, holders) {
             Ok(attachment) if attachment.devices().is_subset(&known) => {
-                vf::tell(&attachment, &mut observed);
+                vf::tell(node.kernel, &attachment, &mut observed)?;
                 return Ok(Some((observed, attachment)));
             }
             // a bond's RDMA device is that of its first port
@@ -334,7 +338,7 @@ pub fn draft<K: Kernel>(
     others: &[Attachment],
 ) -> Result<Attachment, Error> {
     let mut rails = select::rails(node.conf, choice, observed, others)?;
-    vf::record(node.kernel, node.conf, &mut rails)?;
+    vf::record(node.kernel, node.conf, observed, &mut rails)?;
     let mut attachment = node.record(key, pod, observed, rails);
     attachment.routing.table_base = plan::free_base(&attachment, observed, others)?;
     Ok(attachment)

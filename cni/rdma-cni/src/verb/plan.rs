@@ -22,7 +22,7 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
         return Err(Error::Exists(key.to_string()));
     }
     let attachment = add::draft(node, &choice, &key, &pod, &observed, &others)?;
-    vf::tell(&attachment, &mut observed);
+    vf::tell(node.kernel, &attachment, &mut observed)?;
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
     for op in plan::attach(

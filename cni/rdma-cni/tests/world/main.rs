@@ -17,6 +17,8 @@ mod dying;
 mod failing;
 mod gids;
 mod given_up;
+mod guids;
+mod guids_ends;
 mod holding;
 mod ipam;
 mod ipam_corrected;

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A virtual function of a record: what its physical function sets of it, and its driver, which takes GUIDs over when
+//! it is bound to it (mlx5 reads them once, `mlx5_ib_init_node_data()` in `drivers/infiniband/hw/mlx5/main.c`).
+
+use super::{locate, locate::Located};
+use attachments::{Attachment, Rail};
+use rdma_netns::{Guid, Link, NetnsSide, Observed, Op, Vf, VfSetting, VfSettingKind};
+
+/// A virtual function of a record.
+pub(super) struct Function<'a> {
+    /// As the record has it.
+    known: &'a Vf,
+    /// As it is, if that can be asked.
+    present: Option<&'a Vf>,
+}
+
+impl<'a> Function<'a> {
+    /// The one whose netdev was `host_link`; none: nothing of it was changed.
+    pub(super) fn of(host_link: &'a Link, observed: &'a Observed) -> Option<Self> {
+        let known = host_link.vf.as_ref()?;
+        let present = host_link.parent.as_ref();
+        let present = present.and_then(|it| observed.vfs.get(it));
+        Some(Self { known, present })
+    }
+
+    /// Whether its physical function was asked, and has it.
+    pub(super) fn is_there(&self) -> bool {
+        self.present.is_some()
+    }
+
+    /// As it was before.
+    pub(super) fn before(&self) -> impl Iterator<Item = &'a VfSetting> + use<'a> {
+        self.known.settings.iter()
+    }
+
+    /// Whether GUIDs of it were changed.
+    pub(super) fn has_guids(&self) -> bool {
+        self.before().any(|it| it.guid().is_some())
+    }
+
+    /// What it still lacks of `desired`: all of it, if it cannot be asked.
+    pub(super) fn lacks<'b>(&self, desired: impl Iterator<Item = &'b VfSetting>) -> Vec<Op> {
+        let is_missing = |it: &&VfSetting| self.present.is_none_or(|vf| !vf.settings.contains(it));
+        let vf = self.present.unwrap_or(self.known);
+        let op = |setting: &VfSetting| Op::SetVf {
+            pf: vf.pf.clone(),
+            number: vf.number,
+            setting: setting.clone(),
+        };
+        desired.filter(is_missing).map(op).collect()
+    }
+
+    /// Whether it was to get another GUID of `kind` back than the pod's, which `rail` has.
+    pub(super) fn gets_back(&self, rail: &Rail, kind: VfSettingKind) -> bool {
+        let mut before = self.before().filter(|it| it.kind() == kind);
+        before.any(|it| !rail.vf.contains(it))
+    }
+}
+
+/// The change after which the function of `rail`, which is on the host, has the GUIDs that are set of it; none: it has
+/// them.
+pub(super) fn takes_over(rail: &Rail, host_link: &Link, observed: &Observed) -> Option<Op> {
+    rebind(rail, host_link, observed, |setting, own| {
+        setting.guid() != Some(own)
+    })
+}
+
+/// The change after which the function of `rail`, which is on the host, has no GUID of the pod's any more, of those that
+/// `is_to_go` says; none: it has none of them.
+pub(super) fn gives_back(
+    rail: &Rail,
+    host_link: &Link,
+    observed: &Observed,
+    is_to_go: impl Fn(VfSettingKind) -> bool,
+) -> Option<Op> {
+    rebind(rail, host_link, observed, |setting, own| {
+        setting.guid() == Some(own) && is_to_go(setting.kind())
+    })
+}
+
+/// The driver of the function of `rail` bound anew, if `is_due` says so of a setting of the pod's and the GUID that the
+/// function has.
+fn rebind(
+    rail: &Rail,
+    host_link: &Link,
+    observed: &Observed,
+    is_due: impl Fn(&VfSetting, Guid) -> bool,
+) -> Option<Op> {
+    let (device, driver) = rail.device().zip(rail.driver.clone())?;
+    let present = observed.device(device)?.driver.as_ref();
+    let Ok(Located::At(NetnsSide::Host, link)) = locate::link(rail, host_link, observed) else {
+        return None;
+    };
+    let own = |kind| match kind {
+        VfSettingKind::NodeGuid => Guid::of_node(locate::rdma_anywhere(rail, observed)?),
+        VfSettingKind::PortGuid => Guid::of_port(link),
+        _ => None,
+    };
+    let mut settings = rail.vf.iter();
+    let is_any_due = settings.any(|it| own(it.kind()).is_some_and(|own| is_due(it, own)));
+    let device = device.clone();
+    (is_any_due && present == Some(&driver)).then_some(Op::RebindDriver { device, driver })
+}
+
+/// The change that gives the function of `rail` its driver, if it has none: who bound it anew was killed, or the driver
+/// refused.
+pub(super) fn bind(rail: &Rail, observed: &Observed) -> Option<Op> {
+    let (device, driver) = rail.device().zip(rail.driver.clone())?;
+    let is_bound = observed.device(device)?.driver.is_some();
+    let device = device.clone();
+    (!is_bound).then_some(Op::BindDriver { device, driver })
+}
+
+/// Whether the devices of the functions whose drivers were bound anew are on the host, under the names that they had:
+/// udev gives them a moment after the kernel has made the devices.
+pub fn are_named(attachment: &Attachment, observed: &Observed) -> bool {
+    let mut rails = attachment.rails.iter().filter(|it| it.driver.is_some());
+    rails.all(|rail| {
+        let of_link = |link: &Link| {
+            let mut links = observed.host.links.iter();
+            links.any(|it| it.parent == link.parent && it.name == link.name)
+        };
+        let rdma = rail.rdma.as_ref().is_none_or(|device| {
+            let mut devices = observed.host.rdma.iter();
+            devices.any(|it| it.parent == device.parent && it.name == device.name)
+        });
+        rdma && rail.host_link.as_ref().is_none_or(of_link)
+    })
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Drivers that were bound anew: the kernel has made their devices when it answers, and udev names them a moment later.
+
+use attachments::Attachment;
+use rdma_netns::{Kernel, Op};
+use std::time::Duration;
+
+/// How long udev may take. It gives other names than before where somebody else had given those: the rest goes on by
+/// the devices' address then.
+const NAMING: Duration = Duration::from_secs(2);
+
+const POLL: Duration = Duration::from_millis(10);
+
+/// Whether `op` has a driver make its devices anew.
+pub(super) fn is_rebound(op: &Op) -> bool {
+    matches!(op, Op::RebindDriver { .. } | Op::BindDriver { .. })
+}
+
+/// Waits until the devices of such drivers are on the host, and are called as they were.
+pub(super) fn wait<K: Kernel>(kernel: &K, attachment: &Attachment) {
+    let deadline = kernel.now() + NAMING;
+    loop {
+        match kernel.observe(None) {
+            Ok(observed) if plan::are_named(attachment, &observed) => return,
+            Ok(_) => {}
+            Err(error) => log::warn!("{error}"),
+        }
+        if kernel.now() >= deadline {
+            log::warn!(
+                "after their driver was bound anew, devices are called otherwise than before"
+            );
+            return;
+        }
+        kernel.pause(POLL);
+    }
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+//! GUIDs of InfiniBand functions: ib-sriov-cni's `guid`.
+
+use crate::node::{Answer, Node, Pod, address, furnished, name, settle};
+use attachments::{Attribute, Store, given_up};
+use fake_kernel::{Nic, Snapshot, Verdict, World, world::HOST};
+use nix::errno::Errno;
+use rdma_netns::{
+    DeviceAddress, Guid, Kernel as _, Link, NetnsId, NetnsSide, Op, RdmaMode, VfSetting,
+    VfSettingKind,
+};
+use serde_json::{Value, json};
+
+pub(crate) const PF: &str = "0000:5e:00.0";
+pub(crate) const FUNCTION: &str = "0000:5e:00.2";
+const GUID: &str = "02:00:00:00:00:00:00:77";
+const NODE: Guid = Guid(0x0200_0000_0000_0a01);
+const PORT: Guid = Guid(0x0200_0000_0000_0a02);
+
+fn guid() -> Guid {
+    GUID.parse().unwrap()
+}
+
+pub(crate) fn function() -> DeviceAddress {
+    FUNCTION.to_owned().try_into().unwrap()
+}
+
+/// With an InfiniBand port and a function of it, which has the GUIDs `node` and `port`; zero: none but its firmware's.
+fn with_function(mode: RdmaMode, nic: Nic, [node, port]: [Guid; 2]) -> World {
+    let mut world = furnished(mode);
+    world.plug(Nic::infiniband(PF, "mlx5_6"));
+    world.plug(nic);
+    let named = world.name_by_udev(FUNCTION, name("ibp94s0v0"));
+    named.unwrap_or_else(|refusal| panic!("{refusal}"));
+    let device = function();
+    let (at, link) = (NetnsSide::Host, name("ibp94s0v0"));
+    let set = |setting| Op::SetVf {
+        pf: name("ib0"),
+        number: 0,
+        setting,
+    };
+    for op in [
+        set(VfSetting::NodeGuid(node)),
+        set(VfSetting::PortGuid(port)),
+        Op::RebindDriver {
+            device,
+            driver: "mlx5_core".to_owned(),
+        },
+        Op::SetUp {
+            at,
+            link: link.clone(),
+            up: true,
+        },
+        Op::AddAddress {
+            at,
+            link,
+            address: address("10.3.0.5/24"),
+        },
+    ] {
+        world
+            .execute(&op, None)
+            .unwrap_or_else(|refusal| panic!("{op}: {refusal}"));
+    }
+    settle(&mut world);
+    world
+}
+
+fn nic() -> Nic {
+    Nic::infiniband_function(FUNCTION, PF, "mlx5_7")
+}
+
+/// As the node's set-up leaves it: with GUIDs.
+pub(crate) fn node(mode: RdmaMode) -> Node {
+    Node::with(with_function(mode, nic(), [NODE, PORT]))
+}
+
+/// The function with another GUID.
+pub(crate) fn config(node: &Node) -> Value {
+    node.config(json!({ "deviceID": FUNCTION, "guid": GUID }))
+}
+
+fn function_settings(node: &Node) -> Vec<VfSetting> {
+    let vf = node.kernel.vf(&function()).unwrap();
+    let mut settings = vf.expect("a function").settings;
+    settings.retain(|it| it.guid().is_some());
+    settings
+}
+
+fn both(node: Guid, port: Guid) -> Vec<VfSetting> {
+    vec![VfSetting::NodeGuid(node), VfSetting::PortGuid(port)]
+}
+
+/// The GUIDs that the function itself has, by its devices, in the namespace of its netdev.
+fn own(node: &Node) -> (NetnsId, [Guid; 2]) {
+    node.kernel.with(|world| {
+        let observed = world.rdma_device(&function()).expect("an RDMA device");
+        let namespaces = [Some(HOST), world.namespace_at("/run/netns/a")];
+        let mut found = namespaces.into_iter().flatten().flat_map(|netns| {
+            let links: Vec<Link> = world.links(netns).into_iter().cloned().collect();
+            links.into_iter().map(move |link| (netns, link))
+        });
+        let (netns, link) = found
+            .find(|(_, link)| link.parent == Some(function()))
+            .expect("a netdev");
+        let guids = [Guid::of_node(&observed), Guid::of_port(&link)];
+        (netns, guids.map(|it| it.expect("a GUID")))
+    })
+}
+
+/// What differs on the host, but for numbers and the pods' namespaces.
+#[track_caller]
+pub(crate) fn must_be_as_before(node: &Node, before: &Snapshot, what: &str) {
+    let left = node.snapshot().without_numbers();
+    let differences = before.without_numbers().differences(&left);
+    let of_host = |line: &&String| !line.contains("/run/netns/");
+    let on_host: Vec<&String> = differences.iter().filter(of_host).collect();
+    assert!(on_host.is_empty(), "{what}: {on_host:#?}");
+    assert_eq!(node.records(), [] as [&str; 0], "{what}");
+}
+
+fn check(node: &Node, pod: &Pod, config: &Value, result: &Value) -> Answer {
+    let mut config = config.clone();
+    config["prevResult"] = result.clone();
+    node.run("CHECK", Some(pod), &config)
+}
+
+fn rebinds(node: &Node) -> usize {
+    let is_rebind = |op: &&Op| matches!(op, Op::RebindDriver { .. });
+    node.kernel.journal().iter().filter(is_rebind).count()
+}
+
+#[test]
+fn the_pod_has_the_guid_and_the_host_has_back_what_it_had() {
+    for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
+        let node = node(mode);
+        let (pod, config) = (node.pod("a"), config(&node));
+        let before = node.snapshot();
+        assert_eq!(own(&node), (HOST, [NODE, PORT]));
+        let result = node.add(&pod, &config).must_succeed();
+        assert_eq!(own(&node), (node.netns(&pod), [guid(); 2]), "{mode}");
+        assert_eq!(function_settings(&node), both(guid(), guid()));
+        let mac = result["interfaces"][0]["mac"].as_str().unwrap();
+        assert!(mac.ends_with(GUID), "{mac}");
+        let journal = node.kernel.journal();
+        let place = |is_it: fn(&Op) -> bool| journal.iter().rposition(is_it).unwrap();
+        let rebind = place(|op| matches!(op, Op::RebindDriver { .. }));
+        assert!(place(|op| matches!(op, Op::SetVf { .. })) < rebind);
+        let is_move = |op: &Op| matches!(op, Op::MoveRdma { .. } | Op::MoveLink { .. });
+        let moves = journal.iter().position(is_move).unwrap();
+        assert!(rebind < moves, "{journal:?}");
+        check(&node, &pod, &config, &result).must_succeed();
+        node.kernel.begin();
+        node.del(&pod, &config).must_succeed();
+        assert_eq!(rebinds(&node), 1);
+        assert_eq!(own(&node), (HOST, [NODE, PORT]));
+        must_be_as_before(&node, &before, "after DEL");
+    }
+}
+
+#[test]
+fn a_function_that_has_the_guid_is_left_as_it_is() {
+    let world = with_function(RdmaMode::Exclusive, nic(), [guid(), guid()]);
+    let node = Node::with(world);
+    let (pod, config) = (node.pod("a"), config(&node));
+    let before = node.snapshot();
+    node.add(&pod, &config).must_succeed();
+    node.del(&pod, &config).must_succeed();
+    must_be_as_before(&node, &before, "after DEL");
+    let is_change = |op: &Op| matches!(op, Op::SetVf { .. } | Op::RebindDriver { .. });
+    assert!(!node.kernel.journal().iter().any(is_change));
+}
+
+/// The physical function tells zero where it has set none, whatever the firmware has.
+#[test]
+fn what_the_firmware_gave_is_put_back_and_ones_where_it_gave_none() {
+    let own_guid = Guid(0x0200_0000_0000_0b01);
+    for (firmware, expected) in [(own_guid, own_guid), (Guid::ZERO, Guid::ONES)] {
+        let nic = nic().with_guid(firmware.0);
+        let world = with_function(RdmaMode::Exclusive, nic, [Guid::ZERO; 2]);
+        let node = Node::with(world);
+        let (pod, config) = (node.pod("a"), config(&node));
+        assert_eq!(own(&node).1, [firmware; 2]);
+        node.add(&pod, &config).must_succeed();
+        assert_eq!(own(&node).1, [guid(); 2]);
+        node.del(&pod, &config).must_succeed();
+        assert_eq!(function_settings(&node), both(expected, expected));
+        assert_eq!(own(&node), (HOST, [expected; 2]));
+        // as often as pods come
+        node.add(&pod, &config).must_succeed();
+        node.del(&pod, &config).must_succeed();
+        assert_eq!(own(&node), (HOST, [expected; 2]));
+    }
+}
+
+/// A pod's own GUID, by the runtime or by ib-kubernetes, comes before the network's.
+#[test]
+fn a_pod_chooses_its_guid() {
+    let [runtime, by_args] = ["02:00:00:00:00:00:00:01", "02:00:00:00:00:00:00:02"];
+    let of_runtime = json!({ "infinibandGUID": runtime });
+    let of_args = json!({ "cni": { "guid": by_args } });
+    for (runtime_config, args, expected) in [
+        (of_runtime.clone(), of_args.clone(), runtime),
+        (of_runtime, json!({}), runtime),
+        (json!({}), of_args, by_args),
+        (json!({ "infinibandGUID": "" }), json!({}), GUID),
+    ] {
+        let node = node(RdmaMode::Exclusive);
+        let (pod, mut config) = (node.pod("a"), config(&node));
+        config["runtimeConfig"] = runtime_config;
+        config["args"] = args;
+        node.add(&pod, &config).must_succeed();
+        assert_eq!(own(&node).1, [expected.parse().unwrap(); 2]);
+    }
+}
+
+#[test]
+fn check_tells_what_somebody_else_has_set_since() {
+    let node = node(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), config(&node));
+    let result = node.add(&pod, &config).must_succeed();
+    let (pf, number) = (name("ib0"), 0);
+    let setting = VfSetting::PortGuid(PORT);
+    let op = Op::SetVf {
+        pf,
+        number,
+        setting,
+    };
+    node.change(None, &op);
+    let drift = check(&node, &pod, &config, &result).must_fail(999);
+    let expected = format!("vf 0 of ib0 has port_guid {PORT}, not port_guid {GUID}");
+    assert!(drift.contains(&expected), "{drift}");
+}
+
+/// The record of a rebound function has the RDMA device as it is called since.
+#[test]
+fn what_a_driver_made_anew_is_found_and_named_by_udev_first() {
+    for udev in [0, 3] {
+        let mut world = with_function(RdmaMode::Shared, nic(), [NODE, PORT]);
+        world.udev = udev;
+        let node = Node::with(world);
+        let (pod, config) = (node.pod("a"), config(&node));
+        let before = node.snapshot();
+        node.add(&pod, &config).must_succeed();
+        let store = Store::new(&node.state.path().join("state"));
+        let records = store.living(&node.kernel, &node.kernel.boot_id().unwrap());
+        let [record] = &records.unwrap()[..] else {
+            panic!("one record");
+        };
+        assert_eq!(record.format, 5);
+        let present = node.kernel.with(|world| world.rdma_device(&function()));
+        let (present, recorded) = (present.unwrap(), record.rails[0].rdma.clone().unwrap());
+        assert_eq!(
+            (&present.name, present.index),
+            (&recorded.name, recorded.index)
+        );
+        let journal = node.kernel.journal();
+        let moved = journal.iter().find_map(|op| match op {
+            Op::MoveLink { link, .. } => Some(link.clone()),
+            _ => None,
+        });
+        assert_eq!(moved, Some(name("ibp94s0v0")), "{journal:?}");
+        node.del(&pod, &config).must_succeed();
+        must_be_as_before(&node, &before, "after DEL");
+    }
+}
+
+/// A version that does not know of GUIDs would leave the function with the pod's.
+#[test]
+fn a_record_without_guids_has_the_format_that_it_had() {
+    let node = node(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let config = node.config(json!({ "deviceID": FUNCTION, "link_state": "enable" }));
+    let before = node.snapshot();
+    node.add(&pod, &config).must_succeed();
+    let record = std::fs::read(node.record_of(&pod)).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(record["format"], 4);
+    assert_eq!(rebinds(&node), 0);
+    node.del(&pod, &config).must_succeed();
+    must_be_as_before(&node, &before, "after DEL");
+}
+
+#[test]
+fn what_cannot_have_a_guid_is_refused_by_name_and_reason() {
+    let node = node(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let of = |device: &str| node.config(json!({ "deviceID": device, "guid": GUID }));
+    let mut physical = of(PF);
+    physical["mode"] = "move".into();
+    let mut both = node.two_rails();
+    both["guid"] = GUID.into();
+    for (config, reason) in [
+        (
+            of("0000:3b:00.2"),
+            "guid: eth2 cannot be set up so: it is no InfiniBand function",
+        ),
+        (
+            physical,
+            "guid: ib0 cannot be set up so: it is no virtual function",
+        ),
+        (
+            both,
+            "guid: eth2 cannot be set up so: it is one of several rails",
+        ),
+    ] {
+        let message = node.add(&pod, &config).must_fail(7);
+        assert!(message.contains(reason), "{message}");
+        node.must_be(&before, reason);
+    }
+    node.kernel.with(|world| {
+        world.untold_of_vfs = vec![VfSettingKind::NodeGuid, VfSettingKind::PortGuid];
+    });
+    let message = node.add(&pod, &config(&node)).must_fail(7);
+    let expected = "guid: ibp94s0v0 cannot be set up so: the driver of its physical function does not tell the GUIDs";
+    assert!(message.contains(expected), "{message}");
+    assert_eq!(node.records(), [] as [&str; 0]);
+}
+
+/// The function stays with the pod's GUID, which is noted, and its driver is not bound anew for nothing.
+#[test]
+fn what_cannot_be_put_back_keeps_nothing_away_and_is_noted() {
+    let node = node(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), config(&node));
+    node.add(&pod, &config).must_succeed();
+    node.kernel.begin();
+    node.kernel.intercept(|_, step| match step.op {
+        Op::SetVf { .. } => Verdict::Refuse(Errno::EIO),
+        _ => Verdict::Proceed,
+    });
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(rebinds(&node), 0);
+    assert_eq!(own(&node), (HOST, [guid(); 2]));
+    let has_name = |world: &mut World| world.link(HOST, "ibp94s0v0").is_some();
+    assert!(node.kernel.with(has_name));
+    let notes = given_up::read(&node.state.path().join("state")).unwrap();
+    let lacks: Vec<&Attribute> = notes[0].lacks.iter().map(|it| &it.attribute).collect();
+    let expected = [VfSettingKind::NodeGuid, VfSettingKind::PortGuid].map(Attribute::Vf);
+    assert_eq!(lacks, expected.iter().collect::<Vec<_>>());
+}

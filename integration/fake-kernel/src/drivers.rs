@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Drivers that are taken off functions and bound to them, and what udev does after that.
+
+use crate::world::{HOST, Refusal, World};
+use nix::errno::Errno;
+use rdma_netns::{DeviceAddress, InterfaceName, VfSetting};
+
+/// A netdev that udev is about to rename.
+#[derive(Clone, Debug)]
+pub(crate) struct Renaming {
+    function: DeviceAddress,
+    /// How many observations it still takes.
+    left: u32,
+}
+
+impl World {
+    /// The driver of the function at `address` is taken off it, and `driver` bound to it, which makes no netdev:
+    /// `driver_override`, `unbind` and `bind` were written.
+    pub fn bind(&mut self, address: &str, driver: Option<&str>) {
+        let mut functions = self.functions.iter_mut();
+        if let Some(function) = functions.find(|function| &*function.address == address) {
+            function.driver = driver.map(str::to_owned);
+            function.rdma.clear();
+        }
+        self.lose_devices_of(address);
+    }
+
+    /// From now on udev calls the netdev of the function at `address` `name`, as it does at once.
+    ///
+    /// # Errors
+    /// The function has no netdev on the host, or the name is taken.
+    pub fn name_by_udev(&mut self, address: &str, name: InterfaceName) -> Result<(), Refusal> {
+        let address = DeviceAddress::try_from(address.to_owned()).map_err(|_| Errno::EINVAL)?;
+        self.names.insert(address.clone(), name);
+        self.rename_by_udev(&address)
+    }
+
+    /// `unbind` and `bind` of `driver` were written (`drivers/base/bus.c`).
+    pub(crate) fn rebind_driver(
+        &mut self,
+        address: &DeviceAddress,
+        driver: &str,
+    ) -> Result<(), Refusal> {
+        if self.driver_of(address)?.as_deref() != Some(driver) {
+            return Err(Errno::ENODEV.into());
+        }
+        self.bind(address, None);
+        self.bind_driver(address, driver)
+    }
+
+    /// The devices that the function was plugged in with are made anew, on the host.
+    pub(crate) fn bind_driver(
+        &mut self,
+        address: &DeviceAddress,
+        driver: &str,
+    ) -> Result<(), Refusal> {
+        match self.driver_of(address)? {
+            Some(bound) if bound == driver => return Ok(()),
+            Some(_) => return Err(Errno::EBUSY.into()),
+            None => {}
+        }
+        if self.broken_drivers.iter().any(|it| it == driver) {
+            return Err(Errno::EIO.into());
+        }
+        let nic = self.nics.get(address).cloned().ok_or(Errno::ENODEV)?;
+        let mut functions = self.functions.iter_mut();
+        if let Some(function) = functions.find(|it| it.address == *address) {
+            function.driver = Some(driver.to_owned());
+        }
+        self.make_devices(nic);
+        let left = self.udev;
+        self.renaming.push(Renaming {
+            function: address.clone(),
+            left,
+        });
+        self.udev_passes(0);
+        Ok(())
+    }
+
+    fn driver_of(&self, address: &DeviceAddress) -> Result<Option<String>, Refusal> {
+        let mut functions = self.functions.iter();
+        let function = functions.find(|it| it.address == *address);
+        Ok(function.ok_or(Errno::ENODEV)?.driver.clone())
+    }
+
+    /// `observations` pass for udev.
+    pub(crate) fn udev_passes(&mut self, observations: u32) {
+        for renaming in &mut self.renaming {
+            renaming.left = renaming.left.saturating_sub(observations);
+        }
+        let is_due = |it: &Renaming| it.left == 0;
+        let (due, left) = self.renaming.drain(..).partition(is_due);
+        self.renaming = left;
+        let due: Vec<Renaming> = due;
+        for Renaming { function, .. } in due {
+            // one that is taken, or that is gone by now, has the kernel's name
+            let _ = self.rename_by_udev(&function);
+        }
+    }
+
+    fn rename_by_udev(&mut self, function: &DeviceAddress) -> Result<(), Refusal> {
+        let Some(name) = self.names.get(function).cloned() else {
+            return Ok(());
+        };
+        let mut netdevs = self.netdevs.iter();
+        let own = netdevs.find(|it| it.netns == HOST && it.link.parent.as_ref() == Some(function));
+        let present = own.ok_or(Errno::ENODEV)?.link.name.clone();
+        self.rename_link(HOST, &present, &name)
+    }
+
+    /// The node GUID and the port GUID of a function whose driver is being bound: what its physical function has set,
+    /// else its firmware's own (`sriov_restore_guids()`, `drivers/net/ethernet/mellanox/mlx5/core/sriov.c`).
+    pub(crate) fn guids_of(&self, address: Option<&DeviceAddress>, own: u64) -> [u64; 2] {
+        let settings = address.and_then(|it| self.vfs.get(it));
+        let mut guids = [own; 2];
+        for setting in settings.into_iter().flatten() {
+            let (place, guid) = match setting {
+                VfSetting::NodeGuid(guid) => (0, guid.0),
+                VfSetting::PortGuid(guid) => (1, guid.0),
+                _ => continue,
+            };
+            if guid != 0 {
+                guids[place] = guid;
+            }
+        }
+        guids
+    }
+}
