@@ -3,16 +3,17 @@
 //! before anything is done. Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
 
 pub mod child;
+mod pkey;
 mod pod_annotations;
 mod resources;
 mod routing;
 pub mod selector;
 mod smc;
-mod unsupported;
 pub mod vf;
 
 use cni_protocol::{ConfError, Mistakes, Network};
 use conf_reader::{AbsolutePath, Field, Number, Wrong};
+pub use pkey::Pkey;
 pub use pod_annotations::PodAnnotations;
 pub use routing::{Routing, RoutingFields};
 pub use smc::{Smc, SmcRequirement, Smcr};
@@ -41,6 +42,8 @@ pub struct Conf {
     pub child: Child,
     /// `vlan`, `mac`, `spoofchk`, `guid` and their like
     pub vf: Vec<VfSetting>,
+    /// `pkey`
+    pub pkey: Option<Pkey>,
     /// `routing`
     pub routing: Routing,
     /// `resultIPs`; none: as [`Conf::result_ips`] says.
@@ -159,14 +162,6 @@ impl Conf {
         self.result_ips.unwrap_or(default)
     }
 
-    /// Refuses fields that this version does not do and must not drop: ADD, CHECK and STATUS do.
-    ///
-    /// # Errors
-    /// Such a field is there.
-    pub fn supported(&self) -> Result<(), ConfError> {
-        unsupported::check(&Field::root(&self.raw))
-    }
-
     /// Of the attachment that is called `interface` (`CNI_IFNAME`), if the verb is about one.
     pub fn of_attachment(mut self, interface: Option<&InterfaceName>) -> Self {
         self.attachment = interface.cloned();
@@ -241,6 +236,7 @@ impl Conf {
             mode: mistakes.or(file.get("mode"), None)?.unwrap_or_default(),
             child: mistakes.or(child::parse(file), Child::Macvlan(MacvlanMode::Bridge))?,
             vf: mistakes.or(vf::parse(file, is_first), vec![])?,
+            pkey: mistakes.or(pkey::parse(file), None)?,
             routing: mistakes
                 .or(RoutingFields::parse(file), RoutingFields::default())?
                 .over(Routing::default()),

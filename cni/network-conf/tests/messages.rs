@@ -22,7 +22,6 @@ fn messages_are_as_written() {
 fn said(input: &str) -> Vec<String> {
     let raw = conf(input);
     let added = Conf::parse(raw.clone()).and_then(|conf| {
-        conf.supported()?;
         let wish = conf.smc.requirement()?;
         let mut differs = told(&conf);
         if wish != SmcRequirement::None {

@@ -104,9 +104,6 @@ fn serve<K: Kernel>(
             None => Ok(()),
         };
     }
-    if !matches!(environment.command, Command::Del | Command::Gc) {
-        conf.supported()?;
-    }
     let node = Node::new(kernel, environment, &conf);
     match environment.command {
         Command::Add => {

@@ -78,9 +78,6 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
             if let Err(error) = conf.smc.check_ueid() {
                 told.error(format!("{file}: {error}"), "put the field right");
             }
-            if let Err(error) = conf.supported() {
-                told.refusal(Severity::Error, &format!("{file}: {error}"));
-            }
             annotations(facts, &conf, told);
             Some(conf)
         }

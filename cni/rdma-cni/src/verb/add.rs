@@ -222,6 +222,11 @@ fn start<K: Kernel>(
     node.store.save(&attachment)?;
     given_up::forget(node.store.root(), &attachment);
     log_rails(&attachment);
+    if let Some(pkey) = node.conf.pkey {
+        log::info!(
+            "pkey {pkey}: the subnet manager's to set, which ib-kubernetes tells; nothing is set here"
+        );
+    }
     let moved = apply::attach(node.kernel, pod, &attachment, &desired, observed);
     if let Ok(observed) = &moved {
         vf::renew(&mut attachment, observed);
@@ -339,6 +344,7 @@ pub fn draft<K: Kernel>(
 ) -> Result<Attachment, Error> {
     let mut rails = select::rails(node.conf, choice, observed, others)?;
     vf::record(node.kernel, node.conf, observed, &mut rails)?;
+    vf::check_partition(node.conf, &rails)?;
     let mut attachment = node.record(key, pod, observed, rails);
     attachment.routing.table_base = plan::free_base(&attachment, observed, others)?;
     Ok(attachment)

@@ -317,6 +317,29 @@ fn what_cannot_have_a_guid_is_refused_by_name_and_reason() {
     assert_eq!(node.records(), [] as [&str; 0]);
 }
 
+/// Where ib-kubernetes has the subnet manager do the rest, a network has it beside the GUID.
+#[test]
+fn a_partition_is_the_subnet_managers_and_refused_where_there_is_none() {
+    let node = node(RdmaMode::Shared);
+    let (pod, mut config) = (node.pod("a"), config(&node));
+    config["pkey"] = "0x8001".into();
+    let before = node.snapshot();
+    let result = node.add(&pod, &config).must_succeed();
+    assert_eq!(own(&node).1, [guid(); 2]);
+    check(&node, &pod, &config, &result).must_succeed();
+    node.del(&pod, &config).must_succeed();
+    must_be_as_before(&node, &before, "after DEL");
+    let ethernet = |mode: &str| {
+        node.config(json!({ "deviceID": "0000:3b:00.2", "mode": mode, "pkey": "0x8001" }))
+    };
+    for mode in ["move", "share"] {
+        let message = node.add(&pod, &ethernet(mode)).must_fail(7);
+        let expected = "pkey: eth2 cannot be set up so: it is no InfiniBand netdev that moves";
+        assert!(message.contains(expected), "{message}");
+        must_be_as_before(&node, &before, mode);
+    }
+}
+
 /// The function stays with the pod's GUID, which is noted, and its driver is not bound anew for nothing.
 #[test]
 fn what_cannot_be_put_back_keeps_nothing_away_and_is_noted() {

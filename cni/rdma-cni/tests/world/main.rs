@@ -52,6 +52,6 @@ mod smc_primary;
 mod smc_returning;
 mod smc_shared;
 mod tampering;
-mod unsupported;
 mod vf;
+mod vf_fields;
 mod wrapped;
