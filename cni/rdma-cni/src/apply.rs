@@ -224,24 +224,32 @@ pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyEr
     })
 }
 
-/// The RDMA devices that were moved, before and after.
+/// Whether the kernel makes character devices of the attachment's RDMA devices anew: by a move, or by a driver that is
+/// bound anew.
+pub(crate) fn renumbers(attachment: &Attachment) -> bool {
+    attachment.moves_rdma() || attachment.rails.iter().any(|it| it.driver.is_some())
+}
+
+/// The RDMA devices whose character devices were made anew, before and after.
 pub(crate) fn moved<'a>(
     attachment: &'a Attachment,
     observed: &'a Observed,
 ) -> impl Iterator<Item = (&'a RdmaDevice, &'a RdmaDevice)> {
     let moves = attachment.moves_rdma();
-    let devices = attachment
-        .rails
-        .iter()
-        .filter_map(|rail| rail.rdma.as_ref());
-    devices.filter(move |_| moves).filter_map(|before| {
-        let pod = observed.pod.as_ref()?;
+    let rails = attachment.rails.iter();
+    let rails = rails.filter(move |rail| moves || rail.driver.is_some());
+    let devices = rails.filter_map(|rail| rail.rdma.as_ref());
+    devices.filter_map(move |before| {
+        let namespace = match moves {
+            true => observed.pod.as_ref()?,
+            false => &observed.host,
+        };
         // a driver that was bound anew has made another one
         let is_it = |after: &&RdmaDevice| match &before.parent {
             Some(_) => after.parent == before.parent,
             None => after.index == before.index,
         };
-        Some((before, pod.rdma.iter().find(is_it)?))
+        Some((before, namespace.rdma.iter().find(is_it)?))
     })
 }
 

@@ -50,7 +50,7 @@ pub fn settle(
     attachment: &Attachment,
     observed: &Observed,
 ) -> Result<(), CharDeviceError> {
-    if !attachment.moves_rdma() {
+    if !apply::renumbers(attachment) {
         return Ok(());
     }
     let mut failed = follow(state_dir, attachment, observed, true);
@@ -68,7 +68,7 @@ pub fn settle(
 /// After devices have returned to the host: the daemon may be down. What cannot be written the daemon puts
 /// right, or the next move.
 pub fn settle_on_host(state_dir: &Path, attachment: &Attachment, observed: &Observed) {
-    if attachment.moves_rdma() {
+    if apply::renumbers(attachment) {
         tell(&follow(state_dir, attachment, observed, false));
     }
 }

@@ -25,6 +25,8 @@ const NO_INFINIBAND: &str = "it is no InfiniBand function";
 const NO_GUIDS: &str = "the driver of its physical function does not tell the GUIDs of its functions (Linux 5.5 and \
                         mlx5 do), so that they could not be put back";
 
+const NO_DRIVER: &str = "it has no driver to take a GUID over";
+
 const NO_PARTITION: &str =
     "it is no InfiniBand netdev that moves, and only such a one has partitions";
 
@@ -77,8 +79,8 @@ pub fn record<K: Kernel>(
             true if !guids.into_iter().all(is_told) => return Err(refused(NO_GUIDS).into()),
             true => {
                 let device = host_link.parent.as_ref();
-                let device = device.and_then(|it| observed.device(it));
-                rail.driver = device.and_then(|it| it.driver.clone());
+                let driver = device.and_then(|it| observed.device(it)?.driver.clone());
+                rail.driver = Some(driver.ok_or_else(|| refused(NO_DRIVER))?);
                 name_guids(&mut vf, host_link, rail.rdma.as_ref());
             }
             false => {}

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 pub(crate) const PF: &str = "0000:5e:00.0";
 pub(crate) const FUNCTION: &str = "0000:5e:00.2";
-const GUID: &str = "02:00:00:00:00:00:00:77";
+pub(crate) const GUID: &str = "02:00:00:00:00:00:00:77";
 const NODE: Guid = Guid(0x0200_0000_0000_0a01);
 const PORT: Guid = Guid(0x0200_0000_0000_0a02);
 
@@ -71,7 +71,12 @@ fn nic() -> Nic {
 
 /// As the node's set-up leaves it: with GUIDs.
 pub(crate) fn node(mode: RdmaMode) -> Node {
-    Node::with(with_function(mode, nic(), [NODE, PORT]))
+    Node::with(world(mode))
+}
+
+/// The same without a state directory.
+pub(crate) fn world(mode: RdmaMode) -> World {
+    with_function(mode, nic(), [NODE, PORT])
 }
 
 /// The function with another GUID.

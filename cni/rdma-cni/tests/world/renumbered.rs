@@ -2,6 +2,7 @@
 //! A move gives an RDMA device other character devices than kubelet promised the container.
 
 use crate::{
+    guids::{FUNCTION, GUID, world},
     kubelet::{Cluster, every, record},
     node::{Pod, furnished},
 };
@@ -96,6 +97,32 @@ fn the_cdi_entry_follows_a_number_that_changes_on_the_way_back() {
         }
         assert_eq!(uverbs(&cluster), "uverbs0", "{end}");
         assert_eq!(entry(&cluster)["path"], "/dev/infiniband/uverbs0", "{end}");
+    }
+}
+
+/// A driver that is bound anew has its devices numbered as a move does, and no move follows in shared mode.
+#[test]
+fn a_function_whose_driver_is_bound_anew_is_followed_and_broken_promises_are_told() {
+    for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
+        for cdi in [true, false] {
+            let mut world = world(mode);
+            // its number is free after Allocate
+            world.unplug("0000:3b:00.0");
+            let cluster = Cluster::with(world);
+            cluster.publish(&[("rdma/vf", every(&[FUNCTION], Sharing::Exclusive))], cdi);
+            cluster.grant(("rdma/vf", FUNCTION), Sharing::Exclusive, cdi, &[FUNCTION]);
+            let pod = cluster.pod("a", &[("rdma/vf", &[FUNCTION])]);
+            let config = cluster.config(json!({ "resources": ["rdma/vf"], "guid": GUID }));
+            if cdi {
+                cluster.add(&pod, &config).must_succeed();
+                cluster.entries_must_be_right("after ADD");
+                cluster.del(&pod, &config).must_succeed();
+                cluster.entries_must_be_right("after DEL");
+            } else {
+                let message = cluster.add(&pod, &config).must_fail(106);
+                assert!(message.contains("was promised"), "{mode}: {message}");
+            }
+        }
     }
 }
 
