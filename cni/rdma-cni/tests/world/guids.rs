@@ -107,6 +107,7 @@ fn own(node: &Node) -> (NetnsId, [Guid; 2]) {
         let (netns, link) = found
             .find(|(_, link)| link.parent == Some(function()))
             .expect("a netdev");
+        assert!(!Guid::is_changed(&link), "{link:?}");
         let guids = [Guid::of_node(&observed), Guid::of_port(&link)];
         (netns, guids.map(|it| it.expect("a GUID")))
     })
@@ -195,6 +196,22 @@ fn what_the_firmware_gave_is_put_back_and_ones_where_it_gave_none() {
         node.del(&pod, &config).must_succeed();
         assert_eq!(own(&node), (HOST, [expected; 2]));
     }
+}
+
+/// The administrator had given the netdev another GUID than its port's: that is put back as well.
+#[test]
+fn an_address_that_was_set_on_the_host_is_put_back() {
+    let node = node(RdmaMode::Exclusive);
+    let (at, link) = (NetnsSide::Host, name("ibp94s0v0"));
+    let present = |world: &mut World| world.link(HOST, "ibp94s0v0").unwrap().mac.clone();
+    let mut mac = node.kernel.with(present);
+    mac.0[19] = 0xee;
+    let address = mac.clone();
+    node.change(None, &Op::SetMac { at, link, mac });
+    let (pod, config) = (node.pod("a"), config(&node));
+    node.add(&pod, &config).must_succeed();
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(node.kernel.with(present).0[12..], address.0[12..]);
 }
 
 /// A pod's own GUID, by the runtime or by ib-kubernetes, comes before the network's.
