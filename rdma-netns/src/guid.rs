@@ -37,8 +37,10 @@ impl Guid {
     /// The GUID of the port whose IPoIB netdev `link` is, as it was when the kernel made the netdev: the administrator
     /// can change the present address. None: it is no IPoIB netdev.
     pub fn of_port(link: &Link) -> Option<Self> {
-        let address = link.permanent_mac.as_ref().unwrap_or(&link.mac);
-        Self::in_address(address).filter(|_| link.link_type == LinkType::Infiniband)
+        let permanent = link.permanent_mac.as_ref().and_then(Self::in_address);
+        let present = || Self::in_address(&link.mac);
+        let guid = permanent.filter(|it| it.is_valid()).or_else(present);
+        guid.filter(|_| link.link_type == LinkType::Infiniband)
     }
 
     /// Whether the administrator has given the IPoIB netdev `link` another GUID than its port's.
@@ -132,7 +134,12 @@ mod tests {
         assert_eq!(of(json!({})).as_deref(), Some(first));
         assert_eq!(of(json!({"permanent_mac": null})).as_deref(), Some(present));
         assert_eq!(of(json!({"link_type": "ether"})), None);
-        assert_eq!(of(json!({"permanent_mac": "02:00:00:00:00:01"})), None);
+        for none in ["02:00:00:00:00:01", &*address("00:00:00:00:00:00:00:00")] {
+            assert_eq!(
+                of(json!({ "permanent_mac": none })).as_deref(),
+                Some(present)
+            );
+        }
     }
 
     #[test]

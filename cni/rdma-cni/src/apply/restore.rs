@@ -162,7 +162,7 @@ pub fn restore<K: Kernel>(
         let mut ops = plans.iter().flatten().flatten();
         if ops.any(rebound::is_rebound) && !is_refused {
             rebound::wait(kernel, attachment);
-            // drivers take seconds
+            // what a driver takes is no time that somebody else had
             deadline = kernel.now() + SETTLING;
         }
         last = Some(plans);
