@@ -6,11 +6,11 @@
 use integration::{
     Snapshot,
     container_runtime::{
-        Engine, Pod, SharedNode,
+        Engine, Pod, PodSpec, SharedNode,
         shared::{HCA, address, links, namespaces, nodes_of_all_rails},
         traffic::{self, End},
     },
-    kubelet::Wish,
+    kubelet::{Allocation, Wish},
     lab, nics, wait,
 };
 use nix::sys::signal::Signal;
@@ -254,17 +254,30 @@ fn knows_its_rails(pod: &Pod) -> Vec<u64> {
 #[test]
 fn each_container_is_told_its_own_pods_rails() {
     let node = SharedNode::of(TOLD, 1000);
-    let pods = ["first", "second"].map(|name| node.runtime.pod(&node.wish(name)));
+    let told = |spec: &PodSpec| {
+        let ask = |it: &Allocation| node.node.kubelet.before_start(&it.resource, &it.ids);
+        let pod = node.runtime.run_asking(spec, ask);
+        pod.unwrap_or_else(|status| panic!("{}", status.message()))
+    };
+    let untold = node.runtime.run(&node.wish("untold"));
+    let why = untold.expect_err("nothing is known of it");
+    assert!(
+        why.message().contains("unresolvable CDI devices"),
+        "{}",
+        why.message()
+    );
+    node.node.free("untold");
+    let pods = ["first", "second"].map(|name| told(&node.wish(name)));
     let indexes = pods.each_ref().map(knows_its_rails);
     assert_eq!(indexes[0].len(), 2);
     assert_ne!(indexes[0], indexes[1], "they have addresses of their own");
     let names = [0, 1].map(nics::rdma);
-    let told = pods[0].main().sh("echo $NCCL_IB_HCA $UCX_NET_DEVICES");
+    let said = pods[0].main().sh("echo $NCCL_IB_HCA $UCX_NET_DEVICES");
     assert_eq!(
-        told.trim(),
+        said.trim(),
         format!("={0},{1} {0}:1,{1}:1", names[0], names[1])
     );
-    let on_host = node.runtime.pod(&node.wish("on-host").host_network());
+    let on_host = told(&node.wish("on-host").host_network());
     assert_eq!(on_host.main().sh("echo $RDMA_RAILS").trim(), "[]");
     assert_eq!(on_host.main().sh("cat $NCCL_CONF_FILE"), "");
     node.remove(on_host);
@@ -279,6 +292,8 @@ const ALONE: &str = r#"{"resources": [{"name": "rdma/hca", "kind": "exclusive"}]
 #[test]
 fn a_bond_can_be_one_pods_alone() {
     let node = SharedNode::of(ALONE, 2);
+    // it makes the bridge of the primary network
+    node.remove(node.plain("plain"));
     let before = Snapshot::of(&node.nics.host);
     let pods = ["first", "second"].map(|name| node.runtime.pod(&node.wish(name)));
     let third = Wish::new("third", "main", HCA, 1);

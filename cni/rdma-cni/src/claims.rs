@@ -109,7 +109,7 @@ pub fn joined(
             uid: uid.clone(),
             source,
         };
-        let now = |nic: &GrantedDevice| nodes(&nic.address, observed);
+        let now = |nic: &GrantedDevice| nodes(nic, observed);
         let own: Vec<&Meaning> = meanings.iter().filter(|it| is_of(it, uid)).collect();
         let rails = attachment.rails.iter();
         let rails = rails
@@ -167,12 +167,13 @@ pub fn left(state_dir: &Path, container: &str) {
     }
 }
 
-/// The character devices of the RDMA device at `address`, in the pod or on the host.
-fn nodes(address: &DeviceAddress, observed: &Observed) -> Option<Vec<CharNode>> {
-    let function = observed.devices.iter().find(|it| it.address == *address);
-    let is_its = |rdma: &&RdmaDevice| {
-        rdma.parent.as_ref() == Some(address)
-            || function.is_some_and(|it| it.rdma.contains(&rdma.name))
+/// The character devices of the RDMA device of `nic`, in the pod or on the host.
+fn nodes(nic: &GrantedDevice, observed: &Observed) -> Option<Vec<CharNode>> {
+    let function = observed.device(&nic.address);
+    let is_its = |rdma: &&RdmaDevice| match &rdma.parent {
+        Some(parent) => *parent == nic.address,
+        // RDMA in software, as on a bond, has no hardware to be known by
+        None => rdma.name == nic.rdma || function.is_some_and(|it| it.rdma.contains(&rdma.name)),
     };
     let pod = observed.pod.iter().flat_map(|pod| &pod.rdma);
     let device = pod.chain(&observed.host.rdma).find(is_its)?;

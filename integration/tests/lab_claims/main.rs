@@ -82,6 +82,9 @@ fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     let pair = PAIR.map(|name| claiming(cluster, name));
     pair.iter().for_each(has_all_rails);
     pair.iter().for_each(knows_its_rails);
+    // what a container is given was there when its pod had a network
+    let events = cluster.types("kubectl events -o json");
+    assert!(!events.contains("CDI device injection failed"), "{events}");
     assert_eq!(records().len(), 2);
     let [claims, specifications] = claims::files();
     assert_eq!((claims.len(), specifications.len()), (2, 2));

@@ -4,17 +4,20 @@
 
 use crate::{
     kubelet::{Cluster, address, record as attached},
-    node::{Pod, furnished},
+    leases::bonds,
+    node::{Pod, furnished, name},
 };
 use dra::{
     AttachmentParameters, ClaimName, Claims, Prepared, Record, cdi,
     record::{FORMAT, Request},
 };
-use fake_kernel::Verdict;
+use fake_kernel::{Nic, Verdict};
 use integration::kubelet::pod_resources::{claiming, pod};
 use network_conf::{Mode, RoutingFields};
 use nix::errno::Errno;
-use rdma_netns::{Child, Kernel, RdmaMode, VfSetting, VfVlan, child::MacvlanMode};
+use rdma_netns::{
+    Child, Kernel, NetnsSide, Op, RdmaDevice, RdmaMode, VfSetting, VfVlan, child::MacvlanMode,
+};
 use rdma_resources::{CharNode, Sharing, grant::GrantedDevice};
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf};
@@ -27,14 +30,27 @@ const POD_UID: &str = "5a1b0f4c-2f0e-4b7e-8f53-b5e0c7d0a001";
 
 /// What the daemon records of a claim of the devices at `addresses`, as they are now.
 fn prepare(cluster: &Cluster, addresses: &[&str], sharing: Sharing, awaits_network: bool) {
-    let nic = |text: &&str| {
+    let nics = addresses.iter().map(|text| {
         let rdma = cluster.rdma(&address(text));
-        GrantedDevice {
-            address: address(text),
-            char_devices: rdma.char_devices.iter().map(CharNode::from).collect(),
-            rdma: rdma.name,
-        }
-    };
+        granted(text, rdma)
+    });
+    prepare_nics(cluster, nics.collect(), sharing, awaits_network);
+}
+
+fn granted(text: &str, rdma: RdmaDevice) -> GrantedDevice {
+    GrantedDevice {
+        address: address(text),
+        char_devices: rdma.char_devices.iter().map(CharNode::from).collect(),
+        rdma: rdma.name,
+    }
+}
+
+fn prepare_nics(
+    cluster: &Cluster,
+    nics: Vec<GrantedDevice>,
+    sharing: Sharing,
+    awaits_network: bool,
+) {
     let device = Prepared {
         request: "nic".into(),
         pool: "node-1".into(),
@@ -42,7 +58,7 @@ fn prepare(cluster: &Cluster, addresses: &[&str], sharing: Sharing, awaits_netwo
         share: None,
         resource: "rdma/vf".into(),
         sharing,
-        nics: addresses.iter().map(nic).collect(),
+        nics,
     };
     let record = Record {
         format: FORMAT,
@@ -151,6 +167,38 @@ fn what_a_container_gets_comes_with_add_and_has_the_numbers_of_then() {
     // the sandbox is made anew: the claim is still prepared
     cluster.add(&pod, &config).must_succeed();
     assert!(given(&cluster).is_some());
+    cluster.del(&pod, &config).must_succeed();
+}
+
+/// RDMA in software on a bond, as in the lab: the kernel knows no hardware of it, and the daemon has it as its port's.
+#[test]
+fn a_bonds_rdma_in_software_is_given_as_soon_as_its_pod_has_a_network() {
+    let mut world = bonds(0);
+    world.plug(Nic::physical("0000:41:00.0", "eth6", "").without_rdma());
+    world.plug(Nic::virtual_link("bond6", "bond").with_soft_rdma("rxe_bond6"));
+    world.enslave("eth6", "bond6");
+    for link in ["eth6", "bond6"] {
+        let (at, link) = (NetnsSide::Host, name(link));
+        world
+            .execute(&Op::SetUp { at, link, up: true }, None)
+            .unwrap();
+    }
+    let cluster = Cluster::with(world);
+    let observed = cluster.node.kernel.with(|world| world.observe(None));
+    let mut devices = observed.host.rdma.into_iter();
+    let soft = devices.find(|it| it.name == "rxe_bond6").unwrap();
+    assert_eq!(soft.parent, None);
+    let expected: Vec<_> = soft.char_devices.iter().map(|it| it.name.clone()).collect();
+    prepare_nics(
+        &cluster,
+        vec![granted("0000:41:00.0", soft)],
+        Sharing::Shared,
+        true,
+    );
+    let pod = pods(&cluster, &["a"]).remove(0);
+    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    cluster.add(&pod, &config).must_succeed();
+    assert_eq!(given(&cluster), Some(expected));
     cluster.del(&pod, &config).must_succeed();
 }
 
