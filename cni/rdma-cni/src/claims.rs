@@ -7,7 +7,7 @@ use cni_protocol::ConfError;
 use dra::{AttachmentParameters, Claims, record::JoinedRail};
 use network_conf::{Conf, RoutingFields, vf};
 use plan::{allocation::Meaning, select::Choice};
-use rdma_netns::{DeviceAddress, Observed, RdmaDevice};
+use rdma_netns::{Observed, RdmaDevice};
 use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
 use serde::Serialize;
 use serde_json::json;
