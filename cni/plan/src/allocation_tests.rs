@@ -54,6 +54,7 @@ fn grant(resource: &str, of: &str, sharing: Sharing, cdi: bool, devices: &[(&str
         sharing,
         cdi,
         chained: false,
+        told: false,
         devices: devices.collect(),
     }
 }

@@ -3,7 +3,7 @@
 
 use super::missing_of;
 use attachments::{Attribute, given_up::Note};
-use rdma_netns::Observed;
+use rdma_netns::{Guid, Link, Observed, VfSetting};
 
 /// Why the netdev of `note` still lacks what it lacks, a sentence for each thing.
 pub fn left<'a>(note: &'a Note, observed: &Observed) -> Vec<&'a str> {
@@ -23,5 +23,21 @@ pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
     let times = note.observed_at.zip(observed.at);
     let age = times.map_or(0, |(then, now)| now.saturating_sub(then));
     let missing = missing_of(&note.host_link.aged(age), link, observed);
-    missing.iter().filter_map(Attribute::of).collect()
+    let rebound = keeps_guids(&note.host_link, link, observed).then_some(Attribute::Rebound);
+    let missing = missing.iter().filter_map(Attribute::of);
+    missing.chain(rebound).collect()
+}
+
+/// Whether the function of `link` has another GUID than it was given back.
+fn keeps_guids(host_link: &Link, link: &Link, observed: &Observed) -> bool {
+    let mut devices = observed.host.rdma.iter();
+    let device = devices.find(|it| it.parent.is_some() && it.parent == link.parent);
+    let settings = host_link.vf.iter().flat_map(|vf| &vf.settings);
+    let is_another =
+        |own: Option<Guid>, before: Guid| before.is_valid() && own.is_some_and(|own| own != before);
+    settings.into_iter().any(|setting| match setting {
+        VfSetting::NodeGuid(before) => is_another(device.and_then(Guid::of_node), *before),
+        VfSetting::PortGuid(before) => is_another(Guid::of_port(link), *before),
+        _ => false,
+    })
 }

@@ -179,7 +179,7 @@ pub fn check_char_devices<K: Kernel>(
             Some(error) if Instant::now() >= deadline => return Err(error),
             Some(_) => thread::sleep(POLL),
         }
-        observed = kernel.observe(Some(pod))?;
+        observed = kernel.observe_vfs(Some(pod), &attachment.vfs())?;
     }
     for (before, after) in moved(attachment, &observed) {
         let names = |device: &RdmaDevice| -> Vec<String> {
@@ -278,7 +278,7 @@ pub fn await_detection<K: Kernel>(
             return Err(ApplyError::Tentative(address.ip));
         }
         thread::sleep(POLL);
-        observed = kernel.observe(Some(pod))?;
+        observed = kernel.observe_vfs(Some(pod), &attachment.vfs())?;
     }
 }
 

@@ -7,7 +7,7 @@ use crate::offer::{Gone, Unhealthy};
 use log::{Level, Log, Metadata, Record};
 use rdma_netns::{DeviceAddress, Inventory};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
@@ -105,12 +105,23 @@ impl History {
 
     fn take(&self, now: BTreeMap<String, String>, at: SystemTime) {
         let mut kept = self.kept();
+        // its RDMA device comes and goes, and with it the name
+        let address = |name: &str| name.split(' ').next().unwrap_or_default().to_owned();
+        let before: BTreeMap<String, (&str, &str)> = kept
+            .known
+            .iter()
+            .map(|(name, reason)| (address(name), (name.as_str(), reason.as_str())))
+            .collect();
+        let addresses: BTreeSet<String> = now.keys().map(|name| address(name)).collect();
         let mut changes: BTreeMap<Option<&str>, Vec<&str>> = BTreeMap::new();
-        for name in kept.known.keys().filter(|name| !now.contains_key(*name)) {
-            changes.entry(None).or_default().push(name);
+        for (address, (name, _)) in &before {
+            if !addresses.contains(address) {
+                changes.entry(None).or_default().push(name);
+            }
         }
         for (name, reason) in &now {
-            if kept.known.get(name) != Some(reason) {
+            let known = before.get(&address(name));
+            if known.is_none_or(|(_, before)| before != reason) {
                 changes.entry(Some(reason)).or_default().push(name);
             }
         }
@@ -249,6 +260,25 @@ mod tests {
         ];
         assert_eq!(told, expected);
         assert_eq!(history.changes()[2].devices.len(), NAMED);
+    }
+
+    /// A device that has lost its RDMA device is not called by it.
+    #[test]
+    fn a_device_is_one_whatever_it_is_called() {
+        let history = History::default();
+        let now = SystemTime::now();
+        let lost = "it has no RDMA device";
+        for (name, reason) in [
+            ("0000:3b:00.0 (mlx5_0)", "no carrier"),
+            ("0000:3b:00.0", lost),
+            ("0000:3b:00.0 (mlx5_0)", lost),
+        ] {
+            history.take(unhealthy(&[(name, reason)]), now);
+        }
+        history.take(unhealthy(&[]), now);
+        let told: Vec<_> = history.changes().into_iter().map(|it| it.reason).collect();
+        let expected = [None, Some(lost.to_owned()), Some("no carrier".to_owned())];
+        assert_eq!(told, expected);
     }
 
     #[test]

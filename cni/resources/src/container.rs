@@ -12,6 +12,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -32,9 +33,13 @@ pub const NCCL_CONF: &str = "nccl.conf";
 #[derive(Clone, Debug)]
 pub struct Containers {
     path: PathBuf,
+    known: PathBuf,
     lock: PathBuf,
     root: PathBuf,
 }
+
+/// The ids of each container that has an entry, all by names.
+type Known = BTreeMap<String, BTreeSet<String>>;
 
 /// The container that has `id` of `resource`, the least of those that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +74,7 @@ impl Containers {
     pub fn new(cdi_directory: &Path, state_dir: &Path) -> Self {
         Self {
             path: cdi_directory.join("rdma-device-plugin-container.json"),
+            known: state_dir.join("containers.json"),
             lock: state_dir.join("containers.lock"),
             root: state_dir.join("containers"),
         }
@@ -97,27 +103,44 @@ impl Containers {
         resource.join(file_name(container.id))
     }
 
-    /// Has the container's entry say that its pod has these `rails`. Entries of containers with rails that `are_held`
-    /// does not know go.
+    /// Nobody else writes while the answer is held: what pods have is looked up then.
     ///
     /// # Errors
-    /// The file cannot be read or written.
+    /// Somebody else has it for long.
+    pub fn lock(&self) -> Result<impl Drop, FileError> {
+        file::lock(&self.lock)
+    }
+
+    /// Has the entry of the container with `ids` of `resource` say that its pod has these `rails`. Entries of containers
+    /// with rails go of whose ids none is among `held`, what pods have. The caller has the [`lock`](Self::lock).
+    ///
+    /// # Errors
+    /// A file cannot be written.
     pub fn tell_rails(
         &self,
-        container: ContainerId<'_>,
+        (resource, ids): (&str, &[String]),
         rails: &[Value],
         held: &[ContainerId<'_>],
     ) -> Result<(), FileError> {
-        let _lock = file::lock(&self.lock)?;
+        let Some(container) = ContainerId::of(resource, ids) else {
+            return Ok(());
+        };
         // what says nothing any more is written anew
         let content: Value = file::read(&self.path).ok().flatten().unwrap_or_default();
+        let mut known: Known = file::read(&self.known).ok().flatten().unwrap_or_default();
         let mut entries = content["devices"].as_array().cloned().unwrap_or_default();
         let own = container.name();
-        let names: Vec<String> = held.iter().map(|it| it.name()).collect();
+        let held: BTreeSet<String> = held.iter().map(|it| it.name()).collect();
         entries.retain(|entry| {
             let name = entry["name"].as_str().unwrap_or_default();
-            name != own && (has_none(entry) || names.iter().any(|it| it == name))
+            let ids = known.get(name);
+            let is_held = ids.is_some_and(|ids| !ids.is_disjoint(&held));
+            name != own && (has_none(entry) || is_held)
         });
+        known.retain(|name, _| entries.iter().any(|entry| entry["name"] == **name));
+        let ids = ids.iter().map(|id| ContainerId { resource, id }.name());
+        known.insert(own.clone(), ids.collect());
+        file::replace(&self.known, &known, 0o600)?;
         let variable = format!("{RAILS}={}", json!(rails));
         entries.push(json!({"name": own, "containerEdits": {"env": [variable]}}));
         let specification = json!({"cdiVersion": VERSION, "kind": KIND, "devices": entries});
@@ -179,7 +202,10 @@ mod tests {
         let containers = Containers::new(&directory.path().join("cdi"), directory.path());
         let tell = |id: &str, rails: &[Value], held: &[&str]| {
             let held: Vec<_> = held.iter().map(|id| container(id)).collect();
-            let told = containers.tell_rails(container(id), rails, &held);
+            let _lock = containers.lock().expect("nobody has it");
+            // no rail was made of its first id
+            let ids = [id.to_owned(), format!("{id}x")];
+            let told = containers.tell_rails(("rdma/hca", &ids), rails, &held);
             told.expect("written");
             let text = fs::read(&containers.path).expect("the file");
             let content: Value = serde_json::from_slice(&text).expect("JSON");
@@ -187,8 +213,8 @@ mod tests {
             let names = entries.map(|it| it["name"].as_str().expect("a name").to_owned());
             names.collect::<Vec<_>>()
         };
-        assert_eq!(tell("1", &[rail(5)], &["1"]), ["rdma--hca:1"]);
-        assert_eq!(tell("2", &[], &["1"]), ["rdma--hca:1", "rdma--hca:2"]);
+        assert_eq!(tell("1", &[rail(5)], &["1x"]), ["rdma--hca:1"]);
+        assert_eq!(tell("2", &[], &["1x"]), ["rdma--hca:1", "rdma--hca:2"]);
         let left = tell("3", &[rail(7)], &["3"]);
         assert_eq!(left, ["rdma--hca:2", "rdma--hca:3"]);
         // a file that a machine without power left is written anew

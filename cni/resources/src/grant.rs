@@ -41,6 +41,9 @@ pub struct Grant {
     /// Whether `rdma-cni` was in the node's chain then: the pod's network is to be made with it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub chained: bool,
+    /// Whether the container was promised an entry with its pod's rails ([`container`](crate::container)).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub told: bool,
     /// The devices.
     pub devices: Vec<GrantedDevice>,
 }
@@ -132,6 +135,7 @@ mod tests {
             sharing: Sharing::Shared,
             cdi: false,
             chained: false,
+            told: false,
             devices: vec![GrantedDevice {
                 address: "0000:3b:00.0".to_owned().try_into().expect("an address"),
                 rdma: "mlx5_0".into(),

@@ -112,6 +112,9 @@ impl World {
     /// else its firmware's own (`sriov_restore_guids()`, `drivers/net/ethernet/mellanox/mlx5/core/sriov.c`).
     pub(crate) fn guids_of(&self, address: Option<&DeviceAddress>, own: u64) -> [u64; 2] {
         let settings = address.and_then(|it| self.vfs.get(it));
+        if let Some(stuck) = self.stuck_guids {
+            return stuck;
+        }
         let mut guids = [own; 2];
         for setting in settings.into_iter().flatten() {
             let (place, guid) = match setting {

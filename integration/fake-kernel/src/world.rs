@@ -91,6 +91,8 @@ pub struct World {
     pub untold_of_vfs: Vec<VfSettingKind>,
     /// Drivers that fail when they are bound.
     pub broken_drivers: Vec<String>,
+    /// The GUIDs that functions' firmware goes on with, whatever is set of them.
+    pub stuck_guids: Option<[u64; 2]>,
     /// Seconds since the boot.
     pub(crate) clock: u64,
     pub(crate) boot: u32,
@@ -187,6 +189,7 @@ impl World {
             fixed_of_vfs: vec![],
             untold_of_vfs: vec![],
             broken_drivers: vec![],
+            stuck_guids: None,
             clock: 100,
             boot: 1,
             functions: vec![],

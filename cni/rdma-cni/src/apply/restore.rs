@@ -137,7 +137,9 @@ pub fn restore<K: Kernel>(
         let nothing_to_do = plans
             .iter()
             .all(|plan| plan.as_ref().map_or(true, Vec::is_empty));
-        let is_same = last.as_ref() == Some(&plans) && !refused.is_empty();
+        // firmware can leave a function with the pod's GUIDs, however often its driver is bound anew
+        let rebinds = plans.iter().flatten().flatten().any(rebound::is_rebound);
+        let is_same = last.as_ref() == Some(&plans) && (rebinds || !refused.is_empty());
         same = if is_same { same + 1 } else { 0 };
         let may_pass = refused.iter().any(|refusal| refusal.is_passing);
         let is_settled = same >= SAME_ROUNDS && !may_pass || kernel.now() >= deadline;

@@ -383,3 +383,31 @@ fn what_cannot_be_put_back_keeps_nothing_away_and_is_noted() {
     let expected = [VfSettingKind::NodeGuid, VfSettingKind::PortGuid].map(Attribute::Vf);
     assert_eq!(lacks, expected.iter().collect::<Vec<_>>());
 }
+
+/// What the physical function tells is what it was, and the function has the pod's GUID all the same: that ends, and is
+/// told until it is right.
+#[test]
+fn firmware_that_keeps_a_guid_is_not_bound_anew_for_ever() {
+    let node = node(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), config(&node));
+    node.add(&pod, &config).must_succeed();
+    node.kernel
+        .with(|world| world.stuck_guids = Some([guid().0; 2]));
+    node.kernel.begin();
+    node.del(&pod, &config).must_succeed();
+    assert!((1..20).contains(&rebinds(&node)), "{}", rebinds(&node));
+    let notes = given_up::read(&node.state.path().join("state")).unwrap();
+    let lacks: Vec<&Attribute> = notes[0].lacks.iter().map(|it| &it.attribute).collect();
+    assert_eq!(lacks, [&Attribute::Rebound]);
+    let told = || {
+        let functions = notes[0].host_link.parent.iter().cloned().collect();
+        let observed = node.kernel.observe_vfs(None, &functions).unwrap();
+        plan::given_up::left(&notes[0], &observed).len()
+    };
+    assert_eq!(told(), 1);
+    node.kernel.with(|world| world.stuck_guids = None);
+    let driver = "mlx5_core".to_owned();
+    let device = notes[0].host_link.parent.clone().unwrap();
+    node.change(None, &Op::RebindDriver { device, driver });
+    assert_eq!(told(), 0);
+}

@@ -141,6 +141,7 @@ impl Cluster {
             sharing,
             cdi,
             chained: false,
+            told: false,
             devices: devices.collect(),
         };
         Grants::new(&self.state_dir()).write(&grant).unwrap();

@@ -5,7 +5,7 @@
 use clap::ValueEnum;
 use conf_reader::{AbsolutePath, Field, Wrong};
 use conflist::{Entry, Runtime, TYPE, entry::DETECT};
-use network_conf::Devices;
+use network_conf::{Devices, Mode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::{
@@ -148,6 +148,11 @@ impl Chain {
             Ok(Some(Devices::Resources(names))) => names.iter().any(|it| it == resource),
             _ => false,
         }
+    }
+
+    /// Whether netdevs are moved into pods, whatever they are: a bond cannot be.
+    pub fn moves(&self) -> bool {
+        parsed(&self.entry).is_ok_and(|conf| conf.mode == Mode::Move)
     }
 
     /// What the names begin with that rails have in pods; none: with a text that other netdevs' names can begin with.

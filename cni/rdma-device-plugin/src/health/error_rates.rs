@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether error counters grow faster than their thresholds allow: the rule.
 //!
-//! What a counter grew by is summed up over the readings of the last `per`, never over more. So the device is
+//! What a counter grew by is summed up over the readings of the last `per`, and over more only where a look takes longer:
+//! then it is what it comes to in `per`. So the device is
 //! told as soon as the threshold is exceeded, and is well again when `per` was watched in whole and was below.
 //!
 //! | a reading | counts as |
@@ -171,11 +172,20 @@ impl PortErrors {
         };
         let so_far = self.readings.back().map_or(0, |(_, grown)| *grown);
         self.readings.push_back((now, so_far.saturating_add(grown)));
-        self.readings
-            .retain(|(at, _)| now.saturating_duration_since(*at) <= threshold.per);
-        let (grown, watched) = self.of_late();
         let ErrorThreshold { above, per, .. } = threshold;
-        if grown > *above {
+        // where a look takes longer than that, the last two are compared all the same
+        while self.readings.len() > 2
+            && let Some((at, _)) = self.readings.front()
+            && now.saturating_duration_since(*at) > *per
+        {
+            self.readings.pop_front();
+        }
+        let (grown, watched) = self.of_late();
+        let in_per = match watched > *per {
+            true => grown as f64 * per.as_secs_f64() / watched.as_secs_f64(),
+            false => grown as f64,
+        };
+        if in_per > *above as f64 {
             // what is told does not change with each reading
             self.fault.get_or_insert_with(|| {
                 format!(

@@ -38,6 +38,14 @@ impl Port {
         self.rates.take(self.now, &due, &readings)
     }
 
+    /// As `reads`, so many seconds after the last time.
+    fn reads_late(&mut self, seconds: u32, errors: u64) {
+        self.now += seconds * SECOND;
+        self.value += errors;
+        let due = self.rates.due(self.now);
+        self.rates.take(self.now, &due, &[reading(self.value)]);
+    }
+
     /// So many readings in which nothing grew.
     fn quiet(&mut self, readings: usize) {
         for _ in 0..readings {
@@ -202,4 +210,17 @@ fn each_is_read_at_its_own_interval() {
         }
     }
     assert_eq!(read, [61, 11, 3]);
+}
+
+/// A NIC whose firmware does not answer holds up the look at the others.
+#[test]
+fn where_looks_take_longer_than_its_time_what_they_come_to_counts() {
+    let mut port = Port::new();
+    port.reads_late(150, 20);
+    assert_eq!(port.fault(), None, "8 in 60 s");
+    port.reads_late(150, 40);
+    let reason = port.fault().expect("16 in 60 s");
+    assert!(reason.contains("grew by 40 in 150 s"), "{reason}");
+    port.reads_late(150, 0);
+    assert_eq!(port.fault(), None);
 }

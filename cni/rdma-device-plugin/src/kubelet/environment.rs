@@ -13,7 +13,8 @@ use serde_json::Value;
 use std::path::Path;
 use tonic::Status;
 
-/// Tells the container that has `ids` of `resource`, as `environment` has it. A pod with `hostNetwork` has no rails.
+/// Tells the container that has `ids` of `resource`, as `environment` has it; its rails also if it `is_promised` them. A
+/// pod with `hostNetwork` has none.
 ///
 /// # Errors
 /// It is not known which rails there are, or it cannot be written: kubelet asks again.
@@ -22,8 +23,10 @@ pub(super) async fn tell(
     resource: &ResourceName,
     ids: &[String],
     environment: &Environment,
+    is_promised: bool,
 ) -> Result<(), Status> {
-    let (has_rails, has_nccl) = (environment.has_rails(), environment.has_nccl());
+    let has_rails = environment.has_rails() || is_promised;
+    let has_nccl = environment.has_nccl();
     if !has_rails && !has_nccl {
         return Ok(());
     }
@@ -33,8 +36,9 @@ pub(super) async fn tell(
         let Some(container) = ContainerId::of(&resource, &ids) else {
             return Ok(());
         };
+        let _lock = containers.lock().map_err(|error| error.to_string())?;
         let (all, unreadable) = living(&state_dir).map_err(|error| error.to_string())?;
-        let rails = rails(&all, &container);
+        let rails = rails(&all, &resource, &ids);
         if rails.is_empty() && !unreadable.is_empty() {
             let unreadable = unreadable.join(", ");
             return Err(format!(
@@ -43,7 +47,7 @@ pub(super) async fn tell(
         }
         if has_rails {
             let held: Vec<ContainerId<'_>> = all.iter().flat_map(held).collect();
-            let told = containers.tell_rails(container, &rails, &held);
+            let told = containers.tell_rails((&resource, &ids), &rails, &held);
             told.map_err(|error| error.to_string())?;
         }
         if has_nccl {
@@ -86,11 +90,12 @@ fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
     })
 }
 
-/// All rails of the pod of `container`. One whose sandbox was made anew has them by the last one.
-fn rails(all: &[Attachment], container: &ContainerId<'_>) -> Vec<Value> {
-    let own = all
-        .iter()
-        .filter(|it| held(it).any(|held| held == *container));
+/// All rails of the pod whose container has `ids`, of which some can have come to no rail: a NIC that is down, or that the
+/// pod has not chosen. One whose sandbox was made anew has them by the last one.
+fn rails(all: &[Attachment], resource: &str, ids: &[String]) -> Vec<Value> {
+    let is_its =
+        |held: ContainerId<'_>| held.resource == resource && ids.iter().any(|id| id == held.id);
+    let own = all.iter().filter(|it| held(it).any(is_its));
     let Some(last) = own.max_by_key(|it| it.observed_at) else {
         return vec![];
     };

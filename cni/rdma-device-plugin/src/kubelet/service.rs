@@ -43,6 +43,15 @@ pub const OPTIONS: DevicePluginOptions = DevicePluginOptions {
 /// pod meanwhile.
 const TO_ALLOCATE: Duration = Duration::from_secs(5);
 
+/// What a container was promised by its Allocate.
+#[derive(Clone, Copy)]
+struct Promised {
+    /// A network of its pod's that the chain makes.
+    network: bool,
+    /// To be told of its rails.
+    rails: bool,
+}
+
 /// The service of one resource.
 #[derive(Clone)]
 pub struct Service {
@@ -139,7 +148,8 @@ impl Service {
         let told: Vec<_> = grants.iter().map(in_words).collect();
         self.record(grants).await?;
         if self.environment().has_nccl() {
-            self.mount(&request.container_requests, &mut container_responses)?;
+            self.mount(&request.container_requests, &mut container_responses)
+                .await?;
         }
         let ids = all_ids(request);
         log::info!(
@@ -160,18 +170,24 @@ impl Service {
     }
 
     /// Has each container have a directory of its own, for what is known when it is created.
-    fn mount(
+    async fn mount(
         &self,
         requests: &[ContainerAllocateRequest],
         responses: &mut [ContainerAllocateResponse],
     ) -> Result<(), Status> {
         for (request, response) in requests.iter().zip(responses) {
             let ids = &request.devices_i_ds;
-            let Some(container) = ContainerId::of(self.resource.as_str(), ids) else {
+            let containers = self.context.containers.clone();
+            let (resource, ids) = (self.resource.to_string(), ids.clone());
+            let make = move || {
+                let container = ContainerId::of(&resource, &ids);
+                container.map(|it| containers.make(it)).transpose()
+            };
+            let made = tokio::task::spawn_blocking(make).await;
+            let made = made.map_err(|error| Status::internal(error.to_string()))?;
+            let Some(directory) = made.map_err(|error| Status::internal(error.to_string()))? else {
                 continue;
             };
-            let made = self.context.containers.make(container);
-            let directory = made.map_err(|error| Status::internal(error.to_string()))?;
             response.mounts.push(Mount {
                 container_path: MOUNTED.to_owned(),
                 host_path: directory.to_string_lossy().into_owned(),
@@ -201,9 +217,8 @@ impl Service {
         }
     }
 
-    /// Whether the devices of a container with `ids` are in place; the sentence says why not. True: the
-    /// pod's network was to be made by the chain.
-    async fn are_in_place(&self, ids: &[String]) -> Result<bool, Refused> {
+    /// Whether the devices of a container with `ids` are in place; the sentence says why not.
+    async fn are_in_place(&self, ids: &[String]) -> Result<Promised, Refused> {
         // another device's firmware that does not answer must not keep this container waiting
         let now = self.context.hardware.presence_aside().await;
         let now = now.map_err(|error| Status::unavailable(error.to_string()))?;
@@ -212,8 +227,10 @@ impl Service {
         let grants: Vec<_> = grants.collect::<Result<_, Refused>>()?;
         let grants: Vec<&Grant> = grants.iter().flatten().collect();
         offer::still_as_granted(&grants, &now)?;
-        let chained = grants.iter().any(|grant| grant.chained);
-        Ok(chained && self.is_attached())
+        Ok(Promised {
+            network: grants.iter().any(|grant| grant.chained) && self.is_attached(),
+            rails: grants.iter().any(|grant| grant.told),
+        })
     }
 }
 
@@ -350,9 +367,12 @@ impl DevicePlugin for Service {
         let in_place = self.are_in_place(&ids).await;
         let socket = self.context.pod_resources.clone();
         let asked = match in_place {
-            Ok(true) => Some(holder::of(&socket, &self.resource, &ids).await),
+            Ok(Promised { network: true, .. }) => {
+                Some(holder::of(&socket, &self.resource, &ids).await)
+            }
             _ => None,
         };
+        let is_promised = in_place.as_ref().is_ok_and(|it| it.rails);
         let checked = match (in_place, &asked) {
             (Ok(_), Some(asked)) => {
                 chain_check::check(&self.context, &self.resource, &ids, asked).await
@@ -362,7 +382,13 @@ impl DevicePlugin for Service {
         let checked = match checked {
             Ok(()) => {
                 let environment = self.environment();
-                let told = environment::tell(&self.context, &self.resource, &ids, &environment);
+                let told = environment::tell(
+                    &self.context,
+                    &self.resource,
+                    &ids,
+                    &environment,
+                    is_promised,
+                );
                 told.await.map_err(Refused::from)
             }
             refused => refused,

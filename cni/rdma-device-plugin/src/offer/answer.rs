@@ -135,6 +135,7 @@ impl Offer {
                 cdi: self.cdi,
                 // to be said where it is recorded
                 chained: false,
+                told: self.environment.has_rails(),
                 devices,
             });
         }
@@ -207,6 +208,7 @@ impl Offer {
                 sharing: self.sharing,
                 cdi: true,
                 chained: false,
+                told: false,
                 devices: vec![granted],
             });
         }

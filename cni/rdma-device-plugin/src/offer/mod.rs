@@ -132,14 +132,27 @@ pub fn offers(
             !is_hidden
         });
         if resource.ids == Ids::Exclusive {
-            devices.retain(|device| match taken.get(&device.address) {
-                None => true,
-                Some(other) => {
-                    remarks.push(format!(
-                        "{}: {} is in {other} already, and not in {}",
-                        resource.place, device.address, resource.name
-                    ));
-                    false
+            let of_bond = |address: &DeviceAddress| {
+                let function = inventory.function(address)?;
+                let mut others = taken.iter();
+                others.find_map(|(other, resource)| {
+                    select::common_bond(function, inventory.function(other)?).map(|_| *resource)
+                })
+            };
+            devices.retain(|device| {
+                match taken
+                    .get(&device.address)
+                    .copied()
+                    .or_else(|| of_bond(&device.address))
+                {
+                    None => true,
+                    Some(other) => {
+                        remarks.push(format!(
+                            "{}: {} is in {other} already, and not in {}",
+                            resource.place, device.address, resource.name
+                        ));
+                        false
+                    }
                 }
             });
             let own = devices.iter().map(|device| device.address.clone());

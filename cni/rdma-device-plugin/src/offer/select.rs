@@ -147,7 +147,11 @@ fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) ->
             _ if netdev.default_route => Some(format!(
                 "the node's default route leaves by its netdev {name}"
             )),
-            Some(bond) if resource.bonds && netdev.taken_by.is_none() => {
+            Some(bond)
+                if resource.bonds
+                    && netdev.taken_by.is_none()
+                    && netdev.link_type == LinkType::Ether =>
+            {
                 let is_exclusive = inventory.rdma_mode == Some(RdmaMode::Exclusive);
                 is_exclusive.then(|| {
                     format!(
@@ -174,16 +178,21 @@ fn another_port(
     if resource.ids != Ids::Exclusive {
         return None;
     }
+    found.iter().find_map(|other| {
+        let bond = common_bond(function, inventory.function(&other.address)?)?;
+        Some(format!("{bond} is offered with its port {}", other.address))
+    })
+}
+
+/// The bond that both have a port of.
+pub(super) fn common_bond<'a>(one: &'a Function, other: &Function) -> Option<&'a str> {
     let bonds = |function: &'_ Function| -> Vec<String> {
         let netdevs = function.netdevs.iter();
         netdevs.filter_map(|it| it.master.clone()).collect()
     };
-    let own = bonds(function);
-    found.iter().find_map(|other| {
-        let others = bonds(inventory.function(&other.address)?);
-        let bond = others.into_iter().find(|it| own.contains(it))?;
-        Some(format!("{bond} is offered with its port {}", other.address))
-    })
+    let others = bonds(other);
+    let mut own = one.netdevs.iter().filter_map(|it| it.master.as_deref());
+    own.find(|it| others.iter().any(|other| other == it))
 }
 
 /// Whether `function` is one that `selectors` select, as far as it can be seen.

@@ -116,8 +116,8 @@ fn a_container_is_told_at_allocate_what_libraries_need_and_before_its_start_what
         "the runtime cannot make the container yet"
     );
 
-    // kubelet gives the ids in whichever order
-    record(&running, "c1", &["3", "5"], [5, 5]);
+    // kubelet gives the ids in whichever order, and not each came to a rail
+    record(&running, "c1", &["5"], [5, 5]);
     running
         .kubelet
         .before_start("rdma/hca", &ids(&["3", "5"]))
@@ -179,6 +179,26 @@ fn without_the_option_nothing_is_set_and_no_record_is_read() {
         .before_start("rdma/hca", &own)
         .expect("it may");
     assert!(!running.machine.path("state/containers").exists());
+}
+
+/// The option is turned off, and the node boots: a container that was promised an entry is started again by its name.
+#[test]
+fn what_was_promised_is_told_whatever_the_configuration_is_by_then() {
+    let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
+    let own = ids(&["3"]);
+    running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
+    running
+        .machine
+        .configure(&CONFIGURATION.replace(r#""rails", "#, ""));
+    running.daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    running.daemon.says("a new configuration is in force");
+    record(&running, "c1", &["3"], [5, 5]);
+    running
+        .kubelet
+        .before_start("rdma/hca", &own)
+        .expect("it may");
+    let rails = &entries(&running)["rdma-device-plugin/container=rdma--hca:3"];
+    assert_eq!(rails[0]["gidIndex"], 5, "{rails}");
 }
 
 /// What is not known is not told wrongly: kubelet asks again.

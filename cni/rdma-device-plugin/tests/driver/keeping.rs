@@ -158,6 +158,7 @@ fn grant_of(state: &Path, address: &str) {
         sharing: Sharing::Shared,
         cdi: false,
         chained: false,
+        told: false,
         devices: vec![GrantedDevice {
             address: address.to_owned().try_into().expect("an address"),
             rdma: "erdma_0".into(),

@@ -262,6 +262,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
         format: rdma_resources::grant::FORMAT,
         cdi: true,
         chained: false,
+        told: false,
         ..grant.clone()
     };
     assert_eq!(still_as_granted(&[&by_name], &swapped), Ok(()));

@@ -7,7 +7,7 @@ use rdma_device_plugin::{
     ipv6_prerequisite::parents,
     offer::{Offer, PreviousOffers, Unhealthy, offers, table},
 };
-use rdma_netns::{Inventory, RdmaMode};
+use rdma_netns::{Inventory, LinkType, RdmaMode};
 use rdma_resources::{Published, published};
 use std::{collections::BTreeSet, path::Path};
 
@@ -272,6 +272,43 @@ fn a_bond_can_be_one_pods_alone_where_its_rdma_device_stays_for_that() {
             "resources[0]: 0000:3b:00.1 is not in rdma/hca: bond0 is offered with its port 0000:3b:00.0",
             "resources[0]: 0000:5e:00.0 is not in rdma/hca: the node's default route leaves by its netdev ens2f0",
         ]
+    );
+}
+
+/// What cannot be given a child, and a bond that another resource has.
+#[test]
+fn a_bond_is_no_pods_alone_where_it_could_not_be_attached_or_is_anothers() {
+    let left_out = |text: &str, node: &Inventory| {
+        let (offers, remarks) = of(&conf(text), node, &PreviousOffers::default());
+        let ids = offers.iter().flat_map(|it| &it.ids).count();
+        (ids, remarks)
+    };
+    let exclusive = r#"{"resources":[{"name":"rdma/hca","kind":"exclusive"}]}"#;
+    let mut ipoib = node("lacp-bonds");
+    for netdev in ipoib.functions.iter_mut().flat_map(|it| &mut it.netdevs) {
+        netdev.link_type = LinkType::Infiniband;
+    }
+    let moved = r#"{"resources":[{"name":"rdma/hca","kind":"exclusive"}],
+        "chain":{"plugin":{"resources":["rdma/hca"],"mode":"move"}}}"#;
+    for (text, node) in [(exclusive, &ipoib), (moved, &node("lacp-bonds"))] {
+        let (ids, remarks) = left_out(text, node);
+        assert_eq!(ids, 0);
+        assert!(
+            remarks[0].contains("is a port of bond0; offer it by a shared"),
+            "{remarks:?}"
+        );
+    }
+
+    let mut two = node("lacp-bonds");
+    two.functions[1].hcas = two.functions[0].hcas.clone();
+    let each = r#"{"resources":[
+        {"name":"rdma/a","kind":"exclusive","devices":[{"pci":"0000:3b:00.0"}]},
+        {"name":"rdma/b","kind":"exclusive","devices":[{"pci":"0000:3b:00.1"}]}]}"#;
+    let (ids, remarks) = left_out(each, &two);
+    assert_eq!(ids, 1);
+    assert!(
+        remarks[0].contains("0000:3b:00.1 is in rdma/a already"),
+        "{remarks:?}"
     );
 }
 

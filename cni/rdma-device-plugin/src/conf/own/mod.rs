@@ -5,7 +5,7 @@
 mod erdma;
 
 use super::{
-    Allocate, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Reader, Require,
+    Allocate, Chain, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Reader, Require,
     ResourceConf, ResourceName, SHARED_IDS, chain, dra,
     erdma::RESOURCE,
     errors, name_at,
@@ -85,7 +85,8 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         None => Erdma::default(),
     };
     let list = file.at("resources");
-    let resources = match read.resources {
+    let chain = chain::checked(read.chain, file)?;
+    let mut resources = match read.resources {
         Some(resources) if resources.is_empty() => {
             return Err(list.wrong("must have at least one resource"));
         }
@@ -97,6 +98,9 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         }
         None => vec![erdma.resource(name_at(RESOURCE, &file.at(ERDMA))?)],
     };
+    for resource in &mut resources {
+        resource.bonds = !chain.as_ref().is_some_and(Chain::moves);
+    }
     let cdi = read.cdi.unwrap_or(false);
     for (number, resource) in resources.iter().enumerate() {
         if resource.environment.contains(&Reader::Rails) && !cdi {
@@ -111,7 +115,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             resources,
             cdi,
             erdma,
-            chain: chain::checked(read.chain, file)?,
+            chain,
             dra,
             errors: errors::checked(read.errors, file)?,
         },
@@ -127,7 +131,7 @@ impl Resource {
             place: field.place().to_owned(),
             devices: selectors(self.devices, &field.at("devices"))?,
             umad: self.umad.unwrap_or(false),
-            bonds: true,
+            bonds: false,
             topology: self.topology.unwrap_or(true),
             environment: self.environment.into_iter().flatten().collect(),
             require: self.require,
