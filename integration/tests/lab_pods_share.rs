@@ -10,6 +10,7 @@ use integration::{
         shared::{HCA, address, links, namespaces, nodes_of_all_rails},
         traffic::{self, End},
     },
+    daemon,
     kubelet::{Allocation, Wish},
     lab, nics, wait,
 };
@@ -271,6 +272,17 @@ fn each_container_is_told_its_own_pods_rails() {
     let indexes = pods.each_ref().map(knows_its_rails);
     assert_eq!(indexes[0].len(), 2);
     assert_ne!(indexes[0], indexes[1], "they have addresses of their own");
+    let state = node.node.path("state");
+    for (index, expected) in [(indexes[0][0], "right: fd00:"), (0, "wrong: ")] {
+        let pinned = format!("--gid-index {index} --state-dir {}", state.display());
+        let program = daemon::rdma_device_plugin();
+        let line = format!("{} doctor pod default/first {pinned}", program.display());
+        let told = node.nics.host.run(&line);
+        assert!(
+            told.contains(&format!("NCCL_IB_GID_INDEX={index}: {expected}")),
+            "{told}"
+        );
+    }
     let names = [0, 1].map(nics::rdma);
     let said = pods[0].main().sh("echo $NCCL_IB_HCA $UCX_NET_DEVICES");
     assert_eq!(

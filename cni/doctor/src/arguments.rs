@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command line.
 
-use std::path::PathBuf;
+use super::pod::Question;
+use std::path::{Path, PathBuf};
 
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
     Help,
     Examine(Arguments),
+    Pod(Question, Paths),
 }
 
 /// Where to look, and how to tell.
@@ -53,6 +55,10 @@ pub(super) enum UsageError {
     Word(String),
     #[error("--json and --facts are two answers: choose one")]
     TwoFormats,
+    #[error("pod needs a pod's name, with its namespace in front if need be: default/trainer-0")]
+    NoPod,
+    #[error("--gid-index needs a whole number")]
+    NoIndex,
 }
 
 impl Default for Paths {
@@ -67,7 +73,16 @@ impl Default for Paths {
     }
 }
 
+/// The index that Lingjun's presets pin.
+const PINNED: u32 = 3;
+
 pub(super) fn parse(words: &[String]) -> Result<Parsed, UsageError> {
+    if let Some(("pod", rest)) = words
+        .split_first()
+        .map(|(first, rest)| (first.as_str(), rest))
+    {
+        return pod(rest);
+    }
     let mut paths = Paths::default();
     let mut format = Format::Text;
     let mut strict = false;
@@ -111,6 +126,34 @@ pub(super) fn parse(words: &[String]) -> Result<Parsed, UsageError> {
         format,
         strict,
     }))
+}
+
+fn pod(words: &[String]) -> Result<Parsed, UsageError> {
+    let (mut paths, mut name, mut index) = (Paths::default(), None, PINNED);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let directory = |word: Option<&String>, option| {
+            let word = word.filter(|word| Path::new(word).is_absolute());
+            word.map(PathBuf::from)
+                .ok_or(UsageError::NoDirectory(option))
+        };
+        match word.as_str() {
+            "--help" | "-h" => return Ok(Parsed::Help),
+            "--gid-index" => {
+                let number = words.next().and_then(|it| it.parse().ok());
+                index = number.ok_or(UsageError::NoIndex)?;
+            }
+            "--root" => paths.root = directory(words.next(), "--root")?,
+            "--state-dir" => paths.state_dir = Some(directory(words.next(), "--state-dir")?),
+            option if option.starts_with('-') => {
+                return Err(UsageError::Option(option.to_owned()));
+            }
+            word if name.is_none() => name = Some(word.to_owned()),
+            word => return Err(UsageError::Word(word.to_owned())),
+        }
+    }
+    let pod = name.ok_or(UsageError::NoPod)?;
+    Ok(Parsed::Pod(Question { pod, index }, paths))
 }
 
 #[cfg(test)]
@@ -163,6 +206,44 @@ mod tests {
         };
         assert_eq!(parsed(&words), Ok(Parsed::Examine(expected)));
         assert_eq!(parsed(&["--strict", "-h"]), Ok(Parsed::Help));
+    }
+
+    #[test]
+    fn a_pod_is_asked_for_by_its_name() {
+        let asked = |pod: &str, index| Question {
+            pod: pod.into(),
+            index,
+        };
+        let default = Parsed::Pod(asked("trainer-0", PINNED), Paths::default());
+        assert_eq!(parsed(&["pod", "trainer-0"]), Ok(default));
+        let paths = Paths {
+            root: "/host".into(),
+            state_dir: Some("/s".into()),
+            ..Paths::default()
+        };
+        let words = [
+            "pod",
+            "--gid-index",
+            "5",
+            "a/b",
+            "--root",
+            "/host",
+            "--state-dir",
+            "/s",
+        ];
+        assert_eq!(parsed(&words), Ok(Parsed::Pod(asked("a/b", 5), paths)));
+        for (words, told) in [
+            (&["pod"][..], UsageError::NoPod),
+            (&["pod", "a", "--gid-index", "x"], UsageError::NoIndex),
+            (&["pod", "a", "b"], UsageError::Word("b".into())),
+            (
+                &["pod", "a", "--root", "x"],
+                UsageError::NoDirectory("--root"),
+            ),
+            (&["pod", "a", "--json"], UsageError::Option("--json".into())),
+        ] {
+            assert_eq!(parsed(words), Err(told), "{words:?}");
+        }
     }
 
     #[test]

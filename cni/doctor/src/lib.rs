@@ -12,6 +12,7 @@ mod arguments;
 pub mod examine;
 pub mod facts;
 pub mod gather;
+pub mod pod;
 mod report;
 
 pub use arguments::Paths;
@@ -23,12 +24,14 @@ use rdma_netns::Linux;
 use serde_json::json;
 use std::{
     io::{self, Write},
+    path::Path,
     process::ExitCode,
 };
 
 const USAGE: &str = "\
 rdma-device-plugin doctor [--json|--facts] [--strict] [--root DIR] [--cni-conf-dir DIR]
                           [--cni-bin-dir DIR] [--state-dir DIR] [--kubelet-dir DIR]
+rdma-device-plugin doctor pod [NAMESPACE/]NAME [--gid-index N] [--root DIR] [--state-dir DIR]
 
 Looks at this node, and says what keeps pods from RDMA and what to do. It changes nothing.
 
@@ -40,6 +43,11 @@ Looks at this node, and says what keeps pods from RDMA and what to do. It change
   --cni-bin-dir DIR    default /opt/cni/bin; once for each directory of the runtime
   --state-dir DIR      default: as configured, else /var/lib/cni/rdma-cni
   --kubelet-dir DIR    default /var/lib/kubelet
+
+pod: the pod's rails, with the GID index of each address, and what a program uses that has pinned
+another one (NCCL_IB_GID_INDEX).
+
+  --gid-index N        the pinned one; default 3
 
 Exit code: 0 no errors, 1 an error: some pod will fail or go without RDMA, 2 wrong usage, or no
 errors as far as it could look.
@@ -55,6 +63,7 @@ pub fn run(arguments: &[String], output: &mut dyn Write, errors: &mut dyn Write)
     let arguments = match arguments::parse(arguments) {
         Ok(Parsed::Examine(arguments)) => arguments,
         Ok(Parsed::Help) => return print(USAGE, 0, output, errors),
+        Ok(Parsed::Pod(question, paths)) => return of_pod(&question, &paths, output, errors),
         Err(error) => {
             let _ = write!(errors, "rdma-device-plugin doctor: {error}\n\n{USAGE}");
             return ExitCode::from(NOT_SEEN);
@@ -77,6 +86,24 @@ pub fn run(arguments: &[String], output: &mut dyn Write, errors: &mut dyn Write)
         Format::Facts => format!("{:#}\n", json!(facts)),
     };
     print(&text, code(&facts, &findings, strict), output, errors)
+}
+
+fn of_pod(
+    question: &pod::Question,
+    paths: &Paths,
+    output: &mut dyn Write,
+    errors: &mut dyn Write,
+) -> ExitCode {
+    let kernel = Linux::with_roots(paths.root.join("sys"), paths.root.join("dev"));
+    let state_dir = paths.state_dir.as_deref();
+    let state_dir = state_dir.unwrap_or_else(|| Path::new("/var/lib/cni/rdma-cni"));
+    match pod::answer(&kernel, &paths.root, state_dir, question) {
+        Ok(text) => print(&text, 0, output, errors),
+        Err(error) => {
+            let _ = writeln!(errors, "rdma-device-plugin doctor: {error}");
+            ExitCode::from(NOT_SEEN)
+        }
+    }
 }
 
 /// The findings as people read them.

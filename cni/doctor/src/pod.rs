@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `rdma-device-plugin doctor pod NAME`: a pod's rails, and what a pinned GID index would be on each of them.
+//!
+//! A GID table is the RDMA device's, and in shared mode has the addresses of all pods and of the node. The kernel takes
+//! any of them for a queue pair, so that a wrong index is not refused: packets leave with another's address, or with
+//! none that is routed.
+
+use attachments::{
+    Attachment, Rail, RailGid, Store,
+    store::{Record, StoreError},
+};
+use rdma_netns::{GidKind, GidTable, Kernel};
+use std::{fmt::Write as _, net::IpAddr, path::Path};
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// `namespace/name`, or the name alone.
+    pub pod: String,
+    /// The index that its programs have pinned (`NCCL_IB_GID_INDEX`).
+    pub index: u32,
+}
+
+/// It cannot be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum Unanswered {
+    /// No pod of that name has rails.
+    #[error(
+        "no pod {0:?} has rails on this node, by the records in {1}: kubectl get pod -o wide says which node it is on"
+    )]
+    NoPod(String, String),
+    /// The records cannot be read.
+    #[error(transparent)]
+    Records(#[from] StoreError),
+    /// The boot cannot be told.
+    #[error(transparent)]
+    Boot(#[from] rdma_netns::ObserveError),
+}
+
+/// The answer, for people. `root` is the host's file system, and `state_dir` below it has the records.
+///
+/// # Errors
+/// There is no such pod, or its records cannot be read.
+pub fn answer<K: Kernel>(
+    kernel: &K,
+    root: &Path,
+    state_dir: &Path,
+    question: &Question,
+) -> Result<String, Unanswered> {
+    let boot_id = kernel.boot_id()?;
+    let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    let store = Store::new(&below(state_dir));
+    let mut all: Vec<Attachment> = vec![];
+    for key in store.keys(None)? {
+        if let Record::Good(attachment) = store.load(&key)? {
+            all.push(*attachment);
+        }
+    }
+    all.retain(|it| it.boot_id == boot_id);
+    let is_it = |it: &&Attachment| it.pod.as_deref().is_some_and(|pod| question.fits(pod));
+    let mut text = String::new();
+    for attachment in all.iter().filter(is_it) {
+        let name = attachment.pod.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "{name}, {}", attachment.key);
+        // a moved device's table is the pod's
+        let pod = attachment
+            .moves_rdma()
+            .then(|| kernel.open_pod(&below(&attachment.netns)));
+        for rail in &attachment.rails {
+            let table = |(rdma, port): (&str, u32)| match &pod {
+                Some(Ok(pod)) => kernel
+                    .gids(Some(pod), rdma, port)
+                    .map_err(|it| it.to_string()),
+                Some(Err(error)) => Err(error.to_string()),
+                None => kernel.gids(None, rdma, port).map_err(|it| it.to_string()),
+            };
+            text.push_str(&of_rail(rail, question.index, &owners(&all), table));
+        }
+    }
+    match text.is_empty() {
+        true => Err(Unanswered::NoPod(
+            question.pod.clone(),
+            state_dir.display().to_string(),
+        )),
+        false => Ok(text),
+    }
+}
+
+impl Question {
+    /// Whether it is about `pod`, `namespace/name`.
+    fn fits(&self, pod: &str) -> bool {
+        pod == self.pod
+            || pod
+                .split_once('/')
+                .is_some_and(|(_, name)| name == self.pod)
+    }
+}
+
+/// Which pod has which address.
+fn owners(all: &[Attachment]) -> Vec<(IpAddr, &str)> {
+    let of = |it| {
+        let Attachment { pod, rails, .. }: &Attachment = it;
+        let pod = pod.as_deref().unwrap_or("a pod");
+        let given = rails.iter().flat_map(|rail| &rail.given.addresses);
+        given.map(move |address| (address.ip, pod))
+    };
+    all.iter().flat_map(of).collect()
+}
+
+fn of_rail(
+    rail: &Rail,
+    index: u32,
+    owners: &[(IpAddr, &str)],
+    table: impl FnOnce((&str, u32)) -> Result<GidTable, String>,
+) -> String {
+    let Some(rdma) = &rail.rdma else {
+        return format!("  {}: it has no RDMA device\n", rail.pod_name);
+    };
+    let port = rail.gids.first().map_or(1, |gid| gid.port);
+    let mut text = format!("  {}: {} port {port}\n", rail.pod_name, rdma.name);
+    for RailGid { address, index, .. } in &rail.gids {
+        let _ = writeln!(text, "    {address}: GID index {index}");
+    }
+    let hit = match table((&rdma.name, port)) {
+        Ok(table) => hit(&table, index, rail, owners),
+        Err(why) => format!("not known: {why}"),
+    };
+    let _ = writeln!(text, "    NCCL_IB_GID_INDEX={index}: {hit}");
+    text
+}
+
+/// What a program of `rail`'s pod would send with that uses the GID `index` of `table`.
+fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> String {
+    let Some(gid) = table.gids.iter().find(|gid| gid.index == index) else {
+        let (there, size) = (table.gids.len(), table.size);
+        return format!("wrong: there is no GID ({there} of {size} are there)");
+    };
+    let address = gid.address();
+    let is_own = rail.given.addresses.iter().any(|own| own.ip == address);
+    let is_link_local = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    match gid.kind {
+        GidKind::RoceV2 if is_own => format!("right: {address}, RoCE v2, is the pod's own"),
+        GidKind::InfinibandOrRoceV1 => {
+            format!(
+                "wrong: {address} with RoCE v1, which no router passes on, and RoCE v2 does not answer"
+            )
+        }
+        GidKind::RoceV2 if is_link_local => {
+            format!("wrong: {address} is link-local, and reaches its own network alone")
+        }
+        GidKind::RoceV2 => {
+            let owner = owners.iter().find(|(ip, _)| *ip == address);
+            let whose = owner.map_or("the node's or another's", |(_, pod)| pod);
+            format!("wrong: {address} is {whose}; packets of the pod would have it as their sender")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn rail() -> Rail {
+        let given =
+            json!({"addresses": [{"ip": "fd00::7", "prefix": 64}], "routes": [], "rules": []});
+        let gid = json!({"address": "fd00::7", "gid": "fd00::7", "port": 1, "index": 5});
+        let rdma = json!({"name": "mlx5_bond_0", "index": 0, "node_guid": ""});
+        let rail = json!({"podName": "rdma0", "given": given, "rdma": rdma, "gids": [gid]});
+        serde_json::from_value(rail).expect("a rail")
+    }
+
+    fn table(gids: &[(u32, &str, &str)]) -> GidTable {
+        let gid = |(index, ip, kind): &(u32, &str, &str)| -> Value {
+            json!({"index": index, "ip": ip, "kind": kind})
+        };
+        let gids: Vec<Value> = gids.iter().map(gid).collect();
+        serde_json::from_value(json!({"size": 128, "gids": gids})).expect("a table")
+    }
+
+    #[test]
+    fn a_pinned_index_is_the_pods_own_or_what_else_it_is() {
+        let table = table(&[
+            (0, "fe80::1", "ib-or-roce-v1"),
+            (1, "fe80::1", "roce-v2"),
+            (2, "fd00::7", "ib-or-roce-v1"),
+            (3, "fd00::1", "roce-v2"),
+            (4, "fd00::8", "roce-v2"),
+            (5, "fd00::7", "roce-v2"),
+            (6, "::ffff:10.0.0.1", "roce-v2"),
+        ]);
+        let owners = [("fd00::8".parse().expect("an address"), "default/other")];
+        for (index, expected) in [
+            (
+                1,
+                "wrong: fe80::1 is link-local, and reaches its own network alone",
+            ),
+            (
+                2,
+                "wrong: fd00::7 with RoCE v1, which no router passes on, and RoCE v2 does not answer",
+            ),
+            (
+                3,
+                "wrong: fd00::1 is the node's or another's; packets of the pod would have it as their sender",
+            ),
+            (
+                4,
+                "wrong: fd00::8 is default/other; packets of the pod would have it as their sender",
+            ),
+            (5, "right: fd00::7, RoCE v2, is the pod's own"),
+            (
+                6,
+                "wrong: 10.0.0.1 is the node's or another's; packets of the pod would have it as their sender",
+            ),
+            (9, "wrong: there is no GID (7 of 128 are there)"),
+        ] {
+            assert_eq!(hit(&table, index, &rail(), &owners), expected);
+        }
+        let told = of_rail(&rail(), 5, &owners, |asked| {
+            assert_eq!(asked, ("mlx5_bond_0", 1));
+            Ok(table.clone())
+        });
+        assert_eq!(
+            told,
+            "  rdma0: mlx5_bond_0 port 1\n    fd00::7: GID index 5\n    \
+             NCCL_IB_GID_INDEX=5: right: fd00::7, RoCE v2, is the pod's own\n"
+        );
+    }
+
+    #[test]
+    fn a_pod_is_named_with_its_namespace_or_without() {
+        let of = |pod: &str| Question {
+            pod: pod.into(),
+            index: 3,
+        };
+        assert!(of("trainer-0").fits("default/trainer-0"));
+        assert!(of("default/trainer-0").fits("default/trainer-0"));
+        assert!(!of("other/trainer-0").fits("default/trainer-0"));
+        assert!(!of("trainer").fits("default/trainer-0"));
+    }
+}
