@@ -19,7 +19,7 @@ fn all() -> Vec<String> {
 
 /// The file's DaemonSet: its name.
 fn daemon_set(file: &str) -> &'static str {
-    if file.ends_with("uninstall.yaml") {
+    if file.contains("/uninstall") {
         "ack-rdma-dp-uninstall"
     } else {
         "ack-rdma-dp-ds"
