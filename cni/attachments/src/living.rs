@@ -29,33 +29,38 @@ impl Store {
         Ok(living)
     }
 
-    /// The other records of this boot whose devices are not restored yet, whether their pods live or not:
-    /// what they have of the node's settings is taken away with the last of them.
+    /// The records of the boot `boot_id` whose devices are not restored yet, whether their pods live or not.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn of_boot(&self, boot_id: &str) -> Result<Vec<Attachment>, StoreError> {
+        let keys = self.keys(None)?;
+        let good = keys.iter().filter_map(|key| match self.record(key) {
+            Record::Good(attachment) => Some(*attachment),
+            _ => None,
+        });
+        let counts = |it: &Attachment| it.boot_id == boot_id && it.phase != Phase::Restored;
+        Ok(good.filter(counts).collect())
+    }
+
+    /// The others of those of `attachment`'s boot: what they have of the node's settings is taken away with the last of
+    /// them.
     ///
     /// # Errors
     /// The directory cannot be read.
     pub fn on_this_boot(&self, attachment: &Attachment) -> Result<Vec<Attachment>, StoreError> {
-        let keys = self.keys(None)?;
-        let others = keys.iter().filter(|key| **key != attachment.key);
-        let good = others.filter_map(|key| match self.record(key) {
-            Record::Good(other) => Some(*other),
-            _ => None,
-        });
-        let counts =
-            |it: &Attachment| it.boot_id == attachment.boot_id && it.phase != Phase::Restored;
-        Ok(good.filter(counts).collect())
+        let mut others = self.of_boot(&attachment.boot_id)?;
+        others.retain(|other| other.key != attachment.key);
+        Ok(others)
     }
 
-    /// The other records that cannot be read: nobody knows what of the node's settings they have.
+    /// The records that cannot be read: nobody knows whose they are, and what of the node's settings they have.
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub fn unreadable(&self, attachment: &Attachment) -> Result<Vec<Key>, StoreError> {
+    pub fn unreadable(&self) -> Result<Vec<Key>, StoreError> {
         let mut keys = self.keys(None)?;
-        keys.retain(|key| {
-            let is_other = *key != attachment.key;
-            is_other && matches!(self.record(key), Record::Corrupt(_) | Record::Newer(_))
-        });
+        keys.retain(|key| matches!(self.record(key), Record::Corrupt(_) | Record::Newer(_)));
         Ok(keys)
     }
 

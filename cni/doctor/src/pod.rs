@@ -5,10 +5,7 @@
 //! any of them for a queue pair, so that a wrong index is not refused: packets leave with another's address, or with
 //! none that is routed.
 
-use attachments::{
-    Attachment, Rail, RailGid, Store,
-    store::{Record, StoreError},
-};
+use attachments::{Attachment, Rail, RailGid, Store, store::StoreError};
 use rdma_netns::{GidKind, GidTable, Kernel};
 use std::{fmt::Write as _, net::IpAddr, path::Path};
 
@@ -49,14 +46,7 @@ pub fn answer<K: Kernel>(
 ) -> Result<String, Unanswered> {
     let boot_id = kernel.boot_id()?;
     let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
-    let store = Store::new(&below(state_dir));
-    let mut all: Vec<Attachment> = vec![];
-    for key in store.keys(None)? {
-        if let Record::Good(attachment) = store.load(&key)? {
-            all.push(*attachment);
-        }
-    }
-    all.retain(|it| it.boot_id == boot_id);
+    let all = Store::new(&below(state_dir)).of_boot(&boot_id)?;
     let is_it = |it: &&Attachment| it.pod.as_deref().is_some_and(|pod| question.fits(pod));
     let mut text = String::new();
     for attachment in all.iter().filter(is_it) {

@@ -3,14 +3,10 @@
 
 use super::plugin_context::PluginContext;
 use crate::{conf::ResourceName, offer::Environment};
-use attachments::{
-    Attachment, Store,
-    store::{Record, StoreError},
-};
+use attachments::{Attachment, Store};
 use rdma_netns::{Kernel, linux::Linux};
 use rdma_resources::container::ContainerId;
 use serde_json::Value;
-use std::path::Path;
 use tonic::Status;
 
 /// Tells the container that has `ids` of `resource`, as `environment` has it; its rails also if it `is_promised` them. A
@@ -37,9 +33,16 @@ pub(super) async fn tell(
             return Ok(());
         };
         let _lock = containers.lock().map_err(|error| error.to_string())?;
-        let (all, unreadable) = living(&state_dir).map_err(|error| error.to_string())?;
+        let store = Store::new(&state_dir);
+        let boot_id = Linux::new().boot_id().unwrap_or_default();
+        let all = store.of_boot(&boot_id).map_err(|error| error.to_string())?;
         let rails = rails(&all, &resource, &ids);
-        if rails.is_empty() && !unreadable.is_empty() {
+        let unreadable = match rails.is_empty() {
+            true => store.unreadable().map_err(|error| error.to_string())?,
+            false => vec![],
+        };
+        if !unreadable.is_empty() {
+            let unreadable: Vec<String> = unreadable.iter().map(ToString::to_string).collect();
             let unreadable = unreadable.join(", ");
             return Err(format!(
                 "the record of its pod may be one that cannot be read: {unreadable}"
@@ -63,21 +66,6 @@ pub(super) async fn tell(
             "the container's environment is not set up, as its resource has it (environment): {why}"
         ))
     })
-}
-
-/// The records of this boot, and the names of those that cannot be read.
-fn living(state_dir: &Path) -> Result<(Vec<Attachment>, Vec<String>), StoreError> {
-    let boot_id = Linux::new().boot_id().unwrap_or_default();
-    let store = Store::new(state_dir);
-    let (mut found, mut unreadable) = (vec![], vec![]);
-    for key in store.keys(None)? {
-        match store.load(&key)? {
-            Record::Good(attachment) if attachment.boot_id == boot_id => found.push(*attachment),
-            Record::Good(_) | Record::None => {}
-            Record::Corrupt(_) | Record::Newer(_) => unreadable.push(key.to_string()),
-        }
-    }
-    Ok((found, unreadable))
 }
 
 /// Whatever kubelet gave for rails of `attachment`.

@@ -20,10 +20,11 @@ pub fn take_away<K: Kernel>(
     if !attachment.smc.as_ref().is_some_and(Smc::is_set) {
         return vec![];
     }
-    let unreadable = match node.store.unreadable(attachment) {
+    let mut unreadable = match node.store.unreadable() {
         Ok(unreadable) => unreadable,
         Err(error) => return vec![error.to_string()],
     };
+    unreadable.retain(|key| *key != attachment.key);
     let key = &attachment.key.clone();
     if let Some(other) = unreadable.first()
         && attachment.smc.as_ref().is_some_and(Smc::has_nodes)
