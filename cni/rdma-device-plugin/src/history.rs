@@ -7,7 +7,7 @@ use crate::offer::{Gone, Unhealthy};
 use log::{Level, Log, Metadata, Record};
 use rdma_netns::{DeviceAddress, Inventory};
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
@@ -29,11 +29,15 @@ pub struct History(Arc<Mutex<Kept>>);
 #[derive(Debug)]
 struct Kept {
     since: SystemTime,
-    /// Why each device is unhealthy, by what it is called: also of those that are gone.
-    known: BTreeMap<String, String>,
+    /// The devices that are unhealthy, also those that are gone.
+    known: Sick,
     changes: VecDeque<Change>,
     lines: VecDeque<Line>,
 }
+
+/// What each of the devices is called, and why it is unhealthy. By their addresses: an RDMA device comes and goes, and with
+/// it the name.
+type Sick = BTreeMap<DeviceAddress, (String, String)>;
 
 /// Devices became unhealthy or healthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,30 +101,27 @@ impl History {
         at: SystemTime,
     ) {
         let unhealthy = unhealthy.iter();
-        let unhealthy = unhealthy.map(|(address, why)| (called(inventory, address), why.clone()));
-        let gone = gone.into_iter();
-        let gone = gone.map(|it| (it.to_string(), "it fell off its bus".to_owned()));
+        let unhealthy = unhealthy.map(|(address, why)| {
+            let told = (called(inventory, address), why.clone());
+            (address.clone(), told)
+        });
+        let gone = gone.into_iter().map(|it| {
+            let told = (it.to_string(), "it fell off its bus".to_owned());
+            (it.address.clone(), told)
+        });
         self.take(unhealthy.chain(gone).collect(), at);
     }
 
-    fn take(&self, now: BTreeMap<String, String>, at: SystemTime) {
+    fn take(&self, now: Sick, at: SystemTime) {
         let mut kept = self.kept();
-        // its RDMA device comes and goes, and with it the name
-        let address = |name: &str| name.split(' ').next().unwrap_or_default().to_owned();
-        let before: BTreeMap<String, (&str, &str)> = kept
-            .known
-            .iter()
-            .map(|(name, reason)| (address(name), (name.as_str(), reason.as_str())))
-            .collect();
-        let addresses: BTreeSet<String> = now.keys().map(|name| address(name)).collect();
         let mut changes: BTreeMap<Option<&str>, Vec<&str>> = BTreeMap::new();
-        for (address, (name, _)) in &before {
-            if !addresses.contains(address) {
+        for (address, (name, _)) in &kept.known {
+            if !now.contains_key(address) {
                 changes.entry(None).or_default().push(name);
             }
         }
-        for (name, reason) in &now {
-            let known = before.get(&address(name));
+        for (address, (name, reason)) in &now {
+            let known = kept.known.get(address);
             if known.is_none_or(|(_, before)| before != reason) {
                 changes.entry(Some(reason)).or_default().push(name);
             }
@@ -232,8 +233,12 @@ mod tests {
     use super::*;
     use std::time::{Duration, UNIX_EPOCH};
 
-    fn unhealthy(devices: &[(&str, &str)]) -> BTreeMap<String, String> {
-        let own = |(name, reason): &(&str, &str)| ((*name).to_owned(), (*reason).to_owned());
+    fn unhealthy(devices: &[(&str, &str)]) -> Sick {
+        let own = |(name, reason): &(&str, &str)| {
+            let address = name.split(' ').next().unwrap_or_default().to_owned();
+            let address = DeviceAddress::try_from(address).expect("an address");
+            (address, ((*name).to_owned(), (*reason).to_owned()))
+        };
         devices.iter().map(own).collect()
     }
 
@@ -241,11 +246,11 @@ mod tests {
     fn what_changes_together_is_one_change() {
         let history = History::default();
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
-        let names: Vec<String> = (0..64).map(|it| format!("mlx5_{it:02}")).collect();
+        let names: Vec<String> = (0..64).map(|it| format!("mlx5_core.sf.{it}")).collect();
         let down: Vec<(&str, &str)> = names.iter().map(|it| (it.as_str(), "no carrier")).collect();
         history.take(unhealthy(&down), at(1));
         history.take(unhealthy(&down), at(2));
-        history.take(unhealthy(&[("mlx5_00", "flapping")]), at(3));
+        history.take(unhealthy(&[("mlx5_core.sf.0", "flapping")]), at(3));
         let told: Vec<_> = history
             .changes()
             .into_iter()
@@ -287,7 +292,7 @@ mod tests {
         let now = SystemTime::now();
         for turn in 0..1000 {
             let reason = format!("{turn} {}", "x".repeat(10_000));
-            history.take(unhealthy(&[("mlx5_0", &reason)]), now);
+            history.take(unhealthy(&[("mlx5_core.sf.0", &reason)]), now);
             history.line(true, &reason, now);
         }
         assert_eq!(history.changes().len(), CHANGES);

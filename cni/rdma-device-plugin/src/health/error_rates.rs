@@ -2,8 +2,8 @@
 //! Whether error counters grow faster than their thresholds allow: the rule.
 //!
 //! What a counter grew by is summed up over the readings of the last `per`, and over more only where a look takes longer:
-//! then it is what it comes to in `per`. So the device is
-//! told as soon as the threshold is exceeded, and is well again when `per` was watched in whole and was below.
+//! then it is what it comes to in `per`. So the device is told as soon as the threshold is exceeded, and is well again
+//! when `per` was watched in whole and was below.
 //!
 //! | a reading | counts as |
 //! |---|---|
