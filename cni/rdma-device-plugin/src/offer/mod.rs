@@ -140,20 +140,15 @@ pub fn offers(
                 })
             };
             devices.retain(|device| {
-                match taken
-                    .get(&device.address)
-                    .copied()
-                    .or_else(|| of_bond(&device.address))
-                {
-                    None => true,
-                    Some(other) => {
-                        remarks.push(format!(
-                            "{}: {} is in {other} already, and not in {}",
-                            resource.place, device.address, resource.name
-                        ));
-                        false
-                    }
-                }
+                let own = taken.get(&device.address).copied();
+                let other = own.or_else(|| of_bond(&device.address));
+                remarks.extend(other.map(|other| {
+                    format!(
+                        "{}: {} is in {other} already, and not in {}",
+                        resource.place, device.address, resource.name
+                    )
+                }));
+                other.is_none()
             });
             let own = devices.iter().map(|device| device.address.clone());
             taken.extend(own.map(|address| (address, &resource.name)));
