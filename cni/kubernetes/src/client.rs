@@ -38,6 +38,10 @@ pub(crate) const LONGEST: usize = 2 * 1024 * 1024;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
+/// A patch that merges the lists of Kubernetes' types by their keys: of a node's conditions, by their type.
+const STRATEGIC_MERGE: HeaderValue =
+    HeaderValue::from_static("application/strategic-merge-patch+json");
+
 /// Asks the API server.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -122,7 +126,7 @@ impl Client {
     }
 
     /// Does `method` at `path`, which begins with `/api` and may have a query; the object that comes
-    /// back.
+    /// back. The body of a PATCH is a strategic merge patch.
     ///
     /// # Errors
     /// No token; no answer in time; a refusal.
@@ -194,6 +198,10 @@ impl Client {
             .map_err(|error| RequestError::Garbage(error.to_string()))?;
         token.set_sensitive(true);
         let text = body.map(Value::to_string).unwrap_or_default();
+        let content_type = match method {
+            Method::PATCH => STRATEGIC_MERGE,
+            _ => JSON,
+        };
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -201,7 +209,7 @@ impl Client {
             .header(AUTHORIZATION, token)
             .header(USER_AGENT, self.agent.clone())
             .header(ACCEPT, JSON)
-            .header(CONTENT_TYPE, JSON)
+            .header(CONTENT_TYPE, content_type)
             .header(CONNECTION, "close")
             .body(Full::from(text));
         request.map_err(|error| RequestError::Garbage(format!("{path}: {error}")))

@@ -8,6 +8,7 @@ use crate::{
     },
     probes::ask::Probe,
     refused::RefusedPods,
+    report::Topic,
 };
 use clap::{Args, Parser, Subcommand};
 use log::LevelFilter;
@@ -74,7 +75,16 @@ pub struct Arguments {
         default_value_t
     )]
     pub refused_pods: RefusedPods,
-    /// Where the token and the CA are by which refused pods are deleted
+    /// What the API server is told: events of pods, a condition of the node, or both; without it nothing
+    #[arg(
+        long,
+        value_enum,
+        value_name = "events,node-condition",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub report: Vec<Topic>,
+    /// Where the token and the CA are by which the API server is asked
     #[arg(long, value_name = "DIRECTORY", default_value = kubernetes_api::access::DIRECTORY)]
     pub service_account_dir: PathBuf,
     /// Where node-feature-discovery looks for labels of the node, usually

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What only one daemon of a node does ([`peers`](crate::peers)): it keeps our plugin in the chain,
-//! sees to eRDMA NICs, writes the node's labels, and answers at the address for metrics and probes.
+//! sees to eRDMA NICs, writes the node's labels and condition, tells pods of their rails, and answers at the
+//! address for metrics and probes.
 
 use crate::{
     chain::{self, ChainStatus},
@@ -12,6 +13,7 @@ use crate::{
     node::Node,
     node_features,
     peers::Lead,
+    report::{Topic, condition_writer::ConditionWriter, pods, rail_events::RailEvents},
 };
 use ::erdma::driver::users::Paths;
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
@@ -135,6 +137,18 @@ impl Leader {
         if let Some(directory) = &arguments.node_features {
             let writer = node_features::Writer::new(directory.clone(), own.subscribe());
             reconcilers.spawn(writer.run());
+        }
+        let account = || arguments.service_account_dir.clone();
+        if arguments.report.contains(&Topic::NodeCondition) {
+            reconcilers.spawn(ConditionWriter::new(own.subscribe(), account()).run());
+        }
+        if arguments.report.contains(&Topic::Events) {
+            let paths = pods::Paths {
+                state_dir: arguments.state_dir.clone(),
+                pod_resources: arguments.pod_resources(),
+                cni_cache: arguments.cni_cache_dir.clone(),
+            };
+            reconcilers.spawn(RailEvents::new(own.subscribe(), account(), paths).run());
         }
         let mut server = JoinSet::new();
         server.spawn(serve(

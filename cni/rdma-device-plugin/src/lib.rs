@@ -14,6 +14,7 @@
 //! Everything that can change while the daemon runs is in one [`node::Node`], made anew at each
 //! change and never changed in place.
 
+pub mod api;
 pub mod chain;
 pub mod check;
 pub mod cli;
@@ -39,5 +40,6 @@ pub mod probes;
 pub mod publish;
 pub mod refused;
 pub mod release;
+pub mod report;
 pub mod signals;
 pub mod watch;

@@ -8,6 +8,7 @@ mod helm;
 mod manifests;
 mod pages;
 mod refused;
+mod report;
 
 use integration::ControlPlane;
 use std::{
@@ -79,6 +80,7 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     examples::all_are_taken(&mut cluster);
     examples::those_that_podsecurity_refuses_are_told(&mut cluster);
     refused::are_deleted_by_the_daemon_of_their_node(&mut cluster);
+    report::is_by_the_daemon_of_its_node_and_of_its_own_condition(&mut cluster);
     pages::every_kustomization_works(&cluster);
     pages::every_command_works(&mut cluster);
     helm::every_block_works(&mut cluster);

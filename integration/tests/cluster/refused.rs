@@ -44,7 +44,7 @@ fn maker(kind: &str, name: &str, node: &str) -> Value {
     json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
 }
 
-fn bare(name: &str, annotations: Value) -> Value {
+pub(super) fn bare(name: &str, annotations: Value) -> Value {
     let container = json!({"name": "main", "image": "example.org/image"});
     let metadata = json!({"name": name, "labels": {"app": name}, "annotations": annotations});
     let spec = json!({"nodeName": "rdma-1", "containers": [container]});
@@ -72,17 +72,17 @@ fn running(cluster: &mut ControlPlane) -> [Value; 5] {
     found.try_into().expect("one of each")
 }
 
-fn name(pod: &Value) -> &str {
+pub(super) fn name(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().expect("a name")
 }
 
-fn uid(pod: &Value) -> &str {
+pub(super) fn uid(pod: &Value) -> &str {
     pod["metadata"]["uid"].as_str().expect("a uid")
 }
 
 /// The daemon's token, bound to its pod as kubelet asks for it; or to nothing.
 #[track_caller]
-fn token(cluster: &ControlPlane, bound_to: Option<&str>) -> String {
+pub(super) fn token(cluster: &ControlPlane, bound_to: Option<&str>) -> String {
     let bound = bound_to.map(|it| format!("--bound-object-kind Pod --bound-object-name {it}"));
     let bound = bound.unwrap_or_default();
     let line = format!("-n kube-system create token rdma-device-plugin {bound}");

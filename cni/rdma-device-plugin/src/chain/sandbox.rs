@@ -7,10 +7,11 @@
 //! list have succeeded, with the list's text as it was used (`cacheAdd` in `libcni/api.go`), and
 //! removed after DEL. A pod with `hostNetwork` has none.
 
+use crate::refused::PodName;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use conflist::Picked;
 use serde::Deserialize;
-use std::{fs, io, path::Path, time::SystemTime};
+use std::{collections::HashMap, fs, io, path::Path, time::SystemTime};
 
 /// How the network of a pod was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,14 @@ struct Cached {
     network_name: String,
     #[serde(default)]
     cni_args: Vec<(String, String)>,
+}
+
+impl Cached {
+    fn arg(&self, key: &str) -> Option<&str> {
+        let mut args = self.cni_args.iter();
+        args.find(|(name, _)| name == key)
+            .map(|(_, value)| value.as_str())
+    }
 }
 
 /// One network of a sandbox.
@@ -102,10 +111,7 @@ fn network(path: &Path, (namespace, pod): (&str, &str), since: SystemTime) -> Op
         return None;
     }
     let cached: Cached = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-    let is = |key: &str, value: &str| {
-        let mut args = cached.cni_args.iter();
-        args.any(|(k, v)| k == key && v == value)
-    };
+    let is = |key: &str, value: &str| cached.arg(key) == Some(value);
     if !is("K8S_POD_NAMESPACE", namespace) || !is("K8S_POD_NAME", pod) {
         return None;
     }
@@ -118,6 +124,24 @@ fn network(path: &Path, (namespace, pod): (&str, &str), since: SystemTime) -> Op
         made,
         ours: list.ours.is_some(),
     })
+}
+
+/// What the API server tells pods of one name apart by, of all pods that have a network: the runtime hands it to
+/// plugins, and kubelet tells it nobody. Of two of a name it is the later one's.
+pub fn uids(cache: &Path) -> HashMap<PodName, String> {
+    let files = fs::read_dir(cache).into_iter().flatten().flatten();
+    let named = files.filter_map(|file| {
+        let made = file.metadata().ok()?.modified().ok()?;
+        let cached: Cached = serde_json::from_slice(&fs::read(file.path()).ok()?).ok()?;
+        let pod = PodName {
+            namespace: cached.arg("K8S_POD_NAMESPACE")?.to_owned(),
+            name: cached.arg("K8S_POD_NAME")?.to_owned(),
+        };
+        Some((made, pod, cached.arg("K8S_POD_UID")?.to_owned()))
+    });
+    let mut named: Vec<_> = named.collect();
+    named.sort_by_key(|(made, ..)| *made);
+    named.into_iter().map(|(_, pod, uid)| (pod, uid)).collect()
 }
 
 /// Whether our plugin has a record of the container, on whatever network: Multus keeps its
@@ -257,6 +281,28 @@ mod tests {
         assert_eq!(node.made("a"), without("multus"));
         node.record("rails", "1");
         assert_eq!(node.made("a"), Made::WithUs);
+    }
+
+    #[test]
+    fn a_pods_uid_is_that_of_its_last_sandbox() {
+        let node = Node::new();
+        node.add("a", "new", "cbr0", &["flannel"], 2);
+        node.add("a", "old", "cbr0", &["flannel"], 1);
+        let cache = node.root.path().join("results");
+        let old = cache.join("cbr0-old-eth0");
+        let text = fs::read_to_string(&old).expect("a file");
+        fs::write(&old, text.replace("\"7\"", "\"6\"")).expect("another pod's");
+        let file = fs::File::options().append(true).open(&old).expect("it");
+        file.set_modified(SystemTime::UNIX_EPOCH).expect("its time");
+        fs::write(cache.join("half"), "{").expect("a file");
+        let name = |name: &str| PodName {
+            namespace: "default".into(),
+            name: name.into(),
+        };
+        let uids = uids(&cache);
+        assert_eq!(uids.get(&name("a")).map(String::as_str), Some("7"));
+        assert_eq!(uids.get(&name("b")), None);
+        assert!(super::uids(&cache.join("none")).is_empty());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::{
     probes::{Probes, Progress},
     publish::Publisher,
     refused::{Deleter, RefusedPods, Verdicts},
+    report::{Topic, refusals::Refusals},
     watch::Watch,
 };
 use ::erdma::{
@@ -80,15 +81,16 @@ impl Daemon {
         if let Some(presence) = &presence {
             socket::remove_stale(&arguments.device_plugins(), |owner| presence.runs(owner));
         }
-        let verdicts = match arguments.refused_pods {
-            RefusedPods::Keep => Verdicts::default(),
-            RefusedPods::Delete => {
-                let (verdicts, queue) = Verdicts::queue();
-                let deleter = Deleter::new(&arguments.service_account_dir, metrics.clone());
-                watchers.spawn(deleter.run(queue));
-                verdicts
-            }
-        };
+        let mut verdicts = Verdicts::default();
+        let account = &arguments.service_account_dir;
+        if arguments.refused_pods == RefusedPods::Delete {
+            let deleter = Deleter::new(account, metrics.clone());
+            watchers.spawn(deleter.run(verdicts.queue()));
+        }
+        if arguments.report.contains(&Topic::Events) {
+            let refusals = Refusals::new(account.clone(), arguments.cni_cache_dir.clone());
+            watchers.spawn(refusals.run(verdicts.queue()));
+        }
         let name = presence.as_ref().map_or("alone", Presence::name).to_owned();
         let context = Arc::new(PluginContext {
             device_plugins: arguments.device_plugins(),

@@ -2,8 +2,8 @@
 //! What kubelet is told of the devices' health while pods have them: it comes to `allocatedResourcesStatus` of the
 //! containers that use a claim.
 
-use super::{Api, pool::Netdevs};
-use crate::node::Node;
+use super::pool::Netdevs;
+use crate::{api::Api, node::Node};
 use ::dra::{PoolDevice, pool};
 use kubelet_api::dra_health::{
     DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest,

@@ -2,8 +2,14 @@
 //! What a claim is prepared with. Nothing moves: the claim's devices are looked up, and recorded before kubelet
 //! hears of them.
 
-use super::{Api, ApiError, pool};
-use crate::{hardware::Hardware, kubelet::chain_check, node::Node, offer::Offer};
+use super::pool;
+use crate::{
+    api::{Api, ApiError},
+    hardware::Hardware,
+    kubelet::chain_check,
+    node::Node,
+    offer::Offer,
+};
 use ::dra::{
     Claim, ClaimError, ClaimName, Claims, Prepared, Record,
     claim::{AllocationResult, PodReference},

@@ -2,8 +2,12 @@
 //! Keeps the node's ResourceSlices as they are to be. Kubelet deletes them when it starts, and when the driver was
 //! away for 30 s: so they are watched, and written again. At rest that is one list and one watch in half an hour.
 
-use super::{Api, ApiError, is_followed_for, pool::Netdevs};
-use crate::{metrics::Metrics, node::Node};
+use super::pool::Netdevs;
+use crate::{
+    api::{Api, ApiError, is_followed_for},
+    metrics::Metrics,
+    node::Node,
+};
 use ::dra::slices::{self, API, Change, Owner};
 use kubernetes_api::{Method, RequestError, Watch};
 use serde_json::Value;

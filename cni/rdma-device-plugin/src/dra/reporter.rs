@@ -2,8 +2,11 @@
 //! Tells the API server what became of prepared claims: `status.devices`, with the networks that they are in. Nothing
 //! of the node depends on it. A claim costs one `get` and one `update` when its pod has its network.
 
-use super::{Api, ApiError, is_followed_for};
-use crate::{node::Node, watch::Watch};
+use crate::{
+    api::{Api, ApiError, is_followed_for},
+    node::Node,
+    watch::Watch,
+};
 use ::dra::{
     Claims, Record,
     slices::API,

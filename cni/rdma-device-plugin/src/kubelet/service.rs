@@ -438,9 +438,9 @@ impl Told {
         holder::tell(&self.resource, &self.ids, asked, &words);
         let ids = Ids::new(self.resource.as_str(), &self.ids);
         match (self.refused, asked) {
-            (None, _) => context.verdicts.tell(Verdict::MayStart(ids)),
+            (None, _) => context.verdicts.tell(&Verdict::MayStart(ids)),
             (Some(Refused { status, cure }), Ok(Some(holder))) => {
-                context.verdicts.tell(Verdict::Refused {
+                context.verdicts.tell(&Verdict::Refused {
                     ids,
                     pod: PodName {
                         namespace: holder.namespace.clone(),

@@ -4,7 +4,7 @@
 
 use super::{
     counters::{self, PortFigures},
-    holders::{self, Held},
+    holders::{Held, held},
 };
 use crate::{
     chain::ChainStatus,
@@ -17,7 +17,7 @@ use ::dra::Claims;
 use attachments::pods::{self, PodNetns, PodRails, PodSmc};
 use kubelet_api::pod_resources;
 use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux, NetnsId, linux::inside};
-use rdma_resources::{Grants, Sharing};
+use rdma_resources::Sharing;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -80,18 +80,37 @@ pub struct Offered {
     pub present: usize,
 }
 
-impl From<&Node> for View {
-    fn from(node: &Node) -> Self {
-        let offered = |offer: &Offer| Offered {
+impl From<&Offer> for Offered {
+    fn from(offer: &Offer) -> Self {
+        Self {
             name: offer.name.to_string(),
             sharing: offer.sharing,
             devices: offer.devices.iter().map(|it| it.address.clone()).collect(),
             ids: offer.ids.clone(),
             expected: offer.expected,
             present: offer.devices.iter().filter(|it| it.fault.is_none()).count(),
-        };
+        }
+    }
+}
+
+impl Offered {
+    /// One of which nothing is left.
+    pub(crate) fn empty(name: &str) -> Self {
         Self {
-            offers: node.advertised().map(offered).collect(),
+            name: name.to_owned(),
+            sharing: Sharing::Shared,
+            devices: vec![],
+            ids: vec![],
+            expected: 0,
+            present: 0,
+        }
+    }
+}
+
+impl From<&Node> for View {
+    fn from(node: &Node) -> Self {
+        Self {
+            offers: node.advertised().map(Offered::from).collect(),
             gone: advertised_gone(node),
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),
@@ -218,16 +237,8 @@ impl Collector {
                 return None;
             }
         };
-        let grants = Grants::new(&self.sources.state_dir);
-        let offers = node.offers.clone();
-        // a file for each id, which is no work for the thread that answers kubelet
-        let aside = tokio::task::spawn_blocking(move || {
-            let granted = |resource: &str, id: &str| {
-                let grant = grants.read(resource, id).ok().flatten()?;
-                Some(grant.devices.into_iter().map(|it| it.address).collect())
-            };
-            holders::held(&pods, &offers, granted)
-        });
+        let (state_dir, offers) = (self.sources.state_dir.clone(), node.offers.clone());
+        let aside = tokio::task::spawn_blocking(move || held(&pods, &offers, &state_dir));
         aside.await.ok()
     }
 

@@ -2,34 +2,58 @@
 //! Which container has which device, and how many ids of each resource are given.
 
 use super::Offered;
+use crate::refused::PodName;
 use kubelet_api::pod_resources::v1::PodResources;
 use rdma_netns::DeviceAddress;
-use rdma_resources::Sharing;
-use std::collections::{BTreeMap, BTreeSet};
+use rdma_resources::{Grants, Sharing};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 /// A container that was given a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Holder {
+pub(crate) struct Holder {
     pub(super) resource: String,
     pub(super) pod: String,
     pub(super) namespace: String,
     pub(super) container: String,
 }
 
+impl Holder {
+    /// Whose container it is.
+    pub(crate) fn pod_name(&self) -> PodName {
+        PodName {
+            namespace: self.namespace.clone(),
+            name: self.pod.clone(),
+        }
+    }
+}
+
 /// What kubelet has given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(crate) struct Held {
     /// Ids, by resource.
     pub(super) allocated: BTreeMap<String, u64>,
     /// Who has a device.
-    pub(super) holders: BTreeMap<DeviceAddress, BTreeSet<Holder>>,
+    pub(crate) holders: BTreeMap<DeviceAddress, BTreeSet<Holder>>,
     /// Who has one alone.
     pub(super) only: BTreeMap<DeviceAddress, Holder>,
 }
 
+/// What kubelet's list says of `offers`, by what was given for each id as `state_dir` has it: a file for each, which is
+/// no work for the thread that answers kubelet.
+pub(crate) fn held(pods: &[PodResources], offers: &[Offered], state_dir: &Path) -> Held {
+    let grants = Grants::new(state_dir);
+    held_by(pods, offers, |resource, id| {
+        let grant = grants.read(resource, id).ok().flatten()?;
+        Some(grant.devices.into_iter().map(|it| it.address).collect())
+    })
+}
+
 /// What kubelet's list says of `offers`. `granted` are the devices that were given for an id of a
 /// resource, where that is known; else it is what the id stands for now.
-pub(super) fn held(
+fn held_by(
     pods: &[PodResources],
     offers: &[Offered],
     granted: impl Fn(&str, &str) -> Option<Vec<DeviceAddress>>,

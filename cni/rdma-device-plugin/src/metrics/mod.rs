@@ -48,6 +48,7 @@ mod server;
 mod text;
 
 pub use collect::{Offered, Sources, View};
+pub(crate) use holders::held;
 pub use server::{Server, serve, serve_probes, serve_when_free};
 
 use crate::history::History;

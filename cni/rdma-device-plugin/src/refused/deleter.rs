@@ -9,26 +9,18 @@ use super::{
     history::{History, Step},
     pod::Pod,
 };
-use crate::metrics::Metrics;
+use crate::{
+    api::{AGENT, LIMIT},
+    metrics::Metrics,
+    report::event::Event,
+};
 use kubernetes_api::{Access, AccessError, Client, Method, RequestError, client::Refusal};
 use serde_json::{Value, json};
-use std::{
-    path::Path,
-    time::{Duration, Instant, SystemTime},
-};
+use std::{path::Path, time::Instant};
 use tokio::sync::mpsc;
-
-/// What the daemon calls itself.
-const NAME: &str = "rdma-device-plugin";
-
-/// For each request.
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// What is written of it in the pod's events.
 const REASON: &str = "RdmaPodDeleted";
-
-/// The API server takes no longer ones of the new kind (`NoteLengthLimit`, 1024).
-const LONGEST_MESSAGE: usize = 1000;
 
 /// Deletes refused pods.
 #[derive(Debug)]
@@ -65,7 +57,7 @@ impl Deleter {
     pub fn new(directory: &Path, metrics: Metrics) -> Self {
         let access = Access::of_pod(directory).map_err(|error| error.to_string());
         Self {
-            client: access.map(|access| Client::new(access, NAME, LIMIT)),
+            client: access.map(|access| Client::new(access, AGENT, LIMIT)),
             history: History::default(),
             metrics,
             told: None,
@@ -198,71 +190,17 @@ impl Deleter {
 
     /// When it was written, by the API server's clock.
     async fn write_event(&self, name: &PodName, pod: &Pod, why: &str) -> Result<String, Failure> {
-        let PodName { namespace, name } = name;
-        let path = format!("/api/v1/namespaces/{namespace}/events");
-        let now = rfc3339(SystemTime::now());
-        let event = json!({
-            "kind": "Event",
-            "apiVersion": "v1",
-            "metadata": {"generateName": format!("{name}."), "namespace": namespace},
-            "involvedObject": {
-                "kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": name,
-                "uid": pod.uid,
-            },
-            "reason": REASON,
-            "message": message(why),
-            "type": "Warning",
-            "count": 1,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "source": {"component": NAME, "host": pod.node},
-            "reportingComponent": NAME,
-            "reportingInstance": pod.node,
-        });
-        let written = self
-            .client()?
-            .ask(Method::POST, &path, Some(&event))
-            .await?;
+        let message = format!("deleted, so that another one is made: {why}");
+        let event = Event {
+            pod: name,
+            uid: Some(&pod.uid),
+            node: &pod.node,
+            reason: REASON,
+            is_warning: true,
+            message: &message,
+        };
+        let written = event.write(self.client()?).await?;
         let created = written["metadata"]["creationTimestamp"].as_str();
         Ok(created.ok_or(Failure::Other("an event"))?.to_owned())
-    }
-}
-
-fn message(why: &str) -> String {
-    let message = format!("deleted, so that another one is made: {why}");
-    let end = message.floor_char_boundary(LONGEST_MESSAGE);
-    message[..end].to_owned()
-}
-
-/// `2026-01-31T10:00:00Z`, as Kubernetes writes times.
-fn rfc3339(time: SystemTime) -> String {
-    humantime::format_rfc3339_seconds(time).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::UNIX_EPOCH;
-
-    #[test]
-    fn times_are_written_as_kubernetes_writes_them() {
-        for (seconds, written) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (951_868_800, "2000-03-01T00:00:00Z"),
-            (1_735_689_599, "2024-12-31T23:59:59Z"),
-            (1_772_323_200, "2026-03-01T00:00:00Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ] {
-            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), written);
-        }
-    }
-
-    #[test]
-    fn a_long_reason_is_cut_between_characters() {
-        assert!(message("short").ends_with(": short"));
-        let long = message(&"\u{e9}".repeat(2000));
-        assert!((LONGEST_MESSAGE - 2..=LONGEST_MESSAGE).contains(&long.len()));
     }
 }

@@ -18,7 +18,7 @@ use std::{
 
 /// Kubelet's next try is 10 to 15 s after one that failed (`backOffPeriod` and its jitter in
 /// `pkg/kubelet/kubelet.go` and `pod_workers.go`).
-const SECOND_TRY: Duration = Duration::from_secs(5);
+pub const SECOND_TRY: Duration = Duration::from_secs(5);
 
 /// A NIC's driver that is loaded anew takes less.
 const DEVICE_AWAY: Duration = Duration::from_secs(60);

@@ -17,6 +17,7 @@ pub mod history;
 pub mod pod;
 
 pub use deleter::Deleter;
+pub use history::SECOND_TRY;
 
 use crate::offer::Stale;
 use clap::ValueEnum;
@@ -93,7 +94,7 @@ impl Ids {
 }
 
 /// A pod, by its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodName {
     /// Its namespace.
     pub namespace: String,
@@ -129,23 +130,25 @@ pub enum Verdict {
 /// Verdicts that wait. A node has 110 pods.
 const WAITING: usize = 128;
 
-/// Where verdicts are put; nowhere, if refused pods are kept.
+/// Where verdicts are put: into a queue of each that sees to them; nowhere, if nobody does.
 #[derive(Clone, Debug, Default)]
-pub struct Verdicts(Option<mpsc::Sender<Verdict>>);
+pub struct Verdicts(Vec<mpsc::Sender<Verdict>>);
 
 impl Verdicts {
-    /// A queue of them.
-    pub fn queue() -> (Self, mpsc::Receiver<Verdict>) {
+    /// One more queue, of those that are told from now on.
+    pub fn queue(&mut self) -> mpsc::Receiver<Verdict> {
         let (sender, receiver) = mpsc::channel(WAITING);
-        (Self(Some(sender)), receiver)
+        self.0.push(sender);
+        receiver
     }
 
     /// Tells one; it waits for nothing.
-    pub fn tell(&self, verdict: Verdict) {
-        let Some(queue) = &self.0 else { return };
-        // one that finds no room comes again
-        if let Err(mpsc::error::TrySendError::Full(verdict)) = queue.try_send(verdict) {
-            log::debug!("too many refused pods wait for the API server: {verdict:?}");
+    pub fn tell(&self, verdict: &Verdict) {
+        for queue in &self.0 {
+            // one that finds no room comes again
+            if let Err(mpsc::error::TrySendError::Full(verdict)) = queue.try_send(verdict.clone()) {
+                log::debug!("too many refused pods wait for the API server: {verdict:?}");
+            }
         }
     }
 }

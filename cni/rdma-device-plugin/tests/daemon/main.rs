@@ -14,6 +14,7 @@ mod program;
 mod refused;
 mod registering;
 mod reloading;
+mod reporting;
 mod scale;
 mod spreading;
 mod upgrading;

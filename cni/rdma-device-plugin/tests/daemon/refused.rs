@@ -133,7 +133,7 @@ fn without_the_switch_nothing_is_asked_and_nothing_is_said() {
 }
 
 /// A CA whose key nobody has.
-const CA: &str = "\
+pub(crate) const CA: &str = "\
 -----BEGIN CERTIFICATE-----
 MIIBcTCCARegAwIBAgIUbBwReh0mod95Hv32ylnwpNVCXZEwCgYIKoZIzj0EAwIw
 DTELMAkGA1UEAwwCY2EwIBcNMjYxMTIyMTA0NTAzWhgPMjEyNjEwMjkxMDQ1MDNa

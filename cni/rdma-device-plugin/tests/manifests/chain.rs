@@ -7,7 +7,7 @@ use crate::{
     cluster::{Cluster, arguments, capabilities, cluster},
     documents,
     paths::{Mounts, mounts},
-    platforms, refused, root,
+    platforms, refused, report, root,
     wanted::ALL,
 };
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
@@ -25,7 +25,7 @@ pub(crate) const UNINSTALL: [&str; 2] = [
 ];
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 22] = [
+const CHAINED: [(&str, &str); 24] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", VFS),
@@ -61,6 +61,8 @@ const CHAINED: [(&str, &str); 22] = [
     (claims::SHARED, PARENT),
     (refused::BY_ANOTHER_ACCOUNT, PARENT),
     (refused::FILE, PARENT),
+    (report::BY_ANOTHER_ACCOUNT, PARENT),
+    (report::FILE, PARENT),
     (
         "integration/manifests/rendered/the-chain-as-it-comes.yaml",
         "{}",

@@ -2,7 +2,7 @@
 //! The DaemonSet and its ConfigMap, for each kind of nodes: names, resources, rights.
 
 use crate::{
-    chain, claims, documents, platforms, refused, root,
+    chain, claims, documents, platforms, refused, report, root,
     wanted::{ALL, LOADING, OTHER_NODES},
     yaml_files,
 };
@@ -185,10 +185,11 @@ fn nothing_may_do_more_than_it_needs() {
         let pod = cluster.pod();
         assert_eq!(pod.automount_service_account_token, Some(false));
         let account = match wanted.file {
-            OTHER_NODES | refused::BY_ANOTHER_ACCOUNT => Some("rdma"),
+            OTHER_NODES | refused::BY_ANOTHER_ACCOUNT | report::BY_ANOTHER_ACCOUNT => Some("rdma"),
             refused::FILE
             | claims::SHARED
             | claims::OF_VFS
+            | report::FILE
             | claims::OF_MOVED_VFS
             | platforms::OPENSHIFT
             | platforms::OPENSHIFT_REFUSED => Some("rdma-device-plugin"),

@@ -13,6 +13,7 @@ mod networks;
 mod paths;
 mod platforms;
 mod refused;
+mod report;
 mod running;
 mod wanted;
 

@@ -114,7 +114,8 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
             let plugin = arguments.kubelet_dir.join("plugins").join(&dra.driver);
             need(&plugin, &same(&plugin), false);
         }
-        if arguments.refused_pods == RefusedPods::Delete || conf.dra.is_some() {
+        let reports = !arguments.report.is_empty();
+        if arguments.refused_pods == RefusedPods::Delete || conf.dra.is_some() || reports {
             need(&arguments.service_account_dir, "a token", true);
         }
         if cluster.pod().host_pid == Some(true) {

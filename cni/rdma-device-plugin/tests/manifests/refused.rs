@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who may delete refused pods: nobody, where it is not asked for.
 
-use crate::{claims, cluster::cluster, platforms, wanted::ALL};
+use crate::{claims, cluster::cluster, platforms, report, wanted::ALL};
 use rdma_device_plugin::refused::RefusedPods;
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ pub(crate) const BY_ANOTHER_ACCOUNT: &str =
     "integration/manifests/rendered/refused-pods-by-another-account.yaml";
 
 /// The objects of a kind.
-fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+pub(crate) fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
     objects.iter().filter(|it| it["kind"] == kind).collect()
 }
 
@@ -23,10 +23,11 @@ fn there_is_a_token_and_a_role_only_where_it_is_asked_for() {
             BY_ANOTHER_ACCOUNT,
             claims::OF_VFS,
             platforms::OPENSHIFT_REFUSED,
+            report::BY_ANOTHER_ACCOUNT,
         ]
         .contains(&wanted.file);
         let by_claims = [claims::SHARED, claims::OF_MOVED_VFS].contains(&wanted.file);
-        let has_role = deletes || by_claims;
+        let has_role = deletes || by_claims || wanted.file == report::FILE;
         let arguments = cluster.arguments();
         let expected = if deletes {
             RefusedPods::Delete

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What each file with a DaemonSet is to come to.
 
-use crate::{claims, monitoring, platforms, refused};
+use crate::{claims, monitoring, platforms, refused, report};
 
 /// What a file is to come to.
 pub(crate) struct Wanted {
@@ -34,7 +34,7 @@ pub(crate) const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 29] = [
+pub(crate) const ALL: [Wanted; 31] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -98,6 +98,8 @@ pub(crate) const ALL: [Wanted; 29] = [
     wanted(platforms::TALOS, &["rdma/vf"], &[]),
     wanted(refused::BY_ANOTHER_ACCOUNT, &["rdma/hca"], &[]),
     wanted(refused::FILE, &["rdma/hca"], &[]),
+    wanted(report::BY_ANOTHER_ACCOUNT, &["rdma/hca"], &[]),
+    wanted(report::FILE, &["rdma/hca"], &[]),
     wanted(
         "integration/manifests/rendered/shared-by-name.yaml",
         &["rdma/hca"],

@@ -10,6 +10,14 @@
 {{- if eq .Values.refusedPods "delete" }}{{ .Values.serviceAccountName | default "rdma-device-plugin" }}{{ end -}}
 {{- end -}}
 
+{{/* what the API server is told, as the daemon's option has it; empty: nothing */}}
+{{- define "rdma.reported" -}}
+{{- $topics := list -}}
+{{- if .Values.report.events }}{{ $topics = append $topics "events" }}{{ end -}}
+{{- if .Values.report.nodeCondition }}{{ $topics = append $topics "node-condition" }}{{ end -}}
+{{ join "," $topics }}
+{{- end -}}
+
 {{/* what claims are allocated of; empty: nothing */}}
 {{- define "rdma.claimed" -}}
 {{- if hasKey (.Values.config | default dict) "dra" -}}
@@ -25,7 +33,7 @@
 
 {{/* whose token the daemon has; empty: nobody's */}}
 {{- define "rdma.account" -}}
-{{- if or (include "rdma.deleter" .) (include "rdma.claimed" .) }}{{ .Values.serviceAccountName | default "rdma-device-plugin" }}{{ end -}}
+{{- if or (include "rdma.deleter" .) (include "rdma.claimed" .) (include "rdma.reported" .) }}{{ .Values.serviceAccountName | default "rdma-device-plugin" }}{{ end -}}
 {{- end -}}
 
 {{/* the account of the daemon's pods, with a token or without; empty: the namespace's default */}}

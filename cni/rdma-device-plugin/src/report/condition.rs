@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's condition: a pure function of what the node offers, and when it is to be written.
+//!
+//! It is `True` where there is a problem, as are those of node-problem-detector and kubelet's `…Pressure`.
+
+use crate::{
+    conf::Require,
+    node::Node,
+    offer::{Gone, OfferedDevice},
+};
+use rdma_netns::DeviceAddress;
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+/// The condition's type.
+pub const TYPE: &str = "RdmaRailsMissing";
+
+/// So many devices are named.
+const NAMED: usize = 8;
+/// Characters of one device's sentence.
+const LONGEST: usize = 200;
+
+/// Another status is told no sooner after the last write: what flaps is held by health's own damping besides.
+const OTHER_STATUS: Duration = Duration::from_secs(10);
+/// Another sentence of the same status.
+const OTHER_SENTENCE: Duration = Duration::from_secs(60);
+/// That it is as it was: as often as kubelet does it (`nodeStatusReportFrequency`).
+const HEARTBEAT: Duration = Duration::from_secs(300);
+
+/// What is said of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Whether rails are missing.
+    pub is_missing: bool,
+    /// In one word.
+    pub reason: String,
+    /// In words, which name the devices.
+    pub message: String,
+}
+
+impl Condition {
+    /// Of `node`: a rail is missing if its device is not healthy, or fell off its bus, or never was there although
+    /// the configuration requires it.
+    pub fn of(node: &Node) -> Self {
+        let mut devices: BTreeMap<&DeviceAddress, Option<String>> = BTreeMap::new();
+        for device in node.offers.iter().flat_map(|offer| &offer.devices) {
+            devices.insert(&device.address, faulty(device));
+        }
+        let gone: BTreeMap<&DeviceAddress, &Gone> = node
+            .gone
+            .values()
+            .flatten()
+            .map(|gone| (&gone.address, gone))
+            .collect();
+        let faults: Vec<&String> = devices.values().flatten().collect();
+        let lacking: BTreeSet<String> = lacking(node).collect();
+        let reason = match (gone.is_empty(), faults.is_empty(), lacking.is_empty()) {
+            (false, ..) => "DeviceGone",
+            (true, false, _) => "DeviceUnhealthy",
+            (true, true, false) => "TooFewDevices",
+            (true, true, true) => "NoRailMissing",
+        };
+        let is_missing = reason != "NoRailMissing";
+        let all = devices.len() + gone.len();
+        let lost = faults.len() + gone.len();
+        let gone = gone
+            .values()
+            .map(|gone| format!("{gone} is not on this node any more"));
+        let told: Vec<String> = gone.chain(faults.into_iter().cloned()).collect();
+        let mut sentences = match (is_missing, lost) {
+            (false, _) => vec![format!("all of {all} RDMA devices can be used")],
+            (true, 0) => vec![],
+            (true, _) => vec![format!(
+                "{lost} of {all} RDMA devices cannot be used: {}",
+                listed(&told)
+            )],
+        };
+        sentences.extend(lacking);
+        Self {
+            is_missing,
+            reason: reason.to_owned(),
+            message: sentences.join("; "),
+        }
+    }
+
+    /// The one in the API server's object of a node, with the times of its heartbeat and of its transition.
+    pub fn read(node: &Value) -> Option<(Self, &str, &str)> {
+        let mut all = node["status"]["conditions"].as_array()?.iter();
+        let own = all.find(|it| it["type"] == TYPE)?;
+        let text = |field: &str| own[field].as_str().unwrap_or_default();
+        let condition = Self {
+            is_missing: text("status") == "True",
+            reason: text("reason").to_owned(),
+            message: text("message").to_owned(),
+        };
+        Some((
+            condition,
+            text("lastHeartbeatTime"),
+            text("lastTransitionTime"),
+        ))
+    }
+
+    /// The patch of the node's status that says it: a strategic merge, which leaves other conditions as they are.
+    pub fn patch(&self, heartbeat: &str, transition: &str) -> Value {
+        json!({"status": {"conditions": [{
+            "type": TYPE,
+            "status": if self.is_missing { "True" } else { "False" },
+            "reason": self.reason,
+            "message": self.message,
+            "lastHeartbeatTime": heartbeat,
+            "lastTransitionTime": transition,
+        }]}})
+    }
+}
+
+/// In how long `condition` is to be written, where the API server has `written` since then; zero: now.
+pub fn due(
+    written: Option<(&Condition, Instant)>,
+    condition: &Condition,
+    now: Instant,
+) -> Duration {
+    let Some((before, at)) = written else {
+        return Duration::ZERO;
+    };
+    let pause = if before.is_missing != condition.is_missing {
+        OTHER_STATUS
+    } else if before != condition {
+        OTHER_SENTENCE
+    } else {
+        HEARTBEAT
+    };
+    (at + pause).saturating_duration_since(now)
+}
+
+/// `0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier`
+fn faulty(device: &OfferedDevice) -> Option<String> {
+    let fault = device.fault.as_ref()?;
+    Some(format!("{} ({}): {fault}", device.address, device.hca.name))
+}
+
+/// The resources that have fewer devices than the configuration requires, whether they can be used or not.
+fn lacking(node: &Node) -> impl Iterator<Item = String> {
+    node.conf.resources.iter().filter_map(|resource| {
+        let Some(Require::Number(required)) = resource.require else {
+            return None;
+        };
+        let devices = node.offer(&resource.name).map_or(0, |it| it.devices.len());
+        let gone = node.gone.get(resource.name.as_str()).map_or(0, Vec::len);
+        let (found, required) = (devices + gone, required as usize);
+        (found < required).then(|| {
+            let name = &resource.name;
+            format!("{name} has {found} devices, and require asks for {required}")
+        })
+    })
+}
+
+/// The first of them, and how many there are besides.
+fn listed(devices: &[String]) -> String {
+    let cut = |it: &String| it.chars().take(LONGEST).collect::<String>();
+    let mut listed: Vec<String> = devices.iter().take(NAMED).map(cut).collect();
+    let more = devices.len() - listed.len();
+    if more > 0 {
+        listed.push(format!("and {more} more"));
+    }
+    listed.join("; ")
+}
+
+#[cfg(test)]
+#[path = "condition_tests.rs"]
+mod tests;

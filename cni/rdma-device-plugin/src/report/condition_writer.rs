@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keeps the node's condition as the node is. It stays while a daemon is replaced, and the next one goes on with it.
+//! The daemon may only patch the status of its own node: an empty patch, which changes nothing, is how it reads it.
+
+use super::{
+    condition::{self, Condition},
+    event::rfc3339,
+};
+use crate::{
+    api::{Api, ApiError, is_followed_for},
+    node::Node,
+};
+use kubernetes_api::Method;
+use serde_json::{Value, json};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+use tokio::{sync::watch, time::timeout};
+
+/// How long is waited after a failure: at first, and at most.
+const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// Writes the condition of one node.
+#[derive(Debug)]
+pub struct ConditionWriter {
+    node: watch::Receiver<Arc<Node>>,
+    account: PathBuf,
+    /// What the API server has; none: that is not known yet.
+    written: Option<Written>,
+    /// What went wrong last: it is said once.
+    told: Option<String>,
+}
+
+#[derive(Debug)]
+struct Written {
+    /// None: the node has none of ours.
+    condition: Option<Condition>,
+    at: Instant,
+    /// Since when its status is that.
+    transition: String,
+}
+
+impl ConditionWriter {
+    /// One that follows `node`, with the token in `account`.
+    pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf) -> Self {
+        Self {
+            node,
+            account,
+            written: None,
+            told: None,
+        }
+    }
+
+    /// Until the node is followed no more.
+    pub async fn run(mut self) {
+        let mut wait = AGAIN[0];
+        loop {
+            let condition = Condition::of(&self.node.borrow_and_update());
+            match self.keep(&condition).await {
+                Ok(pause) => {
+                    wait = AGAIN[0];
+                    if self.told.take().is_some() {
+                        log::info!("the node's condition {} is written again", condition::TYPE);
+                    }
+                    if matches!(timeout(pause, self.node.changed()).await, Ok(Err(_))) {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    let line = error.to_string();
+                    if self.told.as_ref() != Some(&line) {
+                        log::error!(
+                            "the node's condition {} is not written: {line}",
+                            condition::TYPE
+                        );
+                        self.told = Some(line);
+                    }
+                    if !is_followed_for(&mut self.node, wait).await {
+                        return;
+                    }
+                    wait = (wait * 2).min(AGAIN[1]);
+                }
+            }
+        }
+    }
+
+    /// Writes `condition`, if it is time to. In how long it is time again.
+    async fn keep(&mut self, condition: &Condition) -> Result<Duration, ApiError> {
+        let due = match &self.written {
+            Some(written) => written.due(condition),
+            None => {
+                let api = Api::new(&self.account)?;
+                let read = patch(&api, &json!({})).await?;
+                self.written.insert(Written::read(&read)).due(condition)
+            }
+        };
+        if !due.is_zero() {
+            return Ok(due);
+        }
+        let now = rfc3339(SystemTime::now());
+        let before = self.written.as_ref();
+        let before = before.and_then(|it| Some((it.condition.as_ref()?, &it.transition)));
+        let transition = match before {
+            Some((before, transition)) if before.is_missing == condition.is_missing => {
+                transition.clone()
+            }
+            _ => now.clone(),
+        };
+        let api = Api::new(&self.account)?;
+        patch(&api, &condition.patch(&now, &transition)).await?;
+        if before.is_none_or(|(before, _)| before != condition) {
+            log::info!(
+                "the node's condition {} is {}: {}",
+                condition::TYPE,
+                condition.is_missing,
+                condition.message
+            );
+        }
+        let written = Written {
+            condition: Some(condition.clone()),
+            at: Instant::now(),
+            transition,
+        };
+        Ok(self.written.insert(written).due(condition))
+    }
+}
+
+impl Written {
+    /// What the API server's node says. One whose time is not to be understood, or yet to come, is as if it was written
+    /// now.
+    fn read(node: &Value) -> Self {
+        let found = Condition::read(node);
+        let age = found.as_ref().and_then(|(_, heartbeat, _)| {
+            let at = humantime::parse_rfc3339(heartbeat).ok()?;
+            SystemTime::now().duration_since(at).ok()
+        });
+        let now = Instant::now();
+        Self {
+            at: age.and_then(|age| now.checked_sub(age)).unwrap_or(now),
+            transition: found.as_ref().map_or("", |it| it.2).to_owned(),
+            condition: found.map(|it| it.0),
+        }
+    }
+
+    fn due(&self, condition: &Condition) -> Duration {
+        let written = self.condition.as_ref().map(|it| (it, self.at));
+        condition::due(written, condition, Instant::now())
+    }
+}
+
+/// The node, after `patch` of its status.
+async fn patch(api: &Api, patch: &Value) -> Result<Value, ApiError> {
+    let path = format!("/api/v1/nodes/{}/status", api.node);
+    Ok(api.client.ask(Method::PATCH, &path, Some(patch)).await?)
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One event of a pod, as the API server has it (`core/v1`), and how many of them are written.
+
+use crate::{api::AGENT, refused::PodName};
+use kubernetes_api::{Client, Method, RequestError};
+use serde_json::{Value, json};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant, SystemTime},
+};
+
+/// The API server takes no longer ones of the new kind (`NoteLengthLimit`, 1024).
+const LONGEST_MESSAGE: usize = 1000;
+
+/// No more than that many events of one kind of news are written within [`MOST_WITHIN`]: a node has 110 pods, and a NIC
+/// that all of them share is lost to all at once.
+const MOST: usize = 120;
+const MOST_WITHIN: Duration = Duration::from_secs(10 * 60);
+
+/// What happened to a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// Which.
+    pub pod: &'a PodName,
+    /// What tells it from another one of its name; without it `kubectl describe pod` does not show the event.
+    pub uid: Option<&'a str>,
+    /// Where it is.
+    pub node: &'a str,
+    /// In one word.
+    pub reason: &'a str,
+    /// `Warning`, else `Normal`.
+    pub is_warning: bool,
+    /// In words.
+    pub message: &'a str,
+}
+
+impl Event<'_> {
+    /// Writes it: the object as it was written.
+    ///
+    /// # Errors
+    /// The API server does not take it.
+    pub async fn write(&self, client: &Client) -> Result<Value, RequestError> {
+        let path = format!("/api/v1/namespaces/{}/events", self.pod.namespace);
+        let object = self.object(SystemTime::now());
+        client.ask(Method::POST, &path, Some(&object)).await
+    }
+
+    fn object(&self, now: SystemTime) -> Value {
+        let PodName { namespace, name } = self.pod;
+        let now = rfc3339(now);
+        let mut pod = json!({
+            "kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": name,
+        });
+        if let Some(uid) = self.uid {
+            pod["uid"] = uid.into();
+        }
+        let end = self.message.floor_char_boundary(LONGEST_MESSAGE);
+        json!({
+            "kind": "Event",
+            "apiVersion": "v1",
+            "metadata": {"generateName": format!("{name}."), "namespace": namespace},
+            "involvedObject": pod,
+            "reason": self.reason,
+            "message": self.message[..end],
+            "type": if self.is_warning { "Warning" } else { "Normal" },
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": AGENT, "host": self.node},
+            "reportingComponent": AGENT,
+            "reportingInstance": self.node,
+        })
+    }
+}
+
+/// `2026-01-31T10:00:00Z`, as Kubernetes writes times.
+pub fn rfc3339(time: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(time).to_string()
+}
+
+/// The events that were written of late.
+#[derive(Debug, Default)]
+pub struct Budget(VecDeque<Instant>);
+
+impl Budget {
+    /// In how long there is room for one more; zero: now.
+    pub fn room_in(&mut self, now: Instant) -> Duration {
+        let is_old = |at: &Instant| now.saturating_duration_since(*at) >= MOST_WITHIN;
+        while self.0.front().is_some_and(is_old) {
+            self.0.pop_front();
+        }
+        match (self.0.len() < MOST, self.0.front()) {
+            (false, Some(first)) => (*first + MOST_WITHIN).saturating_duration_since(now),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// One more was written.
+    pub fn spend(&mut self, now: Instant) {
+        self.0.push_back(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    #[test]
+    fn times_are_written_as_kubernetes_writes_them() {
+        for (seconds, written) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (1_772_323_200, "2026-03-01T00:00:00Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), written);
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let pod = PodName {
+            namespace: "default".into(),
+            name: "a".into(),
+        };
+        for (message, length) in [
+            ("short".to_owned(), 5..=5),
+            ("\u{e9}".repeat(2000), 999..=1000),
+        ] {
+            let event = Event {
+                pod: &pod,
+                uid: None,
+                node: "rdma-1",
+                reason: "RdmaRailLost",
+                is_warning: true,
+                message: &message,
+            };
+            let object = event.object(UNIX_EPOCH);
+            let written = object["message"].as_str().expect("a message");
+            assert!(length.contains(&written.len()), "{}", written.len());
+            // none is another one's than an empty one
+            assert!(object["involvedObject"].get("uid").is_none());
+        }
+    }
+
+    #[test]
+    fn a_storm_is_bounded() {
+        let mut budget = Budget::default();
+        let start = Instant::now();
+        for _ in 0..MOST {
+            assert_eq!(budget.room_in(start), Duration::ZERO);
+            budget.spend(start);
+        }
+        let later = start + Duration::from_secs(60);
+        assert_eq!(budget.room_in(later), MOST_WITHIN - Duration::from_secs(60));
+        assert_eq!(budget.room_in(start + MOST_WITHIN), Duration::ZERO);
+    }
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which pods have which devices: by the records of `rdma-cni`, which know the interfaces, and by kubelet for what has
+//! no record, as pods with `hostNetwork`.
+
+use super::rails::{PodDevices, PodKey};
+use crate::{
+    chain::sandbox,
+    metrics::{Offered, held},
+    node::Node,
+    refused::PodName,
+};
+use attachments::pods;
+use kubelet_api::pod_resources::{self, AskError};
+use rdma_netns::{DeviceAddress, Kernel, Linux};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// For kubelet's answer.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The phase of a record whose pod has its network.
+const ATTACHED: &str = "attached";
+
+/// Where pods are seen.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// `/var/lib/cni/rdma-cni`
+    pub state_dir: PathBuf,
+    /// Kubelet's socket for questions of who has what.
+    pub pod_resources: PathBuf,
+    /// `/var/lib/cni/results`
+    pub cni_cache: PathBuf,
+}
+
+/// The pods that have devices of `node`.
+///
+/// # Errors
+/// Kubelet is away, or has no time. One whose socket is not there at all is done without.
+pub async fn with_devices(paths: &Paths, node: &Node) -> Result<Vec<PodDevices>, AskError> {
+    let resources = match pod_resources::all(&paths.pod_resources, LIMIT).await {
+        Ok(pods) => pods,
+        Err(error) if error.passes() => return Err(error),
+        Err(error) => {
+            log::debug!("which pods without a record have devices is not known: {error}");
+            vec![]
+        }
+    };
+    let (paths, offers) = (paths.clone(), offered(node));
+    let aside = tokio::task::spawn_blocking(move || {
+        let mut pods: BTreeMap<PodName, BTreeMap<DeviceAddress, Option<String>>> = BTreeMap::new();
+        let held = held(&resources, &offers, &paths.state_dir);
+        for (address, holders) in held.holders {
+            for holder in holders {
+                let pod = pods.entry(holder.pod_name()).or_default();
+                pod.insert(address.clone(), None);
+            }
+        }
+        for (name, address, interface) in recorded(&paths.state_dir) {
+            let pod = pods.entry(name).or_default();
+            pod.insert(address, Some(interface));
+        }
+        let uids = sandbox::uids(&paths.cni_cache);
+        let seen = pods.into_iter().map(|(name, devices)| {
+            let uid = uids.get(&name).cloned();
+            let pod = PodKey { name, uid };
+            PodDevices { pod, devices }
+        });
+        seen.collect()
+    });
+    Ok(aside.await.unwrap_or_default())
+}
+
+/// The resources of `node`, those included of which nothing is left: what containers were given of them is known.
+fn offered(node: &Node) -> Vec<Offered> {
+    let lost = node.gone.keys();
+    let lost = lost.filter(|name| !node.offers.iter().any(|it| it.name.as_str() == **name));
+    let advertised = node.advertised().map(Offered::from);
+    advertised
+        .chain(lost.map(|it| Offered::empty(it)))
+        .collect()
+}
+
+/// The rails of the records, by the functions behind them.
+fn recorded(state_dir: &Path) -> Vec<(PodName, DeviceAddress, String)> {
+    let boot_id = Linux::new().boot_id().unwrap_or_default();
+    let records = pods::rails(&state_dir.join("attachments"), &boot_id);
+    let attached = records.into_iter().filter(|it| it.phase == ATTACHED);
+    let rails = attached.filter_map(|record| {
+        let (namespace, name) = record.pod.split_once('/')?;
+        let pod = PodName {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let devices = record.rails.into_iter().flat_map(|rail| {
+            let interface = rail.name;
+            let devices = rail.devices.into_iter();
+            devices.map(move |address| (address, interface.clone()))
+        });
+        Some(devices.map(move |(address, interface)| (pod.clone(), address, interface)))
+    });
+    rails.flatten().collect()
+}
+
+/// What tells the pod `name` from another one of its name, where the runtime keeps it.
+pub async fn uid(cni_cache: &Path, name: &PodName) -> Option<String> {
+    let cache = cni_cache.to_owned();
+    let uids = tokio::task::spawn_blocking(move || sandbox::uids(&cache)).await;
+    uids.ok()?.remove(name)
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tells pods that run of rails that are lost and come back, by events. While no device is in trouble, nobody is asked
+//! for anything.
+
+use super::{
+    event::Event,
+    pods::{self, Paths},
+    rails::{News, PodKey, Told, Trouble, Troubles},
+};
+use crate::{
+    api::{Api, ApiError, is_followed_for},
+    node::Node,
+};
+use kubelet_api::pod_resources::AskError;
+use kubernetes_api::RequestError;
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{sync::watch, time::timeout};
+
+/// The reason of an event by which a pod has lost rails.
+const LOST: &str = "RdmaRailLost";
+/// The same, of rails that it has again.
+const RECOVERED: &str = "RdmaRailRecovered";
+
+/// How long is waited after a failure: at first, and at most.
+const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// Changes that come together are told together: a NIC's functions do not go at the same moment.
+const TOGETHER: Duration = Duration::from_secs(1);
+
+/// Where nothing is held back, only the node's changes count.
+const REST: Duration = Duration::from_secs(24 * 3600);
+
+/// Tells the pods of one node.
+#[derive(Debug)]
+pub struct RailEvents {
+    node: watch::Receiver<Arc<Node>>,
+    account: PathBuf,
+    paths: Paths,
+    told: Told,
+    /// What went wrong last: it is said once.
+    failure: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Kubelet(#[from] AskError),
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
+impl From<RequestError> for Failure {
+    fn from(error: RequestError) -> Self {
+        Self::Api(error.into())
+    }
+}
+
+impl RailEvents {
+    /// One that follows `node`, with the token in `account`.
+    pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf, paths: Paths) -> Self {
+        Self {
+            node,
+            account,
+            paths,
+            told: Told::default(),
+            failure: None,
+        }
+    }
+
+    /// Until the node is followed no more.
+    pub async fn run(mut self) {
+        let mut wait = AGAIN[0];
+        loop {
+            match self.tell().await {
+                Ok(next) => {
+                    wait = AGAIN[0];
+                    self.failure = None;
+                    let changed = timeout(next.unwrap_or(REST), self.node.changed()).await;
+                    if matches!(changed, Ok(Err(_))) {
+                        return;
+                    }
+                    if changed.is_ok() && !is_followed_for(&mut self.node, TOGETHER).await {
+                        return;
+                    }
+                }
+                Err(failure) => {
+                    let line = failure.to_string();
+                    if self.failure.as_ref() != Some(&line) {
+                        log::warn!("pods are not told of rails that are lost or come back: {line}");
+                        self.failure = Some(line);
+                    }
+                    if !is_followed_for(&mut self.node, wait).await {
+                        return;
+                    }
+                    wait = (wait * 2).min(AGAIN[1]);
+                }
+            }
+        }
+    }
+
+    /// Tells what there is to tell. In how long there is more. Goes on after a refusal, and tells the first.
+    async fn tell(&mut self) -> Result<Option<Duration>, Failure> {
+        let node = self.node.borrow_and_update().clone();
+        let troubles = troubles(&node);
+        if troubles.is_empty() && self.told.is_empty() {
+            return Ok(None);
+        }
+        let pods = pods::with_devices(&self.paths, &node).await?;
+        let (due, mut next) = self.told.due(&pods, &troubles, Instant::now());
+        if due.is_empty() {
+            return Ok(next);
+        }
+        let api = Api::new(&self.account)?;
+        let mut refused = None;
+        for news in due {
+            if !self.told.has_room(Instant::now()) {
+                next = Some(Duration::ZERO);
+                break;
+            }
+            match self.write(&api, &news).await {
+                Ok(()) => self.told.told(news, Instant::now()),
+                // its namespace is gone, and so will it be
+                Err(error) if error.code() == Some(404) => self.told.told(news, Instant::now()),
+                Err(error) if error.code().is_some() => drop(refused.get_or_insert(error)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        refused.map_or(Ok(next), |error| Err(error.into()))
+    }
+
+    async fn write(&mut self, api: &Api, news: &News) -> Result<(), RequestError> {
+        let PodKey { name, uid } = &news.pod;
+        for (reason, message) in [(LOST, news.loss()), (RECOVERED, news.recovery())] {
+            let Some(message) = message else { continue };
+            let event = Event {
+                pod: name,
+                uid: uid.as_deref(),
+                node: &api.node,
+                reason,
+                is_warning: reason == LOST,
+                message: &message,
+            };
+            event.write(&api.client).await?;
+            self.told.wrote(Instant::now());
+            log::info!("{name} was told: {message}");
+        }
+        Ok(())
+    }
+}
+
+/// The devices of `node` that cannot be used, and those that are gone.
+fn troubles(node: &Node) -> Troubles {
+    let mut troubles = Troubles::new();
+    for device in node.offers.iter().flat_map(|offer| &offer.devices) {
+        if let Some(reason) = &device.fault {
+            let trouble = Trouble {
+                rdma: Some(device.hca.name.clone()),
+                reason: reason.clone(),
+            };
+            troubles.insert(device.address.clone(), trouble);
+        }
+    }
+    for gone in node.gone.values().flatten() {
+        let trouble = Trouble {
+            rdma: gone.rdma.clone(),
+            reason: "it is not on this node any more".to_owned(),
+        };
+        troubles.insert(gone.address.clone(), trouble);
+    }
+    troubles
+}

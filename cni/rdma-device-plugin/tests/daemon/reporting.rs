@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The API server is to be told of rails, and cannot be had: nothing else suffers. What it is told when it can be is in
+//! `integration/tests/cluster`.
+
+use crate::{
+    FIRST, HCA, Running, SECOND, ids,
+    program::{command, run},
+    refused::CA,
+};
+use integration::{
+    Daemon, Machine,
+    kubelet::{
+        DeviceManager,
+        pod_resources::{PodResourcesServer, pod},
+    },
+    wait,
+};
+use nix::sys::signal::Signal;
+use std::{
+    net::TcpListener,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A node with one pod, whose daemon is to tell everything.
+struct Node {
+    node: Running,
+    _pods: PodResourcesServer,
+}
+
+impl Node {
+    #[track_caller]
+    fn new(environment: &[(&str, &str)]) -> Self {
+        let machine = Machine::with(&[FIRST, SECOND]);
+        machine.configure(HCA);
+        let kubelet = DeviceManager::started(&machine.path("kubelet"));
+        let pods = PodResourcesServer::start(&machine.path("kubelet/pod-resources/kubelet.sock"));
+        let mut command = command(&machine);
+        command.args(["--metrics-address", "127.0.0.1:0"]);
+        command.args(["--report", "events,node-condition"]);
+        command
+            .arg("--service-account-dir")
+            .arg(machine.path("account"));
+        command.envs(environment.iter().copied());
+        let daemon = Daemon::start(&mut command);
+        let node = Running {
+            daemon,
+            kubelet,
+            machine,
+        };
+        let node = node.listed("rdma/hca", 1000);
+        let given = node.kubelet.ask_for("rdma/hca", &[&ids(&["0"])]);
+        given.expect("given");
+        pods.set_pods(&[pod("default", "trainer-0", &[&[("rdma/hca", &["0"])]])]);
+        Self { node, _pods: pods }
+    }
+
+    /// A NIC falls off its bus.
+    fn loses_a_rail(&self) {
+        self.node.machine.unplug(&SECOND);
+        self.node.daemon.signal(Signal::SIGHUP);
+    }
+}
+
+#[test]
+fn without_an_api_server_the_log_says_it_once() {
+    let node = Node::new(&[]);
+    let daemon = &node.node.daemon;
+    let why = "KUBERNETES_SERVICE_HOST is not set";
+    let condition = format!("the node's condition RdmaRailsMissing is not written: {why}");
+    daemon.says(&condition);
+    node.loses_a_rail();
+    let events = format!("pods are not told of rails that are lost or come back: {why}");
+    daemon.says(&events);
+    // tried again after one second, then two
+    thread::sleep(Duration::from_millis(3500));
+    assert_eq!((daemon.count(&condition), daemon.count(&events)), (1, 1));
+    node.node.has("rdma/hca", 1000);
+}
+
+#[test]
+fn an_api_server_that_does_not_answer_keeps_nobody_waiting() {
+    // connections are taken, and nothing is said
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("it").port().to_string();
+    let node = Node::new(&[
+        ("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
+        ("KUBERNETES_SERVICE_PORT", &port),
+    ]);
+    std::fs::create_dir(node.node.machine.path("account")).expect("a directory");
+    let claims = "eyJrdWJlcm5ldGVzLmlvIjp7Im5vZGUiOnsibmFtZSI6InJkbWEtMSJ9fX0";
+    let token = format!("head.{claims}.sign");
+    node.node.machine.write("account/ca.crt", CA);
+    node.node.machine.write("account/token", &token);
+    let (_connection, _) = listener.accept().expect("it asks");
+    node.loses_a_rail();
+    let at = Instant::now();
+    let kubelet = &node.node.kubelet;
+    kubelet
+        .before_start("rdma/hca", &ids(&["0"]))
+        .expect_err("a NIC of it is gone");
+    kubelet.ask_for("rdma/hca", &[&ids(&["1"])]).expect("given");
+    assert!(at.elapsed() < Duration::from_secs(2), "{:?}", at.elapsed());
+    let (ended, took) = node.node.daemon.end(Signal::SIGTERM);
+    assert!(ended.success() && took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn without_the_option_nothing_is_asked_and_nothing_is_said() {
+    let node = Running::with(HCA).listed("rdma/hca", 1000);
+    node.machine.unplug(&SECOND);
+    node.daemon.signal(Signal::SIGHUP);
+    wait::until("it has seen that", || {
+        node.daemon
+            .get("/metrics")
+            .contains("devices_present{resource=\"rdma/hca\"} 1")
+    });
+    assert_eq!(node.daemon.count("RdmaRailsMissing"), 0);
+    assert_eq!(node.daemon.count("are not told"), 0);
+    let wrong = run(command(&node.machine).args(["--report", "events,labels"]));
+    assert!(!wrong.status.success());
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(
+        said.contains("'labels' for '--report <events,node-condition>'"),
+        "{said}"
+    );
+}
