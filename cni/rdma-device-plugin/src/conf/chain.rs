@@ -2,6 +2,7 @@
 //! `chain`, beside the resources of any format. What its fields mean is in
 //! `docs/device-plugin-conf.md`.
 
+use super::ResourceName;
 use clap::ValueEnum;
 use conf_reader::{AbsolutePath, Field, Wrong};
 use conflist::{Entry, Runtime, TYPE, entry::DETECT};
@@ -100,6 +101,16 @@ impl Chain {
         tell("stateDir", state_dir.to_owned(), is_default);
         let is_default = kubelet_dir == Path::new(KUBELET_DIR);
         tell("podResourcesSocket", pod_resources(kubelet_dir), is_default);
+        self
+    }
+
+    /// The same where the one resource is `name`, which may be none that the plugin attaches by default: the plugin is
+    /// told, unless the file tells it what to attach.
+    pub(super) fn attaching(mut self, name: &ResourceName) -> Self {
+        if self.asks_kubelet() {
+            let resources = vec![Value::from(name.as_str())];
+            self.entry = self.entry.or("resources", resources.into());
+        }
         self
     }
 

@@ -25,7 +25,7 @@ pub(crate) const UNINSTALL: [&str; 2] = [
 ];
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 24] = [
+const CHAINED: [(&str, &str); 27] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", VFS),
@@ -33,6 +33,15 @@ const CHAINED: [(&str, &str); 24] = [
         "integration/manifests/rendered/another-format-chained.yaml",
         r#"{"resources":["rdma/hca_shared"]}"#,
     ),
+    (
+        "integration/manifests/rendered/another-name-of-nics.yaml",
+        r#"{"resources":["example.com/nic"]}"#,
+    ),
+    (
+        "integration/manifests/rendered/another-name.yaml",
+        ANOTHER_NAME,
+    ),
+    (claims::OF_ANOTHER_NAME, ANOTHER_NAME),
     (
         "integration/manifests/rendered/crio-and-other-places.yaml",
         r#"{"child":{"mode":"l2","type":"ipvlan"},"ipam":{"from":"parent","strategy":"stable","type":"rdma-ipam"},"mtu":4200}"#,
@@ -72,6 +81,8 @@ const CHAINED: [(&str, &str); 24] = [
         r#"{"resources":["rdma/vf","rdma/vf-storage"]}"#,
     ),
 ];
+const ANOTHER_NAME: &str =
+    r#"{"ipam":{"type":"rdma-ipam","from":"parent"},"resources":["example.com/hca_8"]}"#;
 const VFS: &str = r#"{"resources":["rdma/vf"]}"#;
 const PARENT: &str = r#"{"ipam":{"type":"rdma-ipam","from":"parent"}}"#;
 

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 pub(crate) const SHARED: &str = "integration/manifests/rendered/claims.yaml";
+pub(crate) const OF_ANOTHER_NAME: &str =
+    "integration/manifests/rendered/claims-of-another-name.yaml";
 pub(crate) const OF_VFS: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
 pub(crate) const OF_MOVED_VFS: &str = "integration/manifests/rendered/claims-of-moved-vfs.yaml";
 
@@ -38,6 +40,12 @@ fn the_daemon_serves_what_the_classes_are_of() {
         ),
         (OF_VFS, "nic.example.org", "rdma/vf", &["rdma-vf"]),
         (OF_MOVED_VFS, DRIVER, "rdma/vf", &["rdma-vf"]),
+        (
+            OF_ANOTHER_NAME,
+            DRIVER,
+            "example.com/hca_8",
+            &["example.com-hca-8", "example.com-hca-8-nic"],
+        ),
     ] {
         let cluster = cluster(file);
         let data = cluster.config_map.data.as_ref().expect("data");

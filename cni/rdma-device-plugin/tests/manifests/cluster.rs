@@ -191,6 +191,7 @@ fn nothing_may_do_more_than_it_needs() {
             | claims::OF_VFS
             | report::FILE
             | claims::OF_MOVED_VFS
+            | claims::OF_ANOTHER_NAME
             | platforms::OPENSHIFT
             | platforms::OPENSHIFT_REFUSED => Some("rdma-device-plugin"),
             _ => None,

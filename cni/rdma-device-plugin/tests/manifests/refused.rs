@@ -26,7 +26,12 @@ fn there_is_a_token_and_a_role_only_where_it_is_asked_for() {
             report::BY_ANOTHER_ACCOUNT,
         ]
         .contains(&wanted.file);
-        let by_claims = [claims::SHARED, claims::OF_MOVED_VFS].contains(&wanted.file);
+        let by_claims = [
+            claims::SHARED,
+            claims::OF_MOVED_VFS,
+            claims::OF_ANOTHER_NAME,
+        ]
+        .contains(&wanted.file);
         let has_role = deletes || by_claims || wanted.file == report::FILE;
         let arguments = cluster.arguments();
         let expected = if deletes {

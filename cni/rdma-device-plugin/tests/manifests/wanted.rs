@@ -34,7 +34,7 @@ pub(crate) const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 31] = [
+pub(crate) const ALL: [Wanted; 34] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -53,6 +53,17 @@ pub(crate) const ALL: [Wanted; 31] = [
             EXCLUSIVE,
         )
     },
+    wanted(
+        "integration/manifests/rendered/another-name-of-nics.yaml",
+        &["example.com/nic"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/another-name.yaml",
+        &["example.com/hca_8"],
+        &[],
+    ),
+    wanted(claims::OF_ANOTHER_NAME, &["example.com/hca_8"], &[]),
     wanted(claims::OF_MOVED_VFS, &["rdma/vf"], &[]),
     wanted(claims::OF_VFS, &["rdma/vf"], &[]),
     wanted(claims::SHARED, &["rdma/hca"], &[]),

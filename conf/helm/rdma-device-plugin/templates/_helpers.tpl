@@ -18,6 +18,12 @@
 {{ join "," $topics }}
 {{- end -}}
 
+{{/* the name of the resource that nics is */}}
+{{- define "rdma.resource" -}}
+{{- if eq .Values.nics "exclusive" }}{{ .Values.customResourceName | default .Values.exclusive.resource -}}
+{{ else if eq .Values.nics "erdma" }}aliyun/erdma{{ else }}{{ .Values.customResourceName | default "rdma/hca" }}{{ end -}}
+{{- end -}}
+
 {{/* what claims are allocated of; empty: nothing */}}
 {{- define "rdma.claimed" -}}
 {{- if hasKey (.Values.config | default dict) "dra" -}}
@@ -27,7 +33,7 @@
 {{- if .Values.config -}}
 {{ fail "dra.enabled: config takes the place of the switches; the classes of its resources are not known here; leave one of the two out" }}
 {{- end -}}
-{{- if eq .Values.nics "exclusive" }}{{ .Values.exclusive.resource }}{{ else if eq .Values.nics "erdma" }}aliyun/erdma{{ else }}rdma/hca{{ end -}}
+{{ include "rdma.resource" . }}
 {{- end -}}
 {{- end -}}
 
@@ -84,7 +90,8 @@
 {{- else if .Values.enableNonHostNetwork -}}
 {{- $values := include "rdma.chainValues" . | fromJson -}}
 {{- $plugin := dict "ipam" (dict "type" "rdma-ipam" "from" "parent") -}}
-{{- if eq .Values.nics "exclusive" }}{{ $plugin = dict "resources" (list .Values.exclusive.resource) }}{{ end -}}
+{{- if eq .Values.nics "exclusive" }}{{ $plugin = dict }}{{ end -}}
+{{- if or (eq .Values.nics "exclusive") .Values.customResourceName }}{{ $_ := set $plugin "resources" (list (include "rdma.resource" .)) }}{{ end -}}
 {{- if eq .Values.nics "erdma" }}{{ $plugin = dict "smcr" "annotation" }}{{ end -}}
 {{- if ne .Values.kubeletDir "/var/lib/kubelet" -}}
 {{- $_ := set $plugin "podResourcesSocket" (printf "%s/pod-resources/kubelet.sock" .Values.kubeletDir) -}}
@@ -102,14 +109,20 @@
 {{- if and .Values.config .Values.errors -}}
 {{ fail "errors: config takes the place of the switches; put errors into it (docs/device-plugin-conf.md)" }}
 {{- end -}}
+{{- if and .Values.config .Values.customResourceName -}}
+{{ fail "customResourceName: config takes the place of the switches; put the resource's name into it (docs/device-plugin-conf.md)" }}
+{{- end -}}
+{{- if and .Values.customResourceName (eq .Values.nics "erdma") -}}
+{{ fail "customResourceName: with nics: erdma the resource is aliyun/erdma, as the eRDMA controller has it; leave it out" }}
+{{- end -}}
 {{- if .Values.config -}}
 {{ toJson .Values.config }}
 {{- else -}}
 {{- $config := dict -}}
 {{- $chain := include "rdma.chain" . -}}
 {{- if eq .Values.nics "shared" -}}
-{{- if or $chain .Values.shared.devices .Values.shared.require -}}
-{{- $hca := dict "name" "rdma/hca" "kind" "shared" -}}
+{{- if or $chain .Values.shared.devices .Values.shared.require .Values.customResourceName -}}
+{{- $hca := dict "name" (include "rdma.resource" .) "kind" "shared" -}}
 {{- with .Values.shared.devices }}{{ $_ := set $hca "devices" . }}{{ end -}}
 {{- with .Values.shared.require }}{{ $_ := set $hca "require" . }}{{ end -}}
 {{- $_ := set $config "resources" (list $hca) -}}
@@ -119,7 +132,7 @@
 {{- else if eq .Values.nics "exclusive" -}}
 {{- $_ := set $config "cdi" true -}}
 {{- $_ := set $config "resources" (list (dict
-     "name" .Values.exclusive.resource
+     "name" (include "rdma.resource" .)
      "kind" "exclusive"
      "devices" .Values.exclusive.devices)) -}}
 {{- else -}}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! k8s-rdma-sriov-dev-plugin's format: `{"mode":"hca"}`, or `{"mode":"sriov"}` with the physical
-//! functions' netdevs. Its container gets all of `/dev/infiniband`; ours get the devices'.
+//! functions' netdevs. Its container gets all of `/dev/infiniband`; ours get the devices'. ACK's add-on, which is made of
+//! it, has a parameter `customResourceName`: it is taken here under that name.
 
 use super::{exactly, parsed, passed_over};
 use crate::conf::{
@@ -10,6 +11,9 @@ use crate::conf::{
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 use std::collections::BTreeSet;
+
+/// Another name for the one resource.
+const CUSTOM: &str = "customResourceName";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -27,6 +31,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         &[
             "mode",
             "pfNetdevices",
+            CUSTOM,
             chain::FIELD,
             dra::FIELD,
             errors::FIELD,
@@ -65,8 +70,14 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             ("rdma/hca", ids, Vec::new())
         }
     };
+    let custom: Option<String> = file.get(CUSTOM)?;
+    let custom = custom.filter(|name| !name.is_empty());
+    let name = match &custom {
+        Some(name) => name_at(name, &file.at(CUSTOM))?,
+        None => name_at(name, &file.at("mode"))?,
+    };
     let resource = ResourceConf {
-        name: name_at(name, &file.at("mode"))?,
+        name: name.clone(),
         place: "mode".to_owned(),
         ids,
         devices,
@@ -76,5 +87,10 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         topology: true,
         require: None,
     };
-    parsed(vec![resource], file, remarks)
+    let mut parsed = parsed(vec![resource], file, remarks)?;
+    if custom.is_some() {
+        let chain = parsed.conf.chain.take();
+        parsed.conf.chain = chain.map(|it| it.attaching(&name));
+    }
+    Ok(parsed)
 }
