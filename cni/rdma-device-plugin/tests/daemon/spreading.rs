@@ -16,6 +16,11 @@ const PER_NIC: &str = r#"{"resources":[
     {"name":"rdma/nic","kind":"perNic","count":50,"allocate":"numa"}
 ]}"#;
 
+/// ACK's exclusive mode: `rdma/hca` is a pod's alone.
+const EXCLUSIVE: &str = r#"{"resources":[
+    {"name":"rdma/hca","kind":"exclusive","devices":[{"netdev":"rail*"}]}
+]}"#;
+
 /// Eight NICs, the last four on NUMA node 1.
 struct Rails {
     _daemon: Daemon,
@@ -25,6 +30,11 @@ struct Rails {
 
 impl Rails {
     fn new(configuration: &str, gpu: bool) -> Self {
+        Self::with(configuration, gpu, ("rdma/nic", 400))
+    }
+
+    /// The same, of which kubelet has so many ids of a resource.
+    fn with(configuration: &str, gpu: bool, (resource, ids): (&str, usize)) -> Self {
         let machine = Machine::with(&[]);
         for number in 0..8 {
             machine.plug(&Nic {
@@ -41,7 +51,7 @@ impl Rails {
         machine.configure(configuration);
         let kubelet = DeviceManager::started(&machine.path("kubelet"));
         let daemon = start(&machine);
-        kubelet.wait_for("rdma/nic", "400 ids", |it| it.healthy().len() == 400);
+        kubelet.wait_for(resource, "its ids", |it| it.healthy().len() == ids);
         Self {
             _daemon: daemon,
             kubelet,
@@ -120,4 +130,39 @@ fn pods_of_one_numa_node_are_spread_over_its_nics() {
         }
         assert_eq!(used, [2; 8], "{configuration}");
     }
+}
+
+/// Kubelet aligns NICs with CPUs and GPUs by the NUMA nodes of their ids; what it leaves open is kept together on one.
+#[test]
+fn nics_that_are_a_pods_alone_are_allocated_by_numa_node() {
+    let rails = || Rails::with(EXCLUSIVE, false, ("rdma/hca", 8));
+    let all = rails();
+    let known = all.kubelet.resource("rdma/hca").expect("known");
+    let nodes = known.devices.iter().map(|id| {
+        let topology = id.topology.as_ref().expect("a NUMA node");
+        topology.nodes.iter().map(|it| it.id).collect::<Vec<_>>()
+    });
+    let expected = (0..8).map(|number| vec![i64::from(number >= 4)]);
+    assert_eq!(nodes.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    let pod = |rails: &Rails, name: &str, count: usize, node: Option<i64>| {
+        let wish = Wish::new(name, "main", "rdma/hca", count);
+        let wish = node.map_or(wish.clone(), |node| wish.on_numa_node(node));
+        let allocation = rails.kubelet.allocate(&wish);
+        allocation.map(|it| nics(&it))
+    };
+    // a NIC is one pod's, and eight are all
+    assert_eq!(
+        pod(&all, "all", 8, None).expect("all"),
+        [0, 1, 2, 3, 4, 5, 6, 7]
+    );
+    pod(&all, "another", 1, None).expect_err("none is left");
+    // aligned by kubelet
+    let aligned = rails();
+    assert_eq!(pod(&aligned, "near", 2, Some(1)).expect("two"), [4, 5]);
+    assert_eq!(pod(&aligned, "as-near", 2, Some(1)).expect("two"), [6, 7]);
+    // not aligned: four stay together, on the node that can hold them
+    let packed = rails();
+    assert_eq!(pod(&packed, "one", 1, Some(0)).expect("one").len(), 1);
+    assert_eq!(pod(&packed, "four", 4, None).expect("four"), [4, 5, 6, 7]);
+    assert_eq!(pod(&packed, "three", 3, None).expect("three").len(), 3);
 }
