@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Netdevs made on top of another: what a pod gets of a netdev that stays on the host.
 
+use crate::{IpoibMode, Pkey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -8,12 +9,49 @@ use std::fmt;
 /// or ipvlan children, never both: each takes the parent's receive handler
 /// (`netdev_rx_handler_register()`, `net/core/dev.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(tag = "type", content = "mode", rename_all = "lowercase")]
+#[serde(from = "Written", into = "Written")]
 pub enum Child {
     /// Has a hardware address of its own.
     Macvlan(MacvlanMode),
     /// Has its parent's hardware address, and gets what is for its IP addresses.
     Ipvlan(IpvlanMode),
+    /// Of an IPoIB netdev: has a queue pair of its own, and the parent's GID. One parent can have several in one
+    /// partition (`is_child_unique()`, `drivers/infiniband/ulp/ipoib/ipoib_vlan.c`).
+    Ipoib {
+        /// The partition, which can be another one than the parent's.
+        pkey: Pkey,
+        /// How it sends.
+        mode: IpoibMode,
+    },
+}
+
+/// As a record has it.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Written {
+    Macvlan { mode: MacvlanMode },
+    Ipvlan { mode: IpvlanMode },
+    Ipoib { mode: IpoibMode, pkey: Pkey },
+}
+
+impl From<Written> for Child {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Macvlan { mode } => Self::Macvlan(mode),
+            Written::Ipvlan { mode } => Self::Ipvlan(mode),
+            Written::Ipoib { mode, pkey } => Self::Ipoib { pkey, mode },
+        }
+    }
+}
+
+impl From<Child> for Written {
+    fn from(child: Child) -> Self {
+        match child {
+            Child::Macvlan(mode) => Self::Macvlan { mode },
+            Child::Ipvlan(mode) => Self::Ipvlan { mode },
+            Child::Ipoib { pkey, mode } => Self::Ipoib { mode, pkey },
+        }
+    }
 }
 
 /// How macvlan children of one parent reach each other (`enum macvlan_mode`,
@@ -50,6 +88,7 @@ impl Child {
         match self {
             Self::Macvlan(_) => "macvlan",
             Self::Ipvlan(_) => "ipvlan",
+            Self::Ipoib { .. } => "ipoib",
         }
     }
 }
@@ -65,6 +104,9 @@ impl fmt::Display for Child {
             Self::Ipvlan(IpvlanMode::L2) => "l2",
             Self::Ipvlan(IpvlanMode::L3) => "l3",
             Self::Ipvlan(IpvlanMode::L3s) => "l3s",
+            Self::Ipoib { pkey, mode } => {
+                return write!(f, "ipoib pkey {pkey} mode {}", mode.name());
+            }
         };
         write!(f, "{} mode {mode}", self.kind())
     }
@@ -86,6 +128,14 @@ mod tests {
                 Child::Ipvlan(IpvlanMode::L3s),
                 r#"{"type":"ipvlan","mode":"l3s"}"#,
                 "ipvlan mode l3s",
+            ),
+            (
+                Child::Ipoib {
+                    pkey: Pkey(0x8001),
+                    mode: IpoibMode::Connected,
+                },
+                r#"{"type":"ipoib","mode":"connected","pkey":"0x8001"}"#,
+                "ipoib pkey 0x8001 mode connected",
             ),
         ] {
             assert_eq!(serde_json::to_string(&child).expect("JSON"), json);

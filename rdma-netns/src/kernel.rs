@@ -3,7 +3,7 @@
 //! tests' fake keeps a small world of namespaces and devices in memory.
 
 use crate::{
-    DeviceAddress, GidTable, NetnsId, Observed, Op, Vf,
+    DeviceAddress, GidTable, NetnsId, Observed, Op, Pkey, Vf,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
 };
@@ -71,6 +71,10 @@ pub trait Kernel {
         device: &str,
         port: u32,
     ) -> Result<GidTable, ObserveError>;
+
+    /// The partitions that the RDMA device's `port` (from 1) of InfiniBand is in, as the host sees it. The device
+    /// not being there is an error (`NotFound`).
+    fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError>;
 
     /// Whether the kernel has SMC by now. Cheap, and loads nothing: without it no process can have
     /// connections that it carries.

@@ -8,7 +8,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`guid`], [`device`] | the data: a node's and a pod's state |
+//! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`guid`], [`ipoib`], [`device`] | the data: a node's and a pod's state |
 //! | [`inventory`] | the hardware that resources are made of |
 //! | [`vf`] | how a physical function sets up its virtual ones |
 //! | [`uplink`] | the netdevs without which the node is cut off |
@@ -28,6 +28,7 @@ pub mod gid;
 pub mod guid;
 pub mod hardware_address;
 pub mod inventory;
+pub mod ipoib;
 pub mod kernel;
 pub mod link;
 pub mod linux;
@@ -51,6 +52,7 @@ pub use gid::{Gid, GidKind, GidTable};
 pub use guid::Guid;
 pub use hardware_address::HardwareAddress;
 pub use inventory::{Accelerator, ErdmaModule, Function, Hca, HcaPort, Inventory, Netdev, PciPath};
+pub use ipoib::{Ipoib, IpoibMode, Pkey};
 pub use kernel::{Kernel, ObserveError, OpError, OpenPodError, Pod};
 pub use link::{Address, Link, LinkFlag, LinkSetting, LinkType, Route};
 pub use linux::Linux;

@@ -13,7 +13,7 @@ pub use route::{
     Route, SCOPE_LINK,
 };
 
-use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName, Vf};
+use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName, Ipoib, Vf};
 pub(crate) use route::contains;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
@@ -78,6 +78,9 @@ pub struct Link {
     /// What kind of child of that netdev it is, if it is one that a pod can be given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Child>,
+    /// The partition and the mode of an IPoIB netdev.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipoib: Option<Ipoib>,
     /// How its physical function had set it up, in a record of a virtual function that was changed. What it has now
     /// is in [`Observed::vfs`](crate::Observed::vfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]

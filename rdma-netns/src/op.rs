@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One change to a network namespace, and how a person would make it.
 
+mod words;
+
 use crate::{
-    Address, Child, DeviceAddress, HardwareAddress, InterfaceName, LinkFlag, LinkSetting, Route,
-    Rule, VfSetting, link,
+    Address, Child, DeviceAddress, HardwareAddress, InterfaceName, IpoibMode, LinkFlag,
+    LinkSetting, Route, Rule, VfSetting,
     smc::{PnetEntry, PnetId},
 };
 use serde::{Deserialize, Serialize};
@@ -11,6 +13,7 @@ use std::{
     fmt::{self, Write as _},
     net::IpAddr,
 };
+use words::{address_words, drivers, of_family, route_words};
 
 /// On which side of the move something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +54,13 @@ pub enum Op {
     /// `ip link add link PARENT name NAME netns NS mtu BYTES type macvlan|ipvlan mode MODE`:
     /// made in the pod from a netdev of the host by one request, so that it never is on the
     /// host and nothing can be left there.
+    ///
+    /// `ip link add link PARENT name NAME type ipoib pkey PKEY`: made on the host, in datagram mode, and with the MTU of
+    /// the port. mlx5 looks for the parent in the child's own namespace (`mlx5i_parent_get()`,
+    /// `drivers/net/ethernet/mellanox/mlx5/core/ipoib/ipoib.c`), and IPoIB takes no MTU at that moment
+    /// (`ipoib_ndo_init()`).
     AddChild {
+        at: NetnsSide,
         parent: InterfaceName,
         child: Child,
         name: InterfaceName,
@@ -99,6 +108,18 @@ pub enum Op {
         link: InterfaceName,
         setting: LinkSetting,
         value: u32,
+    },
+    /// `ip link set dev LINK type ipoib mode datagram|connected`. The MTU becomes the largest of the mode.
+    SetIpoibMode {
+        at: NetnsSide,
+        link: InterfaceName,
+        mode: IpoibMode,
+    },
+    /// `ip link set dev LINK type ipoib umcast 0|1`
+    SetUmcast {
+        at: NetnsSide,
+        link: InterfaceName,
+        on: bool,
     },
     /// `ip link set dev LINK promisc|allmulticast|multicast|arp on|off`
     SetFlag {
@@ -239,12 +260,21 @@ impl Op {
                 )
             }
             Self::AddChild {
+                at,
                 parent,
                 child,
                 name,
                 mtu,
             } => {
-                format!("ip link add link {parent} name {name} netns {pod} mtu {mtu} type {child}")
+                let netns = match at {
+                    NetnsSide::Host => String::new(),
+                    NetnsSide::Pod => format!(" netns {pod}"),
+                };
+                let kind = match child {
+                    Child::Ipoib { pkey, .. } => format!("type ipoib pkey {pkey}"),
+                    child => format!("mtu {mtu} type {child}"),
+                };
+                format!("ip link add link {parent} name {name}{netns} {kind}")
             }
             Self::RemoveLink { at, link } => format!("{} link del dev {link}", ip(at)),
             Self::RemoveGroup { group } => {
@@ -282,6 +312,20 @@ impl Op {
                     (LinkSetting::GsoMaxSegments, count) => ("gso_max_segs", count.to_string()),
                 };
                 format!("{} link set dev {link} {word} {value}", ip(at))
+            }
+            Self::SetIpoibMode { at, link, mode } => {
+                format!(
+                    "{} link set dev {link} type ipoib mode {}",
+                    ip(at),
+                    mode.name()
+                )
+            }
+            Self::SetUmcast { at, link, on } => {
+                format!(
+                    "{} link set dev {link} type ipoib umcast {}",
+                    ip(at),
+                    u8::from(*on)
+                )
             }
             Self::SetFlag { at, link, flag, on } => {
                 let (flag, on) = match flag {
@@ -394,106 +438,6 @@ impl Op {
             }
         }
     }
-}
-
-fn drivers(device: &DeviceAddress, driver: &str) -> String {
-    format!("/sys/bus/{}/drivers/{driver}", device.bus())
-}
-
-/// `ip route` and `ip rule` take IPv6 only where they are told so, or see an IPv6 address
-/// first.
-fn of_family(ip: &str, address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(_) => ip.to_owned(),
-        IpAddr::V6(_) => format!("{ip} -6"),
-    }
-}
-
-fn address_words(address: &Address, whole: bool) -> String {
-    let Address { ip, prefix, .. } = address;
-    let mut words = match address.peer {
-        Some(peer) => format!("{ip} peer {peer}/{prefix}"),
-        None => format!("{ip}/{prefix}"),
-    };
-    if !whole {
-        return words;
-    }
-    if let Some(broadcast) = address.broadcast {
-        let _ = write!(words, " broadcast {broadcast}");
-    }
-    if address.scope != 0 {
-        let _ = write!(words, " scope {}", address.scope);
-    }
-    if let Some(label) = &address.label {
-        let _ = write!(words, " label {label}");
-    }
-    if let Some(metric) = address.metric {
-        let _ = write!(words, " metric {metric}");
-    }
-    if let Some((valid, preferred)) = address.lifetime {
-        let _ = write!(words, " valid_lft {valid} preferred_lft {preferred}");
-    }
-    for (flag, word) in [
-        (link::IFA_F_HOMEADDRESS, "home"),
-        (link::IFA_F_MANAGETEMPADDR, "mngtmpaddr"),
-        (link::IFA_F_NODAD, "nodad"),
-        (link::IFA_F_OPTIMISTIC, "optimistic"),
-        (link::IFA_F_NOPREFIXROUTE, "noprefixroute"),
-        (link::IFA_F_MCAUTOJOIN, "autojoin"),
-    ] {
-        if address.flags & flag != 0 {
-            let _ = write!(words, " {word}");
-        }
-    }
-    words
-}
-
-fn route_words(route: &Route, link: &str) -> String {
-    let mut words = match route.prefix {
-        0 => "default".to_owned(),
-        prefix => format!("{}/{prefix}", route.destination),
-    };
-    if let Some(gateway) = route.gateway {
-        let family = match (route.destination, gateway) {
-            (IpAddr::V4(_), IpAddr::V6(_)) => "inet6 ",
-            _ => "",
-        };
-        let _ = write!(words, " via {family}{gateway}");
-    }
-    let _ = write!(words, " dev {link}");
-    if route.onlink {
-        words.push_str(" onlink");
-    }
-    if let Some(source) = route.source {
-        let _ = write!(words, " src {source}");
-    }
-    if let Some(metric) = route.metric {
-        let _ = write!(words, " metric {metric}");
-    }
-    if route.table != link::MAIN_TABLE {
-        let _ = write!(words, " table {}", route.table);
-    }
-    if route.protocol != link::PROTOCOL_STATIC {
-        let _ = write!(words, " proto {}", route.protocol);
-    }
-    if route.scope != 0 {
-        let _ = write!(words, " scope {}", route.scope);
-    }
-    for (name, value) in [
-        ("mtu", route.mtu),
-        ("advmss", route.advmss),
-        ("expires", route.expires),
-    ] {
-        if let Some(value) = value {
-            let _ = write!(words, " {name} {value}");
-        }
-    }
-    match route.preference {
-        1 => words.push_str(" pref high"),
-        3 => words.push_str(" pref low"),
-        _ => {}
-    }
-    words
 }
 
 #[cfg(test)]

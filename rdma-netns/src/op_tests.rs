@@ -2,7 +2,7 @@
 //! What a person would type.
 
 use super::*;
-use crate::{Guid, MacvlanMode};
+use crate::{Guid, IpoibMode, MacvlanMode, Pkey};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 #[test]
@@ -19,12 +19,42 @@ fn as_a_person_would_type_it() {
     for (op, command) in [
         (
             Op::AddChild {
+                at: NetnsSide::Pod,
                 parent: name("bond0"),
                 child: Child::Macvlan(MacvlanMode::Bridge),
                 name: name("rdma0"),
                 mtu: 4200,
             },
             "ip link add link bond0 name rdma0 netns pod mtu 4200 type macvlan mode bridge",
+        ),
+        (
+            Op::AddChild {
+                at: NetnsSide::Host,
+                parent: name("ib0"),
+                child: Child::Ipoib {
+                    pkey: Pkey(0x8001),
+                    mode: IpoibMode::Connected,
+                },
+                name: name("rdma-0123456789"),
+                mtu: 65520,
+            },
+            "ip link add link ib0 name rdma-0123456789 type ipoib pkey 0x8001",
+        ),
+        (
+            Op::SetIpoibMode {
+                at,
+                link: name("rdma0"),
+                mode: IpoibMode::Connected,
+            },
+            "ip -n pod link set dev rdma0 type ipoib mode connected",
+        ),
+        (
+            Op::SetUmcast {
+                at: NetnsSide::Host,
+                link: name("ib0"),
+                on: true,
+            },
+            "ip link set dev ib0 type ipoib umcast 1",
         ),
         (
             Op::RemoveLink {

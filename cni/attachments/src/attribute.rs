@@ -18,6 +18,10 @@ pub enum Attribute {
     TxQueueLen,
     /// One of its numbers.
     LinkSetting(LinkSetting),
+    /// How an IPoIB netdev sends.
+    IpoibMode,
+    /// Whether an IPoIB netdev passes over multicast groups of programs.
+    Umcast,
     /// One of its flags.
     Flag(LinkFlag),
     /// Something that its physical function sets of it.
@@ -46,6 +50,8 @@ impl Attribute {
             Op::SetMtu { .. } => Self::Mtu,
             Op::SetTxQueueLen { .. } => Self::TxQueueLen,
             Op::SetLinkSetting { setting, .. } => Self::LinkSetting(*setting),
+            Op::SetIpoibMode { .. } => Self::IpoibMode,
+            Op::SetUmcast { .. } => Self::Umcast,
             Op::SetFlag { flag, .. } => Self::Flag(*flag),
             Op::SetVf { setting, .. } => Self::Vf(setting.kind()),
             Op::RebindDriver { .. } => Self::Rebound,

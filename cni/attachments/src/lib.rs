@@ -7,6 +7,7 @@
 //! | `record` | what is written: the rails, and their state on the host before the first change |
 //! | `allocated` | what kubelet gave to the pod's containers of a rail's device |
 //! | `smc` | what of SMC-R a pod has |
+//! | `made_as` | what an IPoIB child is called on the host |
 //! | `desired` | the addresses, routes and rules of a rail |
 //! | [`store`] | the files and the locks around them |
 //! | `living` | the records of the node's other pods, and whether those live |
@@ -21,6 +22,7 @@ mod attribute;
 mod desired;
 pub mod given_up;
 mod living;
+mod made_as;
 pub mod pods;
 mod record;
 mod smc;
@@ -30,6 +32,7 @@ mod told;
 pub use allocated::{Allocated, Id};
 pub use attribute::Attribute;
 pub use desired::DesiredLink;
+pub use made_as::is_nobodys_child;
 pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling};
 pub use smc::{Carried, Fit, PlacedEntry, Smc, SmcStatus};
 pub use store::Store;

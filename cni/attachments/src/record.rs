@@ -2,11 +2,11 @@
 //! The record of an attachment: what a pod was given, and how it was before. It is all
 //! that is needed to restore everything to the host, whoever does it and whenever.
 
-use crate::{allocated::Allocated, desired::DesiredLink, smc::Smc};
+use crate::{allocated::Allocated, desired::DesiredLink, made_as::made_as, smc::Smc};
 use network_conf::{Conf, Dad, Ipv6, ResultIps, Routing};
 use rdma_netns::{
-    Child, DeviceAddress, HardwareAddress, InterfaceName, Link, NetnsId, Observed, RdmaDevice,
-    RdmaMode, VfSetting,
+    Child, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkType, NetnsId, Observed,
+    RdmaDevice, RdmaMode, VfSetting,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -18,9 +18,12 @@ use std::{
 };
 
 /// The newest format of the record. A reader refuses a higher one.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
 
-/// The format without [`Rail::driver`]: versions of this plugin read it that bind no driver anew.
+/// The format without a child of IPoIB in [`Rail::shared`]: versions of this plugin read it that make none.
+const FORMAT_OF_DRIVERS: u32 = 5;
+
+/// The format without [`Rail::driver`] as well: versions of this plugin read it that bind no driver anew.
 const FORMAT_OF_FUNCTIONS: u32 = 4;
 
 /// The format without [`Rail::vf`] as well.
@@ -35,7 +38,7 @@ const FORMAT_OF_SHARES: u32 = 2;
 const FORMAT_OF_MOVES: u32 = 1;
 
 /// What names an attachment: CNI's own triple.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// The network's name.
     pub network: String,
@@ -190,6 +193,10 @@ pub struct Shared {
     pub device: Option<DeviceAddress>,
     /// What the pod has.
     pub child: Child,
+    /// An IPoIB child is made on the host, by this name, and has it as its alias from then on: its namespace's end
+    /// gives it back to the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_as: Option<InterfaceName>,
 }
 
 /// Where a RoCE v2 GID is: what a program has to name to send from an address.
@@ -222,8 +229,15 @@ impl Attachment {
         (netns, netns_id): (&Path, NetnsId),
         conf: &Conf,
         observed: &Observed,
-        rails: Vec<Rail>,
+        mut rails: Vec<Rail>,
     ) -> Self {
+        for (index, rail) in rails.iter_mut().enumerate() {
+            if rail.has_ipoib_child()
+                && let Some(shared) = &mut rail.shared
+            {
+                shared.made_as = made_as(&key, index);
+            }
+        }
         Self {
             format: Self::format_of(&rails, None),
             key,
@@ -253,7 +267,8 @@ impl Attachment {
         let is_set = smc.is_some_and(Smc::is_set);
         let any = |is_it: fn(&Rail) -> bool| rails.iter().any(is_it);
         match () {
-            () if any(|rail| rail.driver.is_some()) => FORMAT,
+            () if any(Rail::has_ipoib_child) => FORMAT,
+            () if any(|rail| rail.driver.is_some()) => FORMAT_OF_DRIVERS,
             () if any(|rail| !rail.vf.is_empty()) => FORMAT_OF_FUNCTIONS,
             () if is_set => FORMAT_OF_SMC,
             () if any(|rail| rail.shared.is_some()) => FORMAT_OF_SHARES,
@@ -333,6 +348,7 @@ impl Shared {
             parent_mtu: parent.mtu,
             device: parent.parent.clone(),
             child,
+            made_as: None,
         }
     }
 
@@ -376,6 +392,24 @@ impl Rail {
     /// Whether this plugin brings the netdev into the pod: no earlier one of the chain did.
     pub fn is_ours(&self) -> bool {
         self.host_link.is_some() || self.shared.is_some()
+    }
+
+    /// The port of the RDMA device that its InfiniBand netdev is of, or lies on; none: it is none of InfiniBand.
+    pub(crate) fn infiniband_port(&self) -> Option<u32> {
+        let host_link = self.host_link.as_ref();
+        let moved = host_link.filter(|it| it.link_type == LinkType::Infiniband);
+        let shared = self.shared.as_ref().filter(|_| self.has_ipoib_child());
+        let index = moved.map(|it| it.index);
+        let index = index.or_else(|| Some(shared?.parent_index))?;
+        let mut ports = self.rdma.as_ref()?.ports.iter();
+        let port = ports.find(|it| it.netdev == Some(index))?;
+        Some(port.number)
+    }
+
+    /// Whether the pod has a child of an IPoIB netdev.
+    pub fn has_ipoib_child(&self) -> bool {
+        let shared = self.shared.as_ref();
+        shared.is_some_and(|it| matches!(it.child, Child::Ipoib { .. }))
     }
 
     /// The hardware address that its physical function sets.

@@ -5,6 +5,10 @@
 use crate::{Attachment, Rail};
 use serde_json::{Value, json};
 
+/// The index of the GID that an InfiniBand port has of its GUID (InfiniBand Architecture Specification, volume 1,
+/// 4.1.1): no address makes one.
+const PORTS_OWN_GID: u32 = 0;
+
 impl Attachment {
     /// One object for each rail: interface in the pod, its addresses, netdev on the host, RDMA device,
     /// port, the index of each address's GID, and the attachment's `CNI_IFNAME`.
@@ -44,6 +48,9 @@ fn describe(rail: &Rail) -> Option<Value> {
         rail_object["port"] = first.port.into();
         rail_object["gidIndex"] = first.index.into();
         rail_object["gids"] = json!(rail.gids);
+    } else if let Some(port) = rail.infiniband_port() {
+        rail_object["port"] = port.into();
+        rail_object["gidIndex"] = PORTS_OWN_GID.into();
     }
     Some(rail_object)
 }

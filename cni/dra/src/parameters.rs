@@ -3,8 +3,8 @@
 
 use cni_protocol::ConfError;
 use conf_reader::{Field, Number, Wrong};
-use network_conf::{Mode, RoutingFields, child, vf};
-use rdma_netns::{Child, VfSetting};
+use network_conf::{ChildConf, Mode, RoutingFields, child, vf};
+use rdma_netns::VfSetting;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -48,7 +48,7 @@ pub struct AttachmentParameters {
     pub mode: Option<Mode>,
     /// `child`, of a class: what the pod gets of a netdev that is shared; none: as the chain's configuration has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub child: Option<Child>,
+    pub child: Option<ChildConf>,
     /// `vf`, of a class: what is set of a virtual function while the pod has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
@@ -169,7 +169,8 @@ impl Parameters {
         }
         let child = child
             .map(|_| child::parse(&root).map_err(told))
-            .transpose()?;
+            .transpose()?
+            .flatten();
         let routing = RoutingFields::parse(&root)?;
         let vf = vf::parse(&root.object("vf")?, false)?;
         let before_it = before.attachment;
@@ -237,7 +238,9 @@ mod tests {
                 mtu: Some(1500),
                 smcr: Some(true),
                 mode: Some(Mode::Share),
-                child: Some(Child::Macvlan(MacvlanMode::Private)),
+                child: Some(ChildConf::Macvlan {
+                    mode: MacvlanMode::Private,
+                }),
                 vf: vec![
                     VfSetting::Vlan(VfVlan {
                         id: 100,
@@ -332,7 +335,7 @@ mod tests {
             ),
             (
                 object(json!({"child": {"type": "bond"}})),
-                "child.type: must be one of macvlan, ipvlan, and is \"bond\"",
+                "child.type: must be one of macvlan, ipvlan, ipoib, and is \"bond\"",
             ),
             (
                 object(json!({"child": {"mode": "passthru"}})),

@@ -4,42 +4,74 @@
 use cni_protocol::ConfError;
 use conf_reader::Field;
 use rdma_netns::{
-    Child,
+    IpoibMode,
     child::{IpvlanMode, MacvlanMode},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Kind {
-    #[default]
-    Macvlan,
-    Ipvlan,
+/// `child`, where it is configured. Without it the netdev that is shared decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum ChildConf {
+    /// Of a netdev of Ethernet.
+    Macvlan {
+        /// Bridge, private or vepa.
+        mode: MacvlanMode,
+    },
+    /// Of a netdev of Ethernet.
+    Ipvlan {
+        /// L2.
+        mode: IpvlanMode,
+    },
+    /// Of an IPoIB netdev, in the partition `pkey` if there is one.
+    Ipoib {
+        /// None: as the netdev that is shared.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mode: Option<IpoibMode>,
+    },
 }
 
-/// Reads `child` of `file`; the default is a macvlan in bridge mode.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Macvlan,
+    Ipvlan,
+    Ipoib,
+}
+
+/// Reads `child` of `file`; a macvlan's mode is `bridge` by default, an ipvlan's `l2`.
 ///
 /// # Errors
 /// A value is wrong, or it is none that RDMA works with.
-pub fn parse(file: &Field<'_>) -> Result<Child, ConfError> {
+pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, ConfError> {
     let child = file.object("child")?;
-    match child.get("type")?.unwrap_or_default() {
-        Kind::Macvlan => match child.get("mode")?.unwrap_or(MacvlanMode::Bridge) {
-            MacvlanMode::Passthru => Err(ConfError::Unsupported {
-                field: "child.mode",
-                value: "passthru".into(),
-                remedy: "it allows one child, so that nothing is shared; use \"bridge\", or mode \"move\"",
-            }),
-            mode => Ok(Child::Macvlan(mode)),
+    let is_there = |name: &str| child.at(name).is_there();
+    let child = match child.get("type")? {
+        None if !is_there("mode") => return Ok(None),
+        None | Some(Kind::Macvlan) => match child.get("mode")?.unwrap_or(MacvlanMode::Bridge) {
+            MacvlanMode::Passthru => {
+                return Err(ConfError::Unsupported {
+                    field: "child.mode",
+                    value: "passthru".into(),
+                    remedy: "it allows one child, so that nothing is shared; use \"bridge\", or mode \"move\"",
+                });
+            }
+            mode => ChildConf::Macvlan { mode },
         },
-        Kind::Ipvlan => match child.get("mode")?.unwrap_or(IpvlanMode::L2) {
-            IpvlanMode::L2 => Ok(Child::Ipvlan(IpvlanMode::L2)),
-            _ => Err(ConfError::Unsupported {
-                field: "child.mode",
-                value: child.at("mode").read()?,
-                remedy: "such a child does no neighbour discovery (NOARP): RDMA would send to its own \
-                         hardware address (docs/lab.md); use \"l2\"",
-            }),
+        Some(Kind::Ipvlan) => match child.get("mode")?.unwrap_or(IpvlanMode::L2) {
+            mode @ IpvlanMode::L2 => ChildConf::Ipvlan { mode },
+            _ => {
+                return Err(ConfError::Unsupported {
+                    field: "child.mode",
+                    value: child.at("mode").read()?,
+                    remedy: "such a child does no neighbour discovery (NOARP): RDMA would send to its own \
+                             hardware address (docs/lab.md); use \"l2\"",
+                });
+            }
         },
-    }
+        Some(Kind::Ipoib) => ChildConf::Ipoib {
+            mode: child.get("mode")?,
+        },
+    };
+    Ok(Some(child))
 }

@@ -11,14 +11,14 @@ pub mod selector;
 mod smc;
 pub mod vf;
 
+pub use child::ChildConf;
 use cni_protocol::{ConfError, Mistakes, Network};
 use conf_reader::{AbsolutePath, Field, Number, Wrong};
-pub use pkey::Pkey;
 pub use pod_annotations::PodAnnotations;
 pub use routing::{Routing, RoutingFields};
 pub use smc::{Smc, SmcRequirement, Smcr};
 
-use rdma_netns::{Child, DeviceAddress, InterfaceName, VfSetting, child::MacvlanMode};
+use rdma_netns::{DeviceAddress, InterfaceName, Pkey, VfSetting};
 use selector::Selector;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -39,7 +39,7 @@ pub struct Conf {
     /// `mode`
     pub mode: Mode,
     /// `child`
-    pub child: Child,
+    pub child: Option<ChildConf>,
     /// `vlan`, `mac`, `spoofchk`, `guid` and their like
     pub vf: Vec<VfSetting>,
     /// `pkey`
@@ -234,7 +234,7 @@ impl Conf {
             },
             pod_resources_socket: socket,
             mode: mistakes.or(file.get("mode"), None)?.unwrap_or_default(),
-            child: mistakes.or(child::parse(file), Child::Macvlan(MacvlanMode::Bridge))?,
+            child: mistakes.or(child::parse(file), None)?,
             vf: mistakes.or(vf::parse(file, is_first), vec![])?,
             pkey: mistakes.or(pkey::parse(file), None)?,
             routing: mistakes

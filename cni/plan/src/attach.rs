@@ -10,7 +10,7 @@ use super::{
 };
 use attachments::{Attachment, DesiredLink, Rail, Shared};
 use network_conf::Dad;
-use rdma_netns::{Link, LinkType, NetnsSide, Observed, Op, RdmaDevice};
+use rdma_netns::{Child, Ipoib, IpoibMode, Link, LinkType, NetnsSide, Observed, Op, RdmaDevice};
 
 /// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): below it the kernel takes IPv6 away.
 const IPV6_MIN_MTU: u32 = 1280;
@@ -55,7 +55,12 @@ pub fn attach_rail(
         (Some(host_link), _) => {
             let draft = placed(rail, host_link, observed, &mut ops)?;
             let mtu = attachment.mtu.unwrap_or(host_link.mtu);
-            furnish(attachment, rail, draft, host_link, mtu, desired)?;
+            let medium = Medium {
+                origin: host_link,
+                mtu: Mtu::Exactly(mtu),
+                ipoib: host_link.ipoib,
+            };
+            furnish(attachment, rail, draft, medium, desired)?;
         }
         (None, Some(shared)) => share(attachment, rail, shared, observed, desired, &mut ops)?,
         (None, None) => {}
@@ -150,7 +155,9 @@ pub fn bearer<'a>(shared: &Shared, mtu: u32, observed: &'a Observed) -> Result<&
         let device = shared.parent.to_string();
         return Err(Obstacle::Vanished { device });
     };
-    if mtu > parent.mtu {
+    // an IPoIB child has the MTU of its own mode and partition
+    let is_limit = !matches!(shared.child, Child::Ipoib { .. });
+    if is_limit && mtu > parent.mtu {
         return Err(Obstacle::MtuTooLarge {
             parent: parent.name.clone(),
             mtu,
@@ -177,28 +184,108 @@ fn share(
     let parent = bearer(shared, mtu, observed)?;
     let present = locate::child(rail, shared, observed);
     check_name(rail, present, observed)?;
-    let mut draft = match present {
-        Some(link) => LinkPlanner::new(NetnsSide::Pod, link, ops),
-        None => LinkPlanner::child(shared.child, parent, &rail.pod_name, mtu, ops),
+    let made = (&rail.pod_name, mtu);
+    let (mut draft, medium) = match (shared.child, &shared.made_as) {
+        (Child::Ipoib { pkey, mode }, Some(made_as)) => {
+            let on_host = locate::child_on_host(rail, shared, observed);
+            let mut draft = match (present, on_host) {
+                (Some(link), _) => LinkPlanner::new(NetnsSide::Pod, link, ops),
+                (None, Some(link)) => LinkPlanner::new(NetnsSide::Host, link, ops),
+                (None, None) => {
+                    LinkPlanner::child(NetnsSide::Host, shared.child, parent, (made_as, mtu), ops)
+                }
+            };
+            if draft.at() == NetnsSide::Host {
+                // it is known by that when its namespace has ended
+                draft.alias(Some(made_as));
+                draft.relocate(NetnsSide::Pod, &rail.pod_name);
+            }
+            let umcast = false;
+            let ipoib = Some(Ipoib { pkey, mode, umcast });
+            let mtu = mtu_of_child(attachment, mode, parent);
+            (
+                draft,
+                Medium {
+                    origin: parent,
+                    mtu,
+                    ipoib,
+                },
+            )
+        }
+        (child, _) => {
+            let draft = match present {
+                Some(link) => LinkPlanner::new(NetnsSide::Pod, link, ops),
+                None => LinkPlanner::child(NetnsSide::Pod, child, parent, made, ops),
+            };
+            let mtu = Mtu::Exactly(mtu);
+            (
+                draft,
+                Medium {
+                    origin: parent,
+                    mtu,
+                    ipoib: None,
+                },
+            )
+        }
     };
     draft.rename(&rail.pod_name);
-    furnish(attachment, rail, draft, parent, mtu, desired)
+    furnish(attachment, rail, draft, medium, desired)
 }
 
-/// Settings, up, addresses and routes of a netdev in the pod. `origin` is the one on the host
-/// that it was, or lies on.
+/// The MTU of an IPoIB child that sends as `mode` says: its parent's, if that sends the same way. In datagram mode the
+/// partition's broadcast group limits it, as soon as the netdev has joined that (`ipoib_mcast_carrier_on_task()`,
+/// `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
+fn mtu_of_child(attachment: &Attachment, mode: IpoibMode, parent: &Link) -> Mtu {
+    let is_alike = parent.ipoib.is_some_and(|it| it.mode == mode);
+    let mtu = attachment.mtu.or(Some(parent.mtu).filter(|_| is_alike));
+    match (mtu, mode) {
+        (None, _) => Mtu::Any,
+        (Some(mtu), IpoibMode::Datagram) => Mtu::AtMost(mtu),
+        (Some(mtu), IpoibMode::Connected) => Mtu::Exactly(mtu),
+    }
+}
+
+/// What MTU a netdev is to have, bytes.
+#[derive(Clone, Copy)]
+enum Mtu {
+    Exactly(u32),
+    AtMost(u32),
+    /// The kernel's for its mode.
+    Any,
+}
+
+impl Mtu {
+    /// As large as it can be.
+    fn limit(self) -> u32 {
+        match self {
+            Self::Exactly(mtu) | Self::AtMost(mtu) => mtu,
+            Self::Any => u32::MAX,
+        }
+    }
+}
+
+/// What the netdev in the pod sends by.
+struct Medium<'a> {
+    /// The netdev on the host that it was, or lies on.
+    origin: &'a Link,
+    mtu: Mtu,
+    /// Of InfiniBand.
+    ipoib: Option<Ipoib>,
+}
+
+/// Settings, up, addresses and routes of a netdev in the pod.
 fn furnish(
     attachment: &Attachment,
     rail: &Rail,
     mut draft: LinkPlanner<'_>,
-    origin: &Link,
-    mtu: u32,
+    Medium { origin, mtu, ipoib }: Medium<'_>,
     desired: Option<&DesiredLink>,
 ) -> Result<(), Obstacle> {
+    let has_room = mtu.limit() >= IPV6_MIN_MTU;
     let mut addresses = desired.iter().flat_map(|desired| &desired.addresses);
     if addresses.any(|address| address.ip.is_ipv6()) {
-        if mtu < IPV6_MIN_MTU {
-            let link = origin.name.clone();
+        if !has_room {
+            let (link, mtu) = (origin.name.clone(), mtu.limit());
             return Err(Obstacle::MtuTooSmall { link, mtu });
         }
         if draft.is_ipv6_disabled() {
@@ -209,8 +296,17 @@ fn furnish(
     if let Some(mac) = rail.vf_mac() {
         draft.mac(mac);
     }
-    draft.mtu(mtu);
-    let has_ipv6 = mtu >= IPV6_MIN_MTU && origin.sysctls.keys().any(|key| key.starts_with("ipv6/"));
+    if let Some(Ipoib { mode, umcast, .. }) = ipoib {
+        // before the MTU, which it changes
+        draft.ipoib_mode(mode);
+        draft.umcast(umcast);
+    }
+    match mtu {
+        Mtu::Exactly(mtu) => draft.mtu(mtu),
+        Mtu::AtMost(mtu) => draft.mtu_at_most(mtu),
+        Mtu::Any => {}
+    }
+    let has_ipv6 = has_room && origin.sysctls.keys().any(|key| key.starts_with("ipv6/"));
     if has_ipv6 {
         draft.sysctl("ipv6/accept_ra", i32::from(attachment.accept_ra));
         draft.sysctl("ipv6/accept_dad", i32::from(attachment.dad != Dad::Off));

@@ -94,12 +94,15 @@ fn rail_to_host(
         });
     }
     if let Some(shared) = &rail.shared {
-        ops.extend(
-            locate::child(rail, shared, observed).map(|link| Op::RemoveLink {
-                at: NetnsSide::Pod,
-                link: link.name.clone(),
-            }),
-        );
+        let in_pod = locate::child(rail, shared, observed).map(|it| (NetnsSide::Pod, it));
+        let on_host = locate::child_on_host(rail, shared, observed);
+        let children = in_pod
+            .into_iter()
+            .chain(on_host.map(|it| (NetnsSide::Host, it)));
+        ops.extend(children.map(|(at, link)| Op::RemoveLink {
+            at,
+            link: link.name.clone(),
+        }));
     }
     let Some(host_link) = &rail.host_link else {
         return Ok(ops);
@@ -262,6 +265,11 @@ fn furnish(host_link: &Link, mut draft: LinkPlanner<'_>, link: &Link, observed: 
     let is_given = function.is_none_or(|it| !it.has_guids()) || Guid::is_changed(host_link);
     if is_given {
         draft.mac(&host_link.mac);
+    }
+    if let Some(ipoib) = host_link.ipoib {
+        // before the MTU, which it changes
+        draft.ipoib_mode(ipoib.mode);
+        draft.umcast(ipoib.umcast);
     }
     draft.mtu(host_link.mtu);
     draft.tx_queue_len(host_link.tx_queue_len);

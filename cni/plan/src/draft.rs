@@ -5,11 +5,14 @@
 use super::function::Function;
 use attachments::Attribute;
 use rdma_netns::{
-    Address, Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkSetting, LinkType,
-    NetnsSide, Op, Route, VfSetting,
+    Address, Child, HardwareAddress, InterfaceName, Ipoib, IpoibMode, Link, LinkFlag, LinkSetting,
+    LinkType, NetnsSide, Op, Route, VfSetting,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
 use std::collections::BTreeMap;
+
+/// Larger than any.
+const UNKNOWN_MTU: u32 = u32::MAX;
 
 /// Bytes of an IPoIB hardware address before the port's GUID.
 const IPOIB_OWN: usize = 12;
@@ -46,15 +49,16 @@ impl<'a> LinkPlanner<'a> {
         !is_given_up
     }
 
-    /// A new child of `parent`, made in the pod.
+    /// A new child of `parent`, made at `at`.
     pub(super) fn child(
+        at: NetnsSide,
         child: Child,
         parent: &Link,
-        name: &InterfaceName,
-        mtu: u32,
+        (name, mtu): (&InterfaceName, u32),
         ops: &'a mut Vec<Op>,
     ) -> Self {
         ops.push(Op::AddChild {
+            at,
             parent: parent.name.clone(),
             child,
             name: name.clone(),
@@ -62,16 +66,30 @@ impl<'a> LinkPlanner<'a> {
         });
         let mut link = Link {
             name: name.clone(),
+            alias: None,
             mtu,
             ..parent.clone()
         };
+        if let Child::Ipoib { pkey, .. } = child {
+            link.ipoib = Some(Ipoib {
+                pkey,
+                mode: IpoibMode::Datagram,
+                umcast: false,
+            });
+            link.mtu = UNKNOWN_MTU;
+        }
         forget(&mut link);
         Self {
-            at: NetnsSide::Pod,
+            at,
             link,
             given_up: vec![],
             ops,
         }
+    }
+
+    /// On which side it is by now.
+    pub(super) fn at(&self) -> NetnsSide {
+        self.at
     }
 
     /// Whether the kernel takes no IPv6 address for it.
@@ -124,6 +142,32 @@ impl<'a> LinkPlanner<'a> {
         if !up {
             self.link.routes.clear();
             self.link.addresses.retain(|address| address.ip.is_ipv4());
+        }
+    }
+
+    /// How an IPoIB netdev sends. The kernel gives it the largest MTU of the mode.
+    pub(super) fn ipoib_mode(&mut self, mode: IpoibMode) {
+        let Some(ipoib) = self.link.ipoib.filter(|it| it.mode != mode) else {
+            return;
+        };
+        let (at, link) = (self.at, self.name());
+        if self.push(Op::SetIpoibMode { at, link, mode }) {
+            self.link.ipoib = Some(Ipoib { mode, ..ipoib });
+            self.link.mtu = UNKNOWN_MTU;
+        }
+    }
+
+    pub(super) fn umcast(&mut self, on: bool) {
+        if self.link.ipoib.is_some_and(|it| it.umcast != on) {
+            let (at, link) = (self.at, self.name());
+            self.push(Op::SetUmcast { at, link, on });
+        }
+    }
+
+    /// No larger than `mtu`.
+    pub(super) fn mtu_at_most(&mut self, mtu: u32) {
+        if self.link.mtu > mtu {
+            self.mtu(mtu);
         }
     }
 

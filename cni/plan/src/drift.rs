@@ -11,7 +11,12 @@ pub fn words(op: &Op, observed: &Observed) -> String {
         Op::MoveLink { link, name, .. } => {
             format!("{link} is on the host, not in the pod as {name}")
         }
-        Op::AddChild { name, .. } => format!("{name} is not in the pod"),
+        Op::AddChild {
+            at: NetnsSide::Pod,
+            name,
+            ..
+        } => format!("{name} is not in the pod"),
+        Op::AddChild { parent, .. } => format!("the pod has lost its child of {parent}"),
         Op::RemoveLink { at, link } => match at {
             NetnsSide::Host => format!("{link} is on the host"),
             NetnsSide::Pod => format!("{link} is in the pod"),
@@ -33,6 +38,12 @@ pub fn words(op: &Op, observed: &Observed) -> String {
             value,
             ..
         } => format!("{setting:?} of {link} is not {value}"),
+        Op::SetIpoibMode { link, mode, .. } => {
+            format!("IPoIB of {link} is not in {} mode", mode.name())
+        }
+        Op::SetUmcast { link, on, .. } => {
+            format!("umcast of {link} is {}", if *on { "off" } else { "on" })
+        }
         Op::SetFlag { link, flag, on, .. } => {
             let flag = match flag {
                 LinkFlag::Promisc => "promiscuous mode",

@@ -4,7 +4,7 @@
 
 use super::Obstacle;
 use attachments::{Rail, Shared, Sibling};
-use rdma_netns::{Device, Link, NetnsSide, Observed, RdmaDevice};
+use rdma_netns::{Child, Device, Link, NetnsSide, Observed, RdmaDevice};
 
 /// Where a recorded device is now.
 #[derive(Debug)]
@@ -104,12 +104,38 @@ fn is_virtual_host_link(rail: &Rail, host_link: &Link, side: NetnsSide, link: &L
 /// can have made other children of the same parent only from outside.
 pub(super) fn child<'a>(rail: &Rail, shared: &Shared, observed: &'a Observed) -> Option<&'a Link> {
     let links = observed.pod.iter().flat_map(|pod| &pod.links);
+    // the kernel does not tell a number that is the child's own, which an IPoIB child can have got in the pod
+    // (`nla_put_iflink()`, `net/core/rtnetlink.c`)
+    let hides_lower = |link: &Link| {
+        link.ipoib.is_some() && link.parent.is_none() && link.index == shared.parent_index
+    };
     let children = links.filter(|link| {
-        link.lower == Some(shared.parent_index)
+        (link.lower == Some(shared.parent_index) || link.lower.is_none() && hides_lower(link))
             && link.kind.as_deref() == Some(shared.child.kind())
             && (link.name == rail.pod_name || rail.pod_index == Some(link.index))
     });
     children.max_by_key(|link| rail.pod_index == Some(link.index))
+}
+
+/// Finds the pod's IPoIB child on the host, where it was made, and where its namespace's end gives it back to, as `dev7`
+/// or by the name that it had in there.
+pub(super) fn child_on_host<'a>(
+    rail: &Rail,
+    shared: &Shared,
+    observed: &'a Observed,
+) -> Option<&'a Link> {
+    let made_as = shared.made_as.as_ref()?;
+    let has_name = |link: &Link| link.name == *made_as || link.alias.as_deref() == Some(made_as);
+    // a pod can have taken the alias
+    let is_as_it_was = |link: &Link| {
+        link.alias.is_none() && link.name == rail.pod_name && rail.pod_index == Some(link.index)
+    };
+    observed.host.links.iter().find(|link| {
+        let is_child = matches!(link.child, Some(Child::Ipoib { .. }));
+        is_child
+            && link.lower == Some(shared.parent_index)
+            && (has_name(link) || is_as_it_was(link))
+    })
 }
 
 /// The RDMA device of `rail`, if it is on the host, under whatever name.

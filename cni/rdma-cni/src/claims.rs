@@ -58,7 +58,7 @@ fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, ConfError> 
         conf.smc = conf.smc.or_by_claim(wanted);
     }
     conf.mode = one_of("mode", &all, |it| it.mode)?.unwrap_or(conf.mode);
-    conf.child = one_of("child", &all, |it| it.child)?.unwrap_or(conf.child);
+    conf.child = one_of("child", &all, |it| it.child)?.or(conf.child);
     let of_vf = |it: &AttachmentParameters| Some(it.vf.clone()).filter(|vf| !vf.is_empty());
     conf.vf = vf::over(one_of("vf", &all, of_vf)?.unwrap_or_default(), conf.vf);
     let routing = RoutingFields {

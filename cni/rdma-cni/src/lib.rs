@@ -27,6 +27,7 @@ pub mod given_up;
 pub mod ipam;
 pub mod kubelet;
 pub mod open_connections;
+pub mod partition;
 pub mod probe;
 pub mod rails;
 pub mod reply;

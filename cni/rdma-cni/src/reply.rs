@@ -103,6 +103,7 @@ fn select(error: &SelectError) -> u32 {
         SelectError::NameTaken(_)
         | SelectError::NameWithoutNumber { .. }
         | SelectError::NoSuchRail { .. }
+        | SelectError::NotInPartition { .. }
         | SelectError::CannotSetUp { .. } => code::CONFIGURATION,
     }
 }

@@ -27,9 +27,6 @@ const NO_GUIDS: &str = "the driver of its physical function does not tell the GU
 
 const NO_DRIVER: &str = "it has no driver to take a GUID over";
 
-const NO_PARTITION: &str =
-    "it is no InfiniBand netdev that moves, and only such a one has partitions";
-
 const ONE_ADDRESS: &str =
     "it is one of several rails, and an address or a GUID is one device's; ask for one device";
 
@@ -91,26 +88,6 @@ pub fn record<K: Kernel>(
         }
     }
     Ok(())
-}
-
-/// Refuses a `pkey` for what has no partitions. Where it is taken nothing is set: the subnet manager puts the pod's GUID
-/// into the partition, which ib-kubernetes tells it.
-///
-/// # Errors
-/// A rail is no InfiniBand netdev that moves.
-pub fn check_partition(conf: &Conf, rails: &[Rail]) -> Result<(), Error> {
-    let has_none = |rail: &&Rail| {
-        let host_link = rail.host_link.as_ref();
-        rail.shared.is_some() || host_link.is_some_and(|it| it.link_type != LinkType::Infiniband)
-    };
-    match rails.iter().find(has_none).filter(|_| conf.pkey.is_some()) {
-        None => Ok(()),
-        Some(rail) => Err(Error::Select(SelectError::CannotSetUp {
-            fields: "pkey".to_owned(),
-            link: rail.name().clone(),
-            why: NO_PARTITION,
-        })),
-    }
 }
 
 /// Has `vf` say which GUIDs the function has, where its physical function has set none, which it tells as zero

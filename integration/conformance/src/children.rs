@@ -19,6 +19,7 @@ pub fn made_in_the_pod_with_a_mac_of_its_own(node: &Node<'_, impl Kernel>) {
     ] {
         let child = Child::Macvlan(mode);
         node.make(Op::AddChild {
+            at: POD,
             parent: name("nic0"),
             child,
             name: name(called),

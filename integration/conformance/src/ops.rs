@@ -134,6 +134,7 @@ pub fn sysctl(link: &str, key: &str, value: i32) -> Op {
 /// A child of a netdev of the host, in the pod.
 pub fn add_child(parent: &str, child: Child, to: &str) -> Op {
     Op::AddChild {
+        at: NetnsSide::Pod,
         parent: name(parent),
         child,
         name: name(to),

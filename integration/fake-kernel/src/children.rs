@@ -12,19 +12,22 @@ use rdma_netns::{
 };
 
 impl World {
-    /// `ip link add link PARENT name NAME netns NS`: in `pod` at once, of a netdev of the host.
+    /// `ip link add link PARENT name NAME netns NS`: in `netns` at once, of a netdev of the host.
     /// It has no carrier while its parent is down, but can be set up all the same.
     pub(crate) fn add_child(
         &mut self,
-        pod: NetnsId,
+        netns: NetnsId,
         parent: &str,
         child: Child,
         name: &InterfaceName,
         mtu: u32,
     ) -> Result<(), Refusal> {
         let position = self.position(HOST, parent)?;
-        if self.name_in_use(pod, name) {
+        if self.name_in_use(netns, name) {
             return Err(Errno::EEXIST.into());
+        }
+        if let Child::Ipoib { pkey, .. } = child {
+            return self.add_ipoib_child(netns, position, pkey, name);
         }
         self.can_bear(position, child, mtu)?;
         let (id, parent) = (self.netdevs[position].id, &self.netdevs[position].link);
@@ -36,11 +39,11 @@ impl World {
             HardwareAddress(vec![0x02, 0x6d, 0x76, 0, high, low])
         };
         link.lower = Some(parent.index);
-        link.index = self.index_in(pod, None);
+        link.index = self.index_in(netns, None);
         link.kind = Some(child.kind().to_owned());
         (link.child, link.mtu) = (Some(child), mtu);
         link.flags = vec![LinkFlag::Multicast];
-        self.insert(pod, link);
+        self.insert(netns, link);
         if let Some(netdev) = self.netdevs.last_mut() {
             netdev.below = Some(id);
         }
@@ -79,13 +82,17 @@ impl World {
     }
 
     /// `ip link del`; one that is gone already is no error. A netdev of hardware has no
-    /// `dellink` and stays: EOPNOTSUPP (`rtnl_delete_link()`).
+    /// `dellink` and stays: EOPNOTSUPP (`rtnl_delete_link()`). IPoIB's stays, too, and says nothing
+    /// (`ipoib_del_child_link()`).
     pub(crate) fn remove_link(&mut self, netns: NetnsId, link: &str) -> Result<(), Refusal> {
         let Ok(position) = self.position(netns, link) else {
             return Ok(());
         };
         if self.netdevs[position].is_physical() {
-            return Err(Errno::EOPNOTSUPP.into());
+            return match self.netdevs[position].link.ipoib {
+                Some(_) => Ok(()),
+                None => Err(Errno::EOPNOTSUPP.into()),
+            };
         }
         self.netdevs.remove(position);
         self.reap();
@@ -104,11 +111,11 @@ impl World {
         if self
             .netdevs
             .iter()
-            .any(|it| is_of_it(it) && it.is_physical())
+            .any(|it| is_of_it(it) && it.is_physical() && it.link.ipoib.is_none())
         {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        self.netdevs.retain(|it| !is_of_it(it));
+        self.netdevs.retain(|it| !is_of_it(it) || it.is_physical());
         self.reap();
         Ok(())
     }
@@ -140,6 +147,10 @@ impl World {
     /// Whether a cable is in the netdev and, if it lies on something, that has a carrier.
     pub(crate) fn has_medium(&self, position: usize) -> bool {
         let below = self.below(position);
+        if self.netdevs[position].link.ipoib.is_some() {
+            let port = below.unwrap_or(position);
+            return self.netdevs[port].cable && self.is_in_partition(position);
+        }
         self.netdevs[position].cable && below.is_none_or(|below| self.netdevs[below].link.carrier)
     }
 
@@ -161,8 +172,12 @@ impl World {
         let parent = parent.link.clone();
         let mut resized = vec![];
         for netdev in self.netdevs.iter_mut().filter(|n| n.below == Some(id)) {
+            let is_ipoib = netdev.is_ipoib_child();
             let link = &mut netdev.link;
             link.lower = Some(parent.index);
+            if is_ipoib {
+                continue;
+            }
             link.carrier = link.up && parent.carrier;
             if link.child.is_some_and(shares_mac) {
                 link.mac = parent.mac.clone();
@@ -199,5 +214,5 @@ pub(crate) fn is_routed(link: &Link) -> bool {
 }
 
 fn fits(child: Child, mtu: u32, parent: &Link) -> bool {
-    matches!(child, Child::Ipvlan(_)) || mtu <= parent.mtu
+    matches!(child, Child::Ipvlan(_) | Child::Ipoib { .. }) || mtu <= parent.mtu
 }

@@ -17,15 +17,17 @@ impl World {
     /// `cleanup_net()` lets ib_core's `rdma_dev_exit_net()` go first, which returns RDMA
     /// devices, then `default_device_exit_batch()` (`net/core/dev.c`): physical netdevs
     /// return, down, under the name that they had in there, or `dev<index>` where that is
-    /// taken; virtual ones are destroyed.
+    /// taken; virtual ones are destroyed, but for IPoIB's.
     fn end(&mut self, id: NetnsId) {
         for position in 0..self.hcas.len() {
             if self.hcas[position].netns == id {
                 self.relocate_rdma(position, HOST);
             }
         }
+        let returns = self.returns_ipoib_children;
         self.netdevs.retain(|netdev| {
-            netdev.netns != id || (netdev.is_physical() && netdev.link.index != 1)
+            let comes_back = netdev.is_physical() || returns && netdev.is_ipoib_child();
+            netdev.netns != id || comes_back && netdev.link.index != 1
         });
         self.reap();
         for position in 0..self.netdevs.len() {

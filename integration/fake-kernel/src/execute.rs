@@ -31,11 +31,12 @@ impl World {
                 name,
             } => self.move_link(at(from)?, at(to)?, link, name),
             Op::AddChild {
+                at: side,
                 parent,
                 child,
                 name,
                 mtu,
-            } => self.add_child(at(&NetnsSide::Pod)?, parent, *child, name, *mtu),
+            } => self.add_child(at(side)?, parent, *child, name, *mtu),
             Op::RemoveLink { at: side, link } => self.remove_link(at(side)?, link),
             Op::RemoveGroup { group } => self.remove_group(at(&NetnsSide::Pod)?, *group),
             Op::RenameLink {
@@ -79,6 +80,12 @@ impl World {
                 netdev.link.settings.insert(*setting, *value);
                 Ok(())
             }
+            Op::SetIpoibMode {
+                at: side,
+                link,
+                mode,
+            } => self.set_ipoib_mode(at(side)?, link, *mode),
+            Op::SetUmcast { at: side, link, on } => self.set_umcast(at(side)?, link, *on),
             Op::SetFlag {
                 at: side,
                 link,

@@ -3,12 +3,13 @@
 
 use crate::{
     gids::Table,
+    ipoib,
     world::{HOST, Refusal, World, blank},
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    CharDevice, DeviceAddress, Guid, HardwareAddress, LinkType, NetnsId, RdmaDevice, RdmaMode,
-    rdma::RdmaPort,
+    CharDevice, DeviceAddress, Guid, HardwareAddress, LinkType, NetnsId, Pkey, RdmaDevice,
+    RdmaMode, rdma::RdmaPort,
 };
 
 /// `IB_UVERBS_MAJOR` and `IB_UVERBS_BASE_MINOR` (`drivers/infiniband/core/uverbs_main.c`);
@@ -35,6 +36,8 @@ pub(crate) struct Hca {
     pub(crate) infiniband: bool,
     /// Its port has an IPoIB netdev, which the kernel makes and unmakes with it.
     pub(crate) ipoib: bool,
+    /// The partitions that its port is in.
+    pub(crate) partitions: Vec<Pkey>,
     /// Numbers of its character devices, and how many observations udev still needs.
     pub(crate) uverbs: u32,
     pub(crate) umad: Option<u32>,
@@ -117,12 +120,19 @@ impl World {
         link.index = self.index_in(netns, None);
         link.kind = Some("ipoib".to_owned());
         link.link_type = LinkType::Infiniband;
-        link.mtu = 2044;
+        link.mtu = ipoib::DATAGRAM_MTU;
+        link.max_mtu = Some(ipoib::CONNECTED_MTU);
         link.tx_queue_len = 256;
         link.parent = self.hcas[position].parent.clone();
         link.mac = self.ipoib_address(guid);
         link.permanent_mac = Some(link.mac.clone());
         let id = self.insert(netns, link);
+        // `ipoib_parent_init()`
+        let pkey = self.hcas[position].partitions.first().copied();
+        if let Some(netdev) = self.netdevs.last_mut() {
+            netdev.max_mtu = ipoib::CONNECTED_MTU;
+            netdev.set_ipoib(ipoib::fresh(pkey.unwrap_or(Pkey(0xffff))));
+        }
         self.hcas[position].netdev = Some(id);
     }
 
@@ -130,7 +140,20 @@ impl World {
     fn ipoib_address(&mut self, guid: Guid) -> HardwareAddress {
         let queue_pair = self.next_queue_pair;
         self.next_queue_pair = queue_pair.wrapping_add(1);
-        let mut bytes = vec![0x80, 0, 0, queue_pair, 0xfe, 0x80, 0, 0, 0, 0, 0, 0];
+        let mut bytes = vec![
+            ipoib::TAKES_CONNECTIONS,
+            0,
+            0,
+            queue_pair,
+            0xfe,
+            0x80,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ];
         bytes.extend(guid.0.to_be_bytes());
         HardwareAddress(bytes)
     }

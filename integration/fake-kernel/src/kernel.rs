@@ -8,7 +8,7 @@ use crate::{
 use nix::errno::Errno;
 use rdma_netns::{
     Conflict, DeviceAddress, GidTable, Kernel, Neighbour, NetnsId, ObserveError, Observed, Op,
-    OpError, OpenPodError, Pod, ProbeError, Probed, Question, Vf, smc::SmcState,
+    OpError, OpenPodError, Pkey, Pod, ProbeError, Probed, Question, Vf, smc::SmcState,
 };
 use std::{
     collections::BTreeSet,
@@ -249,6 +249,14 @@ impl Kernel for FakeKernel {
             .gids(pod.map_or(HOST, |pod| pod.id), device, port);
         seen.ok_or_else(|| ObserveError {
             what: format!("the GIDs of {device}, port {port}"),
+            source: io::Error::from_raw_os_error(Errno::ENOENT as i32),
+        })
+    }
+
+    fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError> {
+        let partitions = self.alive().world.partitions(device);
+        partitions.ok_or_else(|| ObserveError {
+            what: format!("the P_Keys of {device}, port {port}"),
             source: io::Error::from_raw_os_error(Errno::ENOENT as i32),
         })
     }

@@ -3,11 +3,13 @@
 
 use crate::{
     children::is_routed,
+    ipoib,
     world::{Refusal, World, refuse},
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    Child, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType, MacvlanMode, NetnsId,
+    Child, HardwareAddress, InterfaceName, IpoibMode, Link, LinkFlag, LinkType, MacvlanMode,
+    NetnsId,
 };
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -36,10 +38,9 @@ pub(crate) struct Netdev {
 }
 
 impl Netdev {
-    /// Whether it is a device of its own, and not made by `ip link add`: `rtnl_link_ops`
-    /// without `netns_refund` (only ipoib sets that).
+    /// Whether it is a device of its own, and not made by `ip link add`.
     pub(crate) fn is_physical(&self) -> bool {
-        matches!(self.link.kind.as_deref(), None | Some("ipoib"))
+        matches!(self.link.kind.as_deref(), None | Some("ipoib")) && !self.is_ipoib_child()
     }
 
     pub(crate) fn has_ipv6(&self) -> bool {
@@ -175,7 +176,7 @@ impl World {
             self.flush_dead_routes();
         }
         self.tell_children(id);
-        Ok(())
+        self.set_ipoib_children_up(id, up)
     }
 
     /// Below 1280 the netdev has no IPv6 any more, settings included; back above it has
@@ -187,6 +188,14 @@ impl World {
         let netdev = &mut self.netdevs[position];
         if mtu < 68 {
             return refuse(Errno::EINVAL, "mtu less than device minimum");
+        }
+        let datagrams = netdev
+            .link
+            .ipoib
+            .is_some_and(|it| it.mode == IpoibMode::Datagram);
+        // ipoib_change_mtu()
+        if datagrams && mtu > ipoib::DATAGRAM_MTU {
+            return Err(Errno::EINVAL.into());
         }
         if mtu > netdev.max_mtu {
             return refuse(Errno::EINVAL, "mtu greater than device maximum");
@@ -243,6 +252,7 @@ impl World {
         netdev.link.mac = mac.clone();
         let id = netdev.id;
         self.tell_children(id);
+        self.set_guid_of_children(id, mac);
         Ok(())
     }
 

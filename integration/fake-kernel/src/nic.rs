@@ -7,7 +7,7 @@ use crate::{
     world::{HOST, Refusal, World, blank},
 };
 use rdma_netns::{
-    Device, DeviceAddress, Guid, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType,
+    Device, DeviceAddress, Guid, HardwareAddress, InterfaceName, Link, LinkFlag, LinkType, Pkey,
 };
 
 /// A NIC before it is plugged in.
@@ -246,6 +246,7 @@ impl World {
             movable: nic.movable,
             infiniband,
             ipoib,
+            partitions: vec![Pkey(0xffff)],
             uverbs: self.free_uverbs(None),
             umad: nic.umad.then(|| self.free_umad(None)),
             udev: 0,

@@ -93,6 +93,9 @@ pub struct World {
     pub broken_drivers: Vec<String>,
     /// The GUIDs that functions' firmware goes on with, whatever is set of them.
     pub stuck_guids: Option<[u64; 2]>,
+    /// Linux 5.13 and later return an IPoIB child to the host when its namespace ends (`netns_refund` of
+    /// `ipoib_link_ops`), and destroy it before.
+    pub returns_ipoib_children: bool,
     /// Seconds since the boot.
     pub(crate) clock: u64,
     pub(crate) boot: u32,
@@ -190,6 +193,7 @@ impl World {
             untold_of_vfs: vec![],
             broken_drivers: vec![],
             stuck_guids: None,
+            returns_ipoib_children: true,
             clock: 100,
             boot: 1,
             functions: vec![],
@@ -371,6 +375,7 @@ pub(crate) fn blank(name: InterfaceName) -> Link {
         master: None,
         lower: None,
         child: None,
+        ipoib: None,
         vf: None,
         sysctls: BTreeMap::new(),
         addresses: vec![],

@@ -13,7 +13,7 @@ use nix::{
 };
 use rdma_netns::{
     Conflict, DeviceAddress, GidTable, Kernel, Linux, Neighbour, ObserveError, Observed, Op,
-    OpError, OpenPodError, ProbeError, Probed, Question, Vf, smc::SmcState,
+    OpError, OpenPodError, Pkey, ProbeError, Probed, Question, Vf, smc::SmcState,
 };
 use std::{cell::Cell, collections::BTreeSet, path::Path, process::ExitCode};
 
@@ -86,6 +86,10 @@ impl Kernel for Killed {
         port: u32,
     ) -> Result<GidTable, ObserveError> {
         self.linux.gids(pod, device, port)
+    }
+
+    fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError> {
+        self.linux.partitions(device, port)
     }
 
     fn has_smc(&self) -> bool {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Macvlan and ipvlan netdevs in rtnetlink's words (`IFLA_LINKINFO`,
+//! Macvlan, ipvlan and IPoIB children in rtnetlink's words (`IFLA_LINKINFO`,
 //! `include/uapi/linux/if_link.h`).
 
-use super::links::{self, IFLA_INFO_KIND};
+use super::links::{self, IFLA_INFO_DATA, IFLA_INFO_KIND};
 use crate::{
     Child, IpvlanMode, MacvlanMode,
     netlink::{attributes, text, u32_of},
@@ -10,18 +10,16 @@ use crate::{
 use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{
-        InfoData, InfoIpVlan, InfoKind, InfoMacVlan, IpVlanMode, LinkAttribute, LinkInfo,
-        MacVlanMode,
+        InfoData, InfoIpVlan, InfoIpoib, InfoKind, InfoMacVlan, IpVlanMode, LinkAttribute,
+        LinkInfo, MacVlanMode,
     },
 };
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-const IFLA_INFO_DATA: u16 = 2;
-
 const IFLA_MACVLAN_MODE: u16 = 1;
 const IFLA_IPVLAN_MODE: u16 = 1;
 
-/// What `IFLA_LINKINFO` says, if it is a child in a mode that is known here. (Not a macvlan
+/// What `IFLA_LINKINFO` says, if it is a macvlan or ipvlan in a mode that is known here. (Not a macvlan
 /// of mode `source`.)
 pub(super) fn parse(info: &[u8]) -> Option<Child> {
     let (mut kind, mut data) = (None, None);
@@ -103,14 +101,21 @@ impl NewChild<'_> {
                 let data = InfoData::IpVlan(vec![InfoIpVlan::Mode(mode)]);
                 (InfoKind::IpVlan, data)
             }
+            Child::Ipoib { pkey, .. } => {
+                let data = InfoData::Ipoib(vec![InfoIpoib::Pkey(pkey.0)]);
+                (InfoKind::Ipoib, data)
+            }
         };
-        let attributes = vec![
+        let mut attributes = vec![
             LinkAttribute::Link(self.lower),
             LinkAttribute::NetNsFd(self.target.as_raw_fd()),
             LinkAttribute::IfName(self.name.to_owned()),
-            LinkAttribute::Mtu(self.mtu),
-            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind), LinkInfo::Data(data)]),
         ];
+        if !matches!(self.child, Child::Ipoib { .. }) {
+            attributes.push(LinkAttribute::Mtu(self.mtu));
+        }
+        let info = vec![LinkInfo::Kind(kind), LinkInfo::Data(data)];
+        attributes.push(LinkAttribute::LinkInfo(info));
         RouteNetlinkMessage::NewLink(links::message(index, attributes))
     }
 }

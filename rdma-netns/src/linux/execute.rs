@@ -4,7 +4,7 @@
 use super::{
     Space, addresses, announce,
     children::{ANY_INDEX, NewChild},
-    drivers, links,
+    drivers, ipoib, links,
     nldev::Nldev,
     routes, rules, smc, sysctls, vfs,
 };
@@ -66,11 +66,12 @@ impl<'a> Namespaces<'a> {
                 name,
             } => self.move_link(link, *from, *to, name),
             Op::AddChild {
+                at,
                 parent,
                 child,
                 name,
                 mtu,
-            } => self.add_child(parent, *child, name, *mtu),
+            } => self.add_child(*at, parent, (*child, name, *mtu)),
             Op::RemoveLink { at, link } => {
                 tolerate(libc::ENODEV, self.change(*at, link, 0, links::remove))
             }
@@ -102,6 +103,18 @@ impl<'a> Namespaces<'a> {
             } => self.change(*at, link, 0, |index| {
                 links::set_setting(index, *setting, *value)
             }),
+            Op::SetIpoibMode { at, link, mode } => {
+                let space = self.at(*at)?;
+                let index = index_of(&mut space.route(), link)?;
+                let is_host = *at == NetnsSide::Host;
+                let netdev = (&**link, index);
+                let changed = ipoib::change_mode(space, is_host, self.sysfs, netdev, *mode);
+                // it has the mode, and somebody else has rtnl
+                tolerate(libc::EBUSY, changed)
+            }
+            Op::SetUmcast { at, link, on } => {
+                self.change(*at, link, 0, |index| ipoib::set_umcast(index, *on))
+            }
             Op::SetFlag { at, link, flag, on } => {
                 self.change(*at, link, 0, |index| links::set_flag(index, *flag, *on))
             }
@@ -177,7 +190,7 @@ impl<'a> Namespaces<'a> {
         }
     }
 
-    /// One request on the host's socket, where the parent is found, with the pod's namespace
+    /// One request on the host's socket, where the parent is found, with a namespace
     /// as the place to make the child in. `NLM_F_EXCL`, or a netdev of that name would be
     /// changed.
     ///
@@ -186,17 +199,16 @@ impl<'a> Namespaces<'a> {
     /// name of any netdev of the host. It does not look where an index is given.
     fn add_child(
         self,
+        at: NetnsSide,
         parent: &InterfaceName,
-        child: Child,
-        name: &InterfaceName,
-        mtu: u32,
+        (child, name, mtu): (Child, &InterfaceName, u32),
     ) -> Result<(), NetlinkError> {
-        let pod = self.at(NetnsSide::Pod)?;
+        let space = self.at(at)?;
         let mut host = self.host.route();
         let new = NewChild {
             lower: index_of(&mut host, parent)?,
             child,
-            target: pod.netns().as_fd(),
+            target: space.netns().as_fd(),
             name,
             mtu,
         };
@@ -204,12 +216,12 @@ impl<'a> Namespaces<'a> {
         let Err(refusal) = host.request(&new.request(ANY_INDEX), flags) else {
             return Ok(());
         };
-        let mut inside = pod.route();
-        let free_in_pod = matches!(
+        let mut inside = space.route();
+        let is_free = matches!(
             index_of(&mut inside, name),
             Err(error) if error.errno() == Some(libc::ENODEV)
         );
-        if refusal.errno() != Some(libc::EEXIST) || !free_in_pod {
+        if refusal.errno() != Some(libc::EEXIST) || !is_free {
             return Err(refusal);
         }
         let mut refusal = refusal;

@@ -128,11 +128,20 @@ fn within<T>(
 /// Mounts, for the calling thread alone, what sysfs shows of the namespace that it is in
 /// (`sysfs_init_fs_context()`, `fs/sysfs/mount.c`). The mount ends with the thread.
 pub(super) fn mount_own(sysfs: &Path) -> io::Result<()> {
+    mount_sysfs(sysfs, MsFlags::MS_RDONLY)
+}
+
+/// The same, to be written to.
+pub(super) fn mount_own_to_write(sysfs: &Path) -> io::Result<()> {
+    mount_sysfs(sysfs, MsFlags::empty())
+}
+
+fn mount_sysfs(sysfs: &Path, flags: MsFlags) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let nothing = None::<&str>;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(nothing, "/", nothing, private, nothing)?;
-    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let flags = flags | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("sysfs"), sysfs, Some("sysfs"), flags, nothing)?;
     Ok(())
 }

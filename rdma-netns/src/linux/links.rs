@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Netdevs in rtnetlink's words (`RTM_*LINK`, `include/uapi/linux/if_link.h`).
 
-use super::{children, devices, sysctls};
+use super::{children, devices, ipoib, sysctls};
 use crate::{
-    HardwareAddress, InterfaceName, Link, LinkFlag, LinkSetting, LinkType,
+    Child, HardwareAddress, InterfaceName, Ipoib, Link, LinkFlag, LinkSetting, LinkType,
     netlink::{attributes, text, u32_of},
     probe::Unasked,
 };
@@ -45,6 +45,7 @@ const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 
 pub(super) const IFLA_INFO_KIND: u16 = 1;
+pub(super) const IFLA_INFO_DATA: u16 = 2;
 
 const FLAGS: [(LinkFlag, LinkFlags); 4] = [
     (LinkFlag::Promisc, LinkFlags::Promisc),
@@ -157,6 +158,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
         master: None,
         lower: None,
         child: None,
+        ipoib: None,
         vf: None,
         sysctls: Default::default(),
         addresses: Vec::new(),
@@ -200,6 +202,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
             IFLA_LINKINFO => {
                 link.kind = strings(value, IFLA_INFO_KIND).next();
                 link.child = children::parse(value);
+                link.ipoib = ipoib::parse(value);
             }
             IFLA_PARENT_DEV_NAME => parent = owned(),
             IFLA_PARENT_DEV_BUS_NAME => bus = text(value),
@@ -210,6 +213,10 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     // The other end of a pair, which does not lie below this one.
     if matches!(link.kind.as_deref(), Some("veth" | "vxcan" | "netkit")) {
         link.lower = None;
+    }
+    // a child says on what it lies (`ipoib_get_iflink()`, `ipoib_main.c`)
+    if let (Some(Ipoib { pkey, mode, .. }), Some(_)) = (link.ipoib, link.lower) {
+        link.child = Some(Child::Ipoib { pkey, mode });
     }
     let parent = parent.zip(bus);
     link.parent = parent.and_then(|(name, bus)| devices::hardware(sysfs, bus, &name));

@@ -7,7 +7,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `links`, `children`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink noun each, both ways |
+//! | `links`, `children`, `ipoib`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink noun each, both ways |
 //! | `vfs` | virtual functions, as their physical function has them |
 //! | `drivers` | drivers that are bound anew |
 //! | `announce` | what tells neighbours who has an address now |
@@ -39,6 +39,7 @@ mod gids;
 mod held;
 pub mod inside;
 mod inventory;
+mod ipoib;
 mod links;
 pub mod monitor;
 mod neighbours;
@@ -58,7 +59,7 @@ pub use space::Space;
 
 use crate::{
     DeviceAddress, GidTable, Kernel, Link, Namespace, ObserveError, Observed, Op, OpError,
-    OpenPodError, RdmaMode, Route, Vf,
+    OpenPodError, Pkey, RdmaMode, Route, Vf,
     netlink::{Answer, NetlinkError},
     netns::OpenError,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
@@ -253,6 +254,15 @@ impl Kernel for Linux {
             let whose = if pod.is_some() { "pod" } else { "host" };
             let what = format!("the GIDs of {device}, port {port}, as seen by the {whose}");
             cannot_read(&what, error.into())
+        })
+    }
+
+    fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError> {
+        ipoib::partitions(&self.sysfs, device, port).map_err(|error| {
+            cannot_read(
+                &format!("the P_Keys of {device}, port {port}"),
+                error.into(),
+            )
         })
     }
 

@@ -16,6 +16,7 @@ const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
 
 fn add(child: Child, name: &str, mtu: u32) -> Op {
     Op::AddChild {
+        at: NetnsSide::Pod,
         parent: interface("nic0"),
         child,
         name: interface(name),

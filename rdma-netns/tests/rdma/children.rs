@@ -7,6 +7,7 @@ use rdma_netns::{Child, IpvlanMode, MacvlanMode, Question, probe::Sign};
 
 fn add(parent: &str, child: Child, name: &str, mtu: u32) -> Op {
     Op::AddChild {
+        at: NetnsSide::Pod,
         parent: interface(parent),
         child,
         name: interface(name),

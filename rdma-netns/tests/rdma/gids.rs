@@ -58,6 +58,7 @@ fn in_shared_mode_a_childs_gids_are_seen_in_the_pod_too() {
     let world = World::new("rdma-child-gids");
     let pod = world.pod();
     let add = Op::AddChild {
+        at: NetnsSide::Pod,
         parent: interface("nic0"),
         child: Child::Macvlan(MacvlanMode::Bridge),
         name: interface("rdma0"),

@@ -8,7 +8,7 @@
 use super::{Chosen, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::allocation::{self, Allotment, Meaning};
 use attachments::Attachment;
-use network_conf::{Conf, Mode};
+use network_conf::{ChildConf, Conf, Mode};
 use rdma_netns::{LinkType, Observed, RdmaMode};
 use rdma_resources::Sharing;
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ pub(super) fn choose<'a>(
     let mut shared = Shared::default();
     for allotment in allocation::devices(meanings, &observed.devices)? {
         let shares = is_shared(mode, &allotment, observed);
-        if shares && let Some((rdma, why)) = by_verbs_alone(&allotment, observed, others)? {
+        if shares && let Some((rdma, why)) = by_verbs_alone(conf, &allotment, observed, others)? {
             log::info!("{rdma} is the pod's by its character device alone: {why}");
             shared.nics += 1;
             continue;
@@ -98,11 +98,18 @@ fn is_shared(mode: Mode, allotment: &Allotment, observed: &Observed) -> bool {
         && observed.rdma_mode == Some(RdmaMode::Shared)
 }
 
+/// Whether pods get children of InfiniBand netdevs that they were allocated. By default they do not, as no version before
+/// could make any: programs on InfiniBand need no IP address.
+fn wants_ipoib(conf: &Conf) -> bool {
+    conf.pkey.is_some() || matches!(conf.child, Some(ChildConf::Ipoib { .. }))
+}
+
 /// The RDMA device of `allotment`, and why there is no netdev to share: its queue pairs need none.
 ///
 /// # Errors
 /// They need one: the port is Ethernet's, and has no GIDs without.
 fn by_verbs_alone<'a>(
+    conf: &Conf,
     allotment: &Allotment,
     observed: &'a Observed,
     others: &[Attachment],
@@ -123,8 +130,8 @@ fn by_verbs_alone<'a>(
             return Err(bare::no_gids(address, rdma, observed));
         }
         None => "it has no netdev on the host",
-        Some(link) if link.link_type == LinkType::Infiniband => {
-            "its netdev is InfiniBand's, of which there is no macvlan or ipvlan"
+        Some(link) if link.link_type == LinkType::Infiniband && !wants_ipoib(conf) => {
+            "its netdev is InfiniBand's, and neither child.type \"ipoib\" nor pkey asks for a child of it"
         }
         Some(_) => return Ok(None),
     };

@@ -2,7 +2,7 @@
 //! Why devices cannot be attached.
 
 use crate::allocation::AllocationError;
-use rdma_netns::{DeviceAddress, InterfaceName, RdmaMode};
+use rdma_netns::{DeviceAddress, InterfaceName, Pkey, RdmaMode};
 
 /// The configured devices cannot be attached to this pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -105,6 +105,23 @@ pub enum SelectError {
         link: InterfaceName,
         /// Why.
         why: &'static str,
+    },
+    /// A child in a partition that its port is not in.
+    #[error(
+        "pkey: {rdma} port {port}, which {link} is of, is not in partition {pkey} (its P_Keys are {partitions}); have \
+         the subnet manager put it there"
+    )]
+    NotInPartition {
+        /// The partition.
+        pkey: Pkey,
+        /// The netdev on the host.
+        link: InterfaceName,
+        /// The RDMA device.
+        rdma: String,
+        /// Its port.
+        port: u32,
+        /// What the port is in.
+        partitions: String,
     },
     /// The pod has chosen what it has not.
     #[error(

@@ -211,7 +211,7 @@ fn rail(
             log::info!("{} is shared: {reason}", link.name);
             Ok(Rail {
                 shared: Some(share::shared(
-                    conf.child,
+                    conf,
                     observed.rdma_mode,
                     &rail,
                     link,

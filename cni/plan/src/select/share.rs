@@ -3,8 +3,8 @@
 
 use super::SelectError;
 use attachments::{Attachment, Rail, Shared};
-use network_conf::Mode;
-use rdma_netns::{Child, Link, LinkType, Namespace, NetnsSide, RdmaMode};
+use network_conf::{ChildConf, Conf, Mode};
+use rdma_netns::{Child, IpoibMode, Link, LinkType, MacvlanMode, Namespace, NetnsSide, RdmaMode};
 use rdma_resources::Sharing;
 
 /// What is selected where `link` is: the bond that it is a port of, unless it is to be moved.
@@ -44,7 +44,7 @@ pub(super) fn reason(
 
 /// The record of a child of `link`.
 pub(super) fn shared(
-    child: Child,
+    conf: &Conf,
     mode: Option<RdmaMode>,
     rail: &Rail,
     link: &Link,
@@ -57,14 +57,21 @@ pub(super) fn shared(
         let link = link.name.clone();
         Err(SelectError::CannotShare { link, reason })
     };
-    if link.link_type != LinkType::Ether {
-        return cannot("macvlan and ipvlan need Ethernet".into());
-    }
+    let child = match child(conf, link) {
+        Ok(child) => child,
+        Err(reason) => return cannot(reason.into()),
+    };
     if link.master.is_some() {
         return cannot("it is a port of a bridge or bond, which takes all its frames".into());
     }
-    if link.child.is_some() {
-        return cannot("it is a macvlan or ipvlan itself; share the netdev that it lies on".into());
+    if let Some(own) = link.child {
+        let what = match own {
+            Child::Ipoib { .. } => "an IPoIB child",
+            Child::Macvlan(_) | Child::Ipvlan(_) => "a macvlan or ipvlan",
+        };
+        return cannot(format!(
+            "it is {what} itself; share the netdev that it lies on"
+        ));
     }
     let others = others
         .iter()
@@ -79,6 +86,48 @@ pub(super) fn shared(
         }
     }
     Ok(Shared::of(link, child))
+}
+
+/// What a pod gets of `link`; or why there is no such child of it.
+fn child(conf: &Conf, link: &Link) -> Result<Child, &'static str> {
+    let ipoib = match (link.link_type, conf.child) {
+        (LinkType::Ether, None) => return Ok(Child::Macvlan(MacvlanMode::Bridge)),
+        (LinkType::Ether, Some(ChildConf::Macvlan { mode })) => return Ok(Child::Macvlan(mode)),
+        (LinkType::Ether, Some(ChildConf::Ipvlan { mode })) => return Ok(Child::Ipvlan(mode)),
+        (LinkType::Ether, Some(ChildConf::Ipoib { .. })) => {
+            return Err("child.type \"ipoib\" needs InfiniBand; leave child out for a macvlan");
+        }
+        (LinkType::Infiniband, None) => None,
+        (LinkType::Infiniband, Some(ChildConf::Ipoib { mode })) => mode,
+        (LinkType::Infiniband, Some(_)) => {
+            return Err(
+                "macvlan and ipvlan need Ethernet; leave child out, or set child.type to \"ipoib\"",
+            );
+        }
+        (LinkType::Other, _) => return Err("macvlan and ipvlan need Ethernet"),
+    };
+    let Some(own) = link.ipoib else {
+        return Err("it is no IPoIB netdev itself; share one of its ports");
+    };
+    let mode = ipoib.unwrap_or(own.mode);
+    if mode == IpoibMode::Connected && !takes_connections(link) {
+        return Err(
+            "its queue pair takes no connections, as mlx5's own for IPoIB; set child.mode to \
+             \"datagram\"",
+        );
+    }
+    let pkey = conf.pkey.unwrap_or(own.pkey).full();
+    Ok(Child::Ipoib { pkey, mode })
+}
+
+/// Whether connected mode is possible (`IPOIB_CM_SUPPORTED()`, `drivers/infiniband/ulp/ipoib/ipoib.h`). A child has a
+/// queue pair of its parent's kind.
+fn takes_connections(link: &Link) -> bool {
+    const IPOIB_FLAGS_RC: u8 = 0x80;
+    link.mac
+        .0
+        .first()
+        .is_some_and(|flags| flags & IPOIB_FLAGS_RC != 0)
 }
 
 /// Refuses what would not work in a pod, or be missed on the host.

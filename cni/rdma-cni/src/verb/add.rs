@@ -12,7 +12,7 @@ use crate::{
     error::{Cause, Error},
     gids,
     ipam::{Answer, Ipam, Known},
-    open_connections, probe, rails, vf,
+    open_connections, partition, probe, rails, vf,
 };
 use attachments::{Attachment, DesiredLink, Key, Phase, Shared, given_up, store::Lock};
 use cni_protocol::{lock::UNDO_LIMIT, result};
@@ -207,6 +207,7 @@ fn start<K: Kernel>(
     let Some((observed, mut attachment)) = look(node, choice, key, pod, (holders, meant))? else {
         return Ok(None);
     };
+    partition::remove_nobodys(node, &observed)?;
     if let Some(name) = &attachment.ipam {
         Ipam::find(name, node.environment, &node.conf.raw)?;
     }
@@ -222,11 +223,7 @@ fn start<K: Kernel>(
     node.store.save(&attachment)?;
     given_up::forget(node.store.root(), &attachment);
     log_rails(&attachment);
-    if let Some(pkey) = node.conf.pkey {
-        log::info!(
-            "pkey {pkey}: the subnet manager's to set, which ib-kubernetes tells; nothing is set here"
-        );
-    }
+    partition::log(node.conf, &attachment);
     let moved = apply::attach(node.kernel, pod, &attachment, &desired, observed);
     if let Ok(observed) = &moved {
         vf::renew(&mut attachment, observed);
@@ -344,7 +341,7 @@ pub fn draft<K: Kernel>(
 ) -> Result<Attachment, Error> {
     let mut rails = select::rails(node.conf, choice, observed, others)?;
     vf::record(node.kernel, node.conf, observed, &mut rails)?;
-    vf::check_partition(node.conf, &rails)?;
+    partition::check(node.kernel, node.conf, &rails)?;
     let mut attachment = node.record(key, pod, observed, rails);
     attachment.routing.table_base = plan::free_base(&attachment, observed, others)?;
     Ok(attachment)

@@ -168,7 +168,12 @@ fn connected_drift(rail: &Rail, desired: &DesiredLink, namespace: &Namespace) ->
 
 /// A child's mode decides whom it reaches; somebody with rights on the host can change it.
 fn child_drift(rail: &Rail, namespace: &Namespace) -> Option<String> {
-    let desired = rail.shared.as_ref()?.child;
+    // an IPoIB child's partition is for life, and its mode is in the plan
+    let desired = rail
+        .shared
+        .as_ref()
+        .filter(|_| !rail.has_ipoib_child())?
+        .child;
     let Link { name, child, .. } = namespace.link(&rail.pod_name)?;
     let found = (*child)?;
     let differs = found.kind() == desired.kind() && found != desired;

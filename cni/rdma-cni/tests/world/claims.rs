@@ -13,10 +13,10 @@ use dra::{
 };
 use fake_kernel::{Nic, Verdict};
 use integration::kubelet::pod_resources::{claiming, pod};
-use network_conf::{Mode, RoutingFields};
+use network_conf::{ChildConf, Mode, RoutingFields};
 use nix::errno::Errno;
 use rdma_netns::{
-    Child, Kernel, NetnsSide, Op, RdmaDevice, RdmaMode, VfSetting, VfVlan, child::MacvlanMode,
+    Kernel, NetnsSide, Op, RdmaDevice, RdmaMode, VfSetting, VfVlan, child::MacvlanMode,
 };
 use rdma_resources::{CharNode, Sharing, grant::GrantedDevice};
 use serde_json::{Value, json};
@@ -259,7 +259,9 @@ fn a_class_says_what_a_pod_gets_of_a_netdev() {
     let mut record = claims.read(UID).unwrap().unwrap();
     record.parameters = AttachmentParameters {
         mode: Some(Mode::Share),
-        child: Some(Child::Macvlan(MacvlanMode::Private)),
+        child: Some(ChildConf::Macvlan {
+            mode: MacvlanMode::Private,
+        }),
         routing: RoutingFields {
             metric: Some(77),
             table_base: None,

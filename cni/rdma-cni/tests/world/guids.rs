@@ -356,7 +356,7 @@ fn a_partition_is_the_subnet_managers_and_refused_where_there_is_none() {
     };
     for mode in ["move", "share"] {
         let message = node.add(&pod, &ethernet(mode)).must_fail(7);
-        let expected = "pkey: eth2 cannot be set up so: it is no InfiniBand netdev that moves";
+        let expected = "pkey: eth2 cannot be set up so: it is no InfiniBand netdev, and only";
         assert!(message.contains(expected), "{message}");
         must_be_as_before(&node, &before, mode);
     }

@@ -23,6 +23,8 @@ mod holding;
 mod ipam;
 mod ipam_corrected;
 mod ipam_rails;
+mod ipoib;
+mod ipoib_ends;
 mod kubelet;
 mod leases;
 mod managed;

@@ -232,6 +232,7 @@ fn with_child_on_host(child: Child) -> Node {
     let (parent, link) = (name("eth8"), name("lies0"));
     let ops = [
         Op::AddChild {
+            at: NetnsSide::Pod,
             parent,
             child,
             name: link.clone(),

@@ -138,6 +138,7 @@ fn check_sees_what_became_of_rails_and_routes() {
             node.change(
                 Some(&other),
                 &Op::AddChild {
+                    at: NetnsSide::Pod,
                     parent: name("bond1"),
                     child: Child::Ipvlan(IpvlanMode::L3),
                     name: name("x"),

@@ -7,7 +7,7 @@ use fake_kernel::{FakeKernel, FakePod};
 use nix::errno::Errno;
 use rdma_netns::{
     Conflict, DeviceAddress, GidTable, Kernel, Neighbour, ObserveError, Observed, Op, OpError,
-    OpenPodError, ProbeError, Probed, Question, Vf, smc::SmcState,
+    OpenPodError, Pkey, ProbeError, Probed, Question, Vf, smc::SmcState,
 };
 use serde_json::Value;
 use std::{
@@ -121,6 +121,10 @@ impl Kernel for Wrapped<'_> {
         port: u32,
     ) -> Result<GidTable, ObserveError> {
         self.kernel.gids(pod, device, port)
+    }
+
+    fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError> {
+        self.kernel.partitions(device, port)
     }
 
     fn has_smc(&self) -> bool {

@@ -8,6 +8,7 @@ mod bonds;
 mod children;
 mod ends;
 mod gids;
+mod ipoib;
 mod links;
 mod rdma;
 mod rules;
@@ -94,6 +95,7 @@ const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
 /// A child of `parent` in the pod, with its parent's usual MTU.
 fn add_child(parent: &str, child: Child, to: &str) -> Op {
     Op::AddChild {
+        at: NetnsSide::Pod,
         parent: name(parent),
         child,
         name: name(to),

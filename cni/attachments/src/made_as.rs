@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an IPoIB child is called on the host.
+
+use crate::Key;
+use rdma_netns::InterfaceName;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+const PREFIX: &str = "rdma-";
+
+/// Digits that the attachment has; two more are the rail's number.
+const DIGITS: usize = 8;
+
+/// The name of the child of rail `index`: nobody else's.
+pub(crate) fn made_as(key: &Key, index: usize) -> Option<InterfaceName> {
+    InterfaceName::try_from(format!("{}{index:02x}", of_attachment(key))).ok()
+}
+
+/// What the names of an attachment's children begin with.
+fn of_attachment(key: &Key) -> String {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    format!("{PREFIX}{:0DIGITS$x}", hasher.finish() as u32)
+}
+
+/// Whether `name` is that of a child of none of the attachments `keys`.
+pub fn is_nobodys_child(name: &str, keys: &[Key]) -> bool {
+    let digits = name.strip_prefix(PREFIX).unwrap_or_default();
+    let is_hexadecimal = |it: u8| matches!(it, b'0'..=b'9' | b'a'..=b'f');
+    let is_one = digits.len() == DIGITS + 2 && digits.bytes().all(is_hexadecimal);
+    is_one
+        && keys
+            .iter()
+            .all(|key| !name.starts_with(&of_attachment(key)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_whose_child_it_is() {
+        let key = |container: &str| Key {
+            network: "net".to_owned(),
+            container: container.to_owned(),
+            interface: InterfaceName::try_from("eth0").expect("a name"),
+        };
+        let name = made_as(&key("a"), 17).expect("a name");
+        assert_eq!(name.len(), 15);
+        assert!(name.ends_with("11"), "{name}");
+        assert!(!is_nobodys_child(&name, &[key("b"), key("a")]));
+        assert!(is_nobodys_child(&name, &[key("b")]));
+        for theirs in [
+            "",
+            "rdma0",
+            "rdma-ib0",
+            "rdma-0123456789ab",
+            "rdma-012345678G",
+        ] {
+            assert!(!is_nobodys_child(theirs, &[]), "{theirs}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `pkey`: of a child it is the partition, which its port has to be in; of a function that moves it is the subnet
+//! manager's to set.
+
+use crate::{error::Error, verb::Node};
+use attachments::{Attachment, Rail, is_nobodys_child};
+use network_conf::Conf;
+use plan::select::SelectError;
+use rdma_netns::{Child, Kernel, LinkType, NetnsSide, Observed, Op, Pkey};
+
+const NO_PARTITION: &str = "it is no InfiniBand netdev, and only such a one has partitions";
+
+/// Refuses a `pkey` for what has no partitions, and for a child whose port is not in it: the kernel would make it, and
+/// it would never have a carrier (`ipoib_ib_dev_open()`, `drivers/infiniband/ulp/ipoib/ipoib_ib.c`).
+///
+/// # Errors
+/// A rail is no InfiniBand netdev, or its port is not in the partition.
+pub fn check<K: Kernel>(kernel: &K, conf: &Conf, rails: &[Rail]) -> Result<(), Error> {
+    let Some(pkey) = conf.pkey else {
+        return Ok(());
+    };
+    for rail in rails {
+        let is_moved = rail.host_link.as_ref();
+        let has_none = match &rail.shared {
+            Some(_) => !rail.has_ipoib_child(),
+            None => is_moved.is_some_and(|it| it.link_type != LinkType::Infiniband),
+        };
+        if has_none {
+            return Err(Error::Select(SelectError::CannotSetUp {
+                fields: "pkey".to_owned(),
+                link: rail.name().clone(),
+                why: NO_PARTITION,
+            }));
+        }
+        check_port(kernel, pkey, rail)?;
+    }
+    Ok(())
+}
+
+fn check_port<K: Kernel>(kernel: &K, pkey: Pkey, rail: &Rail) -> Result<(), Error> {
+    let (Some(shared), Some(rdma)) = (&rail.shared, &rail.rdma) else {
+        return Ok(());
+    };
+    let mut ports = rdma.ports.iter();
+    let own = ports.find(|it| it.netdev == Some(shared.parent_index));
+    let port = own.map_or(1, |it| it.number);
+    let partitions = kernel.partitions(&rdma.name, port)?;
+    if partitions.iter().any(|it| it.is_of_partition(pkey)) {
+        return Ok(());
+    }
+    let partitions: Vec<String> = partitions.iter().map(Pkey::to_string).collect();
+    Err(Error::Select(SelectError::NotInPartition {
+        pkey,
+        link: shared.parent.clone(),
+        rdma: rdma.name.clone(),
+        port,
+        partitions: partitions.join(", "),
+    }))
+}
+
+/// Tells who sets the partition of functions that move.
+pub fn log(conf: &Conf, attachment: &Attachment) {
+    let moves = attachment.rails.iter().any(|it| it.shared.is_none());
+    if let Some(pkey) = conf.pkey.filter(|_| moves) {
+        log::info!(
+            "pkey {pkey}: the subnet manager's to set, which ib-kubernetes tells; nothing is set here"
+        );
+    }
+}
+
+/// Removes the children that have come back to the host after their records were gone: who had a namespace open kept
+/// them in there. The node's lock is held by the caller.
+pub fn remove_nobodys<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Result<(), Error> {
+    let ipoib = observed.host.links.iter();
+    let ipoib = ipoib.filter(|it| matches!(it.child, Some(Child::Ipoib { .. })));
+    let mut ipoib = ipoib.peekable();
+    if ipoib.peek().is_none() {
+        return Ok(());
+    }
+    let keys = node.store.keys(None)?;
+    let is_nobodys = |name: &str| is_nobodys_child(name, &keys);
+    for link in ipoib {
+        if !is_nobodys(&link.name) && !link.alias.as_deref().is_some_and(is_nobodys) {
+            continue;
+        }
+        let (at, link) = (NetnsSide::Host, link.name.clone());
+        log::warn!(
+            "{link} was the child of a pod that is gone, and nobody has a record of it: removing it"
+        );
+        if let Err(error) = node.kernel.execute(&Op::RemoveLink { at, link }, None) {
+            log::warn!("{error}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+//! IPoIB: children of a shared netdev in partitions, and modes that a move keeps.
+
+use crate::{
+    kubelet::{Cluster, every},
+    leases::{Leases, has_link, link_of},
+    node::{Answer, Node, Pod, name, settle},
+};
+use fake_kernel::{Nic, World, world::HOST};
+use rdma_netns::{
+    Child, InterfaceName, IpoibMode,
+    IpoibMode::{Connected, Datagram},
+    Link, NetnsSide, Op, Pkey, RdmaMode,
+};
+use rdma_resources::Sharing;
+use serde_json::{Value, json};
+use std::fs;
+
+pub(crate) const PORT: &str = "0000:5e:00.0";
+const PKEY: Pkey = Pkey(0x8001);
+
+/// A port in two partitions, whose netdev `ib0` is up and sends in `mode`; and `eth8`.
+pub(crate) fn world(rdma: RdmaMode, mode: IpoibMode) -> World {
+    let mut world = World::new(Some(rdma));
+    world.plug(Nic::infiniband(PORT, "mlx5_0"));
+    world.plug(Nic::physical("0000:3b:00.0", "eth8", "mlx5_8"));
+    world.set_partitions("mlx5_0", &[Pkey(0xffff), Pkey(0x0001)]);
+    let (at, link) = (NetnsSide::Host, name("ib0"));
+    for op in [
+        Op::SetIpoibMode {
+            at,
+            link: link.clone(),
+            mode,
+        },
+        up("eth8"),
+        up("ib0"),
+    ] {
+        world
+            .execute(&op, None)
+            .unwrap_or_else(|refusal| panic!("{op}: {refusal}"));
+    }
+    settle(&mut world);
+    world
+}
+
+fn up(link: &str) -> Op {
+    let (at, link) = (NetnsSide::Host, name(link));
+    Op::SetUp { at, link, up: true }
+}
+
+/// Leases and a configuration of a child of `ib0`, with `fields`.
+pub(crate) fn shared(mode: IpoibMode, fields: Value) -> (Leases, Value) {
+    let leases = Leases::on(Node::with(world(RdmaMode::Shared, mode)));
+    let mut config = leases.config(json!({ "devices": [{ "netdev": "ib0" }], "mode": "share" }));
+    for (key, value) in fields.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    (leases, config)
+}
+
+fn check(node: &Node, pod: &Pod, config: &Value, result: &Value) -> Answer {
+    let mut config = config.clone();
+    config["prevResult"] = result.clone();
+    node.run("CHECK", Some(pod), &config)
+}
+
+fn on_host(node: &Node) -> Vec<InterfaceName> {
+    node.kernel.with(|world| {
+        let links = world.links(HOST).into_iter();
+        links.map(|it| it.name.clone()).collect()
+    })
+}
+
+/// The netdevs of the host that lie on another.
+pub(crate) fn children_on_host(node: &Node) -> Vec<InterfaceName> {
+    node.kernel.with(|world| {
+        let links = world.links(HOST).into_iter();
+        let children = links.filter(|it| it.child.is_some());
+        children.map(|it| it.name.clone()).collect()
+    })
+}
+
+#[test]
+fn a_pod_gets_a_child_in_a_partition() {
+    let ipoib = |mode| json!({ "type": "ipoib", "mode": mode });
+    let own = Pkey(0xffff);
+    for (of_parent, fields, (pkey, mode), mtu) in [
+        (Datagram, json!({}), (own, Datagram), 2044),
+        (Connected, json!({}), (own, Connected), 65520),
+        (Connected, json!({ "mtu": 9000 }), (own, Connected), 9000),
+        (
+            Datagram,
+            json!({ "pkey": "0x8001" }),
+            (PKEY, Datagram),
+            2044,
+        ),
+        (
+            Datagram,
+            json!({ "pkey": "0x1", "mtu": 1500 }),
+            (PKEY, Datagram),
+            1500,
+        ),
+        (
+            Connected,
+            json!({ "child": ipoib("datagram") }),
+            (own, Datagram),
+            2044,
+        ),
+        (
+            Datagram,
+            json!({ "child": ipoib("connected"), "pkey": "0x8001" }),
+            (PKEY, Connected),
+            65520,
+        ),
+    ] {
+        let what = format!("{of_parent:?} {fields}");
+        let (leases, config) = shared(of_parent, fields);
+        let node = &leases.node;
+        let pod = node.pod("a");
+        let before = node.snapshot();
+        let result = node.add(&pod, &config).must_succeed();
+        let link = link_of(node, &pod, "rdma0");
+        assert_eq!(link.child, Some(Child::Ipoib { pkey, mode }), "{what}");
+        assert_eq!(
+            (link.mtu, link.up, link.carrier),
+            (mtu, true, true),
+            "{what}"
+        );
+        let [rail] = &result["rails"].as_array().unwrap()[..] else {
+            panic!("{what}: {result}");
+        };
+        assert_eq!(
+            (&rail["netdev"], &rail["mode"]),
+            (&json!("ib0"), &json!("share"))
+        );
+        assert_eq!(rail["rdmaDevice"], "mlx5_0");
+        assert_eq!((&rail["port"], &rail["gidIndex"]), (&json!(1), &json!(0)));
+        assert_eq!(result["interfaces"][0]["mac"], link.mac.to_string());
+        assert_eq!(on_host(node), ["lo", "ib0", "eth8"].map(name), "{what}");
+        leases.check(&pod, &config, &result).must_succeed();
+        for _ in 0..2 {
+            node.del(&pod, &config).must_succeed();
+            leases.must_be(&before, &what);
+        }
+    }
+}
+
+/// The kernel makes several in one partition, each with a queue pair of its own.
+#[test]
+fn pods_share_a_port() {
+    let (leases, config) = shared(Datagram, json!({ "pkey": "0x8001" }));
+    let node = &leases.node;
+    let before = node.snapshot();
+    let pods: Vec<Pod> = (0..5).map(|n| node.pod(&format!("pod{n}"))).collect();
+    let add = |pod| {
+        node.add(pod, &config).must_succeed();
+        link_of(node, pod, "rdma0").mac.to_string()
+    };
+    let mut addresses: Vec<String> = pods.iter().map(add).collect();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), pods.len());
+    for pod in &pods {
+        node.del(pod, &config).must_succeed();
+        node.kernel.with(|world| world.unmount(&pod.netns));
+    }
+    leases.must_be(&before, "after DEL");
+}
+
+/// What [`attachments`] promises to versions that know no such child.
+#[test]
+fn a_record_of_a_child_has_the_new_format() {
+    let (leases, config) = shared(Datagram, json!({ "pkey": "0x8001" }));
+    let pod = leases.node.pod("a");
+    leases.node.add(&pod, &config).must_succeed();
+    let record = fs::read(leases.node.record_of(&pod)).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(record["format"], 6);
+    let child = &record["rails"][0]["shared"]["child"];
+    assert_eq!(
+        *child,
+        json!({ "type": "ipoib", "mode": "datagram", "pkey": "0x8001" })
+    );
+}
+
+#[test]
+fn what_there_is_no_such_child_of_is_refused_in_words() {
+    let (leases, config) = shared(Datagram, json!({}));
+    let node = &leases.node;
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let with = |fields: Value| {
+        let mut config = config.clone();
+        for (key, value) in fields.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        config
+    };
+    let ethernet = json!([{ "netdev": "eth8" }]);
+    for (fields, code, expected) in [
+        (
+            json!({ "child": { "type": "macvlan" } }),
+            102,
+            "ib0 cannot be shared: macvlan and ipvlan need Ethernet; leave child out, or set child.type to \"ipoib\"",
+        ),
+        (
+            json!({ "child": { "type": "ipoib" }, "devices": ethernet }),
+            102,
+            "eth8 cannot be shared: child.type \"ipoib\" needs InfiniBand; leave child out for a macvlan",
+        ),
+        (
+            json!({ "pkey": "0x8001", "devices": ethernet }),
+            7,
+            "pkey: eth8 cannot be set up so: it is no InfiniBand netdev, and only such a one has partitions",
+        ),
+        (
+            json!({ "pkey": "0x8002" }),
+            7,
+            "pkey: mlx5_0 port 1, which ib0 is of, is not in partition 0x8002 (its P_Keys are 0xffff, 0x0001); have the \
+             subnet manager put it there",
+        ),
+    ] {
+        let message = node.add(&pod, &with(fields)).must_fail(code);
+        assert!(message.contains(expected), "{message}");
+        leases.must_be(&before, expected);
+    }
+    node.kernel.with(|world| world.accelerate_ipoib("mlx5_0"));
+    let connected = json!({ "child": { "type": "ipoib", "mode": "connected" } });
+    let message = node.add(&pod, &with(connected)).must_fail(102);
+    let expected = "its queue pair takes no connections, as mlx5's own for IPoIB; set child.mode to \"datagram\"";
+    assert!(message.contains(expected), "{message}");
+    let child = Op::AddChild {
+        at: NetnsSide::Host,
+        parent: name("ib0"),
+        child: Child::Ipoib {
+            pkey: PKEY,
+            mode: Datagram,
+        },
+        name: name("ib0.8001"),
+        mtu: 2044,
+    };
+    node.change(None, &child);
+    let of_child = json!({ "devices": [{ "netdev": "ib0.8001" }], "requireRdma": false });
+    let message = node.add(&pod, &with(of_child)).must_fail(102);
+    let expected = "it is an IPoIB child itself; share the netdev that it lies on";
+    assert!(message.contains(expected), "{message}");
+}
+
+/// By default a pod on InfiniBand has the character device alone, as before there were children.
+#[test]
+fn kubelets_shared_devices_have_children_where_they_are_asked_for() {
+    let cluster = Cluster::with(world(RdmaMode::Shared, Datagram));
+    cluster.publish(&[("rdma/hca", every(&[PORT], Sharing::Shared))], false);
+    for (fields, has_child) in [
+        (json!({}), false),
+        (json!({ "child": { "type": "macvlan" } }), false),
+        (json!({ "child": { "type": "ipoib" } }), true),
+        (json!({ "pkey": "0x8001" }), true),
+    ] {
+        let config = cluster.config(fields.clone());
+        let pod = cluster.pod("a", &[("rdma/hca", &["1"])]);
+        let before = cluster.node.snapshot();
+        cluster.add(&pod, &config).must_succeed();
+        assert_eq!(
+            has_link(&cluster.node, &pod, "rdma0"),
+            has_child,
+            "{fields}"
+        );
+        cluster.del(&pod, &config).must_succeed();
+        cluster.node.must_be(&before, &fields.to_string());
+        cluster.node.kernel.with(|world| world.unmount(&pod.netns));
+    }
+}
+
+fn changed(node: &Node, pod: &Pod, op: Op) {
+    node.change(Some(pod), &op);
+}
+
+#[test]
+fn check_tells_what_became_of_a_child() {
+    let (leases, config) = shared(Datagram, json!({}));
+    let node = &leases.node;
+    let pod = node.pod("a");
+    let result = node.add(&pod, &config).must_succeed();
+    let (at, link) = (NetnsSide::Pod, name("rdma0"));
+    let told = || check(node, &pod, &config, &result).must_fail(999);
+    changed(node, &pod, mode(at, "rdma0", Connected));
+    let message = told();
+    assert!(
+        message.contains("IPoIB of rdma0 is not in datagram mode"),
+        "{message}"
+    );
+    changed(node, &pod, mode(at, "rdma0", Datagram));
+    // its parent takes it down with it, and its addresses
+    let down = |up| Op::SetUp {
+        at: NetnsSide::Host,
+        link: name("ib0"),
+        up,
+    };
+    node.change(None, &down(false));
+    let message = told();
+    assert!(message.contains("ib0 is down"), "{message}");
+    node.change(None, &down(true));
+    changed(node, &pod, Op::RemoveLink { at, link });
+    let message = told();
+    assert!(
+        message.contains("the pod has lost its child of ib0"),
+        "{message}"
+    );
+}
+
+fn mode(at: NetnsSide, link: &str, mode: IpoibMode) -> Op {
+    let link = name(link);
+    Op::SetIpoibMode { at, link, mode }
+}
+
+/// The kernel makes the netdev anew with its RDMA device, in datagram mode.
+#[test]
+fn a_move_keeps_the_mode_both_ways() {
+    for rdma in [RdmaMode::Exclusive, RdmaMode::Shared] {
+        let node = Node::with(world(rdma, Connected));
+        let (at, link) = (NetnsSide::Host, name("ib0"));
+        for op in [
+            Op::SetMtu {
+                at,
+                link: link.clone(),
+                mtu: 32000,
+            },
+            Op::SetUmcast { at, link, on: true },
+        ] {
+            node.change(None, &op);
+        }
+        let pod = node.pod("a");
+        let before = node.snapshot().without_numbers();
+        let config = node.config(json!({ "deviceID": PORT, "mode": "move" }));
+        let result = node.add(&pod, &config).must_succeed();
+        let as_set = |link: &Link| {
+            let ipoib = link.ipoib.unwrap();
+            (ipoib.mode, ipoib.umcast, link.mtu)
+        };
+        assert_eq!(result["rails"][0]["gidIndex"], 0, "{rdma}");
+        let in_pod = link_of(&node, &pod, "rdma0");
+        assert_eq!(as_set(&in_pod), (Connected, true, 32000), "{rdma}");
+        check(&node, &pod, &config, &result).must_succeed();
+        changed(&node, &pod, mode(NetnsSide::Pod, "rdma0", Datagram));
+        let message = check(&node, &pod, &config, &result).must_fail(999);
+        assert!(
+            message.contains("IPoIB of rdma0 is not in connected mode"),
+            "{message}"
+        );
+        node.del(&pod, &config).must_succeed();
+        let after = node.snapshot().without_numbers();
+        assert_eq!(before.differences(&after), [] as [&str; 0], "{rdma}");
+    }
+}

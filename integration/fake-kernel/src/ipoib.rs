@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//! IPoIB netdevs and children of them (`drivers/infiniband/ulp/ipoib/`).
+
+use crate::{
+    hca::Hca,
+    links::Netdev,
+    world::{HOST, Refusal, World, blank},
+};
+use nix::errno::Errno;
+use rdma_netns::{
+    Child, HardwareAddress, InterfaceName, Ipoib, IpoibMode, LinkFlag, LinkType, NetnsId, Pkey,
+};
+
+/// `IPOIB_UD_MTU()` of a port with packets of 2 KiB.
+pub(crate) const DATAGRAM_MTU: u32 = 2044;
+
+/// `IPOIB_CM_MTU`
+pub(crate) const CONNECTED_MTU: u32 = 65520;
+
+/// The first byte of a hardware address, if its queue pair takes connections (`IPOIB_FLAGS_RC`). mlx5's own queue pairs,
+/// which IPoIB is accelerated by, take none (`ipoib_cm_dev_init()` is not called for them).
+pub(crate) const TAKES_CONNECTIONS: u8 = 0x80;
+
+/// As a netdev is made: every one wants to be a full member (`ipoib_ndo_init()`).
+pub(crate) fn fresh(pkey: Pkey) -> Ipoib {
+    Ipoib {
+        pkey: pkey.full(),
+        mode: IpoibMode::Datagram,
+        umcast: false,
+    }
+}
+
+impl World {
+    /// The subnet manager has put the port of the RDMA device into these partitions.
+    pub fn set_partitions(&mut self, device: &str, partitions: &[Pkey]) {
+        let mut hcas = self.hcas.iter_mut();
+        if let Some(hca) = hcas.find(|hca| hca.name == device) {
+            hca.partitions = partitions.to_vec();
+        }
+    }
+
+    /// The RDMA device's port as one that mlx5 accelerates: its netdev has datagram mode alone.
+    pub fn accelerate_ipoib(&mut self, device: &str) {
+        let netdev = self.hcas.iter().find(|hca| hca.name == device);
+        let id = netdev.and_then(|hca| hca.netdev);
+        for netdev in self.netdevs.iter_mut().filter(|it| Some(it.id) == id) {
+            netdev.link.mac.0[0] &= !TAKES_CONNECTIONS;
+        }
+    }
+
+    pub(crate) fn partitions(&self, device: &str) -> Option<Vec<Pkey>> {
+        let mut hcas = self.hcas.iter();
+        Some(hcas.find(|hca| hca.name == device)?.partitions.clone())
+    }
+
+    /// The RDMA device whose port the netdev is of, or lies on.
+    fn hca_of(&self, position: usize) -> Option<&Hca> {
+        let parent = self.below(position).unwrap_or(position);
+        let id = self.netdevs[parent].id;
+        self.hcas.iter().find(|hca| hca.netdev == Some(id))
+    }
+
+    /// `ipoib_pkey_dev_check_presence()`: without its partition in the port's table a netdev goes up, and has no carrier.
+    pub(crate) fn is_in_partition(&self, position: usize) -> bool {
+        let Some(ipoib) = self.netdevs[position].link.ipoib else {
+            return true;
+        };
+        let hca = self.hca_of(position);
+        let has_key = |hca: &Hca| {
+            hca.partitions
+                .iter()
+                .any(|it| it.is_of_partition(ipoib.pkey))
+        };
+        hca.is_none_or(has_key)
+    }
+
+    /// `ipoib_new_child_link()`. mlx5 refuses another namespace than the parent's (`mlx5i_pkey_dev_init()`).
+    pub(crate) fn add_ipoib_child(
+        &mut self,
+        netns: NetnsId,
+        parent: usize,
+        pkey: Pkey,
+        name: &InterfaceName,
+    ) -> Result<(), Refusal> {
+        let below = &self.netdevs[parent];
+        if below.link.link_type != LinkType::Infiniband {
+            return Err(Errno::ENODEV.into());
+        }
+        if below.below.is_some() || netns != HOST || [0, 0x8000].contains(&pkey.0) {
+            return Err(Errno::EINVAL.into());
+        }
+        let (id, index, parents) = (below.id, below.link.index, below.link.mac.clone());
+        let mut link = blank(name.clone());
+        link.index = self.index_in(netns, None);
+        link.kind = Some("ipoib".to_owned());
+        link.link_type = LinkType::Infiniband;
+        link.mtu = DATAGRAM_MTU;
+        link.max_mtu = Some(CONNECTED_MTU);
+        link.tx_queue_len = 256;
+        link.flags = vec![LinkFlag::Multicast];
+        link.lower = Some(index);
+        link.mac = self.with_queue_pair(&parents);
+        self.insert(netns, link);
+        if let Some(netdev) = self.netdevs.last_mut() {
+            netdev.below = Some(id);
+            netdev.max_mtu = CONNECTED_MTU;
+            netdev.set_ipoib(fresh(pkey));
+        }
+        Ok(())
+    }
+
+    /// The address of another queue pair of the port.
+    fn with_queue_pair(&mut self, mac: &HardwareAddress) -> HardwareAddress {
+        let mut mac = mac.clone();
+        mac.0[3] = self.next_queue_pair;
+        self.next_queue_pair = self.next_queue_pair.wrapping_add(1);
+        mac
+    }
+
+    /// `ipoib_set_mode()`: the MTU becomes the largest of the mode.
+    pub(crate) fn set_ipoib_mode(
+        &mut self,
+        netns: NetnsId,
+        link: &str,
+        mode: IpoibMode,
+    ) -> Result<(), Refusal> {
+        let netdev = self.netdev(netns, link)?;
+        let Some(ipoib) = netdev.link.ipoib else {
+            return Err(Errno::EOPNOTSUPP.into());
+        };
+        if ipoib.mode == mode {
+            return Ok(());
+        }
+        let takes_connections = netdev.link.mac.0[0] & TAKES_CONNECTIONS != 0;
+        if mode == IpoibMode::Connected && !takes_connections {
+            return Err(Errno::EINVAL.into());
+        }
+        let mtu = match mode {
+            IpoibMode::Connected => CONNECTED_MTU,
+            IpoibMode::Datagram => netdev.link.mtu.min(DATAGRAM_MTU),
+        };
+        netdev.set_ipoib(Ipoib { mode, ..ipoib });
+        self.set_mtu(netns, link, mtu)
+    }
+
+    pub(crate) fn set_umcast(
+        &mut self,
+        netns: NetnsId,
+        link: &str,
+        on: bool,
+    ) -> Result<(), Refusal> {
+        let netdev = self.netdev(netns, link)?;
+        let Some(ipoib) = netdev.link.ipoib else {
+            return Err(Errno::EOPNOTSUPP.into());
+        };
+        netdev.set_ipoib(Ipoib {
+            umcast: on,
+            ..ipoib
+        });
+        Ok(())
+    }
+
+    /// `set_base_guid()` gives a netdev's GUID to its children.
+    pub(crate) fn set_guid_of_children(&mut self, id: u64, mac: &HardwareAddress) {
+        let is_child = |it: &&mut Netdev| it.below == Some(id) && it.link.ipoib.is_some();
+        for child in self.netdevs.iter_mut().filter(is_child) {
+            child.link.mac.0[12..].copy_from_slice(&mac.0[12..]);
+        }
+    }
+
+    /// `ipoib_open()` and `ipoib_stop()` set the children of a netdev up and down with it, in whichever namespace they
+    /// are.
+    pub(crate) fn set_ipoib_children_up(&mut self, id: u64, up: bool) -> Result<(), Refusal> {
+        let children = self.netdevs.iter().filter(|it| it.below == Some(id));
+        let children = children.filter(|it| it.link.ipoib.is_some() && it.link.up != up);
+        let children: Vec<(NetnsId, InterfaceName)> = children
+            .map(|it| (it.netns, it.link.name.clone()))
+            .collect();
+        for (netns, name) in children {
+            self.set_up(netns, &name, up)?;
+        }
+        Ok(())
+    }
+}
+
+impl Netdev {
+    /// What it is a child with, if it lies on another, is the same.
+    pub(crate) fn set_ipoib(&mut self, ipoib: Ipoib) {
+        let Ipoib { pkey, mode, .. } = ipoib;
+        self.link.ipoib = Some(ipoib);
+        self.link.child = self.below.map(|_| Child::Ipoib { pkey, mode });
+    }
+
+    /// Whether it was made on top of an IPoIB netdev.
+    pub(crate) fn is_ipoib_child(&self) -> bool {
+        self.link.ipoib.is_some() && self.below.is_some()
+    }
+}

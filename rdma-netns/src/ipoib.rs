@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! IP over InfiniBand: a netdev's partition, and how it sends (RFC 4391, RFC 4755).
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// What an IPoIB netdev, or a child of one, has besides other netdevs (`ipoib_fill_info()`,
+/// `drivers/infiniband/ulp/ipoib/ipoib_netlink.c`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ipoib {
+    /// The partition it is in.
+    pub pkey: Pkey,
+    /// How it sends.
+    pub mode: IpoibMode,
+    /// Multicast groups that programs join past the kernel are passed over.
+    #[serde(default)]
+    pub umcast: bool,
+}
+
+/// By what kind of queue pair an IPoIB netdev sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IpoibMode {
+    /// Unreliable datagrams, no larger than a packet of the port and of the partition's broadcast group.
+    Datagram,
+    /// Connections, with packets of up to 65520 bytes.
+    Connected,
+}
+
+impl IpoibMode {
+    /// `datagram` or `connected`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Datagram => "datagram",
+            Self::Connected => "connected",
+        }
+    }
+}
+
+/// A partition key (P_Key; InfiniBand Architecture Specification, volume 1, 10.9.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Pkey(pub u16);
+
+/// The bit that says whether the member of the partition is a full one.
+const FULL_MEMBER: u16 = 0x8000;
+
+impl Pkey {
+    /// Whether both are of one partition. The kernel looks for a P_Key by that (`ib_find_pkey()`,
+    /// `drivers/infiniband/core/device.c`).
+    pub fn is_of_partition(self, other: Self) -> bool {
+        (self.0 ^ other.0) & !FULL_MEMBER == 0
+    }
+
+    /// Of a full member, which every IPoIB netdev wants to be (`ipoib_ndo_init()`,
+    /// `drivers/infiniband/ulp/ipoib/ipoib_main.c`).
+    pub fn full(self) -> Self {
+        Self(self.0 | FULL_MEMBER)
+    }
+}
+
+/// As `ip link` and sysfs write it: `0x8001`.
+impl fmt::Display for Pkey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#06x}", self.0)
+    }
+}
+
+impl From<Pkey> for String {
+    fn from(pkey: Pkey) -> Self {
+        pkey.to_string()
+    }
+}
+
+/// A text that is no partition key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be a partition key, as 0x8001")]
+pub struct InvalidPkey;
+
+impl FromStr for Pkey {
+    type Err = InvalidPkey;
+
+    /// Hexadecimal behind `0x`; 0 and 0x8000 name no partition.
+    fn from_str(text: &str) -> Result<Self, InvalidPkey> {
+        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+        let digits = digits.filter(|it| it.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let key = digits.and_then(|it| u16::from_str_radix(it, 16).ok());
+        let key = key.filter(|it| it & !FULL_MEMBER != 0);
+        key.map(Self).ok_or(InvalidPkey)
+    }
+}
+
+impl TryFrom<String> for Pkey {
+    type Error = InvalidPkey;
+
+    fn try_from(text: String) -> Result<Self, InvalidPkey> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_a_partition_whoever_is_its_member() {
+        let key = |text: &str| text.parse::<Pkey>();
+        assert_eq!(key("0x8001"), Ok(Pkey(0x8001)));
+        assert_eq!(key("0X1").map(|it| it.to_string()), Ok("0x0001".to_owned()));
+        for text in [
+            "", "8001", "0x", "0x+1", "0x0", "0x8000", "0x18001", "0x80g1",
+        ] {
+            assert_eq!(key(text), Err(InvalidPkey), "{text}");
+        }
+        assert!(Pkey(0x0001).is_of_partition(Pkey(0x8001)));
+        assert!(!Pkey(0x8001).is_of_partition(Pkey(0x8002)));
+        assert_eq!(Pkey(0x0001).full(), Pkey(0x8001));
+    }
+}

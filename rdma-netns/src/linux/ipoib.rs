@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! IPoIB netdevs: in rtnetlink's words (`IFLA_IPOIB_*`, `include/uapi/linux/if_link.h`), the mode in
+//! sysfs' where it has one, and the partitions of their ports in sysfs.
+
+use super::{
+    Space, devices, inside,
+    links::{self, IFLA_INFO_DATA, IFLA_INFO_KIND},
+};
+use crate::{
+    Ipoib, IpoibMode, Pkey,
+    netlink::{NetlinkError, attributes, text},
+};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{self, InfoData, InfoIpoib, InfoKind, LinkAttribute, LinkInfo},
+};
+use std::{fs, io, path::Path};
+
+const IFLA_IPOIB_PKEY: u16 = 1;
+const IFLA_IPOIB_MODE: u16 = 2;
+const IFLA_IPOIB_UMCAST: u16 = 3;
+
+const IPOIB_MODE_CONNECTED: u16 = 1;
+
+/// What `IFLA_LINKINFO` says, if it is of an IPoIB netdev.
+pub(super) fn parse(info: &[u8]) -> Option<Ipoib> {
+    let (mut is_ipoib, mut data) = (false, None);
+    for (attribute, value) in attributes(info) {
+        match attribute {
+            IFLA_INFO_KIND => is_ipoib = text(value) == Some("ipoib"),
+            IFLA_INFO_DATA => data = Some(value),
+            _ => {}
+        }
+    }
+    let data = data.filter(|_| is_ipoib)?;
+    let number = |wanted| {
+        let (_, value) = attributes(data).find(|(kind, _)| *kind == wanted)?;
+        Some(u16::from_ne_bytes(value.try_into().ok()?))
+    };
+    Some(Ipoib {
+        pkey: Pkey(number(IFLA_IPOIB_PKEY)?),
+        mode: match number(IFLA_IPOIB_MODE)? {
+            IPOIB_MODE_CONNECTED => IpoibMode::Connected,
+            _ => IpoibMode::Datagram,
+        },
+        umcast: number(IFLA_IPOIB_UMCAST).is_some_and(|it| it != 0),
+    })
+}
+
+fn set(index: u32, data: InfoIpoib) -> RouteNetlinkMessage {
+    let info = vec![
+        LinkInfo::Kind(InfoKind::Ipoib),
+        LinkInfo::Data(InfoData::Ipoib(vec![data])),
+    ];
+    // what changes a netdev of a kind is RTM_NEWLINK without NLM_F_CREATE (`iplink_modify()`, iproute2)
+    RouteNetlinkMessage::NewLink(links::message(index, vec![LinkAttribute::LinkInfo(info)]))
+}
+
+pub(super) fn set_umcast(index: u32, on: bool) -> RouteNetlinkMessage {
+    set(index, InfoIpoib::UmCast(on.into()))
+}
+
+fn set_mode(index: u32, mode: IpoibMode) -> RouteNetlinkMessage {
+    let mode = match mode {
+        IpoibMode::Datagram => link::IpoibMode::Datagram,
+        IpoibMode::Connected => link::IpoibMode::Connected,
+    };
+    set(index, InfoIpoib::Mode(mode))
+}
+
+/// Has the netdev `name`, number `index`, send in another mode.
+///
+/// `ipoib_set_mode()` lets go of the rtnl lock for a moment, and goes on without it where somebody else has taken it
+/// by then. Who writes to sysfs knows of that (`mode_store()`, `ipoib_cm.c`), and netlink does not: it would let go of a
+/// lock that is another's. A child that netlink made has no such file, and is changed by netlink.
+pub(super) fn change_mode(
+    space: &Space,
+    is_host: bool,
+    sysfs: &Path,
+    (name, index): (&str, u32),
+    mode: IpoibMode,
+) -> Result<(), NetlinkError> {
+    let write = |sysfs: &Path| write_mode(sysfs, name, mode);
+    let written = match is_host {
+        true => write(sysfs),
+        false => space
+            .netns()
+            .run(|| inside::mount_own_to_write(sysfs).and_then(|()| write(sysfs)))
+            .flatten(),
+    };
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            space.route().request(&set_mode(index, mode), 0).map(drop)
+        }
+        written => Ok(written?),
+    }
+}
+
+fn write_mode(sysfs: &Path, netdev: &str, mode: IpoibMode) -> io::Result<()> {
+    let file = sysfs.join("class/net").join(netdev).join("mode");
+    // it is not to be made where there is none
+    let mut file = fs::OpenOptions::new().write(true).open(file)?;
+    // `ipoib_set_mode()` compares whole lines
+    io::Write::write_all(&mut file, format!("{}\n", mode.name()).as_bytes())
+}
+
+/// The P_Keys of a port (`/sys/class/infiniband/DEVICE/ports/PORT/pkeys/`), but for the places that have none.
+pub(super) fn partitions(sysfs: &Path, device: &str, port: u32) -> io::Result<Vec<Pkey>> {
+    let table = sysfs.join(format!("class/infiniband/{device}/ports/{port}/pkeys"));
+    fs::metadata(&table)?;
+    let places = devices::entries(&table)?;
+    let keys = places
+        .iter()
+        .filter_map(|it| fs::read_to_string(it).ok()?.trim_end().parse().ok());
+    let mut keys: Vec<Pkey> = keys.collect();
+    keys.sort_unstable_by_key(|it| it.0);
+    Ok(keys)
+}
+
+#[cfg(test)]
+#[path = "ipoib_tests.rs"]
+mod tests;

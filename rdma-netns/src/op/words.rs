@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Addresses and routes as `ip` takes them.
+
+use crate::{Address, DeviceAddress, Route, link};
+use std::{fmt::Write as _, net::IpAddr};
+
+pub(super) fn drivers(device: &DeviceAddress, driver: &str) -> String {
+    format!("/sys/bus/{}/drivers/{driver}", device.bus())
+}
+
+/// `ip route` and `ip rule` take IPv6 only where they are told so, or see an IPv6 address
+/// first.
+pub(super) fn of_family(ip: &str, address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(_) => ip.to_owned(),
+        IpAddr::V6(_) => format!("{ip} -6"),
+    }
+}
+
+pub(super) fn address_words(address: &Address, whole: bool) -> String {
+    let Address { ip, prefix, .. } = address;
+    let mut words = match address.peer {
+        Some(peer) => format!("{ip} peer {peer}/{prefix}"),
+        None => format!("{ip}/{prefix}"),
+    };
+    if !whole {
+        return words;
+    }
+    if let Some(broadcast) = address.broadcast {
+        let _ = write!(words, " broadcast {broadcast}");
+    }
+    if address.scope != 0 {
+        let _ = write!(words, " scope {}", address.scope);
+    }
+    if let Some(label) = &address.label {
+        let _ = write!(words, " label {label}");
+    }
+    if let Some(metric) = address.metric {
+        let _ = write!(words, " metric {metric}");
+    }
+    if let Some((valid, preferred)) = address.lifetime {
+        let _ = write!(words, " valid_lft {valid} preferred_lft {preferred}");
+    }
+    for (flag, word) in [
+        (link::IFA_F_HOMEADDRESS, "home"),
+        (link::IFA_F_MANAGETEMPADDR, "mngtmpaddr"),
+        (link::IFA_F_NODAD, "nodad"),
+        (link::IFA_F_OPTIMISTIC, "optimistic"),
+        (link::IFA_F_NOPREFIXROUTE, "noprefixroute"),
+        (link::IFA_F_MCAUTOJOIN, "autojoin"),
+    ] {
+        if address.flags & flag != 0 {
+            let _ = write!(words, " {word}");
+        }
+    }
+    words
+}
+
+pub(super) fn route_words(route: &Route, link: &str) -> String {
+    let mut words = match route.prefix {
+        0 => "default".to_owned(),
+        prefix => format!("{}/{prefix}", route.destination),
+    };
+    if let Some(gateway) = route.gateway {
+        let family = match (route.destination, gateway) {
+            (IpAddr::V4(_), IpAddr::V6(_)) => "inet6 ",
+            _ => "",
+        };
+        let _ = write!(words, " via {family}{gateway}");
+    }
+    let _ = write!(words, " dev {link}");
+    if route.onlink {
+        words.push_str(" onlink");
+    }
+    if let Some(source) = route.source {
+        let _ = write!(words, " src {source}");
+    }
+    if let Some(metric) = route.metric {
+        let _ = write!(words, " metric {metric}");
+    }
+    if route.table != link::MAIN_TABLE {
+        let _ = write!(words, " table {}", route.table);
+    }
+    if route.protocol != link::PROTOCOL_STATIC {
+        let _ = write!(words, " proto {}", route.protocol);
+    }
+    if route.scope != 0 {
+        let _ = write!(words, " scope {}", route.scope);
+    }
+    for (name, value) in [
+        ("mtu", route.mtu),
+        ("advmss", route.advmss),
+        ("expires", route.expires),
+    ] {
+        if let Some(value) = value {
+            let _ = write!(words, " {name} {value}");
+        }
+    }
+    match route.preference {
+        1 => words.push_str(" pref high"),
+        3 => words.push_str(" pref low"),
+        _ => {}
+    }
+    words
+}
