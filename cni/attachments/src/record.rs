@@ -38,7 +38,7 @@ const FORMAT_OF_SHARES: u32 = 2;
 const FORMAT_OF_MOVES: u32 = 1;
 
 /// What names an attachment: CNI's own triple.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     /// The network's name.
     pub network: String,
