@@ -184,65 +184,29 @@ fn share(
     let parent = bearer(shared, mtu, observed)?;
     let present = locate::child(rail, shared, observed);
     check_name(rail, present, observed)?;
-    let made = (&rail.pod_name, mtu);
-    let (mut draft, medium) = match (shared.child, &shared.made_as) {
-        (Child::Ipoib { pkey, mode }, Some(made_as)) => {
+    let mut draft = match (present, &shared.made_as) {
+        (Some(link), _) => LinkPlanner::new(NetnsSide::Pod, link, ops),
+        (None, Some(made_as)) => {
             let on_host = locate::child_on_host(rail, shared, observed);
-            let mut draft = match (present, on_host) {
-                (Some(link), _) => LinkPlanner::new(NetnsSide::Pod, link, ops),
-                (None, Some(link)) => LinkPlanner::new(NetnsSide::Host, link, ops),
-                (None, None) => {
+            let mut draft = match on_host {
+                Some(link) => LinkPlanner::new(NetnsSide::Host, link, ops),
+                None => {
                     LinkPlanner::child(NetnsSide::Host, shared.child, parent, (made_as, mtu), ops)
                 }
             };
-            if draft.at() == NetnsSide::Host {
-                // it is known by that when its namespace has ended
-                draft.alias(Some(made_as));
-                draft.relocate(NetnsSide::Pod, &rail.pod_name);
-            }
-            let umcast = false;
-            let ipoib = Some(Ipoib { pkey, mode, umcast });
-            let mtu = mtu_of_child(attachment, mode, parent);
-            (
-                draft,
-                Medium {
-                    origin: parent,
-                    mtu,
-                    ipoib,
-                },
-            )
+            // by that it is known when its namespace has ended
+            draft.alias(Some(made_as));
+            draft.relocate(NetnsSide::Pod, &rail.pod_name);
+            draft
         }
-        (child, _) => {
-            let draft = match present {
-                Some(link) => LinkPlanner::new(NetnsSide::Pod, link, ops),
-                None => LinkPlanner::child(NetnsSide::Pod, child, parent, made, ops),
-            };
-            let mtu = Mtu::Exactly(mtu);
-            (
-                draft,
-                Medium {
-                    origin: parent,
-                    mtu,
-                    ipoib: None,
-                },
-            )
+        (None, None) => {
+            let made = (&rail.pod_name, mtu);
+            LinkPlanner::child(NetnsSide::Pod, shared.child, parent, made, ops)
         }
     };
+    let medium = Medium::of_child(attachment, shared.child, parent, mtu);
     draft.rename(&rail.pod_name);
     furnish(attachment, rail, draft, medium, desired)
-}
-
-/// The MTU of an IPoIB child that sends as `mode` says: its parent's, if that sends the same way. In datagram mode the
-/// partition's broadcast group limits it, as soon as the netdev has joined that (`ipoib_mcast_carrier_on_task()`,
-/// `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
-fn mtu_of_child(attachment: &Attachment, mode: IpoibMode, parent: &Link) -> Mtu {
-    let is_alike = parent.ipoib.is_some_and(|it| it.mode == mode);
-    let mtu = attachment.mtu.or(Some(parent.mtu).filter(|_| is_alike));
-    match (mtu, mode) {
-        (None, _) => Mtu::Any,
-        (Some(mtu), IpoibMode::Datagram) => Mtu::AtMost(mtu),
-        (Some(mtu), IpoibMode::Connected) => Mtu::Exactly(mtu),
-    }
 }
 
 /// What MTU a netdev is to have, bytes.
@@ -255,6 +219,19 @@ enum Mtu {
 }
 
 impl Mtu {
+    /// Of an IPoIB child that sends as `mode` says: its parent's, if that sends the same way. In datagram mode the
+    /// partition's broadcast group limits it, as soon as the netdev has joined that (`ipoib_mcast_carrier_on_task()`,
+    /// `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
+    fn of_ipoib_child(attachment: &Attachment, mode: IpoibMode, parent: &Link) -> Self {
+        let is_alike = parent.ipoib.is_some_and(|it| it.mode == mode);
+        let mtu = attachment.mtu.or(Some(parent.mtu).filter(|_| is_alike));
+        match (mtu, mode) {
+            (None, _) => Self::Any,
+            (Some(mtu), IpoibMode::Datagram) => Self::AtMost(mtu),
+            (Some(mtu), IpoibMode::Connected) => Self::Exactly(mtu),
+        }
+    }
+
     /// As large as it can be.
     fn limit(self) -> u32 {
         match self {
@@ -271,6 +248,22 @@ struct Medium<'a> {
     mtu: Mtu,
     /// Of InfiniBand.
     ipoib: Option<Ipoib>,
+}
+
+impl<'a> Medium<'a> {
+    /// Of a `child` of `parent` that is to have `mtu` where its parent limits it.
+    fn of_child(attachment: &Attachment, child: Child, parent: &'a Link, mtu: u32) -> Self {
+        let (mtu, ipoib) = match child {
+            Child::Macvlan(_) | Child::Ipvlan(_) => (Mtu::Exactly(mtu), None),
+            Child::Ipoib { pkey, mode } => {
+                let umcast = false;
+                let ipoib = Ipoib { pkey, mode, umcast };
+                (Mtu::of_ipoib_child(attachment, mode, parent), Some(ipoib))
+            }
+        };
+        let origin = parent;
+        Self { origin, mtu, ipoib }
+    }
 }
 
 /// Settings, up, addresses and routes of a netdev in the pod.

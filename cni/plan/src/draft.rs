@@ -87,11 +87,6 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// On which side it is by now.
-    pub(super) fn at(&self) -> NetnsSide {
-        self.at
-    }
-
     /// Whether the kernel takes no IPv6 address for it.
     pub(super) fn is_ipv6_disabled(&self) -> bool {
         self.link.sysctls.get("ipv6/disable_ipv6") == Some(&1)

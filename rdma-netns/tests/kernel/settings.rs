@@ -3,7 +3,7 @@
 
 use crate::world::{interface, to_pod, with_node};
 use nix::libc;
-use rdma_netns::{HardwareAddress, NetnsSide, Op, link::SYSCTLS};
+use rdma_netns::{HardwareAddress, IpoibMode, NetnsSide, Op, link::SYSCTLS};
 use std::{collections::BTreeMap, fs};
 
 /// What `/proc/sys` shows in the calling thread's namespace.
@@ -103,5 +103,36 @@ fn refusals_name_what_was_wrong() {
             value: 1,
         });
         assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
+    });
+}
+
+/// Where sysfs has no file for the mode, on the host and as the pod's namespace shows it, the kernel is asked by netlink:
+/// which netdev it is that is no IPoIB's, it says itself. The mount that was made for it is gone by then.
+#[test]
+fn an_ipoib_mode_without_a_file_is_the_kernels_to_refuse() {
+    with_node(|world| {
+        let mounts = || fs::read_to_string("/proc/thread-self/mounts").expect("the mounts");
+        let before = mounts();
+        world.execute(to_pod("nic0", "rdma0"));
+        let mode = |at, link: &str| Op::SetIpoibMode {
+            at,
+            link: interface(link),
+            mode: IpoibMode::Connected,
+        };
+        for op in [
+            mode(NetnsSide::Pod, "rdma0"),
+            mode(NetnsSide::Host, "wire0"),
+            Op::SetUmcast {
+                at: NetnsSide::Pod,
+                link: interface("rdma0"),
+                on: true,
+            },
+        ] {
+            let refused = world.refused(op);
+            assert_eq!(refused.errno(), Some(libc::EOPNOTSUPP), "{refused}");
+        }
+        let gone = world.refused(mode(NetnsSide::Pod, "nic0"));
+        assert_eq!(gone.errno(), Some(libc::ENODEV), "{gone}");
+        assert_eq!(mounts(), before);
     });
 }
