@@ -131,6 +131,10 @@ impl Machine {
         ] {
             command.arg(flag).arg(self.path(below));
         }
+        // earlier daemons have no such flag
+        if self.path("proc").exists() {
+            command.arg("--procfs").arg(self.path("proc"));
+        }
     }
 
     /// Where something of it is.
@@ -214,6 +218,15 @@ impl Machine {
         self.write(&format!("sys/{place}/numa_node"), &node);
         let link = format!("sys/bus/pci/devices/{address}");
         self.link(&link, &format!("../../../{place}"));
+    }
+
+    /// The same, and NVIDIA's driver tells of it, from when the daemon starts.
+    pub fn nvidia(&self, address: &str, numa_node: i32, uuid: &str) {
+        self.accelerator(address, numa_node);
+        let below = format!("proc/driver/nvidia/gpus/{address}");
+        fs::create_dir_all(self.path(&below)).expect("a directory");
+        let text = format!("GPU UUID: \t {uuid}\nBus Location: \t {address}\n");
+        self.write(&format!("{below}/information"), &text);
     }
 
     /// A PCI function; where it is.

@@ -4,6 +4,7 @@
 
 use crate::{CharDevice, Device, DeviceAddress, HardwareAddress, LinkType, RdmaMode};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A node's RDMA hardware.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,9 @@ pub struct Inventory {
     /// GPUs and other accelerators, by address.
     #[serde(default)]
     pub accelerators: Vec<Accelerator>,
+    /// The socket of each NUMA node.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sockets: BTreeMap<u32, u32>,
     /// `/dev/infiniband/rdma_cm`; none: rdma_ucm is not loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharDevice>,
@@ -57,6 +61,10 @@ pub struct Function {
     /// The function that these are of, where it is another one: so it is with eRDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netdev_function: Option<DeviceAddress>,
+    /// Where on PCI the function is by which it reaches a GPU's memory, where that is another one: ConnectX-8's Data
+    /// Direct, below the GPU's switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_direct: Option<PciPath>,
     /// Its RDMA devices, of all namespaces.
     #[serde(default)]
     pub hcas: Vec<Hca>,

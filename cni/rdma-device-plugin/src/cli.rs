@@ -54,6 +54,9 @@ pub struct Arguments {
     /// Where sysfs is mounted
     #[arg(long, value_name = "DIRECTORY", default_value = "/sys")]
     pub sysfs: PathBuf,
+    /// Where procfs is mounted, by which NVIDIA's driver tells of its GPUs
+    #[arg(long, value_name = "DIRECTORY", default_value = "/proc")]
+    pub procfs: PathBuf,
     /// Where the node's device files are
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev")]
     pub dev: PathBuf,

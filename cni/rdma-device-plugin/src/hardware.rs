@@ -16,6 +16,7 @@ use tokio::task::JoinError;
 pub struct Hardware {
     sysfs: PathBuf,
     dev: PathBuf,
+    procfs: PathBuf,
     storage: Arc<Mutex<Storage>>,
 }
 
@@ -58,7 +59,16 @@ impl Hardware {
         Self {
             sysfs: sysfs.to_owned(),
             dev: dev.to_owned(),
+            procfs: PathBuf::from("/proc"),
             storage: Arc::default(),
+        }
+    }
+
+    /// The same, with procfs elsewhere.
+    pub fn with_procfs(self, procfs: &Path) -> Self {
+        Self {
+            procfs: procfs.to_owned(),
+            ..self
         }
     }
 
@@ -98,6 +108,20 @@ impl Hardware {
     pub async fn look_aside(&self) -> Result<Inventory, HardwareError> {
         let hardware = self.clone();
         tokio::task::spawn_blocking(move || hardware.look()).await?
+    }
+
+    /// What device plugins call accelerators ([`rdma_netns::accelerator_names`]), on a thread that may wait for the
+    /// driver.
+    ///
+    /// # Errors
+    /// The thread did not end well.
+    pub async fn accelerator_names_aside(
+        &self,
+    ) -> Result<BTreeMap<String, DeviceAddress>, HardwareError> {
+        let Self { sysfs, procfs, .. } = self.clone();
+        let names =
+            tokio::task::spawn_blocking(move || rdma_netns::accelerator_names(&sysfs, &procfs));
+        Ok(names.await?)
     }
 
     /// Whether the character device `name` has the numbers `major`, `minor` in `/dev/infiniband`.

@@ -177,7 +177,7 @@ pub(super) struct Uevent {
     pub(super) class: u32,
     driver: Option<String>,
     pub(super) vendor: Option<String>,
-    device: Option<String>,
+    pub(super) device: Option<String>,
 }
 
 impl Uevent {

@@ -5,15 +5,13 @@
 //! What goes away while it is being read is not there: no error comes of it.
 
 use super::{
-    Linux, Reach, cannot_read,
-    devices::{
-        self, Uevent, Verbs, address_of, entries, link_name, numa_node, read, virtual_functions,
-    },
-    erdma, nvlink, rdma,
+    Linux, Reach, accelerators, cannot_read, data_direct,
+    devices::{self, Verbs, entries, link_name, read, virtual_functions},
+    erdma, nvlink, rdma, sockets,
 };
 use crate::{
-    Accelerator, CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort,
-    Inventory, LinkType, Netdev, ObserveError, PciPath, RdmaMode,
+    CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort, Inventory,
+    LinkType, Netdev, ObserveError, PciPath, RdmaMode,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,10 +19,6 @@ use std::{
     fs, io,
     path::{Component, Path, PathBuf},
 };
-
-/// PCI vendors whose display controllers compute (pci.ids): NVIDIA, AMD, Intel, Moore Threads.
-/// Those of others are for a server's console.
-const GPU_VENDORS: [&str; 4] = ["10de", "1002", "8086", "1ed5"];
 
 /// `SIW_NODE_DESC_COMMON`, `drivers/infiniband/sw/siw/siw_main.c`
 const SOFT_IWARP: &str = "Software iWARP stack";
@@ -136,15 +130,17 @@ impl Reader<'_> {
             device.manages_nvlink = nvlink::is_switch_manager(self.sysfs, &device.address);
         }
         erdma::pair(self.sysfs, &mut functions);
+        data_direct::find(self.sysfs, &mut functions)?;
         let present: BTreeSet<&DeviceAddress> = functions
             .iter()
             .map(|function| &function.device.address)
             .collect();
-        let accelerators = self.accelerators(&present)?;
+        let accelerators = accelerators::all(self.sysfs, &present)?;
         Ok(Inventory {
             rdma_mode: self.rdma_mode(),
             functions,
             accelerators,
+            sockets: sockets::of_numa_nodes(self.sysfs)?,
             connection_manager: self.char_device(&self.sysfs.join("class/misc/rdma_cm")),
             erdma: erdma::erdma_module(self.sysfs),
         })
@@ -176,6 +172,7 @@ impl Reader<'_> {
             path: path(&pci),
             netdevs: self.netdevs(&directory, &device, present),
             netdev_function: None,
+            data_direct: None,
             hcas: Vec::new(),
             device,
         }
@@ -383,38 +380,6 @@ impl Reader<'_> {
         of(&|it| it.name == netdev)
             .or_else(|| of(&|it| it.master.as_deref() == Some(netdev.as_str())))
     }
-
-    fn accelerators(&self, others: &BTreeSet<&DeviceAddress>) -> io::Result<Vec<Accelerator>> {
-        let mut found = Vec::new();
-        for directory in entries(&self.sysfs.join("bus/pci/devices"))? {
-            let address = address_of(&directory).filter(|address| !others.contains(address));
-            let Some((address, uevent)) = address.zip(Uevent::read(&directory)) else {
-                continue;
-            };
-            let path = path(&directory);
-            let vendor = uevent.vendor.unwrap_or_default();
-            if is_accelerator(uevent.class, &vendor, &path) {
-                found.push(Accelerator {
-                    numa_node: numa_node(&directory),
-                    address,
-                    vendor,
-                    path,
-                });
-            }
-        }
-        found.sort_by(|a, b| a.address.cmp(&b.address));
-        Ok(found)
-    }
-}
-
-/// Processing accelerators, 3D controllers, and the graphics cards of vendors whose cards
-/// compute. A display controller on the root bus is part of the processor.
-fn is_accelerator(class: u32, vendor: &str, path: &PciPath) -> bool {
-    match (class >> 16, class >> 8) {
-        (0x12, _) | (_, 0x0302) => true,
-        (0x03, _) => GPU_VENDORS.contains(&vendor) && !path.bridges.is_empty(),
-        _ => false,
-    }
 }
 
 /// A netdev on the host that stands for a virtual or sub-function: `pf0vf3`, `c1pf0sf88`
@@ -427,7 +392,7 @@ fn is_representor(port_name: &str) -> bool {
 
 /// The way from the root of PCI to the function whose link on the bus this is:
 /// `../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0`.
-fn path(link: &Path) -> PciPath {
+pub(super) fn path(link: &Path) -> PciPath {
     let Ok(target) = fs::read_link(link) else {
         return PciPath::default();
     };

@@ -20,17 +20,21 @@
 //! | `rdma`, `devices` | RDMA devices and the hardware behind them, sysfs and `/dev` included |
 //! | `gids` | the GID tables in sysfs |
 //! | `inventory` | the hardware that resources are made of |
+//! | `accelerators`, `data_direct`, `sockets` | GPUs, and what tells how near to them a NIC is |
 //! | `nvlink` | RDMA devices that manage NVLink's switches |
+//! | `vpd` | vital product data of PCI functions |
 //! | `smc` | SMC's settings |
 //! | [`monitor`] | events: what tells that something changed |
 //! | [`inside`] | what only a thread in a pod's namespace can read |
 //! | `space` | a namespace and its socket |
 //! | `execute` | every [`Op`] |
 
+mod accelerators;
 mod addresses;
 mod announce;
 mod api_server;
 mod children;
+mod data_direct;
 mod devices;
 mod drivers;
 mod erdma;
@@ -51,10 +55,13 @@ mod rdma;
 mod routes;
 mod rules;
 mod smc;
+mod sockets;
 mod space;
 mod sysctls;
 mod vfs;
+mod vpd;
 
+pub use accelerators::accelerator_names;
 pub use space::Space;
 
 use crate::{

@@ -46,6 +46,7 @@ impl Daemon {
     /// A wrong configuration; no sysfs; no socket for probes.
     pub async fn start(arguments: Arguments, metrics: Metrics) -> Result<Self, StartError> {
         let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
+        let hardware = hardware.with_procfs(&arguments.procfs);
         let (sender, signals) = mpsc::channel(SIGNALS);
         // watched before it is read: no change is missed
         let file = arguments.config.as_deref().map(config_file::Watched::new);

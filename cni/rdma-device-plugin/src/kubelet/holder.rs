@@ -14,7 +14,7 @@ use std::{fmt, path::Path, time::Duration};
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// A container.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Holder {
     pub(super) namespace: String,
     pub(super) pod: String,

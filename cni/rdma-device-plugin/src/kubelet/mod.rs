@@ -7,6 +7,7 @@
 //! | [`socket`] | a socket in one of kubelet's directories, and whether it still is there |
 //! | [`service`] | the device-plugin service of a resource |
 //! | `holder` | whose the devices of a container are |
+//! | `own_accelerators` | which accelerators a container has that is allocated NICs |
 //! | `chain_check` | whether that pod has its network by the chain |
 //! | `environment` | what a container is told of that network |
 //! | [`streams`] | its ListAndWatch streams |
@@ -21,6 +22,7 @@
 pub(crate) mod chain_check;
 mod environment;
 mod holder;
+mod own_accelerators;
 pub mod plugin;
 mod plugin_context;
 pub mod register;

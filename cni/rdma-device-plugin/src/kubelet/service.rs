@@ -4,13 +4,14 @@
 use super::{
     chain_check, environment,
     holder::{self, Holder},
+    own_accelerators::Waiting,
     plugin_context::PluginContext,
     streams::{Streams, some},
 };
 use crate::{
     conf::ResourceName,
     node::{Node, Signal},
-    offer::{self, Environment, Offer},
+    offer::{self, Accelerators, Environment, Offer},
     refused::{Cure, Ids, PodName, Refused, Verdict},
 };
 use kubelet_api::device_plugin::{
@@ -19,13 +20,14 @@ use kubelet_api::device_plugin::{
     PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse, device_plugin_server::DevicePlugin,
 };
-use kubelet_api::pod_resources::AskError;
-use rdma_netns::Inventory;
+use kubelet_api::pod_resources::{self, AskError};
+use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::{
     Grant,
     container::{ContainerId, MOUNTED},
 };
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -43,6 +45,9 @@ pub const OPTIONS: DevicePluginOptions = DevicePluginOptions {
 /// pod meanwhile.
 const TO_ALLOCATE: Duration = Duration::from_secs(5);
 
+/// Kubelet sets no deadline for a preference either, and does without what is not known.
+const TO_SAY_WHOSE: Duration = Duration::from_secs(1);
+
 /// What a container was promised by its Allocate.
 #[derive(Clone, Copy)]
 struct Promised {
@@ -58,6 +63,7 @@ pub struct Service {
     resource: ResourceName,
     streams: Streams,
     context: Arc<PluginContext>,
+    waiting: Waiting,
 }
 
 impl Service {
@@ -67,6 +73,7 @@ impl Service {
             resource,
             streams,
             context,
+            waiting: Waiting::default(),
         }
     }
 
@@ -141,6 +148,29 @@ impl Service {
         let node = self.node();
         let chain = node.conf.chain.as_ref();
         chain.is_some_and(|chain| chain.attaches(self.resource.as_str()))
+    }
+
+    /// The accelerators of the container that kubelet asks a preference for; none: not known, or of no use.
+    async fn own_accelerators(&self, offer: &Offer, node: &Node) -> BTreeSet<DeviceAddress> {
+        if node.inventory.accelerators.is_empty() || !offer.has_choice() {
+            return BTreeSet::new();
+        }
+        let socket = &self.context.pod_resources;
+        let pods = pod_resources::all(socket, TO_SAY_WHOSE).await;
+        let names = self.context.hardware.accelerator_names_aside().await;
+        let (pods, names) = match (pods, names) {
+            (Ok(pods), Ok(names)) => (pods, names),
+            (Err(error), _) => {
+                log::debug!("{}: whose accelerators are which: {error}", self.resource);
+                return BTreeSet::new();
+            }
+            (_, Err(error)) => {
+                log::debug!("{}: what accelerators are called: {error}", self.resource);
+                return BTreeSet::new();
+            }
+        };
+        let waiting = &self.waiting;
+        waiting.own(&pods, &self.resource, &node.inventory, &names)
     }
 
     async fn allocate(&self, request: &AllocateRequest) -> Result<AllocateResponse, Status> {
@@ -309,12 +339,14 @@ impl DevicePlugin for Service {
         let node = self.node();
         let offer = self.offer(&node)?;
         let requests = request.into_inner().container_requests;
+        let own = self.own_accelerators(offer, &node).await;
+        let accelerators = Accelerators::of_container(&node.inventory, &own);
         let container_responses = requests.iter().map(|request| {
             let preference = offer.prefer(
                 &request.available_device_i_ds,
                 &request.must_include_device_i_ds,
                 usize::try_from(request.allocation_size).unwrap_or(0),
-                &node.inventory.accelerators,
+                &accelerators,
             );
             log::debug!(
                 "{}: of {} ids rather {}",

@@ -1,35 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far apart two PCI functions are.
+//! How far apart two PCI functions are, in the steps of NVIDIA's tools (`nvidia-smi topo -m`; NCCL has the same but for
+//! NODE, `ncclTopoSetPaths()` in `src/graph/paths.cc`).
 
 use rdma_netns::PciPath;
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 /// What a transfer between two functions has to pass, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Distance {
-    /// A PCI switch only.
+    /// One PCI switch only: PIX.
     Switch,
+    /// Several PCI switches, and no root port: PXB.
+    Switches,
     /// The root port that both are below.
     RootPort,
-    /// The host bridge.
+    /// The host bridge: PHB.
     HostBridge,
-    /// The memory of one NUMA node.
+    /// The memory of one NUMA node: NODE. It is the nearest where GPU and NIC have a root port each, as on GB200;
+    /// rdma-core's `rdma_topo` pairs them by the NUMA node there, too.
     NumaNode,
-    /// The link between NUMA nodes, or nothing is known of it.
+    /// The link between NUMA nodes of one socket.
+    Socket,
+    /// The link between sockets, or nothing is known of it: SYS.
     Far,
 }
 
 impl Distance {
-    /// Between two functions, each with its place on PCI and its NUMA node.
-    pub fn between(a: (&PciPath, Option<u32>), b: (&PciPath, Option<u32>)) -> Self {
+    /// Between two functions, each with its place on PCI and its NUMA node; `sockets` has the socket of each NUMA node.
+    pub fn between(
+        a: (&PciPath, Option<u32>),
+        b: (&PciPath, Option<u32>),
+        sockets: &BTreeMap<u32, u32>,
+    ) -> Self {
         let ((a, a_node), (b, b_node)) = (a, b);
         let known = !a.host_bridge.is_empty() && a.host_bridge == b.host_bridge;
         let shared = a.bridges.iter().zip(&b.bridges).take_while(|(a, b)| a == b);
-        match (known, shared.count()) {
+        let shared = shared.count();
+        // a switch is two bridges: what leads to it, and one for each way out of it
+        let is_last = |path: &PciPath| path.bridges.len() - shared <= 1;
+        let socket = |node: Option<u32>| sockets.get(&node?);
+        match (known, shared) {
             (true, 0) => Self::HostBridge,
             (true, 1) => Self::RootPort,
-            (true, _) => Self::Switch,
+            (true, _) if is_last(a) && is_last(b) => Self::Switch,
+            (true, _) => Self::Switches,
             _ if a_node.is_some() && a_node == b_node => Self::NumaNode,
+            _ if socket(a_node).is_some() && socket(a_node) == socket(b_node) => Self::Socket,
             _ => Self::Far,
         }
     }
@@ -39,9 +55,11 @@ impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Switch => "below the same switch as",
+            Self::Switches => "some switches away from",
             Self::RootPort => "below the same root port as",
             Self::HostBridge => "below the same host bridge as",
             Self::NumaNode => "on the same NUMA node as",
+            Self::Socket => "on the same socket as",
             Self::Far => "far from",
         })
     }
@@ -67,6 +85,8 @@ mod tests {
             "pci0000:3a",
             &["0000:3a:00.0", "0000:3b:00.0", "0000:3c:04.0"],
         );
+        // of NUMA node 3 the socket is not known
+        let sockets = BTreeMap::from([(0, 0), (1, 0), (2, 1)]);
         for (other, node, expected) in [
             (
                 path(
@@ -75,6 +95,20 @@ mod tests {
                 ),
                 Some(0),
                 Distance::Switch,
+            ),
+            (
+                path(
+                    "pci0000:3a",
+                    &[
+                        "0000:3a:00.0",
+                        "0000:3b:00.0",
+                        "0000:3c:08.0",
+                        "0000:3d:00.0",
+                        "0000:3e:00.0",
+                    ],
+                ),
+                Some(0),
+                Distance::Switches,
             ),
             (
                 path("pci0000:3a", &["0000:3a:00.0"]),
@@ -92,17 +126,19 @@ mod tests {
                 Some(0),
                 Distance::NumaNode,
             ),
-            (path("pci0000:5d", &[]), Some(1), Distance::Far),
+            (path("pci0000:5d", &[]), Some(1), Distance::Socket),
+            (path("pci0000:5d", &[]), Some(2), Distance::Far),
+            (path("pci0000:5d", &[]), Some(3), Distance::Far),
             (path("", &[]), Some(0), Distance::NumaNode),
             (path("", &[]), None, Distance::Far),
         ] {
-            let found = Distance::between((&nic, Some(0)), (&other, node));
+            let found = Distance::between((&nic, Some(0)), (&other, node), &sockets);
             assert_eq!(found, expected, "{other:?}");
-            let back = Distance::between((&other, node), (&nic, Some(0)));
+            let back = Distance::between((&other, node), (&nic, Some(0)), &sockets);
             assert_eq!(back, expected, "{other:?}");
         }
         let unknown = path("", &[]);
-        let nowhere = Distance::between((&unknown, None), (&unknown, None));
+        let nowhere = Distance::between((&unknown, None), (&unknown, None), &sockets);
         assert_eq!(nowhere, Distance::Far);
     }
 }

@@ -19,6 +19,7 @@ fn devices(count: usize) -> Vec<OfferedDevice> {
             },
             numa_node: Some(if index * 2 < count { 0 } else { 1 }),
             path: PciPath::default(),
+            data_direct: None,
             mac: None,
             fault: None,
         })

@@ -11,10 +11,11 @@
 //! | `answer` | what a container gets for ids |
 //! | `environment` | variables for libraries |
 //! | `granted` | whether it still would get the same |
-//! | `prefer`, `distance` | which ids kubelet had better allocate |
+//! | `prefer`, `accelerators`, `distance` | which ids kubelet had better allocate |
 //! | `cdi` | CDI entries |
 //! | `table` | all of it for people |
 
+mod accelerators;
 mod answer;
 mod cdi;
 pub mod distance;
@@ -28,6 +29,7 @@ mod select;
 mod table;
 mod unnamed;
 
+pub use accelerators::Accelerators;
 pub use answer::{AnswerError, Given};
 pub use cdi::cdi_entries;
 pub use environment::Environment;
@@ -80,6 +82,8 @@ pub struct OfferedDevice {
     pub numa_node: Option<u32>,
     /// Where on PCI it is.
     pub path: PciPath,
+    /// Where on PCI its Data Direct function is.
+    pub data_direct: Option<PciPath>,
     /// Hardware address of its netdev, as it was last seen in this namespace.
     pub mac: Option<String>,
     /// Why it is not healthy, if it is not: no container gets it then.
@@ -269,6 +273,13 @@ impl Offer {
             }),
         };
         self.ids.iter().map(device).collect()
+    }
+
+    /// Whether it makes a difference which ids a container has.
+    pub fn has_choice(&self) -> bool {
+        let mut ids = self.ids.iter();
+        let first = ids.next();
+        first.is_some_and(|first| ids.any(|id| id.devices != first.devices))
     }
 
     /// What its ids stand for, for the chain.

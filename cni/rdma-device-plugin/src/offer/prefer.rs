@@ -2,8 +2,11 @@
 //! Which ids kubelet had better allocate: together of as few NUMA nodes as possible, on as many
 //! NICs as possible, near the accelerators; of NICs that are shared, those that are used least.
 
-use super::{Offer, distance::Distance};
-use rdma_netns::Accelerator;
+use super::{
+    Offer,
+    accelerators::{Accelerators, Near},
+    distance::Distance,
+};
 use rdma_resources::Sharing;
 use std::{
     cmp::Reverse,
@@ -29,13 +32,6 @@ struct Candidate<'a> {
     node: Option<u32>,
 }
 
-/// How near a device is to accelerators.
-struct Near {
-    distance: Distance,
-    /// The nearest ones, by place.
-    accelerators: Vec<usize>,
-}
-
 /// What was chosen so far, by place.
 #[derive(Default)]
 struct Chosen {
@@ -59,19 +55,19 @@ struct NodeIds {
 impl Offer {
     /// Chooses `size` of `available`, `must_include` first; fewer if there are not as many.
     ///
-    /// Kubelet does not say which accelerators the pod was given: `accelerators` are all that
-    /// come into question, those of the node for example. So with ids that are shared, how much
+    /// Where `accelerators` are the container's own, NICs that are near to these come first, and to each of these one.
+    /// Where they are those of the node, any of them may be the container's: so with ids that are shared, how much
     /// a device is used comes before how near it is. The answer is the same each time.
     pub fn prefer(
         &self,
         available: &[String],
         must_include: &[String],
         size: usize,
-        accelerators: &[Accelerator],
+        accelerators: &Accelerators<'_>,
     ) -> Preference {
         let mut preference = Preference::default();
         let mut chosen = Chosen::default();
-        let near = self.near(accelerators);
+        let near = accelerators.near(&self.devices);
         let places: BTreeMap<&str, usize> = self
             .ids
             .iter()
@@ -96,17 +92,34 @@ impl Offer {
             .collect();
         open.sort_by_key(|candidate| candidate.place);
         if self.sharing == Sharing::Shared {
-            chosen.use_up(self.in_use(&open, &seen), &near);
+            let in_use = self.in_use(&open, &seen);
+            // other containers' NICs are of other accelerators
+            let near = if accelerators.own {
+                &[]
+            } else {
+                near.as_slice()
+            };
+            chosen.use_up(in_use, near);
         }
         while preference.ids.len() < size && !open.is_empty() {
             let missing = size - preference.ids.len();
-            let (node, why) = node_for(&open, missing, &chosen, &near);
-            let best = open
-                .iter()
-                .enumerate()
-                .filter(|(_, candidate)| candidate.node == node)
-                .min_by_key(|(_, candidate)| chosen.rank(candidate, &near));
-            let Some((index, _)) = best else {
+            let own = accelerators
+                .own
+                .then(|| chosen.nearest(&open, &near))
+                .flatten();
+            let best = match own {
+                Some(index) => Some((index, "near the container's accelerators".to_owned())),
+                None => {
+                    let (node, why) = node_for(&open, missing, &chosen, &near);
+                    let best = open
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, candidate)| candidate.node == node)
+                        .min_by_key(|(_, candidate)| chosen.rank(candidate, &near));
+                    best.map(|(index, _)| (index, why))
+                }
+            };
+            let Some((index, why)) = best else {
                 break;
             };
             let candidate = open.remove(index);
@@ -153,39 +166,13 @@ impl Offer {
         in_use
     }
 
-    /// For each device the accelerators that are nearest to it.
-    fn near(&self, accelerators: &[Accelerator]) -> Vec<Near> {
-        let near = |device: &super::OfferedDevice| {
-            let distances: Vec<Distance> = accelerators
-                .iter()
-                .map(|accelerator| {
-                    Distance::between(
-                        (&device.path, device.numa_node),
-                        (&accelerator.path, accelerator.numa_node),
-                    )
-                })
-                .collect();
-            let least = distances.iter().copied().min().unwrap_or(Distance::Far);
-            let nearest = |(_, distance): &(usize, Distance)| *distance == least;
-            let of_least = distances.into_iter().enumerate().filter(nearest);
-            Near {
-                distance: least,
-                accelerators: match least {
-                    Distance::Far => Vec::new(),
-                    _ => of_least.map(|(place, _)| place).collect(),
-                },
-            }
-        };
-        self.devices.iter().map(near).collect()
-    }
-
     fn reason(
         &self,
         candidate: &Candidate<'_>,
         node: &str,
         chosen: &Chosen,
         near: &[Near],
-        accelerators: &[Accelerator],
+        accelerators: &Accelerators<'_>,
     ) -> String {
         let [index] = candidate.devices else {
             let count = candidate.devices.len();
@@ -200,7 +187,7 @@ impl Offer {
         let near = near.get(*index);
         let gpu = near
             .and_then(|near| near.accelerators.first())
-            .and_then(|place| accelerators.get(*place));
+            .and_then(|place| accelerators.all.get(*place));
         let distance = match (near, gpu) {
             (Some(near), Some(gpu)) => format!("{} {}", near.distance, gpu.address),
             _ => "near no accelerator".to_owned(),
@@ -254,6 +241,17 @@ impl Chosen {
         let last = missing.min(used.len()).checked_sub(1);
         last.and_then(|last| used.get(last))
             .map_or(0, |used| used + share)
+    }
+
+    /// Which of `open` is the best for the container's own accelerators: a device that was not chosen yet, for an
+    /// accelerator that has fewest NICs, the nearest one, the least used one; none: none is near to any.
+    fn nearest(&self, open: &[Candidate<'_>], near: &[Near]) -> Option<usize> {
+        let candidates = open.iter().enumerate().filter_map(|(index, candidate)| {
+            let (times, used, distance, served, place) = self.rank(candidate, near);
+            let is_near = distance != Distance::Far;
+            is_near.then_some(((times, served, distance, used, place), index))
+        });
+        candidates.min().map(|(_, index)| index)
     }
 
     /// Smaller is better: a device that was not chosen yet, that is used least, near to

@@ -4,7 +4,7 @@ use crate::{
     conf::{Allocate, Ids, ResourceName},
     offer::{Environment, OfferedDevice, ids},
 };
-use rdma_netns::{DeviceAddress, Hca, PciPath};
+use rdma_netns::{Accelerator, DeviceAddress, Hca, Inventory, PciPath};
 use rdma_resources::Sharing;
 
 fn address(text: &str) -> DeviceAddress {
@@ -40,6 +40,7 @@ fn offer(kind: Ids) -> Offer {
                 },
                 numa_node: Some(u32::from(bus >= 0x80)),
                 path: path(bus, nic),
+                data_direct: None,
                 mac: None,
                 fault: None,
             });
@@ -76,10 +77,29 @@ fn all(offer: &Offer) -> Vec<String> {
     offer.ids.iter().map(|id| id.id.clone()).collect()
 }
 
+/// A node with these GPUs, of which nobody says whose they are.
+fn with(gpus: &[Accelerator]) -> Inventory {
+    Inventory {
+        accelerators: gpus.to_vec(),
+        ..Inventory::default()
+    }
+}
+
+/// What the container prefers of `available` where its GPUs may be any of `gpus`.
+fn prefer(
+    offer: &Offer,
+    (available, must): (&[String], &[String]),
+    size: usize,
+    gpus: &[Accelerator],
+) -> Preference {
+    let node = with(gpus);
+    offer.prefer(available, must, size, &Accelerators::of_node(&node))
+}
+
 #[track_caller]
 fn preferred(offer: &Offer, must: &[&str], size: usize, gpus: &[Accelerator]) -> Vec<String> {
     let must: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
-    let preference = offer.prefer(&all(offer), &must, size, gpus);
+    let preference = prefer(offer, (&all(offer), &must), size, gpus);
     assert_eq!(preference.ids.len(), preference.reasons.len());
     preference.ids
 }
@@ -145,7 +165,7 @@ fn one_after_another(
 ) -> Vec<Vec<usize>> {
     let mut free = all(offer);
     let next = |_| {
-        let ids = offer.prefer(&free, &[], size, gpus).ids;
+        let ids = prefer(offer, (&free, &[]), size, gpus).ids;
         assert_eq!(ids.len(), size);
         free.retain(|id| !ids.contains(id));
         ids.iter().map(|id| nic(offer, id)).collect()
@@ -227,7 +247,7 @@ fn what_the_topology_manager_holds_back_is_not_in_use() {
     // a pod has one id of mlx5_4; node 0 is held back
     let mut node_1 = of(&["mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"]);
     node_1.retain(|id| id != "mlx5_4/0");
-    let preference = offer.prefer(&node_1, &[], 1, &[]);
+    let preference = prefer(&offer, (&node_1, &[]), 1, &[]);
     assert_eq!(preference.ids, ["mlx5_5/0"]);
     assert_eq!(
         preference.reasons,
@@ -239,24 +259,95 @@ fn what_the_topology_manager_holds_back_is_not_in_use() {
     // one that came back to the pod it had been of counts once
     let again = [node_1.clone(), vec!["mlx5_4/0".into()]].concat();
     let must = ["mlx5_4/0".to_owned()];
-    let preference = offer.prefer(&again, &must, 2, &[]);
+    let preference = prefer(&offer, (&again, &must), 2, &[]);
     assert_eq!(preference.ids, ["mlx5_4/0", "mlx5_5/0"]);
     // nobody has an id that is not healthy
     for id in &mut offer.ids {
         id.healthy = id.id == "mlx5_5/0" || id.devices[0] != 5;
     }
     node_1.retain(|id| !id.starts_with("mlx5_5/") || id == "mlx5_5/0");
-    let preference = offer.prefer(&node_1, &[], 1, &[]);
+    let preference = prefer(&offer, (&node_1, &[]), 1, &[]);
     assert_eq!(preference.ids, ["mlx5_5/0"]);
+}
+
+/// A GPU beside the NICs of each host bridge.
+fn gpus() -> [Accelerator; 4] {
+    [0x10, 0x30, 0x90, 0xb0].map(|bus| Accelerator {
+        address: address(&format!("0000:{:02x}:00.0", bus + 15)),
+        path: path(bus, 9),
+        numa_node: Some(u32::from(bus >= 0x80)),
+        ..gpu()
+    })
+}
+
+/// The NICs of a container whose own GPUs are at these places of [`gpus`].
+#[track_caller]
+fn beside(offer: &Offer, available: &[String], own: &[usize], size: usize) -> Vec<usize> {
+    let node = with(&gpus());
+    let own = own.iter().map(|place| gpus()[*place].address.clone());
+    let accelerators = Accelerators::of_container(&node, &own.collect());
+    let preference = offer.prefer(available, &[], size, &accelerators);
+    assert_eq!(preference.ids.len(), preference.reasons.len());
+    preference.ids.iter().map(|id| nic(offer, id)).collect()
+}
+
+#[test]
+fn the_containers_own_accelerators_have_a_nic_each_before_one_has_two() {
+    let offer = offer(Ids::Exclusive);
+    let all = all(&offer);
+    for (own, size, expected) in [
+        (&[2, 3][..], 2, &[4, 6][..]),
+        (&[3], 2, &[6, 7]),
+        // one on each NUMA node
+        (&[1, 2], 2, &[2, 4]),
+        (&[1, 2], 4, &[2, 4, 3, 5]),
+        // no more below its switch: what is left of its NUMA node
+        (&[0], 3, &[0, 1, 2]),
+        // and then of the other
+        (&[0], 5, &[0, 1, 2, 3, 4]),
+        // those of the node, as any of them may be its own
+        (&[], 2, &[0, 2]),
+    ] {
+        assert_eq!(beside(&offer, &all, own, size), expected, "{own:?}, {size}");
+    }
+}
+
+#[test]
+fn what_is_beside_the_containers_own_accelerator_comes_before_what_is_used_less() {
+    let offer = offer(PER_NIC);
+    let mut free = all(&offer);
+    let take = |free: &mut Vec<String>, wanted: usize| {
+        let found = free.iter().position(|id| nic(&offer, id) == wanted);
+        free.remove(found.expect("a free one"));
+    };
+    for _ in 0..10 {
+        take(&mut free, 4);
+        take(&mut free, 5);
+    }
+    assert_eq!(beside(&offer, &free, &[2], 2), [4, 5]);
+    // of those that are as near, the one that is used less
+    take(&mut free, 4);
+    assert_eq!(beside(&offer, &free, &[2], 1), [5]);
+}
+
+#[test]
+fn own_accelerators_that_are_near_to_nothing_do_not_count() {
+    let mut offer = offer(Ids::Exclusive);
+    for device in &mut offer.devices {
+        device.path = PciPath::default();
+        device.numa_node = None;
+    }
+    let all = all(&offer);
+    assert_eq!(beside(&offer, &all, &[3], 2), [0, 1]);
 }
 
 #[test]
 fn a_smaller_node_that_suffices_leaves_the_larger_one_whole() {
     let offer = offer(Ids::Exclusive);
     let available: Vec<String> = all(&offer).into_iter().skip(2).collect();
-    let preference = offer.prefer(&available, &[], 2, &[]);
+    let preference = prefer(&offer, (&available, &[]), 2, &[]);
     assert_eq!(preference.ids, ["0000:33:00.0", "0000:34:00.0"]);
-    let preference = offer.prefer(&available, &[], 3, &[]);
+    let preference = prefer(&offer, (&available, &[]), 3, &[]);
     assert_eq!(preference.ids[..2], ["0000:93:00.0", "0000:94:00.0"]);
 }
 
@@ -264,7 +355,7 @@ fn a_smaller_node_that_suffices_leaves_the_larger_one_whole() {
 fn every_choice_is_explained() {
     let offer = offer(Ids::Exclusive);
     let must = ["0000:94:00.0".to_owned()];
-    let preference = offer.prefer(&all(&offer), &must, 2, &[gpu()]);
+    let preference = prefer(&offer, (&all(&offer), &must), 2, &[gpu()]);
     assert_eq!(
         preference.reasons,
         [
@@ -279,9 +370,14 @@ fn every_choice_is_explained() {
 fn ids_that_nobody_knows_do_no_harm() {
     let offer = offer(Ids::Exclusive);
     let text = |ids: &[&str]| -> Vec<String> { ids.iter().map(|id| (*id).to_owned()).collect() };
-    let preference = offer.prefer(&text(&["x", "0000:13:00.0"]), &text(&["y"]), 9, &[gpu()]);
+    let preference = prefer(
+        &offer,
+        (&text(&["x", "0000:13:00.0"]), &text(&["y"])),
+        9,
+        &[gpu()],
+    );
     assert_eq!(preference.ids, text(&["y", "x", "0000:13:00.0"]));
-    assert_eq!(offer.prefer(&[], &[], 3, &[]), Preference::default());
+    assert_eq!(prefer(&offer, (&[], &[]), 3, &[]), Preference::default());
 }
 
 /// Whatever is asked: as many as there are and no more, each once, nothing else, and what has
@@ -319,7 +415,7 @@ fn any_request_is_answered_with_what_it_offers() {
         let (available, must) = (pick(20), pick(4));
         let size = random(12);
         let gpus = if random(2) == 0 { vec![] } else { vec![gpu()] };
-        let preference = offer.prefer(&available, &must, size, &gpus);
+        let preference = prefer(offer, (&available, &must), size, &gpus);
         let asked: BTreeSet<&String> = available.iter().chain(&must).collect();
         let given: BTreeSet<&String> = preference.ids.iter().collect();
         assert_eq!(given.len(), preference.ids.len(), "an id twice");
@@ -332,7 +428,7 @@ fn any_request_is_answered_with_what_it_offers() {
         );
         assert_eq!(preference.reasons.len(), preference.ids.len());
         let must: Vec<String> = must.into_iter().cloned().collect();
-        let again = offer.prefer(&available, &must, size, &gpus);
+        let again = prefer(offer, (&available, &must), size, &gpus);
         let again: BTreeSet<&String> = again.ids.iter().collect();
         assert!(must.len() > size || again == given, "{preference:?}");
     }

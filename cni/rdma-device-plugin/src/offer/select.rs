@@ -91,6 +91,7 @@ pub(super) fn devices(
             hca,
             numa_node: function.device.numa_node,
             path: function.path.clone(),
+            data_direct: function.data_direct.clone(),
             mac: mac.or_else(|| seen.and_then(|seen| seen.mac.clone())),
             fault: None,
         });

@@ -2,6 +2,7 @@
 //! The real daemon, a made-up node and a stand-in for kubelet, over real sockets.
 
 mod allocating;
+mod beside;
 mod chained;
 mod command_line;
 mod ending;

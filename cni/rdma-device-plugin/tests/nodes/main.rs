@@ -4,13 +4,14 @@
 //!
 //! `<layout>/node.json` is the node, as a base of `bases/` and what differs from it (see the crate
 //! `cases`). `configs/` has the configurations, `<layout>/table.yaml` the
-//! two answers, `differences.yaml` the reasons. README.md says where the peers' answers are from.
+//! two answers, `differences.yaml` the reasons; `<layout>/preferred.yaml` has NICs beside GPUs. README.md says where the peers' answers are from.
 
 mod answers;
 mod erdma;
 mod erdma_flags;
 mod invalid;
 mod messages;
+mod preferred;
 mod required;
 mod selected;
 mod unnamed;

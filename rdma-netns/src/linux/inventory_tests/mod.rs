@@ -2,6 +2,7 @@
 //! The inventory of made-up nodes: a sysfs and a `/dev` in a directory of its own.
 
 mod pairs;
+mod topology;
 
 use super::*;
 use crate::Kernel;

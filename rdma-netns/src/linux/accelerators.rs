@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! GPUs and other accelerators, and what device plugins call them.
+
+use super::{
+    devices::{Uevent, address_of, entries, link_name, numa_node, read},
+    inventory::path,
+};
+use crate::{Accelerator, DeviceAddress, PciPath};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::Path,
+};
+
+/// PCI vendors whose display controllers compute (pci.ids): NVIDIA, AMD, Intel, Moore Threads.
+/// Those of others are for a server's console.
+const GPU_VENDORS: [&str; 4] = ["10de", "1002", "8086", "1ed5"];
+
+/// Where NVIDIA's driver tells of its GPUs, below procfs: it is the same in every container that has not been given
+/// GPUs.
+const NVIDIA: &str = "driver/nvidia/gpus";
+
+/// The node's, without what is one of `others`.
+pub(super) fn all(sysfs: &Path, others: &BTreeSet<&DeviceAddress>) -> io::Result<Vec<Accelerator>> {
+    let mut found = Vec::new();
+    for directory in entries(&sysfs.join("bus/pci/devices"))? {
+        let address = address_of(&directory).filter(|address| !others.contains(address));
+        let Some((address, uevent)) = address.zip(Uevent::read(&directory)) else {
+            continue;
+        };
+        let path = path(&directory);
+        let vendor = uevent.vendor.unwrap_or_default();
+        if is_accelerator(uevent.class, &vendor, &path) {
+            found.push(Accelerator {
+                numa_node: numa_node(&directory),
+                address,
+                vendor,
+                path,
+            });
+        }
+    }
+    found.sort_by(|a, b| a.address.cmp(&b.address));
+    Ok(found)
+}
+
+/// Processing accelerators, 3D controllers, and the graphics cards of vendors whose cards
+/// compute. A display controller on the root bus is part of the processor. NVSwitches are bridges (class 0x0680).
+fn is_accelerator(class: u32, vendor: &str, path: &PciPath) -> bool {
+    match (class >> 16, class >> 8) {
+        (0x12, _) | (_, 0x0302) => true,
+        (0x03, _) => GPU_VENDORS.contains(&vendor) && !path.bridges.is_empty(),
+        _ => false,
+    }
+}
+
+/// By what names device plugins may know PCI functions, other than by their addresses: the UUID (`GPU-…`) and the
+/// device file (`nvidia3`) of NVIDIA's, and DRM's device file (`card1`). What cannot be read is left out: a GPU that
+/// nothing uses can be without its UUID, question marks in its place.
+pub fn accelerator_names(sysfs: &Path, procfs: &Path) -> BTreeMap<String, DeviceAddress> {
+    let mut names = BTreeMap::new();
+    for directory in entries(&procfs.join(NVIDIA)).unwrap_or_default() {
+        let Some((address, text)) = address_of(&directory).zip(read(&directory, "information"))
+        else {
+            continue;
+        };
+        let value = |key: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+            let (_, value) = lines.find(|(name, _)| *name == key)?;
+            Some(value.trim())
+        };
+        let uuid = value("GPU UUID").filter(|it| !it.contains('?'));
+        names.extend(uuid.map(|uuid| (uuid.to_owned(), address.clone())));
+        let minor = value("Device Minor");
+        names.extend(minor.map(|minor| (format!("nvidia{minor}"), address)));
+    }
+    for directory in entries(&sysfs.join("class/drm")).unwrap_or_default() {
+        let name = directory.file_name().and_then(|name| name.to_str());
+        // an output of a card is `card1-DP-1`
+        let card = name.filter(|name| name.starts_with("card") && !name.contains('-'));
+        let address = link_name(&directory, "device").and_then(|name| name.try_into().ok());
+        names.extend(card.map(str::to_owned).zip(address));
+    }
+    names
+}

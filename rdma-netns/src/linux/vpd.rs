@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Vital product data of PCI functions (PCI Local Bus Specification 3.0, appendix I): who made a card, and what it is.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+/// The tag of the part that is read only (`PCI_VPD_LRDT_RO_DATA`, `drivers/pci/vpd.c`).
+const READ_ONLY: u8 = 0x90;
+/// Set in the tags of parts whose length has two bytes.
+const LARGE: u8 = 0x80;
+/// The tag after which there is nothing (`PCI_VPD_STIN_END`).
+const END: u8 = 0x78;
+
+/// What was read before: vital product data stays the same, and is read four bytes at a time from the device.
+static READ: Mutex<BTreeMap<PathBuf, Vec<u8>>> = Mutex::new(BTreeMap::new());
+
+/// That of the function at `directory`; none: it has none, or it cannot be read.
+pub(super) fn read(directory: &Path) -> Option<Vec<u8>> {
+    let file = directory.join("vpd");
+    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = read.get(&file) {
+        return Some(known.clone());
+    }
+    let data = fs::read(&file).ok()?;
+    read.insert(file, data.clone());
+    Some(data)
+}
+
+/// The value of `keyword` in the part that is read only.
+pub(super) fn value<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [u8]> {
+    let mut fields = part(data, READ_ONLY)?;
+    while let [a, b, length, rest @ ..] = fields {
+        let (value, rest) = rest.split_at_checked(usize::from(*length))?;
+        if [*a, *b] == *keyword {
+            return Some(value);
+        }
+        fields = rest;
+    }
+    None
+}
+
+/// The part with this tag.
+fn part(mut data: &[u8], wanted: u8) -> Option<&[u8]> {
+    loop {
+        let (tag, length, rest) = match data {
+            [tag, low, high, rest @ ..] if tag & LARGE != 0 => {
+                (*tag, u16::from_le_bytes([*low, *high]), rest)
+            }
+            [tag, rest @ ..] if *tag != END && tag & LARGE == 0 => {
+                (tag & 0x78, u16::from(tag & 7), rest)
+            }
+            _ => return None,
+        };
+        let (content, rest) = rest.split_at_checked(usize::from(length))?;
+        if tag == wanted {
+            return Some(content);
+        }
+        data = rest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The name of a card, what is read only, and the end.
+    fn data(fields: &[(&[u8; 2], &[u8])]) -> Vec<u8> {
+        let mut own = Vec::new();
+        for (keyword, value) in fields {
+            own.extend_from_slice(*keyword);
+            own.push(u8::try_from(value.len()).expect("short"));
+            own.extend_from_slice(value);
+        }
+        let length = u16::try_from(own.len()).expect("short").to_le_bytes();
+        let mut data = b"\x82\x03\x00CX8\x90".to_vec();
+        data.extend(length);
+        data.extend(own);
+        data.push(END);
+        data
+    }
+
+    #[test]
+    fn a_keyword_is_found_among_others() {
+        let data = data(&[(b"PN", b"900-9X"), (b"V3", b"c0ffee"), (b"RV", b"\x00")]);
+        assert_eq!(value(&data, b"V3"), Some(b"c0ffee".as_slice()));
+        assert_eq!(value(&data, b"SN"), None);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_nothing() {
+        let whole = data(&[(b"V3", b"c0ffee")]);
+        for length in 0..whole.len() - 1 {
+            assert_eq!(value(&whole[..length], b"V3"), None, "{length} bytes");
+        }
+        assert_eq!(value(b"\x82\x03\x00CX8\x78\x90\x03\x00V3\x00", b"V3"), None);
+        assert_eq!(value(&[0xff; 64], b"V3"), None);
+    }
+}
