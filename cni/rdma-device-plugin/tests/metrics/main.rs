@@ -2,7 +2,10 @@
 //! `/`, `/metrics` and `/healthz` over HTTP, on a made-up sysfs, with a stand-in for kubelet's
 //! pod-resources.
 
+mod browser;
+mod dashboard;
 mod page;
+mod panels;
 mod prometheus;
 mod site;
 

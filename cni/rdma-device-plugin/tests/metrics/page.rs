@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The page at `/`: as it is served, and as a real browser draws it.
 
+use crate::browser::{Browser, size, update};
 use crate::site::{Client, Kubelet, Site, address, container, offer, pod};
 use rdma_device_plugin::{chain::ChainStatus, metrics::View};
 use rdma_netns::{Inventory, Kernel, Linux};
@@ -8,8 +9,6 @@ use rdma_resources::Sharing;
 use serde_json::{Value, json};
 use std::{
     fs,
-    path::{Path, PathBuf},
-    process::Command,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -26,7 +25,7 @@ fn pci(nic: usize) -> String {
 }
 
 /// A node with eight NICs, of which one has lost its carrier, and two pods that share them.
-fn eight_nics() -> Site {
+pub(crate) fn eight_nics() -> Site {
     let nics = (0..8).map(|nic| {
         let is_up = nic != UNHEALTHY;
         json!({
@@ -179,44 +178,6 @@ async fn the_page_says_that_kubelet_does_not_answer() {
     assert!(page.contains("mlx5_1"), "{page}");
 }
 
-/// What the browser prints; its files are in `directory`.
-fn browser(directory: &Path, arguments: &[&str]) -> String {
-    let program = std::env::var_os("RDMA_BROWSER");
-    let program =
-        program.expect("RDMA_BROWSER is not set: export RDMA_BROWSER=$(integration/browser/fetch)");
-    let output = Command::new(program)
-        .args([
-            "--hide-scrollbars",
-            &format!("--window-size={WIDTH},{HEIGHT}"),
-        ])
-        .args(arguments)
-        .current_dir(directory)
-        .output()
-        .expect("a browser");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-/// A picture of a page, as PNG.
-fn picture(directory: &Path, url: &str, is_dark: bool) -> Vec<u8> {
-    // enum PreferredColorScheme of Chromium: 0 dark, 1 light
-    let scheme = if is_dark { 0 } else { 1 };
-    let scheme = format!("--blink-settings=preferredColorScheme={scheme}");
-    browser(directory, &["--screenshot=page.png", &scheme, url]);
-    fs::read(directory.join("page.png")).expect("a picture")
-}
-
-/// Width and height of a PNG: they come first (IHDR).
-fn size(png: &[u8]) -> (u32, u32) {
-    assert!(png.starts_with(b"\x89PNG\r\n\x1a\n"), "no PNG");
-    let number = |at: usize| {
-        let bytes = png[at..at + 4].try_into().expect("four bytes");
-        u32::from_be_bytes(bytes)
-    };
-    (number(16), number(20))
-}
-
 fn url(server: &Client) -> String {
     format!("http://127.0.0.1:{}/", server.port())
 }
@@ -229,7 +190,12 @@ async fn a_browser_draws_the_page() {
     let directory = tempfile::tempdir().expect("a directory");
     let at = directory.path();
 
-    let dom = browser(at, &["--dump-dom", &url(&server)]);
+    let browser = Browser {
+        directory: at,
+        width: WIDTH,
+        height: HEIGHT,
+    };
+    let dom = browser.run(&["--dump-dom", &url(&server)]);
     for text in SHOWN {
         assert!(dom.contains(text), "no {text} in:\n{dom}");
     }
@@ -242,8 +208,8 @@ async fn a_browser_draws_the_page() {
         assert_eq!(drawn, sent, "{element}");
     }
 
-    let [light, dark] = [false, true].map(|is_dark| picture(at, &url(&server), is_dark));
-    let blank = picture(at, "about:blank", false);
+    let [light, dark] = [false, true].map(|is_dark| browser.picture(&url(&server), is_dark));
+    let blank = browser.picture("about:blank", false);
     for png in [&light, &dark, &blank] {
         assert_eq!(size(png), (WIDTH, HEIGHT));
     }
@@ -251,8 +217,5 @@ async fn a_browser_draws_the_page() {
         assert!(png.len() > 10 * blank.len(), "{} bytes", png.len());
     }
     assert_ne!(light, dark);
-    if std::env::var_os("UPDATE_PICTURES").is_some_and(|it| it == "1") {
-        let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-        fs::write(docs.join("page.png"), &light).expect("written");
-    }
+    update("page.png", &light);
 }

@@ -18,7 +18,7 @@ use tokio::{
     net::TcpStream,
 };
 
-const NODE: &str = "node-1";
+pub(crate) const NODE: &str = "node-1";
 
 /// The port of the rendered PodMonitor, in whose place the server's own is put.
 const PORT: &str = "9102";
@@ -35,11 +35,11 @@ const COUNTERS: [&str; 8] = [
     "hw_counters/rp_cnp_handled",
 ];
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn programs() -> PathBuf {
+pub(crate) fn programs() -> PathBuf {
     let directory = std::env::var_os("RDMA_PROMETHEUS");
     directory
         .expect(
@@ -101,7 +101,7 @@ fn scrape_config(port: u16) -> Value {
     })
 }
 
-struct Prometheus {
+pub(crate) struct Prometheus {
     process: Child,
     port: u16,
     _storage: tempfile::TempDir,
@@ -116,12 +116,17 @@ impl Drop for Prometheus {
 
 impl Prometheus {
     fn start(scraped: &Client) -> Self {
-        let storage = tempfile::tempdir().expect("a directory");
         let configuration = json!({
             "global": {"evaluation_interval": "1s"},
             "rule_files": [root().join("conf/helm/rdma-device-plugin/files/alerts.yaml")],
             "scrape_configs": [scrape_config(scraped.port())],
         });
+        let storage = tempfile::tempdir().expect("a directory");
+        Self::with(storage, &configuration)
+    }
+
+    /// One that has what is in `storage`.
+    pub(crate) fn with(storage: tempfile::TempDir, configuration: &Value) -> Self {
         let file = storage.path().join("prometheus.yml");
         fs::write(&file, configuration.to_string()).expect("written");
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
@@ -144,7 +149,7 @@ impl Prometheus {
     }
 
     /// What its API answers; none: it does not answer yet.
-    async fn api(&self, path: &str) -> Option<Value> {
+    pub(crate) async fn api(&self, path: &str) -> Option<Value> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
             .await
             .ok()?;
@@ -160,8 +165,7 @@ impl Prometheus {
 
     /// What `expression` is now.
     async fn query(&self, expression: &str) -> Vec<Value> {
-        let bytes = expression.bytes().map(|byte| format!("%{byte:02x}"));
-        let path = format!("query?query={}", bytes.collect::<String>());
+        let path = format!("query?query={}", in_address(expression));
         let data = self.api(&path).await;
         data.map_or_else(Vec::new, |it| {
             it["result"].as_array().expect("a list").clone()
@@ -181,16 +185,24 @@ impl Prometheus {
     }
 }
 
-/// The expressions of the dashboard's panels, with the dashboard's variables put in.
-fn panels() -> Vec<String> {
+pub(crate) fn in_address(expression: &str) -> String {
+    let bytes = expression.bytes().map(|byte| format!("%{byte:02x}"));
+    bytes.collect()
+}
+
+/// The panels of the chart's dashboard.
+pub(crate) fn panels() -> Vec<Value> {
     let file = root().join("conf/helm/rdma-device-plugin/files/dashboard.json");
     let text = fs::read_to_string(file).expect("a dashboard");
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");
-    let panels = dashboard["panels"].as_array().expect("panels").iter();
-    let targets = panels.flat_map(|panel| panel["targets"].as_array().expect("targets"));
-    let expressions = targets.map(|target| target["expr"].as_str().expect("an expression"));
-    let with_variables = |it: &str| it.replace("$node", ".*").replace("$__rate_interval", "1m");
-    expressions.map(with_variables).collect()
+    dashboard["panels"].as_array().expect("panels").clone()
+}
+
+/// A target's expression, with the dashboard's variables put in.
+pub(crate) fn expression(target: &Value, rate_interval: &str) -> String {
+    let expression = target["expr"].as_str().expect("an expression");
+    let expression = expression.replace("$node", ".*");
+    expression.replace("$__rate_interval", rate_interval)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -238,8 +250,10 @@ async fn prometheus_reads_it_and_alerts_and_panels_are_answered() {
         (&json!("team"), &json!("train-0"), &json!("main"))
     );
 
-    for expression in panels() {
-        prometheus.until(&expression).await;
+    for panel in panels() {
+        for target in panel["targets"].as_array().expect("targets") {
+            prometheus.until(&expression(target, "1m")).await;
+        }
     }
     for alert in [
         r#"alertname="RdmaDaemonDown", node="node-2""#,

@@ -116,6 +116,14 @@ impl Site {
         self.kubelet.push(tokio::spawn(server).abort_handle());
     }
 
+    /// Lets another one answer in the place of the one before.
+    pub(crate) fn kubelet_anew(&mut self, kubelet: Kubelet) {
+        self.kubelet.drain(..).for_each(|it| it.abort());
+        let socket = self.path().join("kubelet/pod-resources/kubelet.sock");
+        fs::remove_file(socket).expect("one that answered");
+        self.kubelet(kubelet);
+    }
+
     /// Puts something where kubelet takes registrations.
     pub(crate) fn make_kubelet_socket(&self) {
         let socket = self.path().join("kubelet/device-plugins/kubelet.sock");
@@ -142,8 +150,13 @@ impl Site {
             ..View::default()
         };
         let view = self.view.clone().unwrap_or_else(own);
+        self.serve_view(Arc::new(move || view.clone())).await
+    }
+
+    /// The same, of a node that changes.
+    pub(crate) async fn serve_view(&self, view: Arc<dyn Fn() -> View + Send + Sync>) -> Client {
         let sources = Sources {
-            view: Arc::new(move || view.clone()),
+            view,
             node: "node-1".to_owned(),
             state_dir: self.path().to_owned(),
             kubelet_dir: self.path().join("kubelet"),
