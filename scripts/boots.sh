@@ -99,7 +99,7 @@ make_for() {
 		scripts/versions
 		# an image of its own: the guest of another machine may be reading dist/'s
 		export RDMA_LAB_IMAGE=$2/rdma-device-plugin.oci.tar
-		scripts/image --binaries "$PWD/dist" --output "$RDMA_LAB_IMAGE"
+		scripts/image --arch amd64 --binaries "$PWD/dist" --output "$RDMA_LAB_IMAGE"
 		;;
 	cluster*)
 		make_cluster "$2" "$(kubernetes_of "$1")"

@@ -11,6 +11,6 @@ cluster_environment() {
 # make_cluster DIRECTORY [RELEASE]: the image in DIRECTORY, and Kubernetes' own programs
 make_cluster() {
 	# an image of its own: the guest of another machine may be reading dist/'s
-	scripts/image --binaries "$PWD/dist" --output "$1/rdma-device-plugin.oci.tar"
+	scripts/image --arch amd64 --binaries "$PWD/dist" --output "$1/rdma-device-plugin.oci.tar"
 	integration/kubernetes/build "${2:-1.34}" >/dev/null
 }

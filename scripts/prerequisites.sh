@@ -52,11 +52,48 @@ rust_toolchain() {
 	fi
 }
 
-# Of what runs on nodes and in images: static.
-TARGET=x86_64-unknown-linux-musl
+# target_of ARCHITECTURE: what Rust calls it, of what runs on nodes and in images: static
+target_of() {
+	case $1 in
+	amd64) echo x86_64-unknown-linux-musl ;;
+	arm64) echo aarch64-unknown-linux-musl ;;
+	*)
+		echo "$0: the architecture is amd64 or arm64, not '$1'" >&2
+		exit 2
+		;;
+	esac
+}
+TARGET=$(target_of amd64)
 
+# rust_target [TARGET]
 rust_target() {
-	rustup target list --installed | grep -qx "$TARGET" || rustup target add "$TARGET"
+	local target=${1:-$TARGET}
+	rustup target list --installed | grep -qx "$target" || rustup target add "$target"
+}
+
+# What builds for arm64 beside Rust: the compiler of ring's C and assembler, which call nothing of a C library. Rust's
+# own linker links, and its own musl is linked in.
+arm64_compiler() {
+	command -v aarch64-linux-gnu-gcc >/dev/null || {
+		require_root
+		apt_install gcc-aarch64-linux-gnu
+	}
+}
+
+# arm64_environment: in which cargo builds for arm64
+arm64_environment() {
+	export CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc
+	export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
+}
+
+# What tests arm64's programs on amd64: the emulator of one process, which needs no binfmt_misc of the kernel; the
+# kernel's headers for arm64; and what a runtime reads images by.
+arm64_tools() {
+	local package missing=()
+	for package in qemu-user linux-libc-dev-arm64-cross libc6-dev-arm64-cross skopeo; do
+		[[ -e /var/lib/dpkg/info/$package.list ]] || missing+=("$package")
+	done
+	((${#missing[@]} == 0)) || apt_install "${missing[@]}"
 }
 
 rust_components() {

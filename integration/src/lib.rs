@@ -13,6 +13,7 @@
 //! | [`ipam`] | a stand-in IPAM plugin that records its calls, and answers or fails as told |
 //! | [`daemon`] | `rdma-device-plugin` as a process: what it says, what it takes |
 //! | [`machine`] | a made-up node for it: a sysfs tree, device files, directories |
+//! | [`oci`] | image archives, as a container runtime reads them |
 //! | [`manager`] | NetworkManager and systemd-networkd, each for one throw-away namespace |
 //! | [`metadata`] | a stand-in for the cloud's metadata service |
 //! | [`snapshot`] | all that a namespace has, comparable bit for bit |
@@ -56,6 +57,7 @@ pub mod metadata;
 pub mod netns;
 pub mod nics;
 pub mod node;
+pub mod oci;
 pub mod pages;
 pub mod plugin;
 pub mod power;

@@ -2,8 +2,8 @@
 //! `scripts/image` and `scripts/oci-archive`: what is in the image, and that it is the same bytes
 //! wherever and whenever it is made.
 
-use serde_json::Value;
-use sha2::{Digest, Sha256};
+use integration::oci::{Archive, Image};
+use serde_json::{Value, json};
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
@@ -20,13 +20,17 @@ fn script(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// A directory with made-up binaries of this mode.
+/// A directory with made-up binaries of this mode, as `dist/` has them.
 fn binaries(mode: u32) -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
-    for name in BINARIES {
-        let path = directory.path().join(name);
-        fs::write(&path, format!("{name}, made up\n")).expect("written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
+    for (architecture, below) in [("amd64", ""), ("arm64", "arm64")] {
+        let below = directory.path().join(below);
+        fs::create_dir_all(&below).expect("made");
+        for name in BINARIES {
+            let path = below.join(name);
+            fs::write(&path, format!("{name} of {architecture}")).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
+        }
     }
     directory
 }
@@ -54,34 +58,9 @@ fn image(binaries: &Path, caller: &Path, umask: &str, output: &str) -> PathBuf {
     caller.join(output)
 }
 
-/// The files of an archive, with their contents.
-fn unpacked(archive: &Path) -> TempDir {
-    let directory = tempfile::tempdir().expect("a directory");
-    let mut tar = Command::new("tar");
-    tar.arg("-xf").arg(archive).arg("-C").arg(directory.path());
-    done(tar);
-    directory
-}
-
-fn json(path: &Path) -> Value {
+fn json_of(path: &Path) -> Value {
     let text = fs::read(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"))
-}
-
-/// The blob that a descriptor is of, whose digest and size are right.
-#[track_caller]
-fn blob(image: &Path, descriptor: &Value) -> PathBuf {
-    let digest = descriptor["digest"].as_str().expect("a digest");
-    let name = digest.strip_prefix("sha256:").expect("SHA-256");
-    let path = image.join("blobs/sha256").join(name);
-    let bytes = fs::read(&path).expect("a blob");
-    let found: String = Sha256::digest(&bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    assert_eq!(found, name);
-    assert_eq!(descriptor["size"], bytes.len());
-    path
 }
 
 #[test]
@@ -97,11 +76,13 @@ fn the_image_is_the_same_wherever_it_is_made() {
         "below/b.oci.tar",
     );
     assert!(fs::read(first).expect("one") == fs::read(second).expect("another"));
-    let sboms = ["a.cdx.json", "below/b.cdx.json"];
-    assert_eq!(
-        json(&one.path().join(sboms[0])),
-        json(&other.path().join(sboms[1]))
-    );
+    for architecture in ["amd64", "arm64"] {
+        let sboms = ["a", "below/b"].map(|it| format!("{it}-{architecture}.cdx.json"));
+        assert_eq!(
+            json_of(&one.path().join(&sboms[0])),
+            json_of(&other.path().join(&sboms[1]))
+        );
+    }
 }
 
 #[test]
@@ -113,19 +94,30 @@ fn the_image_has_three_binaries_and_no_shell() {
         "022",
         "image.oci.tar",
     );
-    let image = unpacked(&archive);
-    let index = json(&image.path().join("index.json"));
-    let named = &index["manifests"][0];
+    let archive = Archive::open(&archive);
     let name = concat!(
         "docker.io/library/rdma-device-plugin:",
         env!("CARGO_PKG_VERSION")
     );
+    let named = archive.named();
     assert_eq!(named["annotations"]["io.containerd.image.name"], name);
-    let manifest = json(&blob(image.path(), named));
-    let config = json(&blob(image.path(), &manifest["config"]));
+    assert_eq!(archive.architectures(), ["amd64", "arm64"]);
+    for architecture in archive.architectures() {
+        is_whole(&archive, &architecture);
+    }
+}
+
+/// The image of `architecture` has what is to be in it, of that architecture.
+#[track_caller]
+fn is_whole(archive: &Archive, architecture: &str) {
+    let Image {
+        manifest,
+        config,
+        layers,
+    } = archive.image(architecture);
     assert_eq!(
         config["config"]["Entrypoint"],
-        serde_json::json!(["/usr/bin/rdma-device-plugin"])
+        json!(["/usr/bin/rdma-device-plugin"])
     );
     let labels = &config["config"]["Labels"];
     let version = &labels["org.opencontainers.image.version"];
@@ -134,13 +126,25 @@ fn the_image_has_three_binaries_and_no_shell() {
         labels["org.opencontainers.image.licenses"],
         env!("CARGO_PKG_LICENSE")
     );
-    let layers = manifest["layers"].as_array().expect("layers");
-    assert_eq!(layers.len(), 1);
-    assert_eq!(config["rootfs"]["diff_ids"][0], layers[0]["digest"]);
+    let [layer] = layers.as_slice() else {
+        panic!("{layers:?}");
+    };
+    assert_eq!(
+        config["rootfs"]["diff_ids"][0],
+        manifest["layers"][0]["digest"]
+    );
 
-    let layer = blob(image.path(), &layers[0]);
+    let file = |path: &str| {
+        let mut tar = Command::new("tar");
+        tar.arg("-xOf").arg(layer).arg(path);
+        done(tar)
+    };
+    for name in BINARIES {
+        let binary = file(&format!("usr/bin/{name}"));
+        assert_eq!(binary, format!("{name} of {architecture}"));
+    }
     let mut tar = Command::new("tar");
-    tar.args(["--numeric-owner", "-tvf"]).arg(&layer);
+    tar.args(["--numeric-owner", "-tvf"]).arg(layer);
     let listed = done(tar);
     let files: Vec<String> = listed
         .lines()
@@ -158,10 +162,16 @@ fn the_image_has_three_binaries_and_no_shell() {
             .all(|it| it.starts_with("drwxr-xr-x 0/0 ") || it.starts_with("-rw-r--r-- 0/0 ")),
         "{licenses:?}"
     );
-    let file = "usr/share/rdma-device-plugin/sbom.cdx.json";
-    let mut tar = Command::new("tar");
-    tar.arg("-xOf").arg(&layer).arg(file);
-    let sbom: Value = serde_json::from_str(&done(tar)).expect("JSON");
+    let sbom = file("usr/share/rdma-device-plugin/sbom.cdx.json");
+    let sbom: Value = serde_json::from_str(&sbom).expect("JSON");
+    let target = match architecture {
+        "amd64" => "x86_64-unknown-linux-musl",
+        _ => "aarch64-unknown-linux-musl",
+    };
+    assert_eq!(
+        sbom["metadata"]["properties"],
+        json!([{"name": "rust:target", "value": target}])
+    );
     // what others have written, each with a text
     let mut linked = 0;
     for component in sbom["components"].as_array().expect("components") {
@@ -195,8 +205,41 @@ fn the_image_has_three_binaries_and_no_shell() {
 }
 
 #[test]
+fn of_one_architecture_it_is_an_index_too() {
+    let directory = binaries(0o755);
+    let output = directory.path().join("image.oci.tar");
+    let of = |architecture: &str| {
+        let mut command = Command::new(script("image"));
+        command.args(["--arch", architecture, "--binaries"]);
+        command.arg(directory.path()).arg("--output").arg(&output);
+        command.output().expect("run")
+    };
+    let made = of("arm64");
+    assert!(made.status.success(), "{}", words(&made));
+    let archive = Archive::open(&output);
+    // a runtime of another one refuses that; it would start what is in an image that is named itself
+    let kind = "application/vnd.oci.image.index.v1+json";
+    assert_eq!(archive.named()["mediaType"], kind);
+    assert_eq!(archive.architectures(), ["arm64"]);
+    is_whole(&archive, "arm64");
+
+    let refused = of("s390x");
+    assert_eq!(refused.status.code(), Some(2));
+    let why = "image: --arch is all, amd64 or arm64, not 's390x'\n";
+    assert_eq!(words(&refused), why);
+}
+
+#[test]
 fn the_sbom_names_what_is_linked_in() {
-    let sbom: Value = serde_json::from_str(&done(Command::new(script("sbom")))).expect("JSON");
+    for architecture in ["amd64", "arm64"] {
+        let mut command = Command::new(script("sbom"));
+        command.arg(architecture);
+        names_what_is_linked_in(&serde_json::from_str(&done(command)).expect("JSON"));
+    }
+}
+
+#[track_caller]
+fn names_what_is_linked_in(sbom: &Value) {
     assert_eq!(sbom["bomFormat"], "CycloneDX");
     let components = sbom["components"].as_array().expect("components");
     let named = |name: &str| components.iter().find(|it| it["name"] == name);

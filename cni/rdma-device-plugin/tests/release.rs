@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `scripts/release`: a version is written everywhere, and what is published is whole and the same each time.
 
+use integration::oci::Archive;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -19,7 +20,8 @@ impl Clone {
         let clone = Self(directory);
         let mut git = Command::new("git");
         done(git.args(["clone", "--quiet"]).arg(&root).arg(clone.path()));
-        for name in ["release", "image", "sbom", "licenses", "prerequisites.sh"] {
+        let of_a_release = ["release", "image", "oci-archive", "sbom", "licenses"];
+        for name in of_a_release.into_iter().chain(["prerequisites.sh"]) {
             let script = Path::new("scripts").join(name);
             fs::copy(root.join(&script), clone.path().join(&script)).expect("a copy");
         }
@@ -153,8 +155,11 @@ fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 fn what_is_published_is_whole_and_the_same_bytes_twice() {
     let clone = Clone::new();
     let binaries = tempfile::tempdir().expect("a directory");
+    let arm64 = binaries.path().join("arm64");
+    fs::create_dir(&arm64).expect("made");
     for name in ["rdma-cni", "rdma-device-plugin", "rdma-ipam"] {
         fs::write(binaries.path().join(name), name).expect("written");
+        fs::write(arm64.join(name), format!("{name} for arm64")).expect("written");
     }
     let made = ["one", "two"].map(|name| {
         let output = binaries.path().join(name);
@@ -174,8 +179,10 @@ fn what_is_published_is_whole_and_the_same_bytes_twice() {
         "SHA256SUMS".to_owned(),
         format!("manifests-{version}.tar.gz"),
         format!("rdma-{version}-linux-amd64.tar.gz"),
+        format!("rdma-{version}-linux-arm64.tar.gz"),
         format!("rdma-device-plugin-{version}-linux-amd64.cdx.json"),
-        format!("rdma-device-plugin-{version}-linux-amd64.oci.tar"),
+        format!("rdma-device-plugin-{version}-linux-arm64.cdx.json"),
+        format!("rdma-device-plugin-{version}-linux.oci.tar"),
         format!("rdma-device-plugin-{version}.tgz"),
     ];
     assert_eq!(names, expected);
@@ -187,11 +194,24 @@ fn what_is_published_is_whole_and_the_same_bytes_twice() {
             .arg(binaries.path().join("one").join(archive));
         said(&listed.output().expect("run"))
     };
-    let archive = list(&expected[2]);
-    for name in ["rdma-cni", "rdma-device-plugin", "rdma-ipam", "LICENSE"] {
-        assert!(archive.contains(&format!("/{name}\n")), "{archive}");
+    let one = binaries.path().join("one");
+    for (archive, of) in [(&expected[2], ""), (&expected[3], " for arm64")] {
+        let listed = list(archive);
+        let directory = archive.strip_suffix(".tar.gz").expect("an archive");
+        assert!(
+            listed.contains(&format!("{directory}/LICENSE\n")),
+            "{listed}"
+        );
+        for name in ["rdma-cni", "rdma-device-plugin", "rdma-ipam"] {
+            let mut tar = Command::new("tar");
+            let tar = tar.arg("-xzOf").arg(one.join(archive));
+            let binary = tar.arg(format!("{directory}/{name}")).output();
+            assert_eq!(said(&binary.expect("run")), format!("{name}{of}"));
+        }
     }
-    let chart = list(&expected[5]);
+    let image = Archive::open(&one.join(&expected[6]));
+    assert_eq!(image.architectures(), ["amd64", "arm64"]);
+    let chart = list(&expected[7]);
     assert!(chart.contains("rdma-device-plugin/Chart.yaml\n"), "{chart}");
 }
 

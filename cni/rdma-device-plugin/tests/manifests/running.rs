@@ -9,14 +9,13 @@ use crate::{
     paths::{OF_POD, mounts},
     root,
 };
-use integration::{Daemon, Netns, wait};
+use integration::{Daemon, Netns, oci::Archive, wait};
 use k8s_openapi::api::core::v1::Container;
-use serde_json::Value;
 use std::{
     fs,
     io::{BufRead, BufReader},
     os::unix::{fs::PermissionsExt, net::UnixListener},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Output, Stdio},
     time::Duration,
 };
@@ -94,20 +93,11 @@ impl Node {
         );
         let dist = dist.canonicalize().expect("a path");
         let mut image = Command::new(root().join("scripts/image"));
-        image.arg("--binaries").arg(dist);
+        image.args(["--arch", "amd64", "--binaries"]).arg(dist);
         done(image.arg("--output").arg(&archive));
-        let layout = self.directory.path().join("layout");
-        unpack(&archive, &layout);
-        let blob = |descriptor: &Value| {
-            let digest = descriptor["digest"].as_str().expect("a digest");
-            layout.join("blobs").join(digest.replace(':', "/"))
-        };
-        let json = |path: &Path| -> Value {
-            serde_json::from_slice(&fs::read(path).expect("read")).expect("JSON")
-        };
-        let index = json(&layout.join("index.json"));
-        let manifest = json(&blob(&index["manifests"][0]));
-        unpack(&blob(&manifest["layers"][0]), &self.image());
+        let image = Archive::open(&archive).image("amd64");
+        assert_eq!(image.layers.len(), 1);
+        image.unpack(&self.image());
     }
 
     /// What a runtime would start for `container`.
@@ -237,17 +227,6 @@ fn probe(container: &Container) -> Container {
 
 fn boot_id() -> String {
     rdma_netns::Kernel::boot_id(&rdma_netns::Linux::new()).expect("a boot")
-}
-
-fn unpack(archive: &Path, into: &Path) {
-    fs::create_dir(into).expect("made");
-    done(
-        Command::new("tar")
-            .arg("-xf")
-            .arg(archive)
-            .arg("-C")
-            .arg(into),
-    );
 }
 
 #[track_caller]
