@@ -91,6 +91,8 @@ pub struct Metadata {
 pub struct PodSpec {
     #[serde(rename = "nodeSelector")]
     _node_selector: Value,
+    #[serde(rename = "affinity")]
+    _affinity: Value,
     #[serde(rename = "tolerations")]
     _tolerations: Value,
     /// No token is mounted.

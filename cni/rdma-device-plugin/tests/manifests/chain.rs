@@ -263,6 +263,7 @@ fn takes_it_off(file: &'static str) {
     assert!(cluster.others.is_empty(), "{:?}", cluster.others);
     let installed = crate::cluster::cluster("conf/manifests/lingjun.yaml");
     assert_eq!(cluster.pod().node_selector, installed.pod().node_selector);
+    assert_eq!(cluster.pod().affinity, installed.pod().affinity);
     assert_eq!(cluster.pod().tolerations, installed.pod().tolerations);
     assert_ne!(
         cluster.daemon_set.metadata.name,

@@ -138,6 +138,45 @@ fn names_are_those_that_users_know() {
     }
 }
 
+/// The architectures of the nodes that get a pod.
+fn architectures(cluster: &Cluster) -> Vec<String> {
+    let affinity = cluster.pod().affinity.as_ref();
+    let nodes = affinity.and_then(|it| it.node_affinity.as_ref());
+    let required = nodes.and_then(|it| {
+        it.required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    let terms = &required.expect("what nodes have to be").node_selector_terms;
+    let [term] = terms.as_slice() else {
+        panic!("{terms:?}");
+    };
+    let Some([needed]) = term.match_expressions.as_deref() else {
+        panic!("{term:?}");
+    };
+    assert_eq!(
+        (needed.key.as_str(), needed.operator.as_str()),
+        ("kubernetes.io/arch", "In")
+    );
+    needed.values.clone().unwrap_or_default()
+}
+
+#[test]
+fn nodes_are_those_for_which_the_image_has_programs() {
+    for wanted in ALL {
+        let expected: &[&str] = match wanted.file {
+            // for an image of one
+            OTHER_NODES => &["amd64"],
+            _ => &["amd64", "arm64"],
+        };
+        assert_eq!(
+            architectures(&cluster(wanted.file)),
+            expected,
+            "{}",
+            wanted.file
+        );
+    }
+}
+
 #[test]
 fn the_daemon_set_selects_its_own_pods() {
     for wanted in ALL {

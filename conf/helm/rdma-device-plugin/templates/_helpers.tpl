@@ -163,3 +163,14 @@
 {{- define "rdma.nodeFeatures" -}}
 /etc/kubernetes/node-feature-discovery/features.d
 {{- end -}}
+
+{{- /* the nodes for which the image has programs */}}
+{{- define "rdma.affinity" -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+    - matchExpressions:
+      - key: kubernetes.io/arch
+        operator: In
+        values: {{ toJson .Values.architectures }}
+{{- end -}}
