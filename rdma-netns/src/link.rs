@@ -286,6 +286,11 @@ impl Link {
         matches!(self.kind.as_deref(), Some("bond" | "team"))
     }
 
+    /// Whether it is a VLAN of the netdev that it lies on.
+    pub fn is_vlan(&self) -> bool {
+        self.kind.as_deref() == Some("vlan") && self.lower.is_some()
+    }
+
     /// Whether it stands for another function's port on the NIC's switch: `pf0vf3`,
     /// `c1pf0sf88` (`Documentation/networking/devlink/devlink-port.rst`).
     pub fn is_representor(&self) -> bool {

@@ -91,12 +91,39 @@ impl Namespace {
     /// The RDMA device whose port `link` is, else the one of the same PCI function or
     /// auxiliary device, else the one whose GUID is made of its address ([`pairing`]). A bond's
     /// is, too, that of one of the bond's ports: the netdev of `mlx5_bond_0` is told as the bond by
-    /// some kernels, as a port by others, and its hardware is the first port's.
+    /// some kernels, as a port by others, and its hardware is the first port's. A VLAN without one of its own
+    /// has that of the netdev that it lies on ([`Self::below_vlan`]).
     ///
     /// `link` may be of another namespace: then its index says nothing, and its hardware all.
     pub fn rdma_of(&self, link: &Link) -> Option<&RdmaDevice> {
-        let is_here = |link: &Link| self.link_by_index(link.index) == Some(link);
-        let has_ports = link.is_bond() && is_here(link);
+        self.own_rdma_of(link)
+            .or_else(|| self.own_rdma_of(self.below_vlan(link)?))
+    }
+
+    /// The netdev by whose RDMA device `vlan`, which is of this namespace, has its GIDs: the NIC or bond that
+    /// it is a VLAN of. The addresses of a netdev's upper devices are in its RDMA device's GID table, and
+    /// packets from there get the tag of the VLAN that the GID's netdev is, or lies on
+    /// (`is_eth_port_of_netdev_filter()`, `drivers/infiniband/core/roce_gid_mgmt.c`; `rdma_read_gid_l2_fields()`,
+    /// `cache.c`).
+    ///
+    /// None for a VLAN of a VLAN, as a packet gets one tag, and for one of a bond's port, as the RDMA device has the
+    /// addresses of the bond.
+    pub fn below_vlan(&self, vlan: &Link) -> Option<&Link> {
+        let lower = vlan.lower.filter(|_| vlan.is_vlan() && self.has(vlan))?;
+        let lower = self.link_by_index(lower)?;
+        let master = lower.master.and_then(|index| self.link_by_index(index));
+        let is_bonds_port = master.is_some_and(Link::is_bond);
+        (!lower.is_vlan() && !is_bonds_port).then_some(lower)
+    }
+
+    /// Whether `link` is a netdev of this namespace.
+    fn has(&self, link: &Link) -> bool {
+        self.link_by_index(link.index) == Some(link)
+    }
+
+    /// [`Self::rdma_of`], VLANs left out.
+    fn own_rdma_of(&self, link: &Link) -> Option<&RdmaDevice> {
+        let has_ports = link.is_bond() && self.has(link);
         let ports = self
             .links
             .iter()
@@ -107,7 +134,7 @@ impl Namespace {
                 .iter()
                 .find_map(|link| self.rdma.iter().find(|rdma| has(rdma, link)))
         };
-        of(&|rdma, link| rdma.has_netdev(link.index) && is_here(link))
+        of(&|rdma, link| rdma.has_netdev(link.index) && self.has(link))
             .or_else(|| of(&|rdma, link| rdma.parent.is_some() && rdma.parent == link.parent))
             .or_else(|| of(&|rdma, link| rdma.has_guid_of(link) && !self.has_port_of(rdma)))
     }
@@ -250,6 +277,53 @@ mod tests {
 
     fn of_any(host: &Namespace, link: &Link) -> Option<String> {
         host.rdma_of(link).map(|rdma| rdma.name.clone())
+    }
+
+    /// Also of a NIC that is a bridge's port: its VLANs have their frames before the bridge
+    /// (`__netif_receive_skb_core()`, `net/core/dev.c`).
+    #[test]
+    fn a_vlans_rdma_device_is_that_of_the_netdev_below_it() {
+        let bond = device("mlx5_bond_0", Some("0000:01:00.0"), Some(3));
+        let nic = device("mlx5_2", Some("0000:02:00.0"), Some(4));
+        let mut host = host(&[bond, nic]);
+        let mut add = |name: &str, kind: &str, lower: &str| {
+            let index = 10 + u32::try_from(host.links.len()).expect("few");
+            let below = host.link(lower).expect("a netdev").index;
+            let link = json!({
+                "index": index, "name": name, "mac": "", "mtu": 1500, "up": true, "kind": kind, "lower": below,
+            });
+            host.links
+                .push(serde_json::from_value(link).expect("a netdev"));
+        };
+        for (name, kind, lower) in [
+            ("bond0.100", "vlan", "bond0"),
+            ("bond0.100.7", "vlan", "bond0.100"),
+            ("eth2.7", "vlan", "eth2"),
+            ("eth0.7", "vlan", "eth0"),
+            ("br0.7", "vlan", "br0"),
+            ("own0", "macvlan", "eth2"),
+        ] {
+            add(name, kind, lower);
+        }
+        assert_eq!(of(&host, "bond0.100").as_deref(), Some("mlx5_bond_0"));
+        assert_eq!(of(&host, "eth2.7").as_deref(), Some("mlx5_2"));
+        // two tags, a bond's port, no RDMA device, no VLAN
+        for none in ["bond0.100.7", "eth0.7", "br0.7", "own0"] {
+            assert_eq!(of(&host, none), None, "{none}");
+        }
+        // what number the netdev below a VLAN of another namespace has says nothing
+        let pods = Link {
+            index: 77,
+            ..host.link("bond0.100").expect("a netdev").clone()
+        };
+        assert_eq!(host.rdma_of(&pods), None);
+        // soft-RoCE of the VLAN's own comes first
+        let mut own = host.rdma[0].clone();
+        own.name = "rxe100".into();
+        own.parent = None;
+        own.ports[0].netdev = Some(host.link("bond0.100").expect("a netdev").index);
+        host.rdma.push(own);
+        assert_eq!(of(&host, "bond0.100").as_deref(), Some("rxe100"));
     }
 
     #[test]

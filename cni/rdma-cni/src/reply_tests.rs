@@ -170,12 +170,15 @@ fn what_is_shared_stays_and_a_pattern_of_names_is_enough() {
         json!({"devices": [{"driver": "mlx5_core"}], "mode": "share"}),
         "bond0 eth2 eth3 eth5 eth6",
     );
-    // a VLAN without an RDMA device is none of the bonds
+    // a VLAN is none of the bonds, unless a selector fits it and not its bond
     takes(json!({"devices": [{"netdev": "bond*"}]}), "bond0 bond1");
+    for netdev in ["bond0.100", "bond*.*"] {
+        takes(json!({"devices": [{"netdev": netdev}]}), "bond0.100");
+    }
     takes(
-        json!({"devices": [{"netdev": "bond0.100"}]}),
-        "100 bond0.100 has no RDMA device on the host; set requireRdma to false to attach it all the \
-         same",
+        json!({"devices": [{"netdev": "eth3.*"}], "mode": "move"}),
+        "102 eth3.7 cannot be moved into a pod: it is a VLAN, and its RDMA device is that of the netdev that it \
+         lies on; use mode \"share\"",
     );
 }
 

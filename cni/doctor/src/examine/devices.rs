@@ -136,11 +136,13 @@ fn here(observed: &Observed, told: &mut Told<'_>) {
     }
 }
 
-/// The netdevs of an RDMA device; the bond that stands for its ports comes first.
+/// The netdevs of an RDMA device, VLANs of it left out; the bond that stands for its ports comes first.
 fn netdevs<'a>(host: &'a Namespace, device: &RdmaDevice) -> Vec<&'a Link> {
     let mut links: Vec<&Link> = host.links.iter().collect();
     links.retain(|link| {
-        !link.is_representor() && host.rdma_of(link).is_some_and(|it| it.name == device.name)
+        !link.is_representor()
+            && host.below_vlan(link).is_none()
+            && host.rdma_of(link).is_some_and(|it| it.name == device.name)
     });
     links.sort_by_key(|link| (!link.is_bond(), !device.has_netdev(link.index), link.index));
     links

@@ -6,6 +6,7 @@ mod bare;
 mod error;
 mod host_use;
 mod share;
+mod vlan;
 
 use crate::allocation::{self, Allotment, Meaning, Named};
 use attachments::{Attachment, Rail, Sibling};
@@ -71,7 +72,7 @@ pub fn allocated_devices(meanings: &[Meaning], observed: &Observed) -> BTreeSet<
 
 /// The hardware of the RDMA devices that `selectors` can mean: of those whose own name fits, and of those
 /// of the netdevs that fit. None: a netdev is among them whose RDMA device only a port tells.
-/// `observed` need have no ports: no hardware has a VLAN or the like as its port.
+/// `observed` need have no ports: no hardware has a macvlan or the like as its port.
 pub fn selected(
     conf: &Conf,
     selectors: &[Selector],
@@ -87,7 +88,8 @@ pub fn selected(
         let rdma = rdma_of(&observed.host, chosen.link)?;
         devices.extend(rdma.parent.clone());
     }
-    Some(devices)
+    let has_untold = selectors.iter().any(|it| vlan::is_untold(it, observed));
+    (!has_untold).then_some(devices)
 }
 
 /// Has `observed` say which hardware that a pattern of `choice` fits is no network, which only the device itself
@@ -176,7 +178,7 @@ fn rail(
         allotment,
     } = chosen;
     let (sharing, allocated) = allotment.map(|it| (it.sharing, it.allocated)).unzip();
-    let rdma = rdma_of(&observed.host, link);
+    let rdma = rdma_of(&observed.host, link).filter(|_| !vlan::moves_alone(conf, link));
     if conf.require_rdma && rdma.is_none() {
         return Err(SelectError::NoRdma(link.name.clone()));
     }
@@ -206,7 +208,7 @@ fn rail(
         allocated,
         ..Rail::new(pod_name)
     };
-    match share::reason(conf.mode, sharing, link, others) {
+    match share::reason(conf.mode, sharing, (link, rdma), others) {
         Some(reason) => {
             log::info!("{} is shared: {reason}", link.name);
             Ok(Rail {
@@ -221,7 +223,7 @@ fn rail(
             })
         }
         None => {
-            share::movable(link, others)?;
+            share::movable((link, rdma), others)?;
             host_use.movable(naming, conf.mode, link, rdma)?;
             Ok(Rail {
                 host_link: Some(link.clone()),
@@ -354,6 +356,7 @@ fn by_selectors<'a>(
             .filter(|(_, link)| {
                 selector.matches(candidate(observed, link, rdma_of(&observed.host, link)))
             })
+            .filter(|(_, link)| !vlan::stands_behind_its_lower(selector, observed, link))
             .map(|(side, link)| Chosen {
                 naming,
                 ..Chosen::at(conf.mode, observed, side, link)
@@ -368,8 +371,8 @@ fn by_selectors<'a>(
                 continue;
             }
             let Chosen { side, link, .. } = found;
-            let is_shared = share::reason(conf.mode, None, link, others).is_some();
             let rdma = rdma_of(&observed.host, link);
+            let is_shared = share::reason(conf.mode, None, (link, rdma), others).is_some();
             let no_rail = || no_rail(naming, observed, link);
             match no_rail().or_else(|| host_use.passes_over(naming, is_shared, link, rdma)) {
                 Some(why) if side == NetnsSide::Host => {

@@ -4,7 +4,9 @@
 use super::SelectError;
 use attachments::{Attachment, Rail, Shared};
 use network_conf::{ChildConf, Conf, Mode};
-use rdma_netns::{Child, IpoibMode, Link, LinkType, MacvlanMode, Namespace, NetnsSide, RdmaMode};
+use rdma_netns::{
+    Child, IpoibMode, Link, LinkType, MacvlanMode, Namespace, NetnsSide, RdmaDevice, RdmaMode,
+};
 use rdma_resources::Sharing;
 
 /// What is selected where `link` is: the bond that it is a port of, unless it is to be moved.
@@ -21,18 +23,21 @@ pub(super) fn bond_of<'a>(
     }
 }
 
-/// Why `link` is shared and not moved, if it is. `sharing` is kubelet's word, if it has one:
-/// that other pods have the device too, or that none has.
+/// Why `link`, which has the RDMA device `rdma`, is shared and not moved, if it is. `sharing` is kubelet's word, if
+/// it has one: that other pods have the device too, or that none has.
 pub(super) fn reason(
     mode: Mode,
     sharing: Option<Sharing>,
-    link: &Link,
+    (link, rdma): (&Link, Option<&RdmaDevice>),
     others: &[Attachment],
 ) -> Option<String> {
     match mode {
         Mode::Move => None,
         Mode::Share => Some("mode is \"share\"".into()),
         Mode::Auto if link.is_bond() => Some("a bond cannot be moved".into()),
+        Mode::Auto if link.is_vlan() && rdma.is_some() => {
+            Some("a VLAN has its RDMA device from the netdev that it lies on".into())
+        }
         Mode::Auto => match sharing {
             Some(Sharing::Shared) => Some("kubelet gives its resource to several pods".into()),
             Some(Sharing::Exclusive) => None,
@@ -131,7 +136,10 @@ fn takes_connections(link: &Link) -> bool {
 }
 
 /// Refuses what would not work in a pod, or be missed on the host.
-pub(super) fn movable(link: &Link, others: &[Attachment]) -> Result<(), SelectError> {
+pub(super) fn movable(
+    (link, rdma): (&Link, Option<&RdmaDevice>),
+    others: &[Attachment],
+) -> Result<(), SelectError> {
     let cannot = |reason| {
         let link = link.name.clone();
         Err(SelectError::CannotMove { link, reason })
@@ -141,6 +149,11 @@ pub(super) fn movable(link: &Link, others: &[Attachment]) -> Result<(), SelectEr
     }
     if link.master.is_some() {
         return cannot("it is a port of a bond or bridge, which would lose it");
+    }
+    if link.is_vlan() && rdma.is_some() {
+        return cannot(
+            "it is a VLAN, and its RDMA device is that of the netdev that it lies on; use mode \"share\"",
+        );
     }
     match sharer(link, others) {
         Some(other) => Err(SelectError::InUse {
