@@ -61,6 +61,19 @@ pub fn a_childs_gids_are_in_its_parents_table(node: &Node<'_, impl Kernel>) {
     wait(node, false, 0);
 }
 
+/// `is_eth_port_of_netdev_filter()`: those of all upper devices, not only of the next ones.
+pub fn those_of_a_vlans_child_are_in_the_table_of_its_lower(node: &Node<'_, impl Kernel>) {
+    (node.add_vlan)("nic0", 7);
+    node.make(up("nic0.7", true));
+    node.make(add_child("nic0.7", BRIDGE, "rdma0"));
+    set_up(node);
+    for gid in wait(node, false, 2) {
+        assert_eq!(gid.netdev.as_deref(), Some("rdma0"));
+    }
+    node.make(remove_link(POD, "rdma0"));
+    wait(node, false, 0);
+}
+
 /// And the host no longer sees its table.
 pub fn a_moved_device_has_those_of_its_netdev_there(node: &Node<'_, impl Kernel>) {
     node.make(move_rdma("rxe0", HOST, POD));

@@ -12,7 +12,7 @@
 //! | [`node`] | what a rule is tried on |
 //! | [`ops`] | changes, in few words |
 //! | [`links`], [`moves`], [`addresses`], [`detection`], [`routes`], [`children`], [`rules`] | the rules |
-//! | [`rdma`], [`gids`], [`ipvlan`], [`smc`] | the rules of what the lab has: RDMA devices, ipvlan, SMC |
+//! | [`rdma`], [`gids`], [`ipvlan`], [`vlan`], [`smc`] | the rules of what the lab has: RDMA devices, ipvlan, VLANs, SMC |
 
 pub mod addresses;
 pub mod children;
@@ -27,6 +27,7 @@ pub mod rdma;
 pub mod routes;
 pub mod rules;
 pub mod smc;
+pub mod vlan;
 
 pub use node::Node;
 pub use rdma_netns::Kernel;
@@ -45,6 +46,7 @@ macro_rules! suite {
             }
             gids {
                 a_childs_gids_are_in_its_parents_table
+                those_of_a_vlans_child_are_in_the_table_of_its_lower
                 a_moved_device_has_those_of_its_netdev_there
             }
             ipvlan {
@@ -52,6 +54,11 @@ macro_rules! suite {
                 all_have_one_mode
                 it_follows_its_parents_mtu
                 macvlan_and_ipvlan_exclude_each_other
+            }
+            vlan {
+                it_has_its_lowers_mac_and_mtu
+                it_is_up_and_down_with_its_lower
+                a_child_of_it_has_its_carrier_and_ends_with_it
             }
             smc {
                 each_namespace_has_a_table_and_the_host_has_the_ports

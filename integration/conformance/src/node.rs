@@ -14,6 +14,8 @@ pub struct Node<'a, K: Kernel> {
     pub kernel: &'a K,
     /// The pod's namespace.
     pub pod: &'a K::Pod,
+    /// `ip link add link NIC name NIC.ID type vlan id ID` on the host, which is no [`Op`].
+    pub add_vlan: &'a dyn Fn(&str, u16),
 }
 
 impl<K: Kernel> Node<'_, K> {

@@ -120,11 +120,15 @@ impl World {
         Ok(())
     }
 
-    /// After netdevs went: so do those that lay on them, and a bond's ports are free.
+    /// After netdevs went: so do those that lay on them, and on these, and a bond's ports are free.
     pub(crate) fn reap(&mut self) {
-        let alive: Vec<u64> = self.netdevs.iter().map(|netdev| netdev.id).collect();
-        self.netdevs
-            .retain(|netdev| netdev.below.is_none_or(|id| alive.contains(&id)));
+        let mut before = 0;
+        while before != self.netdevs.len() {
+            before = self.netdevs.len();
+            let alive: Vec<u64> = self.netdevs.iter().map(|netdev| netdev.id).collect();
+            self.netdevs
+                .retain(|netdev| netdev.below.is_none_or(|id| alive.contains(&id)));
+        }
         let masters: Vec<(NetnsId, u32)> = self
             .netdevs
             .iter()
@@ -163,14 +167,14 @@ impl World {
             .is_none_or(|(child, below)| fits(child, mtu, &self.netdevs[below].link))
     }
 
-    /// Gives children what they have from the netdev `id`, which has changed: carrier, hardware
-    /// address, number, MTU (`macvlan_device_event()`, `ipvlan_device_event()`).
+    /// Gives children and VLANs what they have from the netdev `id`, which has changed: carrier, hardware
+    /// address, number, MTU (`macvlan_device_event()`, `ipvlan_device_event()`, `vlan_device_event()`).
     pub(crate) fn tell_children(&mut self, id: u64) {
         let Some(parent) = self.netdevs.iter().find(|netdev| netdev.id == id) else {
             return;
         };
         let parent = parent.link.clone();
-        let mut resized = vec![];
+        let (mut resized, mut vlans) = (vec![], vec![]);
         for netdev in self.netdevs.iter_mut().filter(|n| n.below == Some(id)) {
             let is_ipoib = netdev.is_ipoib_child();
             let link = &mut netdev.link;
@@ -179,7 +183,11 @@ impl World {
                 continue;
             }
             link.carrier = link.up && parent.carrier;
-            if link.child.is_some_and(shares_mac) {
+            if link.is_vlan() {
+                vlans.push(netdev.id);
+            }
+            // a VLAN that is down takes it when it goes up
+            if link.is_vlan() && link.up || link.child.is_some_and(shares_mac) {
                 link.mac = parent.mac.clone();
             }
             let mtu = match link.child {
@@ -193,6 +201,9 @@ impl World {
         for (netns, name, mtu) in resized {
             // it is no larger than its parent, and not too small, as its parent is not
             let _ = self.set_mtu(netns, &name, mtu);
+        }
+        for vlan in vlans {
+            self.tell_children(vlan);
         }
     }
 }

@@ -112,7 +112,7 @@ impl World {
             let hca = &self.hcas[position];
             let root = self.gid_root(hca);
             let counts = |netdev: &&Netdev| {
-                root.is_some() && (Some(netdev.id) == root || netdev.below == root)
+                root.is_some_and(|root| netdev.id == root || self.lies_on(netdev.id, root))
             };
             let owners: Vec<Owner> = self
                 .netdevs

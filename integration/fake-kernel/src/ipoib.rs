@@ -167,20 +167,6 @@ impl World {
             child.link.mac.0[12..].copy_from_slice(&mac.0[12..]);
         }
     }
-
-    /// `ipoib_open()` and `ipoib_stop()` set the children of a netdev up and down with it, in whichever namespace they
-    /// are.
-    pub(crate) fn set_ipoib_children_up(&mut self, id: u64, up: bool) -> Result<(), Refusal> {
-        let children = self.netdevs.iter().filter(|it| it.below == Some(id));
-        let children = children.filter(|it| it.link.ipoib.is_some() && it.link.up != up);
-        let children: Vec<(NetnsId, InterfaceName)> = children
-            .map(|it| (it.netns, it.link.name.clone()))
-            .collect();
-        for (netns, name) in children {
-            self.set_up(netns, &name, up)?;
-        }
-        Ok(())
-    }
 }
 
 impl Netdev {

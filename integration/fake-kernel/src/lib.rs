@@ -13,7 +13,7 @@
 //! | `vfs` | virtual functions, as their physical function has them |
 //! | `drivers` | drivers that are bound anew, and udev's names |
 //! | [`nic`], `bonds` | hardware to furnish a world with |
-//! | `links`, `children`, `ipoib`, `addresses`, `probe`, `routes`, `rules`, `hca`, `gids`, `smc` | the rules |
+//! | `links`, `children`, `ipoib`, `vlans`, `addresses`, `probe`, `routes`, `rules`, `hca`, `gids`, `smc` | the rules |
 //! | `death` | the end of a namespace, unplugging, reboot |
 //! | `observe`, `execute` | the two halves of the seam |
 //! | [`kernel`] | the seam itself, and what can go wrong at it |
@@ -43,6 +43,7 @@ mod rules;
 mod smc;
 pub mod snapshot;
 mod vfs;
+mod vlans;
 pub mod world;
 
 pub use kernel::{Died, FakeKernel, FakePod, Step, Verdict};

@@ -156,10 +156,13 @@ impl World {
     pub(crate) fn set_up(&mut self, netns: NetnsId, link: &str, up: bool) -> Result<(), Refusal> {
         let position = self.position(netns, link)?;
         let medium = self.has_medium(position);
-        let netdev = &mut self.netdevs[position];
-        if netdev.link.up == up {
+        if self.netdevs[position].link.up == up {
             return Ok(());
         }
+        if up {
+            self.open_vlan(position)?;
+        }
+        let netdev = &mut self.netdevs[position];
         let id = netdev.id;
         (netdev.link.up, netdev.link.carrier) = (up, up && medium);
         if up {
@@ -176,7 +179,20 @@ impl World {
             self.flush_dead_routes();
         }
         self.tell_children(id);
-        self.set_ipoib_children_up(id, up)
+        self.take_along(id, up)
+    }
+
+    /// What goes up and down with the netdev `id`: its VLANs (`vlan_device_event()`, `NETDEV_UP`, `NETDEV_DOWN`), and its
+    /// IPoIB children, in whichever namespace they are (`ipoib_open()`, `ipoib_stop()`).
+    fn take_along(&mut self, id: u64, up: bool) -> Result<(), Refusal> {
+        let goes_along = |link: &Link| link.is_vlan() || link.ipoib.is_some();
+        let lies_on_it = self.netdevs.iter().filter(|it| it.below == Some(id));
+        let with_it: Vec<_> = lies_on_it
+            .filter(|it| goes_along(&it.link))
+            .map(|it| (it.netns, it.link.name.clone()))
+            .collect();
+        let mut with_it = with_it.into_iter();
+        with_it.try_for_each(|(netns, name)| self.set_up(netns, &name, up))
     }
 
     /// Below 1280 the netdev has no IPv6 any more, settings included; back above it has

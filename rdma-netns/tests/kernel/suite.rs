@@ -21,6 +21,11 @@ fn detect_soon() {
     }
 }
 
+fn add_vlan(node: &str, nic: &str, id: u16) {
+    let line = format!("-n {node} link add link {nic} name {nic}.{id} type vlan id {id}");
+    ip(&line.split(' ').collect::<Vec<_>>());
+}
+
 /// The cables' other ends are in a namespace of their own, up.
 fn with_node(rule: impl FnOnce(&Node<'_, Linux>) + Send) {
     let [node, pod, fabric] = ["node", "pod", "fabric"].map(Named::new);
@@ -37,6 +42,7 @@ fn with_node(rule: impl FnOnce(&Node<'_, Linux>) + Send) {
         rule(&Node {
             kernel: &kernel,
             pod: &pod,
+            add_vlan: &|nic, id| add_vlan(node.name(), nic, id),
         });
     };
     let node = Netns::open(&node.path()).expect("the node");

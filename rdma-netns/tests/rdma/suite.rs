@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rules that the fake kernel is held to as well.
 
-use crate::{World, smc::Clean};
+use crate::{World, run, smc::Clean};
 use conformance::Node;
 use rdma_netns::Linux;
 
@@ -14,5 +14,10 @@ fn with_rdma(rule: impl FnOnce(&Node<'_, Linux>)) {
     rule(&Node {
         kernel: &world.kernel,
         pod: &pod,
+        add_vlan: &|nic, id| {
+            run(&format!(
+                "ip link add link {nic} name {nic}.{id} type vlan id {id}"
+            ))
+        },
     });
 }

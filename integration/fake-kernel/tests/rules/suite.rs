@@ -36,5 +36,6 @@ fn run(mut world: World, rule: impl FnOnce(&Node<'_, FakeKernel>)) {
     rule(&Node {
         kernel: &kernel,
         pod: &pod,
+        add_vlan: &|nic, id| kernel.with(|world| world.add_vlan(nic, id)),
     });
 }

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//! VLANs of the host's netdevs, and what they have from the netdev that they lie on.
+
+use crate::{
+    nic::Nic,
+    world::{HOST, Refusal, World},
+};
+use nix::errno::Errno;
+
+impl World {
+    /// `ip link add link LOWER name LOWER.ID type vlan id ID`, on the host: with the hardware address and the MTU
+    /// of LOWER, and down (`register_vlan_dev()`, `net/8021q/vlan.c`; `vlan_dev_init()`, `vlan_dev.c`).
+    pub fn add_vlan(&mut self, lower: &str, id: u16) {
+        let name = format!("{lower}.{id}");
+        self.plug(Nic::virtual_link(&name, "vlan"));
+        let found = |name: &str| self.position(HOST, name).expect("a netdev of the host");
+        let (below, vlan) = (found(lower), found(&name));
+        let (id, lower) = (self.netdevs[below].id, self.netdevs[below].link.clone());
+        let vlan = &mut self.netdevs[vlan];
+        vlan.below = Some(id);
+        let link = &mut vlan.link;
+        (link.lower, link.mac, link.mtu) = (Some(lower.index), lower.mac, lower.mtu);
+    }
+
+    /// Before the netdev at `position` goes up: a VLAN takes the present hardware address of the netdev that it lies on.
+    /// ENETDOWN where that is down (`vlan_dev_open()`, `net/8021q/vlan_dev.c`).
+    pub(crate) fn open_vlan(&mut self, position: usize) -> Result<(), Refusal> {
+        let below = self.below(position);
+        let Some(below) = below.filter(|_| self.netdevs[position].link.is_vlan()) else {
+            return Ok(());
+        };
+        if !self.netdevs[below].link.up {
+            return Err(Errno::ENETDOWN.into());
+        }
+        self.netdevs[position].link.mac = self.netdevs[below].link.mac.clone();
+        Ok(())
+    }
+
+    /// Whether the netdev `id` lies on the netdev `root`, be there others between them.
+    pub(crate) fn lies_on(&self, id: u64, root: u64) -> bool {
+        let below = |id: u64| self.netdevs.iter().find(|it| it.id == id)?.below;
+        std::iter::successors(below(id), |id| below(*id)).any(|it| it == root)
+    }
+}
