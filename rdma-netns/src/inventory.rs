@@ -107,6 +107,9 @@ pub struct Netdev {
     /// is none: its RDMA device is the ports' one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_by: Option<String>,
+    /// The VLANs on it, or on the bond that it is a port of, which are in this program's namespace; by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vlans: Vec<Vlan>,
     /// The network of its first IPv6 address that is not link-local, `fd00:1::/64`; of a bond's port it is the bond's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6_prefix: Option<String>,
@@ -114,6 +117,16 @@ pub struct Netdev {
     /// ([`uplink`](crate::uplink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub default_route: bool,
+}
+
+/// A VLAN, as far as resources go. Its carrier is that of the netdev that it lies on
+/// (`vlan_stacked_transfer_operstate()`, `net/8021q/vlan.c`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vlan {
+    /// Its name.
+    pub name: String,
+    /// Set up by its administrator.
+    pub up: bool,
 }
 
 /// An RDMA device.
@@ -162,6 +175,14 @@ pub struct Accelerator {
     /// Where on PCI it is.
     #[serde(default)]
     pub path: PciPath,
+}
+
+impl Netdev {
+    /// The netdev that the RDMA device has its GIDs by: the bond that this one is a port of, or itself.
+    pub fn base(&self) -> &str {
+        let bond = self.master.as_deref().filter(|_| self.taken_by.is_none());
+        bond.unwrap_or(&self.name)
+    }
 }
 
 impl Inventory {

@@ -51,7 +51,9 @@ pub use device::{Device, DeviceAddress};
 pub use gid::{Gid, GidKind, GidTable};
 pub use guid::Guid;
 pub use hardware_address::HardwareAddress;
-pub use inventory::{Accelerator, ErdmaModule, Function, Hca, HcaPort, Inventory, Netdev, PciPath};
+pub use inventory::{
+    Accelerator, ErdmaModule, Function, Hca, HcaPort, Inventory, Netdev, PciPath, Vlan,
+};
 pub use ipoib::{Ipoib, IpoibMode, Pkey};
 pub use kernel::{Kernel, ObserveError, OpError, OpenPodError, Pod};
 pub use link::{Address, Link, LinkFlag, LinkSetting, LinkType, Route};

@@ -26,6 +26,7 @@ fn nic(number: u32) -> GrantedDevice {
             .try_into()
             .expect("an address"),
         rdma: format!("mlx5_{number}"),
+        parent: None,
         char_devices: vec![uverbs(number)],
     }
 }

@@ -7,6 +7,7 @@ use dra::{AttachmentParameters, Prepared, Record, cdi};
 use kubelet_api::pod_resources::v1::PodResources;
 use rdma_netns::{Device, DeviceAddress};
 use rdma_resources::{CharNode, Grant, Published, Sharing};
+use std::collections::BTreeMap;
 
 /// What an id stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct Meaning {
     pub sharing: Sharing,
     /// The devices.
     pub devices: Named,
+    /// The netdev that the pod is attached to, of each device where the resource says which.
+    pub parents: BTreeMap<DeviceAddress, String>,
     /// How containers get them, where that is recorded.
     pub given: Vec<Given>,
     /// The claim that they were allocated by; none: kubelet's device plugins.
@@ -63,11 +66,14 @@ pub struct Given {
     pub char_devices: Vec<CharNode>,
 }
 
-/// A device that is the pod's, with all ids that stand for it.
+/// A device that is the pod's at one netdev, with all ids that stand for that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allotment {
     /// The device.
     pub address: DeviceAddress,
+    /// The netdev that the pod is attached to: the device's own, its bond, or a VLAN of that. None: as the device
+    /// has it.
+    pub parent: Option<String>,
     /// Whether other pods have it too.
     pub sharing: Sharing,
     /// What the record says of it.
@@ -157,6 +163,7 @@ pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> 
         },
         sharing: prepared.sharing,
         devices: Named::Addresses(addresses.collect()),
+        parents: BTreeMap::new(),
         // the claim's own specification follows a move
         given: vec![],
         claim: Some(AllocatingClaim {
@@ -177,6 +184,7 @@ pub fn meaning(
         id: id.clone(),
         sharing,
         devices,
+        parents: BTreeMap::new(),
         given,
         claim: None,
     };
@@ -187,16 +195,25 @@ pub fn meaning(
     if let Some(grant) = grant {
         let addresses = grant.devices.iter().map(|it| it.address.clone());
         let addresses = some(addresses.collect())?;
+        let parents = grant.devices.iter();
+        let parents = parents.filter_map(|it| Some((it.address.clone(), it.parent.clone()?)));
+        let parents = parents.collect();
         let given = grant.devices.into_iter().map(|device| Given {
             address: device.address,
             cdi: grant.cdi,
             char_devices: device.char_devices,
         });
-        return Ok(of(grant.sharing, addresses, given.collect()));
+        return Ok(Meaning {
+            parents,
+            ..of(grant.sharing, addresses, given.collect())
+        });
     }
     let resource = published.and_then(|it| it.resources.get(&id.resource));
     if let Some((resource, devices)) = resource.and_then(|it| Some((it, it.devices(&id.id)?))) {
-        return Ok(of(resource.sharing, some(devices.to_vec())?, vec![]));
+        return Ok(Meaning {
+            parents: resource.parents.clone(),
+            ..of(resource.sharing, some(devices.to_vec())?, vec![])
+        });
     }
     if let Ok(address) = DeviceAddress::try_from(id.id.clone()) {
         let devices = Named::Addresses(vec![address]);
@@ -219,8 +236,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The devices that `meanings` are about, each once: in the order of the resources, then by
-/// address, so that rails are numbered the same each time. `devices` are the node's.
+/// The devices that `meanings` are about, each once for each netdev that the pod is attached to: in the order of the
+/// resources, then by address, so that rails are numbered the same each time. `devices` are the node's.
 pub fn devices(
     meanings: &[Meaning],
     devices: &[Device],
@@ -234,9 +251,12 @@ pub fn devices(
         }
         found.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (address, meaning) in found {
-            let known = allotments.iter().position(|it| it.address == address);
+            let parent = meaning.parents.get(&address);
+            let is_it = |it: &Allotment| it.address == address && it.parent.as_ref() == parent;
+            let known = allotments.iter().position(is_it);
             let index = known.unwrap_or_else(|| {
                 allotments.push(Allotment {
+                    parent: parent.cloned(),
                     address,
                     sharing: meaning.sharing,
                     allocated: Allocated::default(),
@@ -250,6 +270,12 @@ pub fn devices(
 }
 
 impl Allotment {
+    /// The first of the resources that it is of.
+    pub(crate) fn resource(&self) -> String {
+        let first = self.allocated.ids.first();
+        first.map(|it| it.resource.clone()).unwrap_or_default()
+    }
+
     fn add(&mut self, meaning: &Meaning) {
         if meaning.sharing == Sharing::Shared {
             // what one resource shares, another one cannot have for one pod alone

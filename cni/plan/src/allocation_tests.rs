@@ -45,6 +45,7 @@ fn grant(resource: &str, of: &str, sharing: Sharing, cdi: bool, devices: &[(&str
     let devices = devices.iter().map(|(text, number)| GrantedDevice {
         address: address(text),
         rdma: format!("mlx5_{number}"),
+        parent: None,
         char_devices: vec![node(*number)],
     });
     Grant {
@@ -103,6 +104,7 @@ fn a_grant_counts_more_than_what_is_published_and_that_more_than_the_id() {
             Resource {
                 sharing: Sharing::Shared,
                 devices: published::Devices::Every(vec![address("0000:5e:00.1")]),
+                parents: BTreeMap::new(),
             },
         )]
         .into(),
@@ -289,4 +291,40 @@ fn a_claims_device_is_what_it_was_prepared_with() {
     // nobody asked for: of another resource, or not in the claim
     assert_eq!(of_claim(&one, &record, &resources[..1]), None);
     assert_eq!(of_claim(&device("other"), &record, &resources), None);
+}
+
+#[test]
+fn a_device_is_a_rail_for_each_netdev_that_resources_attach_to() {
+    let nic = "0000:3b:00.0";
+    let tenant = |resource: &str, of: &str, parent: Option<&str>| {
+        let mut grant = grant(resource, of, Sharing::Shared, true, &[(nic, 0)]);
+        grant.devices[0].parent = parent.map(str::to_owned);
+        super::meaning(&id(resource, of), Some(grant), None).expect("a meaning")
+    };
+    let resource = Resource {
+        sharing: Sharing::Shared,
+        devices: published::Devices::Every(vec![address(nic)]),
+        parents: [(address(nic), "bond0.200".to_owned())].into(),
+    };
+    let published = Published {
+        format: published::FORMAT,
+        cdi_dir: None,
+        resources: [("rdma/tenant-b".to_owned(), resource)].into(),
+    };
+    let by_file = super::meaning(&id("rdma/tenant-b", "2"), None, Some(&published));
+    let meanings = [
+        tenant("rdma/tenant-a", "7", Some("bond0.100")),
+        tenant("rdma/tenant-b", "1", Some("bond0.200")),
+        by_file.expect("a meaning"),
+        tenant("rdma/hca", "0", None),
+    ];
+    let allotments = devices(&meanings, &[function(nic, "mlx5_bond_0")]).expect("devices");
+    let seen: Vec<_> = allotments
+        .iter()
+        .map(|it| (it.parent.as_deref(), it.allocated.ids.len()))
+        .collect();
+    assert_eq!(
+        seen,
+        [(Some("bond0.100"), 1), (Some("bond0.200"), 2), (None, 1)]
+    );
 }

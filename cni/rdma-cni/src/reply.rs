@@ -91,6 +91,7 @@ fn select(error: &SelectError) -> u32 {
         SelectError::NotFound(_)
         | SelectError::PassedOver { .. }
         | SelectError::Allocation(_)
+        | SelectError::NoParent { .. }
         | SelectError::NoNetdev { .. }
         | SelectError::NoRdma(_) => own::NO_SUCH_DEVICE,
         SelectError::InUse { .. } | SelectError::Elsewhere(_) => own::DEVICE_IN_USE,

@@ -13,6 +13,7 @@ use plan::{
 use rdma_netns::{DeviceAddress, Observed};
 use rdma_resources::Sharing;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 fn node() -> Observed {
     let link = |index: u32, name: &str, more: Value| {
@@ -195,6 +196,7 @@ fn what_kubelet_allocated_is_shared_or_refused() {
             },
             sharing,
             devices: Named::Addresses(vec![address]),
+            parents: BTreeMap::new(),
             given: vec![],
         };
         taken(&conf, &Choice::Allocated(vec![meaning]))

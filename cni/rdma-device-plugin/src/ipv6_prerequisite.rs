@@ -19,7 +19,7 @@ use std::{collections::BTreeSet, fmt, net::IpAddr, path::Path};
 pub struct Parent {
     /// Its RDMA device.
     pub rdma: String,
-    /// Its netdev, which may be a port of a bond.
+    /// Its netdev, which may be a port of a bond; or the one that the resource has pods attached to.
     pub netdev: String,
 }
 
@@ -39,16 +39,21 @@ pub fn parents(chain: Option<&Chain>, offers: &[Offer], inventory: &Inventory) -
         return Vec::new();
     };
     let offers = offers.iter().filter(|it| chain.attaches(it.name.as_str()));
-    let parents: BTreeSet<Parent> = offers
-        .flat_map(|offer| &offer.devices)
-        .flat_map(|device| {
-            let mut functions = inventory.functions.iter();
-            let function = functions.find(|it| it.device.address == device.address);
+    let devices = offers.flat_map(|offer| offer.devices.iter().map(move |it| (offer, it)));
+    let parents: BTreeSet<Parent> = devices
+        .flat_map(|(offer, device)| {
+            let function = inventory.function(&device.address);
             let netdevs = function.into_iter().flat_map(|it| &it.netdevs);
-            netdevs.map(|netdev| Parent {
-                rdma: device.hca.name.clone(),
-                netdev: netdev.name.clone(),
-            })
+            let own = netdevs
+                .map(|it| it.name.clone())
+                .filter(|_| !offer.has_parents);
+            let names = device.parent.clone().into_iter().chain(own);
+            names
+                .map(|netdev| Parent {
+                    rdma: device.hca.name.clone(),
+                    netdev,
+                })
+                .collect::<Vec<_>>()
         })
         .collect();
     parents.into_iter().collect()

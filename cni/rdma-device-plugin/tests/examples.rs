@@ -96,8 +96,28 @@ fn there_is_a_test_for_each() {
         "40-erdma.yaml",
         "45-erdma-exposed.yaml",
         "50-as-it-was.json",
+        "60-two-tenants.yaml",
     ];
     assert_eq!(found, tested);
+}
+
+/// The same bonds twice, by one VLAN and by the other.
+#[test]
+fn two_tenants_have_the_same_bonds() {
+    let given = ["rdma/tenant-a", "rdma/tenant-b"].map(|name| Given {
+        name,
+        ids: 1000,
+        first: "0",
+        sharing: Shared,
+        devices: &["0000:3b:00.0", "0000:5e:00.0"],
+        on_nodes: &[],
+    });
+    gives("60-two-tenants.yaml", "lacp-bonds", false, &given);
+    let (offers, _) = offered("60-two-tenants.yaml", "lacp-bonds");
+    let devices = offers.iter().flat_map(|it| &it.devices);
+    let parents: Vec<_> = devices.filter_map(|it| it.parent.as_deref()).collect();
+    let expected = ["bond0.100", "bond1.100", "bond0.200", "bond1.200"];
+    assert_eq!(parents, expected);
 }
 
 #[test]

@@ -27,14 +27,70 @@ pub struct Published {
 }
 
 /// One resource.
+///
+/// On disk, the ids of one with [parents](Resource::parents) are in `attached`, and in its `every` or `byId` they have no devices: an
+/// earlier version would attach pods to the devices' own netdevs, which can be another tenant's network. That member
+/// is unknown to it, and an id that stands for no device is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(from = "ResourceFile", into = "ResourceFile")]
 pub struct Resource {
     /// Whether an id is one pod's alone.
     pub sharing: Sharing,
     /// What they stand for.
-    #[serde(flatten)]
     pub devices: Devices,
+    /// The netdev that pods are attached to, of each device where the resource says which: the device's own, its
+    /// bond, or a VLAN of that.
+    pub parents: BTreeMap<DeviceAddress, String>,
+}
+
+/// A [`Resource`], as the file has it.
+#[derive(Serialize, Deserialize)]
+struct ResourceFile {
+    sharing: Sharing,
+    #[serde(flatten)]
+    devices: Devices,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    attached: Option<Attached>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Attached {
+    #[serde(flatten)]
+    devices: Devices,
+    parents: BTreeMap<DeviceAddress, String>,
+}
+
+impl From<ResourceFile> for Resource {
+    fn from(file: ResourceFile) -> Self {
+        let (devices, parents) = match file.attached {
+            Some(attached) => (attached.devices, attached.parents),
+            None => (file.devices, BTreeMap::new()),
+        };
+        Self {
+            sharing: file.sharing,
+            devices,
+            parents,
+        }
+    }
+}
+
+impl From<Resource> for ResourceFile {
+    fn from(resource: Resource) -> Self {
+        let Resource {
+            sharing,
+            devices,
+            parents,
+        } = resource;
+        let (devices, attached) = match parents.is_empty() {
+            true => (devices, None),
+            false => (devices.none(), Some(Attached { devices, parents })),
+        };
+        Self {
+            sharing,
+            devices,
+            attached,
+        }
+    }
 }
 
 /// What ids stand for.
@@ -45,6 +101,16 @@ pub enum Devices {
     Every(Vec<DeviceAddress>),
     /// Each for its own.
     ById(BTreeMap<String, Vec<DeviceAddress>>),
+}
+
+impl Devices {
+    /// The same ids, each for no device.
+    fn none(&self) -> Self {
+        match self {
+            Self::Every(_) => Self::Every(vec![]),
+            Self::ById(each) => Self::ById(each.keys().map(|id| (id.clone(), vec![])).collect()),
+        }
+    }
 }
 
 impl Resource {
@@ -105,11 +171,13 @@ mod tests {
         let hca = Resource {
             sharing: Sharing::Shared,
             devices: Devices::Every(vec![address("0000:3b:00.0"), address("0000:5e:00.0")]),
+            parents: BTreeMap::new(),
         };
         let nic = address("mlx5_core.sf.4");
         let erdma = Resource {
             sharing: Sharing::Exclusive,
             devices: Devices::ById([("erdma_0/1".to_owned(), vec![nic.clone()])].into()),
+            parents: BTreeMap::new(),
         };
         assert_eq!(hca.devices("17").map(<[_]>::len), Some(2));
         assert_eq!(erdma.devices("erdma_0/1"), Some([nic].as_slice()));
@@ -137,9 +205,32 @@ mod tests {
             "resources": {
                 "rdma/hca": { "sharing": "shared", "every": ["0000:3b:00.0"] },
                 "rdma/vf": { "sharing": "exclusive", "byId": { "0000:3b:00.2": ["0000:3b:00.2"] } },
+                "rdma/tenant-a": {
+                    "sharing": "shared",
+                    "every": [],
+                    "attached": {
+                        "every": ["0000:3b:00.0"],
+                        "parents": { "0000:3b:00.0": "bond0.100" },
+                    },
+                },
+                "rdma/tenant-b": {
+                    "sharing": "shared",
+                    "byId": { "mlx5_bond_0/0": [] },
+                    "attached": {
+                        "byId": { "mlx5_bond_0/0": ["0000:3b:00.0"] },
+                        "parents": { "0000:3b:00.0": "bond0.200" },
+                    },
+                },
             },
         });
         let published: Published = serde_json::from_value(text.clone()).expect("understood");
+        let tenant = &published.resources["rdma/tenant-b"];
+        let nic = address("0000:3b:00.0");
+        assert_eq!(
+            tenant.devices("mlx5_bond_0/0"),
+            Some([nic.clone()].as_slice())
+        );
+        assert_eq!(tenant.parents[&nic], "bond0.200");
         assert_eq!(serde_json::to_value(published).expect("JSON"), text);
     }
 }

@@ -7,7 +7,7 @@
 use super::{
     Linux, Reach, accelerators, cannot_read, data_direct,
     devices::{self, Verbs, entries, link_name, read, virtual_functions},
-    erdma, nvlink, rdma, sockets,
+    erdma, nvlink, rdma, sockets, vlans,
 };
 use crate::{
     CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort, Inventory,
@@ -241,6 +241,9 @@ impl Reader<'_> {
         }
         let name = name.to_str()?;
         let master = link_name(&directory, "master");
+        let taken_by = self.taken_by(&directory);
+        let bond = master.as_deref().filter(|_| taken_by.is_none());
+        let base = bond.unwrap_or(name);
         let ipv6_prefix = std::iter::once(name)
             .chain(master.as_deref())
             .find_map(|name| self.reach.ipv6_prefixes.get(name).cloned());
@@ -262,7 +265,8 @@ impl Reader<'_> {
                 .with_ports
                 .then(|| read(&directory, "speed")?.parse().ok())
                 .flatten(),
-            taken_by: self.taken_by(&directory),
+            vlans: vlans::of(self.sysfs, base),
+            taken_by,
             master,
             ipv6_prefix,
             default_route: self.reach.uplinks.contains(name),

@@ -59,6 +59,7 @@ mod sockets;
 mod space;
 mod sysctls;
 mod vfs;
+mod vlans;
 mod vpd;
 
 pub use accelerators::accelerator_names;

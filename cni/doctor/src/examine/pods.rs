@@ -113,6 +113,7 @@ fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
         },
         sharing: resource.sharing,
         devices: Named::Addresses(devices.clone()),
+        parents: resource.parents.clone(),
         given: vec![],
     })
     .collect()

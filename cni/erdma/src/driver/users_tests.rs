@@ -46,6 +46,7 @@ impl Site {
             devices: vec![GrantedDevice {
                 address: address(device),
                 rdma: "erdma_0".into(),
+                parent: None,
                 char_devices: vec![CharNode {
                     name: "uverbs0".into(),
                     major: 231,

@@ -9,7 +9,7 @@ use super::{Chosen, SelectError, bare, by_address, check_holders, host_use::Nami
 use crate::allocation::{self, Allotment, Meaning};
 use attachments::Attachment;
 use network_conf::{ChildConf, Conf, Mode};
-use rdma_netns::{LinkType, Observed, RdmaMode};
+use rdma_netns::{Link, LinkType, NetnsSide, Observed, RdmaMode};
 use rdma_resources::Sharing;
 use std::collections::BTreeSet;
 
@@ -32,6 +32,10 @@ pub(super) fn choose<'a>(
             continue;
         }
         let found = by_address(mode, &allotment.address, observed, others)?;
+        let found = match &allotment.parent {
+            Some(parent) => found.attached_to(parent, &allotment, observed)?,
+            None => found,
+        };
         if shares && !shared.is_chosen(conf.rails.as_ref(), &found) {
             continue;
         }
@@ -63,6 +67,33 @@ pub(super) fn choose<'a>(
         );
     }
     Ok(chosen)
+}
+
+impl<'a> Chosen<'a> {
+    /// The netdev `parent`, which the resource names: what was found of the device, or a VLAN of that.
+    ///
+    /// # Errors
+    /// It is not there, or another device's.
+    fn attached_to(
+        self,
+        parent: &str,
+        allotment: &Allotment,
+        observed: &'a Observed,
+    ) -> Result<Self, SelectError> {
+        let host = &observed.host;
+        let of_device = |link: &Link| {
+            let lower = host.below_vlan(link).unwrap_or(link);
+            self.side == NetnsSide::Host && lower.index == self.link.index
+        };
+        match host.link(parent).filter(|link| of_device(link)) {
+            Some(link) => Ok(Self { link, ..self }),
+            None => Err(SelectError::NoParent {
+                parent: parent.to_owned(),
+                netdev: self.link.name.clone(),
+                resource: allotment.resource(),
+            }),
+        }
+    }
 }
 
 /// The shared NICs so far.

@@ -48,6 +48,20 @@ pub enum SelectError {
          whose it is"
     )]
     Elsewhere(DeviceAddress),
+    /// The netdev that a resource of the daemon has its pods attached to is not there.
+    #[error(
+        "pods with {resource} are attached to {parent}, and neither is that {netdev} nor a VLAN of it on this node: \
+         set the VLAN up (ip link add link {netdev} name {parent} type vlan id ID), or correct parents of the \
+         resource in rdma-device-plugin's configuration"
+    )]
+    NoParent {
+        /// The netdev.
+        parent: String,
+        /// What there is of the device.
+        netdev: InterfaceName,
+        /// The resource's name.
+        resource: String,
+    },
     /// The device is there, and what is to be attached is not.
     #[error("{device} has no netdev on the host: {reason}")]
     NoNetdev {

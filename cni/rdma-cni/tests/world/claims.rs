@@ -42,6 +42,7 @@ fn granted(text: &str, rdma: RdmaDevice) -> GrantedDevice {
         address: address(text),
         char_devices: rdma.char_devices.iter().map(CharNode::from).collect(),
         rdma: rdma.name,
+        parent: None,
     }
 }
 

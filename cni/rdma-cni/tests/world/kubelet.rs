@@ -132,6 +132,7 @@ impl Cluster {
                 address: address(text),
                 char_devices: rdma.char_devices.iter().map(CharNode::from).collect(),
                 rdma: rdma.name,
+                parent: None,
             }
         });
         let grant = Grant {
@@ -198,6 +199,7 @@ pub(crate) fn every(addresses: &[&str], sharing: Sharing) -> published::Resource
     published::Resource {
         sharing,
         devices: published::Devices::Every(addresses.collect()),
+        parents: BTreeMap::new(),
     }
 }
 

@@ -54,6 +54,7 @@ mod smc_primary;
 mod smc_returning;
 mod smc_shared;
 mod tampering;
+mod tenants;
 mod vf;
 mod vf_fields;
 mod wrapped;

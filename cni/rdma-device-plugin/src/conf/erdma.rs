@@ -111,6 +111,7 @@ impl Erdma {
                 allocate: Allocate::Numa,
             },
             devices: self.devices.clone(),
+            parents: Vec::new(),
             umad: false,
             environment: BTreeSet::new(),
             bonds: false,

@@ -34,6 +34,7 @@ pub use name::ResourceName;
 pub use selector::Selector;
 
 use conf_reader::{Field, Wrong};
+use selector::Text;
 use serde::Deserialize;
 use serde_json::Value;
 use std::{collections::BTreeSet, fmt};
@@ -84,6 +85,8 @@ pub struct ResourceConf {
     /// Its devices: those that fit one of the selectors; without a selector, all that have an
     /// RDMA device.
     pub devices: Vec<Selector>,
+    /// The netdev of a device that pods are attached to: one that fits one of these. Empty: as `rdma-cni` chooses.
+    pub parents: Vec<Text>,
     /// Whether containers get `umad` and `issm` character devices too.
     pub umad: bool,
     /// For whom containers' environment is set up.

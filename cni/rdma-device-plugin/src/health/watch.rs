@@ -402,7 +402,7 @@ impl Watch {
 
     fn matters(&self, namespace: Option<Nsid>, link: &Link) -> bool {
         match namespace {
-            None => link.parent.is_some() || link.is_bond(),
+            None => link.parent.is_some() || link.is_bond() || link.is_vlan(),
             Some(nsid) => self.pods.has(nsid, link),
         }
     }

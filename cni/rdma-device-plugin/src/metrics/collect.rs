@@ -78,10 +78,14 @@ pub struct Offered {
     pub expected: usize,
     /// How many of its devices can be used.
     pub present: usize,
+    /// Its devices that are healthy by themselves and cannot be used by it, as `mlx5_bond_0 in rdma/a`, each with the
+    /// reason.
+    pub faults: Vec<(String, String)>,
 }
 
-impl From<&Offer> for Offered {
-    fn from(offer: &Offer) -> Self {
+impl Offered {
+    /// What is offered of `offer` while the devices of `unhealthy` are that.
+    fn of(offer: &Offer, unhealthy: &Unhealthy) -> Self {
         Self {
             name: offer.name.to_string(),
             sharing: offer.sharing,
@@ -89,11 +93,16 @@ impl From<&Offer> for Offered {
             ids: offer.ids.clone(),
             expected: offer.expected,
             present: offer.devices.iter().filter(|it| it.fault.is_none()).count(),
+            faults: offer.own_faults(unhealthy),
         }
     }
-}
 
-impl Offered {
+    /// What `node` offers.
+    pub(crate) fn all(node: &Node) -> impl Iterator<Item = Self> {
+        let advertised = node.advertised();
+        advertised.map(|offer| Self::of(offer, &node.unhealthy))
+    }
+
     /// One of which nothing is left.
     pub(crate) fn empty(name: &str) -> Self {
         Self {
@@ -103,6 +112,7 @@ impl Offered {
             ids: vec![],
             expected: 0,
             present: 0,
+            faults: vec![],
         }
     }
 }
@@ -110,7 +120,7 @@ impl Offered {
 impl From<&Node> for View {
     fn from(node: &Node) -> Self {
         Self {
-            offers: node.advertised().map(Offered::from).collect(),
+            offers: Offered::all(node).collect(),
             gone: advertised_gone(node),
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),

@@ -80,6 +80,7 @@ mod tests {
         let offers = ["rdma/hca", "rdma/vf"].map(|name| Offered {
             expected: 0,
             present: 0,
+            faults: vec![],
             name: name.into(),
             sharing: Sharing::Shared,
             devices: vec![],
@@ -114,6 +115,7 @@ mod tests {
             ids: vec![],
             expected: 0,
             present: 0,
+            faults: vec![],
         });
         let is_ready = || metrics.lists_are_out(&offers).is_ok();
         assert!(metrics.lists_are_out(&[]).is_ok());

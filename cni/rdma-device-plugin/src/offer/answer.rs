@@ -102,6 +102,7 @@ impl Offer {
                 devices.push(GrantedDevice {
                     address: device.address.clone(),
                     rdma: present.rdma.to_owned(),
+                    parent: device.parent.clone(),
                     char_devices: present
                         .char_devices
                         .iter()
@@ -198,6 +199,7 @@ impl Offer {
             let granted = GrantedDevice {
                 address: device.address.clone(),
                 rdma: present.rdma.to_owned(),
+                parent: None,
                 char_devices: nodes.collect(),
             };
             given.push(device);

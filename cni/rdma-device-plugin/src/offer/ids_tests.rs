@@ -21,6 +21,7 @@ fn devices(count: usize) -> Vec<OfferedDevice> {
             path: PciPath::default(),
             data_direct: None,
             mac: None,
+            parent: None,
             fault: None,
         })
         .collect()

@@ -4,6 +4,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `select` | which devices a resource has |
+//! | `parent` | the netdev that pods are attached to, where a resource says which |
 //! | `previous` | those that it had before, of which less is seen while they are in a pod |
 //! | `unnamed` | what a resource has only if it names it |
 //! | `required` | whether a resource has the devices that it has to have |
@@ -22,6 +23,7 @@ pub mod distance;
 mod environment;
 mod granted;
 mod ids;
+mod parent;
 mod prefer;
 mod previous;
 mod required;
@@ -59,6 +61,8 @@ pub struct Offer {
     pub devices: Vec<OfferedDevice>,
     /// Its ids, in the order in which they are advertised.
     pub ids: Vec<OfferedId>,
+    /// Whether it says which netdev of a device pods are attached to.
+    pub has_parents: bool,
     /// Whether containers get devices by CDI names.
     pub cdi: bool,
     /// Whether containers get `umad` and `issm` too.
@@ -86,6 +90,8 @@ pub struct OfferedDevice {
     pub data_direct: Option<PciPath>,
     /// Hardware address of its netdev, as it was last seen in this namespace.
     pub mac: Option<String>,
+    /// The netdev that pods are attached to, if the resource says which.
+    pub parent: Option<String>,
     /// Why it is not healthy, if it is not: no container gets it then.
     pub fault: Option<String>,
 }
@@ -157,16 +163,33 @@ pub fn offers(
             let own = devices.iter().map(|device| device.address.clone());
             taken.extend(own.map(|address| (address, &resource.name)));
         }
+        if !resource.parents.is_empty() && conf.by_claims(&resource.name) {
+            remarks.push(format!(
+                "{}.parents is not for what claims allocate, as {} is until the daemon is started anew: it is not \
+                 offered",
+                resource.place, resource.name
+            ));
+            continue;
+        }
         if devices.is_empty() {
             remarks.push(format!(
-                "{}: no RDMA device of this node is selected, so {} is not offered",
-                resource.place, resource.name
+                "{}: {}, so {} is not offered",
+                resource.place,
+                select::nothing(resource),
+                resource.name
             ));
             continue;
         }
         let kind = limited(resource, devices.len(), &mut remarks);
         let gone = previous.gone(resource.name.as_str(), inventory);
         let cdi = conf.cdi || conf.by_claims(&resource.name);
+        remarks.extend(devices.iter().filter_map(|device| {
+            let fault = device.fault.as_ref()?;
+            Some(format!(
+                "{}: {} ({}) cannot be used by {}: {fault}",
+                resource.place, device.address, device.hca.name, resource.name
+            ))
+        }));
         let mut offer = offer(resource, kind, cdi, (devices, &gone), unhealthy);
         offer.environment = Environment::of(resource, conf);
         remarks.extend(offer.short.clone());
@@ -208,7 +231,8 @@ fn offer(
     unhealthy: &Unhealthy,
 ) -> Offer {
     for device in &mut devices {
-        device.fault = unhealthy.get(&device.address).cloned();
+        let own = unhealthy.get(&device.address).cloned();
+        device.fault = own.or(device.fault.take());
     }
     let expected = required::expected(resource.require, &devices, gone);
     let short = required::short(resource, &devices, gone);
@@ -228,6 +252,7 @@ fn offer(
         },
         devices,
         ids,
+        has_parents: !resource.parents.is_empty(),
         cdi,
         umad: resource.umad,
         environment: Environment::default(),
@@ -282,14 +307,34 @@ impl Offer {
         first.is_some_and(|first| ids.any(|id| id.devices != first.devices))
     }
 
-    /// What its ids stand for, for the chain.
+    /// Its devices that are not `unhealthy` and cannot be used by it all the same, each with the reason: their netdev
+    /// that pods are attached to is missing or down.
+    pub(crate) fn own_faults(&self, unhealthy: &Unhealthy) -> Vec<(String, String)> {
+        let own = self.devices.iter();
+        let own = own.filter(|it| !unhealthy.contains_key(&it.address));
+        own.filter_map(|it| {
+            Some((
+                format!("{} in {}", it.hca.name, self.name),
+                it.fault.clone()?,
+            ))
+        })
+        .collect()
+    }
+
+    /// What its ids stand for, for the chain. A device without the netdev that pods are to be attached to is left
+    /// out.
     pub fn published(&self) -> Resource {
-        let address = |index: &usize| self.devices.get(*index).map(|it| it.address.clone());
+        let can_be_attached = |it: &&OfferedDevice| !self.has_parents || it.parent.is_some();
+        let address = |index: &usize| {
+            let device = self.devices.get(*index).filter(can_be_attached);
+            device.map(|it| it.address.clone())
+        };
+        let all = self.devices.iter().filter(can_be_attached);
         let devices = match self.kind {
             Ids::Shared {
                 allocate: Allocate::All,
                 ..
-            } => Devices::Every(self.devices.iter().map(|it| it.address.clone()).collect()),
+            } => Devices::Every(all.map(|it| it.address.clone()).collect()),
             _ => Devices::ById(
                 self.ids
                     .iter()
@@ -302,9 +347,12 @@ impl Offer {
                     .collect(),
             ),
         };
+        let parents = self.devices.iter();
+        let parents = parents.filter_map(|it| Some((it.address.clone(), it.parent.clone()?)));
         Resource {
             sharing: self.sharing,
             devices,
+            parents: parents.collect(),
         }
     }
 }

@@ -42,6 +42,7 @@ fn offer(kind: Ids) -> Offer {
                 path: path(bus, nic),
                 data_direct: None,
                 mac: None,
+                parent: None,
                 fault: None,
             });
         }
@@ -55,6 +56,7 @@ fn offer(kind: Ids) -> Offer {
         },
         ids: ids::ids(kind, &devices, &|_| true),
         devices,
+        has_parents: false,
         cdi: false,
         umad: false,
         environment: Environment::default(),

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which devices of the node a resource has.
 
-use super::{OfferedDevice, PreviousOffers, unnamed};
+use super::{
+    OfferedDevice, PreviousOffers,
+    parent::{self as attached, Parent as Attached},
+    unnamed,
+};
 use crate::conf::{
     Ids, ResourceConf, Selector,
     selector::{Parent, Sort, Text},
@@ -60,7 +64,14 @@ pub(super) fn devices(
             ));
             continue;
         }
-        let named = is_named(&resource.devices, function, inventory);
+        let attached = Attached::of(resource, function);
+        if let (Attached::Missing(_), true) = (&attached, resource.devices.is_empty())
+            && before().is_none()
+        {
+            // without selectors, what has such a netdev is meant
+            continue;
+        }
+        let named = attached.name().is_some() || is_named(&resource.devices, function, inventory);
         let is_shared = matches!(resource.ids, Ids::Shared { .. });
         let why_not = match named {
             true => None,
@@ -93,7 +104,8 @@ pub(super) fn devices(
             path: function.path.clone(),
             data_direct: function.data_direct.clone(),
             mac: mac.or_else(|| seen.and_then(|seen| seen.mac.clone())),
-            fault: None,
+            parent: attached.name().map(str::to_owned),
+            fault: attached.fault().map(str::to_owned),
         });
     }
     // where storage goes over all of them, they are the pods', too
@@ -102,6 +114,17 @@ pub(super) fn devices(
         remarks.extend(storage.into_iter().map(|(_, remark)| remark));
     }
     found
+}
+
+/// Why `resource` has no device.
+pub(super) fn nothing(resource: &ResourceConf) -> String {
+    match resource.parents.as_slice() {
+        [] => "no RDMA device of this node is selected".to_owned(),
+        parents => format!(
+            "no RDMA device of this node is selected that has a netdev {}, as parents wants",
+            attached::wanted(parents)
+        ),
+    }
 }
 
 fn not_named(resource: &ResourceConf, function: &Function, hca: &Hca, why: &str) -> String {

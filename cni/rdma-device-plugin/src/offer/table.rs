@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is offered, as a table for people.
 
-use super::{Offer, OfferedDevice, Unhealthy};
+use super::{Offer, OfferedDevice, Unhealthy, select};
 use crate::conf::{Allocate, Ids, ResourceConf};
 use rdma_netns::{Inventory, Netdev};
 use std::fmt::Write;
@@ -32,7 +32,7 @@ pub fn table(
                 once(offer.ids.len().to_string()),
                 device.address.to_string(),
                 device.hca.name.clone(),
-                netdevs(device, inventory),
+                attached(device, inventory),
                 device
                     .numa_node
                     .map_or_else(|| "-".to_owned(), |node| node.to_string()),
@@ -58,7 +58,7 @@ pub fn table(
 fn nothing(resource: &ResourceConf, inventory: &Inventory) -> [String; 8] {
     let why = match inventory.functions.iter().all(|it| it.hcas.is_empty()) {
         true => "not offered: this node has no RDMA devices",
-        false => "not offered: no RDMA device of this node is selected",
+        false => &format!("not offered: {}", select::nothing(resource)),
     };
     let kind = kind(resource.ids);
     let name = resource.name.to_string();
@@ -105,6 +105,15 @@ fn kind(kind: Ids) -> &'static str {
     }
 }
 
+/// The netdevs, and where pods are attached if the resource says so.
+fn attached(device: &OfferedDevice, inventory: &Inventory) -> String {
+    let netdevs = netdevs(device, inventory);
+    match &device.parent {
+        Some(parent) => format!("{netdevs}, pods on {parent}"),
+        None => netdevs,
+    }
+}
+
 fn netdevs(device: &OfferedDevice, inventory: &Inventory) -> String {
     let function = inventory.function(&device.address);
     let netdevs = function.map_or(&[] as &[Netdev], |function| function.netdevs.as_slice());
@@ -119,7 +128,8 @@ fn netdevs(device: &OfferedDevice, inventory: &Inventory) -> String {
 }
 
 fn health(device: &OfferedDevice, unhealthy: &Unhealthy) -> String {
-    match unhealthy.get(&device.address) {
+    let fault = unhealthy.get(&device.address).or(device.fault.as_ref());
+    match fault {
         Some(why) => format!("unhealthy: {why}"),
         None if device.hca.char_devices.is_empty() => {
             "unhealthy: it has no uverbs device".to_owned()

@@ -77,7 +77,7 @@ pub async fn with_devices(paths: &Paths, node: &Node) -> Result<Vec<PodDevices>,
 fn offered(node: &Node) -> Vec<Offered> {
     let lost = node.gone.keys();
     let lost = lost.filter(|name| !node.offers.iter().any(|it| it.name.as_str() == **name));
-    let advertised = node.advertised().map(Offered::from);
+    let advertised = Offered::all(node);
     advertised
         .chain(lost.map(|it| Offered::empty(it)))
         .collect()

@@ -162,6 +162,7 @@ fn grant_of(state: &Path, address: &str) {
         devices: vec![GrantedDevice {
             address: address.to_owned().try_into().expect("an address"),
             rdma: "erdma_0".into(),
+            parent: None,
             char_devices: vec![],
         }],
     };

@@ -230,6 +230,7 @@ pub(crate) fn offer(name: &str, sharing: Sharing, ids: &[(&str, &[usize])]) -> O
         sharing,
         expected: DEVICES.len(),
         present: DEVICES.len(),
+        faults: vec![],
         devices: DEVICES.map(address).to_vec(),
         ids: ids.collect(),
     }

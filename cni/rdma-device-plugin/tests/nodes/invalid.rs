@@ -103,7 +103,7 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","selectors":{}}"#,
-            "resources[0].selectors: not known; the fields here are name, kind, count, allocate, devices, umad, topology, environment, require",
+            "resources[0].selectors: not known; the fields here are name, kind, count, allocate, devices, parents, umad, topology, environment, require",
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[]}"#,

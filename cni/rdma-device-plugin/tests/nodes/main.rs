@@ -11,6 +11,7 @@ mod erdma;
 mod erdma_flags;
 mod invalid;
 mod messages;
+mod parents;
 mod preferred;
 mod required;
 mod selected;

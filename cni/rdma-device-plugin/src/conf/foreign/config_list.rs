@@ -62,6 +62,7 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
             allocate: Allocate::All,
         },
         devices: vec![devices],
+        parents: Vec::new(),
         umad: false,
         environment: BTreeSet::new(),
         bonds: false,

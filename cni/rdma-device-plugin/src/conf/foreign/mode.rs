@@ -81,6 +81,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         place: "mode".to_owned(),
         ids,
         devices,
+        parents: Vec::new(),
         umad: false,
         environment: BTreeSet::new(),
         bonds: false,

@@ -115,6 +115,7 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
         place: place.to_owned(),
         ids: Ids::Exclusive,
         devices,
+        parents: Vec::new(),
         umad: false,
         environment: BTreeSet::new(),
         bonds: false,

@@ -45,6 +45,7 @@ struct Resource {
     count: Option<Value>,
     allocate: Option<Allocate>,
     devices: Option<Vec<Device>>,
+    parents: Option<Globs>,
     umad: Option<bool>,
     topology: Option<bool>,
     environment: Option<Vec<Reader>>,
@@ -109,7 +110,32 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             ));
         }
     }
+    let has_parents = |it: &(usize, &ResourceConf)| !it.1.parents.is_empty();
+    let moves = chain.as_ref().is_some_and(Chain::moves);
+    if let Some((number, _)) = resources
+        .iter()
+        .enumerate()
+        .find(has_parents)
+        .filter(|_| moves)
+    {
+        return Err(list.element(number).at("parents").refused(
+            "needs netdevs that stay on the host, and chain.plugin.mode is move; set it to auto or share, or leave \
+             parents out",
+        ));
+    }
     let dra = dra::checked(read.dra, file, &resources)?;
+    for (number, resource) in resources.iter().enumerate() {
+        let by_claims = dra
+            .as_ref()
+            .is_some_and(|it| it.serves(resource.name.as_str()));
+        if by_claims && !resource.parents.is_empty() {
+            return Err(list.element(number).at("parents").refused(format!(
+                "is not for what claims allocate, and dra has {}; name in dra.resources those without parents, or leave \
+                 parents out",
+                resource.name
+            )));
+        }
+    }
     Ok(Parsed {
         conf: Conf {
             resources,
@@ -124,9 +150,10 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
 }
 
 impl Resource {
-    fn checked(self, field: &Field<'_>) -> Result<ResourceConf, Wrong> {
+    fn checked(mut self, field: &Field<'_>) -> Result<ResourceConf, Wrong> {
         Ok(ResourceConf {
             ids: self.ids(field)?,
+            parents: self.parents(field)?,
             name: self.name,
             place: field.place().to_owned(),
             devices: selectors(self.devices, &field.at("devices"))?,
@@ -136,6 +163,24 @@ impl Resource {
             environment: self.environment.into_iter().flatten().collect(),
             require: self.require,
         })
+    }
+
+    /// The patterns of `parents`.
+    fn parents(&mut self, field: &Field<'_>) -> Result<Vec<Text>, Wrong> {
+        let Some(Globs(parents)) = self.parents.take() else {
+            return Ok(Vec::new());
+        };
+        let parents_at = field.at("parents");
+        if matches!(self.kind, Kind::Exclusive) {
+            return Err(parents_at.refused(
+                "must be left out with kind exclusive, whose devices are one pod's alone; use shared or perNic",
+            ));
+        }
+        if parents.is_empty() {
+            let must = "must name at least one netdev; leave it out to attach pods to the NIC or bond itself";
+            return Err(parents_at.wrong(must));
+        }
+        Ok(parents)
     }
 
     fn ids(&self, field: &Field<'_>) -> Result<Ids, Wrong> {

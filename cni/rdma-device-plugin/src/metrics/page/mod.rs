@@ -67,6 +67,8 @@ struct Resource {
     present: usize,
     expected: usize,
     registered: bool,
+    /// Its devices that only it cannot use, with the reasons.
+    faults: Vec<(String, String)>,
 }
 
 impl Page {
@@ -187,7 +189,9 @@ impl Page {
             own.into_iter().chain(functions)
         });
         let faults = named.filter_map(|(name, health)| Some((name.as_str(), health.fault()?)));
-        tables::faults(&faults.collect::<Vec<_>>())
+        let of_resources = self.resources.iter().flat_map(|it| &it.faults);
+        let of_resources = of_resources.map(|(name, why)| (name.as_str(), why.as_str()));
+        tables::faults(&faults.chain(of_resources).collect::<Vec<_>>())
     }
 }
 
@@ -213,6 +217,7 @@ fn resources(metrics: &Metrics, snapshot: &Snapshot) -> Vec<Resource> {
             present: offer.present,
             expected: offer.expected,
             registered: known.get(&offer.name).is_some_and(|it| it.yes),
+            faults: offer.faults.clone(),
         })
         .collect()
 }

@@ -247,6 +247,7 @@ fn names_from_outside_are_text() {
         ids: vec![],
         expected: 0,
         present: 0,
+        faults: vec![(HOSTILE.into(), HOSTILE.into())],
     }];
     let gone = Gone {
         address: address("0000:9d:00.0"),

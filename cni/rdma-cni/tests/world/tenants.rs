@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//! VLANs of a bond as parents: by the name of one, and as two resources of the daemon, which are two tenants of one NIC.
+
+use crate::{
+    kubelet::{Cluster, every, record},
+    leases::{Leases, answer, bonds, has_link, link_of},
+    node::{Node, Pod, name, settle},
+};
+use fake_kernel::{Verdict, World, world::HOST};
+use nix::errno::Errno;
+use rdma_netns::{Address, NetnsSide, Op};
+use rdma_resources::{Sharing, published::Resource};
+use serde_json::{Value, json};
+use std::net::IpAddr;
+
+/// The first function of `bond0`.
+const NIC: &str = "0000:01:00.0";
+
+/// `bond0`, with the VLANs 100 and 200, each with an IPv6 address of its own network.
+fn vlans() -> World {
+    let mut world = bonds(1);
+    for id in [100_u16, 200] {
+        world.add_vlan("bond0", id);
+        let (at, link) = (NetnsSide::Host, name(&format!("bond0.{id}")));
+        let ip = IpAddr::from([0xfd00, id, 0, 0, 0, 0, 0, 1]);
+        let address = Address::new(ip, 64);
+        for op in [
+            Op::SetUp {
+                at,
+                link: link.clone(),
+                up: true,
+            },
+            Op::AddAddress { at, link, address },
+        ] {
+            world.execute(&op, None).unwrap();
+        }
+    }
+    settle(&mut world);
+    world
+}
+
+fn by_name(leases: &Leases) -> Value {
+    leases.config(json!({ "devices": [{ "netdev": "bond0.100" }] }))
+}
+
+fn parent(node: &Node, pod: &Pod, rail: &str) -> Option<String> {
+    let lower = link_of(node, pod, rail).lower?;
+    node.kernel.with(|world| {
+        let links = world.links(HOST);
+        let parent = links.iter().find(|link| link.index == lower)?;
+        Some(parent.name.to_string())
+    })
+}
+
+#[test]
+fn a_vlan_bears_a_child_whose_gids_are_the_bonds() {
+    let leases = Leases::on(Node::with(vlans()));
+    let node = &leases.node;
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let config = by_name(&leases);
+    leases.gives("rdma0", &answer(100, 7));
+    let result = node.add(&pod, &config).must_succeed();
+    assert_eq!(parent(node, &pod, "rdma0").as_deref(), Some("bond0.100"));
+    let asked = leases.calls().remove(0).config;
+    assert_eq!(asked["master"], "bond0.100");
+    assert!(
+        asked["masterAddresses"].to_string().contains("fd00:64::1"),
+        "{asked}"
+    );
+    let rail = &leases.rails_file("a").expect("a file")["rails"][0];
+    assert_eq!(rail["netdev"], "bond0.100");
+    assert_eq!(rail["rdmaDevice"], "mlx5_bond_0");
+    assert!(rail["gidIndex"].is_u64(), "{rail}");
+    leases.check(&pod, &config, &result).must_succeed();
+    node.del(&pod, &config).must_succeed();
+    leases.must_be(&before, "after DEL");
+}
+
+#[test]
+fn any_change_of_add_is_refused() {
+    let changes = {
+        let leases = Leases::on(Node::with(vlans()));
+        let config = by_name(&leases);
+        leases
+            .node
+            .add(&leases.node.pod("a"), &config)
+            .must_succeed();
+        leases.node.changes()
+    };
+    for at in 1..=changes {
+        let leases = Leases::on(Node::with(vlans()));
+        let node = &leases.node;
+        let pod = node.pod("a");
+        let before = node.snapshot();
+        node.script(move |number| match number == at {
+            true => Verdict::Refuse(Errno::EIO),
+            false => Verdict::Proceed,
+        });
+        node.add(&pod, &by_name(&leases)).must_fail(106);
+        leases.must_be(&before, &format!("change {at}"));
+    }
+}
+
+/// The kernel takes the pods' children along.
+#[test]
+fn a_vlan_that_is_removed_below_its_pods_fails_no_del() {
+    let leases = Leases::on(Node::with(vlans()));
+    let node = &leases.node;
+    let (pod, other) = (node.pod("a"), node.pod("b"));
+    let config = by_name(&leases);
+    let result = node.add(&pod, &config).must_succeed();
+    let remove = Op::RemoveLink {
+        at: NetnsSide::Host,
+        link: name("bond0.100"),
+    };
+    node.kernel
+        .with(|world| world.execute(&remove, None).unwrap());
+    assert!(!has_link(node, &pod, "rdma0"));
+    let before = node.snapshot();
+    let drift = leases.check(&pod, &config, &result).must_fail(999);
+    assert!(
+        drift.contains("bond0.100 is neither on the host nor in the pod"),
+        "{drift}"
+    );
+    let refused = node.add(&other, &config).must_fail(100);
+    assert!(refused.contains("bond0.100"), "{refused}");
+    for _ in 0..2 {
+        node.del(&pod, &config).must_succeed();
+    }
+    leases.must_be(&before, "after DEL");
+}
+
+/// `rdma/tenant-a` on VLAN 100, `rdma/tenant-b` on 200.
+fn tenants() -> [(&'static str, Resource); 2] {
+    let resource = |parent: &str| {
+        let mut resource = every(&[NIC], Sharing::Shared);
+        let devices = [(crate::kubelet::address(NIC), parent.to_owned())];
+        resource.parents = devices.into();
+        resource
+    };
+    [
+        ("rdma/tenant-a", resource("bond0.100")),
+        ("rdma/tenant-b", resource("bond0.200")),
+    ]
+}
+
+#[test]
+fn two_resources_of_one_nic_are_two_rails() {
+    let cluster = Cluster::with(vlans());
+    let node = &cluster.node;
+    cluster.publish(&tenants(), false);
+    let config = cluster.config(json!({ "resources": ["rdma/tenant-a", "rdma/tenant-b"] }));
+    let both = [
+        ("rdma/tenant-b", ["4"].as_slice()),
+        ("rdma/tenant-a", ["17"].as_slice()),
+    ];
+    let first = cluster.pod("a", &both);
+    cluster.add(&first, &config).must_succeed();
+    assert_eq!(parent(node, &first, "rdma0").as_deref(), Some("bond0.100"));
+    assert_eq!(parent(node, &first, "rdma1").as_deref(), Some("bond0.200"));
+    let rails = &record(&cluster, &first)["rails"];
+    for (rail, resource) in [(0, "rdma/tenant-a"), (1, "rdma/tenant-b")] {
+        assert_eq!(rails[rail]["allocated"]["ids"][0]["resource"], resource);
+    }
+    let second = cluster.pod("b", &both[..1]);
+    cluster.add(&second, &config).must_succeed();
+    assert_eq!(parent(node, &second, "rdma0").as_deref(), Some("bond0.200"));
+    assert!(!has_link(node, &second, "rdma1"));
+    for pod in [&first, &second] {
+        cluster.del(pod, &config).must_succeed();
+        assert!(!has_link(node, pod, "rdma0"));
+    }
+    assert_eq!(node.records(), [] as [&str; 0]);
+}
+
+/// Never to the bond instead, which is another network.
+#[test]
+fn a_pod_is_not_attached_elsewhere_than_its_resource_says() {
+    let cluster = Cluster::with(bonds(2));
+    cluster
+        .node
+        .kernel
+        .with(|world| world.add_vlan("bond1", 100));
+    for (parent, resource) in ["bond0.100", "bond1", "bond1.100"].iter().zip(0..) {
+        let mut tenants = tenants();
+        let devices = [(crate::kubelet::address(NIC), (*parent).to_owned())];
+        tenants[0].1.parents = devices.into();
+        cluster.publish(&tenants, false);
+        let config = cluster.config(json!({ "resources": ["rdma/tenant-a"] }));
+        let pod = cluster.pod(&format!("pod{resource}"), &[("rdma/tenant-a", &["0"])]);
+        let before = cluster.node.snapshot();
+        let refused = cluster.add(&pod, &config).must_fail(100);
+        let words = format!(
+            "pods with rdma/tenant-a are attached to {parent}, and neither is that bond0 nor a VLAN of it"
+        );
+        assert!(refused.contains(&words), "{refused}");
+        cluster.node.must_be(&before, parent);
+    }
+}

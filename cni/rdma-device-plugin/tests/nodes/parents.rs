@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `parents`: which netdev of a device pods are attached to, so that two resources are two tenants of one NIC.
+
+use crate::node;
+use rdma_device_plugin::{
+    conf::Conf,
+    ipv6_prerequisite,
+    offer::{Offer, PreviousOffers, Unhealthy, offers, table},
+};
+use rdma_netns::{Inventory, Vlan};
+use serde_json::json;
+use std::{collections::BTreeSet, path::Path};
+
+const TENANTS: &str = r#"
+resources:
+- {name: rdma/tenant-a, kind: shared, parents: ["bond*.100"]}
+- {name: rdma/tenant-b, kind: perNic, count: 2, parents: [bond0.200]}
+- {name: rdma/hca, kind: shared, parents: ["bond?"]}
+"#;
+
+fn conf(text: &str) -> Conf {
+    Conf::parse(text, Path::new("f"))
+        .expect("a configuration")
+        .conf
+}
+
+/// Each with the VLANs 100 and 200.
+fn bonds() -> Inventory {
+    node("lacp-bonds")
+}
+
+fn each_vlan(inventory: &mut Inventory, mut change: impl FnMut(&mut Vec<Vlan>)) {
+    let netdevs = inventory
+        .functions
+        .iter_mut()
+        .flat_map(|it| &mut it.netdevs);
+    netdevs.for_each(|netdev| change(&mut netdev.vlans));
+}
+
+fn of(conf: &Conf, inventory: &Inventory, previous: &PreviousOffers) -> (Vec<Offer>, Vec<String>) {
+    let (none, healthy) = (BTreeSet::new(), Unhealthy::new());
+    offers(conf, inventory, &none, &healthy, previous)
+}
+
+/// Resource, device, parent, fault.
+fn seen(offers: &[Offer]) -> Vec<String> {
+    let devices = offers.iter().flat_map(|offer| {
+        let line = |it: &rdma_device_plugin::offer::OfferedDevice| {
+            let parent = it.parent.as_deref().unwrap_or("-");
+            let fault = it.fault.as_deref().unwrap_or("healthy");
+            format!("{} {} {parent} {fault}", offer.name, it.hca.name)
+        };
+        offer.devices.iter().map(line)
+    });
+    devices.collect()
+}
+
+#[test]
+fn two_resources_are_two_tenants_of_one_nic() {
+    let conf = conf(TENANTS);
+    let inventory = bonds();
+    let (offers, remarks) = of(&conf, &inventory, &PreviousOffers::default());
+    assert_eq!(
+        seen(&offers),
+        [
+            "rdma/tenant-a mlx5_bond_0 bond0.100 healthy",
+            "rdma/tenant-a mlx5_bond_1 bond1.100 healthy",
+            "rdma/tenant-b mlx5_bond_0 bond0.200 healthy",
+            "rdma/hca mlx5_bond_0 bond0 healthy",
+            "rdma/hca mlx5_bond_1 bond1 healthy",
+        ]
+    );
+    assert_eq!(remarks, [] as [&str; 0]);
+    // what the chain reads; an earlier version of it finds no device in the first list
+    let published = |at: usize| serde_json::to_value(offers[at].published()).expect("JSON");
+    assert_eq!(
+        published(0),
+        json!({"sharing": "shared", "every": [], "attached": {
+            "every": ["0000:3b:00.0", "0000:5e:00.0"],
+            "parents": {"0000:3b:00.0": "bond0.100", "0000:5e:00.0": "bond1.100"},
+        }})
+    );
+    assert_eq!(
+        published(1),
+        json!({
+            "sharing": "shared",
+            "byId": {"mlx5_bond_0/0": [], "mlx5_bond_0/1": []},
+            "attached": {
+                "byId": {"mlx5_bond_0/0": ["0000:3b:00.0"], "mlx5_bond_0/1": ["0000:3b:00.0"]},
+                "parents": {"0000:3b:00.0": "bond0.200"},
+            },
+        })
+    );
+    let (_, grants) = offers[1]
+        .answer(&["mlx5_bond_0/1".to_owned()], &inventory)
+        .expect("an answer");
+    assert_eq!(grants[0].devices[0].parent.as_deref(), Some("bond0.200"));
+    let table = table(&conf.resources, &offers, &inventory, &Unhealthy::new(), &[]);
+    assert!(
+        table.contains("ens1f0 (bond0), pods on bond0.100"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_netdev_that_goes_takes_the_devices_ids_along_until_it_is_back() {
+    let conf = conf(TENANTS);
+    let before = PreviousOffers::of(&of(&conf, &bonds(), &PreviousOffers::default()).0);
+    let mut without = bonds();
+    each_vlan(&mut without, |vlans| {
+        vlans.retain(|it| it.name != "bond0.100")
+    });
+    let (offers, remarks) = of(&conf, &without, &before);
+    let missing = "no netdev of it is bond*.100, as parents wants; there is bond0, bond0.200";
+    assert_eq!(
+        seen(&offers)[..2],
+        [
+            format!("rdma/tenant-a mlx5_bond_0 - {missing}"),
+            "rdma/tenant-a mlx5_bond_1 bond1.100 healthy".to_owned(),
+        ]
+    );
+    assert_eq!(
+        remarks,
+        [format!(
+            "resources[0]: 0000:3b:00.0 (mlx5_bond_0) cannot be used by rdma/tenant-a: {missing}"
+        )]
+    );
+    let published = serde_json::to_value(offers[0].published()).expect("JSON");
+    assert_eq!(published["attached"]["every"], json!(["0000:5e:00.0"]));
+    // the pod goes without it, as without any that is unhealthy
+    let (_, grants) = offers[0]
+        .answer(&["0".to_owned()], &without)
+        .expect("an answer");
+    assert_eq!(grants[0].devices.len(), 1);
+
+    let mut down = bonds();
+    each_vlan(&mut down, |vlans| {
+        vlans.iter_mut().for_each(|it| it.up = false)
+    });
+    let (offers, _) = of(&conf, &down, &before);
+    assert_eq!(
+        seen(&offers)[2],
+        "rdma/tenant-b mlx5_bond_0 bond0.200 bond0.200 is down; ip link set dev bond0.200 up"
+    );
+    assert!(offers[1].ids.iter().all(|id| !id.healthy));
+    assert!(offers[2].ids.iter().all(|id| id.healthy));
+
+    let (offers, remarks) = of(&conf, &bonds(), &before);
+    assert!(offers.iter().flat_map(|it| &it.ids).all(|id| id.healthy));
+    assert_eq!(remarks, [] as [&str; 0]);
+}
+
+#[test]
+fn a_device_without_such_a_netdev_is_in_no_resource_unless_a_selector_names_it() {
+    let tenants = conf(TENANTS);
+    let mut inventory = bonds();
+    each_vlan(&mut inventory, Vec::clear);
+    let (offers, remarks) = of(&tenants, &inventory, &PreviousOffers::default());
+    assert_eq!(offers.len(), 1, "{remarks:?}");
+    assert_eq!(
+        remarks[0],
+        "resources[0]: no RDMA device of this node is selected that has a netdev bond*.100, as parents wants, so \
+         rdma/tenant-a is not offered"
+    );
+    let named = conf(
+        "resources: [{name: rdma/a, kind: shared, parents: [bond0.100], devices: [{netdev: bond0}]}]",
+    );
+    let (offers, _) = of(&named, &inventory, &PreviousOffers::default());
+    assert_eq!(
+        seen(&offers),
+        ["rdma/a mlx5_bond_0 - no netdev of it is bond0.100, as parents wants; there is bond0"]
+    );
+}
+
+#[test]
+fn one_netdev_of_a_device_has_to_fit() {
+    let conf = conf("resources: [{name: rdma/a, kind: shared, parents: [\"bond0.*\"]}]");
+    let (offers, _) = of(&conf, &bonds(), &PreviousOffers::default());
+    assert_eq!(
+        seen(&offers),
+        [
+            "rdma/a mlx5_bond_0 - parents (bond0.*) fits bond0.100, bond0.200, and must fit one netdev of a device"
+        ]
+    );
+    assert!(offers[0].ids.iter().all(|id| !id.healthy));
+}
+
+/// The host's default route by the bond itself is no reason to leave out the VLAN that `parents` names.
+#[test]
+fn parents_name_a_device_as_selectors_do() {
+    let mut inventory = bonds();
+    for function in &mut inventory.functions {
+        function.netdevs[0].default_route = true;
+    }
+    let all = conf("resources: [{name: rdma/hca, kind: shared}]");
+    let tenants = conf(TENANTS);
+    let none = PreviousOffers::default();
+    assert_eq!(of(&all, &inventory, &none).0.len(), 0);
+    assert_eq!(of(&tenants, &inventory, &none).0.len(), 3);
+}
+
+/// The VLAN's, and not the bond's.
+#[test]
+fn pods_ipv6_addresses_come_from_the_parent() {
+    let conf = conf(&format!(
+        "{TENANTS}chain: {{plugin: {{resources: [rdma/tenant-a, rdma/tenant-b], ipam: {{type: rdma-ipam, from: parent}}}}}}"
+    ));
+    let inventory = bonds();
+    let (offers, _) = of(&conf, &inventory, &PreviousOffers::default());
+    let parents = ipv6_prerequisite::parents(conf.chain.as_ref(), &offers, &inventory);
+    let names: Vec<String> = parents.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        names,
+        [
+            "bond0.100 (mlx5_bond_0)",
+            "bond0.200 (mlx5_bond_0)",
+            "bond1.100 (mlx5_bond_1)",
+        ]
+    );
+}

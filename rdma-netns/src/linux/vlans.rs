@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The VLANs on a netdev, as sysfs shows them: each upper netdev of its namespace is a link (`netdev_adjacent_sysfs_add()`,
+//! `net/core/dev.c`), and a VLAN tells its type (`vlan_type`, `net/8021q/vlan_dev.c`).
+
+use super::devices::{entries, read};
+use crate::Vlan;
+use std::path::Path;
+
+/// Those on the netdev `name`, by name.
+pub(super) fn of(sysfs: &Path, name: &str) -> Vec<Vlan> {
+    let netdevs = sysfs.join("class/net");
+    let uppers = entries(&netdevs.join(name)).unwrap_or_default();
+    let names = uppers.iter().filter_map(|path| {
+        let name = path.file_name()?.to_str()?;
+        name.strip_prefix("upper_")
+    });
+    let vlan = |name: &str| {
+        let directory = netdevs.join(name);
+        let uevent = read(&directory, "uevent")?;
+        let is_vlan = uevent.lines().any(|line| line == "DEVTYPE=vlan");
+        is_vlan.then(|| Vlan {
+            name: name.to_owned(),
+            up: is_up(&directory),
+        })
+    };
+    let mut found: Vec<Vlan> = names.filter_map(vlan).collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+/// Whether the netdev at `directory` is set up by its administrator (`IFF_UP`).
+fn is_up(directory: &Path) -> bool {
+    let flags = read(directory, "flags");
+    let flags = flags.and_then(|it| u32::from_str_radix(it.strip_prefix("0x")?, 16).ok());
+    flags.is_some_and(|flags| flags & 1 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::symlink};
+
+    #[test]
+    fn vlans_are_told_from_other_upper_netdevs() {
+        let sysfs = tempfile::tempdir().expect("a directory");
+        let netdevs = sysfs.path().join("class/net");
+        fs::create_dir_all(netdevs.join("bond0")).expect("a directory");
+        for (name, kind, flags) in [
+            ("bond0.200", "vlan", "0x1002"),
+            ("bond0.100", "vlan", "0x1003"),
+            ("mac0", "macvlan", "0x1003"),
+        ] {
+            let directory = netdevs.join(name);
+            fs::create_dir(&directory).expect("a directory");
+            let uevent = format!("DEVTYPE={kind}\nINTERFACE={name}\nIFINDEX=9\n");
+            fs::write(directory.join("uevent"), uevent).expect("a file");
+            fs::write(directory.join("flags"), format!("{flags}\n")).expect("a file");
+            let link = netdevs.join("bond0").join(format!("upper_{name}"));
+            symlink(format!("../{name}"), link).expect("a link");
+        }
+        symlink("../eth0", netdevs.join("bond0/lower_eth0")).expect("a link");
+        let found = of(sysfs.path(), "bond0");
+        let seen: Vec<_> = found.iter().map(|it| (it.name.as_str(), it.up)).collect();
+        assert_eq!(seen, [("bond0.100", true), ("bond0.200", false)]);
+        assert_eq!(of(sysfs.path(), "mac0"), []);
+        assert_eq!(of(sysfs.path(), "gone"), []);
+    }
+}
