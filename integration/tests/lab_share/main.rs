@@ -2,6 +2,8 @@
 //! In the lab, pods share bonded NICs: `integration/lab/vm --tier fast --shared`, one test at a
 //! time.
 
+mod vlans;
+
 use integration::{
     Attachment, Bonded, BondedPod, Conflist, Netns, Snapshot, bonded,
     killed::{Around, Restorer, Sweep},
