@@ -38,9 +38,6 @@ pub struct NetnsId {
 /// `NSFS_MAGIC` (`include/uapi/linux/magic.h`)
 const NSFS: FsType = FsType(0x6e73_6673);
 
-/// `NS_GET_NSTYPE`, `_IO(0xb7, 3)` (`include/uapi/linux/nsfs.h`)
-const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
-
 /// `SO_NETNS_COOKIE` (`include/uapi/asm-generic/socket.h`)
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
@@ -79,12 +76,20 @@ impl Netns {
             path: path.to_owned(),
             source,
         };
+        let not_namespace = || OpenError::NotNamespace(path.to_owned());
         let file = open_file(path).map_err(failed)?;
-        if !is_network_namespace(&file).map_err(failed)? {
-            return Err(OpenError::NotNamespace(path.to_owned()));
+        let kind = fstatfs(&file).map_err(|error| failed(error.into()))?;
+        if kind.filesystem_type() != NSFS {
+            return Err(not_namespace());
         }
         let netns = Self::identify(file, path).map_err(failed)?;
-        let cookie = netns.run(own_cookie).map_err(failed)?;
+        // of the files there, those of other kinds of namespaces are refused with EINVAL (setns(2))
+        let cookie = netns
+            .run(own_cookie)
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::EINVAL) => not_namespace(),
+                _ => failed(error),
+            })?;
         Ok(Self {
             id: NetnsId { cookie, ..netns.id },
             ..netns
@@ -155,19 +160,6 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(path)
-}
-
-fn is_network_namespace(file: &File) -> io::Result<bool> {
-    if fstatfs(file)?.filesystem_type() != NSFS {
-        return Ok(false);
-    }
-    // SAFETY: the request takes no argument and writes nothing; the descriptor is open.
-    let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE as _) };
-    if kind < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(kind == libc::CLONE_NEWNET)
-    }
 }
 
 /// The cookie of the calling thread's namespace; 0 where the kernel has none.
