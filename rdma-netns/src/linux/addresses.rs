@@ -29,6 +29,7 @@ const IFA_PROTO: u16 = 11;
 const TEMPORARY: u32 = 0x01;
 /// `IFA_F_DADFAILED`
 const DAD_FAILED: u32 = 0x08;
+/// `IFA_F_*`
 const TENTATIVE: u32 = 0x40;
 const PERMANENT: u32 = 0x80;
 

@@ -52,7 +52,9 @@ mod attr {
     pub(super) const RES_CM_ID_ENTRY: u16 = 31;
     pub(super) const RES_SRC_ADDR: u16 = 33;
     pub(super) const NDEV_INDEX: u16 = 50;
+    /// `RDMA_NLDEV_SYS_ATTR_NETNS_MODE`
     pub(super) const SYS_NETNS_MODE: u16 = 66;
+    /// `RDMA_NLDEV_NET_NS_FD`
     pub(super) const NET_NS_FD: u16 = 68;
     pub(super) const CHARDEV_TYPE: u16 = 69;
     pub(super) const CHARDEV_NAME: u16 = 70;

@@ -189,6 +189,7 @@ impl NextHop {
 
 /// `rtnh_len`, `rtnh_flags`, `rtnh_hops`, `rtnh_ifindex`, then attributes.
 fn next_hops(mut hops: &[u8]) -> impl Iterator<Item = NextHop> {
+    /// `sizeof(struct rtnexthop)`
     const HOP_HEADER: usize = 8;
     const RTNH_F_ONLINK: u8 = 4;
     std::iter::from_fn(move || {

@@ -14,6 +14,7 @@ use netlink_packet_route::{
 };
 use std::{io, path::Path};
 
+/// `sizeof(struct ifinfomsg)`
 const HEADER: usize = 16;
 
 const IFLA_VFINFO_LIST: u16 = 22;

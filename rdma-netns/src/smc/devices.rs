@@ -9,6 +9,7 @@ use super::{
 use crate::netlink::{NetlinkError, attributes, text};
 use serde::Serialize;
 
+/// `SMC_NETLINK_GET_DEV_SMCR`
 const GET_DEV_SMCR: u8 = 6;
 
 /// `SMC_GEN_DEV_SMCR`
@@ -19,7 +20,7 @@ const PORT: u16 = 8;
 const PORT2: u16 = 9;
 const IB_NAME: u16 = 10;
 
-/// `SMC_NLA_DEV_PORT_*`
+/// `SMC_NLA_DEV_*` of a port
 const PORT_PNET_USR: u16 = 1;
 const PORT_PNETID: u16 = 2;
 const PORT_STATE: u16 = 4;

@@ -21,7 +21,7 @@ const AF_SMC: u8 = 43;
 const LGRINFO: u16 = 2;
 const FALLBACK: u16 = 5;
 
-/// `sizeof(struct smc_diag_req)` and of `smc_diag_msg`
+/// `sizeof(struct smc_diag_req)`, `sizeof(struct smc_diag_msg)`
 const REQUEST: usize = 52;
 const MESSAGE: usize = 64;
 

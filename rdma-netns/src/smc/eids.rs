@@ -11,6 +11,7 @@ use std::io;
 /// `SMC_GENL_FAMILY_NAME`
 pub(super) const FAMILY: &str = "SMC_GEN_NETLINK";
 
+/// `SMC_NETLINK_*`
 const DUMP_UEID: u8 = 9;
 const ADD_UEID: u8 = 10;
 const REMOVE_UEID: u8 = 11;

@@ -17,11 +17,13 @@ use std::{fmt, ops::Deref};
 /// `SMCR_GENL_FAMILY_NAME`
 const FAMILY: &str = "SMC_PNETID";
 
+/// `SMC_PNETID_*`: commands
 const GET: u8 = 1;
 const ADD: u8 = 2;
 const DEL: u8 = 3;
 const FLUSH: u8 = 4;
 
+/// `SMC_PNETID_*`: attributes
 const NAME: u16 = 1;
 const ETHNAME: u16 = 2;
 const IBNAME: u16 = 3;

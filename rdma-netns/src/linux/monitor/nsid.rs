@@ -31,7 +31,7 @@ impl fmt::Display for Nsid {
     }
 }
 
-/// `sizeof(struct rtgenmsg)`, aligned.
+/// `NLMSG_ALIGN(sizeof(struct rtgenmsg))`
 const HEADER: usize = 4;
 const NETNSA_NSID: u16 = 1;
 
