@@ -10,11 +10,13 @@ PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs
 # Those that run in the lab.
 LAB='integration/lab_.*|rdma-netns/rdma'
 
+# compile_programs [ARGUMENT...]: to cargo, instead of what makes all of them
 compile_programs() {
 	local messages
+	(($#)) || set -- --workspace --all-features
 	messages=$(mktemp)
 	# the release binaries, which are linked one by one, go first: both end at the same time then
-	nice cargo test --locked --workspace --all-features --no-run --message-format=json-render-diagnostics >"$messages" || {
+	nice cargo test --locked "$@" --no-run --message-format=json-render-diagnostics >"$messages" || {
 		rm -f "$messages"
 		return 1
 	}

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# arm64.sh - what is shown of arm64 on a machine that is amd64's: test programs for arm64, and arm64's release binaries
+# in tests, by QEMU's emulation of one process (Debian's qemu-user). To be sourced in the root of the tree, after
+# prerequisites.sh and programs.sh.
+#
+# QEMU hands system calls on to this machine's kernel, and translates them. Of netlink it hands on links, addresses and
+# routes; it refuses rules, neighbours and next hops, and opens no RDMA or generic netlink (linux-user/fd-trans.c,
+# linux-user/syscall.c). A namespace is observed with its rules, so that no ADD comes through.
+
+# Of arm64's binaries and image; the test itself is amd64's.
+ARM64='cni/rdma-device-plugin/arm64'
+ARM64_PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs-arm64
+
+# Those of rdma-netns/kernel that observe nothing.
+ARM64_IN_NAMESPACES=(announce::a_link_that_is_not_there
+	inside::sysfs_is_the_pods_and_only_for_a_moment inside::two_pods_can_be_read_at_once
+	monitor::a_new_device_is_told_by_a_uevent monitor::another_namespace_at_the_path_is_not_taken_for_it
+	monitor::lost_events_are_told monitor::without_capabilities_less_is_told
+	pods::an_rdma_device_that_is_not_there routes::the_kernels_sentence_reaches_the_error
+	suite::addresses::an_address_that_is_not_there_cannot_be_taken_away suite::links::what_is_not_there_is_refused)
+
+# Those of integration/protocol that need an ADD.
+ARM64_NEEDS_ADD=(long_and_upper_case_container_ids_are_fine unknown_fields_and_arguments_are_ignored
+	del_and_gc_pass_over_a_wrong_value_that_they_do_not_need)
+
+# compile_arm64_programs: of what touches the kernel
+compile_arm64_programs() {
+	local -x PROGRAMS=$ARM64_PROGRAMS
+	arm64_environment
+	rust_target "$(target_of arm64)"
+	compile_programs --target "$(target_of arm64)" -p rdma-netns
+}
+
+arm64_programs() {
+	local -x PROGRAMS=$ARM64_PROGRAMS RDMA_TEST_EMULATOR=qemu-aarch64
+	# it is of the time that is taken
+	natively 'rdma-netns/(rdma_netns|headers)' '' --skip many_virtual_functions_are_read_quickly
+	natively 'rdma-netns/kernel' '' --exact "${ARM64_IN_NAMESPACES[@]}"
+}
+
+image_of_arm64() { natively "$ARM64" ''; }
+
+# protocol_of_arm64: amd64's test program, which calls arm64's release binaries
+protocol_of_arm64() {
+	local binary name into=$PWD/${CARGO_TARGET_DIR:-target}/arm64-emulated arguments=()
+	mkdir -p "$into"
+	for binary in rdma-cni rdma-ipam; do
+		# shellcheck disable=SC2016 # the script's own arguments
+		printf '#!/bin/sh\nexec /usr/bin/qemu-aarch64 -0 "$0" %s "$@"\n' "$PWD/dist/arm64/$binary" >"$into/$binary"
+		chmod 755 "$into/$binary"
+	done
+	for name in "${ARM64_NEEDS_ADD[@]}"; do
+		arguments+=(--skip "$name")
+	done
+	RDMA_CNI=$into/rdma-cni natively integration/protocol '' "${arguments[@]}"
+}
