@@ -20,13 +20,12 @@ pub struct Archive(TempDir);
 
 /// One of its images.
 #[derive(Debug)]
-pub struct Image {
+pub struct Image<'a> {
+    archive: &'a Archive,
     /// Its manifest.
     pub manifest: Value,
     /// Its configuration: `architecture`, and in `config` what is started.
     pub config: Value,
-    /// Its layers, tar archives, the lowest first.
-    pub layers: Vec<PathBuf>,
 }
 
 impl Archive {
@@ -75,7 +74,7 @@ impl Archive {
 
     /// The image that a runtime on Linux takes, on `architecture`.
     #[track_caller]
-    pub fn image(&self, architecture: &str) -> Image {
+    pub fn image(&self, architecture: &str) -> Image<'_> {
         let images = self.images();
         let is_ours = |it: &&Value| it["platform"]["architecture"] == architecture;
         let descriptor = images
@@ -88,9 +87,8 @@ impl Archive {
             config["architecture"], architecture,
             "the index says another"
         );
-        let layers = manifest["layers"].as_array().expect("layers");
         Image {
-            layers: layers.iter().map(|layer| self.blob(layer)).collect(),
+            archive: self,
             manifest,
             config,
         }
@@ -106,13 +104,23 @@ impl Archive {
     }
 }
 
-impl Image {
+impl Image<'_> {
+    /// Its layers, tar archives, the lowest first.
+    #[track_caller]
+    pub fn layers(&self) -> Vec<PathBuf> {
+        let layers = self.manifest["layers"].as_array().expect("layers");
+        layers
+            .iter()
+            .map(|layer| self.archive.blob(layer))
+            .collect()
+    }
+
     /// Its root file system, in `directory`, which is made.
     #[track_caller]
     pub fn unpack(&self, directory: &Path) {
         fs::create_dir_all(directory).expect("made");
-        for layer in &self.layers {
-            unpack(layer, directory);
+        for layer in self.layers() {
+            unpack(&layer, directory);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! `scripts/image` and `scripts/oci-archive`: what is in the image, and that it is the same bytes
 //! wherever and whenever it is made.
 
-use integration::oci::{Archive, Image};
+use integration::oci::Archive;
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -110,11 +110,8 @@ fn the_image_has_three_binaries_and_no_shell() {
 /// The image of `architecture` has what is to be in it, of that architecture.
 #[track_caller]
 fn is_whole(archive: &Archive, architecture: &str) {
-    let Image {
-        manifest,
-        config,
-        layers,
-    } = archive.image(architecture);
+    let image = archive.image(architecture);
+    let config = &image.config;
     assert_eq!(
         config["config"]["Entrypoint"],
         json!(["/usr/bin/rdma-device-plugin"])
@@ -126,12 +123,13 @@ fn is_whole(archive: &Archive, architecture: &str) {
         labels["org.opencontainers.image.licenses"],
         env!("CARGO_PKG_LICENSE")
     );
+    let layers = image.layers();
     let [layer] = layers.as_slice() else {
         panic!("{layers:?}");
     };
     assert_eq!(
         config["rootfs"]["diff_ids"][0],
-        manifest["layers"][0]["digest"]
+        image.manifest["layers"][0]["digest"]
     );
 
     let file = |path: &str| {

@@ -95,8 +95,9 @@ impl Node {
         let mut image = Command::new(root().join("scripts/image"));
         image.args(["--arch", "amd64", "--binaries"]).arg(dist);
         done(image.arg("--output").arg(&archive));
-        let image = Archive::open(&archive).image("amd64");
-        assert_eq!(image.layers.len(), 1);
+        let archive = Archive::open(&archive);
+        let image = archive.image("amd64");
+        assert_eq!(image.layers().len(), 1);
         image.unpack(&self.image());
     }
 
