@@ -4,6 +4,7 @@
 
 mod chain;
 mod claims;
+mod crowd;
 mod daemon;
 mod leases;
 mod machines;
@@ -18,9 +19,10 @@ use std::{env, fs::File, process};
 /// Prints what it measures on a node.
 type Measure = fn(&Node);
 
-const PARTS: [(&str, Measure); 6] = [
+const PARTS: [(&str, Measure); 7] = [
     ("chain", chain::measure),
     ("rails", rails::measure),
+    ("crowd", crowd::measure),
     ("leases", leases::measure),
     ("passing", passing::measure),
     ("daemon", |_| daemon::measure()),
@@ -34,7 +36,7 @@ fn main() {
         .find(|it| PARTS.iter().all(|(name, _)| name != it));
     if let Some(unknown) = unknown {
         eprintln!(
-            "bench: there is no {unknown:?}; there are chain, rails, leases, passing, daemon and claims"
+            "bench: there is no {unknown:?}; there are chain, rails, crowd, leases, passing, daemon and claims"
         );
         process::exit(2);
     }

@@ -11,15 +11,7 @@ const COUNTS: [u32; 3] = [1, 4, 8];
 
 /// In the namespace of `node`'s host, which has `eth1`.
 pub(super) fn measure(node: &Node) {
-    let most = COUNTS.into_iter().max().unwrap_or_default();
-    for rail in 1..=most {
-        if rail > 1 {
-            node.add_rail(&format!("eth{rail}"));
-        }
-        let address = format!("address add 2001:db8:{rail}::1/64 dev eth{rail} nodad");
-        node.host.ip(&address);
-    }
-    let inputs = COUNTS.map(|rails| input(node, rails));
+    let inputs = inputs(node, COUNTS);
     let mut times: [[Vec<Run>; 2]; COUNTS.len()] = Default::default();
     for _ in 0..RUNS {
         for (input, [add, del]) in inputs.iter().zip(&mut times) {
@@ -42,6 +34,21 @@ pub(super) fn measure(node: &Node) {
             println!("{name:<34} {this:>12.1} {:>8.2}", this / one);
         }
     }
+}
+
+/// The configurations of pods with so many rails each, and the rails with their prefixes, as far as `node` lacks them.
+pub(super) fn inputs<const N: usize>(node: &Node, counts: [u32; N]) -> [PathBuf; N] {
+    let most = counts.into_iter().max().unwrap_or_default();
+    for rail in 1..=most {
+        let name = format!("eth{rail}");
+        if !node.host.has_link(&name) {
+            node.add_rail(&name);
+        }
+        node.host.ip(&format!(
+            "address replace 2001:db8:{rail}::1/64 dev {name} nodad"
+        ));
+    }
+    counts.map(|rails| input(node, rails))
 }
 
 /// The configuration of a pod with so many rails, in a file.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One process, timed; medians, and rows of a table.
 
-use nix::libc;
+use nix::{
+    libc,
+    sys::time::{TimeVal, TimeValLike},
+};
 use std::{
     fs::{self, File},
     io::Read,
@@ -13,6 +16,8 @@ use std::{
 /// One finished process.
 pub(super) struct Run {
     pub(super) wall: Duration,
+    /// Its own, and that of the programs that it has run.
+    pub(super) cpu: Duration,
     pub(super) peak_kib: i64,
 }
 
@@ -49,13 +54,30 @@ pub(super) fn run(program: &Path, environment: &[(&str, &str)], input: File) -> 
     );
     let run = Run {
         wall,
+        cpu: time(usage.ru_utime) + time(usage.ru_stime),
         peak_kib: usage.ru_maxrss,
     };
     (run, said)
 }
 
+fn time(time: libc::timeval) -> Duration {
+    let time = TimeVal::from(time);
+    Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or_default())
+}
+
 /// The CNI plugin `program`, with its configuration in the file `input`, for a pod with the namespace `netns`.
 pub(super) fn call(
+    program: &Path,
+    command: &str,
+    at: (&Path, &str),
+    input: &Path,
+) -> (Run, String) {
+    call_for("bench", program, command, at, input)
+}
+
+/// As [`call`], for the container `container`.
+pub(super) fn call_for(
+    container: &str,
     program: &Path,
     command: &str,
     (netns, cni_path): (&Path, &str),
@@ -64,7 +86,7 @@ pub(super) fn call(
     let netns = netns.to_str().expect("UTF-8");
     let environment = [
         ("CNI_COMMAND", command),
-        ("CNI_CONTAINERID", "bench"),
+        ("CNI_CONTAINERID", container),
         ("CNI_NETNS", netns),
         ("CNI_IFNAME", "net1"),
         ("CNI_PATH", cni_path),

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What many pods cost that start at once, and then end at once: how many a second, how long one waits, and how
+//! much processor time one takes, its IPAM plugin's included.
+
+use super::{
+    rails,
+    run::{self, Run},
+};
+use integration::{Netns, Node, plugin::rdma_cni};
+use std::{
+    path::Path,
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How many pods, and how often: what one of them waits for needs as many figures as there are pods at once.
+const CROWDS: [(usize, usize); 3] = [(1, 16), (16, 4), (100, 2)];
+const RAILS: [u32; 2] = [1, 8];
+
+/// In the namespace of `node`'s host, which has `eth1`.
+pub(super) fn measure(node: &Node) {
+    let inputs = rails::inputs(node, RAILS);
+    println!(
+        "\npods at once: macvlan children, each with an address from its parent's prefix; CPU of one pod\n"
+    );
+    println!(
+        "{:<18} {:>6} {:>9} {:>12} {:>9} {:>9} {:>9}",
+        "", "verb", "a second", "median, ms", "p99, ms", "CPU, ms", "rounds"
+    );
+    for (pods, rounds) in CROWDS {
+        for (count, input) in RAILS.iter().zip(&inputs) {
+            let mut crowds: [Crowd; 2] = Default::default();
+            for _ in 0..rounds {
+                let netns: Vec<Netns> = (0..pods).map(|_| Netns::new("crowd")).collect();
+                for (verb, crowd) in ["ADD", "DEL"].iter().zip(&mut crowds) {
+                    crowd.add(at_once(node, verb, &netns, input));
+                }
+            }
+            for (verb, crowd) in ["ADD", "DEL"].iter().zip(crowds) {
+                let name = format!("{pods} of {count} rails");
+                let [rate, median, p99, cpu] = crowd.figures();
+                println!(
+                    "{name:<18} {verb:>6} {rate:>9.1} {median:>12.1} {p99:>9.1} {cpu:>9.1} {rounds:>9}"
+                );
+            }
+        }
+    }
+}
+
+/// All runs of one verb.
+#[derive(Default)]
+struct Crowd {
+    runs: Vec<Run>,
+    wall: Duration,
+}
+
+impl Crowd {
+    fn add(&mut self, (runs, wall): (Vec<Run>, Duration)) {
+        self.runs.extend(runs);
+        self.wall += wall;
+    }
+
+    /// How many a second, median and 99th percentile of one, processor time of one: milliseconds.
+    fn figures(&self) -> [f64; 4] {
+        let milliseconds = |it: Duration| it.as_secs_f64() * 1e3;
+        let mut walls: Vec<f64> = self.runs.iter().map(|run| milliseconds(run.wall)).collect();
+        walls.sort_by(f64::total_cmp);
+        let count = walls.len();
+        let cpu: f64 = self.runs.iter().map(|run| milliseconds(run.cpu)).sum();
+        // the least that 99 of 100 need
+        let p99 = walls[(count * 99).div_ceil(100) - 1];
+        let number = count as f64;
+        [
+            number / self.wall.as_secs_f64(),
+            walls[count / 2],
+            p99,
+            cpu / number,
+        ]
+    }
+}
+
+/// `verb` for all `pods` at the same moment, and how long it took until the last one was done.
+fn at_once(node: &Node, verb: &str, pods: &[Netns], input: &Path) -> (Vec<Run>, Duration) {
+    let path = node.cni_path();
+    let start = Barrier::new(pods.len() + 1);
+    thread::scope(|scope| {
+        let threads: Vec<_> = pods
+            .iter()
+            .enumerate()
+            .map(|(number, pod)| {
+                let (start, path) = (&start, &path);
+                scope.spawn(move || {
+                    let container = format!("pod{number}");
+                    start.wait();
+                    run::call_for(&container, &rdma_cni(), verb, (pod.path(), path), input).0
+                })
+            })
+            .collect();
+        start.wait();
+        let begun = Instant::now();
+        let runs = threads
+            .into_iter()
+            .map(|it| it.join().expect("no panic"))
+            .collect();
+        (runs, begun.elapsed())
+    })
+}
