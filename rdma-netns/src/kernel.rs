@@ -26,6 +26,14 @@ pub trait Kernel {
     /// Opens the namespace at `path` (`CNI_NETNS`).
     fn open_pod(&self, path: &Path) -> Result<Self::Pod, OpenPodError>;
 
+    /// Which namespace is at `path`, for who does not work in it.
+    ///
+    /// # Errors
+    /// As [`Kernel::open_pod`].
+    fn netns_id(&self, path: &Path) -> Result<NetnsId, OpenPodError> {
+        Ok(self.open_pod(path)?.id())
+    }
+
     /// Reads the state of the host's namespace and, if given, the pod's. Changes nothing.
     fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError>;
 

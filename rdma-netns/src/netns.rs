@@ -72,6 +72,14 @@ impl Netns {
     /// Opens the namespace at `path`: a bind mount below `/run/netns`, or
     /// `/proc/PID/ns/net`.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
+        Self::open_by(path, |netns| netns.run(own_cookie))
+    }
+
+    /// As [`Netns::open`], with the `cookie` asked for otherwise.
+    pub(crate) fn open_by(
+        path: &Path,
+        cookie: impl FnOnce(&Self) -> io::Result<u64>,
+    ) -> Result<Self, OpenError> {
         let failed = |source: io::Error| OpenError::Io {
             path: path.to_owned(),
             source,
@@ -84,12 +92,10 @@ impl Netns {
         }
         let netns = Self::identify(file, path).map_err(failed)?;
         // of the files there, those of other kinds of namespaces are refused with EINVAL (setns(2))
-        let cookie = netns
-            .run(own_cookie)
-            .map_err(|error| match error.raw_os_error() {
-                Some(libc::EINVAL) => not_namespace(),
-                _ => failed(error),
-            })?;
+        let cookie = cookie(&netns).map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => not_namespace(),
+            _ => failed(error),
+        })?;
         Ok(Self {
             id: NetnsId { cookie, ..netns.id },
             ..netns
@@ -163,7 +169,7 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
 }
 
 /// The cookie of the calling thread's namespace; 0 where the kernel has none.
-fn own_cookie() -> u64 {
+pub(crate) fn own_cookie() -> u64 {
     let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() else {
         return 0;
     };

@@ -5,7 +5,7 @@ use crate::{
     record::{Attachment, Key, Phase, Rail},
     store::{Record, Store, StoreError},
 };
-use rdma_netns::{Kernel, OpenPodError, Pod};
+use rdma_netns::{Kernel, OpenPodError};
 use std::{net::IpAddr, path::Path};
 
 impl Store {
@@ -107,8 +107,8 @@ impl Attachment {
         if self.boot_id != boot_id {
             return false;
         }
-        match kernel.open_pod(netns) {
-            Ok(pod) => pod.id() == self.netns_id,
+        match kernel.netns_id(netns) {
+            Ok(id) => id == self.netns_id,
             Err(
                 OpenPodError::Missing(_)
                 | OpenPodError::NotNamespace(_)

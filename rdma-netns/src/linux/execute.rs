@@ -151,8 +151,9 @@ impl<'a> Namespaces<'a> {
                 key,
                 value,
             } => {
-                let netns = self.at(*at)?.netns();
-                Ok(netns.run(|| sysctls::write(link, key, *value)).flatten()?)
+                let (link, key, value) = (link.clone(), key.clone(), *value);
+                let write = move || sysctls::write(&link, &key, value);
+                Ok(self.at(*at)?.inside(write)?)
             }
             Op::AddAddress { at, link, address } => {
                 let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
@@ -260,10 +261,9 @@ impl<'a> Namespaces<'a> {
         drop(socket);
         match address {
             IpAddr::V4(address) => announce::announce(space.packet()?, address, mac, index)?,
-            IpAddr::V6(address) => space
-                .netns()
-                .run(|| announce::advertise(address, mac, index))
-                .flatten()?,
+            IpAddr::V6(address) => {
+                space.inside(move || announce::advertise(address, mac, index))?;
+            }
         }
         Ok(())
     }

@@ -27,6 +27,8 @@
 //! | [`monitor`] | events: what tells that something changed |
 //! | [`inside`] | what only a thread in a pod's namespace can read |
 //! | `space` | a namespace and its socket |
+//! | `identity` | which namespace is at a path |
+//! | `resident` | threads that stay in a namespace |
 //! | `execute` | every [`Op`] |
 
 mod accelerators;
@@ -41,6 +43,7 @@ mod erdma;
 mod execute;
 mod gids;
 mod held;
+mod identity;
 pub mod inside;
 mod inventory;
 mod ipoib;
@@ -52,6 +55,7 @@ pub mod nldev;
 mod nvlink;
 mod probe;
 mod rdma;
+mod resident;
 mod routes;
 mod rules;
 mod smc;
@@ -66,19 +70,18 @@ pub use accelerators::accelerator_names;
 pub use space::Space;
 
 use crate::{
-    DeviceAddress, GidTable, Kernel, Link, Namespace, ObserveError, Observed, Op, OpError,
+    DeviceAddress, GidTable, Kernel, Link, Namespace, NetnsId, ObserveError, Observed, Op, OpError,
     OpenPodError, Pkey, RdmaMode, Route, Vf,
     netlink::{Answer, NetlinkError},
-    netns::OpenError,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
 };
 use execute::Namespaces;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nexthops::Nexthops;
-use nix::libc;
 use nldev::Nldev;
 use rdma::DeviceContext;
+use resident::Visitor;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -101,6 +104,8 @@ pub struct Linux {
     dev: PathBuf,
     host: OnceLock<Space>,
     asked: Mutex<Option<BTreeSet<DeviceAddress>>>,
+    /// Who looks which namespaces there are.
+    visitor: Mutex<Option<Visitor>>,
 }
 
 impl Default for Linux {
@@ -123,6 +128,7 @@ impl Linux {
             dev: dev.into(),
             host: OnceLock::new(),
             asked: Mutex::default(),
+            visitor: Mutex::default(),
         }
     }
 
@@ -166,19 +172,13 @@ impl Kernel for Linux {
     }
 
     fn open_pod(&self, path: &Path) -> Result<Space, OpenPodError> {
-        let failed = |source| OpenPodError::Io {
-            path: path.to_owned(),
-            source,
-        };
-        let pod = Space::open(path).map_err(|error| match error {
-            OpenError::NotNamespace(path) => OpenPodError::NotNamespace(path),
-            OpenError::Io { path, source } if is_missing(&source) => OpenPodError::Missing(path),
-            OpenError::Io { path, source } => OpenPodError::Io { path, source },
-        })?;
-        if pod.netns().id() == self.host().map_err(failed)?.netns().id() {
-            return Err(OpenPodError::HostNamespace(path.to_owned()));
-        }
+        let pod = Space::open(path).map_err(identity::not_opened)?;
+        self.check_not_host(path, pod.netns().id())?;
         Ok(pod)
+    }
+
+    fn netns_id(&self, path: &Path) -> Result<NetnsId, OpenPodError> {
+        self.id_at(path)
     }
 
     fn observe(&self, pod: Option<&Space>) -> Result<Observed, ObserveError> {
@@ -319,12 +319,6 @@ impl Kernel for Linux {
 fn seconds_since_boot() -> Option<u64> {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?;
     u64::try_from(now.tv_sec()).ok()
-}
-
-/// Whether nothing is there: `/proc/PID/ns/net` of a process that has ended answers ESRCH.
-fn is_missing(error: &io::Error) -> bool {
-    let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
-    missing.contains(&error.kind()) || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 /// The netdevs of a namespace, and the routes that are nobody's alone.

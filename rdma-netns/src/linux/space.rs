@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A namespace that is worked in, and the sockets that were opened inside it.
 
-use super::{announce, nldev::Nldev};
+use super::{announce, nldev::Nldev, resident::Resident};
 use crate::{
     NetnsId,
     netlink::{NetlinkError, Socket},
@@ -25,6 +25,7 @@ pub struct Space {
     route: Mutex<Socket>,
     packet: OnceLock<OwnedFd>,
     groups: Mutex<Option<UdpSocket>>,
+    resident: Mutex<Option<Resident>>,
     /// Whether it is the namespace this program runs in: no thread needs to enter it.
     own: bool,
 }
@@ -38,6 +39,7 @@ impl Space {
             route,
             packet: OnceLock::new(),
             groups: Mutex::default(),
+            resident: Mutex::default(),
             own: true,
         })
     }
@@ -55,6 +57,7 @@ impl Space {
             route: Mutex::new(route),
             packet: OnceLock::new(),
             groups: Mutex::default(),
+            resident: Mutex::default(),
             own: false,
         })
     }
@@ -72,6 +75,19 @@ impl Space {
     pub(super) fn route(&self) -> MutexGuard<'_, Socket> {
         // A socket is in order after a panic, too: it tells answers apart by sequence.
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has `work` done by a thread inside, which stays there for more of it, and waits for it.
+    pub(super) fn inside(
+        &self,
+        work: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let mut resident = self.resident.lock().unwrap_or_else(PoisonError::into_inner);
+        let resident = match &mut *resident {
+            Some(resident) => resident,
+            none => none.insert(Resident::enter(&self.netns)?),
+        };
+        resident.run(work)
     }
 
     /// A packet socket, kept from its first use: to close one takes some 15 ms, as the kernel
