@@ -7,26 +7,28 @@
 //!                     last_reserved_ip.<pointer>      the round robin's last address
 //!                     rdma-ipam/attachments/<container>@<ifname>   → "<address>,<address>"
 //!                     rdma-ipam/conflicts/<address>                → "<seconds since 1970>"
-//!                     rdma-ipam/lease.new, pointer.new             while being written
+//!                     rdma-ipam/<container>@<ifname>.<process>.new what leases are to say, while an ADD is under way
+//!                     rdma-ipam/pointer.new                        while being written
 //! ```
 //! host-local walks all of it, reads every file, and takes one for a lease whose content is a
 //! container's id (and an interface's name). What stays under `rdma-ipam/` are therefore
 //! *notes*: symbolic links that lead nowhere, which host-local cannot read and leaves alone.
 //! Making a link is one atomic change, so that a note is never seen half-written. Only
-//! `lease.new` looks like a lease; host-local, which takes the same lock, sees it only if its
-//! maker was killed, and removes it with the attachment.
+//! a [`Draft`] looks like a lease; host-local removes it with the attachment.
 //!
 //! # What a kill, or a loss of power, leaves
 //!
-//! ADD, under the lock, makes these changes in this order:
+//! Nobody has the lock while the disk is waited for: many pods that come at once wait together, for what the
+//! filesystem writes for all of them. ADD makes these changes in this order:
 //!
-//! 1. the attachment's note, with all addresses it is about to get;
-//! 2. `lease.new` with the leases' content, and fsync; fsync of the notes' directory;
-//! 3. for each address a hard link of `lease.new`: a lease that is seen is whole, and making
+//! 1. before it has the lock, a [`Draft`] with the leases' content, and fsync;
+//! 2. under the lock, the attachment's note, with all addresses it is about to get;
+//! 3. for each address a hard link of the draft: a lease that is seen is whole, and making
 //!    it fails if the address is held, also by somebody who does not take the lock;
-//! 4. `lease.new` goes; fsync of the directory; only then is the answer given.
+//! 4. when the lock is free, the draft goes; fsync of the notes' directory and of the leases'; only then is the
+//!    answer given.
 //!
-//! Stopped before 3: a note without leases. Stopped within 3: a note, and leases for a part of
+//! Stopped before 3: a draft, or a note without leases. Stopped within 3: a note, and leases for a part of
 //! its addresses. Either way the note and the leases differ, and DEL, or the same attachment's
 //! next ADD, walks the directory and takes away what there is. Stopped after 3: the attachment holds
 //! all its addresses; whether the runtime got the answer cannot be told from here, so the next
@@ -34,11 +36,12 @@
 //! ADD. A note may tell an address that meanwhile another attachment got: a lease is only
 //! ever taken away if its content names the attachment.
 //!
-//! DEL removes the leases, syncs their directory, then removes the note. Stopped in between,
+//! DEL removes the leases and the note, and syncs the leases' directory when the lock is free. Stopped in between,
 //! it is repeated. The note's removal is not synced: one that comes back after a loss of power
 //! tells of leases that are not there, which is harmless, and goes with the next ADD, DEL or GC.
+//! DEL also removes what drafts of the attachment a killed ADD has left.
 //!
-//! Without any note (a lease of host-local's, or a note lost with the power before step 2
+//! Without any note (a lease of host-local's, or a note lost with the power before step 4
 //! ended), and with one that differs, DEL walks the directory. So no lease is lost, whatever
 //! is. GC looks at leases, not at notes.
 //!
@@ -46,10 +49,12 @@
 //! address that is held.
 
 mod change;
+mod draft;
 mod lease;
 mod walk;
 
 pub use change::{Change, Disk, RealDisk};
+pub use draft::Draft;
 pub use lease::{Lease, Owner};
 pub use walk::Contents;
 
@@ -141,6 +146,11 @@ impl<'a, D: Disk> Store<'a, D> {
 
     /// Waits for the network's lock; makes its directories.
     pub fn lock(&'a self) -> Result<Locked<'a, D>, StoreError> {
+        self.make_directories()?;
+        self.lock_file()
+    }
+
+    fn make_directories(&self) -> Result<(), StoreError> {
         for directory in [self.attachments(), self.conflicts()] {
             if !directory.is_dir() {
                 make(self.disk, Change::MakeDirectory(directory))?;
@@ -150,7 +160,7 @@ impl<'a, D: Disk> Store<'a, D> {
                 }
             }
         }
-        self.lock_file()
+        Ok(())
     }
 
     /// Waits for the network's lock, if there is anything of the network.
@@ -189,6 +199,21 @@ impl<'a, D: Disk> Store<'a, D> {
             }
         }
         Ok(taken)
+    }
+
+    /// What was given and taken away is on the disk when this returns.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        make(self.disk, Change::Sync(self.directory.clone()))
+    }
+
+    /// Removes `path`; it is no error if it is gone. Tells whether it was there.
+    fn remove(&self, path: PathBuf) -> Result<bool, StoreError> {
+        let change = Change::Remove(path);
+        match self.disk.make(&change) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(failed(change.verb(), change.path())(error)),
+        }
     }
 
     fn own(&self, name: &str) -> PathBuf {
@@ -232,14 +257,8 @@ impl<D: Disk> Locked<'_, D> {
         make(self.store.disk, change)
     }
 
-    /// Removes `path`; it is no error if it is gone. Tells whether it was there.
     fn remove(&self, path: PathBuf) -> Result<bool, StoreError> {
-        let change = Change::Remove(path);
-        match self.store.disk.make(&change) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(failed(change.verb(), change.path())(error)),
-        }
+        self.store.remove(path)
     }
 
     /// Makes `change`, which makes the new file `path`, of which a killed one may be left.
@@ -282,45 +301,35 @@ impl<D: Disk> Locked<'_, D> {
         }
     }
 
-    /// Gives all of `ips` to `owner`, who has none. After an error it still has none.
-    pub fn reserve(&self, owner: &Owner, ips: &[IpAddr]) -> Result<(), StoreError> {
-        let reserved = self.try_reserve(owner, ips);
+    /// Gives all of `ips` to the owner of `draft`, who has none. After an error it still has none. What is given is on
+    /// the disk when [`Draft::settle`] returns.
+    pub fn reserve(&self, draft: &Draft, ips: &[IpAddr]) -> Result<(), StoreError> {
+        let reserved = self.try_reserve(draft, ips);
         if reserved.is_err()
-            && let Err(error) = self.release(owner, ips)
+            && let Err(error) = self.release(draft.owner(), ips)
         {
             log::error!("cannot undo what was begun, DEL does: {error}");
         }
         reserved
     }
 
-    fn try_reserve(&self, owner: &Owner, ips: &[IpAddr]) -> Result<(), StoreError> {
+    fn try_reserve(&self, draft: &Draft, ips: &[IpAddr]) -> Result<(), StoreError> {
         let text: Vec<String> = ips.iter().map(ToString::to_string).collect();
         self.make(Change::Note {
-            path: self.store.note_of(owner),
+            path: self.store.note_of(draft.owner()),
             text: text.join(","),
         })?;
-        let new = self.store.own("lease.new");
-        let write = Change::Write {
-            path: new.clone(),
-            content: owner.content().into_bytes(),
-            mode: 0o644,
-            durable: true,
-        };
-        // A kill between linking and removing leaves it as another name of leases: it is
-        // removed, never written to.
-        self.make_anew(&new, write)?;
-        self.make(Change::Sync(self.store.attachments()))?;
         for ip in ips {
             self.make(Change::Link {
-                from: new.clone(),
+                from: draft.path().to_owned(),
                 to: self.store.lease(*ip),
             })?;
         }
-        self.remove(new)?;
-        self.make(Change::Sync(self.store.directory.clone()))
+        Ok(())
     }
 
-    /// Takes those of `ips` that are `owner`'s away from it, and its note. Tells them.
+    /// Takes those of `ips` that are `owner`'s away from it, and its note. Tells them: they are free on the disk, too,
+    /// after [`Store::sync`].
     pub fn release(&self, owner: &Owner, ips: &[IpAddr]) -> Result<Vec<IpAddr>, StoreError> {
         let mut released = vec![];
         for ip in ips {
@@ -328,9 +337,6 @@ impl<D: Disk> Locked<'_, D> {
                 self.remove(self.store.lease(*ip))?;
                 released.push(*ip);
             }
-        }
-        if !released.is_empty() {
-            self.make(Change::Sync(self.store.directory.clone()))?;
         }
         self.remove(self.store.note_of(owner))?;
         Ok(released)

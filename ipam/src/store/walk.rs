@@ -120,9 +120,12 @@ impl<D: Disk> Locked<'_, D> {
             self.forget(&conflicts, |_, seen| !is_within(seen, AVOIDED))
                 .err(),
         );
+        // earlier versions wrote lease.new
         for new in ["lease.new", "pointer.new"] {
             errors.extend(self.remove(self.store.own(new)).err());
         }
+        let is_stale_draft = |owner: &Owner| is_stale(&Lease::Of(owner.clone()));
+        errors.extend(self.store.forget_drafts(is_stale_draft).err());
         (swept, errors)
     }
 

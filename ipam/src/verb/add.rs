@@ -11,7 +11,7 @@ use crate::{
     range::Pool,
     resolv, secret,
     stable::{self, Identity, SECRET},
-    store::{AVOIDED, Disk, Holding, Locked, Owner},
+    store::{AVOIDED, Disk, Draft, Holding, Locked, Owner},
 };
 use cni_protocol::result;
 use serde_json::{Map, Value, json};
@@ -37,35 +37,17 @@ pub fn add<D: Disk>(node: &Node<'_, D>) -> Result<Added, Error> {
         Strategy::Sequential => None,
         Strategy::Stable => Some(secret::secret(node.disk, &node.place.data_dir)?),
     };
-    let locked = node.store.lock()?;
-    match locked.holding(&owner)? {
-        Holding::Nothing => {}
-        Holding::Complete(ips) => return Err(Error::Holds { owner, ips }),
-        Holding::Partial => {
-            log::warn!("an earlier ADD or DEL of {owner} was cut off; what it left is given back");
-            locked.release(&owner, &locked.leases_of(&owner)?)?;
+    let draft = node.store.draft(&owner)?;
+    let ips = match give(node, &plan, &offer, requests, secret.as_ref(), &draft) {
+        Ok(ips) => ips,
+        Err(error) => {
+            node.store.discard(draft);
+            return Err(error);
         }
-    }
-    let mut ips = vec![];
-    for (pool, request) in offer.pools.iter().zip(requests) {
-        let forbidden = Forbidden::of(pool, &offer.own);
-        ips.push(match (request, &secret) {
-            (Some(ip), _) => requested(&locked, &forbidden, ip)?,
-            (None, Some(secret)) => {
-                let tries = (&node.identity(), secret);
-                again(&locked, &offer.neighbours, pool, &forbidden, tries)?
-            }
-            (None, None) => next(&locked, &offer.neighbours, pool, &forbidden)?,
-        });
-    }
-    locked.reserve(&owner, &ips)?;
-    if plan.strategy == Strategy::Sequential {
-        for (pool, ip) in offer.pools.iter().zip(&ips) {
-            // without it the next address is looked for from the beginning
-            if let Err(error) = locked.set_last(&pool.pointer, *ip) {
-                log::warn!("{error}");
-            }
-        }
+    };
+    if let Err(error) = draft.settle(&node.store) {
+        take_back(node, &owner, &ips);
+        return Err(error.into());
     }
     log::info!("{} given to {owner}", list(&ips));
     Ok(Added {
@@ -78,11 +60,65 @@ pub fn add<D: Disk>(node: &Node<'_, D>) -> Result<Added, Error> {
 impl Added {
     /// Gives the addresses back, as nobody was told of them.
     pub fn take_back<D: Disk>(&self, node: &Node<'_, D>) {
-        let back = node.store.lock();
-        if let Err(error) = back.and_then(|locked| locked.release(&self.owner, &self.ips)) {
-            log::error!("{error}; DEL gives {} back", list(&self.ips));
+        take_back(node, &self.owner, &self.ips);
+    }
+}
+
+fn take_back<D: Disk>(node: &Node<'_, D>, owner: &Owner, ips: &[IpAddr]) {
+    let back = node.store.lock();
+    let back = back.and_then(|locked| locked.release(owner, ips));
+    if let Err(error) = back.and_then(|_| node.store.sync()) {
+        log::error!("{error}; DEL gives {} back", list(ips));
+    }
+}
+
+/// All that is done under the lock: nobody else can be given the addresses any more. They are on the disk when
+/// `draft` is settled.
+fn give<D: Disk>(
+    node: &Node<'_, D>,
+    plan: &Plan,
+    offer: &Offer,
+    requests: Vec<Option<IpAddr>>,
+    secret: Option<&[u8; SECRET]>,
+    draft: &Draft,
+) -> Result<Vec<IpAddr>, Error> {
+    let owner = draft.owner();
+    let locked = node.store.lock()?;
+    match locked.holding(owner)? {
+        Holding::Nothing => {}
+        Holding::Complete(ips) => {
+            return Err(Error::Holds {
+                owner: owner.clone(),
+                ips,
+            });
+        }
+        Holding::Partial => {
+            log::warn!("an earlier ADD or DEL of {owner} was cut off; what it left is given back");
+            locked.release(owner, &locked.leases_of(owner)?)?;
         }
     }
+    let mut ips = vec![];
+    for (pool, request) in offer.pools.iter().zip(requests) {
+        let forbidden = Forbidden::of(pool, &offer.own);
+        ips.push(match (request, secret) {
+            (Some(ip), _) => requested(&locked, &forbidden, ip)?,
+            (None, Some(secret)) => {
+                let tries = (&node.identity(), secret);
+                again(&locked, &offer.neighbours, pool, &forbidden, tries)?
+            }
+            (None, None) => next(&locked, &offer.neighbours, pool, &forbidden)?,
+        });
+    }
+    locked.reserve(draft, &ips)?;
+    if plan.strategy == Strategy::Sequential {
+        for (pool, ip) in offer.pools.iter().zip(&ips) {
+            // without it the next address is looked for from the beginning
+            if let Err(error) = locked.set_last(&pool.pointer, *ip) {
+                log::warn!("{error}");
+            }
+        }
+    }
+    Ok(ips)
 }
 
 /// For each pool the address that is asked for. Each request has to be one pool's.

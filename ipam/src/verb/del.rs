@@ -27,7 +27,11 @@ pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
         Holding::Partial | Holding::Nothing => locked.leases_of(&owner)?,
     };
     let released = locked.release(&owner, &ips)?;
+    // others need not wait for the disk
+    drop(locked);
+    node.store.forget_drafts(|it| *it == owner)?;
     if !released.is_empty() {
+        node.store.sync()?;
         log::info!("{} given back by {owner}", list(&released));
     }
     Ok(())

@@ -143,7 +143,9 @@ impl Side {
         for number in 0..HELD {
             let owner = owner(number);
             let ip = nth(start, number);
-            leases.reserve(&owner, &[ip]).expect("a lease");
+            let draft = store.draft(&owner).expect("what it says");
+            leases.reserve(&draft, &[ip]).expect("a lease");
+            draft.settle(&store).expect("the draft goes");
         }
         leases
             .set_last("0", nth(start, HELD - 1))
