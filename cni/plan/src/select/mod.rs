@@ -85,8 +85,12 @@ pub fn selected(
     let host_use = HostUse::of(observed);
     let selection = by_selectors(conf, &host_use, selectors, observed, others);
     for chosen in selection.ok()?.chosen {
-        let rdma = rdma_of(&observed.host, chosen.link)?;
-        devices.extend(rdma.parent.clone());
+        match rdma_of(&observed.host, chosen.link) {
+            Some(rdma) => devices.extend(rdma.parent.clone()),
+            // there is no port to ask
+            None if observed.host.rdma.is_empty() => {}
+            None => return None,
+        }
     }
     let has_untold = selectors.iter().any(|it| vlan::is_untold(it, observed));
     (!has_untold).then_some(devices)
