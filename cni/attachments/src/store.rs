@@ -2,7 +2,8 @@
 //! Records on disk, and the locks around them.
 //!
 //! ```text
-//! <stateDir>/lock                                          the node: moves
+//! <stateDir>/lock                                          the node: moves have it alone
+//!            lock.turn                                     who waits for it next
 //! <stateDir>/attachments/<network>/<container>@<ifname>.json
 //!                                                    .lock  one attachment: its verbs
 //! <stateDir>/rails/…                                       what programs name: `rdma-cni`
@@ -16,7 +17,7 @@ use cni_protocol::{
     room,
 };
 use rdma_netns::InterfaceName;
-use serde_json::Value;
+use serde::Deserialize;
 use std::{
     collections::BTreeSet,
     fs::{self, File, OpenOptions, TryLockError},
@@ -74,7 +75,7 @@ impl StoreError {
     }
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |source| StoreError {
         action,
@@ -110,16 +111,6 @@ impl Store {
     /// Whether records can be written, for STATUS, which writes none.
     pub fn probe(&self) -> Result<(), StoreError> {
         room::check(&self.root).map_err(failed("write", &self.root))
-    }
-
-    /// Waits for the node's lock: no two moves at a time, as two could swap the numbers of
-    /// their character devices.
-    pub fn lock_node(&self) -> Result<Lock, StoreError> {
-        fs::create_dir_all(&self.root).map_err(failed("create", &self.root))?;
-        let path = self.root.join("lock");
-        let file = open_lock(&path)?;
-        let held = self.patience.wait(file).map_err(failed("lock", &path))?;
-        Ok(Lock { _held: held, path })
     }
 
     /// Waits for the lock of one attachment.
@@ -303,6 +294,11 @@ impl Store {
         self.root.join("attachments").join(network)
     }
 
+    /// Where the record of `key` is.
+    pub(crate) fn record_path(&self, key: &Key) -> PathBuf {
+        self.path(key, "json")
+    }
+
     fn path(&self, key: &Key, extension: &str) -> PathBuf {
         let Key {
             network,
@@ -315,6 +311,11 @@ impl Store {
 }
 
 impl Lock {
+    /// That of the file at `path`.
+    pub(crate) fn new(held: Held, path: PathBuf) -> Self {
+        Self { _held: held, path }
+    }
+
     /// Takes away the lock's file, where no record needs it any more.
     pub fn discard(self) {
         let _ = fs::remove_file(&self.path);
@@ -331,13 +332,16 @@ fn key(network: &str, file: &str) -> Option<Key> {
     })
 }
 
+/// What every version's record begins with, to be read before anything else is made of it.
+#[derive(Deserialize)]
+struct Head {
+    format: u64,
+}
+
 fn decode(text: &[u8], key: &Key) -> Record {
-    let newer = |value: &Value| {
-        value["format"]
-            .as_u64()
-            .filter(|it| *it > u64::from(FORMAT))
-    };
-    if let Some(format) = serde_json::from_slice(text).ok().as_ref().and_then(newer) {
+    if let Ok(Head { format }) = serde_json::from_slice(text)
+        && format > u64::from(FORMAT)
+    {
         return Record::Newer(format);
     }
     match serde_json::from_slice::<Attachment>(text) {
@@ -349,7 +353,7 @@ fn decode(text: &[u8], key: &Key) -> Record {
     }
 }
 
-fn open_lock(path: &Path) -> Result<File, StoreError> {
+pub(crate) fn open_lock(path: &Path) -> Result<File, StoreError> {
     lock::open(path).map_err(failed("open", path))
 }
 
