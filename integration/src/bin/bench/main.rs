@@ -6,6 +6,7 @@ mod chain;
 mod claims;
 mod crowd;
 mod daemon;
+mod floor;
 mod leases;
 mod machines;
 mod passing;
@@ -19,10 +20,11 @@ use std::{env, fs::File, process};
 /// Prints what it measures on a node.
 type Measure = fn(&Node);
 
-const PARTS: [(&str, Measure); 7] = [
+const PARTS: [(&str, Measure); 8] = [
     ("chain", chain::measure),
     ("rails", rails::measure),
     ("crowd", crowd::measure),
+    ("floor", floor::measure),
     ("leases", leases::measure),
     ("passing", passing::measure),
     ("daemon", |_| daemon::measure()),
@@ -36,7 +38,7 @@ fn main() {
         .find(|it| PARTS.iter().all(|(name, _)| name != it));
     if let Some(unknown) = unknown {
         eprintln!(
-            "bench: there is no {unknown:?}; there are chain, rails, crowd, leases, passing, daemon and claims"
+            "bench: there is no {unknown:?}; there are chain, rails, crowd, floor, leases, passing, daemon and claims"
         );
         process::exit(2);
     }

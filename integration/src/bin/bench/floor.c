@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * floor - the requests that one rail's ADD makes of the kernel in share mode, and nothing else: one process, no record,
+ * no lease, no probe, no answer. Static, started in the host's namespace, with the pod's namespace, the netdev on the
+ * host, the child's name and its IPv6 address in the environment: POD, PARENT, NAME, ADDRESS.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/if_link.h>
+#include <linux/neighbour.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ADD looks so often before it makes the child, and once each after the child and after its address. */
+#define LOOKS_BEFORE 2
+
+static char answer[32 << 10];
+
+struct request {
+	struct nlmsghdr head;
+	char body[512];
+};
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void need(int done, const char *what)
+{
+	if (done < 0)
+		fail(what);
+}
+
+static void *header(struct request *request, int type, int flags, size_t size)
+{
+	memset(request, 0, sizeof(*request));
+	request->head.nlmsg_len = NLMSG_LENGTH(size);
+	request->head.nlmsg_type = type;
+	request->head.nlmsg_flags = NLM_F_REQUEST | flags;
+	return NLMSG_DATA(&request->head);
+}
+
+static struct rtattr *add(struct request *request, int type, const void *data, size_t length)
+{
+	struct rtattr *attribute = (void *)((char *)request + NLMSG_ALIGN(request->head.nlmsg_len));
+
+	attribute->rta_type = type;
+	attribute->rta_len = RTA_LENGTH(length);
+	if (length)
+		memcpy(RTA_DATA(attribute), data, length);
+	request->head.nlmsg_len = NLMSG_ALIGN(request->head.nlmsg_len) + RTA_ALIGN(attribute->rta_len);
+	return attribute;
+}
+
+static void end(struct request *request, struct rtattr *nest)
+{
+	nest->rta_len = (char *)request + request->head.nlmsg_len - (char *)nest;
+}
+
+/* Sends, and reads until the kernel says how it went; the index of the netdev that it told, if any. */
+static int ask(int socket, struct request *request)
+{
+	int index = 0;
+
+	need(send(socket, request, request->head.nlmsg_len, 0), "send");
+	for (;;) {
+		int length = recv(socket, answer, sizeof(answer), 0);
+		struct nlmsghdr *part = (void *)answer;
+
+		need(length, "recv");
+		for (; NLMSG_OK(part, length); part = NLMSG_NEXT(part, length)) {
+			if (part->nlmsg_type == NLMSG_DONE)
+				return index;
+			if (part->nlmsg_type == NLMSG_ERROR) {
+				struct nlmsgerr *error = NLMSG_DATA(part);
+
+				if (error->error) {
+					fprintf(stderr, "floor: %s\n", strerror(-error->error));
+					exit(1);
+				}
+				return index;
+			}
+			if (part->nlmsg_type == RTM_NEWLINK)
+				index = ((struct ifinfomsg *)NLMSG_DATA(part))->ifi_index;
+		}
+	}
+}
+
+static void dump(int socket, int type, int family, size_t size)
+{
+	struct request request;
+	char *body = header(&request, type, NLM_F_DUMP, size);
+
+	*body = family;
+	ask(socket, &request);
+}
+
+static void look(int socket)
+{
+	dump(socket, RTM_GETLINK, AF_UNSPEC, sizeof(struct ifinfomsg));
+	dump(socket, RTM_GETADDR, AF_UNSPEC, sizeof(struct ifaddrmsg));
+	dump(socket, RTM_GETROUTE, AF_INET, sizeof(struct rtmsg));
+	dump(socket, RTM_GETROUTE, AF_INET6, sizeof(struct rtmsg));
+	dump(socket, RTM_GETRULE, AF_UNSPEC, sizeof(struct rtmsg));
+}
+
+static int find(int socket, const char *name)
+{
+	struct request request;
+
+	header(&request, RTM_GETLINK, NLM_F_ACK, sizeof(struct ifinfomsg));
+	add(&request, IFLA_IFNAME, name, strlen(name) + 1);
+	return ask(socket, &request);
+}
+
+static int open_socket(void)
+{
+	int on = 1, socket_ = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+
+	need(socket_, "socket");
+	setsockopt(socket_, SOL_NETLINK, NETLINK_GET_STRICT_CHK, &on, sizeof(on));
+	return socket_;
+}
+
+static void set(const char *name, const char *key, const char *value)
+{
+	char path[128];
+	int file;
+
+	snprintf(path, sizeof(path), "/proc/sys/net/ipv6/conf/%s/%s", name, key);
+	file = open(path, O_WRONLY | O_CLOEXEC);
+	need(file, path);
+	need(write(file, value, strlen(value)), path);
+	close(file);
+}
+
+static void make_child(int host, int pod, const char *parent, const char *name)
+{
+	unsigned int lower = find(host, parent), mode = MACVLAN_MODE_BRIDGE;
+	struct request request;
+	struct rtattr *info, *data;
+
+	header(&request, RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, sizeof(struct ifinfomsg));
+	add(&request, IFLA_IFNAME, name, strlen(name) + 1);
+	add(&request, IFLA_LINK, &lower, sizeof(lower));
+	add(&request, IFLA_NET_NS_FD, &pod, sizeof(pod));
+	info = add(&request, IFLA_LINKINFO, NULL, 0);
+	add(&request, IFLA_INFO_KIND, "macvlan", sizeof("macvlan"));
+	data = add(&request, IFLA_INFO_DATA, NULL, 0);
+	add(&request, IFLA_MACVLAN_MODE, &mode, sizeof(mode));
+	end(&request, data);
+	end(&request, info);
+	ask(host, &request);
+}
+
+static const char *value(const char *name)
+{
+	const char *found = getenv(name);
+
+	if (!found) {
+		fprintf(stderr, "floor: %s is not set\n", name);
+		exit(2);
+	}
+	return found;
+}
+
+int main(void)
+{
+	const char *netns = value("POD"), *parent = value("PARENT"), *name = value("NAME");
+	int host, inside, pod, at, index;
+	struct request request;
+	struct ifinfomsg *link;
+	struct ifaddrmsg *address;
+	struct in6_addr ip;
+
+	if (inet_pton(AF_INET6, value("ADDRESS"), &ip) != 1) {
+		fprintf(stderr, "floor: ADDRESS is no IPv6 address\n");
+		return 2;
+	}
+	host = open_socket();
+	pod = open(netns, O_RDONLY | O_CLOEXEC);
+	need(pod, netns);
+	/* it stays there: what it asks of the host goes by the socket */
+	need(setns(pod, CLONE_NEWNET), "setns");
+	inside = open_socket();
+	for (at = 0; at < LOOKS_BEFORE; at++) {
+		look(host);
+		look(inside);
+	}
+	dump(host, RTM_GETNEIGH, AF_UNSPEC, sizeof(struct ndmsg));
+	make_child(host, pod, parent, name);
+	set(name, "accept_ra", "0\n");
+	set(name, "accept_dad", "0\n");
+	index = find(inside, name);
+	link = header(&request, RTM_NEWLINK, NLM_F_ACK, sizeof(*link));
+	link->ifi_index = index;
+	link->ifi_flags = link->ifi_change = IFF_UP;
+	ask(inside, &request);
+	look(host);
+	look(inside);
+	dump(host, RTM_GETADDR, AF_UNSPEC, sizeof(*address));
+	index = find(inside, name);
+	address = header(&request, RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, sizeof(*address));
+	address->ifa_family = AF_INET6;
+	address->ifa_prefixlen = 64;
+	address->ifa_index = index;
+	add(&request, IFA_ADDRESS, &ip, sizeof(ip));
+	ask(inside, &request);
+	look(host);
+	look(inside);
+	find(inside, name);
+	find(inside, name);
+	return 0;
+}
