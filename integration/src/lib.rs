@@ -18,6 +18,7 @@
 //! | [`metadata`] | a stand-in for the cloud's metadata service |
 //! | [`snapshot`] | all that a namespace has, comparable bit for bit |
 //! | [`kill_at`] | SIGKILL to a process that runs, at a change of a file system |
+//! | [`odd_file`] | what can be in the place of a file: links, pipes, a gigabyte |
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
 //! | [`extent`] | how much is repeated: what `scripts/test --full` adds |
 //! | [`kubelet`] | a kubelet stand-in: device manager |
@@ -57,6 +58,7 @@ pub mod metadata;
 pub mod netns;
 pub mod nics;
 pub mod node;
+pub mod odd_file;
 pub mod oci;
 pub mod pages;
 pub mod plugin;
@@ -85,6 +87,7 @@ pub use metadata::MetadataService;
 pub use netns::Netns;
 pub use nics::BondedNics;
 pub use node::Node;
+pub use odd_file::OddFile;
 pub use plugin::{Invocation, Outcome};
 pub use rails::Rails;
 pub use real_kubelet::RealKubelet;

@@ -4,7 +4,7 @@
 //! of `rdma-cni` have them on a fake kernel, those of the lab on a real one.
 
 use integration::{
-    Conflist, Netns, Node, Outcome, Snapshot,
+    Conflist, Netns, Node, OddFile, Outcome, Snapshot,
     kubelet::pod_resources::{Get, Mood, PodResourcesServer, pod},
 };
 use serde_json::{Value, json};
@@ -304,4 +304,29 @@ fn status_takes_no_node_away_from_pods_that_ask_for_nothing() {
     fs::remove_file(cluster.kubelet.socket()).expect("the socket");
     cluster.run("STATUS", &configuration).silent();
     assert!(!cluster.node.state().exists(), "STATUS wrote something");
+}
+
+#[test]
+fn what_is_in_the_place_of_the_daemons_files_is_named_and_not_waited_for() {
+    for odd in OddFile::ALL {
+        for file in ["resources.json", "granted/rdma@hca/17.json"] {
+            let cluster = Cluster::new();
+            let elsewhere = tempfile::tempdir().expect("a directory");
+            cluster
+                .kubelet
+                .set_pods(&[pod("default", "web", &[&[("rdma/hca", &["17"])]])]);
+            let path = cluster.node.state().join(file);
+            odd.put(&path, elsewhere.path());
+            let at = Instant::now();
+            let mut configuration = cluster.configuration();
+            configuration["resources"] = json!(["rdma/hca"]);
+            let text = cluster.run("ADD", &configuration).failure().text();
+            assert!(at.elapsed() < Duration::from_secs(10), "{:?}", at.elapsed());
+            assert!(
+                text.contains(path.to_str().expect("text")),
+                "{odd:?}: {text}"
+            );
+            OddFile::assert_left_alone(elsewhere.path());
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::{
     stable::SECRET,
     store::{Change, Disk, StoreError, failed, make},
 };
-use cni_protocol::lock;
+use cni_protocol::{lock, state_file};
 use std::{
     fs::{self, File},
     io::{self, Read},
@@ -87,7 +87,7 @@ pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretE
 }
 
 fn read(path: &Path) -> Result<Option<[u8; SECRET]>, SecretError> {
-    let bytes = match fs::read(path) {
+    let bytes = match state_file::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("read", path)(error).into()),

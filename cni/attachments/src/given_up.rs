@@ -13,6 +13,7 @@ use crate::{
     record::Attachment,
     store::{self, StoreError},
 };
+use cni_protocol::state_file;
 use rdma_netns::{InterfaceName, Link};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -49,7 +50,7 @@ pub struct Lack {
 
 /// What an earlier try of `attachment` itself has left of the netdev that was `host_link`.
 pub fn earlier(root: &Path, attachment: &Attachment, host_link: &Link) -> Option<Note> {
-    let text = fs::read(path(root, &host_link.name)).ok()?;
+    let text = state_file::read(&path(root, &host_link.name)).ok()?;
     let note: Note = serde_json::from_slice(&text).ok()?;
     let is_own = note.boot_id == attachment.boot_id && note.holder == attachment.holder();
     is_own.then_some(note)
@@ -79,7 +80,7 @@ pub fn read(root: &Path) -> Result<Vec<Note>, StoreError> {
     };
     let mut notes: Vec<Note> = vec![];
     for entry in entries {
-        let text = fs::read(entry.map_err(failed)?.path());
+        let text = state_file::read(&entry.map_err(failed)?.path());
         notes.extend(text.ok().and_then(|it| serde_json::from_slice(&it).ok()));
     }
     notes.sort_by(|a, b| a.host_link.name.cmp(&b.host_link.name));

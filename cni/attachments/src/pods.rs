@@ -9,6 +9,7 @@ mod rails;
 
 pub use rails::{PodRail, PodRails, RailAddress, rails};
 
+use cni_protocol::state_file;
 use rdma_netns::{DeviceAddress, NetnsId};
 use serde::Deserialize;
 use std::{
@@ -165,7 +166,15 @@ pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
 }
 
 fn record(file: &Path) -> io::Result<Record> {
-    Ok(serde_json::from_slice(&fs::read(file)?)?)
+    Ok(serde_json::from_slice(&state_file::read(file)?)?)
+}
+
+/// The devices that are in the pod of the record with this text, whichever boot it is of.
+///
+/// # Errors
+/// It is no record.
+pub fn of_text(text: &[u8]) -> serde_json::Result<Vec<PodDevice>> {
+    serde_json::from_slice(text).map(Record::placed)
 }
 
 fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {

@@ -14,15 +14,14 @@
 use crate::record::{Attachment, FORMAT, Key};
 use cni_protocol::{
     lock::{self, Held, Patience},
-    room,
+    room, state_file,
 };
 use rdma_netns::InterfaceName;
 use serde::Deserialize;
 use std::{
     collections::BTreeSet,
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, File, TryLockError},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -145,7 +144,7 @@ impl Store {
     /// Whether a verb is at work on the attachment. Nothing is made for the look; a verb that comes
     /// just then finds the lock taken for that moment.
     pub fn is_at_work(&self, key: &Key) -> bool {
-        let file = File::open(self.path(key, "lock"));
+        let file = state_file::open(&self.path(key, "lock"));
         let lock = file.map(|file| file.try_lock_shared());
         matches!(lock, Ok(Err(TryLockError::WouldBlock)))
     }
@@ -171,9 +170,10 @@ impl Store {
     /// Reads the record of `key`.
     pub fn load(&self, key: &Key) -> Result<Record, StoreError> {
         let path = self.path(key, "json");
-        match fs::read(&path) {
+        match state_file::read(&path) {
             Ok(text) => Ok(decode(&text, key)),
             Err(error) if is_absent(&error) => Ok(Record::None),
+            Err(error) if state_file::is_odd(&error) => Ok(Record::Corrupt(error.to_string())),
             Err(error) => Err(failed("read", &path)(error)),
         }
     }
@@ -338,7 +338,8 @@ struct Head {
     format: u64,
 }
 
-fn decode(text: &[u8], key: &Key) -> Record {
+/// What the text of the record of `key` says.
+pub fn decode(text: &[u8], key: &Key) -> Record {
     if let Ok(Head { format }) = serde_json::from_slice(text)
         && format > u64::from(FORMAT)
     {
@@ -368,12 +369,8 @@ const UNFINISHED: &str = "json.new";
 pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     let temporary = path.with_added_extension("new");
     let write = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)?;
+        let mut file = state_file::renew(&temporary, 0o600)?;
+        file.set_len(0)?;
         file.write_all(text)?;
         // else a machine that loses power can come back with an empty file of the record's name
         file.sync_all()?;

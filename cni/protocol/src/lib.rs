@@ -11,6 +11,7 @@
 //! | [`result`] | the answer to ADD, in the shape of the configuration's version |
 //! | [`version`], [`code`] | versions and error codes of the specification |
 //! | [`lock`] | locks on files, waited for with an end |
+//! | [`state_file`] | files of the state directories, opened whatever is in their place |
 //! | [`room`] | whether files can be written, for STATUS, which writes none |
 //! | [`run`] | one run of another plugin, with an end |
 //! | [`logging`] | standard error, and a file |
@@ -25,6 +26,7 @@ pub mod plugin;
 pub mod result;
 pub mod room;
 pub mod run;
+pub mod state_file;
 pub mod version;
 
 pub use conf::{ConfError, Network, ValidAttachment};

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Locks on files: waited for with an end, by whoever may open the file, which is root alone.
 
+use crate::state_file;
 use std::{
-    fs::{self, File, OpenOptions, Permissions, TryLockError},
+    fs::{self, File, Permissions, TryLockError},
     io,
     ops::Deref,
-    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use nix::libc::{O_NOFOLLOW, major, minor};
+use nix::libc::{major, minor};
 
 /// How long a lock is waited for. Holders that are well have it for milliseconds, and for some seconds
 /// when a node's pods start at once.
@@ -109,15 +110,9 @@ impl Patience {
 /// file can be opened: one that others may open, as earlier versions made some, is corrected.
 ///
 /// # Errors
-/// The system refuses it; a link at `path` is not followed.
+/// The system refuses it, or what is at `path` is no regular file ([`state_file`]).
 pub fn open(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(O_NOFOLLOW)
-        .open(path)?;
+    let file = state_file::make(path, 0o600)?;
     protect(&file)?;
     Ok(file)
 }

@@ -2,9 +2,11 @@
 //! The log: always standard error, and a file besides if one is configured.
 
 use crate::{Environment, conf::Log};
+use nix::libc::O_NONBLOCK;
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
 };
 
 struct Both {
@@ -44,6 +46,8 @@ pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
         OpenOptions::new()
             .append(true)
             .create(true)
+            // a pipe that nobody reads would be waited for
+            .custom_flags(O_NONBLOCK)
             .open(path)
             .map_err(|error| (path, error))
     });

@@ -13,9 +13,12 @@
 //! process, however it ends: if the new one dies, the one before leads again.
 
 use crate::watch::Watch;
-use cni_protocol::lock::{self, Held};
+use cni_protocol::{
+    lock::{self, Held},
+    state_file,
+};
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    fs::{self, DirBuilder, OpenOptions, TryLockError},
     hash::{BuildHasher, Hasher, RandomState},
     io,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
@@ -240,7 +243,7 @@ fn make(state_dir: &Path) -> io::Result<PathBuf> {
 
 /// Whether somebody holds the file. One that nobody holds is taken away.
 fn is_alive(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else {
+    let Ok(file) = state_file::open(path) else {
         return false;
     };
     // shared: others who look at the same time do not look like a daemon

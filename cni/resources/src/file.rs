@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Small JSON files, read and replaced as a whole.
 
-use cni_protocol::lock::{self, Held};
+use cni_protocol::{
+    lock::{self, Held},
+    state_file,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    fs::{self, OpenOptions, Permissions},
+    fs::{self, Permissions},
     io::{self, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -37,7 +40,7 @@ impl FileError {
 /// # Errors
 /// A file that cannot be read, or says something else than a `T`.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
-    let text = match fs::read(path) {
+    let text = match state_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|source| FileError::new("read", path, source))?,
     };
@@ -67,7 +70,7 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
 /// As [`replace`] has them.
 pub fn replace_text(path: &Path, text: &[u8], mode: u32) -> Result<bool, FileError> {
     let failed = |source| FileError::new("write", path, source);
-    if fs::read(path).is_ok_and(|present| present == text) {
+    if state_file::read(path).is_ok_and(|present| present == text) {
         return Ok(false);
     }
     let temporary = unfinished(path);
@@ -101,14 +104,7 @@ pub fn unfinished(path: &Path) -> PathBuf {
 /// The file at `path`, made if need be, once no other writer has it. It is free again when the answer is
 /// dropped.
 fn own(path: &Path, mode: u32) -> io::Result<Held> {
-    let open = || {
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(mode)
-            .open(path)
-    };
+    let open = || state_file::renew(path, mode);
     // whoever had it before has renamed it, and it is what readers see
     let held = lock::hold(path, open)?;
     held.set_permissions(Permissions::from_mode(mode))?;

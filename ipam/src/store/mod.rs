@@ -60,7 +60,7 @@ pub use walk::Contents;
 
 use cni_protocol::{
     lock::{self, Held},
-    room,
+    room, state_file,
 };
 use std::{
     collections::BTreeSet,
@@ -293,10 +293,10 @@ impl<D: Disk> Locked<'_, D> {
     /// The lease of `ip`.
     pub fn lease(&self, ip: IpAddr) -> Result<Option<Lease>, StoreError> {
         let path = self.store.lease(ip);
-        match fs::read(&path) {
+        match state_file::read(&path) {
             Ok(content) => Ok(Some(Lease::parse(&content))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::IsADirectory => Ok(Some(Lease::Foreign)),
+            Err(error) if state_file::is_odd(&error) => Ok(Some(Lease::Foreign)),
             Err(error) => Err(failed("read", &path)(error)),
         }
     }
@@ -344,8 +344,8 @@ impl<D: Disk> Locked<'_, D> {
 
     /// Where the round robin `pointer` got to.
     pub fn last(&self, pointer: &str) -> Option<IpAddr> {
-        let text = fs::read_to_string(self.store.pointer(pointer)).ok()?;
-        text.trim().parse().ok()
+        let text = state_file::read(&self.store.pointer(pointer)).ok()?;
+        str::from_utf8(&text).ok()?.trim().parse().ok()
     }
 
     /// The round robin `pointer` got to `ip`.

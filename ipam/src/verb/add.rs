@@ -13,9 +13,9 @@ use crate::{
     stable::{self, Identity, SECRET},
     store::{AVOIDED, Disk, Draft, Holding, Locked, Owner},
 };
-use cni_protocol::result;
+use cni_protocol::{result, state_file};
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeSet, fs, net::IpAddr};
+use std::{collections::BTreeSet, io, net::IpAddr};
 
 /// An ADD that is on the disk and not yet told.
 #[derive(Debug)]
@@ -243,7 +243,10 @@ fn dns(plan: &Plan) -> Result<Value, Error> {
     let Some(path) = &plan.resolv_conf else {
         return Ok(json!({}));
     };
-    let text = fs::read_to_string(path).map_err(|source| Error::ResolvConf {
+    let text = state_file::read_linked(path).and_then(|text| {
+        String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    });
+    let text = text.map_err(|source| Error::ResolvConf {
         path: path.clone(),
         source,
     })?;

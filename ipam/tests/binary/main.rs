@@ -11,6 +11,7 @@ mod host_local;
 mod killed;
 mod messages;
 mod node;
+mod odd_files;
 mod parent;
 mod protocol;
 mod requests;

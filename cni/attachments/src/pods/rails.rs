@@ -2,6 +2,7 @@
 //! The rails of each pod, for people: which NIC, which addresses, and which GIDs a program has to name.
 
 use super::Record;
+use cni_protocol::state_file;
 use rdma_netns::DeviceAddress;
 use serde::Deserialize;
 use std::{
@@ -104,7 +105,7 @@ fn of(file: &PathBuf, boot_id: &str) -> Option<PodRails> {
     struct Rails {
         rails: Vec<serde_json::Value>,
     }
-    let text = std::fs::read(file).ok()?;
+    let text = state_file::read(file).ok()?;
     let record: Record = serde_json::from_slice(&text).ok()?;
     if record.boot_id != boot_id || record.phase == "home" {
         return None;

@@ -5,6 +5,7 @@ use crate::{
     arguments::Paths,
     facts::{Part, Unseen},
 };
+use cni_protocol::state_file;
 use std::{
     collections::BTreeSet,
     fmt::Display,
@@ -146,7 +147,7 @@ impl Look {
     /// The text of the host's file; none: there is none.
     pub(super) fn text(&mut self, path: impl AsRef<Path>) -> Option<String> {
         let path = path.as_ref();
-        let read = fs::read(self.path(path));
+        let read = state_file::read_linked(&self.path(path));
         let bytes = self.there(path, read)?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }

@@ -3,16 +3,17 @@
 //! changed, so that whatever a killed run left can be found.
 
 use attachments::store;
-use cni_protocol::lock::{self, Held};
+use cni_protocol::{
+    lock::{self, Held},
+    state_file,
+};
 use conflist::{Directory, Entry, List, placement, single::SUFFIX};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File, OpenOptions},
-    io,
-    os::unix::fs::OpenOptionsExt,
+    fs, io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -167,17 +168,29 @@ impl Record {
     /// There is one that cannot be read.
     pub fn read(state_dir: &Path) -> Result<Option<Self>, RecordError> {
         let path = path(state_dir);
-        let text = match fs::read(&path) {
+        let text = match state_file::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(system("read", &path))?,
         };
-        let record: Self = serde_json::from_slice(&text).map_err(|error| RecordError::Corrupt {
-            path: path.clone(),
+        Self::parse(&text, &path).map(Some)
+    }
+
+    /// What `text` says, which is the content of the file `path`.
+    ///
+    /// # Errors
+    /// It is no record, or one of a later version.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, RecordError> {
+        let path = || path.to_owned();
+        let record: Self = serde_json::from_slice(text).map_err(|error| RecordError::Corrupt {
+            path: path(),
             problem: error.to_string(),
         })?;
         match record.format {
-            format if format > FORMAT => Err(RecordError::Newer { path, format }),
-            _ => Ok(Some(record)),
+            format if format > FORMAT => Err(RecordError::Newer {
+                path: path(),
+                format,
+            }),
+            _ => Ok(record),
         }
     }
 
@@ -209,7 +222,7 @@ impl Record {
         let write = || {
             let mut text = serde_json::to_vec_pretty(&record)?;
             text.push(b'\n');
-            if fs::read(&path).is_ok_and(|present| present == text) {
+            if state_file::read(&path).is_ok_and(|present| present == text) {
                 return Ok(());
             }
             fs::create_dir_all(state_dir)?;
@@ -311,17 +324,12 @@ impl Record {
 /// The lock's file cannot be made.
 pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
     let path = state_dir.join(LOCK);
-    let open = || match File::open(&path) {
+    let open = || match state_file::open(&path) {
         // one that is there is not opened for writing: who watches the directory would hear of
         // it, and look, and lock again
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             fs::create_dir_all(state_dir)?;
-            OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&path)
+            state_file::make(&path, 0o600)
         }
         file => file,
     };
@@ -365,7 +373,7 @@ mod tests {
         // the same open file, as a child has it until it is another program
         let _forked = turn.try_clone().expect("one more descriptor");
         drop(turn);
-        let next = File::open(state.path().join(LOCK)).expect("the file");
+        let next = fs::File::open(state.path().join(LOCK)).expect("the file");
         next.try_lock().expect("free");
     }
 }

@@ -9,6 +9,7 @@
 
 use crate::refused::PodName;
 use base64::{Engine, prelude::BASE64_STANDARD};
+use cni_protocol::state_file;
 use conflist::Picked;
 use serde::Deserialize;
 use std::{collections::HashMap, fs, io, path::Path, time::SystemTime};
@@ -110,7 +111,29 @@ fn network(path: &Path, (namespace, pod): (&str, &str), since: SystemTime) -> Op
     if made < since {
         return None;
     }
-    let cached: Cached = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let told = told(&state_file::read(path).ok()?, (namespace, pod))?;
+    Some(Network {
+        container: told.container,
+        name: told.network,
+        made,
+        ours: told.ours,
+    })
+}
+
+/// What a file of libcni's cache tells of one of a pod's networks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The sandbox' container id.
+    pub container: String,
+    /// The network's name.
+    pub network: String,
+    /// Whether its list has our plugin.
+    pub ours: bool,
+}
+
+/// What the file's `text` tells of a pod; none: it is another pod's, or its loopback, or makes no sense.
+pub fn told(text: &[u8], (namespace, pod): (&str, &str)) -> Option<Told> {
+    let cached: Cached = serde_json::from_slice(text).ok()?;
     let is = |key: &str, value: &str| cached.arg(key) == Some(value);
     if !is("K8S_POD_NAMESPACE", namespace) || !is("K8S_POD_NAME", pod) {
         return None;
@@ -118,10 +141,9 @@ fn network(path: &Path, (namespace, pod): (&str, &str), since: SystemTime) -> Op
     let text = BASE64_STANDARD.decode(&cached.config).ok()?;
     // libcni keeps a list, also of what was a single plugin's file
     let list = Picked::read(".conflist", str::from_utf8(&text).ok()?).ok()?;
-    (list.types != ["loopback"]).then_some(Network {
+    (list.types != ["loopback"]).then_some(Told {
         container: cached.container_id,
-        name: cached.network_name,
-        made,
+        network: cached.network_name,
         ours: list.ours.is_some(),
     })
 }
@@ -132,7 +154,7 @@ pub fn uids(cache: &Path) -> HashMap<PodName, String> {
     let files = fs::read_dir(cache).into_iter().flatten().flatten();
     let named = files.filter_map(|file| {
         let made = file.metadata().ok()?.modified().ok()?;
-        let cached: Cached = serde_json::from_slice(&fs::read(file.path()).ok()?).ok()?;
+        let cached: Cached = serde_json::from_slice(&state_file::read(&file.path()).ok()?).ok()?;
         let pod = PodName {
             namespace: cached.arg("K8S_POD_NAMESPACE")?.to_owned(),
             name: cached.arg("K8S_POD_NAME")?.to_owned(),

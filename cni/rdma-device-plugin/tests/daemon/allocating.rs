@@ -57,8 +57,9 @@ fn a_disk_that_does_not_answer_holds_up_kubelet_for_a_while_only() {
     let node = Running::with(TWO).listed("rdma/hca", 8);
     let directory = node.machine.path("state/granted/rdma@hca");
     std::fs::create_dir_all(&directory).expect("made");
-    // whoever writes to it waits for a reader, and none comes
-    nix::unistd::mkfifo(&directory.join("0.new"), nix::sys::stat::Mode::S_IRWXU).expect("made");
+    // whoever writes to it waits for its lock, which is not given back
+    let held = std::fs::File::create(directory.join("0.new")).expect("made");
+    held.lock().expect("free");
     let at = std::time::Instant::now();
     let refused = node.kubelet.ask_for("rdma/hca", &[&ids(&["0"])]);
     let status = refused.expect_err("nothing is recorded");

@@ -11,6 +11,7 @@ mod erdma;
 mod errors;
 mod node_features;
 mod observing;
+mod odd_files;
 mod program;
 mod refused;
 mod registering;

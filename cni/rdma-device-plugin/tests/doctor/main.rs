@@ -2,6 +2,8 @@
 //! The whole program on made-up nodes: the files are below a directory of the test's own, the
 //! netdevs in a namespace of its own. RDMA devices there are a fake kernel's.
 
+mod odd_files;
+
 use doctor::{
     Paths,
     examine::{self, Severity},

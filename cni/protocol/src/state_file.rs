@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Files of the state directories, opened so that nothing in their place is waited for, followed, or read without
+//! an end: a link, a pipe without a writer, a device, a file of a gigabyte.
+
+use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+/// More than any file of ours has, bytes.
+pub const LARGEST: u64 = 16 << 20;
+
+/// Nothing that is not there yet is waited for, and no terminal becomes this process'.
+const AT_ONCE: i32 = O_NONBLOCK | O_NOCTTY;
+
+/// What the file at `path` has.
+///
+/// # Errors
+/// Of the kind `InvalidData`, what is at `path` is no file of ours: a link, no regular file, or more than [`LARGEST`]
+/// bytes. Else the system refuses it.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    whole(open(path)?)
+}
+
+/// The same of a file that may be reached by links: it belongs to others.
+///
+/// # Errors
+/// As [`read`], but for links.
+pub fn read_linked(path: &Path) -> io::Result<Vec<u8>> {
+    whole(regular(
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(AT_ONCE)
+            .open(path),
+    )?)
+}
+
+/// The file at `path`, for reading.
+///
+/// # Errors
+/// Of the kind `InvalidData`, it is a link, or no regular file. Else the system refuses it.
+pub fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    regular(
+        options
+            .read(true)
+            .custom_flags(AT_ONCE | O_NOFOLLOW)
+            .open(path),
+    )
+}
+
+/// The file at `path`, for writing, with what is in it; made with `mode` if it is not there.
+///
+/// # Errors
+/// As [`open`].
+pub fn make(path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(false).mode(mode);
+    regular(options.custom_flags(AT_ONCE | O_NOFOLLOW).open(path))
+}
+
+/// The same of a file that nobody reads before it is whole: what is none of ours in its place is taken away.
+///
+/// # Errors
+/// A directory is there; else the system refuses it.
+pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
+    match make(path, mode) {
+        Err(error) if is_odd(&error) => {
+            fs::remove_file(path).map_err(|_| error)?;
+            make(path, mode)
+        }
+        made => made,
+    }
+}
+
+/// Whether what is in the place of a file is none of ours, by the error of one of these functions.
+pub fn is_odd(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
+}
+
+fn regular(opened: io::Result<File>) -> io::Result<File> {
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        Some(ELOOP) => odd("it is a symbolic link, which is not followed"),
+        // a pipe that nobody reads, a socket, a device without a driver
+        Some(ENXIO) => odd("it is no regular file"),
+        _ if error.kind() == io::ErrorKind::IsADirectory => odd("it is a directory"),
+        _ => error,
+    })?;
+    let found = file.metadata()?;
+    match (found.is_file(), found.is_dir()) {
+        (true, _) => Ok(file),
+        (_, true) => Err(odd("it is a directory")),
+        _ => Err(odd("it is no regular file")),
+    }
+}
+
+fn whole(file: File) -> io::Result<Vec<u8>> {
+    let too_large = |size: u64| {
+        let words = format!("it has {size} bytes, and no file of ours has more than {LARGEST}");
+        io::Error::new(io::ErrorKind::InvalidData, words)
+    };
+    let size = file.metadata()?.len();
+    if size > LARGEST {
+        return Err(too_large(size));
+    }
+    let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+    // it may grow meanwhile
+    let read = file.take(LARGEST + 1).read_to_end(&mut content)? as u64;
+    match read > LARGEST {
+        true => Err(too_large(read)),
+        false => Ok(content),
+    }
+}
+
+fn odd(words: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{sys::stat::Mode, unistd::mkfifo};
+    use std::{
+        os::unix::{fs::symlink, net::UnixListener},
+        path::PathBuf,
+    };
+
+    /// Everything that can be in a file's place, with what is said of it when it is read, and when it is opened
+    /// for writing.
+    fn places(directory: &Path) -> Vec<(PathBuf, &'static str, &'static str)> {
+        let at = |name: &str| directory.join(name);
+        let link = "it is a symbolic link, which is not followed";
+        let no_file = "it is no regular file";
+        fs::write(at("file"), "text").expect("a file");
+        symlink(at("file"), at("link")).expect("a link");
+        symlink(at("nowhere"), at("dangling")).expect("a link");
+        symlink(at("circle"), at("circle")).expect("a link");
+        mkfifo(&at("pipe"), Mode::S_IRWXU).expect("a pipe");
+        let _socket = UnixListener::bind(at("socket")).expect("a socket");
+        fs::create_dir(at("directory")).expect("a directory");
+        let huge = File::create(at("huge")).expect("a file");
+        huge.set_len(1 << 30).expect("a hole");
+        vec![
+            (at("link"), link, link),
+            (at("dangling"), link, link),
+            (at("circle"), link, link),
+            (at("pipe"), no_file, no_file),
+            (at("socket"), no_file, no_file),
+            (PathBuf::from("/dev/null"), no_file, no_file),
+            (at("directory"), "it is a directory", "it is a directory"),
+            (
+                at("huge"),
+                "it has 1073741824 bytes, and no file of ours has more than 16777216",
+                "",
+            ),
+        ]
+    }
+
+    #[test]
+    fn what_is_in_a_files_place_is_told_at_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (path, reading, writing) in places(directory.path()) {
+            let error = read(&path).expect_err("not read");
+            assert_eq!(
+                (error.to_string().as_str(), is_odd(&error)),
+                (reading, true),
+                "{path:?}"
+            );
+            match make(&path, 0o600) {
+                Err(error) => assert_eq!(
+                    (error.to_string().as_str(), is_odd(&error)),
+                    (writing, true),
+                    "{path:?}"
+                ),
+                Ok(_) => assert_eq!(writing, "", "{path:?}"),
+            }
+        }
+        assert!(!directory.path().join("nowhere").exists());
+        let file = directory.path().join("file");
+        assert_eq!(read(&file).expect("a file"), b"text");
+        assert_eq!(
+            read_linked(&directory.path().join("link")).expect("a file"),
+            b"text"
+        );
+        assert!(read_linked(&directory.path().join("pipe")).is_err_and(|it| is_odd(&it)));
+        let nothing = read(&directory.path().join("nothing")).expect_err("not there");
+        assert_eq!(nothing.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_is_in_an_unfinished_files_place_is_taken_away() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (path, _, writing) in places(directory.path()) {
+            let is_kept = writing == "it is a directory" || path.starts_with("/dev");
+            if !is_kept {
+                let file = renew(&path, 0o600).expect("a file");
+                assert!(file.metadata().expect("it").is_file(), "{path:?}");
+            }
+        }
+        renew(&directory.path().join("directory"), 0o600).expect_err("it may not be empty");
+        let text = fs::read(directory.path().join("file")).expect("what a link led to");
+        assert_eq!(text, b"text");
+    }
+
+    /// Its size is 0, as of all that procfs has.
+    #[test]
+    fn a_file_that_does_not_tell_its_size_is_read() {
+        let read = read(Path::new("/proc/self/status")).expect("a file");
+        assert!(read.starts_with(b"Name:"));
+    }
+}

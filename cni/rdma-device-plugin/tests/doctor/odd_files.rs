@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Links, pipes, directories and a gigabyte in the place of files: told, and not waited for.
+
+use super::{RECORDS, Root, STATE, joined, run, told_in};
+use integration::{Netns, OddFile};
+use std::time::{Duration, Instant};
+
+#[test]
+fn what_is_in_the_place_of_a_file_is_told_and_not_waited_for() {
+    let netns = Netns::new("doctor");
+    for (odd, words) in [
+        (
+            OddFile::Link,
+            "it is a symbolic link, which is not followed",
+        ),
+        (
+            OddFile::DanglingLink,
+            "it is a symbolic link, which is not followed",
+        ),
+        (OddFile::Pipe, "it is no regular file"),
+        (OddFile::Socket, "it is no regular file"),
+        (OddFile::Directory, "it is a directory"),
+        (OddFile::Huge, "it has 1073741824 bytes"),
+    ] {
+        let root = Root::new();
+        let elsewhere = tempfile::tempdir().expect("a directory");
+        for file in [
+            &format!("{RECORDS}/web@eth0.json"),
+            &format!("{RECORDS}/web@eth0.lock"),
+            &format!("{STATE}/given-up/eth7.json"),
+            &format!("{STATE}/resources.json"),
+            "var/lib/cni/networks/pods/10.0.0.5",
+            "etc/cni/net.d/99-last.conflist",
+            "etc/modprobe.d/rdma.conf",
+        ] {
+            odd.put(&root.path(file), elsewhere.path());
+        }
+        let at = Instant::now();
+        let (_, told, errors) = run(told_in(&netns, &root, &[]));
+        assert!(
+            at.elapsed() < Duration::from_secs(20),
+            "{odd:?}: {:?}",
+            at.elapsed()
+        );
+        let told = joined(&told);
+        let record =
+            format!("the record of container web (eth0 of network pods) cannot be read: {words}");
+        assert!(told.contains(&record), "{odd:?}: {told}{errors}");
+        OddFile::assert_left_alone(elsewhere.path());
+    }
+}

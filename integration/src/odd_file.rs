@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can be in the place of a file, and is none of ours.
+
+use nix::{sys::stat::Mode, unistd::mkfifo};
+use std::{
+    fs::{self, File},
+    os::unix::{fs::symlink, net::UnixListener},
+    path::Path,
+};
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OddFile {
+    /// A link to a file elsewhere, which [`OddFile::ELSEWHERE`] is in.
+    Link,
+    /// A link to nothing.
+    DanglingLink,
+    /// A pipe that nobody writes to or reads from.
+    Pipe,
+    /// A socket that nobody listens at.
+    Socket,
+    /// A directory with something in it.
+    Directory,
+    /// A file of 1 GiB, all of it a hole.
+    Huge,
+}
+
+impl OddFile {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Link,
+        Self::DanglingLink,
+        Self::Pipe,
+        Self::Socket,
+        Self::Directory,
+        Self::Huge,
+    ];
+
+    /// What is in the file that a link leads to.
+    pub const ELSEWHERE: &str = "somebody else's";
+
+    /// Puts it at `path`, in the place of what is there. Where a link leads to is below `elsewhere`.
+    ///
+    /// # Panics
+    /// It cannot be made.
+    #[track_caller]
+    pub fn put(self, path: &Path, elsewhere: &Path) {
+        if path.is_dir() && !path.is_symlink() {
+            fs::remove_dir_all(path).expect("removed");
+        } else if fs::symlink_metadata(path).is_ok() {
+            fs::remove_file(path).expect("removed");
+        }
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        match self {
+            Self::Link => {
+                fs::write(elsewhere.join("file"), Self::ELSEWHERE).expect("a file");
+                symlink(elsewhere.join("file"), path).expect("a link");
+            }
+            Self::DanglingLink => symlink(elsewhere.join("nothing"), path).expect("a link"),
+            Self::Pipe => mkfifo(path, Mode::S_IRWXU).expect("a pipe"),
+            Self::Socket => drop(UnixListener::bind(path).expect("a socket")),
+            Self::Directory => fs::create_dir_all(path.join("in/it")).expect("a directory"),
+            Self::Huge => File::create(path)
+                .and_then(|it| it.set_len(1 << 30))
+                .expect("a hole"),
+        }
+    }
+
+    /// That nothing was written where links lead to.
+    ///
+    /// # Panics
+    /// Something was.
+    #[track_caller]
+    pub fn assert_left_alone(elsewhere: &Path) {
+        assert!(!elsewhere.join("nothing").exists(), "made through a link");
+        if let Ok(text) = fs::read_to_string(elsewhere.join("file")) {
+            assert_eq!(text, Self::ELSEWHERE, "written through a link");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Links, pipes, sockets, directories and a gigabyte in the place of `rdma-cni`'s files: nothing is waited for, followed
+//! or read to its end, other pods go on, and DEL of the pod itself is not kept from its end.
+
+use integration::{Node, OddFile, Outcome, Snapshot, plugin::rdma_cni, wait};
+use serde_json::{Value, json};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// No verb takes longer, whatever is in the place of a file. A lock that is held is waited for, for 30 s and more.
+const SOON: Duration = Duration::from_secs(10);
+
+struct Host {
+    node: Node,
+    elsewhere: tempfile::TempDir,
+}
+
+impl Host {
+    fn new(rails: u32) -> Self {
+        Self {
+            node: Node::with_rails(rails),
+            elsewhere: tempfile::tempdir().expect("a directory"),
+        }
+    }
+
+    #[track_caller]
+    fn put(&self, odd: OddFile, path: &Path) {
+        odd.put(path, self.elsewhere.path());
+    }
+
+    #[track_caller]
+    fn run(&self, command: &str, container: &str, netns: &Path, configuration: &Value) -> Outcome {
+        let at = Instant::now();
+        let call = self.node.invoke(command, container, netns);
+        let outcome = call.input(configuration).run();
+        assert!(at.elapsed() < SOON, "{command}: {:?}", at.elapsed());
+        OddFile::assert_left_alone(self.elsewhere.path());
+        outcome
+    }
+}
+
+#[test]
+fn a_record_that_is_no_file_stops_nobody_and_is_put_aside_by_its_del() {
+    for odd in OddFile::ALL {
+        let host = Host::new(2);
+        let node = &host.node;
+        let [own, others] = [["eth1"], ["eth2"]].map(|it| node.configuration(&it));
+        let (pod, other) = (node.pod("pod"), node.pod("other"));
+        node.add(&own, "a", &pod);
+        let record = node.record("net", "a");
+        host.put(odd, &record);
+
+        host.run("ADD", "b", other.path(), &others).result();
+        host.run(
+            "CHECK",
+            "b",
+            other.path(),
+            &checked(&others, &node.record("net", "b")),
+        );
+        // what it says of a device that nobody is known to have is true
+        let status = host.run("STATUS", "", Path::new(""), &own);
+        assert_eq!(status.failure().code, 50, "{odd:?}: {status}");
+        let mut collected = own.clone();
+        collected["cni.dev/valid-attachments"] =
+            json!([{"containerID": "a", "ifname": "eth0"}, {"containerID": "b", "ifname": "eth0"}]);
+        host.run("GC", "", Path::new(""), &collected).silent();
+        host.run("DEL", "b", other.path(), &others).silent();
+
+        let outcome = host.run("DEL", "a", pod.path(), &own);
+        outcome.silent();
+        assert!(
+            outcome.stderr.contains("unreadable record"),
+            "{odd:?}: {outcome}"
+        );
+        assert!(node.records().is_empty(), "{odd:?}: {:?}", node.records());
+        let aside = record.with_extension("corrupt");
+        assert!(
+            fs::symlink_metadata(&aside).is_ok(),
+            "{odd:?}: it is not kept"
+        );
+        wait::until("its netdev is back", || node.host.has_link("eth1"));
+        host.run("DEL", "a", pod.path(), &own).silent();
+    }
+}
+
+/// What CHECK is called with: the result, of which the record knows no more than its rails.
+fn checked(configuration: &Value, record: &Path) -> Value {
+    let mut configuration = configuration.clone();
+    let record: Value = serde_json::from_slice(&fs::read(record).expect("a record")).expect("JSON");
+    configuration["prevResult"] = json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [{"name": record["rails"][0]["podName"], "sandbox": record["netns"]}],
+    });
+    configuration
+}
+
+#[test]
+fn a_lock_that_is_no_file_is_named_and_nothing_is_changed() {
+    for odd in OddFile::ALL {
+        if odd == OddFile::Huge {
+            continue; // it can be locked like any other
+        }
+        let host = Host::new(1);
+        let node = &host.node;
+        let configuration = node.configuration(&["eth1"]);
+        let pod = node.pod("pod");
+        let before = Snapshot::of(&node.host);
+        let locks: [PathBuf; 2] = [
+            node.state().join("lock"),
+            node.record("net", "a").with_extension("lock"),
+        ];
+        for lock in locks {
+            host.put(odd, &lock);
+            let text = host
+                .run("ADD", "a", pod.path(), &configuration)
+                .failure()
+                .text();
+            assert!(
+                text.contains(lock.to_str().expect("text")),
+                "{odd:?}: {text}"
+            );
+            before.assert_restored(&node.host);
+            match odd {
+                OddFile::Directory => fs::remove_dir_all(&lock),
+                _ => fs::remove_file(&lock),
+            }
+            .expect("removed");
+        }
+        host.run("ADD", "a", pod.path(), &configuration).result();
+        host.run("DEL", "a", pod.path(), &configuration).silent();
+        node.assert_restored(&before);
+    }
+}
+
+#[test]
+fn what_is_in_the_place_of_an_unfinished_record_is_not_written_to() {
+    for odd in OddFile::ALL {
+        let host = Host::new(1);
+        let node = &host.node;
+        let configuration = node.configuration(&["eth1"]);
+        let pod = node.pod("pod");
+        let before = Snapshot::of(&node.host);
+        let unfinished = node.record("net", "a").with_extension("json.new");
+        host.put(odd, &unfinished);
+        let added = host.run("ADD", "a", pod.path(), &configuration);
+        if odd == OddFile::Directory {
+            let text = added.failure().text();
+            assert!(text.contains("it is a directory"), "{text}");
+            fs::remove_dir_all(&unfinished).expect("removed");
+        } else {
+            added.result();
+            let record = fs::metadata(node.record("net", "a")).expect("a record");
+            assert!(record.is_file() && record.len() < 1 << 20, "{odd:?}");
+        }
+        host.run("DEL", "a", pod.path(), &configuration).silent();
+        node.assert_restored(&before);
+    }
+}
+
+#[test]
+fn a_log_that_is_no_file_holds_up_no_pod() {
+    for odd in [OddFile::Pipe, OddFile::Socket, OddFile::Directory] {
+        let host = Host::new(1);
+        let node = &host.node;
+        let mut configuration = node.configuration(&["eth1"]);
+        let pod = node.pod("pod");
+        let log = node.directory().join("log");
+        host.put(odd, &log);
+        configuration["log"] = json!({"file": log});
+        let added = host.run("ADD", "a", pod.path(), &configuration);
+        added.result();
+        assert!(added.stderr.contains("log.file"), "{odd:?}: {added}");
+        host.run("DEL", "a", pod.path(), &configuration).silent();
+    }
+}
+
+#[test]
+fn what_names_pods_is_roots_alone() {
+    let host = Host::new(1);
+    let node = &host.node;
+    let configuration = node.configuration(&["eth1"]);
+    let pod = node.pod("pod");
+    host.run("ADD", "a", pod.path(), &configuration).result();
+    let record = node.record("net", "a");
+    for file in [
+        record.with_extension("lock"),
+        node.state().join("lock"),
+        record,
+    ] {
+        let mode = fs::metadata(&file).expect("a file").mode();
+        assert_eq!(mode & 0o777, 0o600, "{file:?}");
+    }
+    host.run("DEL", "a", pod.path(), &configuration).silent();
+}
+
+/// Root may read them, whatever a restored backup or a hardening script has made of their modes.
+#[test]
+fn modes_that_nobody_can_use_keep_no_pod_from_its_end() {
+    for mode in [0o000, 0o111, 0o7777] {
+        let host = Host::new(1);
+        let node = &host.node;
+        let configuration = node.configuration(&["eth1"]);
+        let pod = node.pod("pod");
+        let before = Snapshot::of(&node.host);
+        node.add(&configuration, "a", &pod);
+        let record = node.record("net", "a");
+        for path in [
+            record.with_extension("lock"),
+            node.state().join("lock"),
+            record.parent().expect("a directory").to_owned(),
+            node.state(),
+            record,
+        ] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).expect("set");
+        }
+        host.run("DEL", "a", pod.path(), &configuration).silent();
+        node.assert_restored(&before);
+        host.run("ADD", "b", pod.path(), &configuration).result();
+        host.run("DEL", "b", pod.path(), &configuration).silent();
+        node.assert_restored(&before);
+    }
+}
+
+#[test]
+fn a_user_without_root_changes_nothing() {
+    let host = Host::new(1);
+    let node = &host.node;
+    let configuration = node.configuration(&["eth1"]);
+    let pod = node.pod("pod");
+    node.add(&configuration, "a", &pod);
+    let before = Snapshot::of(&node.host);
+    let program = node.directory().join("rdma-cni-of-all");
+    fs::copy(rdma_cni(), &program).expect("copied");
+    fs::set_permissions(node.directory(), Permissions::from_mode(0o755)).expect("set");
+    for (command, container) in [("ADD", "b"), ("DEL", "a")] {
+        let by_nobody = node
+            .invoke(command, container, pod.path())
+            .program(Path::new("/usr/bin/setpriv"))
+            .argument("--reuid=65534")
+            .argument("--regid=65534")
+            .argument("--clear-groups")
+            .argument(program.to_str().expect("text"));
+        let text = by_nobody.input(&configuration).run().failure().text();
+        assert!(
+            text.contains("ermission denied") || text.contains("not permitted"),
+            "{command}: {text}"
+        );
+    }
+    before.assert_restored(&node.host);
+    node.del(&configuration, "a", &pod);
+}
