@@ -2,7 +2,7 @@
 //! The error.
 
 use serde::de::{self, Expected, Unexpected};
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Wrong {
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.problem)?;
+        write!(f, "{}: {}", one_line(&self.place), self.problem)?;
         match &self.value {
             _ if self.says_all => Ok(()),
             Some(value) => write!(f, ", and is {value}"),
@@ -57,6 +57,14 @@ impl fmt::Display for Wrong {
 }
 
 impl std::error::Error for Wrong {}
+
+/// `text` with its control characters escaped: names of fields are whatever somebody wrote.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    match text.contains(char::is_control) {
+        false => text.into(),
+        true => text.escape_debug().to_string().into(),
+    }
+}
 
 /// What types say in their `Deserialize`: an invalid value "must be" what is expected, and anything
 /// else says it all.

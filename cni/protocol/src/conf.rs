@@ -6,7 +6,7 @@ use crate::{
     environment::{MAX_IDENTIFIER, is_identifier},
     version::SUPPORTED,
 };
-use conf_reader::{AbsolutePath, Field, Wrong};
+use conf_reader::{AbsolutePath, Field, Wrong, wrong::one_line};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -95,7 +95,7 @@ pub enum ConfError {
 impl From<Wrong> for ConfError {
     fn from(wrong: Wrong) -> Self {
         Self::Value {
-            field: wrong.place,
+            field: one_line(&wrong.place).into_owned(),
             value: wrong.value.unwrap_or_else(|| "null".to_owned()),
             expected: wrong.problem,
         }

@@ -2,7 +2,7 @@
 //! The file: JSON or YAML, of one of the formats; and what holds in all of them.
 
 use super::{Conf, Flags, Parsed, ResourceConf, foreign, own};
-use conf_reader::{Field, Wrong};
+use conf_reader::{Field, Wrong, wrong::one_line};
 use serde_json::Value;
 use std::{
     io,
@@ -126,7 +126,7 @@ impl Conf {
                 let keys: Vec<&str> = object.keys().map(String::as_str).collect();
                 return Err(failed(match keys.as_slice() {
                     [] => "the object has no fields".to_owned(),
-                    keys => format!("none of the fields {} is known", keys.join(", ")),
+                    keys => format!("none of the fields {} is known", one_line(&keys.join(", "))),
                 }));
             }
         };
