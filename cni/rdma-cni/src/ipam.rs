@@ -171,7 +171,7 @@ impl<'a> Ipam<'a> {
         let mut variables = vec![("CNI_IFNAME", pod_name)];
         variables.extend(args.as_deref().map(|args| ("CNI_ARGS", args)));
         let output = self.call(Command::Add, &variables, &config)?;
-        self.answer(&output)
+        Answer::parse(self.name, &output)
     }
 
     /// Gives the addresses of the rail `pod_name` back, or checks that they are held.
@@ -249,7 +249,7 @@ impl<'a> Ipam<'a> {
         let words: Vec<&str> = words.filter(|text| !text.is_empty()).collect();
         let message = match words.is_empty() {
             true => format!("it ended with {} and without a CNI error", status),
-            false => words.join(": "),
+            false => shown(&words.join(": ")),
         };
         let code = error["code"].as_u64();
         Err(IpamError::Refused {
@@ -259,19 +259,25 @@ impl<'a> Ipam<'a> {
             message,
         })
     }
+}
 
-    fn answer(&self, output: &[u8]) -> Result<Answer, IpamError> {
+impl Answer {
+    /// What `output`, which the plugin called `name` printed at ADD, says.
+    ///
+    /// # Errors
+    /// It is no result with addresses.
+    pub fn parse(name: &str, output: &[u8]) -> Result<Self, IpamError> {
         let wrong = |field, value: String| IpamError::Answer {
-            name: self.name.to_owned(),
+            name: name.to_owned(),
             field,
-            value,
+            value: shown(&value),
         };
         let result: Value = serde_json::from_slice(output)
             .map_err(|_| wrong("result", String::from_utf8_lossy(output).trim().to_owned()))?;
-        let list = |name: &'static str| match &result[name] {
+        let list = |field: &'static str| match &result[field] {
             Value::Null => Ok(vec![]),
             Value::Array(list) => Ok(list.clone()),
-            other => Err(wrong(name, other.to_string())),
+            other => Err(wrong(field, other.to_string())),
         };
         let (ips, routes) = (list("ips")?, list("routes")?);
         if ips.is_empty() {
@@ -297,7 +303,7 @@ impl<'a> Ipam<'a> {
         let dns = result
             .get("dns")
             .filter(|dns| dns.as_object().is_some_and(|d| !d.is_empty()));
-        Ok(Answer {
+        Ok(Self {
             desired,
             ips,
             routes,
@@ -321,6 +327,24 @@ pub struct RailCall<'a> {
     pub master: &'a str,
     /// Addresses that another machine was found to have.
     pub conflicts: &'a [IpAddr],
+}
+
+/// Characters of another program's words that are told: it may have printed anything.
+const SHOWN: usize = 400;
+
+/// The words of another program in one line, and not all of them if they are many.
+fn shown(words: &str) -> String {
+    let mut line = String::new();
+    for character in words.chars().take(SHOWN) {
+        match character.is_control() {
+            true => line.extend(character.escape_default()),
+            false => line.push(character),
+        }
+    }
+    if words.chars().nth(SHOWN).is_some() {
+        line.push('…');
+    }
+    line
 }
 
 /// An address with a prefix length. `ipnetwork` would also take `10.0.0.1` and
@@ -365,4 +389,24 @@ fn route(value: &Value, gateways: &[IpAddr]) -> Option<Route> {
     route.mtu = number("mtu")?.filter(|mtu| *mtu != 0);
     route.advmss = number("advmss")?.filter(|advmss| *advmss != 0);
     Some(route)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_ipam_plugin_prints_is_told_in_one_line_of_some_length() {
+        let error = |output: &str| {
+            let error = Answer::parse("theirs", output.as_bytes());
+            error.expect_err("no answer").to_string()
+        };
+        assert_eq!(
+            error("panic:\n\u{1b}[31mgoroutine 1\n"),
+            "IPAM plugin \"theirs\" answered with an invalid result: panic:\\n\\u{1b}[31mgoroutine 1"
+        );
+        assert!(error(&"x".repeat(1 << 20)).len() < 500);
+        let many = serde_json::json!({"ips": {"x": "y\n".repeat(1000)}}).to_string();
+        assert!(error(&many).ends_with('…'));
+    }
 }
