@@ -23,6 +23,12 @@ pub struct PodAnnotations {
     given: BTreeMap<Choice, Value>,
 }
 
+/// More than a pod has.
+const RAILS: u32 = 1000;
+
+/// Characters of a wrong value that are told: the message goes to kubelet, and into its events.
+const SHOWN: usize = 200;
+
 impl Choice {
     const ALL: [Self; 2] = [Self::Mtu, Self::Rails];
 
@@ -34,9 +40,14 @@ impl Choice {
     }
 
     fn wrong(self, value: &Value, expected: &str) -> ConfError {
+        let mut shown = value.to_string();
+        if let Some((end, _)) = shown.char_indices().nth(SHOWN) {
+            shown.truncate(end);
+            shown.push('…');
+        }
         ConfError::Value {
             field: format!("the pod's annotation {}", self.annotation()),
-            value: value.to_string(),
+            value: shown,
             expected: expected.to_owned(),
         }
     }
@@ -97,9 +108,11 @@ fn mtu(value: &Value) -> Result<u32, ConfError> {
 
 /// `0-3,6`
 fn rails(value: &Value) -> Result<BTreeSet<usize>, ConfError> {
-    let few = |text: &str| range(text.trim()).filter(|it| *it.end() < 1000);
-    let ranges = value.as_str().map(|text| text.split(',').map(few));
-    let ranges: Option<Vec<_>> = ranges.and_then(Iterator::collect);
+    let few = |text: &str| range(text.trim()).filter(|it| *it.end() < RAILS);
+    // a pod may have 256 KiB of annotations, and each of its ranges may have all rails
+    let text = value.as_str();
+    let text = text.filter(|it| it.split(',').count() <= RAILS as usize);
+    let ranges: Option<Vec<_>> = text.and_then(|it| it.split(',').map(few).collect());
     let rails = ranges.map(|it| it.into_iter().flatten().map(|rail| rail as usize).collect());
     rails.ok_or_else(|| Choice::Rails.wrong(value, "must be numbers of rails from 0, as \"0-3,6\""))
 }
@@ -164,6 +177,10 @@ mod tests {
             let expected = format!("the pod's annotation {name}: {value} is not valid: must be");
             assert!(told.starts_with(&expected), "{told}");
         }
+        // 40 million rails, and a message as long as the annotation
+        let many = "0-999,".repeat(40_000) + "0";
+        let error = chosen(&json!({"hca.rdma/rails": many})).expect_err("too many");
+        assert!(error.to_string().len() < 400);
         let error = conf(&json!(["vlan"]), &Value::Null).expect_err("unknown");
         assert!(error.to_string().starts_with("podAnnotations"), "{error}");
     }
