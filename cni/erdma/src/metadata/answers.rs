@@ -10,7 +10,10 @@ use std::net::Ipv4Addr;
 const SHOWN: usize = 60;
 
 /// One line of text; `place` is where it is from.
-pub(super) fn line(place: &str, body: &[u8]) -> Result<String, MetadataError> {
+///
+/// # Errors
+/// It is none.
+pub fn line(place: &str, body: &[u8]) -> Result<String, MetadataError> {
     let text = String::from_utf8_lossy(body);
     let line = text.trim_ascii_end();
     let is_plain = body.is_ascii() && line.bytes().all(|byte| byte.is_ascii_graphic());
@@ -22,7 +25,10 @@ pub(super) fn line(place: &str, body: &[u8]) -> Result<String, MetadataError> {
 }
 
 /// The address of a NIC in the network of its vSwitch; each with where it is from.
-pub(super) fn address(
+///
+/// # Errors
+/// One of them is none, or the address is none of that network.
+pub fn address(
     (address_place, address): (&str, &str),
     (cidr_place, cidr): (&str, &str),
 ) -> Result<Ipv4Network, MetadataError> {
@@ -49,7 +55,10 @@ pub(super) fn address(
 }
 
 /// The router of the network that `address` is in.
-pub(super) fn gateway(
+///
+/// # Errors
+/// It cannot be one.
+pub fn gateway(
     address: Ipv4Network,
     (place, value): (&str, &str),
 ) -> Result<Ipv4Addr, MetadataError> {
@@ -85,7 +94,10 @@ pub fn unusable(address: Ipv4Network, gateway: Option<Ipv4Addr>) -> Option<Strin
 }
 
 /// A hardware address.
-pub(super) fn mac(place: &str, value: &str) -> Result<HardwareAddress, MetadataError> {
+///
+/// # Errors
+/// It is none.
+pub fn mac(place: &str, value: &str) -> Result<HardwareAddress, MetadataError> {
     let mac = value.parse();
     mac.map_err(|_: String| garbage(place, value, "which is not a hardware address"))
 }

@@ -41,7 +41,8 @@ impl FromStr for Base {
         let authority = uri.authority().ok_or_else(invalid)?;
         let is_bare = uri.query().is_none() && matches!(uri.path(), "" | "/");
         let host = authority.host().trim_matches(['[', ']']);
-        let says_all = authority.as_str().contains('@') || host.is_empty();
+        let says_all =
+            authority.as_str().contains('@') || host.is_empty() || host.contains(['[', ']']);
         if uri.scheme_str() != Some("http") || !is_bare || says_all {
             return Err(invalid());
         }
@@ -218,6 +219,7 @@ mod tests {
             "http://host/?q",
             "file:///etc/passwd",
             "http://a b",
+            "http://0.1[fd00::1]:80",
         ] {
             assert!(text.parse::<Base>().is_err(), "{text:?} was taken");
         }
