@@ -46,6 +46,27 @@ fn a_name_that_is_no_text_on_the_host_disturbs_no_verb() {
     node.host.ip("address show dev eth1");
 }
 
+/// It could not be given back, and the record with it could not be read.
+#[test]
+fn a_netdev_whose_own_name_is_no_text_is_not_attached() {
+    let node = Node::with_rails(1);
+    node.host.ip("link property add dev eth1 altname roce-a");
+    rename(&node.host, "eth1", b"odd\xff");
+    let before = Snapshot::of(&node.host);
+    for mode in ["move", "share"] {
+        let mut configuration = node.configuration(&["roce-a"]);
+        configuration["mode"] = json!(mode);
+        let pod = node.pod("pod");
+        let call = node.invoke("ADD", "a", pod.path());
+        let text = call.input(&configuration).run().failure().text();
+        assert!(
+            text.contains("is no text") && text.contains("rename it"),
+            "{text}"
+        );
+        node.assert_restored(&before);
+    }
+}
+
 #[test]
 fn a_device_that_is_chosen_by_an_alternative_name_returns_to_the_host_without_its_record() {
     let node = Node::with_rails(1);

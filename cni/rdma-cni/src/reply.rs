@@ -100,6 +100,7 @@ fn select(error: &SelectError) -> u32 {
         | SelectError::Exclusive(_)
         | SelectError::CannotShare { .. }
         | SelectError::NeededByHost { .. }
+        | SelectError::NoText(_)
         | SelectError::CannotMove { .. } => own::WRONG_MODE,
         SelectError::NameTaken(_)
         | SelectError::NameWithoutNumber { .. }

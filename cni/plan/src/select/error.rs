@@ -70,6 +70,11 @@ pub enum SelectError {
         /// Why not, and what to do.
         reason: String,
     },
+    /// The name could not be given back, nor written into the record.
+    #[error(
+        "the name of netdev number {0} is no text (UTF-8), so that it could not get it back: rename it"
+    )]
+    NoText(u32),
     /// A netdev without an RDMA device, and `requireRdma`.
     #[error(
         "{0} has no RDMA device on the host; set requireRdma to false to attach it all the same"

@@ -182,6 +182,9 @@ fn rail(
         allotment,
     } = chosen;
     let (sharing, allocated) = allotment.map(|it| (it.sharing, it.allocated)).unzip();
+    if link.name.index().is_some() {
+        return Err(SelectError::NoText(link.index));
+    }
     let rdma = rdma_of(&observed.host, link).filter(|_| !vlan::moves_alone(conf, link));
     if conf.require_rdma && rdma.is_none() {
         return Err(SelectError::NoRdma(link.name.clone()));
@@ -241,7 +244,9 @@ fn rail(
 /// The other netdevs of the PCI function that `link` is one of.
 fn siblings(host: &Namespace, link: &Link) -> Vec<Sibling> {
     let is_other = |other: &&Link| {
-        link.parent.is_some() && other.parent == link.parent && other.index != link.index
+        let is_of_function = link.parent.is_some() && other.parent == link.parent;
+        // one whose name is no text could not be read from the record
+        is_of_function && other.index != link.index && other.name.index().is_none()
     };
     let others = host.links.iter().filter(is_other);
     others
