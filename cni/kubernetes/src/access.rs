@@ -92,6 +92,23 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// What `token` says of itself; none: it is no service account's.
+    pub fn of_token(token: &str) -> Option<Self> {
+        let claims = BASE64_URL_SAFE_NO_PAD
+            .decode(token.split('.').nth(1)?)
+            .ok()?;
+        let Claims { kubernetes } = serde_json::from_slice(&claims).ok()?;
+        let (node, node_uid) = match kubernetes.node {
+            Some(node) => (Some(node.name), node.uid),
+            None => (None, None),
+        };
+        Some(Self {
+            node,
+            node_uid,
+            pod: kubernetes.pod.map(|it| it.name),
+        })
+    }
+
     /// The node of the pod that the token is bound to.
     ///
     /// # Errors
@@ -152,22 +169,9 @@ impl Access {
     /// # Errors
     /// There is no token; it is none of a service account.
     pub fn identity(&self) -> Result<Identity, AccessError> {
-        let token = self.token()?;
-        let claims = token.split('.').nth(1).and_then(|claims| {
-            let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;
-            serde_json::from_slice::<Claims>(&claims).ok()
-        });
         let file = || self.directory.join("token");
-        let claims = claims.ok_or_else(|| content(file(), "is no service account's token"))?;
-        let (node, node_uid) = match claims.kubernetes.node {
-            Some(node) => (Some(node.name), node.uid),
-            None => (None, None),
-        };
-        Ok(Identity {
-            node,
-            node_uid,
-            pod: claims.kubernetes.pod.map(|it| it.name),
-        })
+        Identity::of_token(&self.token()?)
+            .ok_or_else(|| content(file(), "is no service account's token"))
     }
 
     /// The certificates by which the API server is known, and their file.

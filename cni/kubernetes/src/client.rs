@@ -279,7 +279,11 @@ async fn converse(
     }
 }
 
-fn read(status: StatusCode, text: &[u8]) -> Result<Value, RequestError> {
+/// What an answer of the API server with this status and text comes to.
+///
+/// # Errors
+/// It is a refusal, or no JSON.
+pub fn read(status: StatusCode, text: &[u8]) -> Result<Value, RequestError> {
     let object = serde_json::from_slice::<Value>(text);
     if status.is_success() {
         return object.map_err(|error| RequestError::Garbage(error.to_string()));

@@ -71,23 +71,10 @@ impl Cdi {
     ) -> Result<bool, FileError> {
         let _lock = file::lock(&self.lock)?;
         let content: Value = file::read(&self.path)?.unwrap_or_default();
-        let mut devices = content["devices"].as_array().cloned().unwrap_or_default();
-        let present = devices.iter().position(|it| it["name"] == **device);
-        let kinds = match present {
-            Some(index) => kinds(&devices[index]),
-            None => promised.iter().map(|it| it.kind().to_owned()).collect(),
-        };
-        let has_kind = |it: &&CharNode| kinds.iter().any(|kind| kind == it.kind());
-        let entry = Entry {
-            name: device.to_string(),
-            nodes: nodes.iter().filter(has_kind).cloned().collect(),
-        };
-        match present {
-            Some(index) => devices[index] = entry.json(),
-            None if entry.nodes.is_empty() => return Ok(false),
-            None => devices.push(entry.json()),
+        match renumbered(&content, device, nodes, promised) {
+            Some(devices) => self.put(devices),
+            None => Ok(false),
         }
-        self.put(devices)
     }
 
     /// Whether there is a file.
@@ -123,6 +110,33 @@ impl Entry {
             "containerEdits": { "deviceNodes": nodes.collect::<Vec<_>>() },
         })
     }
+}
+
+/// The entries of the specification `content` with that of `device` as [`Cdi::renumber`] has it; none: there is nothing
+/// to put right. Those of other devices are as they were.
+pub fn renumbered(
+    content: &Value,
+    device: &DeviceAddress,
+    nodes: &[CharNode],
+    promised: &[CharNode],
+) -> Option<Vec<Value>> {
+    let mut devices = content["devices"].as_array().cloned().unwrap_or_default();
+    let present = devices.iter().position(|it| it["name"] == **device);
+    let kinds = match present {
+        Some(index) => kinds(&devices[index]),
+        None => promised.iter().map(|it| it.kind().to_owned()).collect(),
+    };
+    let has_kind = |it: &&CharNode| kinds.iter().any(|kind| kind == it.kind());
+    let entry = Entry {
+        name: device.to_string(),
+        nodes: nodes.iter().filter(has_kind).cloned().collect(),
+    };
+    match present {
+        Some(index) => devices[index] = entry.json(),
+        None if entry.nodes.is_empty() => return None,
+        None => devices.push(entry.json()),
+    }
+    Some(devices)
 }
 
 /// A character device in a container's edits, at its own path.

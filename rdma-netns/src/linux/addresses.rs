@@ -42,9 +42,9 @@ pub(super) fn dump() -> RouteNetlinkMessage {
 }
 
 /// An `RTM_NEWADDR` as it came.
-struct Seen {
-    index: u32,
-    address: Address,
+pub(super) struct Seen {
+    pub(super) index: u32,
+    pub(super) address: Address,
     flags: u32,
     protocol: Option<u8>,
 }
@@ -80,7 +80,8 @@ pub(super) fn distribute(answers: &[Answer], links: &mut [Link]) {
     }
 }
 
-fn parse(body: &[u8]) -> Option<Seen> {
+/// The address of an `RTM_NEWADDR`.
+pub(super) fn parse(body: &[u8]) -> Option<Seen> {
     let header = AddressHeader::parse(body).ok()?;
     let (mut local, mut end, mut protocol) = (None, None, None);
     let mut flags = u32::from(header.flags.bits());

@@ -18,8 +18,8 @@ pub(super) fn addresses() -> Vec<IpAddr> {
     texts.flat_map(|text| named(&text)).collect()
 }
 
-/// `    server: https://192.0.2.1:6443`
-fn named(kubeconfig: &str) -> Vec<IpAddr> {
+/// The servers that a kubeconfig names by address: `    server: https://192.0.2.1:6443`
+pub(super) fn named(kubeconfig: &str) -> Vec<IpAddr> {
     let servers = kubeconfig.lines().filter_map(|line| {
         let value = line
             .trim()

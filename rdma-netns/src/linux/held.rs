@@ -24,7 +24,8 @@ impl Linux {
     }
 }
 
-fn parse(body: &[u8]) -> Option<IpAddr> {
+/// The address of an `RTM_NEWADDR`.
+pub(super) fn parse(body: &[u8]) -> Option<IpAddr> {
     let (mut local, mut end) = (None, None);
     for (kind, value) in attributes(body.get(HEADER..)?) {
         match kind {

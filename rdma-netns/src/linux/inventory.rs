@@ -55,6 +55,18 @@ impl Linux {
     }
 }
 
+/// The hardware below `sysfs` and `dev`, ports included, without what netlink tells of it.
+pub(super) fn read_tree(sysfs: &Path, dev: &Path, reach: Reach) -> io::Result<Inventory> {
+    let reader = Reader {
+        sysfs,
+        dev,
+        reach,
+        kernel_users: BTreeMap::new(),
+        with_ports: true,
+    };
+    reader.inventory()
+}
+
 struct Reader<'a> {
     sysfs: &'a Path,
     dev: &'a Path,

@@ -26,6 +26,7 @@
 //! | `smc` | SMC's settings |
 //! | [`monitor`] | events: what tells that something changed |
 //! | [`inside`] | what only a thread in a pod's namespace can read |
+//! | [`offline`] | what is read without a kernel |
 //! | `space` | a namespace and its socket |
 //! | `identity` | which namespace is at a path |
 //! | `resident` | threads that stay in a namespace |
@@ -53,6 +54,7 @@ mod neighbours;
 mod nexthops;
 pub mod nldev;
 mod nvlink;
+pub mod offline;
 mod probe;
 mod rdma;
 mod resident;

@@ -28,7 +28,8 @@ impl Linux {
     }
 }
 
-fn parse(body: &[u8]) -> Option<Neighbour> {
+/// The neighbour of an `RTM_NEWNEIGH`.
+pub(super) fn parse(body: &[u8]) -> Option<Neighbour> {
     let index = u32::from_ne_bytes(body.get(4..8)?.try_into().ok()?);
     let state = u16::from_ne_bytes(body.get(8..10)?.try_into().ok()?);
     if state & KNOWN == 0 {

@@ -258,7 +258,7 @@ fn find(body: &[u8], wanted: u16) -> Option<&[u8]> {
         .map(|(_, value)| value)
 }
 
-fn parse_mode(body: &[u8]) -> Option<RdmaMode> {
+pub(super) fn parse_mode(body: &[u8]) -> Option<RdmaMode> {
     match find(body, attr::SYS_NETNS_MODE)? {
         [0] => Some(RdmaMode::Exclusive),
         [_] => Some(RdmaMode::Shared),
@@ -266,7 +266,7 @@ fn parse_mode(body: &[u8]) -> Option<RdmaMode> {
     }
 }
 
-fn parse_device(body: &[u8]) -> Option<DeviceInfo> {
+pub(super) fn parse_device(body: &[u8]) -> Option<DeviceInfo> {
     let guid = find(body, attr::NODE_GUID)
         .and_then(u64_of)
         .unwrap_or_default();
@@ -284,7 +284,7 @@ fn parse_device(body: &[u8]) -> Option<DeviceInfo> {
     })
 }
 
-fn parse_port(body: &[u8]) -> Option<PortInfo> {
+pub(super) fn parse_port(body: &[u8]) -> Option<PortInfo> {
     Some(PortInfo {
         number: find(body, attr::PORT_INDEX).and_then(u32_of)?,
         state: find(body, attr::PORT_STATE)
@@ -294,7 +294,7 @@ fn parse_port(body: &[u8]) -> Option<PortInfo> {
     })
 }
 
-fn parse_resources(body: &[u8]) -> Vec<(String, u64)> {
+pub(super) fn parse_resources(body: &[u8]) -> Vec<(String, u64)> {
     let summary = find(body, attr::RES_SUMMARY).unwrap_or_default();
     attributes(summary)
         .filter(|(kind, _)| *kind == attr::RES_SUMMARY_ENTRY)
@@ -308,7 +308,7 @@ fn parse_resources(body: &[u8]) -> Vec<(String, u64)> {
 
 /// The owners of the CM ids that are the kernel's; those of processes have a PID instead of a name
 /// (`fill_res_name_pid()`, `drivers/infiniband/core/nldev.c`).
-fn parse_kernel_users(body: &[u8]) -> Vec<String> {
+pub(super) fn parse_kernel_users(body: &[u8]) -> Vec<String> {
     let table = find(body, attr::RES_CM_ID).unwrap_or_default();
     attributes(table)
         .filter(|(kind, _)| *kind == attr::RES_CM_ID_ENTRY)
@@ -333,7 +333,7 @@ fn names_an_address(socket: &[u8]) -> bool {
     address.is_some_and(|address| address.iter().any(|byte| *byte != 0))
 }
 
-fn parse_char_device(body: &[u8]) -> Option<CharDeviceInfo> {
+pub(super) fn parse_char_device(body: &[u8]) -> Option<CharDeviceInfo> {
     // `huge_encode_dev()`, `include/linux/kdev_t.h`: minor 0-7, major 8-19, minor 20-31.
     let number = find(body, attr::CHARDEV).and_then(u64_of)?;
     Some(CharDeviceInfo {

@@ -76,7 +76,8 @@ pub(super) fn read(
     Err(missing().into())
 }
 
-fn of(body: &[u8], pf: Link, number: u32) -> Option<Vf> {
+/// Function `number` in the `RTM_NEWLINK` of `pf`.
+pub(super) fn of(body: &[u8], pf: Link, number: u32) -> Option<Vf> {
     let mut all = attributes(body.get(HEADER..)?);
     let (_, list) = all.find(|(kind, _)| *kind == IFLA_VFINFO_LIST)?;
     let mut functions = attributes(list).filter(|(kind, _)| *kind == IFLA_VF_INFO);

@@ -8,6 +8,7 @@
 mod ext_ack;
 mod socket;
 
+pub(crate) use socket::read_datagram;
 pub use socket::{Answer, Socket};
 
 use netlink_packet_core::{NLA_HEADER_SIZE, NLA_TYPE_MASK};

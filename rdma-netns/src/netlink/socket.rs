@@ -163,33 +163,12 @@ impl Socket {
                 }
                 Err(error) => return Err(error.into()),
             }
-            let mut rest = self.buffer.as_slice();
-            while let Ok(part) = NetlinkBuffer::new_checked(rest) {
-                let length = part.length() as usize;
-                let body = rest.get(HEADER..length).unwrap_or_default();
-                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-                if part.sequence_number() != self.sequence {
-                    continue; // left over from an exchange that was given up
-                }
-                if part.flags() & NLM_F_DUMP_INTR != 0 {
-                    ending = Ending::Interrupted;
-                }
-                match part.message_type() {
-                    NLMSG_ERROR => {
-                        ext_ack::acknowledgement(part.flags(), body)?;
-                        return Ok(ending);
-                    }
-                    NLMSG_DONE => {
-                        ext_ack::end_of_dump(part.flags(), body)?;
-                        return Ok(ending);
-                    }
-                    NLMSG_NOOP => {}
-                    NLMSG_OVERRUN => ending = Ending::Interrupted,
-                    kind => answers.push(Answer {
-                        kind,
-                        body: body.to_vec(),
-                    }),
-                }
+            let read = read_datagram(&self.buffer, self.sequence, answers)?;
+            if read.is_interrupted {
+                ending = Ending::Interrupted;
+            }
+            if read.is_end {
+                return Ok(ending);
             }
         }
     }
@@ -203,6 +182,54 @@ impl Socket {
         let (_, sender) = retry(|| self.socket.recv_from(&mut self.buffer, 0))?;
         Ok(sender.port_number() == 0)
     }
+}
+
+/// How far a datagram leads an exchange.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Read {
+    /// The kernel has said how it went.
+    pub(crate) is_end: bool,
+    is_interrupted: bool,
+}
+
+/// Adds the messages of one datagram that answer the request `sequence` to `answers`.
+///
+/// # Errors
+/// The kernel refuses the request.
+pub(crate) fn read_datagram(
+    mut rest: &[u8],
+    sequence: u32,
+    answers: &mut Vec<Answer>,
+) -> Result<Read, NetlinkError> {
+    let mut read = Read::default();
+    while let Ok(part) = NetlinkBuffer::new_checked(rest) {
+        let length = part.length() as usize;
+        let body = rest.get(HEADER..length).unwrap_or_default();
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        if part.sequence_number() != sequence {
+            continue; // left over from an exchange that was given up
+        }
+        read.is_interrupted |= part.flags() & NLM_F_DUMP_INTR != 0;
+        match part.message_type() {
+            NLMSG_ERROR => ext_ack::acknowledgement(part.flags(), body)?,
+            NLMSG_DONE => ext_ack::end_of_dump(part.flags(), body)?,
+            NLMSG_NOOP => continue,
+            NLMSG_OVERRUN => {
+                read.is_interrupted = true;
+                continue;
+            }
+            kind => {
+                answers.push(Answer {
+                    kind,
+                    body: body.to_vec(),
+                });
+                continue;
+            }
+        }
+        read.is_end = true;
+        break;
+    }
+    Ok(read)
 }
 
 /// Does it again when a signal came in between.

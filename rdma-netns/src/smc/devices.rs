@@ -51,7 +51,7 @@ pub fn ports() -> Result<Vec<SmcPort>, NetlinkError> {
         .collect())
 }
 
-fn parse(body: &[u8]) -> Vec<SmcPort> {
+pub(super) fn parse(body: &[u8]) -> Vec<SmcPort> {
     let device = attributes_of(body).find(|(kind, _)| *kind == DEV_SMCR);
     let Some((_, device)) = device else {
         return vec![];

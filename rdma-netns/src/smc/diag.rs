@@ -179,7 +179,7 @@ pub fn connections() -> Result<Vec<Connection>, NetlinkError> {
         .collect())
 }
 
-fn parse(body: &[u8]) -> Option<Connection> {
+pub(super) fn parse(body: &[u8]) -> Option<Connection> {
     let fixed: &[u8; MESSAGE] = body.first_chunk()?;
     let mode = match fixed[2] {
         0 => Mode::Smcr,

@@ -76,7 +76,7 @@ fn ueids(answers: &[Answer]) -> Vec<String> {
     bodies.filter_map(|body| parse(body)).collect()
 }
 
-fn parse(body: &[u8]) -> Option<String> {
+pub(super) fn parse(body: &[u8]) -> Option<String> {
     let (_, value) = genl::attributes_of(body).find(|(kind, _)| *kind == ENTRY)?;
     Some(text(value)?.trim_end().to_owned())
 }

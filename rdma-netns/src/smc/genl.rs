@@ -121,7 +121,7 @@ pub(super) fn text(kind: u16, text: &str) -> DefaultNla {
     DefaultNla::new(kind, [text.as_bytes(), b"\0"].concat())
 }
 
-fn parse_id(body: &[u8]) -> Option<u16> {
+pub(super) fn parse_id(body: &[u8]) -> Option<u16> {
     let (_, id) = attributes_of(body).find(|(kind, _)| *kind == CTRL_ATTR_FAMILY_ID)?;
     Some(u16::from_ne_bytes(id.try_into().ok()?))
 }

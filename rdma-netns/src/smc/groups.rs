@@ -122,7 +122,7 @@ pub fn link_groups() -> Result<Vec<LinkGroup>, NetlinkError> {
     Ok(parse(answers.iter().map(|answer| answer.body.as_slice())))
 }
 
-fn parse<'a>(bodies: impl Iterator<Item = &'a [u8]>) -> Vec<LinkGroup> {
+pub(super) fn parse<'a>(bodies: impl Iterator<Item = &'a [u8]>) -> Vec<LinkGroup> {
     let mut groups: Vec<LinkGroup> = vec![];
     for (kind, value) in bodies.flat_map(attributes_of) {
         match kind {

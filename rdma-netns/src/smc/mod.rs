@@ -32,6 +32,20 @@ pub use pnet::{InvalidPnetId, PnetEntry, PnetId, PnetTable, PnetTaken, missing};
 pub use reason::Reason;
 pub use state::{HeldConnections, SmcState};
 
+use crate::linux::offline::SmcAnswer;
+
+/// What a message says, read as an answer to each question.
+pub(crate) fn decode(body: &[u8]) -> SmcAnswer {
+    SmcAnswer {
+        family: genl::parse_id(body),
+        entry: pnet::parse_entry(body),
+        user_eid: eids::parse(body),
+        ports: devices::parse(body),
+        groups: groups::parse([body].into_iter()),
+        connection: diag::parse(body),
+    }
+}
+
 /// Hexadecimal digits as bytes.
 #[cfg(test)]
 fn recorded(digits: &str) -> Vec<u8> {

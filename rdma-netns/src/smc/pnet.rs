@@ -209,7 +209,7 @@ impl PnetTable {
     }
 }
 
-fn parse_entry(body: &[u8]) -> Option<PnetEntry> {
+pub(super) fn parse_entry(body: &[u8]) -> Option<PnetEntry> {
     let (mut name, mut netdev, mut device, mut port) = (None, None, None, None);
     for (kind, value) in genl::attributes_of(body) {
         match kind {

@@ -352,3 +352,13 @@ fn of_rtnetlink(
     }
     events
 }
+
+/// The number in an `RTM_NEWNSID`, for [`super::offline`].
+pub(super) fn number(body: &[u8]) -> Option<Nsid> {
+    nsid::parse(body)
+}
+
+/// The uevent in a datagram, for [`super::offline`].
+pub(super) fn uevent(datagram: &[u8]) -> Option<Uevent> {
+    Uevent::parse(datagram)
+}

@@ -12,7 +12,7 @@ mod packet;
 
 use super::{Linux, Space, links};
 use crate::{
-    InterfaceName,
+    HardwareAddress, InterfaceName,
     netlink::NetlinkError,
     probe::{Conflict, INTERVAL, PROBES, Probed, Question, Sign, Unasked},
 };
@@ -349,4 +349,9 @@ fn wait(ears: &[Ear<'_>], left: Duration) -> io::Result<()> {
         Ok(_) | Err(nix::Error::EINTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Who a received packet says has an address, or asks for it, for [`super::offline`].
+pub(super) fn said(protocol: u16, packet: &[u8], from: &[u8]) -> Option<(IpAddr, HardwareAddress)> {
+    packet::read(protocol, packet, from).map(|said| (said.address, said.by))
 }

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is read without a kernel: single messages, packets and trees of files that were made or recorded
+//! elsewhere, by the decoders that the rest of this crate uses. `integration/fuzz` holds them against hostile input.
+//!
+//! The body of a message is what follows `struct nlmsghdr`.
+
+use super::{
+    Reach, addresses, api_server, devices, gids, held, inventory,
+    links::{self, can_ask},
+    monitor::{self, Nsid, Uevent},
+    neighbours, nexthops,
+    nldev::{self, CharDeviceInfo, DeviceInfo, PortInfo},
+    probe, routes, rules, vfs,
+};
+use crate::{
+    Address, GeneralRule, GidTable, HardwareAddress, Inventory, Link, Neighbour, RdmaMode, Route,
+    Rule, Vf,
+    netlink::{Answer, NetlinkError},
+    probe::Unasked,
+    smc::{self, Connection, LinkGroup, PnetEntry, SmcPort},
+};
+use std::{collections::BTreeSet, io, net::IpAddr, path::Path};
+
+/// The netdev of an `RTM_NEWLINK` of the namespace that `sysfs` shows.
+pub fn link(body: &[u8], sysfs: &Path) -> Option<Link> {
+    links::parse_own(body, sysfs)
+}
+
+/// The index in an `RTM_NEWLINK`, and the hardware address from which its netdev can ask for neighbours.
+pub fn asker(body: &[u8]) -> (Option<u32>, Result<[u8; 6], Unasked>) {
+    (links::index(body), can_ask(body))
+}
+
+/// The virtual function `number` in an `RTM_NEWLINK` of its physical one.
+pub fn virtual_function(body: &[u8], number: u32) -> Option<Vf> {
+    vfs::of(body, links::parse(body, Path::new("/nonexistent"))?, number)
+}
+
+/// The address of an `RTM_NEWADDR`, with the index of its netdev.
+pub fn address(body: &[u8]) -> Option<(u32, Address)> {
+    addresses::parse(body).map(|seen| (seen.index, seen.address))
+}
+
+/// The address of an `RTM_NEWADDR` alone.
+pub fn held_address(body: &[u8]) -> Option<IpAddr> {
+    held::parse(body)
+}
+
+/// The routes of an `RTM_NEWROUTE`, one for each next hop, with the index of its netdev or the number of its nexthop
+/// object.
+pub fn routes(body: &[u8]) -> Vec<(u32, Route)> {
+    let parsed = routes::parse(body).unwrap_or_default();
+    parsed.hops.into_iter().chain(parsed.by_object).collect()
+}
+
+/// The rule of an `RTM_NEWRULE`, by source or general.
+pub fn rule(body: &[u8]) -> (Option<Rule>, Option<GeneralRule>) {
+    (rules::parse(body), rules::parse_general(body))
+}
+
+/// The neighbour of an `RTM_NEWNEIGH`.
+pub fn neighbour(body: &[u8]) -> Option<Neighbour> {
+    neighbours::parse(body)
+}
+
+/// The netdevs by which the nexthop object `id` leads, of what a dump of `RTM_NEWNEXTHOP` tells.
+pub fn nexthop(answers: &[Answer], id: u32) -> BTreeSet<u32> {
+    nexthops::Nexthops::of(answers).netdevs(id)
+}
+
+/// The number of an `RTM_NEWNSID`.
+pub fn namespace_number(body: &[u8]) -> Option<Nsid> {
+    monitor::number(body)
+}
+
+/// The uevent in a datagram of the kernel's.
+pub fn uevent(datagram: &[u8]) -> Option<Uevent> {
+    monitor::uevent(datagram)
+}
+
+/// What the packet of `protocol`, an Ethernet type, from the hardware address `from` says: that somebody has, or asks
+/// for, this address.
+pub fn neighbour_packet(
+    protocol: u16,
+    packet: &[u8],
+    from: &[u8],
+) -> Option<(IpAddr, HardwareAddress)> {
+    probe::said(protocol, packet, from)
+}
+
+/// The API servers that a kubeconfig names by address.
+pub fn api_servers(kubeconfig: &str) -> Vec<IpAddr> {
+    api_server::named(kubeconfig)
+}
+
+/// The messages of one datagram that answer the request `sequence`, in order, up to the one that ends the exchange.
+/// Whether there was one.
+///
+/// # Errors
+/// It is a refusal.
+pub fn datagram(
+    bytes: &[u8],
+    sequence: u32,
+    answers: &mut Vec<Answer>,
+) -> Result<bool, NetlinkError> {
+    crate::netlink::read_datagram(bytes, sequence, answers).map(|read| read.is_end)
+}
+
+/// What RDMA netlink tells in one message, read as an answer to each of its questions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaAnswer {
+    /// `RDMA_NLDEV_CMD_SYS_GET`
+    pub mode: Option<RdmaMode>,
+    /// `RDMA_NLDEV_CMD_GET`
+    pub device: Option<DeviceInfo>,
+    /// `RDMA_NLDEV_CMD_PORT_GET`
+    pub port: Option<PortInfo>,
+    /// `RDMA_NLDEV_CMD_RES_GET`
+    pub resources: Vec<(String, u64)>,
+    /// `RDMA_NLDEV_CMD_RES_CM_ID_GET`
+    pub kernel_users: Vec<String>,
+    /// `RDMA_NLDEV_CMD_GET_CHARDEV`
+    pub char_device: Option<CharDeviceInfo>,
+}
+
+/// A message of RDMA netlink.
+pub fn rdma(body: &[u8]) -> RdmaAnswer {
+    RdmaAnswer {
+        mode: nldev::parse_mode(body),
+        device: nldev::parse_device(body),
+        port: nldev::parse_port(body),
+        resources: nldev::parse_resources(body),
+        kernel_users: nldev::parse_kernel_users(body),
+        char_device: nldev::parse_char_device(body),
+    }
+}
+
+/// What SMC tells in messages, read as answers to each of its questions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SmcAnswer {
+    /// `CTRL_CMD_GETFAMILY`
+    pub family: Option<u16>,
+    /// `SMC_PNETID_GET`
+    pub entry: Option<PnetEntry>,
+    /// `SMC_NETLINK_DUMP_UEID`
+    pub user_eid: Option<String>,
+    /// `SMC_NETLINK_GET_DEV_SMCR`
+    pub ports: Vec<SmcPort>,
+    /// `SMC_NETLINK_GET_LINK_SMCR`
+    pub groups: Vec<LinkGroup>,
+    /// `SOCK_DIAG_BY_FAMILY`
+    pub connection: Option<Connection>,
+}
+
+/// A message of SMC's families.
+pub fn smc(body: &[u8]) -> SmcAnswer {
+    smc::decode(body)
+}
+
+/// The hardware of a node whose `/sys` and `/dev` are at `sysfs` and `dev`, and whose kernel is not asked.
+///
+/// # Errors
+/// A directory cannot be read.
+pub fn hardware(sysfs: &Path, dev: &Path) -> io::Result<Inventory> {
+    inventory::read_tree(sysfs, dev, Reach::default())
+}
+
+/// The GID table of a port of the RDMA device `device` below `sysfs`.
+///
+/// # Errors
+/// There is none, or it cannot be read.
+pub fn gid_table(sysfs: &Path, device: &str, port: u32) -> io::Result<GidTable> {
+    gids::read(sysfs, device, port)
+}
+
+/// The PCI function or auxiliary device behind the netdev `index` called `name`, below `sysfs`.
+pub fn hardware_of(sysfs: &Path, name: &str, index: u32) -> Option<crate::DeviceAddress> {
+    devices::of_netdev(sysfs, name, index)
+}
