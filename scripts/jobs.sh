@@ -9,7 +9,8 @@ JOB_LOGS=$(mktemp -d)
 TABLE=() # what took how long: "SECONDS CPU-SECONDS NAME"
 FAILED_JOBS=0
 
-# lane NAME NUMBER [ALONE]: so many jobs of this lane at a time; ALONE when no job of another lane runs, or is to
+# lane NAME NUMBER [ALONE]: so many jobs of this lane at a time; ALONE when no job of another lane runs, or is to.
+# What is in the lane called idle takes only what others leave, and does not count there.
 lane() {
 	LANE_FREE[$1]=$2
 	LANE_SPARE[$1]=$((${3:-$2} - $2))
@@ -21,7 +22,7 @@ lane_is_free() {
 	((LANE_FREE[$lane] <= 0)) || return 0
 	((LANE_FREE[$lane] + LANE_SPARE[$lane] > 0)) || return 1
 	for name in "${JOBS[@]}"; do
-		[[ ${JOB_LANE[$name]} == "$lane" || ${JOB_STATE[$name]} == @(done|failed) ]] || return 1
+		[[ ${JOB_LANE[$name]} == @("$lane"|idle) || ${JOB_STATE[$name]} == @(done|failed) ]] || return 1
 	done
 }
 

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Configurations: what is wrong with one is told in a line, and verbs that clean up take all that ADD takes.
+
+use crate::assert_one_line;
+use cni_protocol::{Command, Environment, Mistakes, conf};
+use network_conf::Conf;
+use rdma_device_plugin::conf::Conf as DeviceConf;
+use rdma_ipam::conf::{Place, Plan, Source, conflicts};
+use serde_json::{Map, Value, json};
+use std::{collections::BTreeSet, path::Path};
+
+/// Standard input of `rdma-cni`.
+///
+/// # Panics
+/// A message has several lines; DEL refuses what ADD takes; a field is changed.
+pub fn network(input: &[u8]) {
+    let raw = match conf::decode(input) {
+        Ok(raw) => raw,
+        Err(error) => return assert_one_line(&error),
+    };
+    read(&raw);
+}
+
+/// What a pod says in its annotations, of an entry that hears all of them.
+///
+/// # Panics
+/// As [`network`].
+pub fn annotations(input: &[u8]) {
+    let mut annotations = Map::new();
+    for line in String::from_utf8_lossy(input).lines() {
+        let (name, value) = line.split_once('=').unwrap_or((line, ""));
+        annotations.insert(name.to_owned(), value.into());
+    }
+    let conf = json!({
+        "cniVersion": "1.1.0", "name": "net", "podAnnotations": ["mtu", "rails"], "smcr": "auto",
+        "runtimeConfig": {"io.kubernetes.cri.pod-annotations": annotations},
+    });
+    read(conf.as_object().expect("an object"));
+}
+
+fn read(raw: &Map<String, Value>) {
+    let added = Conf::parse(raw.clone());
+    for command in [Command::Add, Command::Del, Command::Gc, Command::Check] {
+        match Conf::read(raw.clone(), &mut Mistakes::of(command)) {
+            Err(error) => {
+                assert_one_line(&error);
+                assert!(
+                    added.is_err(),
+                    "{command:?} refuses what ADD takes: {error}"
+                );
+            }
+            Ok(conf) => assert_eq!(conf.raw, *raw),
+        }
+    }
+    let conf = match added {
+        Ok(conf) => conf,
+        Err(error) => return assert_one_line(&error),
+    };
+    if let Err(error) = conf.smc.requirement() {
+        assert_one_line(&error);
+    }
+    match conf.chosen_by_pod() {
+        Err(error) => assert_one_line(&error),
+        Ok(None) => {}
+        Ok(Some(chosen)) => {
+            assert_eq!(chosen.state_dir, conf.state_dir);
+            let rails = chosen.rails.iter().flatten();
+            assert!(rails.copied().all(|rail| rail < 1000));
+            assert!(chosen.mtu.is_none_or(|mtu| (68..=65535).contains(&mtu)));
+        }
+    }
+    assert!(conf.state_dir.is_absolute() && conf.pod_resources_socket.is_absolute());
+    let names: Vec<_> = (0..12).filter_map(|rail| conf.pod_name(rail, 12)).collect();
+    let distinct: BTreeSet<_> = names.iter().collect();
+    // one name for all: an ADD of several rails refuses it
+    assert!(
+        distinct.len() == names.len() || distinct.len() == 1,
+        "two rails of one name"
+    );
+}
+
+/// Standard input of `rdma-ipam`.
+///
+/// # Panics
+/// A message has several lines; an address of a range is not in its subnet.
+pub fn ipam(input: &[u8]) {
+    let raw = match conf::decode(input) {
+        Ok(raw) => raw,
+        Err(error) => return assert_one_line(&error),
+    };
+    let variables = [
+        ("CNI_COMMAND", "ADD"),
+        ("CNI_CONTAINERID", "c"),
+        ("CNI_NETNS", "/n"),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_PATH", "/p"),
+        ("CNI_ARGS", "IP=10.0.0.5"),
+    ];
+    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let environment = Environment::parse(variables.into(), None).expect("an environment");
+    for command in [Command::Add, Command::Del, Command::Gc] {
+        if let Err(error) = Place::parse(&raw, &mut Mistakes::of(command)) {
+            assert_one_line(&error);
+        }
+    }
+    if let Err(error) = conflicts(&raw) {
+        assert_one_line(&error);
+    }
+    let plan = match Plan::parse(&raw, &environment) {
+        Ok(plan) => plan,
+        Err(error) => return assert_one_line(&error),
+    };
+    let Source::Ranges(pools) = plan.source else {
+        return;
+    };
+    for pool in pools {
+        let sizes = pool.ranges().iter().map(|it| it.size());
+        assert_eq!(sizes.fold(0, u128::saturating_add), pool.size());
+        for offset in [0, pool.size() / 2, pool.size() - 1] {
+            let ip = pool.family().address(pool.at(offset));
+            let range = pool.range_of(ip).expect("an address of the pool");
+            assert!(range.contains(ip) && range.subnet.contains(ip));
+        }
+    }
+}
+
+/// The daemon's configuration, JSON or YAML, in its own format or one of three others.
+///
+/// # Panics
+/// A message or a remark has several lines; two resources have one name.
+pub fn device_plugin(input: &[u8]) {
+    let Ok(text) = str::from_utf8(input) else {
+        return;
+    };
+    let parsed = match DeviceConf::parse(text, Path::new("/etc/config")) {
+        Ok(parsed) => parsed,
+        Err(error) => return assert_one_line(&error),
+    };
+    for remark in &parsed.remarks {
+        assert_one_line(remark);
+    }
+    let resources = &parsed.conf.resources;
+    let names: BTreeSet<_> = resources.iter().map(|it| it.name.to_string()).collect();
+    assert_eq!(names.len(), resources.len());
+}

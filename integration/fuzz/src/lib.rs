@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Fuzz targets: each parser that reads what others wrote, fed with any bytes, and what has to hold of all that it
+//! reads. `scripts/fuzz` runs them under libFuzzer; `tests/corpora.rs` runs what that has found, in every test run.
+//!
+//! | module | reads |
+//! |---|---|
+//! | [`configurations`] | network configurations, pods' annotations, the daemon's configuration in its four formats |
+//! | [`protocol`] | the environment with `CNI_ARGS`, `prevResult`, the answers of IPAM plugins |
+//! | [`records`] | the records of attachments, installations, claims and NICs, libcni's cache |
+//! | [`leases`] | leases, names of notes, resolv.conf, kubeconfig, labels of the node |
+//! | [`conflists`] | CNI lists, single configurations, directories of them |
+//! | [`resources`] | `resources.json`, grants, the CDI file |
+//! | [`cluster`] | kubelet's pod-resources, the API server's answers, claims with their parameters, tokens |
+//! | [`metadata`] | the cloud's metadata service |
+//! | [`netlink`] | netlink's datagrams, rtnetlink, RDMA netlink, SMC's families, packets and uevents |
+//! | [`sysfs`] | trees of files in the place of `/sys` |
+//!
+//! A target panics where something does not hold. That it ends, and how much memory it takes, libFuzzer watches.
+
+pub mod cluster;
+pub mod configurations;
+pub mod conflists;
+pub mod leases;
+pub mod metadata;
+pub mod netlink;
+pub mod protocol;
+pub mod records;
+pub mod resources;
+pub mod sysfs;
+
+/// A parser, or several of the same input, with what has to hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// As `scripts/fuzz` takes it; that of its directory in `corpora/`.
+    pub name: &'static str,
+    /// Reads one input.
+    pub run: fn(&[u8]),
+}
+
+/// All of them.
+pub const TARGETS: [Target; 28] = [
+    target("annotations", configurations::annotations),
+    target("api-server", cluster::api_server),
+    target("attachment-record", records::attachment),
+    target("cdi", resources::cdi),
+    target("chain-record", records::chain),
+    target("claim", cluster::claim),
+    target("claim-record", records::claim),
+    target("cni-cache", records::cni_cache),
+    target("conflist", conflists::list),
+    target("conflist-directory", conflists::directory),
+    target("device-plugin-conf", configurations::device_plugin),
+    target("environment", protocol::environment),
+    target("erdma-record", records::erdma),
+    target("ipam-answer", protocol::ipam_answer),
+    target("ipam-conf", configurations::ipam),
+    target("leases", leases::leases),
+    target("metadata", metadata::metadata),
+    target("netlink-datagram", netlink::datagram),
+    target("network-conf", configurations::network),
+    target("node-texts", leases::node_texts),
+    target("packets", netlink::packets),
+    target("pod-resources", cluster::pod_resources),
+    target("prev-result", protocol::prev_result),
+    target("rdma-netlink", netlink::rdma),
+    target("resources", resources::published),
+    target("rtnetlink", netlink::rtnetlink),
+    target("smc-netlink", netlink::smc),
+    target("sysfs", sysfs::tree),
+];
+
+const fn target(name: &'static str, run: fn(&[u8])) -> Target {
+    Target { name, run }
+}
+
+/// The target called `name`.
+pub fn find(name: &str) -> Option<Target> {
+    TARGETS.into_iter().find(|target| target.name == name)
+}
+
+/// What is said to people is one line, and steers no terminal: others wrote a part of it.
+///
+/// # Panics
+/// It is not.
+#[track_caller]
+pub(crate) fn assert_one_line(message: &dyn std::fmt::Display) {
+    let message = message.to_string();
+    // JSON leaves DEL (0x7f) as it is
+    let control = message.chars().find(|it| *it < ' ');
+    assert!(control.is_none(), "{control:?} in {message:?}");
+}
+
+/// What was read comes back as it was when it is written and read again.
+///
+/// # Panics
+/// It does not.
+#[track_caller]
+pub(crate) fn assert_comes_back<T>(read: &T)
+where
+    T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let text = serde_json::to_vec_pretty(read).expect("it can be written");
+    let again: T = serde_json::from_slice(&text).expect("it can be read again");
+    assert_eq!(*read, again);
+}

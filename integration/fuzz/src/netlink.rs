@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Messages of the kernel's and packets of neighbours', which are read one attribute at a time.
+
+use crate::assert_comes_back;
+use rdma_netns::{Address, GeneralRule, Link, Route, Rule, Vf, linux::offline, netlink::Answer};
+use std::path::Path;
+
+/// One datagram, with the answers to request 1.
+///
+/// # Panics
+/// An answer has more than came.
+pub fn datagram(input: &[u8]) {
+    let mut answers: Vec<Answer> = vec![];
+    let _ = offline::datagram(input, 1, &mut answers);
+    let bytes: usize = answers.iter().map(|it| it.body.len() + 16).sum();
+    assert!(bytes <= input.len());
+}
+
+/// A message of rtnetlink. The first byte chooses of which kind.
+///
+/// # Panics
+/// What is read of it does not come back from a record.
+pub fn rtnetlink(input: &[u8]) {
+    let Some((kind, body)) = input.split_first() else {
+        return;
+    };
+    match kind % 8 {
+        0 => {
+            // one whose name is no text is not recorded
+            let link = offline::link(body, Path::new("/nonexistent"));
+            if let Some(link) = link.filter(|it| it.name.index().is_none()) {
+                assert_comes_back::<Link>(&link);
+            }
+            let _ = offline::asker(body);
+        }
+        1 => {
+            if let Some(vf) = offline::virtual_function(body, 0) {
+                assert_comes_back::<Vf>(&vf);
+            }
+        }
+        2 => {
+            if let Some((_, address)) = offline::address(body) {
+                assert_comes_back::<Address>(&address);
+            }
+            let _ = offline::held_address(body);
+        }
+        3 => {
+            let routes = offline::routes(body);
+            assert!(routes.len() <= body.len());
+            for (_, route) in routes {
+                assert_comes_back::<Route>(&route);
+            }
+        }
+        4 => {
+            let (rule, general) = offline::rule(body);
+            if let Some(rule) = rule {
+                assert_comes_back::<Rule>(&rule);
+            }
+            if let Some(rule) = general {
+                assert_comes_back::<GeneralRule>(&rule);
+            }
+        }
+        5 => {
+            let neighbour = offline::neighbour(body);
+            assert!(neighbour.is_none_or(|it| it.mac.0.len() <= body.len()));
+        }
+        6 => {
+            // messages of equal length, one after the other
+            let bodies = body.chunks(24).map(|body| Answer {
+                kind: 104,
+                body: body.to_vec(),
+            });
+            let bodies: Vec<_> = bodies.collect();
+            assert!(offline::nexthop(&bodies, 1).len() <= body.len());
+        }
+        _ => {
+            let number = offline::namespace_number(body);
+            assert!(number.is_none_or(|it| !it.to_string().starts_with('-')));
+        }
+    }
+}
+
+/// A message of RDMA netlink.
+///
+/// # Panics
+/// A name has a NUL.
+pub fn rdma(input: &[u8]) {
+    let answer = offline::rdma(input);
+    let resources = answer.resources.iter().map(|(name, _)| name);
+    let names = resources
+        .chain(&answer.kernel_users)
+        .chain(answer.device.as_ref().map(|it| &it.name))
+        .chain(answer.char_device.as_ref().map(|it| &it.name));
+    for name in names {
+        assert!(!name.contains('\0'));
+    }
+    if let Some(device) = answer.char_device {
+        assert!(device.major < 1 << 12 && device.minor < 1 << 20);
+    }
+}
+
+/// A message of SMC's families, or of a socket's.
+///
+/// # Panics
+/// It cannot be shown.
+pub fn smc(input: &[u8]) {
+    let answer = offline::smc(input);
+    serde_json::to_string(&(&answer.ports, &answer.groups, &answer.connection)).expect("shown");
+    assert!(answer.user_eid.is_none_or(|it| !it.contains('\0')));
+}
+
+/// A packet of a neighbour's, which may be any machine's of the network, or a uevent. The first byte chooses.
+///
+/// # Panics
+/// A packet tells of an address that is not in it.
+pub fn packets(input: &[u8]) {
+    const ARP: u16 = 0x0806;
+    const IPV6: u16 = 0x86dd;
+    let Some((kind, packet)) = input.split_first() else {
+        return;
+    };
+    let protocol = match kind % 3 {
+        0 => ARP,
+        1 => IPV6,
+        _ => {
+            let event = offline::uevent(packet);
+            assert!(event.is_none_or(|it| !it.path.contains('\0')));
+            return;
+        }
+    };
+    if let Some((address, _)) = offline::neighbour_packet(protocol, packet, &[2, 0, 0, 0, 0, 1]) {
+        assert_eq!(address.is_ipv4(), protocol == ARP);
+    }
+}

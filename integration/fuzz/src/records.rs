@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Records: what is read of one comes back from the next one that is written, and no version's daemon fails where
+//! `rdma-cni` does not.
+
+use crate::{assert_comes_back, assert_one_line};
+use attachments::{
+    Key, pods,
+    store::{Record, decode},
+};
+use dra::cdi;
+use rdma_device_plugin::chain::{record::Record as ChainRecord, sandbox};
+use serde_json::Value;
+use std::{collections::BTreeSet, path::Path};
+
+/// The record of an attachment.
+///
+/// # Panics
+/// It does not come back, or what is wrong with it has several lines.
+pub fn attachment(input: &[u8]) {
+    let value: Value = serde_json::from_slice(input).unwrap_or_default();
+    let key: Key = serde_json::from_value(value["key"].clone()).unwrap_or_else(|_| Key {
+        network: "net".into(),
+        container: "c".into(),
+        interface: "eth0".try_into().expect("a name"),
+    });
+    match decode(input, &key) {
+        Record::Good(attachment) => {
+            assert_comes_back(&*attachment);
+            pods::of_text(input).expect("what rdma-cni reads, the daemon does");
+        }
+        Record::Corrupt(why) => assert_one_line(&why),
+        Record::Newer(format) => assert!(format > u64::from(attachments::FORMAT)),
+        Record::None => panic!("there is one"),
+    }
+    // of any version
+    let _ = pods::of_text(input);
+}
+
+/// The record of an installation.
+///
+/// # Panics
+/// As [`attachment`].
+pub fn chain(input: &[u8]) {
+    match ChainRecord::parse(input, Path::new("/state/install.json")) {
+        Ok(record) => assert_comes_back(&record),
+        Err(error) => assert_one_line(&error),
+    }
+}
+
+/// A file of libcni's cache.
+///
+/// # Panics
+/// It tells something else the next time.
+pub fn cni_cache(input: &[u8]) {
+    for pod in [("default", "a"), ("", "")] {
+        let told = sandbox::told(input, pod);
+        assert_eq!(told, sandbox::told(input, pod));
+    }
+}
+
+/// The record of a claim, and the CDI specification that comes of it.
+///
+/// # Panics
+/// As [`attachment`]; an entry has a device twice.
+pub fn claim(input: &[u8]) {
+    let Ok(record) = serde_json::from_slice::<dra::Record>(input) else {
+        return;
+    };
+    assert_comes_back(&record);
+    let specification = cdi::specification(&record);
+    let devices = specification["devices"].as_array().expect("a list");
+    assert_eq!(devices.len(), record.requests.len());
+    for device in devices {
+        let nodes = device["containerEdits"]["deviceNodes"]
+            .as_array()
+            .expect("a list");
+        let paths: BTreeSet<_> = nodes.iter().map(|it| it["path"].as_str()).collect();
+        assert_eq!(paths.len(), nodes.len());
+    }
+    let name = cdi::full_name(&record.driver, &record.claim.uid, "nic");
+    if let Some(uid) = cdi::uid(&record.driver, &name) {
+        assert!(!uid.contains(['/', '.']));
+    }
+}
+
+/// The record of an eRDMA NIC that was brought up.
+///
+/// # Panics
+/// As [`attachment`].
+pub fn erdma(input: &[u8]) {
+    if let Ok(record) = serde_json::from_slice::<erdma::bring_up::record::Record>(input) {
+        assert_comes_back(&record);
+    }
+    if let Ok(note) = serde_json::from_slice::<attachments::given_up::Note>(input) {
+        assert_comes_back(&note);
+    }
+}

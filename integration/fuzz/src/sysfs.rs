@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `/sys` and `/dev`: any tree of files in their place is an inventory, or an error.
+
+use rdma_netns::linux::offline;
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::symlink,
+    path::{Component, Path, PathBuf},
+};
+
+/// So many entries at most: each of them costs system calls.
+const ENTRIES: usize = 80;
+
+/// The tree that the lines describe: `d PATH`, `f PATH TEXT`, `l PATH TARGET`; in a text, `|` is a line feed.
+///
+/// # Panics
+/// A device comes twice.
+pub fn tree(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    // memory, where it is there: nothing of this outlives the call
+    let memory = Path::new("/dev/shm");
+    let root = match memory.is_dir() {
+        true => tempfile::tempdir_in(memory),
+        false => tempfile::tempdir(),
+    };
+    let root = root.expect("a directory");
+    for line in text.lines().take(ENTRIES) {
+        let mut words = line.splitn(3, ' ');
+        let (kind, path) = (words.next(), words.next().unwrap_or_default());
+        let rest = words.next().unwrap_or_default();
+        let Some(path) = within(path) else {
+            continue;
+        };
+        let place = root.path().join(&path);
+        // what is in the way of another one stays
+        let _ = match kind {
+            Some("d") => fs::create_dir_all(place),
+            Some("f") => made(&place).and_then(|()| fs::write(place, rest.replace('|', "\n"))),
+            Some("l") => {
+                made(&place).and_then(|()| match leads_within(root.path(), &place, rest) {
+                    true => symlink(rest, place),
+                    false => Ok(()),
+                })
+            }
+            _ => Ok(()),
+        };
+    }
+    let (sys, dev) = (root.path().join("sys"), root.path().join("dev"));
+    if let Ok(inventory) = offline::hardware(&sys, &dev) {
+        let addresses = inventory.functions.iter().map(|it| &it.device.address);
+        let distinct: BTreeSet<_> = addresses.collect();
+        assert_eq!(distinct.len(), inventory.functions.len());
+        serde_json::to_string(&inventory).expect("it can be shown");
+    }
+    let _ = offline::gid_table(&sys, "mlx5_0", 1);
+    let _ = offline::hardware_of(&sys, "eth2", 4);
+}
+
+/// A relative path that leads nowhere else.
+fn within(path: &str) -> Option<PathBuf> {
+    let path = Path::new(path);
+    let is_plain = |it: Component<'_>| matches!(it, Component::Normal(_));
+    let count = path.components().count();
+    ((1..=12).contains(&count) && path.components().all(is_plain)).then(|| path.to_owned())
+}
+
+/// Whether a link at `place` leads to somewhere below `root`: up from where it really is, and down then. What it comes by on
+/// its way down are links of which this holds.
+fn leads_within(root: &Path, place: &Path, target: &str) -> bool {
+    let target = Path::new(target).components();
+    let up = target
+        .clone()
+        .take_while(|it| *it == Component::ParentDir)
+        .count();
+    let is_down = |it: Component<'_>| matches!(it, Component::Normal(_));
+    let directory = place.parent().and_then(|it| it.canonicalize().ok());
+    let below = directory.zip(root.canonicalize().ok());
+    let below =
+        below.and_then(|(directory, root)| Some(directory.strip_prefix(root).ok()?.to_owned()));
+    below.is_some_and(|below| up <= below.components().count()) && target.skip(up).all(is_down)
+}
+
+fn made(place: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(place.parent().unwrap_or(Path::new("/")))
+}
