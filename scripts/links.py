@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""links.py - every link between the pages of this repository leads to a file, and to a heading in it.
+"""links.py - every link between the pages of this repository leads to a file, and to a heading in it; every test that
+a page names, as `directory/file.rs::name`, is one.
 
 Prints each one that does not, and ends with 1. Links to other hosts are not followed.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 FENCE = re.compile(r"^ *(```|~~~)")
 ANCHOR = re.compile(r'<a id="([^"]+)">')
 HEADING = re.compile(r"^#{1,6} +(.*?)#* *$")
+TEST = re.compile(r"`([\w./-]+\.rs)::(\w+)`")
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?: +\"[^\"]*\")?\)")
 
 
@@ -58,14 +60,23 @@ def broken(page):
                 yield f"{page}:{number}: {target}: {to} has no such heading"
 
 
+def missing_tests(page):
+    """The tests that a page names, and that are none."""
+    for number, line in prose(page):
+        for file, name in TEST.findall(line):
+            text = Path(file).read_text() if Path(file).exists() else ""
+            if not re.search(rf"#\[(tokio::)?test\b[^\]]*\](\s*#\[[^\]]*\])*\s+(async )?fn {name}\(", text):
+                yield f"{page}:{number}: {file} has no test that is called {name}"
+
+
 def main():
     listed = subprocess.run(
         ["git", "ls-files", "-z", "*.md"], check=True, capture_output=True, text=True
     ).stdout
     pages = [Path(name) for name in listed.split("\0") if name]
-    wrong = [line for page in pages for line in broken(page)]
+    wrong = [line for page in pages for line in (*broken(page), *missing_tests(page))]
     print(*wrong, sep="\n", end="\n" if wrong else "")
-    print(f"{len(pages)} pages, {len(wrong)} links that lead nowhere")
+    print(f"{len(pages)} pages, {len(wrong)} links or tests that are not there")
     return 1 if wrong or not pages else 0
 
 
