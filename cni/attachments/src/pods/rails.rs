@@ -5,10 +5,7 @@ use super::Record;
 use cni_protocol::state_file;
 use rdma_netns::DeviceAddress;
 use serde::Deserialize;
-use std::{
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
+use std::{net::IpAddr, path::Path};
 
 /// A pod's rails.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +97,7 @@ pub fn rails(attachments: &Path, boot_id: &str) -> Vec<PodRails> {
 }
 
 /// None: the record is another boot's, or its devices are back on the host, or it cannot be read.
-fn of(file: &PathBuf, boot_id: &str) -> Option<PodRails> {
+fn of(file: &Path, boot_id: &str) -> Option<PodRails> {
     #[derive(Deserialize)]
     struct Rails {
         rails: Vec<serde_json::Value>,
