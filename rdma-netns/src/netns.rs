@@ -6,6 +6,7 @@
 //! caller in the wrong place.
 
 use nix::{
+    errno::Errno,
     libc,
     sched::{CloneFlags, setns},
     sys::statfs::{FsType, fstatfs},
@@ -72,7 +73,7 @@ impl Netns {
     /// Opens the namespace at `path`: a bind mount below `/run/netns`, or
     /// `/proc/PID/ns/net`.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        Self::open_by(path, |netns| netns.run(own_cookie))
+        Self::open_by(path, |netns| netns.run(own_cookie).flatten())
     }
 
     /// As [`Netns::open`], with the `cookie` asked for otherwise.
@@ -107,7 +108,7 @@ impl Netns {
         let netns = Self::identify(File::open(CURRENT)?, Path::new(CURRENT))?;
         Ok(Self {
             id: NetnsId {
-                cookie: own_cookie(),
+                cookie: own_cookie()?,
                 ..netns.id
             },
             ..netns
@@ -168,11 +169,10 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The cookie of the calling thread's namespace; 0 where the kernel has none.
-pub(crate) fn own_cookie() -> u64 {
-    let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() else {
-        return 0;
-    };
+/// The cookie of the calling thread's namespace; 0 where the kernel has none, which is before 5.14. What cannot be
+/// asked is no 0: that would be another namespace, whose pod nobody would restore.
+pub(crate) fn own_cookie() -> io::Result<u64> {
+    let socket = std::os::unix::net::UnixDatagram::unbound()?;
     let mut cookie = 0_u64;
     let mut length = size_of_val(&cookie) as libc::socklen_t;
     // SAFETY: the option writes at most `length` bytes, the size of what is pointed to;
@@ -186,7 +186,11 @@ pub(crate) fn own_cookie() -> u64 {
             &raw mut length,
         )
     };
-    if outcome == 0 { cookie } else { 0 }
+    match Errno::result(outcome) {
+        Ok(_) => Ok(cookie),
+        Err(Errno::ENOPROTOOPT) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]

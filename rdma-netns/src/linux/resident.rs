@@ -84,7 +84,7 @@ impl Visitor {
             setns(there, CloneFlags::CLONE_NEWNET)?;
             let cookie = own_cookie();
             setns(back, CloneFlags::CLONE_NEWNET)?;
-            Ok(cookie)
+            cookie
         })
     }
 }
