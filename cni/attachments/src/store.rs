@@ -210,19 +210,26 @@ impl Store {
     /// needs. Whatever cannot be taken away is left to the next verb.
     pub fn sweep(&self, network: Option<&str>) {
         for key in self.killed(network).unwrap_or_default() {
-            // its writer has the lock
-            let Ok(Some(lock)) = self.try_lock(&key) else {
-                continue;
-            };
-            log::info!(
-                "{key}: a verb was killed while it wrote the record: what it left is removed"
-            );
-            let has_record = self.path(&key, "json").exists();
-            let _ = fs::remove_file(self.path(&key, UNFINISHED));
-            if !has_record {
-                lock.discard();
+            if self.tidy(&key) {
+                log::info!(
+                    "{key}: a verb was killed while it wrote the record: what it left is removed"
+                );
             }
         }
+    }
+
+    /// The same for one attachment, whose verb could not begin; whether nobody else is at work on it.
+    pub fn tidy(&self, key: &Key) -> bool {
+        // its writer has the lock
+        let Ok(Some(lock)) = self.try_lock(key) else {
+            return false;
+        };
+        let has_record = self.path(key, "json").exists();
+        let _ = fs::remove_file(self.path(key, UNFINISHED));
+        if !has_record {
+            lock.discard();
+        }
+        true
     }
 
     /// The attachments that have an unfinished record, or a lock and no record.

@@ -107,12 +107,14 @@ fn attempt<K: Kernel>(
     pod: &K::Pod,
     budget: &mut probe::Budget,
 ) -> Result<Attempt, Error> {
-    let lock = node.store.lock(key)?;
-    recovery::recover_own(node, key)?;
+    let lock = recovery::lock_own(node, key)?;
     let started = match begin::begin(node, asked, key, pod) {
         Ok(started) => started,
         Err(error) => {
-            lock.discard();
+            // nothing was changed, and a record that is whole may be there already
+            if let Err(error) = node.store.remove(key, lock) {
+                log::warn!("{error}");
+            }
             return Err(error);
         }
     };

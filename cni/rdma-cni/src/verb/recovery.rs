@@ -41,10 +41,20 @@ pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Resul
     Ok(recovery)
 }
 
+/// The lock of `key` for an ADD, when nothing is recorded of it any more. After an error its file is gone, unless a
+/// record needs it.
+pub fn lock_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<Lock, Error> {
+    let lock = node.store.lock(key).map_err(Error::from);
+    let own = lock.and_then(|lock| recover_own(node, key).map(|()| lock));
+    own.inspect_err(|_| {
+        node.store.tidy(key);
+    })
+}
+
 /// Clears the way for an ADD: a record of the same attachment is that of an ADD that was
 /// killed, or of a pod that is gone. The lock of `key` is held by the caller, and that of the
 /// node is not.
-pub fn recover_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
+fn recover_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let mut attachment = match node.store.load(key)? {
         Record::Good(attachment) => *attachment,
         Record::None => return Ok(()),
