@@ -164,13 +164,13 @@ fn wait_for(access: Access, file: File, limit: Duration) -> io::Result<Held> {
     let metadata = file.metadata()?;
     let (sender, receiver) = mpsc::channel();
     // the kernel's queue is fair, and has no end; a thread that comes too late lets go by itself
-    thread::spawn(move || {
+    thread::Builder::new().spawn(move || {
         let locked = match access {
             Access::Alone => file.lock(),
             Access::Shared => file.lock_shared(),
         };
         let _ = sender.send(locked.map(|()| Held(file)));
-    });
+    })?;
     receiver.recv_timeout(limit).unwrap_or_else(|_| {
         let seconds = limit.as_secs();
         let words = format!(

@@ -39,11 +39,13 @@ pub fn until(
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let input = input.to_vec();
     // not waited for: what the plugin has started can keep its standard input open, and not read
-    thread::spawn(move || {
+    let writer = thread::Builder::new().spawn(move || {
         // a plugin that ends without reading has its reason, told by its answer
         let _ = stdin.map(|mut stdin| stdin.write_all(&input));
     });
-    let ended = read(stdout, deadline).and_then(|output| Ok((wait(&mut child, deadline)?, output)));
+    let ended = writer
+        .and_then(|_| read(stdout, deadline))
+        .and_then(|output| Ok((wait(&mut child, deadline)?, output)));
     if ended.is_err() {
         let _ = child.kill();
         let _ = child.wait();
