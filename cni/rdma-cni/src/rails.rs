@@ -101,6 +101,8 @@ pub fn remove(
             return Ok(());
         };
         let _lock = all.lock("lock", patience)?;
+        // of a process that was killed
+        all.remove(TEMPORARY)?;
         match others(&pods, key)? {
             // a pod of the same name is there already
             None => return Ok(()),
@@ -150,8 +152,12 @@ fn put(
         "containerID": key.container,
         "rails": rails,
     });
-    all.write(TEMPORARY, format!("{content:#}\n").as_bytes(), 0o644)?;
-    all.rename(TEMPORARY, pods, FILE)
+    let text = format!("{content:#}\n");
+    let written = all.write(TEMPORARY, text.as_bytes(), 0o644);
+    let put = written.and_then(|()| all.rename(TEMPORARY, pods, FILE));
+    put.inspect_err(|_| {
+        let _ = all.remove(TEMPORARY);
+    })
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use crate::{
     claims,
     error::Error,
     ipam::{Ipam, IpamError, RailCall},
-    rails,
 };
 use attachments::{
     Key, Phase, Rail, Shared,
@@ -54,14 +53,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
 fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
     let pod = node.environment.pod();
     claims::left(node.store.root(), &key.container);
-    if let Err(error) = rails::remove(
-        node.store.root(),
-        node.store.patience(),
-        key,
-        pod.as_deref(),
-    ) {
-        log::warn!("{error}");
-    }
+    teardown::tell_no_more(node, key, pod.as_deref());
 }
 
 /// As [`without_record`], for an attachment whose DEL has ended already, or whose ADD had nothing to

@@ -12,7 +12,7 @@ use crate::{
     rails,
 };
 use attachments::{
-    Attachment, Phase,
+    Attachment, Key, Phase,
     store::{Lock, StoreError},
 };
 use cni_protocol::Command;
@@ -71,7 +71,14 @@ pub fn attachment<K: Kernel>(
 pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
     let (key, pod) = (&attachment.key, attachment.pod.as_deref());
     claims::left(node.store.root(), &key.container);
-    if let Err(error) = rails::remove(node.store.root(), node.store.patience(), key, pod) {
+    tell_no_more(node, key, pod);
+}
+
+/// Takes the rails of `key` out of its pod's file. Nobody would take them out later: what fails for a moment is tried
+/// again. What a pod may have put there is no reason to keep its devices.
+pub fn tell_no_more<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
+    let remove = || rails::remove(node.store.root(), node.store.patience(), key, pod);
+    if let Err(error) = remove().or_else(|_| remove()) {
         log::warn!("{error}");
     }
 }
