@@ -66,22 +66,22 @@ pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretE
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed("read", &new)(error).into()),
     }
-    make(
-        disk,
-        Change::Write {
-            path: new.clone(),
-            content: secret.to_vec(),
-            mode: 0o600,
-            durable: true,
-        },
-    )?;
-    make(
-        disk,
-        Change::Rename {
-            from: new,
-            to: path,
-        },
-    )?;
+    let write = Change::Write {
+        path: new.clone(),
+        content: secret.to_vec(),
+        mode: 0o600,
+        durable: true,
+    };
+    let rename = Change::Rename {
+        from: new.clone(),
+        to: path,
+    };
+    let made = make(disk, write).and_then(|()| make(disk, rename));
+    if made.is_err() {
+        // whoever makes it next removes it as well
+        let _ = disk.make(&Change::Remove(new));
+    }
+    made?;
     make(disk, Change::Sync(data_dir.to_owned()))?;
     Ok(secret)
 }

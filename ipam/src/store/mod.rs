@@ -176,10 +176,12 @@ impl<'a, D: Disk> Store<'a, D> {
         let path = self.directory.join("lock");
         let file = lock::open(&path).map_err(failed("open", &path))?;
         let held = lock::wait(file, lock::LIMIT).map_err(failed("lock", &path))?;
-        Ok(Locked {
+        let locked = Locked {
             store: self,
             _held: held,
-        })
+        };
+        locked.sweep_unfinished();
+        Ok(locked)
     }
 
     /// Whether leases can be written, for STATUS, which writes none.
@@ -244,6 +246,12 @@ impl<'a, D: Disk> Store<'a, D> {
 /// The sub-directory that is not host-local's.
 const OWN: &str = "rdma-ipam";
 
+/// A pointer while it is written, in [`OWN`].
+const NEW_POINTER: &str = "pointer.new";
+
+/// What a version without drafts wrote leases in there.
+const NEW_LEASE: &str = "lease.new";
+
 /// What the pointers' files begin with; host-local has one for each range set.
 const POINTER: &str = "last_reserved_ip.";
 
@@ -259,6 +267,18 @@ impl<D: Disk> Locked<'_, D> {
 
     fn remove(&self, path: PathBuf) -> Result<bool, StoreError> {
         self.store.remove(path)
+    }
+
+    /// Takes away what was being written when its writer was killed, or could not go on. What stays harms nobody, and
+    /// is tried again.
+    fn sweep_unfinished(&self) {
+        for path in [NEW_LEASE, NEW_POINTER].map(|name| self.store.own(name)) {
+            if fs::symlink_metadata(&path).is_ok()
+                && let Err(error) = self.remove(path)
+            {
+                log::warn!("{error}");
+            }
+        }
     }
 
     /// Makes `change`, which makes the new file `path`, of which a killed one may be left.
@@ -350,18 +370,22 @@ impl<D: Disk> Locked<'_, D> {
 
     /// The round robin `pointer` got to `ip`.
     pub fn set_last(&self, pointer: &str, ip: IpAddr) -> Result<(), StoreError> {
-        let new = self.store.own("pointer.new");
+        let new = self.store.own(NEW_POINTER);
         let write = Change::Write {
             path: new.clone(),
             content: ip.to_string().into_bytes(),
             mode: 0o644,
             durable: false,
         };
-        self.make_anew(&new, write)?;
-        self.make(Change::Rename {
-            from: new,
+        let rename = Change::Rename {
+            from: new.clone(),
             to: self.store.pointer(pointer),
-        })
+        };
+        let set = self.make_anew(&new, write).and_then(|()| self.make(rename));
+        if set.is_err() {
+            self.sweep_unfinished();
+        }
+        set
     }
 
     /// Another machine uses `ip`: it is avoided for [`AVOIDED`] from now on.
