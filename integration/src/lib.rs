@@ -20,6 +20,8 @@
 //! | [`kill_at`] | SIGKILL to a process that runs, at a change of a file system |
 //! | [`odd_file`] | what can be in the place of a file: links, pipes, a gigabyte |
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
+//! | [`files`] | all files below some directories, comparable byte for byte |
+//! | [`crash`] | stories that are killed, or made to fail, at each of their system calls |
 //! | [`extent`] | how much is repeated: what `scripts/test --full` adds |
 //! | [`kubelet`] | a kubelet stand-in: device manager |
 //! | [`control_plane`] | Kubernetes' control plane itself: without a kubelet, or for nodes in the lab |
@@ -35,6 +37,7 @@
 //! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
 //! | [`smc`] | connections over SMC or TCP between two namespaces |
 //! | [`traffic`] | RDMA between two pods |
+//! | [`tracer`] | a program run with a fault at one of its system calls: killed, or an error |
 //! | [`tmpfs`] | file systems of their own: full, read-only, or just plain |
 //! | [`power`] | in the lab, a machine that loses power and boots again with its disk |
 //! | [`wait`] | waiting for the kernel, with an end |
@@ -44,9 +47,11 @@ pub mod cluster;
 pub mod cni_cache;
 pub mod container_runtime;
 pub mod control_plane;
+pub mod crash;
 pub mod daemon;
 pub mod erdma_nics;
 pub mod extent;
+pub mod files;
 pub mod ipam;
 pub mod kill_at;
 pub mod killed;
@@ -70,6 +75,7 @@ pub mod slices;
 pub mod smc;
 pub mod snapshot;
 pub mod tmpfs;
+pub mod tracer;
 pub mod traffic;
 pub mod wait;
 
@@ -80,6 +86,7 @@ pub use container_runtime::ContainerRuntime;
 pub use control_plane::{ControlPlane, RemoteControlPlane};
 pub use daemon::Daemon;
 pub use erdma_nics::ErdmaNics;
+pub use files::Files;
 pub use ipam::StandInIpam;
 pub use machine::Machine;
 pub use manager::Manager;

@@ -98,6 +98,16 @@ impl<'a> Invocation<'a> {
         self
     }
 
+    /// Runs it by another program, which gets `arguments`, and then this one's path and arguments.
+    pub fn by(mut self, program: &Path, arguments: Vec<String>) -> Self {
+        let own = std::mem::replace(&mut self.program, program.to_owned());
+        let own = own.to_str().expect("UTF-8").to_owned();
+        let rest = std::mem::replace(&mut self.arguments, arguments);
+        self.arguments.push(own);
+        self.arguments.extend(rest);
+        self
+    }
+
     /// Adds a command-line argument.
     pub fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());

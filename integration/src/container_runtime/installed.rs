@@ -16,11 +16,12 @@ use std::{
     cell::Cell,
     collections::BTreeMap,
     env, fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
+
+pub use crate::Files;
 
 /// The list of the node's primary network.
 pub const LIST: &str = "/etc/cni/net.d/10-pods.conflist";
@@ -234,59 +235,4 @@ pub fn records() -> BTreeMap<String, String> {
         (name.into_owned(), text)
     };
     records.map(named).collect()
-}
-
-/// All files below some directories: path, kind, mode, owner, content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files(BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>);
-
-impl Files {
-    /// What there is; a directory that is not there has nothing.
-    #[track_caller]
-    pub fn below(directories: &[&str]) -> Self {
-        let mut found = BTreeMap::new();
-        for directory in directories {
-            walk(Path::new(directory), &mut found);
-        }
-        Self(found)
-    }
-
-    /// Nothing differs from what was `before`, but that the paths `left` are there besides, and the
-    /// directories that they are in.
-    #[track_caller]
-    pub fn assert_as(&self, before: &Self, left: &[&str]) {
-        let paths = self.0.keys().chain(before.0.keys());
-        let is_left = |path: &Path| {
-            let mut left = left.iter();
-            left.any(|it| path.starts_with(it) || Path::new(it).starts_with(path))
-        };
-        let mut differing: Vec<_> = paths
-            .filter(|path| self.0.get(*path) != before.0.get(*path))
-            .filter(|path| before.0.contains_key(*path) || !is_left(path))
-            .collect();
-        differing.dedup();
-        assert!(differing.is_empty(), "not as before: {differing:?}");
-    }
-}
-
-fn walk(path: &Path, found: &mut BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>) {
-    let Ok(metadata) = fs::symlink_metadata(path) else {
-        return;
-    };
-    let content = match metadata.file_type() {
-        it if it.is_file() => fs::read(path).expect("a file"),
-        it if it.is_symlink() => {
-            let target = fs::read_link(path).expect("a link");
-            target.into_os_string().into_encoded_bytes()
-        }
-        _ => vec![],
-    };
-    let mode = metadata.permissions().mode();
-    let owner = (metadata.uid(), metadata.gid());
-    found.insert(path.to_owned(), (mode, owner.0, owner.1, content));
-    if metadata.is_dir() {
-        for entry in fs::read_dir(path).expect("a directory") {
-            walk(&entry.expect("an entry").path(), found);
-        }
-    }
 }

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fault-injector [--report=FILE] [--kill=N | --kill-after=N | --fail=N=ERRNO] -- PROGRAM [ARGUMENT…]`: runs a
+//! program with a fault at one of its system calls (`integration::tracer`), and ends as the program did. Without
+//! a FILE the points are printed on standard error.
+
+use integration::tracer::{self, Arguments, Report, Traced};
+use nix::{
+    errno::Errno,
+    sys::{
+        prctl,
+        signal::{Signal, raise},
+    },
+};
+use std::process::{Command, ExitCode};
+
+fn main() -> ExitCode {
+    let Arguments {
+        report: file,
+        fault,
+        program,
+    } = match Arguments::read(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("fault-injector: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    // with the test that has started this, all goes
+    let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]);
+    let done = tracer::run(command, fault).and_then(|(ended, report)| {
+        match file {
+            Some(file) => tracer::write(&report, &file)?,
+            None => print(&report),
+        }
+        Ok(ended)
+    });
+    match done {
+        Err(error) => {
+            eprintln!("fault-injector: {}: {error}", program[0]);
+            ExitCode::from(125)
+        }
+        Ok(Traced::Exited(code)) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        Ok(Traced::Killed(signal)) => {
+            let _ = raise(signal);
+            // a signal that does not end this process
+            ExitCode::from(128)
+        }
+    }
+}
+
+fn print(report: &Report) {
+    let mut changes = 0;
+    for (number, point) in (1..).zip(&report.points) {
+        changes += usize::from(point.changes);
+        let change = if point.changes {
+            format!("change {changes}")
+        } else {
+            String::new()
+        };
+        let errors: Vec<String> = point
+            .errors
+            .iter()
+            .map(|errno| format!("{:?}", Errno::from_raw(*errno)))
+            .collect();
+        eprintln!(
+            "{number:4} {change:10} {:16} {} [{}]",
+            point.call,
+            point.what,
+            errors.join(" ")
+        );
+    }
+    if let Some(point) = &report.hit {
+        eprintln!("the fault was at {} {}", point.call, point.what);
+    }
+}

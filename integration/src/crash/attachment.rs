@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ADD, DEL and GC of `rdma-cni` for one pod, and DEL, GC or another pod's ADD in turn after each fault.
+
+use super::{End, Story, must_succeed};
+use crate::{
+    Files, Invocation, Netns, Node, Outcome, Snapshot,
+    tracer::{self, Fault, Report},
+    wait,
+};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tempfile::TempDir;
+
+/// How long what the kernel makes by itself may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Files that stay when nobody has a device any more: locks, the secret of stable addresses, and where the round
+/// robin is.
+const LASTING: [&str; 5] = [
+    "lock",
+    ".rdma-ipam.secret",
+    ".rdma-ipam.secret.lock",
+    "last_reserved_ip.0",
+    "last_reserved_ip.1",
+];
+
+/// Whether a file or directory stays when nobody has a device or an address.
+pub(super) fn is_lasting(path: &Path) -> bool {
+    let name = path.file_name().and_then(|it| it.to_str());
+    // a pod's own is not
+    let is_directory = path.is_dir() && name.is_some_and(|it| !["a", "b"].contains(&it));
+    is_directory || name.is_some_and(|it| LASTING.contains(&it))
+}
+
+/// How the rails of a node are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The netdevs go into the pod, with their addresses.
+    Move,
+    /// The pod gets children of them, with addresses of `rdma-ipam`.
+    Share,
+}
+
+/// A pod's namespace, and what it has before it has a device.
+#[track_caller]
+fn pod(label: &str) -> (Netns, Snapshot) {
+    let pod = Netns::new(label);
+    pod.ip("link set dev lo up");
+    let bare = Snapshot::of(&pod);
+    (pod, bare)
+}
+
+/// A command of `rdma-cni`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Of the pod `a`.
+    Add,
+    /// Of the pod `a`, which has its devices.
+    Del,
+    /// Which does not know the pod `a`, which has its devices.
+    Gc,
+}
+
+/// A node, and how its pods are attached.
+#[derive(Debug)]
+pub struct Attachments {
+    /// One that was made for this, and how its rails are given: it can be made again.
+    node: Option<(Node, Mode)>,
+    host: Netns,
+    plugin: PathBuf,
+    injector: PathBuf,
+    cni_path: String,
+    configuration: Value,
+    /// Directories that are the chain's alone: `stateDir`, the leases. They are emptied before each run.
+    directories: Vec<PathBuf>,
+    host_before: Snapshot,
+    /// The pods `a` and `b`.
+    pods: [(Netns, Snapshot); 2],
+    reports: TempDir,
+}
+
+impl Attachments {
+    /// `host` as it is now has to come back. `programs` are `rdma-cni` and the injector.
+    #[track_caller]
+    pub fn new(
+        host: Netns,
+        [plugin, injector]: [PathBuf; 2],
+        cni_path: String,
+        configuration: Value,
+        directories: Vec<PathBuf>,
+    ) -> Self {
+        Self {
+            node: None,
+            host_before: Snapshot::of(&host),
+            host,
+            plugin,
+            injector,
+            cni_path,
+            configuration,
+            directories,
+            pods: [pod("a"), pod("b")],
+            reports: TempDir::new().expect("a directory"),
+        }
+    }
+
+    /// A node with two rails.
+    #[track_caller]
+    pub fn of_node(mode: Mode, programs: [PathBuf; 2]) -> Self {
+        let node = Node::with_rails(2);
+        for line in [
+            "address add 192.0.2.5/24 dev eth1",
+            "address add 2001:db8:5::5/64 dev eth1 nodad",
+            "route add 198.51.100.0/24 via 192.0.2.1 dev eth1 metric 120",
+            "link set dev eth2 mtu 1400",
+            "link property add dev eth2 altname second-rail",
+        ] {
+            node.host.ip(line);
+        }
+        // the kernel makes the address' own route in a worker
+        wait::until("the route of the host's own address", || {
+            let routes = node.host.run("ip -6 route show table local");
+            routes.contains("2001:db8:5::5 ")
+        });
+        let leases = node.directory().join("leases");
+        let mut configuration = node.configuration(&["eth1", "eth2"]);
+        match mode {
+            Mode::Move => configuration["mode"] = "move".into(),
+            Mode::Share => {
+                configuration["mode"] = "share".into();
+                configuration["ipam"] = json!({
+                    "type": "rdma-ipam", "dataDir": leases,
+                    "ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd00:9::/64"}]],
+                });
+            }
+        }
+        let directories = vec![node.state(), leases];
+        let host = Netns::existing(node.host.path());
+        let mut of = Self::new(host, programs, node.cni_path(), configuration, directories);
+        of.node = Some((node, mode));
+        of
+    }
+
+    /// After something was left: another node, or at least other pods.
+    #[track_caller]
+    pub fn start_anew(&mut self) {
+        match &self.node {
+            Some((_, mode)) => {
+                let programs = [self.plugin.clone(), self.injector.clone()];
+                *self = Self::of_node(*mode, programs);
+            }
+            None => self.pods = [pod("a"), pod("b")],
+        }
+    }
+
+    /// As on a node where no pod had a device yet.
+    #[track_caller]
+    pub fn clear(&self) {
+        for directory in &self.directories {
+            let _ = fs::remove_dir_all(directory);
+        }
+    }
+
+    /// `command` of a pod: `a` is 0, `b` is 1.
+    pub fn call(&self, command: &str, pod: usize) -> Invocation<'_> {
+        Invocation::new(&self.host, &self.plugin)
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", ["a", "b"][pod])
+            .env("CNI_NETNS", self.pods[pod].0.path())
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", Path::new(&self.cni_path))
+            .input(&self.configuration)
+    }
+
+    /// GC that knows of no attachment.
+    pub fn gc(&self) -> Invocation<'_> {
+        let mut configuration = self.configuration.clone();
+        configuration["cni.dev/valid-attachments"] = json!([]);
+        let call = Invocation::new(&self.host, &self.plugin).env("CNI_COMMAND", "GC");
+        call.env("CNI_PATH", &self.cni_path).input(&configuration)
+    }
+
+    /// CHECK of the pod `a` with the result of its ADD.
+    fn check(&self, result: &str) -> Outcome {
+        let mut configuration = self.configuration.clone();
+        configuration["prevResult"] = serde_json::from_str(result).unwrap_or_default();
+        self.call("CHECK", 0).input(&configuration).run()
+    }
+
+    /// Runs a call with a fault.
+    #[track_caller]
+    pub fn traced(&self, call: Invocation<'_>, fault: Option<Fault>) -> (End, Report) {
+        let report = self.reports.path().join("report");
+        let outcome = tracer::traced(call, &self.injector, fault, &report).run();
+        let end = End::of(&outcome);
+        if end == (End::Done(String::new())) && !report.exists() {
+            panic!("the injector did not run: {outcome}");
+        }
+        (end, tracer::report(&report))
+    }
+
+    /// What is not as if no pod had ever had a device: on the host, in the pods of these numbers, in the directories.
+    pub fn differences(&self, pods: &[usize]) -> Vec<String> {
+        let mut left = vec![];
+        let mut namespaces = vec![("host", &self.host, &self.host_before)];
+        for number in pods {
+            let (pod, bare) = &self.pods[*number];
+            namespaces.push((["pod a", "pod b"][*number], pod, bare));
+        }
+        for (name, netns, before) in namespaces {
+            let mut now = Snapshot::of(netns);
+            wait::within(LIMIT, || {
+                if now != *before {
+                    now = Snapshot::of(netns);
+                }
+                now == *before
+            });
+            if now != *before {
+                left.push(format!("{name}: {}", before.difference(&now)));
+            }
+        }
+        left.extend(self.files());
+        left
+    }
+
+    /// Files that should not be there when no pod has a device.
+    fn files(&self) -> Vec<String> {
+        let directories: Vec<&str> = self
+            .directories
+            .iter()
+            .filter_map(|it| it.to_str())
+            .collect();
+        Files::below(&directories).differences(&Files::below(&[]), &is_lasting)
+    }
+
+    /// ADD of the pod `b` and its DEL. A pod that lives holds its devices until its DEL is through: then the answer
+    /// is 101, and DEL of `a` comes first.
+    fn other(&self) -> Vec<String> {
+        let mut left = vec![];
+        let mut outcome = self.call("ADD", 1).run();
+        if let End::Refused(101, _) = End::of(&outcome) {
+            left.extend(must_succeed("DEL", &self.call("DEL", 0).run()));
+            outcome = self.call("ADD", 1).run();
+        }
+        left.extend(must_succeed("another pod's ADD", &outcome));
+        left.extend(must_succeed("its DEL", &self.call("DEL", 1).run()));
+        left
+    }
+
+    /// What comes after a verb that had a fault: DEL, GC or another pod's ADD, and DEL. `holds`: the pod `a` may have
+    /// its devices yet.
+    pub fn restore(&self, turn: usize, holds: bool) -> Vec<String> {
+        let told = |when: &str, left: Vec<String>| -> Vec<String> {
+            left.into_iter().map(|it| format!("{when}: {it}")).collect()
+        };
+        let mut left = vec![];
+        match turn % 3 {
+            0 => {}
+            1 => {
+                left.extend(must_succeed("GC", &self.gc().run()));
+                left.extend(told("after GC", self.differences(&[0])));
+            }
+            _ => {
+                left.extend(self.other());
+                if !holds {
+                    left.extend(told(
+                        "after another pod's ADD and DEL",
+                        self.differences(&[1]),
+                    ));
+                }
+            }
+        }
+        left.extend(must_succeed("DEL", &self.call("DEL", 0).run()));
+        left.extend(told("in the end", self.differences(&[0])));
+        left
+    }
+}
+
+/// One verb.
+#[derive(Debug)]
+pub struct OfVerb<'a> {
+    /// For people.
+    pub name: &'static str,
+    /// Which.
+    pub verb: Verb,
+    /// On which node.
+    pub of: &'a mut Attachments,
+}
+
+impl Story for OfVerb<'_> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn run(&mut self, fault: Option<Fault>) -> (End, Report) {
+        self.of.clear();
+        if self.verb != Verb::Add {
+            self.of.call("ADD", 0).run().result();
+        }
+        let call = match self.verb {
+            Verb::Add => self.of.call("ADD", 0),
+            Verb::Del => self.of.call("DEL", 0),
+            Verb::Gc => self.of.gc(),
+        };
+        self.of.traced(call, fault)
+    }
+
+    fn start_anew(&mut self) {
+        self.of.start_anew();
+    }
+
+    fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
+        let mut left = vec![];
+        let mut holds = self.verb != Verb::Add;
+        match (self.verb, end) {
+            // what is left is told
+            (Verb::Add, End::Refused(107, _)) => {}
+            (Verb::Add, End::Refused(code, words)) => {
+                let at_once = self.of.differences(&[0]);
+                let told = at_once.into_iter().map(|it| format!("before DEL: {it}"));
+                left.extend(told);
+                if *code == 0 {
+                    left.push(format!("an error without a code: {words}"));
+                }
+                if !left.is_empty() {
+                    left.push(format!("error {code}: {words}"));
+                }
+            }
+            (Verb::Add, End::Done(result)) => {
+                holds = true;
+                let checked = self.of.check(result);
+                left.extend(must_succeed("CHECK after an ADD that succeeded", &checked));
+            }
+            (_, End::Done(_)) => {
+                holds = false;
+                let at_once = self.of.differences(&[0]);
+                left.extend(at_once.into_iter().map(|it| format!("it succeeded: {it}")));
+            }
+            _ => {}
+        }
+        left.extend(self.of.restore(turn, holds));
+        left
+    }
+}

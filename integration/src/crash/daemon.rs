@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `rdma-device-plugin` writes while it runs: the files for `rdma-cni`, CDI, the entry in the network's list, and
+//! what a container was given. After each fault it is started anew, and has to come to the same files.
+
+use super::{End, Story};
+use crate::{
+    Daemon, Files, Machine,
+    kubelet::DeviceManager,
+    machine::Nic,
+    tracer::{self, Fault, Report},
+    wait,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs::{self, Permissions},
+    os::unix::{fs::PermissionsExt, net::UnixListener},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+const NICS: [Nic<'_>; 2] = [
+    Nic {
+        address: "0000:3b:00.0",
+        rdma: "mlx5_0",
+        netdev: "ens1",
+        numa_node: 0,
+        number: 0,
+    },
+    Nic {
+        address: "0000:af:00.0",
+        rdma: "mlx5_1",
+        netdev: "ens2",
+        numa_node: 1,
+        number: 1,
+    },
+];
+
+const LIST: &str = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
+
+const LIST_FILE: &str = "net.d/10-flannel.conflist";
+
+/// What the daemon writes, or may.
+const WRITTEN: [&str; 4] = ["state", "cdi", "net.d", "bin"];
+
+/// How long a daemon that has met an error may take for what it does otherwise.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// A node whose daemon is killed.
+#[derive(Debug)]
+pub struct Writes {
+    machine: Machine,
+    program: PathBuf,
+    injector: PathBuf,
+    /// What a run without a fault came to.
+    reference: Option<Files>,
+}
+
+impl Writes {
+    /// `programs` are `rdma-device-plugin`, beside which the plugins are, and the injector.
+    #[track_caller]
+    pub fn new([program, injector]: [PathBuf; 2]) -> Self {
+        let machine = Machine::with(&NICS);
+        let configuration = format!(
+            r#"{{"cdi":true,"resources":[
+                {{"name":"rdma/hca","kind":"shared","count":8,"devices":[{{"rdma":"mlx5_0"}}]}},
+                {{"name":"rdma/nic","kind":"exclusive","devices":[{{"rdma":"mlx5_1"}}]}}
+            ],"chain":{{"confDir":{:?},"plugin":{{"resources":["rdma/hca"]}}}}}}"#,
+            machine.path("net.d")
+        );
+        machine.configure(&configuration);
+        Self {
+            machine,
+            program,
+            injector,
+            reference: None,
+        }
+    }
+
+    /// The plugins are installed, and their entry is not in the list: somebody has just written it anew.
+    #[track_caller]
+    fn prepare(&self) {
+        let at = |below: &str| self.machine.path(below);
+        for directory in WRITTEN.iter().chain(&["kubelet"]) {
+            let _ = fs::remove_dir_all(at(directory));
+        }
+        for directory in ["net.d", "bin", "cdi", "kubelet/pod-resources"] {
+            fs::create_dir_all(at(directory)).expect("a directory");
+        }
+        self.machine.write("bin/flannel", "#!/bin/sh\n");
+        let executable = Permissions::from_mode(0o755);
+        fs::set_permissions(at("bin/flannel"), executable).expect("a mode");
+        self.machine.write(LIST_FILE, LIST);
+        let socket = at("kubelet/pod-resources/kubelet.sock");
+        let _kubelet = UnixListener::bind(socket).expect("a socket");
+        let mut install = Command::new(&self.program);
+        install.env_clear().arg("install");
+        for (flag, path) in [
+            ("--cni-bin-dir", at("bin")),
+            ("--config", at("etc/config.json")),
+            ("--state-dir", at("state")),
+            ("--kubelet-dir", at("kubelet")),
+            ("--from", self.program.parent().expect("a directory").into()),
+        ] {
+            install.arg(flag).arg(path);
+        }
+        let output = install.output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        self.machine.write(LIST_FILE, LIST);
+    }
+
+    fn is_in_list(&self) -> bool {
+        let list = fs::read_to_string(self.machine.path(LIST_FILE));
+        list.is_ok_and(|it| it.contains("\"rdma-cni\""))
+    }
+
+    fn files(&self) -> Files {
+        let paths = WRITTEN.map(|below| self.machine.path(below).display().to_string());
+        Files::below(&paths.each_ref().map(String::as_str))
+    }
+
+    /// Whether all came that comes: both resources, the entry, and what a container is given; `is_over` says that it
+    /// will not.
+    fn has_all(&self, kubelet: &DeviceManager, is_over: &mut dyn FnMut() -> bool) -> bool {
+        let is_listed = |resource: &str| {
+            kubelet
+                .resource(resource)
+                .is_some_and(|it| !it.healthy().is_empty() && it.streams == 1)
+        };
+        let mut over = false;
+        let came = wait::within(LIMIT, || {
+            over = is_over();
+            over || is_listed("rdma/hca") && is_listed("rdma/nic") && self.is_in_list()
+        });
+        came && !over
+            && kubelet.ask_for("rdma/hca", &[&["3".to_owned()]]).is_ok()
+            && kubelet
+                .ask_for("rdma/nic", &[&["0000:af:00.0".to_owned()]])
+                .is_ok()
+    }
+}
+
+/// The program that the injector has started.
+fn tracee(injector: &Child) -> Option<Pid> {
+    let id = injector.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
+    children
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+        .map(Pid::from_raw)
+}
+
+impl Story for Writes {
+    fn name(&self) -> &'static str {
+        "daemon"
+    }
+
+    fn run(&mut self, fault: Option<Fault>) -> (End, Report) {
+        self.prepare();
+        let kubelet = DeviceManager::started(&self.machine.path("kubelet"));
+        let report = self.machine.path("report");
+        let of = self.machine.command(&self.program);
+        let mut command = Command::new(&self.injector);
+        command.arg(format!("--report={}", report.display()));
+        command.args(fault.map(|fault| format!("--{}", fault.argument())));
+        command.arg("--").arg(of.get_program()).args(of.get_args());
+        command.args(["--metrics-address", "127.0.0.1:0"]);
+        command
+            .env_clear()
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
+        let mut injector = command.spawn().expect("the injector");
+        let mut is_over = || injector.try_wait().expect("a status").is_some();
+        let has_all = self.has_all(&kubelet, &mut is_over);
+        if let Some(daemon) = tracee(&injector) {
+            // one that has ended meanwhile gets none
+            let _ = kill(daemon, Signal::SIGTERM);
+        }
+        let ended = wait::within(LIMIT, || injector.try_wait().expect("a status").is_some());
+        if !ended {
+            tracee(&injector).map(|it| kill(it, Signal::SIGKILL));
+        }
+        let status = injector.wait().expect("a status");
+        let end = match has_all {
+            true => End::Done(String::new()),
+            false if status.code().is_none() => End::Killed,
+            false => End::Refused(0, format!("{status}")),
+        };
+        (end, tracer::report(&report))
+    }
+
+    /// It is started anew, and comes to what it comes to without a fault.
+    fn put_right(&mut self, _: &End, _: usize) -> Vec<String> {
+        let kubelet = DeviceManager::started(&self.machine.path("kubelet"));
+        let mut command = self.machine.command(&self.program);
+        let daemon = Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]));
+        let mut left = vec![];
+        if !self.has_all(&kubelet, &mut || false) {
+            left.push("the next daemon does not come to the same".to_owned());
+        }
+        let (status, _) = daemon.end(Signal::SIGTERM);
+        if !status.success() {
+            left.push(format!("the next daemon ended with {status}"));
+        }
+        let files = self.files();
+        // the record of the installation tells when the list was last written
+        let is_lasting = |path: &Path| path.is_dir() || path.ends_with("install.json");
+        match &self.reference {
+            None => self.reference = Some(files),
+            Some(reference) => left.extend(files.differences(reference, &is_lasting)),
+        }
+        left
+    }
+}

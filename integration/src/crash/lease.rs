@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ADD, DEL and GC of `rdma-ipam` by itself: leases of both families, by a secret that the first ADD makes.
+
+use super::{
+    End, Story,
+    attachment::{self, Verb},
+    must_succeed,
+};
+use crate::{
+    Files, Invocation, Netns,
+    tracer::{self, Fault, Report},
+};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use tempfile::TempDir;
+
+/// A data directory, and one verb on it.
+#[derive(Debug)]
+pub struct Leases {
+    name: &'static str,
+    verb: Verb,
+    plugin: PathBuf,
+    injector: PathBuf,
+    directory: TempDir,
+    netns: Netns,
+}
+
+impl Leases {
+    /// `programs` are `rdma-ipam` and the injector.
+    #[track_caller]
+    pub fn new(name: &'static str, verb: Verb, [plugin, injector]: [PathBuf; 2]) -> Self {
+        Self {
+            name,
+            verb,
+            plugin,
+            injector,
+            directory: TempDir::new().expect("a directory"),
+            netns: Netns::own(),
+        }
+    }
+
+    fn leases(&self) -> PathBuf {
+        self.directory.path().join("leases")
+    }
+
+    fn configuration(&self) -> Value {
+        json!({"cniVersion": "1.1.0", "name": "net", "ipam": {
+            "type": "rdma-ipam", "dataDir": self.leases(), "strategy": "stable",
+            "ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd00:9::/64"}]],
+        }})
+    }
+
+    fn call(&self, command: &str, container: &str) -> Invocation<'_> {
+        Invocation::new(&self.netns, &self.plugin)
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", container)
+            .env("CNI_NETNS", "/run/netns/x")
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", "/opt/cni/bin")
+            .env(
+                "CNI_ARGS",
+                format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME={container}"),
+            )
+            .input(&self.configuration())
+    }
+
+    fn gc(&self) -> Invocation<'_> {
+        let mut configuration = self.configuration();
+        configuration["cni.dev/valid-attachments"] = json!([]);
+        Invocation::new(&self.netns, &self.plugin)
+            .env("CNI_COMMAND", "GC")
+            .env("CNI_PATH", "/opt/cni/bin")
+            .input(&configuration)
+    }
+
+    /// Files that should not be there when nobody has an address.
+    fn left(&self, when: &str) -> Vec<String> {
+        self.left_but(when, &attachment::is_lasting)
+    }
+
+    /// The same before another ADD: only that needs the secret, and makes it if its maker was killed.
+    fn left_before_add(&self, when: &str) -> Vec<String> {
+        let is_secret = |path: &Path| path.ends_with(".rdma-ipam.secret.new");
+        self.left_but(when, &|path| {
+            is_secret(path) || attachment::is_lasting(path)
+        })
+    }
+
+    fn left_but(&self, when: &str, is_lasting: &dyn Fn(&Path) -> bool) -> Vec<String> {
+        let leases = self.leases();
+        let directories = [leases.to_str().expect("UTF-8")];
+        let left = Files::below(&directories).differences(&Files::below(&[]), is_lasting);
+        left.into_iter().map(|it| format!("{when}: {it}")).collect()
+    }
+
+    /// ADD of another attachment, and its DEL.
+    fn other(&self) -> Vec<String> {
+        let mut left = must_succeed("another's ADD", &self.call("ADD", "b").run());
+        left.extend(must_succeed("its DEL", &self.call("DEL", "b").run()));
+        left
+    }
+}
+
+impl Story for Leases {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn run(&mut self, fault: Option<Fault>) -> (End, Report) {
+        let _ = fs::remove_dir_all(self.leases());
+        if self.verb != Verb::Add {
+            self.call("ADD", "a").run().result();
+        }
+        let call = match self.verb {
+            Verb::Add => self.call("ADD", "a"),
+            Verb::Del => self.call("DEL", "a"),
+            Verb::Gc => self.gc(),
+        };
+        let report = self.directory.path().join("report");
+        let outcome = tracer::traced(call, &self.injector, fault, &report).run();
+        (End::of(&outcome), tracer::report(&report))
+    }
+
+    fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
+        let mut left = vec![];
+        match (self.verb, end) {
+            (Verb::Add, End::Refused(..)) => left.extend(self.left("before DEL")),
+            (Verb::Del | Verb::Gc, End::Done(_)) => left.extend(self.left("it succeeded")),
+            _ => {}
+        }
+        match turn % 3 {
+            0 => {}
+            1 => {
+                left.extend(must_succeed("GC", &self.gc().run()));
+                left.extend(self.left_before_add("after GC"));
+            }
+            _ => left.extend(self.other()),
+        }
+        left.extend(must_succeed("DEL", &self.call("DEL", "a").run()));
+        left.extend(self.left_before_add("after DEL"));
+        left.extend(self.other());
+        left.extend(self.left("in the end"));
+        left
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Stories that are killed, or whose system calls are made to fail, at each of their points ([`crate::tracer`]);
+//! after each one, that what comes next puts everything right, byte for byte.
+//!
+//! | module | its stories |
+//! |---|---|
+//! | [`attachment`] | ADD, DEL and GC of `rdma-cni` |
+//! | [`twice`] | two of them killed, one after the other |
+//! | [`lease`] | ADD, DEL and GC of `rdma-ipam` by itself |
+//! | [`program`] | `install` and `uninstall` of `rdma-device-plugin` |
+//! | [`daemon`] | what `rdma-device-plugin` writes while it runs |
+//! | `sweep` | which points there are, and which of them are tried |
+
+pub mod attachment;
+pub mod daemon;
+pub mod lease;
+pub mod program;
+mod sweep;
+pub mod twice;
+
+pub use sweep::{Extent, Tally, at, sweep};
+
+use crate::{
+    Outcome,
+    tracer::{Fault, Report},
+};
+use serde_json::Value;
+use std::os::unix::process::ExitStatusExt;
+
+/// Something that is run again and again, each time with another fault.
+pub trait Story {
+    /// For people.
+    fn name(&self) -> &'static str;
+
+    /// All as the program finds it; then it runs, with `fault`.
+    fn run(&mut self, fault: Option<Fault>) -> (End, Report);
+
+    /// What comes after such an end, in the `turn`th of the ways in which it can. What is not as before: a sentence
+    /// for each thing.
+    fn put_right(&mut self, end: &End, turn: usize) -> Vec<String>;
+
+    /// After something was left, so that it is told once.
+    fn start_anew(&mut self) {}
+}
+
+/// How a program ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    /// By SIGKILL.
+    Killed,
+    /// Well: what it said on standard output.
+    Done(String),
+    /// With an error: its code, 0 if it has none, and its words.
+    Refused(u64, String),
+}
+
+impl End {
+    /// How `outcome` was.
+    pub fn of(outcome: &Outcome) -> Self {
+        let Outcome {
+            status,
+            stdout,
+            stderr,
+            ..
+        } = outcome;
+        if status.signal().is_some() {
+            Self::Killed
+        } else if status.success() {
+            Self::Done(stdout.clone())
+        } else {
+            let error: Value = serde_json::from_str(stdout).unwrap_or_default();
+            let code = error["code"].as_u64().unwrap_or_default();
+            let words = [&error["msg"], &error["details"]].map(|it| it.as_str().unwrap_or(""));
+            let words = words.join(": ");
+            Self::Refused(code, if code == 0 { stderr.clone() } else { words })
+        }
+    }
+}
+
+/// `outcome` is well; else what it said.
+fn must_succeed(what: &str, outcome: &Outcome) -> Vec<String> {
+    match outcome.status.success() {
+        true => vec![],
+        false => vec![format!("{what} failed: {outcome}")],
+    }
+}

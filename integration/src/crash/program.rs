@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `install` and `uninstall` of `rdma-device-plugin` on a made-up node, and one of them again after each fault.
+
+use super::{End, Story, must_succeed};
+use crate::{
+    Files, Invocation, Machine, Netns,
+    machine::Nic,
+    tracer::{self, Fault, Report},
+};
+use std::{
+    fs::{self, Permissions},
+    os::unix::{fs::PermissionsExt, net::UnixListener},
+    path::PathBuf,
+};
+
+/// The network's list, as flannel's manifest has it.
+const LIST: &str = r#"{
+  "name": "cbr0",
+  "cniVersion": "0.3.1",
+  "plugins": [
+    {
+      "type": "flannel",
+      "delegate": {
+        "hairpinMode": true
+      }
+    },
+    {
+      "type": "portmap",
+      "capabilities": {"portMappings": true}
+    }
+  ]
+}
+"#;
+
+const NIC: Nic<'_> = Nic {
+    address: "0000:3b:00.0",
+    rdma: "mlx5_0",
+    netdev: "ens1",
+    numa_node: 0,
+    number: 0,
+};
+
+/// What a runtime sees of a node.
+const SEEN: [&str; 3] = ["opt", "etc", "state"];
+
+/// A command of `rdma-device-plugin`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Of both plugins, and the entry in the list.
+    Install,
+    /// Of what was installed.
+    Uninstall,
+}
+
+/// A node on which it is done.
+#[derive(Debug)]
+pub struct Programs {
+    verb: Verb,
+    machine: Machine,
+    program: PathBuf,
+    injector: PathBuf,
+    netns: Netns,
+    before: Files,
+    _kubelet: UnixListener,
+}
+
+impl Programs {
+    /// `programs` are `rdma-device-plugin`, beside which the plugins are, and the injector.
+    #[track_caller]
+    pub fn new(verb: Verb, [program, injector]: [PathBuf; 2]) -> Self {
+        let machine = Machine::with(&[NIC]);
+        for directory in ["opt/cni/bin", "etc/cni/net.d", "kubelet/pod-resources"] {
+            fs::create_dir_all(machine.path(directory)).expect("a directory");
+        }
+        for plugin in ["flannel", "portmap"] {
+            let below = format!("opt/cni/bin/{plugin}");
+            machine.write(&below, "#!/bin/sh\n");
+            let executable = Permissions::from_mode(0o755);
+            fs::set_permissions(machine.path(&below), executable).expect("a mode");
+        }
+        machine.write("etc/cni/net.d/10-flannel.conflist", LIST);
+        fs::remove_dir(machine.path("state")).expect("not there yet");
+        let socket = machine.path("kubelet/pod-resources/kubelet.sock");
+        let kubelet = UnixListener::bind(socket).expect("a socket");
+        let before = files(&machine);
+        Self {
+            verb,
+            machine,
+            program,
+            injector,
+            netns: Netns::own(),
+            before,
+            _kubelet: kubelet,
+        }
+    }
+
+    fn call(&self, verb: Verb) -> Invocation<'_> {
+        let path = |below: &str| self.machine.path(below).display().to_string();
+        let mut call = Invocation::new(&self.netns, &self.program);
+        let mut arguments = vec![
+            ["--cni-bin-dir".to_owned(), path("opt/cni/bin")],
+            ["--cni-conf-dir".to_owned(), path("etc/cni/net.d")],
+            ["--state-dir".to_owned(), path("state")],
+        ];
+        match verb {
+            Verb::Install => {
+                call = call.argument("install");
+                let from = self.program.parent().expect("a directory");
+                arguments.push(["--from".to_owned(), from.display().to_string()]);
+                arguments.push(["--kubelet-dir".to_owned(), path("kubelet")]);
+            }
+            Verb::Uninstall => call = call.argument("uninstall"),
+        }
+        for argument in arguments.concat() {
+            call = call.argument(&argument);
+        }
+        call
+    }
+
+    fn left(&self, when: &str) -> Vec<String> {
+        let left = files(&self.machine).differences(&self.before, &|_| false);
+        left.into_iter().map(|it| format!("{when}: {it}")).collect()
+    }
+}
+
+fn files(machine: &Machine) -> Files {
+    let paths = SEEN.map(|below| machine.path(below).display().to_string());
+    Files::below(&paths.each_ref().map(String::as_str))
+}
+
+impl Story for Programs {
+    fn name(&self) -> &'static str {
+        match self.verb {
+            Verb::Install => "install",
+            Verb::Uninstall => "uninstall",
+        }
+    }
+
+    fn run(&mut self, fault: Option<Fault>) -> (End, Report) {
+        if self.verb == Verb::Uninstall {
+            let outcome = self.call(Verb::Install).run();
+            assert!(outcome.status.success(), "{outcome}");
+        }
+        let report = self.machine.path("report");
+        let call = self.call(self.verb);
+        let outcome = tracer::traced(call, &self.injector, fault, &report).run();
+        (End::of(&outcome), tracer::report(&report))
+    }
+
+    /// The same again, or the other one, and `uninstall`.
+    fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
+        let mut left = vec![];
+        if let (Verb::Uninstall, End::Done(_)) = (self.verb, end) {
+            left.extend(self.left("it succeeded"));
+        }
+        if turn % 2 == 1 {
+            left.extend(must_succeed("install", &self.call(Verb::Install).run()));
+            let list = self.machine.path("etc/cni/net.d/10-flannel.conflist");
+            let list = fs::read_to_string(list).unwrap_or_default();
+            if list.matches("\"rdma-cni\"").count() != 1 {
+                left.push(format!(
+                    "install did not put rdma-cni into the list: {list}"
+                ));
+            }
+        }
+        left.extend(must_succeed("uninstall", &self.call(Verb::Uninstall).run()));
+        left.extend(self.left("in the end"));
+        left
+    }
+}

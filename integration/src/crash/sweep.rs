@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which points there are, and which of them are tried.
+
+use super::{End, Story};
+use crate::{
+    extent,
+    tracer::{Fault, Report},
+};
+use nix::errno::Errno;
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    env, fmt,
+    fs::OpenOptions,
+    io::Write,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+/// A story that has left so much is not told further.
+const ENOUGH: usize = 40;
+
+/// Of how many points a story is told in a run that is not of all: it has some hundred milliseconds for each.
+const MOST: usize = 60;
+
+/// How many of the points are tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// One in so many.
+    pub every: usize,
+    /// Which of them: the first is 0.
+    pub first: usize,
+    /// No more than so many, spread evenly.
+    pub most: usize,
+}
+
+impl Extent {
+    /// What a run of `scripts/test` tries: one in ten, and all with `--full`; or as `scripts/crash` says. Stories begin
+    /// at different ones.
+    pub fn of_test(first: usize) -> Self {
+        let told = env::var("RDMA_CRASH_EVERY").ok();
+        let told = told.map(|it| it.parse().expect("a number"));
+        let (every, most) = match told {
+            Some(every) => (every, usize::MAX),
+            None => extent::of((10, MOST), (1, usize::MAX)),
+        };
+        Self {
+            every,
+            first: first % every,
+            most,
+        }
+    }
+
+    /// Those of `all` that are tried.
+    pub(super) fn of<T>(self, all: Vec<T>) -> impl Iterator<Item = T> {
+        let step = self.every.max(all.len().div_ceil(self.most));
+        all.into_iter().skip(self.first % step).step_by(step)
+    }
+}
+
+/// What came of a story.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// The story's name.
+    pub name: String,
+    /// System calls that change something.
+    pub changes: usize,
+    /// System calls at which a fault makes sense.
+    pub points: usize,
+    /// Faults that there are.
+    pub all: usize,
+    /// How often it was killed.
+    pub killed: usize,
+    /// How often a call was made to fail.
+    pub failed: usize,
+    /// Of these, how often it ended well all the same.
+    pub tolerated: usize,
+    /// Faults that were not met: the run had fewer calls than the first one.
+    pub unmet: usize,
+    /// What was not as it should be, and where.
+    pub left: Vec<String>,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [changes, points, all, killed, failed, tolerated, unmet] = self.numbers();
+        write!(
+            f,
+            "{}: {points} calls, {changes} of them changes; of {all} faults {killed} kills and {failed} errors \
+             ({tolerated} tolerated), {unmet} not met; left something: {}",
+            self.name,
+            self.left.len()
+        )
+    }
+}
+
+impl Tally {
+    fn numbers(&self) -> [usize; 7] {
+        [
+            self.changes,
+            self.points,
+            self.all,
+            self.killed,
+            self.failed,
+            self.tolerated,
+            self.unmet,
+        ]
+    }
+
+    /// Says it, and adds a line to the table of `scripts/crash`.
+    #[track_caller]
+    pub(super) fn tell(&self) {
+        println!("{self}");
+        let Some(table) = env::var_os("RDMA_CRASH_TABLE") else {
+            return;
+        };
+        let [changes, points, all, killed, failed, tolerated, unmet] = self.numbers();
+        let mut cells = vec![self.name.clone()];
+        let numbers = [
+            points,
+            changes,
+            all,
+            killed,
+            failed,
+            tolerated,
+            unmet,
+            self.left.len(),
+        ];
+        cells.extend(numbers.map(|it| it.to_string()));
+        let line = format!("{}\n", cells.join("\t"));
+        let file = OpenOptions::new().append(true).open(table);
+        let written = file.and_then(|mut it| it.write_all(line.as_bytes()));
+        written.expect("the table is written");
+    }
+}
+
+/// Tells `story` once without a fault, and then with each of those that `extent` says.
+#[track_caller]
+pub fn sweep(story: &mut dyn Story, extent: Extent) -> Tally {
+    let (faults, mut tally) = without_fault(story);
+    tell_each(story, extent.of(faults), &mut tally);
+    tally.tell();
+    tally
+}
+
+/// The same with those whose words contain both of one of `points`, which all are met: what once left something.
+#[track_caller]
+pub fn at(story: &mut dyn Story, points: &[[&str; 2]]) -> Tally {
+    let (faults, mut tally) = without_fault(story);
+    for point in points {
+        let is_it = |fault: &&(Fault, String)| point.iter().all(|it| fault.1.contains(it));
+        let mut met = faults.iter().filter(is_it).cloned().peekable();
+        assert!(met.peek().is_some(), "{} has no {point:?}", tally.name);
+        tell_each(story, met, &mut tally);
+    }
+    tally.tell();
+    tally
+}
+
+/// All faults of a story, with words, when it was told without one.
+#[track_caller]
+fn without_fault(story: &mut dyn Story) -> (Vec<(Fault, String)>, Tally) {
+    let (end, report) = story.run(None);
+    assert!(matches!(end, End::Done(_)), "{}: {end:?}", story.name());
+    let left = story.put_right(&end, 0);
+    assert!(
+        left.is_empty(),
+        "{} without a fault: {left:#?}",
+        story.name()
+    );
+    let faults = faults(&report);
+    let tally = Tally {
+        name: story.name().to_owned(),
+        changes: report.changes().count(),
+        points: report.points.len(),
+        all: faults.len(),
+        ..Tally::default()
+    };
+    (faults, tally)
+}
+
+fn tell_each(
+    story: &mut dyn Story,
+    faults: impl Iterator<Item = (Fault, String)>,
+    tally: &mut Tally,
+) {
+    for (turn, (fault, what)) in faults.enumerate() {
+        let told = catch_unwind(AssertUnwindSafe(|| tell(story, fault, turn, tally)));
+        let left = told.unwrap_or_else(|panic| vec![words(&*panic)]);
+        if !left.is_empty() {
+            let line = format!("{}: {what}, turn {turn}: {left:#?}", story.name());
+            eprintln!("{line}");
+            tally.left.push(line);
+            story.start_anew();
+        }
+        if tally.left.len() == ENOUGH {
+            break;
+        }
+    }
+}
+
+fn tell(story: &mut dyn Story, fault: Fault, turn: usize, tally: &mut Tally) -> Vec<String> {
+    let (end, report) = story.run(Some(fault));
+    if report.hit.is_none() {
+        tally.unmet += 1;
+    } else if matches!(fault, Fault::Fail(..)) {
+        tally.failed += 1;
+        tally.tolerated += usize::from(matches!(end, End::Done(_)));
+    } else {
+        tally.killed += 1;
+    }
+    story.put_right(&end, turn)
+}
+
+/// A kill before each call that changes something, one after the last, and each error of each call; with words.
+fn faults(report: &Report) -> Vec<(Fault, String)> {
+    let mut faults = vec![];
+    let mut counts = BTreeMap::<&str, usize>::new();
+    let (mut changes, last) = (0, report.changes().count());
+    for (number, point) in (1..).zip(&report.points) {
+        let count = counts.entry(&point.call).or_default();
+        *count += 1;
+        let what = format!("{} {} ({})", point.call, *count, point.what);
+        if point.changes {
+            changes += 1;
+            faults.push((Fault::Kill(changes), format!("killed before {what}")));
+            if changes == last {
+                faults.push((Fault::KillAfter(changes), format!("killed after {what}")));
+            }
+        }
+        for errno in &point.errors {
+            let error = Errno::from_raw(*errno);
+            faults.push((Fault::Fail(number, *errno), format!("{error:?} of {what}")));
+        }
+    }
+    faults
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|it| (*it).to_owned()));
+    text.unwrap_or_else(|| "a panic without words".to_owned())
+}

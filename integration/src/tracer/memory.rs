@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a stopped thread's memory and descriptors say.
+
+use nix::unistd::Pid;
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt,
+};
+
+/// `length` bytes at `address`, or fewer where its memory ends.
+pub(super) fn bytes(thread: Pid, address: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    let read = File::open(format!("/proc/{thread}/mem"))
+        .and_then(|memory| memory.read_at(&mut bytes, address));
+    bytes.truncate(read.unwrap_or_default());
+    bytes
+}
+
+/// The text at `address`, up to its NUL.
+pub(super) fn text(thread: Pid, address: u64) -> String {
+    let bytes = bytes(thread, address, 4096);
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// The machine's word at `address`.
+pub(super) fn word(thread: Pid, address: u64) -> u64 {
+    let bytes = bytes(thread, address, 8);
+    bytes.try_into().map_or(0, u64::from_ne_bytes)
+}
+
+/// What a descriptor is open on: a path, or `pipe:[4711]`.
+pub(super) fn target(thread: Pid, descriptor: u64) -> String {
+    let link = fs::read_link(format!("/proc/{thread}/fd/{descriptor}"));
+    link.map_or_else(|_| String::new(), |it| it.to_string_lossy().into_owned())
+}
+
+/// The process that a thread belongs to.
+pub(super) fn process(thread: Pid) -> Pid {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    let number = line.and_then(|it| it.trim().parse().ok());
+    number.map_or(thread, Pid::from_raw)
+}

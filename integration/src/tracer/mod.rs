@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A program run with a fault at one of its system calls, by ptrace(2): SIGKILL to it and to all that it started, or
+//! an error in place of the call. Without a fault: which calls there are at which one makes sense.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`point`] | which system calls are points, what each of them does, and which errors it could have |
+//! | `netlink` | whether a netlink request changes something |
+//! | `memory` | what a stopped thread's memory and descriptors say |
+//! | `registers` | what differs from CPU to CPU |
+//! | `run` | the loop: every thread and child is stopped at each of its system calls |
+//!
+//! Points are numbered from 1 in the order in which they come, over all threads and children. Two runs of the same
+//! program have the same points as far as it does the same: what waits for the kernel may look once more.
+
+mod memory;
+mod netlink;
+pub mod point;
+mod registers;
+mod run;
+
+pub use run::{Traced, run};
+
+use crate::Invocation;
+use point::Point;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+/// What happens at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Fault {
+    /// SIGKILL before the `n`th call that changes something: it is not made.
+    Kill(usize),
+    /// SIGKILL after the `n`th call that changes something.
+    KillAfter(usize),
+    /// The `n`th call of all points is not made, and fails with this `errno`.
+    Fail(usize, i32),
+}
+
+impl Fault {
+    /// For a command line: `kill=3`, `kill-after=3`, `fail=3=28`.
+    pub fn argument(self) -> String {
+        match self {
+            Self::Kill(number) => format!("kill={number}"),
+            Self::KillAfter(number) => format!("kill-after={number}"),
+            Self::Fail(number, errno) => format!("fail={number}={errno}"),
+        }
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no fault: kill=N, kill-after=N, fail=N=ERRNO");
+        let number = |text: &str| text.parse().map_err(|_| wrong());
+        let (what, rest) = text.split_once('=').ok_or_else(wrong)?;
+        match (what, rest.split_once('=')) {
+            ("kill", None) => Ok(Self::Kill(number(rest)?)),
+            ("kill-after", None) => Ok(Self::KillAfter(number(rest)?)),
+            ("fail", Some((at, errno))) => {
+                let errno = errno.parse().map_err(|_| wrong())?;
+                Ok(Self::Fail(number(at)?, errno))
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// What a run had.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// In their order; those until the end, which a kill brings.
+    pub points: Vec<Point>,
+    /// The one at which the fault was. None: it ended before.
+    pub hit: Option<Point>,
+}
+
+impl Report {
+    /// The points that change something.
+    pub fn changes(&self) -> impl Iterator<Item = &Point> {
+        self.points.iter().filter(|point| point.changes)
+    }
+}
+
+/// `invocation`, run with `fault` by `injector`, which is the program of `src/bin/fault-injector.rs`. What it
+/// reports is in the file `report` when it has ended.
+pub fn traced<'a>(
+    invocation: Invocation<'a>,
+    injector: &Path,
+    fault: Option<Fault>,
+    report: &Path,
+) -> Invocation<'a> {
+    let mut arguments = vec![format!("--report={}", report.display())];
+    arguments.extend(fault.map(|fault| format!("--{}", fault.argument())));
+    arguments.push("--".to_owned());
+    invocation.by(injector, arguments)
+}
+
+/// What the injector wrote into `file`.
+#[track_caller]
+pub fn report(file: &Path) -> Report {
+    let text = fs::read(file).unwrap_or_else(|error| panic!("no report in {file:?}: {error}"));
+    serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{file:?}: {error}"))
+}
+
+/// The injector's command line.
+#[derive(Debug)]
+pub struct Arguments {
+    /// Where the report goes. None: it is for people.
+    pub report: Option<PathBuf>,
+    /// What happens.
+    pub fault: Option<Fault>,
+    /// The program and its arguments; there is a program.
+    pub program: Vec<String>,
+}
+
+impl Arguments {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let (mut report, mut fault) = (None, None);
+        for word in words.by_ref() {
+            if word == "--" {
+                break;
+            }
+            let option = word.strip_prefix("--");
+            let option = option.ok_or_else(|| format!("{word:?}: the program comes after a --"))?;
+            match option.strip_prefix("report=") {
+                Some(path) => report = Some(PathBuf::from(path)),
+                None => fault = Some(option.parse()?),
+            }
+        }
+        let program: Vec<String> = words.collect();
+        if program.is_empty() {
+            return Err("there is no program to be run: it comes after a --".to_owned());
+        }
+        Ok(Self {
+            report,
+            fault,
+            program,
+        })
+    }
+}
+
+/// Writes a report.
+///
+/// # Errors
+/// The system's.
+pub fn write(report: &Report, file: &Path) -> io::Result<()> {
+    fs::write(file, serde_json::to_vec(report)?)
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which system calls are points, what each of them does, and which errors it could have.
+//!
+//! A call *changes* something if what it leaves outlives the process: files, mounts, devices, what is said to others,
+//! and programs that are started. Points without a change are those whose error a program has to live with:
+//! descriptors that cannot be had, threads, reading, and waiting that a signal interrupts. What is written to standard
+//! error is a log, and no point; nor is memory, which no program here goes on without.
+
+use super::{memory, netlink};
+use nix::{
+    libc::{
+        self, AF_NETLINK, AF_PACKET, AF_UNIX, CLONE_THREAD, EINTR, EIO, EMFILE, ENOMEM, ENOSPC,
+        O_CREAT, O_TRUNC,
+    },
+    unistd::Pid,
+};
+use serde::{Deserialize, Serialize};
+
+/// A system call at which a fault makes sense.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Point {
+    /// The call.
+    pub call: String,
+    /// On what, for people.
+    pub what: String,
+    /// Whether it changes something.
+    pub changes: bool,
+    /// Which errors it could have: `errno`.
+    pub errors: Vec<i32>,
+}
+
+/// A socket of the program: domain and protocol.
+pub(super) type Socket = (i32, i32);
+
+/// A system call that a thread is about to make.
+pub(super) struct Call<'a> {
+    pub(super) thread: Pid,
+    pub(super) number: i64,
+    pub(super) arguments: [u64; 6],
+    /// What a descriptor is, if it is a socket.
+    pub(super) socket: &'a dyn Fn(u64) -> Option<Socket>,
+}
+
+macro_rules! names {
+    ($($name:ident $number:ident),* $(,)?) => {
+        &[$((libc::$number, stringify!($name))),*]
+    };
+}
+
+/// On every CPU.
+const NAMES: &[(libc::c_long, &str)] = names![
+    openat SYS_openat, openat2 SYS_openat2, read SYS_read, pread64 SYS_pread64, readv SYS_readv,
+    write SYS_write, pwrite64 SYS_pwrite64, writev SYS_writev, getdents64 SYS_getdents64,
+    ftruncate SYS_ftruncate, fallocate SYS_fallocate, fsync SYS_fsync, fdatasync SYS_fdatasync,
+    copy_file_range SYS_copy_file_range, sendfile SYS_sendfile,
+    renameat SYS_renameat, renameat2 SYS_renameat2, linkat SYS_linkat, symlinkat SYS_symlinkat,
+    mkdirat SYS_mkdirat, mknodat SYS_mknodat, unlinkat SYS_unlinkat,
+    fchmod SYS_fchmod, fchmodat SYS_fchmodat, fchown SYS_fchown, fchownat SYS_fchownat,
+    utimensat SYS_utimensat, mount SYS_mount, umount2 SYS_umount2, bind SYS_bind,
+    setns SYS_setns, unshare SYS_unshare, socket SYS_socket, pipe2 SYS_pipe2, eventfd2 SYS_eventfd2,
+    epoll_create1 SYS_epoll_create1, timerfd_create SYS_timerfd_create, pidfd_open SYS_pidfd_open,
+    inotify_init1 SYS_inotify_init1, socketpair SYS_socketpair,
+    sendto SYS_sendto, sendmsg SYS_sendmsg, sendmmsg SYS_sendmmsg, recvfrom SYS_recvfrom,
+    recvmsg SYS_recvmsg, clone SYS_clone, clone3 SYS_clone3, execve SYS_execve,
+    kill SYS_kill, flock SYS_flock, ppoll SYS_ppoll, wait4 SYS_wait4, waitid SYS_waitid,
+    nanosleep SYS_nanosleep, clock_nanosleep SYS_clock_nanosleep, epoll_pwait SYS_epoll_pwait,
+];
+
+/// Calls that later CPUs do not have.
+#[cfg(target_arch = "x86_64")]
+const OLD_NAMES: &[(libc::c_long, &str)] = names![
+    open SYS_open, rename SYS_rename, link SYS_link, symlink SYS_symlink, mkdir SYS_mkdir,
+    mknod SYS_mknod, unlink SYS_unlink, rmdir SYS_rmdir, chmod SYS_chmod, chown SYS_chown,
+    pipe SYS_pipe, fork SYS_fork, vfork SYS_vfork, poll SYS_poll, select SYS_select,
+    epoll_wait SYS_epoll_wait,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_NAMES: &[(libc::c_long, &str)] = &[];
+
+/// No room, and a disk that fails.
+const DISK: [i32; 2] = [ENOSPC, EIO];
+
+impl Call<'_> {
+    /// Its name, if it can be a point.
+    pub(super) fn name(&self) -> Option<&'static str> {
+        let mut all = NAMES.iter().chain(OLD_NAMES);
+        all.find(|(number, _)| *number == self.number)
+            .map(|(_, name)| *name)
+    }
+
+    /// The point that this call is. None: it is none.
+    pub(super) fn point(&self) -> Option<Point> {
+        let name = self.name()?;
+        let (changes, what, errors) = self.effect(name)?;
+        Some(Point {
+            call: name.to_owned(),
+            what,
+            changes,
+            errors: errors.to_vec(),
+        })
+    }
+
+    fn effect(&self, name: &str) -> Option<(bool, String, &'static [i32])> {
+        let arguments = self.arguments;
+        let change = |what: String, errors: &'static [i32]| Some((true, what, errors));
+        let no_change = |what: String, errors: &'static [i32]| Some((false, what, errors));
+        match name {
+            "open" => self.opened(arguments[0], arguments[1]),
+            "openat" => self.opened(arguments[1], arguments[2]),
+            "openat2" => {
+                let flags = memory::word(self.thread, arguments[2]);
+                self.opened(arguments[1], flags)
+            }
+            "read" | "pread64" | "readv" => self.read(),
+            "write" | "pwrite64" | "writev" => self.written(),
+            "getdents64" => no_change(self.target(0), &[EIO]),
+            "ftruncate" | "fallocate" | "fsync" | "fdatasync" => change(self.target(0), &DISK),
+            "fchmod" | "fchown" => change(self.target(0), &[EIO]),
+            "copy_file_range" => change(self.target(2), &DISK),
+            "sendfile" => change(self.target(0), &DISK),
+            "rename" | "link" => change(self.paths(0, 1), &DISK),
+            "renameat" | "renameat2" | "linkat" => change(self.paths(1, 3), &DISK),
+            "symlink" => change(self.paths(1, 0), &DISK),
+            "symlinkat" => change(self.paths(2, 0), &DISK),
+            "mkdir" | "mknod" => change(self.path(0), &DISK),
+            "mkdirat" | "mknodat" => change(self.path(1), &DISK),
+            "unlink" | "rmdir" | "chmod" | "chown" => change(self.path(0), &[EIO]),
+            "unlinkat" | "fchmodat" | "fchownat" | "utimensat" => change(self.path(1), &[EIO]),
+            "mount" => change(self.path(1), &[ENOMEM]),
+            "umount2" => change(self.path(0), &[ENOMEM]),
+            // a socket gets a name in the file system
+            "bind" if self.is_socket_of(AF_UNIX) => change(String::new(), &DISK),
+            "setns" | "unshare" => no_change(String::new(), &[ENOMEM]),
+            "socket" | "socketpair" | "pipe" | "pipe2" | "eventfd2" | "epoll_create1"
+            | "timerfd_create" | "pidfd_open" | "inotify_init1" => {
+                no_change(String::new(), &[EMFILE])
+            }
+            "sendto" => self.sent(arguments[1]),
+            "sendmsg" | "sendmmsg" => {
+                // struct msghdr: name, its length, vectors; struct iovec: base, length
+                let vectors = memory::word(self.thread, arguments[1] + 16);
+                self.sent(memory::word(self.thread, vectors))
+            }
+            // between processes nothing is lacking
+            "recvfrom" | "recvmsg" => match (self.socket)(arguments[0]) {
+                None | Some((AF_UNIX, _)) => no_change(String::new(), &[EINTR]),
+                Some(_) => no_change(String::new(), &[EINTR, ENOMEM]),
+            },
+            "fork" | "vfork" => change("a process".to_owned(), &[ENOMEM]),
+            "clone" => self.cloned(arguments[0]),
+            "clone3" => self.cloned(memory::word(self.thread, arguments[0])),
+            "execve" => change(self.path(0), &[ENOMEM]),
+            "kill" => change(format!("signal {}", arguments[1]), &[]),
+            "flock" | "poll" | "ppoll" | "select" | "wait4" | "waitid" | "nanosleep"
+            | "clock_nanosleep" | "epoll_wait" | "epoll_pwait" => {
+                no_change(String::new(), &[EINTR])
+            }
+            _ => None,
+        }
+    }
+
+    fn opened(&self, path: u64, flags: u64) -> Option<(bool, String, &'static [i32])> {
+        let path = memory::text(self.thread, path);
+        let makes = u64::from((O_CREAT | O_TRUNC).cast_unsigned());
+        Some(match flags & makes {
+            0 => (false, path, &[EMFILE]),
+            _ => (true, path, &[EMFILE, ENOSPC, EIO]),
+        })
+    }
+
+    fn read(&self) -> Option<(bool, String, &'static [i32])> {
+        let target = self.target(0);
+        if target.starts_with('/') {
+            Some((false, target, &[EIO]))
+        } else if target.starts_with("pipe:") {
+            Some((false, "a pipe".to_owned(), &[EINTR]))
+        } else {
+            None
+        }
+    }
+
+    fn written(&self) -> Option<(bool, String, &'static [i32])> {
+        let target = self.target(0);
+        match self.arguments[0] {
+            2 => None,
+            1 => Some((true, "the answer".to_owned(), &[EIO])),
+            _ if target.starts_with("/dev/") => None,
+            _ if target.starts_with('/') => Some((true, target, &DISK)),
+            _ => None,
+        }
+    }
+
+    fn sent(&self, buffer: u64) -> Option<(bool, String, &'static [i32])> {
+        match (self.socket)(self.arguments[0])? {
+            (AF_NETLINK, protocol) => {
+                let header = memory::bytes(self.thread, buffer, 16);
+                let (changes, what) = netlink::request(protocol, &header)?;
+                Some((changes, what, &[ENOMEM]))
+            }
+            (AF_UNIX, _) => None,
+            (domain, _) => {
+                let what = if domain == AF_PACKET {
+                    "a frame"
+                } else {
+                    "a packet"
+                };
+                Some((true, what.to_owned(), &[ENOMEM]))
+            }
+        }
+    }
+
+    fn cloned(&self, flags: u64) -> Option<(bool, String, &'static [i32])> {
+        Some(match flags & u64::from(CLONE_THREAD.cast_unsigned()) {
+            0 => (true, "a process".to_owned(), &[ENOMEM]),
+            _ => (false, "a thread".to_owned(), &[ENOMEM]),
+        })
+    }
+
+    fn is_socket_of(&self, domain: i32) -> bool {
+        (self.socket)(self.arguments[0]).is_some_and(|(it, _)| it == domain)
+    }
+
+    fn path(&self, argument: usize) -> String {
+        memory::text(self.thread, self.arguments[argument])
+    }
+
+    fn paths(&self, from: usize, to: usize) -> String {
+        format!("{} → {}", self.path(from), self.path(to))
+    }
+
+    fn target(&self, argument: usize) -> String {
+        memory::target(self.thread, self.arguments[argument])
+    }
+}

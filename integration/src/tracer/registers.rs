@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What differs from CPU to CPU: how a system call is suppressed in a thread that is stopped at its entry, and how
+//! its result is set when it is stopped at its exit.
+
+pub(super) use cpu::{set_result, suppress};
+
+#[cfg(target_arch = "x86_64")]
+mod cpu {
+    use nix::{sys::ptrace, unistd::Pid};
+
+    /// No system call has the number -1.
+    pub(crate) fn suppress(thread: Pid) -> nix::Result<()> {
+        let mut registers = ptrace::getregs(thread)?;
+        registers.orig_rax = u64::MAX;
+        ptrace::setregs(thread, registers)
+    }
+
+    pub(crate) fn set_result(thread: Pid, result: i64) -> nix::Result<()> {
+        let mut registers = ptrace::getregs(thread)?;
+        registers.rax = result.cast_unsigned();
+        ptrace::setregs(thread, registers)
+    }
+}
+
+/// Not run yet: the tests run on x86-64.
+#[cfg(target_arch = "aarch64")]
+mod cpu {
+    use nix::{
+        errno::Errno,
+        libc,
+        sys::ptrace::{self, regset::NT_PRSTATUS},
+        unistd::Pid,
+    };
+    use std::mem;
+
+    /// `include/uapi/linux/elf.h`
+    const NT_ARM_SYSTEM_CALL: usize = 0x404;
+
+    /// The number is in a set of registers of its own (`arch/arm64/kernel/ptrace.c`).
+    pub(crate) fn suppress(thread: Pid) -> nix::Result<()> {
+        let mut number: libc::c_int = -1;
+        let mut vector = libc::iovec {
+            iov_base: (&raw mut number).cast(),
+            iov_len: mem::size_of_val(&number),
+        };
+        // SAFETY: the kernel reads what the vector describes, which is `number`
+        let done = unsafe {
+            libc::ptrace(
+                libc::PTRACE_SETREGSET,
+                thread.as_raw(),
+                NT_ARM_SYSTEM_CALL,
+                &raw mut vector,
+            )
+        };
+        Errno::result(done).map(drop)
+    }
+
+    pub(crate) fn set_result(thread: Pid, result: i64) -> nix::Result<()> {
+        let mut registers = ptrace::getregset::<NT_PRSTATUS>(thread)?;
+        registers.regs[0] = result.cast_unsigned();
+        ptrace::setregset::<NT_PRSTATUS>(thread, registers)
+    }
+}

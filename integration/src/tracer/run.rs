@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The loop: every thread and child is stopped at each of its system calls.
+
+use super::{
+    Fault, Report, memory,
+    point::{Call, Socket},
+    registers,
+};
+use nix::{
+    errno::Errno,
+    libc::{self, pid_t},
+    sys::{
+        ptrace::{self, Options},
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    os::unix::process::CommandExt,
+    process::Command,
+};
+
+/// How a program ended that was traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traced {
+    /// By itself, with this exit status.
+    Exited(i32),
+    /// By a signal, that of a fault or another one.
+    Killed(Signal),
+}
+
+/// Runs `program` to its end, and what it started to theirs; `fault` happens in it.
+///
+/// # Errors
+/// It cannot be started, or the system refuses to trace it.
+pub fn run(mut program: Command, fault: Option<Fault>) -> io::Result<(Traced, Report)> {
+    // SAFETY: ptrace is one system call, which a forked child may make before it is another program
+    unsafe {
+        program.pre_exec(|| Ok(ptrace::traceme()?));
+    }
+    let child = program.spawn()?;
+    let root = Pid::from_raw(pid_t::try_from(child.id()).map_err(io::Error::other)?);
+    // its exec
+    waitpid(root, Some(WaitPidFlag::__WALL))?;
+    let options = Options::PTRACE_O_TRACESYSGOOD
+        | Options::PTRACE_O_TRACEFORK
+        | Options::PTRACE_O_TRACEVFORK
+        | Options::PTRACE_O_TRACECLONE
+        | Options::PTRACE_O_TRACEEXEC
+        | Options::PTRACE_O_EXITKILL;
+    ptrace::setoptions(root, options)?;
+    let mut tracer = Tracer {
+        root,
+        fault,
+        threads: BTreeMap::from([(root, Thread::of(root))]),
+        sockets: BTreeMap::new(),
+        changes: 0,
+        report: Report::default(),
+        ended: None,
+    };
+    tracer.go_on(root, None)?;
+    tracer.follow()?;
+    let ended = tracer.ended.unwrap_or(Traced::Exited(0));
+    Ok((ended, tracer.report))
+}
+
+/// A thread that is followed.
+struct Thread {
+    process: Pid,
+    /// What is to come of the call that it is in.
+    pending: Pending,
+}
+
+impl Thread {
+    fn of(thread: Pid) -> Self {
+        Self {
+            process: memory::process(thread),
+            pending: Pending::Nothing,
+        }
+    }
+}
+
+/// What the end of a call means.
+#[derive(Clone, Copy)]
+enum Pending {
+    Nothing,
+    /// A descriptor of a socket.
+    Socket(Socket),
+    /// It was not made, and fails with this.
+    Error(i32),
+    /// All is killed.
+    Kill,
+}
+
+struct Tracer {
+    root: Pid,
+    fault: Option<Fault>,
+    threads: BTreeMap<Pid, Thread>,
+    /// By process and descriptor.
+    sockets: BTreeMap<(Pid, u64), Socket>,
+    /// How many of the points changed something.
+    changes: usize,
+    report: Report,
+    ended: Option<Traced>,
+}
+
+impl Tracer {
+    fn follow(&mut self) -> nix::Result<()> {
+        loop {
+            let status = match waitpid(None::<Pid>, Some(WaitPidFlag::__WALL)) {
+                Err(Errno::ECHILD) => return Ok(()),
+                Err(Errno::EINTR) => continue,
+                status => status?,
+            };
+            match status {
+                WaitStatus::Exited(thread, code) => self.end(thread, Traced::Exited(code)),
+                WaitStatus::Signaled(thread, signal, _) => self.end(thread, Traced::Killed(signal)),
+                WaitStatus::PtraceSyscall(thread) => {
+                    // one that is killed while it is looked at is gone
+                    gone(self.stopped(thread))?;
+                    self.go_on(thread, None)?;
+                }
+                WaitStatus::PtraceEvent(thread, _, _) => self.go_on(thread, None)?,
+                WaitStatus::Stopped(thread, signal) => {
+                    // the first stop of a new thread or child is nobody's signal
+                    let is_new = !self.threads.contains_key(&thread);
+                    self.threads
+                        .entry(thread)
+                        .or_insert_with(|| Thread::of(thread));
+                    let is_own = is_new && signal == Signal::SIGSTOP;
+                    self.go_on(thread, Some(signal).filter(|_| !is_own))?;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn end(&mut self, thread: Pid, how: Traced) {
+        self.threads.remove(&thread);
+        if thread == self.root {
+            self.ended = Some(how);
+        }
+    }
+
+    fn go_on(&self, thread: Pid, signal: Option<Signal>) -> nix::Result<()> {
+        gone(ptrace::syscall(thread, signal))
+    }
+
+    /// A thread is at the entry of a call, or at its exit.
+    fn stopped(&mut self, thread: Pid) -> nix::Result<()> {
+        let info = ptrace::syscall_info(thread)?;
+        match info.op {
+            libc::PTRACE_SYSCALL_INFO_ENTRY => {
+                // SAFETY: the kernel has filled in what `op` says
+                let entry = unsafe { info.u.entry };
+                self.entry(thread, entry.nr.cast_signed(), entry.args)
+            }
+            libc::PTRACE_SYSCALL_INFO_EXIT => {
+                // SAFETY: the kernel has filled in what `op` says
+                let result = unsafe { info.u.exit }.sval;
+                self.exit(thread, result)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn entry(&mut self, thread: Pid, number: i64, arguments: [u64; 6]) -> nix::Result<()> {
+        let process = self
+            .threads
+            .entry(thread)
+            .or_insert_with(|| Thread::of(thread))
+            .process;
+        let socket = |descriptor: u64| self.sockets.get(&(process, descriptor)).copied();
+        let call = Call {
+            thread,
+            number,
+            arguments,
+            socket: &socket,
+        };
+        let mut pending = match call.name() {
+            Some("socket") => {
+                // domain, type, protocol: each an int
+                let int = |argument: u64| i32::try_from(argument).unwrap_or_default();
+                Pending::Socket((int(arguments[0]), int(arguments[2])))
+            }
+            _ => Pending::Nothing,
+        };
+        if let Some(point) = call.point() {
+            self.changes += usize::from(point.changes);
+            let number = self.report.points.len() + 1;
+            let hit = match self.fault {
+                Some(Fault::Kill(at)) if point.changes && at == self.changes => {
+                    registers::suppress(thread)?;
+                    self.kill();
+                    true
+                }
+                Some(Fault::KillAfter(at)) if point.changes && at == self.changes => {
+                    pending = Pending::Kill;
+                    true
+                }
+                Some(Fault::Fail(at, errno)) if at == number => {
+                    registers::suppress(thread)?;
+                    pending = Pending::Error(errno);
+                    true
+                }
+                _ => false,
+            };
+            if hit {
+                self.report.hit = Some(point.clone());
+            }
+            self.report.points.push(point);
+        }
+        if let Some(it) = self.threads.get_mut(&thread) {
+            it.pending = pending;
+        }
+        Ok(())
+    }
+
+    fn exit(&mut self, thread: Pid, result: i64) -> nix::Result<()> {
+        let Some(state) = self.threads.get_mut(&thread) else {
+            return Ok(());
+        };
+        let pending = std::mem::replace(&mut state.pending, Pending::Nothing);
+        match pending {
+            Pending::Nothing => {}
+            Pending::Socket(socket) => {
+                if let Ok(descriptor) = u64::try_from(result) {
+                    self.sockets.insert((state.process, descriptor), socket);
+                }
+            }
+            Pending::Error(errno) => registers::set_result(thread, i64::from(-errno))?,
+            Pending::Kill => self.kill(),
+        }
+        Ok(())
+    }
+
+    /// SIGKILL to all processes, at once.
+    fn kill(&self) {
+        let processes: BTreeSet<Pid> = self.threads.values().map(|it| it.process).collect();
+        for process in processes {
+            // one that has ended meanwhile gets none
+            let _ = kill(process, Signal::SIGKILL);
+        }
+    }
+}
+
+/// A thread that SIGKILL has met is not there any more.
+fn gone(done: nix::Result<()>) -> nix::Result<()> {
+    match done {
+        Err(Errno::ESRCH) => Ok(()),
+        done => done,
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Each program killed, and each of its system calls made to fail, at one in ten of its points; with `--full` at all.
+//! `scripts/crash` tells the same stories to people. What they are is in docs/reliability.md.
+
+use integration::{
+    Invocation, Netns,
+    crash::{
+        End, Extent, Story, Tally, at,
+        attachment::{Attachments, Mode, OfVerb, Verb},
+        daemon::Writes,
+        lease::Leases,
+        program::{self, Programs},
+        sweep,
+        twice::twice,
+    },
+    daemon::rdma_device_plugin,
+    extent,
+    plugin::rdma_cni,
+    tracer::{self, Fault, point::Point},
+};
+use nix::libc;
+use std::{fs, path::PathBuf};
+
+fn injector() -> PathBuf {
+    env!("CARGO_BIN_EXE_fault-injector").into()
+}
+
+#[track_caller]
+fn leaves_nothing(tally: &Tally) {
+    assert!(tally.killed + tally.failed > 0, "{tally}");
+    // a run that waits for the kernel may look less often than the first one
+    assert!(tally.unmet * 4 <= tally.killed + tally.failed, "{tally}");
+    assert!(tally.left.is_empty(), "{tally}\n{}", tally.left.join("\n"));
+}
+
+#[track_caller]
+fn is_told(story: &mut dyn Story, first: usize) {
+    leaves_nothing(&sweep(story, Extent::of_test(first)));
+}
+
+#[track_caller]
+fn of_verb(mode: Mode, name: &'static str, verb: Verb, first: usize) {
+    let of = &mut Attachments::of_node(mode, [rdma_cni(), injector()]);
+    is_told(&mut OfVerb { name, verb, of }, first);
+}
+
+/// Before, after, and in place of a call of a program that is known.
+#[test]
+fn a_fault_is_where_it_should_be() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    let netns = Netns::own();
+    let run = |fault: Option<Fault>| {
+        let _ = fs::remove_file(at("new"));
+        fs::write(at("old"), "").expect("a file");
+        let call = Invocation::new(&netns, "/bin/mv".as_ref())
+            .argument(at("old").to_str().expect("UTF-8"))
+            .argument(at("new").to_str().expect("UTF-8"));
+        let outcome = tracer::traced(call, &injector(), fault, &at("report")).run();
+        let report = tracer::report(&at("report"));
+        (End::of(&outcome), report, outcome.stderr)
+    };
+    let (end, report, _) = run(None);
+    assert_eq!(end, End::Done(String::new()));
+    assert!(!at("old").exists() && at("new").exists());
+    let changes: Vec<&Point> = report.changes().collect();
+    let [rename] = changes[..] else {
+        panic!("not one change: {changes:?}");
+    };
+    assert!(rename.call.starts_with("rename"), "{rename:?}");
+    assert!(rename.errors.contains(&libc::ENOSPC), "{rename:?}");
+
+    assert_eq!(run(Some(Fault::Kill(1))).0, End::Killed);
+    assert!(at("old").exists() && !at("new").exists());
+    assert_eq!(run(Some(Fault::KillAfter(1))).0, End::Killed);
+    assert!(!at("old").exists() && at("new").exists());
+    let number = report.points.iter().position(|it| it == rename);
+    let number = number.expect("it is a point") + 1;
+    let (end, report, errors) = run(Some(Fault::Fail(number, libc::ENOSPC)));
+    assert!(matches!(end, End::Refused(..)), "{end:?}");
+    assert!(errors.contains("No space left on device"), "{errors}");
+    assert_eq!(report.hit.as_ref(), Some(rename));
+    assert!(at("old").exists() && !at("new").exists());
+    let (end, report, _) = run(Some(Fault::Kill(2)));
+    assert_eq!((end, report.hit), (End::Done(String::new()), None));
+}
+
+#[test]
+fn add_of_shares() {
+    of_verb(Mode::Share, "share ADD", Verb::Add, 0);
+}
+
+#[test]
+fn del_of_shares() {
+    of_verb(Mode::Share, "share DEL", Verb::Del, 1);
+}
+
+#[test]
+fn gc_of_shares() {
+    of_verb(Mode::Share, "share GC", Verb::Gc, 2);
+}
+
+#[test]
+fn add_of_moves() {
+    of_verb(Mode::Move, "move ADD", Verb::Add, 3);
+}
+
+#[test]
+fn del_of_moves() {
+    of_verb(Mode::Move, "move DEL", Verb::Del, 4);
+}
+
+#[test]
+fn gc_of_moves() {
+    of_verb(Mode::Move, "move GC", Verb::Gc, 5);
+}
+
+/// Points that once left something: a device, a record, a lock, half a file.
+#[test]
+fn what_once_left_something() {
+    let of = &mut Attachments::of_node(Mode::Move, [rdma_cni(), injector()]);
+    let (name, verb) = ("move ADD, once", Verb::Add);
+    let points = [
+        // the namespace's cookie could not be asked, and was taken for 0: DEL took the pod for another one
+        ["EMFILE of socket 1 ", ""],
+        ["EINTR of flock 1 ", ""],
+        ["EMFILE of open", "a@eth0.json)"],
+        ["ENOSPC of fsync", "attachments/net)"],
+        ["killed before write", ".rails.json.new)"],
+        ["killed before renameat", ".rails.json.new "],
+        ["ENOSPC of write", ".rails.json.new)"],
+        ["ENOSPC of renameat", ".rails.json.new "],
+    ];
+    leaves_nothing(&at(&mut OfVerb { name, verb, of }, &points));
+    let (name, verb) = ("move DEL, once", Verb::Del);
+    let points = [["EIO of read", "rails/net/a/rails.json)"]];
+    leaves_nothing(&at(&mut OfVerb { name, verb, of }, &points));
+}
+
+/// Of some ten thousand pairs.
+#[test]
+fn two_kills_in_one_story() {
+    for (mode, name) in [(Mode::Share, "share, twice"), (Mode::Move, "move, twice")] {
+        let mut of = Attachments::of_node(mode, [rdma_cni(), injector()]);
+        let extent = Extent {
+            every: 1,
+            first: 5,
+            most: extent::of(20, 400),
+        };
+        leaves_nothing(&twice(name, &mut of, extent));
+    }
+}
+
+#[test]
+fn leases_by_themselves() {
+    let ipam = || rdma_cni().with_file_name("rdma-ipam");
+    for (first, (name, verb)) in [
+        ("rdma-ipam ADD", Verb::Add),
+        ("rdma-ipam DEL", Verb::Del),
+        ("rdma-ipam GC", Verb::Gc),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        is_told(&mut Leases::new(name, verb, [ipam(), injector()]), first);
+    }
+}
+
+#[test]
+fn install_and_uninstall() {
+    for (first, verb) in [program::Verb::Install, program::Verb::Uninstall]
+        .into_iter()
+        .enumerate()
+    {
+        is_told(
+            &mut Programs::new(verb, [rdma_device_plugin(), injector()]),
+            first,
+        );
+    }
+}
+
+#[test]
+fn what_the_daemon_writes() {
+    is_told(&mut Writes::new([rdma_device_plugin(), injector()]), 0);
+}

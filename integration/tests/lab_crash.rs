@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, the stories of `crash` with RDMA devices that belong to one namespace, and SMC-R:
+//! `integration/lab/vm --tier full --exclusive`, one test at a time.
+
+use integration::{
+    Netns,
+    crash::{
+        Extent,
+        attachment::{Attachments, OfVerb, Verb},
+        sweep,
+        twice::twice,
+    },
+    lab::Lab,
+    plugin,
+    smc::{UEID, make_bridge},
+};
+use serde_json::json;
+
+/// Points that are tried of each verb: a point takes some seconds here.
+fn some(first: usize) -> Extent {
+    Extent {
+        every: 1,
+        first,
+        most: 24,
+    }
+}
+
+/// One rail with an RDMA device that moves, and SMC-R.
+#[test]
+#[ignore = "scripts/test --full: kills are lab_exclusive's and lab_smc_exclusive's"]
+fn devices_that_move_and_smc_r_leave_nothing() {
+    let lab = Lab::new(2);
+    lab.give_addresses();
+    // SMC-Rv2 takes a GID of a netdev with an address of the connection's network
+    let netdev = &lab.rails(0)[0].netdev;
+    lab.host.ip(&format!(
+        "address add 10.88.1.1/16 dev {netdev} noprefixroute"
+    ));
+    make_bridge(&lab.runtime(), &lab.state().with_file_name("leases"));
+    let mut configuration = lab.configuration(0);
+    configuration["smcr"] = "on".into();
+    configuration["smcUeid"] = UEID.into();
+    configuration["name"] = "net".into();
+    configuration["cniVersion"] = "1.1.0".into();
+    // one rail is as good as two, and quicker
+    configuration["devices"] = json!([configuration["devices"][0]]);
+    let programs = [
+        plugin::rdma_cni(),
+        env!("CARGO_BIN_EXE_fault-injector").into(),
+    ];
+    let mut of = Attachments::new(
+        Netns::own(),
+        programs,
+        plugin::DEBIAN_PLUGINS.into(),
+        configuration,
+        vec![lab.state()],
+    );
+    for (first, (name, verb)) in [
+        ("lab: ADD", Verb::Add),
+        ("lab: DEL", Verb::Del),
+        ("lab: GC", Verb::Gc),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let tally = sweep(
+            &mut OfVerb {
+                name,
+                verb,
+                of: &mut of,
+            },
+            some(first),
+        );
+        assert!(tally.left.is_empty(), "{}", tally.left.join("\n"));
+        assert!(tally.killed + tally.failed > tally.unmet, "{tally}");
+    }
+    let tally = twice("lab: twice", &mut of, some(3));
+    assert!(tally.left.is_empty(), "{}", tally.left.join("\n"));
+}
