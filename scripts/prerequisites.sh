@@ -65,10 +65,9 @@ target_of() {
 }
 TARGET=$(target_of amd64)
 
-# rust_target [TARGET]
+# rust_target TARGET
 rust_target() {
-	local target=${1:-$TARGET}
-	rustup target list --installed | grep -qx "$target" || rustup target add "$target"
+	rustup target list --installed | grep -qx "$1" || rustup target add "$1"
 }
 
 # What builds for arm64 beside Rust: the compiler of ring's C and assembler, which call nothing of a C library. Rust's
