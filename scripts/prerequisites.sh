@@ -63,6 +63,7 @@ target_of() {
 		;;
 	esac
 }
+# shellcheck disable=SC2034 # of those that source this
 TARGET=$(target_of amd64)
 
 # rust_target TARGET
