@@ -7,20 +7,11 @@ use std::{fs, sync::Barrier, thread, time::Duration};
 
 /// Runs ADD for `pods` at the same moment.
 fn add_at_once(node: &Node, configuration: &Value, pods: &[(&str, &Netns)]) -> Vec<Outcome> {
-    let pods = pods.iter();
-    let pods: Vec<_> = pods
-        .map(|(container, pod)| (*container, *pod, configuration))
-        .collect();
-    add_each_at_once(node, &pods)
-}
-
-/// Runs ADD for each pod with its configuration, at the same moment.
-fn add_each_at_once(node: &Node, pods: &[(&str, &Netns, &Value)]) -> Vec<Outcome> {
     let start = Barrier::new(pods.len());
     thread::scope(|scope| {
         let threads: Vec<_> = pods
             .iter()
-            .map(|(container, pod, configuration)| {
+            .map(|(container, pod)| {
                 let start = &start;
                 scope.spawn(move || {
                     start.wait();
@@ -255,47 +246,4 @@ fn sixteen_pods_come_and_go_at_once() {
     });
     before.assert_restored(&node.host);
     assert!(node.records().is_empty());
-}
-
-/// Those that share it have it, or the one that moves it does, and the others are told.
-#[test]
-fn a_netdev_is_shared_or_moved_by_those_that_come_at_once() {
-    let node = Node::with_rails(1);
-    let before = Snapshot::of(&node.host);
-    let mut shared = node.configuration(&["eth1"]);
-    shared["mode"] = "share".into();
-    let mut moved = shared.clone();
-    moved["mode"] = "move".into();
-    for _ in 0..4 {
-        let names = ["a", "b", "c", "d", "e", "f"];
-        let all: Vec<Netns> = names.iter().map(|name| node.pod(name)).collect();
-        let of = |number: usize| [&shared, &moved][usize::from(number % 3 == 1)];
-        let pods = names.iter().zip(&all).enumerate();
-        let pods: Vec<_> = pods
-            .map(|(number, (name, pod))| (*name, pod, of(number)))
-            .collect();
-        let outcomes = add_each_at_once(&node, &pods);
-        let has_it = |outcome: &&Outcome| outcome.status.success();
-        let holders: Vec<&Value> = outcomes
-            .iter()
-            .zip(&pods)
-            .filter(|(outcome, _)| has_it(outcome))
-            .map(|(_, (_, _, configuration))| *configuration)
-            .collect();
-        match holders.as_slice() {
-            [one] if **one == moved => {}
-            several => {
-                let sharers = pods.iter().filter(|(_, _, it)| **it == shared).count();
-                assert_eq!(several.len(), sharers, "{several:?}");
-                assert!(several.iter().all(|it| **it == shared), "{several:?}");
-            }
-        }
-        for outcome in outcomes.iter().filter(|it| !has_it(it)) {
-            outcome.error(101);
-        }
-        for (name, pod, configuration) in pods {
-            node.del(configuration, name, pod);
-        }
-        node.assert_restored(&before);
-    }
 }

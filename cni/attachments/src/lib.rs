@@ -10,8 +10,6 @@
 //! | `made_as` | what an IPoIB child is called on the host |
 //! | `desired` | the addresses, routes and rules of a rail |
 //! | [`store`] | the files and the locks around them |
-//! | [`versions`] | which records were written since a look at them |
-//! | `node_lock` | who moves is alone on the node |
 //! | `living` | the records of the node's other pods, and whether those live |
 //! | [`given_up`] | what netdevs came back to the host without |
 //! | `told` | what programs in a pod are told of its rails |
@@ -25,13 +23,11 @@ mod desired;
 pub mod given_up;
 mod living;
 mod made_as;
-mod node_lock;
 pub mod pods;
 mod record;
 mod smc;
 pub mod store;
 mod told;
-pub mod versions;
 
 pub use allocated::{Allocated, Id};
 pub use attribute::Attribute;

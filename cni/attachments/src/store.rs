@@ -2,8 +2,7 @@
 //! Records on disk, and the locks around them.
 //!
 //! ```text
-//! <stateDir>/lock                                          the node: moves have it alone
-//!            lock.turn                                     who waits for it next
+//! <stateDir>/lock                                          the node: moves
 //! <stateDir>/attachments/<network>/<container>@<ifname>.json
 //!                                                    .lock  one attachment: its verbs
 //! <stateDir>/rails/…                                       what programs name: `rdma-cni`
@@ -74,7 +73,7 @@ impl StoreError {
     }
 }
 
-pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |source| StoreError {
         action,
@@ -110,6 +109,16 @@ impl Store {
     /// Whether records can be written, for STATUS, which writes none.
     pub fn probe(&self) -> Result<(), StoreError> {
         room::check(&self.root).map_err(failed("write", &self.root))
+    }
+
+    /// Waits for the node's lock: no two moves at a time, as two could swap the numbers of
+    /// their character devices.
+    pub fn lock_node(&self) -> Result<Lock, StoreError> {
+        fs::create_dir_all(&self.root).map_err(failed("create", &self.root))?;
+        let path = self.root.join("lock");
+        let file = open_lock(&path)?;
+        let held = self.patience.wait(file).map_err(failed("lock", &path))?;
+        Ok(Lock { _held: held, path })
     }
 
     /// Waits for the lock of one attachment.
@@ -301,11 +310,6 @@ impl Store {
         self.root.join("attachments").join(network)
     }
 
-    /// Where the record of `key` is.
-    pub(crate) fn record_path(&self, key: &Key) -> PathBuf {
-        self.path(key, "json")
-    }
-
     fn path(&self, key: &Key, extension: &str) -> PathBuf {
         let Key {
             network,
@@ -318,11 +322,6 @@ impl Store {
 }
 
 impl Lock {
-    /// That of the file at `path`.
-    pub(crate) fn new(held: Held, path: PathBuf) -> Self {
-        Self { _held: held, path }
-    }
-
     /// Takes away the lock's file, where no record needs it any more.
     pub fn discard(self) {
         let _ = fs::remove_file(&self.path);
@@ -361,7 +360,7 @@ pub fn decode(text: &[u8], key: &Key) -> Record {
     }
 }
 
-pub(crate) fn open_lock(path: &Path) -> Result<File, StoreError> {
+fn open_lock(path: &Path) -> Result<File, StoreError> {
     lock::open(path).map_err(failed("open", path))
 }
 

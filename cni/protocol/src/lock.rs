@@ -53,15 +53,6 @@ impl Deref for Held {
     }
 }
 
-/// Who else may have the lock at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Nobody.
-    Alone,
-    /// All who share it.
-    Shared,
-}
-
 /// The time that a verb has for all the locks that it waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
@@ -89,15 +80,7 @@ impl Patience {
     /// # Errors
     /// As [`wait`].
     pub fn wait(self, file: File) -> io::Result<Held> {
-        self.wait_for(Access::Alone, file)
-    }
-
-    /// As [`Patience::wait`], with others beside it or not.
-    ///
-    /// # Errors
-    /// As [`wait`].
-    pub fn wait_for(self, access: Access, file: File) -> io::Result<Held> {
-        wait_for(access, file, self.left())
+        wait(file, self.left())
     }
 
     fn left(self) -> Duration {
@@ -133,16 +116,12 @@ pub fn protect(file: &File) -> io::Result<()> {
 /// # Errors
 /// The system's.
 pub fn attempt(file: File) -> io::Result<Option<Held>> {
-    Ok(takes(Access::Alone, &file)?.then_some(file).map(Held))
+    Ok(takes(&file)?.then_some(file).map(Held))
 }
 
-/// Whether nobody had the lock of `file` that `access` cannot be had beside; it has it now.
-fn takes(access: Access, file: &File) -> io::Result<bool> {
-    let taken = match access {
-        Access::Alone => file.try_lock(),
-        Access::Shared => file.try_lock_shared(),
-    };
-    match taken {
+/// Whether nobody had the lock of `file`, which has it now.
+fn takes(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) => Err(error),
@@ -154,22 +133,15 @@ fn takes(access: Access, file: &File) -> io::Result<bool> {
 /// # Errors
 /// Of the kind `TimedOut`, naming who holds it, once `limit` is over; else the system's.
 pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
-    wait_for(Access::Alone, file, limit)
-}
-
-fn wait_for(access: Access, file: File, limit: Duration) -> io::Result<Held> {
-    if takes(access, &file)? {
+    if takes(&file)? {
         return Ok(Held(file));
     }
     let metadata = file.metadata()?;
     let (sender, receiver) = mpsc::channel();
     // the kernel's queue is fair, and has no end; a thread that comes too late lets go by itself
     thread::Builder::new().spawn(move || {
-        let locked = match access {
-            Access::Alone => file.lock(),
-            Access::Shared => file.lock_shared(),
-        };
-        let _ = sender.send(locked.map(|()| Held(file)));
+        let locked = file.lock().map(|()| Held(file));
+        let _ = sender.send(locked);
     })?;
     receiver.recv_timeout(limit).unwrap_or_else(|_| {
         let seconds = limit.as_secs();

@@ -3,28 +3,27 @@
 //! was written is undone by planning back towards it.
 
 mod answer;
-mod begin;
 mod second_call;
 
 use super::{Node, addresses, recovery, teardown};
 use crate::{
     apply::{self, ApplyError, Incomplete},
-    claims,
+    char_devices, claims,
     error::{Cause, Error},
     gids,
-    ipam::Answer,
-    partition, probe, rails, vf,
+    ipam::{Answer, Ipam, Known},
+    open_connections, partition, probe, rails, vf,
 };
-use attachments::{Attachment, DesiredLink, Key, Phase, store::Lock};
+use attachments::{Attachment, DesiredLink, Key, Phase, Shared, given_up, store::Lock};
 use cni_protocol::{lock::UNDO_LIMIT, result};
 use network_conf::{Dad, SmcRequirement};
 use plan::{
     self,
     select::{self, Choice},
 };
-use rdma_netns::{Kernel, Link, Observed, Pod};
+use rdma_netns::{DeviceAddress, Kernel, Link, Neighbour, Observed, Pod};
 use serde_json::Value;
-use std::{io, net::IpAddr};
+use std::{collections::BTreeSet, io, net::IpAddr};
 
 /// How ADD went.
 pub enum Outcome<K: Kernel> {
@@ -108,7 +107,7 @@ fn attempt<K: Kernel>(
     budget: &mut probe::Budget,
 ) -> Result<Attempt, Error> {
     let lock = recovery::lock_own(node, key)?;
-    let started = match begin::begin(node, asked, key, pod) {
+    let started = match begin(node, asked, key, pod) {
         Ok(started) => started,
         Err(error) => {
             // nothing was changed, and a record that is whole may be there already
@@ -118,7 +117,7 @@ fn attempt<K: Kernel>(
             return Err(error);
         }
     };
-    let begin::Started {
+    let Started {
         mut attachment,
         desired,
         known,
@@ -155,6 +154,182 @@ impl<K: Kernel> Added<K> {
             Cause::Output(error),
         )
     }
+}
+
+/// An attachment with its record written, and how the moves went.
+struct Started {
+    attachment: Attachment,
+    desired: Vec<DesiredLink>,
+    /// What IPAM is told besides.
+    known: Known,
+    moved: Result<Observed, Cause>,
+}
+
+/// Everything under the node's lock: recover, choose, record, move. What was recovered gives its
+/// addresses back when the lock is free again. Where only the ports of all RDMA devices tell what is meant, the
+/// lock is free while they are asked: a refusal then counts if others have the same as before, or the second time.
+fn begin<K: Kernel>(
+    node: &Node<'_, K>,
+    asked: (&Choice<'_>, SmcRequirement),
+    key: &Key,
+    pod: &K::Pod,
+) -> Result<Started, Error> {
+    let mut meant = None;
+    let mut refused: Option<(Vec<Key>, Error)> = None;
+    loop {
+        let moves = node.store.lock_node()?;
+        let mut recovery = recovery::recover(node, key, &node.kernel.boot_id()?)?;
+        let holders = std::mem::take(&mut recovery.holders);
+        let started = start(node, asked, key, pod, (&holders, meant.as_ref()));
+        drop(moves);
+        recovery.release(node);
+        if let Some(started) = started? {
+            return Ok(started);
+        }
+        let others: Vec<Key> = holders.iter().map(|it| it.key.clone()).collect();
+        if let Some((_, error)) = refused.take_if(|(before, _)| *before == others) {
+            return Err(error);
+        }
+        match by_all_ports(node, asked.0, key, pod, &holders) {
+            Ok(devices) => meant = Some(devices),
+            Err(error @ Error::Select(_)) if refused.is_none() => refused = Some((others, error)),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// None: only the ports of all RDMA devices tell which ones are `meant`.
+fn start<K: Kernel>(
+    node: &Node<'_, K>,
+    (choice, wish): (&Choice<'_>, SmcRequirement),
+    key: &Key,
+    pod: &K::Pod,
+    (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
+) -> Result<Option<Started>, Error> {
+    let Some((observed, mut attachment)) = look(node, choice, key, pod, (holders, meant))? else {
+        return Ok(None);
+    };
+    partition::remove_nobodys(node, &observed)?;
+    if let Some(name) = &attachment.ipam {
+        Ipam::find(name, node.environment, &node.conf.raw)?;
+    }
+    let desired = desired(&attachment, &observed);
+    // a plan that cannot be made is found here, before anything is written or changed
+    let ops = plan::attach(&attachment, &observed, &desired)?;
+    open_connections::check(node.kernel, Some(pod), &ops)?;
+    let neighbours = match &attachment.ipam {
+        Some(_) => neighbours(node, &observed),
+        None => vec![],
+    };
+    smcr::apply::foresee(node.smcr(), wish, pod, &mut attachment, &observed)?;
+    node.store.save(&attachment)?;
+    given_up::forget(node.store.root(), &attachment);
+    log_rails(&attachment);
+    partition::log(node.conf, &attachment);
+    let moved = apply::attach(node.kernel, pod, &attachment, &desired, observed);
+    if let Ok(observed) = &moved {
+        vf::renew(&mut attachment, observed);
+    }
+    let moved = moved
+        .and_then(|observed| apply::check_char_devices(node.kernel, pod, &attachment, observed))
+        .map_err(Cause::from)
+        .and_then(|observed| {
+            match char_devices::settle(node.store.root(), &attachment, &observed) {
+                Ok(()) => Ok(observed),
+                Err(error) => Err(Cause::CharDevice(Box::new(error))),
+            }
+        });
+    let pods = holders.iter().chain([&attachment]);
+    let known = Known {
+        away: pods.flat_map(Attachment::away).collect(),
+        neighbours,
+    };
+    Ok(Some(Started {
+        attachment,
+        desired,
+        known,
+        moved,
+    }))
+}
+
+/// The present state, and the record of the attachment. Other pods wait for the node's lock: a device
+/// that is not to be attached is not asked for its ports. None: it would have to be, as nothing is known to be
+/// `meant`.
+fn look<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    key: &Key,
+    pod: &K::Pod,
+    (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
+) -> Result<Option<(Observed, Attachment)>, Error> {
+    let known = match meant {
+        Some(meant) => Some(meant.clone()),
+        None => without_ports(node, choice, pod, holders)?,
+    };
+    let Some(mut known) = known else {
+        return Ok(None);
+    };
+    loop {
+        node.kernel.ask_only(Some(known.clone()));
+        let mut observed = node.observe(choice, Some(pod))?;
+        match draft(node, choice, key, pod, &observed, holders) {
+            Ok(attachment) if attachment.devices().is_subset(&known) => {
+                vf::tell(node.kernel, &attachment, &mut observed)?;
+                return Ok(Some((observed, attachment)));
+            }
+            // a bond's RDMA device is that of its first port
+            Ok(attachment) => known.extend(attachment.devices()),
+            Err(Error::Select(error)) if error.needs_no_port() => return Err(error.into()),
+            Err(error) if meant.is_some() => return Err(error),
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+/// The devices that are meant, as far as that is known without a port.
+fn without_ports<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    pod: &K::Pod,
+    holders: &[Attachment],
+) -> Result<Option<BTreeSet<DeviceAddress>>, Error> {
+    let observe = || {
+        node.kernel.ask_only(Some(BTreeSet::new()));
+        node.observe(choice, Some(pod))
+    };
+    Ok(match choice {
+        Choice::Selectors(selectors) => {
+            select::selected(node.conf, selectors, &observe()?, holders)
+        }
+        Choice::Allocated(meanings) if select::named(choice).is_none() => {
+            Some(select::allocated_devices(meanings, &observe()?))
+        }
+        choice => select::named(choice),
+    })
+}
+
+/// The devices that are meant, by the ports of all. The node's lock is not held by the caller: a sick one
+/// answers after a minute.
+fn by_all_ports<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    key: &Key,
+    pod: &K::Pod,
+    holders: &[Attachment],
+) -> Result<BTreeSet<DeviceAddress>, Error> {
+    node.kernel.ask_only(None);
+    let observed = node.observe(choice, Some(pod))?;
+    Ok(draft(node, choice, key, pod, &observed, holders)?.devices())
+}
+
+/// The other machines that the host knows on its networks. ADD can do without.
+fn neighbours<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Vec<Neighbour> {
+    let mut neighbours = node.kernel.neighbours().unwrap_or_else(|error| {
+        log::warn!("{error}");
+        vec![]
+    });
+    neighbours.retain(|it| observed.host.links.iter().all(|link| link.mac != it.mac));
+    neighbours
 }
 
 /// The record of an attachment that does not exist yet.
@@ -255,7 +430,7 @@ fn undo<K: Kernel>(
         }
         _ => vec![],
     };
-    let restored = match teardown::lock_node(node, attachment) {
+    let restored = match node.store.lock_node() {
         // another one's move is under way: DEL, or the next ADD, restores the devices to the host
         Err(error) if error.is_held() => Err(Incomplete {
             left: vec![error.to_string()],
@@ -301,6 +476,29 @@ fn give_back<K: Kernel>(
             log::warn!("{error}");
             teardown::mark(node, attachment, Phase::Restored);
             None
+        }
+    }
+}
+
+fn log_rails(attachment: &Attachment) {
+    for rail in &attachment.rails {
+        let rdma = match &rail.rdma {
+            None => "without RDMA device".to_owned(),
+            Some(rdma) if attachment.moves_rdma() => format!("with RDMA device {}", rdma.name),
+            Some(rdma) => format!("RDMA device {} is shared and stays", rdma.name),
+        };
+        let netns = attachment.netns.display();
+        let name = &rail.pod_name;
+        match (&rail.host_link, &rail.shared) {
+            (Some(host_link), _) => {
+                log::info!("{} goes to {netns} as {name}, {rdma}", host_link.name)
+            }
+            (None, Some(shared)) => {
+                let Shared { parent, child, .. } = shared;
+                log::info!("{netns} gets {name}, {child} on {parent}, {rdma}");
+            }
+            (None, None) if rail.bare => log::info!("{netns} gets no netdev, {rdma}"),
+            (None, None) => log::info!("{name} is in {netns} already, {rdma}"),
         }
     }
 }

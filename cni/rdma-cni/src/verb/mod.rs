@@ -6,7 +6,6 @@ mod addresses;
 pub mod check;
 pub mod del;
 pub mod gc;
-pub mod holders;
 pub mod plan;
 pub mod recovery;
 pub mod status;

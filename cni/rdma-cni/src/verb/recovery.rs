@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A look at all records before an ADD: who holds what, and what is stale and recovered.
 
-use super::{
-    Node,
-    holders::{Holder, holder},
-    teardown,
-};
+use super::{Node, teardown};
 use crate::error::Error;
 use attachments::{
     Attachment, Key, Phase,
@@ -16,6 +12,9 @@ use std::time::{Duration, Instant};
 
 /// How long the addresses of other pods may keep an ADD waiting.
 const BUDGET: Duration = Duration::from_secs(5);
+
+/// How long a record whose addresses IPAM did not take back is left alone by others.
+const BACK_OFF: Duration = Duration::from_secs(300);
 
 /// What a look at all records found.
 #[derive(Debug, Default)]
@@ -106,13 +105,27 @@ fn recover_other<K: Kernel>(
     boot_id: &str,
     recovery: &mut Recovery,
 ) -> Result<(), Error> {
-    match holder(node, key, boot_id) {
-        Holder::Is(attachment) => {
+    match node.store.record(key) {
+        Record::Good(attachment) if attachment.is_settled(node.kernel, boot_id) => {
             recovery.holders.push(*attachment);
             return Ok(());
         }
-        Holder::None => return Ok(()),
-        Holder::Unsettled(_) => {}
+        // IPAM has refused it a little while ago
+        Record::Good(attachment)
+            if attachment.phase == Phase::Restored && node.store.age(key) < BACK_OFF =>
+        {
+            return Ok(());
+        }
+        Record::Good(_) => {}
+        Record::None => return Ok(()),
+        Record::Newer(format) => {
+            log::warn!("{key}: its record has format {format}, of a newer rdma-cni: left alone");
+            return Ok(());
+        }
+        Record::Corrupt(reason) => {
+            log::warn!("{key}: its record cannot be read ({reason}): its DEL puts it right");
+            return Ok(());
+        }
     }
     // an ADD or DEL that is under way holds the lock; a killed one does not
     let lock = match node.store.try_lock(key) {

@@ -11,10 +11,7 @@ use crate::{
     ipam::{self, Ipam, RailCall},
     rails,
 };
-use attachments::{
-    Attachment, Key, Phase,
-    store::{Lock, StoreError},
-};
+use attachments::{Attachment, Key, Phase, store::Lock};
 use cni_protocol::Command;
 use network_conf::Conf;
 use rdma_netns::{Kernel, Pod};
@@ -110,7 +107,7 @@ pub fn devices<K: Kernel>(
     let mut has_begun = false;
     loop {
         let restored = {
-            let _moves = lock_node(node, attachment).map_err(|error| match has_begun {
+            let _moves = node.store.lock_node().map_err(|error| match has_begun {
                 true => Error::Unfinished(error),
                 false => Error::State(error),
             })?;
@@ -126,20 +123,8 @@ pub fn devices<K: Kernel>(
     }
 }
 
-/// The node's lock, if `attachment` changes the host: children that end concern their pod alone.
-///
-/// # Errors
-/// Somebody else has it for too long.
-pub fn lock_node<K: Kernel>(
-    node: &Node<'_, K>,
-    attachment: &Attachment,
-) -> Result<Option<Lock>, StoreError> {
-    let changes_host = attachment.changes_host();
-    changes_host.then(|| node.store.lock_node()).transpose()
-}
-
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
-/// and RDMA devices back to the host, and their CDI entries; the caller has the lock of [`lock_node`]. What the
+/// and RDMA devices back to the host, and their CDI entries; the node's lock is held by the caller. What the
 /// netdevs did not get back, a sentence for each thing. A record that stays says from then on that it was tried;
 /// `tried_before`: another verb did.
 pub fn restore<K: Kernel>(
@@ -182,7 +167,7 @@ pub fn restore<K: Kernel>(
     restored
 }
 
-/// Restores the devices to the host, as far as they can be; the caller has the lock of [`lock_node`].
+/// Restores the devices to the host, as far as they can be; the node's lock is held by the caller.
 pub fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,

@@ -7,7 +7,6 @@ mod allocated;
 mod announcing;
 mod asking;
 mod bare;
-mod beside;
 mod called_twice;
 mod choosing;
 mod claims;

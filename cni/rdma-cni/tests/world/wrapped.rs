@@ -32,11 +32,6 @@ pub(crate) struct Wrapped<'a> {
     pub(crate) meanwhile: Box<dyn Fn() + 'a>,
     /// How often all ports were asked.
     pub(crate) all: AtomicUsize,
-    /// What happens after a look, counted from 1.
-    pub(crate) after_look: Box<dyn Fn(usize) + 'a>,
-    pub(crate) looks: AtomicUsize,
-    /// What happens before a change.
-    pub(crate) before_change: Box<dyn Fn(&Op) + 'a>,
 }
 
 impl<'a> Wrapped<'a> {
@@ -49,9 +44,6 @@ impl<'a> Wrapped<'a> {
             asks_all: AtomicBool::new(true),
             meanwhile: Box::new(|| ()),
             all: AtomicUsize::new(0),
-            after_look: Box::new(|_| ()),
-            looks: AtomicUsize::new(0),
-            before_change: Box::new(|_| ()),
         }
     }
 
@@ -112,7 +104,6 @@ impl Kernel for Wrapped<'_> {
             }
         }
         let mut observed = self.kernel.observe(pod)?;
-        (self.after_look)(1 + self.looks.fetch_add(1, Ordering::Relaxed));
         if self.busless {
             observed.devices.clear();
             for namespace in [Some(&mut observed.host), observed.pod.as_mut()] {
@@ -161,7 +152,6 @@ impl Kernel for Wrapped<'_> {
     }
 
     fn execute(&self, op: &Op, pod: Option<&FakePod>) -> Result<(), OpError> {
-        (self.before_change)(op);
         self.kernel.execute(op, pod)
     }
 }
