@@ -101,16 +101,11 @@ impl ConditionWriter {
         }
         let now = rfc3339(SystemTime::now());
         let before = self.written.as_ref();
-        let before = before.and_then(|it| Some((it.condition.as_ref()?, &it.transition)));
-        let transition = match before {
-            Some((before, transition)) if before.is_missing == condition.is_missing => {
-                transition.clone()
-            }
-            _ => now.clone(),
-        };
+        let transition = before.map_or_else(|| now.clone(), |it| it.since(condition, &now));
+        let before = before.and_then(|it| it.condition.as_ref());
         let api = Api::new(&self.account)?;
         patch(&api, &condition.patch(&now, &transition)).await?;
-        if before.is_none_or(|(before, _)| before != condition) {
+        if before.is_none_or(|before| before != condition) {
             log::info!(
                 "the node's condition {} is {}: {}",
                 condition::TYPE,
@@ -144,6 +139,20 @@ impl Written {
         }
     }
 
+    /// Since when the status is that of `condition`. A time that is none is not written back: the API server takes no
+    /// patch with it.
+    fn since(&self, condition: &Condition, now: &str) -> String {
+        let before = self.condition.as_ref();
+        let is_same = before.is_some_and(|it| it.is_missing == condition.is_missing);
+        let is_time = humantime::parse_rfc3339(&self.transition).is_ok();
+        let since = if is_same && is_time {
+            &self.transition
+        } else {
+            now
+        };
+        since.to_owned()
+    }
+
     fn due(&self, condition: &Condition) -> Duration {
         let written = self.condition.as_ref().map(|it| (it, self.at));
         condition::due(written, condition, Instant::now())
@@ -154,4 +163,33 @@ impl Written {
 async fn patch(api: &Api, patch: &Value) -> Result<Value, ApiError> {
     let path = format!("/api/v1/nodes/{}/status", api.node);
     Ok(api.client.ask(Method::PATCH, &path, Some(patch)).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_the_transition_stays_if_it_is_one() {
+        let condition = |is_missing: bool| Condition {
+            is_missing,
+            reason: "DeviceGone".into(),
+            message: "0000:5e:00.0".into(),
+        };
+        let (missing, now) = (condition(true), "2026-01-31T10:05:00Z");
+        for (found, wanted, since) in [
+            ("2026-01-31T10:00:00Z", true, "2026-01-31T10:00:00Z"),
+            ("2026-01-31T10:00:00Z", false, now),
+            ("", true, now),
+            ("yesterday", true, now),
+        ] {
+            let written = Written::read(&missing.patch("2026-01-31T10:00:00Z", found));
+            assert_eq!(written.since(&condition(wanted), now), since, "{found:?}");
+        }
+        let mut node = missing.patch(now, now);
+        let own = &mut node["status"]["conditions"][0];
+        own["lastTransitionTime"] = Value::Null;
+        assert_eq!(Written::read(&node).since(&missing, now), now);
+        assert_eq!(Written::read(&json!({})).since(&missing, now), now);
+    }
 }
