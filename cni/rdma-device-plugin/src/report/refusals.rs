@@ -38,11 +38,17 @@ pub struct Refusals {
     account: PathBuf,
     cni_cache: PathBuf,
     told: Told,
+    /// The API server cannot be had: then nobody is told.
+    rest: Rest,
+}
+
+/// After a failure, nothing is asked for a while.
+#[derive(Debug)]
+struct Rest {
+    until: Option<Instant>,
+    wait: Duration,
     /// What went wrong last: it is said once.
     failure: Option<String>,
-    /// Nothing is asked before then.
-    rests_until: Option<Instant>,
-    wait: Duration,
 }
 
 /// What was refused, and told.
@@ -58,6 +64,8 @@ struct Seen {
     first: Instant,
     last: Instant,
     told: Option<(String, Instant)>,
+    /// The API server took no event of it.
+    rest: Rest,
 }
 
 impl Refusals {
@@ -67,9 +75,7 @@ impl Refusals {
             account,
             cni_cache,
             told: Told::default(),
-            failure: None,
-            rests_until: None,
-            wait: AGAIN[0],
+            rest: Rest::default(),
         }
     }
 
@@ -86,22 +92,35 @@ impl Refusals {
     async fn see_to(&mut self, ids: &Ids, pod: &PodName, why: &str) {
         let now = Instant::now();
         let is_due = self.told.is_due(ids, pod, why, now);
-        if !is_due || self.rests_until.is_some_and(|end| now < end) {
+        if !is_due || !self.rest.is_over(now) {
             return;
         }
         match self.write(pod, why).await {
             Ok(()) => {
                 self.told.told(ids, why, Instant::now());
-                (self.failure, self.rests_until, self.wait) = (None, None, AGAIN[0]);
+                self.rest = Rest::default();
             }
             Err(error) => {
+                let code = match &error {
+                    ApiError::Access(_) => None,
+                    ApiError::Request(error) => error.code(),
+                };
                 let line = error.to_string();
-                if self.failure.as_ref() != Some(&line) {
+                if self.failed(ids, code, &line, Instant::now()) {
                     log::warn!("{pod} is not told why it cannot start: {line}");
-                    self.failure = Some(line);
                 }
-                self.rests_until = Some(Instant::now() + self.wait);
-                self.wait = (self.wait * 2).min(AGAIN[1]);
+            }
+        }
+    }
+
+    /// What the API server refuses is one pod's matter (a quota, a name, a policy): others are told meanwhile. Whether
+    /// `line` is to be said.
+    fn failed(&mut self, ids: &Ids, code: Option<u16>, line: &str, now: Instant) -> bool {
+        match (code, self.told.seen.get_mut(ids)) {
+            (None | Some(401), _) | (_, None) => self.rest.failed(line, now),
+            (Some(_), Some(seen)) => {
+                self.rest = Rest::default();
+                seen.rest.failed(line, now)
             }
         }
     }
@@ -125,6 +144,30 @@ impl Refusals {
     }
 }
 
+impl Default for Rest {
+    fn default() -> Self {
+        Self {
+            until: None,
+            wait: AGAIN[0],
+            failure: None,
+        }
+    }
+}
+
+impl Rest {
+    fn is_over(&self, now: Instant) -> bool {
+        self.until.is_none_or(|end| now >= end)
+    }
+
+    /// It failed once more. Whether `line` is to be said.
+    fn failed(&mut self, line: &str, now: Instant) -> bool {
+        self.until = Some(now + self.wait);
+        self.wait = (self.wait * 2).min(AGAIN[1]);
+        let before = self.failure.replace(line.to_owned());
+        before.as_deref() != Some(line)
+    }
+}
+
 impl Told {
     /// Whether the pod is to be told `why` now.
     fn is_due(&mut self, ids: &Ids, pod: &PodName, why: &str, now: Instant) -> bool {
@@ -135,9 +178,11 @@ impl Told {
             first: now,
             last: now,
             told: None,
+            rest: Rest::default(),
         });
         if seen.pod != *pod {
             (seen.pod, seen.first, seen.told) = (pod.clone(), now, None);
+            seen.rest = Rest::default();
         }
         seen.last = now;
         let pause = match &seen.told {
@@ -146,6 +191,7 @@ impl Told {
             Some(_) => OTHER_REASON,
         };
         let is_over = seen.told.as_ref().is_none_or(|(_, at)| since(*at) >= pause);
+        let is_over = is_over && seen.rest.is_over(now);
         since(seen.first) >= SECOND_TRY && is_over && self.budget.room_in(now).is_zero()
     }
 
@@ -153,6 +199,7 @@ impl Told {
         self.budget.spend(now);
         if let Some(seen) = self.seen.get_mut(ids) {
             seen.told = Some((why.to_owned(), now));
+            seen.rest = Rest::default();
         }
     }
 }
@@ -201,6 +248,35 @@ mod tests {
             .map(|it| (it, refused("b", "renumbered", it)));
         let (second, _) = again.find(|(_, is_due)| *is_due).expect("an hour later");
         assert!((4512..4900).contains(&second), "{second}");
+    }
+
+    #[test]
+    fn a_pod_that_is_refused_by_the_api_server_holds_up_no_other_one() {
+        let mut refusals = Refusals::new(PathBuf::new(), PathBuf::new());
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let ids = ["a", "b"].map(|id| Ids::new("rdma/hca", &[id.into()]));
+        let due = |refusals: &mut Refusals, now: Instant| {
+            [(&ids[0], "a"), (&ids[1], "b")].map(|(ids, name)| {
+                let is_due = refusals.told.is_due(ids, &pod(name), "gone", now);
+                is_due && refusals.rest.is_over(now)
+            })
+        };
+        assert_eq!(due(&mut refusals, at(0)), [false; 2]);
+        assert_eq!(due(&mut refusals, at(12)), [true; 2]);
+        // a quota is one namespace's
+        assert!(refusals.failed(&ids[0], Some(403), "403", at(12)));
+        assert_eq!(due(&mut refusals, at(12)), [false, true]);
+        assert_eq!(due(&mut refusals, at(13)), [true; 2]);
+        assert!(!refusals.failed(&ids[0], Some(403), "403", at(13)));
+        assert_eq!(due(&mut refusals, at(14)), [false, true]);
+        // a token, or no answer, is everybody's
+        for (number, code) in [Some(401), None].into_iter().enumerate() {
+            let now = at(60 + 12 * number as u64);
+            assert_eq!(due(&mut refusals, now), [true; 2]);
+            assert!(refusals.failed(&ids[1], code, &format!("{code:?}"), now));
+            assert_eq!(due(&mut refusals, now), [false; 2]);
+        }
     }
 
     #[test]
