@@ -6,7 +6,7 @@
 use crate::{
     conf::Require,
     node::Node,
-    offer::{Gone, OfferedDevice},
+    offer::{Gone, Offer, OfferedDevice},
 };
 use rdma_netns::DeviceAddress;
 use serde_json::{Value, json};
@@ -42,12 +42,15 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Of `node`: a rail is missing if its device is not healthy, or fell off its bus, or never was there although
-    /// the configuration requires it.
+    /// Of `node`: a rail is missing if its device is not healthy, or cannot be used by one of its resources, or fell off
+    /// its bus, or never was there although the configuration requires it.
     pub fn of(node: &Node) -> Self {
-        let mut devices: BTreeMap<&DeviceAddress, Option<String>> = BTreeMap::new();
-        for device in node.offers.iter().flat_map(|offer| &offer.devices) {
-            devices.insert(&device.address, faulty(device));
+        let mut devices: BTreeMap<&DeviceAddress, BTreeSet<String>> = BTreeMap::new();
+        for offer in &node.offers {
+            for device in &offer.devices {
+                let faults = devices.entry(&device.address).or_default();
+                faults.extend(faulty(node, offer, device));
+            }
         }
         let gone: BTreeMap<&DeviceAddress, &Gone> = node
             .gone
@@ -55,7 +58,10 @@ impl Condition {
             .flatten()
             .map(|gone| (&gone.address, gone))
             .collect();
-        let faults: Vec<&String> = devices.values().flatten().collect();
+        let faults = devices.values().filter(|faults| !faults.is_empty());
+        let faults: Vec<String> = faults
+            .map(|faults| Vec::from_iter(faults.iter().map(String::as_str)).join("; "))
+            .collect();
         let lacking: BTreeSet<String> = lacking(node).collect();
         let reason = match (gone.is_empty(), faults.is_empty(), lacking.is_empty()) {
             (false, ..) => "DeviceGone",
@@ -69,7 +75,7 @@ impl Condition {
         let gone = gone
             .values()
             .map(|gone| format!("{gone} is not on this node any more"));
-        let told: Vec<String> = gone.chain(faults.into_iter().cloned()).collect();
+        let told: Vec<String> = gone.chain(faults).collect();
         let mut sentences = match (is_missing, lost) {
             (false, _) => vec![format!("all of {all} RDMA devices can be used")],
             (true, 0) => vec![],
@@ -135,10 +141,18 @@ pub fn due(
     (at + pause).saturating_duration_since(now)
 }
 
-/// `0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier`
-fn faulty(device: &OfferedDevice) -> Option<String> {
+/// `0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier`, `0000:3b:00.0 (mlx5_0) in rdma/a: bond0.100 is down` where
+/// the device is healthy by itself.
+fn faulty(node: &Node, offer: &Offer, device: &OfferedDevice) -> Option<String> {
     let fault = device.fault.as_ref()?;
-    Some(format!("{} ({}): {fault}", device.address, device.hca.name))
+    let by = match node.unhealthy.contains_key(&device.address) {
+        true => String::new(),
+        false => format!(" in {}", offer.name),
+    };
+    Some(format!(
+        "{} ({}){by}: {fault}",
+        device.address, device.hca.name
+    ))
 }
 
 /// The resources that have fewer devices than the configuration requires, whether they can be used or not.
@@ -170,4 +184,4 @@ fn listed(devices: &[String]) -> String {
 
 #[cfg(test)]
 #[path = "condition_tests.rs"]
-mod tests;
+pub(super) mod tests;

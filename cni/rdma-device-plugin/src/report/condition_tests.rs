@@ -53,6 +53,24 @@ fn node(require: &Value, before: &[&str], now: &[&str], unhealthy: &[(&str, &str
     }
 }
 
+/// One NIC in two resources, of which `rdma/a` cannot use it.
+pub(in crate::report) fn tenants(names: [&str; 2]) -> Node {
+    let mut node = node(&json!(null), &NICS[..1], &NICS[..1], &[]);
+    let resources = names.map(|name| json!({"name": name, "kind": "shared"}));
+    let text = json!({"resources": resources}).to_string();
+    let conf = Conf::parse(&text, Path::new("config.json")).expect("a configuration");
+    let none = (&BTreeSet::new(), &Unhealthy::new());
+    let before = PreviousOffers::default();
+    (node.offers, _) = offers(&conf.conf, &node.inventory, none.0, none.1, &before);
+    node.conf = Arc::new(conf.conf);
+    let own = node
+        .offers
+        .iter_mut()
+        .find(|it| it.name.as_str() == "rdma/a");
+    own.expect("it is offered").devices[0].fault = Some("bond0.100 is down".into());
+    node
+}
+
 fn said(node: &Node) -> (bool, String, String) {
     let condition = Condition::of(node);
     (condition.is_missing, condition.reason, condition.message)
@@ -101,6 +119,32 @@ fn it_says_which_rails_are_missing_and_why() {
         said(&node(&none, &[], &[], &[])),
         is(false, "NoRailMissing", "all of 0 RDMA devices can be used")
     );
+}
+
+#[test]
+fn what_one_resource_cannot_use_is_missing_whichever_comes_first() {
+    for names in [["rdma/a", "rdma/b"], ["rdma/b", "rdma/a"]] {
+        let mut node = tenants(names);
+        let own = "0000:3b:00.0 (mlx5_0) in rdma/a: bond0.100 is down";
+        assert_eq!(
+            said(&node),
+            is(
+                true,
+                "DeviceUnhealthy",
+                &format!("1 of 1 RDMA devices cannot be used: {own}")
+            )
+        );
+        // two reasons are one device
+        let other = node
+            .offers
+            .iter_mut()
+            .find(|it| it.name.as_str() == "rdma/b");
+        other.expect("it").devices[0].fault = Some("bond0.200 is down".into());
+        let other = "0000:3b:00.0 (mlx5_0) in rdma/b: bond0.200 is down";
+        let (_, _, message) = said(&node);
+        let wanted = format!("1 of 1 RDMA devices cannot be used: {own}; {other}");
+        assert_eq!(message, wanted);
+    }
 }
 
 #[test]
