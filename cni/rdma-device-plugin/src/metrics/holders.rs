@@ -14,7 +14,7 @@ use std::{
 /// A container that was given a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Holder {
-    pub(super) resource: String,
+    pub(crate) resource: String,
     pub(super) pod: String,
     pub(super) namespace: String,
     pub(super) container: String,

@@ -2,7 +2,7 @@
 //! Which pods have which devices: by the records of `rdma-cni`, which know the interfaces, and by kubelet for what has
 //! no record, as pods with `hostNetwork`.
 
-use super::rails::{PodDevices, PodKey};
+use super::rails::{PodDevice, PodDevices, PodKey};
 use crate::{
     chain::sandbox,
     metrics::{Offered, held},
@@ -50,17 +50,18 @@ pub async fn with_devices(paths: &Paths, node: &Node) -> Result<Vec<PodDevices>,
     };
     let (paths, offers) = (paths.clone(), offered(node));
     let aside = tokio::task::spawn_blocking(move || {
-        let mut pods: BTreeMap<PodName, BTreeMap<DeviceAddress, Option<String>>> = BTreeMap::new();
+        let mut pods: BTreeMap<PodName, BTreeMap<DeviceAddress, PodDevice>> = BTreeMap::new();
         let held = held(&resources, &offers, &paths.state_dir);
         for (address, holders) in held.holders {
             for holder in holders {
                 let pod = pods.entry(holder.pod_name()).or_default();
-                pod.insert(address.clone(), None);
+                let device = pod.entry(address.clone()).or_default();
+                device.resources.insert(holder.resource);
             }
         }
         for (name, address, interface) in recorded(&paths.state_dir) {
             let pod = pods.entry(name).or_default();
-            pod.insert(address, Some(interface));
+            pod.entry(address).or_default().interface = Some(interface);
         }
         let uids = sandbox::uids(&paths.cni_cache);
         let seen = pods.into_iter().map(|(name, devices)| {

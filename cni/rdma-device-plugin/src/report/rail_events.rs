@@ -152,16 +152,27 @@ impl RailEvents {
     }
 }
 
-/// The devices of `node` that cannot be used, and those that are gone.
+/// The devices of `node` that cannot be used, by anybody or by one resource, those that are gone, and those that can
+/// be used.
 fn troubles(node: &Node) -> Troubles {
-    let mut troubles = Troubles::new();
-    for device in node.offers.iter().flat_map(|offer| &offer.devices) {
-        if let Some(reason) = &device.fault {
+    let mut troubles = Troubles::default();
+    for offer in &node.offers {
+        for device in &offer.devices {
+            let address = device.address.clone();
+            let place = (offer.name.to_string(), address.clone());
+            let Some(reason) = &device.fault else {
+                troubles.usable.insert(place);
+                continue;
+            };
             let trouble = Trouble {
                 rdma: Some(device.hca.name.clone()),
                 reason: reason.clone(),
             };
-            troubles.insert(device.address.clone(), trouble);
+            if node.unhealthy.contains_key(&address) {
+                troubles.devices.insert(address, trouble);
+            } else {
+                troubles.own.insert(place, trouble);
+            }
         }
     }
     for gone in node.gone.values().flatten() {
@@ -169,7 +180,11 @@ fn troubles(node: &Node) -> Troubles {
             rdma: gone.rdma.clone(),
             reason: "it is not on this node any more".to_owned(),
         };
-        troubles.insert(gone.address.clone(), trouble);
+        troubles.devices.insert(gone.address.clone(), trouble);
     }
     troubles
 }
+
+#[cfg(test)]
+#[path = "rail_events_tests.rs"]
+mod tests;

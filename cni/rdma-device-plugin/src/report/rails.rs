@@ -10,7 +10,7 @@ use super::event::Budget;
 use crate::refused::PodName;
 use rdma_netns::DeviceAddress;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -22,8 +22,17 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub struct PodDevices {
     /// Which.
     pub pod: PodKey,
-    /// Its devices, with the interface of each in the pod, where it has one.
-    pub devices: BTreeMap<DeviceAddress, Option<String>>,
+    /// Its devices.
+    pub devices: BTreeMap<DeviceAddress, PodDevice>,
+}
+
+/// A device, as a pod has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodDevice {
+    /// Its interface in the pod, where it has one.
+    pub interface: Option<String>,
+    /// The resources by which the pod has it, as far as kubelet says.
+    pub resources: BTreeSet<String>,
 }
 
 /// Which pod it is.
@@ -44,25 +53,69 @@ pub struct Trouble {
     pub reason: String,
 }
 
-/// Devices that cannot be used.
-pub type Troubles = BTreeMap<DeviceAddress, Trouble>;
+/// Which devices cannot be used, and which can. One that is in neither is not offered any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Troubles {
+    /// Those that nobody can use.
+    pub devices: BTreeMap<DeviceAddress, Trouble>,
+    /// Those that are healthy by themselves, and cannot be used by one resource: its netdev that pods are attached to
+    /// is missing or down.
+    pub own: BTreeMap<(String, DeviceAddress), Trouble>,
+    /// Those that can be used, by resource.
+    pub usable: BTreeSet<(String, DeviceAddress)>,
+}
+
+impl Troubles {
+    /// Whether all that is offered can be used.
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty() && self.own.is_empty()
+    }
+
+    /// What is wrong with `device` for the pod that has it so, and the resource of which that is, if it is one's own.
+    fn of(&self, address: &DeviceAddress, device: &PodDevice) -> Option<(&Trouble, Option<&str>)> {
+        if let Some(trouble) = self.devices.get(address) {
+            return Some((trouble, None));
+        }
+        let mut resources = device.resources.iter();
+        resources.find_map(|resource| {
+            let place = (resource.clone(), address.clone());
+            let ((resource, _), trouble) = self.own.get_key_value(&place)?;
+            Some((trouble, Some(resource.as_str())))
+        })
+    }
+
+    /// Whether it is offered and can be used: by `resource`, or without one by any.
+    fn is_usable(&self, address: &DeviceAddress, resource: Option<&str>) -> bool {
+        let mut usable = self.usable.iter().filter(|(_, it)| it == address);
+        usable.any(|(name, _)| resource.is_none_or(|it| it == name))
+    }
+}
 
 /// What one pod is to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News {
     /// Which.
     pub pod: PodKey,
-    /// What it has lost: what that is called, and why.
-    pub lost: BTreeMap<DeviceAddress, (String, String)>,
+    /// What it has lost, and why.
+    pub lost: BTreeMap<DeviceAddress, (Lost, String)>,
     /// What it has lost and has again: what that is called.
     pub recovered: BTreeMap<DeviceAddress, String>,
+}
+
+/// A device that a pod was told to be lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// What it is called.
+    pub called: String,
+    /// The resource by which it is lost, if the device itself is healthy.
+    pub resource: Option<String>,
 }
 
 impl News {
     /// What is lost, as a sentence; none: nothing is.
     pub fn loss(&self) -> Option<String> {
         let lost = self.lost.values();
-        let lost = lost.map(|(called, reason)| format!("{called}: {reason}"));
+        let lost = lost.map(|(lost, reason)| format!("{}: {reason}", lost.called));
         sentence("cannot be used", lost.collect())
     }
 
@@ -88,8 +141,8 @@ pub struct Told {
 
 #[derive(Debug)]
 struct Pod {
-    /// The devices whose loss it knows, as they are called.
-    lost: BTreeMap<DeviceAddress, String>,
+    /// The devices whose loss it knows.
+    lost: BTreeMap<DeviceAddress, Lost>,
     last: Instant,
 }
 
@@ -150,7 +203,7 @@ impl Told {
             .retain(|address, _| !news.recovered.contains_key(address));
         let lost = news.lost.into_iter();
         pod.lost
-            .extend(lost.map(|(address, (called, _))| (address, called)));
+            .extend(lost.map(|(address, (lost, _))| (address, lost)));
     }
 }
 
@@ -164,17 +217,29 @@ impl Pod {
 impl PodDevices {
     fn news(&self, told: Option<&Pod>, troubles: &Troubles) -> News {
         let knows = |address: &DeviceAddress| told.is_some_and(|it| it.lost.contains_key(address));
-        let lost = self.devices.iter().filter_map(|(address, interface)| {
-            let trouble = troubles.get(address).filter(|_| !knows(address))?;
-            let called = called(address, interface.as_deref(), trouble.rdma.as_deref());
-            Some((address.clone(), (called, trouble.reason.clone())))
+        let trouble = |address: &DeviceAddress| match self.devices.get(address) {
+            Some(device) => troubles.of(address, device),
+            None => troubles.of(address, &PodDevice::default()),
+        };
+        let lost = self.devices.iter().filter(|(address, _)| !knows(address));
+        let lost = lost.filter_map(|(address, device)| {
+            let (trouble, resource) = trouble(address)?;
+            let interface = device.interface.as_deref();
+            let lost = Lost {
+                called: called(address, interface, trouble.rdma.as_deref()),
+                resource: resource.map(str::to_owned),
+            };
+            Some((address.clone(), (lost, trouble.reason.clone())))
         });
-        let mut recovered = told.map(|it| it.lost.clone()).unwrap_or_default();
-        recovered.retain(|address, _| !troubles.contains_key(address));
+        let known = told.into_iter().flat_map(|it| &it.lost);
+        let recovered = known.filter(|(address, lost)| {
+            trouble(address).is_none() && troubles.is_usable(address, lost.resource.as_deref())
+        });
+        let recovered = recovered.map(|(address, lost)| (address.clone(), lost.called.clone()));
         News {
             pod: self.pod.clone(),
             lost: lost.collect(),
-            recovered,
+            recovered: recovered.collect(),
         }
     }
 }

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::{super::condition::tests::tenants, *};
+
+#[test]
+fn a_resources_own_fault_is_not_the_devices() {
+    let mut node = tenants(["rdma/a", "rdma/b"]);
+    let address = node.offers[0].devices[0].address.clone();
+    let places = ["rdma/a", "rdma/b"].map(|it| (it.to_owned(), address.clone()));
+    let found = troubles(&node);
+    assert!(found.devices.is_empty(), "{found:?}");
+    assert_eq!(Vec::from_iter(found.own.keys()), [&places[0]]);
+    assert_eq!(Vec::from_iter(&found.usable), [&places[1]]);
+    // that of the device is everybody's
+    let carrier = "its netdev ens1 has no carrier".to_owned();
+    for offer in &mut node.offers {
+        offer.devices[0].fault = Some(carrier.clone());
+    }
+    node.unhealthy.insert(address.clone(), carrier);
+    let found = troubles(&node);
+    assert_eq!(Vec::from_iter(found.devices.keys()), [&address]);
+    assert!(found.own.is_empty() && found.usable.is_empty(), "{found:?}");
+}
