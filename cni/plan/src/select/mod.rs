@@ -230,7 +230,7 @@ fn rail(
             })
         }
         None => {
-            share::movable((link, rdma), others)?;
+            share::movable(&observed.host, (link, rdma), others)?;
             host_use.movable(naming, conf.mode, link, rdma)?;
             Ok(Rail {
                 host_link: Some(link.clone()),

@@ -8,6 +8,7 @@ use rdma_netns::{
     Child, IpoibMode, Link, LinkType, MacvlanMode, Namespace, NetnsSide, RdmaDevice, RdmaMode,
 };
 use rdma_resources::Sharing;
+use std::iter::once;
 
 /// What is selected where `link` is: the bond that it is a port of, unless it is to be moved.
 pub(super) fn bond_of<'a>(
@@ -137,6 +138,7 @@ fn takes_connections(link: &Link) -> bool {
 
 /// Refuses what would not work in a pod, or be missed on the host.
 pub(super) fn movable(
+    host: &Namespace,
     (link, rdma): (&Link, Option<&RdmaDevice>),
     others: &[Attachment],
 ) -> Result<(), SelectError> {
@@ -155,7 +157,13 @@ pub(super) fn movable(
             "it is a VLAN, and its RDMA device is that of the netdev that it lies on; use mode \"share\"",
         );
     }
-    match sharer(link, others) {
+    // a VLAN of it goes with it
+    let is_on_it = |it: &&Link| {
+        let lower = host.below_vlan(it);
+        lower.is_some_and(|lower| lower.index == link.index)
+    };
+    let vlans = host.links.iter().filter(is_on_it);
+    match once(link).chain(vlans).find_map(|it| sharer(it, others)) {
         Some(other) => Err(SelectError::InUse {
             device: link.name.to_string(),
             holder: other.holder(),

@@ -104,6 +104,26 @@ fn any_change_of_add_is_refused() {
 
 /// The kernel takes the pods' children along.
 #[test]
+fn a_nic_is_not_moved_away_below_a_vlan_that_a_pod_shares() {
+    let mut world = bonds(0);
+    world.add_vlan("eth8", 100);
+    let (at, link) = (NetnsSide::Host, name("eth8.100"));
+    let up = Op::SetUp { at, link, up: true };
+    world.execute(&up, None).unwrap();
+    settle(&mut world);
+    let node = Node::with(world);
+    let (first, second) = (node.pod("a"), node.pod("b"));
+    let vlan = node.config(json!({ "devices": [{ "netdev": "eth8.100" }] }));
+    let nic = node.config(json!({ "devices": [{ "netdev": "eth8" }], "mode": "move" }));
+    let before = node.snapshot();
+    node.add(&first, &vlan).must_succeed();
+    node.add(&second, &nic).must_fail(101);
+    assert!(parent(&node, &first, "rdma0").is_some_and(|it| it == "eth8.100"));
+    node.del(&first, &vlan).must_succeed();
+    node.must_be(&before, "both have ended");
+}
+
+#[test]
 fn a_vlan_that_is_removed_below_its_pods_fails_no_del() {
     let leases = Leases::on(Node::with(vlans()));
     let node = &leases.node;
