@@ -30,8 +30,9 @@ pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     // others need not wait for the disk
     drop(locked);
     node.store.forget_drafts(|it| *it == owner)?;
+    // also what a DEL that was killed has taken away
+    node.store.sync()?;
     if !released.is_empty() {
-        node.store.sync()?;
         log::info!("{} given back by {owner}", list(&released));
     }
     Ok(())
