@@ -2,11 +2,11 @@
 //! Files of the state directories, opened so that nothing in their place is waited for, followed, or read without
 //! an end: a link, a pipe without a writer, a device, a file of a gigabyte.
 
-use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
+use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, makedev};
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::Path,
 };
 
@@ -25,17 +25,26 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     whole(open(path)?)
 }
 
-/// The same of a file that may be reached by links: it belongs to others.
+/// The same of a file that belongs to others: it may be reached by links. One that leads to `/dev/null` is empty: so are
+/// files masked for udev and systemd (udev(7)).
 ///
 /// # Errors
 /// As [`read`], but for links.
 pub fn read_linked(path: &Path) -> io::Result<Vec<u8>> {
-    whole(regular(
-        OpenOptions::new()
-            .read(true)
-            .custom_flags(AT_ONCE)
-            .open(path),
-    )?)
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).custom_flags(AT_ONCE).open(path);
+    if let Ok(file) = &opened
+        && is_null(file)?
+    {
+        return Ok(vec![]);
+    }
+    whole(regular(opened)?)
+}
+
+/// Whether it is `/dev/null` (`Documentation/admin-guide/devices.txt`).
+fn is_null(file: &File) -> io::Result<bool> {
+    let found = file.metadata()?;
+    Ok(found.file_type().is_char_device() && found.rdev() == makedev(1, 3))
 }
 
 /// The file at `path`, for reading.
@@ -185,6 +194,9 @@ mod tests {
             read_linked(&directory.path().join("link")).expect("a file"),
             b"text"
         );
+        let masked = directory.path().join("masked");
+        symlink("/dev/null", &masked).expect("a link");
+        assert_eq!(read_linked(&masked).expect("nothing in it"), b"");
         assert!(read_linked(&directory.path().join("pipe")).is_err_and(|it| is_odd(&it)));
         let nothing = read(&directory.path().join("nothing")).expect_err("not there");
         assert_eq!(nothing.kind(), io::ErrorKind::NotFound);
