@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
-use tokio::task::JoinError;
+use tokio::{sync::Semaphore, task::JoinError};
 
 /// Where the hardware is seen.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct Hardware {
     dev: PathBuf,
     procfs: PathBuf,
     storage: Arc<Mutex<Storage>>,
+    /// One thread at a time waits for the accelerators' driver, so that one that hangs has no more of them.
+    driver: Arc<Semaphore>,
 }
 
 /// The kernel's users of devices: those that a device had once are its users for good, as NFS ends a connection
@@ -61,6 +63,7 @@ impl Hardware {
             dev: dev.to_owned(),
             procfs: PathBuf::from("/proc"),
             storage: Arc::default(),
+            driver: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -118,10 +121,18 @@ impl Hardware {
     pub async fn accelerator_names_aside(
         &self,
     ) -> Result<BTreeMap<String, DeviceAddress>, HardwareError> {
-        let Self { sysfs, procfs, .. } = self.clone();
-        let names =
-            tokio::task::spawn_blocking(move || rdma_netns::accelerator_names(&sysfs, &procfs));
-        Ok(names.await?)
+        let Self {
+            sysfs,
+            procfs,
+            driver,
+            ..
+        } = self.clone();
+        let turn = driver.acquire_owned().await;
+        let names = move || {
+            let _turn = turn;
+            rdma_netns::accelerator_names(&sysfs, &procfs)
+        };
+        Ok(tokio::task::spawn_blocking(names).await?)
     }
 
     /// Whether the character device `name` has the numbers `major`, `minor` in `/dev/infiniband`.

@@ -155,17 +155,31 @@ impl Service {
         if node.inventory.accelerators.is_empty() || !offer.has_choice() {
             return BTreeSet::new();
         }
-        let socket = &self.context.pod_resources;
-        let pods = pod_resources::all(socket, TO_SAY_WHOSE).await;
-        let names = self.context.hardware.accelerator_names_aside().await;
-        let (pods, names) = match (pods, names) {
-            (Ok(pods), Ok(names)) => (pods, names),
-            (Err(error), _) => {
-                log::debug!("{}: whose accelerators are which: {error}", self.resource);
+        let end = Instant::now() + TO_SAY_WHOSE;
+        let names = match timeout(
+            TO_SAY_WHOSE,
+            self.context.hardware.accelerator_names_aside(),
+        )
+        .await
+        {
+            Ok(Ok(names)) => names,
+            Ok(Err(error)) => {
+                log::debug!("{}: what accelerators are called: {error}", self.resource);
                 return BTreeSet::new();
             }
-            (_, Err(error)) => {
-                log::debug!("{}: what accelerators are called: {error}", self.resource);
+            Err(_) => {
+                log::warn!(
+                    "{}: the driver of the accelerators does not say what they are called",
+                    self.resource
+                );
+                return BTreeSet::new();
+            }
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        let pods = match pod_resources::all(&self.context.pod_resources, left).await {
+            Ok(pods) => pods,
+            Err(error) => {
+                log::debug!("{}: whose accelerators are which: {error}", self.resource);
                 return BTreeSet::new();
             }
         };
