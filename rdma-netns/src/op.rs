@@ -159,7 +159,7 @@ pub enum Op {
         name: String,
         present: bool,
     },
-    /// `sysctl -w net.ipv6.conf.LINK.KEY=VALUE`; `key` is one of [`link::SYSCTLS`].
+    /// `sysctl -w net.ipv6.conf.LINK.KEY=VALUE`; `key` is one of [`SYSCTLS`](crate::link::SYSCTLS).
     SetSysctl {
         at: NetnsSide,
         link: InterfaceName,
