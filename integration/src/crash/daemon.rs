@@ -8,7 +8,7 @@ use crate::{
     kubelet::DeviceManager,
     machine::Nic,
     tracer::{self, Fault, Report},
-    wait,
+    wait::{self, PATIENCE},
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -124,14 +124,19 @@ impl Writes {
 
     /// Whether all came that comes: both resources, the entry, and what a container is given; `is_over` says that it
     /// will not.
-    fn has_all(&self, kubelet: &DeviceManager, is_over: &mut dyn FnMut() -> bool) -> bool {
+    fn has_all(
+        &self,
+        kubelet: &DeviceManager,
+        limit: Duration,
+        is_over: &mut dyn FnMut() -> bool,
+    ) -> bool {
         let is_listed = |resource: &str| {
             kubelet
                 .resource(resource)
                 .is_some_and(|it| !it.healthy().is_empty() && it.streams == 1)
         };
         let mut over = false;
-        let came = wait::within(LIMIT, || {
+        let came = wait::within(limit, || {
             over = is_over();
             over || is_listed("rdma/hca") && is_listed("rdma/nic") && self.is_in_list()
         });
@@ -175,13 +180,17 @@ impl Story for Writes {
             .stdin(Stdio::null())
             .stderr(Stdio::null());
         let mut injector = command.spawn().expect("the injector");
+        let limit = match fault {
+            Some(_) => LIMIT,
+            None => PATIENCE,
+        };
         let mut is_over = || injector.try_wait().expect("a status").is_some();
-        let has_all = self.has_all(&kubelet, &mut is_over);
+        let has_all = self.has_all(&kubelet, limit, &mut is_over);
         if let Some(daemon) = tracee(&injector) {
             // one that has ended meanwhile gets none
             let _ = kill(daemon, Signal::SIGTERM);
         }
-        let ended = wait::within(LIMIT, || injector.try_wait().expect("a status").is_some());
+        let ended = wait::within(limit, || injector.try_wait().expect("a status").is_some());
         if !ended {
             tracee(&injector).map(|it| kill(it, Signal::SIGKILL));
         }
@@ -200,7 +209,7 @@ impl Story for Writes {
         let mut command = self.machine.command(&self.program);
         let daemon = Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]));
         let mut left = vec![];
-        if !self.has_all(&kubelet, &mut || false) {
+        if !self.has_all(&kubelet, PATIENCE, &mut || false) {
             left.push("the next daemon does not come to the same".to_owned());
         }
         let (status, _) = daemon.end(Signal::SIGTERM);

@@ -20,7 +20,7 @@ use std::{
 const ENOUGH: usize = 40;
 
 /// Of how many points a story is told in a run that is not of all: it has some hundred milliseconds for each.
-const MOST: usize = 60;
+const MOST: usize = 25;
 
 /// How many of the points are tried.
 #[derive(Clone, Copy, Debug)]

@@ -60,6 +60,7 @@ pub fn run(mut program: Command, fault: Option<Fault>) -> io::Result<(Traced, Re
         changes: 0,
         report: Report::default(),
         ended: None,
+        killed: false,
     };
     tracer.go_on(root, None)?;
     tracer.follow()?;
@@ -105,6 +106,8 @@ struct Tracer {
     changes: usize,
     report: Report,
     ended: Option<Traced>,
+    /// All that ran were killed.
+    killed: bool,
 }
 
 impl Tracer {
@@ -124,6 +127,11 @@ impl Tracer {
                     self.go_on(thread, None)?;
                 }
                 WaitStatus::PtraceEvent(thread, _, _) => self.go_on(thread, None)?,
+                WaitStatus::Stopped(thread, _) if self.killed => {
+                    // a child that was being started when all were killed
+                    let _ = kill(thread, Signal::SIGKILL);
+                    self.go_on(thread, None)?;
+                }
                 WaitStatus::Stopped(thread, signal) => {
                     // the first stop of a new thread or child is nobody's signal
                     let is_new = !self.threads.contains_key(&thread);
@@ -238,7 +246,8 @@ impl Tracer {
     }
 
     /// SIGKILL to all processes, at once.
-    fn kill(&self) {
+    fn kill(&mut self) {
+        self.killed = true;
         let processes: BTreeSet<Pid> = self.threads.values().map(|it| it.process).collect();
         for process in processes {
             // one that has ended meanwhile gets none
