@@ -19,6 +19,7 @@ use network_conf::{
 use rdma_netns::{
     DeviceAddress, Kernel, Link, LinkType, Namespace, NetnsSide, Observed, RdmaDevice, RdmaMode,
 };
+use rdma_resources::Sharing;
 use std::collections::BTreeSet;
 
 /// What is to be attached.
@@ -217,6 +218,9 @@ fn rail(
     };
     match share::reason(conf.mode, sharing, (link, rdma), others) {
         Some(reason) => {
+            if sharing == Some(Sharing::Exclusive) {
+                share::alone((link, rdma), others)?;
+            }
             log::info!("{} is shared: {reason}", link.name);
             Ok(Rail {
                 shared: Some(share::shared(

@@ -172,6 +172,26 @@ pub(super) fn movable(
     }
 }
 
+/// Refuses `link` with the RDMA device `rdma`, which kubelet gives to one pod, while another pod has a child of it, or
+/// of another netdev of the RDMA device: what cannot be moved is shared, and yet one pod's.
+pub(super) fn alone(
+    (link, rdma): (&Link, Option<&RdmaDevice>),
+    others: &[Attachment],
+) -> Result<(), SelectError> {
+    let has_it = |rail: &Rail| {
+        let is_same = |own: &RdmaDevice| rdma.is_some_and(|rdma| rdma.name == own.name);
+        let shared = rail.shared.as_ref();
+        shared.is_some_and(|shared| shared.is_of(link) || rail.rdma.as_ref().is_some_and(is_same))
+    };
+    match others.iter().find(|other| other.rails.iter().any(has_it)) {
+        Some(other) => Err(SelectError::InUse {
+            device: link.name.to_string(),
+            holder: other.holder(),
+        }),
+        None => Ok(()),
+    }
+}
+
 /// An attachment that has a child of `link`.
 fn sharer<'a>(link: &Link, others: &'a [Attachment]) -> Option<&'a Attachment> {
     others.iter().find(|other| share_of(link, other).is_some())

@@ -218,3 +218,33 @@ fn a_pod_is_not_attached_elsewhere_than_its_resource_says() {
         cluster.node.must_be(&before, parent);
     }
 }
+
+/// It stays on the host, as it cannot be moved. Kubelet counts what it gives by the resource's name, and starts anew
+/// when that changes.
+#[test]
+fn an_exclusive_bond_has_one_pod() {
+    for parent in [None, Some("bond0.100")] {
+        let cluster = Cluster::with(vlans());
+        let mut resource = every(&[NIC], Sharing::Exclusive);
+        let devices = parent.map(|it: &str| (crate::kubelet::address(NIC), it.to_owned()));
+        let mut other = resource.clone();
+        other.parents = devices.into_iter().collect();
+        resource.parents = [].into();
+        cluster.publish(&[("rdma/old", other), ("rdma/new", resource)], false);
+        let config = cluster.config(json!({ "resources": ["rdma/old", "rdma/new"] }));
+        let first = cluster.pod("a", &[("rdma/old", &["0"])]);
+        cluster.add(&first, &config).must_succeed();
+        let second = cluster.pod("b", &[("rdma/new", &["0"])]);
+        let before = cluster.node.snapshot();
+        let refused = cluster.add(&second, &config).must_fail(101);
+        assert!(refused.contains("bond0"), "{refused}");
+        assert!(refused.contains("pod default/a"), "{refused}");
+        assert_eq!(
+            before.differences(&cluster.node.snapshot()),
+            [] as [&str; 0]
+        );
+        cluster.del(&first, &config).must_succeed();
+        cluster.add(&second, &config).must_succeed();
+        cluster.del(&second, &config).must_succeed();
+    }
+}
