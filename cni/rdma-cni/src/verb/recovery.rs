@@ -128,13 +128,10 @@ fn recover_other<K: Kernel>(
         }
     }
     // an ADD or DEL that is under way holds the lock; a killed one does not
-    let lock = match node.store.try_lock(key) {
-        Ok(lock) => lock,
-        Err(error) => {
-            log::warn!("{key}: {error}");
-            return Ok(());
-        }
-    };
+    let lock = node.store.try_lock(key).unwrap_or_else(|error| {
+        log::warn!("{key}: {error}");
+        None
+    });
     // and may have come to its end between the look and the lock
     let Record::Good(attachment) = node.store.record(key) else {
         if let Some(lock) = lock {

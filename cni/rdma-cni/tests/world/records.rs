@@ -211,3 +211,21 @@ fn status_of_a_drop_in_needs_no_device_where_the_runtime_hands_it_over() {
     let message = status(json!({})).must_fail(50);
     assert!(message.contains("deviceID"), "{message}");
 }
+
+/// Its lock cannot be opened: nobody can say that its verb is over, and its devices stay its own.
+#[test]
+fn who_cannot_be_locked_has_its_devices() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), node.one_rail());
+    node.kill(1, Verdict::DieBefore, |node| drop(node.add(&pod, &config)));
+    let lock = node.record_of(&pod).with_extension("lock");
+    fs::remove_file(&lock).unwrap();
+    fs::create_dir(&lock).unwrap();
+    let other = node.pod("b");
+    let held = node.snapshot();
+    node.add(&other, &config).must_fail(101);
+    assert_eq!(held.differences(&node.snapshot()), [] as [&str; 0]);
+    fs::remove_dir(&lock).unwrap();
+    node.add(&other, &config).must_succeed();
+    assert_eq!(node.records(), ["b@eth0.json", "b@eth0.lock"]);
+}
