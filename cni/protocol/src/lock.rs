@@ -31,6 +31,9 @@ pub const UNDO_LIMIT: Duration = Duration::from_secs(15);
 /// How long a lock is waited for when the verb's time is over: who is well has let go of it by then.
 const LEAST: Duration = Duration::from_secs(1);
 
+/// How often a lock is asked for where no thread can wait for it.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// A lock that this process has on a file, until this is dropped.
 ///
 /// It is given back by the call, not by closing the file: a child that another thread has just forked has
@@ -137,20 +140,50 @@ pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
         return Ok(Held(file));
     }
     let metadata = file.metadata()?;
-    let (sender, receiver) = mpsc::channel();
-    // the kernel's queue is fair, and has no end; a thread that comes too late lets go by itself
-    thread::Builder::new().spawn(move || {
-        let locked = file.lock().map(|()| Held(file));
-        let _ = sender.send(locked);
-    })?;
-    receiver.recv_timeout(limit).unwrap_or_else(|_| {
-        let seconds = limit.as_secs();
-        let words = format!(
-            "{} has held it for {seconds} s; try again",
-            holder(&metadata)
-        );
-        Err(io::Error::new(io::ErrorKind::TimedOut, words))
-    })
+    let locked = match in_queue(&file, limit) {
+        Some(locked) => locked?,
+        None => again_and_again(&file, limit)?,
+    };
+    if locked {
+        return Ok(Held(file));
+    }
+    let seconds = limit.as_secs();
+    let words = format!(
+        "{} has held it for {seconds} s; try again",
+        holder(&metadata)
+    );
+    Err(io::Error::new(io::ErrorKind::TimedOut, words))
+}
+
+/// Whether a thread has got the lock of `file` in the kernel's queue, which is fair, and has no end. None: there can
+/// be no thread.
+fn in_queue(file: &File, limit: Duration) -> Option<io::Result<bool>> {
+    let waiting = file.try_clone().ok()?;
+    let (sender, receiver) = mpsc::sync_channel(0);
+    let wait = move || {
+        let locked = waiting.lock();
+        // who comes too late lets go
+        if sender.send(locked).is_err() {
+            let _ = waiting.unlock();
+        }
+    };
+    thread::Builder::new().spawn(wait).ok()?;
+    match receiver.recv_timeout(limit) {
+        Ok(locked) => Some(locked.map(|()| true)),
+        Err(_) => Some(Ok(false)),
+    }
+}
+
+/// The same without a queue.
+fn again_and_again(file: &File, limit: Duration) -> io::Result<bool> {
+    let end = Instant::now() + limit;
+    while !takes(file)? {
+        if Instant::now() >= end {
+            return Ok(false);
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(true)
 }
 
 /// Waits without an end for the lock of the file at `path`, which `open` opens or makes. The file is opened
@@ -205,10 +238,11 @@ fn process(locks: &str, device: u64, inode: u64) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::resource::{Resource, setrlimit};
     use std::{
         io::{Read, Write},
         os::unix::process::CommandExt,
-        process::Command,
+        process::{Command, Stdio},
     };
 
     #[test]
@@ -225,6 +259,35 @@ mod tests {
         thread::sleep(Duration::from_millis(50));
         drop(held);
         waiting.join().unwrap().unwrap();
+    }
+
+    /// In a program of its own, that can map no thread's stack.
+    #[test]
+    fn a_lock_is_waited_for_where_no_thread_can_be_started() {
+        const PATH: &str = "RDMA_TEST_LOCK";
+        const NAME: &str = "lock::tests::a_lock_is_waited_for_where_no_thread_can_be_started";
+        if let Some(path) = std::env::var_os(PATH) {
+            let pages = fs::read_to_string("/proc/self/statm").unwrap();
+            let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+            let limit = pages * 4096 + (256 << 10);
+            setrlimit(Resource::RLIMIT_AS, limit, limit).unwrap();
+            thread::Builder::new().spawn(|| {}).unwrap_err();
+            wait(open(path.as_ref()).unwrap(), LIMIT).unwrap();
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let held = wait(open(&path).unwrap(), LIMIT).unwrap();
+        let mut waiting = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME])
+            .env(PATH, &path)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        thread::sleep(Duration::from_millis(300));
+        assert_eq!(waiting.try_wait().unwrap(), None, "it does not wait");
+        drop(held);
+        assert!(waiting.wait().unwrap().success());
     }
 
     #[test]
