@@ -113,9 +113,7 @@ pub fn remove(
         for file in ["rails.json.new", FILE] {
             pods.remove(file)?;
         }
-        // empty unless somebody keeps something there
-        let _ = network.remove_directory(&name);
-        Ok(())
+        network.remove_directory(&name)
     };
     remove().map_err(|source| StoreError::new("remove", &path(root, key, pod), source))
 }

@@ -33,8 +33,8 @@ impl Draft {
     ///
     /// # Errors
     /// The system refuses it.
-    pub fn settle<D: Disk>(self, store: &Store<'_, D>) -> Result<(), StoreError> {
-        store.remove(self.path)?;
+    pub fn settle<D: Disk>(&self, store: &Store<'_, D>) -> Result<(), StoreError> {
+        store.remove(self.path.clone())?;
         make(store.disk, Change::Sync(store.attachments()))?;
         store.sync()
     }

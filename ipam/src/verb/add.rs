@@ -47,6 +47,7 @@ pub fn add<D: Disk>(node: &Node<'_, D>) -> Result<Added, Error> {
     };
     if let Err(error) = draft.settle(&node.store) {
         take_back(node, &owner, &ips);
+        node.store.discard(draft);
         return Err(error.into());
     }
     log::info!("{} given to {owner}", list(&ips));

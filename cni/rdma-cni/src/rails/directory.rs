@@ -112,9 +112,12 @@ impl Directory {
         }
     }
 
-    /// Takes the directory `name` away, if it is empty.
+    /// Takes the directory `name` away, unless somebody keeps something there, or has it mounted.
     pub(super) fn remove_directory(&self, name: &str) -> io::Result<()> {
-        Ok(unlinkat(self.0.as_fd(), name, UnlinkatFlags::RemoveDir)?)
+        match unlinkat(self.0.as_fd(), name, UnlinkatFlags::RemoveDir) {
+            Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST | Errno::EBUSY) => Ok(()),
+            removed => Ok(removed?),
+        }
     }
 
     /// Waits for the lock of the file `name`.

@@ -191,7 +191,7 @@ impl Chain {
         let lock = record::lock(&self.state_dir)?;
         let mut directory = self.read()?;
         let Some(mut record) = Record::read(&self.state_dir)? else {
-            record::unlock_for_good(lock, &self.state_dir);
+            record::unlock_for_good(lock, &self.state_dir)?;
             (*claim, *held) = (Claim::default(), vec![]);
             return Ok(self.left_alone(&directory, NOT_INSTALLED));
         };

@@ -35,7 +35,7 @@ pub enum RecordError {
     /// The system refuses it.
     #[error("cannot {verb} {path:?}: {source}")]
     System {
-        /// `read`, `write`, `lock`
+        /// `read`, `write`, `lock`, `remove`
         verb: &'static str,
         /// The file.
         path: PathBuf,
@@ -253,13 +253,7 @@ impl Record {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(state_dir: &Path) -> Result<(), RecordError> {
-        let path = path(state_dir);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(system("remove", &path)(error))
-            }
-            _ => Ok(()),
-        }
+        remove(&path(state_dir))
     }
 
     /// The files of `directory` that our plugin was put into. Where it has another configuration by
@@ -336,14 +330,26 @@ pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
     lock::hold(&path, open).map_err(system("lock", &path))
 }
 
-/// The last of ours goes: the lock's file, and the directory if nothing else is in it.
-pub fn unlock_for_good(lock: Held, state_dir: &Path) {
+/// The last of ours goes: the lock's file, and the directory if nothing else is in it, and it can be removed: in
+/// a pod it is a mount.
+///
+/// # Errors
+/// A file cannot be removed.
+pub fn unlock_for_good(lock: Held, state_dir: &Path) -> Result<(), RecordError> {
     // a killed run left a part of the record
     for name in ["install.json.new", LOCK] {
-        let _ = fs::remove_file(state_dir.join(name));
+        remove(&state_dir.join(name))?;
     }
     let _ = fs::remove_dir(state_dir);
     drop(lock);
+    Ok(())
+}
+
+fn remove(path: &Path) -> Result<(), RecordError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(system("remove", path)),
+    }
 }
 
 /// Where the record is.

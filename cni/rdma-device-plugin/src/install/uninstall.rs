@@ -127,7 +127,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
     let state_dir = absolute(&arguments.state_dir)?;
     let lock = record::lock(&state_dir)?;
     let Some(mut record) = Record::read(&state_dir)? else {
-        record::unlock_for_good(lock, &state_dir);
+        record::unlock_for_good(lock, &state_dir)?;
         let nothing = "nothing was installed on this node: there is nothing to take away";
         return Ok(Some(nothing.to_owned()));
     };
@@ -221,6 +221,6 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
     done.iter().for_each(|line| println!("{line}"));
     evidence::remove(&state_dir).map_err(ChainError::from)?;
     Record::remove(&state_dir)?;
-    record::unlock_for_good(lock, &state_dir);
+    record::unlock_for_good(lock, &state_dir)?;
     Ok(None)
 }
