@@ -103,9 +103,6 @@ impl<D: Disk> Locked<'_, D> {
                 }
             }
         }
-        if !swept.is_empty() {
-            errors.extend(self.make(Change::Sync(self.store.directory.clone())).err());
-        }
         let is_stale_note = |name: &str| match Owner::of_file_name(name) {
             Some(owner) => is_stale(&Lease::Of(owner)),
             None => false,
@@ -126,6 +123,12 @@ impl<D: Disk> Locked<'_, D> {
         }
         let is_stale_draft = |owner: &Owner| is_stale(&Lease::Of(owner.clone()));
         errors.extend(self.store.forget_drafts(is_stale_draft).err());
+        if !swept.is_empty() {
+            // leases and notes
+            for directory in [attachments, self.store.directory.clone()] {
+                errors.extend(self.make(Change::Sync(directory)).err());
+            }
+        }
         (swept, errors)
     }
 
