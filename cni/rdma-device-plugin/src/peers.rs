@@ -70,12 +70,12 @@ impl Place {
             .flatten()
             .flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let is_other = |name: &String| {
-            name.ends_with(SUFFIX) && !name.starts_with('.') && *name != self.file_name
-        };
+        let is_other = |name: &String| name.ends_with(SUFFIX) && *name != self.file_name;
         let mut others: Vec<_> = names
             .filter(is_other)
             .filter(|name| is_alive(&self.directory.join(name)))
+            // that one is about to be seen
+            .filter(|name| !name.starts_with('.'))
             .collect();
         others.sort();
         others
@@ -289,6 +289,21 @@ mod tests {
         role.wait_for(|it| *it == Role::ALONE).await.expect("told");
         assert!(!old.runs(&name));
         following.abort();
+    }
+
+    /// It was killed before it was seen.
+    #[test]
+    fn what_a_killed_one_left_goes() {
+        let state = tempfile::tempdir().expect("a directory");
+        let directory = make(state.path()).expect("a directory");
+        let left = [".0000000001-00000000.daemon", "0000000001-00000001.daemon"];
+        let left = left.map(|name| directory.join(name));
+        for path in &left {
+            fs::write(path, "").expect("a file");
+        }
+        let next = Presence::announce(state.path()).expect("announced");
+        assert_eq!(next.role(), Role::ALONE);
+        assert!(left.iter().all(|path| !path.exists()));
     }
 
     /// One that came between the look and the watch.
