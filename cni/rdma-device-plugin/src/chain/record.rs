@@ -13,7 +13,8 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -35,7 +36,7 @@ pub enum RecordError {
     /// The system refuses it.
     #[error("cannot {verb} {path:?}: {source}")]
     System {
-        /// `read`, `write`, `lock`, `remove`
+        /// `read`, `write`, `lock`, `remove`, `sync`
         verb: &'static str,
         /// The file.
         path: PathBuf,
@@ -312,10 +313,11 @@ impl Record {
     }
 }
 
-/// Waits for other processes' turns. It is over when the answer is dropped.
+/// Waits for other processes' turns. It is over when the answer is dropped. What a killed run, or a loss of power, left
+/// of the record goes.
 ///
 /// # Errors
-/// The lock's file cannot be made.
+/// The lock's file cannot be made, or what was left cannot be removed.
 pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
     let path = state_dir.join(LOCK);
     let open = || match state_file::open(&path) {
@@ -327,22 +329,36 @@ pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
         }
         file => file,
     };
-    lock::hold(&path, open).map_err(system("lock", &path))
+    let held = lock::hold(&path, open).map_err(system("lock", &path))?;
+    remove(&state_dir.join("install.json.new"))?;
+    Ok(held)
 }
 
 /// The last of ours goes: the lock's file, and the directory if nothing else is in it, and it can be removed: in
 /// a pod it is a mount.
 ///
 /// # Errors
-/// A file cannot be removed.
+/// A file cannot be removed, or that cannot be put on the disk.
 pub fn unlock_for_good(lock: Held, state_dir: &Path) -> Result<(), RecordError> {
-    // a killed run left a part of the record
-    for name in ["install.json.new", LOCK] {
-        remove(&state_dir.join(name))?;
-    }
-    let _ = fs::remove_dir(state_dir);
+    remove(&state_dir.join(LOCK))?;
+    let changed = match fs::remove_dir(state_dir) {
+        Ok(()) => state_dir.parent().unwrap_or(Path::new("/")),
+        Err(error) if stays(&error) => state_dir,
+        Err(error) => return Err(system("remove", state_dir)(error)),
+    };
+    let synced = File::open(changed).and_then(|directory| directory.sync_all());
+    synced.map_err(system("sync", changed))?;
     drop(lock);
     Ok(())
+}
+
+/// Whether a directory is not removed because something else is in it, or it is mounted.
+fn stays(error: &io::Error) -> bool {
+    use io::ErrorKind::{DirectoryNotEmpty, ReadOnlyFilesystem, ResourceBusy};
+    matches!(
+        error.kind(),
+        DirectoryNotEmpty | ReadOnlyFilesystem | ResourceBusy
+    )
 }
 
 fn remove(path: &Path) -> Result<(), RecordError> {

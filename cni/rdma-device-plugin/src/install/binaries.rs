@@ -267,6 +267,13 @@ pub(super) fn take(
         };
         done.push(format!("{path:?}: {sentence}"));
     }
+    // before the record that tells of them goes
+    match File::open(dir).and_then(|dir| dir.sync_all()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(system("sync", dir)(error));
+        }
+        _ => {}
+    }
     // where somebody else's is left in it, it stays
     let replaced = state_dir.join(REPLACED);
     if fs::remove_dir(&replaced).is_err() && replaced.exists() {
