@@ -322,9 +322,11 @@ impl Store {
 }
 
 impl Lock {
-    /// Takes away the lock's file, where no record needs it any more.
+    /// Takes away the lock's file, where no record needs it any more. What fails for a moment is tried again, and else
+    /// left to [`Store::sweep`].
     pub fn discard(self) {
-        let _ = fs::remove_file(&self.path);
+        let remove = || fs::remove_file(&self.path);
+        let _ = remove().or_else(|_| remove());
     }
 }
 
