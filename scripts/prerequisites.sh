@@ -5,7 +5,7 @@
 
 # Debian packages: building and checking; the peers and tools that the tests drive; what makes images.
 PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap
-	e2fsprogs network-manager openssl strace)
+	e2fsprogs network-manager openssl strace xfsprogs)
 
 missing_packages() {
 	local package

@@ -47,8 +47,11 @@ pub mod cluster;
 pub mod cni_cache;
 pub mod container_runtime;
 pub mod control_plane;
+// musl has no words for what ptrace tells of a system call
+#[cfg(target_env = "gnu")]
 pub mod crash;
 pub mod daemon;
+pub mod disk;
 pub mod erdma_nics;
 pub mod extent;
 pub mod files;
@@ -75,6 +78,7 @@ pub mod slices;
 pub mod smc;
 pub mod snapshot;
 pub mod tmpfs;
+#[cfg(target_env = "gnu")]
 pub mod tracer;
 pub mod traffic;
 pub mod wait;

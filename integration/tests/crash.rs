@@ -86,37 +86,31 @@ fn a_fault_is_where_it_should_be() {
 }
 
 #[test]
-#[ignore = "scripts/test --full: a story with a fault at each of its points"]
 fn add_of_shares() {
     of_verb(Mode::Share, "share ADD", Verb::Add, 0);
 }
 
 #[test]
-#[ignore = "scripts/test --full: a story with a fault at each of its points"]
 fn del_of_shares() {
     of_verb(Mode::Share, "share DEL", Verb::Del, 1);
 }
 
 #[test]
-#[ignore = "scripts/test --full: a story with a fault at each of its points"]
 fn gc_of_shares() {
     of_verb(Mode::Share, "share GC", Verb::Gc, 2);
 }
 
 #[test]
-#[ignore = "scripts/test --full: a story with a fault at each of its points"]
 fn add_of_moves() {
     of_verb(Mode::Move, "move ADD", Verb::Add, 3);
 }
 
 #[test]
-#[ignore = "scripts/test --full: a story with a fault at each of its points"]
 fn del_of_moves() {
     of_verb(Mode::Move, "move DEL", Verb::Del, 4);
 }
 
 #[test]
-#[ignore = "scripts/test --full: a story with a fault at each of its points"]
 fn gc_of_moves() {
     of_verb(Mode::Move, "move GC", Verb::Gc, 5);
 }
@@ -145,7 +139,6 @@ fn what_once_left_something() {
 
 /// Of some ten thousand pairs.
 #[test]
-#[ignore = "scripts/test --full: a story with a fault at each of its points"]
 fn two_kills_in_one_story() {
     for (mode, name) in [(Mode::Share, "share, twice"), (Mode::Move, "move, twice")] {
         let mut of = Attachments::of_node(mode, [rdma_cni(), injector()]);
@@ -159,7 +152,6 @@ fn two_kills_in_one_story() {
 }
 
 #[test]
-#[ignore = "scripts/test --full: a story with a fault at each of its points"]
 fn leases_by_themselves() {
     let ipam = || rdma_cni().with_file_name("rdma-ipam");
     for (first, (name, verb)) in [
@@ -175,7 +167,6 @@ fn leases_by_themselves() {
 }
 
 #[test]
-#[ignore = "scripts/test --full: a story with a fault at each of its points"]
 fn install_and_uninstall() {
     for (first, verb) in [program::Verb::Install, program::Verb::Uninstall]
         .into_iter()
@@ -189,7 +180,6 @@ fn install_and_uninstall() {
 }
 
 #[test]
-#[ignore = "scripts/test --full: a story with a fault at each of its points"]
 fn what_the_daemon_writes() {
     is_told(&mut Writes::new([rdma_device_plugin(), injector()]), 0);
 }

@@ -54,6 +54,27 @@ fn pod(label: &str) -> (Netns, Snapshot) {
     (pod, bare)
 }
 
+/// A node with two rails, as its administrator has set it up.
+#[track_caller]
+fn furnished() -> Node {
+    let node = Node::with_rails(2);
+    for line in [
+        "address add 192.0.2.5/24 dev eth1",
+        "address add 2001:db8:5::5/64 dev eth1 nodad",
+        "route add 198.51.100.0/24 via 192.0.2.1 dev eth1 metric 120",
+        "link set dev eth2 mtu 1400",
+        "link property add dev eth2 altname second-rail",
+    ] {
+        node.host.ip(line);
+    }
+    // the kernel makes the address' own route in a worker
+    wait::until("the route of the host's own address", || {
+        let routes = node.host.run("ip -6 route show table local");
+        routes.contains("2001:db8:5::5 ")
+    });
+    node
+}
+
 /// A command of `rdma-cni`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -81,6 +102,18 @@ pub struct Attachments {
     /// The pods `a` and `b`.
     pods: [(Netns, Snapshot); 2],
     reports: TempDir,
+    booted: Option<Booted>,
+}
+
+/// The node has lost power, and is on again.
+#[derive(Debug)]
+struct Booted {
+    /// Has what the host is now.
+    _node: Node,
+    /// The boot's id, of another boot than the records'.
+    boot_id: PathBuf,
+    /// Where the namespace of the pod `a` was.
+    ended: PathBuf,
 }
 
 impl Attachments {
@@ -104,27 +137,14 @@ impl Attachments {
             directories,
             pods: [pod("a"), pod("b")],
             reports: TempDir::new().expect("a directory"),
+            booted: None,
         }
     }
 
     /// A node with two rails.
     #[track_caller]
     pub fn of_node(mode: Mode, programs: [PathBuf; 2]) -> Self {
-        let node = Node::with_rails(2);
-        for line in [
-            "address add 192.0.2.5/24 dev eth1",
-            "address add 2001:db8:5::5/64 dev eth1 nodad",
-            "route add 198.51.100.0/24 via 192.0.2.1 dev eth1 metric 120",
-            "link set dev eth2 mtu 1400",
-            "link property add dev eth2 altname second-rail",
-        ] {
-            node.host.ip(line);
-        }
-        // the kernel makes the address' own route in a worker
-        wait::until("the route of the host's own address", || {
-            let routes = node.host.run("ip -6 route show table local");
-            routes.contains("2001:db8:5::5 ")
-        });
+        let node = furnished();
         let leases = node.directory().join("leases");
         let mut configuration = node.configuration(&["eth1", "eth2"]);
         match mode {
@@ -142,6 +162,24 @@ impl Attachments {
         let mut of = Self::new(host, programs, node.cni_path(), configuration, directories);
         of.node = Some((node, mode));
         of
+    }
+
+    /// The node was without power, and has booted: its netdevs are as they were when it booted before, its pods have
+    /// ended, and what was on the disk is there.
+    #[track_caller]
+    pub fn boot(&mut self) {
+        let node = furnished();
+        self.host = Netns::existing(node.host.path());
+        self.host_before = Snapshot::of(&self.host);
+        let ended = self.pods[0].0.path().to_owned();
+        self.pods = [pod("a"), pod("b")];
+        let boot_id = self.reports.path().join("boot_id");
+        fs::write(&boot_id, "0b007ed0-0000-4000-8000-000000000000\n").expect("a file");
+        self.booted = Some(Booted {
+            _node: node,
+            boot_id,
+            ended,
+        });
     }
 
     /// After something was left: another node, or at least other pods.
@@ -166,20 +204,37 @@ impl Attachments {
 
     /// `command` of a pod: `a` is 0, `b` is 1.
     pub fn call(&self, command: &str, pod: usize) -> Invocation<'_> {
-        Invocation::new(&self.host, &self.plugin)
+        let netns = match &self.booted {
+            Some(Booted { ended, .. }) if pod == 0 => ended,
+            _ => self.pods[pod].0.path(),
+        };
+        self.bare()
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", ["a", "b"][pod])
-            .env("CNI_NETNS", self.pods[pod].0.path())
+            .env("CNI_NETNS", netns)
             .env("CNI_IFNAME", "eth0")
             .env("CNI_PATH", Path::new(&self.cni_path))
             .input(&self.configuration)
+    }
+
+    /// `rdma-cni` in the host's namespace, in the boot that it is.
+    fn bare(&self) -> Invocation<'_> {
+        let call = Invocation::new(&self.host, &self.plugin);
+        let Some(Booted { boot_id, .. }) = &self.booted else {
+            return call;
+        };
+        // `ip netns exec` gives each program mounts of its own
+        let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+        let boot_id = boot_id.display().to_string();
+        let arguments = ["-c".to_owned(), script.to_owned(), boot_id];
+        call.by("/bin/sh".as_ref(), arguments.into())
     }
 
     /// GC that knows of no attachment.
     pub fn gc(&self) -> Invocation<'_> {
         let mut configuration = self.configuration.clone();
         configuration["cni.dev/valid-attachments"] = json!([]);
-        let call = Invocation::new(&self.host, &self.plugin).env("CNI_COMMAND", "GC");
+        let call = self.bare().env("CNI_COMMAND", "GC");
         call.env("CNI_PATH", &self.cni_path).input(&configuration)
     }
 
@@ -224,6 +279,14 @@ impl Attachments {
         }
         left.extend(self.files());
         left
+    }
+
+    /// Whether ADD of the pod `a` has answered, as far as the record says: it was killed after that.
+    fn is_attached(&self) -> bool {
+        let record = self.directories[0].join("attachments/net/a@eth0.json");
+        let record: Value =
+            serde_json::from_slice(&fs::read(record).unwrap_or_default()).unwrap_or_default();
+        record["phase"] == "attached"
     }
 
     /// Files that should not be there when no pod has a device.
@@ -329,6 +392,7 @@ impl Story for OfVerb<'_> {
                     left.push(format!("error {code}: {words}"));
                 }
             }
+            (Verb::Add, End::Killed) => holds = self.of.is_attached(),
             (Verb::Add, End::Done(result)) => {
                 holds = true;
                 let checked = self.of.check(result);

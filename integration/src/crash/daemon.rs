@@ -4,7 +4,7 @@
 
 use super::{End, Story};
 use crate::{
-    Daemon, Files, Machine,
+    Daemon, Files, Machine, disk,
     kubelet::DeviceManager,
     machine::Nic,
     tracer::{self, Fault, Report},
@@ -110,6 +110,7 @@ impl Writes {
         let output = install.output().expect("it runs");
         assert!(output.status.success(), "{output:?}");
         self.machine.write(LIST_FILE, LIST);
+        disk::settle();
     }
 
     fn is_in_list(&self) -> bool {

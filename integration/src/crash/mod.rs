@@ -8,12 +8,14 @@
 //! | [`twice`] | two of them killed, one after the other |
 //! | [`lease`] | ADD, DEL and GC of `rdma-ipam` by itself |
 //! | [`program`] | `install` and `uninstall` of `rdma-device-plugin` |
+//! | [`power_loss`] | any of them, and loss of power at each sync |
 //! | [`daemon`] | what `rdma-device-plugin` writes while it runs |
 //! | `sweep` | which points there are, and which of them are tried |
 
 pub mod attachment;
 pub mod daemon;
 pub mod lease;
+pub mod power_loss;
 pub mod program;
 mod sweep;
 pub mod twice;

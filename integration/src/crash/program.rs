@@ -8,10 +8,12 @@ use crate::{
     tracer::{self, Fault, Report},
 };
 use std::{
+    env,
     fs::{self, Permissions},
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::PathBuf,
 };
+use tempfile::TempDir;
 
 /// The network's list, as flannel's manifest has it.
 const LIST: &str = r#"{
@@ -61,6 +63,8 @@ pub struct Programs {
     injector: PathBuf,
     netns: Netns,
     before: Files,
+    /// Kubelet's directory, which is nothing of what is installed.
+    kubelet: TempDir,
     _kubelet: UnixListener,
 }
 
@@ -69,7 +73,7 @@ impl Programs {
     #[track_caller]
     pub fn new(verb: Verb, [program, injector]: [PathBuf; 2]) -> Self {
         let machine = Machine::with(&[NIC]);
-        for directory in ["opt/cni/bin", "etc/cni/net.d", "kubelet/pod-resources"] {
+        for directory in ["opt/cni/bin", "etc/cni/net.d"] {
             fs::create_dir_all(machine.path(directory)).expect("a directory");
         }
         for plugin in ["flannel", "portmap"] {
@@ -80,8 +84,11 @@ impl Programs {
         }
         machine.write("etc/cni/net.d/10-flannel.conflist", LIST);
         fs::remove_dir(machine.path("state")).expect("not there yet");
-        let socket = machine.path("kubelet/pod-resources/kubelet.sock");
-        let kubelet = UnixListener::bind(socket).expect("a socket");
+        // no socket is on a disk that loses power: it would be in use
+        let kubelet = TempDir::new_in(env::temp_dir()).expect("a directory");
+        let pod_resources = kubelet.path().join("pod-resources");
+        fs::create_dir(&pod_resources).expect("a directory");
+        let socket = UnixListener::bind(pod_resources.join("kubelet.sock")).expect("a socket");
         let before = files(&machine);
         Self {
             verb,
@@ -90,7 +97,8 @@ impl Programs {
             injector,
             netns: Netns::own(),
             before,
-            _kubelet: kubelet,
+            kubelet,
+            _kubelet: socket,
         }
     }
 
@@ -107,7 +115,8 @@ impl Programs {
                 call = call.argument("install");
                 let from = self.program.parent().expect("a directory");
                 arguments.push(["--from".to_owned(), from.display().to_string()]);
-                arguments.push(["--kubelet-dir".to_owned(), path("kubelet")]);
+                let kubelet = self.kubelet.path().display().to_string();
+                arguments.push(["--kubelet-dir".to_owned(), kubelet]);
             }
             Verb::Uninstall => call = call.argument("uninstall"),
         }

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Loss of power at each sync of a story: what had not been synced is gone, and the kernel knows nothing any more.
+//!
+//! What is on a disk changes for certain only by syncs. So a story is killed before each of them, and at its end.
+
+use super::{
+    End, Story, Tally, at,
+    attachment::{Attachments, OfVerb, Verb},
+};
+use crate::{
+    disk::{self, Disk},
+    tracer::{Fault, Report},
+};
+
+/// Before each sync, and after the last change.
+const POINTS: [[&str; 2]; 2] = [["killed before fsync", ""], ["killed after", ""]];
+
+/// Tells `story`, all of whose files are on `disk`.
+#[track_caller]
+pub fn loses_power(story: &mut dyn Story, disk: &Disk) -> Tally {
+    disk::settle();
+    at(&mut Powerless { story, disk }, &POINTS)
+}
+
+/// A story of files alone: what puts it right is the same as without a loss of power.
+struct Powerless<'a> {
+    story: &'a mut dyn Story,
+    disk: &'a Disk,
+}
+
+impl Story for Powerless<'_> {
+    fn name(&self) -> &'static str {
+        self.story.name()
+    }
+
+    fn run(&mut self, fault: Option<Fault>) -> (End, Report) {
+        let ended = self.story.run(fault);
+        self.disk.lose_power();
+        ended
+    }
+
+    fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
+        let left = self.story.put_right(end, turn);
+        // the next run is another one
+        disk::settle();
+        left
+    }
+
+    fn start_anew(&mut self) {
+        self.story.start_anew();
+        disk::settle();
+    }
+}
+
+/// ADD, DEL or GC of `rdma-cni`, whose node boots after it: with its netdevs, and without its pods.
+#[derive(Debug)]
+pub struct Boots<'a> {
+    /// For people.
+    pub name: &'static str,
+    /// Which.
+    pub verb: Verb,
+    /// On which node.
+    pub of: Attachments,
+    /// What it loses power with.
+    pub disk: &'a Disk,
+}
+
+impl Story for Boots<'_> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn run(&mut self, fault: Option<Fault>) -> (End, Report) {
+        disk::settle();
+        let (name, verb) = (self.name, self.verb);
+        let of = &mut self.of;
+        let ended = OfVerb { name, verb, of }.run(fault);
+        self.disk.lose_power();
+        ended
+    }
+
+    /// A record that DEL has removed may be there again: its pod is of another boot, and whoever comes next knows it.
+    fn put_right(&mut self, _: &End, turn: usize) -> Vec<String> {
+        self.of.boot();
+        let left = self.of.restore(turn, false);
+        self.of.start_anew();
+        left
+    }
+
+    fn start_anew(&mut self) {
+        self.of.start_anew();
+    }
+}
+
+/// Tells it.
+#[track_caller]
+pub fn boots(mut story: Boots<'_>) -> Tally {
+    at(&mut story, &POINTS)
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A disk of a test's own, with a file system of the kernel's, that loses power: what has not been synced is lost.
+
+use crate::wait;
+use nix::{
+    libc,
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, unshare},
+    unistd::syncfs,
+};
+use std::{
+    env,
+    fs::File,
+    io,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+};
+use tempfile::TempDir;
+
+/// Where it is mounted, for a test and what that starts; others see what was there.
+const MOUNT_POINT: &str = "/mnt";
+
+/// Whether tests of this program have disks.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// `FS_IOC_SHUTDOWN`, `_IOR('X', 125, __u32)` (`include/uapi/linux/fs.h`); ext4 and XFS have it.
+const SHUTDOWN: libc::Ioctl = 0x8004_587d_u32 as libc::Ioctl;
+
+/// Not even the journal is written (`FS_SHUTDOWN_FLAGS_NOLOGFLUSH`).
+const WITHOUT_JOURNAL: u32 = 2;
+
+/// Bytes: the least that XFS is made of.
+const SIZE: u64 = 300 << 20;
+
+/// What a disk is formatted with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// ext4, as Debian and Ubuntu have it.
+    Ext4,
+    /// XFS, as Red Hat and its kin have it.
+    Xfs,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Ext4, Self::Xfs];
+
+    fn command(self) -> Command {
+        let (program, arguments): (_, &[&str]) = match self {
+            Self::Ext4 => ("mkfs.ext4", &["-q", "-F"]),
+            Self::Xfs => ("mkfs.xfs", &["-q", "-f"]),
+        };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command
+    }
+}
+
+/// A file that is mounted by a loop device; it goes with this value.
+#[derive(Debug)]
+pub struct Disk {
+    directory: TempDir,
+}
+
+impl Disk {
+    /// One with an empty file system, on which this test's temporary directories are from now on. It is mounted for this
+    /// thread and what it starts: a file system that others have among their mounts would live on.
+    #[track_caller]
+    pub fn for_temporary_directories(format: Format) -> Self {
+        let disk = Self {
+            directory: TempDir::new_in(env::temp_dir()).expect("a directory"),
+        };
+        let image = File::create(disk.image()).expect("a file");
+        image.set_len(SIZE).expect("a size");
+        run(format.command().arg(disk.image()));
+        unshare(CloneFlags::CLONE_NEWNS).expect("mounts of its own");
+        let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
+        mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).expect("nobody else's");
+        disk.mount();
+        if !IS_USED.swap(true, Ordering::SeqCst) {
+            let set = tempfile::env::override_temp_dir(Path::new(MOUNT_POINT));
+            set.expect("no other directory of temporary files");
+        }
+        disk
+    }
+
+    /// Loses power, and has it again: what was not synced is lost. Whoever wrote to it has ended.
+    #[track_caller]
+    pub fn lose_power(&self) {
+        let root = File::open(MOUNT_POINT).expect("the mount point");
+        let how = WITHOUT_JOURNAL;
+        // SAFETY: the pointer is to what lives until the call returns, and of the size that the call reads
+        let done = unsafe { libc::ioctl(root.as_raw_fd(), SHUTDOWN, &raw const how) };
+        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+        drop(root);
+        // who was killed may not be quite gone
+        wait::until("nobody has anything open on the disk", || {
+            umount2(MOUNT_POINT, MntFlags::empty()).is_ok()
+        });
+        self.mount();
+    }
+
+    fn image(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+
+    #[track_caller]
+    fn mount(&self) {
+        let mut command = Command::new("mount");
+        run(command
+            .args(["-o", "loop"])
+            .arg(self.image())
+            .arg(MOUNT_POINT));
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = umount2(MOUNT_POINT, MntFlags::MNT_DETACH);
+    }
+}
+
+/// What was made for a test has been on the disk for long, where tests of this program have one.
+#[track_caller]
+pub fn settle() {
+    if IS_USED.load(Ordering::SeqCst) {
+        let root = File::open(MOUNT_POINT).expect("the mount point");
+        syncfs(&root).expect("a sync");
+    }
+}
+
+#[track_caller]
+fn run(command: &mut Command) {
+    let output = command.output();
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
