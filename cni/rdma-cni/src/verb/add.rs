@@ -3,6 +3,7 @@
 //! was written is undone by planning back towards it.
 
 mod answer;
+mod look;
 mod second_call;
 
 use super::{Node, addresses, recovery, teardown};
@@ -21,7 +22,7 @@ use plan::{
     self,
     select::{self, Choice},
 };
-use rdma_netns::{DeviceAddress, Kernel, Link, Neighbour, Observed, Pod};
+use rdma_netns::{DeviceAddress, Kernel, Link, Observed, Pod};
 use serde_json::Value;
 use std::{collections::BTreeSet, io, net::IpAddr};
 
@@ -190,7 +191,7 @@ fn begin<K: Kernel>(
         if let Some((_, error)) = refused.take_if(|(before, _)| *before == others) {
             return Err(error);
         }
-        match by_all_ports(node, asked.0, key, pod, &holders) {
+        match look::by_all_ports(node, asked.0, key, pod, &holders) {
             Ok(devices) => meant = Some(devices),
             Err(error @ Error::Select(_)) if refused.is_none() => refused = Some((others, error)),
             Err(error) => return Err(error),
@@ -206,7 +207,8 @@ fn start<K: Kernel>(
     pod: &K::Pod,
     (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
 ) -> Result<Option<Started>, Error> {
-    let Some((observed, mut attachment)) = look(node, choice, key, pod, (holders, meant))? else {
+    let Some((observed, mut attachment)) = look::present(node, choice, key, pod, (holders, meant))?
+    else {
         return Ok(None);
     };
     partition::remove_nobodys(node, &observed)?;
@@ -218,7 +220,7 @@ fn start<K: Kernel>(
     let ops = plan::attach(&attachment, &observed, &desired)?;
     open_connections::check(node.kernel, Some(pod), &ops)?;
     let neighbours = match &attachment.ipam {
-        Some(_) => neighbours(node, &observed),
+        Some(_) => look::neighbours(node, &observed),
         None => vec![],
     };
     smcr::apply::foresee(node.smcr(), wish, pod, &mut attachment, &observed)?;
@@ -250,86 +252,6 @@ fn start<K: Kernel>(
         known,
         moved,
     }))
-}
-
-/// The present state, and the record of the attachment. Other pods wait for the node's lock: a device
-/// that is not to be attached is not asked for its ports. None: it would have to be, as nothing is known to be
-/// `meant`.
-fn look<K: Kernel>(
-    node: &Node<'_, K>,
-    choice: &Choice<'_>,
-    key: &Key,
-    pod: &K::Pod,
-    (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
-) -> Result<Option<(Observed, Attachment)>, Error> {
-    let known = match meant {
-        Some(meant) => Some(meant.clone()),
-        None => without_ports(node, choice, pod, holders)?,
-    };
-    let Some(mut known) = known else {
-        return Ok(None);
-    };
-    loop {
-        node.kernel.ask_only(Some(known.clone()));
-        let mut observed = node.observe(choice, Some(pod))?;
-        match draft(node, choice, key, pod, &observed, holders) {
-            Ok(attachment) if attachment.devices().is_subset(&known) => {
-                vf::tell(node.kernel, &attachment, &mut observed)?;
-                return Ok(Some((observed, attachment)));
-            }
-            // a bond's RDMA device is that of its first port
-            Ok(attachment) => known.extend(attachment.devices()),
-            Err(Error::Select(error)) if error.needs_no_port() => return Err(error.into()),
-            Err(error) if meant.is_some() => return Err(error),
-            Err(_) => return Ok(None),
-        }
-    }
-}
-
-/// The devices that are meant, as far as that is known without a port.
-fn without_ports<K: Kernel>(
-    node: &Node<'_, K>,
-    choice: &Choice<'_>,
-    pod: &K::Pod,
-    holders: &[Attachment],
-) -> Result<Option<BTreeSet<DeviceAddress>>, Error> {
-    let observe = || {
-        node.kernel.ask_only(Some(BTreeSet::new()));
-        node.observe(choice, Some(pod))
-    };
-    Ok(match choice {
-        Choice::Selectors(selectors) => {
-            select::selected(node.conf, selectors, &observe()?, holders)
-        }
-        Choice::Allocated(meanings) if select::named(choice).is_none() => {
-            Some(select::allocated_devices(meanings, &observe()?))
-        }
-        choice => select::named(choice),
-    })
-}
-
-/// The devices that are meant, by the ports of all. The node's lock is not held by the caller: a sick one
-/// answers after a minute.
-fn by_all_ports<K: Kernel>(
-    node: &Node<'_, K>,
-    choice: &Choice<'_>,
-    key: &Key,
-    pod: &K::Pod,
-    holders: &[Attachment],
-) -> Result<BTreeSet<DeviceAddress>, Error> {
-    node.kernel.ask_only(None);
-    let observed = node.observe(choice, Some(pod))?;
-    Ok(draft(node, choice, key, pod, &observed, holders)?.devices())
-}
-
-/// The other machines that the host knows on its networks. ADD can do without.
-fn neighbours<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Vec<Neighbour> {
-    let mut neighbours = node.kernel.neighbours().unwrap_or_else(|error| {
-        log::warn!("{error}");
-        vec![]
-    });
-    neighbours.retain(|it| observed.host.links.iter().all(|link| link.mac != it.mac));
-    neighbours
 }
 
 /// The record of an attachment that does not exist yet.

@@ -9,6 +9,7 @@
 //! | `holder` | whose the devices of a container are |
 //! | `own_accelerators` | which accelerators a container has that is allocated NICs |
 //! | `chain_check` | whether that pod has its network by the chain |
+//! | `told` | what kubelet was told of a container's start |
 //! | `environment` | what a container is told of that network |
 //! | [`streams`] | its ListAndWatch streams |
 //! | [`plugin`] | its task: socket, server, registration |
@@ -30,6 +31,7 @@ pub mod service;
 pub mod socket;
 pub mod streams;
 pub mod takeover;
+mod told;
 
 pub use plugin::Plugin;
 pub use plugin_context::PluginContext;

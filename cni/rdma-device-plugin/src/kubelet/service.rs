@@ -2,17 +2,17 @@
 //! The device-plugin service of one resource, as kubelet calls it.
 
 use super::{
-    chain_check, environment,
-    holder::{self, Holder},
+    chain_check, environment, holder,
     own_accelerators::Waiting,
     plugin_context::PluginContext,
     streams::{Streams, some},
+    told::Told,
 };
 use crate::{
     conf::ResourceName,
     node::{Node, Signal},
     offer::{self, Accelerators, Environment, Offer},
-    refused::{Cure, Ids, PodName, Refused, Verdict},
+    refused::{Cure, Refused},
 };
 use kubelet_api::device_plugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
@@ -20,7 +20,7 @@ use kubelet_api::device_plugin::{
     PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse, device_plugin_server::DevicePlugin,
 };
-use kubelet_api::pod_resources::{self, AskError};
+use kubelet_api::pod_resources;
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::{
     Grant,
@@ -463,41 +463,5 @@ impl DevicePlugin for Service {
         checked
             .map(|()| Response::new(PreStartContainerResponse {}))
             .map_err(|refused| refused.status)
-    }
-}
-
-/// What kubelet was told of a container's start.
-struct Told {
-    resource: ResourceName,
-    ids: Vec<String>,
-    /// None: it may start.
-    refused: Option<Refused>,
-}
-
-impl Told {
-    /// Says it in the log, and to who sees to refused pods.
-    fn tell(self, context: &PluginContext, asked: &Result<Option<Holder>, AskError>) {
-        let words = match &self.refused {
-            None => "may start".to_owned(),
-            Some(refused) => format!("must not start: {}", refused.status.message()),
-        };
-        holder::tell(&self.resource, &self.ids, asked, &words);
-        let ids = Ids::new(self.resource.as_str(), &self.ids);
-        match (self.refused, asked) {
-            (None, _) => context.verdicts.tell(&Verdict::MayStart(ids)),
-            (Some(Refused { status, cure }), Ok(Some(holder))) => {
-                context.verdicts.tell(&Verdict::Refused {
-                    ids,
-                    pod: PodName {
-                        namespace: holder.namespace.clone(),
-                        name: holder.pod.clone(),
-                    },
-                    why: status.message().to_owned(),
-                    cure,
-                });
-            }
-            // which pod it is, is not known: kubelet tries again
-            (Some(_), _) => {}
-        }
     }
 }

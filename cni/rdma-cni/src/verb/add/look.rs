@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What ADD looks at before it changes anything: as few ports of RDMA devices as tell which devices are meant.
+
+use super::draft;
+use crate::{error::Error, verb::Node, vf};
+use attachments::{Attachment, Key};
+use plan::select::{self, Choice};
+use rdma_netns::{DeviceAddress, Kernel, Neighbour, Observed};
+use std::collections::BTreeSet;
+
+/// The present state, and the record of the attachment. Other pods wait for the node's lock: a device
+/// that is not to be attached is not asked for its ports. None: it would have to be, as nothing is known to be
+/// `meant`.
+pub(super) fn present<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    key: &Key,
+    pod: &K::Pod,
+    (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
+) -> Result<Option<(Observed, Attachment)>, Error> {
+    let known = match meant {
+        Some(meant) => Some(meant.clone()),
+        None => without_ports(node, choice, pod, holders)?,
+    };
+    let Some(mut known) = known else {
+        return Ok(None);
+    };
+    loop {
+        node.kernel.ask_only(Some(known.clone()));
+        let mut observed = node.observe(choice, Some(pod))?;
+        match draft(node, choice, key, pod, &observed, holders) {
+            Ok(attachment) if attachment.devices().is_subset(&known) => {
+                vf::tell(node.kernel, &attachment, &mut observed)?;
+                return Ok(Some((observed, attachment)));
+            }
+            // a bond's RDMA device is that of its first port
+            Ok(attachment) => known.extend(attachment.devices()),
+            Err(Error::Select(error)) if error.needs_no_port() => return Err(error.into()),
+            Err(error) if meant.is_some() => return Err(error),
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+/// The devices that are meant, as far as that is known without a port.
+fn without_ports<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    pod: &K::Pod,
+    holders: &[Attachment],
+) -> Result<Option<BTreeSet<DeviceAddress>>, Error> {
+    let observe = || {
+        node.kernel.ask_only(Some(BTreeSet::new()));
+        node.observe(choice, Some(pod))
+    };
+    Ok(match choice {
+        Choice::Selectors(selectors) => {
+            select::selected(node.conf, selectors, &observe()?, holders)
+        }
+        Choice::Allocated(meanings) if select::named(choice).is_none() => {
+            Some(select::allocated_devices(meanings, &observe()?))
+        }
+        choice => select::named(choice),
+    })
+}
+
+/// The devices that are meant, by the ports of all. The node's lock is not held by the caller: a sick one
+/// answers after a minute.
+pub(super) fn by_all_ports<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    key: &Key,
+    pod: &K::Pod,
+    holders: &[Attachment],
+) -> Result<BTreeSet<DeviceAddress>, Error> {
+    node.kernel.ask_only(None);
+    let observed = node.observe(choice, Some(pod))?;
+    Ok(draft(node, choice, key, pod, &observed, holders)?.devices())
+}
+
+/// The other machines that the host knows on its networks. ADD can do without.
+pub(super) fn neighbours<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Vec<Neighbour> {
+    let mut neighbours = node.kernel.neighbours().unwrap_or_else(|error| {
+        log::warn!("{error}");
+        vec![]
+    });
+    neighbours.retain(|it| observed.host.links.iter().all(|link| link.mac != it.mac));
+    neighbours
+}
