@@ -29,7 +29,7 @@ fn injector() -> PathBuf {
 fn leaves_nothing(tally: &Tally) {
     assert!(tally.killed + tally.failed > 0, "{tally}");
     // a run that waits for the kernel may look less often than the first one
-    assert!(tally.unmet * 4 <= tally.killed + tally.failed, "{tally}");
+    assert!(tally.unmet * 2 <= tally.killed + tally.failed, "{tally}");
     assert!(tally.left.is_empty(), "{tally}\n{}", tally.left.join("\n"));
 }
 
@@ -74,7 +74,9 @@ fn a_fault_is_where_it_should_be() {
     assert!(at("old").exists() && !at("new").exists());
     assert_eq!(run(Some(Fault::KillAfter(1))).0, End::Killed);
     assert!(!at("old").exists() && at("new").exists());
-    let number = report.points.iter().position(|it| it == rename);
+    let can_fail = |it: &&Point| it.errors.contains(&libc::ENOSPC);
+    let mut candidates = report.points.iter().filter(can_fail);
+    let number = candidates.position(|it| it == rename);
     let number = number.expect("it is a point") + 1;
     let (end, report, errors) = run(Some(Fault::Fail(number, libc::ENOSPC)));
     assert!(matches!(end, End::Refused(..)), "{end:?}");

@@ -208,15 +208,20 @@ fn tell(story: &mut dyn Story, fault: Fault, turn: usize, tally: &mut Tally) -> 
     } else {
         tally.killed += 1;
     }
-    story.put_right(&end, turn)
+    let mut left = story.put_right(&end, turn);
+    if let (false, Some(hit)) = (left.is_empty(), report.hit) {
+        left.push(format!("it was at {} ({})", hit.call, hit.what));
+    }
+    left
 }
 
 /// A kill before each call that changes something, one after the last, and each error of each call; with words.
 fn faults(report: &Report) -> Vec<(Fault, String)> {
     let mut faults = vec![];
     let mut counts = BTreeMap::<&str, usize>::new();
+    let mut candidates = BTreeMap::<i32, usize>::new();
     let (mut changes, last) = (0, report.changes().count());
-    for (number, point) in (1..).zip(&report.points) {
+    for point in &report.points {
         let count = counts.entry(&point.call).or_default();
         *count += 1;
         let what = format!("{} {} ({})", point.call, *count, point.what);
@@ -229,7 +234,9 @@ fn faults(report: &Report) -> Vec<(Fault, String)> {
         }
         for errno in &point.errors {
             let error = Errno::from_raw(*errno);
-            faults.push((Fault::Fail(number, *errno), format!("{error:?} of {what}")));
+            let number = candidates.entry(*errno).or_default();
+            *number += 1;
+            faults.push((Fault::Fail(*number, *errno), format!("{error:?} of {what}")));
         }
     }
     faults

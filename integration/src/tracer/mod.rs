@@ -37,11 +37,17 @@ pub enum Fault {
     Kill(usize),
     /// SIGKILL after the `n`th call that changes something.
     KillAfter(usize),
-    /// The `n`th call of all points is not made, and fails with this `errno`.
+    /// The `n`th call that can have this `errno` is not made, and fails with it. What a run does in another order than
+    /// the one before, it meets all the same.
     Fail(usize, i32),
 }
 
 impl Fault {
+    /// Whether it is an error, which the call of `point` can have.
+    fn is_possible_at(self, point: &Point) -> bool {
+        matches!(self, Self::Fail(_, errno) if point.errors.contains(&errno))
+    }
+
     /// For a command line: `kill=3`, `kill-after=3`, `fail=3=28`.
     pub fn argument(self) -> String {
         match self {

@@ -58,6 +58,7 @@ pub fn run(mut program: Command, fault: Option<Fault>) -> io::Result<(Traced, Re
         threads: BTreeMap::from([(root, Thread::of(root))]),
         sockets: BTreeMap::new(),
         changes: 0,
+        candidates: 0,
         report: Report::default(),
         ended: None,
         killed: false,
@@ -104,6 +105,8 @@ struct Tracer {
     sockets: BTreeMap<(Pid, u64), Socket>,
     /// How many of the points changed something.
     changes: usize,
+    /// How many of the points can have the fault's error.
+    candidates: usize,
     report: Report,
     ended: Option<Traced>,
     /// All that ran were killed.
@@ -198,7 +201,8 @@ impl Tracer {
         };
         if let Some(point) = call.point() {
             self.changes += usize::from(point.changes);
-            let number = self.report.points.len() + 1;
+            let can_fail = self.fault.is_some_and(|fault| fault.is_possible_at(&point));
+            self.candidates += usize::from(can_fail);
             let hit = match self.fault {
                 Some(Fault::Kill(at)) if point.changes && at == self.changes => {
                     registers::suppress(thread)?;
@@ -209,8 +213,7 @@ impl Tracer {
                     pending = Pending::Kill;
                     true
                 }
-                // another call than before, which never has this error: nobody has to live with that
-                Some(Fault::Fail(at, errno)) if at == number && point.errors.contains(&errno) => {
+                Some(Fault::Fail(at, errno)) if can_fail && at == self.candidates => {
                     registers::suppress(thread)?;
                     pending = Pending::Error(errno);
                     true
