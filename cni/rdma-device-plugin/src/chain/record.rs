@@ -352,12 +352,12 @@ pub fn unlock_for_good(lock: Held, state_dir: &Path) -> Result<(), RecordError> 
     Ok(())
 }
 
-/// Whether a directory is not removed because something else is in it, or it is mounted.
+/// Whether a directory is not removed because something else is in it, it is mounted, or where it is may not be changed.
 fn stays(error: &io::Error) -> bool {
-    use io::ErrorKind::{DirectoryNotEmpty, ReadOnlyFilesystem, ResourceBusy};
+    use io::ErrorKind::{DirectoryNotEmpty, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
     matches!(
         error.kind(),
-        DirectoryNotEmpty | ReadOnlyFilesystem | ResourceBusy
+        DirectoryNotEmpty | PermissionDenied | ReadOnlyFilesystem | ResourceBusy
     )
 }
 
