@@ -24,7 +24,7 @@ ARM64_IN_NAMESPACES=(announce::a_link_that_is_not_there
 ARM64_NEEDS_ADD=(long_and_upper_case_container_ids_are_fine unknown_fields_and_arguments_are_ignored
 	del_and_gc_pass_over_a_wrong_value_that_they_do_not_need)
 
-# Those of rdma-netns/kernel that observe nothing are run, and those below; of the libraries, all.
+# Besides the unit tests of the libraries.
 ARM64_TESTS=(headers kernel plans corpora)
 
 # compile_arm64_programs: but for those that run what is amd64's
