@@ -212,12 +212,26 @@ pub(crate) fn temporary(path: &Path) -> PathBuf {
 /// # Errors
 /// It cannot be removed.
 pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
+    take_away(path).map_err(|error| FileError::new("remove", path, error))
+}
+
+/// The same, with the system's answer.
+///
+/// # Errors
+/// It cannot be removed.
+pub(crate) fn take_away(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(FileError::new("remove", path, error))
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// What was changed in `directory` is on the disk when this returns.
+///
+/// # Errors
+/// The directory cannot be opened or synced.
+pub(crate) fn sync(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
 }
 
 /// Opens a file that is made for this: what has its name is somebody else's by now, or what a killed

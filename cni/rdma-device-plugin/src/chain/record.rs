@@ -2,6 +2,7 @@
 //! What was done to the node: `<stateDir>/install.json`. It is written before the node is
 //! changed, so that whatever a killed run left can be found.
 
+use super::file;
 use attachments::store;
 use cni_protocol::{
     lock::{self, Held},
@@ -13,8 +14,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -346,8 +346,7 @@ pub fn unlock_for_good(lock: Held, state_dir: &Path) -> Result<(), RecordError> 
         Err(error) if stays(&error) => state_dir,
         Err(error) => return Err(system("remove", state_dir)(error)),
     };
-    let synced = File::open(changed).and_then(|directory| directory.sync_all());
-    synced.map_err(system("sync", changed))?;
+    file::sync(changed).map_err(system("sync", changed))?;
     drop(lock);
     Ok(())
 }
@@ -362,10 +361,7 @@ fn stays(error: &io::Error) -> bool {
 }
 
 fn remove(path: &Path) -> Result<(), RecordError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.map_err(system("remove", path)),
-    }
+    file::take_away(path).map_err(system("remove", path))
 }
 
 /// Where the record is.

@@ -10,7 +10,7 @@ use crate::chain::{
 };
 use serde_json::Value;
 use std::{
-    fs::{self, File, Permissions},
+    fs::{self, Permissions},
     io::{self, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -268,7 +268,7 @@ pub(super) fn take(
         done.push(format!("{path:?}: {sentence}"));
     }
     // before the record that tells of them goes
-    match File::open(dir).and_then(|dir| dir.sync_all()) {
+    match file::sync(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(system("sync", dir)(error));
         }
@@ -339,7 +339,7 @@ fn write(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
     let written = || {
         write_at(&temporary, content, like)?;
         fs::rename(&temporary, path)?;
-        File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+        file::sync(path.parent().unwrap_or(Path::new("/")))
     };
     written().inspect_err(|_| {
         let _ = fs::remove_file(&temporary);
