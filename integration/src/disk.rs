@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A disk of a test's own, with a file system of the kernel's, that loses power: what has not been synced is lost.
 
-use crate::wait;
+use crate::{netns::check, wait};
 use nix::{
     libc,
     mount::{MntFlags, MsFlags, mount, umount2},
@@ -74,7 +74,7 @@ impl Disk {
         };
         let image = File::create(disk.image()).expect("a file");
         image.set_len(SIZE).expect("a size");
-        run(format.command().arg(disk.image()));
+        check(format.command().arg(disk.image()));
         unshare(CloneFlags::CLONE_NEWNS).expect("mounts of its own");
         let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
         mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).expect("nobody else's");
@@ -109,10 +109,12 @@ impl Disk {
     #[track_caller]
     fn mount(&self) {
         let mut command = Command::new("mount");
-        run(command
-            .args(["-o", "loop"])
-            .arg(self.image())
-            .arg(MOUNT_POINT));
+        check(
+            command
+                .args(["-o", "loop"])
+                .arg(self.image())
+                .arg(MOUNT_POINT),
+        );
     }
 }
 
@@ -129,11 +131,4 @@ pub fn settle() {
         let root = File::open(MOUNT_POINT).expect("the mount point");
         syncfs(&root).expect("a sync");
     }
-}
-
-#[track_caller]
-fn run(command: &mut Command) {
-    let output = command.output();
-    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {output:?}");
 }

@@ -88,6 +88,33 @@ impl Node {
         node
     }
 
+    /// A host with the rails `eth1` and `eth2`, as its administrator has set them up.
+    #[track_caller]
+    pub fn furnished() -> Self {
+        let node = Self::with_rails(2);
+        node.furnish();
+        node
+    }
+
+    /// Sets the rails `eth1` and `eth2` up as an administrator does: addresses, a route, an MTU, another name.
+    #[track_caller]
+    pub fn furnish(&self) {
+        for line in [
+            "address add 192.0.2.5/24 dev eth1",
+            "address add 2001:db8:5::5/64 dev eth1 nodad",
+            "route add 198.51.100.0/24 via 192.0.2.1 dev eth1 metric 120",
+            "link set dev eth2 mtu 1400",
+            "link property add dev eth2 altname second-rail",
+        ] {
+            self.host.ip(line);
+        }
+        // in a worker, a little later (`addrconf_dad_work()`, net/ipv6/addrconf.c)
+        wait::until("the kernel has the address's local route", || {
+            let routes = self.host.ip("-6 route show table local");
+            routes.contains("2001:db8:5::5 ")
+        });
+    }
+
     /// Adds a rail: up, without addresses but its link-local one.
     #[track_caller]
     pub fn add_rail(&self, name: &str) {

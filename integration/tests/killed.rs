@@ -15,21 +15,7 @@ use std::{fs, os::unix::process::ExitStatusExt, time::Duration};
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn sweep(node: &Node) -> Sweep<'_> {
-    for line in [
-        "address add 192.0.2.5/24 dev eth1",
-        "address add 2001:db8:5::5/64 dev eth1 nodad",
-        "route add 198.51.100.0/24 via 192.0.2.1 dev eth1 metric 120",
-        "link set dev eth2 mtu 1400",
-        "link property add dev eth2 altname second-rail",
-    ] {
-        node.host.ip(line);
-    }
-    // the kernel makes the address' own route in a worker
-    wait::until("the route of the host's own address", || {
-        node.host
-            .run("ip -6 route show table local")
-            .contains("2001:db8:5::5 ")
-    });
+    node.furnish();
     Sweep {
         host: &node.host,
         plugin: rdma_cni(),

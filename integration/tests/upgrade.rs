@@ -2,7 +2,7 @@
 //! Upgrades in both directions: what one version attached, another one checks and restores. The
 //! other versions are real ones, built by `scripts/versions`.
 
-use integration::{Invocation, Netns, Node, Snapshot, ipam, wait};
+use integration::{Invocation, Netns, Node, Snapshot, ipam};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -37,21 +37,7 @@ impl Two {
             other.exists(),
             "there is no {other:?}: run scripts/versions first"
         );
-        let node = Node::with_rails(2);
-        for line in [
-            "address add 192.0.2.5/24 dev eth1",
-            "address add 2001:db8:5::5/64 dev eth1 nodad",
-            "route add 198.51.100.0/24 via 192.0.2.1 dev eth1 metric 120",
-            "link set dev eth2 mtu 1400",
-            "link property add dev eth2 altname second-rail",
-        ] {
-            node.host.ip(line);
-        }
-        // an IPv6 address is in the local table a little later (`addrconf_dad_work()`, net/ipv6/addrconf.c)
-        wait::until("the kernel has the address's local route", || {
-            let routes = node.host.ip("-6 route show table local");
-            routes.contains("2001:db8:5::5")
-        });
+        let node = Node::furnished();
         let before = Snapshot::of(&node.host);
         Self {
             node,

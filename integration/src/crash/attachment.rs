@@ -54,27 +54,6 @@ fn pod(label: &str) -> (Netns, Snapshot) {
     (pod, bare)
 }
 
-/// A node with two rails, as its administrator has set it up.
-#[track_caller]
-fn furnished() -> Node {
-    let node = Node::with_rails(2);
-    for line in [
-        "address add 192.0.2.5/24 dev eth1",
-        "address add 2001:db8:5::5/64 dev eth1 nodad",
-        "route add 198.51.100.0/24 via 192.0.2.1 dev eth1 metric 120",
-        "link set dev eth2 mtu 1400",
-        "link property add dev eth2 altname second-rail",
-    ] {
-        node.host.ip(line);
-    }
-    // the kernel makes the address' own route in a worker
-    wait::until("the route of the host's own address", || {
-        let routes = node.host.run("ip -6 route show table local");
-        routes.contains("2001:db8:5::5 ")
-    });
-    node
-}
-
 /// A command of `rdma-cni`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -144,7 +123,7 @@ impl Attachments {
     /// A node with two rails.
     #[track_caller]
     pub fn of_node(mode: Mode, programs: [PathBuf; 2]) -> Self {
-        let node = furnished();
+        let node = Node::furnished();
         let leases = node.directory().join("leases");
         let mut configuration = node.configuration(&["eth1", "eth2"]);
         match mode {
@@ -168,7 +147,7 @@ impl Attachments {
     /// ended, and what was on the disk is there.
     #[track_caller]
     pub fn boot(&mut self) {
-        let node = furnished();
+        let node = Node::furnished();
         self.host = Netns::existing(node.host.path());
         self.host_before = Snapshot::of(&self.host);
         let ended = self.pods[0].0.path().to_owned();
