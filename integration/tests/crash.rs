@@ -29,7 +29,7 @@ fn injector() -> PathBuf {
 fn leaves_nothing(tally: &Tally) {
     assert!(tally.killed + tally.failed > 0, "{tally}");
     // a run that waits for the kernel may look less often than the first one
-    assert!(tally.unmet * 2 <= tally.killed + tally.failed, "{tally}");
+    assert!(tally.unmet * 4 <= tally.killed + tally.failed, "{tally}");
     assert!(tally.left.is_empty(), "{tally}\n{}", tally.left.join("\n"));
 }
 

@@ -25,13 +25,17 @@ fn injector() -> PathBuf {
     env!("CARGO_BIN_EXE_fault-injector").into()
 }
 
-/// `stories` on each file system.
+/// `stories` on each file system. At most so many points of each are not met, since it was at its end before: power is
+/// lost then all the same.
 #[track_caller]
-fn on_each_format(stories: impl Fn(&Disk) -> Vec<Tally>) {
+fn on_each_format(most_unmet: usize, stories: impl Fn(&Disk) -> Vec<Tally>) {
     for format in Format::ALL.into_iter().take(extent::of(1, usize::MAX)) {
         let disk = Disk::for_temporary_directories(format);
         for tally in stories(&disk) {
-            assert!(tally.killed > 1 && tally.unmet == 0, "{format:?}: {tally}");
+            assert!(
+                tally.killed > 1 && tally.unmet <= most_unmet,
+                "{format:?}: {tally}"
+            );
             let left = tally.left.join("\n");
             assert!(tally.left.is_empty(), "{format:?}: {tally}\n{left}");
         }
@@ -71,7 +75,7 @@ fn what_was_not_synced_is_lost() {
 
 #[test]
 fn leases() {
-    on_each_format(|disk| {
+    on_each_format(0, |disk| {
         let of = |(name, verb)| {
             let ipam = rdma_cni().with_file_name("rdma-ipam");
             loses_power(&mut Leases::new(name, verb, [ipam, injector()]), disk)
@@ -87,7 +91,7 @@ fn leases() {
 
 #[test]
 fn install_and_uninstall() {
-    on_each_format(|disk| {
+    on_each_format(0, |disk| {
         let of = |verb| {
             let mut story = Programs::new(verb, [rdma_device_plugin(), injector()]);
             loses_power(&mut story, disk)
@@ -100,7 +104,8 @@ fn install_and_uninstall() {
 
 #[test]
 fn what_the_daemon_writes() {
-    on_each_format(|disk| {
+    // how often it looks, and so writes, differs
+    on_each_format(2, |disk| {
         let mut story = Writes::new([rdma_device_plugin(), injector()]);
         vec![loses_power(&mut story, disk)]
     });
@@ -108,7 +113,7 @@ fn what_the_daemon_writes() {
 
 #[test]
 fn attachments() {
-    on_each_format(|disk| {
+    on_each_format(0, |disk| {
         let of = |(name, mode, verb)| {
             let of = Attachments::of_node(mode, [rdma_cni(), injector()]);
             boots(Boots {
