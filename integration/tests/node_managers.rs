@@ -126,6 +126,12 @@ const STATIC_ROUTES: [&str; 7] = [
     "fd00:9::/64",
 ];
 
+/// Whether NetworkManager is done with the rail.
+fn is_connected(manager: &Manager) -> bool {
+    let devices = manager.run("nmcli -t -f DEVICE,STATE device");
+    devices.contains("eth1:connected")
+}
+
 /// A node whose rail NetworkManager has set up as `profile` says, with the `expected` routes.
 fn managed(profile: &str, expected: &[&str]) -> (Node, Manager, Option<Manager>) {
     let is_static = profile == STATIC;
@@ -139,7 +145,13 @@ fn managed(profile: &str, expected: &[&str]) -> (Node, Manager, Option<Manager>)
     let router = (!is_static).then(|| gives_leases(&node));
     let manager = Manager::network_manager(&node.host, &[("rail", profile)]);
     manager.until("NetworkManager has set the rail up", || {
+        // the link-local network's route comes last
         routes(&node.host, "eth1") == expected
+            && is_connected(&manager)
+            && !node
+                .host
+                .show("-6 route show fe80::/64 dev eth1")
+                .is_empty()
     });
     (node, manager, router)
 }
@@ -193,12 +205,7 @@ fn pods_come_and_go_beside_network_manager() {
         node.del(&configuration, container, &pod);
         before.assert_restored(&node.host);
     }
-    let devices = manager.run("nmcli -t -f DEVICE,STATE device");
-    assert!(
-        devices.contains("eth1:connected"),
-        "{devices}\n{}",
-        manager.log()
-    );
+    assert!(is_connected(&manager), "{}", manager.log());
     before.assert_restored(&node.host);
 }
 

@@ -92,6 +92,10 @@ pub trait Kernel {
     /// only where SMC is wanted or was set up: the kernel loads the module for it.
     fn smc(&self, pod: Option<&Self::Pod>) -> Result<Option<SmcState>, ObserveError>;
 
+    /// Whether some program is told, by one socket, of all that happens to the host's netdevs, addresses and routes:
+    /// network managers are, and routing daemons.
+    fn is_watched(&self) -> bool;
+
     /// The neighbours that the host knows, by all of its netdevs.
     fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError>;
 

@@ -11,6 +11,7 @@
 //! | `children` | the removal of children of several rails, by one deletion |
 //! | `detach`, [`given_up`] | the changes that restore them to the host, and what a netdev came back without |
 //! | `function` | virtual functions: what is set of them, and their drivers |
+//! | `managed` | what a network manager has taken away of what was restored |
 //! | [`drift`] | a change in words, for CHECK |
 
 pub mod allocation;
@@ -22,6 +23,7 @@ pub mod drift;
 mod function;
 pub mod given_up;
 mod locate;
+mod managed;
 mod routing;
 pub mod select;
 
@@ -30,6 +32,7 @@ pub use children::{child_removed, children_together};
 pub use detach::{detach, detach_beside, gone, missing_of};
 pub use function::are_named;
 pub use locate::{rdma_anywhere, rdma_on_host};
+pub use managed::taken_away;
 pub use routing::{connected, free_base, routed};
 
 use rdma_netns::{InterfaceName, NetnsSide, Op};

@@ -49,12 +49,14 @@ pub enum Verdict {
 pub struct Died;
 
 type Script = Box<dyn FnMut(&mut World, Step<'_>) -> Verdict + Send>;
+type Manager = Box<dyn FnMut(&mut World) + Send>;
 type Blindness = Box<dyn FnMut(usize) -> Option<Errno> + Send>;
 
 struct State {
     world: World,
     script: Option<Script>,
     blindness: Option<Blindness>,
+    manager: Option<Manager>,
     journal: Vec<Op>,
     observations: usize,
     asked: Option<BTreeSet<DeviceAddress>>,
@@ -85,6 +87,7 @@ impl FakeKernel {
             world,
             script: None,
             blindness: None,
+            manager: None,
             journal: vec![],
             observations: 0,
             asked: None,
@@ -127,6 +130,11 @@ impl FakeKernel {
     /// Asks `blindness` whether an observation fails, counted from 1.
     pub fn blind(&self, blindness: impl FnMut(usize) -> Option<Errno> + Send + 'static) {
         self.lock().blindness = Some(Box::new(blindness));
+    }
+
+    /// From now on the node has a network manager: it does `something` whenever a process pauses.
+    pub fn manage(&self, something: impl FnMut(&mut World) + Send + 'static) {
+        self.lock().manager = Some(Box::new(something));
     }
 
     /// The changes that were asked for since the process began.
@@ -269,6 +277,10 @@ impl Kernel for FakeKernel {
         Ok(self.alive().world.smc(pod.map(|pod| pod.id)))
     }
 
+    fn is_watched(&self) -> bool {
+        self.alive().manager.is_some()
+    }
+
     fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
         Ok(self.alive().world.neighbours.clone())
     }
@@ -325,7 +337,12 @@ impl Kernel for FakeKernel {
     }
 
     fn pause(&self, time: Duration) {
-        self.alive().paused += time;
+        let mut guard = self.alive();
+        let state = &mut *guard;
+        state.paused += time;
+        if let Some(manager) = &mut state.manager {
+            manager(&mut state.world);
+        }
     }
 }
 

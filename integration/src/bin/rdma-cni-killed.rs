@@ -100,6 +100,10 @@ impl Kernel for Killed {
         self.linux.smc(pod)
     }
 
+    fn is_watched(&self) -> bool {
+        self.linux.is_watched()
+    }
+
     fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
         self.linux.neighbours()
     }

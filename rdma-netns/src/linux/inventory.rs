@@ -5,9 +5,11 @@
 //! What goes away while it is being read is not there: no error comes of it.
 
 use super::{
-    Linux, Reach, accelerators, cannot_read, data_direct,
+    Linux, accelerators, cannot_read, data_direct,
     devices::{self, Verbs, entries, link_name, read, virtual_functions},
-    erdma, nvlink, rdma, sockets, vlans,
+    erdma, nvlink, rdma,
+    reach::Reach,
+    sockets, vlans,
 };
 use crate::{
     CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort, Inventory,

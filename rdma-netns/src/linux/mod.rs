@@ -14,6 +14,8 @@
 //! | `probe` | what asks whether an address is free |
 //! | `neighbours` | the neighbour tables |
 //! | `nexthops` | by which netdevs nexthop objects lead |
+//! | `listeners` | who is told of what happens to netdevs, addresses and routes |
+//! | `reach` | the netdevs without which the node is cut off |
 //! | `api_server` | where kubelet's kubeconfig says that the API server is |
 //! | `held` | all addresses, without anything else |
 //! | [`nldev`] | RDMA netlink |
@@ -49,6 +51,7 @@ pub mod inside;
 mod inventory;
 mod ipoib;
 mod links;
+mod listeners;
 pub mod monitor;
 mod neighbours;
 mod nexthops;
@@ -57,6 +60,7 @@ mod nvlink;
 pub mod offline;
 mod probe;
 mod rdma;
+mod reach;
 mod resident;
 mod routes;
 mod rules;
@@ -87,7 +91,7 @@ use resident::Visitor;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
 };
@@ -287,6 +291,10 @@ impl Kernel for Linux {
         smc::read(host, pod, &self.sysfs)
     }
 
+    fn is_watched(&self) -> bool {
+        listeners::of_everything()
+    }
+
     fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
         Linux::neighbours(self)
     }
@@ -406,39 +414,7 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveEr
     })
 }
 
-/// What routes and addresses tell of the netdevs of this program's namespace, by their names.
-#[derive(Debug, Default)]
-struct Reach {
-    /// Those without which the node is cut off.
-    uplinks: BTreeSet<String>,
-    /// The network of the first IPv6 address that is not link-local.
-    ipv6_prefixes: BTreeMap<String, String>,
-}
-
 impl Linux {
-    fn reach(&self) -> Result<Reach, ObserveError> {
-        let host = self
-            .host()
-            .map_err(|error| cannot_read(HOST, error.into()))?;
-        let namespace = routing_of(host, HOST, &self.sysfs)?;
-        let uplinks = namespace.uplinks(&api_server::addresses());
-        let uplinks = uplinks
-            .keys()
-            .filter_map(|index| namespace.link_by_index(*index));
-        let prefix = |link: &Link| {
-            let mut addresses = link.addresses.iter().filter(|it| !it.is_link_local());
-            let network = addresses.find_map(|it| match it.ip {
-                IpAddr::V6(ip) => Some(network_of(ip, it.prefix)),
-                IpAddr::V4(_) => None,
-            });
-            Some((link.name.to_string(), network?))
-        };
-        Ok(Reach {
-            uplinks: uplinks.map(|link| link.name.to_string()).collect(),
-            ipv6_prefixes: namespace.links.iter().filter_map(prefix).collect(),
-        })
-    }
-
     /// The kernel's users of the RDMA devices of this program's namespace, by the devices' names.
     fn kernel_users(&self) -> BTreeMap<String, Vec<String>> {
         let nldev = self.host().and_then(|host| self.nldev(host));
@@ -452,13 +428,6 @@ impl Linux {
         });
         users.collect()
     }
-}
-
-/// The network of `length` bits that `ip` is in.
-fn network_of(ip: Ipv6Addr, length: u8) -> String {
-    let mask = u128::MAX.checked_shl(128 - u32::from(length));
-    let network = Ipv6Addr::from(u128::from(ip) & mask.unwrap_or(0));
-    format!("{network}/{length}")
 }
 
 /// A namespace without its RDMA devices.

@@ -5,12 +5,14 @@
 //! The body of a message is what follows `struct nlmsghdr`.
 
 use super::{
-    Reach, addresses, api_server, devices, gids, held, inventory,
+    addresses, api_server, devices, gids, held, inventory,
     links::{self, can_ask},
     monitor::{self, Nsid, Uevent},
     neighbours, nexthops,
     nldev::{self, CharDeviceInfo, DeviceInfo, PortInfo},
-    probe, routes, rules, vfs,
+    probe,
+    reach::Reach,
+    routes, rules, vfs,
 };
 use crate::{
     Address, GeneralRule, GidTable, HardwareAddress, Inventory, Link, Neighbour, RdmaMode, Route,

@@ -5,7 +5,7 @@ use crate::world::{World, ip, to_pod, with_node};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rdma_netns::{
-    Pod,
+    Kernel, Pod,
     linux::{
         inside,
         monitor::{Event, Loss, Monitor, Nsid, WatchError},
@@ -15,6 +15,8 @@ use std::{
     io,
     os::fd::AsFd,
     path::Path,
+    process::Command,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -251,5 +253,31 @@ fn without_capabilities_less_is_told() {
         };
         std::thread::scope(|scope| scope.spawn(without).join())
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+/// As a network manager is told, by the program of iproute2.
+#[test]
+fn who_is_told_of_everything_is_seen() {
+    with_node(|world| {
+        let told_of = |objects: &[&str]| {
+            let monitor = Command::new("ip").arg("monitor").args(objects).spawn();
+            let mut monitor = monitor.expect("iproute2 is installed");
+            let mut seen = false;
+            for _ in 0..50 {
+                seen = world.kernel.is_watched();
+                if seen {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+            monitor.kill().expect("it runs");
+            monitor.wait().expect("our own child");
+            seen
+        };
+        assert!(!world.kernel.is_watched());
+        assert!(told_of(&["link", "address", "route"]));
+        assert!(!world.kernel.is_watched());
+        assert!(!told_of(&["link"]));
     });
 }

@@ -360,13 +360,14 @@ fn undo<K: Kernel>(
         }),
         _moves => teardown::restore(node, Some(pod), attachment, false),
     };
+    let restored = restored.and_then(|it| teardown::outlast(node, attachment, Some(pod), it));
     teardown::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();
     let mut lacking = vec![];
     let left = match restored {
         Err(incomplete) => Some(incomplete),
-        Ok(given_up) => {
-            lacking = given_up;
+        Ok(home) => {
+            lacking = home.given_up;
             give_back(node, attachment, &netns, &conflicts, lock)
         }
     };

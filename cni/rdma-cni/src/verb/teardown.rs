@@ -14,7 +14,7 @@ use crate::{
 use attachments::{Attachment, Key, Phase, store::Lock};
 use cni_protocol::Command;
 use network_conf::Conf;
-use rdma_netns::{Kernel, Pod};
+use rdma_netns::{Kernel, Observed, Pod};
 use serde_json::{Map, Value};
 use std::{
     net::IpAddr,
@@ -24,6 +24,11 @@ use std::{
 
 /// How long a dying namespace's devices are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// For how long nothing has to be taken away until a network manager is done with a netdev that has come back, and how
+/// long it is waited for at most. NetworkManager takes up to some tenths of a second on a busy node.
+const QUIET: Duration = Duration::from_secs(1);
+const MANAGER: Duration = Duration::from_secs(5);
 
 /// How long others may move devices in between.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -118,21 +123,76 @@ pub fn devices<K: Kernel>(
             Err(incomplete) if incomplete.awaited && Instant::now() < deadline => {
                 thread::sleep(PAUSE);
             }
-            restored => return Ok(restored?),
+            restored => {
+                outlast(node, attachment, pod, restored?)?;
+                return Ok(());
+            }
         }
     }
 }
 
+/// A network manager that sees a netdev come back may take its addresses away a moment after they were restored: it is
+/// waited for until it is quiet, without the node's lock, and the netdevs are restored again ([`plan::taken_away`]).
+/// What they did not get back then.
+pub fn outlast<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &mut Attachment,
+    pod: Option<&K::Pod>,
+    mut restored: Home,
+) -> Result<Home, Incomplete> {
+    let mut host_links = attachment
+        .rails
+        .iter()
+        .filter_map(|it| it.host_link.as_ref());
+    let has_addresses = host_links.any(|link| !link.addresses.is_empty());
+    if !has_addresses || !node.kernel.is_watched() {
+        return Ok(restored);
+    }
+    let end = node.kernel.now() + MANAGER;
+    let mut quiet = node.kernel.now() + QUIET;
+    while node.kernel.now() < quiet.min(end) {
+        node.kernel.pause(PAUSE);
+        let now = match node.kernel.observe(None) {
+            Ok(now) => now,
+            Err(error) => {
+                log::warn!("{error}");
+                continue;
+            }
+        };
+        if plan::taken_away(attachment, &restored.observed, &now) {
+            log::info!("a network manager has taken addresses away that were restored");
+            let _moves = match node.store.lock_node() {
+                Ok(moves) => moves,
+                Err(error) => {
+                    log::warn!("{error}");
+                    continue;
+                }
+            };
+            restored = restore(node, pod, attachment, false)?;
+            quiet = node.kernel.now() + QUIET;
+        }
+    }
+    Ok(restored)
+}
+
+/// An attachment's devices, on the host again.
+#[derive(Debug)]
+pub struct Home {
+    /// What the netdevs did not get back, a sentence for each thing.
+    pub given_up: Vec<String>,
+    /// What was seen then.
+    observed: Observed,
+}
+
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
-/// and RDMA devices back to the host, and their CDI entries; the node's lock is held by the caller. What the
-/// netdevs did not get back, a sentence for each thing. A record that stays says from then on that it was tried;
+/// and RDMA devices back to the host, and their CDI entries; the node's lock is held by the caller. A record that stays says from then on that it was tried;
 /// `tried_before`: another verb did.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
     tried_before: bool,
-) -> Result<Vec<String>, Incomplete> {
+) -> Result<Home, Incomplete> {
     // others wait for the node's lock
     node.kernel.ask_only(Some(attachment.devices()));
     let left = smcr::apply::take_away(node.smcr(), pod, attachment);
@@ -148,7 +208,10 @@ pub fn restore<K: Kernel>(
     let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others);
     let restored = restored.map(|restored| {
         char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
-        given_up::note(node.store.root(), attachment, &restored)
+        Home {
+            given_up: given_up::note(node.store.root(), attachment, &restored),
+            observed: restored.observed,
+        }
     });
     let incomplete = Incomplete {
         left,
@@ -173,10 +236,10 @@ pub fn restore_devices<K: Kernel>(
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
     tried_before: bool,
-) -> Result<(), Incomplete> {
-    restore(node, pod, attachment, tried_before)?;
+) -> Result<Home, Incomplete> {
+    let restored = restore(node, pod, attachment, tried_before)?;
     if pod.is_some() {
-        return Ok(());
+        return Ok(restored);
     }
     let in_use = gids::lingering(node.kernel, attachment).map_err(|error| Incomplete {
         left: vec![error.to_string()],
@@ -188,7 +251,7 @@ pub fn restore_devices<K: Kernel>(
             .store
             .is_given_to_another(node.kernel, attachment, **ip)
     }) {
-        None => Ok(()),
+        None => Ok(restored),
         Some(address) => Err(Incomplete {
             left: vec![format!(
                 "{address} is still configured: its pod's namespace is kept alive by a process"

@@ -6,10 +6,11 @@ use crate::node::{Node, address, furnished, name, route, settle};
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
-    Address, NetnsSide, Op, RdmaMode, Route,
+    Address, Kernel, NetnsSide, Op, RdmaMode, Route,
     link::{IFA_F_NODAD, IFA_F_NOPREFIXROUTE, PROTOCOL_KERNEL, PROTOCOL_RA, SCOPE_LINK},
 };
 use serde_json::Value;
+use std::time::Duration;
 
 const AT: NetnsSide = NetnsSide::Host;
 
@@ -271,20 +272,7 @@ fn a_manager_in_between_is_a_reason_to_look_again() {
         ("takes it down", |world| {
             let _ = world.execute(&up(false), None);
         }),
-        ("takes its addresses", |world| {
-            let Some(link) = world.link(HOST, "eth2").cloned() else {
-                return;
-            };
-            for address in link.addresses.into_iter().filter(|it| !it.automatic) {
-                let link = link.name.clone();
-                let remove = Op::RemoveAddress {
-                    at: AT,
-                    link,
-                    address,
-                };
-                let _ = world.execute(&remove, None);
-            }
-        }),
+        ("takes its addresses", take_addresses),
         ("sets its own MTU", |world| {
             let link = name("eth2");
             let _ = world.execute(
@@ -361,4 +349,94 @@ fn a_change_that_is_refused_for_a_while_is_tried_again() {
     node.del(&pod, &one_rail(&node)).must_succeed();
     node.kernel.with(|world| world.unmount(&pod.netns));
     node.must_be(&before, "tried again");
+}
+
+/// Takes all addresses of the netdev away, and with them the routes.
+fn take_addresses(world: &mut World) {
+    let Some(link) = world.link(HOST, "eth2").cloned() else {
+        return;
+    };
+    for address in link.addresses.into_iter().filter(|it| !it.automatic) {
+        let link = link.name.clone();
+        let remove = Op::RemoveAddress {
+            at: AT,
+            link,
+            address,
+        };
+        let _ = world.execute(&remove, None);
+    }
+}
+
+/// NetworkManager has seen the netdev before it had an address, takes those away that it has got meanwhile, and then
+/// finds one that was just set: it is somebody else's from then on.
+#[test]
+fn what_a_manager_takes_away_a_moment_later_is_restored_again() {
+    for fails in [false, true] {
+        let node = node(network_manager());
+        let before = node.snapshot();
+        let pod = node.pod("a");
+        let mut looks = 0;
+        node.kernel.manage(move |world| {
+            looks += 1;
+            if looks == 3 || looks == 9 {
+                take_addresses(world);
+            }
+        });
+        if fails {
+            node.kernel.intercept(|_, step| match step.op {
+                Op::AddRoute { at, .. } if *at == NetnsSide::Pod => Verdict::Refuse(Errno::EINVAL),
+                _ => Verdict::Proceed,
+            });
+            let answer = node.add(&pod, &one_rail(&node));
+            assert_eq!(answer.code(), 106, "{}", answer.value);
+        } else {
+            node.add(&pod, &one_rail(&node)).must_succeed();
+            node.del(&pod, &one_rail(&node)).must_succeed();
+        }
+        // had nobody waited, it would be now
+        (0..10).for_each(|_| node.kernel.pause(Duration::from_millis(50)));
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        node.must_be(&before, &format!("ADD fails: {fails}"));
+    }
+}
+
+/// Its profile has another address by now: that is the netdev's.
+#[test]
+fn a_manager_that_sets_another_address_is_left_alone() {
+    let node = node(network_manager());
+    let pod = node.pod("a");
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    let mut looks = 0;
+    node.kernel.manage(move |world| {
+        looks += 1;
+        if looks == 3 {
+            take_addresses(world);
+            let done = world.execute(&add_address(address("10.9.0.77/24")), None);
+            done.expect("an address");
+        }
+    });
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    let addresses = node.kernel.with(|world| {
+        let link = world.link(HOST, "eth2").expect("it is back");
+        let given = link.addresses.iter().filter(|it| !it.automatic);
+        given.map(|it| it.ip.to_string()).collect::<Vec<_>>()
+    });
+    assert_eq!(addresses, ["10.9.0.77"]);
+}
+
+/// Nobody waits where there is no manager.
+#[test]
+fn without_a_manager_nobody_looks_again() {
+    let node = node(network_manager());
+    let pod = node.pod("a");
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    node.kernel.begin();
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    let alone = node.kernel.observations();
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    node.kernel.manage(|_| {});
+    node.kernel.begin();
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    // twenty looks in a second
+    assert_eq!(node.kernel.observations(), alone + 20);
 }

@@ -135,6 +135,10 @@ impl Kernel for Wrapped<'_> {
         self.kernel.smc(pod)
     }
 
+    fn is_watched(&self) -> bool {
+        self.kernel.is_watched()
+    }
+
     fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
         self.kernel.neighbours()
     }
