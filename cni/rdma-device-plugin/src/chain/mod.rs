@@ -199,6 +199,7 @@ impl Chain {
             (*claim, *held) = (Claim::default(), vec![]);
             return Ok(self.left_alone(&directory, WITHDRAWN));
         }
+        record.clear_copies(&self.conf.conf_dir);
         if record.lists.is_empty()
             && let Some(why) = blocker()
         {

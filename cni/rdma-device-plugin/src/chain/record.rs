@@ -195,6 +195,14 @@ impl Record {
         }
     }
 
+    /// Removes the copies that a daemon left beside the lists of `conf_dir`, which was killed after it had put our
+    /// plugin into one, and before it had removed its copy. No runtime reads them; the lock is held by the caller.
+    pub(super) fn clear_copies(&self, conf_dir: &Path) {
+        for list in self.lists.keys() {
+            let _ = file::take_away(&file::temporary(&conf_dir.join(list)));
+        }
+    }
+
     /// Where the plugins are.
     pub fn bin_dir(&self) -> &Path {
         self.bin_dir.as_deref().unwrap_or(Path::new(BIN_DIR))
