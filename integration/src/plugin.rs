@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// No plugin may run longer.
+/// No plugin may run longer, unless a test says otherwise.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Where Debian's containernetworking-plugins are.
@@ -77,6 +77,7 @@ pub struct Invocation<'a> {
     environment: BTreeMap<String, String>,
     input: String,
     stdout: Option<File>,
+    limit: Duration,
 }
 
 impl<'a> Invocation<'a> {
@@ -89,7 +90,14 @@ impl<'a> Invocation<'a> {
             environment: BTreeMap::new(),
             input: String::new(),
             stdout: None,
+            limit: DEADLINE,
         }
+    }
+
+    /// How long it may run, instead of [`DEADLINE`].
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
     }
 
     /// Another program in its place.
@@ -179,6 +187,7 @@ impl<'a> Invocation<'a> {
             stdout: child.stdout.take().map(read_all),
             stderr: child.stderr.take().map(read_all),
             child,
+            limit: self.limit,
         }
     }
 }
@@ -198,19 +207,20 @@ pub struct Running {
     child: Child,
     stdout: Option<JoinHandle<String>>,
     stderr: Option<JoinHandle<String>>,
+    limit: Duration,
 }
 
 impl Running {
-    /// Waits for its end; panics when [`DEADLINE`] is over.
+    /// Waits for its end; panics when its time is over.
     #[track_caller]
     pub fn wait(mut self) -> Outcome {
-        let mut status = None;
-        if !wait::within(DEADLINE, || {
+        let (mut status, limit) = (None, self.limit);
+        if !wait::within(limit, || {
             status = self.child.try_wait().expect("our own child");
             status.is_some()
         }) {
             self.kill();
-            panic!("did not end within {DEADLINE:?}: {}", self.what);
+            panic!("did not end within {limit:?}: {}", self.what);
         }
         let text = |reader: Option<JoinHandle<String>>| {
             reader.map_or_else(String::new, |reader| {

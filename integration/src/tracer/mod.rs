@@ -6,13 +6,15 @@
 //! |---|---|
 //! | [`point`] | which system calls are points, what each of them does, and which errors it could have |
 //! | `netlink` | whether a netlink request changes something |
+//! | `filter` | that the kernel stops the program at the calls that can be points, and at no others |
 //! | `memory` | what a stopped thread's memory and descriptors say |
 //! | `registers` | what differs from CPU to CPU |
-//! | `run` | the loop: every thread and child is stopped at each of its system calls |
+//! | `run` | the loop: every thread and child is stopped at each call that can be a point |
 //!
 //! Points are numbered from 1 in the order in which they come, over all threads and children. Two runs of the same
 //! program have the same points as far as it does the same: what waits for the kernel may look once more.
 
+mod filter;
 mod memory;
 mod netlink;
 pub mod point;

@@ -77,6 +77,13 @@ const OLD_NAMES: &[(libc::c_long, &str)] = names![
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_NAMES: &[(libc::c_long, &str)] = &[];
 
+/// The numbers of the calls that can be points.
+pub(super) fn numbers() -> Vec<u32> {
+    let all = NAMES.iter().chain(OLD_NAMES);
+    let number = |number: &libc::c_long| u32::try_from(*number).expect("a system call's number");
+    all.map(|(it, _)| number(it)).collect()
+}
+
 /// No room, and a disk that fails.
 const DISK: [i32; 2] = [ENOSPC, EIO];
 

@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What differs from CPU to CPU: how a system call is suppressed in a thread that is stopped at its entry, and how
-//! its result is set when it is stopped at its exit.
+//! What differs from CPU to CPU: how a system call fails in a thread that the filter has stopped before it.
 
-pub(super) use cpu::{set_result, suppress};
+pub(super) use cpu::refuse;
 
 #[cfg(target_arch = "x86_64")]
 mod cpu {
     use nix::{sys::ptrace, unistd::Pid};
 
-    /// No system call has the number -1.
-    pub(crate) fn suppress(thread: Pid) -> nix::Result<()> {
+    /// The call is not made, as none has the number -1, and fails with `errno`.
+    pub(crate) fn refuse(thread: Pid, errno: i32) -> nix::Result<()> {
         let mut registers = ptrace::getregs(thread)?;
         registers.orig_rax = u64::MAX;
-        ptrace::setregs(thread, registers)
-    }
-
-    pub(crate) fn set_result(thread: Pid, result: i64) -> nix::Result<()> {
-        let mut registers = ptrace::getregs(thread)?;
-        registers.rax = result.cast_unsigned();
+        registers.rax = i64::from(-errno).cast_unsigned();
         ptrace::setregs(thread, registers)
     }
 }
@@ -36,8 +30,9 @@ mod cpu {
     /// `include/uapi/linux/elf.h`
     const NT_ARM_SYSTEM_CALL: usize = 0x404;
 
-    /// The number is in a set of registers of its own (`arch/arm64/kernel/ptrace.c`).
-    pub(crate) fn suppress(thread: Pid) -> nix::Result<()> {
+    /// The call is not made, as none has the number -1, and fails with `errno`. The number is in a set of registers
+    /// of its own (`arch/arm64/kernel/ptrace.c`).
+    pub(crate) fn refuse(thread: Pid, errno: i32) -> nix::Result<()> {
         let mut number: libc::c_int = -1;
         let mut vector = libc::iovec {
             iov_base: (&raw mut number).cast(),
@@ -52,12 +47,9 @@ mod cpu {
                 &raw mut vector,
             )
         };
-        Errno::result(done).map(drop)
-    }
-
-    pub(crate) fn set_result(thread: Pid, result: i64) -> nix::Result<()> {
+        Errno::result(done)?;
         let mut registers = ptrace::getregset::<NT_PRSTATUS>(thread)?;
-        registers.regs[0] = result.cast_unsigned();
+        registers.regs[0] = i64::from(-errno).cast_unsigned();
         ptrace::setregset::<NT_PRSTATUS>(thread, registers)
     }
 }

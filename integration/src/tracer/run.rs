@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loop: every thread and child is stopped at each of its system calls.
+//! The loop: every thread and child is stopped before each call that can be a point, and at its end where that matters.
 
 use super::{
-    Fault, Report, memory,
-    point::{Call, Socket},
+    Fault, Report, filter, memory,
+    point::{self, Call, Socket},
     registers,
 };
 use nix::{
     errno::Errno,
-    libc::{self, pid_t},
+    libc,
     sys::{
         ptrace::{self, Options},
-        signal::{Signal, kill},
+        signal::{Signal, kill, raise},
         wait::{WaitPidFlag, WaitStatus, waitpid},
     },
-    unistd::Pid,
+    unistd::{ForkResult, Pid, fork},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
     io,
     os::unix::process::CommandExt,
     process::Command,
@@ -32,26 +33,13 @@ pub enum Traced {
     Killed(Signal),
 }
 
-/// Runs `program` to its end, and what it started to theirs; `fault` happens in it.
+/// Runs `program` to its end, and what it started to theirs; `fault` happens in it. The calling process has one thread,
+/// and may administer the system.
 ///
 /// # Errors
 /// It cannot be started, or the system refuses to trace it.
-pub fn run(mut program: Command, fault: Option<Fault>) -> io::Result<(Traced, Report)> {
-    // SAFETY: ptrace is one system call, which a forked child may make before it is another program
-    unsafe {
-        program.pre_exec(|| Ok(ptrace::traceme()?));
-    }
-    let child = program.spawn()?;
-    let root = Pid::from_raw(pid_t::try_from(child.id()).map_err(io::Error::other)?);
-    // its exec
-    waitpid(root, Some(WaitPidFlag::__WALL))?;
-    let options = Options::PTRACE_O_TRACESYSGOOD
-        | Options::PTRACE_O_TRACEFORK
-        | Options::PTRACE_O_TRACEVFORK
-        | Options::PTRACE_O_TRACECLONE
-        | Options::PTRACE_O_TRACEEXEC
-        | Options::PTRACE_O_EXITKILL;
-    ptrace::setoptions(root, options)?;
+pub fn run(program: Command, fault: Option<Fault>) -> io::Result<(Traced, Report)> {
+    let root = start(program)?;
     let mut tracer = Tracer {
         root,
         fault,
@@ -67,6 +55,51 @@ pub fn run(mut program: Command, fault: Option<Fault>) -> io::Result<(Traced, Re
     tracer.follow()?;
     let ended = tracer.ended.unwrap_or(Traced::Exited(0));
     Ok((ended, tracer.report))
+}
+
+/// Starts `program`, which stands at its beginning then. It is traced before it is filtered: without a tracer, its own
+/// exec would fail.
+fn start(program: Command) -> io::Result<Pid> {
+    let filter = filter::stopping_at(&point::numbers());
+    // SAFETY: there is no other thread, so the child may do what any process may
+    let child = match unsafe { fork() }? {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            let Err(error) = become_traced(program, &filter);
+            let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+            // SAFETY: it ends this process, and nothing else
+            unsafe { libc::_exit(errno) }
+        }
+    };
+    let next = || waitpid(child, Some(WaitPidFlag::__WALL));
+    // it has stopped itself
+    next()?;
+    let options = Options::PTRACE_O_TRACESYSGOOD
+        | Options::PTRACE_O_TRACESECCOMP
+        | Options::PTRACE_O_TRACEFORK
+        | Options::PTRACE_O_TRACEVFORK
+        | Options::PTRACE_O_TRACECLONE
+        | Options::PTRACE_O_TRACEEXEC
+        | Options::PTRACE_O_EXITKILL;
+    ptrace::setoptions(child, options)?;
+    loop {
+        ptrace::cont(child, None)?;
+        match next()? {
+            WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => return Ok(child),
+            WaitStatus::Exited(_, errno) => return Err(io::Error::from_raw_os_error(errno)),
+            WaitStatus::Signaled(_, signal, _) => return Err(io::Error::other(signal.as_str())),
+            // calls before the program's own
+            _ => {}
+        }
+    }
+}
+
+/// In the child: when the tracer is there, it is filtered, and `program` comes in its place.
+fn become_traced(mut program: Command, filter: &[libc::sock_filter]) -> io::Result<Infallible> {
+    ptrace::traceme()?;
+    raise(Signal::SIGSTOP)?;
+    filter::install(filter)?;
+    Err(program.exec())
 }
 
 /// A thread that is followed.
@@ -91,8 +124,6 @@ enum Pending {
     Nothing,
     /// A descriptor of a socket.
     Socket(Socket),
-    /// It was not made, and fails with this.
-    Error(i32),
     /// All is killed.
     Kill,
 }
@@ -124,9 +155,13 @@ impl Tracer {
             match status {
                 WaitStatus::Exited(thread, code) => self.end(thread, Traced::Exited(code)),
                 WaitStatus::Signaled(thread, signal, _) => self.end(thread, Traced::Killed(signal)),
+                // one that is killed while it is looked at is gone
+                WaitStatus::PtraceEvent(thread, _, libc::PTRACE_EVENT_SECCOMP) => {
+                    gone(self.before(thread))?;
+                    self.go_on(thread, None)?;
+                }
                 WaitStatus::PtraceSyscall(thread) => {
-                    // one that is killed while it is looked at is gone
-                    gone(self.stopped(thread))?;
+                    gone(self.after(thread))?;
                     self.go_on(thread, None)?;
                 }
                 WaitStatus::PtraceEvent(thread, _, _) => self.go_on(thread, None)?,
@@ -156,26 +191,36 @@ impl Tracer {
         }
     }
 
+    /// To the next call that can be a point, or to the end of the one that it is in, if that matters.
     fn go_on(&self, thread: Pid, signal: Option<Signal>) -> nix::Result<()> {
-        gone(ptrace::syscall(thread, signal))
+        let pending = self.threads.get(&thread).map(|it| it.pending);
+        gone(match pending {
+            None | Some(Pending::Nothing) => ptrace::cont(thread, signal),
+            Some(_) => ptrace::syscall(thread, signal),
+        })
     }
 
-    /// A thread is at the entry of a call, or at its exit.
-    fn stopped(&mut self, thread: Pid) -> nix::Result<()> {
+    /// The filter has stopped a thread before a call: since Linux 4.8 nothing but the call itself comes after that.
+    fn before(&mut self, thread: Pid) -> nix::Result<()> {
         let info = ptrace::syscall_info(thread)?;
-        match info.op {
-            libc::PTRACE_SYSCALL_INFO_ENTRY => {
-                // SAFETY: the kernel has filled in what `op` says
-                let entry = unsafe { info.u.entry };
-                self.entry(thread, entry.nr.cast_signed(), entry.args)
-            }
-            libc::PTRACE_SYSCALL_INFO_EXIT => {
-                // SAFETY: the kernel has filled in what `op` says
-                let result = unsafe { info.u.exit }.sval;
-                self.exit(thread, result)
-            }
-            _ => Ok(()),
+        if info.op != libc::PTRACE_SYSCALL_INFO_SECCOMP {
+            return Ok(());
         }
+        // SAFETY: the kernel has filled in what `op` says
+        let call = unsafe { info.u.seccomp };
+        self.entry(thread, call.nr.cast_signed(), call.args)
+    }
+
+    /// A thread is at the end of a call.
+    fn after(&mut self, thread: Pid) -> nix::Result<()> {
+        let info = ptrace::syscall_info(thread)?;
+        if info.op != libc::PTRACE_SYSCALL_INFO_EXIT {
+            return Ok(());
+        }
+        // SAFETY: the kernel has filled in what `op` says
+        let result = unsafe { info.u.exit }.sval;
+        self.exit(thread, result);
+        Ok(())
     }
 
     fn entry(&mut self, thread: Pid, number: i64, arguments: [u64; 6]) -> nix::Result<()> {
@@ -205,7 +250,7 @@ impl Tracer {
             self.candidates += usize::from(can_fail);
             let hit = match self.fault {
                 Some(Fault::Kill(at)) if point.changes && at == self.changes => {
-                    registers::suppress(thread)?;
+                    registers::refuse(thread, libc::EINTR)?;
                     self.kill();
                     true
                 }
@@ -214,8 +259,8 @@ impl Tracer {
                     true
                 }
                 Some(Fault::Fail(at, errno)) if can_fail && at == self.candidates => {
-                    registers::suppress(thread)?;
-                    pending = Pending::Error(errno);
+                    registers::refuse(thread, errno)?;
+                    pending = Pending::Nothing;
                     true
                 }
                 _ => false,
@@ -231,9 +276,9 @@ impl Tracer {
         Ok(())
     }
 
-    fn exit(&mut self, thread: Pid, result: i64) -> nix::Result<()> {
+    fn exit(&mut self, thread: Pid, result: i64) {
         let Some(state) = self.threads.get_mut(&thread) else {
-            return Ok(());
+            return;
         };
         let pending = std::mem::replace(&mut state.pending, Pending::Nothing);
         match pending {
@@ -243,10 +288,8 @@ impl Tracer {
                     self.sockets.insert((state.process, descriptor), socket);
                 }
             }
-            Pending::Error(errno) => registers::set_result(thread, i64::from(-errno))?,
             Pending::Kill => self.kill(),
         }
-        Ok(())
     }
 
     /// SIGKILL to all processes, at once.
