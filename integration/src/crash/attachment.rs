@@ -18,6 +18,9 @@ use tempfile::TempDir;
 /// How long what the kernel makes by itself may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
+/// How long a traced call may take: 15 s were seen in the lab, where each stop is dear, and more if others compute.
+const TRACED: Duration = Duration::from_secs(240);
+
 /// Files that stay when nobody has a device any more: locks, the secret of stable addresses, and where the round
 /// robin is.
 const LASTING: [&str; 5] = [
@@ -161,7 +164,8 @@ impl Attachments {
         });
     }
 
-    /// After something was left: another node, or at least other pods.
+    /// After something was left: another node; or at least other pods, when what these had is at home again. What the
+    /// host lacks then has been told.
     #[track_caller]
     pub fn start_anew(&mut self) {
         match &self.node {
@@ -169,13 +173,36 @@ impl Attachments {
                 let programs = [self.plugin.clone(), self.injector.clone()];
                 *self = Self::of_node(*mode, programs);
             }
-            None => self.pods = [pod("a"), pod("b")],
+            None => {
+                self.bring_home();
+                if !self.differences(&[]).is_empty() {
+                    self.host_before = Snapshot::of(&self.host);
+                }
+                self.pods = [pod("a"), pod("b")];
+            }
+        }
+    }
+
+    /// Takes from the pods what they still have, as far as their records say: the next run removes these.
+    fn bring_home(&self) {
+        let files = fs::read_dir(self.directories[0].join("attachments/net"));
+        let mut names = files.into_iter().flatten().flatten().map(|it| it.path());
+        if names.any(|it| it.extension().is_some_and(|it| it == "json")) {
+            for pod in [0, 1] {
+                let outcome = self.call("DEL", pod).run();
+                if !outcome.status.success() {
+                    eprintln!("what a pod had is not at home: {outcome}");
+                }
+            }
         }
     }
 
     /// As on a node where no pod had a device yet.
     #[track_caller]
     pub fn clear(&self) {
+        if self.node.is_none() {
+            self.bring_home();
+        }
         for directory in &self.directories {
             let _ = fs::remove_dir_all(directory);
         }
@@ -228,6 +255,7 @@ impl Attachments {
     #[track_caller]
     pub fn traced(&self, call: Invocation<'_>, fault: Option<Fault>) -> (End, Report) {
         let report = self.reports.path().join("report");
+        let call = call.within(TRACED);
         let outcome = tracer::traced(call, &self.injector, fault, &report).run();
         let end = End::of(&outcome);
         if end == (End::Done(String::new())) && !report.exists() {

@@ -22,6 +22,9 @@ const ENOUGH: usize = 40;
 /// Of how many points a story is told in a run that is not of all: it has some hundred milliseconds for each.
 const MOST: usize = 25;
 
+/// How many errors are tried of those that differ by numbers alone: a table of GIDs is a thousand files.
+const ALIKE: usize = 4;
+
 /// How many of the points are tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
@@ -34,6 +37,13 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// All of them.
+    pub const ALL: Self = Self {
+        every: 1,
+        first: 0,
+        most: usize::MAX,
+    };
+
     /// What a run of `scripts/test` tries: one in ten, and all with `--full`; or as `scripts/crash` says. Stories begin
     /// at different ones.
     pub fn of_test(first: usize) -> Self {
@@ -142,6 +152,19 @@ pub fn sweep(story: &mut dyn Story, extent: Extent) -> Tally {
     tally
 }
 
+/// The same with those kills and errors that `kills` and `errors` say. Of errors that are alike there are a few.
+#[track_caller]
+pub fn kills_and_errors(story: &mut dyn Story, kills: Extent, errors: Extent) -> Tally {
+    let (faults, mut tally) = without_fault(story);
+    let (fails, others) = faults
+        .into_iter()
+        .partition(|(fault, _)| matches!(fault, Fault::Fail(..)));
+    let chosen = kills.of(others).chain(errors.of(unlike(fails)));
+    tell_each(story, chosen, &mut tally);
+    tally.tell();
+    tally
+}
+
 /// The same with those whose words contain both of one of `points`, which all are met: what once left something.
 #[track_caller]
 pub fn at(story: &mut dyn Story, points: &[[&str; 2]]) -> Tally {
@@ -240,6 +263,23 @@ fn faults(report: &Report) -> Vec<(Fault, String)> {
         }
     }
     faults
+}
+
+/// Of `faults` whose words are the same but for numbers a few, spread evenly; in their order.
+fn unlike(faults: Vec<(Fault, String)>) -> Vec<(Fault, String)> {
+    let mut alike = BTreeMap::<String, Vec<(usize, (Fault, String))>>::new();
+    for (at, fault) in faults.into_iter().enumerate() {
+        let kind = fault.1.replace(|it: char| it.is_ascii_digit(), "");
+        alike.entry(kind).or_default().push((at, fault));
+    }
+    let few = Extent {
+        every: 1,
+        first: 0,
+        most: ALIKE,
+    };
+    let mut chosen: Vec<_> = alike.into_values().flat_map(|all| few.of(all)).collect();
+    chosen.sort_by_key(|(at, _)| *at);
+    chosen.into_iter().map(|(_, fault)| fault).collect()
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {

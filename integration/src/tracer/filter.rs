@@ -7,9 +7,9 @@
 use nix::{
     errno::Errno,
     libc::{
-        self, BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, PR_SET_SECCOMP,
-        SECCOMP_MODE_FILTER, SECCOMP_RET_ALLOW, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_TRACE,
-        seccomp_data, sock_filter, sock_fprog,
+        self, BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W,
+        PR_SET_SECCOMP, SECCOMP_MODE_FILTER, SECCOMP_RET_ALLOW, SECCOMP_RET_KILL_PROCESS,
+        SECCOMP_RET_TRACE, seccomp_data, sock_filter, sock_fprog,
     },
 };
 use std::mem::offset_of;
@@ -25,13 +25,17 @@ const ARCHITECTURE: u32 = MACHINE as u32 | 0xc000_0000;
 /// `__X32_SYSCALL_BIT` (`arch/x86/include/uapi/asm/unistd.h`): x86-64's calls once more, by other numbers.
 const X32: u32 = 0x4000_0000;
 
-/// A filter that stops at the calls of these `numbers`. What calls the kernel by numbers of another architecture would
-/// pass it unseen: that is killed, so that somebody notices.
-///
-/// # Panics
-/// There are more numbers than a jump is long.
-pub(super) fn stopping_at(numbers: &[u32]) -> Vec<sock_filter> {
-    let count = u8::try_from(numbers.len()).expect("no more than a jump is long");
+/// A call that is stopped at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stop {
+    pub(super) number: u32,
+    /// Only if the argument of this number has one of these bits.
+    pub(super) only: Option<(usize, u32)>,
+}
+
+/// A filter that stops at `stops`. What calls the kernel by numbers of another architecture would pass it unseen: that
+/// is killed, so that somebody notices.
+pub(super) fn stopping_at(stops: &[Stop]) -> Vec<sock_filter> {
     let mut filter = vec![
         load(offset_of!(seccomp_data, arch)),
         jump(BPF_JEQ, ARCHITECTURE, 1, 0),
@@ -40,11 +44,20 @@ pub(super) fn stopping_at(numbers: &[u32]) -> Vec<sock_filter> {
         jump(BPF_JGE, X32, 0, 1),
         end(SECCOMP_RET_KILL_PROCESS),
     ];
-    for (number, at) in numbers.iter().zip(0..) {
-        // over those that remain, and over what lets it go on
-        filter.push(jump(BPF_JEQ, *number, count - at, 0));
+    for Stop { number, only } in stops {
+        match only {
+            None => filter.extend([jump(BPF_JEQ, *number, 0, 1), end(SECCOMP_RET_TRACE)]),
+            Some((argument, bits)) => filter.extend([
+                jump(BPF_JEQ, *number, 0, 4),
+                // the lower half, which comes first
+                load(offset_of!(seccomp_data, args) + argument * size_of::<u64>()),
+                jump(BPF_JSET, *bits, 0, 1),
+                end(SECCOMP_RET_TRACE),
+                end(SECCOMP_RET_ALLOW),
+            ]),
+        }
     }
-    filter.extend([SECCOMP_RET_ALLOW, SECCOMP_RET_TRACE].map(end));
+    filter.push(end(SECCOMP_RET_ALLOW));
     filter
 }
 

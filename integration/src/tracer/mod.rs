@@ -24,6 +24,7 @@ mod run;
 pub use run::{Traced, run};
 
 use crate::Invocation;
+use nix::libc::ENOSPC;
 use point::Point;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -48,6 +49,12 @@ impl Fault {
     /// Whether it is an error, which the call of `point` can have.
     fn is_possible_at(self, point: &Point) -> bool {
         matches!(self, Self::Fail(_, errno) if point.errors.contains(&errno))
+    }
+
+    /// Whether it is at a call that changes something, so that the others need not stop the program.
+    fn is_at_a_change(self) -> bool {
+        // nothing else can lack room
+        !matches!(self, Self::Fail(_, errno) if errno != ENOSPC)
     }
 
     /// For a command line: `kill=3`, `kill-after=3`, `fail=3=28`.
@@ -82,7 +89,7 @@ impl FromStr for Fault {
 /// What a run had.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// In their order; those until the end, which a kill brings.
+    /// In their order; those until the end, which a kill brings. With a kill or `ENOSPC`, those that change something.
     pub points: Vec<Point>,
     /// The one at which the fault was. None: it ended before.
     pub hit: Option<Point>,

@@ -6,7 +6,7 @@
 //! descriptors that cannot be had, threads, reading, and waiting that a signal interrupts. What is written to standard
 //! error is a log, and no point; nor is memory, which no program here goes on without.
 
-use super::{memory, netlink};
+use super::{filter::Stop, memory, netlink};
 use nix::{
     libc::{
         self, AF_NETLINK, AF_PACKET, AF_UNIX, CLONE_THREAD, EINTR, EIO, EMFILE, ENOMEM, ENOSPC,
@@ -47,41 +47,70 @@ macro_rules! names {
     };
 }
 
-/// On every CPU.
-const NAMES: &[(libc::c_long, &str)] = names![
-    openat SYS_openat, openat2 SYS_openat2, read SYS_read, pread64 SYS_pread64, readv SYS_readv,
-    write SYS_write, pwrite64 SYS_pwrite64, writev SYS_writev, getdents64 SYS_getdents64,
-    ftruncate SYS_ftruncate, fallocate SYS_fallocate, fsync SYS_fsync, fdatasync SYS_fdatasync,
-    copy_file_range SYS_copy_file_range, sendfile SYS_sendfile,
+/// Those that can change something, on every CPU.
+const CHANGES: &[(libc::c_long, &str)] = names![
+    openat SYS_openat, openat2 SYS_openat2, write SYS_write, pwrite64 SYS_pwrite64,
+    writev SYS_writev, ftruncate SYS_ftruncate, fallocate SYS_fallocate, fsync SYS_fsync,
+    fdatasync SYS_fdatasync, copy_file_range SYS_copy_file_range, sendfile SYS_sendfile,
     renameat SYS_renameat, renameat2 SYS_renameat2, linkat SYS_linkat, symlinkat SYS_symlinkat,
     mkdirat SYS_mkdirat, mknodat SYS_mknodat, unlinkat SYS_unlinkat,
     fchmod SYS_fchmod, fchmodat SYS_fchmodat, fchown SYS_fchown, fchownat SYS_fchownat,
     utimensat SYS_utimensat, mount SYS_mount, umount2 SYS_umount2, bind SYS_bind,
+    sendto SYS_sendto, sendmsg SYS_sendmsg, sendmmsg SYS_sendmmsg, clone SYS_clone,
+    clone3 SYS_clone3, execve SYS_execve, kill SYS_kill,
+];
+
+/// Those that later CPUs do not have.
+#[cfg(target_arch = "x86_64")]
+const OLD_CHANGES: &[(libc::c_long, &str)] = names![
+    open SYS_open, rename SYS_rename, link SYS_link, symlink SYS_symlink, mkdir SYS_mkdir,
+    mknod SYS_mknod, unlink SYS_unlink, rmdir SYS_rmdir, chmod SYS_chmod, chown SYS_chown,
+    fork SYS_fork, vfork SYS_vfork,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_CHANGES: &[(libc::c_long, &str)] = &[];
+
+/// Those that never change anything, on every CPU.
+const OTHERS: &[(libc::c_long, &str)] = names![
+    read SYS_read, pread64 SYS_pread64, readv SYS_readv, getdents64 SYS_getdents64,
     setns SYS_setns, unshare SYS_unshare, socket SYS_socket, pipe2 SYS_pipe2, eventfd2 SYS_eventfd2,
     epoll_create1 SYS_epoll_create1, timerfd_create SYS_timerfd_create, pidfd_open SYS_pidfd_open,
-    inotify_init1 SYS_inotify_init1, socketpair SYS_socketpair,
-    sendto SYS_sendto, sendmsg SYS_sendmsg, sendmmsg SYS_sendmmsg, recvfrom SYS_recvfrom,
-    recvmsg SYS_recvmsg, clone SYS_clone, clone3 SYS_clone3, execve SYS_execve,
-    kill SYS_kill, flock SYS_flock, ppoll SYS_ppoll, wait4 SYS_wait4, waitid SYS_waitid,
+    inotify_init1 SYS_inotify_init1, socketpair SYS_socketpair, recvfrom SYS_recvfrom,
+    recvmsg SYS_recvmsg, flock SYS_flock, ppoll SYS_ppoll, wait4 SYS_wait4, waitid SYS_waitid,
     nanosleep SYS_nanosleep, clock_nanosleep SYS_clock_nanosleep, epoll_pwait SYS_epoll_pwait,
 ];
 
-/// Calls that later CPUs do not have.
+/// Those that later CPUs do not have.
 #[cfg(target_arch = "x86_64")]
-const OLD_NAMES: &[(libc::c_long, &str)] = names![
-    open SYS_open, rename SYS_rename, link SYS_link, symlink SYS_symlink, mkdir SYS_mkdir,
-    mknod SYS_mknod, unlink SYS_unlink, rmdir SYS_rmdir, chmod SYS_chmod, chown SYS_chown,
-    pipe SYS_pipe, fork SYS_fork, vfork SYS_vfork, poll SYS_poll, select SYS_select,
-    epoll_wait SYS_epoll_wait,
+const OLD_OTHERS: &[(libc::c_long, &str)] = names![
+    pipe SYS_pipe, poll SYS_poll, select SYS_select, epoll_wait SYS_epoll_wait,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const OLD_NAMES: &[(libc::c_long, &str)] = &[];
+const OLD_OTHERS: &[(libc::c_long, &str)] = &[];
 
-/// The numbers of the calls that can be points.
-pub(super) fn numbers() -> Vec<u32> {
-    let all = NAMES.iter().chain(OLD_NAMES);
-    let number = |number: &libc::c_long| u32::try_from(*number).expect("a system call's number");
-    all.map(|(it, _)| number(it)).collect()
+/// Flags of an open that changes something: a file is made, or loses its content.
+const MAKES: u32 = (O_CREAT | O_TRUNC).cast_unsigned();
+
+/// The calls that can be points, or only those that can change something; and the sockets, by which a request is
+/// known.
+pub(super) fn stops(only_changes: bool) -> Vec<Stop> {
+    let changes = CHANGES.iter().chain(OLD_CHANGES).map(|(number, name)| {
+        let flags = match *name {
+            "open" => Some(1),
+            "openat" => Some(2),
+            _ => None,
+        };
+        let flags = flags.filter(|_| only_changes);
+        (number, flags.map(|argument| (argument, MAKES)))
+    });
+    let others = OTHERS.iter().chain(OLD_OTHERS);
+    let others = others.filter(|(_, name)| !only_changes || *name == "socket");
+    let all = changes.chain(others.map(|(number, _)| (number, None)));
+    all.map(|(number, only)| Stop {
+        number: u32::try_from(*number).expect("a system call's number"),
+        only,
+    })
+    .collect()
 }
 
 /// No room, and a disk that fails.
@@ -90,7 +119,8 @@ const DISK: [i32; 2] = [ENOSPC, EIO];
 impl Call<'_> {
     /// Its name, if it can be a point.
     pub(super) fn name(&self) -> Option<&'static str> {
-        let mut all = NAMES.iter().chain(OLD_NAMES);
+        let all = [CHANGES, OLD_CHANGES, OTHERS, OLD_OTHERS];
+        let mut all = all.into_iter().flatten();
         all.find(|(number, _)| *number == self.number)
             .map(|(_, name)| *name)
     }
@@ -99,6 +129,9 @@ impl Call<'_> {
     pub(super) fn point(&self) -> Option<Point> {
         let name = self.name()?;
         let (changes, what, errors) = self.effect(name)?;
+        let mut can_change = CHANGES.iter().chain(OLD_CHANGES);
+        // else a fault would miss it
+        debug_assert!(!changes || can_change.any(|(_, it)| *it == name), "{name}");
         Some(Point {
             call: name.to_owned(),
             what,
@@ -168,8 +201,7 @@ impl Call<'_> {
 
     fn opened(&self, path: u64, flags: u64) -> Option<(bool, String, &'static [i32])> {
         let path = memory::text(self.thread, path);
-        let makes = u64::from((O_CREAT | O_TRUNC).cast_unsigned());
-        Some(match flags & makes {
+        Some(match flags & u64::from(MAKES) {
             0 => (false, path, &[EMFILE]),
             _ => (true, path, &[EMFILE, ENOSPC, EIO]),
         })

@@ -39,7 +39,8 @@ pub enum Traced {
 /// # Errors
 /// It cannot be started, or the system refuses to trace it.
 pub fn run(program: Command, fault: Option<Fault>) -> io::Result<(Traced, Report)> {
-    let root = start(program)?;
+    let only_changes = fault.is_some_and(Fault::is_at_a_change);
+    let root = start(program, &filter::stopping_at(&point::stops(only_changes)))?;
     let mut tracer = Tracer {
         root,
         fault,
@@ -59,13 +60,12 @@ pub fn run(program: Command, fault: Option<Fault>) -> io::Result<(Traced, Report
 
 /// Starts `program`, which stands at its beginning then. It is traced before it is filtered: without a tracer, its own
 /// exec would fail.
-fn start(program: Command) -> io::Result<Pid> {
-    let filter = filter::stopping_at(&point::numbers());
+fn start(program: Command, filter: &[libc::sock_filter]) -> io::Result<Pid> {
     // SAFETY: there is no other thread, so the child may do what any process may
     let child = match unsafe { fork() }? {
         ForkResult::Parent { child } => child,
         ForkResult::Child => {
-            let Err(error) = become_traced(program, &filter);
+            let Err(error) = become_traced(program, filter);
             let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
             // SAFETY: it ends this process, and nothing else
             unsafe { libc::_exit(errno) }
