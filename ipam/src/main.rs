@@ -6,6 +6,9 @@ use rdma_ipam::store::RealDisk;
 use rdma_netns::Linux;
 use std::process::ExitCode;
 
+#[global_allocator]
+static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 fn main() -> ExitCode {
     rdma_ipam::run(
         Input::of_process(),

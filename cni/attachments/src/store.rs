@@ -340,25 +340,24 @@ fn key(network: &str, file: &str) -> Option<Key> {
     })
 }
 
-/// What every version's record begins with, to be read before anything else is made of it.
+/// What every version's record says, whatever else is in it.
 #[derive(Deserialize)]
 struct Head {
     format: u64,
 }
 
-/// What the text of the record of `key` says.
+/// What the text of the record of `key` says. It is read once, unless it is none of ours: an ADD reads those of all pods.
 pub fn decode(text: &[u8], key: &Key) -> Record {
-    if let Ok(Head { format }) = serde_json::from_slice(text)
-        && format > u64::from(FORMAT)
-    {
-        return Record::Newer(format);
-    }
     match serde_json::from_slice::<Attachment>(text) {
+        Ok(attachment) if attachment.format > FORMAT => Record::Newer(attachment.format.into()),
         Ok(attachment) if attachment.key != *key => {
             Record::Corrupt(format!("it is the record of {}", attachment.key))
         }
         Ok(attachment) => Record::Good(Box::new(attachment)),
-        Err(error) => Record::Corrupt(error.to_string()),
+        Err(error) => match serde_json::from_slice(text) {
+            Ok(Head { format }) if format > FORMAT.into() => Record::Newer(format),
+            _ => Record::Corrupt(error.to_string()),
+        },
     }
 }
 

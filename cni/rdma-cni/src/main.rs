@@ -5,6 +5,9 @@ use cni_protocol::Input;
 use rdma_netns::Linux;
 use std::process::ExitCode;
 
+#[global_allocator]
+static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 fn main() -> ExitCode {
     rdma_cni::run(
         Input::of_process(),
