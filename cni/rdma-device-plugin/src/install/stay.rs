@@ -33,7 +33,7 @@ impl Ends {
     /// The system refuses it.
     pub(super) fn within(&self, time: Duration) -> io::Result<bool> {
         let limit = libc::timespec {
-            tv_sec: time.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: time.subsec_nanos().into(),
         };
         let none = std::ptr::null_mut();
