@@ -7,7 +7,7 @@
 //! has removed stays away.
 
 use attachments::Attachment;
-use rdma_netns::{Address, Link, Observed};
+use rdma_netns::{Address, Link, Observed, Route};
 
 /// Whether a netdev of `attachment` has lost addresses or routes since `then`, when it was restored, and was given no
 /// other address: one that has another is set up by somebody else, who is not interfered with.
@@ -25,17 +25,14 @@ pub fn taken_away(attachment: &Attachment, then: &Observed, now: &Observed) -> b
 
 fn has_lost(then: &Link, now: &Link) -> bool {
     let mut addresses = then.addresses.iter();
-    // what counts down is not compared
     let mut routes = then.lasting_routes();
-    addresses.any(|it| !has(now, it))
-        || routes.any(|it| {
-            !now.routes.iter().any(|route| {
-                let key = |it: &rdma_netns::Route| {
-                    (it.destination, it.prefix, it.table, it.gateway, it.metric)
-                };
-                key(route) == key(it)
-            })
-        })
+    addresses.any(|it| !has(now, it)) || routes.any(|it| !leads_by(now, it))
+}
+
+/// Whether `link` has `route`, whatever is left of its time.
+fn leads_by(link: &Link, route: &Route) -> bool {
+    let key = |it: &Route| (it.destination, it.prefix, it.table, it.gateway, it.metric);
+    link.routes.iter().any(|it| key(it) == key(route))
 }
 
 fn has_another(then: &Link, now: &Link) -> bool {
