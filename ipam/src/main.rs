@@ -6,6 +6,7 @@ use rdma_ipam::store::RealDisk;
 use rdma_netns::Linux;
 use std::process::ExitCode;
 
+/// musl's own maps and unmaps pages all the time.
 #[global_allocator]
 static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

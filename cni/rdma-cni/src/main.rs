@@ -5,6 +5,7 @@ use cni_protocol::Input;
 use rdma_netns::Linux;
 use std::process::ExitCode;
 
+/// musl's own maps and unmaps pages all the time.
 #[global_allocator]
 static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

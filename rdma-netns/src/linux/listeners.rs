@@ -39,7 +39,7 @@ fn has_one(table: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Of a node with systemd-udevd, NetworkManager and our daemon, Linux 6.12.
+    /// As Linux 6.12 prints it.
     const HEADER: &str = "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n";
 
     fn table(sockets: &[(u32, &str)]) -> String {

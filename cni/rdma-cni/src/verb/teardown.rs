@@ -133,7 +133,6 @@ pub fn devices<K: Kernel>(
 
 /// A network manager that sees a netdev come back may take its addresses away a moment after they were restored: it is
 /// waited for until it is quiet, without the node's lock, and the netdevs are restored again ([`plan::taken_away`]).
-/// What they did not get back then.
 pub fn outlast<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -185,8 +184,8 @@ pub struct Home {
 }
 
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
-/// and RDMA devices back to the host, and their CDI entries; the node's lock is held by the caller. A record that stays says from then on that it was tried;
-/// `tried_before`: another verb did.
+/// and RDMA devices back to the host, and their CDI entries; the node's lock is held by the caller. A record that stays
+/// says from then on that it was tried; `tried_before`: another verb did.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
