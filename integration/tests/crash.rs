@@ -137,8 +137,6 @@ fn what_once_left_something() {
     let (name, verb) = ("move DEL, once", Verb::Del);
     let points = [["EIO of read", "rails/net/a/rails.json)"]];
     leaves_nothing(&at(&mut OfVerb { name, verb, of }, &points));
-    let daemon = &mut Writes::new([rdma_device_plugin(), injector()]);
-    leaves_nothing(&at(daemon, &[["killed before unlink", ".rdma-cni-new)"]]));
 }
 
 /// Of some ten thousand pairs.

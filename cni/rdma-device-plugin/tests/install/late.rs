@@ -61,6 +61,24 @@ fn it_counts_when_it_could_not_be_written_at_first() {
     assert!(list.ours().is_some());
 }
 
+/// As `scripts/crash what_the_daemon_writes` leaves it at that kill: the list is written, and its copy is there.
+#[test]
+fn the_copy_of_a_daemon_that_was_killed_goes_at_the_next_turn() {
+    let (node, chain, mut held) = written_late(FLANNEL);
+    let copy = node.path("etc/cni/net.d/.10-flannel.conflist.rdma-cni-new");
+    fs::write(&copy, FLANNEL).expect("written");
+    let others = node.path("etc/cni/net.d/.20-other.conflist.rdma-cni-new");
+    fs::write(&others, FLANNEL).expect("written");
+    chain
+        .take(&mut held, &mut Claim::default(), || None)
+        .expect("a turn");
+    assert!(!copy.exists());
+    assert!(others.exists(), "no list of the record has it");
+    let text = node.read(FILE);
+    let list = List::parse(&text).expect("a list");
+    assert!(list.ours().is_some());
+}
+
 #[test]
 fn it_counts_where_nothing_is_to_be_put_into_it() {
     let text = FLANNEL.replace("portmap", "rdma-cni");
