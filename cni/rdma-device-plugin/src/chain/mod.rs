@@ -199,7 +199,8 @@ impl Chain {
             (*claim, *held) = (Claim::default(), vec![]);
             return Ok(self.left_alone(&directory, WITHDRAWN));
         }
-        record.clear_copies(&self.conf.conf_dir);
+        // one that stays is in the way of a change, which says so
+        let _ = record.clear_copies(&self.conf.conf_dir);
         if record.lists.is_empty()
             && let Some(why) = blocker()
         {
@@ -374,10 +375,7 @@ impl Chain {
         &self,
         record: &mut Record,
     ) -> Result<(Vec<String>, Vec<Obstacle>), ChainError> {
-        // what a killed run left
-        for file in record.lists.keys() {
-            file::remove(&file::temporary(&self.conf.conf_dir.join(file)))?;
-        }
+        record.clear_copies(&self.conf.conf_dir)?;
         let mut files = vec![];
         // a file that changes meanwhile is looked at again
         for _ in 0..TRIES {

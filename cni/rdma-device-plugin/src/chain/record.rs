@@ -9,6 +9,7 @@ use cni_protocol::{
     state_file,
 };
 use conflist::{Directory, Entry, List, placement, single::SUFFIX};
+use rdma_resources::FileError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -195,12 +196,14 @@ impl Record {
         }
     }
 
-    /// Removes the copies that a daemon left beside the lists of `conf_dir`, which was killed after it had put our
-    /// plugin into one, and before it had removed its copy. No runtime reads them; the lock is held by the caller.
-    pub(super) fn clear_copies(&self, conf_dir: &Path) {
-        for list in self.lists.keys() {
-            let _ = file::take_away(&file::temporary(&conf_dir.join(list)));
-        }
+    /// Removes the copies that a killed run left beside the lists of `conf_dir`: it had put our plugin into one, and had
+    /// not removed its copy. No runtime reads them; the lock is held by the caller.
+    ///
+    /// # Errors
+    /// One cannot be removed.
+    pub(super) fn clear_copies(&self, conf_dir: &Path) -> Result<(), FileError> {
+        let mut lists = self.lists.keys();
+        lists.try_for_each(|list| file::remove(&file::temporary(&conf_dir.join(list))))
     }
 
     /// Where the plugins are.
