@@ -144,11 +144,7 @@ fn what_once_left_something() {
 fn two_kills_in_one_story() {
     for (mode, name) in [(Mode::Share, "share, twice"), (Mode::Move, "move, twice")] {
         let mut of = Attachments::of_node(mode, [rdma_cni(), injector()]);
-        let extent = Extent {
-            every: 1,
-            first: 5,
-            most: extent::of(20, 400),
-        };
+        let extent = Extent::spread(5, extent::of(20, 400));
         leaves_nothing(&twice(name, &mut of, extent));
     }
 }

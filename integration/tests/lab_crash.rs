@@ -16,15 +16,6 @@ use integration::{
 };
 use serde_json::json;
 
-/// So many, spread evenly.
-fn most(most: usize) -> Extent {
-    Extent {
-        every: 1,
-        first: 1,
-        most,
-    }
-}
-
 /// One rail with an RDMA device that moves, and SMC-R.
 #[test]
 #[ignore = "scripts/test --full: kills are lab_exclusive's and lab_smc_exclusive's"]
@@ -63,10 +54,10 @@ fn devices_that_move_and_smc_r_leave_nothing() {
     ] {
         let of = &mut of;
         let story = &mut OfVerb { name, verb, of };
-        let tally = kills_and_errors(story, Extent::ALL, most(errors));
+        let tally = kills_and_errors(story, Extent::ALL, Extent::spread(1, errors));
         assert!(tally.left.is_empty(), "{}", tally.left.join("\n"));
         assert!(tally.killed + tally.failed > tally.unmet, "{tally}");
     }
-    let tally = twice("lab: twice", &mut of, most(24));
+    let tally = twice("lab: twice", &mut of, Extent::spread(1, 24));
     assert!(tally.left.is_empty(), "{}", tally.left.join("\n"));
 }

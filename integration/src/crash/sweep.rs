@@ -38,11 +38,16 @@ pub struct Extent {
 
 impl Extent {
     /// All of them.
-    pub const ALL: Self = Self {
-        every: 1,
-        first: 0,
-        most: usize::MAX,
-    };
+    pub const ALL: Self = Self::spread(0, usize::MAX);
+
+    /// No more than `most`, spread evenly over all, from the `first` on.
+    pub const fn spread(first: usize, most: usize) -> Self {
+        Self {
+            every: 1,
+            first,
+            most,
+        }
+    }
 
     /// What a run of `scripts/test` tries: one in ten, and all with `--full`; or as `scripts/crash` says. Stories begin
     /// at different ones.
@@ -272,11 +277,7 @@ fn unlike(faults: Vec<(Fault, String)>) -> Vec<(Fault, String)> {
         let kind = fault.1.replace(|it: char| it.is_ascii_digit(), "");
         alike.entry(kind).or_default().push((at, fault));
     }
-    let few = Extent {
-        every: 1,
-        first: 0,
-        most: ALIKE,
-    };
+    let few = Extent::spread(0, ALIKE);
     let mut chosen: Vec<_> = alike.into_values().flat_map(|all| few.of(all)).collect();
     chosen.sort_by_key(|(at, _)| *at);
     chosen.into_iter().map(|(_, fault)| fault).collect()
