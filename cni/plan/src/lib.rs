@@ -32,7 +32,7 @@ pub use children::{child_removed, children_together};
 pub use detach::{detach, detach_beside, gone, missing_of};
 pub use function::are_named;
 pub use locate::{rdma_anywhere, rdma_on_host};
-pub use managed::taken_away;
+pub use managed::{has_to_outlast, taken_away};
 pub use routing::{connected, free_base, routed};
 
 use rdma_netns::{InterfaceName, NetnsSide, Op};

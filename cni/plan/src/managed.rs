@@ -9,38 +9,47 @@
 use attachments::Attachment;
 use rdma_netns::{Address, Link, Observed, Route};
 
-/// Whether a netdev of `attachment` has lost addresses or routes since `then`, when it was restored, and was given no
-/// other address: one that has another is set up by somebody else, who is not interfered with.
+/// Whether `attachment` has a netdev of whose addresses a manager could take one away that stays away. What the kernel
+/// makes by itself is not restored; and whoever has asked for a lease asks again, and must not meet the old one.
+pub fn has_to_outlast(attachment: &Attachment) -> bool {
+    let mut host_links = host_links(attachment);
+    host_links.any(|link| set(link).next().is_some() && !is_leased(link))
+}
+
+/// Whether such a netdev has lost addresses or routes since `then`, when it was restored, and was given no other
+/// address: one that has another is set up by somebody else, who is not interfered with. A route that has another metric
+/// by now is not lost.
 pub fn taken_away(attachment: &Attachment, then: &Observed, now: &Observed) -> bool {
-    let host_links = attachment
-        .rails
-        .iter()
-        .filter_map(|it| it.host_link.as_ref());
-    let mut pairs = host_links.filter_map(|host_link| {
+    let mut pairs = host_links(attachment).filter_map(|host_link| {
         let then = then.host.link(&host_link.name)?;
         Some((then, now.host.link_by_index(then.index)?))
     });
-    pairs.any(|(then, now)| has_lost(then, now) && !has_another(then, now))
+    pairs.any(|(then, now)| !is_leased(then) && has_lost(then, now) && !has_another(then, now))
+}
+
+fn host_links(attachment: &Attachment) -> impl Iterator<Item = &Link> {
+    let rails = attachment.rails.iter();
+    rails.filter_map(|rail| rail.host_link.as_ref())
+}
+
+/// The addresses that somebody has set.
+fn set(link: &Link) -> impl Iterator<Item = &Address> {
+    link.addresses.iter().filter(|it| !it.automatic)
+}
+
+fn is_leased(link: &Link) -> bool {
+    set(link).any(|it| it.lifetime.is_some())
 }
 
 fn has_lost(then: &Link, now: &Link) -> bool {
-    let mut addresses = then.addresses.iter();
-    let mut routes = then.lasting_routes();
-    addresses.any(|it| !has(now, it)) || routes.any(|it| !leads_by(now, it))
-}
-
-/// Whether `link` has `route`, whatever is left of its time.
-fn leads_by(link: &Link, route: &Route) -> bool {
-    let key = |it: &Route| (it.destination, it.prefix, it.table, it.gateway, it.metric);
-    link.routes.iter().any(|it| key(it) == key(route))
+    let leads_by = |route: &Route| {
+        let mut routes = now.routes.iter();
+        routes.any(|it| it.same_destination(route) && it.gateway == route.gateway)
+    };
+    set(then).any(|it| now.address(it).is_none()) || then.lasting_routes().any(|it| !leads_by(it))
 }
 
 fn has_another(then: &Link, now: &Link) -> bool {
-    let mut addresses = now.addresses.iter();
-    addresses.any(|it| !it.is_link_local() && !has(then, it))
-}
-
-fn has(link: &Link, address: &Address) -> bool {
-    let mut addresses = link.addresses.iter();
-    addresses.any(|it| (it.ip, it.prefix) == (address.ip, address.prefix))
+    let mut addresses = set(now).filter(|it| !it.is_link_local());
+    addresses.any(|it| then.address(it).is_none())
 }

@@ -6,7 +6,7 @@ mod answer;
 mod look;
 mod second_call;
 
-use super::{Node, addresses, recovery, teardown};
+use super::{Node, addresses, outlast, recovery, teardown};
 use crate::{
     apply::{self, ApplyError, Incomplete},
     char_devices, claims,
@@ -352,6 +352,10 @@ fn undo<K: Kernel>(
         }
         _ => vec![],
     };
+    if attachment.phase == Phase::Attached {
+        // should this be killed, whoever comes next knows that the pod does not have them
+        teardown::mark(node, attachment, Phase::Detaching);
+    }
     let restored = match node.store.lock_node() {
         // another one's move is under way: DEL, or the next ADD, restores the devices to the host
         Err(error) if error.is_held() => Err(Incomplete {
@@ -360,7 +364,8 @@ fn undo<K: Kernel>(
         }),
         _moves => teardown::restore(node, Some(pod), attachment, false),
     };
-    let restored = restored.and_then(|it| teardown::outlast(node, attachment, Some(pod), it));
+    let restored =
+        restored.and_then(|it| outlast::managers(node, attachment, Some(pod), false, it));
     teardown::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();
     let mut lacking = vec![];

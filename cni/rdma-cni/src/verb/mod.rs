@@ -6,6 +6,7 @@ mod addresses;
 pub mod check;
 pub mod del;
 pub mod gc;
+mod outlast;
 pub mod plan;
 pub mod recovery;
 pub mod status;

@@ -2,7 +2,7 @@
 //! What every restoration has in common: the pod's namespace if it is still the same one,
 //! devices, addresses, record.
 
-use super::Node;
+use super::{Node, outlast};
 use crate::{
     apply::{self, Incomplete},
     char_devices, claims,
@@ -24,11 +24,6 @@ use std::{
 
 /// How long a dying namespace's devices are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// For how long nothing has to be taken away until a network manager is done with a netdev that has come back, and how
-/// long it is waited for at most. NetworkManager takes up to some tenths of a second on a busy node.
-const QUIET: Duration = Duration::from_secs(1);
-const MANAGER: Duration = Duration::from_secs(5);
 
 /// How long others may move devices in between.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -124,54 +119,11 @@ pub fn devices<K: Kernel>(
                 thread::sleep(PAUSE);
             }
             restored => {
-                outlast(node, attachment, pod, restored?)?;
+                outlast::managers(node, attachment, pod, tried_before, restored?)?;
                 return Ok(());
             }
         }
     }
-}
-
-/// A network manager that sees a netdev come back may take its addresses away a moment after they were restored: it is
-/// waited for until it is quiet, without the node's lock, and the netdevs are restored again ([`plan::taken_away`]).
-pub fn outlast<K: Kernel>(
-    node: &Node<'_, K>,
-    attachment: &mut Attachment,
-    pod: Option<&K::Pod>,
-    mut restored: Home,
-) -> Result<Home, Incomplete> {
-    let mut host_links = attachment
-        .rails
-        .iter()
-        .filter_map(|it| it.host_link.as_ref());
-    let has_addresses = host_links.any(|link| !link.addresses.is_empty());
-    if !has_addresses || !node.kernel.is_watched() {
-        return Ok(restored);
-    }
-    let end = node.kernel.now() + MANAGER;
-    let mut quiet = node.kernel.now() + QUIET;
-    while node.kernel.now() < quiet.min(end) {
-        node.kernel.pause(PAUSE);
-        let now = match node.kernel.observe(None) {
-            Ok(now) => now,
-            Err(error) => {
-                log::warn!("{error}");
-                continue;
-            }
-        };
-        if plan::taken_away(attachment, &restored.observed, &now) {
-            log::info!("a network manager has taken addresses away that were restored");
-            let _moves = match node.store.lock_node() {
-                Ok(moves) => moves,
-                Err(error) => {
-                    log::warn!("{error}");
-                    continue;
-                }
-            };
-            restored = restore(node, pod, attachment, false)?;
-            quiet = node.kernel.now() + QUIET;
-        }
-    }
-    Ok(restored)
 }
 
 /// An attachment's devices, on the host again.
@@ -180,7 +132,7 @@ pub struct Home {
     /// What the netdevs did not get back, a sentence for each thing.
     pub given_up: Vec<String>,
     /// What was seen then.
-    observed: Observed,
+    pub observed: Observed,
 }
 
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs

@@ -3,6 +3,7 @@
 
 use crate::addresses::{add_address, add_route};
 use crate::node::{Node, address, furnished, name, route, settle};
+use crate::smc::{one_rail_with_smc, seen};
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
@@ -422,6 +423,85 @@ fn a_manager_that_sets_another_address_is_left_alone() {
         given.map(|it| it.ip.to_string()).collect::<Vec<_>>()
     });
     assert_eq!(addresses, ["10.9.0.77"]);
+}
+
+/// It has set the netdev up as before, with another metric; and a lease is asked for again by whoever has asked before.
+#[test]
+fn what_a_manager_does_its_own_way_is_left_to_it() {
+    let metrics = |world: &World| -> Vec<Option<u32>> {
+        let link = world.link(HOST, "eth2").expect("it is back");
+        let connected = |it: &&Route| it.destination.to_string() == "10.9.0.0";
+        link.routes
+            .iter()
+            .filter(connected)
+            .map(|it| it.metric)
+            .collect()
+    };
+    let node = node(network_manager());
+    let pod = node.pod("a");
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    let mut looks = 0;
+    node.kernel.manage(move |world| {
+        looks += 1;
+        if looks == 3 {
+            let link = world.link(HOST, "eth2").expect("it is back").clone();
+            for route in link.routes.into_iter().filter(|it| it.metric == Some(100)) {
+                let other = Route {
+                    metric: Some(101),
+                    ..route.clone()
+                };
+                let at = AT;
+                let (link, remove) = (link.name.clone(), route);
+                let ops = [
+                    add_route(other),
+                    Op::RemoveRoute {
+                        at,
+                        link,
+                        route: remove,
+                    },
+                ];
+                for op in ops {
+                    world.execute(&op, None).expect("a route");
+                }
+            }
+        }
+    });
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    assert_eq!(node.kernel.with(|world| metrics(world)), [Some(101)]);
+}
+
+#[test]
+fn a_lease_is_not_held_against_a_manager() {
+    let node = node(networkd(3600));
+    let pod = node.pod("a");
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    node.kernel.manage(take_addresses);
+    node.kernel.begin();
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    let looks = node.kernel.observations();
+    assert!(looks < 20, "{looks} looks: it was waited for");
+}
+
+/// Each of two pods leaves what both have of SMC-R to the other: the other's DEL ends while this one waits.
+#[test]
+fn smc_is_taken_away_by_the_last_of_two_that_wait() {
+    let node = node(network_manager());
+    let pod = node.pod("a");
+    let mut config = one_rail_with_smc(&node);
+    config["mode"] = "move".into();
+    node.add(&pod, &config).must_succeed();
+    assert_eq!(seen(&node, None).ueids, ["RACK-1"]);
+    let record = node.record_of(&pod);
+    let text = std::fs::read_to_string(&record).unwrap();
+    let mut other: Value = serde_json::from_str(&text).unwrap();
+    other["key"]["container"] = "b".into();
+    let name = record.file_name().unwrap().to_str().unwrap();
+    let others = record.with_file_name(name.replacen('a', "b", 1));
+    std::fs::write(&others, other.to_string()).unwrap();
+    node.kernel
+        .manage(move |_| drop(std::fs::remove_file(&others)));
+    node.del(&pod, &config).must_succeed();
+    assert!(seen(&node, None).ueids.is_empty());
 }
 
 /// Nobody waits where there is no manager.

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Netdevs that are on the host again, and a network manager that takes their addresses away a moment later.
+
+use super::{
+    Node,
+    teardown::{self, Home},
+};
+use crate::apply::Incomplete;
+use attachments::{Attachment, Phase};
+use rdma_netns::Kernel;
+use std::time::Duration;
+
+/// For how long nothing has to be taken away until a manager is done with a netdev that has come back. NetworkManager
+/// takes up to some tenths of a second on a busy node.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// How long managers are waited for at most.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// From look to look.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Waits until managers are quiet, without the node's lock, and restores again what one has taken away
+/// ([`plan::taken_away`]). Where something was given up, all is as it is: it would be tried once more each time.
+/// `tried_before`: another verb did.
+pub(super) fn managers<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &mut Attachment,
+    pod: Option<&K::Pod>,
+    tried_before: bool,
+    mut restored: Home,
+) -> Result<Home, Incomplete> {
+    let can_lose = restored.given_up.is_empty() && plan::has_to_outlast(attachment);
+    if !can_lose || !node.kernel.is_watched() {
+        return Ok(restored);
+    }
+    let end = node.kernel.now() + LIMIT;
+    let mut quiet = node.kernel.now() + QUIET;
+    let mut is_taken = false;
+    while restored.given_up.is_empty() && node.kernel.now() < quiet.min(end) {
+        node.kernel.pause(PAUSE);
+        let now = match node.kernel.observe(None) {
+            Ok(now) => now,
+            Err(error) => {
+                log::warn!("{error}");
+                continue;
+            }
+        };
+        is_taken = plan::taken_away(attachment, &restored.observed, &now);
+        if !is_taken {
+            continue;
+        }
+        log::info!("a network manager has taken addresses away that were restored");
+        let _moves = match node.store.lock_node() {
+            Ok(moves) => moves,
+            Err(error) => {
+                log::warn!("{error}");
+                continue;
+            }
+        };
+        restored = teardown::restore(node, pod, attachment, tried_before)?;
+        is_taken = false;
+        quiet = node.kernel.now() + QUIET;
+    }
+    match is_taken {
+        true => Err(incomplete(vec![
+            "a network manager takes addresses away that were restored".to_owned(),
+        ])),
+        false => leave_smc(node, attachment, pod).map(|()| restored),
+    }
+}
+
+/// What the pod shared of SMC-R with one that ended meanwhile, each left to the other: the last one whose record says
+/// that it is not restored takes it away.
+fn leave_smc<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &mut Attachment,
+    pod: Option<&K::Pod>,
+) -> Result<(), Incomplete> {
+    if attachment.smc.is_none() {
+        return Ok(());
+    }
+    let moves = node.store.lock_node();
+    let _moves = moves.map_err(|error| incomplete(vec![error.to_string()]))?;
+    let left = smcr::apply::take_away(node.smcr(), pod, attachment);
+    if !left.is_empty() {
+        return Err(incomplete(left));
+    }
+    teardown::mark(node, attachment, Phase::Restored);
+    Ok(())
+}
+
+fn incomplete(left: Vec<String>) -> Incomplete {
+    Incomplete {
+        left,
+        awaited: false,
+    }
+}
