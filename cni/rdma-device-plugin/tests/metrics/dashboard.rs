@@ -242,8 +242,7 @@ fn draw(directory: &Path, panels: &[Panel], range: Range) -> Vec<u8> {
         width: panels::WIDTH,
         height: panels::height(panels),
     };
-    // its directory is called so there
-    let url = "file:///work/dashboard.html";
+    let url = "dashboard.html";
     let dom = browser.run(&["--dump-dom", url]);
     assert_eq!(dom.matches("class=\"panel\"").count(), panels.len());
     for panel in panels {
