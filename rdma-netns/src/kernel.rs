@@ -26,12 +26,13 @@ pub trait Kernel {
     /// Opens the namespace at `path` (`CNI_NETNS`).
     fn open_pod(&self, path: &Path) -> Result<Self::Pod, OpenPodError>;
 
-    /// Which namespace is at `path`, for who does not work in it.
+    /// Which namespaces are at `paths`, in their order, for who does not work in them.
     ///
     /// # Errors
-    /// As [`Kernel::open_pod`].
-    fn netns_id(&self, path: &Path) -> Result<NetnsId, OpenPodError> {
-        Ok(self.open_pod(path)?.id())
+    /// Each as [`Kernel::open_pod`].
+    fn netns_ids(&self, paths: &[&Path]) -> Vec<Result<NetnsId, OpenPodError>> {
+        let id = |path: &&Path| Ok(self.open_pod(path)?.id());
+        paths.iter().map(id).collect()
     }
 
     /// Reads the state of the host's namespace and, if given, the pod's. Changes nothing.

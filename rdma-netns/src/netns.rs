@@ -73,14 +73,16 @@ impl Netns {
     /// Opens the namespace at `path`: a bind mount below `/run/netns`, or
     /// `/proc/PID/ns/net`.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        Self::open_by(path, |netns| netns.run(own_cookie).flatten())
+        let cookie = |netns: &Self| Ok((netns.run(own_cookie).flatten()?, ()));
+        let (netns, ()) = Self::open_by(path, cookie)?;
+        Ok(netns)
     }
 
-    /// As [`Netns::open`], with the `cookie` asked for otherwise.
-    pub(crate) fn open_by(
+    /// As [`Netns::open`], with what else is had of whoever asks for the cookie.
+    pub(crate) fn open_by<T>(
         path: &Path,
-        cookie: impl FnOnce(&Self) -> io::Result<u64>,
-    ) -> Result<Self, OpenError> {
+        cookie: impl FnOnce(&Self) -> io::Result<(u64, T)>,
+    ) -> Result<(Self, T), OpenError> {
         let failed = |source: io::Error| OpenError::Io {
             path: path.to_owned(),
             source,
@@ -93,14 +95,12 @@ impl Netns {
         }
         let netns = Self::identify(file, path).map_err(failed)?;
         // of the files there, those of other kinds of namespaces are refused with EINVAL (setns(2))
-        let cookie = cookie(&netns).map_err(|error| match error.raw_os_error() {
+        let (cookie, besides) = cookie(&netns).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => not_namespace(),
             _ => failed(error),
         })?;
-        Ok(Self {
-            id: NetnsId { cookie, ..netns.id },
-            ..netns
-        })
+        let id = NetnsId { cookie, ..netns.id };
+        Ok((Self { id, ..netns }, besides))
     }
 
     /// The namespace that the calling thread is in.
@@ -142,17 +142,48 @@ impl Netns {
     /// Runs `work` on a thread inside the namespace and waits for it. What is opened
     /// there (sockets) stays tied to the namespace; a panic goes on in the caller.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-        thread::scope(|scope| {
-            let inside = || {
-                setns(&self.file, CloneFlags::CLONE_NEWNET)?;
-                Ok(work())
-            };
-            let thread = thread::Builder::new()
-                .name("netns".to_owned())
-                .spawn_scoped(scope, inside)?;
-            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        on_a_thread(|| {
+            self.enter()?;
+            Ok(work())
         })
+        .flatten()
     }
+
+    /// Takes the calling thread there.
+    fn enter(&self) -> io::Result<()> {
+        Ok(setns(&self.file, CloneFlags::CLONE_NEWNET)?)
+    }
+}
+
+/// Which namespaces are at `paths`, in their order. One thread goes from one to the next and at last to `home`, so that
+/// no namespace lives longer by it.
+pub(crate) fn ids_at(paths: &[&Path], home: &Netns) -> io::Result<Vec<Result<NetnsId, OpenError>>> {
+    let id = |path: &&Path| {
+        let cookie = |netns: &Netns| {
+            netns.enter()?;
+            Ok((own_cookie()?, ()))
+        };
+        let (netns, ()) = Netns::open_by(path, cookie)?;
+        Ok(netns.id)
+    };
+    if paths.is_empty() {
+        return Ok(vec![]);
+    }
+    on_a_thread(|| {
+        let ids = paths.iter().map(id).collect();
+        // refused, it is there for a moment yet, until the thread has ended
+        let _ = home.enter();
+        ids
+    })
+}
+
+/// Runs `work` on a thread of its own, and waits for it; a panic goes on in the caller.
+fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("netns".to_owned());
+        let ended = thread.spawn_scoped(scope, work)?.join();
+        Ok(ended.unwrap_or_else(|panic| resume_unwind(panic)))
+    })
 }
 
 impl AsFd for Netns {

@@ -32,6 +32,7 @@ mod told;
 pub use allocated::{Allocated, Id};
 pub use attribute::Attribute;
 pub use desired::DesiredLink;
+pub use living::settled;
 pub use made_as::is_nobodys_child;
 pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling};
 pub use smc::{Carried, Fit, PlacedEntry, Smc, SmcStatus};

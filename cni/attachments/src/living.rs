@@ -6,7 +6,7 @@ use crate::{
     store::{Record, Store, StoreError},
 };
 use rdma_netns::{Kernel, OpenPodError};
-use std::{net::IpAddr, path::Path};
+use std::{borrow::Borrow, net::IpAddr, path::Path};
 
 impl Store {
     /// The attachments whose pods live, or that a verb is at work on; nothing is changed.
@@ -18,15 +18,13 @@ impl Store {
         kernel: &K,
         boot_id: &str,
     ) -> Result<Vec<Attachment>, StoreError> {
-        let mut living = vec![];
-        for key in self.keys(None)? {
-            if let Record::Good(attachment) = self.record(&key)
-                && (attachment.is_settled(kernel, boot_id) || self.is_busy(&attachment, boot_id))
-            {
-                living.push(*attachment);
-            }
-        }
-        Ok(living)
+        let records = self.good()?;
+        let settled = settled(kernel, boot_id, &records);
+        let lives = |(it, is_settled)| {
+            let it: Attachment = it;
+            (is_settled || self.is_busy(&it, boot_id)).then_some(it)
+        };
+        Ok(records.into_iter().zip(settled).filter_map(lives).collect())
     }
 
     /// The records of the boot `boot_id` whose devices are not restored yet, whether their pods live or not.
@@ -34,13 +32,19 @@ impl Store {
     /// # Errors
     /// The directory cannot be read.
     pub fn of_boot(&self, boot_id: &str) -> Result<Vec<Attachment>, StoreError> {
+        let mut records = self.good()?;
+        records.retain(|it| it.boot_id == boot_id && it.phase != Phase::Restored);
+        Ok(records)
+    }
+
+    /// The records that can be read.
+    fn good(&self) -> Result<Vec<Attachment>, StoreError> {
         let keys = self.keys(None)?;
         let good = keys.iter().filter_map(|key| match self.record(key) {
             Record::Good(attachment) => Some(*attachment),
             _ => None,
         });
-        let counts = |it: &Attachment| it.boot_id == boot_id && it.phase != Phase::Restored;
-        Ok(good.filter(counts).collect())
+        Ok(good.collect())
     }
 
     /// The others of those of `attachment`'s boot: what they have of the node's settings is taken away with the last of
@@ -72,13 +76,9 @@ impl Store {
         ip: IpAddr,
     ) -> bool {
         let has = |rail: &Rail| rail.given.addresses.iter().any(|address| address.ip == ip);
-        let keys = self.keys(None).unwrap_or_default();
-        let others = keys.iter().filter(|key| **key != attachment.key);
-        let mut others = others.filter_map(|key| match self.record(key) {
-            Record::Good(other) if other.is_settled(kernel, &attachment.boot_id) => Some(other),
-            _ => None,
-        });
-        others.any(|other| other.rails.iter().any(has))
+        let mut others = self.good().unwrap_or_default();
+        others.retain(|other| other.key != attachment.key && other.rails.iter().any(has));
+        settled(kernel, &attachment.boot_id, &others).contains(&true)
     }
 
     /// The record of `key`; one that cannot be read counts as unreadable for its own verbs only,
@@ -95,26 +95,51 @@ impl Store {
     }
 }
 
+/// Whether each of `attachments` is settled, in their order: its ADD has answered, and its pod lives.
+pub fn settled<K: Kernel>(
+    kernel: &K,
+    boot_id: &str,
+    attachments: &[impl Borrow<Attachment>],
+) -> Vec<bool> {
+    let has_answered = |it: &&Attachment| it.phase == Phase::Attached;
+    let attachments = attachments.iter().map(Borrow::borrow);
+    let answered = attachments.clone().filter(has_answered);
+    let pods: Vec<_> = answered.map(|it| (it, &*it.netns)).collect();
+    let mut lives = living(kernel, boot_id, &pods).into_iter();
+    let is_settled = |it| has_answered(&it) && lives.next().unwrap_or(true);
+    attachments.map(is_settled).collect()
+}
+
+/// Whether each of `pods` lives, in their order: an attachment, and where the namespace of its pod is to be. A namespace
+/// that cannot be looked at for another reason than that it is gone counts as living: nothing is taken from it.
+fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -> Vec<bool> {
+    let is_of_boot = |(it, _): &(&Attachment, &Path)| it.boot_id == boot_id;
+    let of_boot = pods.iter().filter(|pod| is_of_boot(pod));
+    let netns: Vec<&Path> = of_boot.map(|(_, netns)| *netns).collect();
+    let mut ids = kernel.netns_ids(&netns).into_iter();
+    let lives = |pod: &(&Attachment, &Path)| {
+        is_of_boot(pod)
+            && match ids.next() {
+                Some(Ok(id)) => id == pod.0.netns_id,
+                Some(Err(
+                    OpenPodError::Missing(_)
+                    | OpenPodError::NotNamespace(_)
+                    | OpenPodError::HostNamespace(_),
+                )) => false,
+                Some(Err(OpenPodError::Io { .. })) | None => true,
+            }
+    };
+    pods.iter().map(lives).collect()
+}
+
 impl Attachment {
     /// Whether its ADD has answered, and its pod lives.
     pub fn is_settled<K: Kernel>(&self, kernel: &K, boot_id: &str) -> bool {
-        self.phase == Phase::Attached && self.lives(kernel, &self.netns, boot_id)
+        settled(kernel, boot_id, &[self]) == [true]
     }
 
-    /// Whether its pod, whose namespace is to be at `netns`, lives. A namespace that cannot be looked
-    /// at for another reason than that it is gone counts as living: nothing is taken from it.
+    /// Whether its pod, whose namespace is to be at `netns`, lives; as one that cannot be looked at does.
     pub fn lives<K: Kernel>(&self, kernel: &K, netns: &Path, boot_id: &str) -> bool {
-        if self.boot_id != boot_id {
-            return false;
-        }
-        match kernel.netns_id(netns) {
-            Ok(id) => id == self.netns_id,
-            Err(
-                OpenPodError::Missing(_)
-                | OpenPodError::NotNamespace(_)
-                | OpenPodError::HostNamespace(_),
-            ) => false,
-            Err(OpenPodError::Io { .. }) => true,
-        }
+        living(kernel, boot_id, &[(self, netns)]) == [true]
     }
 }

@@ -1,28 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which namespace is at a path, if there is one.
+//! Which namespaces are at paths, if there are any.
 
-use super::{Linux, resident::Visitor};
+use super::Linux;
 use crate::{
     NetnsId, OpenPodError,
-    netns::{Netns, OpenError},
+    netns::{self, OpenError},
 };
 use nix::libc;
-use std::{io, path::Path, sync::PoisonError};
+use std::{io, path::Path};
 
 impl Linux {
-    /// The namespace at `path`, which is not worked in: many are looked at by one thread.
-    pub(super) fn id_at(&self, path: &Path) -> Result<NetnsId, OpenPodError> {
-        let mut visitor = self.visitor.lock().unwrap_or_else(PoisonError::into_inner);
-        let cookie = |netns: &Netns| {
-            let visitor = match &mut *visitor {
-                Some(visitor) => visitor,
-                none => none.insert(Visitor::at_home_in(self.host()?)?),
-            };
-            visitor.cookie(netns)
+    /// The namespaces at `paths`, in their order, which are not worked in.
+    pub(super) fn ids_at(&self, paths: &[&Path]) -> Vec<Result<NetnsId, OpenPodError>> {
+        let host = self.host();
+        let visited = host.and_then(|host| netns::ids_at(paths, host.netns()));
+        let id = |(path, id): (&&Path, Result<NetnsId, OpenError>)| {
+            let id = id.map_err(not_opened)?;
+            self.check_not_host(path, id)?;
+            Ok(id)
         };
-        let id = Netns::open_by(path, cookie).map_err(not_opened)?.id();
-        self.check_not_host(path, id)?;
-        Ok(id)
+        let none = |error: &io::Error, path: &&Path| OpenPodError::Io {
+            path: path.to_path_buf(),
+            source: match error.raw_os_error() {
+                Some(errno) => io::Error::from_raw_os_error(errno),
+                None => error.kind().into(),
+            },
+        };
+        match visited {
+            Ok(ids) => paths.iter().zip(ids).map(id).collect(),
+            Err(error) => paths.iter().map(|path| Err(none(&error, path))).collect(),
+        }
     }
 
     /// An error if `id` is the host's own namespace, which was found at `path`.

@@ -30,7 +30,7 @@
 //! | [`inside`] | what only a thread in a pod's namespace can read |
 //! | [`offline`] | what is read without a kernel |
 //! | `space` | a namespace and its socket |
-//! | `identity` | which namespace is at a path |
+//! | `identity` | which namespaces are at paths |
 //! | `resident` | threads that stay in a namespace |
 //! | `execute` | every [`Op`] |
 
@@ -87,7 +87,6 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nexthops::Nexthops;
 use nldev::Nldev;
 use rdma::DeviceContext;
-use resident::Visitor;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -110,8 +109,6 @@ pub struct Linux {
     dev: PathBuf,
     host: OnceLock<Space>,
     asked: Mutex<Option<BTreeSet<DeviceAddress>>>,
-    /// Who looks which namespaces there are.
-    visitor: Mutex<Option<Visitor>>,
 }
 
 impl Default for Linux {
@@ -134,7 +131,6 @@ impl Linux {
             dev: dev.into(),
             host: OnceLock::new(),
             asked: Mutex::default(),
-            visitor: Mutex::default(),
         }
     }
 
@@ -183,8 +179,8 @@ impl Kernel for Linux {
         Ok(pod)
     }
 
-    fn netns_id(&self, path: &Path) -> Result<NetnsId, OpenPodError> {
-        self.id_at(path)
+    fn netns_ids(&self, paths: &[&Path]) -> Vec<Result<NetnsId, OpenPodError>> {
+        self.ids_at(paths)
     }
 
     fn observe(&self, pod: Option<&Space>) -> Result<Observed, ObserveError> {

@@ -2,12 +2,11 @@
 //! A thread that stays in a namespace, for what is done there many times: to start a thread for each setting of each
 //! rail took a tenth of ADD's processor time.
 
-use super::Space;
-use crate::netns::{Netns, own_cookie};
+use crate::netns::Netns;
 use nix::sched::{CloneFlags, setns};
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     sync::mpsc::{self, Receiver, Sender},
     thread,
 };
@@ -57,34 +56,5 @@ impl Resident {
         self.jobs.send(Box::new(job)).map_err(|_| has_ended())?;
         self.done.recv().map_err(|_| has_ended())?;
         answered.recv().map_err(|_| has_ended())?
-    }
-}
-
-/// A thread that looks into one namespace after the other, and is at home in between: no namespace lives
-/// longer by it.
-#[derive(Debug)]
-pub(super) struct Visitor {
-    thread: Resident,
-    home: OwnedFd,
-}
-
-impl Visitor {
-    /// One that is at home in `host`.
-    pub(super) fn at_home_in(host: &Space) -> io::Result<Self> {
-        Ok(Self {
-            thread: Resident::enter(host.netns())?,
-            home: host.netns().as_fd().try_clone_to_owned()?,
-        })
-    }
-
-    /// The cookie of `netns`; 0 where the kernel has none.
-    pub(super) fn cookie(&self, netns: &Netns) -> io::Result<u64> {
-        let (there, back) = (netns.as_fd().try_clone_to_owned()?, self.home.try_clone()?);
-        self.thread.run(move || {
-            setns(there, CloneFlags::CLONE_NEWNET)?;
-            let cookie = own_cookie();
-            setns(back, CloneFlags::CLONE_NEWNET)?;
-            cookie
-        })
     }
 }

@@ -5,7 +5,7 @@ use super::{announce, nldev::Nldev, resident::Resident};
 use crate::{
     NetnsId,
     netlink::{NetlinkError, Socket},
-    netns::{Netns, OpenError},
+    netns::{Netns, OpenError, own_cookie},
     smc::PnetTable,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -18,7 +18,7 @@ use std::{
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-/// A namespace with a way in. The socket is kept, since getting one takes a thread.
+/// A namespace with a way in: a thread that stays inside, and the sockets that it has opened there.
 #[derive(Debug)]
 pub struct Space {
     netns: Netns,
@@ -46,18 +46,18 @@ impl Space {
 
     /// The namespace at `path`.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
-        let netns = Netns::open(path)?;
-        let route = netns.run(|| Socket::open(NETLINK_ROUTE)).flatten();
-        let route = route.map_err(|source| OpenError::Io {
-            path: path.to_owned(),
-            source,
+        let (netns, (resident, route)) = Netns::open_by(path, |netns| {
+            let resident = Resident::enter(netns)?;
+            let ask = || Ok((own_cookie()?, Socket::open(NETLINK_ROUTE)?));
+            let (cookie, route) = resident.run(ask)?;
+            Ok((cookie, (resident, route)))
         })?;
         Ok(Self {
             netns,
             route: Mutex::new(route),
             packet: OnceLock::new(),
             groups: Mutex::default(),
-            resident: Mutex::default(),
+            resident: Mutex::new(Some(resident)),
             own: false,
         })
     }
@@ -78,10 +78,10 @@ impl Space {
     }
 
     /// Has `work` done by a thread inside, which stays there for more of it, and waits for it.
-    pub(super) fn inside(
+    pub(super) fn inside<T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> io::Result<()> + Send + 'static,
-    ) -> io::Result<()> {
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
         let mut resident = self.resident.lock().unwrap_or_else(PoisonError::into_inner);
         let resident = match &mut *resident {
             Some(resident) => resident,
@@ -96,7 +96,7 @@ impl Space {
         let socket = match self.packet.get() {
             Some(socket) => socket,
             None => {
-                let socket = self.netns.run(announce::open).flatten()?;
+                let socket = self.inside(announce::open)?;
                 self.packet.get_or_init(|| socket)
             }
         };
@@ -110,7 +110,7 @@ impl Space {
             Some(socket) => socket,
             none => {
                 let open = || UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0));
-                none.insert(self.netns.run(open).flatten()?)
+                none.insert(self.inside(open)?)
             }
         };
         match socket.join_multicast_v6(group, index) {
@@ -142,7 +142,7 @@ impl Space {
         if self.own {
             Nldev::open()
         } else {
-            self.netns.run(Nldev::open).flatten()
+            self.inside(Nldev::open)
         }
     }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Opening pods, and working inside them.
 
-use crate::world::with_node;
+use crate::world::{Named, with_node};
 use nix::libc;
 use rdma_netns::{Kernel, Linux, NetnsSide, Op, OpenPodError, Pod, netns::Netns};
 use std::{
     fs::File,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 #[test]
@@ -39,6 +39,46 @@ fn pods_that_cannot_be_opened() {
         ));
         assert_ne!(world.pod.id(), world.observe().host.id);
         assert_eq!(Some(world.pod.id()), world.observe().pod.map(|pod| pod.id));
+    });
+}
+
+#[test]
+fn namespaces_are_told_apart_by_one_visit() {
+    with_node(|world| {
+        let others = [Named::new("first"), Named::new("second")];
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("file");
+        File::create(&file).expect("a file");
+        let [first, second] = others.each_ref().map(Named::path);
+        let (node, pod) = (world.node_path(), world.pod_path());
+        let missing = directory.path().join("missing");
+        let paths = [&first, &missing, &node, &pod, &file, &second, &first];
+        let ids = world.kernel.netns_ids(&paths.map(PathBuf::as_path));
+        let opened = |path: &Path| world.kernel.open_pod(path).expect("a pod").id();
+        let [a, Err(b), Err(c), d, Err(e), f, g] = &ids[..] else {
+            panic!("{ids:?}");
+        };
+        assert!(
+            matches!(b, OpenPodError::Missing(path) if *path == missing),
+            "{b}"
+        );
+        assert!(
+            matches!(c, OpenPodError::HostNamespace(path) if *path == node),
+            "{c}"
+        );
+        assert!(
+            matches!(e, OpenPodError::NotNamespace(path) if *path == file),
+            "{e}"
+        );
+        let found = [a, d, f, g].map(|it| *it.as_ref().expect("a namespace"));
+        let pods = [&first, &pod, &second, &first].map(|path| opened(path));
+        assert_eq!(found, pods);
+        assert_ne!(pods[0], pods[2]);
+        assert_eq!(
+            Netns::current().expect("current").id(),
+            world.observe().host.id
+        );
+        assert!(world.kernel.netns_ids(&[]).is_empty());
     });
 }
 

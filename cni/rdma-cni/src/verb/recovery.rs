@@ -34,10 +34,35 @@ pub struct Recovery {
 pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Result<Recovery, Error> {
     node.store.sweep(None);
     let mut recovery = Recovery::default();
-    for key in node.store.keys(None)?.iter().filter(|key| *key != own) {
-        recover_other(node, key, boot_id, &mut recovery)?;
+    let others = others(node, own)?;
+    let settled = attachments::settled(node.kernel, boot_id, &others);
+    for (attachment, is_settled) in others.into_iter().zip(settled) {
+        match is_settled {
+            true => recovery.holders.push(attachment),
+            false => recover_other(node, attachment, boot_id, &mut recovery),
+        }
     }
     Ok(recovery)
+}
+
+/// The records of all attachments but `own`; of one that cannot be read it is told why.
+fn others<K: Kernel>(node: &Node<'_, K>, own: &Key) -> Result<Vec<Attachment>, Error> {
+    let mut others = vec![];
+    for key in node.store.keys(None)?.iter().filter(|key| *key != own) {
+        match node.store.record(key) {
+            Record::Good(attachment) => others.push(*attachment),
+            Record::None => {}
+            Record::Newer(format) => {
+                log::warn!(
+                    "{key}: its record has format {format}, of a newer rdma-cni: left alone"
+                );
+            }
+            Record::Corrupt(reason) => {
+                log::warn!("{key}: its record cannot be read ({reason}): its DEL puts it right");
+            }
+        }
+    }
+    Ok(others)
 }
 
 /// The lock of `key` for an ADD, when nothing is recorded of it any more. After an error its file is gone, unless a
@@ -99,52 +124,41 @@ impl Recovery {
     }
 }
 
+/// Recovers what was not settled as it was `seen`.
 fn recover_other<K: Kernel>(
     node: &Node<'_, K>,
-    key: &Key,
+    seen: Attachment,
     boot_id: &str,
     recovery: &mut Recovery,
-) -> Result<(), Error> {
-    match node.store.record(key) {
-        Record::Good(attachment) if attachment.is_settled(node.kernel, boot_id) => {
-            recovery.holders.push(*attachment);
-            return Ok(());
-        }
-        // IPAM has refused it a little while ago
-        Record::Good(attachment)
-            if attachment.phase == Phase::Restored && node.store.age(key) < BACK_OFF =>
-        {
-            return Ok(());
-        }
-        Record::Good(_) => {}
-        Record::None => return Ok(()),
-        Record::Newer(format) => {
-            log::warn!("{key}: its record has format {format}, of a newer rdma-cni: left alone");
-            return Ok(());
-        }
-        Record::Corrupt(reason) => {
-            log::warn!("{key}: its record cannot be read ({reason}): its DEL puts it right");
-            return Ok(());
-        }
+) {
+    let key = &seen.key;
+    // IPAM has refused it a little while ago
+    if seen.phase == Phase::Restored && node.store.age(key) < BACK_OFF {
+        return;
     }
     // an ADD or DEL that is under way holds the lock; a killed one does not
     let lock = node.store.try_lock(key).unwrap_or_else(|error| {
         log::warn!("{key}: {error}");
         None
     });
-    // and may have come to its end between the look and the lock
+    // an ADD that is under way changes nothing of its devices as long as the node's lock is held
+    if lock.is_none() && seen.phase == Phase::Attaching {
+        recovery.holders.push(seen);
+        return;
+    }
+    // another one may have come to its end between the look and the lock
     let Record::Good(attachment) = node.store.record(key) else {
         if let Some(lock) = lock {
             lock.discard();
         }
-        return Ok(());
+        return;
     };
     let Some(lock) = lock.filter(|_| !attachment.is_settled(node.kernel, boot_id)) else {
         // somebody else is giving its addresses back: its devices are free
         if attachment.phase != Phase::Restored {
             recovery.holders.push(*attachment);
         }
-        return Ok(());
+        return;
     };
     log::info!("{key}: it was cut short, or its pod is gone: recovering");
     let mut attachment = *attachment;
@@ -160,7 +174,6 @@ fn recover_other<K: Kernel>(
             recovery.holders.push(attachment);
         }
     }
-    Ok(())
 }
 
 /// The devices; the addresses come when the node's lock is free.

@@ -153,7 +153,9 @@ pub fn restore<K: Kernel>(
             vec![]
         });
         // nothing of a living pod gives way
-        others.retain(|other| !other.is_settled(node.kernel, &other.boot_id));
+        let mut settled =
+            attachments::settled(node.kernel, &attachment.boot_id, &others).into_iter();
+        others.retain(|_| settled.next() == Some(false));
         others
     };
     let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others);
