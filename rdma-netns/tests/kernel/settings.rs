@@ -111,7 +111,12 @@ fn refusals_name_what_was_wrong() {
 #[test]
 fn an_ipoib_mode_without_a_file_is_the_kernels_to_refuse() {
     with_node(|world| {
-        let mounts = || fs::read_to_string("/proc/thread-self/mounts").expect("the mounts");
+        // the namespaces of other tests come and go meanwhile
+        let mounts = || -> Vec<String> {
+            let all = fs::read_to_string("/proc/thread-self/mounts").expect("the mounts");
+            let others = all.lines().filter(|it| !it.starts_with("nsfs "));
+            others.map(str::to_owned).collect()
+        };
         let before = mounts();
         world.execute(to_pod("nic0", "rdma0"));
         let mode = |at, link: &str| Op::SetIpoibMode {
