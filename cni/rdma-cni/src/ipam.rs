@@ -329,20 +329,24 @@ pub struct RailCall<'a> {
     pub conflicts: &'a [IpAddr],
 }
 
-/// Characters of another program's words that are told: it may have printed anything.
+/// Characters that are told of another program's words: it may have printed anything.
 const SHOWN: usize = 400;
 
 /// The words of another program in one line, and not all of them if they are many.
 fn shown(words: &str) -> String {
     let mut line = String::new();
-    for character in words.chars().take(SHOWN) {
-        match character.is_control() {
-            true => line.extend(character.escape_default()),
-            false => line.push(character),
-        }
-    }
-    if words.chars().nth(SHOWN).is_some() {
-        line.push('…');
+    let mut left = SHOWN;
+    for character in words.chars() {
+        let told = match character.is_control() {
+            true => character.escape_default().collect(),
+            false => String::from(character),
+        };
+        let Some(rest) = left.checked_sub(told.chars().count()) else {
+            line.push('…');
+            break;
+        };
+        line.push_str(&told);
+        left = rest;
     }
     line
 }
@@ -405,7 +409,10 @@ mod tests {
             error("panic:\n\u{1b}[31mgoroutine 1\n"),
             "IPAM plugin \"theirs\" answered with an invalid result: panic:\\n\\u{1b}[31mgoroutine 1"
         );
-        assert!(error(&"x".repeat(1 << 20)).len() < 500);
+        for character in ["x", "\0", "\u{9f}"] {
+            let told = error(&character.repeat(1 << 20));
+            assert!(told.len() < 500 && told.ends_with('…'), "{told}");
+        }
         let many = serde_json::json!({"ips": {"x": "y\n".repeat(1000)}}).to_string();
         assert!(error(&many).ends_with('…'));
     }

@@ -20,6 +20,9 @@ const BARE: &str =
 
 const NO_FUNCTION: &str = "it is no virtual function";
 
+const NO_TEXT: &str = "the name of its physical function's netdev is no text (UTF-8), so that the record could not \
+                       have it; rename that netdev";
+
 const NO_INFINIBAND: &str = "it is no InfiniBand function";
 
 const NO_GUIDS: &str = "the driver of its physical function does not tell the GUIDs of its functions (Linux 5.5 and \
@@ -64,6 +67,9 @@ pub fn record<K: Kernel>(
         let Some(mut vf) = vf.transpose()?.flatten() else {
             return Err(refused(NO_FUNCTION).into());
         };
+        if vf.pf.index().is_some() {
+            return Err(refused(NO_TEXT).into());
+        }
         if is_one_of_several {
             return Err(refused(ONE_ADDRESS).into());
         }

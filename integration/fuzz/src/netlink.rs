@@ -34,7 +34,9 @@ pub fn rtnetlink(input: &[u8]) {
             let _ = offline::asker(body);
         }
         1 => {
-            if let Some(vf) = offline::virtual_function(body, 0) {
+            // nor is one whose physical function's is none
+            let vf = offline::virtual_function(body, 0);
+            if let Some(vf) = vf.filter(|it| it.pf.index().is_none()) {
                 assert_comes_back::<Vf>(&vf);
             }
         }

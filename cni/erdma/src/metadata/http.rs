@@ -11,7 +11,7 @@ use hyper::{
     header::{CONNECTION, HOST, HeaderName, HeaderValue},
 };
 use hyper_util::rt::TokioIo;
-use std::{fmt, io, pin::pin, str::FromStr, time::Duration};
+use std::{fmt, io, net::Ipv6Addr, pin::pin, str::FromStr, time::Duration};
 use tokio::{
     net::TcpStream,
     time::{Instant, timeout, timeout_at},
@@ -40,10 +40,16 @@ impl FromStr for Base {
         let uri: Uri = text.parse().map_err(|_| invalid())?;
         let authority = uri.authority().ok_or_else(invalid)?;
         let is_bare = uri.query().is_none() && matches!(uri.path(), "" | "/");
-        let host = authority.host().trim_matches(['[', ']']);
-        let says_all =
-            authority.as_str().contains('@') || host.is_empty() || host.contains(['[', ']']);
-        if uri.scheme_str() != Some("http") || !is_bare || says_all {
+        let host = match authority.host().strip_prefix('[') {
+            None => Some(authority.host()).filter(|it| !it.is_empty() && !it.contains(['[', ']'])),
+            // nothing else belongs into brackets (RFC 3986, section 3.2.2)
+            Some(rest) => rest
+                .strip_suffix(']')
+                .filter(|it| it.parse::<Ipv6Addr>().is_ok()),
+        };
+        let host = host.ok_or_else(invalid)?;
+        let has_user = authority.as_str().contains('@');
+        if uri.scheme_str() != Some("http") || !is_bare || has_user {
             return Err(invalid());
         }
         let port = match authority.as_str().strip_prefix(authority.host()) {
@@ -220,6 +226,9 @@ mod tests {
             "file:///etc/passwd",
             "http://a b",
             "http://0.1[fd00::1]:80",
+            "http://[0.%]",
+            "http://[host]:80",
+            "http://[fd00::1]a",
         ] {
             assert!(text.parse::<Base>().is_err(), "{text:?} was taken");
         }

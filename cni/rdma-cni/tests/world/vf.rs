@@ -6,8 +6,8 @@ use attachments::{Attribute, Store, given_up};
 use fake_kernel::{Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
-    Kernel as _, NetnsSide, Op, RdmaMode, VfLinkState, VfRates, VfSetting, VfSettingKind, VfVlan,
-    VlanProtocol,
+    InterfaceName, Kernel as _, NetnsSide, Op, RdmaMode, VfLinkState, VfRates, VfSetting,
+    VfSettingKind, VfVlan, VlanProtocol,
 };
 use serde_json::{Value, json};
 
@@ -349,6 +349,25 @@ fn what_is_no_function_of_ours_is_refused_by_name_and_reason() {
         assert!(message.contains(reason), "{message}");
         node.must_be(&before, reason);
     }
+}
+
+/// A record with such a name could not be read again, and nobody would put the function back.
+#[test]
+fn a_physical_function_whose_name_is_no_text_is_refused() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
+    let op = Op::RenameLink {
+        at: NetnsSide::Host,
+        link: name("ens1np0"),
+        name: InterfaceName::of_index(2),
+    };
+    node.kernel.with(|world| world.execute(&op, None).unwrap());
+    let before = node.snapshot();
+    let message = node.add(&pod, &config).must_fail(7);
+    let reason = "eth2 cannot be set up so: the name of its physical function's netdev is no text";
+    assert!(message.contains(reason), "{message}");
+    node.must_be(&before, reason);
+    node.add(&pod, &node.one_rail()).must_succeed();
 }
 
 /// Behind sriov-cni nothing is done twice: it has moved the netdev, and has set it up.
