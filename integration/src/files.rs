@@ -23,6 +23,11 @@ impl Files {
         Self(found)
     }
 
+    /// All paths, in order.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.0.keys().cloned().collect()
+    }
+
     /// Nothing differs from what was `before`, but that the paths `left` are there besides, and the
     /// directories that they are in.
     #[track_caller]
