@@ -2,7 +2,7 @@
 //! `rdma-cni` beside Debian's `host-device`. Both move the same kind of veth with addresses from
 //! Debian's `static`.
 
-use super::run::{Run, call, median, row, rss, size};
+use super::run::{Run, call, median, median_of, milliseconds, row, rss, size};
 use integration::{
     Netns, Node,
     plugin::{debian, rdma_cni},
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 const RUNS: usize = 15;
@@ -92,14 +92,10 @@ fn bare_moves(node: &Node) -> (f64, f64) {
     for _ in 0..RUNS {
         let netns = Netns::new("bench");
         let pod = kernel.open_pod(netns.path()).expect("the pod's namespace");
-        let timed = |op: Op, times: &mut Vec<Run>| {
+        let timed = |op: Op, times: &mut Vec<f64>| {
             let start = Instant::now();
             kernel.execute(&op, Some(&pod)).expect("the move");
-            times.push(Run {
-                wall: start.elapsed(),
-                cpu: Duration::ZERO,
-                peak_kib: 0,
-            });
+            times.push(milliseconds(start.elapsed()));
         };
         let (host, in_pod) = (NetnsSide::Host, NetnsSide::Pod);
         let (link, moved) = (name("eth1"), name("net1"));
@@ -124,7 +120,7 @@ fn bare_moves(node: &Node) -> (f64, f64) {
         );
         node.host.ip("link set dev eth1 up");
     }
-    (median(&there), median(&back))
+    (median_of(there.into_iter()), median_of(back.into_iter()))
 }
 
 #[derive(Default)]

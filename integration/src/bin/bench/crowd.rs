@@ -3,8 +3,8 @@
 //! much processor time one takes, its IPAM plugin's included.
 
 use super::{
-    rails,
-    run::{self, Run},
+    figures, rails,
+    run::{self, Run, milliseconds},
 };
 use integration::{Netns, Node, plugin::rdma_cni};
 use std::{
@@ -28,6 +28,7 @@ pub(super) fn measure(node: &Node) {
         "{:<18} {:>6} {:>9} {:>12} {:>9} {:>9} {:>9}",
         "", "verb", "a second", "median, ms", "p99, ms", "CPU, ms", "rounds"
     );
+    let mut rows = vec![];
     for (pods, rounds) in CROWDS {
         for (count, input) in RAILS.iter().zip(&inputs) {
             let mut crowds: [Crowd; 2] = Default::default();
@@ -37,15 +38,24 @@ pub(super) fn measure(node: &Node) {
                     crowd.add(at_once(node, verb, &netns, input));
                 }
             }
+            let name = format!("{pods} of {count} rails");
+            let mut row = vec![];
             for (verb, crowd) in ["ADD", "DEL"].iter().zip(crowds) {
-                let name = format!("{pods} of {count} rails");
                 let [rate, median, p99, cpu] = crowd.figures();
+                row.extend([rate, median, p99]);
                 println!(
                     "{name:<18} {verb:>6} {rate:>9.1} {median:>12.1} {p99:>9.1} {cpu:>9.1} {rounds:>9}"
                 );
             }
+            rows.push((name, row));
         }
     }
+    let verbs = ["ADD", "DEL"].into_iter();
+    let head =
+        verbs.flat_map(|verb| ["a second", "median", "p99"].map(|it| format!("{verb}: {it}")));
+    let head: Vec<String> = head.collect();
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    figures::keep("crowd", &head, &rows);
 }
 
 /// All runs of one verb.
@@ -63,7 +73,6 @@ impl Crowd {
 
     /// How many a second, median and 99th percentile of one, processor time of one: milliseconds.
     fn figures(&self) -> [f64; 4] {
-        let milliseconds = |it: Duration| it.as_secs_f64() * 1e3;
         let mut walls: Vec<f64> = self.runs.iter().map(|run| milliseconds(run.wall)).collect();
         walls.sort_by(f64::total_cmp);
         let count = walls.len();
@@ -93,7 +102,8 @@ fn at_once(node: &Node, verb: &str, pods: &[Netns], input: &Path) -> (Vec<Run>, 
                 scope.spawn(move || {
                     let container = format!("pod{number}");
                     start.wait();
-                    run::call_for(&container, &rdma_cni(), verb, (pod.path(), path), input).0
+                    let of = (&*container, "net1");
+                    run::call_for(of, &rdma_cni(), verb, (pod.path(), path), input).0
                 })
             })
             .collect();

@@ -4,7 +4,7 @@
 
 use super::{
     rails,
-    run::{Run, call, median, run},
+    run::{Run, call, cpu, median, run},
 };
 use integration::{Netns, Node, plugin::rdma_cni};
 use serde_json::Value;
@@ -51,13 +51,6 @@ pub(super) fn measure(node: &Node) {
         );
     }
     println!("\nrdma-ipam is a process of its own, and in the figures of rdma-cni.");
-}
-
-/// Median of the processor time, ms.
-fn cpu(runs: &[Run]) -> f64 {
-    let mut times: Vec<f64> = runs.iter().map(|run| run.cpu.as_secs_f64() * 1e3).collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 /// The configuration in the file `input`, with all files in `memory` and without a probe.

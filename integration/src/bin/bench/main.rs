@@ -6,10 +6,12 @@ mod chain;
 mod claims;
 mod crowd;
 mod daemon;
+mod figures;
 mod floor;
 mod leases;
 mod machines;
 mod passing;
+mod present;
 mod rails;
 mod run;
 
@@ -20,10 +22,11 @@ use std::{env, fs::File, process};
 /// Prints what it measures on a node.
 type Measure = fn(&Node);
 
-const PARTS: [(&str, Measure); 8] = [
+const PARTS: [(&str, Measure); 9] = [
     ("chain", chain::measure),
     ("rails", rails::measure),
     ("crowd", crowd::measure),
+    ("present", present::measure),
     ("floor", floor::measure),
     ("leases", leases::measure),
     ("passing", passing::measure),
@@ -38,7 +41,7 @@ fn main() {
         .find(|it| PARTS.iter().all(|(name, _)| name != it));
     if let Some(unknown) = unknown {
         eprintln!(
-            "bench: there is no {unknown:?}; there are chain, rails, crowd, floor, leases, passing, daemon and claims"
+            "bench: there is no {unknown:?}; there are chain, rails, crowd, present, floor, leases, passing, daemon and claims"
         );
         process::exit(2);
     }

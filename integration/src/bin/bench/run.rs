@@ -12,13 +12,20 @@ use std::{
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
+use tempfile::NamedTempFile;
+
+/// Container and interface, where one does.
+const OF: (&str, &str) = ("bench", "net1");
 
 /// One finished process.
 pub(super) struct Run {
     pub(super) wall: Duration,
-    /// Its own, and that of the programs that it has run.
+    /// Its own, and that of the programs that it has run; as all that is counted below but the memory.
     pub(super) cpu: Duration,
     pub(super) peak_kib: i64,
+    pub(super) context_switches: i64,
+    /// To disks.
+    pub(super) written_kib: i64,
 }
 
 /// `program` with this environment and nothing else; it has to succeed. What it said.
@@ -56,6 +63,9 @@ pub(super) fn run(program: &Path, environment: &[(&str, &str)], input: File) -> 
         wall,
         cpu: time(usage.ru_utime) + time(usage.ru_stime),
         peak_kib: usage.ru_maxrss,
+        context_switches: usage.ru_nvcsw + usage.ru_nivcsw,
+        // blocks of 512 bytes, whatever the filesystem has (`task_io_get_oublock()`, `include/linux/task_io_accounting_ops.h`)
+        written_kib: usage.ru_oublock / 2,
     };
     (run, said)
 }
@@ -72,27 +82,58 @@ pub(super) fn call(
     at: (&Path, &str),
     input: &Path,
 ) -> (Run, String) {
-    call_for("bench", program, command, at, input)
+    call_for(OF, program, command, at, input)
 }
 
-/// As [`call`], for the container `container`.
+/// As [`call`], for the container and interface `of`.
 pub(super) fn call_for(
-    container: &str,
+    of: (&str, &str),
     program: &Path,
     command: &str,
-    (netns, cni_path): (&Path, &str),
+    at: (&Path, &str),
     input: &Path,
 ) -> (Run, String) {
-    let netns = netns.to_str().expect("UTF-8");
-    let environment = [
+    let input = File::open(input).expect("the configuration");
+    run(program, &environment(of, command, at), input)
+}
+
+fn environment<'a>(
+    (container, interface): (&'a str, &'a str),
+    command: &'a str,
+    (netns, cni_path): (&'a Path, &'a str),
+) -> [(&'static str, &'a str); 5] {
+    [
         ("CNI_COMMAND", command),
         ("CNI_CONTAINERID", container),
-        ("CNI_NETNS", netns),
-        ("CNI_IFNAME", "net1"),
+        ("CNI_NETNS", netns.to_str().expect("UTF-8")),
+        ("CNI_IFNAME", interface),
         ("CNI_PATH", cni_path),
-    ];
-    let input = File::open(input).expect("the configuration");
-    run(program, &environment, input)
+    ]
+}
+
+/// As [`call`]: how many system calls the program makes, with all that it starts.
+pub(super) fn system_calls(
+    program: &Path,
+    command: &str,
+    at: (&Path, &str),
+    input: &Path,
+) -> usize {
+    let counted = NamedTempFile::new().expect("a file");
+    let status = Command::new("strace")
+        .args(["-f", "-c", "-U", "calls,name", "-o"])
+        .arg(counted.path())
+        .arg(program)
+        .env_clear()
+        .envs(environment(OF, command, at))
+        .stdin(File::open(input).expect("the configuration"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    assert!(status.expect("strace").success(), "{command} under strace");
+    let text = fs::read_to_string(counted.path()).expect("what strace has counted");
+    let total = text.lines().find_map(|line| line.strip_suffix(" total"));
+    let total = total.expect("a total").trim();
+    total.parse().expect("a number")
 }
 
 pub(super) fn row(name: &str, ours: f64, theirs: f64, digits: usize) {
@@ -104,13 +145,29 @@ pub(super) fn row(name: &str, ours: f64, theirs: f64, digits: usize) {
     println!("{name:<34} {ours:>12.digits$} {theirs:>12.digits$} {ratio:>8}");
 }
 
+/// The median of how long they took, ms.
 pub(super) fn median(runs: &[Run]) -> f64 {
-    let mut walls: Vec<f64> = runs
-        .iter()
-        .map(|run| run.wall.as_secs_f64() * 1e3)
-        .collect();
-    walls.sort_by(f64::total_cmp);
-    walls[walls.len() / 2]
+    median_of(runs.iter().map(|run| milliseconds(run.wall)))
+}
+
+/// The median of their processor time, ms.
+pub(super) fn cpu(runs: &[Run]) -> f64 {
+    median_of(runs.iter().map(|run| milliseconds(run.cpu)))
+}
+
+pub(super) fn median_of(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+pub(super) fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// A count as a number of a table.
+pub(super) fn number(count: i64) -> f64 {
+    f64::from(i32::try_from(count).unwrap_or(i32::MAX))
 }
 
 /// Of the process and nothing else: a child's own children count for it only when waited
@@ -121,7 +178,7 @@ pub(super) fn rss(runs: &[Run]) -> f64 {
         .map(|run| run.peak_kib)
         .max()
         .unwrap_or_default();
-    f64::from(i32::try_from(peak).unwrap_or(i32::MAX)) / 1024.0
+    number(peak) / 1024.0
 }
 
 pub(super) fn size(program: &Path) -> f64 {

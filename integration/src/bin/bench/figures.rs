@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What plots are made of (`scripts/bench --plots`).
+
+use std::{env, fmt::Write, fs, path::Path};
+
+/// Keeps a table for a plot: a name and numbers in each row. `head` says what the numbers are.
+pub(super) fn keep(table: &str, head: &[&str], rows: &[(String, Vec<f64>)]) {
+    let Some(directory) = env::var_os("RDMA_BENCH_FIGURES") else {
+        return;
+    };
+    let mut text = format!("\"\"\t\"{}\"\n", head.join("\"\t\""));
+    for (name, numbers) in rows {
+        let numbers: Vec<String> = numbers.iter().map(|it| format!("{it:.2}")).collect();
+        writeln!(text, "\"{name}\"\t{}", numbers.join("\t")).expect("a string takes it");
+    }
+    let file = Path::new(&directory).join(table).with_extension("tsv");
+    fs::write(file, text).expect("the table");
+}

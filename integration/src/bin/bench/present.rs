@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the attachments that a node has already cost the next one: ADD and DEL of 8 rails beside none, 300 and 3,000 of
+//! them.
+
+use super::{
+    figures, rails,
+    run::{Run, call, cpu, median},
+};
+use integration::{Netns, Node, plugin::rdma_cni};
+use rdma_netns::{Kernel, Linux};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+const RUNS: usize = 15;
+const RAILS: u32 = 8;
+const PRESENT: [usize; 3] = [0, 300, 3000];
+/// Pods, each of which has as many of the attachments as another one.
+const PODS: usize = 300;
+
+/// In the namespace of `node`'s host, which has `eth1`.
+pub(super) fn measure(node: &Node) {
+    let [input] = rails::inputs(node, [RAILS]);
+    let pods: Vec<Netns> = (0..PODS).map(|_| Netns::new("present")).collect();
+    let inputs = PRESENT.map(|present| {
+        let state = node.directory().join(format!("state-{present}"));
+        let input = with_state(&input, &state);
+        fill(node, &input, &state, &pods, present);
+        input
+    });
+    let mut times: [[Vec<Run>; 2]; PRESENT.len()] = Default::default();
+    for _ in 0..RUNS {
+        for (input, [add, del]) in inputs.iter().zip(&mut times) {
+            let pod = Netns::new("bench");
+            let at = (pod.path(), &*node.cni_path());
+            let run = |command| call(&rdma_cni(), command, at, input).0;
+            add.push(run("ADD"));
+            del.push(run("DEL"));
+        }
+    }
+    println!(
+        "\nattachments of {RAILS} rails that are there already, medians of {RUNS} runs, in turn\n"
+    );
+    println!(
+        "{:<18} {:>12} {:>12} {:>12} {:>12}",
+        "", "ADD, ms", "its CPU, ms", "DEL, ms", "its CPU, ms"
+    );
+    let mut rows = vec![];
+    for (present, [add, del]) in PRESENT.iter().zip(&times) {
+        let row = [median(add), cpu(add), median(del), cpu(del)];
+        let cells = row.map(|it| format!("{it:>12.1}"));
+        println!("{present:<18} {}", cells.join(" "));
+        rows.push((present.to_string(), row.to_vec()));
+    }
+    figures::keep(
+        "present",
+        &["ADD", "CPU of ADD", "DEL", "CPU of DEL"],
+        &rows,
+    );
+}
+
+/// The configuration in the file `input`, with its records below `state`.
+fn with_state(input: &Path, state: &Path) -> PathBuf {
+    let text = fs::read(input).expect("the configuration");
+    let mut configuration: Value = serde_json::from_slice(&text).expect("JSON");
+    configuration["stateDir"] = json!(state);
+    let file = state.with_extension("json");
+    fs::write(&file, configuration.to_string()).expect("the configuration");
+    file
+}
+
+/// So many attachments of living pods below `state`: the record of a real one, as if others had it, too.
+fn fill(node: &Node, input: &Path, state: &Path, pods: &[Netns], attachments: usize) {
+    let pod = Netns::new("first");
+    let at = (pod.path(), &*node.cni_path());
+    call(&rdma_cni(), "ADD", at, input);
+    let directory = state.join("attachments/bench");
+    let text = fs::read(directory.join("bench@net1.json")).expect("its record");
+    call(&rdma_cni(), "DEL", at, input);
+    let mut record: Value = serde_json::from_slice(&text).expect("JSON");
+    let paths: Vec<&Path> = pods.iter().map(Netns::path).collect();
+    let ids = Linux::new().netns_ids(&paths);
+    let lived_in: Vec<Value> = paths
+        .iter()
+        .zip(ids)
+        .map(|(path, id)| json!([path, id.expect("a namespace")]))
+        .collect();
+    for (number, pod) in (0..attachments).zip(lived_in.iter().cycle()) {
+        let container = format!("other{number}");
+        let file = directory.join(format!("{container}@net1.json"));
+        record["key"]["container"] = container.into();
+        (record["netns"], record["netnsId"]) = (pod[0].clone(), pod[1].clone());
+        let text = serde_json::to_vec_pretty(&record).expect("JSON");
+        fs::write(file, text).expect("a record");
+    }
+}
