@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bench.gnuplot - docs/bench-*.svg, of the tables in the directory `figures` (scripts/bench --plots); a table that is not
+# plots.gnuplot - docs/bench-*.svg, of the tables in the directory `figures` (scripts/bench --plots); a table that is not
 # there is not drawn.
 has(table) = system(sprintf("test -e %s/%s.tsv && echo 1 || echo 0", figures, table)) + 0
 table(name) = sprintf("%s/%s.tsv", figures, name)
