@@ -2,7 +2,10 @@
 //! `rdma-device-plugin`, as kubelet has it: eight HCAs with a thousand ids, and 256 virtual
 //! functions. Nobody else's numbers are beside these; what the machine did is above them.
 
-use super::machines::{self, Case};
+use super::{
+    machines::{self, Case},
+    run::milliseconds,
+};
 use integration::{
     Daemon,
     daemon::rdma_device_plugin,
@@ -95,7 +98,7 @@ impl Running {
         let what = format!("{} ids", case.ids);
         let full = |it: &Resource| it.devices.len() == case.ids;
         let listed = kubelet.wait_for(case.resource, &what, full);
-        let took = ms(at.elapsed());
+        let took = milliseconds(at.elapsed());
         let ids = listed.healthy().iter().map(|it| (*it).to_owned()).collect();
         let running = Self {
             daemon,
@@ -114,7 +117,7 @@ impl Running {
             let preferred = self.kubelet.prefer(self.case.resource, &self.ids, &[], 1);
             assert_eq!(preferred.expect("a preference").len(), 1);
         }
-        ms(at.elapsed()) / count(FEW)
+        milliseconds(at.elapsed()) / count(FEW)
     }
 
     /// p50 and p99, ms.
@@ -207,12 +210,9 @@ fn conditions() -> String {
 /// In ms.
 pub(super) fn p50_and_p99(mut times: Vec<Duration>) -> (f64, f64) {
     times.sort_unstable();
-    let at = |percent: usize| ms(times[(times.len() * percent / 100).min(times.len() - 1)]);
+    let at =
+        |percent: usize| milliseconds(times[(times.len() * percent / 100).min(times.len() - 1)]);
     (at(50), at(99))
-}
-
-fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }
 
 fn count(number: impl TryInto<u32>) -> f64 {

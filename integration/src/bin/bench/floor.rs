@@ -7,9 +7,8 @@ use super::{
     run::{Run, call, cpu, median, run},
 };
 use integration::{Netns, Node, plugin::rdma_cni};
-use serde_json::Value;
 use std::{
-    fs::{self, File},
+    fs::File,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -55,14 +54,11 @@ pub(super) fn measure(node: &Node) {
 
 /// The configuration in the file `input`, with all files in `memory` and without a probe.
 fn in_memory(input: &Path, memory: &Path) -> PathBuf {
-    let text = fs::read(input).expect("the configuration");
-    let mut configuration: Value = serde_json::from_slice(&text).expect("JSON");
-    configuration["probe"] = "off".into();
-    configuration["stateDir"] = memory.join("state").to_str().into();
-    configuration["ipam"]["dataDir"] = memory.join("leases").to_str().into();
-    let file = memory.join("one-rail.json");
-    fs::write(&file, configuration.to_string()).expect("the configuration");
-    file
+    rails::changed(input, memory.join("one-rail.json"), |configuration| {
+        configuration["probe"] = "off".into();
+        configuration["stateDir"] = memory.join("state").to_str().into();
+        configuration["ipam"]["dataDir"] = memory.join("leases").to_str().into();
+    })
 }
 
 /// The C program, static.

@@ -9,10 +9,7 @@ use super::{
 use integration::{Netns, Node, plugin::rdma_cni};
 use rdma_netns::{Kernel, Linux};
 use serde_json::{Value, json};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 const RUNS: usize = 15;
 const RAILS: u32 = 8;
@@ -26,7 +23,8 @@ pub(super) fn measure(node: &Node) {
     let pods: Vec<Netns> = (0..PODS).map(|_| Netns::new("present")).collect();
     let inputs = PRESENT.map(|present| {
         let state = node.directory().join(format!("state-{present}"));
-        let input = with_state(&input, &state);
+        let file = state.with_extension("json");
+        let input = rails::changed(&input, file, |it| it["stateDir"] = json!(state));
         fill(node, &input, &state, &pods, present);
         input
     });
@@ -59,16 +57,6 @@ pub(super) fn measure(node: &Node) {
         &["ADD", "CPU of ADD", "DEL", "CPU of DEL"],
         &rows,
     );
-}
-
-/// The configuration in the file `input`, with its records below `state`.
-fn with_state(input: &Path, state: &Path) -> PathBuf {
-    let text = fs::read(input).expect("the configuration");
-    let mut configuration: Value = serde_json::from_slice(&text).expect("JSON");
-    configuration["stateDir"] = json!(state);
-    let file = state.with_extension("json");
-    fs::write(&file, configuration.to_string()).expect("the configuration");
-    file
 }
 
 /// So many attachments of living pods below `state`: the record of a real one, as if others had it, too.

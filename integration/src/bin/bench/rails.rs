@@ -12,7 +12,10 @@ use integration::{
     plugin::{debian, rdma_cni},
 };
 use serde_json::{Value, json};
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 const RUNS: usize = 15;
 /// Of the peers, which take seconds.
@@ -159,6 +162,15 @@ pub(super) fn inputs<const N: usize>(node: &Node, counts: [u32; N]) -> [PathBuf;
         ));
     }
     counts.map(|rails| input(node, rails))
+}
+
+/// The configuration in the file `input`, changed, in `file`.
+pub(super) fn changed(input: &Path, file: PathBuf, change: impl FnOnce(&mut Value)) -> PathBuf {
+    let text = fs::read(input).expect("the configuration");
+    let mut configuration = serde_json::from_slice(&text).expect("JSON");
+    change(&mut configuration);
+    fs::write(&file, configuration.to_string()).expect("the configuration");
+    file
 }
 
 /// The configuration of a pod with so many rails, in a file.
