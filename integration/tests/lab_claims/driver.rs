@@ -17,10 +17,20 @@ use integration::{
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::time::Instant;
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
 
 /// The label by which nodes have the daemon.
 const LABEL: &str = "aliyun.accelerator/rdma";
+
+/// Kubelet lets a device plugin go that has been away for five minutes (`endpointStopGracePeriod` in
+/// `pkg/kubelet/cm/devicemanager/types.go`), when it next counts, every ten seconds.
+const GRACE: Duration = Duration::from_secs(5 * 60 + 15);
+
+/// What kubelet's device manager writes down.
+const CHECKPOINT: &str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
 
 fn pod(name: &str) -> Value {
     let container = json!({
@@ -42,8 +52,9 @@ fn until_another_than(cluster: &mut Cluster, before: &Value) {
 
 /// A node whose resource the device plugin served: a pod of then keeps what it has. As long as kubelet (1.37.0) knows
 /// ids of the resource, it refuses containers that have it by a claim (`callPreStartContainerIfNeeded()` in
-/// `pkg/kubelet/cm/devicemanager/manager.go`): so that pod ends, and kubelet starts anew, before the next one comes.
-pub(super) fn takes_the_device_plugins_place(cluster: &mut Cluster) {
+/// `pkg/kubelet/cm/devicemanager/manager.go`): so that pod ends, and kubelet starts anew, before the next one comes. When
+/// kubelet started comes back.
+pub(super) fn takes_the_device_plugins_place(cluster: &mut Cluster) -> Instant {
     cluster.types(&format!("kubectl label node {NODE} {LABEL}=true"));
     cluster.types("kubectl apply --server-side -f conf/manifests/lingjun.yaml");
     cluster.until("the node has ids", |it| {
@@ -70,11 +81,32 @@ pub(super) fn takes_the_device_plugins_place(cluster: &mut Cluster) {
     cluster.says("a pod of the device plugin has outlived it, and ended");
     cluster.kubelet.go(Signal::SIGTERM);
     cluster.kubelet.come();
+    let started = Instant::now();
     cluster.until("the slices are there", |it| devices(it).0 == DEVICES);
     cluster.make(PODS, &pod("of-a-claim"));
     has_all_rails(&claiming(cluster, "of-a-claim"));
     cluster.says("the next one has a claim");
     end(cluster, &["of-a-claim"]);
+    started
+}
+
+/// Kubelet lets the device plugin go some time after it has `started`, and not what a pod of it had that has ended since.
+/// It starts containers by claims all the same.
+pub(super) fn outlives_the_device_plugin(cluster: &mut Cluster, started: Instant) {
+    let left = GRACE.saturating_sub(started.elapsed());
+    cluster.says(&format!(
+        "{left:?} until kubelet has let the device plugin go"
+    ));
+    thread::sleep(left);
+    cluster.until("kubelet has let the device plugin go", |_| {
+        let checkpoint = fs::read_to_string(CHECKPOINT).expect("kubelet's checkpoint");
+        let checkpoint: Value = serde_json::from_str(&checkpoint).expect("JSON");
+        checkpoint["Data"]["RegisteredDevices"][HCA].is_null()
+    });
+    cluster.make(PODS, &pod("later"));
+    has_all_rails(&claiming(cluster, "later"));
+    cluster.says("a pod has come after the device plugin's time");
+    end(cluster, &["later"]);
 }
 
 /// One driver takes over from the other, while a pod comes.

@@ -182,7 +182,7 @@ fn unchanged_pods_are_served_by_claims() {
     let mut cluster = Cluster::new();
     let files = Files::below(&PLACES);
     let network = Snapshot::of(&cluster.nics.host);
-    driver::takes_the_device_plugins_place(&mut cluster);
+    let kubelet_started = driver::takes_the_device_plugins_place(&mut cluster);
     install(&mut cluster, MANIFEST, &DEVICES);
     nics_tell_their_networks(&mut cluster);
     of_the_host_have_the_devices(&mut cluster);
@@ -196,6 +196,7 @@ fn unchanged_pods_are_served_by_claims() {
     driver::is_rolled_out_below_pods(&mut cluster, &[&server, &client]);
     driver::is_away_for_long(&mut cluster, &[&server, &client]);
     end(&mut cluster, &[server.netns(), client.netns()]);
+    driver::outlives_the_device_plugin(&mut cluster, kubelet_started);
     named::claims(&mut cluster);
     none_is_left(&mut cluster);
     remove(&mut cluster, MANIFEST);

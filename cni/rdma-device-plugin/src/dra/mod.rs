@@ -9,12 +9,14 @@
 //! | [`server`] | the driver's sockets, by which kubelet finds and asks it |
 //! | [`service`] | what kubelet asks: claims prepared and given up |
 //! | [`prepare`] | what a claim is prepared with |
+//! | [`former_ids`] | has kubelet forget what the device plugin gave to pods that have ended |
 //! | [`renumber`] | keeps that true while devices are renumbered, go and come back |
 //! | [`reporter`] | tells the API server of claims' networks: the leader's |
 //! | [`health`] | what kubelet is told of devices that pods have |
 //!
 //! All that is decided without I/O is in the crate `dra`.
 
+mod former_ids;
 pub mod health;
 pub mod pool;
 pub mod prepare;
@@ -66,12 +68,14 @@ pub fn serve(
         node,
         hardware: context.hardware.clone(),
     };
-    let service = service::Service::new(preparer, context.metrics.clone());
+    let former_ids = former_ids::FormerIds::new(context);
+    let service = service::Service::new(preparer, former_ids.clone(), context.metrics.clone());
     let served = server::Served::start(&paths, service, health)?;
     Ok(Some(async move {
         tokio::select! {
             () = served.ended() => {}
             () = renumbered => {}
+            () = former_ids.follow() => {}
         }
     }))
 }

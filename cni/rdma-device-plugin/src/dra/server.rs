@@ -81,7 +81,8 @@ impl Served {
         for directory in [&paths.registry, &paths.plugin] {
             std::fs::create_dir_all(directory)?;
         }
-        let registration = Registration::new(service.driver(), &paths.driver());
+        let registered = service.registered();
+        let registration = Registration::new(service.driver(), &paths.driver(), registered);
         let mut tasks = JoinSet::new();
         let driver = Server::builder()
             .add_service(DraPluginServer::new(service))

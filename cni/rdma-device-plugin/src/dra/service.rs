@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What kubelet asks: who is there, and claims prepared and given up.
 
-use super::prepare::{PATIENCE, Preparer};
+use super::{
+    former_ids::FormerIds,
+    prepare::{PATIENCE, Preparer},
+};
 use crate::metrics::Metrics;
 use ::dra::{ClaimName, Record, cdi};
 use kubelet_api::{
@@ -16,21 +19,23 @@ use kubelet_api::{
     },
 };
 use std::{path::Path, sync::Arc};
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use tonic::{Request, Response, Status};
 
 /// The driver's service.
 #[derive(Clone)]
 pub struct Service {
     preparer: Arc<Preparer>,
+    former_ids: FormerIds,
     metrics: Metrics,
 }
 
 impl Service {
-    /// One that prepares by `preparer`, and counts in `metrics`.
-    pub fn new(preparer: Preparer, metrics: Metrics) -> Self {
+    /// One that prepares by `preparer`, for whose pods no `former_ids` count, and counts in `metrics`.
+    pub fn new(preparer: Preparer, former_ids: FormerIds, metrics: Metrics) -> Self {
         Self {
             preparer: Arc::new(preparer),
+            former_ids,
             metrics,
         }
     }
@@ -38,6 +43,38 @@ impl Service {
     /// The driver's name.
     pub(super) fn driver(&self) -> &str {
         self.preparer.driver()
+    }
+
+    /// Is told of registrations.
+    pub(super) fn registered(&self) -> Arc<Notify> {
+        self.former_ids.registered()
+    }
+
+    async fn prepare(&self, claims: &[Claim]) -> NodePrepareResourcesResponse {
+        let mut response = NodePrepareResourcesResponse::default();
+        let end = Instant::now() + PATIENCE;
+        for claim in claims {
+            let claim = name(claim);
+            let started = Instant::now();
+            let prepared = self.preparer.prepare(&claim, end).await;
+            self.metrics.prepared(started.elapsed(), prepared.is_ok());
+            let prepared = match prepared {
+                Ok(record) => NodePrepareResourceResponse {
+                    devices: devices(&record),
+                    error: String::new(),
+                },
+                Err(error) => {
+                    let error = error.to_string();
+                    log::warn!("claim {claim} is not prepared: {error}");
+                    NodePrepareResourceResponse {
+                        devices: vec![],
+                        error,
+                    }
+                }
+            };
+            response.claims.insert(claim.uid, prepared);
+        }
+        response
     }
 }
 
@@ -71,28 +108,15 @@ impl api::dra_plugin_server::DraPlugin for Service {
         &self,
         request: Request<NodePrepareResourcesRequest>,
     ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
-        let mut response = NodePrepareResourcesResponse::default();
-        let end = Instant::now() + PATIENCE;
-        for claim in &request.get_ref().claims {
-            let claim = name(claim);
-            let started = Instant::now();
-            let prepared = self.preparer.prepare(&claim, end).await;
-            self.metrics.prepared(started.elapsed(), prepared.is_ok());
-            let prepared = match prepared {
-                Ok(record) => NodePrepareResourceResponse {
-                    devices: devices(&record),
-                    error: String::new(),
-                },
-                Err(error) => {
-                    let error = error.to_string();
-                    log::warn!("claim {claim} is not prepared: {error}");
-                    NodePrepareResourceResponse {
-                        devices: vec![],
-                        error,
-                    }
-                }
-            };
-            response.claims.insert(claim.uid, prepared);
+        // kubelet comes again only for claims that are not prepared, so this is the last moment before the container
+        let (response, dropped) = tokio::join!(
+            self.prepare(&request.get_ref().claims),
+            self.former_ids.drop_ended()
+        );
+        if let Err(error) = dropped {
+            log::warn!(
+                "ids of pods that have ended may keep kubelet from starting containers: {error}"
+            );
         }
         Ok(Response::new(response))
     }
@@ -122,11 +146,12 @@ impl api::dra_plugin_server::DraPlugin for Service {
 #[derive(Clone, Debug)]
 pub struct Registration {
     info: PluginInfo,
+    registered: Arc<Notify>,
 }
 
 impl Registration {
-    /// `driver` at `endpoint`.
-    pub fn new(driver: &str, endpoint: &Path) -> Self {
+    /// `driver` at `endpoint`; `registered` is told when kubelet has it.
+    pub fn new(driver: &str, endpoint: &Path, registered: Arc<Notify>) -> Self {
         Self {
             info: PluginInfo {
                 r#type: DRA_PLUGIN.to_owned(),
@@ -136,6 +161,7 @@ impl Registration {
                     .map(str::to_owned)
                     .into(),
             },
+            registered,
         }
     }
 }
@@ -155,7 +181,10 @@ impl plugin_registration::registration_server::Registration for Registration {
             RegistrationStatus {
                 plugin_registered: true,
                 ..
-            } => log::info!("kubelet has registered the DRA driver {driver}"),
+            } => {
+                log::info!("kubelet has registered the DRA driver {driver}");
+                self.registered.notify_one();
+            }
             RegistrationStatus { error, .. } => {
                 log::error!("kubelet refuses the DRA driver {driver}: {error}");
             }

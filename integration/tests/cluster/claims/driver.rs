@@ -2,7 +2,12 @@
 //! The daemon with its node and its token, and what stands in for kubelet; the pods and claims that it is for.
 
 use crate::{manifests, text};
-use integration::{ControlPlane, Daemon, Machine, kubelet::ClaimManager, machine::Nic, wait};
+use integration::{
+    ControlPlane, Daemon, Machine,
+    kubelet::{ClaimManager, pod_resources::PodResourcesServer},
+    machine::Nic,
+    wait,
+};
 use kubelet_api::dra::NodePrepareResourceResponse;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -39,6 +44,7 @@ pub(super) fn release(cluster: &ControlPlane) -> u32 {
 pub(super) struct Driver {
     pub(super) daemon: Daemon,
     pub(super) kubelet: ClaimManager,
+    pub(super) pods: PodResourcesServer,
     pub(super) machine: Machine,
     pub(super) name: &'static str,
 }
@@ -90,6 +96,7 @@ impl Driver {
         machine.write("account/ca.crt", &cluster.ca());
         machine.write("account/token", &token(cluster, file));
         configure(&machine, (resource, kind, name), Value::Null);
+        let pods = PodResourcesServer::start(&machine.path("kubelet/pod-resources/kubelet.sock"));
         let daemon = start(cluster, &machine);
         let kubelet = ClaimManager::register(&machine.path("kubelet"));
         assert_eq!(kubelet.info.name, name);
@@ -99,6 +106,7 @@ impl Driver {
         Self {
             daemon,
             kubelet,
+            pods,
             machine,
             name,
         }
@@ -107,7 +115,12 @@ impl Driver {
     /// The same after a SIGKILL, and a start.
     #[track_caller]
     pub(super) fn killed(self, cluster: &ControlPlane) -> Self {
-        let Self { machine, name, .. } = self;
+        let Self {
+            pods,
+            machine,
+            name,
+            ..
+        } = self;
         let (status, _) = self.daemon.end(Signal::SIGKILL);
         assert!(!status.success());
         let daemon = start(cluster, &machine);
@@ -115,6 +128,7 @@ impl Driver {
         Self {
             daemon,
             kubelet,
+            pods,
             machine,
             name,
         }

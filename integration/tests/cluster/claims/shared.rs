@@ -24,8 +24,11 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
     }
     for name in ["a", "b"] {
         let claim = claim(cluster, name);
+        driver.pods.asked();
         let prepared = driver.kubelet.prepare(&claim);
         assert_eq!(prepared.error, "");
+        let asked = driver.pods.asked();
+        assert!(asked.contains(&"List"), "kubelet drops ids: {asked:?}");
         let [device] = &prepared.devices[..] else {
             panic!("{prepared:?}");
         };
