@@ -16,7 +16,7 @@
 //!
 //! All that is decided without I/O is in the crate `dra`.
 
-mod former_ids;
+pub mod former_ids;
 pub mod health;
 pub mod pool;
 pub mod prepare;
