@@ -16,6 +16,6 @@ fn main() -> ExitCode {
         &mut std::io::stdin(),
         &mut std::io::stdout(),
         &RealDisk,
-        &Linux::new(),
+        &Linux::for_one_run(),
     )
 }

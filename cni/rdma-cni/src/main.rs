@@ -14,6 +14,6 @@ fn main() -> ExitCode {
         Input::of_process(),
         &mut std::io::stdin(),
         &mut std::io::stdout(),
-        &Linux::new(),
+        &Linux::for_one_run(),
     )
 }

@@ -3,14 +3,17 @@
 //! RDMA devices are in.
 //!
 //! This is read for every pod, so one file (`uevent`) is read of each PCI function, and
-//! more only of those that matter.
+//! more only of those that matter. A run of a plugin looks several times, and reads of most functions only once.
 
+use super::Linux;
 use crate::{Device, DeviceAddress, LinkType};
 use std::{
+    collections::BTreeMap,
     ffi::OsStr,
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
+    sync::PoisonError,
 };
 
 /// A directory of `/sys/class/infiniband_verbs`. That class is not filtered by
@@ -45,13 +48,37 @@ pub(super) fn verbs(sysfs: &Path) -> io::Result<Vec<Verbs>> {
     Ok(found)
 }
 
+/// What does not change of PCI functions while they are there, as it was read before. None: one whose driver makes no
+/// netdev and no RDMA device of it.
+#[derive(Debug, Default)]
+pub(super) struct Known(BTreeMap<DeviceAddress, Option<PciFunction>>);
+
+#[derive(Clone, Debug)]
+struct PciFunction {
+    numa_node: Option<u32>,
+    physical_function: Option<DeviceAddress>,
+}
+
+impl Linux {
+    /// All that [`scan`] finds now.
+    pub(super) fn devices(&self, verbs: &[Verbs]) -> io::Result<Vec<Device>> {
+        match &self.known {
+            Some(known) => {
+                let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+                scan(&self.sysfs, verbs, &mut known)
+            }
+            None => scan(&self.sysfs, verbs, &mut Known::default()),
+        }
+    }
+}
+
 /// The PCI functions and auxiliary devices that have, or can have, netdevs or RDMA
-/// devices, by address.
-pub(super) fn scan(sysfs: &Path, verbs: &[Verbs]) -> io::Result<Vec<Device>> {
+/// devices, by address. What is `known` is not read again.
+pub(super) fn scan(sysfs: &Path, verbs: &[Verbs], known: &mut Known) -> io::Result<Vec<Device>> {
     let pci = sysfs.join("bus/pci/devices");
     let mut devices = Vec::new();
     for directory in entries(&pci)? {
-        devices.extend(pci_function(&directory));
+        devices.extend(pci_function(&directory, known));
     }
     for directory in entries(&sysfs.join("bus/auxiliary/devices"))? {
         devices.extend(auxiliary(&directory, &pci));
@@ -105,21 +132,32 @@ pub(super) fn link_layer(port: &Path) -> Option<LinkType> {
     })
 }
 
-fn pci_function(directory: &Path) -> Option<Device> {
+fn pci_function(directory: &Path, Known(known): &mut Known) -> Option<Device> {
     let address = address_of(directory)?;
-    let uevent = Uevent::read(directory)?;
-    let relevant = match (uevent.class >> 16, uevent.class >> 8) {
-        // Network controllers, and InfiniBand ones of the class serial bus.
-        (0x02, _) | (_, 0x0c06) => true,
-        // Most of a server's functions are bridges.
-        (0x06, _) => false,
-        _ => has_children(directory),
+    let (uevent, function) = match known.get(&address) {
+        Some(function) => {
+            let function = function.clone()?;
+            (Uevent::read(directory)?, function)
+        }
+        None => {
+            let uevent = Uevent::read(directory)?;
+            if !is_relevant(directory, &uevent) {
+                // a driver that comes may make a NIC of it
+                if uevent.driver.is_some() || uevent.is_bridge() {
+                    known.insert(address, None);
+                }
+                return None;
+            }
+            let function = PciFunction {
+                numa_node: numa_node(directory),
+                physical_function: link_name(directory, "physfn")
+                    .and_then(|name| name.try_into().ok()),
+            };
+            known.insert(address.clone(), Some(function.clone()));
+            (uevent, function)
+        }
     };
-    if !relevant {
-        return None;
-    }
-    let physical_function = link_name(directory, "physfn").and_then(|name| name.try_into().ok());
-    let virtual_functions = match &physical_function {
+    let virtual_functions = match &function.physical_function {
         None => read(directory, "sriov_numvfs").and_then(|count| count.parse().ok()),
         Some(_) => None,
     };
@@ -129,13 +167,21 @@ fn pci_function(directory: &Path) -> Option<Device> {
         driver: uevent.driver,
         vendor: uevent.vendor,
         device: uevent.device,
-        numa_node: numa_node(directory),
-        physical_function,
+        numa_node: function.numa_node,
+        physical_function: function.physical_function,
         virtual_functions: virtual_functions.unwrap_or(0),
         has_netdev,
         rdma: Vec::new(),
         manages_nvlink: false,
     })
+}
+
+fn is_relevant(directory: &Path, uevent: &Uevent) -> bool {
+    match (uevent.class >> 16, uevent.class >> 8) {
+        // Network controllers, and InfiniBand ones of the class serial bus.
+        (0x02, _) | (_, 0x0c06) => true,
+        _ => !uevent.is_bridge() && has_children(directory),
+    }
 }
 
 /// A sub-function, or what else has a netdev or an RDMA device on the auxiliary bus.
@@ -195,6 +241,11 @@ impl Uevent {
             device: device.map(str::to_ascii_lowercase),
         })
     }
+
+    /// Most of a server's functions are.
+    fn is_bridge(&self) -> bool {
+        self.class >> 16 == 0x06
+    }
 }
 
 /// A child of a class makes the class's directory, in whatever namespace the child is.
@@ -202,11 +253,18 @@ fn has_children(directory: &Path) -> bool {
     directory.join("net").exists() || directory.join("infiniband_verbs").exists()
 }
 
-/// Whether there is a netdev, in whatever namespace; that of a virtio NIC is one level further down.
+/// Whether there is a netdev, in whatever namespace; that of a virtio NIC is one level further down, below `virtio3`
+/// (`register_virtio_device()`, `drivers/virtio/virtio.c`).
 fn has_netdev(directory: &Path, driver: Option<&str>) -> bool {
+    let is_virtio = |path: &Path| {
+        path.file_name()
+            .and_then(OsStr::to_str)
+            .is_some_and(|it| it.starts_with("virtio"))
+    };
     let below = || {
         let below = entries(directory).unwrap_or_default();
-        below.iter().any(|path| path.join("net").exists())
+        let mut below = below.iter().filter(|path| is_virtio(path));
+        below.any(|path| path.join("net").exists())
     };
     directory.join("net").exists() || (driver == Some("virtio-pci") && below())
 }

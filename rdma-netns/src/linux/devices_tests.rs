@@ -72,7 +72,12 @@ impl Sysfs {
     }
 
     fn scan(&self) -> Vec<Device> {
-        scan(self.path(), &verbs(self.path()).expect("verbs")).expect("devices")
+        self.scan_again(&mut Known::default())
+    }
+
+    fn scan_again(&self, known: &mut Known) -> Vec<Device> {
+        let verbs = verbs(self.path()).expect("verbs");
+        scan(self.path(), &verbs, known).expect("devices")
     }
 }
 
@@ -173,10 +178,43 @@ fn only_what_can_have_a_netdev_or_an_rdma_device() {
 }
 
 #[test]
+fn another_look_sees_what_changes_and_reads_nothing_else() {
+    let sysfs = Sysfs::new();
+    let gpu = sysfs.pci("0000:01:00.0", "DRIVER=nvidia\nPCI_CLASS=30200\n", 0);
+    let vf = sysfs.pci("0000:3b:00.2", VF, 1);
+    let free = sysfs.pci("0000:3c:00.0", "PCI_CLASS=120000\n", 1);
+    let mut known = Known::default();
+    let [before] = &sysfs.scan_again(&mut known)[..] else {
+        panic!("the virtual function alone");
+    };
+    assert!(before.driver.is_some() && !before.has_netdev);
+    // a driver makes NICs of two, and is taken off the third
+    for it in [&gpu, &free] {
+        fs::create_dir(sysfs.path().join(it).join("net")).expect("a directory");
+    }
+    fs::create_dir(sysfs.path().join(&vf).join("net")).expect("a directory");
+    sysfs.file(
+        &format!("{vf}/uevent"),
+        "PCI_CLASS=20000\nPCI_ID=15B3:101E\n",
+    );
+    sysfs.file(&format!("{vf}/numa_node"), "0\n");
+    let after = sysfs.scan_again(&mut known);
+    let found: Vec<&str> = after.iter().map(|it| &*it.address).collect();
+    assert_eq!(found, ["0000:3b:00.2", "0000:3c:00.0"]);
+    let expected = Device {
+        driver: None,
+        has_netdev: true,
+        ..before.clone()
+    };
+    assert_eq!(after[0], expected);
+}
+
+#[test]
 fn a_machine_without_these_buses() {
     let nothing = tempfile::tempdir().expect("a directory");
     assert_eq!(verbs(nothing.path()).expect("none"), []);
-    assert_eq!(scan(nothing.path(), &[]).expect("none"), []);
+    let none = scan(nothing.path(), &[], &mut Known::default());
+    assert_eq!(none.expect("none"), []);
 }
 
 /// The parent of a virtio NIC, as eRDMA's are, is on a bus of its own.

@@ -82,7 +82,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn inventory(&self) -> io::Result<Inventory> {
         let verbs = devices::verbs(self.sysfs)?;
-        let scanned = devices::scan(self.sysfs, &verbs)?;
+        let scanned = devices::scan(self.sysfs, &verbs, &mut devices::Known::default())?;
         let numbers = self.virtual_functions(&scanned);
         let char_devices = self.char_devices(&verbs)?;
         let netdevs: BTreeSet<_> = entries(&self.sysfs.join("class/net"))?

@@ -108,6 +108,9 @@ pub struct Linux {
     sysfs: PathBuf,
     dev: PathBuf,
     host: OnceLock<Space>,
+    boot_id: OnceLock<String>,
+    /// What one run remembers of the hardware.
+    known: Option<Mutex<devices::Known>>,
     asked: Mutex<Option<BTreeSet<DeviceAddress>>>,
 }
 
@@ -123,6 +126,15 @@ impl Linux {
         Self::with_roots("/sys", "/dev")
     }
 
+    /// For one run of a plugin, which is over in a moment: what a PCI function is it looks at once. One that is plugged in
+    /// meanwhile, in the place of another, may not be seen.
+    pub fn for_one_run() -> Self {
+        Self {
+            known: Some(Mutex::default()),
+            ..Self::new()
+        }
+    }
+
     /// With `/sys` and `/dev` elsewhere: in a test, or a container that has the host's
     /// mounted.
     pub fn with_roots(sysfs: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
@@ -130,6 +142,8 @@ impl Linux {
             sysfs: sysfs.into(),
             dev: dev.into(),
             host: OnceLock::new(),
+            boot_id: OnceLock::new(),
+            known: None,
             asked: Mutex::default(),
         }
     }
@@ -169,8 +183,14 @@ impl Kernel for Linux {
     type Pod = Space;
 
     fn boot_id(&self) -> Result<String, ObserveError> {
+        if let Some(id) = self.boot_id.get() {
+            return Ok(id.clone());
+        }
         let id = fs::read_to_string(BOOT_ID).map_err(|error| cannot_read(BOOT_ID, error.into()))?;
-        Ok(id.trim_end().to_owned())
+        Ok(self
+            .boot_id
+            .get_or_init(|| id.trim_end().to_owned())
+            .clone())
     }
 
     fn open_pod(&self, path: &Path) -> Result<Space, OpenPodError> {
@@ -191,7 +211,8 @@ impl Kernel for Linux {
         let at = seconds_since_boot();
         let verbs = devices::verbs(&self.sysfs)
             .map_err(|error| cannot_read("the RDMA devices in sysfs", error.into()))?;
-        let devices = devices::scan(&self.sysfs, &verbs)
+        let devices = self
+            .devices(&verbs)
             .map_err(|error| cannot_read("the devices in sysfs", error.into()))?;
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rdma_mode = None;
