@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Addresses: IPAM plugins asked once a rail, and IPv6 that is usable at once.
 
-use integration::{Netns, Node, Snapshot, ipam, wait};
+use integration::{
+    Netns, Node, Snapshot, ipam,
+    plugin::{cni_path, rdma_cni},
+    wait,
+};
 use serde_json::{Value, json};
-use std::fs;
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+};
 
 /// A route of `netns` in `table`, as iproute2 shows it.
 fn route(netns: &Netns, family: u8, table: &str, destination: &str) -> Option<Value> {
@@ -171,4 +178,58 @@ fn router_advertisements_are_refused_unless_asked_for() {
         );
         node.del(&configuration, "a", &pod);
     }
+}
+
+/// `rdma-ipam` of the same build is called without a process; whatever else is in its place in `CNI_PATH` is started.
+#[test]
+fn what_is_in_cni_path_gives_the_addresses() {
+    let node = Node::with_rails(2);
+    let pod = node.pod("pod");
+    node.host.ip("address add 2001:db8:1::1/64 dev eth1 nodad");
+    node.host.ip("address add 2001:db8:2::1/64 dev eth2 nodad");
+    let leases = node.directory().join("leases");
+    let mut configuration = node.configuration(&["eth1", "eth2"]);
+    configuration["mode"] = "share".into();
+    configuration["ipam"] = json!({"type": "rdma-ipam", "from": "parent", "dataDir": leases});
+    let own = rdma_cni().with_file_name("rdma-ipam");
+    let place = node.directory().join("in-front");
+    let there = place.join("rdma-ipam");
+    fs::create_dir(&place).expect("a directory");
+    let started = node.directory().join("started");
+    let wrapper = format!(
+        "#!/bin/sh\necho $CNI_COMMAND $CNI_IFNAME >>{}\nexec {} \"$@\"\n",
+        started.display(),
+        own.display()
+    );
+    let mut of_another_build = fs::read(&own).expect("the plugin");
+    of_another_build.extend_from_slice(b"\nrdma-build 0\n");
+    let given = |content: Option<&[u8]>| {
+        if let Some(content) = content {
+            fs::write(&there, content).expect("a program");
+            fs::set_permissions(&there, Permissions::from_mode(0o755)).expect("it can be run");
+        }
+        let path = cni_path(&there, &[own.parent().expect("a directory")]);
+        let call = |command: &str| {
+            let invocation = node.invoke(command, "a", pod.path()).env("CNI_PATH", &path);
+            invocation.input(&configuration).run()
+        };
+        let added = call("ADD");
+        assert!(added.status.success(), "{added}");
+        for (rail, prefix) in [("rdma0", "2001:db8:1:"), ("rdma1", "2001:db8:2:")] {
+            let addresses = pod.addresses(rail);
+            assert!(addresses[0].starts_with(prefix), "{rail}: {addresses:?}");
+        }
+        call("DEL").silent();
+        let left = fs::read_dir(leases.join("net")).expect("the leases");
+        let left = left.filter_map(|it| it.ok()?.file_name().into_string().ok());
+        let left: Vec<String> = left.filter(|it| it.contains(':')).collect();
+        assert_eq!(left, [] as [&str; 0]);
+        // each line of a log says which program's it is
+        added.stderr.matches("rdma-ipam[").count()
+    };
+    assert_eq!(given(None), 0);
+    assert!(given(Some(&of_another_build)) >= 2);
+    assert!(given(Some(wrapper.as_bytes())) >= 2);
+    let started = fs::read_to_string(&started).expect("it was started");
+    assert_eq!(started, "ADD rdma0\nADD rdma1\nDEL rdma0\nDEL rdma1\n");
 }

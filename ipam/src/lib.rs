@@ -40,6 +40,7 @@ use error::Error;
 use rdma_netns::Linux;
 use serde_json::{Map, Value};
 use std::{
+    collections::BTreeMap,
     io::{Read, Write},
     process::ExitCode,
 };
@@ -70,6 +71,27 @@ pub fn run<D: Disk>(
     PLUGIN.run(input, stdin, output, &|environment, raw, output| {
         serve(disk, linux, environment, &raw, output).map_err(Failure::from)
     })
+}
+
+/// One call by a program that has this plugin in it, with the environment and standard input that it would start it with:
+/// what it would print, in an error if it would fail.
+///
+/// # Errors
+/// As CNI tells them.
+pub fn call<D: Disk>(
+    environment: BTreeMap<String, String>,
+    mut stdin: &[u8],
+    disk: &D,
+    linux: &Linux,
+) -> Result<Vec<u8>, Vec<u8>> {
+    let mut output = vec![];
+    let verb = |environment: &Environment, raw: Map<String, Value>, output: &mut dyn Write| {
+        serve(disk, linux, environment, &raw, output).map_err(Failure::from)
+    };
+    match PLUGIN.answer(environment, None, &mut stdin, &mut output, &verb) {
+        true => Ok(output),
+        false => Err(output),
+    }
 }
 
 fn serve<D: Disk>(

@@ -294,6 +294,21 @@ impl Attachment {
         self.rdma_mode == Some(RdmaMode::Exclusive)
     }
 
+    /// Whether something of the host is another meanwhile: a netdev or RDMA device that is moved, a driver, SMC-R's
+    /// tables. If not, the pod has children of what stays on the host, and nothing else. An IPoIB child is on the host for
+    /// a moment.
+    pub fn changes_host(&self) -> bool {
+        let is_child = |rail: &Rail| {
+            rail.shared.is_some()
+                && !rail.has_ipoib_child()
+                && rail.driver.is_none()
+                && rail.vf.is_empty()
+                && !(self.moves_rdma() && rail.rdma.is_some())
+        };
+        let are_children = !self.rails.is_empty() && self.rails.iter().all(is_child);
+        !are_children || self.smc.is_some()
+    }
+
     /// The `ipv6` of its configuration.
     pub fn ipv6(&self) -> Ipv6 {
         Ipv6 {

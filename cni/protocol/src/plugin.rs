@@ -106,12 +106,27 @@ impl Plugin {
                 return ExitCode::from(2);
             }
         };
+        match self.answer(input.environment, by_hand, stdin, output, verb) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        }
+    }
+
+    /// The same without arguments, and whether it went well: for a program that has this plugin in it.
+    pub fn answer(
+        &self,
+        environment: BTreeMap<String, String>,
+        by_hand: Option<Command>,
+        stdin: &mut dyn Read,
+        output: &mut dyn Write,
+        verb: &Verb<'_>,
+    ) -> bool {
         let mut version = SUPPORTED[SUPPORTED.len() - 1].as_str().to_owned();
         let done = catch_unwind(AssertUnwindSafe(|| {
-            serve(input, by_hand, stdin, output, verb, &mut version)
+            serve(environment, by_hand, stdin, output, verb, &mut version)
         }));
         let failure = match done {
-            Ok(Ok(())) => return ExitCode::SUCCESS,
+            Ok(Ok(())) => return true,
             Ok(Err(failure)) => failure,
             Err(_) => Failure {
                 code: code::INTERNAL,
@@ -126,19 +141,19 @@ impl Plugin {
         log::error!("{}", failure.message);
         // the exit code tells even where nothing can be written
         let _ = write(output, &failure.object(&version));
-        ExitCode::FAILURE
+        false
     }
 }
 
 fn serve(
-    input: Input,
+    environment: BTreeMap<String, String>,
     by_hand: Option<Command>,
     stdin: &mut dyn Read,
     output: &mut dyn Write,
     verb: &Verb<'_>,
     version: &mut String,
 ) -> Result<(), Failure> {
-    let environment = Environment::parse(input.environment, by_hand)?;
+    let environment = Environment::parse(environment, by_hand)?;
     let mut text = vec![];
     stdin
         .read_to_end(&mut text)

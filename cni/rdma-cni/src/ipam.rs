@@ -2,12 +2,15 @@
 //! Delegation to an IPAM plugin (CNI specification, section 4): once per rail, with the
 //! rail's name in the pod as `CNI_IFNAME` and its netdev on the host as `master`.
 
+mod built_in;
 mod master;
 
+use built_in::BuiltIn;
 pub use master::{Known, Master};
 
 use attachments::DesiredLink;
 use cni_protocol::{Command, Environment, ValidAttachment, code, run};
+use rdma_ipam::store::Deferred;
 use rdma_netns::{Address, Route, link::SCOPE_LINK};
 use serde_json::{Map, Value, json};
 use std::{
@@ -15,6 +18,7 @@ use std::{
     net::IpAddr,
     path::PathBuf,
     process::{self, ExitStatus},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -26,9 +30,28 @@ pub const LIMIT: Duration = Duration::from_secs(90);
 pub struct Ipam<'a> {
     name: &'a str,
     program: PathBuf,
+    built_in: Option<Arc<BuiltIn>>,
     environment: &'a Environment,
     config: &'a Map<String, Value>,
     deadline: Option<Instant>,
+    later: Option<&'a Rails>,
+}
+
+/// The calls of one verb, for a rail each, that wait for the disk once: nobody hears of their addresses before. A program
+/// that is started waits by itself.
+#[derive(Debug, Default)]
+pub struct Rails(Deferred);
+
+impl Rails {
+    /// What was given and given back is on the disk when this returns.
+    ///
+    /// # Errors
+    /// A directory cannot be synced.
+    pub fn settle(&self) -> Result<(), IpamError> {
+        self.0
+            .settle()
+            .map_err(|(path, source)| IpamError::Unsettled { path, source })
+    }
 }
 
 /// What an IPAM plugin answered to ADD.
@@ -85,6 +108,16 @@ pub enum IpamError {
         /// Which one.
         status: ExitStatus,
     },
+    /// What it did is not on the disk.
+    #[error(
+        "IPAM: cannot sync {path:?}: {source}; ipam.dataDir must be a directory that can be written"
+    )]
+    Unsettled {
+        /// A directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// Its answer makes no sense.
     #[error("IPAM plugin {name:?} answered with an invalid {field}: {value}")]
     Answer {
@@ -113,7 +146,7 @@ impl IpamError {
             Self::Refused { code, .. } => *code == Some(u64::from(code::TRY_LATER)),
             Self::Run { source, .. } => source.kind() == io::ErrorKind::TimedOut,
             Self::Killed { .. } => true,
-            Self::NotFound { .. } | Self::Answer { .. } => false,
+            Self::NotFound { .. } | Self::Unsettled { .. } | Self::Answer { .. } => false,
         }
     }
 
@@ -147,10 +180,12 @@ impl<'a> Ipam<'a> {
             })?;
         Ok(Self {
             name,
+            built_in: BuiltIn::of(name, &program).map(Arc::new),
             program,
             environment,
             config,
             deadline: None,
+            later: None,
         })
     }
 
@@ -158,6 +193,14 @@ impl<'a> Ipam<'a> {
     pub fn until(self, deadline: Instant) -> Self {
         Self {
             deadline: Some(deadline),
+            ..self
+        }
+    }
+
+    /// As one of the calls of `rails`.
+    pub fn among(self, rails: &'a Rails) -> Self {
+        Self {
+            later: Some(rails),
             ..self
         }
     }
@@ -223,14 +266,27 @@ impl<'a> Ipam<'a> {
             program: self.program.clone(),
             source,
         };
+        let input = serde_json::to_vec(config).unwrap_or_default();
+        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + LIMIT);
+        if let Some(built_in) = &self.built_in {
+            if Instant::now() >= deadline {
+                return Err(failed(io::ErrorKind::TimedOut.into()));
+            }
+            let mut all = self.environment.all.clone();
+            let command = ("CNI_COMMAND", command.as_str());
+            let own = [command].into_iter().chain(variables.iter().copied());
+            all.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+            let answered = built_in.call(all, &input, self.later.map(|it| &it.0));
+            return answered.map_err(|output| {
+                self.refused(command.1, &output, "it ended without a CNI error")
+            });
+        }
         let mut program = process::Command::new(&self.program);
         program
             .env_clear()
             .envs(&self.environment.all)
             .env("CNI_COMMAND", command.as_str())
             .envs(variables.iter().copied());
-        let input = serde_json::to_vec(config).unwrap_or_default();
-        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + LIMIT);
         let (status, output) = run::until(deadline, program, &input).map_err(failed)?;
         if status.success() {
             return Ok(output);
@@ -242,22 +298,26 @@ impl<'a> Ipam<'a> {
                 status,
             });
         }
-        let error: Value = serde_json::from_slice(&output).unwrap_or_default();
+        let without = format!("it ended with {status} and without a CNI error");
+        Err(self.refused(command.as_str(), &output, &without))
+    }
+
+    /// What it printed as it failed; `without` an error, if it is none.
+    fn refused(&self, command: &'static str, output: &[u8], without: &str) -> IpamError {
+        let error: Value = serde_json::from_slice(output).unwrap_or_default();
         let words = [&error["msg"], &error["details"]]
             .into_iter()
             .filter_map(Value::as_str);
         let words: Vec<&str> = words.filter(|text| !text.is_empty()).collect();
-        let message = match words.is_empty() {
-            true => format!("it ended with {} and without a CNI error", status),
-            false => shown(&words.join(": ")),
-        };
-        let code = error["code"].as_u64();
-        Err(IpamError::Refused {
+        IpamError::Refused {
             name: self.name.to_owned(),
-            command: command.as_str(),
-            code,
-            message,
-        })
+            command,
+            code: error["code"].as_u64(),
+            message: match words.is_empty() {
+                true => without.to_owned(),
+                false => shown(&words.join(": ")),
+            },
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! own in between that stops after the n-th.
 
 use std::{
+    cell::RefCell,
+    collections::BTreeSet,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::{OpenOptionsExt, symlink},
@@ -111,5 +113,69 @@ impl Disk for RealDisk {
             Change::Remove(path) => fs::remove_file(path),
             Change::Sync(path) => File::open(path)?.sync_all(),
         }
+    }
+}
+
+/// The real disk, where what is made and removed in directories is waited for once for several calls: nobody is told of
+/// it before.
+#[derive(Debug, Default)]
+pub struct Deferred {
+    directories: RefCell<BTreeSet<PathBuf>>,
+}
+
+impl Disk for Deferred {
+    fn make(&self, change: &Change) -> io::Result<()> {
+        match change {
+            Change::Sync(path) => {
+                self.directories.borrow_mut().insert(path.clone());
+                Ok(())
+            }
+            change => RealDisk.make(change),
+        }
+    }
+}
+
+impl Deferred {
+    /// All of it is on the disk when this returns.
+    ///
+    /// # Errors
+    /// The directory that cannot be synced, and why. It and those after it are tried again by the next call.
+    pub fn settle(&self) -> Result<(), (PathBuf, io::Error)> {
+        let mut directories = self.directories.borrow_mut();
+        while let Some(path) = directories.first().cloned() {
+            RealDisk
+                .make(&Change::Sync(path.clone()))
+                .map_err(|error| (path.clone(), error))?;
+            directories.remove(&path);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_deferred_is_waited_for_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (own, gone) = (directory.path().to_owned(), directory.path().join("gone"));
+        let disk = Deferred::default();
+        let link = own.join("a");
+        let note = Change::Note {
+            path: link.clone(),
+            text: "b".into(),
+        };
+        disk.make(&note).expect("it is made at once");
+        assert!(link.is_symlink());
+        for path in [&own, &own, &gone] {
+            disk.make(&Change::Sync(path.clone())).expect("later");
+        }
+        let (path, error) = disk.settle().expect_err("there is no such directory");
+        assert_eq!((&path, error.kind()), (&gone, io::ErrorKind::NotFound));
+        fs::create_dir(&gone).expect("a directory");
+        disk.settle().expect("both are there");
+        fs::remove_dir(&gone).expect("an empty directory");
+        disk.settle().expect("nothing is left to do");
     }
 }

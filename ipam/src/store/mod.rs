@@ -53,7 +53,7 @@ mod draft;
 mod lease;
 mod walk;
 
-pub use change::{Change, Disk, RealDisk};
+pub use change::{Change, Deferred, Disk, RealDisk};
 pub use draft::Draft;
 pub use lease::{Lease, Owner};
 pub use walk::Contents;

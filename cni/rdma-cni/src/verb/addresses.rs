@@ -6,7 +6,7 @@ use super::Node;
 use crate::{
     apply::ApplyError,
     error::Cause,
-    ipam::{Answer, Ipam, Known, Master, RailCall},
+    ipam::{Answer, Ipam, Known, Master, RailCall, Rails},
     probe,
 };
 use attachments::Attachment;
@@ -31,7 +31,8 @@ pub(super) fn obtain<K: Kernel>(
     let Some(name) = attachment.ipam.clone() else {
         return Ok(None);
     };
-    let ipam = Ipam::find(&name, node.environment, &node.conf.raw)?;
+    let calls = Rails::default();
+    let ipam = Ipam::find(&name, node.environment, &node.conf.raw)?.among(&calls);
     let rails = attachment.rails.iter();
     let links: Vec<Option<Link>> = rails.map(|rail| rail.on_host(observed).cloned()).collect();
     let present: Vec<&Link> = links.iter().flatten().collect();
@@ -62,6 +63,7 @@ pub(super) fn obtain<K: Kernel>(
     }
     let mut answers = answers?;
     for number in 1.. {
+        calls.settle()?;
         give(attachment, observed, &answers);
         // should this be killed, it is known which addresses must not be in use any more
         node.store.update(attachment)?;

@@ -8,7 +8,7 @@ use crate::{
     char_devices, claims,
     error::Error,
     gids, given_up,
-    ipam::{self, Ipam, RailCall},
+    ipam::{self, Ipam, RailCall, Rails},
     rails,
 };
 use attachments::{Attachment, Key, Phase, store::Lock};
@@ -107,7 +107,9 @@ pub fn devices<K: Kernel>(
     let mut has_begun = false;
     loop {
         let restored = {
-            let _moves = node.store.lock_node().map_err(|error| match has_begun {
+            // children that end concern their pod alone
+            let moves = attachment.changes_host().then(|| node.store.lock_node());
+            let _moves = moves.transpose().map_err(|error| match has_begun {
                 true => Error::Unfinished(error),
                 false => Error::State(error),
             })?;
@@ -136,8 +138,8 @@ pub struct Home {
 }
 
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
-/// and RDMA devices back to the host, and their CDI entries; the node's lock is held by the caller. A record that stays
-/// says from then on that it was tried; `tried_before`: another verb did.
+/// and RDMA devices back to the host, and their CDI entries; the node's lock is held by the caller, if that
+/// [changes the host](Attachment::changes_host). A record that stays says from then on that it was tried; `tried_before`: another verb did.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -183,7 +185,7 @@ pub fn restore<K: Kernel>(
     restored
 }
 
-/// Restores the devices to the host, as far as they can be; the node's lock is held by the caller.
+/// Restores the devices to the host, as far as they can be; the caller has the lock as for [`restore`].
 pub fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -247,6 +249,7 @@ pub fn addresses_until<K: Kernel>(
         return Ok(());
     };
     let present = present_ipam(node, attachment);
+    let calls = Rails::default();
     let mut first = None;
     for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
         let addresses = &rail.given.addresses;
@@ -262,7 +265,7 @@ pub fn addresses_until<K: Kernel>(
         };
         let del = |name, config| {
             let ipam = Ipam::find(name, node.environment, config)?;
-            ipam.until(deadline).rail(Command::Del, call)
+            ipam.until(deadline).among(&calls).rail(Command::Del, call)
         };
         let Err(error) = del(name, &attachment.config) else {
             continue;
@@ -289,6 +292,10 @@ pub fn addresses_until<K: Kernel>(
         } else {
             first.get_or_insert(error);
         }
+    }
+    if let Err(error) = calls.settle() {
+        log::warn!("{error}");
+        first.get_or_insert(error);
     }
     first.map_or(Ok(()), |error| Err(Error::Release(error)))
 }

@@ -7,6 +7,7 @@ mod allocated;
 mod announcing;
 mod asking;
 mod bare;
+mod beside;
 mod called_twice;
 mod choosing;
 mod claims;

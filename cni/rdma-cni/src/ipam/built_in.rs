@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `rdma-ipam` without a process of its own. A pod with eight rails would start it eight times.
+//!
+//! Delegation means the program that is in `CNI_PATH`. So it is called here only if that one is of the same build as this
+//! program, and would do the same: `scripts/build` ends both with the same stamp, behind what the kernel loads of them. A
+//! wrapper, another version and whatever was built by hand have another one, or none, and are started.
+
+use rdma_ipam::store::{Deferred, RealDisk};
+use rdma_netns::Linux;
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    path::Path,
+};
+
+/// What a stamp begins with; a SHA-256 in hexadecimal and a line's end follow.
+const STAMP: &[u8] = b"\nrdma-build ";
+
+/// Bytes of a stamp.
+const LENGTH: usize = STAMP.len() + 64 + 1;
+
+/// The plugin that is in this program.
+#[derive(Debug)]
+pub(super) struct BuiltIn {
+    linux: Linux,
+}
+
+impl BuiltIn {
+    /// If `program`, which is the plugin called `name`, is `rdma-ipam` of this program's build.
+    pub(super) fn of(name: &str, program: &Path) -> Option<Self> {
+        let is_it = name == "rdma-ipam" && {
+            let stamp = stamp(program);
+            stamp.is_some() && stamp == self::stamp(Path::new("/proc/self/exe"))
+        };
+        is_it.then(|| Self {
+            linux: Linux::for_one_run(),
+        })
+    }
+
+    /// What it answers; in an error if it fails. The directories of leases are on the disk when `later` is settled; none:
+    /// when this returns.
+    pub(super) fn call(
+        &self,
+        environment: BTreeMap<String, String>,
+        input: &[u8],
+        later: Option<&Deferred>,
+    ) -> Result<Vec<u8>, Vec<u8>> {
+        match later {
+            Some(later) => rdma_ipam::call(environment, input, later, &self.linux),
+            None => rdma_ipam::call(environment, input, &RealDisk, &self.linux),
+        }
+    }
+}
+
+/// The stamp of the program at `path`.
+fn stamp(path: &Path) -> Option<[u8; LENGTH]> {
+    let read = || -> io::Result<[u8; LENGTH]> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::End(-(LENGTH as i64)))?;
+        let mut end = [0; LENGTH];
+        file.read_exact(&mut end)?;
+        Ok(end)
+    };
+    read().ok().filter(|end| end.starts_with(STAMP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn program(end: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(file.path(), format!("#!/bin/true{end}")).expect("a program");
+        file
+    }
+
+    #[test]
+    fn a_program_has_the_stamp_of_its_build_or_none() {
+        let end = format!("\nrdma-build {}\n", "0123456789abcdef".repeat(4));
+        let stamped = program(&end);
+        assert_eq!(stamp(stamped.path()).expect("a stamp"), end.as_bytes());
+        for other in ["", &end[1..], &format!("{end}\n")] {
+            assert_eq!(stamp(program(other).path()), None, "{other:?}");
+        }
+        assert_eq!(stamp(Path::new("/nowhere")), None);
+    }
+
+    #[test]
+    fn what_is_of_another_build_is_started() {
+        let end = format!("\nrdma-build {}\n", "0".repeat(64));
+        // this test has no stamp
+        for other in ["", &end] {
+            assert!(BuiltIn::of("rdma-ipam", program(other).path()).is_none());
+        }
+    }
+}
