@@ -34,7 +34,9 @@ pub mod stable;
 pub mod store;
 pub mod verb;
 
-use cni_protocol::{Command, Environment, Failure, Input, Mistakes, Plugin, logging, plugin};
+use cni_protocol::{
+    Command, Environment, Failure, Input, Mistakes, Plugin, lock::Patience, logging, plugin,
+};
 use conf::Place;
 use error::Error;
 use rdma_netns::Linux;
@@ -68,25 +70,26 @@ pub fn run<D: Disk>(
     disk: &D,
     linux: &Linux,
 ) -> ExitCode {
+    let patience = Patience::of_verb();
     PLUGIN.run(input, stdin, output, &|environment, raw, output| {
-        serve(disk, linux, environment, &raw, output).map_err(Failure::from)
+        serve((disk, linux), environment, &raw, output, patience).map_err(Failure::from)
     })
 }
 
 /// One call by a program that has this plugin in it, with the environment and standard input that it would start it with:
-/// what it would print, in an error if it would fail.
+/// what it would print, in an error if it would fail. Locks are waited for with `patience`.
 ///
 /// # Errors
 /// As CNI tells them.
 pub fn call<D: Disk>(
     environment: BTreeMap<String, String>,
     mut stdin: &[u8],
-    disk: &D,
-    linux: &Linux,
+    (disk, linux): (&D, &Linux),
+    patience: Patience,
 ) -> Result<Vec<u8>, Vec<u8>> {
     let mut output = vec![];
     let verb = |environment: &Environment, raw: Map<String, Value>, output: &mut dyn Write| {
-        serve(disk, linux, environment, &raw, output).map_err(Failure::from)
+        serve((disk, linux), environment, &raw, output, patience).map_err(Failure::from)
     };
     match PLUGIN.answer(environment, None, &mut stdin, &mut output, &verb) {
         true => Ok(output),
@@ -95,17 +98,17 @@ pub fn call<D: Disk>(
 }
 
 fn serve<D: Disk>(
-    disk: &D,
-    linux: &Linux,
+    system: (&D, &Linux),
     environment: &Environment,
     raw: &Map<String, Value>,
     output: &mut dyn Write,
+    patience: Patience,
 ) -> Result<(), Error> {
     let mut mistakes = Mistakes::of(environment.command);
     let place = Place::parse(raw, &mut mistakes)?;
     logging::start(PLUGIN.name, &place.network.log, environment);
     mistakes.warn();
-    let node = Node::new(disk, linux, environment, &place, raw);
+    let node = Node::new(system, environment, &place, raw, patience);
     match environment.command {
         Command::Add => {
             let added = verb::add::add(&node)?;
@@ -119,5 +122,51 @@ fn serve<D: Disk>(
         Command::Gc => verb::gc::gc(&node),
         Command::Status => verb::status::status(&node),
         Command::Version | Command::Plan => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cni_protocol::lock;
+    use serde_json::json;
+    use std::time::{Duration, Instant};
+    use store::RealDisk;
+
+    #[test]
+    fn a_caller_with_little_time_is_told_that_the_lock_is_held() {
+        let leases = tempfile::tempdir().expect("a directory");
+        let configuration = json!({
+            "cniVersion": "1.0.0", "name": "net",
+            "ipam": {"type": "rdma-ipam", "dataDir": leases.path(), "subnet": "10.7.0.0/24"},
+        });
+        let environment = [
+            ("CNI_COMMAND", "ADD"),
+            ("CNI_CONTAINERID", "a"),
+            ("CNI_NETNS", "/run/netns/a"),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_PATH", "/opt/cni/bin"),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let call = || {
+            let input = configuration.to_string();
+            let system = (&RealDisk, &Linux::new());
+            let patience = Patience::until(Instant::now());
+            super::call(
+                environment.clone().into(),
+                input.as_bytes(),
+                system,
+                patience,
+            )
+        };
+        call().expect("nobody has it");
+        let path = leases.path().join("net/lock");
+        let held = lock::attempt(lock::open(&path).expect("the lock")).expect("the lock");
+        let started = Instant::now();
+        let error = call().expect_err("somebody has it");
+        assert!(started.elapsed() < Duration::from_secs(10));
+        let error: Value = serde_json::from_slice(&error).expect("JSON");
+        assert_eq!(error["code"], 11, "{error}");
+        drop(held);
     }
 }

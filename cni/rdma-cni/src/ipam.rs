@@ -276,7 +276,8 @@ impl<'a> Ipam<'a> {
             let command = ("CNI_COMMAND", command.as_str());
             let own = [command].into_iter().chain(variables.iter().copied());
             all.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
-            let answered = built_in.call(all, &input, self.later.map(|it| &it.0));
+            let later = self.later.map(|it| &it.0);
+            let answered = built_in.call(all, &input, deadline, later);
             return answered.map_err(|output| {
                 self.refused(command.1, &output, "it ended without a CNI error")
             });

@@ -59,7 +59,7 @@ pub use lease::{Lease, Owner};
 pub use walk::Contents;
 
 use cni_protocol::{
-    lock::{self, Held},
+    lock::{self, Held, Patience},
     room, state_file,
 };
 use std::{
@@ -82,6 +82,7 @@ pub const REFUSED: Duration = Duration::from_secs(60);
 pub struct Store<'a, D> {
     disk: &'a D,
     directory: PathBuf,
+    patience: Patience,
 }
 
 /// The leases while nobody else can change them, host-local included.
@@ -136,11 +137,12 @@ pub(crate) fn make(disk: &impl Disk, change: Change) -> Result<(), StoreError> {
 }
 
 impl<'a, D: Disk> Store<'a, D> {
-    /// The leases of `network` under `data_dir`, which need not be there yet.
-    pub fn new(disk: &'a D, data_dir: &Path, network: &str) -> Self {
+    /// The leases of `network` under `data_dir`, which need not be there yet. Their lock is waited for with `patience`.
+    pub fn new(disk: &'a D, data_dir: &Path, network: &str, patience: Patience) -> Self {
         Self {
             disk,
             directory: data_dir.join(network),
+            patience,
         }
     }
 
@@ -175,7 +177,7 @@ impl<'a, D: Disk> Store<'a, D> {
     fn lock_file(&'a self) -> Result<Locked<'a, D>, StoreError> {
         let path = self.directory.join("lock");
         let file = lock::open(&path).map_err(failed("open", &path))?;
-        let held = lock::wait(file, lock::LIMIT).map_err(failed("lock", &path))?;
+        let held = self.patience.wait(file).map_err(failed("lock", &path))?;
         let locked = Locked {
             store: self,
             _held: held,

@@ -12,7 +12,7 @@ use crate::{
     conf::Place,
     store::{Disk, Owner, Store},
 };
-use cni_protocol::{Environment, EnvironmentError};
+use cni_protocol::{Environment, EnvironmentError, lock::Patience};
 use rdma_netns::Linux;
 use serde_json::{Map, Value};
 
@@ -28,13 +28,13 @@ pub struct Node<'a, D> {
 }
 
 impl<'a, D: Disk> Node<'a, D> {
-    /// For the network of `place`; `raw` is its configuration.
+    /// For the network of `place`; `raw` is its configuration. Locks are waited for with `patience`.
     pub fn new(
-        disk: &'a D,
-        linux: &'a Linux,
+        (disk, linux): (&'a D, &'a Linux),
         environment: &'a Environment,
         place: &'a Place,
         raw: &'a Map<String, Value>,
+        patience: Patience,
     ) -> Self {
         Self {
             disk,
@@ -42,7 +42,7 @@ impl<'a, D: Disk> Node<'a, D> {
             environment,
             place,
             raw,
-            store: Store::new(disk, &place.data_dir, &place.network.name),
+            store: Store::new(disk, &place.data_dir, &place.network.name, patience),
         }
     }
 

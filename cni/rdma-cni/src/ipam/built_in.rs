@@ -5,6 +5,7 @@
 //! program, and would do the same: `scripts/build` ends both with the same stamp, behind what the kernel loads of them. A
 //! wrapper, another version and whatever was built by hand have another one, or none, and are started.
 
+use cni_protocol::lock::Patience;
 use rdma_ipam::store::{Deferred, RealDisk};
 use rdma_netns::Linux;
 use std::{
@@ -12,6 +13,7 @@ use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
     path::Path,
+    time::Instant,
 };
 
 /// What a stamp begins with; a SHA-256 in hexadecimal and a line's end follow.
@@ -38,17 +40,19 @@ impl BuiltIn {
         })
     }
 
-    /// What it answers; in an error if it fails. The directories of leases are on the disk when `later` is settled; none:
-    /// when this returns.
+    /// What it answers; in an error if it fails. Locks are waited for until `deadline`. The directories of leases are on
+    /// the disk when `later` is settled; none: when this returns.
     pub(super) fn call(
         &self,
         environment: BTreeMap<String, String>,
         input: &[u8],
+        deadline: Instant,
         later: Option<&Deferred>,
     ) -> Result<Vec<u8>, Vec<u8>> {
+        let patience = Patience::until(deadline);
         match later {
-            Some(later) => rdma_ipam::call(environment, input, later, &self.linux),
-            None => rdma_ipam::call(environment, input, &RealDisk, &self.linux),
+            Some(later) => rdma_ipam::call(environment, input, (later, &self.linux), patience),
+            None => rdma_ipam::call(environment, input, (&RealDisk, &self.linux), patience),
         }
     }
 }

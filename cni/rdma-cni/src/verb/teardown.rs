@@ -139,7 +139,8 @@ pub struct Home {
 
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
 /// and RDMA devices back to the host, and their CDI entries; the node's lock is held by the caller, if that
-/// [changes the host](Attachment::changes_host). A record that stays says from then on that it was tried; `tried_before`: another verb did.
+/// [changes the host](Attachment::changes_host). A record that stays says from then on that it was tried;
+/// `tried_before`: another verb did.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
