@@ -3,6 +3,7 @@
 //! 50,000 are.
 
 use super::run::{Run, call, median, row};
+use cni_protocol::lock::Patience;
 use integration::{
     Node,
     plugin::{debian, rdma_cni},
@@ -138,7 +139,7 @@ impl Side {
 
     /// As 50,000 pods' ADDs would.
     fn fill_ours(&self, start: IpAddr) {
-        let store = Store::new(&Hasty, &self.directory, "bench");
+        let store = Store::new(&Hasty, &self.directory, "bench", Patience::of_verb());
         let leases = store.lock().expect("the lock");
         for number in 0..HELD {
             let owner = owner(number);
