@@ -167,12 +167,18 @@ impl Node {
     /// The device nodes of a device's entry in the CDI file: name, major, minor.
     #[track_caller]
     pub fn cdi_nodes(&self, device: &str) -> Vec<(String, u64, u64)> {
+        let nodes = self.cdi_nodes_if_there(device);
+        nodes.unwrap_or_else(|| panic!("{device} is not in the CDI file"))
+    }
+
+    /// The same; none: it has no entry, as a device that is not there.
+    #[track_caller]
+    pub fn cdi_nodes_if_there(&self, device: &str) -> Option<Vec<(String, u64, u64)>> {
         let file = self.path("cdi/rdma-device-plugin-rdma.json");
         let text = fs::read(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
         let spec: Value = serde_json::from_slice(&text).expect("JSON");
         let entries = spec["devices"].as_array().expect("a list");
-        let entry = entries.iter().find(|entry| entry["name"] == device);
-        let entry = entry.unwrap_or_else(|| panic!("{device} is not in {spec:#}"));
+        let entry = entries.iter().find(|entry| entry["name"] == device)?;
         let nodes = entry["containerEdits"]["deviceNodes"].as_array();
         let nodes = nodes.expect("a list").iter().map(|node| {
             let name = node["path"]
@@ -185,7 +191,7 @@ impl Node {
                 number("minor"),
             )
         });
-        nodes.collect()
+        Some(nodes.collect())
     }
 
     /// What `/metrics` says.
