@@ -49,7 +49,7 @@ pub(super) fn measure(node: &Node) {
             ours / floor
         );
     }
-    println!("\nrdma-ipam is a process of its own, and in the figures of rdma-cni.");
+    println!("\nrdma-ipam is in the figures of rdma-cni.");
 }
 
 /// The configuration in the file `input`, with all files in `memory` and without a probe.

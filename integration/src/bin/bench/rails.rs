@@ -102,7 +102,7 @@ fn tell_counts(node: &Node, inputs: &[PathBuf], times: &[[Vec<Run>; 2]]) {
             );
         }
     }
-    println!("\nrdma-ipam's processes are in all of them, and the disk's own journal is in none.");
+    println!("\nrdma-ipam is in all of them, and the disk's own journal is in none.");
 }
 
 /// Debian's plugins, for one pod.
