@@ -10,7 +10,7 @@ pub use master::{Known, Master};
 
 use attachments::DesiredLink;
 use cni_protocol::{Command, Environment, ValidAttachment, code, run};
-use rdma_ipam::store::Deferred;
+use rdma_ipam::store::{Deferred, StoreError};
 use rdma_netns::{Address, Route, link::SCOPE_LINK};
 use serde_json::{Map, Value, json};
 use std::{
@@ -18,7 +18,6 @@ use std::{
     net::IpAddr,
     path::PathBuf,
     process::{self, ExitStatus},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -26,11 +25,11 @@ use std::{
 pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// An IPAM plugin that was found.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Ipam<'a> {
     name: &'a str,
     program: PathBuf,
-    built_in: Option<Arc<BuiltIn>>,
+    built_in: Option<BuiltIn>,
     environment: &'a Environment,
     config: &'a Map<String, Value>,
     deadline: Option<Instant>,
@@ -48,9 +47,7 @@ impl Rails {
     /// # Errors
     /// A directory cannot be synced.
     pub fn settle(&self) -> Result<(), IpamError> {
-        self.0
-            .settle()
-            .map_err(|(path, source)| IpamError::Unsettled { path, source })
+        self.0.settle().map_err(IpamError::Unsettled)
     }
 }
 
@@ -109,15 +106,8 @@ pub enum IpamError {
         status: ExitStatus,
     },
     /// What it did is not on the disk.
-    #[error(
-        "IPAM: cannot sync {path:?}: {source}; ipam.dataDir must be a directory that can be written"
-    )]
-    Unsettled {
-        /// A directory.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    #[error("IPAM: {0}")]
+    Unsettled(StoreError),
     /// Its answer makes no sense.
     #[error("IPAM plugin {name:?} answered with an invalid {field}: {value}")]
     Answer {
@@ -146,7 +136,7 @@ impl IpamError {
             Self::Refused { code, .. } => *code == Some(u64::from(code::TRY_LATER)),
             Self::Run { source, .. } => source.kind() == io::ErrorKind::TimedOut,
             Self::Killed { .. } => true,
-            Self::NotFound { .. } | Self::Unsettled { .. } | Self::Answer { .. } => false,
+            Self::NotFound { .. } | Self::Unsettled(_) | Self::Answer { .. } => false,
         }
     }
 
@@ -180,7 +170,7 @@ impl<'a> Ipam<'a> {
             })?;
         Ok(Self {
             name,
-            built_in: BuiltIn::of(name, &program).map(Arc::new),
+            built_in: BuiltIn::of(name, &program),
             program,
             environment,
             config,

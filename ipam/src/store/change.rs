@@ -4,6 +4,7 @@
 //! Everything that the plugin does to a disk is a [`Change`]. A test puts a [`Disk`] of its
 //! own in between that stops after the n-th.
 
+use super::{StoreError, make};
 use std::{
     cell::RefCell,
     collections::BTreeSet,
@@ -139,13 +140,11 @@ impl Deferred {
     /// All of it is on the disk when this returns.
     ///
     /// # Errors
-    /// The directory that cannot be synced, and why. It and those after it are tried again by the next call.
-    pub fn settle(&self) -> Result<(), (PathBuf, io::Error)> {
+    /// A directory cannot be synced. It and those after it are tried again by the next call.
+    pub fn settle(&self) -> Result<(), StoreError> {
         let mut directories = self.directories.borrow_mut();
         while let Some(path) = directories.first().cloned() {
-            RealDisk
-                .make(&Change::Sync(path.clone()))
-                .map_err(|error| (path.clone(), error))?;
+            make(&RealDisk, Change::Sync(path.clone()))?;
             directories.remove(&path);
         }
         Ok(())
@@ -171,8 +170,8 @@ mod tests {
         for path in [&own, &own, &gone] {
             disk.make(&Change::Sync(path.clone())).expect("later");
         }
-        let (path, error) = disk.settle().expect_err("there is no such directory");
-        assert_eq!((&path, error.kind()), (&gone, io::ErrorKind::NotFound));
+        let StoreError { path, source, .. } = disk.settle().expect_err("it is not there");
+        assert_eq!((&path, source.kind()), (&gone, io::ErrorKind::NotFound));
         fs::create_dir(&gone).expect("a directory");
         disk.settle().expect("both are there");
         fs::remove_dir(&gone).expect("an empty directory");
