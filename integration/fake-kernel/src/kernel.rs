@@ -50,7 +50,7 @@ pub struct Died;
 
 type Script = Box<dyn FnMut(&mut World, Step<'_>) -> Verdict + Send>;
 type Manager = Box<dyn FnMut(&mut World) + Send>;
-type Blindness = Box<dyn FnMut(usize) -> Option<Errno> + Send>;
+type Blindness = Box<dyn FnMut(&mut World, usize) -> Option<Errno> + Send>;
 
 struct State {
     world: World,
@@ -127,8 +127,11 @@ impl FakeKernel {
         self.lock().script = Some(Box::new(script));
     }
 
-    /// Asks `blindness` whether an observation fails, counted from 1.
-    pub fn blind(&self, blindness: impl FnMut(usize) -> Option<Errno> + Send + 'static) {
+    /// Asks `blindness` whether an observation fails, counted from 1; it may do something to the world first.
+    pub fn blind(
+        &self,
+        blindness: impl FnMut(&mut World, usize) -> Option<Errno> + Send + 'static,
+    ) {
         self.lock().blindness = Some(Box::new(blindness));
     }
 
@@ -200,11 +203,12 @@ impl Kernel for FakeKernel {
     }
 
     fn observe(&self, pod: Option<&FakePod>) -> Result<Observed, ObserveError> {
-        let mut state = self.alive();
+        let mut guard = self.alive();
+        let state = &mut *guard;
         state.observations += 1;
-        let number = state.observations;
         let blind = state.blindness.as_mut();
-        if let Some(errno) = blind.and_then(|blind| blind(number)) {
+        let blinded = blind.and_then(|blind| blind(&mut state.world, state.observations));
+        if let Some(errno) = blinded {
             return Err(ObserveError {
                 what: "the links of the host".to_owned(),
                 source: io::Error::from_raw_os_error(errno as i32),
@@ -333,7 +337,8 @@ impl Kernel for FakeKernel {
     }
 
     fn now(&self) -> Instant {
-        Instant::now() + self.alive().paused
+        let state = self.alive();
+        Instant::now() + state.paused + state.world.passed()
     }
 
     fn pause(&self, time: Duration) {

@@ -6,7 +6,7 @@ use crate::{
     world::{HOST, World},
 };
 use rdma_netns::{Address, Device, Namespace, NetnsId, Observed, link::IFA_F_OPTIMISTIC};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 impl World {
     /// Changes at every boot.
@@ -79,6 +79,11 @@ impl World {
                 let _ = self.remove_address(netns, &name, &address);
             }
         }
+    }
+
+    /// The seconds since this world began.
+    pub(crate) fn passed(&self) -> Duration {
+        Duration::from_secs(self.clock)
     }
 
     /// Time passes: duplicate address detections and udev come nearer to their ends.

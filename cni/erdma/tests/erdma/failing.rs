@@ -87,7 +87,7 @@ fn a_kernel_that_cannot_be_read_is_told() {
     for blind in 1..=4 {
         let mut process = node.process(by_hand());
         node.kernel
-            .blind(move |number| (number >= blind).then_some(Errno::EIO));
+            .blind(move |_, number| (number >= blind).then_some(Errno::EIO));
         let outcomes = process.settle(&node.nics());
         assert!(
             outcomes[1].to_string().contains("cannot read the links"),

@@ -11,7 +11,7 @@ use rdma_netns::{Kernel, Observed, Op};
 use std::time::Duration;
 
 /// How long somebody else who changes the netdev meanwhile, a network manager for instance, is a
-/// reason to look again; and how long a machine without memory is.
+/// reason to look again, counted from when the netdev is there; and how long a machine without memory is.
 const SETTLING: Duration = Duration::from_secs(2);
 
 const PAUSE: Duration = Duration::from_millis(50);
@@ -160,16 +160,26 @@ pub fn restore<K: Kernel>(
             kernel.pause(PAUSE);
         }
         refused = make(kernel, pod, &plans, &observed);
-        let is_refused = refused.iter().any(|it| rebound::is_rebound(&it.op));
-        let mut ops = plans.iter().flatten().flatten();
-        if ops.any(rebound::is_rebound) && !is_refused {
+        let made = |kind: fn(&Op) -> bool| {
+            let is_refused = refused.iter().any(|it| kind(&it.op));
+            !is_refused && plans.iter().flatten().flatten().any(kind)
+        };
+        let is_rebound = made(rebound::is_rebound);
+        if is_rebound {
             rebound::wait(kernel, attachment);
-            // what a driver takes is no time that somebody else had
+        }
+        // what a driver or a move takes is no time that somebody else had
+        if is_rebound || round < ROUNDS && made(is_move) {
             deadline = kernel.now() + SETTLING;
         }
         last = Some(plans);
         round += 1;
     }
+}
+
+/// Whether `op` brings a device into another namespace, where managers meet it for the first time.
+fn is_move(op: &Op) -> bool {
+    matches!(op, Op::MoveRdma { .. } | Op::MoveLink { .. })
 }
 
 /// What is to be left out of each rail's plan.

@@ -29,6 +29,7 @@ mod ipoib_ends;
 mod kubelet;
 mod leases;
 mod managed;
+mod managed_returns;
 mod moving;
 mod multus;
 mod namespaces;

@@ -165,7 +165,7 @@ fn any_observation_of_add_fails() {
         let before = node.snapshot();
         node.kernel.begin();
         node.kernel
-            .blind(move |number| (number == at).then_some(Errno::ENOBUFS));
+            .blind(move |_, number| (number == at).then_some(Errno::ENOBUFS));
         let answer = node.add(&pod, &node.two_rails());
         assert!([5, 106].contains(&answer.code()), "{}", answer.value);
         node.must_be(&before, &format!("observation {at}"));

@@ -138,7 +138,7 @@ fn children_and_rules_fail_and_die_as_all_else() {
 #[test]
 fn an_observation_may_fail() {
     let kernel = kernel();
-    kernel.blind(|number| (number == 1).then_some(Errno::ENOBUFS));
+    kernel.blind(|_, number| (number == 1).then_some(Errno::ENOBUFS));
     assert!(kernel.observe(None).is_err());
     assert!(kernel.observe(None).is_ok());
     assert_eq!(kernel.observations(), 2);

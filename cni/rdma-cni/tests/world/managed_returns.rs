@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A network manager that is at work when a netdev comes back.
+
+use crate::addresses::{add_address, add_route};
+use crate::managed::{network_manager, networkd, node, one_rail};
+use crate::node::{address, name};
+use crate::smc::{one_rail_with_smc, seen};
+use fake_kernel::{Verdict, World, world::HOST};
+use nix::errno::Errno;
+use rdma_netns::{Kernel, NetnsSide, Op, Route};
+use serde_json::Value;
+use std::time::Duration;
+
+const AT: NetnsSide = NetnsSide::Host;
+
+/// What a manager does to the netdev.
+type Meddling = fn(&mut World);
+
+/// A manager meets the netdev as soon as it is back, and makes it its own, step by step, between
+/// ours: whatever it does last is what it has in its profile, which is what was there.
+#[test]
+fn a_manager_in_between_is_a_reason_to_look_again() {
+    let meddling: [(&str, Meddling); 5] = [
+        ("takes it down and up", |world| {
+            let _ = world.execute(&up(false), None);
+            let _ = world.execute(&up(true), None);
+        }),
+        ("takes it down", |world| {
+            let _ = world.execute(&up(false), None);
+        }),
+        ("takes its addresses", take_addresses),
+        ("sets its own MTU", |world| {
+            let link = name("eth2");
+            let _ = world.execute(
+                &Op::SetMtu {
+                    at: AT,
+                    link,
+                    mtu: 1500,
+                },
+                None,
+            );
+        }),
+        ("sets it up as before", |world| configure_if_there(world)),
+    ];
+    for (what, meddle) in meddling {
+        for until in [1, 4, 9, 30] {
+            let node = node(network_manager());
+            let before = node.snapshot();
+            let pod = node.pod("a");
+            node.add(&pod, &one_rail(&node)).must_succeed();
+            node.kernel.begin();
+            node.kernel.intercept(move |world, step| {
+                if step.number <= until && step.number % 3 == 1 {
+                    meddle(world);
+                }
+                Verdict::Proceed
+            });
+            node.del(&pod, &one_rail(&node)).must_succeed();
+            node.kernel.with(|world| world.unmount(&pod.netns));
+            node.kernel.begin();
+            node.must_be(&before, &format!("{what}, until change {until}"));
+        }
+    }
+}
+
+fn up(up: bool) -> Op {
+    Op::SetUp {
+        at: AT,
+        link: name("eth2"),
+        up,
+    }
+}
+
+fn configure_if_there(world: &mut World) {
+    if world.link(HOST, "eth2").is_some_and(|link| !link.up) {
+        let first = [
+            up(true),
+            add_address(address("10.0.2.5/24")),
+            add_address(address("fd00:2::5/64")),
+        ];
+        for op in first.into_iter().chain(network_manager()) {
+            // as far as it is possible yet
+            let _ = world.execute(&op, None);
+        }
+    }
+}
+
+/// It takes its time, as a manager does that asks a DHCP server: it is waited for a little.
+#[test]
+fn a_change_that_is_refused_for_a_while_is_tried_again() {
+    let node = node(network_manager());
+    let before = node.snapshot();
+    let pod = node.pod("a");
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    node.kernel.begin();
+    let mut refused = 0;
+    node.kernel.intercept(move |_, step| {
+        let is_address = matches!(step.op, Op::AddAddress { .. });
+        if is_address && refused < 9 {
+            refused += 1;
+            return Verdict::Refuse(Errno::EBUSY);
+        }
+        Verdict::Proceed
+    });
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    node.must_be(&before, "tried again");
+}
+
+/// The manager begins when the netdev is there, and it is there late: the time of a move is not the manager's.
+#[test]
+fn a_manager_has_as_long_after_a_move_that_takes_its_time() {
+    let node = node(network_manager());
+    let before = node.snapshot();
+    let pod = node.pod("a");
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    node.kernel.begin();
+    node.kernel.intercept(|world, step| {
+        if matches!(step.op, Op::MoveLink { .. }) {
+            world.pass_seconds(3);
+        }
+        Verdict::Proceed
+    });
+    // in more rounds than a restore has where nobody else changes anything
+    node.kernel.blind(|world, look| {
+        if look <= 8 {
+            take_addresses(world);
+        }
+        None
+    });
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    node.kernel.begin();
+    node.must_be(&before, "after a slow move");
+}
+
+/// Takes all addresses of the netdev away, and with them the routes.
+fn take_addresses(world: &mut World) {
+    let Some(link) = world.link(HOST, "eth2").cloned() else {
+        return;
+    };
+    for address in link.addresses.into_iter().filter(|it| !it.automatic) {
+        let link = link.name.clone();
+        let remove = Op::RemoveAddress {
+            at: AT,
+            link,
+            address,
+        };
+        let _ = world.execute(&remove, None);
+    }
+}
+
+/// NetworkManager has seen the netdev before it had an address, takes those away that it has got meanwhile, and then
+/// finds one that was just set: it is somebody else's from then on.
+#[test]
+fn what_a_manager_takes_away_a_moment_later_is_restored_again() {
+    for fails in [false, true] {
+        let node = node(network_manager());
+        let before = node.snapshot();
+        let pod = node.pod("a");
+        let mut looks = 0;
+        node.kernel.manage(move |world| {
+            looks += 1;
+            if looks == 3 || looks == 9 {
+                take_addresses(world);
+            }
+        });
+        if fails {
+            node.kernel.intercept(|_, step| match step.op {
+                Op::AddRoute { at, .. } if *at == NetnsSide::Pod => Verdict::Refuse(Errno::EINVAL),
+                _ => Verdict::Proceed,
+            });
+            let answer = node.add(&pod, &one_rail(&node));
+            assert_eq!(answer.code(), 106, "{}", answer.value);
+        } else {
+            node.add(&pod, &one_rail(&node)).must_succeed();
+            node.del(&pod, &one_rail(&node)).must_succeed();
+        }
+        // had nobody waited, it would be now
+        (0..10).for_each(|_| node.kernel.pause(Duration::from_millis(50)));
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        node.must_be(&before, &format!("ADD fails: {fails}"));
+    }
+}
+
+/// Its profile has another address by now: that is the netdev's.
+#[test]
+fn a_manager_that_sets_another_address_is_left_alone() {
+    let node = node(network_manager());
+    let pod = node.pod("a");
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    let mut looks = 0;
+    node.kernel.manage(move |world| {
+        looks += 1;
+        if looks == 3 {
+            take_addresses(world);
+            let done = world.execute(&add_address(address("10.9.0.77/24")), None);
+            done.expect("an address");
+        }
+    });
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    let addresses = node.kernel.with(|world| {
+        let link = world.link(HOST, "eth2").expect("it is back");
+        let given = link.addresses.iter().filter(|it| !it.automatic);
+        given.map(|it| it.ip.to_string()).collect::<Vec<_>>()
+    });
+    assert_eq!(addresses, ["10.9.0.77"]);
+}
+
+/// It has set the netdev up as before, with another metric; and a lease is asked for again by whoever has asked before.
+#[test]
+fn what_a_manager_does_its_own_way_is_left_to_it() {
+    let metrics = |world: &World| -> Vec<Option<u32>> {
+        let link = world.link(HOST, "eth2").expect("it is back");
+        let connected = |it: &&Route| it.destination.to_string() == "10.9.0.0";
+        link.routes
+            .iter()
+            .filter(connected)
+            .map(|it| it.metric)
+            .collect()
+    };
+    let node = node(network_manager());
+    let pod = node.pod("a");
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    let mut looks = 0;
+    node.kernel.manage(move |world| {
+        looks += 1;
+        if looks == 3 {
+            let link = world.link(HOST, "eth2").expect("it is back").clone();
+            for route in link.routes.into_iter().filter(|it| it.metric == Some(100)) {
+                let other = Route {
+                    metric: Some(101),
+                    ..route.clone()
+                };
+                let at = AT;
+                let (link, remove) = (link.name.clone(), route);
+                let ops = [
+                    add_route(other),
+                    Op::RemoveRoute {
+                        at,
+                        link,
+                        route: remove,
+                    },
+                ];
+                for op in ops {
+                    world.execute(&op, None).expect("a route");
+                }
+            }
+        }
+    });
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    assert_eq!(node.kernel.with(|world| metrics(world)), [Some(101)]);
+}
+
+#[test]
+fn a_lease_is_not_held_against_a_manager() {
+    let node = node(networkd(3600));
+    let pod = node.pod("a");
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    node.kernel.manage(take_addresses);
+    node.kernel.begin();
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    let looks = node.kernel.observations();
+    assert!(looks < 20, "{looks} looks: it was waited for");
+}
+
+/// Each of two pods leaves what both have of SMC-R to the other: the other's DEL ends while this one waits.
+#[test]
+fn smc_is_taken_away_by_the_last_of_two_that_wait() {
+    let node = node(network_manager());
+    let pod = node.pod("a");
+    let mut config = one_rail_with_smc(&node);
+    config["mode"] = "move".into();
+    node.add(&pod, &config).must_succeed();
+    assert_eq!(seen(&node, None).ueids, ["RACK-1"]);
+    let record = node.record_of(&pod);
+    let text = std::fs::read_to_string(&record).unwrap();
+    let mut other: Value = serde_json::from_str(&text).unwrap();
+    other["key"]["container"] = "b".into();
+    let name = record.file_name().unwrap().to_str().unwrap();
+    let others = record.with_file_name(name.replacen('a', "b", 1));
+    std::fs::write(&others, other.to_string()).unwrap();
+    node.kernel
+        .manage(move |_| drop(std::fs::remove_file(&others)));
+    node.del(&pod, &config).must_succeed();
+    assert!(seen(&node, None).ueids.is_empty());
+}
+
+/// Nobody waits where there is no manager.
+#[test]
+fn without_a_manager_nobody_looks_again() {
+    let node = node(network_manager());
+    let pod = node.pod("a");
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    node.kernel.begin();
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    let alone = node.kernel.observations();
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    node.kernel.manage(|_| {});
+    node.kernel.begin();
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    // twenty looks in a second
+    assert_eq!(node.kernel.observations(), alone + 20);
+}
