@@ -30,8 +30,9 @@ const DUMP_ATTEMPTS: usize = 10;
 /// then will not come. The limit turns a kernel defect into an error.
 const ANSWER_SECONDS: i64 = 30;
 
-/// Room for the largest part of a dump that the kernel makes (32 KiB,
-/// `netlink_dump()` in `net/netlink/af_netlink.c`).
+/// Room for the largest part of most dumps that the kernel makes (32 KiB,
+/// `netlink_dump()` in `net/netlink/af_netlink.c`). What it tells of a physical function with many
+/// virtual ones is longer.
 const DATAGRAM: usize = 32 << 10;
 
 /// A netlink socket. It asks about the namespace of the thread that opened it, from
@@ -58,6 +59,8 @@ enum Ending {
     Complete,
     /// What was dumped changed meanwhile, or a part of it was lost.
     Interrupted,
+    /// A part was longer than there was room for. There is by now.
+    Cut,
 }
 
 impl AsFd for Socket {
@@ -99,10 +102,16 @@ impl Socket {
         M: NetlinkSerializable,
     {
         let mut answers = Vec::new();
-        match self.exchange(message, flags | NLM_F_ACK, &mut answers)? {
-            Ending::Complete => Ok(answers),
-            Ending::Interrupted => Err(io::Error::from_raw_os_error(libc::ENOBUFS).into()),
+        for _ in 0..DUMP_ATTEMPTS {
+            answers.clear();
+            match self.exchange(message, flags | NLM_F_ACK, &mut answers)? {
+                Ending::Complete => return Ok(answers),
+                // only a question has an answer of that length: to ask twice changes nothing
+                Ending::Cut => {}
+                Ending::Interrupted => break,
+            }
         }
+        Err(io::Error::from_raw_os_error(libc::ENOBUFS).into())
     }
 
     /// Asks for all there is, again if it changed while it was read.
@@ -115,6 +124,7 @@ impl Socket {
             answers.clear();
             match self.exchange(message, NLM_F_DUMP, &mut answers)? {
                 Ending::Complete => return Ok(answers),
+                Ending::Cut => {}
                 Ending::Interrupted => log::debug!("netlink dump interrupted"),
             }
         }
@@ -147,8 +157,9 @@ impl Socket {
         let mut ending = Ending::Complete;
         loop {
             match self.receive() {
-                Ok(true) => {}
-                Ok(false) => continue,
+                Ok(Received::Whole) => {}
+                Ok(Received::Cut) => return self.drain().map(|()| Ending::Cut),
+                Ok(Received::Others) => continue,
                 // Something was dropped. A dump still comes to its end; an answer that
                 // was dropped does not.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
@@ -173,15 +184,42 @@ impl Socket {
         }
     }
 
-    /// Reads one datagram whole, however long it is. False: it is not the kernel's.
-    fn receive(&mut self) -> io::Result<bool> {
-        self.buffer.clear();
-        let peek = libc::MSG_PEEK | libc::MSG_TRUNC;
-        let length = retry(|| self.socket.recv(&mut &mut [0_u8; 0][..], peek))?;
-        self.buffer.reserve(length.max(DATAGRAM));
-        let (_, sender) = retry(|| self.socket.recv_from(&mut self.buffer, 0))?;
-        Ok(sender.port_number() == 0)
+    /// Reads the rest of an answer, for the next exchange: all of it is there by now, or is made by reading.
+    fn drain(&mut self) -> Result<(), NetlinkError> {
+        loop {
+            let mut rest = &mut [0_u8; 0][..];
+            match retry(|| self.socket.recv(&mut rest, libc::MSG_DONTWAIT)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
+
+    /// Reads one datagram. To ask first how long it is would double the calls.
+    fn receive(&mut self) -> io::Result<Received> {
+        self.buffer.clear();
+        let (length, sender) = retry(|| self.socket.recv_from(&mut self.buffer, libc::MSG_TRUNC))?;
+        if sender.port_number() != 0 {
+            return Ok(Received::Others);
+        }
+        if length > self.buffer.len() {
+            self.buffer.reserve(length);
+            return Ok(Received::Cut);
+        }
+        Ok(Received::Whole)
+    }
+}
+
+/// A datagram in a socket's buffer.
+enum Received {
+    /// All of it.
+    Whole,
+    /// Its beginning. There is room for all of it the next time.
+    Cut,
+    /// It is not the kernel's.
+    Others,
 }
 
 /// How far a datagram leads an exchange.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is seen of links, and that looking is quick and changes nothing.
 
-use crate::world::with_node;
-use rdma_netns::{Kernel, LinkType, Observed, RdmaMode};
+use crate::world::{interface, with_node};
+use rdma_netns::{Kernel, LinkType, NetnsSide, Observed, Op, RdmaMode};
 
 #[test]
 fn links_as_they_are() {
@@ -49,6 +49,26 @@ fn looking_changes_nothing_and_is_kept_as_text() {
         let modes = [None, Some(RdmaMode::Shared), Some(RdmaMode::Exclusive)];
         assert!(modes.contains(&first.rdma_mode));
         assert!(first.rdma_mode.is_some() || first.host.rdma.is_empty());
+    });
+}
+
+/// A part of a dump, and the answer to one question, that are longer than what there is room for at first.
+#[test]
+fn a_netdev_of_which_much_is_told_is_read_whole() {
+    with_node(|world| {
+        let names: Vec<String> = (0..300).map(|it| format!("{it:0>120}")).collect();
+        for some in names.chunks(6) {
+            let some: Vec<String> = some.iter().map(|it| format!("altname {it}")).collect();
+            world.ip(&format!("link property add dev nic0 {}", some.join(" ")));
+        }
+        assert_eq!(world.host_link("nic0").alt_names, names);
+        world.execute(Op::SetMtu {
+            at: NetnsSide::Host,
+            link: interface("nic0"),
+            mtu: 4000,
+        });
+        let after = world.host_link("nic0");
+        assert_eq!((after.mtu, after.alt_names), (4000, names));
     });
 }
 
