@@ -15,12 +15,14 @@
 //! | [`room`] | whether files can be written, for STATUS, which writes none |
 //! | [`run`] | one run of another plugin, with an end |
 //! | [`logging`] | standard error, and a file |
+//! | [`memory`] | the allocator of a plugin's process |
 
 pub mod code;
 pub mod conf;
 pub mod environment;
 pub mod lock;
 pub mod logging;
+pub mod memory;
 pub mod mistakes;
 pub mod plugin;
 pub mod result;

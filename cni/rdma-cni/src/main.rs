@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Standard input, output and environment of the process, and the real kernel.
 
-use cni_protocol::Input;
+use cni_protocol::{Input, memory::Memory};
 use rdma_netns::Linux;
 use std::process::ExitCode;
 
-/// musl's own maps and unmaps pages all the time.
 #[global_allocator]
-static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static MEMORY: Memory = Memory::new();
 
 fn main() -> ExitCode {
     rdma_cni::run(
