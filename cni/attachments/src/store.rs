@@ -61,6 +61,15 @@ pub enum Record {
     Newer(u64),
 }
 
+/// What the names of the files tell, in the order of the keys.
+#[derive(Debug, Default)]
+struct Files {
+    /// The attachments that have a record.
+    records: Vec<Key>,
+    /// Those that have an unfinished one, or a lock and no record.
+    killed: Vec<Key>,
+}
+
 impl StoreError {
     /// Whether a lock was held by somebody else for too long: it may be free the next time.
     pub fn is_held(&self) -> bool {
@@ -216,15 +225,18 @@ impl Store {
 
     /// Takes away what processes that were killed have left of records, of one network's attachments
     /// or of all: a text that no living process writes, and a lock that nobody holds and no record
-    /// needs. Whatever cannot be taken away is left to the next verb.
-    pub fn sweep(&self, network: Option<&str>) {
-        for key in self.killed(network).unwrap_or_default() {
+    /// needs. Whatever cannot be taken away is left to the next verb. The attachments that have a record, as
+    /// [`Store::keys`] tells them.
+    pub fn sweep(&self, network: Option<&str>) -> Result<Vec<Key>, StoreError> {
+        let Files { records, killed } = self.files(network)?;
+        for key in killed {
             if self.tidy(&key) {
                 log::info!(
                     "{key}: a verb was killed while it wrote the record: what it left is removed"
                 );
             }
         }
+        Ok(records)
     }
 
     /// The same for one attachment, whose verb could not begin; whether nobody else is at work on it.
@@ -239,33 +251,6 @@ impl Store {
             lock.discard();
         }
         true
-    }
-
-    /// The attachments that have an unfinished record, or a lock and no record.
-    fn killed(&self, network: Option<&str>) -> Result<Vec<Key>, StoreError> {
-        let networks = match network {
-            Some(network) => vec![network.to_owned()],
-            None => names(&self.root.join("attachments"))?,
-        };
-        let mut killed = vec![];
-        for network in networks {
-            let files = names(&self.directory(&network))?;
-            let files: BTreeSet<&str> = files.iter().map(String::as_str).collect();
-            for name in &files {
-                let attachment = if let Some(it) = name.strip_suffix(UNFINISHED) {
-                    it
-                } else if let Some(it) = name.strip_suffix("lock")
-                    && !files.contains(format!("{it}json").as_str())
-                {
-                    it
-                } else {
-                    continue;
-                };
-                killed.extend(key(&network, &format!("{attachment}json")));
-            }
-        }
-        killed.dedup();
-        Ok(killed)
     }
 
     /// Puts a corrupt record aside, so that it blocks nothing and is not lost.
@@ -291,19 +276,40 @@ impl Store {
 
     /// All attachments of one network, or of all, that have a record.
     pub fn keys(&self, network: Option<&str>) -> Result<Vec<Key>, StoreError> {
-        let root = self.root.join("attachments");
+        Ok(self.files(network)?.records)
+    }
+
+    fn files(&self, network: Option<&str>) -> Result<Files, StoreError> {
         let networks = match network {
             Some(network) => vec![network.to_owned()],
-            None => names(&root)?,
+            None => names(&self.root.join("attachments"))?,
         };
-        let mut keys = vec![];
+        let mut files = Files::default();
         for network in networks {
-            for name in names(&self.directory(&network))? {
-                keys.extend(key(&network, &name));
-            }
+            let names = names(&self.directory(&network))?;
+            let records = names.iter().filter_map(|name| name.strip_suffix(".json"));
+            let records: BTreeSet<&str> = records.collect();
+            let killed = names.iter().filter_map(|name| {
+                let without_record = || {
+                    name.strip_suffix(".lock")
+                        .filter(|it| !records.contains(it))
+                };
+                let unfinished = name
+                    .strip_suffix(UNFINISHED)
+                    .and_then(|it| it.strip_suffix('.'));
+                unfinished.or_else(without_record)
+            });
+            files
+                .killed
+                .extend(killed.filter_map(|it| key(&network, it)));
+            files
+                .records
+                .extend(records.iter().filter_map(|it| key(&network, it)));
         }
-        keys.sort();
-        Ok(keys)
+        files.killed.sort();
+        files.killed.dedup();
+        files.records.sort();
+        Ok(files)
     }
 
     fn directory(&self, network: &str) -> PathBuf {
@@ -330,9 +336,9 @@ impl Lock {
     }
 }
 
-/// The key that a record's file name stands for.
-fn key(network: &str, file: &str) -> Option<Key> {
-    let (container, interface) = file.strip_suffix(".json")?.split_once('@')?;
+/// The key that the name of its files stands for, which is without their extension here.
+fn key(network: &str, name: &str) -> Option<Key> {
+    let (container, interface) = name.split_once('@')?;
     Some(Key {
         network: network.to_owned(),
         container: container.to_owned(),
@@ -438,7 +444,13 @@ mod tests {
         assert_eq!(distinct.len(), paths.len());
         for path in &paths {
             let file = path.file_name().unwrap().to_str().unwrap();
-            assert_eq!(store.path(&super::key("net", file).unwrap(), "json"), *path);
+            assert_eq!(
+                store.path(
+                    &super::key("net", file.strip_suffix(".json").unwrap()).unwrap(),
+                    "json"
+                ),
+                *path
+            );
         }
     }
 

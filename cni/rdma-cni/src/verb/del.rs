@@ -24,7 +24,9 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         Some(path) => node.pod_if_there(path)?,
         None => None,
     };
-    node.store.sweep(None);
+    if let Err(error) = node.store.sweep(None) {
+        log::warn!("{error}");
+    }
     let lock = node.store.lock(&key)?;
     match node.store.load(&key)? {
         Record::Good(mut attachment) => {

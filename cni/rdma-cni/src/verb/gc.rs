@@ -27,16 +27,11 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
              }| { *container == key.container && *interface == *key.interface },
         )
     };
-    node.store.sweep(Some(&node.conf.network.name));
+    let keys = node.store.sweep(Some(&node.conf.network.name))?;
     let mut errors = vec![];
     // each attachment has time of its own, as with a DEL; who has kept a lock all that time keeps it
     let mut time = LIMIT;
-    for key in node
-        .store
-        .keys(Some(&node.conf.network.name))?
-        .into_iter()
-        .filter(|key| !is_valid(key))
-    {
+    for key in keys.into_iter().filter(|key| !is_valid(key)) {
         log::info!("{key}: the runtime does not know it any more");
         if let Err(error) = detach(&node.with_patience(time), &key) {
             if error.is_held() {

@@ -32,9 +32,9 @@ pub struct Recovery {
 ///
 /// The node's lock and that of `own` are held by the caller.
 pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Result<Recovery, Error> {
-    node.store.sweep(None);
     let mut recovery = Recovery::default();
-    let others = others(node, own)?;
+    let records = node.store.sweep(None)?;
+    let others = others(node, records.iter().filter(|key| *key != own));
     let settled = attachments::settled(node.kernel, boot_id, &others);
     for (attachment, is_settled) in others.into_iter().zip(settled) {
         match is_settled {
@@ -45,10 +45,13 @@ pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Resul
     Ok(recovery)
 }
 
-/// The records of all attachments but `own`; of one that cannot be read it is told why.
-fn others<K: Kernel>(node: &Node<'_, K>, own: &Key) -> Result<Vec<Attachment>, Error> {
+/// The records of these attachments; of one that cannot be read it is told why.
+fn others<'a, K: Kernel>(
+    node: &Node<'_, K>,
+    keys: impl Iterator<Item = &'a Key>,
+) -> Vec<Attachment> {
     let mut others = vec![];
-    for key in node.store.keys(None)?.iter().filter(|key| *key != own) {
+    for key in keys {
         match node.store.record(key) {
             Record::Good(attachment) => others.push(*attachment),
             Record::None => {}
@@ -62,7 +65,7 @@ fn others<K: Kernel>(node: &Node<'_, K>, own: &Key) -> Result<Vec<Attachment>, E
             }
         }
     }
-    Ok(others)
+    others
 }
 
 /// The lock of `key` for an ADD, when nothing is recorded of it any more. After an error its file is gone, unless a
