@@ -3,7 +3,7 @@
 //! (sub-functions), as sysfs shows them whatever namespace their netdev is in.
 
 use serde::{Deserialize, Serialize};
-use std::{fmt, ops::Deref};
+use std::{borrow::Borrow, fmt, ops::Deref};
 
 /// A PCI function (`0000:3b:00.2`) or an auxiliary device (`mlx5_core.sf.4`), by the name
 /// it has on its bus. This name stays the same over renames and moves.
@@ -34,6 +34,12 @@ impl TryFrom<String> for DeviceAddress {
 impl From<DeviceAddress> for String {
     fn from(address: DeviceAddress) -> Self {
         address.0
+    }
+}
+
+impl Borrow<str> for DeviceAddress {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

@@ -9,7 +9,7 @@ use super::Linux;
 use crate::{Device, DeviceAddress, LinkType};
 use std::{
     collections::BTreeMap,
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
@@ -57,6 +57,8 @@ pub(super) struct Known(BTreeMap<DeviceAddress, Option<PciFunction>>);
 struct PciFunction {
     numa_node: Option<u32>,
     physical_function: Option<DeviceAddress>,
+    /// Where the netdevs of a virtio NIC are, as soon as one was there.
+    virtio_netdevs: Option<PathBuf>,
 }
 
 impl Linux {
@@ -77,8 +79,11 @@ impl Linux {
 pub(super) fn scan(sysfs: &Path, verbs: &[Verbs], known: &mut Known) -> io::Result<Vec<Device>> {
     let pci = sysfs.join("bus/pci/devices");
     let mut devices = Vec::new();
-    for directory in entries(&pci)? {
-        devices.extend(pci_function(&directory, known));
+    for name in names(&pci)? {
+        let name = name.to_str().unwrap_or_default();
+        if !matches!(known.0.get(name), Some(None)) {
+            devices.extend(pci_function(&pci.join(name), known));
+        }
     }
     for directory in entries(&sysfs.join("bus/auxiliary/devices"))? {
         devices.extend(auxiliary(&directory, &pci));
@@ -134,41 +139,34 @@ pub(super) fn link_layer(port: &Path) -> Option<LinkType> {
 
 fn pci_function(directory: &Path, Known(known): &mut Known) -> Option<Device> {
     let address = address_of(directory)?;
-    let (uevent, function) = match known.get(&address) {
-        Some(function) => {
-            let function = function.clone()?;
-            (Uevent::read(directory)?, function)
+    let uevent = Uevent::read(directory)?;
+    if !known.contains_key(&address) {
+        let is_relevant = is_relevant(directory, &uevent);
+        let function = is_relevant.then(|| PciFunction {
+            numa_node: numa_node(directory),
+            physical_function: link_name(directory, "physfn").and_then(|name| name.try_into().ok()),
+            virtio_netdevs: None,
+        });
+        // a driver that comes may make a NIC of it
+        if is_relevant || uevent.driver.is_some() || uevent.is_bridge() {
+            known.insert(address.clone(), function);
         }
-        None => {
-            let uevent = Uevent::read(directory)?;
-            if !is_relevant(directory, &uevent) {
-                // a driver that comes may make a NIC of it
-                if uevent.driver.is_some() || uevent.is_bridge() {
-                    known.insert(address, None);
-                }
-                return None;
-            }
-            let function = PciFunction {
-                numa_node: numa_node(directory),
-                physical_function: link_name(directory, "physfn")
-                    .and_then(|name| name.try_into().ok()),
-            };
-            known.insert(address.clone(), Some(function.clone()));
-            (uevent, function)
-        }
-    };
+    }
+    let function = known.get_mut(&address)?.as_mut()?;
     let virtual_functions = match &function.physical_function {
         None => read(directory, "sriov_numvfs").and_then(|count| count.parse().ok()),
         Some(_) => None,
     };
-    let has_netdev = has_netdev(directory, uevent.driver.as_deref());
+    let is_virtio = uevent.driver.as_deref() == Some("virtio-pci");
+    let has_netdev = has_netdev(directory)
+        || is_virtio && has_virtio_netdev(directory, &mut function.virtio_netdevs);
     Some(Device {
         address,
         driver: uevent.driver,
         vendor: uevent.vendor,
         device: uevent.device,
         numa_node: function.numa_node,
-        physical_function: function.physical_function,
+        physical_function: function.physical_function.clone(),
         virtual_functions: virtual_functions.unwrap_or(0),
         has_netdev,
         rdma: Vec::new(),
@@ -212,7 +210,7 @@ fn auxiliary(directory: &Path, pci: &Path) -> Option<Device> {
         numa_node: parent.as_deref().and_then(numa_node),
         physical_function: function,
         virtual_functions: 0,
-        has_netdev: has_netdev(directory, None),
+        has_netdev: has_netdev(directory),
         rdma: Vec::new(),
         manages_nvlink: false,
     })
@@ -253,20 +251,24 @@ fn has_children(directory: &Path) -> bool {
     directory.join("net").exists() || directory.join("infiniband_verbs").exists()
 }
 
-/// Whether there is a netdev, in whatever namespace; that of a virtio NIC is one level further down, below `virtio3`
-/// (`register_virtio_device()`, `drivers/virtio/virtio.c`).
-fn has_netdev(directory: &Path, driver: Option<&str>) -> bool {
-    let is_virtio = |path: &Path| {
-        path.file_name()
-            .and_then(OsStr::to_str)
-            .is_some_and(|it| it.starts_with("virtio"))
-    };
-    let below = || {
-        let below = entries(directory).unwrap_or_default();
-        let mut below = below.iter().filter(|path| is_virtio(path));
-        below.any(|path| path.join("net").exists())
-    };
-    directory.join("net").exists() || (driver == Some("virtio-pci") && below())
+/// Whether there is a netdev, in whatever namespace.
+fn has_netdev(directory: &Path) -> bool {
+    directory.join("net").exists()
+}
+
+/// The same of a virtio NIC, whose netdev is one level further down, below `virtio3` (`register_virtio_device()`,
+/// `drivers/virtio/virtio.c`). What is `known` is looked at first.
+fn has_virtio_netdev(directory: &Path, known: &mut Option<PathBuf>) -> bool {
+    if known.as_ref().is_some_and(|it| it.exists()) {
+        return true;
+    }
+    let is_virtio = |name: &OsString| name.to_str().is_some_and(|it| it.starts_with("virtio"));
+    let below = names(directory).unwrap_or_default().into_iter();
+    let netdevs = below
+        .filter(is_virtio)
+        .map(|it| directory.join(it).join("net"));
+    *known = { netdevs }.find(|it| it.exists());
+    known.is_some()
 }
 
 pub(super) fn numa_node(directory: &Path) -> Option<u32> {
@@ -291,8 +293,14 @@ pub(super) fn address_of(directory: &Path) -> Option<DeviceAddress> {
 
 /// The entries of a directory; a bus or class that is not there has none.
 pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let names = names(directory)?.into_iter();
+    Ok(names.map(|name| directory.join(name)).collect())
+}
+
+/// Their names.
+fn names(directory: &Path) -> io::Result<Vec<OsString>> {
     match fs::read_dir(directory) {
-        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+        Ok(entries) => entries.map(|entry| Ok(entry?.file_name())).collect(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error),
     }

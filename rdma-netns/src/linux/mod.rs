@@ -111,6 +111,8 @@ pub struct Linux {
     boot_id: OnceLock<String>,
     /// What one run remembers of the hardware.
     known: Option<Mutex<devices::Known>>,
+    /// And of kubelet's configuration.
+    api_servers: OnceLock<Vec<IpAddr>>,
     asked: Mutex<Option<BTreeSet<DeviceAddress>>>,
 }
 
@@ -126,8 +128,8 @@ impl Linux {
         Self::with_roots("/sys", "/dev")
     }
 
-    /// For one run of a plugin, which is over in a moment: what a PCI function is it looks at once. One that is plugged in
-    /// meanwhile, in the place of another, may not be seen.
+    /// For one run of a plugin, which is over in a moment: what a PCI function is, and where the API server is, it looks at
+    /// once. A function that is plugged in meanwhile, in the place of another, may not be seen.
     pub fn for_one_run() -> Self {
         Self {
             known: Some(Mutex::default()),
@@ -144,6 +146,7 @@ impl Linux {
             host: OnceLock::new(),
             boot_id: OnceLock::new(),
             known: None,
+            api_servers: OnceLock::new(),
             asked: Mutex::default(),
         }
     }
@@ -156,6 +159,13 @@ impl Linux {
             .nldev()?
             .ok_or_else(unsupported)?
             .set_mode(mode)
+    }
+
+    fn api_servers(&self) -> Vec<IpAddr> {
+        match self.known {
+            Some(_) => self.api_servers.get_or_init(api_server::addresses).clone(),
+            None => api_server::addresses(),
+        }
     }
 
     fn host(&self) -> io::Result<&Space> {
@@ -251,7 +261,7 @@ impl Kernel for Linux {
             at,
             rdma_mode,
             devices,
-            api_servers: api_server::addresses(),
+            api_servers: self.api_servers(),
             host,
             pod,
         })

@@ -21,8 +21,11 @@ pub(super) struct Resident {
 type Job = Box<dyn FnOnce() + Send>;
 
 impl Resident {
-    /// A thread in `netns`.
-    pub(super) fn enter(netns: &Netns) -> io::Result<Self> {
+    /// A thread in `netns`, and what its `first` work there found.
+    pub(super) fn enter<T: Send + 'static>(
+        netns: &Netns,
+        first: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<(Self, T)> {
         let netns = netns.as_fd().try_clone_to_owned()?;
         let (jobs, given) = mpsc::channel::<Job>();
         let (tell, done) = mpsc::channel();
@@ -34,12 +37,19 @@ impl Resident {
                 }
             }
         };
+        let resident = Self { jobs, done };
+        let (answer, answered) = mpsc::channel();
+        let job = move || {
+            let entered = setns(netns, CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
+            // who asked waits
+            let _ = answer.send(entered.and_then(|()| first()));
+        };
+        resident.give(Box::new(job))?;
         thread::Builder::new()
             .name("netns".to_owned())
             .spawn(stay)?;
-        let resident = Self { jobs, done };
-        resident.run(move || Ok(setns(netns, CloneFlags::CLONE_NEWNET)?))?;
-        Ok(resident)
+        let found = resident.wait(&answered)?;
+        Ok((resident, found))
     }
 
     /// Has `work` done there, and waits for it.
@@ -47,14 +57,25 @@ impl Resident {
         &self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let has_ended = || io::Error::other("the thread in the namespace has ended");
         let (answer, answered) = mpsc::channel();
         let job = move || {
             // who asked waits
             let _ = answer.send(work());
         };
-        self.jobs.send(Box::new(job)).map_err(|_| has_ended())?;
+        self.give(Box::new(job))?;
+        self.wait(&answered)
+    }
+
+    fn give(&self, job: Job) -> io::Result<()> {
+        self.jobs.send(job).map_err(|_| has_ended())
+    }
+
+    fn wait<T>(&self, answered: &Receiver<io::Result<T>>) -> io::Result<T> {
         self.done.recv().map_err(|_| has_ended())?;
         answered.recv().map_err(|_| has_ended())?
     }
+}
+
+fn has_ended() -> io::Error {
+    io::Error::other("the thread in the namespace has ended")
 }

@@ -47,9 +47,8 @@ impl Space {
     /// The namespace at `path`.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let (netns, (resident, route)) = Netns::open_by(path, |netns| {
-            let resident = Resident::enter(netns)?;
             let ask = || Ok((own_cookie()?, Socket::open(NETLINK_ROUTE)?));
-            let (cookie, route) = resident.run(ask)?;
+            let (resident, (cookie, route)) = Resident::enter(netns, ask)?;
             Ok((cookie, (resident, route)))
         })?;
         Ok(Self {
@@ -83,11 +82,14 @@ impl Space {
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let mut resident = self.resident.lock().unwrap_or_else(PoisonError::into_inner);
-        let resident = match &mut *resident {
-            Some(resident) => resident,
-            none => none.insert(Resident::enter(&self.netns)?),
-        };
-        resident.run(work)
+        match &mut *resident {
+            Some(resident) => resident.run(work),
+            none => {
+                let (entered, found) = Resident::enter(&self.netns, work)?;
+                *none = Some(entered);
+                Ok(found)
+            }
+        }
     }
 
     /// A packet socket, kept from its first use: to close one takes some 15 ms, as the kernel

@@ -13,6 +13,7 @@ use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
     path::Path,
+    sync::OnceLock,
     time::Instant,
 };
 
@@ -32,8 +33,9 @@ impl BuiltIn {
     /// If `program`, which is the plugin called `name`, is `rdma-ipam` of this program's build.
     pub(super) fn of(name: &str, program: &Path) -> Option<Self> {
         let is_it = name == "rdma-ipam" && {
-            let stamp = stamp(program);
-            stamp.is_some() && stamp == self::stamp(Path::new("/proc/self/exe"))
+            static OWN: OnceLock<Option<[u8; LENGTH]>> = OnceLock::new();
+            let own = OWN.get_or_init(|| stamp(Path::new("/proc/self/exe")));
+            own.is_some() && *own == stamp(program)
         };
         is_it.then(|| Self {
             linux: Linux::for_one_run(),
