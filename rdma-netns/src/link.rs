@@ -16,7 +16,10 @@ pub use route::{
 use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName, Ipoib, Vf};
 pub(crate) use route::contains;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{borrow::Cow, collections::BTreeMap, net::IpAddr};
+
+/// Settings by name. The names of those that were read are [`SYSCTLS`]' own.
+pub type Sysctls = BTreeMap<Cow<'static, str>, i32>;
 
 /// A netdev as seen in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +91,7 @@ pub struct Link {
     /// Settings under `/proc/sys/net/ipv{4,6}/conf/<name>/` that a move resets, by
     /// `ipv6/accept_ra`-like name; those in [`SYSCTLS`].
     #[serde(default)]
-    pub sysctls: BTreeMap<String, i32>,
+    pub sysctls: Sysctls,
     /// Addresses, in the kernel's order (the first of an IPv4 prefix is its primary).
     #[serde(default)]
     pub addresses: Vec<Address>,

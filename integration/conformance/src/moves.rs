@@ -117,7 +117,7 @@ pub fn a_move_keeps_the_other_things(node: &Node<'_, impl Kernel>) {
         ("ipv6/addr_gen_mode", 1),
         ("ipv6/use_tempaddr", -1),
     ] {
-        assert!(sysctls.insert(key.to_owned(), value).is_some(), "{key}");
+        assert!(sysctls.insert(key.into(), value).is_some(), "{key}");
     }
     let wanted = Link {
         mtu: 4200,

@@ -9,7 +9,7 @@ use crate::{
 use nix::errno::Errno;
 use rdma_netns::{
     Child, HardwareAddress, InterfaceName, IpoibMode, Link, LinkFlag, LinkType, MacvlanMode,
-    NetnsId,
+    NetnsId, link::Sysctls,
 };
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -343,7 +343,7 @@ impl World {
 }
 
 /// A namespace's settings for a netdev: without IPv6 where its MTU is too small.
-fn settings(defaults: &BTreeMap<String, i32>, link: &Link) -> BTreeMap<String, i32> {
+fn settings(defaults: &Sysctls, link: &Link) -> Sysctls {
     let mut settings = defaults.clone();
     if link.mtu < IPV6_MIN_MTU {
         settings.retain(|key, _| key.starts_with("ipv4/"));

@@ -11,7 +11,7 @@ use crate::{
 use nix::errno::Errno;
 use rdma_netns::{
     Device, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkSetting, LinkType, Neighbour,
-    NetnsId, RdmaMode, Rule, VfSetting, VfSettingKind,
+    NetnsId, RdmaMode, Rule, VfSetting, VfSettingKind, link::Sysctls,
 };
 use std::{
     collections::BTreeMap,
@@ -122,7 +122,7 @@ pub struct World {
 pub(crate) struct Netns {
     pub(crate) id: NetnsId,
     /// `net.ipv{4,6}.conf.default`: what a netdev gets that comes.
-    pub(crate) defaults: BTreeMap<String, i32>,
+    pub(crate) defaults: Sysctls,
     /// Open descriptors; a namespace ends with the last of these and of its paths.
     pub(crate) descriptors: u32,
     pub(crate) rules: Vec<Rule>,
@@ -172,7 +172,7 @@ impl World {
             ("ipv6/forwarding", 1),
             ("ipv6/use_tempaddr", 2),
         ] {
-            defaults.insert(key.to_owned(), value);
+            defaults.insert(key.into(), value);
         }
         let mut world = Self {
             rdma_mode,
@@ -319,7 +319,7 @@ impl World {
         }
     }
 
-    pub(crate) fn defaults(&self, netns: NetnsId) -> BTreeMap<String, i32> {
+    pub(crate) fn defaults(&self, netns: NetnsId) -> Sysctls {
         let found = self.namespaces.iter().find(|n| n.id == netns);
         found.map(|n| n.defaults.clone()).unwrap_or_default()
     }
@@ -343,8 +343,8 @@ impl World {
     }
 }
 
-fn untouched() -> BTreeMap<String, i32> {
-    UNTOUCHED.map(|(key, value)| (key.to_owned(), value)).into()
+fn untouched() -> Sysctls {
+    UNTOUCHED.map(|(key, value)| (key.into(), value)).into()
 }
 
 /// A netdev that is down and has nothing.

@@ -2,62 +2,62 @@
 //! The settings below `/proc/sys/net/ipv{4,6}/conf/NETDEV`: read for all netdevs at once
 //! from `IFLA_AF_SPEC`, written through `/proc`.
 
-use crate::netlink::attributes;
+use crate::{link::Sysctls, netlink::attributes};
 use nix::libc;
-use std::{collections::BTreeMap, fs, io};
+use std::{borrow::Cow, fs, io};
 
 /// `IFLA_INET_CONF` in `AF_INET`'s part.
 const IFLA_INET_CONF: u16 = 1;
 /// `IFLA_INET6_CONF` in `AF_INET6`'s part.
 const IFLA_INET6_CONF: u16 = 2;
 
-/// `IPV4_DEVCONF_*` (`include/uapi/linux/ip.h`), which count from 1.
+/// `IPV4_DEVCONF_*` (`include/uapi/linux/ip.h`), which count from 1; in the order of the names, which is a map's.
 const IPV4: [(&str, usize); 19] = [
-    ("ipv4/forwarding", 1),
-    ("ipv4/proxy_arp", 3),
+    ("ipv4/accept_local", 23),
     ("ipv4/accept_redirects", 4),
+    ("ipv4/accept_source_route", 9),
+    ("ipv4/arp_accept", 21),
+    ("ipv4/arp_announce", 18),
+    ("ipv4/arp_filter", 13),
+    ("ipv4/arp_ignore", 19),
+    ("ipv4/arp_notify", 22),
+    ("ipv4/forwarding", 1),
+    ("ipv4/log_martians", 11),
+    ("ipv4/promote_secondaries", 20),
+    ("ipv4/proxy_arp", 3),
+    ("ipv4/proxy_arp_pvlan", 25),
+    ("ipv4/route_localnet", 26),
+    ("ipv4/rp_filter", 8),
     ("ipv4/secure_redirects", 5),
     ("ipv4/send_redirects", 6),
     ("ipv4/shared_media", 7),
-    ("ipv4/rp_filter", 8),
-    ("ipv4/accept_source_route", 9),
-    ("ipv4/log_martians", 11),
-    ("ipv4/arp_filter", 13),
-    ("ipv4/arp_announce", 18),
-    ("ipv4/arp_ignore", 19),
-    ("ipv4/promote_secondaries", 20),
-    ("ipv4/arp_accept", 21),
-    ("ipv4/arp_notify", 22),
-    ("ipv4/accept_local", 23),
     ("ipv4/src_valid_mark", 24),
-    ("ipv4/proxy_arp_pvlan", 25),
-    ("ipv4/route_localnet", 26),
 ];
 
-/// `DEVCONF_*` (`include/uapi/linux/ipv6.h`), which count from 0.
+/// `DEVCONF_*` (`include/uapi/linux/ipv6.h`), which count from 0; in the same order.
 const IPV6: [(&str, usize); 16] = [
-    ("ipv6/forwarding", 0),
+    ("ipv6/accept_dad", 27),
     ("ipv6/accept_ra", 3),
-    ("ipv6/accept_redirects", 4),
-    ("ipv6/autoconf", 5),
-    ("ipv6/dad_transmits", 6),
-    ("ipv6/router_solicitations", 7),
-    ("ipv6/use_tempaddr", 10),
-    ("ipv6/max_addresses", 15),
     ("ipv6/accept_ra_defrtr", 17),
     ("ipv6/accept_ra_pinfo", 18),
-    ("ipv6/proxy_ndp", 22),
-    ("ipv6/optimistic_dad", 23),
-    ("ipv6/disable_ipv6", 26),
-    ("ipv6/accept_dad", 27),
-    ("ipv6/ndisc_notify", 29),
+    ("ipv6/accept_redirects", 4),
     ("ipv6/addr_gen_mode", 47),
+    ("ipv6/autoconf", 5),
+    ("ipv6/dad_transmits", 6),
+    ("ipv6/disable_ipv6", 26),
+    ("ipv6/forwarding", 0),
+    ("ipv6/max_addresses", 15),
+    ("ipv6/ndisc_notify", 29),
+    ("ipv6/optimistic_dad", 23),
+    ("ipv6/proxy_ndp", 22),
+    ("ipv6/router_solicitations", 7),
+    ("ipv6/use_tempaddr", 10),
 ];
 
 /// What `IFLA_AF_SPEC` says. A protocol that the netdev does not have (IPv6 on an MTU
 /// below 1280) has no settings.
-pub(super) fn parse(families: &[u8]) -> BTreeMap<String, i32> {
-    let mut found = BTreeMap::new();
+pub(super) fn parse(families: &[u8]) -> Sysctls {
+    let mut found = Vec::with_capacity(IPV4.len() + IPV6.len());
     for (family, list) in attributes(families) {
         let (wanted, table, first) = match i32::from(family) {
             libc::AF_INET => (IFLA_INET_CONF, &IPV4[..], 1),
@@ -70,11 +70,11 @@ pub(super) fn parse(families: &[u8]) -> BTreeMap<String, i32> {
         let (values, _) = values.as_chunks::<4>();
         for (key, index) in table {
             if let Some(value) = values.get(index - first) {
-                found.insert((*key).to_owned(), i32::from_ne_bytes(*value));
+                found.push((Cow::Borrowed(*key), i32::from_ne_bytes(*value)));
             }
         }
     }
-    found
+    Sysctls::from_iter(found)
 }
 
 /// Writes a setting of a netdev of the calling thread's namespace: what is below
@@ -102,8 +102,7 @@ mod tests {
 
     #[test]
     fn every_setting_has_an_index() {
-        let mut keys: Vec<_> = IPV4.iter().chain(&IPV6).map(|(key, _)| *key).collect();
-        keys.sort_unstable();
+        let keys: Vec<_> = IPV4.iter().chain(&IPV6).map(|(key, _)| *key).collect();
         assert_eq!(keys, SYSCTLS);
     }
 

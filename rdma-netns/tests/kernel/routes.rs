@@ -63,13 +63,13 @@ fn routes_of_managers_are_told_from_the_kernels() {
             "{expires:?}"
         );
         for (accept_ra, is_made) in [(0, false), (1, true), (2, true)] {
-            link.sysctls.insert("ipv6/accept_ra".to_owned(), accept_ra);
+            link.sysctls.insert("ipv6/accept_ra".into(), accept_ra);
             let (made, expires) = made(&link, "fd09::");
             assert_eq!(made, is_made, "accept_ra {accept_ra}");
             assert!(matches!(expires, Some(90..=100)), "{expires:?}");
         }
-        link.sysctls.insert("ipv6/accept_ra".to_owned(), 1);
-        link.sysctls.insert("ipv6/forwarding".to_owned(), 1);
+        link.sysctls.insert("ipv6/accept_ra".into(), 1);
+        link.sysctls.insert("ipv6/forwarding".into(), 1);
         assert!(!made(&link, "fd09::").0, "a router takes none");
     });
 }

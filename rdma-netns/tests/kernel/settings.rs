@@ -3,19 +3,20 @@
 
 use crate::world::{interface, to_pod, with_node};
 use nix::libc;
-use rdma_netns::{HardwareAddress, IpoibMode, NetnsSide, Op, link::SYSCTLS};
-use std::{collections::BTreeMap, fs};
+use rdma_netns::{
+    HardwareAddress, IpoibMode, NetnsSide, Op,
+    link::{SYSCTLS, Sysctls},
+};
+use std::fs;
 
 /// What `/proc/sys` shows in the calling thread's namespace.
-fn from_proc(link: &str) -> BTreeMap<String, i32> {
-    let read = |key: &&str| {
+fn from_proc(link: &str) -> Sysctls {
+    let read = |key: &&'static str| {
         let (family, name) = key.split_once('/').expect("a key");
         let path = format!("/proc/sys/net/{family}/conf/{link}/{name}");
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        (
-            (*key).to_owned(),
-            text.trim_end().parse().expect("a number"),
-        )
+        let value = text.trim_end().parse().expect("a number");
+        ((*key).into(), value)
     };
     SYSCTLS.iter().map(read).collect()
 }
