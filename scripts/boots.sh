@@ -50,6 +50,7 @@ in_full cluster-claims-1.34 'integration/lab_claims_exclusive' --tier full --exc
 in_full cluster-claims-reboot 'integration/lab_claims_reboot' --tier full --exclusive --memory 4096 --timeout 1500 \
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d --disk /opt/cni/bin \
 	--disk /var/lib/reboot
+in_full day 'integration/lab_day' --tier full --exclusive --memory 2560 --monitor --timeout 3600
 for series in 5.10 6.1 7.3; do
 	in_full "kernel-$series" 'integration/lab_(kernels|kubelet_share)' --kernel "$series" \
 		--tier full --shared --memory 4096 --timeout 900

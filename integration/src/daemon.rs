@@ -177,6 +177,13 @@ impl Daemon {
             .sum()
     }
 
+    /// SIGKILL; comes back when it has ended.
+    #[track_caller]
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a signal sent");
+        self.child.wait().expect("a status");
+    }
+
     /// SIGTERM, or another signal; how it ended, and how long that took.
     #[track_caller]
     pub fn end(mut self, signal: Signal) -> (ExitStatus, Duration) {

@@ -163,6 +163,35 @@ impl Lab {
         function
     }
 
+    /// Makes the functions of a NIC that has just come, as its node's set-up does, and their RDMA devices: as many as
+    /// it had. Their physical function gives them their hardware addresses before a driver has them: those of
+    /// [`Self::give_hardware_addresses`].
+    #[track_caller]
+    pub fn furnish(&self, nic: usize) {
+        let (name, functions) = (NICS[nic], &self.functions[nic]);
+        let device = Path::new("/sys/class/net").join(name).join("device");
+        wait::until("udev has named the NIC", || device.exists());
+        self.host.ip(&format!("link set dev {name} up"));
+        let get_drivers = |yes: &str| {
+            let file = device.join("sriov_drivers_autoprobe");
+            fs::write(file, yes).expect("a NIC with functions");
+        };
+        get_drivers("0");
+        make(name, functions.len()).expect("functions");
+        let address = |number| format!("link set dev {name} vf {number} mac {}", mac(nic, number));
+        let lines: Vec<String> = (0..functions.len()).map(address).collect();
+        self.host.ip_batch(&lines);
+        get_drivers("1");
+        for (number, function) in functions.iter().enumerate() {
+            fs::write("/sys/bus/pci/drivers/igbvf/bind", &function.pci).expect("a driver");
+            let made = named_function(name, number);
+            assert_eq!(made.pci, function.pci, "another place");
+        }
+        bring_up(&self.host, functions);
+        add_rdma(&self.host, functions);
+        settle(&self.host);
+    }
+
     /// Gives the functions hardware addresses of their own, the same at every boot, as a node's set-up
     /// does; igb takes random ones. The RDMA devices' ids follow from them.
     #[track_caller]
@@ -171,7 +200,7 @@ impl Lab {
         for (nic, functions) in self.functions.iter().enumerate() {
             for (number, Function { netdev, rdma, .. }) in functions.iter().enumerate() {
                 devices.push(format!("link delete {rdma}"));
-                let address = format!("02:00:00:00:{nic:02x}:{number:02x}");
+                let address = mac(nic, number);
                 links.push(format!("link set dev {netdev} down"));
                 links.push(format!("link set dev {netdev} address {address} up"));
             }
@@ -350,16 +379,26 @@ fn make_functions(host: &Netns, count: usize) -> [Vec<Function>; 2] {
         let functions = (0..count).map(|number| named_function(nic, number));
         functions.collect::<Vec<_>>()
     });
+    bring_up(host, &functions.concat());
+    functions
+}
+
+/// Comes back when all have carrier.
+#[track_caller]
+fn bring_up(host: &Netns, functions: &[Function]) {
     let up = |it: &Function| format!("link set dev {} up", it.netdev);
-    let lines: Vec<String> = functions.iter().flatten().map(up).collect();
-    host.ip_batch(&lines);
+    host.ip_batch(&functions.iter().map(up).collect::<Vec<_>>());
     wait::until("the functions have their carriers", || {
-        functions.iter().flatten().all(|it| {
+        functions.iter().all(|it| {
             let carrier = format!("/sys/class/net/{}/carrier", it.netdev);
             fs::read_to_string(carrier).is_ok_and(|it| it.trim() == "1")
         })
     });
-    functions
+}
+
+/// The hardware address of a function, if its node gives it one.
+fn mac(nic: usize, number: usize) -> String {
+    format!("02:00:00:00:{nic:02x}:{number:02x}")
 }
 
 /// The function, as soon as udev has named it. Its RDMA device is yet to be made.

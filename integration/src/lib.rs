@@ -22,6 +22,7 @@
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
 //! | [`files`] | all files below some directories, comparable byte for byte |
 //! | [`crash`] | stories that are killed, or made to fail, at each of their system calls |
+//! | [`kernel_counts`] | what the kernel counts of itself: network namespaces, memory |
 //! | [`extent`] | how much is repeated: what `scripts/test --full` adds |
 //! | [`kubelet`] | a kubelet stand-in: device manager |
 //! | [`control_plane`] | Kubernetes' control plane itself: without a kubelet, or for nodes in the lab |
@@ -35,6 +36,7 @@
 //! | [`bonded`] | in the lab, the chain on those rails |
 //! | [`erdma_nics`] | in the lab, NICs as eRDMA ones that nobody configured |
 //! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
+//! | [`qemu`] | in the lab, the machine from outside: NICs are unplugged |
 //! | [`smc`] | connections over SMC or TCP between two namespaces |
 //! | [`traffic`] | RDMA between two pods |
 //! | [`tracer`] | a program run with a fault at one of its system calls: killed, or an error |
@@ -56,6 +58,7 @@ pub mod erdma_nics;
 pub mod extent;
 pub mod files;
 pub mod ipam;
+pub mod kernel_counts;
 pub mod kill_at;
 pub mod killed;
 pub mod kubelet;
@@ -71,6 +74,7 @@ pub mod odd_file;
 pub mod pages;
 pub mod plugin;
 pub mod power;
+pub mod qemu;
 pub mod rails;
 pub mod real_kubelet;
 pub mod runtime;
@@ -100,6 +104,7 @@ pub use nics::BondedNics;
 pub use node::Node;
 pub use odd_file::OddFile;
 pub use plugin::{Invocation, Outcome};
+pub use qemu::Qemu;
 pub use rails::Rails;
 pub use real_kubelet::RealKubelet;
 pub use runtime::{Attachment, Conflist, Runtime};

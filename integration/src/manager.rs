@@ -31,11 +31,29 @@ impl Manager {
     /// too, which stand for NICs here.
     #[track_caller]
     pub fn network_manager(host: &Netns, profiles: &[(&str, &str)]) -> Self {
-        let configuration = "\
+        Self::network_manager_of(host, ["interface-name:lo", "*"], profiles)
+    }
+
+    /// The same for netdevs whose names `pattern` describes, and for no others.
+    #[track_caller]
+    pub fn network_manager_for(host: &Netns, pattern: &str, profiles: &[(&str, &str)]) -> Self {
+        let others = format!("interface-name:*,except:interface-name:{pattern}");
+        Self::network_manager_of(host, [&others, pattern], profiles)
+    }
+
+    #[track_caller]
+    fn network_manager_of(
+        host: &Netns,
+        [unmanaged, managed]: [&str; 2],
+        profiles: &[(&str, &str)],
+    ) -> Self {
+        let configuration = format!(
+            "\
             [main]\nplugins=keyfile\nauth-polkit=false\nno-auto-default=*\ndns=none\n\
-            rc-manager=unmanaged\n[keyfile]\nunmanaged-devices=interface-name:lo\n\
-            [device]\nmatch-device=interface-name:*\nmanaged=1\n";
-        let mut files = vec![("NetworkManager.conf".to_owned(), configuration)];
+            rc-manager=unmanaged\n[keyfile]\nunmanaged-devices={unmanaged}\n\
+            [device]\nmatch-device=interface-name:{managed}\nmanaged=1\n"
+        );
+        let mut files = vec![("NetworkManager.conf".to_owned(), &*configuration)];
         for (name, text) in profiles {
             files.push((format!("system-connections/{name}.nmconnection"), *text));
         }

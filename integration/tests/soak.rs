@@ -3,13 +3,18 @@
 //! was there after the first few of them.
 
 use integration::{
-    Daemon, Files, Machine, Node, Snapshot, daemon::rdma_device_plugin, extent,
-    kubelet::DeviceManager, machine::Nic, wait,
+    Daemon, Files, Machine, Node, Snapshot,
+    daemon::rdma_device_plugin,
+    extent,
+    kernel_counts::{network_namespaces, unreclaimable_memory},
+    kubelet::DeviceManager,
+    machine::Nic,
+    wait,
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{
-    fs, mem,
+    mem,
     ops::Range,
     path::{Path, PathBuf},
     slice, thread,
@@ -121,8 +126,8 @@ impl Traces {
         Self {
             files: Files::below(&below).paths(),
             groups,
-            namespaces: namespaces(),
-            memory: memory(),
+            namespaces: network_namespaces(),
+            memory: unreclaimable_memory(),
         }
     }
 
@@ -133,37 +138,21 @@ impl Traces {
         assert_eq!(self.groups, early.groups);
         if let Some(before) = early.namespaces {
             let most = before + (cycles / 2).min(100);
-            let ended = || namespaces().is_some_and(|now| now <= most);
+            let ended = || network_namespaces().is_some_and(|now| now <= most);
             assert!(
                 wait::within(wait::PATIENCE, ended),
                 "network namespaces stay: {before} before, {:?} now",
-                namespaces()
+                network_namespaces()
             );
         }
         let most = early.memory + KERNEL_MEMORY;
         assert!(
-            wait::within(wait::PATIENCE, || memory() <= most),
+            wait::within(wait::PATIENCE, || unreclaimable_memory() <= most),
             "the kernel's memory has grown from {} KiB to {} KiB",
             early.memory,
-            memory()
+            unreclaimable_memory()
         );
     }
-}
-
-/// How many network namespaces there are, in any process's eyes.
-fn namespaces() -> Option<usize> {
-    let text = fs::read_to_string("/sys/kernel/slab/net_namespace/objects").ok()?;
-    text.split_whitespace().next()?.parse().ok()
-}
-
-fn memory() -> usize {
-    let text = fs::read_to_string("/proc/meminfo").expect("procfs");
-    let of = |name: &str| -> usize {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let number = line.and_then(|line| line.split_whitespace().next());
-        number.and_then(|it| it.parse().ok()).expect("a number")
-    };
-    of("SUnreclaim:") + of("Percpu:")
 }
 
 /// So many pods come and go, at the same time as many as there are workers.

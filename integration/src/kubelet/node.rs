@@ -14,6 +14,7 @@ use crate::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
@@ -30,6 +31,7 @@ pub struct Node {
     pub daemon: Daemon,
     pod_resources: PodResourcesServer,
     place: Place,
+    arguments: Vec<OsString>,
 }
 
 /// Where the node has its files.
@@ -84,23 +86,32 @@ impl Node {
         let pod_resources = PodResourcesServer::start(&at("kubelet/pod-resources/kubelet.sock"));
         let kubelet = DeviceManager::started(&at("kubelet"));
         fs::write(at("config.json"), configuration).expect("the configuration");
-        let mut command = Command::new(rdma_device_plugin());
-        for (flag, below) in [
-            ("--config", "config.json"),
-            ("--kubelet-dir", "kubelet"),
-            ("--cdi-dir", "cdi"),
-        ] {
-            command.arg(flag).arg(at(below));
-        }
         let state = state.map_or_else(|| at("state"), Path::to_owned);
-        command.arg("--state-dir").arg(state);
-        command.args(["--metrics-address", "127.0.0.1:0", "--log-level", "debug"]);
+        let mut arguments: Vec<OsString> = vec![];
+        for (flag, path) in [
+            ("--config", at("config.json")),
+            ("--kubelet-dir", at("kubelet")),
+            ("--cdi-dir", at("cdi")),
+            ("--state-dir", state),
+        ] {
+            arguments.extend([flag.into(), path.into()]);
+        }
+        let rest = ["--metrics-address", "127.0.0.1:0", "--log-level", "debug"];
+        arguments.extend(rest.map(OsString::from));
         Self {
             kubelet,
-            daemon: Daemon::start(&mut command),
+            daemon: started(&arguments),
             pod_resources,
             place,
+            arguments,
         }
+    }
+
+    /// Kills the daemon, and starts it as it was started before.
+    #[track_caller]
+    pub fn kill_the_daemon(&mut self) {
+        self.daemon.kill();
+        self.daemon = started(&self.arguments);
     }
 
     /// Ends the daemon; how it ended, and how long that took.
@@ -218,6 +229,11 @@ impl Node {
         let line = text.lines().find(has)?;
         line.rsplit(' ').next()?.parse().ok()
     }
+}
+
+#[track_caller]
+fn started(arguments: &[OsString]) -> Daemon {
+    Daemon::start(Command::new(rdma_device_plugin()).args(arguments))
 }
 
 #[track_caller]

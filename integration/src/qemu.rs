@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, the machine from outside: QEMU's monitor, which the guest has where `integration/lab/vm --monitor` has
+//! started it (`docs/interop/qmp-spec.rst` of QEMU). The virtual functions of an igb NIC are no devices of QEMU's
+//! command line: they are unplugged with their NIC.
+
+use crate::lab::NICS;
+use serde_json::{Value, json};
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    sync::mpsc::{Receiver, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The port that leads to the monitor.
+const PORT: &str = "/dev/vport0p3";
+
+/// As long as QEMU may take for anything. A guest's kernel lets five seconds pass before it gives a slot up
+/// (`drivers/pci/hotplug/pciehp_ctrl.c`).
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The monitor of the machine that this runs on.
+#[derive(Debug)]
+pub struct Qemu {
+    port: File,
+    told: Receiver<Value>,
+}
+
+/// A NIC that was unplugged: what plugs it in again.
+#[derive(Debug)]
+pub struct Unplugged(Value);
+
+impl Qemu {
+    /// The monitor. A machine has one, for one test program.
+    #[track_caller]
+    pub fn monitor() -> Self {
+        let port = File::options().read(true).write(true).open(PORT);
+        let port = port.unwrap_or_else(|error| {
+            panic!("{PORT}: {error}: this test runs in the lab, by integration/lab/vm --monitor")
+        });
+        let lines = BufReader::new(port.try_clone().expect("a second handle"));
+        let (tell, told) = channel();
+        // it ends with the process: nothing else ends a read of the port
+        thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).expect("the monitor speaks JSON");
+                if tell.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut qemu = Self { port, told };
+        qemu.execute("qmp_capabilities", &json!({}));
+        qemu
+    }
+
+    /// Unplugs [`NICS`]`[nic]` with its functions, wherever they are, as a hypervisor does: the guest is asked to let
+    /// go of it, and does. Comes back when it is gone.
+    #[track_caller]
+    pub fn unplug(&mut self, nic: usize) -> Unplugged {
+        let address = format!("/sys/class/net/{}/address", NICS[nic]);
+        let address = fs::read_to_string(address).expect("the NIC is there");
+        // as `integration/lab/vm` has it
+        let id = format!("nic{nic}");
+        let back = json!({
+            "driver": "igb", "id": id, "bus": format!("rp{nic}"), "netdev": format!("hub{nic}"),
+            "mac": address.trim(),
+        });
+        self.execute("device_del", &json!({"id": id}));
+        self.wait_for(&format!("{id} is unplugged"), |it| {
+            it["event"] == "DEVICE_DELETED" && it["data"]["device"] == *id
+        });
+        Unplugged(back)
+    }
+
+    /// Plugs a NIC in again. The guest sees it a little later.
+    #[track_caller]
+    pub fn plug(&mut self, nic: &Unplugged) {
+        self.execute("device_add", &nic.0);
+    }
+
+    #[track_caller]
+    fn execute(&mut self, command: &str, arguments: &Value) {
+        let line = format!("{}\n", json!({"execute": command, "arguments": arguments}));
+        self.port.write_all(line.as_bytes()).expect("it is asked");
+        let answer = self.wait_for(command, |it| {
+            it.get("return").is_some() || it.get("error").is_some()
+        });
+        assert!(answer.get("error").is_none(), "{command}: {answer}");
+    }
+
+    #[track_caller]
+    fn wait_for(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.told.recv_timeout(left) {
+                Ok(told) if is_it(&told) => return told,
+                Ok(_) => {}
+                Err(error) => panic!("QEMU's monitor, {what}: {error}"),
+            }
+        }
+    }
+}

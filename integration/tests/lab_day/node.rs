@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node: two NICs with two virtual functions each, whose addresses are NetworkManager's; containerd; the daemon; a
+//! stand-in for kubelet, over the daemon's real sockets. A pod that lives has the first function of both NICs, those
+//! that come and go have one of the others.
+
+use integration::{
+    ContainerRuntime, Manager, Qemu,
+    container_runtime::{
+        ExclusiveNode, Pod, PodSpec,
+        exclusive::{BY_CDI, VF},
+        shared::address,
+        traffic::{self, End},
+    },
+    kubelet::{Wish, node::Node},
+    lab::{Function, Lab, NICS, ipv4, ipv6, uverbs},
+    smc::UEID,
+    wait,
+};
+use serde_json::json;
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Of each NIC.
+const FUNCTIONS: usize = 2;
+
+/// As long as NetworkManager may take in an emulated machine, from a netdev's carrier on.
+const TO_CONNECT: Duration = Duration::from_secs(60);
+
+/// With SMC-R on its rails.
+const SMC_R: (&str, &str) = ("network.alibabacloud.com/erdma-smcr", "true");
+
+/// A pod, and the functions that it has, by NIC and number.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub(super) pod: Pod,
+    pub(super) functions: Vec<(usize, usize)>,
+}
+
+/// The node, and how far the day has come.
+#[derive(Debug)]
+pub(super) struct Day {
+    // the first to end: it would set up anew what goes with the others
+    manager: Option<Manager>,
+    pub(super) node: ExclusiveNode,
+    pub(super) qemu: Qemu,
+    pub(super) round: usize,
+    pods: usize,
+    passers: usize,
+    began: Instant,
+}
+
+impl Day {
+    #[track_caller]
+    pub(super) fn begin() -> Self {
+        let began = Instant::now();
+        end_the_machine_if_a_task_hangs();
+        let qemu = Qemu::monitor();
+        let lab = Lab::without_rdma(FUNCTIONS);
+        for (nic, name) in NICS.into_iter().enumerate() {
+            // as one has it that comes later: these were there before the lab set the defaults
+            for key in ["dad_transmits", "router_solicitation_delay"] {
+                lab.host.set_sysctl(&format!("ipv6/conf/{name}/{key}"), "0");
+            }
+            lab.furnish(nic);
+        }
+        let manager = network_manager(&lab);
+        let node = Node::start(BY_CDI);
+        let runtime = ContainerRuntime::start(&node.path("cdi"));
+        let chain = json!({
+            "capabilities": {"io.kubernetes.cri.pod-annotations": true}, "smcUeid": UEID,
+            "ipam": {
+                "type": "rdma-ipam", "from": "parent", "family": "both", "dataDir": node.path("leases"),
+            },
+        });
+        let node = ExclusiveNode::new(lab, node, runtime, &chain);
+        let day = Self {
+            manager: Some(manager),
+            node,
+            qemu,
+            round: 0,
+            pods: 0,
+            passers: 0,
+            began,
+        };
+        day.says("the node is there");
+        day
+    }
+
+    /// Prints when it was.
+    pub(super) fn says(&self, what: &str) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        eprintln!("{seconds:6.1} s, round {}: {what}", self.round);
+    }
+
+    /// A pod with the first function of both NICs; in every second round with SMC-R.
+    #[track_caller]
+    pub(super) fn long_lived(&mut self) -> Given {
+        let has_smc_r = self.round % 2 == 1;
+        self.comes(&[(0, 0), (1, 0)], |spec| match has_smc_r {
+            true => spec.annotation(SMC_R.0, SMC_R.1),
+            false => spec,
+        })
+    }
+
+    /// Another pod, with a function of one NIC; it speaks with the one that lives, where both are on that NIC's fabric.
+    #[track_caller]
+    pub(super) fn a_pod_comes_and_goes(&mut self, lives: &Given) {
+        self.passers += 1;
+        let nic = self.passers % NICS.len();
+        let comes = self.comes(&[(nic, 1)], |spec| spec);
+        let ends = [(lives, nic), (&comes, 0)];
+        let addresses = ends.map(|(given, rail)| address(&given.pod.netns(), rail, true));
+        let end = |number: usize| End {
+            container: ends[number].0.pod.main(),
+            rdma: &self.function((nic, number)).rdma,
+            address: &addresses[number],
+        };
+        traffic::rping(end(0), end(1));
+        self.remove(comes.pod);
+        self.says("a pod has come and gone");
+    }
+
+    /// A pod whose one container asks for these functions, and has them and no others.
+    #[track_caller]
+    fn comes(
+        &mut self,
+        functions: &[(usize, usize)],
+        with: impl FnOnce(PodSpec) -> PodSpec,
+    ) -> Given {
+        self.pods += 1;
+        let name = format!("pod-{}", self.pods);
+        let ids = functions.iter().map(|it| self.function(*it).pci.clone());
+        let ids: Vec<String> = ids.collect();
+        let wish = Wish::new(&name, "main", VF, ids.len()).reusing(&ids);
+        let given = self.node.node.allocate(&wish);
+        let spec = with(PodSpec::new(&name).container("main", &[given]));
+        let kubelet = &self.node.node.kubelet;
+        let pod = self
+            .node
+            .runtime
+            .run_asking(&spec, |it| kubelet.before_start(&it.resource, &it.ids));
+        let pod = pod.unwrap_or_else(|status| panic!("{name}: {}", status.message()));
+        let given = Given {
+            pod,
+            functions: functions.to_vec(),
+        };
+        self.has_its_own(&given);
+        given
+    }
+
+    /// The pod's container has the device files of its functions, and no others; their ports are active.
+    #[track_caller]
+    pub(super) fn has_its_own(&self, given: &Given) {
+        let mut nodes = given.pod.main().rdma_nodes();
+        nodes.retain(|(name, ..)| name != "rdma_cm");
+        let functions = given.functions.iter();
+        let functions = functions.map(|it| uverbs(&self.function(*it).rdma));
+        let mut expected: Vec<_> = functions.collect();
+        expected.sort();
+        assert_eq!(nodes, expected, "{given:?}");
+        let said = given.pod.main().sh("ibv_devinfo");
+        let active = said.matches("PORT_ACTIVE").count();
+        assert_eq!(active, expected.len(), "{said}");
+    }
+
+    /// The pod's end.
+    #[track_caller]
+    pub(super) fn remove(&self, pod: Pod) {
+        self.node.remove(pod);
+    }
+
+    fn function(&self, (nic, number): (usize, usize)) -> &Function {
+        &self.node.lab.functions[nic][number]
+    }
+
+    /// NetworkManager is killed, and starts again beside what it has set up.
+    #[track_caller]
+    pub(super) fn start_network_manager_anew(&mut self) {
+        drop(self.manager.take());
+        self.manager = Some(network_manager(&self.node.lab));
+    }
+
+    /// Waits until kubelet has so many functions for pods.
+    #[track_caller]
+    pub(super) fn wait_for_healthy(&self, count: usize) {
+        let what = format!("{count} functions are healthy");
+        let kubelet = &self.node.node.kubelet;
+        kubelet.wait_for(VF, &what, |it| it.healthy().len() == count);
+    }
+
+    /// Waits until all that the host has is set up, and kubelet knows it.
+    #[track_caller]
+    pub(super) fn settles(&self) {
+        let manager = self.manager.as_ref().expect("it runs");
+        until_connected(manager, &self.node.lab);
+        self.wait_for_healthy(NICS.len() * FUNCTIONS);
+    }
+
+    /// Waits until nothing happens any more; the host is as it was before the first pod.
+    #[track_caller]
+    pub(super) fn rests(&self) {
+        self.settles();
+        self.node.before.assert_restored(&self.node.lab.host);
+        self.says("the node is as it was");
+    }
+
+    /// The day's end, without NetworkManager: what it has set up stays.
+    #[track_caller]
+    pub(super) fn ends(mut self) {
+        drop(self.manager.take());
+        self.node.before.assert_restored(&self.node.lab.host);
+    }
+}
+
+/// What waits in the kernel for two minutes would wait until the machine's time is over: the machine ends then, and its
+/// console has the stack of whoever waits.
+#[track_caller]
+fn end_the_machine_if_a_task_hangs() {
+    for (key, value) in [("printk", "7"), ("hung_task_panic", "1")] {
+        let path = format!("/proc/sys/kernel/{key}");
+        fs::write(&path, value).unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+}
+
+/// NetworkManager with a profile for each function, as an administrator writes it, and for nothing else. After four
+/// attempts that failed, as one does that a flap ends, it would wait five minutes (`autoconnect-retries`, nm-settings(5)).
+#[track_caller]
+fn network_manager(lab: &Lab) -> Manager {
+    let profiles = all(lab).map(|(nic, number, netdev)| {
+        // a metric of its own: else NetworkManager counts, in the order in which they come
+        let metric = 100 + nic * FUNCTIONS + number;
+        let text = format!(
+            "[connection]\nid={netdev}\ntype=ethernet\ninterface-name={netdev}\nautoconnect-retries=0\n\
+             [ipv4]\nmethod=manual\naddress1={}/24\nroute-metric={metric}\n\
+             [ipv6]\nmethod=manual\naddr-gen-mode=eui64\naddress1={}/64\nroute-metric={metric}\n",
+            ipv4(nic, number),
+            ipv6(nic, number)
+        );
+        (netdev, text)
+    });
+    let profiles: Vec<(&str, String)> = profiles.collect();
+    let profiles: Vec<(&str, &str)> = profiles.iter().map(|(it, text)| (*it, &**text)).collect();
+    let manager = Manager::network_manager_for(&lab.host, "enp*v*", &profiles);
+    until_connected(&manager, lab);
+    manager
+}
+
+/// Waits until NetworkManager is done with all functions that the host has.
+#[track_caller]
+fn until_connected(manager: &Manager, lab: &Lab) {
+    let mut said = String::new();
+    let done = wait::within(TO_CONNECT, || {
+        said = manager.run("nmcli -t -f DEVICE,STATE device");
+        let is_connected = |netdev: &str| {
+            let start = format!("{netdev}:connected");
+            said.lines().any(|line| line.starts_with(&start))
+        };
+        let is_here = |netdev: &str| Path::new("/sys/class/net").join(netdev).exists();
+        all(lab).all(|(_, _, netdev)| !is_here(netdev) || is_connected(netdev))
+    });
+    assert!(done, "not within {TO_CONNECT:?}: {said}\n{}", manager.log());
+}
+
+/// NIC, number and netdev of all functions.
+fn all(lab: &Lab) -> impl Iterator<Item = (usize, usize, &str)> {
+    let nics = lab.functions.iter().enumerate();
+    nics.flat_map(|(nic, functions)| {
+        let functions = functions.iter().enumerate();
+        functions.map(move |(number, it)| (nic, number, &*it.netdev))
+    })
+}

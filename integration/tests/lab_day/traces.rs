@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What could be left on a node beside what `Snapshot` has, counted; and what could grow of a daemon.
+
+use crate::node::Day;
+use integration::{
+    Files,
+    kernel_counts::{network_namespaces, unreclaimable_memory},
+    wait,
+};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs, mem,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+/// Where the node has what programs write: the records' directory, the runtime's specifications, kubelet's, and the
+/// leases of both IPAM plugins.
+const PLACES: [&str; 5] = ["state", "cdi", "kubelet", "leases", "networks"];
+
+/// So many network namespaces more may be counted: the kernel counts the objects of slabs that a processor holds as if
+/// all were in use, up to eight each on two processors. A round has more than eight pods.
+const NAMESPACES: usize = 16;
+
+/// The kernel's memory that cannot be reclaimed may grow by so much, KiB: its caches fill. A pod's namespace that stays
+/// takes half a MiB or more.
+const KERNEL_MEMORY: usize = 32 << 10;
+
+/// How often something is there, by name.
+type Counts = BTreeMap<String, usize>;
+
+/// What there is.
+#[derive(Debug)]
+pub(super) struct Traces {
+    /// What is in the node's directories.
+    files: Counts,
+    /// What is the same at every rest.
+    exact: Counts,
+    /// Network namespaces of the machine.
+    namespaces: usize,
+    /// The kernel's memory that cannot be reclaimed, and that of each processor's own, KiB.
+    memory: usize,
+}
+
+impl Traces {
+    #[track_caller]
+    pub(super) fn of(day: &Day) -> Self {
+        Self {
+            files: files(day),
+            exact: exact(day),
+            namespaces: network_namespaces().expect("the kernel counts its objects"),
+            memory: unreclaimable_memory(),
+        }
+    }
+
+    /// No pod has anything: no record, no rails of a pod, no lease, and nothing was given up.
+    #[track_caller]
+    pub(super) fn held(day: &Day) {
+        let [attachments, rails, given_up] =
+            ["attachments", "rails", "given-up"].map(|it| day.node.node.path("state").join(it));
+        let is_of_a_pod = |path: &&PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let of_pods = [&attachments, &rails, &given_up];
+            let is_of_pods = of_pods.iter().any(|it| path.starts_with(it));
+            is_of_pods && name.ends_with(".json") || name.parse::<IpAddr>().is_ok()
+        };
+        let paths = paths(day);
+        let held: Vec<&PathBuf> = paths.iter().filter(is_of_a_pod).collect();
+        assert!(held.is_empty(), "{held:?}");
+    }
+
+    /// What there is as soon as nothing is there that was not in a `fresh` node, and, of what the first pods make for
+    /// good, nothing that was not there `early`.
+    #[track_caller]
+    pub(super) fn until_as(day: &Day, fresh: &Self, early: Option<&Self>) -> Self {
+        let mut now = Self::of(day);
+        let mut differences = now.differences(fresh, early);
+        wait::within(wait::PATIENCE, || {
+            if !differences.is_empty() {
+                now = Self::of(day);
+                differences = now.differences(fresh, early);
+            }
+            differences.is_empty()
+        });
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
+        now
+    }
+
+    fn differences(&self, fresh: &Self, early: Option<&Self>) -> Vec<String> {
+        let mut found = changes(&fresh.exact, &self.exact);
+        if self.namespaces > fresh.namespaces + NAMESPACES {
+            let (was, is) = (fresh.namespaces, self.namespaces);
+            found.push(format!("network namespaces: {was} before, {is} now"));
+        }
+        if let Some(early) = early {
+            found.extend(changes(&early.files, &self.files));
+            if self.memory > early.memory + KERNEL_MEMORY {
+                let (was, is) = (early.memory, self.memory);
+                found.push(format!(
+                    "the kernel's memory: {was} KiB early, {is} KiB now"
+                ));
+            }
+        }
+        found
+    }
+}
+
+impl fmt::Display for Traces {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let processes = self
+            .exact
+            .iter()
+            .filter(|(name, _)| name.starts_with("process "));
+        write!(
+            to,
+            "{} files, {} processes, {} network namespaces, {} KiB of the kernel's",
+            self.files.values().sum::<usize>(),
+            processes.map(|(_, count)| count).sum::<usize>(),
+            self.namespaces,
+            self.memory
+        )
+    }
+}
+
+/// What of `is` there was another number of.
+fn changes(was: &Counts, is: &Counts) -> Vec<String> {
+    let names: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
+    let told = names.into_iter().filter_map(|name| {
+        let [was, is] = [was, is].map(|it| it.get(name).copied().unwrap_or(0));
+        (was != is).then(|| format!("{name}: {was} before, {is} now"))
+    });
+    told.collect()
+}
+
+#[track_caller]
+fn paths(day: &Day) -> Vec<PathBuf> {
+    let places = PLACES.map(|it| day.node.node.path(it));
+    let places = places.each_ref().map(|it| it.to_str().expect("UTF-8"));
+    Files::below(&places).paths()
+}
+
+/// Its files, by path. In the names of a daemon's file and of its sockets is what tells its lives apart.
+#[track_caller]
+fn files(day: &Day) -> Counts {
+    let mut files = Counts::new();
+    for path in paths(day) {
+        let path = path.to_string_lossy().into_owned();
+        let name = match (path.rsplit_once('/'), path.split_once('~')) {
+            (Some((directory, _)), _) if path.ends_with(".daemon") => {
+                format!("{directory}/LIFE.daemon")
+            }
+            (_, Some((resource, _))) if path.ends_with(".sock") => format!("{resource}~LIFE.sock"),
+            _ => path,
+        };
+        *files.entry(name).or_default() += 1;
+    }
+    files
+}
+
+/// Namespaces with a name, processes by theirs, mounts, and what the kernel counts of each RDMA device.
+#[track_caller]
+fn exact(day: &Day) -> Counts {
+    let mut exact = Counts::new();
+    let entries = |path: &str| fs::read_dir(path).into_iter().flatten().flatten();
+    exact.insert("named namespaces".into(), entries("/run/netns").count());
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("procfs");
+    exact.insert("mounts".into(), mounts.lines().count());
+    for process in entries("/proc").map(|it| it.path()) {
+        if let Some(name) = program(&process) {
+            *exact.entry(format!("process {name}")).or_default() += 1;
+        }
+    }
+    let text = day.node.lab.host.run("rdma -j resource show");
+    let devices: Vec<Value> = serde_json::from_str(&text).expect("a list");
+    for device in devices {
+        let name = device["ifname"].as_str().expect("a name");
+        for (what, count) in device.as_object().expect("an object") {
+            // its index is another one after it has moved
+            if let Some(count) = count.as_u64().filter(|_| what != "ifindex") {
+                let count = usize::try_from(count).expect("a count");
+                exact.insert(format!("{name} {what}"), count);
+            }
+        }
+    }
+    exact
+}
+
+/// What udev and NetworkManager start and end as they like.
+const HELPERS: [&str; 2] = ["(udev-worker)", "nm-dispatcher"];
+
+/// What a process runs; none: it is the kernel's, has ended, or is one of [`HELPERS`].
+fn program(process: &Path) -> Option<String> {
+    let arguments = fs::read(process.join("cmdline")).ok()?;
+    let name = fs::read_to_string(process.join("comm")).ok()?;
+    let is_counted = !arguments.is_empty() && !HELPERS.contains(&name.trim());
+    is_counted.then(|| name.trim().to_owned())
+}
+
+/// What of a daemon could grow.
+#[derive(Debug)]
+pub(super) struct DaemonSize {
+    descriptors: usize,
+    threads: usize,
+    /// KiB
+    memory: u64,
+}
+
+impl DaemonSize {
+    fn of(day: &Day) -> Self {
+        let daemon = &day.node.node.daemon;
+        Self {
+            descriptors: daemon.descriptors(),
+            threads: daemon.threads(),
+            memory: daemon.memory(),
+        }
+    }
+
+    /// Its size as soon as it stays the same for a second: where connections are made anew, descriptors come and go.
+    #[track_caller]
+    fn at_rest(day: &Day) -> Self {
+        let mut last = Self::of(day);
+        wait::until("the daemon is at rest", || {
+            thread::sleep(Duration::from_secs(1));
+            let before = mem::replace(&mut last, Self::of(day));
+            (before.descriptors, before.threads) == (last.descriptors, last.threads)
+        });
+        last
+    }
+
+    /// Its size as soon as nothing is more than it was `early` in the same daemon's life. Memory may be by a quarter, as
+    /// in `soak`: the allocator's and the program's own pages come when they are first used.
+    #[track_caller]
+    pub(super) fn until_as(day: &Day, early: Option<&Self>) -> Self {
+        let mut now = Self::at_rest(day);
+        let Some(early) = early else {
+            return now;
+        };
+        let flat = wait::within(wait::PATIENCE, || {
+            let is_flat = now.descriptors <= early.descriptors
+                && now.threads <= early.threads
+                && now.memory <= early.memory + early.memory / 4;
+            if !is_flat {
+                now = Self::of(day);
+            }
+            is_flat
+        });
+        assert!(flat, "{now:?} is more than {early:?}");
+        now
+    }
+}
