@@ -170,6 +170,30 @@ fn what_is_shared_stays_and_what_is_free_moves() {
     wait::until("it is on the host", || node.host.has_link("eth1"));
 }
 
+/// A child has no address that a route leads to unless somebody gives it one, and an RDMA program would only time out.
+#[test]
+fn a_child_that_nobody_gives_an_address_is_told() {
+    let (node, mut configuration) = shared();
+    let pod = node.pod("pod");
+    let mut told = |fields: Value| {
+        configuration["ipam"] = fields["ipam"].clone();
+        configuration["ipv6"] = fields["ipv6"].clone();
+        let added = node.invoke("ADD", "7", pod.path()).input(&configuration);
+        let added = added.run();
+        added.result();
+        let sentence = "rdma0 has no address but IPv6's link-local one: a child of eth1 has those \
+                        that `ipam` gives, and there is no `ipam`";
+        let is_told = added.stderr.contains(sentence);
+        node.del(&configuration, "7", &pod);
+        is_told
+    };
+    assert!(told(json!({})));
+    assert!(!told(json!({"ipv6": {"acceptRA": true}})));
+    node.ipam
+        .answer("ADD", &json!({"ips": [{"address": "fd00::7/64"}]}));
+    assert!(!told(json!({"ipam": {"type": ipam::NAME}})));
+}
+
 #[test]
 fn refused_in_words_and_without_a_trace() {
     let (node, configuration) = shared();

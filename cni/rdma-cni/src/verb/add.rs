@@ -424,6 +424,14 @@ fn log_rails(attachment: &Attachment) {
             (None, Some(shared)) => {
                 let Shared { parent, child, .. } = shared;
                 log::info!("{netns} gets {name}, {child} on {parent}, {rdma}");
+                // programs that find no address only time out, and nothing else tells why
+                if attachment.ipam.is_none() && !attachment.accept_ra {
+                    log::warn!(
+                        "{name} has no address but IPv6's link-local one: a child of {parent} has \
+                         those that `ipam` gives, and there is no `ipam`; \
+                         {{\"type\":\"rdma-ipam\",\"from\":\"parent\"}} takes them from the prefix of {parent}"
+                    );
+                }
             }
             (None, None) if rail.bare => log::info!("{netns} gets no netdev, {rdma}"),
             (None, None) => log::info!("{name} is in {netns} already, {rdma}"),

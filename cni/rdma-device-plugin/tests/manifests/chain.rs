@@ -8,7 +8,7 @@ use crate::{
     documents,
     paths::{Mounts, mounts},
     platforms, refused, report, root,
-    wanted::ALL,
+    wanted::{ALL, BONDS},
 };
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
 use rdma_device_plugin::{
@@ -25,7 +25,7 @@ pub(crate) const UNINSTALL: [&str; 2] = [
 ];
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 27] = [
+const CHAINED: [(&str, &str); 28] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", VFS),
@@ -40,6 +40,10 @@ const CHAINED: [(&str, &str); 27] = [
     (
         "integration/manifests/rendered/another-name.yaml",
         ANOTHER_NAME,
+    ),
+    (
+        BONDS,
+        r#"{"ipam":{"type":"rdma-ipam","from":"parent"},"resources":["rdma/hca"]}"#,
     ),
     (claims::OF_ANOTHER_NAME, ANOTHER_NAME),
     (

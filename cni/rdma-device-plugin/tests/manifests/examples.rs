@@ -1,11 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The pods of users: `conf/examples`.
 
-use crate::{cluster::cluster, documents, root, wanted::ALL, yaml_files};
+use crate::{
+    cluster::cluster,
+    documents, root,
+    wanted::{ALL, BONDS},
+    yaml_files,
+};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use rdma_device_plugin::{
+    ipv6_prerequisite::parents,
+    offer::{PreviousOffers, offers},
+};
+use rdma_netns::Inventory;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -174,6 +185,33 @@ fn smc_r_is_asked_for_as_the_chain_reads_it() {
                 .cloned()
         });
     assert_eq!(annotated.collect::<Vec<_>>(), ["true"]);
+}
+
+/// Bonds that are one pod's alone, as the page for users of ack-rdma-device-plugin has it: what is rendered is what the
+/// page says, both bonds of a node are offered, and the chain waits for their addresses.
+#[test]
+fn the_values_of_the_exclusive_mode_are_those_of_the_page() {
+    let page = fs::read_to_string(root().join("docs/drop-in.md")).expect("the page");
+    let section = page.split("### Exclusive mode").nth(1).expect("a section");
+    let said = section.split("```yaml").nth(1).expect("values");
+    let said = said.split("```").next().expect("their end");
+    let said: Value = serde_saphyr::from_str(said).expect("YAML");
+    let values = "integration/manifests/values/bonds-of-one-pod-each.yaml";
+    assert_eq!(documents(&root().join(values)), [said]);
+
+    let cluster = cluster(BONDS);
+    let conf = cluster.conf().0;
+    let bonds = "cni/rdma-device-plugin/tests/nodes/lacp-bonds/node.json";
+    let bonds: Inventory = cases::read_as(&root().join(bonds));
+    let before = PreviousOffers::default();
+    let (offers, remarks) = offers(&conf, &bonds, &[].into(), &[].into(), &before);
+    assert_eq!(remarks, [] as [&str; 0]);
+    let ids = offers.iter().flat_map(|it| &it.ids);
+    let ids: Vec<_> = ids.map(|it| it.id.as_str()).collect();
+    assert_eq!(ids, ["0000:3b:00.0", "0000:5e:00.0"]);
+    let waited_for = parents(conf.chain.as_ref(), &offers, &bonds);
+    let rdma: Vec<_> = waited_for.iter().map(|it| it.rdma.as_str()).collect();
+    assert_eq!(rdma, ["mlx5_bond_0", "mlx5_bond_1"]);
 }
 
 /// A file that does not name any object would be passed over by all tests above.

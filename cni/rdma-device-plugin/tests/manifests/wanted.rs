@@ -31,10 +31,13 @@ const fn wanted(
 /// What a cluster's owner decides is otherwise here.
 pub(crate) const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes.yaml";
 
+/// As the page for users of ack-rdma-device-plugin has it.
+pub(crate) const BONDS: &str = "integration/manifests/rendered/bonds-of-one-pod-each.yaml";
+
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 34] = [
+pub(crate) const ALL: [Wanted; 35] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -63,6 +66,7 @@ pub(crate) const ALL: [Wanted; 34] = [
         &["example.com/hca_8"],
         &[],
     ),
+    wanted(BONDS, &["rdma/hca"], &[]),
     wanted(claims::OF_ANOTHER_NAME, &["example.com/hca_8"], &[]),
     wanted(claims::OF_MOVED_VFS, &["rdma/vf"], &[]),
     wanted(claims::OF_VFS, &["rdma/vf"], &[]),

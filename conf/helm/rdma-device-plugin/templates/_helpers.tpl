@@ -130,7 +130,7 @@
 {{- $_ := set $config "mode" "hca" -}}
 {{- end -}}
 {{- else if eq .Values.nics "exclusive" -}}
-{{- $_ := set $config "cdi" true -}}
+{{- if .Values.exclusive.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
 {{- $_ := set $config "resources" (list (dict
      "name" (include "rdma.resource" .)
      "kind" "exclusive"
