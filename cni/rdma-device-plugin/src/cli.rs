@@ -94,6 +94,10 @@ pub struct Arguments {
     /// /etc/kubernetes/node-feature-discovery/features.d; without it none are written
     #[arg(long, value_name = "DIRECTORY")]
     pub node_features: Option<PathBuf>,
+    /// Where Multus looks for what is known of exclusive devices, usually
+    /// /var/run/k8s.cni.cncf.io/devinfo/dp; without it nothing is written
+    #[arg(long, value_name = "DIRECTORY")]
+    pub device_info: Option<PathBuf>,
     /// off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LevelFilter,
@@ -235,6 +239,7 @@ impl Arguments {
         .chain(&mut self.config)
         .chain(&mut self.cni_conf_dir)
         .chain(&mut self.node_features)
+        .chain(&mut self.device_info)
         .chain(&mut self.probe_socket)
         {
             *path = std::path::absolute(&*path)?;

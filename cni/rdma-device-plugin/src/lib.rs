@@ -21,6 +21,7 @@ pub mod cli;
 pub mod conf;
 pub mod config_file;
 pub mod daemon;
+pub mod device_info;
 pub mod dra;
 pub mod erdma;
 pub mod hardware;

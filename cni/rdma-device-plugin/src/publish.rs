@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the chain and the container runtime are told in files: which devices a resource's ids
-//! stand for, and CDI entries.
+//! stand for, CDI entries, and what Multus tells of exclusive devices.
 //!
 //! The files stay when the daemon ends. A container that is started again is not allocated
 //! again: the runtime looks its CDI names up without the daemon, and the chain its ids.
 
-use crate::{hardware::Hardware, node::Node, offer};
+use crate::{cli::Arguments, device_info, hardware::Hardware, node::Node, offer};
 use rdma_resources::{Cdi, FileError, Published, published::FORMAT};
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 /// Where it is written.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     state_dir: PathBuf,
     cdi_dir: PathBuf,
+    /// None: nothing is written for Multus.
+    device_info: Option<PathBuf>,
     hardware: Hardware,
     /// What went wrong the last time: it is said once.
-    told: [Option<String>; 2],
+    told: [Option<String>; 3],
 }
 
 impl Publisher {
-    /// Into the state directory of `rdma-cni` and the runtime's CDI directory.
-    pub fn new(state_dir: &Path, cdi_dir: &Path, hardware: Hardware) -> Self {
+    /// Into the state directory of `rdma-cni`, the runtime's CDI directory, and Multus' for device information.
+    pub fn new(arguments: &Arguments, hardware: Hardware) -> Self {
         Self {
-            state_dir: state_dir.to_owned(),
-            cdi_dir: cdi_dir.to_owned(),
+            state_dir: arguments.state_dir.clone(),
+            cdi_dir: arguments.cdi_dir.clone(),
+            device_info: arguments.device_info.clone(),
             hardware,
-            told: [None, None],
+            told: [None, None, None],
         }
     }
 
@@ -38,7 +38,12 @@ impl Publisher {
         let here = self.clone();
         // a move of rdma-cni can hold the lock of the CDI file for a moment
         let written = tokio::task::spawn_blocking(move || {
-            [here.resources(&node), here.cdi(&node)].map(Result::err)
+            let written = [
+                here.resources(&node),
+                here.cdi(&node),
+                here.device_info(&node),
+            ];
+            written.map(Result::err)
         });
         match written.await {
             Ok(failed) => self.tell(failed),
@@ -83,6 +88,20 @@ impl Publisher {
         Ok(())
     }
 
+    fn device_info(&self, node: &Node) -> Result<(), FileError> {
+        let Some(directory) = &self.device_info else {
+            return Ok(());
+        };
+        let files = device_info::files(node.advertised(), &node.inventory);
+        if device_info::write(directory, &files, &self.state_dir)? {
+            log::info!(
+                "device information is in {directory:?}, {} files",
+                files.len()
+            );
+        }
+        Ok(())
+    }
+
     fn entries(&self) -> Cdi {
         Cdi::new(&self.cdi_dir, &self.state_dir)
     }
@@ -93,7 +112,7 @@ impl Publisher {
         node.conf.cdi || self.entries().is_there()
     }
 
-    fn tell(&mut self, failed: [Option<FileError>; 2]) {
+    fn tell(&mut self, failed: [Option<FileError>; 3]) {
         for (told, failed) in self.told.iter_mut().zip(failed) {
             let failed = failed.map(|error| error.to_string());
             match &failed {

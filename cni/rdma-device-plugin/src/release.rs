@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--release`: what the daemon set up of eRDMA NICs goes, and the labels that it wrote.
+//! `--release`: what the daemon set up of eRDMA NICs goes, and the labels and device information that it wrote.
 
 use crate::{
     cli::Arguments,
+    device_info,
     node_features::{self, NodeFeaturesError},
 };
 use ::erdma::bring_up::{ReleaseError, release};
 use rdma_netns::Linux;
+use rdma_resources::FileError;
 
 /// Not all of it could be taken back.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +19,9 @@ pub enum Unreleased {
     /// The labels.
     #[error(transparent)]
     Labels(#[from] NodeFeaturesError),
+    /// What Multus was told.
+    #[error(transparent)]
+    DeviceInfo(#[from] FileError),
     /// Some of it; what was printed says which.
     #[error("{0} NICs are not as they were; --release can be run again")]
     Some(usize),
@@ -40,8 +45,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Unreleased> {
     {
         println!("{file:?}: removed");
     }
+    tell_removed(device_info::remove(&arguments.state_dir)?);
     match released.iter().filter(|nic| !nic.is_complete()).count() {
         0 => Ok(()),
         left => Err(Unreleased::Some(left)),
+    }
+}
+
+/// What is printed of so many files of device information.
+pub(crate) fn tell_removed(files: usize) {
+    if files > 0 {
+        println!("device information: {files} files removed");
     }
 }

@@ -110,7 +110,7 @@ impl Daemon {
             verdicts,
             metrics: metrics.clone(),
         });
-        let publisher = Publisher::new(&arguments.state_dir, &arguments.cdi_dir, hardware.clone());
+        let publisher = Publisher::new(&arguments, hardware.clone());
         let erdma = Arc::new(Report {
             instance: instance::kept(&arguments.state_dir),
             ..Report::default()

@@ -27,6 +27,7 @@ use crate::{
 use binaries::BinaryError;
 use conflist::{Obstacle, TYPE};
 use pods::PodsError;
+use rdma_resources::FileError;
 use serde_json::{Map, Value};
 use stay::{Ends, is_first};
 use std::{
@@ -69,6 +70,9 @@ pub enum InstallError {
     /// The labels for node-feature-discovery stay.
     #[error(transparent)]
     Labels(#[from] NodeFeaturesError),
+    /// What Multus was told stays.
+    #[error(transparent)]
+    DeviceInfo(#[from] FileError),
     /// The record.
     #[error(transparent)]
     Record(#[from] RecordError),

@@ -12,7 +12,8 @@ use crate::{
     },
     cli::Uninstall,
     conf::{self, chain::CONF_DIR},
-    node_features,
+    device_info, node_features,
+    release::tell_removed,
 };
 use conflist::TYPE;
 use dra::Claims;
@@ -46,8 +47,7 @@ pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
     let state_dir = absolute(&arguments.state_dir)?;
     let (mut said, mut is_done) = (None, false);
     // seen without a lock
-    let is_gone =
-        || Record::read(&state_dir).is_ok_and(|it| it.is_none()) && !has_labels(arguments);
+    let is_gone = || Record::read(&state_dir).is_ok_and(|it| it.is_none()) && !has_files(arguments);
     loop {
         // somebody may put it there again
         if !(is_done && is_gone()) {
@@ -78,7 +78,7 @@ pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
 
 /// Whether [`uninstall`] has nothing left to do: nothing is changed, and nothing of a pod is looked at.
 fn is_taken_away(arguments: &Uninstall) -> Result<(), InstallError> {
-    if has_labels(arguments) {
+    if has_files(arguments) {
         return Err(InstallError::NotDone);
     }
     let state_dir = absolute(&arguments.state_dir)?;
@@ -105,14 +105,14 @@ fn is_taken_away(arguments: &Uninstall) -> Result<(), InstallError> {
     }
 }
 
-/// Whether the daemon's labels are there still.
-fn has_labels(arguments: &Uninstall) -> bool {
+/// Whether the daemon's labels, or its device information, are there still.
+fn has_files(arguments: &Uninstall) -> bool {
     let directory = arguments.node_features.as_deref();
-    directory.is_some_and(node_features::is_there)
+    directory.is_some_and(node_features::is_there) || device_info::is_there(&arguments.state_dir)
 }
 
-/// Takes it away, the labels at last: while pods have devices, the node still is what they say. What is to be said of
-/// what is left.
+/// Takes it away, labels and device information at last: while pods have devices, the node still is what they say. What
+/// is to be said of what is left.
 fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     let left = take_chain_away(arguments)?;
     if let Some(directory) = &arguments.node_features
@@ -120,6 +120,7 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     {
         println!("{file:?}: removed");
     }
+    tell_removed(device_info::remove(&absolute(&arguments.state_dir)?)?);
     Ok(left)
 }
 

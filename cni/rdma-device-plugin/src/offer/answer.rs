@@ -15,6 +15,7 @@ use rdma_resources::{
     container::ContainerId,
     grant::{FORMAT, GrantedDevice},
 };
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// An id cannot be allocated.
@@ -143,6 +144,7 @@ impl Offer {
         let connection_manager = self.connection_manager(&given, inventory);
         let mut environment = self.environment(&grants, &given, inventory);
         environment.extend(self.for_libraries(&given));
+        environment.extend(self.information(&grants, connection_manager));
         let mut response = ContainerAllocateResponse {
             envs: environment.into_iter().collect(),
             ..ContainerAllocateResponse::default()
@@ -333,6 +335,35 @@ impl Offer {
             (device.hca.name.as_str(), port)
         });
         self.environment.variables(&names.collect::<Vec<_>>())
+    }
+
+    /// sriov-network-device-plugin's `PCIDEVICE_…_INFO`, by id (`pkg/infoprovider` there). A path is said only where it is
+    /// promised: a CDI name leads to the device by whatever name that has after its move.
+    fn information(
+        &self,
+        grants: &[Grant],
+        manager: Option<&CharDevice>,
+    ) -> Option<(String, String)> {
+        if self.kind != Ids::Exclusive {
+            return None;
+        }
+        let path = |name: &str| format!("/dev/infiniband/{name}");
+        let manager = manager.map(|it| (it.name.as_str(), path(&it.name)));
+        let of_ids = grants.iter().map(|grant| {
+            let nodes = grant.devices.iter().flat_map(|it| &it.char_devices);
+            let paths = nodes.map(|node| (node.kind(), path(&node.name)));
+            let paths = paths.chain(manager.clone()).filter(|_| !self.cdi);
+            let name = grant.devices.iter().map(|it| ("rdma_dev", it.rdma.clone()));
+            let rdma: BTreeMap<&str, String> = paths.chain(name).collect();
+            let generic = json!({ "deviceID": grant.id });
+            (
+                grant.id.as_str(),
+                json!({ "generic": generic, "rdma": rdma }),
+            )
+        });
+        let of_ids: BTreeMap<&str, Value> = of_ids.collect();
+        let variable = format!("{}_INFO", pci_device(self.name.as_str()));
+        Some((variable, json!(of_ids).to_string()))
     }
 
     fn environment(

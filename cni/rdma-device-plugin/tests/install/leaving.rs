@@ -282,6 +282,30 @@ fn labels_of_the_node_go_with_the_rest() {
     assert!(!file.exists() && check());
 }
 
+/// What Multus is told of devices goes at last, too: which files these are is in the state directory.
+#[test]
+fn device_information_goes_with_the_rest() {
+    let node = Node::with_list(FLANNEL);
+    plugin(&node, "rm $record");
+    let file = node.path("devinfo/dp/rdma-vf-0000:3b:00.2-device.json");
+    fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+    node.install();
+    let record = json!({"files": [file]}).to_string();
+    node.machine.write("state/device-info.json", &record);
+    fs::write(&file, "{}").expect("written");
+    let netns = Netns::new("leaving");
+    attach(&node, &netns, RECORD);
+    refused(&node.run("uninstall", &[]));
+    assert!(file.exists(), "a pod has devices");
+    netns.die();
+    let check = || node.run("uninstall", &["--check"]).status.success();
+    assert!(!check());
+    let text = said(&node.run("uninstall", &[]));
+    let removed = "device information: 1 files removed\n";
+    assert!(text.ends_with(removed), "{text}");
+    assert!(!file.exists() && check());
+}
+
 #[test]
 fn it_tries_again_by_itself_until_it_is_done() {
     let node = Node::with_list(FLANNEL);

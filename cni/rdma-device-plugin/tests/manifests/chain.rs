@@ -6,7 +6,7 @@ use crate::{
     claims,
     cluster::{Cluster, arguments, capabilities, cluster},
     documents,
-    paths::{Mounts, mounts},
+    paths::{DEVICE_INFO, Mounts, mounts},
     platforms, refused, report, root,
     wanted::{ALL, BONDS},
 };
@@ -19,8 +19,9 @@ use rdma_device_plugin::{
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
-pub(crate) const UNINSTALL: [&str; 2] = [
+pub(crate) const UNINSTALL: [&str; 3] = [
     "conf/manifests/uninstall.yaml",
+    "integration/manifests/rendered/uninstall-device-info.yaml",
     "integration/manifests/rendered/uninstall-node-features.yaml",
 ];
 
@@ -309,7 +310,7 @@ fn takes_it_off(file: &'static str) {
     assert!(probed.check);
     assert_eq!(probed.state_dir, uninstall.state_dir);
     assert_eq!(probed.node_features, uninstall.node_features);
-    assert_eq!(uninstall.node_features.is_some(), file != UNINSTALL[0]);
+    assert_eq!(uninstall.node_features.is_some(), file == UNINSTALL[2]);
     let spec = cluster.daemon_set.spec.as_ref().expect("spec");
     // helm --wait waits for all but those that may be unavailable
     let strategy = spec.update_strategy.as_ref();
@@ -323,6 +324,10 @@ fn takes_it_off(file: &'static str) {
     let directories = [&bin_dir, &conf_dir, &uninstall.state_dir];
     let mut needed = on_the_node(directories.into_iter().chain(&uninstall.node_features));
     needed.insert("/run/netns".into(), ("/run/netns".into(), true));
+    if file == UNINSTALL[1] {
+        // which files are the daemon's is recorded in the state directory
+        needed.extend(on_the_node([&PathBuf::from(DEVICE_INFO)]));
+    }
     assert_eq!(mounts(&cluster, container), needed);
     let mounted = container.volume_mounts.iter().flatten();
     let mut netns = mounted.filter(|it| it.mount_path == "/run/netns");

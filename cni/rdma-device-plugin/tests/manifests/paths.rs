@@ -14,6 +14,9 @@ use std::{collections::BTreeMap, path::Path};
 /// `container path` → (`path on the node`, `read-only`)
 pub(crate) type Mounts = BTreeMap<String, (String, bool)>;
 
+/// Where Multus looks (Device Information Specification 1.1.0, section 4.1).
+pub(crate) const DEVICE_INFO: &str = "/var/run/k8s.cni.cncf.io/devinfo/dp";
+
 /// Instead of a path on the node: what comes and goes with the pod.
 pub(crate) const OF_POD: &str = "emptyDir";
 
@@ -107,6 +110,10 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
         need(&arguments.dev, "/dev", true);
         if let Some(features) = &arguments.node_features {
             need(features, &same(features), false);
+        }
+        if let Some(device_info) = &arguments.device_info {
+            assert_eq!(device_info, Path::new(DEVICE_INFO));
+            need(device_info, &same(device_info), false);
         }
         if let Some(dra) = &conf.dra {
             let registry = arguments.kubelet_dir.join("plugins_registry");

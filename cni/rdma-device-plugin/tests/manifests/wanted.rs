@@ -37,7 +37,7 @@ pub(crate) const BONDS: &str = "integration/manifests/rendered/bonds-of-one-pod-
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 35] = [
+pub(crate) const ALL: [Wanted; 36] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -79,6 +79,11 @@ pub(crate) const ALL: [Wanted; 35] = [
             &[],
         )
     },
+    wanted(
+        "integration/manifests/rendered/device-info.yaml",
+        &["intel.com/sriov_rdma"],
+        &[],
+    ),
     wanted(
         "integration/manifests/rendered/erdma-all-loading.yaml",
         &["aliyun/erdma"],

@@ -4,10 +4,12 @@
 use crate::node;
 use rdma_device_plugin::{
     conf::Conf,
+    device_info::files,
     offer::{Offer, PreviousOffers, Unhealthy, cdi_entries, offers, still_as_granted},
 };
 use rdma_netns::Inventory;
 use rdma_resources::Grant;
+use serde_json::{Value, json};
 use std::{collections::BTreeSet, path::Path};
 
 fn offer_with(resource: &str, cdi: bool, inventory: &Inventory, unhealthy: &Unhealthy) -> Offer {
@@ -354,4 +356,64 @@ fn a_variable_names_the_first_nic_for_smc() {
         .answer(&ids(&["erdma_0/0"]), &inside)
         .expect("given");
     assert!(response.envs.is_empty());
+}
+
+/// By a CDI name the device can come under another path than it has now, so no path is told.
+#[test]
+fn an_exclusive_devices_information_promises_no_path_that_can_change() {
+    let node = node("four-vfs");
+    let id = "0000:3b:00.3";
+    let told = |cdi| {
+        let offer = offer_with(ALONE, cdi, &node, &Unhealthy::new());
+        let mut response = offer.answer(&ids(&[id]), &node).expect("given").0;
+        let information = response.envs.remove("PCIDEVICE_RDMA_X_INFO");
+        let devices = response.devices.into_iter().map(|it| it.container_path);
+        let information = information.expect("told");
+        let information: Value = serde_json::from_str(&information).expect("JSON");
+        (information, devices.collect::<Vec<_>>())
+    };
+    let (information, paths) = told(false);
+    let [uverbs, rdma_cm] = paths.as_slice() else {
+        panic!("{paths:?}")
+    };
+    let rdma = json!({"rdma_cm": rdma_cm, "rdma_dev": "mlx5_2", "uverbs": uverbs});
+    assert_eq!(
+        information,
+        json!({id: {"generic": {"deviceID": id}, "rdma": rdma}})
+    );
+    let (information, paths) = told(true);
+    assert_eq!(paths, [] as [&str; 0]);
+    let rdma = json!({"rdma_dev": "mlx5_2"});
+    assert_eq!(
+        information,
+        json!({id: {"generic": {"deviceID": id}, "rdma": rdma}})
+    );
+    let shared = offer(ALL, &node).answer(&ids(&["0"]), &node);
+    assert!(shared.expect("given").0.envs.is_empty());
+}
+
+/// What Multus is told: a virtual function with its physical one, and nothing of what the specification has no type for.
+#[test]
+fn device_information_is_of_exclusive_pci_functions() {
+    let files = |resource: &str, layout: &str| {
+        let node = node(layout);
+        let offers = [offer(resource, &node)];
+        let files = files(&offers, &node).into_iter();
+        let values = files.map(|(name, it)| (name, serde_json::to_value(it).expect("JSON")));
+        values.collect::<Vec<_>>()
+    };
+    let vf = format!(r#"{ALONE},"devices":[{{"pci":"0000:3b:00.3"}}]"#);
+    let pci = json!({
+        "pci-address": "0000:3b:00.3", "rdma-device": "mlx5_2", "pf-pci-address": "0000:3b:00.0",
+    });
+    assert_eq!(
+        files(&vf, "four-vfs"),
+        [(
+            "rdma-x-0000:3b:00.3-device.json".to_owned(),
+            json!({"type": "pci", "version": "1.1.0", "pci": pci}),
+        )]
+    );
+    assert_eq!(files(ALL, "four-vfs"), []);
+    let sub_functions = format!(r#"{ALONE},"devices":[{{"pci":"mlx5_core.sf.*"}}]"#);
+    assert_eq!(files(&sub_functions, "sub-functions"), []);
 }

@@ -295,7 +295,7 @@ fn what_is_passed_over_is_told() {
         parsed.remarks,
         [
             "resourceList[0].deviceType: accelerators are left to sriov-network-device-plugin, and so is intel.com/fpga",
-            "resourceList[1].additionalInfo: passed over, containers get no variable PCIDEVICE_…_INFO",
+            "resourceList[1].additionalInfo: passed over, PCIDEVICE_…_INFO of a container has nothing of it",
             "resourceList[1].selectors[0].isRdma: not true, so these devices of intel.com/vf are left to sriov-network-device-plugin",
             "resourceList[1].selectors[1].x: not known, passed over",
         ]

@@ -164,6 +164,11 @@
 /etc/kubernetes/node-feature-discovery/features.d
 {{- end -}}
 
+{{- /* where Multus looks for what device plugins know of their devices */}}
+{{- define "rdma.deviceInfo" -}}
+/var/run/k8s.cni.cncf.io/devinfo/dp
+{{- end -}}
+
 {{- /* the nodes for which the image has programs */}}
 {{- define "rdma.affinity" -}}
 nodeAffinity:

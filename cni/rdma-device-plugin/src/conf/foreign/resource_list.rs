@@ -93,7 +93,7 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
     };
     if field.at("additionalInfo").is_there() {
         remarks.push(format!(
-            "{place}.additionalInfo: passed over, containers get no variable PCIDEVICE_…_INFO"
+            "{place}.additionalInfo: passed over, PCIDEVICE_…_INFO of a container has nothing of it"
         ));
     }
     let topology = !field.get("excludeTopology")?.unwrap_or(false);

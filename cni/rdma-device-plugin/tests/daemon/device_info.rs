@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The files by which Multus tells of exclusive devices.
+
+use crate::{
+    FIRST, Machine, SECOND, TWO,
+    program::{command, run, start_with},
+};
+use integration::{Daemon, kubelet::DeviceManager, wait};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// Both NICs are a pod's alone.
+const BOTH: &str = r#"{"resources":[{"name":"rdma/nic","kind":"exclusive"}]}"#;
+
+const OF_FIRST: &str = "rdma-nic-0000:3b:00.0-device.json";
+const OF_SECOND: &str = "rdma-nic-0000:af:00.0-device.json";
+/// Of sriov-network-device-plugin, which serves others of the node's devices.
+const OF_ANOTHER: &str = "intel.com-nic-0000:5e:00.0-device.json";
+
+fn directory(machine: &Machine) -> PathBuf {
+    machine.path("devinfo/dp")
+}
+
+#[track_caller]
+fn start(machine: &Machine) -> Daemon {
+    let directory = directory(machine);
+    let directory = directory.to_str().expect("a path");
+    start_with(
+        machine,
+        &[
+            "--metrics-address",
+            "127.0.0.1:0",
+            "--device-info",
+            directory,
+        ],
+    )
+}
+
+/// What is in the directory, unfinished files and others' included.
+fn found(machine: &Machine) -> BTreeMap<String, Value> {
+    let Ok(entries) = fs::read_dir(directory(machine)) else {
+        return BTreeMap::new();
+    };
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let named = |path: PathBuf| {
+        let name = path.file_name().expect("a name").to_string_lossy();
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        (
+            name.into_owned(),
+            serde_json::from_str(&text).unwrap_or_default(),
+        )
+    };
+    paths.map(named).collect()
+}
+
+fn of(address: &str, rdma: &str) -> Value {
+    let pci = json!({"pci-address": address, "rdma-device": rdma});
+    json!({"type": "pci", "version": "1.1.0", "pci": pci})
+}
+
+#[track_caller]
+fn are(machine: &Machine, names: &[&str]) {
+    let is_so = || found(machine).keys().eq(names);
+    wait::until(&format!("{names:?}"), is_so);
+}
+
+fn anothers(machine: &Machine) -> PathBuf {
+    let directory = directory(machine);
+    fs::create_dir_all(&directory).expect("made");
+    let another = directory.join(OF_ANOTHER);
+    fs::write(&another, "{}\n").expect("written");
+    another
+}
+
+#[test]
+fn there_is_one_for_each_exclusive_device_and_none_for_shared_ones() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(TWO);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = start(&machine);
+    kubelet.wait_for("rdma/nic", "its list", |it| it.healthy().len() == 1);
+    are(&machine, &[OF_SECOND]);
+    let files = found(&machine);
+    assert_eq!(files[OF_SECOND], of(SECOND.address, SECOND.rdma));
+    let inode = || {
+        let file = fs::metadata(directory(&machine).join(OF_SECOND));
+        let file = file.expect("the file");
+        (file.ino(), file.mode() & 0o777)
+    };
+    let before = inode();
+    assert_eq!(before.1, 0o644);
+    machine.configure(BOTH);
+    are(&machine, &[OF_FIRST, OF_SECOND]);
+    assert_eq!(inode(), before, "written although it was as it should be");
+    machine.configure(TWO);
+    are(&machine, &[OF_SECOND]);
+    // a pod whose sandbox is made anew is not allocated again
+    daemon.end(Signal::SIGTERM);
+    are(&machine, &[OF_SECOND]);
+}
+
+/// What a killed daemon left of a device that is gone meanwhile, or of a resource that is not configured any more, is the
+/// next one's to remove, and nobody else's file is.
+#[test]
+fn what_a_killed_daemon_left_goes_and_what_others_have_stays() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    let another = anothers(&machine);
+    machine.configure(BOTH);
+    let daemon = start(&machine);
+    are(&machine, &[OF_ANOTHER, OF_FIRST, OF_SECOND]);
+    daemon.end(Signal::SIGKILL);
+    // as it left one that was being written
+    let unfinished = directory(&machine).join(OF_FIRST).with_extension("new");
+    fs::write(unfinished, "{").expect("written");
+    machine.configure(&TWO.replace("rdma/nic", "rdma/other"));
+    let _next = start(&machine);
+    let renamed = OF_SECOND.replace("nic", "other");
+    are(&machine, &[OF_ANOTHER, renamed.as_str()]);
+    assert!(another.exists());
+}
+
+#[test]
+fn without_the_option_there_are_none() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(BOTH);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let _daemon = crate::start(&machine);
+    kubelet.wait_for("rdma/nic", "its list", |it| it.healthy().len() == 2);
+    assert!(!directory(&machine).exists());
+}
+
+#[test]
+fn a_directory_that_cannot_be_is_told_and_stops_nothing() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(BOTH);
+    fs::create_dir(machine.path("devinfo")).expect("made");
+    fs::write(directory(&machine), "").expect("written");
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = start(&machine);
+    daemon.says("cannot write");
+    kubelet.wait_for("rdma/nic", "its list", |it| it.healthy().len() == 2);
+}
+
+#[test]
+fn release_removes_them() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    let another = anothers(&machine);
+    machine.configure(BOTH);
+    let daemon = start(&machine);
+    are(&machine, &[OF_ANOTHER, OF_FIRST, OF_SECOND]);
+    daemon.end(Signal::SIGTERM);
+    let release = || {
+        let done = run(command(&machine).arg("--release"));
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).expect("text")
+    };
+    assert!(release().ends_with("device information: 2 files removed\n"));
+    are(&machine, &[OF_ANOTHER]);
+    assert!(Path::exists(&another));
+    assert!(!release().contains("removed"), "it can be repeated");
+}
