@@ -15,6 +15,7 @@ mod parents;
 mod preferred;
 mod required;
 mod selected;
+mod tree;
 mod unnamed;
 
 use rdma_device_plugin::{

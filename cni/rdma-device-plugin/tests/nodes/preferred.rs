@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which NICs are preferred beside a container's GPUs: `<layout>/preferred.yaml`, of NICs that are one pod's alone.
 
-use crate::{node, root, text};
+use crate::{node, root, text, tree::Tree};
 use rdma_device_plugin::{
     conf::Conf,
     dra::pool::Netdevs,
     offer::{Accelerators, Offer, PreviousOffers, Unhealthy, offers},
 };
-use rdma_netns::{DeviceAddress, Inventory};
+use rdma_netns::{DeviceAddress, Inventory, PciPath};
 use serde::Deserialize;
 use std::{
     collections::BTreeSet,
@@ -53,36 +53,83 @@ fn exclusive(inventory: &Inventory) -> Offer {
     offers.pop().expect("an offer")
 }
 
+/// Holds `inventory`, of the node in the directory of `path`, to its cases. How many these are.
+#[track_caller]
+fn is_preferred(path: &Path, inventory: &Inventory) -> usize {
+    let preferred: Preferred = serde_saphyr::from_str(&text(path)).expect("cases");
+    let offer = exclusive(inventory);
+    for case in &preferred.cases {
+        let own: BTreeSet<DeviceAddress> = case.own.iter().cloned().collect();
+        let accelerators = Accelerators::of_container(inventory, &own);
+        assert_eq!(
+            accelerators.all.len(),
+            match own.len() {
+                0 => inventory.accelerators.len(),
+                some => some,
+            }
+        );
+        let ids = offer.ids.iter().map(|id| id.id.clone());
+        let available: Vec<String> = ids.filter(|id| !case.gone.contains(id)).collect();
+        let size = case.preferred.len();
+        let found = offer.prefer(&available, &[], size, &accelerators);
+        assert_eq!(
+            found.ids, case.preferred,
+            "{path:?} ({}), {:?}: {:#?}",
+            preferred.about, case.own, found.reasons
+        );
+    }
+    preferred.cases.len()
+}
+
 #[test]
 fn nics_are_preferred_as_each_layout_says() {
-    let mut seen = 0;
-    for (layout, path) in layouts() {
-        let preferred: Preferred = serde_saphyr::from_str(&text(&path)).expect("cases");
-        let inventory = node(&layout);
-        let offer = exclusive(&inventory);
-        for case in &preferred.cases {
-            let own: BTreeSet<DeviceAddress> = case.own.iter().cloned().collect();
-            let accelerators = Accelerators::of_container(&inventory, &own);
-            assert_eq!(
-                accelerators.all.len(),
-                match own.len() {
-                    0 => inventory.accelerators.len(),
-                    some => some,
-                }
-            );
-            let ids = offer.ids.iter().map(|id| id.id.clone());
-            let available: Vec<String> = ids.filter(|id| !case.gone.contains(id)).collect();
-            let size = case.preferred.len();
-            let found = offer.prefer(&available, &[], size, &accelerators);
-            assert_eq!(
-                found.ids, case.preferred,
-                "{layout} ({}), {:?}: {:#?}",
-                preferred.about, case.own, found.reasons
-            );
-            seen += 1;
-        }
-    }
+    let layouts = layouts().into_iter();
+    let seen: usize = layouts
+        .map(|(layout, path)| is_preferred(&path, &node(&layout)))
+        .sum();
     assert!(seen > 12, "{seen} cases");
+}
+
+/// The same by what the program reads of a sysfs tree with every bridge in its place, and with NVSwitches on the board:
+/// these are neither GPUs nor NICs, and nothing is near to them.
+#[test]
+fn nics_are_preferred_by_the_tree_of_each_layout() {
+    let mut layouts_read = BTreeSet::new();
+    for (layout, path) in layouts() {
+        let described = node(&layout);
+        let mut tree = Tree::of(&described);
+        if layout == "hgx-h100" {
+            // below the switch of two GPUs, as on the board that has them there
+            let bridges = ["0000:15:01.0", "0000:16:00.0", "0000:17:07.0"];
+            let switches = [
+                "0000:1e:00.0",
+                "0000:1f:00.0",
+                "0000:20:00.0",
+                "0000:21:00.0",
+            ];
+            tree = tree.with_nvswitches("pci0000:15", &bridges, &switches);
+        }
+        let read = tree.read();
+        assert_eq!(places(&read), places(&described), "{layout}");
+        assert_eq!(read.accelerators, described.accelerators, "{layout}");
+        assert_eq!(read.sockets, described.sockets, "{layout}");
+        is_preferred(&path, &read);
+        layouts_read.insert(layout);
+    }
+    for layout in ["b200-snc", "gb200", "gb300", "hgx-h100"] {
+        assert!(layouts_read.contains(layout), "{layouts_read:?}");
+    }
+}
+
+/// Where each RDMA NIC is, and its Data Direct function.
+fn places(inventory: &Inventory) -> Vec<(&str, Option<u32>, &PciPath, Option<&PciPath>)> {
+    let nics = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
+    nics.map(|it| {
+        let device = &it.device;
+        let address: &str = &device.address;
+        (address, device.numa_node, &it.path, it.data_direct.as_ref())
+    })
+    .collect()
 }
 
 /// GPUs have the same attributes of the same values by NVIDIA's driver for claims: `pcieRoot` brings a GPU and the NIC
