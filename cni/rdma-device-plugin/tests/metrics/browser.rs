@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A real browser without a window, and the pictures that it makes.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{env, fs, path::Path, process::Command};
 
 /// A browser whose files are in `directory`, and whose window has this size in pixels.
 #[derive(Clone, Copy)]
@@ -51,12 +47,4 @@ pub(crate) fn size(png: &[u8]) -> (u32, u32) {
         u32::from_be_bytes(bytes)
     };
     (number(16), number(20))
-}
-
-/// Writes the picture into the documentation, where that is wanted.
-pub(crate) fn update(name: &str, png: &[u8]) {
-    if env::var_os("UPDATE_PICTURES").is_some_and(|it| it == "1") {
-        let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-        fs::write(docs.join(name), png).expect("written");
-    }
 }

@@ -3,9 +3,10 @@
 //! panels' expressions, and a browser draws them where the dashboard has them.
 
 use crate::{
-    browser::{Browser, size, update},
+    browser::{Browser, size},
     page::eight_nics,
     panels::{self, Panel, Range, Series},
+    pictures::{dashboard_at_rest, update},
     prometheus::{NODE, Prometheus, expression, in_address, panels as definitions, programs},
     site::{Kubelet, container, pod},
 };
@@ -293,5 +294,6 @@ async fn a_browser_draws_the_dashboards_panels() {
     assert_eq!(of("Which pod has which device").len(), 16);
 
     let directory = tempfile::tempdir().expect("a directory");
-    update("dashboard.png", &draw(directory.path(), &panels, range));
+    let picture = draw(directory.path(), &panels, range);
+    update("dashboard.png", &picture, &dashboard_at_rest());
 }

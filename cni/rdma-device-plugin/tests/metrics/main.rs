@@ -6,6 +6,7 @@ mod browser;
 mod dashboard;
 mod page;
 mod panels;
+mod pictures;
 mod prometheus;
 mod site;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The page at `/`: as it is served, and as a real browser draws it.
 
-use crate::browser::{Browser, size, update};
+use crate::browser::{Browser, size};
+use crate::pictures::{page_at_rest, update};
 use crate::site::{Client, Kubelet, Site, address, container, offer, pod};
 use rdma_device_plugin::{chain::ChainStatus, metrics::View};
 use rdma_netns::{Inventory, Kernel, Linux};
@@ -217,5 +218,5 @@ async fn a_browser_draws_the_page() {
         assert!(png.len() > 10 * blank.len(), "{} bytes", png.len());
     }
     assert_ne!(light, dark);
-    update("page.png", &light);
+    update("page.png", &light, &page_at_rest(&page));
 }
