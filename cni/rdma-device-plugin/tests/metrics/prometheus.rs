@@ -2,7 +2,9 @@
 //! A real Prometheus reads the metrics as the chart's PodMonitor says, and has the alerts and the dashboard's panels
 //! answered. What of a Kubernetes is needed, the labels of discovered pods, is written down here.
 
-use crate::site::{Client, Kubelet, Site, container, offer, pod};
+use crate::site::{Kubelet, Site, container, offer, pod};
+use integration::{Daemon, Machine, kubelet::DeviceManager, machine::Nic};
+use nix::sys::signal::Signal;
 use rdma_resources::Sharing;
 use serde_json::{Value, json};
 use std::{
@@ -115,11 +117,12 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    fn start(scraped: &Client) -> Self {
+    /// One that scrapes what is on `port`.
+    fn start(port: u16) -> Self {
         let configuration = json!({
             "global": {"evaluation_interval": "1s"},
             "rule_files": [root().join("conf/helm/rdma-device-plugin/files/alerts.yaml")],
-            "scrape_configs": [scrape_config(scraped.port())],
+            "scrape_configs": [scrape_config(port)],
         });
         let storage = tempfile::tempdir().expect("a directory");
         Self::with(storage, &configuration)
@@ -224,7 +227,7 @@ async fn prometheus_reads_it_and_alerts_and_panels_are_answered() {
     site.metrics.allocated("rdma/vf", took, true);
     site.metrics.prepared(took, true);
     let server = site.serve().await;
-    let prometheus = Prometheus::start(&server);
+    let prometheus = Prometheus::start(server.port());
 
     // two scrapes, as rates need
     let scraped = format!("count_over_time(rdma_device_healthy{{node=\"{NODE}\"}}[1m]) > 1");
@@ -263,6 +266,49 @@ async fn prometheus_reads_it_and_alerts_and_panels_are_answered() {
             .until(&format!("ALERTS{{alertstate=\"pending\", {alert}}}"))
             .await;
     }
+}
+
+/// The program itself, from its start to its end.
+#[test]
+#[ignore = "scripts/test --full: it needs Prometheus"]
+fn prometheus_reads_the_daemon_and_hears_of_its_end() {
+    let machine = Machine::with(&[Nic {
+        address: "0000:3b:00.0",
+        rdma: "mlx5_0",
+        netdev: "ens1",
+        numa_node: 0,
+        number: 0,
+    }]);
+    machine.configure(r#"{"mode":"hca"}"#);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let program = env!("CARGO_BIN_EXE_rdma-device-plugin");
+    let mut command = machine.command(program.as_ref());
+    command.args(["--metrics-address", "127.0.0.1:0"]);
+    let daemon = Daemon::start(&mut command);
+    kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
+    let line = daemon.line("metrics are at http://127.0.0.1:");
+    let port = line.split("127.0.0.1:").nth(1).expect("a port");
+    let port = port.split('/').next().and_then(|it| it.parse().ok());
+    let prometheus = Prometheus::start(port.expect("a number"));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let until = |expression: &str| runtime.block_on(prometheus.until(expression));
+    for expression in [
+        format!("up{{job=\"rdma-device-plugin\", node=\"{NODE}\"}} == 1"),
+        format!("rdma_device_healthy{{device=\"mlx5_0\", node=\"{NODE}\"}} == 1"),
+        "rdma_device_plugin_healthy{resource=\"rdma/hca\"} == 1000".to_owned(),
+        "rdma_device_plugin_registered{resource=\"rdma/hca\"} == 1".to_owned(),
+    ] {
+        until(&expression);
+    }
+    let of_node = format!("ALERTS{{alertname=~\"RdmaDaemon.*\", node=\"{NODE}\"}}");
+    assert_eq!(
+        runtime.block_on(prometheus.query(&of_node)),
+        [] as [Value; 0]
+    );
+    daemon.end(Signal::SIGTERM);
+    until(&of_node);
+    let down = format!("up{{node=\"{NODE}\"}} == 0");
+    until(&down);
 }
 
 /// `promtool` itself says which alert did not come, or came when it should not.
