@@ -410,7 +410,7 @@ impl Rail {
     }
 
     /// The port of the RDMA device that its InfiniBand netdev is of, or lies on; none: it is none of InfiniBand.
-    pub(crate) fn infiniband_port(&self) -> Option<u32> {
+    pub fn infiniband_port(&self) -> Option<u32> {
         let host_link = self.host_link.as_ref();
         let moved = host_link.filter(|it| it.link_type == LinkType::Infiniband);
         let shared = self.shared.as_ref().filter(|_| self.has_ipoib_child());

@@ -44,8 +44,8 @@ Looks at this node, and says what keeps pods from RDMA and what to do. It change
   --state-dir DIR      default: as configured, else /var/lib/cni/rdma-cni
   --kubelet-dir DIR    default /var/lib/kubelet
 
-pod: the pod's rails, with the GID index of each address, and what a program uses that has pinned
-another one (NCCL_IB_GID_INDEX).
+pod: the pod's rails, with the GID index of each address, what a program uses that has pinned another
+one (NCCL_IB_GID_INDEX), and what NCCL takes without.
 
   --gid-index N        the pinned one; default 3
 

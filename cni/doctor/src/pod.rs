@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin doctor pod NAME`: a pod's rails, and what a pinned GID index would be on each of them.
+//! `rdma-device-plugin doctor pod NAME`: a pod's rails, and on each of them what a pinned GID index would be, and what NCCL
+//! takes without.
 //!
 //! A GID table is the RDMA device's, and in shared mode has the addresses of all pods and of the node. The kernel takes
 //! any of them for a queue pair, so that a wrong index is not refused: packets leave with another's address, or with
@@ -7,6 +8,7 @@
 
 use attachments::{Attachment, Rail, RailGid, Store, store::StoreError};
 use rdma_netns::{GidKind, GidTable, Kernel};
+use rdma_resources::nccl::{Choice, Family};
 use std::{fmt::Write as _, net::IpAddr, path::Path};
 
 /// What is asked.
@@ -111,11 +113,30 @@ fn of_rail(
     for RailGid { address, index, .. } in &rail.gids {
         let _ = writeln!(text, "    {address}: GID index {index}");
     }
-    let hit = match table((&rdma.name, port)) {
-        Ok(table) => hit(&table, index, rail, owners),
-        Err(why) => format!("not known: {why}"),
+    let table = match table((&rdma.name, port)) {
+        Ok(table) => table,
+        Err(why) => {
+            let _ = writeln!(text, "    NCCL_IB_GID_INDEX={index}: not known: {why}");
+            return text;
+        }
     };
-    let _ = writeln!(text, "    NCCL_IB_GID_INDEX={index}: {hit}");
+    let pinned = hit(&table, index, rail, owners);
+    let _ = writeln!(text, "    NCCL_IB_GID_INDEX={index}: {pinned}");
+    // of an InfiniBand port NCCL takes the port's own GID
+    if rail.infiniband_port().is_none() {
+        for family in Family::ALL {
+            let taken = Choice {
+                family,
+                range: None,
+            };
+            let taken = taken.of(&table);
+            let hit = hit(&table, taken, rail, owners);
+            let _ = writeln!(
+                text,
+                "    without it, NCCL_IB_ADDR_FAMILY={family}: index {taken}: {hit}"
+            );
+        }
+    }
     text
 }
 
@@ -213,7 +234,37 @@ mod tests {
         assert_eq!(
             told,
             "  rdma0: mlx5_bond_0 port 1\n    fd00::7: GID index 5\n    \
-             NCCL_IB_GID_INDEX=5: right: fd00::7, RoCE v2, is the pod's own\n"
+             NCCL_IB_GID_INDEX=5: right: fd00::7, RoCE v2, is the pod's own\n    \
+             without it, NCCL_IB_ADDR_FAMILY=AF_INET: index 6: wrong: 10.0.0.1 is the node's or another's; packets of the \
+             pod would have it as their sender\n    \
+             without it, NCCL_IB_ADDR_FAMILY=AF_INET6: index 3: wrong: fd00::1 is the node's or another's; packets of the \
+             pod would have it as their sender\n"
+        );
+    }
+
+    /// A moved device has the pod's addresses alone.
+    #[test]
+    fn what_nccl_takes_by_itself_is_the_pods_own_where_nobody_elses_comes_first() {
+        let table = table(&[
+            (0, "fe80::1", "ib-or-roce-v1"),
+            (1, "fe80::1", "roce-v2"),
+            (2, "fd00::7", "ib-or-roce-v1"),
+            (3, "fd00::7", "roce-v2"),
+        ]);
+        let told = of_rail(&rail(), 3, &[], |_| Ok(table));
+        let lines: Vec<&str> = told.lines().skip(3).collect();
+        assert_eq!(
+            lines,
+            [
+                "    without it, NCCL_IB_ADDR_FAMILY=AF_INET: index 0: wrong: fe80::1 with RoCE v1, which no router passes on, \
+                 and RoCE v2 does not answer",
+                "    without it, NCCL_IB_ADDR_FAMILY=AF_INET6: index 3: right: fd00::7, RoCE v2, is the pod's own",
+            ]
+        );
+        let unknown = of_rail(&rail(), 3, &[], |_| Err("it is gone".to_owned()));
+        assert!(
+            unknown.ends_with("NCCL_IB_GID_INDEX=3: not known: it is gone\n"),
+            "{unknown}"
         );
     }
 

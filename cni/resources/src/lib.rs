@@ -7,6 +7,9 @@
 //! | [`published`] | `<stateDir>/resources.json`: what each resource's ids stand for | the daemon | `rdma-cni` |
 //! | [`grant`] | `<stateDir>/granted/<resource>/<id>.json`: what one Allocate gave | the daemon | both |
 //! | [`cdi`] | `<CDI directory>/rdma-device-plugin-rdma.json` | the daemon; after a move `rdma-cni` | the runtime |
+//! | [`container`] | `<CDI directory>/rdma-device-plugin-container.json`, `<stateDir>/containers/<resource>/<id>/` | the daemon | the runtime; libraries in the container |
+//!
+//! [`nccl`] is what NCCL reads out of the last: by which GID it sends.
 //!
 //! Every file is renamed into place, whole: a reader never sees half of one.
 
@@ -14,6 +17,7 @@ pub mod cdi;
 pub mod container;
 pub mod file;
 pub mod grant;
+pub mod nccl;
 pub mod published;
 
 pub use cdi::Cdi;

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::*;
+use serde_json::{Value, json};
+
+/// A table of RoCE v1 and v2 GIDs, as mlx5 has them: two places for each address.
+fn table(addresses: &[&str]) -> GidTable {
+    let gids = addresses.iter().enumerate().flat_map(|(place, ip)| {
+        let gid = |index: usize, kind: &str| json!({"index": index, "ip": ip, "kind": kind});
+        [
+            gid(2 * place, "ib-or-roce-v1"),
+            gid(2 * place + 1, "roce-v2"),
+        ]
+    });
+    let gids: Vec<Value> = gids.collect();
+    serde_json::from_value(json!({"size": 256, "gids": gids})).expect("a table")
+}
+
+/// A port with `addresses` in its table, of which the pod has those at the places `own`.
+fn port(device: &str, addresses: &[&str], own: &[usize]) -> Port {
+    let first = own.first().map(|place| 2 * *place as u32 + 1);
+    let own = own.iter().map(|place| addresses[*place].parse());
+    Port {
+        device: device.to_owned(),
+        index: first,
+        own: own.collect::<Result<_, _>>().expect("addresses"),
+        shared: Some(Ok(table(addresses))),
+    }
+}
+
+fn lines(ports: &[Port]) -> Result<String, String> {
+    let variables = variables(ports).map_err(|why| why.to_string())?;
+    let lines = variables
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    Ok(lines.collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn nccl_takes_the_first_of_the_family_and_range_with_roce_v2() {
+    let range = |gid: &str, bits| {
+        let gid = gid.parse().expect("an address");
+        Some(Range { gid, bits })
+    };
+    let usual = [
+        "fe80::1",
+        "::ffff:10.0.0.1",
+        "fd00:a0::1",
+        "fd00:a0::5",
+        "fd00:b0::5",
+    ];
+    for (addresses, family, range, expected) in [
+        // the node's, and not the pod's
+        (&usual[..], Family::Ipv4, None, 3),
+        (&usual, Family::Ipv6, None, 5),
+        (&usual, Family::Ipv6, range("fd00:a0::5", 128), 7),
+        (&usual, Family::Ipv6, range("fd00:a0::4", 126), 7),
+        (&usual, Family::Ipv6, range("fd00:b0::", 32), 9),
+        // nothing fits: the first place, whatever it is
+        (&usual, Family::Ipv4, range("::ffff:10.1.0.0", 112), 0),
+        (&["fe80::1", "fd00::1"], Family::Ipv4, None, 0),
+        (&[], Family::Ipv6, None, 0),
+        // of the first place neither family, nor range is asked
+        (&["fd00::1", "fd00::2"], Family::Ipv6, None, 1),
+        (
+            &["fd00::1", "fd00::2"],
+            Family::Ipv6,
+            range("fd00::2", 128),
+            3,
+        ),
+        (
+            &["::ffff:10.0.0.1", "::ffff:10.0.0.2"],
+            Family::Ipv4,
+            None,
+            1,
+        ),
+        // a place without GID is of IPv6
+        (&["::ffff:10.0.0.1"], Family::Ipv6, None, 2),
+        (&["::ffff:10.0.0.1", "fd00::1"], Family::Ipv6, None, 3),
+    ] {
+        let choice = Choice { family, range };
+        let taken = choice.of(&table(addresses));
+        assert_eq!(taken, expected, "{choice:?} of {addresses:?}");
+    }
+}
+
+/// Ports with RoCE v2 alone, as soft-RoCE has them.
+#[test]
+fn the_first_place_is_left_for_a_routed_address_only_where_it_is_none() {
+    let choice = Choice {
+        family: Family::Ipv6,
+        range: Some(Range {
+            gid: "fd00::2".parse().expect("an address"),
+            bits: 128,
+        }),
+    };
+    for (first, expected) in [("fe80::1", 1), ("fd00::1", 0)] {
+        let gid = |index, ip: &str| json!({"index": index, "ip": ip, "kind": "roce-v2"});
+        let gids = json!([gid(0, first), gid(1, "fd00::2")]);
+        let table = json!({"size": 1024, "gids": gids});
+        let table = serde_json::from_value(table).expect("a table");
+        assert_eq!(choice.of(&table), expected, "{first}");
+    }
+}
+
+#[test]
+fn an_index_that_all_ports_have_is_pinned() {
+    let tables = ["fe80::1", "fd00:a0::1", "fd00:a0::5"];
+    let one = port("mlx5_0", &tables, &[2]);
+    let other = port("mlx5_1", &["fe80::2", "fd00:a1::1", "fd00:a1::5"], &[2]);
+    assert_eq!(
+        lines(std::slice::from_ref(&one)),
+        Ok("NCCL_IB_GID_INDEX=5".to_owned())
+    );
+    assert_eq!(lines(&[one, other]), Ok("NCCL_IB_GID_INDEX=5".to_owned()));
+    assert_eq!(lines(&[]), Ok(String::new()));
+}
+
+/// The usual of a shared NIC whose prefix pods have addresses of.
+#[test]
+fn where_the_nodes_address_comes_first_nothing_is_said_but_why() {
+    let one = ["fe80::1", "fd00:a0::1", "fd00:a0::5"];
+    let two = ["fe80::2", "fd00:a1::1", "fd00:a1::9", "fd00:a1::5"];
+    let ports = [port("mlx5_0", &one, &[2]), port("mlx5_1", &two, &[3])];
+    assert_eq!(
+        lines(&ports).expect_err("neither"),
+        "the GID indexes of its rails differ (mlx5_0: 5, mlx5_1: 7), and by address NCCL would take fd00:a0::1 at index 3 \
+         of mlx5_0, which is not the pod's"
+    );
+}
+
+#[test]
+fn one_range_that_holds_the_pods_addresses_and_no_earlier_one_is_told() {
+    // the pods' range is not the node's
+    let one = ["fe80::1", "fd00:a0::1", "fd77::8:5"];
+    let two = [
+        "fe80::2",
+        "fd00:a1::1",
+        "::ffff:10.0.0.1",
+        "fd77::9:5",
+        "fd77::9:6",
+    ];
+    let ports = [port("mlx5_0", &one, &[2]), port("mlx5_1", &two, &[3])];
+    assert_eq!(
+        lines(&ports),
+        Ok(
+            "NCCL_IB_ADDR_FAMILY=AF_INET6 NCCL_IB_ROCE_VERSION_NUM=2 NCCL_IB_ADDR_RANGE=fd77::8:0/111"
+                .to_owned()
+        )
+    );
+    // IPv4, by the second address of each: by the first ones the node's comes first
+    let one = [
+        "fe80::1",
+        "fd00:a0::1",
+        "::ffff:192.0.2.1",
+        "fd00:a0::5",
+        "::ffff:10.7.0.5",
+    ];
+    let two = ["fe80::2", "::ffff:10.7.1.5", "fd00:a1::6"];
+    let ports = [port("mlx5_0", &one, &[3, 4]), port("mlx5_1", &two, &[2, 1])];
+    assert_eq!(
+        lines(&ports),
+        Ok(
+            "NCCL_IB_ADDR_FAMILY=AF_INET NCCL_IB_ROCE_VERSION_NUM=2 NCCL_IB_ADDR_RANGE=10.7.0.0/23"
+                .to_owned()
+        )
+    );
+}
+
+/// Another pod's lies in any range that holds the pod's own on both rails.
+#[test]
+fn another_pods_address_that_comes_first_is_not_taken_for_the_pods() {
+    let one = ["fe80::1", "fd77::8:4", "fd77::8:5"];
+    let two = ["fe80::2", "fd77::9:5"];
+    let mut ports = [port("mlx5_0", &one, &[2]), port("mlx5_1", &two, &[1])];
+    let why = lines(&ports).expect_err("neither");
+    assert!(
+        why.ends_with("take fd77::8:4 at index 3 of mlx5_0, which is not the pod's"),
+        "{why}"
+    );
+    // it has ended: the next pod's comes to its place
+    if let Some(Ok(table)) = &mut ports[0].shared {
+        table.gids.retain(|gid| gid.ip.segments()[6..8] != [8, 4]);
+    }
+    let why = lines(&ports).expect_err("neither");
+    assert!(
+        why.ends_with(
+            "NCCL would take the next pod's, as index 2 of mlx5_0 is free before the pod's 5"
+        ),
+        "{why}"
+    );
+    // of a moved device nobody else has addresses
+    ports[0].shared = None;
+    assert!(lines(&ports).is_ok());
+}
+
+#[test]
+fn ports_of_infiniband_and_such_that_are_not_known() {
+    let one = port("mlx5_0", &["fe80::1", "fd77::8:5"], &[1]);
+    let two = port("mlx5_1", &["fe80::2", "fe80::3", "fd77::9:5"], &[2]);
+    let infiniband = Port {
+        index: Some(0),
+        own: vec![],
+        shared: Some(Err("nobody looks".to_owned())),
+        ..port("mlx5_2", &[], &[])
+    };
+    let of_ethernet = lines(&[one.clone(), two.clone()]);
+    assert!(of_ethernet.is_ok(), "{of_ethernet:?}");
+    assert_eq!(
+        lines(&[one.clone(), two.clone(), infiniband.clone()]),
+        of_ethernet
+    );
+    assert_eq!(
+        lines(&[infiniband.clone(), infiniband]),
+        Ok("NCCL_IB_GID_INDEX=0".to_owned())
+    );
+    let without = Port {
+        index: None,
+        ..port("mlx5_2", &["fe80::1"], &[])
+    };
+    let why = lines(&[one.clone(), without]).expect_err("neither");
+    assert!(
+        why.contains("(mlx5_0: 3, mlx5_2: none)") && why.ends_with("mlx5_2 has none of AF_INET6"),
+        "{why}"
+    );
+    let unknown = Port {
+        shared: Some(Err("the GIDs of mlx5_1 cannot be read".to_owned())),
+        ..two
+    };
+    let why = lines(&[one, unknown]).expect_err("neither");
+    assert!(why.ends_with("the GIDs of mlx5_1 cannot be read"), "{why}");
+}
