@@ -241,12 +241,15 @@ fn knows_its_rails(pod: &Pod) -> Vec<u64> {
     let indexes: Vec<u64> = indexes.collect();
     let first = rails[0]["gidIndex"].as_u64().expect("a number");
     let is_one = rails.iter().all(|rail| rail["gidIndex"] == first);
-    let expected = if is_one {
-        format!("NCCL_IB_GID_INDEX={first}")
-    } else {
-        String::new()
-    };
-    assert_eq!(pod.main().sh("cat $NCCL_CONF_FILE").trim(), expected);
+    let names = [0, 1].map(nics::rdma);
+    let mut expected = format!("NCCL_IB_HCA=={},{}\n", names[0], names[1]);
+    // else nothing: NCCL would take the node's, which comes first
+    if is_one {
+        expected += &format!("NCCL_IB_GID_INDEX={first}\n");
+    }
+    assert_eq!(pod.main().sh("cat $NCCL_CONF_FILE"), expected);
+    let of_ucx = format!("UCX_NET_DEVICES={0}:1,{1}:1\n", names[0], names[1]);
+    assert_eq!(pod.main().sh("cat $UCX_CONFIG_DIR/ucx.conf"), of_ucx);
     let refused = pod.main().try_sh("echo x >>/run/rdma/nccl.conf");
     assert_ne!(refused.code, 0, "it is for reading: {}", refused.said);
     indexes
@@ -284,14 +287,12 @@ fn each_container_is_told_its_own_pods_rails() {
         );
     }
     let names = [0, 1].map(nics::rdma);
-    let said = pods[0].main().sh("echo $NCCL_IB_HCA $UCX_NET_DEVICES");
-    assert_eq!(
-        said.trim(),
-        format!("={0},{1} {0}:1,{1}:1", names[0], names[1])
-    );
+    let said = pods[0].main().sh("echo $NVSHMEM_HCA_LIST");
+    assert_eq!(said.trim(), format!("{}:1,{}:1", names[0], names[1]));
     let on_host = told(&node.wish("on-host").host_network());
     assert_eq!(on_host.main().sh("echo $RDMA_RAILS").trim(), "[]");
-    assert_eq!(on_host.main().sh("cat $NCCL_CONF_FILE"), "");
+    let of_node = format!("NCCL_IB_HCA=={},{}\n", names[0], names[1]);
+    assert_eq!(on_host.main().sh("cat $NCCL_CONF_FILE"), of_node);
     node.remove(on_host);
     for pod in pods {
         node.remove(pod);

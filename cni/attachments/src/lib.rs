@@ -37,3 +37,4 @@ pub use made_as::is_nobodys_child;
 pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling};
 pub use smc::{Carried, Fit, PlacedEntry, Smc, SmcStatus};
 pub use store::Store;
+pub use told::PORTS_OWN_GID;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// The index of the GID that an InfiniBand port has of its GUID (InfiniBand Architecture Specification, volume 1,
 /// 4.1.1): no address makes one.
-const PORTS_OWN_GID: u32 = 0;
+pub const PORTS_OWN_GID: u32 = 0;
 
 impl Attachment {
     /// One object for each rail: interface in the pod, its addresses, netdev on the host, RDMA device,

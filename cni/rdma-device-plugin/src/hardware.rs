@@ -75,12 +75,17 @@ impl Hardware {
         }
     }
 
+    /// The kernel, as it is seen there, for who may wait for it.
+    pub fn kernel(&self) -> Linux {
+        Linux::with_roots(&self.sysfs, &self.dev)
+    }
+
     /// All of it, now.
     ///
     /// # Errors
     /// sysfs cannot be read.
     pub fn look(&self) -> Result<Inventory, HardwareError> {
-        let mut inventory = Linux::with_roots(&self.sysfs, &self.dev).inventory()?;
+        let mut inventory = self.kernel().inventory()?;
         let storage = self.storage.lock();
         let mut storage = storage.unwrap_or_else(PoisonError::into_inner);
         storage.remember(&mut inventory);
@@ -92,7 +97,7 @@ impl Hardware {
     /// # Errors
     /// sysfs cannot be read.
     pub fn presence(&self) -> Result<Inventory, HardwareError> {
-        Ok(Linux::with_roots(&self.sysfs, &self.dev).inventory_without_ports()?)
+        Ok(self.kernel().inventory_without_ports()?)
     }
 
     /// The same, on a thread that may wait for the disk.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a container is told of its pod's rails, which are not known yet when kubelet allocates: an entry of CDI with the
-//! variable [`RAILS`], and a directory that is mounted into it. Both are called by what kubelet knows a container by:
-//! the least of its ids of a resource, which no other container has. They are written before the container is created.
+//! variable [`RAILS`], and a directory with files of libraries that is mounted into it. Both are called by what kubelet
+//! knows a container by: the least of its ids of a resource, which no other container has. They are written before the
+//! container is created.
 //!
 //! There is one CDI file for all containers of the node.
 
@@ -26,8 +27,28 @@ pub const RAILS: &str = "RDMA_RAILS";
 /// Where a container has its directory.
 pub const MOUNTED: &str = "/run/rdma";
 
-/// The file in that directory that NCCL reads (`NCCL_CONF_FILE`, since 2.23). What the environment has wins over it.
-pub const NCCL_CONF: &str = "nccl.conf";
+/// A file in that directory, with variables for a library. What the environment has wins over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LibraryFile {
+    /// `nccl.conf`, which NCCL since 2.23 reads as `NCCL_CONF_FILE` (`initEnv()`, `src/misc/param.cc`).
+    Nccl,
+    /// `ucx.conf`, which UCX since 1.11 reads in `UCX_CONFIG_DIR` (`ucs_config_parse_config_files()`,
+    /// `src/ucs/config/parser.c`).
+    Ucx,
+}
+
+impl LibraryFile {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Nccl, Self::Ucx];
+
+    /// Its name in [`MOUNTED`].
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nccl => "nccl.conf",
+            Self::Ucx => "ucx.conf",
+        }
+    }
+}
 
 /// What containers of a node are told.
 #[derive(Clone, Debug)]
@@ -88,10 +109,13 @@ impl Containers {
         let directory = self.directory(container);
         let make = || {
             fs::create_dir_all(&directory)?;
-            match fs::remove_file(directory.join(NCCL_CONF)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
+            for file in LibraryFile::ALL {
+                match fs::remove_file(directory.join(file.name())) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
             }
+            Ok(())
         };
         make().map_err(|source| FileError::new("make", &directory, source))?;
         Ok(directory)
@@ -147,24 +171,23 @@ impl Containers {
         file::replace(&self.path, &specification, 0o644).map(drop)
     }
 
-    /// Has the container's directory say by which GID NCCL is to send: the index of all its rails. Where they have
-    /// different ones it says nothing.
+    /// Has `file` in the container's directory set these `variables`.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn tell_nccl(&self, container: ContainerId<'_>, rails: &[Value]) -> Result<(), FileError> {
-        let path = self.directory(container).join(NCCL_CONF);
-        let line = common_index(rails).map(|index| format!("NCCL_IB_GID_INDEX={index}\n"));
-        file::replace_text(&path, line.unwrap_or_default().as_bytes(), 0o644).map(drop)
+    pub fn tell_library<'a>(
+        &self,
+        container: ContainerId<'_>,
+        file: LibraryFile,
+        variables: impl IntoIterator<Item = (&'a str, String)>,
+    ) -> Result<(), FileError> {
+        let path = self.directory(container).join(file.name());
+        let lines = variables.into_iter();
+        let lines: String = lines
+            .map(|(name, value)| format!("{name}={value}\n"))
+            .collect();
+        file::replace_text(&path, lines.as_bytes(), 0o644).map(drop)
     }
-}
-
-/// The one GID index of all rails that have an RDMA device; none: they have none, or differ.
-fn common_index(rails: &[Value]) -> Option<u64> {
-    let of_rdma = rails.iter().filter(|rail| rail["rdmaDevice"].is_string());
-    let mut indexes = of_rdma.map(|rail| rail["gidIndex"].as_u64());
-    let first = indexes.next()??;
-    indexes.all(|it| it == Some(first)).then_some(first)
 }
 
 /// Whether it tells of no rails, as that of a pod with `hostNetwork`: what holds it is in no record.
@@ -223,25 +246,17 @@ mod tests {
     }
 
     #[test]
-    fn nccl_is_told_an_index_that_all_rails_have() {
+    fn a_directory_is_made_without_what_another_container_was_told() {
         let directory = tempfile::tempdir().expect("a directory");
         let containers = Containers::new(&directory.path().join("cdi"), directory.path());
-        let without_rdma = json!({"addresses": ["fd00::1/64"]});
-        for (rails, expected) in [
-            (
-                vec![rail(5), rail(5), without_rdma],
-                "NCCL_IB_GID_INDEX=5\n",
-            ),
-            (vec![rail(5), rail(7)], ""),
-            (vec![rail(5), json!({"rdmaDevice": "mlx5_1"})], ""),
-            (vec![], ""),
-        ] {
+        for file in LibraryFile::ALL {
             let made = containers.make(container("17")).expect("made");
             assert_eq!(fs::read_dir(&made).expect("it is there").count(), 0);
-            let told = containers.tell_nccl(container("17"), &rails);
+            let variables = [("ONE", "=mlx5_0".to_owned()), ("TWO", "5".to_owned())];
+            let told = containers.tell_library(container("17"), file, variables);
             told.expect("written");
-            let text = fs::read_to_string(made.join(NCCL_CONF)).expect("the file");
-            assert_eq!(text, expected, "{rails:?}");
+            let text = fs::read_to_string(made.join(file.name())).expect("the file");
+            assert_eq!(text, "ONE==mlx5_0\nTWO=5\n");
         }
     }
 }

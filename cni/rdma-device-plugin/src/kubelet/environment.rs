@@ -1,44 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a container is told of its pod's rails, before it is created: they are known by then.
 
-use super::plugin_context::PluginContext;
-use crate::{conf::ResourceName, offer::Environment};
+use super::{holder::Holder, libraries, libraries::PodRail, plugin_context::PluginContext};
+use crate::{conf::ResourceName, node::Node, offer::Environment};
 use attachments::{Attachment, Store};
 use rdma_netns::{Kernel, linux::Linux};
-use rdma_resources::container::ContainerId;
-use serde_json::Value;
+use rdma_resources::{
+    Containers, Grant,
+    container::{ContainerId, LibraryFile},
+};
+use std::fmt::Display;
 use tonic::Status;
 
-/// Tells the container that has `ids` of `resource`, as `environment` has it; its rails also if it `is_promised` them. A
-/// pod with `hostNetwork` has none.
+/// A container, as kubelet knows it.
+pub(super) struct Container {
+    resource: String,
+    /// Its ids of `resource`.
+    ids: Vec<String>,
+    /// All that kubelet allocated to it, of other resources too; where kubelet does not tell, those ids.
+    allocated: Vec<(String, String)>,
+}
+
+impl Container {
+    /// The one that has `ids` of `resource`; kubelet may say who it is.
+    pub(super) fn new(resource: &ResourceName, ids: &[String], holder: Option<&Holder>) -> Self {
+        let resource = resource.to_string();
+        let allocated = match holder {
+            Some(holder) => holder.allocated.clone(),
+            None => ids
+                .iter()
+                .map(|id| (resource.clone(), id.clone()))
+                .collect(),
+        };
+        Self {
+            resource,
+            ids: ids.to_vec(),
+            allocated,
+        }
+    }
+
+    fn id(&self) -> Option<ContainerId<'_>> {
+        ContainerId::of(&self.resource, &self.ids)
+    }
+}
+
+/// Tells `container`, as `environment` of its resource has it, and those of its other resources; its rails also if it
+/// `is_promised` them. A pod with `hostNetwork` has none.
 ///
 /// # Errors
 /// It is not known which rails there are, or it cannot be written: kubelet asks again.
 pub(super) async fn tell(
     context: &PluginContext,
-    resource: &ResourceName,
-    ids: &[String],
+    container: Container,
     environment: &Environment,
     is_promised: bool,
 ) -> Result<(), Status> {
     let has_rails = environment.has_rails() || is_promised;
-    let has_nccl = environment.has_nccl();
-    if !has_rails && !has_nccl {
+    let has_files = environment.has_files();
+    if !has_rails && !has_files {
         return Ok(());
     }
     let (state_dir, containers) = (context.state_dir.clone(), context.containers.clone());
-    let (resource, ids) = (resource.to_string(), ids.to_vec());
+    let (node, hardware) = (context.node.borrow().clone(), context.hardware.clone());
+    let grants = context.grants.clone();
     let write = move || -> Result<(), String> {
-        let Some(container) = ContainerId::of(&resource, &ids) else {
-            return Ok(());
-        };
-        let _lock = containers.lock().map_err(|error| error.to_string())?;
+        let _lock = containers.lock().map_err(in_words)?;
         let store = Store::new(&state_dir);
         let boot_id = Linux::new().boot_id().unwrap_or_default();
-        let all = store.of_boot(&boot_id).map_err(|error| error.to_string())?;
-        let rails = rails(&all, &resource, &ids);
-        let unreadable = match rails.is_empty() {
-            true => store.unreadable().map_err(|error| error.to_string())?,
+        let all = store.of_boot(&boot_id).map_err(in_words)?;
+        let attachments = of_pod(&all, &container);
+        let unreadable = match attachments.is_empty() {
+            true => store.unreadable().map_err(in_words)?,
             false => vec![],
         };
         if !unreadable.is_empty() {
@@ -49,13 +81,25 @@ pub(super) async fn tell(
             ));
         }
         if has_rails {
+            let rails: Vec<_> = attachments.iter().flat_map(|it| it.told()).collect();
             let held: Vec<ContainerId<'_>> = all.iter().flat_map(held).collect();
-            let told = containers.tell_rails((&resource, &ids), &rails, &held);
-            told.map_err(|error| error.to_string())?;
+            let told = containers.tell_rails((&container.resource, &container.ids), &rails, &held);
+            told.map_err(in_words)?;
         }
-        if has_nccl {
-            let told = containers.tell_nccl(container, &rails);
-            told.map_err(|error| error.to_string())?;
+        if has_files {
+            let grant = |(resource, id): &(String, String)| grants.read(resource, id).transpose();
+            let grants = container.allocated.iter().filter_map(grant);
+            let grants = grants
+                .collect::<Result<Vec<Grant>, _>>()
+                .map_err(in_words)?;
+            tell_libraries(
+                &containers,
+                &container,
+                &hardware.kernel(),
+                &node,
+                &attachments,
+                &grants,
+            )?;
         }
         Ok(())
     };
@@ -68,6 +112,79 @@ pub(super) async fn tell(
     })
 }
 
+fn in_words(error: impl Display) -> String {
+    error.to_string()
+}
+
+/// Writes the files that the resources of `container` have, each for what `grants` gave of those resources: two that have
+/// a file mount one directory, and which of theirs kubelet takes is not known.
+fn tell_libraries<K: Kernel>(
+    containers: &Containers,
+    container: &Container,
+    kernel: &K,
+    node: &Node,
+    attachments: &[&Attachment],
+    grants: &[Grant],
+) -> Result<(), String> {
+    let Some(id) = container.id() else {
+        return Ok(());
+    };
+    let rails = attachments.iter();
+    let rails = rails.flat_map(|it| it.rails.iter().map(move |rail| (*it, rail)));
+    let rails: Vec<PodRail<'_>> = rails.collect();
+    for file in LibraryFile::ALL {
+        let has_it = |grant: &&Grant| {
+            let mut offers = node.offers.iter();
+            let offer = offers.find(|it| it.name.as_str() == grant.resource);
+            offer.is_some_and(|it| it.environment.has_file(file))
+        };
+        let grants: Vec<Grant> = grants.iter().filter(has_it).cloned().collect();
+        if grants.is_empty() {
+            continue;
+        }
+        let devices = libraries::devices(&grants, &rails, node);
+        let mut variables = vec![];
+        match file {
+            LibraryFile::Nccl => {
+                variables.push(("NCCL_IB_HCA", nccl_devices(&devices, &grants)));
+                match libraries::gids(kernel, &libraries::of_grants(&rails, &grants)) {
+                    Ok(gids) => variables.extend(gids),
+                    Err(why) => {
+                        let pod = attachments.iter().find_map(|it| it.pod.as_deref());
+                        log::warn!(
+                            "{}: NCCL of {} is told no GID: {why}; it chooses rightly with NICs of the pod's own, or with \
+                             addresses from a range that the node and other pods have none of",
+                            container.resource,
+                            pod.unwrap_or("a pod")
+                        );
+                    }
+                }
+            }
+            // none of a list is told from no list by nobody
+            LibraryFile::Ucx if devices.is_empty() => {}
+            LibraryFile::Ucx => {
+                let ports = devices.iter().map(|(name, port)| format!("{name}:{port}"));
+                let ports = ports.collect::<Vec<_>>().join(",");
+                variables.push(("UCX_NET_DEVICES", ports));
+            }
+        }
+        let told = containers.tell_library(id, file, variables);
+        told.map_err(in_words)?;
+    }
+    Ok(())
+}
+
+/// `NCCL_IB_HCA`: exactly these `devices`; without any, none of those that `grants` gave.
+fn nccl_devices(devices: &[(String, u32)], grants: &[Grant]) -> String {
+    if devices.is_empty() {
+        let given = grants.iter().flat_map(|it| &it.devices);
+        let given: Vec<&str> = given.map(|it| it.rdma.as_str()).collect();
+        return format!("^={}", given.join(","));
+    }
+    let names: Vec<&str> = devices.iter().map(|(name, _)| name.as_str()).collect();
+    format!("={}", names.join(","))
+}
+
 /// Whatever kubelet gave for rails of `attachment`.
 fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
     let rails = attachment.rails.iter();
@@ -78,17 +195,19 @@ fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
     })
 }
 
-/// All rails of the pod whose container has `ids`, of which some can have come to no rail: a NIC that is down, or that the
-/// pod has not chosen. One whose sandbox was made anew has them by the last one.
-fn rails(all: &[Attachment], resource: &str, ids: &[String]) -> Vec<Value> {
-    let is_its =
-        |held: ContainerId<'_>| held.resource == resource && ids.iter().any(|id| id == held.id);
+/// The attachments of the pod of `container`, of whose ids some can have come to no rail: a NIC that is down, or that the
+/// pod has not chosen. One whose sandbox was made anew has those of the last one.
+fn of_pod<'a>(all: &'a [Attachment], container: &Container) -> Vec<&'a Attachment> {
+    let is_its = |held: ContainerId<'_>| {
+        let mut allocated = container.allocated.iter();
+        allocated.any(|(resource, id)| resource == held.resource && id == held.id)
+    };
     let own = all.iter().filter(|it| held(it).any(is_its));
     let Some(last) = own.max_by_key(|it| it.observed_at) else {
         return vec![];
     };
-    let of_sandbox = all
-        .iter()
-        .filter(|it| it.key.container == last.key.container);
-    of_sandbox.flat_map(Attachment::told).collect()
+    let of_sandbox = all.iter();
+    of_sandbox
+        .filter(|it| it.key.container == last.key.container)
+        .collect()
 }

@@ -19,6 +19,8 @@ pub(super) struct Holder {
     pub(super) namespace: String,
     pub(super) pod: String,
     pub(super) container: String,
+    /// What kubelet allocated to it: resources, each with an id. Empty where that was not asked.
+    pub(super) allocated: Vec<(String, String)>,
 }
 
 /// `default/trainer-0, container main`
@@ -28,6 +30,7 @@ impl fmt::Display for Holder {
             namespace,
             pod,
             container,
+            ..
         } = self;
         write!(f, "{namespace}/{pod}, container {container}")
     }
@@ -70,7 +73,12 @@ fn holder(pods: &[PodResources], resource: &ResourceName, ids: &[String]) -> Opt
             !ids.is_empty() && ids.iter().all(|id| own.contains(&id))
         };
         let container = pod.containers.iter().find(has_all)?;
+        let allocated = container.devices.iter().flat_map(|it| {
+            let ids = it.device_ids.iter();
+            ids.map(|id| (it.resource_name.clone(), id.clone()))
+        });
         Some(Holder {
+            allocated: allocated.collect(),
             namespace: pod.namespace.clone(),
             pod: pod.name.clone(),
             container: container.name.clone(),

@@ -11,6 +11,7 @@
 //! | `chain_check` | whether that pod has its network by the chain |
 //! | `told` | what kubelet was told of a container's start |
 //! | `environment` | what a container is told of that network |
+//! | `libraries` | which RDMA devices and GIDs it has |
 //! | [`streams`] | its ListAndWatch streams |
 //! | [`plugin`] | its task: socket, server, registration |
 //! | `plugin_context` | what all plugins have in common |
@@ -23,6 +24,7 @@
 pub(crate) mod chain_check;
 mod environment;
 mod holder;
+mod libraries;
 mod own_accelerators;
 pub mod plugin;
 mod plugin_context;

@@ -47,6 +47,7 @@ impl Waiting {
                     namespace: pod.namespace.clone(),
                     pod: pod.name.clone(),
                     container: container.name.clone(),
+                    allocated: vec![],
                 };
                 if !before.contains(&holder) {
                     own.extend(accelerators);

@@ -191,7 +191,7 @@ impl Service {
         let (mut container_responses, grants) = self.answers(&request.container_requests).await?;
         let told: Vec<_> = grants.iter().map(in_words).collect();
         self.record(grants).await?;
-        if self.environment().has_nccl() {
+        if self.environment().has_files() {
             self.mount(&request.container_requests, &mut container_responses)
                 .await?;
         }
@@ -412,29 +412,25 @@ impl DevicePlugin for Service {
         let ids = request.into_inner().devices_i_ds;
         let in_place = self.are_in_place(&ids).await;
         let socket = self.context.pod_resources.clone();
+        let environment = self.environment();
         let asked = match in_place {
-            Ok(Promised { network: true, .. }) => {
+            Ok(Promised { network, .. }) if network || environment.has_files() => {
                 Some(holder::of(&socket, &self.resource, &ids).await)
             }
             _ => None,
         };
         let is_promised = in_place.as_ref().is_ok_and(|it| it.rails);
         let checked = match (in_place, &asked) {
-            (Ok(_), Some(asked)) => {
+            (Ok(Promised { network: true, .. }), Some(asked)) => {
                 chain_check::check(&self.context, &self.resource, &ids, asked).await
             }
             (in_place, _) => in_place.map(drop),
         };
         let checked = match checked {
             Ok(()) => {
-                let environment = self.environment();
-                let told = environment::tell(
-                    &self.context,
-                    &self.resource,
-                    &ids,
-                    &environment,
-                    is_promised,
-                );
+                let holder = asked.as_ref().and_then(|it| it.as_ref().ok()?.as_ref());
+                let container = environment::Container::new(&self.resource, &ids, holder);
+                let told = environment::tell(&self.context, container, &environment, is_promised);
                 told.await.map_err(Refused::from)
             }
             refused => refused,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Variables for libraries, as far as they are known at Allocate: kubelet puts them before those of the pod's
-//! specification, which win.
+//! specification, which win. Which devices the pod has is not known then: libraries that read a file are told in that.
 
 use crate::conf::{Conf, Reader, ResourceConf};
-use rdma_resources::container::{MOUNTED, NCCL_CONF};
+use rdma_resources::container::{LibraryFile, MOUNTED};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How the environment of a resource's containers is set up.
@@ -33,15 +33,21 @@ impl Environment {
         self.readers.contains(&Reader::Rails)
     }
 
-    /// Whether containers have a file for NCCL.
-    pub fn has_nccl(&self) -> bool {
-        self.readers.contains(&Reader::Nccl)
+    /// Whether containers have this file.
+    pub fn has_file(&self, file: LibraryFile) -> bool {
+        self.readers.contains(&match file {
+            LibraryFile::Nccl => Reader::Nccl,
+            LibraryFile::Ucx => Reader::Ucx,
+        })
+    }
+
+    /// Whether containers have a file of any library.
+    pub fn has_files(&self) -> bool {
+        LibraryFile::ALL.into_iter().any(|file| self.has_file(file))
     }
 
     /// The variables of a container with the RDMA devices `given`, by name, each with the port that it uses.
     pub(super) fn variables(&self, given: &[(&str, u32)]) -> BTreeMap<String, String> {
-        let names = given.iter().map(|(name, _)| (*name).to_owned());
-        let names = names.collect::<Vec<_>>().join(",");
         let ports = given.iter().map(|(name, port)| format!("{name}:{port}"));
         let ports = ports.collect::<Vec<_>>().join(",");
         let mut variables = BTreeMap::new();
@@ -51,8 +57,8 @@ impl Environment {
             match reader {
                 Reader::Rails => {}
                 Reader::Nccl => {
-                    set("NCCL_IB_HCA", format!("={names}"));
-                    set("NCCL_CONF_FILE", format!("{MOUNTED}/{NCCL_CONF}"));
+                    let file = LibraryFile::Nccl.name();
+                    set("NCCL_CONF_FILE", format!("{MOUNTED}/{file}"));
                     if let Some(rails) = &self.rails {
                         // without the variable NCCL leaves out the other two by itself
                         set("NCCL_SOCKET_IFNAME", format!("^{rails},docker,lo"));
@@ -62,7 +68,7 @@ impl Environment {
                     }
                 }
                 Reader::Ucx => {
-                    set("UCX_NET_DEVICES", ports.clone());
+                    set("UCX_CONFIG_DIR", MOUNTED.to_owned());
                 }
                 Reader::Nvshmem => {
                     set("NVSHMEM_HCA_LIST", ports.clone());

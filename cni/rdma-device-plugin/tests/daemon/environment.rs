@@ -2,7 +2,11 @@
 //! What containers find in their environment: at Allocate for libraries, and before their start what is true for their
 //! pod.
 
-use crate::{FIRST, HCA as OLD, Running, ids};
+use crate::{FIRST, HCA as OLD, Running, SECOND, ids};
+use integration::{
+    kubelet::pod_resources::{PodResourcesServer, pod},
+    machine::Nic,
+};
 use rdma_netns::{Kernel, linux::Linux};
 use serde_json::{Value, json};
 use std::{collections::HashMap, fs};
@@ -16,11 +20,18 @@ const CONFIGURATION: &str = r#"{"cdi": true,
 
 /// The record of a pod with a rail on each NIC, by `ids`, whose GIDs have these indexes.
 fn record(running: &Running, container: &str, ids: &[&str], indexes: [u64; 2]) {
-    let allocated: Vec<Value> = ids
-        .iter()
-        .map(|id| json!({"resource": "rdma/hca", "id": id}))
-        .collect();
-    let rails = indexes.iter().enumerate().map(|(number, index)| {
+    let ids: Vec<_> = ids.iter().map(|id| ("rdma/hca", *id)).collect();
+    let rails = [(0, &*ids, indexes[0]), (1, &*ids, indexes[1])];
+    record_of(running, container, &rails);
+}
+
+/// The same of a pod with rails on these NICs, each with what kubelet gave for it.
+fn record_of(running: &Running, container: &str, rails: &[(usize, &[(&str, &str)], u64)]) {
+    let rails = rails.iter().map(|(number, ids, index)| {
+        let allocated: Vec<Value> = ids
+            .iter()
+            .map(|(resource, id)| json!({"resource": resource, "id": id}))
+            .collect();
         let rdma = format!("mlx5_{number}");
         let address = format!("fd00::{number}:7");
         let gid = json!({"address": address, "gid": address, "port": 1, "index": index});
@@ -57,6 +68,40 @@ fn write(running: &Running, container: &str, record: &str) {
     written.expect("written");
 }
 
+/// The GIDs of the NIC's port: two places for each address, as mlx5 has them.
+fn gids(running: &Running, nic: &Nic<'_>, addresses: &[&str]) {
+    let port = format!("sys/class/infiniband/{}/ports/1", nic.rdma);
+    for directory in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
+        let below = running.machine.path(&format!("{port}/{directory}"));
+        fs::create_dir_all(below).expect("a directory");
+    }
+    for index in 0..16 {
+        let address = addresses.get(index / 2).copied();
+        let gid: std::net::Ipv6Addr = address.unwrap_or("::").parse().expect("an address");
+        let gid = gid.segments().map(|it| format!("{it:04x}")).join(":");
+        let write = |file: &str, text: &str| {
+            let below = format!("{port}/{file}/{index}");
+            running.machine.write(&below, &format!("{text}\n"));
+        };
+        write("gids", &gid);
+        if address.is_some() {
+            write("gid_attrs/types", ["IB/RoCE v1", "RoCE v2"][index % 2]);
+            write("gid_attrs/ndevs", nic.netdev);
+        }
+    }
+}
+
+/// What a container was told in the file.
+fn file(running: &Running, below: &str) -> String {
+    let path = running.machine.path("state/containers").join(below);
+    fs::read_to_string(path).expect("the file")
+}
+
+/// Where kubelet tells what containers have.
+fn pod_resources(running: &Running) -> PodResourcesServer {
+    PodResourcesServer::start(&running.machine.path("kubelet/pod-resources/kubelet.sock"))
+}
+
 /// The entries of containers, by their names.
 fn entries(running: &Running) -> HashMap<String, Value> {
     let file = running
@@ -78,17 +123,17 @@ fn entries(running: &Running) -> HashMap<String, Value> {
 #[test]
 fn a_container_is_told_at_allocate_what_libraries_need_and_before_its_start_what_its_pod_has() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
+    let _pods = pod_resources(&running);
     let own = ids(&["5", "3"]);
     let answer = running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
     let given = &answer.container_responses[0];
     let expected = [
         ("NCCL_CONF_FILE", "/run/rdma/nccl.conf"),
         ("NCCL_IB_ADDR_FAMILY", "AF_INET6"),
-        ("NCCL_IB_HCA", "=mlx5_0,mlx5_1"),
         ("NCCL_SOCKET_IFNAME", "^rdma,docker,lo"),
         ("NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_1:1"),
         ("NVSHMEM_IB_ADDR_FAMILY", "AF_INET6"),
-        ("UCX_NET_DEVICES", "mlx5_0:1,mlx5_1:1"),
+        ("UCX_CONFIG_DIR", "/run/rdma"),
     ];
     let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(given.envs, HashMap::from(expected));
@@ -128,7 +173,12 @@ fn a_container_is_told_at_allocate_what_libraries_need_and_before_its_start_what
     assert_eq!(rails[1]["gidIndex"], 5, "{rails}");
     assert_eq!(
         fs::read_to_string(&file).expect("the file"),
-        "NCCL_IB_GID_INDEX=5\n"
+        "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_IB_GID_INDEX=5\n"
+    );
+    let of_ucx = fs::read_to_string(file.with_file_name("ucx.conf"));
+    assert_eq!(
+        of_ucx.expect("the file"),
+        "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1\n"
     );
 
     // a pod with hostNetwork is in no record
@@ -158,8 +208,132 @@ fn a_container_is_told_at_allocate_what_libraries_need_and_before_its_start_what
     assert_eq!(entries(&running)[name][1]["gidIndex"], 9);
     assert_eq!(
         fs::read_to_string(&file).expect("the file"),
-        "",
+        "NCCL_IB_HCA==mlx5_0,mlx5_1\n",
         "they differ"
+    );
+}
+
+/// Of a shared NIC that is down, or that the pod has not chosen, kubelet has given the character device.
+#[test]
+fn a_container_is_told_of_no_device_that_add_has_left_out() {
+    let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
+    let _pods = pod_resources(&running);
+    let own = ids(&["3"]);
+    running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
+    record_of(&running, "c1", &[(1, &[("rdma/hca", "3")], 7)]);
+    running
+        .kubelet
+        .before_start("rdma/hca", &own)
+        .expect("it may");
+    assert_eq!(
+        file(&running, "rdma@hca/3/nccl.conf"),
+        "NCCL_IB_HCA==mlx5_1\nNCCL_IB_GID_INDEX=7\n"
+    );
+    assert_eq!(
+        file(&running, "rdma@hca/3/ucx.conf"),
+        "UCX_NET_DEVICES=mlx5_1:1\n"
+    );
+    // on the host it has both, and their GIDs are no pod's
+    let on_host = ids(&["4"]);
+    running
+        .kubelet
+        .ask_for("rdma/hca", &[&on_host])
+        .expect("given");
+    running
+        .kubelet
+        .before_start("rdma/hca", &on_host)
+        .expect("it may");
+    assert_eq!(
+        file(&running, "rdma@hca/4/nccl.conf"),
+        "NCCL_IB_HCA==mlx5_0,mlx5_1\n"
+    );
+}
+
+/// A NIC for each of two resources.
+const APART: &str = r#"{"resources": [
+        {"name": "rdma/a", "kind": "shared", "count": 8, "devices": [{"rdma": "mlx5_0"}], "environment": ["nccl"]},
+        {"name": "rdma/b", "kind": "shared", "count": 8, "devices": [{"rdma": "mlx5_1"}],
+         "environment": ["nccl", "ucx"]}
+    ],
+    "chain": {"plugin": {"resources": ["rdma/a", "rdma/b"], "ipam": {"type": "rdma-ipam", "from": "parent"}}}}"#;
+
+/// Kubelet takes one of the two mounts, and of a variable one of the two values.
+#[test]
+fn two_resources_of_a_container_tell_it_the_same() {
+    let running = Running::with(APART).listed("rdma/a", 8);
+    running.has("rdma/b", 8);
+    let pods = pod_resources(&running);
+    for (resource, id) in [("rdma/a", "3"), ("rdma/b", "5")] {
+        let given = running.kubelet.ask_for(resource, &[&ids(&[id])]);
+        given.expect("given");
+    }
+    pods.set_pods(&[pod(
+        "default",
+        "trainer-0",
+        &[
+            &[("rdma/a", &["3"]), ("rdma/b", &["5"])],
+            &[("rdma/b", &["7"])],
+        ],
+    )]);
+    // the second container's NIC is the same, and the third one is none of theirs
+    let of_b = [("rdma/b", "5"), ("rdma/b", "7")];
+    record_of(&running, "c1", &[(0, &[("rdma/a", "3")], 5), (1, &of_b, 5)]);
+    for (resource, id) in [("rdma/a", "3"), ("rdma/b", "5")] {
+        let started = running.kubelet.before_start(resource, &ids(&[id]));
+        started.expect("it may");
+    }
+    for directory in ["rdma@a/3", "rdma@b/5"] {
+        let nccl = file(&running, &format!("{directory}/nccl.conf"));
+        assert_eq!(
+            nccl, "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_IB_GID_INDEX=5\n",
+            "{directory}"
+        );
+        let ucx = file(&running, &format!("{directory}/ucx.conf"));
+        assert_eq!(ucx, "UCX_NET_DEVICES=mlx5_1:1\n", "{directory}");
+    }
+    let given = running.kubelet.ask_for("rdma/b", &[&ids(&["7"])]);
+    given.expect("given");
+    let started = running.kubelet.before_start("rdma/b", &ids(&["7"]));
+    started.expect("it may");
+    assert_eq!(
+        file(&running, "rdma@b/7/nccl.conf"),
+        "NCCL_IB_HCA==mlx5_1\nNCCL_IB_GID_INDEX=5\n"
+    );
+}
+
+/// A GID table has the node's addresses and those of other pods, and NCCL goes by the address alone.
+#[test]
+fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
+    let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
+    let _pods = pod_resources(&running);
+    let own = ids(&["3"]);
+    let told = |first: &[&str], second: &[&str], indexes: [u64; 2]| {
+        gids(&running, &FIRST, first);
+        gids(&running, &SECOND, second);
+        running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
+        record(&running, "c1", &["3"], indexes);
+        let started = running.kubelet.before_start("rdma/hca", &own);
+        started.expect("it may");
+        file(&running, "rdma@hca/3/nccl.conf")
+    };
+    // the node's address is in all that holds both of the pod's
+    let first = ["fe80::1", "fd00::1", "fd00::7"];
+    let second = ["fe80::2", "fd00::1:1", "fd00::1:3", "fd00::1:7"];
+    assert_eq!(
+        told(&first, &second, [5, 7]),
+        "NCCL_IB_HCA==mlx5_0,mlx5_1\n"
+    );
+    running.daemon.says(
+        "rdma/hca: NCCL of default/trainer-0 is told no GID: the GID indexes of its rails differ (mlx5_0: 5, mlx5_1: 7), \
+         and by address NCCL would take fd00::1 at index 3 of mlx5_0, which is not the pod's",
+    );
+    // the node has addresses elsewhere
+    let first = ["fe80::1", "2001:db8::1", "fd00::7"];
+    let second = ["fe80::2", "2001:db8::2", "::ffff:192.0.2.1", "fd00::1:7"];
+    assert_eq!(
+        told(&first, &second, [5, 7]),
+        "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_IB_ADDR_FAMILY=AF_INET6\nNCCL_IB_ROCE_VERSION_NUM=2\n\
+         NCCL_IB_ADDR_RANGE=fd00::/111\n"
     );
 }
 
@@ -185,6 +359,7 @@ fn without_the_option_nothing_is_set_and_no_record_is_read() {
 #[test]
 fn what_was_promised_is_told_whatever_the_configuration_is_by_then() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
+    let _pods = pod_resources(&running);
     let own = ids(&["3"]);
     running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
     running
@@ -205,6 +380,7 @@ fn what_was_promised_is_told_whatever_the_configuration_is_by_then() {
 #[test]
 fn a_container_whose_environment_cannot_be_written_does_not_start() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
+    let _pods = pod_resources(&running);
     let own = ids(&["3"]);
     running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
     let file = running
