@@ -4,6 +4,7 @@
 
 use crate::{FIRST, HCA as OLD, Running, SECOND, ids};
 use integration::{
+    Machine,
     kubelet::pod_resources::{PodResourcesServer, pod},
     machine::Nic,
 };
@@ -246,6 +247,28 @@ fn a_container_is_told_of_no_device_that_add_has_left_out() {
     assert_eq!(
         file(&running, "rdma@hca/4/nccl.conf"),
         "NCCL_IB_HCA==mlx5_0,mlx5_1\n"
+    );
+}
+
+/// Of InfiniBand pods have no rails by default, and two VLANs of a NIC are two rails with one RDMA device.
+#[test]
+fn a_device_is_named_once_and_one_of_infiniband_without_a_rail() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    let link_layer = format!("sys/class/infiniband/{}/ports/1/link_layer", SECOND.rdma);
+    machine.write(&link_layer, "InfiniBand\n");
+    let running = Running::on(machine, CONFIGURATION).listed("rdma/hca", 8);
+    let _pods = pod_resources(&running);
+    let own = ids(&["3"]);
+    running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
+    let allocated = [("rdma/hca", "3")];
+    record_of(&running, "c1", &[(0, &allocated, 5), (0, &allocated, 5)]);
+    running
+        .kubelet
+        .before_start("rdma/hca", &own)
+        .expect("it may");
+    assert_eq!(
+        file(&running, "rdma@hca/3/nccl.conf"),
+        "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_IB_GID_INDEX=5\n"
     );
 }
 

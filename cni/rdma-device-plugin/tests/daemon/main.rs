@@ -61,7 +61,12 @@ struct Running {
 impl Running {
     #[track_caller]
     fn with(configuration: &str) -> Self {
-        let machine = Machine::with(&[FIRST, SECOND]);
+        Self::on(Machine::with(&[FIRST, SECOND]), configuration)
+    }
+
+    /// The same on another node.
+    #[track_caller]
+    fn on(machine: Machine, configuration: &str) -> Self {
         machine.configure(configuration);
         let kubelet = DeviceManager::started(&machine.path("kubelet"));
         let daemon = start(&machine);
