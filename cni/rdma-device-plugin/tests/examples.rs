@@ -97,6 +97,7 @@ fn there_is_a_test_for_each() {
         "45-erdma-exposed.yaml",
         "50-as-it-was.json",
         "60-two-tenants.yaml",
+        "70-environment.yaml",
     ];
     assert_eq!(found, tested);
 }
@@ -132,6 +133,22 @@ fn bonds_are_shared_by_all() {
         on_nodes: &[],
     };
     gives("10-shared-bonds.yaml", "lacp-bonds", false, &[given]);
+}
+
+#[test]
+fn containers_are_told_what_their_pods_have() {
+    let given = Given {
+        name: "rdma/hca",
+        ids: 1000,
+        first: "0",
+        sharing: Shared,
+        devices: &["0000:3b:00.0", "0000:5e:00.0"],
+        on_nodes: &[],
+    };
+    gives("70-environment.yaml", "lacp-bonds", true, &[given]);
+    let (offers, _) = offered("70-environment.yaml", "lacp-bonds");
+    let environment = &offers[0].environment;
+    assert!(environment.has_rails() && environment.has_files());
 }
 
 #[test]

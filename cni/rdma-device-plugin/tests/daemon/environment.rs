@@ -26,8 +26,11 @@ fn record(running: &Running, container: &str, ids: &[&str], indexes: [u64; 2]) {
     record_of(running, container, &rails);
 }
 
-/// The same of a pod with rails on these NICs, each with what kubelet gave for it.
-fn record_of(running: &Running, container: &str, rails: &[(usize, &[(&str, &str)], u64)]) {
+/// A rail: its NIC's number, what kubelet gave for it, resources with ids, and the index of its GID.
+type RailOf<'a> = (usize, &'a [(&'a str, &'a str)], u64);
+
+/// The same of a pod with these rails.
+fn record_of(running: &Running, container: &str, rails: &[RailOf<'_>]) {
     let rails = rails.iter().map(|(number, ids, index)| {
         let allocated: Vec<Value> = ids
             .iter()

@@ -77,6 +77,7 @@ const CHAINED: [(&str, &str); 28] = [
     (refused::FILE, PARENT),
     (report::BY_ANOTHER_ACCOUNT, PARENT),
     (report::FILE, PARENT),
+    (WITH_ENVIRONMENT, PARENT),
     (
         "integration/manifests/rendered/the-chain-as-it-comes.yaml",
         "{}",
@@ -86,6 +87,7 @@ const CHAINED: [(&str, &str); 28] = [
         r#"{"resources":["rdma/vf","rdma/vf-storage"]}"#,
     ),
 ];
+const WITH_ENVIRONMENT: &str = "integration/manifests/rendered/shared-with-environment.yaml";
 const ANOTHER_NAME: &str =
     r#"{"ipam":{"type":"rdma-ipam","from":"parent"},"resources":["example.com/hca_8"]}"#;
 const VFS: &str = r#"{"resources":["rdma/vf"]}"#;
@@ -118,6 +120,18 @@ pub(crate) fn installer(cluster: &Cluster) -> Option<(&Container, Arguments)> {
         }
         Some(several) => panic!("{}: {} init containers", cluster.file, several.len()),
     }
+}
+
+#[test]
+fn a_shared_resource_has_what_its_switches_say() {
+    let conf = cluster(WITH_ENVIRONMENT).conf().0;
+    let [hca] = &conf.resources[..] else {
+        panic!("{:?}", conf.resources);
+    };
+    assert!(conf.cdi);
+    assert_eq!(hca.environment.len(), 4, "{:?}", hca.environment);
+    let parents = format!("{:?}", hca.parents);
+    assert!(parents.contains("bond*.100"), "{parents}");
 }
 
 #[test]

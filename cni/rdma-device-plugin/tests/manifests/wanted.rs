@@ -37,7 +37,7 @@ pub(crate) const BONDS: &str = "integration/manifests/rendered/bonds-of-one-pod-
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 36] = [
+pub(crate) const ALL: [Wanted; 37] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -122,6 +122,11 @@ pub(crate) const ALL: [Wanted; 36] = [
     wanted(report::FILE, &["rdma/hca"], &[]),
     wanted(
         "integration/manifests/rendered/shared-by-name.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/shared-with-environment.yaml",
         &["rdma/hca"],
         &[],
     ),

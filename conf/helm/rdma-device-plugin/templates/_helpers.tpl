@@ -121,10 +121,20 @@
 {{- $config := dict -}}
 {{- $chain := include "rdma.chain" . -}}
 {{- if eq .Values.nics "shared" -}}
-{{- if or $chain .Values.shared.devices .Values.shared.require .Values.customResourceName -}}
+{{- $shared := .Values.shared -}}
+{{- if and (has "rails" $shared.environment) (not $shared.cdi) -}}
+{{ fail "shared.environment: rails are told by a CDI entry; set shared.cdi to true, or leave rails out" }}
+{{- end -}}
+{{- if and $shared.parents (include "rdma.claimed" .) -}}
+{{ fail "shared.parents: claims name devices, and pods that have them by claims are attached to the NIC or its bond; leave shared.parents or dra.enabled out" }}
+{{- end -}}
+{{- if $shared.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
+{{- if or $chain $shared.devices $shared.require $shared.parents $shared.environment $shared.cdi .Values.customResourceName -}}
 {{- $hca := dict "name" (include "rdma.resource" .) "kind" "shared" -}}
-{{- with .Values.shared.devices }}{{ $_ := set $hca "devices" . }}{{ end -}}
-{{- with .Values.shared.require }}{{ $_ := set $hca "require" . }}{{ end -}}
+{{- with $shared.devices }}{{ $_ := set $hca "devices" . }}{{ end -}}
+{{- with $shared.require }}{{ $_ := set $hca "require" . }}{{ end -}}
+{{- with $shared.parents }}{{ $_ := set $hca "parents" . }}{{ end -}}
+{{- with $shared.environment }}{{ $_ := set $hca "environment" . }}{{ end -}}
 {{- $_ := set $config "resources" (list $hca) -}}
 {{- else -}}
 {{- $_ := set $config "mode" "hca" -}}
