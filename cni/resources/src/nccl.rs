@@ -54,7 +54,7 @@ pub struct Port {
 
 /// NCCL cannot be told one thing that is right on all ports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the GID indexes of its rails differ ({indexes}), and by address {why}")]
+#[error("no GID index is right on all of its rails ({indexes}), and by address {why}")]
 pub struct Undecided {
     indexes: String,
     why: String,
@@ -202,7 +202,7 @@ fn choice(ports: &[Port]) -> Result<Choice, String> {
         let mut own = vec![];
         for port in &ports {
             let gid = port.own.iter().find(|gid| Family::of(**gid) == family);
-            own.push(*gid.ok_or_else(|| format!("{} has none of {family}", port.device))?);
+            own.push(*gid.ok_or_else(|| format!("{} has no GID of {family}", port.device))?);
         }
         let range = Range::around(&own);
         let choice = Choice { family, range };

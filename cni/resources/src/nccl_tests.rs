@@ -124,8 +124,8 @@ fn where_the_nodes_address_comes_first_nothing_is_said_but_why() {
     let ports = [port("mlx5_0", &one, &[2]), port("mlx5_1", &two, &[3])];
     assert_eq!(
         lines(&ports).expect_err("neither"),
-        "the GID indexes of its rails differ (mlx5_0: 5, mlx5_1: 7), and by address NCCL would take fd00:a0::1 at index 3 \
-         of mlx5_0, which is not the pod's"
+        "no GID index is right on all of its rails (mlx5_0: 5, mlx5_1: 7), and by address NCCL would take fd00:a0::1 at index \
+         3 of mlx5_0, which is not the pod's"
     );
 }
 
@@ -220,7 +220,7 @@ fn ports_of_infiniband_and_such_that_are_not_known() {
     };
     let why = lines(&[one.clone(), without]).expect_err("neither");
     assert!(
-        why.contains("(mlx5_0: 3, mlx5_2: none)") && why.ends_with("mlx5_2 has none of AF_INET6"),
+        why.contains("(mlx5_0: 3, mlx5_2: none)") && why.ends_with("mlx5_2 has no GID of AF_INET6"),
         "{why}"
     );
     let unknown = Port {

@@ -160,7 +160,7 @@ fn tell_libraries<K: Kernel>(
                     }
                 }
             }
-            // none of a list is told from no list by nobody
+            // an empty list is no list: all
             LibraryFile::Ucx if devices.is_empty() => {}
             LibraryFile::Ucx => {
                 let ports = devices.iter().map(|(name, port)| format!("{name}:{port}"));
