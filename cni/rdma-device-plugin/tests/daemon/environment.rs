@@ -327,6 +327,29 @@ fn two_resources_of_a_container_tell_it_the_same() {
     );
 }
 
+/// The pod has chosen the other resource's NIC alone, and that one's containers are told nothing.
+#[test]
+fn nccl_is_kept_from_a_device_where_add_has_left_out_all_of_a_resource() {
+    let untold = APART.replacen(r#", "environment": ["nccl"]"#, "", 1);
+    let running = Running::with(&untold).listed("rdma/a", 8);
+    running.has("rdma/b", 8);
+    let pods = pod_resources(&running);
+    for (resource, id) in [("rdma/a", "3"), ("rdma/b", "5")] {
+        let given = running.kubelet.ask_for(resource, &[&ids(&[id])]);
+        given.expect("given");
+    }
+    let both: &[(&str, &[&str])] = &[("rdma/a", &["3"]), ("rdma/b", &["5"])];
+    pods.set_pods(&[pod("default", "trainer-0", &[both])]);
+    record_of(&running, "c1", &[(0, &[("rdma/a", "3")], 5)]);
+    let started = running.kubelet.before_start("rdma/b", &ids(&["5"]));
+    started.expect("it may");
+    assert_eq!(
+        file(&running, "rdma@b/5/nccl.conf"),
+        "NCCL_IB_HCA=^=mlx5_1\n"
+    );
+    assert_eq!(file(&running, "rdma@b/5/ucx.conf"), "");
+}
+
 /// A GID table has the node's addresses and those of other pods, and NCCL goes by the address alone.
 #[test]
 fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
