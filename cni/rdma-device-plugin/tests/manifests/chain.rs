@@ -26,7 +26,7 @@ pub(crate) const UNINSTALL: [&str; 3] = [
 ];
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 28] = [
+const CHAINED: [(&str, &str); 29] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", VFS),
