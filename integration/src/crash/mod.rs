@@ -20,7 +20,7 @@ pub mod program;
 mod sweep;
 pub mod twice;
 
-pub use sweep::{Extent, Tally, at, kills_and_errors, sweep};
+pub use sweep::{Extent, Tally, at, at_syncs, kills_and_errors, sweep};
 
 use crate::{
     Outcome,

@@ -4,7 +4,7 @@
 //! What is on a disk changes for certain only by syncs. So a story is killed before each of them, and at its end.
 
 use super::{
-    End, Story, Tally, at,
+    End, Story, Tally, at_syncs,
     attachment::{Attachments, OfVerb, Verb},
 };
 use crate::{
@@ -12,14 +12,11 @@ use crate::{
     tracer::{Fault, Report},
 };
 
-/// Before each sync, and after the last change.
-const POINTS: [[&str; 2]; 2] = [["killed before fsync", ""], ["killed after", ""]];
-
 /// Tells `story`, all of whose files are on `disk`.
 #[track_caller]
 pub fn loses_power(story: &mut dyn Story, disk: &Disk) -> Tally {
     disk::settle();
-    at(&mut Powerless { story, disk }, &POINTS)
+    at_syncs(&mut Powerless { story, disk })
 }
 
 /// A story of files alone: what puts it right is the same as without a loss of power.
@@ -95,5 +92,5 @@ impl Story for Boots<'_> {
 /// Tells it.
 #[track_caller]
 pub fn boots(mut story: Boots<'_>) -> Tally {
-    at(&mut story, &POINTS)
+    at_syncs(&mut story)
 }

@@ -4,7 +4,7 @@
 use super::{End, Story};
 use crate::{
     extent,
-    tracer::{Fault, Report},
+    tracer::{Fault, Report, point::is_sync},
 };
 use nix::errno::Errno;
 use std::{
@@ -180,6 +180,27 @@ pub fn at(story: &mut dyn Story, points: &[[&str; 2]]) -> Tally {
         assert!(met.peek().is_some(), "{} has no {point:?}", tally.name);
         tell_each(story, met, &mut tally);
     }
+    tally.tell();
+    tally
+}
+
+/// The same with a kill before each sync, whichever system call it is, and one after the last change.
+#[track_caller]
+pub fn at_syncs(story: &mut dyn Story) -> Tally {
+    let (faults, mut tally) = without_fault(story);
+    let is_before_sync = |words: &str| {
+        let call = words.strip_prefix("killed before ");
+        let call = call.and_then(|it| it.split(' ').next());
+        call.is_some_and(is_sync)
+    };
+    let (syncs, others): (Vec<_>, Vec<_>) = faults
+        .into_iter()
+        .partition(|(_, words)| is_before_sync(words));
+    assert!(!syncs.is_empty(), "{} syncs nothing", tally.name);
+    let last = others
+        .into_iter()
+        .filter(|(fault, _)| matches!(fault, Fault::KillAfter(_)));
+    tell_each(story, syncs.into_iter().chain(last), &mut tally);
     tally.tell();
     tally
 }

@@ -51,7 +51,8 @@ macro_rules! names {
 const CHANGES: &[(libc::c_long, &str)] = names![
     openat SYS_openat, openat2 SYS_openat2, write SYS_write, pwrite64 SYS_pwrite64,
     writev SYS_writev, ftruncate SYS_ftruncate, fallocate SYS_fallocate, fsync SYS_fsync,
-    fdatasync SYS_fdatasync, copy_file_range SYS_copy_file_range, sendfile SYS_sendfile,
+    fdatasync SYS_fdatasync, syncfs SYS_syncfs, sync_file_range SYS_sync_file_range, sync SYS_sync,
+    copy_file_range SYS_copy_file_range, sendfile SYS_sendfile,
     renameat SYS_renameat, renameat2 SYS_renameat2, linkat SYS_linkat, symlinkat SYS_symlinkat,
     mkdirat SYS_mkdirat, mknodat SYS_mknodat, unlinkat SYS_unlinkat,
     fchmod SYS_fchmod, fchmodat SYS_fchmodat, fchown SYS_fchown, fchownat SYS_fchownat,
@@ -87,6 +88,14 @@ const OLD_OTHERS: &[(libc::c_long, &str)] = names![
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_OTHERS: &[(libc::c_long, &str)] = &[];
+
+/// Those that bring something to the disk for certain.
+const SYNCS: [&str; 5] = ["fsync", "fdatasync", "syncfs", "sync_file_range", "sync"];
+
+/// Whether the system call of this name brings something to the disk for certain.
+pub fn is_sync(call: &str) -> bool {
+    SYNCS.contains(&call)
+}
 
 /// Flags of an open that changes something: a file is made, or loses its content.
 const MAKES: u32 = (O_CREAT | O_TRUNC).cast_unsigned();
@@ -154,7 +163,11 @@ impl Call<'_> {
             "read" | "pread64" | "readv" => self.read(),
             "write" | "pwrite64" | "writev" => self.written(),
             "getdents64" => no_change(self.target(0), &[EIO]),
-            "ftruncate" | "fallocate" | "fsync" | "fdatasync" => change(self.target(0), &DISK),
+            "ftruncate" | "fallocate" | "fsync" | "fdatasync" | "syncfs" | "sync_file_range" => {
+                change(self.target(0), &DISK)
+            }
+            // which tells of no error
+            "sync" => change(String::new(), &[]),
             "fchmod" | "fchown" => change(self.target(0), &[EIO]),
             "copy_file_range" => change(self.target(2), &DISK),
             "sendfile" => change(self.target(0), &DISK),
