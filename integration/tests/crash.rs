@@ -11,7 +11,7 @@ use integration::{
         lease::Leases,
         program::{self, Programs},
         sweep,
-        twice::twice,
+        twice::{error_and_kill, two_kills},
     },
     daemon::rdma_device_plugin,
     extent,
@@ -142,10 +142,51 @@ fn what_once_left_something() {
 /// Of some ten thousand pairs.
 #[test]
 fn two_kills_in_one_story() {
-    for (mode, name) in [(Mode::Share, "share, twice"), (Mode::Move, "move, twice")] {
-        let mut of = Attachments::of_node(mode, [rdma_cni(), injector()]);
-        let extent = Extent::spread(5, extent::of(20, 400));
-        leaves_nothing(&twice(name, &mut of, extent));
+    let ends = [Verb::Del, Verb::Gc];
+    let seconds = [Verb::Del, Verb::Gc, Verb::Add];
+    for (mode, name, of_ends) in [
+        (Mode::Share, "share, twice", "share ends, twice"),
+        (Mode::Move, "move, twice", "move ends, twice"),
+    ] {
+        let of = &mut Attachments::of_node(mode, [rdma_cni(), injector()]);
+        let extent = Extent::spread(5, extent::of(16, 400));
+        leaves_nothing(&two_kills(name, of, [&[Verb::Add], &seconds], extent));
+        let extent = Extent::spread(3, extent::of(8, 100));
+        leaves_nothing(&two_kills(of_ends, of, [&ends, &ends], extent));
+    }
+}
+
+/// The kill is before one of the changes that the program makes after the error: it undoes what it did.
+#[test]
+fn an_error_and_a_kill_in_one_story() {
+    for (mode, verb, name, usual) in [
+        (Mode::Share, Verb::Add, "share ADD, both", 6),
+        (Mode::Share, Verb::Del, "share DEL, both", 2),
+        (Mode::Share, Verb::Gc, "share GC, both", 2),
+        (Mode::Move, Verb::Add, "move ADD, both", 6),
+        (Mode::Move, Verb::Del, "move DEL, both", 2),
+        (Mode::Move, Verb::Gc, "move GC, both", 2),
+    ] {
+        let of = &mut Attachments::of_node(mode, [rdma_cni(), injector()]);
+        let extent = Extent::spread(0, extent::of(usual, 40));
+        leaves_nothing(&error_and_kill(name, of, verb, extent));
+    }
+}
+
+/// What is not of the build of `rdma-cni` is a program of its own, once for each rail.
+#[test]
+fn shares_by_a_wrapper_of_rdma_ipam() {
+    let of = &mut Attachments::of_node(Mode::ShareByWrapper, [rdma_cni(), injector()]);
+    for (first, (name, verb)) in [
+        ("wrapped ADD", Verb::Add),
+        ("wrapped DEL", Verb::Del),
+        ("wrapped GC", Verb::Gc),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let extent = Extent::of_variant(first + 6);
+        leaves_nothing(&sweep(&mut OfVerb { name, verb, of }, extent));
     }
 }
 

@@ -8,7 +8,7 @@ use integration::{
         Extent,
         attachment::{Attachments, OfVerb, Verb},
         kills_and_errors,
-        twice::twice,
+        twice::{error_and_kill, two_kills},
     },
     lab::Lab,
     plugin,
@@ -58,6 +58,23 @@ fn devices_that_move_and_smc_r_leave_nothing() {
         assert!(tally.left.is_empty(), "{}", tally.left.join("\n"));
         assert!(tally.killed + tally.failed > tally.unmet, "{tally}");
     }
-    let tally = twice("lab: twice", &mut of, Extent::spread(1, 24));
-    assert!(tally.left.is_empty(), "{}", tally.left.join("\n"));
+    let ends = [Verb::Del, Verb::Gc];
+    let seconds = [Verb::Del, Verb::Gc, Verb::Add];
+    for tally in [
+        two_kills(
+            "lab: twice",
+            &mut of,
+            [&[Verb::Add], &seconds],
+            Extent::spread(1, 24),
+        ),
+        two_kills(
+            "lab: ends, twice",
+            &mut of,
+            [&ends, &ends],
+            Extent::spread(1, 8),
+        ),
+        error_and_kill("lab: both", &mut of, Verb::Add, Extent::spread(3, 6)),
+    ] {
+        assert!(tally.left.is_empty(), "{}", tally.left.join("\n"));
+    }
 }

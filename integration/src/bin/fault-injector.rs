@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fault-injector [--report=FILE] [--kill=N | --kill-after=N | --fail=N=ERRNO] -- PROGRAM [ARGUMENT…]`: runs a
-//! program with a fault at one of its system calls (`integration::tracer`), and ends as the program did. Without
+//! `fault-injector [--report=FILE] [--kill=N | --kill-after=N | --fail=N=ERRNO]… -- PROGRAM [ARGUMENT…]`: runs a
+//! program with faults at some of its system calls (`integration::tracer`), and ends as the program did. Without
 //! a FILE the points are printed on standard error.
 
 use integration::tracer::{self, Arguments, Report, Traced};
@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode};
 fn main() -> ExitCode {
     let Arguments {
         report: file,
-        fault,
+        faults,
         program,
     } = match Arguments::read(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     let _ = prctl::set_pdeathsig(Signal::SIGKILL);
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]);
-    let done = tracer::run(command, fault).and_then(|(ended, report)| {
+    let done = tracer::run(command, &faults).and_then(|(ended, report)| {
         match file {
             Some(file) => tracer::write(&report, &file)?,
             None => print(&report),

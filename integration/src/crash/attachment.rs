@@ -9,7 +9,8 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::{
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -46,6 +47,8 @@ pub enum Mode {
     Move,
     /// The pod gets children of them, with addresses of `rdma-ipam`.
     Share,
+    /// The same, with a wrapper in the place of `rdma-ipam`, which is a program of its own then.
+    ShareByWrapper,
 }
 
 /// A pod's namespace, and what it has before it has a device.
@@ -55,6 +58,19 @@ fn pod(label: &str) -> (Netns, Snapshot) {
     pod.ip("link set dev lo up");
     let bare = Snapshot::of(&pod);
     (pod, bare)
+}
+
+/// A directory below `directory` with a program of the same name that comes to `program`, as users put in front of a
+/// plugin.
+#[track_caller]
+fn wrapper(program: &Path, directory: &Path) -> PathBuf {
+    let place = directory.join("in-front");
+    fs::create_dir(&place).expect("a directory");
+    let file = place.join(program.file_name().expect("a program has a name"));
+    let script = format!("#!/bin/sh\nexec {} \"$@\"\n", program.display());
+    fs::write(&file, script).expect("a program");
+    fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("it can be run");
+    place
 }
 
 /// A command of `rdma-cni`.
@@ -129,9 +145,14 @@ impl Attachments {
         let node = Node::furnished();
         let leases = node.directory().join("leases");
         let mut configuration = node.configuration(&["eth1", "eth2"]);
+        let mut path = node.cni_path();
+        if mode == Mode::ShareByWrapper {
+            let own = programs[0].with_file_name("rdma-ipam");
+            path = format!("{}:{path}", wrapper(&own, node.directory()).display());
+        }
         match mode {
             Mode::Move => configuration["mode"] = "move".into(),
-            Mode::Share => {
+            Mode::Share | Mode::ShareByWrapper => {
                 configuration["mode"] = "share".into();
                 configuration["ipam"] = json!({
                     "type": "rdma-ipam", "dataDir": leases,
@@ -141,7 +162,7 @@ impl Attachments {
         }
         let directories = vec![node.state(), leases];
         let host = Netns::existing(node.host.path());
-        let mut of = Self::new(host, programs, node.cni_path(), configuration, directories);
+        let mut of = Self::new(host, programs, path, configuration, directories);
         of.node = Some((node, mode));
         of
     }
@@ -236,6 +257,20 @@ impl Attachments {
         call.by("/bin/sh".as_ref(), arguments.into())
     }
 
+    /// `verb` as a story begins with it: nobody has a device before ADD, and the pod `a` before the others.
+    #[track_caller]
+    pub(super) fn first(&self, verb: Verb) -> Invocation<'_> {
+        self.clear();
+        if verb != Verb::Add {
+            self.call("ADD", 0).run().result();
+        }
+        match verb {
+            Verb::Add => self.call("ADD", 0),
+            Verb::Del => self.call("DEL", 0),
+            Verb::Gc => self.gc(),
+        }
+    }
+
     /// GC that knows of no attachment.
     pub fn gc(&self) -> Invocation<'_> {
         let mut configuration = self.configuration.clone();
@@ -251,12 +286,16 @@ impl Attachments {
         self.call("CHECK", 0).input(&configuration).run()
     }
 
-    /// Runs a call with a fault.
+    /// Runs a call with faults.
     #[track_caller]
-    pub fn traced(&self, call: Invocation<'_>, fault: Option<Fault>) -> (End, Report) {
+    pub fn traced(
+        &self,
+        call: Invocation<'_>,
+        faults: impl IntoIterator<Item = Fault>,
+    ) -> (End, Report) {
         let report = self.reports.path().join("report");
         let call = call.within(TRACED);
-        let outcome = tracer::traced(call, &self.injector, fault, &report).run();
+        let outcome = tracer::traced(call, &self.injector, faults, &report).run();
         let end = End::of(&outcome);
         if end == (End::Done(String::new())) && !report.exists() {
             panic!("the injector did not run: {outcome}");
@@ -289,7 +328,7 @@ impl Attachments {
     }
 
     /// Whether ADD of the pod `a` has answered, as far as the record says: it was killed after that.
-    fn is_attached(&self) -> bool {
+    pub(super) fn is_attached(&self) -> bool {
         let record = self.directories[0].join("attachments/net/a@eth0.json");
         let record: Value =
             serde_json::from_slice(&fs::read(record).unwrap_or_default()).unwrap_or_default();
@@ -366,16 +405,7 @@ impl Story for OfVerb<'_> {
     }
 
     fn run(&mut self, fault: Option<Fault>) -> (End, Report) {
-        self.of.clear();
-        if self.verb != Verb::Add {
-            self.of.call("ADD", 0).run().result();
-        }
-        let call = match self.verb {
-            Verb::Add => self.of.call("ADD", 0),
-            Verb::Del => self.of.call("DEL", 0),
-            Verb::Gc => self.of.gc(),
-        };
-        self.of.traced(call, fault)
+        self.of.traced(self.of.first(self.verb), fault)
     }
 
     fn start_anew(&mut self) {

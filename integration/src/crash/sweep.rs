@@ -22,6 +22,9 @@ const ENOUGH: usize = 40;
 /// Of how many points a story is told in a run that is not of all: it has some hundred milliseconds for each.
 const MOST: usize = 25;
 
+/// The same of a story that differs little from another one.
+const FEW: usize = 8;
+
 /// How many errors are tried of those that differ by numbers alone: a table of GIDs is a thousand files.
 const ALIKE: usize = 4;
 
@@ -52,12 +55,18 @@ impl Extent {
     /// What a run of `scripts/test` tries: one in ten, and all with `--full`; or as `scripts/crash` says. Stories begin
     /// at different ones.
     pub fn of_test(first: usize) -> Self {
+        Self::of_run(first, extent::of((10, MOST), (1, usize::MAX)))
+    }
+
+    /// The same of a story that differs little from another one: one in four with `--full`.
+    pub fn of_variant(first: usize) -> Self {
+        Self::of_run(first, extent::of((10, FEW), (4, usize::MAX)))
+    }
+
+    fn of_run(first: usize, usual: (usize, usize)) -> Self {
         let told = env::var("RDMA_CRASH_EVERY").ok();
-        let told = told.map(|it| it.parse().expect("a number"));
-        let (every, most) = match told {
-            Some(every) => (every, usize::MAX),
-            None => extent::of((10, MOST), (1, usize::MAX)),
-        };
+        let told = told.map(|it| (it.parse().expect("a number"), usize::MAX));
+        let (every, most) = told.unwrap_or(usual);
         Self {
             every,
             first: first % every,
@@ -265,7 +274,7 @@ fn tell(story: &mut dyn Story, fault: Fault, turn: usize, tally: &mut Tally) -> 
 }
 
 /// A kill before each call that changes something, one after the last, and each error of each call; with words.
-fn faults(report: &Report) -> Vec<(Fault, String)> {
+pub(super) fn faults(report: &Report) -> Vec<(Fault, String)> {
     let mut faults = vec![];
     let mut counts = BTreeMap::<&str, usize>::new();
     let mut candidates = BTreeMap::<i32, usize>::new();

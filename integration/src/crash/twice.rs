@@ -1,75 +1,141 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two faults in one story: an ADD that is killed, and what comes after it killed too; then DEL.
+//! Two faults in one story: a verb that is killed, and what comes after it killed too; or a verb that meets an error,
+//! and is killed while it undoes what it did. Then what comes next.
 
-use super::attachment::{Attachments, Verb};
-use super::{Extent, Tally, must_succeed};
-use crate::{Invocation, tracer::Fault};
+use super::{
+    End, Extent, Tally,
+    attachment::{Attachments, Verb},
+    must_succeed,
+    sweep::faults,
+};
+use crate::{
+    Invocation,
+    tracer::{Fault, Report},
+};
+use std::ops::Range;
 
-/// What comes after the ADD that was killed.
-const SECONDS: [&str; 3] = ["DEL", "GC", "another pod's ADD"];
-
-/// Kills ADD before its changes, and each time DEL, GC or another pod's ADD in turn before one of its own; `extent`
-/// says how many of all pairs. `name` is for people.
+/// Kills one of `firsts` before its changes, and each time one of `seconds` before one of its own, of which ADD is
+/// another pod's; `extent` says how many of all pairs. Then DEL. `name` is for people.
 #[track_caller]
-pub fn twice(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
-    let counts = [Verb::Add, Verb::Del, Verb::Gc].map(|verb| changes(of, verb));
+pub fn two_kills(
+    name: &str,
+    of: &mut Attachments,
+    [firsts, seconds]: [&[Verb]; 2],
+    extent: Extent,
+) -> Tally {
     let mut tally = Tally {
         name: name.to_owned(),
         ..Tally::default()
     };
-    let seconds = [counts[1], counts[2], counts[0]];
+    let count = |of: &Attachments, verb: &Verb| (*verb, changes(of, *verb));
+    let firsts: Vec<_> = firsts.iter().map(|verb| count(of, verb)).collect();
+    let seconds: Vec<_> = seconds.iter().map(|verb| count(of, verb)).collect();
     let mut pairs = vec![];
-    for first in 1..=counts[0] {
-        for (second, count) in seconds.into_iter().enumerate() {
-            pairs.extend((1..=count).map(|at| (first, second, at)));
+    for (first, changes) in firsts {
+        for at in 1..=changes {
+            for (second, changes) in &seconds {
+                // what ends the attachment goes on where the first one was
+                let rest = match first {
+                    Verb::Add => *changes,
+                    _ => changes.saturating_sub(at) + 1,
+                };
+                pairs.extend((1..=rest).map(|then| ((first, at), (*second, then))));
+            }
         }
     }
     tally.all = pairs.len();
-    for (first, second, at) in extent.of(pairs) {
-        of.clear();
-        of.traced(of.call("ADD", 0), Some(Fault::Kill(first)));
-        let (_, report) = of.traced(after(of, second), Some(Fault::Kill(at)));
+    for ((first, at), (second, then)) in extent.of(pairs) {
+        of.traced(of.first(first), [Fault::Kill(at)]);
+        let (_, report) = of.traced(after(of, second), [Fault::Kill(then)]);
         tally.killed += 1;
         tally.unmet += usize::from(report.hit.is_none());
         let mut left = must_succeed("DEL", &of.call("DEL", 0).run());
-        if second == 2 {
+        if second == Verb::Add {
             left.extend(must_succeed("DEL of the other", &of.call("DEL", 1).run()));
         }
         left.extend(of.differences(&[0, 1]));
-        if !left.is_empty() {
-            let what = SECONDS[second];
-            let line =
-                format!("{name}: ADD killed before change {first}, {what} before {at}: {left:#?}");
-            eprintln!("{line}");
-            tally.left.push(line);
-            of.start_anew();
-        }
+        let what = format!("{first:?} killed before change {at}, {second:?} before {then}");
+        note(&mut tally, of, &what, left);
     }
     tally.tell();
     tally
 }
 
-fn after(of: &Attachments, second: usize) -> Invocation<'_> {
+/// Makes calls of `verb` fail, and kills it before one of the changes that it makes after that; `extent` says at how
+/// many of its errors. Then DEL, GC or another pod's ADD, and DEL. `name` is for people.
+#[track_caller]
+pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Extent) -> Tally {
+    let (_, report) = of.traced(of.first(verb), None);
+    of.call("DEL", 0).run().silent();
+    let mut errors = faults(&report);
+    errors.retain(|(fault, _)| matches!(fault, Fault::Fail(..)));
+    let mut tally = Tally {
+        name: name.to_owned(),
+        changes: report.changes().count(),
+        points: report.points.len(),
+        all: errors.len(),
+        ..Tally::default()
+    };
+    for (turn, (error, words)) in extent.of(errors).enumerate() {
+        let (end, report) = of.traced(of.first(verb), [error]);
+        tally.failed += 1;
+        tally.tolerated += usize::from(matches!(end, End::Done(_)));
+        let holds = verb != Verb::Add || matches!(end, End::Done(_));
+        let kills = changes_after(&report, error);
+        // another one after each error
+        let kill = kills.clone().nth(turn % kills.len().max(1));
+        note(&mut tally, of, &words, of.restore(turn, holds));
+        let Some(kill) = kill else {
+            continue;
+        };
+        let (end, report) = of.traced(of.first(verb), [error, Fault::Kill(kill)]);
+        tally.killed += 1;
+        tally.unmet += usize::from(end != End::Killed || report.hits < 2);
+        let holds = verb != Verb::Add || of.is_attached();
+        let what = format!("{words}, and killed before change {kill}, turn {turn}");
+        note(&mut tally, of, &what, of.restore(turn, holds));
+    }
+    tally.tell();
+    tally
+}
+
+fn note(tally: &mut Tally, of: &mut Attachments, what: &str, left: Vec<String>) {
+    if !left.is_empty() {
+        let line = format!("{}: {what}: {left:#?}", tally.name);
+        eprintln!("{line}");
+        tally.left.push(line);
+        of.start_anew();
+    }
+}
+
+fn after(of: &Attachments, second: Verb) -> Invocation<'_> {
     match second {
-        0 => of.call("DEL", 0),
-        1 => of.gc(),
-        _ => of.call("ADD", 1),
+        Verb::Del => of.call("DEL", 0),
+        Verb::Gc => of.gc(),
+        Verb::Add => of.call("ADD", 1),
     }
 }
 
 /// How many changes a verb makes.
 #[track_caller]
 fn changes(of: &Attachments, verb: Verb) -> usize {
-    of.clear();
-    if verb != Verb::Add {
-        of.call("ADD", 0).run().result();
-    }
-    let call = match verb {
-        Verb::Add => of.call("ADD", 0),
-        Verb::Del => of.call("DEL", 0),
-        Verb::Gc => of.gc(),
-    };
-    let (_, report) = of.traced(call, None);
+    let (_, report) = of.traced(of.first(verb), None);
     of.call("DEL", 0).run().silent();
     report.changes().count()
+}
+
+/// The numbers of the changes that a run made after it had met `error`.
+fn changes_after(report: &Report, error: Fault) -> Range<usize> {
+    let all = report.changes().count();
+    let Fault::Fail(number, _) = error else {
+        return 0..0;
+    };
+    let points = report.points.iter().enumerate();
+    let mut candidates = points.filter(|(_, it)| error.is_possible_at(it));
+    let hit = candidates.nth(number - 1).filter(|_| report.hit.is_some());
+    let Some((at, _)) = hit else {
+        return 0..0;
+    };
+    let until = report.points[..=at].iter().filter(|it| it.changes).count();
+    until + 1..all + 1
 }

@@ -47,7 +47,7 @@ pub enum Fault {
 
 impl Fault {
     /// Whether it is an error, which the call of `point` can have.
-    fn is_possible_at(self, point: &Point) -> bool {
+    pub(crate) fn is_possible_at(self, point: &Point) -> bool {
         matches!(self, Self::Fail(_, errno) if point.errors.contains(&errno))
     }
 
@@ -91,8 +91,10 @@ impl FromStr for Fault {
 pub struct Report {
     /// In their order; those until the end, which a kill brings. With a kill or `ENOSPC`, those that change something.
     pub points: Vec<Point>,
-    /// The one at which the fault was. None: it ended before.
+    /// The one at which the fault was, the last one of several. None: it ended before.
     pub hit: Option<Point>,
+    /// How many of the faults were met.
+    pub hits: usize,
 }
 
 impl Report {
@@ -102,16 +104,16 @@ impl Report {
     }
 }
 
-/// `invocation`, run with `fault` by `injector`, which is the program of `src/bin/fault-injector.rs`. What it
+/// `invocation`, run with `faults` by `injector`, which is the program of `src/bin/fault-injector.rs`. What it
 /// reports is in the file `report` when it has ended.
 pub fn traced<'a>(
     invocation: Invocation<'a>,
     injector: &Path,
-    fault: Option<Fault>,
+    faults: impl IntoIterator<Item = Fault>,
     report: &Path,
 ) -> Invocation<'a> {
     let mut arguments = vec![format!("--report={}", report.display())];
-    arguments.extend(fault.map(|fault| format!("--{}", fault.argument())));
+    arguments.extend(faults.into_iter().map(|it| format!("--{}", it.argument())));
     arguments.push("--".to_owned());
     invocation.by(injector, arguments)
 }
@@ -128,8 +130,8 @@ pub fn report(file: &Path) -> Report {
 pub struct Arguments {
     /// Where the report goes. None: it is for people.
     pub report: Option<PathBuf>,
-    /// What happens.
-    pub fault: Option<Fault>,
+    /// What happens, in one run.
+    pub faults: Vec<Fault>,
     /// The program and its arguments; there is a program.
     pub program: Vec<String>,
 }
@@ -140,7 +142,7 @@ impl Arguments {
     /// # Errors
     /// A sentence that says what is wrong.
     pub fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let (mut report, mut fault) = (None, None);
+        let (mut report, mut faults) = (None, vec![]);
         for word in words.by_ref() {
             if word == "--" {
                 break;
@@ -149,7 +151,7 @@ impl Arguments {
             let option = option.ok_or_else(|| format!("{word:?}: the program comes after a --"))?;
             match option.strip_prefix("report=") {
                 Some(path) => report = Some(PathBuf::from(path)),
-                None => fault = Some(option.parse()?),
+                None => faults.push(option.parse()?),
             }
         }
         let program: Vec<String> = words.collect();
@@ -158,7 +160,7 @@ impl Arguments {
         }
         Ok(Self {
             report,
-            fault,
+            faults,
             program,
         })
     }

@@ -33,21 +33,20 @@ pub enum Traced {
     Killed(Signal),
 }
 
-/// Runs `program` to its end, and what it started to theirs; `fault` happens in it. The calling process has one thread,
+/// Runs `program` to its end, and what it started to theirs; `faults` happen in it. The calling process has one thread,
 /// and may administer the system.
 ///
 /// # Errors
 /// It cannot be started, or the system refuses to trace it.
-pub fn run(program: Command, fault: Option<Fault>) -> io::Result<(Traced, Report)> {
-    let only_changes = fault.is_some_and(Fault::is_at_a_change);
+pub fn run(program: Command, faults: &[Fault]) -> io::Result<(Traced, Report)> {
+    let only_changes = !faults.is_empty() && faults.iter().all(|it| it.is_at_a_change());
     let root = start(program, &filter::stopping_at(&point::stops(only_changes)))?;
     let mut tracer = Tracer {
         root,
-        fault,
+        faults: faults.iter().map(|fault| (*fault, 0)).collect(),
         threads: BTreeMap::from([(root, Thread::of(root))]),
         sockets: BTreeMap::new(),
         changes: 0,
-        candidates: 0,
         report: Report::default(),
         ended: None,
         killed: false,
@@ -130,14 +129,13 @@ enum Pending {
 
 struct Tracer {
     root: Pid,
-    fault: Option<Fault>,
+    /// With how many of the points so far can have the fault's error.
+    faults: Vec<(Fault, usize)>,
     threads: BTreeMap<Pid, Thread>,
     /// By process and descriptor.
     sockets: BTreeMap<(Pid, u64), Socket>,
     /// How many of the points changed something.
     changes: usize,
-    /// How many of the points can have the fault's error.
-    candidates: usize,
     report: Report,
     ended: Option<Traced>,
     /// All that ran were killed.
@@ -246,27 +244,26 @@ impl Tracer {
         };
         if let Some(point) = call.point() {
             self.changes += usize::from(point.changes);
-            let can_fail = self.fault.is_some_and(|fault| fault.is_possible_at(&point));
-            self.candidates += usize::from(can_fail);
-            let hit = match self.fault {
-                Some(Fault::Kill(at)) if point.changes && at == self.changes => {
-                    registers::refuse(thread, libc::EINTR)?;
-                    self.kill();
-                    true
+            for number in 0..self.faults.len() {
+                let (fault, candidates) = &mut self.faults[number];
+                let can_fail = fault.is_possible_at(&point);
+                *candidates += usize::from(can_fail);
+                match *fault {
+                    Fault::Kill(at) if point.changes && at == self.changes => {
+                        registers::refuse(thread, libc::EINTR)?;
+                        self.kill();
+                    }
+                    Fault::KillAfter(at) if point.changes && at == self.changes => {
+                        pending = Pending::Kill;
+                    }
+                    Fault::Fail(at, errno) if can_fail && at == *candidates => {
+                        registers::refuse(thread, errno)?;
+                        pending = Pending::Nothing;
+                    }
+                    _ => continue,
                 }
-                Some(Fault::KillAfter(at)) if point.changes && at == self.changes => {
-                    pending = Pending::Kill;
-                    true
-                }
-                Some(Fault::Fail(at, errno)) if can_fail && at == self.candidates => {
-                    registers::refuse(thread, errno)?;
-                    pending = Pending::Nothing;
-                    true
-                }
-                _ => false,
-            };
-            if hit {
                 self.report.hit = Some(point.clone());
+                self.report.hits += 1;
             }
             self.report.points.push(point);
         }
