@@ -2,7 +2,7 @@
 //! `rdma-cni` beside Debian's `host-device`. Both move the same kind of veth with addresses from
 //! Debian's `static`.
 
-use super::run::{Run, call, median, median_of, milliseconds, row, rss, size};
+use super::run::{Run, call, median, median_of, milliseconds, row, rss, runs, size};
 use integration::{
     Netns, Node,
     plugin::{debian, rdma_cni},
@@ -28,7 +28,11 @@ pub(super) fn measure(node: &Node) {
     let configuration = json!({"device": "eth1"});
     let peer = Plugin::new(node, debian("host-device"), "host-device", configuration);
 
-    println!("medians of {VERSION_RUNS} (VERSION) and {RUNS} (ADD, DEL) runs, in turn\n");
+    println!(
+        "medians of {} (VERSION) and {} (ADD, DEL) runs, in turn\n",
+        runs(VERSION_RUNS),
+        runs(RUNS)
+    );
     println!(
         "{:<34} {:>12} {:>12} {:>8}",
         "", "rdma-cni", "host-device", "ratio"
@@ -36,7 +40,7 @@ pub(super) fn measure(node: &Node) {
     row("size, MB", size(&ours.program), size(&peer.program), 2);
 
     let (mut our_version, mut peer_version) = (vec![], vec![]);
-    for _ in 0..VERSION_RUNS {
+    for _ in 0..runs(VERSION_RUNS) {
         our_version.push(ours.run("VERSION", Path::new("/")));
         peer_version.push(peer.run("VERSION", Path::new("/")));
     }
@@ -52,7 +56,7 @@ pub(super) fn measure(node: &Node) {
         let plugins = [&ours, &unprobed, &peer];
         let mut times: [Times; 3] = Default::default();
         plugins.iter().for_each(|plugin| plugin.configure(gateway));
-        for _ in 0..RUNS {
+        for _ in 0..runs(RUNS) {
             for (plugin, times) in plugins.iter().zip(&mut times) {
                 plugin.round(node, times);
             }
@@ -89,7 +93,7 @@ fn bare_moves(node: &Node) -> (f64, f64) {
     let kernel = Linux::new();
     let (mut there, mut back) = (vec![], vec![]);
     let name = |text: &str| InterfaceName::try_from(text).expect("a name");
-    for _ in 0..RUNS {
+    for _ in 0..runs(RUNS) {
         let netns = Netns::new("bench");
         let pod = kernel.open_pod(netns.path()).expect("the pod's namespace");
         let timed = |op: Op, times: &mut Vec<f64>| {

@@ -25,13 +25,14 @@ pub(super) fn measure(node: &Node) {
         "\npods at once: macvlan children, each with an address from its parent's prefix; CPU of one pod\n"
     );
     println!(
-        "{:<18} {:>6} {:>9} {:>12} {:>9} {:>9} {:>9}",
+        "{:<18} {:>10} {:>9} {:>12} {:>9} {:>9} {:>9}",
         "", "verb", "a second", "median, ms", "p99, ms", "CPU, ms", "rounds"
     );
     let mut rows = vec![];
     for (pods, rounds) in CROWDS {
         for (count, input) in RAILS.iter().zip(&inputs) {
             let mut crowds: [Crowd; 2] = Default::default();
+            let rounds = run::runs(rounds);
             for _ in 0..rounds {
                 let netns: Vec<Netns> = (0..pods).map(|_| Netns::new("crowd")).collect();
                 for (verb, crowd) in ["ADD", "DEL"].iter().zip(&mut crowds) {
@@ -40,13 +41,20 @@ pub(super) fn measure(node: &Node) {
             }
             let name = format!("{pods} of {count} rails");
             let mut row = vec![];
-            for (verb, crowd) in ["ADD", "DEL"].iter().zip(crowds) {
-                let [rate, median, p99, cpu] = crowd.figures();
+            let both = crowds.map(|it| it.figures());
+            for (verb, [rate, median, p99, cpu]) in ["ADD", "DEL"].iter().zip(both) {
                 row.extend([rate, median, p99]);
                 println!(
-                    "{name:<18} {verb:>6} {rate:>9.1} {median:>12.1} {p99:>9.1} {cpu:>9.1} {rounds:>9}"
+                    "{name:<18} {verb:>10} {rate:>9.1} {median:>12.1} {p99:>9.1} {cpu:>9.1} {rounds:>9}"
                 );
             }
+            let [add, del] = both;
+            let ratios = [0, 1, 2, 3].map(|figure| del[figure] / add[figure]);
+            let [rate, median, p99, cpu] = ratios;
+            println!(
+                "{name:<18} {:>10} {rate:>9.2} {median:>12.2} {p99:>9.2} {cpu:>9.2}",
+                "DEL to ADD"
+            );
             rows.push((name, row));
         }
     }

@@ -68,14 +68,24 @@ pub(super) fn measure() {
     rows.push(("unplugged, SIGHUP: new list, p50, ms", gone));
     rows.push(("plugged in, SIGHUP: new list, p50, ms", back));
 
-    let head: String = titles.iter().map(|title| format!("{title:>15}")).collect();
+    let head: String = titles
+        .iter()
+        .map(|title| format!("{title:>15}{:>8}", "to hca"))
+        .collect();
     println!("{:<41}{head}", "");
     for (name, values) in rows {
         let digits = values.iter().flatten().all(|it| it.fract() == 0.0);
-        let cell = |value: &Option<f64>| match value {
-            Some(value) if digits => format!("{value:>15.0}"),
-            Some(value) => format!("{value:>15.2}"),
-            None => format!("{:>15}", "-"),
+        let first = values.first().copied().flatten();
+        let cell = |value: &Option<f64>| {
+            let ratio = value.zip(first).filter(|(_, first)| *first != 0.0);
+            let ratio = ratio.map_or("-".to_owned(), |(value, first)| {
+                format!("{:.2}", value / first)
+            });
+            match value {
+                Some(value) if digits => format!("{value:>15.0}{ratio:>8}"),
+                Some(value) => format!("{value:>15.2}{ratio:>8}"),
+                None => format!("{:>15}{ratio:>8}", "-"),
+            }
         };
         println!("{name:<41}{}", values.iter().map(cell).collect::<String>());
     }

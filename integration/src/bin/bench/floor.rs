@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One rail's ADD beside its floor: a static C program that makes the same requests of the kernel, and nothing else.
-//! State and leases are in memory and nothing is probed, so that neither the disk nor the wire is waited for.
+//! With state and leases in memory and without a probe neither the disk nor the wire is waited for. The same ADD with
+//! each of them stands below, and what it waited for beside it.
 
 use super::{
+    counts::counts,
     rails,
-    run::{Run, call, cpu, median, run},
+    run::{Run, call, cpu, median, median_of, run, runs},
 };
 use integration::{Netns, Node, plugin::rdma_cni};
+use rdma_netns::probe::PROBE_TIME;
 use std::{
     fs::File,
     path::{Path, PathBuf},
@@ -14,15 +17,42 @@ use std::{
 };
 
 const RUNS: usize = 31;
+/// By strace, for what the disk is waited for.
+const TRACED: usize = 5;
+
+/// An ADD that is measured.
+struct Case {
+    title: &'static str,
+    input: PathBuf,
+    times: Vec<Run>,
+    /// How many fsyncs there are, and how long they wait: milliseconds.
+    syncs: Vec<(u32, f64)>,
+    /// Milliseconds that it waits for answers to its probe.
+    probe: f64,
+}
 
 /// In the namespace of `node`'s host, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    // where files outlive a boot
+    let disk = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
     let [input] = rails::inputs(node, [1]);
-    let input = in_memory(&input, memory.path());
     let floor = build(memory.path());
-    let mut times: [Vec<Run>; 2] = Default::default();
-    for _ in 0..RUNS {
+    let waits = PROBE_TIME.as_secs_f64() * 1e3;
+    let mut cases = [
+        ("in memory, no probe", memory.path(), "off", 0.0),
+        ("same, on the disk", disk.path(), "off", 0.0),
+        ("same, with the probe", memory.path(), "on", waits),
+    ]
+    .map(|(title, directory, asks, probe)| Case {
+        title,
+        input: input_in(&input, directory, asks),
+        times: vec![],
+        syncs: vec![],
+        probe,
+    });
+    let mut least = vec![];
+    for round in 0..runs(RUNS) {
         let pod = Netns::new("floor");
         let environment = [
             ("POD", pod.path().to_str().expect("UTF-8")),
@@ -31,33 +61,64 @@ pub(super) fn measure(node: &Node) {
             ("ADDRESS", "2001:db8:1::ffff:1"),
         ];
         let nothing = File::open("/dev/null").expect("it is there");
-        times[0].push(run(&floor, &environment, nothing).0);
-        let pod = Netns::new("floor");
-        let at = (pod.path(), &*node.cni_path());
-        times[1].push(call(&rdma_cni(), "ADD", at, &input).0);
-        call(&rdma_cni(), "DEL", at, &input);
+        least.push(run(&floor, &environment, nothing).0);
+        for case in &mut cases {
+            let pod = Netns::new("floor");
+            let at = (pod.path(), &*node.cni_path());
+            case.times.push(call(&rdma_cni(), "ADD", at, &case.input).0);
+            call(&rdma_cni(), "DEL", at, &case.input);
+            if round < runs(TRACED) {
+                let counts = counts(&rdma_cni(), "ADD", at, &case.input);
+                call(&rdma_cni(), "DEL", at, &case.input);
+                case.syncs.push((counts.syncs, counts.synced));
+            }
+        }
     }
-    println!("\none rail's ADD beside its floor, medians of {RUNS} runs, in turn\n");
     println!(
-        "{:<34} {:>12} {:>12} {:>8}",
-        "", "rdma-cni", "floor", "ratio"
+        "\none rail's ADD beside its floor, medians of {} runs, in turn\n",
+        runs(RUNS)
     );
-    for (name, of) in [("wall, ms", median as fn(&[Run]) -> f64), ("CPU, ms", cpu)] {
-        let [floor, ours] = [of(&times[0]), of(&times[1])];
+    println!(
+        "{:<22} {:>8} {:>9} {:>8} {:>9} {:>7} {:>14} {:>14} {:>9} {:>9}",
+        "",
+        "ms",
+        "to floor",
+        "CPU, ms",
+        "to floor",
+        "fsyncs",
+        "they wait, ms",
+        "the probe, ms",
+        "rest, ms",
+        "to floor"
+    );
+    let [wall, used] = [median(&least), cpu(&least)];
+    println!("{:<22} {wall:>8.2} {:>9} {used:>8.2}", "floor", "");
+    for case in &cases {
+        let syncs = case.syncs[0].0;
+        let synced = median_of(case.syncs.iter().map(|(_, waited)| *waited));
+        let [ours, cpu, probe] = [median(&case.times), cpu(&case.times), case.probe];
+        let rest = ours - synced - probe;
         println!(
-            "{name:<34} {ours:>12.2} {floor:>12.2} {:>8.2}",
-            ours / floor
+            "{:<22} {ours:>8.2} {:>9.2} {cpu:>8.2} {:>9.2} {syncs:>7} {synced:>14.2} {probe:>14.0} {rest:>9.2} {:>9.2}",
+            case.title,
+            ours / wall,
+            cpu / used,
+            rest / wall
         );
     }
-    println!("\nrdma-ipam is in the figures of rdma-cni.");
+    println!(
+        "\nrdma-ipam is in the figures of rdma-cni. What the fsyncs wait is a median of {} runs by strace.",
+        runs(TRACED)
+    );
 }
 
-/// The configuration in the file `input`, with all files in `memory` and without a probe.
-fn in_memory(input: &Path, memory: &Path) -> PathBuf {
-    rails::changed(input, memory.join("one-rail.json"), |configuration| {
-        configuration["probe"] = "off".into();
-        configuration["stateDir"] = memory.join("state").to_str().into();
-        configuration["ipam"]["dataDir"] = memory.join("leases").to_str().into();
+/// The configuration in the file `input`, with all files in `directory`, and with `probe`.
+fn input_in(input: &Path, directory: &Path, probe: &str) -> PathBuf {
+    let file = directory.join(format!("probe-{probe}.json"));
+    rails::changed(input, file, |configuration| {
+        configuration["probe"] = probe.into();
+        configuration["stateDir"] = directory.join("state").to_str().into();
+        configuration["ipam"]["dataDir"] = directory.join("leases").to_str().into();
     })
 }
 

@@ -2,7 +2,10 @@
 //! `rdma-ipam` beside Debian's `host-local`: what an address costs when none is held, and when
 //! 50,000 are.
 
-use super::run::{Run, call, median, row};
+use super::{
+    figures,
+    run::{Run, call, median, row, runs},
+};
 use cni_protocol::lock::Patience;
 use integration::{
     Node,
@@ -52,11 +55,15 @@ struct Side {
 pub(super) fn measure(node: &Node) {
     let ours = rdma_cni().with_file_name("rdma-ipam");
     let peer = debian("host-local");
-    println!("\naddresses from a range, medians of {RUNS} runs, in turn\n");
+    println!(
+        "\naddresses from a range, medians of {} runs, in turn\n",
+        runs(RUNS)
+    );
     println!(
         "{:<34} {:>12} {:>12} {:>8}",
         "", "rdma-ipam", "host-local", "ratio"
     );
+    let mut rows = vec![];
     for (family, subnet, start) in [
         (
             "IPv4 /14",
@@ -81,11 +88,13 @@ pub(super) fn measure(node: &Node) {
             for (verb, [ours, theirs]) in ["ADD", "DEL"].iter().zip(costs) {
                 let name = format!("{family}, {held} held: {verb}, ms");
                 row(&name, *ours, *theirs, 2);
+                rows.push((format!("{verb}, {family}, {held}"), vec![*ours, *theirs]));
             }
         }
         let growth = |side: usize| costs[1][0][side] / costs[0][0][side];
         row(&format!("{family}: ADD's growth"), growth(0), growth(1), 2);
     }
+    figures::keep("leases", &["rdma-ipam", "host-local"], &rows);
     println!(
         "\nrdma-ipam waits for the disk (fsync of the leases and their directory), host-local does \
          not: a lease of\nhost-local's can be lost with the machine's power. host-local's DEL reads \
@@ -97,7 +106,7 @@ pub(super) fn measure(node: &Node) {
 /// else the machine does is in all of them.
 fn costs(sides: &[[Side; 2]; 2]) -> [[[f64; 2]; 2]; 2] {
     let mut times: [[[Vec<Run>; 2]; 2]; 2] = Default::default();
-    for _ in 0..RUNS {
+    for _ in 0..runs(RUNS) {
         for (pair, times) in sides.iter().zip(&mut times) {
             for (index, side) in pair.iter().enumerate() {
                 for (verb, times) in ["ADD", "DEL"].iter().zip(&mut *times) {

@@ -2,15 +2,19 @@
 //! Size and speed beside the peers that Debian has, in one run: what counts is the ratio. And the
 //! daemon's figures, which have none beside them. Arguments name the parts that are wanted.
 
+mod by_rails;
 mod chain;
 mod claims;
+mod counts;
 mod crowd;
 mod daemon;
 mod figures;
 mod floor;
 mod leases;
 mod machines;
+mod moves;
 mod passing;
+mod peers;
 mod present;
 mod rails;
 mod run;
@@ -22,9 +26,10 @@ use std::{env, fs::File, process};
 /// Prints what it measures on a node.
 type Measure = fn(&Node);
 
-const PARTS: [(&str, Measure); 9] = [
+const PARTS: [(&str, Measure); 10] = [
     ("chain", chain::measure),
     ("rails", rails::measure),
+    ("moves", moves::measure),
     ("crowd", crowd::measure),
     ("present", present::measure),
     ("floor", floor::measure),
@@ -40,9 +45,8 @@ fn main() {
         .iter()
         .find(|it| PARTS.iter().all(|(name, _)| name != it));
     if let Some(unknown) = unknown {
-        eprintln!(
-            "bench: there is no {unknown:?}; there are chain, rails, crowd, present, floor, leases, passing, daemon and claims"
-        );
+        let names = PARTS.map(|(name, _)| name).join(", ");
+        eprintln!("bench: there is no {unknown:?}; there are {names}");
         process::exit(2);
     }
     let node = Node::with_rails(1);

@@ -2,7 +2,10 @@
 //! What every pod of a node pays that has no RDMA: ADD that asks kubelet and passes on, beside a
 //! process that does nothing.
 
-use super::run::{Run, median, run};
+use super::{
+    figures,
+    run::{Run, cpu, median, run, runs},
+};
 use integration::{
     Node,
     kubelet::pod_resources::{Get, PodResourcesServer, pod},
@@ -50,7 +53,7 @@ pub(super) fn measure(node: &Node) {
         .0
     };
     let mut times: [Vec<Run>; 5] = Default::default();
-    for _ in 0..RUNS {
+    for _ in 0..runs(RUNS) {
         times[0].push(call(Path::new("/bin/true"), "ADD"));
         times[1].push(call(&ours, "VERSION"));
         kubelet.set_get(Get::Works);
@@ -59,15 +62,31 @@ pub(super) fn measure(node: &Node) {
         times[3].push(call(&ours, "ADD"));
         times[4].push(call(&ours, "DEL"));
     }
-    println!("\na pod without an allocation, medians of {RUNS} runs, in turn\n");
+    println!(
+        "\na pod without an allocation, medians of {} runs, in turn\n",
+        runs(RUNS)
+    );
+    println!(
+        "{:<30} {:>9} {:>14} {:>9} {:>14}",
+        "", "ms", "to /bin/true", "CPU, ms", "to /bin/true"
+    );
     let titles = [
-        "a process that does nothing, ms",
-        "VERSION, ms",
-        "ADD, kubelet asked by Get, ms",
-        "ADD, by List of 110 pods, ms",
-        "DEL, ms",
+        "/bin/true",
+        "VERSION",
+        "ADD, kubelet asked by Get",
+        "ADD, by List of 110 pods",
+        "DEL",
     ];
+    let mut rows = vec![];
+    let nothing = [median(&times[0]), cpu(&times[0])];
     for (title, runs) in titles.iter().zip(&times) {
-        println!("{title:<34} {:>12.3}", median(runs));
+        let [wall, cpu] = [median(runs), cpu(runs)];
+        println!(
+            "{title:<30} {wall:>9.3} {:>14.2} {cpu:>9.3} {:>14.2}",
+            wall / nothing[0],
+            cpu / nothing[1]
+        );
+        rows.push(((*title).to_owned(), vec![wall, cpu]));
     }
+    figures::keep("passing", &["elapsed", "CPU"], &rows);
 }

@@ -28,7 +28,36 @@ if (has("rails")) {
 	plot for [column=2:5] table("rails") using column:xtic(1) title columnheader(column)
 	unset logscale y
 }
+if (has("moves")) {
+	set output "docs/bench-moves.svg"
+	set title "A pod's rails that move: rdma-cni, and host-device + static + sbr once for each rail"
+	set xlabel "rails"
+	set ylabel "ms (logarithmic)"
+	set logscale y
+	set yrange [1:*]
+	plot for [column=2:5] table("moves") using column:xtic(1) title columnheader(column)
+	unset logscale y
+}
+if (has("leases")) {
+	set output "docs/bench-leases.svg"
+	set title "An address from a range, when none and 50,000 are held"
+	unset xlabel
+	set ylabel "ms (logarithmic)"
+	set logscale y
+	set yrange [0.1:*]
+	set xtics rotate by -20 font ",10"
+	plot for [column=2:3] table("leases") using column:xtic(1) title columnheader(column)
+	set xtics norotate font ",13"
+	unset logscale y
+}
 set yrange [0:*]
+if (has("passing")) {
+	set output "docs/bench-passing.svg"
+	set title "What a pod without RDMA pays"
+	unset xlabel
+	set ylabel "ms"
+	plot for [column=2:3] table("passing") using column:xtic(1) title columnheader(column)
+}
 if (has("crowd")) {
 	set output "docs/bench-crowd.svg"
 	set title "Pods that start, and end, at the same moment"

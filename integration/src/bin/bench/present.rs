@@ -4,7 +4,7 @@
 
 use super::{
     figures, rails,
-    run::{Run, call, cpu, median},
+    run::{Run, call, cpu, median, runs},
 };
 use integration::{Netns, Node, plugin::rdma_cni};
 use rdma_netns::{Kernel, Linux};
@@ -29,7 +29,7 @@ pub(super) fn measure(node: &Node) {
         input
     });
     let mut times: [[Vec<Run>; 2]; PRESENT.len()] = Default::default();
-    for _ in 0..RUNS {
+    for _ in 0..runs(RUNS) {
         for (input, [add, del]) in inputs.iter().zip(&mut times) {
             let pod = Netns::new("bench");
             let at = (pod.path(), &*node.cni_path());
@@ -39,17 +39,44 @@ pub(super) fn measure(node: &Node) {
         }
     }
     println!(
-        "\nattachments of {RAILS} rails that are there already, medians of {RUNS} runs, in turn\n"
+        "\nattachments of {RAILS} rails that are there already, medians of {} runs, in turn\n",
+        runs(RUNS)
     );
     println!(
-        "{:<18} {:>12} {:>12} {:>12} {:>12}",
-        "", "ADD, ms", "its CPU, ms", "DEL, ms", "its CPU, ms"
+        "{:<10} {:>9} {:>6} {:>11} {:>6} {:>13} {:>9} {:>6} {:>11} {:>6}",
+        "",
+        "ADD, ms",
+        "to 0",
+        "CPU, ms",
+        "to 0",
+        "for each, µs",
+        "DEL, ms",
+        "to 0",
+        "CPU, ms",
+        "to 0"
     );
+    let figures_of = |[add, del]: &[Vec<Run>; 2]| [median(add), cpu(add), median(del), cpu(del)];
+    let none = figures_of(&times[0]);
     let mut rows = vec![];
-    for (present, [add, del]) in PRESENT.iter().zip(&times) {
-        let row = [median(add), cpu(add), median(del), cpu(del)];
-        let cells = row.map(|it| format!("{it:>12.1}"));
-        println!("{present:<18} {}", cells.join(" "));
+    for (present, times) in PRESENT.iter().zip(&times) {
+        let row = figures_of(times);
+        let ratio = |index: usize| row[index] / none[index];
+        // of ADD, which reads their records
+        let for_each = match present {
+            0 => "-".to_owned(),
+            _ => format!("{:.0}", (row[1] - none[1]) * 1e3 / *present as f64),
+        };
+        println!(
+            "{present:<10} {:>9.1} {:>6.2} {:>11.1} {:>6.2} {for_each:>13} {:>9.1} {:>6.2} {:>11.1} {:>6.2}",
+            row[0],
+            ratio(0),
+            row[1],
+            ratio(1),
+            row[2],
+            ratio(2),
+            row[3],
+            ratio(3)
+        );
         rows.push((present.to_string(), row.to_vec()));
     }
     figures::keep(

@@ -6,16 +6,23 @@ use nix::{
     sys::time::{TimeVal, TimeValLike},
 };
 use std::{
+    env,
     fs::{self, File},
     io::Read,
     path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
-use tempfile::NamedTempFile;
 
 /// Container and interface, where one does.
-const OF: (&str, &str) = ("bench", "net1");
+pub(super) const OF: (&str, &str) = ("bench", "net1");
+
+/// How often something is run that is run `usual` times: no more than `RDMA_BENCH_RUNS` says.
+pub(super) fn runs(usual: usize) -> usize {
+    let most = env::var("RDMA_BENCH_RUNS").ok();
+    let most = most.map(|it| it.parse().expect("RDMA_BENCH_RUNS is a number"));
+    usual.min(most.unwrap_or(usual)).max(1)
+}
 
 /// One finished process.
 pub(super) struct Run {
@@ -24,8 +31,6 @@ pub(super) struct Run {
     pub(super) cpu: Duration,
     pub(super) peak_kib: i64,
     pub(super) context_switches: i64,
-    /// To disks.
-    pub(super) written_kib: i64,
 }
 
 /// `program` with this environment and nothing else; it has to succeed. What it said.
@@ -64,8 +69,6 @@ pub(super) fn run(program: &Path, environment: &[(&str, &str)], input: File) -> 
         cpu: time(usage.ru_utime) + time(usage.ru_stime),
         peak_kib: usage.ru_maxrss,
         context_switches: usage.ru_nvcsw + usage.ru_nivcsw,
-        // blocks of 512 bytes, whatever the filesystem has (`task_io_get_oublock()`, `include/linux/task_io_accounting_ops.h`)
-        written_kib: usage.ru_oublock / 2,
     };
     (run, said)
 }
@@ -97,7 +100,8 @@ pub(super) fn call_for(
     run(program, &environment(of, command, at), input)
 }
 
-fn environment<'a>(
+/// What a runtime sets.
+pub(super) fn environment<'a>(
     (container, interface): (&'a str, &'a str),
     command: &'a str,
     (netns, cni_path): (&'a Path, &'a str),
@@ -109,31 +113,6 @@ fn environment<'a>(
         ("CNI_IFNAME", interface),
         ("CNI_PATH", cni_path),
     ]
-}
-
-/// As [`call`]: how many system calls the program makes, with all that it starts.
-pub(super) fn system_calls(
-    program: &Path,
-    command: &str,
-    at: (&Path, &str),
-    input: &Path,
-) -> usize {
-    let counted = NamedTempFile::new().expect("a file");
-    let status = Command::new("strace")
-        .args(["-f", "-c", "-U", "calls,name", "-o"])
-        .arg(counted.path())
-        .arg(program)
-        .env_clear()
-        .envs(environment(OF, command, at))
-        .stdin(File::open(input).expect("the configuration"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    assert!(status.expect("strace").success(), "{command} under strace");
-    let text = fs::read_to_string(counted.path()).expect("what strace has counted");
-    let total = text.lines().find_map(|line| line.strip_suffix(" total"));
-    let total = total.expect("a total").trim();
-    total.parse().expect("a number")
 }
 
 pub(super) fn row(name: &str, ours: f64, theirs: f64, digits: usize) {

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ADD and DEL of pods with different numbers of rails, in turn: what more rails cost, beside peers that do the same job
+//! once for each rail.
+
+use super::{
+    counts::{Counts, counts},
+    figures,
+    peers::{Cost, Peers},
+    run::{Run, call, cpu, median, median_of, number, runs},
+};
+use integration::{Netns, plugin::rdma_cni};
+use std::path::PathBuf;
+
+const RUNS: usize = 15;
+/// Of the peers, which take seconds.
+const PEER_RUNS: usize = 3;
+const VERBS: [&str; 2] = ["ADD", "DEL"];
+
+/// What is compared.
+pub(super) struct ByRails<'a> {
+    /// What the pods get, for people.
+    pub(super) what: &'a str,
+    /// How many rails, and the configuration; the first is what the others are compared to.
+    pub(super) inputs: Vec<(u32, PathBuf)>,
+    pub(super) cni_path: &'a str,
+    pub(super) peers: Option<Peers<'a>>,
+}
+
+/// Of one number of rails: ADD and DEL.
+#[derive(Default)]
+struct Times {
+    ours: [Vec<Run>; 2],
+    theirs: [Vec<Cost>; 2],
+}
+
+impl ByRails<'_> {
+    /// Prints it, and keeps it as a table for plots of this name.
+    pub(super) fn measure(&self, table: &str) {
+        let mut times: Vec<Times> = self.inputs.iter().map(|_| Times::default()).collect();
+        let (own, of_peers) = (runs(RUNS), runs(PEER_RUNS));
+        for round in 0..own {
+            for ((rails, input), times) in self.inputs.iter().zip(&mut times) {
+                let pod = Netns::new("bench");
+                let at = (pod.path(), self.cni_path);
+                let (added, said) = call(&rdma_cni(), "ADD", at, input);
+                let given = said.matches("\"sandbox\"").count();
+                assert_eq!(given, *rails as usize, "{said}");
+                times.ours[0].push(added);
+                times.ours[1].push(call(&rdma_cni(), "DEL", at, input).0);
+            }
+            let peers = self.peers.iter().filter(|_| round < of_peers);
+            for peers in peers {
+                for ((rails, _), times) in self.inputs.iter().zip(&mut times) {
+                    let costs = peers.round(*rails);
+                    for (all, cost) in times.theirs.iter_mut().zip(costs) {
+                        all.push(cost);
+                    }
+                }
+            }
+        }
+        self.tell_times(table, &times);
+        self.tell_counts(&times);
+    }
+
+    fn tell_times(&self, table: &str, times: &[Times]) {
+        println!("\n{}: medians of {} runs, in turn", self.what, runs(RUNS));
+        if let Some(Peers { title, .. }) = &self.peers {
+            let runs = runs(PEER_RUNS);
+            println!("the peers are {title}, for each rail: medians of {runs} runs");
+        }
+        println!(
+            "\n{:<14} {:>10} {:>8} {:>10} {:>8} {:>10} {:>8} {:>10} {:>8}",
+            "", "ms", "to 1", "peers, ms", "ratio", "CPU, ms", "to 1", "peers, ms", "ratio"
+        );
+        let mut rows = vec![vec![]; times.len()];
+        for (verb, name) in VERBS.iter().enumerate() {
+            let of = |times: &Times| [median(&times.ours[verb]), cpu(&times.ours[verb])];
+            let one = of(&times[0]);
+            for ((index, times), (rails, _)) in times.iter().enumerate().zip(&self.inputs) {
+                let ours = of(times);
+                let peers = &times.theirs[verb];
+                let theirs = [|it: &Cost| it.wall, |it: &Cost| it.cpu]
+                    .map(|of| (!peers.is_empty()).then(|| median_of(peers.iter().map(of))));
+                let mut line = format!("{:<14}", format!("{name} of {rails}"));
+                for ((ours, one), theirs) in ours.iter().zip(one).zip(theirs) {
+                    let [theirs, ratio] = match theirs {
+                        Some(theirs) => [format!("{theirs:.1}"), format!("{:.3}", ours / theirs)],
+                        None => ["-".into(), "-".into()],
+                    };
+                    let to_one = ours / one;
+                    line += &format!(" {ours:>10.1} {to_one:>8.2} {theirs:>10} {ratio:>8}");
+                }
+                println!("{line}");
+                rows[index].push(ours[0]);
+                rows[index].extend(theirs[0]);
+            }
+        }
+        let names = self.inputs.iter().map(|(rails, _)| rails.to_string());
+        let rows: Vec<_> = names.zip(rows).collect();
+        let head: &[&str] = match self.peers {
+            Some(_) => &["ADD", "ADD of the peers", "DEL", "DEL of the peers"],
+            None => &VERBS,
+        };
+        figures::keep(table, head, &rows);
+    }
+
+    /// What an ADD and a DEL consist of, in numbers: a median, and the counts of one run.
+    fn tell_counts(&self, times: &[Times]) {
+        println!(
+            "\n{:<14} {:>17} {:>13} {:>7} {:>14} {:>18} {:>18}",
+            "",
+            "context switches",
+            "system calls",
+            "syncs",
+            "KiB to files",
+            "KiB to netlink",
+            "KiB from netlink"
+        );
+        for ((rails, input), times) in self.inputs.iter().zip(times) {
+            let pod = Netns::new("bench");
+            let at = (pod.path(), self.cni_path);
+            for (verb, runs) in VERBS.iter().zip(&times.ours) {
+                let Counts {
+                    system_calls,
+                    sent_to_netlink,
+                    read_from_netlink,
+                    written,
+                    syncs,
+                    ..
+                } = counts(&rdma_cni(), verb, at, input);
+                let [written, sent, read] =
+                    [written, sent_to_netlink, read_from_netlink].map(|it| f64::from(it) / 1024.0);
+                let switches = median_of(runs.iter().map(|it| number(it.context_switches)));
+                println!(
+                    "{:<14} {switches:>17.0} {system_calls:>13} {syncs:>7} {written:>14.1} {sent:>18.1} {read:>18.1}",
+                    format!("{verb} of {rails}"),
+                );
+            }
+        }
+        println!("\nrdma-ipam is in all of them, and the disk's own journal is in none.");
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods that 1, 4 and 8 netdevs move to, with the addresses that they have, beside Debian's plugins for the same job:
+//! `host-device` with `static` and `sbr`.
+
+use super::{
+    by_rails::ByRails,
+    peers::Peers,
+    rails::{self, COUNTS},
+};
+use integration::Node;
+use serde_json::json;
+
+/// In the namespace of `node`'s host, which has `eth1`.
+pub(super) fn measure(node: &Node) {
+    let inputs = rails::inputs(node, COUNTS).map(|input| {
+        let file = input.with_extension("moves.json");
+        rails::changed(&input, file, |it| {
+            it["mode"] = "move".into();
+            it.as_object_mut().expect("an object").remove("ipam");
+        })
+    });
+    let configuration = |rail: u32| {
+        let address = json!({
+            "address": format!("2001:db8:{rail}::1/64"), "gateway": format!("2001:db8:{rail}::fe"),
+        });
+        json!({
+            "device": format!("eth{rail}"),
+            "ipam": {"type": "static", "addresses": [address]},
+        })
+    };
+    let most = COUNTS.into_iter().max().unwrap_or_default();
+    // host-device leaves a netdev down and without the addresses that it had
+    let afterwards = || rails::furnish(node, most);
+    let cni_path = &*node.cni_path();
+    let peers = Peers {
+        title: "host-device with static, and sbr",
+        plugin: "host-device",
+        configuration: &configuration,
+        afterwards: &afterwards,
+        directory: node.directory().into(),
+        cni_path,
+    };
+    ByRails {
+        what: "netdevs that move, each with the address that it has",
+        inputs: COUNTS.into_iter().zip(inputs).collect(),
+        cni_path,
+        peers: Some(peers),
+    }
+    .measure("moves");
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Debian's plugins for the job of one ADD of `rdma-cni`: once for each rail, as a runtime with several networks calls
+//! them, and `sbr` behind each.
+
+use super::run::{Run, call_for, milliseconds};
+use integration::{Netns, plugin::debian};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    ops::AddAssign,
+    path::{Path, PathBuf},
+};
+
+/// Which plugins, and where they run.
+pub(super) struct Peers<'a> {
+    /// All of them, for people.
+    pub(super) title: &'static str,
+    /// The one that gives a netdev.
+    pub(super) plugin: &'static str,
+    /// What the configuration of a rail has besides names, its `ipam` included.
+    pub(super) configuration: &'a dyn Fn(u32) -> Value,
+    /// What has to be done after DEL, and is not theirs.
+    pub(super) afterwards: &'a dyn Fn(),
+    pub(super) directory: PathBuf,
+    pub(super) cni_path: &'a str,
+}
+
+/// What several processes, one after the other, have cost: milliseconds.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cost {
+    pub(super) wall: f64,
+    pub(super) cpu: f64,
+}
+
+impl AddAssign<Run> for Cost {
+    fn add_assign(&mut self, run: Run) {
+        self.wall += milliseconds(run.wall);
+        self.cpu += milliseconds(run.cpu);
+    }
+}
+
+impl Peers<'_> {
+    /// ADD and DEL of a pod with so many rails.
+    pub(super) fn round(&self, rails: u32) -> [Cost; 2] {
+        let pod = Netns::new("bench");
+        let at = pod.path();
+        let [mut added, mut deleted] = [Cost::default(); 2];
+        let results: Vec<(u32, Value)> = (1..=rails)
+            .map(|rail| (rail, self.add(at, rail, &mut added)))
+            .collect();
+        for (rail, result) in &results {
+            for plugin in ["sbr", self.plugin] {
+                deleted += self.call(plugin, "DEL", (at, *rail), Some(result)).0;
+            }
+        }
+        (self.afterwards)();
+        [added, deleted]
+    }
+
+    /// The result.
+    fn add(&self, at: &Path, rail: u32, cost: &mut Cost) -> Value {
+        let mut result = None;
+        for plugin in [self.plugin, "sbr"] {
+            let (run, said) = self.call(plugin, "ADD", (at, rail), result.as_ref());
+            *cost += run;
+            result = Some(serde_json::from_str(&said).expect("a result"));
+        }
+        result.expect("two plugins")
+    }
+
+    fn call(
+        &self,
+        plugin: &str,
+        verb: &str,
+        (pod, rail): (&Path, u32),
+        result: Option<&Value>,
+    ) -> (Run, String) {
+        let mut configuration = (self.configuration)(rail);
+        configuration["cniVersion"] = "1.0.0".into();
+        configuration["name"] = format!("peer{rail}").into();
+        configuration["type"] = plugin.into();
+        if let Some(result) = result {
+            configuration["prevResult"] = result.clone();
+        }
+        let input = self.directory.join("peer.json");
+        fs::write(&input, json!(configuration).to_string()).expect("the configuration");
+        let interface = format!("net{rail}");
+        let of = ("bench", &*interface);
+        call_for(of, &debian(plugin), verb, (pod, self.cni_path), &input)
+    }
+}
