@@ -11,7 +11,8 @@ use super::{
 use integration::{Netns, plugin::rdma_cni};
 use std::path::PathBuf;
 
-const RUNS: usize = 15;
+/// Without another reason.
+pub(super) const RUNS: usize = 15;
 /// Of the peers, which take seconds.
 const PEER_RUNS: usize = 3;
 const VERBS: [&str; 2] = ["ADD", "DEL"];
@@ -22,6 +23,8 @@ pub(super) struct ByRails<'a> {
     pub(super) what: &'a str,
     /// How many rails, and the configuration; the first is what the others are compared to.
     pub(super) inputs: Vec<(u32, PathBuf)>,
+    /// How often.
+    pub(super) runs: usize,
     pub(super) cni_path: &'a str,
     pub(super) peers: Option<Peers<'a>>,
 }
@@ -37,8 +40,8 @@ impl ByRails<'_> {
     /// Prints it, and keeps it as a table for plots of this name.
     pub(super) fn measure(&self, table: &str) {
         let mut times: Vec<Times> = self.inputs.iter().map(|_| Times::default()).collect();
-        let (own, of_peers) = (runs(RUNS), runs(PEER_RUNS));
-        for round in 0..own {
+        let of_peers = runs(PEER_RUNS);
+        for round in 0..self.runs {
             for ((rails, input), times) in self.inputs.iter().zip(&mut times) {
                 let pod = Netns::new("bench");
                 let at = (pod.path(), self.cni_path);
@@ -63,14 +66,14 @@ impl ByRails<'_> {
     }
 
     fn tell_times(&self, table: &str, times: &[Times]) {
-        println!("\n{}: medians of {} runs, in turn", self.what, runs(RUNS));
+        println!("\n{}: medians of {} runs, in turn", self.what, self.runs);
         if let Some(Peers { title, .. }) = &self.peers {
             let runs = runs(PEER_RUNS);
             println!("the peers are {title}, for each rail: medians of {runs} runs");
         }
         println!(
-            "\n{:<14} {:>10} {:>8} {:>10} {:>8} {:>10} {:>8} {:>10} {:>8}",
-            "", "ms", "to 1", "peers, ms", "ratio", "CPU, ms", "to 1", "peers, ms", "ratio"
+            "\n{:<14} {:>6} {:>8} {:>8} {:>10} {:>6} {:>8} {:>8} {:>10}",
+            "", "to 1", "ms", "to peers", "theirs, ms", "to 1", "CPU, ms", "to peers", "theirs, ms"
         );
         let mut rows = vec![vec![]; times.len()];
         for (verb, name) in VERBS.iter().enumerate() {
@@ -88,7 +91,7 @@ impl ByRails<'_> {
                         None => ["-".into(), "-".into()],
                     };
                     let to_one = ours / one;
-                    line += &format!(" {ours:>10.1} {to_one:>8.2} {theirs:>10} {ratio:>8}");
+                    line += &format!(" {to_one:>6.2} {ours:>8.1} {ratio:>8} {theirs:>10}");
                 }
                 println!("{line}");
                 rows[index].push(ours[0]);

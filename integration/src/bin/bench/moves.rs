@@ -3,9 +3,10 @@
 //! `host-device` with `static` and `sbr`.
 
 use super::{
-    by_rails::ByRails,
+    by_rails::{ByRails, RUNS},
     peers::Peers,
     rails::{self, COUNTS},
+    run::runs,
 };
 use integration::Node;
 use serde_json::json;
@@ -43,6 +44,7 @@ pub(super) fn measure(node: &Node) {
     ByRails {
         what: "netdevs that move, each with the address that it has",
         inputs: COUNTS.into_iter().zip(inputs).collect(),
+        runs: runs(RUNS),
         cni_path,
         peers: Some(peers),
     }

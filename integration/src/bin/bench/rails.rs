@@ -2,7 +2,11 @@
 //! Pods with children of 1, 4 and 8 netdevs, beside Debian's plugins for the same job: `macvlan` with `host-local` and
 //! `sbr`.
 
-use super::{by_rails::ByRails, peers::Peers};
+use super::{
+    by_rails::{ByRails, RUNS},
+    peers::Peers,
+    run::runs,
+};
 use integration::Node;
 use serde_json::{Value, json};
 use std::{
@@ -38,6 +42,7 @@ pub(super) fn measure(node: &Node) {
     ByRails {
         what: "macvlan children, each with an address from its parent's prefix",
         inputs,
+        runs: runs(RUNS),
         cni_path,
         peers: Some(peers),
     }
