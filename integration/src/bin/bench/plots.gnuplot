@@ -56,7 +56,9 @@ if (has("passing")) {
 	set title "What a pod without RDMA pays"
 	unset xlabel
 	set ylabel "ms"
+	set xtics rotate by -20 font ",10"
 	plot for [column=2:3] table("passing") using column:xtic(1) title columnheader(column)
+	set xtics norotate font ",13"
 }
 if (has("crowd")) {
 	set output "docs/bench-crowd.svg"
