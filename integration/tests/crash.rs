@@ -5,7 +5,7 @@
 use integration::{
     Invocation, Netns,
     crash::{
-        End, Extent, Story, Tally, at,
+        End, Extent, Story, Tally, at, at_syncs,
         attachment::{Attachments, Mode, OfVerb, Verb},
         daemon::Writes,
         lease::Leases,
@@ -16,10 +16,11 @@ use integration::{
     daemon::rdma_device_plugin,
     extent,
     plugin::rdma_cni,
-    tracer::{self, Fault, point::Point},
+    tracer::{self, Fault, Report, point::Point},
 };
 use nix::libc;
 use std::{fs, path::PathBuf};
+use tempfile::TempDir;
 
 fn injector() -> PathBuf {
     env!("CARGO_BIN_EXE_fault-injector").into()
@@ -85,6 +86,53 @@ fn a_fault_is_where_it_should_be() {
     assert!(at("old").exists() && !at("new").exists());
     let (end, report, _) = run(Some(Fault::Kill(2)));
     assert_eq!((end, report.hit), (End::Done(String::new()), None));
+}
+
+/// coreutils' `sync` of a file, in one of its ways.
+struct Sync {
+    way: Option<&'static str>,
+    directory: TempDir,
+    netns: Netns,
+}
+
+impl Story for Sync {
+    fn name(&self) -> &'static str {
+        self.way.unwrap_or("fsync")
+    }
+
+    fn run(&mut self, fault: Option<Fault>) -> (End, Report) {
+        let at = |name: &str| self.directory.path().join(name);
+        fs::write(at("file"), "").expect("a file");
+        let mut call = Invocation::new(&self.netns, "/bin/sync".as_ref());
+        for argument in self
+            .way
+            .iter()
+            .chain(&[at("file").to_str().expect("UTF-8")])
+        {
+            call = call.argument(argument);
+        }
+        let outcome = tracer::traced(call, &injector(), fault, &at("report")).run();
+        (End::of(&outcome), tracer::report(&at("report")))
+    }
+
+    fn put_right(&mut self, _: &End, _: usize) -> Vec<String> {
+        vec![]
+    }
+}
+
+/// Power is lost before it, whichever system call it is.
+#[test]
+fn every_way_to_sync_is_a_point() {
+    for way in [None, Some("--data"), Some("--file-system")] {
+        let tally = at_syncs(&mut Sync {
+            way,
+            // nothing of the disk is waited for
+            directory: TempDir::new_in("/dev/shm").expect("a directory"),
+            netns: Netns::own(),
+        });
+        // before it, and after the last change, which it is
+        assert_eq!((tally.killed, tally.unmet), (2, 0), "{tally}");
+    }
 }
 
 #[test]
