@@ -11,7 +11,7 @@ use super::{
 use integration::{Netns, plugin::rdma_cni};
 use std::path::PathBuf;
 
-/// Without another reason.
+/// How often, where nothing is slow.
 pub(super) const RUNS: usize = 15;
 /// Of the peers, which take seconds.
 const PEER_RUNS: usize = 3;
