@@ -25,10 +25,28 @@ pub(super) struct Counts {
 
 /// The CNI plugin `program`, as [`super::run::call`] calls it.
 pub(super) fn counts(program: &Path, command: &str, at: (&Path, &str), input: &Path) -> Counts {
+    traced(&["-yy"], program, command, at, input)
+}
+
+/// The same of its syncs alone: it stops at nothing else, so they wait as they do without strace.
+pub(super) fn syncs(program: &Path, command: &str, at: (&Path, &str), input: &Path) -> Counts {
+    let only = ["--seccomp-bpf", "-e", "trace=fsync,fdatasync"];
+    traced(&only, program, command, at, input)
+}
+
+fn traced(
+    options: &[&str],
+    program: &Path,
+    command: &str,
+    at: (&Path, &str),
+    input: &Path,
+) -> Counts {
     let directory = tempfile::tempdir().expect("a directory");
     // a file for each thread: no call of one is in the midst of another's
     let status = Command::new("strace")
-        .args(["-ff", "-yy", "-T", "-s", "0", "-o"])
+        .args(["-ff", "-T", "-s", "0"])
+        .args(options)
+        .arg("-o")
         .arg(directory.path().join("thread"))
         .arg(program)
         .env_clear()

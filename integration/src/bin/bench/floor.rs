@@ -4,7 +4,7 @@
 //! each of them stands below, and what it waited for beside it.
 
 use super::{
-    counts::counts,
+    counts::{Counts, syncs},
     rails,
     run::{Run, call, cpu, median, median_of, run, runs},
 };
@@ -68,9 +68,9 @@ pub(super) fn measure(node: &Node) {
             case.times.push(call(&rdma_cni(), "ADD", at, &case.input).0);
             call(&rdma_cni(), "DEL", at, &case.input);
             if round < runs(TRACED) {
-                let counts = counts(&rdma_cni(), "ADD", at, &case.input);
+                let Counts { syncs, synced, .. } = syncs(&rdma_cni(), "ADD", at, &case.input);
                 call(&rdma_cni(), "DEL", at, &case.input);
-                case.syncs.push((counts.syncs, counts.synced));
+                case.syncs.push((syncs, synced));
             }
         }
     }
