@@ -7,7 +7,7 @@ use network_conf::{ChildConf, Mode, RoutingFields, child, vf};
 use rdma_netns::VfSetting;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// `apiVersion`
 pub const API_VERSION: &str = "hca.rdma/v1alpha1";
@@ -172,7 +172,7 @@ impl Parameters {
             .transpose()?
             .flatten();
         let routing = RoutingFields::parse(&root)?;
-        let vf = vf::parse(&root.object("vf")?, false)?;
+        let vf = vf::parse(&root.object("vf")?, &BTreeMap::new(), false)?;
         let before_it = before.attachment;
         Ok(Self {
             rails: rails.or(before.rails),

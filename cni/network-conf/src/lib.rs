@@ -22,7 +22,10 @@ use rdma_netns::{DeviceAddress, InterfaceName, Pkey, VfSetting};
 use selector::Selector;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 /// A checked network configuration.
 #[derive(Clone, Debug)]
@@ -202,14 +205,19 @@ impl Conf {
     /// # Errors
     /// A value is wrong.
     pub fn parse(raw: Map<String, Value>) -> Result<Self, ConfError> {
-        Self::read(raw, &mut Mistakes::refused())
+        Self::read(raw, &BTreeMap::new(), &mut Mistakes::refused())
     }
 
-    /// Reads a configuration; a value that is wrong and passed over counts as not there.
+    /// Reads a configuration that came with `args` (`CNI_ARGS`); a value that is wrong and passed over counts as not
+    /// there.
     ///
     /// # Errors
     /// A value is wrong, and none of the `mistakes` that are passed over.
-    pub fn read(raw: Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
+    pub fn read(
+        raw: Map<String, Value>,
+        args: &BTreeMap<String, String>,
+        mistakes: &mut Mistakes,
+    ) -> Result<Self, ConfError> {
         let file = &Field::root(&raw);
         let network = Network::parse(&raw, mistakes)?;
         let is_first = network.prev_result.is_none();
@@ -235,7 +243,7 @@ impl Conf {
             pod_resources_socket: socket,
             mode: mistakes.or(file.get("mode"), None)?.unwrap_or_default(),
             child: mistakes.or(child::parse(file), None)?,
-            vf: mistakes.or(vf::parse(file, is_first), vec![])?,
+            vf: mistakes.or(vf::parse(file, args, is_first), vec![])?,
             pkey: mistakes.or(pkey::parse(file), None)?,
             routing: mistakes
                 .or(RoutingFields::parse(file), RoutingFields::default())?

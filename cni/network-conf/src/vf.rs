@@ -8,6 +8,8 @@ use conf_reader::{Field, Number, Wrong};
 use rdma_netns::{
     Guid, HardwareAddress, VfLinkState, VfRates, VfSetting, VfSettingKind, VfVlan, VlanProtocol,
 };
+use serde_json::Value;
+use std::collections::BTreeMap;
 
 const LINK_STATES: [(&str, VfLinkState); 3] = [
     ("auto", VfLinkState::Auto),
@@ -33,16 +35,20 @@ pub fn fields(kind: VfSettingKind) -> &'static str {
     }
 }
 
-/// The settings, in the order in which sriov-cni makes them. `args` are those of the whole attachment: behind another
-/// plugin they are that one's.
+/// The settings, in the order in which sriov-cni makes them. `args` (`CNI_ARGS`) and the field of this name are those
+/// of the whole attachment: behind another plugin they are that one's.
 ///
 /// # Errors
 /// A value is wrong.
-pub fn parse(file: &Field<'_>, is_first: bool) -> Result<Vec<VfSetting>, Wrong> {
+pub fn parse(
+    file: &Field<'_>,
+    args: &BTreeMap<String, String>,
+    is_first: bool,
+) -> Result<Vec<VfSetting>, Wrong> {
     let guid = guid(file, is_first)?;
     let settings = [
         vlan(file)?.map(VfSetting::Vlan),
-        mac(file, is_first)?.map(VfSetting::Mac),
+        mac(file, args, is_first)?.map(VfSetting::Mac),
         rates(file)?.map(VfSetting::Rates),
         word(file, "spoofchk", &ON_OFF)?.map(VfSetting::SpoofCheck),
         word(file, "trust", &ON_OFF)?.map(VfSetting::Trust),
@@ -96,8 +102,29 @@ fn vlan(file: &Field<'_>) -> Result<Option<VfVlan>, Wrong> {
     }
 }
 
-fn mac(file: &Field<'_>, is_first: bool) -> Result<Option<HardwareAddress>, Wrong> {
-    chosen(file, is_first, ("mac", "mac"), address)
+/// In sriov-cni's order (`CmdAdd()`, `pkg/cnicommands/cni.go`). Multus asks by `MAC` of `CNI_ARGS`, which all plugins of
+/// a list get, and by `runtimeConfig` only a network with the capability `mac` (`delegateAdd()`, `pkg/multus/multus.go`).
+fn mac(
+    file: &Field<'_>,
+    args: &BTreeMap<String, String>,
+    is_first: bool,
+) -> Result<Option<HardwareAddress>, Wrong> {
+    let text = args.get("MAC").filter(|it| is_first && !it.is_empty());
+    let of_args = text.map(|text| {
+        one_address(text).ok_or_else(|| Wrong {
+            place: "CNI_ARGS: MAC".to_owned(),
+            problem: ONE_ADDRESS.to_owned(),
+            value: Some(Value::from(text.as_str()).to_string()),
+            says_all: false,
+        })
+    });
+    chosen(
+        file,
+        is_first,
+        ("mac", "mac"),
+        of_args.transpose()?,
+        address,
+    )
 }
 
 /// One for the node and for the port, as ib-sriov-cni sets them.
@@ -107,7 +134,7 @@ fn guid(file: &Field<'_>, is_first: bool) -> Result<Option<Guid>, Wrong> {
         let must = "must be in runtimeConfig, or be called guid";
         return Err(misplaced.wrong(must));
     }
-    chosen(file, is_first, ("infinibandGUID", "guid"), |field| {
+    chosen(file, is_first, ("infinibandGUID", "guid"), None, |field| {
         let Some(text) = field.read::<Option<String>>()?.filter(|it| !it.is_empty()) else {
             return Ok(None);
         };
@@ -117,12 +144,13 @@ fn guid(file: &Field<'_>, is_first: bool) -> Result<Option<Guid>, Wrong> {
     })
 }
 
-/// What the runtime gives by its name for it, else what `args` have or the network by theirs: a pod's own choice comes
-/// first.
+/// What the runtime gives by its name for it, else `of_args`, which it gave by `CNI_ARGS`, else what the field `args` has
+/// or the network by theirs: a pod's own choice comes first.
 fn chosen<T>(
     file: &Field<'_>,
     is_first: bool,
     (of_runtime, name): (&str, &str),
+    of_args: Option<T>,
     read: impl Fn(&Field<'_>) -> Result<Option<T>, Wrong>,
 ) -> Result<Option<T>, Wrong> {
     let mut places = vec![file.object("runtimeConfig")?.at(of_runtime)];
@@ -131,7 +159,8 @@ fn chosen<T>(
     }
     places.push(file.at(name));
     // wrong ones are told also where they do not count
-    let read = places.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let mut read = places.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    read.insert(1, of_args);
     Ok(read.into_iter().flatten().next())
 }
 
@@ -139,13 +168,18 @@ fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
     let Some(text) = field.read::<Option<String>>()?.filter(|it| !it.is_empty()) else {
         return Ok(None);
     };
-    let address = text.parse::<HardwareAddress>().ok();
+    let wrong = || field.wrong(ONE_ADDRESS);
+    one_address(&text).map(Some).ok_or_else(wrong)
+}
+
+const ONE_ADDRESS: &str = "must be the hardware address of one netdev, as 02:00:00:00:00:01";
+
+/// Of a netdev of Ethernet: of no group, and not all zeros.
+fn one_address(text: &str) -> Option<HardwareAddress> {
     let is_one = |it: &HardwareAddress| {
         it.0.len() == 6 && it.0[0] & 1 == 0 && it.0.iter().any(|byte| *byte != 0)
     };
-    let address = address.filter(is_one);
-    let wrong = || field.wrong("must be the hardware address of one netdev, as 02:00:00:00:00:01");
-    address.map(Some).ok_or_else(wrong)
+    text.parse().ok().filter(is_one)
 }
 
 fn rates(file: &Field<'_>) -> Result<Option<VfRates>, Wrong> {

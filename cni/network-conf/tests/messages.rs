@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is said of each wrong value, word for word, and what becomes of a right one. Each line of
-//! `messages/*.txt` that is not indented is a configuration; below it are
+//! `messages/*.txt` that is not indented is a configuration, `CNI_ARGS` in it what came by that; below it are
 //!
 //! - what ADD says; with `taken: ` before it what was read, where nothing is wrong
 //! - `DEL: ` and `GC: `, what these say where they do not go on, and else what they go on with where
@@ -13,6 +13,7 @@ use cases::golden;
 use cni_protocol::{Command, Mistakes};
 use network_conf::{Conf, SmcRequirement};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 #[test]
 fn messages_are_as_written() {
@@ -20,8 +21,13 @@ fn messages_are_as_written() {
 }
 
 fn said(input: &str) -> Vec<String> {
-    let raw = conf(input);
-    let added = Conf::parse(raw.clone()).and_then(|conf| {
+    let mut raw = conf(input);
+    let args = raw.remove("CNI_ARGS").unwrap_or_default();
+    let args = args.as_object().into_iter().flatten();
+    let args = args.map(|(key, value)| (key.clone(), value.as_str().expect(input).to_owned()));
+    let args: BTreeMap<String, String> = args.collect();
+    let read = |mut mistakes| Conf::read(raw.clone(), &args, &mut mistakes);
+    let added = read(Mistakes::refused()).and_then(|conf| {
         let wish = conf.smc.requirement()?;
         let mut differs = told(&conf);
         if wish != SmcRequirement::None {
@@ -32,7 +38,7 @@ fn said(input: &str) -> Vec<String> {
     let is_wrong = added.is_err();
     let mut said = vec![added.unwrap_or_else(|error| error.to_string())];
     for (name, command) in [("DEL", Command::Del), ("GC", Command::Gc)] {
-        match Conf::read(raw.clone(), &mut Mistakes::of(command)) {
+        match read(Mistakes::of(command)) {
             Err(error) => said.push(format!("{name}: {error}")),
             Ok(conf) if is_wrong && !told(&conf).is_empty() => {
                 said.push(format!("{name}: taken: {}", told(&conf).join(", ")));

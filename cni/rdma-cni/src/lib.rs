@@ -95,7 +95,7 @@ fn serve<K: Kernel>(
 ) -> Result<(), Error> {
     let mut mistakes = Mistakes::of(environment.command);
     let target = environment.target.as_ref();
-    let conf = Conf::read(raw, &mut mistakes)?;
+    let conf = Conf::read(raw, &environment.args, &mut mistakes)?;
     let conf = conf.of_attachment(target.map(|target| &target.interface));
     logging::start(PLUGIN.name, &conf.network.log, environment);
     mistakes.warn();

@@ -7,7 +7,10 @@ use network_conf::Conf;
 use rdma_device_plugin::conf::Conf as DeviceConf;
 use rdma_ipam::conf::{Place, Plan, Source, conflicts};
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 /// Standard input of `rdma-cni`.
 ///
@@ -41,7 +44,7 @@ pub fn annotations(input: &[u8]) {
 fn read(raw: &Map<String, Value>) {
     let added = Conf::parse(raw.clone());
     for command in [Command::Add, Command::Del, Command::Gc, Command::Check] {
-        match Conf::read(raw.clone(), &mut Mistakes::of(command)) {
+        match Conf::read(raw.clone(), &BTreeMap::new(), &mut Mistakes::of(command)) {
             Err(error) => {
                 assert_one_line(&error);
                 assert!(

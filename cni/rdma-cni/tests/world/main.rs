@@ -59,4 +59,5 @@ mod tampering;
 mod tenants;
 mod vf;
 mod vf_fields;
+mod vf_macs;
 mod wrapped;

@@ -372,7 +372,7 @@ impl Node {
     ) -> T {
         let environment = Environment::parse(self.environment(command, pod, None), None).unwrap();
         let raw = config.as_object().unwrap().clone();
-        let conf = Conf::read(raw, &mut Mistakes::of(Command::Del)).unwrap();
+        let conf = Conf::read(raw, &environment.args, &mut Mistakes::of(Command::Del)).unwrap();
         let mut node = rdma_cni::verb::Node::new(&self.kernel, &environment, &conf);
         node.store = Store::within(&conf.state_dir, Patience::until(Instant::now() + time));
         let starts_ipam = !config["ipam"].is_null();

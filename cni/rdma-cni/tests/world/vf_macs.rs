@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hardware addresses of virtual functions: who asks for them, and a driver that is busy.
+
+use crate::node::{Answer, Node, Pod, mac};
+use rdma_netns::{Op, RdmaMode, VfSetting};
+use serde_json::{Value, json};
+
+const OF_FIELD: &str = "02:00:00:00:00:01";
+const OF_ARGS: &str = "02:00:00:00:00:02";
+const OF_RUNTIME: &str = "02:00:00:00:00:03";
+
+/// As Multus has them for a pod that asks for a hardware address (`delegateAdd()`, `pkg/multus/multus.go` of
+/// k8snetworkplumbingwg/multus-cni): at ADD alone.
+fn with_args(node: &Node, command: &str, pod: &Pod, config: &Value, address: &str) -> Answer {
+    let args = format!("IgnoreUnknown=true;K8S_POD_NAME=a;MAC={address}");
+    let mut output = vec![];
+    node.run_on(
+        &node.kernel,
+        command,
+        Some(pod),
+        config,
+        Some(&args),
+        &mut output,
+    );
+    let value = serde_json::from_slice(&output).unwrap_or(Value::Null);
+    Answer { value }
+}
+
+fn with(config: &Value, more: Value) -> Value {
+    let mut config = config.clone();
+    for (key, value) in more.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+/// Without the capability `mac` Multus asks by `CNI_ARGS` alone. The order is sriov-cni's (`CmdAdd()`,
+/// `pkg/cnicommands/cni.go`), `args.cni` ours.
+#[test]
+fn a_pod_asks_for_its_hardware_address_by_the_arguments() {
+    let runtime = json!({ "runtimeConfig": { "mac": OF_RUNTIME } });
+    let field = json!({ "mac": OF_FIELD });
+    let cni = json!({ "args": { "cni": { "mac": OF_FIELD } } });
+    let empty = json!({ "runtimeConfig": { "mac": "" } });
+    for (more, expected) in [
+        (json!({}), OF_ARGS),
+        (field, OF_ARGS),
+        (cni, OF_ARGS),
+        (empty, OF_ARGS),
+        (runtime, OF_RUNTIME),
+    ] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let (pod, config) = (node.pod("a"), with(&node.one_rail(), more));
+        let before = node.snapshot();
+        let result = with_args(&node, "ADD", &pod, &config, OF_ARGS).must_succeed();
+        assert_eq!(result["interfaces"][0]["mac"], expected, "{config}");
+        let journal = node.kernel.journal();
+        let set = journal.iter().find_map(|op| match op {
+            Op::SetVf {
+                setting: VfSetting::Mac(mac),
+                ..
+            } => Some(mac.clone()),
+            _ => None,
+        });
+        assert_eq!(set, Some(mac(expected)));
+        // what was asked for at ADD counts, and is put back, without the argument
+        let checked = with(&config, json!({ "prevResult": result }));
+        node.run("CHECK", Some(&pod), &checked).must_succeed();
+        node.del(&pod, &config).must_succeed();
+        node.must_be(&before, "after DEL");
+    }
+}
+
+/// All plugins of a list get the same `CNI_ARGS`: the address is the interface's that the first one makes.
+#[test]
+fn behind_another_plugin_the_arguments_are_that_ones() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let previous = json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [{ "name": "eth0", "sandbox": pod.netns }],
+    });
+    let config = with(&node.one_rail(), json!({ "prevResult": previous }));
+    for address in [OF_ARGS, "no address"] {
+        with_args(&node, "ADD", &pod, &config, address).must_succeed();
+        let journal = node.kernel.journal();
+        let is_set = |op: &Op| matches!(op, Op::SetVf { .. } | Op::SetMac { .. });
+        assert!(!journal.iter().any(is_set), "{journal:?}");
+        node.del(&pod, &config).must_succeed();
+    }
+}
+
+#[test]
+fn a_wrong_address_of_the_arguments_is_refused_by_add_and_passed_over_by_del() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let (pod, config) = (node.pod("a"), node.one_rail());
+    let before = node.snapshot();
+    let message = with_args(&node, "ADD", &pod, &config, "01:00:5e:00:00:01").must_fail(7);
+    let expected = "CNI_ARGS: MAC: \"01:00:5e:00:00:01\" is not valid: must be the hardware address of one netdev, as \
+                    02:00:00:00:00:01";
+    assert_eq!(message, expected);
+    node.must_be(&before, "refused");
+    with_args(&node, "ADD", &pod, &config, "").must_succeed();
+    with_args(&node, "DEL", &pod, &config, "zz").must_succeed();
+    node.must_be(&before, "after DEL");
+}
+
+/// It is never dropped in silence.
+#[test]
+fn an_address_that_cannot_be_set_is_refused_by_name() {
+    let node = Node::new(RdmaMode::Shared);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let shared = with(&node.one_rail(), json!({ "mode": "share" }));
+    for (config, reason) in [
+        (shared, "mac: eth2 cannot be set up so: pods get children"),
+        (
+            node.two_rails(),
+            "mac: eth2 cannot be set up so: it is one of several rails",
+        ),
+    ] {
+        let message = with_args(&node, "ADD", &pod, &config, OF_ARGS).must_fail(7);
+        assert!(message.contains(reason), "{message}");
+        node.must_be(&before, reason);
+    }
+}
