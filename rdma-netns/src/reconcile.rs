@@ -17,6 +17,8 @@ pub enum Plan<T> {
 pub enum Refusal<E> {
     /// The desired state does without it; the round goes on.
     DoWithout,
+    /// The change is tried again.
+    TryAgain,
     /// The round goes on; the error counts if the next rounds do not mend it.
     GoOn(OpError),
     /// Other changes build upon it: the round ends, and the rest is planned anew.
@@ -67,20 +69,24 @@ pub fn reconcile<K: Kernel, D: Desired>(
             Plan::Missing(ops) => ops,
         };
         failed = None;
-        for op in &ops {
+        'round: for op in &ops {
             log::debug!("{op}");
-            let Err(error) = kernel.execute(op, pod) else {
-                changes += 1;
-                continue;
-            };
-            match desired.refused(error) {
-                Refusal::DoWithout => {}
-                Refusal::GoOn(error) => failed = Some(error),
-                Refusal::PlanAnew(error) => {
-                    failed = Some(error);
+            loop {
+                let Err(error) = kernel.execute(op, pod) else {
+                    changes += 1;
                     break;
+                };
+                match desired.refused(error) {
+                    Refusal::TryAgain => continue,
+                    Refusal::DoWithout => {}
+                    Refusal::GoOn(error) => failed = Some(error),
+                    Refusal::PlanAnew(error) => {
+                        failed = Some(error);
+                        break 'round;
+                    }
+                    Refusal::End(error) => return Err(error),
                 }
-                Refusal::End(error) => return Err(error),
+                break;
             }
         }
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The only place that changes anything: the rails of an attachment into the pod, and back.
 
+mod busy;
 mod rebound;
 mod restore;
 
@@ -105,6 +106,7 @@ pub fn attach<K: Kernel>(
         desired,
         observed: Some(observed),
         rebinds: false,
+        patience: busy::Patience::default(),
     };
     reconcile(kernel, Some(pod), ROUNDS, &mut attached).map(|(observed, _)| observed)
 }
@@ -119,6 +121,8 @@ struct Attached<'a, K: Kernel> {
     observed: Option<Observed>,
     /// Whether drivers were bound anew by the last round.
     rebinds: bool,
+    /// With the change that was refused last.
+    patience: busy::Patience,
 }
 
 impl<K: Kernel> Attached<'_, K> {
@@ -149,8 +153,11 @@ impl<K: Kernel> Desired for Attached<'_, K> {
         Ok(Plan::Missing(ops))
     }
 
-    /// Why: by what is seen now, if that tells, else in the kernel's words.
+    /// It is tried again for a while if a driver is busy. Why: by what is seen now, if that tells, else in the kernel's words.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
+        if busy::is_busy(&error) && self.patience.wait(self.kernel, &error) {
+            return Refusal::TryAgain;
+        }
         if rebound::is_rebound(&error.op) {
             // its devices are gone by that
             return Refusal::End(error.into());

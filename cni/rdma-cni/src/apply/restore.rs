@@ -2,19 +2,21 @@
 //! The way back to the host. Rails do not wait for each other, and one attribute that cannot be
 //! restored keeps nothing else away.
 
-use super::{ROUNDS, rebound};
+use super::{
+    ROUNDS,
+    busy::{self, PAUSE},
+    rebound,
+};
 use crate::open_connections;
 use attachments::{Attachment, Attribute};
 use nix::libc;
 use plan::{self, Obstacle, RailPlan};
-use rdma_netns::{Kernel, Observed, Op};
+use rdma_netns::{Kernel, Observed, Op, OpError};
 use std::time::Duration;
 
 /// How long somebody else who changes the netdev meanwhile, a network manager for instance, is a
-/// reason to look again, counted from when the netdev is there; and how long a machine without memory is.
+/// reason to look again, counted from when the netdev is there; and how long a machine without memory or a busy driver is.
 const SETTLING: Duration = Duration::from_secs(2);
-
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// What kept an attachment from being restored, a sentence for each thing.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +62,11 @@ const SAME_ROUNDS: usize = 2;
 
 /// Refusals that tell of the machine's state at the moment, and not of what was asked for.
 const PASSING: [i32; 4] = [libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN, libc::EINTR];
+
+/// Whether time may bring the change that was refused.
+fn is_passing(error: &OpError) -> bool {
+    busy::is_busy(error) || error.errno().is_some_and(|it| PASSING.contains(&it))
+}
 
 /// A change that was refused.
 struct Refusal {
@@ -249,7 +256,7 @@ fn make<K: Kernel>(
                 rail,
                 op: op.clone(),
                 why: error.to_string(),
-                is_passing: error.errno().is_some_and(|it| PASSING.contains(&it)),
+                is_passing: is_passing(&error),
             });
             let is_basis = matches!(
                 op,

@@ -58,6 +58,7 @@ mod smc_shared;
 mod tampering;
 mod tenants;
 mod vf;
+mod vf_busy;
 mod vf_fields;
 mod vf_macs;
 mod wrapped;

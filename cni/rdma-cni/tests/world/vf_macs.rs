@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hardware addresses of virtual functions: who asks for them, and a driver that is busy.
+//! Hardware addresses that pods ask for by `CNI_ARGS`.
 
 use crate::node::{Answer, Node, Pod, mac};
 use rdma_netns::{Op, RdmaMode, VfSetting};

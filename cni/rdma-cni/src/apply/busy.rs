@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Drivers that are busy with a function: while it is reset, as after each setting, ice refuses the next one with
+//! `EBUSY` (`ice_check_vf_ready_for_cfg()`, `drivers/net/ethernet/intel/ice/ice_vf_lib.c`) and i40e with `EAGAIN`
+//! (`i40e_check_vf_init_timeout()`, `i40e_virtchnl_pf.c`), and its own netdev neither takes a hardware address nor goes
+//! up (`iavf_set_mac()`, `iavf_open()`, `drivers/net/ethernet/intel/iavf/iavf_main.c`).
+
+use nix::libc;
+use rdma_netns::{Kernel, Op, OpError};
+use std::time::{Duration, Instant};
+
+/// How long one change is tried again, as by sriov-cni.
+const LIMIT: Duration = Duration::from_secs(2);
+
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
+
+/// Whether `error` tells that a driver is busy with the function that the change is of.
+pub(super) fn is_busy(error: &OpError) -> bool {
+    let is_of_function = matches!(
+        *error.op,
+        Op::SetVf { .. } | Op::SetMac { .. } | Op::SetUp { up: true, .. }
+    );
+    is_of_function && matches!(error.errno(), Some(libc::EBUSY | libc::EAGAIN))
+}
+
+/// The change that is tried again, and until when.
+#[derive(Debug, Default)]
+pub(super) struct Patience(Option<(Op, Instant)>);
+
+impl Patience {
+    /// Waits before the change that was refused is tried again. False: not any more.
+    pub(super) fn wait<K: Kernel>(&mut self, kernel: &K, error: &OpError) -> bool {
+        let until = match &self.0 {
+            Some((op, until)) if *op == *error.op => *until,
+            _ => kernel.now() + LIMIT,
+        };
+        if kernel.now() >= until {
+            return false;
+        }
+        log::debug!("{error}; it is tried again");
+        kernel.pause(PAUSE);
+        self.0 = Some(((*error.op).clone(), until));
+        true
+    }
+}
