@@ -112,6 +112,18 @@ impl Vf {
     }
 }
 
+impl VfSettingKind {
+    /// What functions begin with, of the kinds that a driver can take and not tell: no trust, and a check of what they
+    /// send. sriov-cni puts the same back (`ResetVFConfig()`, `pkg/sriov/sriov.go`). None: every driver tells it.
+    pub fn presumed(self) -> Option<VfSetting> {
+        match self {
+            Self::SpoofCheck => Some(VfSetting::SpoofCheck(true)),
+            Self::Trust => Some(VfSetting::Trust(false)),
+            _ => None,
+        }
+    }
+}
+
 impl VfVlan {
     /// On no VLAN.
     pub const NONE: Self = Self {

@@ -84,7 +84,13 @@ fn set_up(rail: &Rail, host_link: &Link, observed: &Observed, ops: &mut Vec<Op>)
     let Some(function) = Function::of(host_link, observed) else {
         return false;
     };
-    ops.extend(function.lacks(rail.vf.iter()));
+    // what its driver does not tell was set if it was moved after that
+    let is_moved = matches!(
+        locate::link(rail, host_link, observed),
+        Ok(Located::At(NetnsSide::Pod, _))
+    );
+    let desired = rail.vf.iter();
+    ops.extend(function.lacks(desired.filter(|it| !is_moved || function.tells(it.kind()))));
     let rebind = function::takes_over(rail, host_link, observed);
     let is_due = rebind.is_some();
     ops.extend(rebind);

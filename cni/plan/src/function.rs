@@ -38,6 +38,11 @@ impl<'a> Function<'a> {
         self.before().any(|it| it.guid().is_some())
     }
 
+    /// Whether its driver tells what it has of `kind`. What it does not tell is set once, and not looked at.
+    pub(super) fn tells(&self, kind: VfSettingKind) -> bool {
+        self.present.is_none_or(|vf| vf.setting(kind).is_some())
+    }
+
     /// What it still lacks of `desired`: all of it, if it cannot be asked.
     pub(super) fn lacks<'b>(&self, desired: impl Iterator<Item = &'b VfSetting>) -> Vec<Op> {
         let is_missing = |it: &&VfSetting| self.present.is_none_or(|vf| !vf.settings.contains(it));
@@ -55,6 +60,21 @@ impl<'a> Function<'a> {
         let mut before = self.before().filter(|it| it.kind() == kind);
         before.any(|it| !rail.vf.contains(it))
     }
+}
+
+/// Whether `op` sets something that the function's driver does not tell: it is not seen afterwards that it was done.
+pub fn is_untold(op: &Op, observed: &Observed) -> bool {
+    let Op::SetVf {
+        pf,
+        number,
+        setting,
+    } = op
+    else {
+        return false;
+    };
+    let mut functions = observed.vfs.values();
+    let function = functions.find(|vf| vf.pf == *pf && vf.number == *number);
+    function.is_some_and(|vf| vf.setting(setting.kind()).is_none())
 }
 
 /// The change after which the function of `rail`, which is on the host, has the GUIDs that are set of it; none: it has

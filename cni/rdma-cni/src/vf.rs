@@ -28,6 +28,8 @@ const NO_INFINIBAND: &str = "it is no InfiniBand function";
 const NO_GUIDS: &str = "the driver of its physical function does not tell the GUIDs of its functions (Linux 5.5 and \
                         mlx5 do), so that they could not be put back";
 
+const NOT_TOLD: &str = "its driver does not tell it, so that it could not be put back";
+
 const NO_DRIVER: &str = "it has no driver to take a GUID over";
 
 const ONE_ADDRESS: &str =
@@ -50,11 +52,13 @@ pub fn record<K: Kernel>(
     let is_one_of_several = rails.len() > 1 && conf.vf.iter().any(is_of_one);
     let sets_guids = conf.vf.iter().any(|it| it.guid().is_some());
     for rail in rails {
-        let refused = |why| SelectError::CannotSetUp {
-            fields: fields(&conf.vf),
-            link: rail.name().clone(),
+        let link = rail.name().clone();
+        let refused_of = |settings, why| SelectError::CannotSetUp {
+            fields: fields(settings),
+            link: link.clone(),
             why,
         };
+        let refused = |why| refused_of(&conf.vf, why);
         let Some(host_link) = &rail.host_link else {
             let why = match rail.shared {
                 Some(_) => SHARED,
@@ -88,6 +92,17 @@ pub fn record<K: Kernel>(
             }
             false => {}
         }
+        let (mut presumed, mut unknown) = (vec![], vec![]);
+        for setting in conf.vf.iter().filter(|it| vf.setting(it.kind()).is_none()) {
+            match setting.kind().presumed() {
+                Some(before) => presumed.push(before),
+                None => unknown.push(setting.clone()),
+            }
+        }
+        if !unknown.is_empty() {
+            return Err(refused_of(&unknown, NOT_TOLD).into());
+        }
+        vf.settings.extend(presumed);
         rail.vf = conf.vf.clone();
         if let Some(host_link) = &mut rail.host_link {
             host_link.vf = Some(vf.as_in(&rail.vf));
@@ -113,8 +128,8 @@ fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
     }
 }
 
-/// Has `observed` say what the record does of its functions: they were asked a moment ago. Those with GUIDs are asked
-/// again, as the record can have others.
+/// Has `observed` say what the kernel does of the record's functions: the record can have other GUIDs, and what is
+/// presumed.
 ///
 /// # Errors
 /// A physical function cannot be asked.
@@ -127,13 +142,10 @@ pub fn tell<K: Kernel>(
         let Some(host_link) = &rail.host_link else {
             continue;
         };
-        let Some((function, known)) = host_link.parent.clone().zip(host_link.vf.clone()) else {
+        let Some((function, _)) = host_link.parent.clone().zip(host_link.vf.as_ref()) else {
             continue;
         };
-        let vf = match rail.driver {
-            Some(_) => kernel.vf(&function)?,
-            None => Some(known),
-        };
+        let vf = kernel.vf(&function)?;
         observed.vfs.extend(vf.map(|vf| (function, vf)));
     }
     Ok(())

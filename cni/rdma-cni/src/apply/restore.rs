@@ -93,6 +93,8 @@ pub fn restore<K: Kernel>(
     let functions = attachment.vfs();
     let mut known: Option<Vec<Attachment>> = None;
     let mut given_up: Vec<GivenUp> = vec![];
+    // what was set and is not told, so that no look shows it
+    let mut set: Vec<(usize, Attribute)> = vec![];
     let mut refused: Vec<Refusal> = vec![];
     // the plans that were carried out last
     let mut last: Option<Vec<RailPlan>> = None;
@@ -113,10 +115,9 @@ pub fn restore<K: Kernel>(
                 continue;
             }
         };
-        let given_up_now = attributes(&given_up);
-        let plan = |others: &[Attachment]| {
-            plan::detach_beside(attachment, others, &observed, &given_up_now)
-        };
+        let left_out = [attributes(&given_up), set.clone()].concat();
+        let plan =
+            |others: &[Attachment]| plan::detach_beside(attachment, others, &observed, &left_out);
         let mut plans = plan(known.as_deref().unwrap_or_default());
         let is_taken = |plan: &RailPlan| matches!(plan, Err(Obstacle::HostNameTaken { .. }));
         if known.is_none() && plans.iter().any(is_taken) {
@@ -166,7 +167,9 @@ pub fn restore<K: Kernel>(
         if round >= ROUNDS && last.is_some() {
             kernel.pause(PAUSE);
         }
-        refused = make(kernel, pod, &plans, &observed);
+        let round_made = make(kernel, pod, &plans, &observed);
+        refused = round_made.refused;
+        set.extend(round_made.set);
         let made = |kind: fn(&Op) -> bool| {
             let is_refused = refused.iter().any(|it| kind(&it.op));
             !is_refused && plans.iter().flatten().flatten().any(kind)
@@ -231,7 +234,15 @@ fn dispensable(plans: &[RailPlan], refused: &[Refusal]) -> Option<Vec<GivenUp>> 
     }
 }
 
-/// Makes the changes of all rails' plans, and tells what was refused. One that others build
+/// What came of the changes of all rails' plans.
+#[derive(Default)]
+struct Made {
+    refused: Vec<Refusal>,
+    /// What drivers took and do not tell, each with its rail's index.
+    set: Vec<(usize, Attribute)>,
+}
+
+/// Makes the changes of all rails' plans. One that others build
 /// upon ends its rail's plan; any other is passed over, so that an alias that is refused does not
 /// keep a NIC down. Children go first, and together.
 fn make<K: Kernel>(
@@ -239,8 +250,8 @@ fn make<K: Kernel>(
     pod: Option<&K::Pod>,
     plans: &[RailPlan],
     observed: &Observed,
-) -> Vec<Refusal> {
-    let mut refused = vec![];
+) -> Made {
+    let mut made = Made::default();
     let together = plan::children_together(plans, observed);
     let are_gone = remove_together(kernel, pod, &together);
     for (rail, plan) in plans.iter().enumerate() {
@@ -250,9 +261,11 @@ fn make<K: Kernel>(
             }
             log::debug!("{op}");
             let Err(error) = kernel.execute(op, pod) else {
+                let untold = Attribute::of(op).filter(|_| plan::is_untold(op, observed));
+                made.set.extend(untold.map(|it| (rail, it)));
                 continue;
             };
-            refused.push(Refusal {
+            made.refused.push(Refusal {
                 rail,
                 op: op.clone(),
                 why: error.to_string(),
@@ -270,7 +283,7 @@ fn make<K: Kernel>(
             }
         }
     }
-    refused
+    made
 }
 
 /// Whether the children of several rails were removed by one deletion. What is refused of it is tried by the rails' own

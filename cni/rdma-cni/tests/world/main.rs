@@ -61,4 +61,5 @@ mod vf;
 mod vf_busy;
 mod vf_fields;
 mod vf_macs;
+mod vf_untold;
 mod wrapped;
