@@ -3,6 +3,7 @@
 //! before anything is done. Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
 
 pub mod child;
+mod ib_kubernetes;
 mod pkey;
 mod pod_annotations;
 mod resources;
@@ -14,6 +15,7 @@ pub mod vf;
 pub use child::ChildConf;
 use cni_protocol::{ConfError, Mistakes, Network};
 use conf_reader::{AbsolutePath, Field, Number, Wrong};
+pub use ib_kubernetes::{IbKubernetes, IbKubernetesError};
 pub use pod_annotations::PodAnnotations;
 pub use routing::{Routing, RoutingFields};
 pub use smc::{Smc, SmcRequirement, Smcr};
@@ -45,6 +47,8 @@ pub struct Conf {
     pub child: Option<ChildConf>,
     /// `vlan`, `mac`, `spoofchk`, `guid` and their like
     pub vf: Vec<VfSetting>,
+    /// `ibKubernetesEnabled`
+    pub ib_kubernetes: IbKubernetes,
     /// `pkey`
     pub pkey: Option<Pkey>,
     /// `routing`
@@ -244,6 +248,7 @@ impl Conf {
             mode: mistakes.or(file.get("mode"), None)?.unwrap_or_default(),
             child: mistakes.or(child::parse(file), None)?,
             vf: mistakes.or(vf::parse(file, args, is_first), vec![])?,
+            ib_kubernetes: mistakes.or(ib_kubernetes::parse(file), IbKubernetes::Off)?,
             pkey: mistakes.or(pkey::parse(file), None)?,
             routing: mistakes
                 .or(RoutingFields::parse(file), RoutingFields::default())?

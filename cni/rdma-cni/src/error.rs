@@ -10,6 +10,7 @@ use crate::{
 };
 use attachments::{Key, store::StoreError};
 use cni_protocol::{ConfError, EnvironmentError};
+use network_conf::IbKubernetesError;
 use plan::{Obstacle, select::SelectError};
 use rdma_netns::{ObserveError, OpenPodError};
 use smcr::apply::SmcError;
@@ -29,6 +30,9 @@ pub enum Error {
     /// The configuration.
     #[error(transparent)]
     Conf(#[from] ConfError),
+    /// What ib-kubernetes is to give the pod.
+    #[error(transparent)]
+    IbKubernetes(#[from] IbKubernetesError),
     /// What kubelet allocated.
     #[error(transparent)]
     Kubelet(#[from] KubeletError),

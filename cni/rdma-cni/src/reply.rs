@@ -7,6 +7,7 @@ use crate::{
     kubelet::KubeletError,
 };
 use cni_protocol::{Failure, code};
+use network_conf::IbKubernetesError;
 use nix::libc;
 use plan::{Obstacle, select::SelectError};
 use rdma_netns::{Op, OpError};
@@ -30,6 +31,8 @@ pub fn code(error: &Error) -> u32 {
         Error::Environment(error) => error.code(),
         Error::Netns(_) => code::ENVIRONMENT,
         Error::Conf(error) => error.code(),
+        Error::IbKubernetes(IbKubernetesError::Pending) => code::TRY_LATER,
+        Error::IbKubernetes(IbKubernetesError::NoGuid) => code::CONFIGURATION,
         Error::Kubelet(error) => kubelet(error),
         Error::Select(error) => select(error),
         Error::Exists(_) => own::DEVICE_IN_USE,

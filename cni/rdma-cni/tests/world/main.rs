@@ -21,6 +21,7 @@ mod given_up;
 mod guids;
 mod guids_ends;
 mod holding;
+mod ib_kubernetes;
 mod ipam;
 mod ipam_corrected;
 mod ipam_rails;
