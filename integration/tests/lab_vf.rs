@@ -116,6 +116,77 @@ fn a_function_is_set_up_for_its_pod_and_put_back() {
     }
 }
 
+/// The extended example of sriov-cni's README, with its type changed: `igb` takes all of it. The pods ask for their
+/// hardware addresses as by Multus without the capability `mac`.
+#[test]
+fn an_example_with_addresses_has_two_pods_reach_each_other() {
+    let lab = Lab::new(1);
+    let before = Before::of(&lab);
+    let runtime = lab.runtime();
+    let leases = lab.state().join("leases");
+    let pods = [0, 1].map(|nic| {
+        let function = &lab.functions[nic][0];
+        let mut list = list(
+            &lab,
+            function,
+            &json!({
+                "vlan": 1000,
+                "spoofchk": "off",
+                "trust": "on",
+                "ipam": {
+                    "type": "host-local",
+                    "dataDir": leases,
+                    "subnet": "10.56.217.0/24",
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                    "gateway": "10.56.217.1",
+                },
+            }),
+        );
+        list.version = "0.3.1".to_owned();
+        list.name = "sriov-advanced".to_owned();
+        let pod = lab.pod(&function.netdev);
+        let mut attachment = Attachment::new(&function.netdev, pod.path(), "net1");
+        let mac = format!("02:00:00:00:01:0{nic}");
+        attachment
+            .args
+            .insert("IgnoreUnknown".into(), "true".into());
+        attachment.args.insert("MAC".into(), mac.clone());
+        let added = runtime.add(&list, &attachment);
+        let result = added.unwrap_or_else(|outcome| panic!("{outcome}"));
+        let address = format!("10.56.217.{}/24", nic + 2);
+        assert_eq!(result["interfaces"][0]["mac"], mac);
+        assert_eq!(result["ips"][0]["address"], address);
+        assert_eq!(result["ips"][0]["gateway"], "10.56.217.1");
+        assert_eq!(pod.link("net1").expect("a netdev")["address"], mac);
+        assert_eq!(pod.addresses("net1"), [address]);
+        let default = pod.show("route show default");
+        assert_eq!(default[0]["gateway"], "10.56.217.1");
+        assert_eq!(default[0]["dev"], "net1");
+        // not sriov-cni's 0: a default route that is the pod's own stays the one that is used
+        assert_eq!(default[0]["metric"], 200);
+        let function = &functions(&lab, NICS[nic])[0];
+        for expected in [&*mac, "vlan 1000", "spoof checking off", "trust on"] {
+            assert!(function.contains(expected), "{expected}: {function}");
+        }
+        (pod, list, attachment)
+    });
+    pods[0].0.run("ping -c 1 -W 5 10.56.217.3");
+    for (_, list, attachment) in &pods {
+        let deleted = runtime.del(list, attachment);
+        deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+    }
+    let held = fs::read_dir(leases.join("sriov-advanced")).expect("host-local's directory");
+    let names = held.map(|file| file.expect("a file").file_name());
+    let names: Vec<String> = names
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
+    assert!(
+        !names.iter().any(|it| it.starts_with("10.56.")),
+        "{names:?}"
+    );
+    before.assert_restored(&lab);
+}
+
 /// What igb does not take is told in the kernel's words, and nothing of the rest is left.
 #[test]
 fn what_the_driver_refuses_is_told_and_undone() {

@@ -60,6 +60,7 @@ mod tampering;
 mod tenants;
 mod vf;
 mod vf_busy;
+mod vf_examples;
 mod vf_fields;
 mod vf_macs;
 mod vf_untold;
