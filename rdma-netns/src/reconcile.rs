@@ -17,7 +17,7 @@ pub enum Plan<T> {
 pub enum Refusal<E> {
     /// The desired state does without it; the round goes on.
     DoWithout,
-    /// The change is tried again.
+    /// The change is tried again at once: how long is who answers this to bound.
     TryAgain,
     /// The round goes on; the error counts if the next rounds do not mend it.
     GoOn(OpError),

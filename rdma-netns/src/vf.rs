@@ -113,8 +113,9 @@ impl Vf {
 }
 
 impl VfSettingKind {
-    /// What functions begin with, of the kinds that a driver can take and not tell: no trust, and a check of what they
-    /// send. sriov-cni puts the same back (`ResetVFConfig()`, `pkg/sriov/sriov.go`). None: every driver tells it.
+    /// What functions begin with, of the kinds that a driver can take and not tell (`rtnl_fill_vfinfo()`,
+    /// `net/core/rtnetlink.c`): no trust, to which sriov-cni sets them back as well, and a check of what they send.
+    /// None: the kernel tells it of every driver.
     pub fn presumed(self) -> Option<VfSetting> {
         match self {
             Self::SpoofCheck => Some(VfSetting::SpoofCheck(true)),

@@ -102,8 +102,9 @@ fn vlan(file: &Field<'_>) -> Result<Option<VfVlan>, Wrong> {
     }
 }
 
-/// In sriov-cni's order (`CmdAdd()`, `pkg/cnicommands/cni.go`). Multus asks by `MAC` of `CNI_ARGS`, which all plugins of
-/// a list get, and by `runtimeConfig` only a network with the capability `mac` (`delegateAdd()`, `pkg/multus/multus.go`).
+/// In sriov-cni's order (`CmdAdd()`, `pkg/cnicommands/cni.go`). Multus asks by `MAC` of `CNI_ARGS`, which all plugins
+/// of a list get, and by `runtimeConfig` only if the network has the capability `mac` (`delegateAdd()`,
+/// `pkg/multus/multus.go`).
 fn mac(
     file: &Field<'_>,
     args: &BTreeMap<String, String>,
@@ -144,8 +145,8 @@ fn guid(file: &Field<'_>, is_first: bool) -> Result<Option<Guid>, Wrong> {
     })
 }
 
-/// What the runtime gives by its name for it, else `of_args`, which it gave by `CNI_ARGS`, else what the field `args` has
-/// or the network by theirs: a pod's own choice comes first.
+/// What the runtime gives by its name for it, else `of_args`, which it gave by `CNI_ARGS`, else what the field `args`
+/// has or the network by theirs: a pod's own choice comes first.
 fn chosen<T>(
     file: &Field<'_>,
     is_first: bool,

@@ -15,7 +15,8 @@ use rdma_netns::{Kernel, Observed, Op, OpError};
 use std::time::Duration;
 
 /// How long somebody else who changes the netdev meanwhile, a network manager for instance, is a
-/// reason to look again, counted from when the netdev is there; and how long a machine without memory or a busy driver is.
+/// reason to look again, counted from when the netdev is there; and how long a machine without memory
+/// or a busy driver is.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// What kept an attachment from being restored, a sentence for each thing.

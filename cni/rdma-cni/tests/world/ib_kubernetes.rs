@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Networks of ib-kubernetes, which serves those of type `ib-sriov` alone (`GetIbSriovCniFromNetwork()`, `pkg/utils/utils.go`
-//! of Mellanox/ib-kubernetes): the binary is installed by that name.
+//! Networks of ib-kubernetes, which serves those of type `ib-sriov` alone (`GetIbSriovCniFromNetwork()`,
+//! `pkg/utils/utils.go` of Mellanox/ib-kubernetes): the binary is installed by that name.
 
 use crate::{
     guids::{FUNCTION, GUID, must_be_as_before, node},
@@ -9,8 +9,8 @@ use crate::{
 use rdma_netns::{Op, RdmaMode, VfSetting};
 use serde_json::{Value, json};
 
-/// ib-sriov-cni's own example (`README.md` of k8snetworkplumbingwg/ib-sriov-cni), for this node, as Multus hands it over;
-/// `args` are the pod's `cni-args`.
+/// As Multus hands it over for a pod whose `cni-args` are `args`: ib-sriov-cni's fields (`README.md` of
+/// k8snetworkplumbingwg/ib-sriov-cni).
 fn network(node: &Node, args: Value) -> Value {
     let mut config = node.config(json!({
         "type": "ib-sriov",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Virtual functions whose driver is busy, as Intel's are while a function is reset: each setting resets it, and the next
-//! change is refused with `EBUSY` or `EAGAIN` (`src/apply/busy.rs`).
+//! Virtual functions whose driver is busy, as ice and i40e are while a function is reset: each setting resets it, and
+//! the next change is refused with `EBUSY` or `EAGAIN` (`src/apply/busy.rs`).
 
 use crate::{
     node::{Node, mac},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! sriov-cni's documented examples with another type, each as Multus hands it over: those of its `README.md`, present and
-//! former, and of its `docs/configuration-reference.md`. Not here are those of userspace drivers (DPDK): a function that
-//! is bound to one has no RDMA device.
+//! sriov-cni's documented examples with another type, each as Multus hands it over: those of its `README.md`, present
+//! and former, and of its `docs/configuration-reference.md`. Not here are those of userspace drivers (DPDK): a function
+//! that is bound to one has no RDMA device.
 
 use crate::{leases::install, node::Node};
 use rdma_netns::{DeviceAddress, Kernel as _, RdmaMode, link::MAIN_TABLE};
