@@ -22,7 +22,7 @@ links() { scripts/links.py; }
 lean_binaries() {
 	lean_binary rdma-cni 'tokio feature "(rt-multi-thread|full|process|signal|fs)"' &&
 		lean_binary rdma-ipam '(tokio|tonic|hyper|h2) ' &&
-		static_binary rdma-device-plugin 9
+		static_binary rdma-device-plugin 10
 }
 
 # lean_binary NAME PATTERN: neither what no CNI binary may have, nor what PATTERN says

@@ -59,7 +59,7 @@ impl Manager {
         }
         let script = format!(
             "mount -t tmpfs none /var/lib/NetworkManager && mkdir -p /run/dbus && \
-             dbus-daemon --system --fork --nopidfile && {NETWORK_MANAGER} --no-daemon & wait"
+             dbus-daemon --system --fork --nopidfile && {NETWORK_MANAGER} --debug & wait"
         );
         let directory = ["/etc/NetworkManager", NETWORK_MANAGER, "network-manager"];
         Self::start(host, directory, &files, &script)

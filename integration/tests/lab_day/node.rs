@@ -261,7 +261,12 @@ fn until_connected(manager: &Manager, lab: &Lab) {
         let is_here = |netdev: &str| Path::new("/sys/class/net").join(netdev).exists();
         all(lab).all(|(_, _, netdev)| !is_here(netdev) || is_connected(netdev))
     });
-    assert!(done, "not within {TO_CONNECT:?}: {said}\n{}", manager.log());
+    assert!(
+        done,
+        "not within {TO_CONNECT:?}: {said}\n{}\n{}",
+        lab.host.run("ip address"),
+        manager.log()
+    );
 }
 
 /// NIC, number and netdev of all functions.
