@@ -9,6 +9,7 @@
 //! | `deserializer` | what serde is handed of it |
 //! | [`kinds`] | types of fields: numbers in a range, texts, absolute paths |
 //! | [`wrong`] | the error: place, problem, value |
+//! | [`line`] | any text as one line, for people and logs |
 //!
 //! Rules that differ from `serde_json`'s own reading:
 //!
@@ -21,8 +22,10 @@
 mod deserializer;
 pub mod field;
 pub mod kinds;
+pub mod line;
 pub mod wrong;
 
 pub use field::Field;
 pub use kinds::{AbsolutePath, Number, Texts, optional, parsed, range};
+pub use line::one_line;
 pub use wrong::Wrong;

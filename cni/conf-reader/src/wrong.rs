@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The error.
 
+use crate::one_line;
 use serde::de::{self, Expected, Unexpected};
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,14 +58,6 @@ impl fmt::Display for Wrong {
 }
 
 impl std::error::Error for Wrong {}
-
-/// `text` with its control characters escaped: names of fields are whatever somebody wrote.
-pub fn one_line(text: &str) -> Cow<'_, str> {
-    match text.contains(char::is_control) {
-        false => text.into(),
-        true => text.escape_debug().to_string().into(),
-    }
-}
 
 /// What types say in their `Deserialize`: an invalid value "must be" what is expected, and anything
 /// else says it all.

@@ -18,6 +18,7 @@ mod report;
 pub use arguments::Paths;
 
 use arguments::{Arguments, Format, Parsed};
+use conf_reader::one_line;
 use examine::{Finding, Severity};
 use facts::Facts;
 use rdma_netns::Linux;
@@ -100,7 +101,8 @@ fn of_pod(
     match pod::answer(&kernel, &paths.root, state_dir, question) {
         Ok(text) => print(&text, 0, output, errors),
         Err(error) => {
-            let _ = writeln!(errors, "rdma-device-plugin doctor: {error}");
+            let error = error.to_string();
+            let _ = writeln!(errors, "rdma-device-plugin doctor: {}", one_line(&error));
             ExitCode::from(NOT_SEEN)
         }
     }

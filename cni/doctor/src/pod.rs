@@ -7,6 +7,7 @@
 //! none that is routed.
 
 use attachments::{Attachment, Rail, RailGid, Store, store::StoreError};
+use conf_reader::one_line;
 use rdma_netns::{GidKind, GidTable, Kernel};
 use rdma_resources::nccl::{Choice, Family};
 use std::{fmt::Write as _, net::IpAddr, path::Path};
@@ -53,7 +54,7 @@ pub fn answer<K: Kernel>(
     let mut text = String::new();
     for attachment in all.iter().filter(is_it) {
         let name = attachment.pod.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "{name}, {}", attachment.key);
+        let _ = writeln!(text, "{}, {}", one_line(name), attachment.key);
         // a moved device's table is the pod's
         let pod = attachment
             .moves_rdma()

@@ -6,6 +6,7 @@ use super::{
     examine::{Finding, Severity},
     facts::Facts,
 };
+use conf_reader::one_line;
 use std::fmt::Write as _;
 
 /// The column of what is told.
@@ -60,7 +61,8 @@ pub(super) fn text(facts: &Facts, findings: &[Finding]) -> String {
 /// word that is longer than a line stays whole.
 fn push_wrapped(text: &mut String, words: &str, indent: usize) {
     let mut column = indent;
-    for (index, word) in words.split(' ').enumerate() {
+    // a part of it is others': what a NIC is called, what a file says
+    for (index, word) in one_line(words).split(' ').enumerate() {
         let length = word.chars().count();
         if index > 0 && column + 1 + length > WIDTH {
             let _ = write!(text, "\n{:indent$}", "");
@@ -113,5 +115,21 @@ fn summary(facts: &Facts, findings: &[Finding]) -> String {
     match facts.unseen.len() {
         0 => text,
         unseen => format!("{text}; {unseen} not seen: run it as root, on the host's network"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_makes_no_line_of_the_report() {
+        let mut text = String::new();
+        push_wrapped(
+            &mut text,
+            "file \"a\u{1b}[2J\nAll is fine\" is wrong",
+            INDENT,
+        );
+        assert_eq!(text, "file \"a\\u{1b}[2J\\nAll is fine\" is wrong\n");
     }
 }

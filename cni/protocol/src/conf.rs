@@ -6,7 +6,7 @@ use crate::{
     environment::{MAX_IDENTIFIER, is_identifier},
     version::SUPPORTED,
 };
-use conf_reader::{AbsolutePath, Field, Wrong, wrong::one_line};
+use conf_reader::{AbsolutePath, Field, Wrong, one_line};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 

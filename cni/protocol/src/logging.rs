@@ -2,8 +2,10 @@
 //! The log: always standard error, and a file besides if one is configured.
 
 use crate::{Environment, conf::Log};
+use conf_reader::one_line;
 use nix::libc::O_NONBLOCK;
 use std::{
+    fmt,
     fs::{File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
@@ -34,13 +36,8 @@ pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
     builder
         .filter_level(settings.level)
         .format(move |out, record| {
-            let level = record.level().as_str().to_ascii_lowercase();
-            writeln!(
-                out,
-                "{program}[{}]: {context}: {level}: {}",
-                std::process::id(),
-                record.args()
-            )
+            let head = format!("{program}[{}]: {context}", std::process::id());
+            writeln!(out, "{}", line(&head, record.level(), record.args()))
         });
     let opened = settings.file.as_ref().map(|path| {
         OpenOptions::new()
@@ -66,6 +63,13 @@ pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
     }
 }
 
+/// A line of a program's log: `head` says whose it is. It is one line whatever it tells of: names of pods and of
+/// processes are others' to choose.
+pub fn line(head: &str, level: log::Level, told: &fmt::Arguments<'_>) -> String {
+    let level = level.as_str().to_ascii_lowercase();
+    one_line(&format!("{head}: {level}: {told}")).into_owned()
+}
+
 fn context(environment: &Environment) -> String {
     let mut context = environment.command.as_str().to_owned();
     if let Some(target) = &environment.target {
@@ -75,4 +79,23 @@ fn context(environment: &Environment) -> String {
         context = format!("{context} {pod}");
     }
     context
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_line_whatever_it_tells_of() {
+        let told = line(
+            "rdma-cni[7]: ADD c@eth0 default/a\nrdma-cni[1]: ADD",
+            log::Level::Warn,
+            &format_args!("process 17 (x\u{1b}]0;y\u{7}\nz) has \"eth2\""),
+        );
+        assert_eq!(
+            told,
+            "rdma-cni[7]: ADD c@eth0 default/a\\nrdma-cni[1]: ADD: warn: \
+             process 17 (x\\u{1b}]0;y\\u{7}\\nz) has \"eth2\""
+        );
+    }
 }

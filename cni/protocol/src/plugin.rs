@@ -2,6 +2,7 @@
 //! One run of a plugin: what it is started with, its one answer, its exit code.
 
 use crate::{Command, ConfError, Environment, EnvironmentError, code, conf, version::SUPPORTED};
+use conf_reader::one_line;
 use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeMap,
@@ -206,7 +207,8 @@ impl Failure {
         let mut object = json!({
             "cniVersion": version,
             "code": self.code,
-            "msg": self.message,
+            // runtimes log it, and kubectl shows it
+            "msg": one_line(&self.message),
         });
         if let Some(details) = self.details {
             object["details"] = details.into();
@@ -221,4 +223,20 @@ pub fn write(output: &mut dyn Write, value: &Value) -> io::Result<()> {
     text.push(b'\n');
     output.write_all(&text)?;
     output.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_in_one_line() {
+        let failure = Failure {
+            code: code::IO,
+            message: "process 17 (x\u{1b}[2J\nz) has the lock".into(),
+            details: None,
+        };
+        let told = &failure.object("1.1.0")["msg"];
+        assert_eq!(*told, "process 17 (x\\u{1b}[2J\\nz) has the lock");
+    }
 }

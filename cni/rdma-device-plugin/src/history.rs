@@ -4,6 +4,7 @@
 //! It is in memory, bounded, and begins with the daemon: the log is what lasts.
 
 use crate::offer::{Gone, Unhealthy};
+use conf_reader::one_line;
 use log::{Level, Log, Metadata, Record};
 use rdma_netns::{DeviceAddress, Inventory};
 use std::{
@@ -143,7 +144,7 @@ impl History {
 
     /// Takes in a line of the log.
     pub fn line(&self, is_error: bool, text: &str, at: SystemTime) {
-        let text = cut(text);
+        let text = cut(&one_line(text));
         let mut kept = self.kept();
         match kept.lines.back_mut() {
             Some(last) if last.text == text && last.is_error == is_error => {
@@ -300,6 +301,13 @@ mod tests {
         let first = history.lines().swap_remove(0).text;
         assert!(first.starts_with("999 "), "{first}");
         assert_eq!(first.chars().count(), LONGEST + 1);
+    }
+
+    #[test]
+    fn a_line_is_kept_as_the_log_has_it() {
+        let history = History::default();
+        history.line(true, "process 17 (x\u{1b}\nz)", SystemTime::now());
+        assert_eq!(history.lines()[0].text, "process 17 (x\\u{1b}\\nz)");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! The program: command line, log, and one runtime with one thread.
 
 use clap::Parser;
+use cni_protocol::logging::line;
+use conf_reader::one_line;
 use rdma_device_plugin::{
     check,
     cli::{Arguments, Command},
@@ -62,7 +64,7 @@ fn ended(done: Result<(), impl std::error::Error>) -> ExitCode {
 }
 
 fn failed(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("rdma-device-plugin: {error}");
+    eprintln!("rdma-device-plugin: {}", one_line(&error.to_string()));
     ExitCode::FAILURE
 }
 
@@ -75,8 +77,8 @@ fn start_log(level: log::LevelFilter, history: History) {
         .filter_module("rdma_netns", level)
         .filter_module("rdma_resources", level)
         .format(|out, record| {
-            let level = record.level().as_str().to_ascii_lowercase();
-            writeln!(out, "rdma-device-plugin: {level}: {}", record.args())
+            let line = line("rdma-device-plugin", record.level(), record.args());
+            writeln!(out, "{line}")
         })
         .build();
     log::set_max_level(log.filter());

@@ -3,7 +3,8 @@
 
 use crate::untouched_node;
 use integration::{Node, Snapshot};
-use std::path::Path;
+use serde_json::json;
+use std::{fs, path::Path};
 
 #[test]
 fn every_missing_variable_is_named() {
@@ -109,6 +110,33 @@ fn long_and_upper_case_container_ids_are_fine() {
         assert!(pod.has_link("rdma0"), "{container}");
         node.del(&configuration, container, &pod);
         before.assert_restored(&node.host);
+    }
+}
+
+/// Nobody but kubelet names pods here, and it names none so. It stands for all that others name: processes, netdevs,
+/// what a program of theirs prints.
+#[test]
+fn no_line_of_the_log_is_forged_by_what_others_are_called() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let file = node.directory().join("log");
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["log"] = json!({"level": "debug", "file": file});
+    let name = "a\nrdma-cni[1]: ADD: error: forged\u{1b}[2J\u{7}\u{2028}";
+    let args = format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}");
+    for command in ["ADD", "DEL"] {
+        let call = node.invoke(command, "a", pod.path()).env("CNI_ARGS", &args);
+        let outcome = call.input(&configuration).run();
+        assert!(outcome.status.success(), "{outcome}");
+        let kept = fs::read_to_string(&file).expect("a log");
+        for log in [&outcome.stderr, &kept] {
+            assert!(log.contains("forged"), "{log:?}");
+            for line in log.lines() {
+                assert!(!line.starts_with("rdma-cni[1]"), "{log:?}");
+                let steers = |it: char| it.is_control() || it == '\u{2028}';
+                assert!(!line.contains(steers), "{line:?}");
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! The file: JSON or YAML, of one of the formats; and what holds in all of them.
 
 use super::{Conf, Flags, Parsed, ResourceConf, foreign, own};
-use conf_reader::{Field, Wrong, wrong::one_line};
+use conf_reader::{Field, Wrong, one_line};
 use serde_json::Value;
 use std::{
     io,

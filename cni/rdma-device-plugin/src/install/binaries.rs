@@ -8,6 +8,7 @@ use crate::chain::{
     file,
     record::{Binary, Record, RecordError, hash},
 };
+use conf_reader::one_line;
 use serde_json::Value;
 use std::{
     fs::{self, Permissions},
@@ -193,7 +194,7 @@ fn run(name: &'static str, dir: &Path, path: &Path) -> Result<(), BinaryError> {
             format!(
                 "it does not answer VERSION ({}): {}",
                 output.status,
-                String::from_utf8_lossy(&output.stderr).trim_end()
+                one_line(String::from_utf8_lossy(&output.stderr).trim_end())
             )
         }
     };

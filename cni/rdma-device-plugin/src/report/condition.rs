@@ -8,6 +8,7 @@ use crate::{
     node::Node,
     offer::{Gone, Offer, OfferedDevice},
 };
+use conf_reader::one_line;
 use rdma_netns::DeviceAddress;
 use serde_json::{Value, json};
 use std::{
@@ -88,7 +89,7 @@ impl Condition {
         Self {
             is_missing,
             reason: reason.to_owned(),
-            message: sentences.join("; "),
+            message: one_line(&sentences.join("; ")).into_owned(),
         }
     }
 

@@ -2,6 +2,7 @@
 //! One event of a pod, as the API server has it (`core/v1`), and how many of them are written.
 
 use crate::{api::AGENT, refused::PodName};
+use conf_reader::one_line;
 use kubernetes_api::{Client, Method, RequestError};
 use serde_json::{Value, json};
 use std::{
@@ -54,14 +55,15 @@ impl Event<'_> {
         if let Some(uid) = self.uid {
             pod["uid"] = uid.into();
         }
-        let end = self.message.floor_char_boundary(LONGEST_MESSAGE);
+        let message = one_line(self.message);
+        let end = message.floor_char_boundary(LONGEST_MESSAGE);
         json!({
             "kind": "Event",
             "apiVersion": "v1",
             "metadata": {"generateName": format!("{name}."), "namespace": namespace},
             "involvedObject": pod,
             "reason": self.reason,
-            "message": self.message[..end],
+            "message": message[..end],
             "type": if self.is_warning { "Warning" } else { "Normal" },
             "count": 1,
             "firstTimestamp": now,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The read-out as text.
 
+use conf_reader::one_line;
 use rdma_netns::smc::{Connection, LinkGroup, Mode, Overview, PnetEntry, SmcPort};
 use std::{
     fmt::Write as _,
@@ -16,7 +17,8 @@ pub(super) fn of(overview: &Overview) -> String {
             if lines.is_empty() { ": none" } else { "" }
         );
         for line in lines {
-            let _ = writeln!(text, "  {}", line.trim_end());
+            // names of netdevs are their pods' to choose
+            let _ = writeln!(text, "  {}", one_line(line.trim_end()));
         }
     };
     let entries = overview.pnet_entries.iter();
@@ -183,6 +185,16 @@ mod tests {
 
     fn gid(text: &str) -> Option<Ipv6Addr> {
         Some(text.parse().expect("a GID"))
+    }
+
+    #[test]
+    fn a_name_that_a_pod_chose_steers_no_terminal() {
+        let overview = Overview {
+            pnet_entries: vec![entry("NET1", Some("a\u{1b}[2J"), None)],
+            ..Overview::default()
+        };
+        let text = of(&overview);
+        assert!(text.contains("netdev a\\u{1b}[2J\n"), "{text}");
     }
 
     #[test]
