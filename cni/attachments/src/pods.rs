@@ -7,7 +7,7 @@
 
 mod rails;
 
-pub use rails::{PodRail, PodRails, RailAddress, rails};
+pub use rails::{PodRail, PodRails, RailAddress, rails, rails_of_text};
 
 use cni_protocol::state_file;
 use rdma_netns::{DeviceAddress, NetnsId};

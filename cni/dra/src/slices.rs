@@ -84,7 +84,7 @@ pub fn plan(owner: &Owner, devices: &[PoolDevice], existing: &[Value]) -> Vec<Ch
     }
     let pool = json!({
         "name": owner.node,
-        "generation": newest.map_or(1, |newest| newest + 1),
+        "generation": newest.map_or(1, |newest| newest.saturating_add(1)),
         "resourceSliceCount": count,
     });
     let written = names.iter().zip(specs).map(|(name, mut spec)| {
@@ -199,4 +199,30 @@ fn has_surplus(wanted: &Value, found: &Value) -> bool {
 
 fn devices(spec: &Value) -> impl Iterator<Item = &Value> {
     spec["devices"].as_array().into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever may write slices of this node may have written it, and the API server takes each number.
+    #[test]
+    fn the_greatest_generation_is_not_exceeded() {
+        let owner = Owner {
+            driver: "hca.rdma".into(),
+            node: "n".into(),
+            node_uid: None,
+        };
+        let foreign = json!({
+            "metadata": {"name": "theirs"},
+            "spec": {"pool": {"name": "n", "generation": i64::MAX, "resourceSliceCount": 1}},
+        });
+        let changes = plan(&owner, &[], &[foreign]);
+        let Some(Change::Create(own)) = changes.first() else {
+            panic!("{changes:?}");
+        };
+        assert_eq!(own["spec"]["pool"]["generation"], i64::MAX);
+        assert_eq!(changes[1], Change::Delete("theirs".into()));
+        assert_eq!(plan(&owner, &[], std::slice::from_ref(own)), []);
+    }
 }

@@ -19,8 +19,8 @@ pub struct Watch {
     body: Incoming,
     /// It carries the body, and ends with this value.
     connection: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// What has come of the next line.
-    line: Vec<u8>,
+    /// What has come of the next lines.
+    lines: Lines,
     /// There is nothing more to come.
     ended: bool,
 }
@@ -62,10 +62,32 @@ pub(crate) async fn open(
     let watch = Watch {
         body: response.into_body(),
         connection: Some(connection),
-        line: vec![],
+        lines: Lines::default(),
         ended: false,
     };
     Ok((status, watch))
+}
+
+/// What has come, of which the last line may be a part.
+#[derive(Clone, Debug, Default)]
+pub struct Lines(pub Vec<u8>);
+
+impl Lines {
+    /// Takes the next event out of it; none: it has not all come yet.
+    ///
+    /// # Errors
+    /// It is no JSON, or too long.
+    pub fn event(&mut self) -> Result<Option<Value>, RequestError> {
+        if let Some(end) = self.0.iter().position(|it| *it == b'\n') {
+            let line: Vec<u8> = self.0.drain(..=end).collect();
+            let event = serde_json::from_slice(&line);
+            return event.map_err(|error| RequestError::Garbage(error.to_string()));
+        }
+        match self.0.len() > LONGEST {
+            true => Err(RequestError::Garbage(format!("more than {LONGEST} bytes"))),
+            false => Ok(None),
+        }
+    }
 }
 
 impl Watch {
@@ -76,16 +98,11 @@ impl Watch {
     /// The connection is broken; what comes is no JSON, or too long.
     pub async fn next(&mut self) -> Result<Option<Value>, RequestError> {
         loop {
-            if let Some(end) = self.line.iter().position(|it| *it == b'\n') {
-                let line: Vec<u8> = self.line.drain(..=end).collect();
-                let event = serde_json::from_slice(&line);
-                return event.map_err(|error| RequestError::Garbage(error.to_string()));
-            }
-            if self.line.len() > LONGEST {
-                return Err(RequestError::Garbage(format!("more than {LONGEST} bytes")));
+            if let Some(event) = self.lines.event()? {
+                return Ok(Some(event));
             }
             match self.chunk().await {
-                Ok(Some(chunk)) => self.line.extend_from_slice(&chunk),
+                Ok(Some(chunk)) => self.lines.0.extend_from_slice(&chunk),
                 Ok(None) => return Ok(None),
                 Err(error) => return Err(RequestError::Garbage(error.to_string())),
             }
@@ -95,12 +112,12 @@ impl Watch {
     /// All of an answer that is no watch.
     pub(crate) async fn rest(mut self) -> io::Result<Vec<u8>> {
         while let Some(chunk) = self.chunk().await? {
-            self.line.extend_from_slice(&chunk);
-            if self.line.len() > LONGEST {
+            self.lines.0.extend_from_slice(&chunk);
+            if self.lines.0.len() > LONGEST {
                 return Err(io::Error::other(format!("more than {LONGEST} bytes")));
             }
         }
-        Ok(self.line)
+        Ok(self.lines.0)
     }
 
     /// What comes next; none: nothing does.

@@ -225,7 +225,7 @@ fn holder(metadata: &fs::Metadata) -> String {
 
 /// The process that has the lock, by the lines of `/proc/locks` (`lock_get_status()`, `fs/locks.c`):
 /// `1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF`, and `->` before who waits.
-fn process(locks: &str, device: u64, inode: u64) -> Option<u32> {
+pub fn process(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);

@@ -269,7 +269,8 @@ impl<'a> Ipam<'a> {
             let later = self.later.map(|it| &it.0);
             let answered = built_in.call(all, &input, deadline, later);
             return answered.map_err(|output| {
-                self.refused(command.1, &output, "it ended without a CNI error")
+                let without = "it ended without a CNI error";
+                IpamError::refused(self.name, command.1, &output, without)
             });
         }
         let mut program = process::Command::new(&self.program);
@@ -290,18 +291,25 @@ impl<'a> Ipam<'a> {
             });
         }
         let without = format!("it ended with {status} and without a CNI error");
-        Err(self.refused(command.as_str(), &output, &without))
+        Err(IpamError::refused(
+            self.name,
+            command.as_str(),
+            &output,
+            &without,
+        ))
     }
+}
 
-    /// What it printed as it failed; `without` an error, if it is none.
-    fn refused(&self, command: &'static str, output: &[u8], without: &str) -> IpamError {
+impl IpamError {
+    /// What the plugin called `name` printed as its `command` failed; `without` an error, if it is none.
+    pub fn refused(name: &str, command: &'static str, output: &[u8], without: &str) -> Self {
         let error: Value = serde_json::from_slice(output).unwrap_or_default();
         let words = [&error["msg"], &error["details"]]
             .into_iter()
             .filter_map(Value::as_str);
         let words: Vec<&str> = words.filter(|text| !text.is_empty()).collect();
-        IpamError::Refused {
-            name: self.name.to_owned(),
+        Self::Refused {
+            name: name.to_owned(),
             command,
             code: error["code"].as_u64(),
             message: match words.is_empty() {

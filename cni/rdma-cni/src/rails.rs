@@ -16,12 +16,16 @@ use cni_protocol::lock::Patience;
 use directory::Directory;
 use serde_json::{Value, json};
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
 /// The format of the file.
 const FORMAT: u32 = 1;
+
+/// More than any file of ours has, bytes: what a pod put in its place is not read to its end.
+pub const LARGEST: usize = 1 << 20;
 
 /// What the file is called.
 const FILE: &str = "rails.json";
@@ -54,9 +58,8 @@ pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result
         let _lock = all.lock("lock", patience)?;
         let network = all.make(&key.network)?;
         let pods = pod_directory(&network, &directory_name(key, pod))?;
-        let mut rails_of_all = others(&pods, key)?.unwrap_or_default();
-        rails_of_all.extend(rails);
-        put(&all, &pods, pod, key, rails_of_all)
+        let others = others(&pods, key)?.unwrap_or_default();
+        put(&all, &pods, &text(pod, key, others, rails))
     };
     write().map_err(|source| StoreError::new("write", &path(root, key, pod), source))
 }
@@ -106,7 +109,9 @@ pub fn remove(
         match others(&pods, key)? {
             // a pod of the same name is there already
             None => return Ok(()),
-            Some(others) if !others.is_empty() => return put(&all, &pods, pod, key, others),
+            Some(others) if !others.is_empty() => {
+                return put(&all, &pods, &text(pod, key, others, vec![]));
+            }
             Some(_) => {}
         }
         // the first as earlier versions left it when they were killed
@@ -120,38 +125,74 @@ pub fn remove(
 
 /// The rails of the pod's other attachments in the file; none if the file is another pod's.
 fn others(pods: &Directory, key: &Key) -> io::Result<Option<Vec<Value>>> {
-    let Some(text) = pods.read(FILE)? else {
-        return Ok(Some(vec![]));
-    };
-    let Ok(content) = serde_json::from_slice::<Value>(&text) else {
+    Ok(match pods.read(FILE)? {
+        Some(text) => others_of(&text, key),
+        None => Some(vec![]),
+    })
+}
+
+/// The rails of the pod's other attachments in the file with this `text`; none if it is another pod's.
+pub fn others_of(text: &[u8], key: &Key) -> Option<Vec<Value>> {
+    let Ok(content) = serde_json::from_slice::<Value>(text) else {
         // written just before the machine lost power: that pod is gone
-        return Ok(Some(vec![]));
+        return Some(vec![]);
     };
     if content["containerID"] != key.container {
-        return Ok(None);
+        return None;
     }
     let rails = content["rails"].as_array().into_iter().flatten();
     let others = rails.filter(|rail| rail["ifname"] != *key.interface);
-    Ok(Some(others.cloned().collect()))
+    Some(others.cloned().collect())
+}
+
+/// The file's text: the rails of the pod's other attachments, as they were in it, and those of `key`. The former may be a
+/// pod's own invention, which is many times as long with its line feeds: if they would not be read again, they go.
+pub fn text(pod: Option<&str>, key: &Key, others: Vec<Value>, own: Vec<Value>) -> Vec<u8> {
+    let written = |rails: Vec<Value>, most: usize| {
+        let content = json!({
+            "format": FORMAT,
+            "network": key.network,
+            "pod": pod,
+            "containerID": key.container,
+            "rails": rails,
+        });
+        let mut text = Text {
+            bytes: vec![],
+            most,
+        };
+        let written = serde_json::to_writer_pretty(&mut text, &content);
+        written.and_then(|()| text.write_all(b"\n").map_err(serde_json::Error::io))?;
+        Ok::<_, serde_json::Error>(text.bytes)
+    };
+    let all = others.into_iter().chain(own.iter().cloned()).collect();
+    // what is in memory can be written
+    written(all, LARGEST)
+        .or_else(|_| written(own, usize::MAX))
+        .unwrap_or_default()
+}
+
+/// So many bytes at most.
+struct Text {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.most {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Writes the file, whole, for whomever the pod's programs run as.
-fn put(
-    all: &Directory,
-    pods: &Directory,
-    pod: Option<&str>,
-    key: &Key,
-    rails: Vec<Value>,
-) -> io::Result<()> {
-    let content = json!({
-        "format": FORMAT,
-        "network": key.network,
-        "pod": pod,
-        "containerID": key.container,
-        "rails": rails,
-    });
-    let text = format!("{content:#}\n");
-    let written = all.write(TEMPORARY, text.as_bytes(), 0o644);
+fn put(all: &Directory, pods: &Directory, text: &[u8]) -> io::Result<()> {
+    let written = all.write(TEMPORARY, text, 0o644);
     let put = written.and_then(|()| all.rename(TEMPORARY, pods, FILE));
     put.inspect_err(|_| {
         let _ = all.remove(TEMPORARY);
@@ -179,7 +220,25 @@ mod tests {
         let root = Directory::open(root)?.unwrap();
         let all = root.make("rails")?;
         let pods = pod_directory(&all.make(&key.network)?, &directory_name(key, POD))?;
-        put(&all, &pods, POD, key, vec![json!({"ifname": "eth0"})])
+        put(
+            &all,
+            &pods,
+            &text(POD, key, vec![], vec![json!({"ifname": "eth0"})]),
+        )
+    }
+
+    /// Of a file of 200 kB, indented, it would be 20 MB.
+    #[test]
+    fn what_a_pod_plants_does_not_grow() {
+        let deep = "[".repeat(100) + &"0,".repeat(100_000) + "0" + &"]".repeat(100);
+        let planted = format!(r#"{{"containerID":"a","rails":[{{"ifname":"eth1"}},{deep}]}}"#);
+        let others = others_of(planted.as_bytes(), &key("a")).unwrap();
+        assert_eq!(others.len(), 2);
+        let own = json!({"ifname": "eth0"});
+        let written = text(POD, &key("a"), others, vec![own.clone()]);
+        assert!(written.len() <= LARGEST, "{} bytes", written.len());
+        let content: Value = serde_json::from_slice(&written).unwrap();
+        assert_eq!(content["rails"], json!([own]));
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub mod metrics;
 pub mod node;
 pub mod node_features;
 pub mod offer;
+pub mod offline;
 pub mod peers;
 pub mod privilege;
 pub mod probes;

@@ -2,11 +2,16 @@
 //! What kubelet and the API server say.
 
 use crate::assert_one_line;
-use dra::{Claim, ClaimName};
+use dra::{
+    Claim, ClaimName,
+    slices::{self, Change, Owner},
+    status,
+};
 use kubelet_api::pod_resources::v1::{GetPodResourcesResponse, ListPodResourcesResponse};
-use kubernetes_api::{StatusCode, access::Identity, client};
+use kubernetes_api::{StatusCode, access::Identity, client, watch::Lines};
 use plan::allocation;
 use prost::Message;
+use rdma_device_plugin::{refused::pod::Pod, report::condition::Condition};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -91,4 +96,88 @@ pub fn claim(input: &[u8]) {
             }
         }
     }
+}
+
+/// Objects of the API server, a JSON list of them: pods, nodes, claims' `status.devices`, the node's ResourceSlices.
+///
+/// # Panics
+/// A pod that stays has no reason; what is planned for the slices is not enough; a condition does not come back.
+pub fn objects(input: &[u8]) {
+    let Ok(Value::Array(objects)) = serde_json::from_slice(input) else {
+        return;
+    };
+    for object in &objects {
+        if let Some(pod) = Pod::read(object)
+            && pod.stays("n").is_none()
+        {
+            assert!(pod.node == "n" && !pod.is_mirror && pod.owner.is_some());
+        }
+        if let Some((condition, heartbeat, transition)) = Condition::read(object) {
+            let patch = condition.patch(heartbeat, transition);
+            let again = Condition::read(&patch);
+            assert_eq!(again, Some((condition, heartbeat, transition)));
+        }
+        let own = [
+            json!({"driver": "hca.rdma", "pool": "n", "device": "d", "shareID": null,
+                          "conditions": [{"type": "Ready", "status": "True"}]}),
+        ];
+        let present = &object["status"]["devices"];
+        if let Some(said) = status::merged(&own, "hca.rdma", present, "2026-01-31T10:00:00Z") {
+            let said = Value::Array(said);
+            let again = status::merged(&own, "hca.rdma", &said, "2026-02-01T10:00:00Z");
+            assert_eq!(again, None);
+        }
+        let _ = status::has_all(&object["status"]["allocation"], &own);
+    }
+    let owner = Owner {
+        driver: "hca.rdma".into(),
+        node: "n".into(),
+        node_uid: None,
+    };
+    // an API server has one of each name
+    let mut names = BTreeSet::new();
+    let name = |it: &Value| it["metadata"]["name"].as_str().map(str::to_owned);
+    let mut slices = objects;
+    slices.retain(|it| name(it).is_some_and(|it| names.insert(it)));
+    for change in slices::plan(&owner, &[], &slices) {
+        match change {
+            Change::Delete(gone) => slices.retain(|it| name(it).as_ref() != Some(&gone)),
+            Change::Create(object) => slices.push(object),
+            Change::Replace(object) => {
+                let of = name(&object);
+                slices.retain(|it| name(it) != of);
+                slices.push(object);
+            }
+        }
+    }
+    assert_eq!(slices::plan(&owner, &[], &slices), []);
+}
+
+/// A watch: the first byte says in which pieces it comes.
+///
+/// # Panics
+/// What is told depends on the pieces.
+pub fn watch(input: &[u8]) {
+    let Some((size, stream)) = input.split_first() else {
+        return;
+    };
+    let told = |size: usize| {
+        let mut lines = Lines::default();
+        let mut events = vec![];
+        for piece in stream.chunks(size) {
+            lines.0.extend_from_slice(piece);
+            loop {
+                match lines.event() {
+                    Ok(Some(event)) => events.push(event),
+                    Ok(None) => break,
+                    Err(error) => {
+                        assert_one_line(&error);
+                        return (events, true);
+                    }
+                }
+            }
+        }
+        (events, false)
+    };
+    assert_eq!(told(usize::from(*size).max(1)), told(stream.len().max(1)));
 }

@@ -10,19 +10,23 @@
 //! | [`leases`] | leases, names of notes, resolv.conf, kubeconfig, labels of the node |
 //! | [`conflists`] | CNI lists, single configurations, directories of them |
 //! | [`resources`] | `resources.json`, grants, the CDI file |
-//! | [`cluster`] | kubelet's pod-resources, the API server's answers, claims with their parameters, tokens |
-//! | [`metadata`] | the cloud's metadata service |
+//! | [`cluster`] | kubelet's pod-resources, the API server's answers, watches and objects, claims with their parameters, tokens |
+//! | [`kubelet`] | kubelet's requests |
+//! | [`metadata`] | the cloud's metadata service, and its HTTP |
 //! | [`netlink`] | netlink's datagrams, rtnetlink, RDMA netlink, SMC's families, packets and uevents |
-//! | [`sysfs`] | trees of files in the place of `/sys` |
+//! | [`node`] | a pod's `rails.json`, vital product data, texts of the kernel, systemd, udev, modprobe |
+//! | [`sysfs`] | trees of files in the place of `/sys` and `/proc` |
 //!
 //! A target panics where something does not hold. That it ends, and how much memory it takes, libFuzzer watches.
 
 pub mod cluster;
 pub mod configurations;
 pub mod conflists;
+pub mod kubelet;
 pub mod leases;
 pub mod metadata;
 pub mod netlink;
+pub mod node;
 pub mod protocol;
 pub mod records;
 pub mod resources;
@@ -38,8 +42,9 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 28] = [
+pub const TARGETS: [Target; 35] = [
     target("annotations", configurations::annotations),
+    target("api-objects", cluster::objects),
     target("api-server", cluster::api_server),
     target("attachment-record", records::attachment),
     target("cdi", resources::cdi),
@@ -54,19 +59,25 @@ pub const TARGETS: [Target; 28] = [
     target("erdma-record", records::erdma),
     target("ipam-answer", protocol::ipam_answer),
     target("ipam-conf", configurations::ipam),
+    target("kubelet-requests", kubelet::requests),
     target("leases", leases::leases),
     target("metadata", metadata::metadata),
+    target("metadata-http", metadata::http),
     target("netlink-datagram", netlink::datagram),
     target("network-conf", configurations::network),
     target("node-texts", leases::node_texts),
+    target("others-texts", node::texts),
     target("packets", netlink::packets),
     target("pod-resources", cluster::pod_resources),
     target("prev-result", protocol::prev_result),
+    target("rails-file", node::rails_file),
     target("rdma-netlink", netlink::rdma),
     target("resources", resources::published),
     target("rtnetlink", netlink::rtnetlink),
     target("smc-netlink", netlink::smc),
     target("sysfs", sysfs::tree),
+    target("vital-product-data", node::vital_product_data),
+    target("watch", cluster::watch),
 ];
 
 const fn target(name: &'static str, run: fn(&[u8])) -> Target {

@@ -2,7 +2,13 @@
 //! The cloud's metadata service: addresses come of what it says, so that nothing odd may.
 
 use crate::assert_one_line;
-use erdma::metadata::{Base, answers};
+use erdma::metadata::{Base, answers, http};
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Answers, one a line: a word, an address, its network, the router, a hardware address; and a base address.
 ///
@@ -42,5 +48,53 @@ pub fn metadata(input: &[u8]) {
                 Some(base.to_string())
             );
         }
+    }
+}
+
+/// A connection whose other end says these bytes, and hears anything.
+struct Said<'a>(&'a [u8]);
+
+impl AsyncRead for Said<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (now, later) = self.0.split_at(self.0.len().min(buffer.remaining()));
+        buffer.put_slice(now);
+        self.0 = later;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Said<'_> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What it says over HTTP.
+///
+/// # Panics
+/// An answer is longer than what is read, or its status is none; it is waited for though the service has closed.
+pub fn http(input: &[u8]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let base: Base = "http://100.100.100.200".parse().expect("an address");
+    let conversed = http::conversed(&base, Said(input));
+    if let Some((status, body)) = runtime.expect("a runtime").block_on(conversed) {
+        assert!((100..1000).contains(&status));
+        assert!(body.len() <= http::LONGEST);
     }
 }

@@ -8,7 +8,7 @@ use cni_protocol::{
     result::{self, RailResult},
     version::SUPPORTED,
 };
-use rdma_cni::ipam::Answer;
+use rdma_cni::ipam::{Answer, IpamError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -87,11 +87,19 @@ pub fn prev_result(input: &[u8]) {
     }
 }
 
-/// What an IPAM plugin prints at ADD.
+/// What an IPAM plugin prints at ADD, as an answer and as an error.
 ///
 /// # Panics
 /// A message has several lines, or is long; an address is none.
 pub fn ipam_answer(input: &[u8]) {
+    let refused = IpamError::refused(
+        "an-ipam-plugin",
+        "ADD",
+        input,
+        "it ended without a CNI error",
+    );
+    assert!(refused.to_string().chars().count() < 600);
+    assert_one_line(&refused);
     let answer = match Answer::parse("an-ipam-plugin", input) {
         Ok(answer) => answer,
         Err(error) => {

@@ -10,7 +10,7 @@ use attachments::{
 use dra::cdi;
 use rdma_device_plugin::chain::{record::Record as ChainRecord, sandbox};
 use serde_json::Value;
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 /// The record of an attachment.
 ///
@@ -34,6 +34,14 @@ pub fn attachment(input: &[u8]) {
     }
     // of any version
     let _ = pods::of_text(input);
+    let boot_id = value["bootId"].as_str().unwrap_or_default();
+    if let Some(pod) = pods::rails_of_text(input, boot_id) {
+        assert!(pod.phase != "home");
+        let addresses = pod.rails.iter().flat_map(|it| &it.addresses);
+        for address in addresses {
+            assert!(!matches!(address.ip, IpAddr::V6(ip) if ip.is_unicast_link_local()));
+        }
+    }
 }
 
 /// The record of an installation.
@@ -55,6 +63,10 @@ pub fn cni_cache(input: &[u8]) {
     for pod in [("default", "a"), ("", "")] {
         let told = sandbox::told(input, pod);
         assert_eq!(told, sandbox::told(input, pod));
+    }
+    if let Some((pod, _)) = sandbox::uid(input) {
+        // what is told of it is this pod's
+        let _ = sandbox::told(input, (&pod.namespace, &pod.name));
     }
 }
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/sys` and `/dev`: any tree of files in their place is an inventory, or an error.
+//! `/sys`, `/proc` and `/dev`: any tree of files in their place is an inventory, or an error.
 
-use rdma_netns::linux::offline;
+use rdma_device_plugin::offline::port_files;
+use rdma_netns::{
+    DeviceAddress,
+    linux::{accelerator_names, offline},
+};
 use std::{
     collections::BTreeSet,
     fs,
@@ -55,6 +59,15 @@ pub fn tree(input: &[u8]) {
     }
     let _ = offline::gid_table(&sys, "mlx5_0", 1);
     let _ = offline::hardware_of(&sys, "eth2", 4);
+    let names = accelerator_names(&sys, &root.path().join("proc"));
+    assert!(names.keys().all(|it| it.trim() == it));
+    let address = DeviceAddress::try_from("0000:3b:00.0".to_owned()).expect("an address");
+    let counters = ["symbol_error", "link_downed"].map(str::to_owned);
+    let ports = port_files(&sys, address, "mlx5_0", &counters);
+    for (name, _) in ports.metrics.iter().flatten() {
+        let is_metrics = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_';
+        assert!(name.starts_with("rdma_") && name.chars().all(is_metrics));
+    }
 }
 
 /// A relative path that leads nowhere else.

@@ -24,7 +24,7 @@ pub(super) fn of_everything() -> bool {
 }
 
 /// Whether one of the sockets of `table` is told of everything.
-fn has_one(table: &str) -> bool {
+pub(super) fn has_one(table: &str) -> bool {
     // sk Eth Pid Groups …: `Eth` is the protocol, `Groups` the first 32 of them
     let mut sockets = table.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();

@@ -7,12 +7,13 @@
 use super::{
     addresses, api_server, devices, gids, held, inventory,
     links::{self, can_ask},
+    listeners,
     monitor::{self, Nsid, Uevent},
     neighbours, nexthops,
     nldev::{self, CharDeviceInfo, DeviceInfo, PortInfo},
     probe,
     reach::Reach,
-    routes, rules, vfs,
+    routes, rules, vfs, vpd,
 };
 use crate::{
     Address, GeneralRule, GidTable, HardwareAddress, Inventory, Link, Neighbour, RdmaMode, Route,
@@ -93,6 +94,16 @@ pub fn neighbour_packet(
 /// The API servers that a kubeconfig names by address.
 pub fn api_servers(kubeconfig: &str) -> Vec<IpAddr> {
     api_server::named(kubeconfig)
+}
+
+/// The value of `keyword` in what of a PCI function's vital product data is read only.
+pub fn vital_product_data<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [u8]> {
+    vpd::value(data, keyword)
+}
+
+/// Whether one of the sockets in `table`, as `/proc/net/netlink` is, hears of all that happens to netdevs.
+pub fn is_heard_of(table: &str) -> bool {
+    listeners::has_one(table)
 }
 
 /// The messages of one datagram that answer the request `sequence`, in order, up to the one that ends the exchange.

@@ -96,18 +96,23 @@ pub fn rails(attachments: &Path, boot_id: &str) -> Vec<PodRails> {
     pods
 }
 
-/// None: the record is another boot's, or its devices are back on the host, or it cannot be read.
+/// None: it cannot be read, or there are none in it.
 fn of(file: &Path, boot_id: &str) -> Option<PodRails> {
+    rails_of_text(&state_file::read(file).ok()?, boot_id)
+}
+
+/// The rails of the pod of the record with this `text`. None: it is another boot's, or its devices are back on the host, or
+/// it is no record.
+pub fn rails_of_text(text: &[u8], boot_id: &str) -> Option<PodRails> {
     #[derive(Deserialize)]
     struct Rails {
         rails: Vec<serde_json::Value>,
     }
-    let text = state_file::read(file).ok()?;
-    let record: Record = serde_json::from_slice(&text).ok()?;
+    let record: Record = serde_json::from_slice(text).ok()?;
     if record.boot_id != boot_id || record.phase == "home" {
         return None;
     }
-    let Rails { rails } = serde_json::from_slice(&text).ok()?;
+    let Rails { rails } = serde_json::from_slice(text).ok()?;
     // one that another version writes otherwise hides no other
     let rails = rails
         .into_iter()

@@ -11,6 +11,7 @@
 
 mod chain;
 mod look;
+pub mod offline;
 mod records;
 mod services;
 mod system;

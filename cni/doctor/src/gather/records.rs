@@ -96,14 +96,19 @@ pub(super) fn leases(look: &mut Look, conf: Option<&Conf>) -> Vec<Lease> {
         let Some(text) = look.text(directory.join(name)) else {
             continue;
         };
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        found.extend(lines.next().map(|container| Lease {
-            address,
-            container: container.to_owned(),
-            interface: lines.next().map(str::to_owned),
-        }));
+        found.extend(lease(&text, address));
     }
     found
+}
+
+/// The lease of `address` whose file has this `text`; none: it is empty.
+pub(super) fn lease(text: &str, address: IpAddr) -> Option<Lease> {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.next().map(|container| Lease {
+        address,
+        container: container.to_owned(),
+        interface: lines.next().map(str::to_owned),
+    })
 }
 
 pub(super) fn cached(look: &mut Look) -> Option<BTreeSet<String>> {

@@ -85,7 +85,7 @@ fn memlock(look: &mut Look, name: &str) -> Memlock {
 }
 
 /// The soft limit in the table of `/proc/PID/limits` (`proc_pid_limits()`, `fs/proc/base.c`).
-fn limit(limits: &str) -> Memlock {
+pub(super) fn limit(limits: &str) -> Memlock {
     let mut lines = limits.lines();
     let line = lines.find_map(|line| line.strip_prefix("Max locked memory"));
     match line.and_then(|line| line.split_ascii_whitespace().next()) {

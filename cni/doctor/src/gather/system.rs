@@ -70,7 +70,7 @@ pub(super) fn modules(look: &mut Look) -> BTreeMap<String, ModuleState> {
 }
 
 /// The module that a line is about: `kernel/drivers/infiniband/core/ib_core.ko.xz: …`.
-fn module(line: &str) -> Option<String> {
+pub(super) fn module(line: &str) -> Option<String> {
     let file = line.split(':').next()?.rsplit('/').next()?;
     let (name, _) = file.split_once(".ko")?;
     Some(name.replace('-', "_"))
@@ -108,7 +108,7 @@ pub(super) fn boot_modes(look: &mut Look) -> Vec<BootMode> {
 }
 
 /// The mode that a line of `modprobe.d` sets: `options ib_core netns_mode=0`.
-fn option(line: &str) -> Option<RdmaMode> {
+pub(super) fn option(line: &str) -> Option<RdmaMode> {
     let mut words = line.split_ascii_whitespace();
     if words.next() != Some("options") || words.next()?.replace('-', "_") != "ib_core" {
         return None;
@@ -128,7 +128,7 @@ fn mode(value: &str) -> Option<RdmaMode> {
 }
 
 /// The mode that a unit's command sets: `rdma system set netns exclusive`.
-fn unit(text: &str) -> Option<RdmaMode> {
+pub(super) fn unit(text: &str) -> Option<RdmaMode> {
     let commands = text.lines().filter(|line| line.starts_with("Exec"));
     let mut modes = commands.filter_map(|line| {
         let (_, mode) = line.split_once("system set netns ")?;
@@ -143,22 +143,24 @@ fn unit(text: &str) -> Option<RdmaMode> {
 
 /// The last rule that has RDMA devices renamed.
 pub(super) fn naming(look: &mut Look) -> Option<Naming> {
-    let policy = |line: &str| {
-        let line = line.trim_start();
-        let (_, after) = line.split_once("rdma_rename")?;
-        let (_, policy) = after.split_once("NAME_")?;
-        let policy: String = policy
-            .chars()
-            .take_while(|c| c.is_ascii_alphabetic())
-            .collect();
-        (!line.starts_with('#')).then(|| format!("NAME_{policy}"))
-    };
     let rules = files(look, "udev/rules.d", ".rules").into_iter();
     let mut rules = rules.filter_map(|(file, text)| {
         let policy = text.lines().filter_map(policy).next_back()?;
         Some(Naming { file, policy })
     });
     rules.next_back()
+}
+
+/// The policy that a line of a rule has devices renamed by: `PROGRAM="rdma_rename %k NAME_FALLBACK"`.
+pub(super) fn policy(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    let (_, after) = line.split_once("rdma_rename")?;
+    let (_, policy) = after.split_once("NAME_")?;
+    let policy: String = policy
+        .chars()
+        .take_while(|c| c.is_ascii_alphabetic())
+        .collect();
+    (!line.starts_with('#')).then(|| format!("NAME_{policy}"))
 }
 
 /// The files of `directory` whose names end with `ending`, as they count, by name.

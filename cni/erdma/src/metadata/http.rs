@@ -13,12 +13,13 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use std::{fmt, io, net::Ipv6Addr, pin::pin, str::FromStr, time::Duration};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     time::{Instant, timeout, timeout_at},
 };
 
 /// Bytes of an answer that are read; an address has 15.
-const LONGEST: usize = 4096;
+pub const LONGEST: usize = 4096;
 
 /// Where the service is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,11 +160,25 @@ pub(super) async fn ask(
     }
 }
 
-async fn converse(
-    base: &Base,
-    question: &Question<'_>,
-    stream: TcpStream,
-) -> Result<Reply, Trouble> {
+/// What `stream`, a connection whose other end says what it wants, makes of a question: status and body. None: it is no
+/// answer, or too long.
+pub async fn conversed<S>(base: &Base, stream: S) -> Option<(u16, Bytes)>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let question = Question {
+        method: Method::GET,
+        path: super::INSTANCE_ID,
+        header: None,
+    };
+    let reply = converse(base, &question, stream).await.ok()?;
+    Some((reply.status, reply.body))
+}
+
+async fn converse<S>(base: &Base, question: &Question<'_>, stream: S) -> Result<Reply, Trouble>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut request = Request::builder()
         .method(question.method.clone())

@@ -14,7 +14,7 @@
 //! names: the service answers nobody but the instance itself.
 
 pub mod answers;
-mod http;
+pub mod http;
 
 pub use answers::unusable;
 pub use http::{Base, InvalidBase};

@@ -2,6 +2,7 @@
 //! A directory that pods may mount, and write to if they are root: names are looked up in it one by
 //! one, and no link is followed.
 
+use super::LARGEST;
 use cni_protocol::lock::{self, Held, Patience};
 use nix::{
     errno::Errno,
@@ -15,9 +16,6 @@ use std::{
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::Path,
 };
-
-/// More than any file of ours has, bytes: what a pod put in its place is not read to its end.
-const LARGEST: u64 = 1 << 20;
 
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY
     .union(OFlag::O_NOFOLLOW)
@@ -71,11 +69,11 @@ impl Directory {
             opened => File::from(opened?),
         };
         let metadata = file.metadata()?;
-        if !metadata.is_file() || metadata.len() > LARGEST {
+        if !metadata.is_file() || metadata.len() > LARGEST as u64 {
             return Ok(None);
         }
         let mut text = vec![];
-        file.take(LARGEST).read_to_end(&mut text)?;
+        file.take(LARGEST as u64).read_to_end(&mut text)?;
         Ok(Some(text))
     }
 

@@ -154,16 +154,22 @@ pub fn uids(cache: &Path) -> HashMap<PodName, String> {
     let files = fs::read_dir(cache).into_iter().flatten().flatten();
     let named = files.filter_map(|file| {
         let made = file.metadata().ok()?.modified().ok()?;
-        let cached: Cached = serde_json::from_slice(&state_file::read(&file.path()).ok()?).ok()?;
-        let pod = PodName {
-            namespace: cached.arg("K8S_POD_NAMESPACE")?.to_owned(),
-            name: cached.arg("K8S_POD_NAME")?.to_owned(),
-        };
-        Some((made, pod, cached.arg("K8S_POD_UID")?.to_owned()))
+        let (pod, uid) = uid(&state_file::read(&file.path()).ok()?)?;
+        Some((made, pod, uid))
     });
     let mut named: Vec<_> = named.collect();
     named.sort_by_key(|(made, ..)| *made);
     named.into_iter().map(|(_, pod, uid)| (pod, uid)).collect()
+}
+
+/// The pod of a file's `text`, and what the API server tells it by.
+pub fn uid(text: &[u8]) -> Option<(PodName, String)> {
+    let cached: Cached = serde_json::from_slice(text).ok()?;
+    let pod = PodName {
+        namespace: cached.arg("K8S_POD_NAMESPACE")?.to_owned(),
+        name: cached.arg("K8S_POD_NAME")?.to_owned(),
+    };
+    Some((pod, cached.arg("K8S_POD_UID")?.to_owned()))
 }
 
 /// Whether our plugin has a record of the container, on whatever network: Multus keeps its

@@ -15,7 +15,7 @@ use std::{
 const DIRECTORIES: [&str; 2] = ["counters", "hw_counters"];
 
 /// Devices and the names of their RDMA devices.
-pub(super) type Devices = Vec<(DeviceAddress, String)>;
+pub(crate) type Devices = Vec<(DeviceAddress, String)>;
 
 /// What a look at the counters came to.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub(super) fn devices(inventory: &Inventory) -> Devices {
 }
 
 /// Reads `counters` of `devices`. It may take as long as their firmware.
-pub(super) fn read(sysfs: &Path, devices: &Devices, counters: &[String]) -> Vec<Reading> {
+pub(crate) fn read(sysfs: &Path, devices: &Devices, counters: &[String]) -> Vec<Reading> {
     let mut readings = Vec::new();
     for (device, rdma) in devices {
         for (number, port) in ports(sysfs, rdma) {

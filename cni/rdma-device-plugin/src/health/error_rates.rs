@@ -28,19 +28,19 @@ const SELDOM: Duration = Duration::from_secs(30);
 
 /// A counter of a port, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(crate) struct Reading {
     /// Whose it is.
-    pub(super) device: DeviceAddress,
+    pub(crate) device: DeviceAddress,
     /// Name of the RDMA device.
-    pub(super) rdma: String,
+    pub(crate) rdma: String,
     /// From 1.
-    pub(super) port: u32,
+    pub(crate) port: u32,
     /// Its name.
-    pub(super) counter: String,
+    pub(crate) counter: String,
     /// How many errors there were.
-    pub(super) value: u64,
+    pub(crate) value: u64,
     /// The value at which it sticks.
-    pub(super) maximum: u64,
+    pub(crate) maximum: u64,
 }
 
 /// The error counters of a node's devices over time.

@@ -11,13 +11,13 @@
 //! A device that is inside a pod is seen there. What cannot be seen keeps the health that it had.
 
 pub mod damper;
-mod error_files;
-mod error_rates;
+pub(crate) mod error_files;
+pub(crate) mod error_rates;
 mod errors;
 pub mod evaluate;
 mod node;
 mod observe;
-mod ports;
+pub(crate) mod ports;
 mod records;
 mod watch;
 

@@ -7,12 +7,12 @@ use std::{
 };
 
 /// The states of ports, by their files.
-pub(super) type States = Vec<(PathBuf, String)>;
+pub(crate) type States = Vec<(PathBuf, String)>;
 
 /// The states of the ports of the host's RDMA devices that no event tells of: a subnet manager
 /// changes an InfiniBand port's. A RoCE port is active while its netdev runs and has carrier
 /// (`ib_get_curr_port_state()`, `include/rdma/ib_verbs.h`), of which there are events.
-pub(super) fn untold(sysfs: &Path) -> States {
+pub(crate) fn untold(sysfs: &Path) -> States {
     let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
     let devices = entries(&sysfs.join("class/infiniband"));
     let ports = devices.flat_map(|device| entries(&device.path().join("ports")));

@@ -5,26 +5,26 @@ use std::{fs, path::Path};
 
 /// A port and its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PortFigures {
+pub(crate) struct PortFigures {
     /// From 1.
-    pub(super) number: u32,
+    pub(crate) number: u32,
     /// `enum ib_port_state`; none: it could not be read.
-    pub(super) state: Option<u8>,
-    pub(super) counters: Vec<Counter>,
+    pub(crate) state: Option<u8>,
+    pub(crate) counters: Vec<Counter>,
 }
 
 /// A figure of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Counter {
+pub(crate) struct Counter {
     /// Without `_total`: `rdma_port_rcv_packets`.
-    pub(super) name: String,
-    pub(super) value: u64,
+    pub(crate) name: String,
+    pub(crate) value: u64,
     /// It only grows.
-    pub(super) counts: bool,
+    pub(crate) counts: bool,
 }
 
 /// The ports of the RDMA device `device` below `sysfs`; none: it is not there.
-pub(super) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
+pub(crate) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
     let ports = sysfs.join("class/infiniband").join(device).join("ports");
     let mut figures: Vec<_> = entries(&ports)
         .filter_map(|(name, port)| {

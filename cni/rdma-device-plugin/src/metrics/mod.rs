@@ -39,7 +39,7 @@
 //! those of a device or a pod that is gone are gone too.
 
 mod collect;
-mod counters;
+pub(crate) mod counters;
 mod erdma;
 mod health;
 mod holders;

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a pod, firmware and the node's own programs have written on it: the file of a pod's rails, vital product data,
+//! short texts.
+
+use attachments::Key;
+use cni_protocol::lock;
+use conflist::programs;
+use doctor::gather::offline as doctor_offline;
+use rdma_cni::rails;
+use rdma_netns::linux::offline;
+use serde_json::{Value, json};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// `rails.json`: a pod may have mounted its directory, and be root in it.
+///
+/// # Panics
+/// A rail of the attachment's own is kept; what is written is not read again, or is longer than what is read.
+pub fn rails_file(input: &[u8]) {
+    let key = Key {
+        network: "net".into(),
+        container: "c".into(),
+        interface: "eth0".try_into().expect("a name"),
+    };
+    let Some(others) = rails::others_of(input, &key) else {
+        let content: Value = serde_json::from_slice(input).expect("another pod's is a file");
+        assert_ne!(content["containerID"], "c");
+        return;
+    };
+    assert!(others.iter().all(|rail| rail["ifname"] != "eth0"));
+    let own = json!({"ifname": "eth0", "rdma": "mlx5_0"});
+    let text = rails::text(Some("default/a"), &key, others.clone(), vec![own.clone()]);
+    assert!(text.len() <= rails::LARGEST);
+    let other = Key {
+        interface: "eth1".try_into().expect("a name"),
+        ..key.clone()
+    };
+    let again = rails::others_of(&text, &other).expect("the pod's own");
+    assert_eq!(again.last(), Some(&own));
+    let kept = rails::others_of(&text, &key).expect("the pod's own");
+    // what is too much for the file is not kept
+    assert!(kept == others || kept.is_empty());
+}
+
+/// Vital product data; the first two bytes are the keyword.
+///
+/// # Panics
+/// The value is not in what was read, or is another keyword's.
+pub fn vital_product_data(input: &[u8]) {
+    let Some((keyword, data)) = input.split_first_chunk() else {
+        return;
+    };
+    let Some(value) = offline::vital_product_data(data, keyword) else {
+        return;
+    };
+    let length = u8::try_from(value.len()).expect("its length has one byte");
+    let field = [&keyword[..], &[length], value].concat();
+    assert!(data.windows(field.len()).any(|it| it == field));
+}
+
+/// Texts of the kernel, of systemd, udev and modprobe, of libcni's lists.
+///
+/// # Panics
+/// A name that is read of one is none.
+pub fn texts(input: &[u8]) {
+    let Ok(text) = str::from_utf8(input) else {
+        return;
+    };
+    let address = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    let told = doctor_offline::told(text, address);
+    for module in &told.modules {
+        assert!(!module.contains(['/', ':', '-', '\n']), "{module:?}");
+    }
+    for policy in &told.policies {
+        let name = policy.strip_prefix("NAME_").expect("a policy");
+        assert!(name.chars().all(|it| it.is_ascii_alphabetic()));
+    }
+    if let Some(lease) = told.lease {
+        assert!(!lease.container.is_empty() && lease.container.trim() == lease.container);
+        assert!(lease.interface.is_none_or(|it| !it.is_empty()));
+    }
+    let types = programs::named(text);
+    assert!(types.iter().all(|it| !it.is_empty() && it != "rdma-cni"));
+    if let Some(process) = lock::process(text, 0x801, 131_074) {
+        assert!(text.contains(&process.to_string()));
+    }
+    // whether there is one is all that is asked
+    let _ = offline::is_heard_of(text);
+}
