@@ -20,8 +20,8 @@ use std::{
     sync::LazyLock,
 };
 
-/// A node with eight NICs, and what a shared and an exclusive resource of them offer.
-static NODE: LazyLock<(Inventory, Vec<Offer>)> = LazyLock::new(|| {
+/// A node with eight NICs, and what shared and exclusive resources of them offer, with their ids.
+static NODE: LazyLock<(Inventory, Vec<(Offer, BTreeSet<String>)>)> = LazyLock::new(|| {
     let nodes: PathBuf =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cni/rdma-device-plugin/tests/nodes");
     let inventory: Inventory = cases::read_as(&nodes.join("eight-hcas/node.json"));
@@ -31,7 +31,10 @@ static NODE: LazyLock<(Inventory, Vec<Offer>)> = LazyLock::new(|| {
         let conf = Conf::read(&nodes.join("configs").join(name)).expect("a configuration");
         let before = PreviousOffers::default();
         let (offered, _) = offers(&conf.conf, &inventory, &nothing, &healthy, &before);
-        all.extend(offered);
+        all.extend(offered.into_iter().map(|offer| {
+            let ids = offer.ids.iter().map(|it| it.id.clone()).collect();
+            (offer, ids)
+        }));
     }
     assert!(all.len() > 1, "{} resources", all.len());
     (inventory, all)
@@ -49,12 +52,11 @@ pub fn requests(input: &[u8]) {
     let containers = allocate.container_requests.iter();
     let ids = containers.map(|it| &it.devices_i_ds);
     for ids in ids.chain([&start.devices_i_ds]) {
-        for offer in offers {
+        for (offer, offered) in offers {
             match offer.answer(ids, inventory) {
                 Err(error) => assert_one_line(&error),
                 Ok((_, grants)) => {
-                    let offered: BTreeSet<&str> = offer.ids.iter().map(|it| &*it.id).collect();
-                    assert!(ids.iter().all(|id| offered.contains(&**id)));
+                    assert!(ids.iter().all(|id| offered.contains(id)));
                     assert!(grants.len() <= ids.len());
                     let devices = grants.iter().flat_map(|it| &it.devices);
                     for device in devices {
@@ -71,7 +73,7 @@ pub fn requests(input: &[u8]) {
     let preferred = PreferredAllocationRequest::decode(input).unwrap_or_default();
     for request in &preferred.container_requests {
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
-        for offer in offers {
+        for (offer, _) in offers {
             let preference = offer.prefer(
                 &request.available_device_i_ds,
                 &request.must_include_device_i_ds,
