@@ -227,6 +227,23 @@ mod tests {
         )
     }
 
+    #[test]
+    fn a_planted_gigabyte_is_not_read() {
+        let state = tempfile::tempdir().unwrap();
+        let (root, file) = (state.path(), path(state.path(), &key("a"), POD));
+        put_one(root, &key("a")).unwrap();
+        let plant = || fs::File::create(&file).unwrap().set_len(1 << 30).unwrap();
+        let begin = std::time::Instant::now();
+        plant();
+        put_one(root, &key("a")).unwrap();
+        assert!(fs::metadata(&file).unwrap().len() < LARGEST as u64);
+        plant();
+        // as it is not ours, no other attachment is in it
+        remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
+        assert!(!file.exists());
+        assert!(begin.elapsed() < std::time::Duration::from_secs(10));
+    }
+
     /// Of a file of 200 kB, indented, it would be 20 MB.
     #[test]
     fn what_a_pod_plants_does_not_grow() {

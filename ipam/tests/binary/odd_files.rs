@@ -7,7 +7,7 @@ use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::{Value, json};
 use std::{
     fs::{self, File},
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt, symlink},
     path::Path,
     time::{Duration, Instant},
 };
@@ -121,5 +121,37 @@ fn a_secret_and_a_resolv_conf_that_are_no_files_are_named() {
         let outcome = run("ADD", "b", &conf);
         let names_it = outcome.stdout.contains(".rdma-ipam.secret");
         assert!(!outcome.success && names_it, "{what}: {outcome:?}");
+    }
+}
+
+/// Root may read them, whatever a restored backup or a hardening script has made of their modes.
+#[test]
+fn modes_that_nobody_can_use_keep_no_address() {
+    for mode in [0o000, 0o111, 0o7777] {
+        let node = Node::new();
+        let mut conf = ranges(&node);
+        conf["ipam"]["strategy"] = json!("stable");
+        let first = call("ADD", "a", &conf).address();
+        let inner = fs::read_dir(node.leases_dir()).expect("the leases");
+        let inner = inner.map(|it| it.expect("an entry").path());
+        let paths: Vec<_> = inner.collect();
+        let outer = [
+            node.data_dir().join(".rdma-ipam.secret"),
+            node.leases_dir(),
+            node.data_dir(),
+        ];
+        for path in paths.iter().chain(&outer) {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
+        }
+        let second = run("ADD", "b", &conf);
+        assert!(second.success, "{mode:o}: {second:?}");
+        assert!(!second.stdout.contains(&format!("{first}/")), "{mode:o}");
+        for container in ["a", "b"] {
+            let outcome = run("DEL", container, &conf);
+            assert!(outcome.success, "{mode:o}: {outcome:?}");
+        }
+        assert_eq!(node.leases(), [""; 0], "{mode:o}");
+        // its secret is the same: so is the address
+        assert_eq!(call("ADD", "a", &conf).address(), first, "{mode:o}");
     }
 }

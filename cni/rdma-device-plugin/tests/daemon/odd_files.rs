@@ -5,6 +5,10 @@
 use super::{FIRST, HCA, SECOND, ids, program};
 use integration::{Machine, OddFile, kubelet::DeviceManager};
 use rdma_resources::Grants;
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+};
 
 #[test]
 fn a_daemon_starts_whatever_is_in_the_place_of_its_files() {
@@ -57,5 +61,46 @@ fn a_published_file_that_is_no_file_is_replaced() {
             assert!(found.is_file() && found.len() < 1 << 20, "{odd:?}");
         }
         OddFile::assert_left_alone(elsewhere.path());
+    }
+}
+
+/// Root may read them, whatever a restored backup or a hardening script has made of their modes.
+#[test]
+fn modes_that_nobody_can_use_keep_no_container_from_its_devices() {
+    for mode in [0o000, 0o111, 0o7777] {
+        let machine = Machine::with(&[FIRST]);
+        machine.configure(HCA);
+        let kubelet = DeviceManager::started(&machine.path("kubelet"));
+        let daemon = program::start(&machine);
+        kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
+        kubelet
+            .ask_for("rdma/hca", &[&ids(&["2"])])
+            .expect("allocated");
+        drop(daemon);
+        let state = machine.path("state");
+        let claims = state.join("claims");
+        fs::create_dir_all(&claims).expect("made");
+        let granted = state.join("granted/rdma@hca");
+        for path in [
+            granted.join("2.json"),
+            granted,
+            state.join("granted"),
+            claims,
+            state.join("resources.json"),
+            state.clone(),
+        ] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).expect("set");
+        }
+        let _daemon = program::start(&machine);
+        kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
+        let grants = Grants::new(&state);
+        for id in ["2", "3"] {
+            kubelet
+                .ask_for("rdma/hca", &[&ids(&[id])])
+                .unwrap_or_else(|error| panic!("{mode:o}: {error:?}"));
+            assert!(grants.read("rdma/hca", id).expect("read").is_some());
+        }
+        let new = fs::metadata(state.join("granted/rdma@hca/3.json")).expect("a grant");
+        assert_eq!(new.mode() & 0o7777, 0o600, "{mode:o}");
     }
 }

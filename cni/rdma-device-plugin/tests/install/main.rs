@@ -7,6 +7,7 @@ mod keeping;
 mod kept_by_others;
 mod late;
 mod leaving;
+mod odd_files;
 mod placing;
 mod programs;
 mod putting;
