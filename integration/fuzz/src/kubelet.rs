@@ -20,8 +20,11 @@ use std::{
     sync::LazyLock,
 };
 
-/// A node with eight NICs, and what shared and exclusive resources of them offer, with their ids.
-static NODE: LazyLock<(Inventory, Vec<(Offer, BTreeSet<String>)>)> = LazyLock::new(|| {
+/// What a resource offers, and its ids.
+type Offered = (Offer, BTreeSet<String>);
+
+/// A node with eight NICs, and what shared and exclusive resources of them offer.
+static NODE: LazyLock<(Inventory, Vec<Offered>)> = LazyLock::new(|| {
     let nodes: PathBuf =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cni/rdma-device-plugin/tests/nodes");
     let inventory: Inventory = cases::read_as(&nodes.join("eight-hcas/node.json"));
