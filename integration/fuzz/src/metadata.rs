@@ -6,7 +6,7 @@ use erdma::metadata::{Base, answers, http};
 use std::{
     io,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -51,28 +51,38 @@ pub fn metadata(input: &[u8]) {
     }
 }
 
-/// A connection whose other end says these bytes, and hears anything.
-struct Said<'a>(&'a [u8]);
+/// A connection whose other end says these bytes once it was asked.
+struct Said<'a> {
+    left: &'a [u8],
+    asked: bool,
+    reader: Option<Waker>,
+}
 
 impl AsyncRead for Said<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let (now, later) = self.0.split_at(self.0.len().min(buffer.remaining()));
+        if !self.asked {
+            self.reader = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        let (now, later) = self.left.split_at(self.left.len().min(buffer.remaining()));
         buffer.put_slice(now);
-        self.0 = later;
+        self.left = later;
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for Said<'_> {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.asked = true;
+        self.reader.take().into_iter().for_each(Waker::wake);
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -90,11 +100,35 @@ impl AsyncWrite for Said<'_> {
 /// # Panics
 /// An answer is longer than what is read, or its status is none; it is waited for though the service has closed.
 pub fn http(input: &[u8]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let base: Base = "http://100.100.100.200".parse().expect("an address");
-    let conversed = http::conversed(&base, Said(input));
-    if let Some((status, body)) = runtime.expect("a runtime").block_on(conversed) {
+    if let Some((status, body)) = answered(input) {
         assert!((100..1000).contains(&status));
         assert!(body.len() <= http::LONGEST);
+    }
+}
+
+/// Status and body of what it says.
+fn answered(input: &[u8]) -> Option<(u16, Vec<u8>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let base: Base = "http://100.100.100.200".parse().expect("an address");
+    let said = Said {
+        left: input,
+        asked: false,
+        reader: None,
+    };
+    let conversed = http::conversed(&base, said);
+    let (status, body) = runtime.expect("a runtime").block_on(conversed)?;
+    Some((status, body.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was said too early would be no answer, whatever it is.
+    #[test]
+    fn an_answer_is_read() {
+        let said = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ni-1";
+        assert_eq!(answered(said), Some((200, b"i-1".to_vec())));
+        assert_eq!(answered(b"SSH-2.0-x\r\n"), None);
     }
 }
