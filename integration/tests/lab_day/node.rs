@@ -248,18 +248,34 @@ fn network_manager(lab: &Lab) -> Manager {
     manager
 }
 
-/// Waits until NetworkManager is done with all functions that the host has.
+/// Waits until NetworkManager is done with all functions that the host has. One that has come back with its addresses it
+/// takes for somebody else's connection ("externally"); after a flap that is "disconnected", and the addresses stay.
 #[track_caller]
 fn until_connected(manager: &Manager, lab: &Lab) {
     let mut said = String::new();
     let done = wait::within(TO_CONNECT, || {
         said = manager.run("nmcli -t -f DEVICE,STATE device");
-        let is_connected = |netdev: &str| {
-            let start = format!("{netdev}:connected");
+        let is = |netdev: &str, state: &str| {
+            let start = format!("{netdev}:{state}");
             said.lines().any(|line| line.starts_with(&start))
         };
+        let has_addresses = |nic, number, netdev: &str| {
+            let shown = lab
+                .host
+                .run(&format!("ip -oneline address show dev {netdev}"));
+            let addresses = [ipv4(nic, number), ipv6(nic, number)];
+            addresses
+                .iter()
+                .all(|it| shown.contains(&format!(" {it}/")))
+        };
         let is_here = |netdev: &str| Path::new("/sys/class/net").join(netdev).exists();
-        all(lab).all(|(_, _, netdev)| !is_here(netdev) || is_connected(netdev))
+        all(lab).all(|(nic, number, netdev)| {
+            let is_done = || {
+                is(netdev, "connected")
+                    || is(netdev, "disconnected") && has_addresses(nic, number, netdev)
+            };
+            !is_here(netdev) || is_done()
+        })
     });
     assert!(
         done,
