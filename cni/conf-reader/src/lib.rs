@@ -9,7 +9,7 @@
 //! | `deserializer` | what serde is handed of it |
 //! | [`kinds`] | types of fields: numbers in a range, texts, absolute paths |
 //! | [`wrong`] | the error: place, problem, value |
-//! | [`line`] | any text as one line, for people and logs |
+//! | [`mod@line`] | any text as one line, for people and logs |
 //!
 //! Rules that differ from `serde_json`'s own reading:
 //!
