@@ -15,6 +15,7 @@ use cni_protocol::{
     lock::{self, Held, Patience},
     room, state_file,
 };
+use conf_reader::one_line;
 use rdma_netns::InterfaceName;
 use serde::Deserialize;
 use std::{
@@ -55,7 +56,7 @@ pub enum Record {
     None,
     /// A record.
     Good(Box<Attachment>),
-    /// A file that is no record, and why.
+    /// A file that is no record, and why, in one line.
     Corrupt(String),
     /// A record of a later version of this plugin, and its format.
     Newer(u64),
@@ -362,7 +363,7 @@ pub fn decode(text: &[u8], key: &Key) -> Record {
         Ok(attachment) => Record::Good(Box::new(attachment)),
         Err(error) => match serde_json::from_slice(text) {
             Ok(Head { format }) if format > FORMAT.into() => Record::Newer(format),
-            _ => Record::Corrupt(error.to_string()),
+            _ => Record::Corrupt(one_line(&error.to_string()).into_owned()),
         },
     }
 }
