@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A node whose `eth1` has a prefix of each family, and the leases that are given of them.
 
-use integration::{Conflist, Invocation, Netns, Node, Outcome};
+use integration::{Conflist, Invocation, Netns, Node, Outcome, wait};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -45,13 +45,18 @@ impl Lan {
         lan
     }
 
-    /// Gives `eth1` addresses.
+    /// Gives `eth1` addresses, and waits until they are in use: without duplicate address detection, too, a worker of the
+    /// kernel's says so (`addrconf_dad_work()`, `net/ipv6/addrconf.c`), which waits for RTNL.
     #[track_caller]
     pub(crate) fn give(&self, addresses: &[&str]) {
         for address in addresses {
             let add = format!("address add {address} dev eth1");
             self.node.host.ip(&add);
         }
+        wait::until("its addresses are in use", || {
+            let tentative = self.node.host.ip("-6 address show dev eth1 tentative");
+            tentative.is_empty()
+        });
     }
 
     /// `ipam` with `fields`.
