@@ -355,15 +355,17 @@ struct Head {
 
 /// What the text of the record of `key` says. It is read once, unless it is none of ours: an ADD reads those of all pods.
 pub fn decode(text: &[u8], key: &Key) -> Record {
+    // both have words of whoever wrote the file
+    let corrupt = |why: String| Record::Corrupt(one_line(&why).into_owned());
     match serde_json::from_slice::<Attachment>(text) {
         Ok(attachment) if attachment.format > FORMAT => Record::Newer(attachment.format.into()),
         Ok(attachment) if attachment.key != *key => {
-            Record::Corrupt(format!("it is the record of {}", attachment.key))
+            corrupt(format!("it is the record of {}", attachment.key))
         }
         Ok(attachment) => Record::Good(Box::new(attachment)),
         Err(error) => match serde_json::from_slice(text) {
             Ok(Head { format }) if format > FORMAT.into() => Record::Newer(format),
-            _ => Record::Corrupt(one_line(&error.to_string()).into_owned()),
+            _ => corrupt(error.to_string()),
         },
     }
 }

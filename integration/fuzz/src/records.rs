@@ -32,6 +32,13 @@ pub fn attachment(input: &[u8]) {
         Record::Newer(format) => assert!(format > u64::from(attachments::FORMAT)),
         Record::None => panic!("there is one"),
     }
+    let other = Key {
+        container: format!("{}x", key.container),
+        ..key
+    };
+    if let Record::Corrupt(why) = decode(input, &other) {
+        assert_one_line(&why);
+    }
     // of any version
     let _ = pods::of_text(input);
     let boot_id = value["bootId"].as_str().unwrap_or_default();
