@@ -117,11 +117,15 @@ impl Recovery {
         for (attachment, lock) in self.recovered {
             teardown::forget_rails(node, &attachment);
             let released = teardown::addresses_until(node, &attachment, None, &[], deadline);
-            let forgotten = released.and_then(|()| Ok(node.store.remove(&attachment.key, lock)?));
-            if let Err(error) = forgotten {
-                log::warn!("{}: {error}", attachment.key);
-                // from now on it is left alone for a while
-                teardown::mark(node, &attachment, Phase::Restored);
+            let forgotten = released.and_then(|()| Ok(node.store.forget(&attachment.key)?));
+            match forgotten {
+                Ok(()) => lock.discard(),
+                Err(error) => {
+                    log::warn!("{}: {error}", attachment.key);
+                    // from now on it is left alone for a while; its own DEL waits for the lock until that is written
+                    teardown::mark(node, &attachment, Phase::Restored);
+                    drop(lock);
+                }
             }
         }
     }

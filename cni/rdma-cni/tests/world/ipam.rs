@@ -3,8 +3,9 @@
 
 use crate::{
     leases::install,
-    node::{Node, Pod},
+    node::{Node, Pod, name},
 };
+use attachments::{Key, Store};
 use fake_kernel::Verdict;
 use nix::errno::Errno;
 use rdma_netns::{
@@ -12,8 +13,10 @@ use rdma_netns::{
     link::{IFA_F_NODAD, MAIN_TABLE},
 };
 use serde_json::{Value, json};
-use std::fs;
-use std::time::{Duration, SystemTime};
+use std::{
+    fs, thread,
+    time::{Duration, SystemTime},
+};
 
 const SCRIPT: &[u8] = br#"#!/bin/sh
 echo "$CNI_COMMAND $CNI_IFNAME" >> "$0.log"
@@ -290,6 +293,45 @@ fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
     served.no_longer_refuses("DEL", "rdma0");
     node.del(&old, config).must_succeed();
     node.must_be(&before, "after the DEL of the old pod");
+}
+
+/// Its own DEL comes as soon as it can, and takes the record away: who gave up in between does not write it anew.
+#[test]
+fn a_record_that_its_del_took_away_does_not_come_back() {
+    let served = Served::new(RdmaMode::Exclusive);
+    let (node, config) = (&served.node, &served.config);
+    let store = Store::new(&node.state.path().join("state"));
+    for turn in 0..10 {
+        let old = node.pod("a");
+        node.add(&old, config).must_succeed();
+        node.kernel.with(|world| world.unmount(&old.netns));
+        served.refuses("DEL", "rdma0");
+        served.calls();
+        let pod = node.pod("b");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !node.plugins.join("stand-in.log").exists() {
+                    thread::yield_now();
+                }
+                let key = Key {
+                    network: "rails".to_owned(),
+                    container: "a".to_owned(),
+                    interface: name("eth0"),
+                };
+                let lock = loop {
+                    if let Some(lock) = store.try_lock(&key).unwrap() {
+                        break lock;
+                    }
+                };
+                store.remove(&key, lock).unwrap();
+            });
+            node.add(&pod, config).must_succeed();
+        });
+        assert_eq!(node.records(), ["b@eth0.json", "b@eth0.lock"], "{turn}");
+        served.no_longer_refuses("DEL", "rdma0");
+        node.del(&pod, config).must_succeed();
+        node.kernel.with(|world| world.unmount(&pod.netns));
+    }
 }
 
 /// The record says nothing any more, and IPAM fails: devices return to the host, and the record is
