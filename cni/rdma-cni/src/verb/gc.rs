@@ -61,8 +61,8 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
 }
 
 /// The attachments as IPAM knows them: a rail's lease is held under the rail's name. What still
-/// has a record keeps its leases: its devices are not restored yet. Where a valid attachment's record
-/// cannot be read, or is not there, it keeps all that its rails could be called.
+/// has a record keeps its leases: its devices are not restored yet. Where a record cannot be read, or that of a valid
+/// attachment is not there, it keeps all that its rails could be called.
 fn known<K: Kernel>(
     node: &Node<'_, K>,
     valid: &[ValidAttachment],
@@ -75,21 +75,29 @@ fn known<K: Kernel>(
         });
     };
     let mut readable = vec![];
+    let mut unknown = vec![];
     for key in node.store.keys(Some(&node.conf.network.name))? {
-        if let Record::Good(attachment) = node.store.record(&key) {
-            for rail in &attachment.rails {
-                add(&key.container, &rail.pod_name);
+        match node.store.record(&key) {
+            Record::Good(attachment) => {
+                for rail in &attachment.rails {
+                    add(&key.container, &rail.pod_name);
+                }
+                readable.push(key);
             }
-            readable.push(key);
+            Record::Newer(_) | Record::Corrupt(_) => unknown.push(key.container),
+            // its DEL has come to its end just now
+            Record::None => {}
         }
     }
     let is_readable = |it: &&ValidAttachment| {
         let is_it = |key: &Key| key.container == it.container && *key.interface == *it.interface;
         readable.iter().any(is_it)
     };
-    for unknown in valid.iter().filter(|it| !is_readable(it)) {
+    let without = valid.iter().filter(|it| !is_readable(it));
+    unknown.extend(without.map(|it| it.container.clone()));
+    for container in unknown {
         for name in (0..MOST_RAILS).filter_map(|rail| node.conf.interface_name.name(rail)) {
-            add(&unknown.container, &name);
+            add(&container, &name);
         }
     }
     Ok(known)

@@ -164,6 +164,39 @@ fn gc_keeps_the_leases_of_what_it_cannot_read() {
     assert!(!is_valid("stale", "rdma0"));
 }
 
+/// What GC could not restore has its addresses: whoever else got them would have them twice.
+#[test]
+fn gc_keeps_the_leases_of_what_it_cannot_restore() {
+    let leases = Leases::new(1);
+    let node = &leases.node;
+    let config = leases.config(json!({}));
+    let names = ["newer", "corrupt", "stale"];
+    let pods = names.map(|container| node.pod(container));
+    for (pod, host) in pods.iter().zip(30..) {
+        leases.gives(&format!("{}.rdma0", pod.container), &answer(0, host));
+        node.add(pod, &config).must_succeed();
+    }
+    let [newer, corrupt, _] = &pods;
+    edit(node, newer, |record| record["format"] = 99.into());
+    fs::write(node.record_of(corrupt), "{").unwrap();
+    leases.calls();
+    // the runtime knows none of them any more
+    assert_ne!(node.gc(&[], &config).code(), 0);
+    let calls = leases.calls();
+    let valid = calls.last().unwrap().config["cni.dev/valid-attachments"].clone();
+    let is_valid = |container: &str, name: &str| {
+        let it = json!({ "containerID": container, "ifname": name });
+        valid.as_array().unwrap().contains(&it)
+    };
+    for container in ["newer", "corrupt"] {
+        assert!(
+            is_valid(container, "rdma0") && is_valid(container, "rdma7"),
+            "{container}: {valid}"
+        );
+    }
+    assert!(!is_valid("stale", "rdma0"), "{valid}");
+}
+
 /// One attachment's good record says nothing of the other's rails.
 #[test]
 fn gc_keeps_the_leases_of_the_unreadable_one_of_two_attachments() {
