@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! When something fails on the way, the host is as before.
 
-use integration::{Node, Snapshot, ipam, tmpfs::Tmpfs};
+use integration::{Node, Snapshot, ipam, tmpfs::Tmpfs, wait};
 use serde_json::json;
 use std::fs::{self, OpenOptions};
 
@@ -259,6 +259,39 @@ fn an_ipam_plugin_is_not_asked_when_nothing_can_be_recorded() {
         .error(105);
     let leaked = node.ipam.interfaces("ADD").len() > node.ipam.interfaces("DEL").len();
     assert!(!leaked, "an address was asked for and not given back");
+}
+
+/// Nobody can lock any more: devices that stay in a pod that did not come to be harm more than another's move.
+#[test]
+fn an_add_that_cannot_lock_the_node_any_more_is_undone_and_says_so() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let mut configuration = node.configuration(&["eth1"]);
+    configuration["ipam"] = json!({"type": ipam::NAME});
+    node.ipam.fail("ADD", 11, "no address is free");
+    node.ipam.hold("ADD");
+    let add = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .start();
+    wait::until("ADD waits for its IPAM plugin", || {
+        !node.ipam.interfaces("ADD").is_empty()
+    });
+    let lock = node.state().join("lock");
+    fs::remove_file(&lock).expect("the node's lock");
+    fs::create_dir(&lock).expect("what no lock is");
+    node.ipam.release("ADD");
+    let outcome = add.wait();
+    outcome.error(104);
+    let warning = outcome
+        .stderr
+        .lines()
+        .find(|it| it.contains("without the node's lock"));
+    let path = lock.display().to_string();
+    assert!(warning.is_some_and(|it| it.contains(&path)), "{outcome}");
+    node.assert_restored(&before);
+    assert!(!pod.has_link("rdma0"));
 }
 
 #[test]

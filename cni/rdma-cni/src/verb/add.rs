@@ -363,7 +363,14 @@ fn undo<K: Kernel>(
             left: vec![error.to_string()],
             awaited: false,
         }),
-        _moves => teardown::restore(node, Some(pod), attachment, false),
+        moves => {
+            // nobody can lock: devices that are not given back harm more than a move of others in between
+            if let Err(error) = &moves {
+                log::warn!("{error}; undoing without the node's lock");
+            }
+            teardown::restore(node, Some(pod), attachment, false)
+                .inspect(|restored| outlast::leave_to_nobody(node, attachment, restored))
+        }
     };
     let restored =
         restored.and_then(|it| outlast::managers(node, attachment, Some(pod), false, it));

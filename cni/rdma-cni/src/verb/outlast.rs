@@ -20,9 +20,26 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// From look to look.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Says in the record that an attachment with SMC-R is restored, as long as the node's lock is held: another one that
+/// ends would leave to it what both have shared. Where managers are waited for, that is said after it.
+pub(super) fn leave_to_nobody<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    restored: &Home,
+) {
+    if attachment.smc.is_some() && !is_needed(node, attachment, restored) {
+        teardown::mark(node, attachment, Phase::Restored);
+    }
+}
+
+/// Whether a manager may take away what was restored. Where something was given up, all is as it is: it would be tried
+/// once more each time.
+fn is_needed<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, restored: &Home) -> bool {
+    restored.given_up.is_empty() && plan::has_to_outlast(attachment) && node.kernel.is_watched()
+}
+
 /// Waits until managers are quiet, without the node's lock, and restores again what one has taken away
-/// ([`plan::taken_away`]). Where something was given up, all is as it is: it would be tried once more each time.
-/// `tried_before`: another verb did.
+/// ([`plan::taken_away`]). `tried_before`: another verb did.
 pub(super) fn managers<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -30,8 +47,7 @@ pub(super) fn managers<K: Kernel>(
     tried_before: bool,
     mut restored: Home,
 ) -> Result<Home, Incomplete> {
-    let can_lose = restored.given_up.is_empty() && plan::has_to_outlast(attachment);
-    if !can_lose || !node.kernel.is_watched() {
+    if !is_needed(node, attachment, &restored) {
         return Ok(restored);
     }
     let end = node.kernel.now() + LIMIT;

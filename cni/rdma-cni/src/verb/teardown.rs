@@ -115,6 +115,7 @@ pub fn devices<K: Kernel>(
             })?;
             has_begun = true;
             restore_devices(node, attachment, pod, tried_before)
+                .inspect(|restored| outlast::leave_to_nobody(node, attachment, restored))
         };
         match restored {
             Err(incomplete) if incomplete.awaited && Instant::now() < deadline => {

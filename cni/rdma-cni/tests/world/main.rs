@@ -51,6 +51,7 @@ mod share;
 mod share_drift;
 mod share_ends;
 mod smc;
+mod smc_at_once;
 mod smc_ends;
 mod smc_held;
 mod smc_primary;

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods that end at the same moment, and what they share of SMC-R: none leaves it to one that is done with it.
+
+use crate::{
+    node::{Node, Pod},
+    smc::{one_rail_with_smc, seen},
+};
+use cni_protocol::lock::{self, Held};
+use fake_kernel::world::HOST;
+use nix::errno::Errno;
+use rdma_netns::RdmaMode;
+use serde_json::Value;
+use std::{
+    io,
+    sync::mpsc::{self, Sender},
+    thread,
+    time::Duration,
+};
+
+/// One rail each, and one user EID on the node for both.
+struct Two {
+    node: Node,
+    first: (Pod, Value),
+    second: (Pod, Value),
+}
+
+impl Two {
+    fn new() -> Self {
+        let node = Node::new(RdmaMode::Exclusive);
+        let mut other = one_rail_with_smc(&node);
+        other["deviceID"] = "0000:d8:00.2".into();
+        let first = (node.pod("a"), one_rail_with_smc(&node));
+        let second = (node.pod("b"), other);
+        Self {
+            node,
+            first,
+            second,
+        }
+    }
+
+    /// As long as this is held, no verb comes to its end: each takes its rails out of the pods' files after its
+    /// devices are on the host.
+    fn hold_files(&self) -> Held {
+        let path = self.node.state.path().join("state/rails/lock");
+        lock::hold(&path, || lock::open(&path)).unwrap()
+    }
+
+    /// Waits until the netdev is on the host again, and the node's lock was free since.
+    fn await_return(&self, netdev: &str) {
+        let is_there = || {
+            self.node
+                .kernel
+                .with(|world| world.link(HOST, netdev).is_some_and(|link| link.up))
+        };
+        while !is_there() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let path = self.node.state.path().join("state/lock");
+        drop(lock::hold(&path, || lock::open(&path)).unwrap());
+    }
+
+    /// The first one's `verb`, which [holds the files](Self::hold_files) as soon as it sends that, and the second
+    /// one's DEL, which begins when the first one's devices are back.
+    fn end_at_once(&self, verb: impl FnOnce(Sender<Held>) + Send) {
+        let (sender, receiver) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| verb(sender));
+            let held = receiver.recv().unwrap();
+            self.await_return("eth2");
+            let (pod, config) = &self.second;
+            scope.spawn(|| self.node.del(pod, config).must_succeed());
+            self.await_return("eth3");
+            drop(held);
+        });
+    }
+}
+
+#[test]
+fn of_two_dels_at_once_one_takes_the_user_eid_away() {
+    let two = Two::new();
+    let before = two.node.snapshot();
+    for (pod, config) in [&two.first, &two.second] {
+        two.node.add(pod, config).must_succeed();
+    }
+    assert_eq!(seen(&two.node, None).ueids, ["RACK-1"]);
+    two.end_at_once(|sender| {
+        sender.send(two.hold_files()).unwrap();
+        let (pod, config) = &two.first;
+        two.node.del(pod, config).must_succeed();
+    });
+    two.node.must_be(&before, "after both");
+}
+
+#[test]
+fn of_an_add_that_is_undone_and_a_del_one_takes_the_user_eid_away() {
+    let two = Two::new();
+    let before = two.node.snapshot();
+    let (pod, config) = &two.second;
+    two.node.add(pod, config).must_succeed();
+    two.end_at_once(|sender| {
+        let (pod, config) = &two.first;
+        let mut full = Full { two: &two, sender };
+        two.node.run_into("ADD", Some(pod), config, &mut full);
+    });
+    two.node.must_be(&before, "after both");
+}
+
+/// Takes no answer.
+struct Full<'a> {
+    two: &'a Two,
+    sender: Sender<Held>,
+}
+
+impl io::Write for Full<'_> {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        // the answer first, then what is said of its failure
+        if seen(&self.two.node, Some(&self.two.first.0)).pod.is_empty() {
+            return Err(Errno::ENOSPC.into());
+        }
+        drop(self.sender.send(self.two.hold_files()));
+        Err(Errno::ENOSPC.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
