@@ -84,7 +84,10 @@ fn known<K: Kernel>(
                 }
                 readable.push(key);
             }
-            Record::Newer(_) | Record::Corrupt(_) => unknown.push(key.container),
+            Record::Newer(_) | Record::Corrupt(_) => {
+                add(&key.container, &key.interface);
+                unknown.push(key.container);
+            }
             // its DEL has come to its end just now
             Record::None => {}
         }

@@ -197,6 +197,25 @@ fn gc_keeps_the_leases_of_what_it_cannot_restore() {
     assert!(!is_valid("stale", "rdma0"), "{valid}");
 }
 
+/// Its only rail has the name that the runtime gave the attachment.
+#[test]
+fn gc_keeps_the_lease_of_a_rail_with_the_runtimes_name() {
+    let leases = Leases::new(1);
+    let node = &leases.node;
+    let mut config = leases.config(json!({}));
+    config.as_object_mut().unwrap().remove("interfaceName");
+    let pod = node.pod("a");
+    leases.gives("eth0", &answer(0, 7));
+    node.add(&pod, &config).must_succeed();
+    fs::write(node.record_of(&pod), "{").unwrap();
+    leases.calls();
+    assert_ne!(node.gc(&[], &config).code(), 0);
+    let calls = leases.calls();
+    let valid = &calls.last().unwrap().config["cni.dev/valid-attachments"];
+    let it = json!({ "containerID": "a", "ifname": "eth0" });
+    assert!(valid.as_array().unwrap().contains(&it), "{valid}");
+}
+
 /// One attachment's good record says nothing of the other's rails.
 #[test]
 fn gc_keeps_the_leases_of_the_unreadable_one_of_two_attachments() {
