@@ -125,7 +125,7 @@ pub enum Phase {
     Attached,
     /// The devices are being restored to the host, or whoever restored them was killed or did not succeed.
     Detaching,
-    /// The devices are restored, and may be another pod's by now; addresses are still held.
+    /// The devices are restored, and may be another pod's by now; addresses of [`ipam`](Attachment::ipam) are still held.
     #[serde(rename = "home")]
     Restored,
 }

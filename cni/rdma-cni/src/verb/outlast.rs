@@ -27,15 +27,9 @@ pub(super) fn leave_to_nobody<K: Kernel>(
     attachment: &Attachment,
     restored: &Home,
 ) {
-    if attachment.smc.is_some() && !is_needed(node, attachment, restored) {
+    if attachment.smc.is_some() && !restored.has_to_outlast {
         teardown::mark(node, attachment, Phase::Restored);
     }
-}
-
-/// Whether a manager may take away what was restored. Where something was given up, all is as it is: it would be tried
-/// once more each time.
-fn is_needed<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, restored: &Home) -> bool {
-    restored.given_up.is_empty() && plan::has_to_outlast(attachment) && node.kernel.is_watched()
 }
 
 /// Waits until managers are quiet, without the node's lock, and restores again what one has taken away
@@ -47,7 +41,7 @@ pub(super) fn managers<K: Kernel>(
     tried_before: bool,
     mut restored: Home,
 ) -> Result<Home, Incomplete> {
-    if !is_needed(node, attachment, &restored) {
+    if !restored.has_to_outlast {
         return Ok(restored);
     }
     let end = node.kernel.now() + LIMIT;

@@ -140,7 +140,7 @@ fn recover_other<K: Kernel>(
 ) {
     let key = &seen.key;
     // IPAM has refused it a little while ago
-    if seen.phase == Phase::Restored && node.store.age(key) < BACK_OFF {
+    if seen.phase == Phase::Restored && seen.ipam.is_some() && node.store.age(key) < BACK_OFF {
         return;
     }
     // an ADD or DEL that is under way holds the lock; a killed one does not

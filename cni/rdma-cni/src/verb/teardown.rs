@@ -80,8 +80,8 @@ pub fn tell_no_more<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
     }
 }
 
-/// Writes down how far `attachment` got. What is lost if that fails is only that another
-/// verb could take over earlier.
+/// Writes down how far `attachment` got. What is lost if that fails is that another verb could take over earlier, and
+/// that one that ends at the same moment knows whose what both have of SMC-R is.
 pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
     let marked = Attachment {
         phase,
@@ -136,6 +136,8 @@ pub struct Home {
     pub given_up: Vec<String>,
     /// What was seen then.
     pub observed: Observed,
+    /// Whether a network manager may take away what was restored.
+    pub has_to_outlast: bool,
 }
 
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
@@ -165,8 +167,13 @@ pub fn restore<K: Kernel>(
     let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others);
     let restored = restored.map(|restored| {
         char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
+        let given_up = given_up::note(node.store.root(), attachment, &restored);
         Home {
-            given_up: given_up::note(node.store.root(), attachment, &restored),
+            // where something was given up, all is as it is: it would be tried once more each time
+            has_to_outlast: given_up.is_empty()
+                && plan::has_to_outlast(attachment)
+                && node.kernel.is_watched(),
+            given_up,
             observed: restored.observed,
         }
     });

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use rdma_netns::RdmaMode;
 use serde_json::Value;
 use std::{
-    io,
+    fs, io,
     sync::mpsc::{self, Sender},
     thread,
     time::Duration,
@@ -103,6 +103,28 @@ fn of_an_add_that_is_undone_and_a_del_one_takes_the_user_eid_away() {
         two.node.run_into("ADD", Some(pod), config, &mut full);
     });
     two.node.must_be(&before, "after both");
+}
+
+/// A DEL that was killed when its record said already that all is restored: there is no IPAM to wait for.
+#[test]
+fn what_is_left_of_a_del_is_taken_away_by_the_next_add() {
+    let Two {
+        node,
+        first: (pod, config),
+        second: (other, others),
+    } = Two::new();
+    let before = node.snapshot();
+    node.add(&pod, &config).must_succeed();
+    let record = node.record_of(&pod);
+    let text = fs::read_to_string(&record).unwrap();
+    node.del(&pod, &config).must_succeed();
+    let mut left: Value = serde_json::from_str(&text).unwrap();
+    left["phase"] = "home".into();
+    fs::write(&record, left.to_string()).unwrap();
+    node.add(&other, &others).must_succeed();
+    assert!(!record.exists());
+    node.del(&other, &others).must_succeed();
+    node.must_be(&before, "after both");
 }
 
 /// Takes no answer.
