@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Network namespaces: opened by path, told apart, and entered by threads of their own.
+//! Network namespaces: opened by path, told apart, and entered.
 //!
-//! No thread ever comes back from a namespace: [`Netns::run`] gives the work to a thread
-//! that enters, works and ends. So neither an early return nor a panic can leave the
-//! caller in the wrong place.
+//! [`Netns::run`] gives the work to a thread that enters, works and ends. [`Netns::visit`] has the calling thread go there
+//! for a moment. Neither an early return nor a panic can leave the caller in the wrong place: should the way back from a
+//! visit be refused, the process ends.
 
 use nix::{
     errno::Errno,
@@ -21,7 +21,7 @@ use std::{
     },
     panic::resume_unwind,
     path::{Path, PathBuf},
-    thread,
+    process, thread,
 };
 
 /// Which namespace, for the time of one boot. A path or an inode number alone may
@@ -44,6 +44,10 @@ const SO_NETNS_COOKIE: libc::c_int = 71;
 
 /// The calling thread's namespace.
 const CURRENT: &str = "/proc/thread-self/ns/net";
+
+/// How often the way back from a visit is tried: to enter a namespace takes some memory of the kernel's
+/// (`create_new_namespaces()`, `kernel/nsproxy.c`).
+const WAYS_BACK: usize = 3;
 
 /// A network namespace, held open: it lives at least as long as this.
 #[derive(Debug)]
@@ -149,9 +153,45 @@ impl Netns {
         .flatten()
     }
 
+    /// Does `work` in the namespace, by the calling thread, which is where it was again afterwards, after a panic too: a
+    /// moment's work is not worth a thread. What is opened in the namespace (sockets) stays tied to it.
+    ///
+    /// # Errors
+    /// It cannot be entered, or there would be no way back. Nothing was done then.
+    pub(crate) fn visit<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        let _way_back = WayBack::from_here()?;
+        self.enter()?;
+        Ok(work())
+    }
+
     /// Takes the calling thread there.
     fn enter(&self) -> io::Result<()> {
         Ok(setns(&self.file, CloneFlags::CLONE_NEWNET)?)
+    }
+}
+
+/// Takes the thread that drops it to where it was made.
+struct WayBack(File);
+
+impl WayBack {
+    /// To where the calling thread is. There is none for a program in a user namespace of its own that leaves its parent's
+    /// network namespace for one that was made there (`netns_install()`, `net/core/net_namespace.c`).
+    fn from_here() -> io::Result<Self> {
+        let here = File::open(CURRENT)?;
+        setns(&here, CloneFlags::CLONE_NEWNET)?;
+        Ok(Self(here))
+    }
+}
+
+impl Drop for WayBack {
+    fn drop(&mut self) {
+        let Self(home) = self;
+        let enter = |_| setns(&*home, CloneFlags::CLONE_NEWNET).is_ok();
+        if !(0..WAYS_BACK).any(enter) {
+            // all that this process would do from here on, it would do to the pod; the next verb puts its work right
+            log::error!("the network namespace of this program cannot be entered again");
+            process::abort();
+        }
     }
 }
 
@@ -229,6 +269,8 @@ pub(crate) fn own_cookie() -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sched::unshare;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     #[test]
     fn what_is_no_network_namespace() {
@@ -249,6 +291,32 @@ mod tests {
                 "{path:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_visitor_is_at_home_again_after_a_panic_too() {
+        // a thread whose namespace is another one than the test's
+        let visit = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");
+            let here = || Netns::current().expect("current").id();
+            let home = here();
+            let [other, third] = [(); 2].map(|()| {
+                let made = thread::spawn(|| {
+                    unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");
+                    Netns::current().expect("current")
+                });
+                made.join().expect("a namespace")
+            });
+            for netns in [&other, &third] {
+                let there = netns.visit(here);
+                assert_eq!(there.expect("it can be entered"), netns.id());
+                assert_eq!(here(), home);
+            }
+            let panic = catch_unwind(AssertUnwindSafe(|| other.visit(|| panic!("inside"))));
+            panic.expect_err("it panics");
+            assert_eq!(here(), home);
+        };
+        thread::spawn(visit).join().expect("no panic but its own");
     }
 
     #[test]

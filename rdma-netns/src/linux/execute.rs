@@ -150,11 +150,7 @@ impl<'a> Namespaces<'a> {
                 link,
                 key,
                 value,
-            } => {
-                let (link, key, value) = (link.clone(), key.clone(), *value);
-                let write = move || sysctls::write(&link, &key, value);
-                Ok(self.at(*at)?.inside(write)?)
-            }
+            } => Ok(self.at(*at)?.inside(|| sysctls::write(link, key, *value))?),
             Op::AddAddress { at, link, address } => {
                 let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
                 self.change(*at, link, flags, |index| addresses::add(index, address))
@@ -262,7 +258,7 @@ impl<'a> Namespaces<'a> {
         match address {
             IpAddr::V4(address) => announce::announce(space.packet()?, address, mac, index)?,
             IpAddr::V6(address) => {
-                space.inside(move || announce::advertise(address, mac, index))?;
+                space.inside(|| announce::advertise(address, mac, index))?;
             }
         }
         Ok(())

@@ -31,7 +31,6 @@
 //! | [`offline`] | what is read without a kernel |
 //! | `space` | a namespace and its socket |
 //! | `identity` | which namespaces are at paths |
-//! | `resident` | threads that stay in a namespace |
 //! | `execute` | every [`Op`] |
 
 mod accelerators;
@@ -61,7 +60,6 @@ pub mod offline;
 mod probe;
 mod rdma;
 mod reach;
-mod resident;
 mod routes;
 mod rules;
 mod smc;

@@ -225,14 +225,14 @@ pub(super) fn set_max_links(pod: &Space, links: u8) -> Result<(), NetlinkError> 
 
 fn set(pod: &Space, file: &str, value: u8) -> Result<(), NetlinkError> {
     let write = || fs::write(file, format!("{value}\n"));
-    let written = pod.netns().run(write).flatten();
-    written.map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOENT) => {
-            let name = file.trim_start_matches("/proc/sys/").replace('/', ".");
-            refused(libc::ENOENT, format!("this kernel has no {name}"))
-        }
-        _ => error.into(),
-    })
+    pod.inside(write)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT) => {
+                let name = file.trim_start_matches("/proc/sys/").replace('/', ".");
+                refused(libc::ENOENT, format!("this kernel has no {name}"))
+            }
+            _ => error.into(),
+        })
 }
 
 fn no_smc(error: NetlinkError) -> NetlinkError {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A namespace that is worked in, and the sockets that were opened inside it.
 
-use super::{announce, nldev::Nldev, resident::Resident};
+use super::{announce, nldev::Nldev};
 use crate::{
     NetnsId,
     netlink::{NetlinkError, Socket},
@@ -18,15 +18,14 @@ use std::{
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-/// A namespace with a way in: a thread that stays inside, and the sockets that it has opened there.
+/// A namespace, and the sockets that were opened there.
 #[derive(Debug)]
 pub struct Space {
     netns: Netns,
     route: Mutex<Socket>,
     packet: OnceLock<OwnedFd>,
     groups: Mutex<Option<UdpSocket>>,
-    resident: Mutex<Option<Resident>>,
-    /// Whether it is the namespace this program runs in: no thread needs to enter it.
+    /// Whether it is the namespace this program runs in, in which its threads are.
     own: bool,
 }
 
@@ -39,24 +38,21 @@ impl Space {
             route,
             packet: OnceLock::new(),
             groups: Mutex::default(),
-            resident: Mutex::default(),
             own: true,
         })
     }
 
     /// The namespace at `path`.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
-        let (netns, (resident, route)) = Netns::open_by(path, |netns| {
+        let (netns, route) = Netns::open_by(path, |netns| {
             let ask = || Ok((own_cookie()?, Socket::open(NETLINK_ROUTE)?));
-            let (resident, (cookie, route)) = Resident::enter(netns, ask)?;
-            Ok((cookie, (resident, route)))
+            netns.visit(ask).flatten()
         })?;
         Ok(Self {
             netns,
             route: Mutex::new(route),
             packet: OnceLock::new(),
             groups: Mutex::default(),
-            resident: Mutex::new(Some(resident)),
             own: false,
         })
     }
@@ -76,20 +72,12 @@ impl Space {
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `work` done by a thread inside, which stays there for more of it, and waits for it.
-    pub(super) fn inside<T: Send + 'static>(
+    /// Does `work` inside, wherever the calling thread is.
+    pub(super) fn inside<T, E: From<io::Error>>(
         &self,
-        work: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> io::Result<T> {
-        let mut resident = self.resident.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *resident {
-            Some(resident) => resident.run(work),
-            none => {
-                let (entered, found) = Resident::enter(&self.netns, work)?;
-                *none = Some(entered);
-                Ok(found)
-            }
-        }
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.netns.visit(work)?
     }
 
     /// A packet socket, kept from its first use: to close one takes some 15 ms, as the kernel
@@ -131,20 +119,17 @@ impl Space {
 
     /// Its pnet table.
     pub(super) fn pnet(&self) -> Result<PnetTable, NetlinkError> {
-        if self.own {
-            PnetTable::open()
-        } else {
-            let opened = self.netns.run(PnetTable::open);
-            opened.map_err(NetlinkError::from).flatten()
+        match self.own {
+            true => PnetTable::open(),
+            false => self.inside(PnetTable::open),
         }
     }
 
     /// RDMA netlink as this namespace sees it.
     pub(super) fn nldev(&self) -> io::Result<Option<Nldev>> {
-        if self.own {
-            Nldev::open()
-        } else {
-            self.inside(Nldev::open)
+        match self.own {
+            true => Nldev::open(),
+            false => self.inside(Nldev::open),
         }
     }
 }
