@@ -3,6 +3,7 @@
 
 mod address;
 mod route;
+mod sysctl;
 
 pub use address::{
     Address, FOR_EVER, GIVEN_FLAGS, IFA_F_HOMEADDRESS, IFA_F_MANAGETEMPADDR, IFA_F_MCAUTOJOIN,
@@ -12,14 +13,12 @@ pub use route::{
     HIGH_PREFERENCE, LOW_PREFERENCE, MAIN_TABLE, PROTOCOL_KERNEL, PROTOCOL_RA, PROTOCOL_STATIC,
     Route, SCOPE_LINK,
 };
+pub use sysctl::{SYSCTLS, Sysctls};
 
 use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName, Ipoib, Vf};
 pub(crate) use route::contains;
 use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, collections::BTreeMap, net::IpAddr};
-
-/// Settings by name. The names of those that were read are [`SYSCTLS`]' own.
-pub type Sysctls = BTreeMap<Cow<'static, str>, i32>;
+use std::{collections::BTreeMap, net::IpAddr};
 
 /// A netdev as seen in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,45 +113,6 @@ pub enum LinkSetting {
     /// Packets that it is cut into at most (`IFLA_GSO_MAX_SEGS`).
     GsoMaxSegments,
 }
-
-/// The per-netdev settings that are kept over a move and back.
-pub const SYSCTLS: [&str; 35] = [
-    "ipv4/accept_local",
-    "ipv4/accept_redirects",
-    "ipv4/accept_source_route",
-    "ipv4/arp_accept",
-    "ipv4/arp_announce",
-    "ipv4/arp_filter",
-    "ipv4/arp_ignore",
-    "ipv4/arp_notify",
-    "ipv4/forwarding",
-    "ipv4/log_martians",
-    "ipv4/promote_secondaries",
-    "ipv4/proxy_arp",
-    "ipv4/proxy_arp_pvlan",
-    "ipv4/route_localnet",
-    "ipv4/rp_filter",
-    "ipv4/secure_redirects",
-    "ipv4/send_redirects",
-    "ipv4/shared_media",
-    "ipv4/src_valid_mark",
-    "ipv6/accept_dad",
-    "ipv6/accept_ra",
-    "ipv6/accept_ra_defrtr",
-    "ipv6/accept_ra_pinfo",
-    "ipv6/accept_redirects",
-    "ipv6/addr_gen_mode",
-    "ipv6/autoconf",
-    "ipv6/dad_transmits",
-    "ipv6/disable_ipv6",
-    "ipv6/forwarding",
-    "ipv6/max_addresses",
-    "ipv6/ndisc_notify",
-    "ipv6/optimistic_dad",
-    "ipv6/proxy_ndp",
-    "ipv6/router_solicitations",
-    "ipv6/use_tempaddr",
-];
 
 /// Flags of a netdev that an administrator sets, other than up and down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

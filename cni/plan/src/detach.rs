@@ -277,8 +277,8 @@ fn furnish(host_link: &Link, mut draft: LinkPlanner<'_>, link: &Link, observed: 
     draft.flags(&host_link.flags);
     draft.alias(host_link.alias.as_deref());
     draft.add_alt_names(&host_link.alt_names);
-    for (key, value) in &host_link.sysctls {
-        draft.sysctl(key, *value);
+    for (key, value) in host_link.sysctls.iter() {
+        draft.sysctl(key, value);
     }
     draft.up(host_link.up);
     let lasting = |address: &&Address| !address.automatic;

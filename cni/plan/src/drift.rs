@@ -83,7 +83,7 @@ pub fn words(op: &Op, observed: &Observed) -> String {
         } => {
             let (family, key_name) = key.split_once('/').unwrap_or(("", key));
             let setting = format!("net.{family}.conf.{link}.{key_name}");
-            match present(*at, link).and_then(|present| present.sysctls.get(&**key)) {
+            match present(*at, link).and_then(|present| present.sysctls.get(key)) {
                 Some(present) => format!("{setting} is {present}, not {value}"),
                 None => format!("{setting} is not {value}"),
             }

@@ -19,7 +19,7 @@ fn kept(link: Link) -> Link {
         up: false,
         addresses: vec![],
         routes: vec![],
-        sysctls: [].into(),
+        sysctls: Default::default(),
         ..link
     }
 }
@@ -95,8 +95,8 @@ fn set(node: &Node<'_, impl Kernel>, wanted: &Link) {
         }
     }
     node.make(up("nic0", wanted.up));
-    for (key, value) in &wanted.sysctls {
-        node.make(sysctl("nic0", key, *value));
+    for (key, value) in wanted.sysctls.iter() {
+        node.make(sysctl("nic0", key, value));
     }
 }
 

@@ -229,12 +229,12 @@ impl World {
         netdev.lose_ipv6();
         let fresh = settings(&defaults, &netdev.link);
         let sysctls = &mut netdev.link.sysctls;
-        sysctls.retain(|key, _| key.starts_with("ipv4/"));
-        sysctls.extend(
-            fresh
-                .into_iter()
-                .filter(|(key, _)| key.starts_with("ipv6/")),
-        );
+        let kept = sysctls.iter().filter(|(key, _)| key.starts_with("ipv4/"));
+        let fresh = fresh.iter().filter(|(key, _)| key.starts_with("ipv6/"));
+        let both = kept.chain(fresh);
+        *sysctls = both
+            .map(|(key, value)| (key.to_owned().into(), value))
+            .collect();
         self.tell_children(id);
         self.start_addresses(netns, link)
     }
@@ -346,7 +346,7 @@ impl World {
 fn settings(defaults: &Sysctls, link: &Link) -> Sysctls {
     let mut settings = defaults.clone();
     if link.mtu < IPV6_MIN_MTU {
-        settings.retain(|key, _| key.starts_with("ipv4/"));
+        settings.retain(|key| key.starts_with("ipv4/"));
     }
     settings
 }

@@ -91,7 +91,7 @@ fn describe(place: &str, namespace: Namespace, lines: &mut Vec<String>) {
         for (at, route) in link.routes.iter().enumerate() {
             lines.push(format!("{name} route {at} {}", text(route)));
         }
-        for (key, value) in &link.sysctls {
+        for (key, value) in link.sysctls.iter() {
             lines.push(format!("{name} {key}={value}"));
         }
         link.index = 0;

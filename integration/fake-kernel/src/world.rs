@@ -344,7 +344,8 @@ impl World {
 }
 
 fn untouched() -> Sysctls {
-    UNTOUCHED.map(|(key, value)| (key.into(), value)).into()
+    let settings = UNTOUCHED.into_iter();
+    settings.map(|(key, value)| (key.into(), value)).collect()
 }
 
 /// A netdev that is down and has nothing.
@@ -377,7 +378,7 @@ pub(crate) fn blank(name: InterfaceName) -> Link {
         child: None,
         ipoib: None,
         vf: None,
-        sysctls: BTreeMap::new(),
+        sysctls: Sysctls::default(),
         addresses: vec![],
         routes: vec![],
     }

@@ -74,7 +74,7 @@ pub(super) fn parse(families: &[u8]) -> Sysctls {
             }
         }
     }
-    Sysctls::from_iter(found)
+    Sysctls::as_told(found)
 }
 
 /// Writes a setting of a netdev of the calling thread's namespace: what is below
@@ -104,6 +104,32 @@ mod tests {
     fn every_setting_has_an_index() {
         let keys: Vec<_> = IPV4.iter().chain(&IPV6).map(|(key, _)| *key).collect();
         assert_eq!(keys, SYSCTLS);
+    }
+
+    #[test]
+    fn families_may_come_in_any_order_and_twice() {
+        let attribute = |kind: i32, value: &[u8]| {
+            let length = u16::try_from(4 + value.len()).expect("short");
+            let kind = u16::try_from(kind).expect("small");
+            [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat()
+        };
+        // the first setting of each: ipv4/forwarding, ipv6/forwarding
+        let family = |family, value: i32| {
+            let values = attribute(
+                1 + i32::from(family == libc::AF_INET6),
+                &value.to_ne_bytes(),
+            );
+            attribute(family, &values)
+        };
+        let told = [
+            family(libc::AF_INET6, 2),
+            family(libc::AF_INET, 3),
+            family(libc::AF_INET, 1),
+        ];
+        let settings = parse(&told.concat());
+        assert_eq!(settings["ipv4/forwarding"], 1);
+        assert_eq!(settings["ipv6/forwarding"], 2);
+        assert_eq!(settings.iter().count(), 2);
     }
 
     #[test]

@@ -185,7 +185,7 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
     for (key, value) in &given.settings {
         if link
             .sysctls
-            .get(&**key)
+            .get(key)
             .is_some_and(|present| present != value)
         {
             let (link, key, value) = (name(), key.clone(), *value);

@@ -124,7 +124,7 @@ impl PutBack {
 
     fn settings(&mut self, link: &Link, record: &Record) {
         for (key, value) in &record.before.settings {
-            let Some(present) = link.sysctls.get(&**key).filter(|it| *it != value) else {
+            let Some(present) = link.sysctls.get(key).filter(|it| *it != value) else {
                 continue;
             };
             if record

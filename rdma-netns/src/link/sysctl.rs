@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A netdev's settings under `/proc/sys/net`, by name.
+//!
+//! A node has a netdev for each pod, and each look reads the 35 settings of all of them: a tree for each was a seventh of
+//! what an ADD computes. They are pairs in the names' order, which is the order in which the kernel's answer is read.
+
+use serde::{Deserialize, Serialize, Serializer};
+use std::{borrow::Cow, collections::BTreeMap, ops::Index};
+
+/// Settings by name. The names of those that were read are [`SYSCTLS`]' own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "BTreeMap<Cow<'static, str>, i32>")]
+pub struct Sysctls(Vec<(Cow<'static, str>, i32)>);
+
+/// The per-netdev settings that are kept over a move and back.
+pub const SYSCTLS: [&str; 35] = [
+    "ipv4/accept_local",
+    "ipv4/accept_redirects",
+    "ipv4/accept_source_route",
+    "ipv4/arp_accept",
+    "ipv4/arp_announce",
+    "ipv4/arp_filter",
+    "ipv4/arp_ignore",
+    "ipv4/arp_notify",
+    "ipv4/forwarding",
+    "ipv4/log_martians",
+    "ipv4/promote_secondaries",
+    "ipv4/proxy_arp",
+    "ipv4/proxy_arp_pvlan",
+    "ipv4/route_localnet",
+    "ipv4/rp_filter",
+    "ipv4/secure_redirects",
+    "ipv4/send_redirects",
+    "ipv4/shared_media",
+    "ipv4/src_valid_mark",
+    "ipv6/accept_dad",
+    "ipv6/accept_ra",
+    "ipv6/accept_ra_defrtr",
+    "ipv6/accept_ra_pinfo",
+    "ipv6/accept_redirects",
+    "ipv6/addr_gen_mode",
+    "ipv6/autoconf",
+    "ipv6/dad_transmits",
+    "ipv6/disable_ipv6",
+    "ipv6/forwarding",
+    "ipv6/max_addresses",
+    "ipv6/ndisc_notify",
+    "ipv6/optimistic_dad",
+    "ipv6/proxy_ndp",
+    "ipv6/router_solicitations",
+    "ipv6/use_tempaddr",
+];
+
+impl Sysctls {
+    /// Settings that come in the order of their names, each once, as far as the kernel tells them so.
+    pub(crate) fn as_told(settings: Vec<(Cow<'static, str>, i32)>) -> Self {
+        match settings.is_sorted_by(|(a, _), (b, _)| a < b) {
+            true => Self(settings),
+            false => settings.into_iter().collect(),
+        }
+    }
+
+    /// The value of `name`.
+    pub fn get(&self, name: &str) -> Option<&i32> {
+        self.place(name).ok().map(|at| &self.0[at].1)
+    }
+
+    /// The value of `name`, to be changed.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut i32> {
+        self.place(name).ok().map(|at| &mut self.0[at].1)
+    }
+
+    /// Whether there is one called `name`.
+    pub fn contains_key(&self, name: &str) -> bool {
+        self.place(name).is_ok()
+    }
+
+    /// Puts `value` in; the value before, if there was one.
+    pub fn insert(&mut self, name: Cow<'static, str>, value: i32) -> Option<i32> {
+        match self.place(&name) {
+            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
+            Err(at) => {
+                self.0.insert(at, (name, value));
+                None
+            }
+        }
+    }
+
+    /// All of them, in the names' order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, i32)> {
+        self.0.iter().map(|(name, value)| (&**name, *value))
+    }
+
+    /// Their names, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(|(name, _)| name)
+    }
+
+    /// Keeps those whose names are `wanted`.
+    pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.0.retain(|(name, _)| wanted(name));
+    }
+
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn place(&self, name: &str) -> Result<usize, usize> {
+        self.0
+            .binary_search_by(|(present, _)| (**present).cmp(name))
+    }
+}
+
+/// That of a name that is there.
+impl Index<&str> for Sysctls {
+    type Output = i32;
+
+    fn index(&self, name: &str) -> &i32 {
+        self.get(name)
+            .unwrap_or_else(|| panic!("there is no setting {name}"))
+    }
+}
+
+impl From<BTreeMap<Cow<'static, str>, i32>> for Sysctls {
+    fn from(settings: BTreeMap<Cow<'static, str>, i32>) -> Self {
+        Self(settings.into_iter().collect())
+    }
+}
+
+/// Of one that is given twice the last counts.
+impl FromIterator<(Cow<'static, str>, i32)> for Sysctls {
+    fn from_iter<T: IntoIterator<Item = (Cow<'static, str>, i32)>>(settings: T) -> Self {
+        BTreeMap::from_iter(settings).into()
+    }
+}
+
+/// As a map.
+impl Serialize for Sysctls {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_a_map_in_any_order() {
+        let text = r#"{"ipv6/accept_ra":2,"ipv4/rp_filter":1,"of/tomorrow":-3}"#;
+        let mut settings: Sysctls = serde_json::from_str(text).expect("settings");
+        assert!(settings.keys().is_sorted());
+        assert_eq!(settings["ipv6/accept_ra"], 2);
+        assert_eq!(settings.get("ipv6/autoconf"), None);
+        assert_eq!(settings.insert("ipv6/autoconf".into(), 1), None);
+        assert_eq!(settings.insert("ipv4/rp_filter".into(), 0), Some(1));
+        settings.retain(|name| name != "ipv6/accept_ra");
+        let text = serde_json::to_string(&settings).expect("JSON");
+        let expected = r#"{"ipv4/rp_filter":0,"ipv6/autoconf":1,"of/tomorrow":-3}"#;
+        assert_eq!(text, expected);
+        let none = serde_json::to_string(&Sysctls::default()).expect("JSON");
+        assert_eq!(none, "{}");
+    }
+}
