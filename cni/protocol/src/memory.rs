@@ -8,6 +8,9 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+/// How much is mapped at a time, bytes: all that an ADD of a few rails needs. Only what is used takes memory.
+const GRANULARITY: usize = 512 << 10;
+
 /// An allocator for `#[global_allocator]`. The standard library's lock takes no memory itself.
 pub struct Memory(Mutex<Dlmalloc>);
 
@@ -18,7 +21,9 @@ impl Memory {
         reason = "it is only made for a static, which needs a const function"
     )]
     pub const fn new() -> Self {
-        Self(Mutex::new(Dlmalloc::new()))
+        let mut heap = Dlmalloc::new();
+        assert!(heap.set_granularity(GRANULARITY));
+        Self(Mutex::new(heap))
     }
 
     fn heap(&self) -> MutexGuard<'_, Dlmalloc> {

@@ -57,6 +57,9 @@ pub(super) struct Known(BTreeMap<DeviceAddress, Option<PciFunction>>);
 struct PciFunction {
     numa_node: Option<u32>,
     physical_function: Option<DeviceAddress>,
+    /// Whether it can have virtual functions: then it has a file that says how many there are
+    /// (`sriov_pf_attrs_are_visible()`, `drivers/pci/iov.c`).
+    can_have_functions: bool,
     /// Where the netdevs of a virtio NIC are, as soon as one was there.
     virtio_netdevs: Option<PathBuf>,
 }
@@ -82,17 +85,11 @@ pub(super) fn scan(sysfs: &Path, verbs: &[Verbs], known: &mut Known) -> io::Resu
     for name in names(&pci)? {
         let name = name.to_str().unwrap_or_default();
         if !matches!(known.0.get(name), Some(None)) {
-            devices.extend(pci_function(&pci.join(name), known));
+            devices.extend(pci_function(&pci.join(name), verbs, known));
         }
     }
     for directory in entries(&sysfs.join("bus/auxiliary/devices"))? {
-        devices.extend(auxiliary(&directory, &pci));
-    }
-    for device in &mut devices {
-        let own = verbs
-            .iter()
-            .filter(|verbs| verbs.parent.as_ref() == Some(&device.address));
-        device.rdma = own.map(|verbs| verbs.device.clone()).collect();
+        devices.extend(auxiliary(&directory, &pci, verbs));
     }
     devices.sort_by(|a, b| a.address.cmp(&b.address));
     Ok(devices)
@@ -137,14 +134,17 @@ pub(super) fn link_layer(port: &Path) -> Option<LinkType> {
     })
 }
 
-fn pci_function(directory: &Path, Known(known): &mut Known) -> Option<Device> {
+fn pci_function(directory: &Path, verbs: &[Verbs], Known(known): &mut Known) -> Option<Device> {
     let address = address_of(directory)?;
     let uevent = Uevent::read(directory)?;
+    let rdma = rdma_of(&address, verbs);
     if !known.contains_key(&address) {
-        let is_relevant = is_relevant(directory, &uevent);
+        let is_relevant =
+            uevent.is_nic() || !uevent.is_bridge() && (!rdma.is_empty() || has_netdev(directory));
         let function = is_relevant.then(|| PciFunction {
             numa_node: numa_node(directory),
             physical_function: link_name(directory, "physfn").and_then(|name| name.try_into().ok()),
+            can_have_functions: directory.join("sriov_numvfs").exists(),
             virtio_netdevs: None,
         });
         // a driver that comes may make a NIC of it
@@ -153,13 +153,13 @@ fn pci_function(directory: &Path, Known(known): &mut Known) -> Option<Device> {
         }
     }
     let function = known.get_mut(&address)?.as_mut()?;
-    let virtual_functions = match &function.physical_function {
-        None => read(directory, "sriov_numvfs").and_then(|count| count.parse().ok()),
-        Some(_) => None,
+    let virtual_functions = function
+        .can_have_functions
+        .then(|| read(directory, "sriov_numvfs")?.parse().ok());
+    let has_netdev = match uevent.driver.as_deref() {
+        Some("virtio-pci") => has_virtio_netdev(directory, &mut function.virtio_netdevs),
+        _ => has_netdev(directory),
     };
-    let is_virtio = uevent.driver.as_deref() == Some("virtio-pci");
-    let has_netdev = has_netdev(directory)
-        || is_virtio && has_virtio_netdev(directory, &mut function.virtio_netdevs);
     Some(Device {
         address,
         driver: uevent.driver,
@@ -167,27 +167,21 @@ fn pci_function(directory: &Path, Known(known): &mut Known) -> Option<Device> {
         device: uevent.device,
         numa_node: function.numa_node,
         physical_function: function.physical_function.clone(),
-        virtual_functions: virtual_functions.unwrap_or(0),
+        virtual_functions: virtual_functions.flatten().unwrap_or(0),
         has_netdev,
-        rdma: Vec::new(),
+        rdma,
         manages_nvlink: false,
     })
 }
 
-fn is_relevant(directory: &Path, uevent: &Uevent) -> bool {
-    match (uevent.class >> 16, uevent.class >> 8) {
-        // Network controllers, and InfiniBand ones of the class serial bus.
-        (0x02, _) | (_, 0x0c06) => true,
-        _ => !uevent.is_bridge() && has_children(directory),
-    }
-}
-
 /// A sub-function, or what else has a netdev or an RDMA device on the auxiliary bus.
 /// (A PCI function's `mlx5_core.eth.0` and the like have none of their own.)
-fn auxiliary(directory: &Path, pci: &Path) -> Option<Device> {
+fn auxiliary(directory: &Path, pci: &Path, verbs: &[Verbs]) -> Option<Device> {
     let address = address_of(directory)?;
     let sub_function = address.split('.').nth(1) == Some("sf");
-    if !sub_function && !has_children(directory) {
+    let rdma = rdma_of(&address, verbs);
+    let has_netdev = has_netdev(directory);
+    if !sub_function && rdma.is_empty() && !has_netdev {
         return None;
     }
     // ../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/mlx5_core.sf.4
@@ -210,8 +204,8 @@ fn auxiliary(directory: &Path, pci: &Path) -> Option<Device> {
         numa_node: parent.as_deref().and_then(numa_node),
         physical_function: function,
         virtual_functions: 0,
-        has_netdev: has_netdev(directory),
-        rdma: Vec::new(),
+        has_netdev,
+        rdma,
         manages_nvlink: false,
     })
 }
@@ -240,18 +234,26 @@ impl Uevent {
         })
     }
 
+    /// Network controllers, and InfiniBand ones of the class serial bus.
+    fn is_nic(&self) -> bool {
+        self.class >> 16 == 0x02 || self.class >> 8 == 0x0c06
+    }
+
     /// Most of a server's functions are.
     fn is_bridge(&self) -> bool {
         self.class >> 16 == 0x06
     }
 }
 
-/// A child of a class makes the class's directory, in whatever namespace the child is.
-fn has_children(directory: &Path) -> bool {
-    directory.join("net").exists() || directory.join("infiniband_verbs").exists()
+/// The RDMA devices of a PCI function or auxiliary device.
+fn rdma_of(address: &DeviceAddress, verbs: &[Verbs]) -> Vec<String> {
+    let own = verbs
+        .iter()
+        .filter(|verbs| verbs.parent.as_ref() == Some(address));
+    own.map(|verbs| verbs.device.clone()).collect()
 }
 
-/// Whether there is a netdev, in whatever namespace.
+/// Whether there is a netdev, in whatever namespace: it makes its class's directory.
 fn has_netdev(directory: &Path) -> bool {
     directory.join("net").exists()
 }

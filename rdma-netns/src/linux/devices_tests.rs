@@ -161,8 +161,8 @@ fn only_what_can_have_a_netdev_or_an_rdma_device() {
     sysfs.pci("0000:00:00.0", "PCI_CLASS=60000\nPCI_ID=8086:1237\n", -1);
     sysfs.pci("0000:01:00.0", "PCI_CLASS=30200\nPCI_ID=10DE:2330\n", 0);
     sysfs.pci("0000:02:00.0", "PCI_CLASS=C0600\nPCI_ID=15B3:1003\n", 0);
-    let odd = sysfs.pci("0000:03:00.0", "PCI_CLASS=120000\nPCI_ID=1DED:107F\n", 0);
-    fs::create_dir(sysfs.path().join(odd).join("infiniband_verbs")).expect("a directory");
+    sysfs.pci("0000:03:00.0", "PCI_CLASS=120000\nPCI_ID=1DED:107F\n", 0);
+    sysfs.uverbs(0, "erdma_0", Some("0000:03:00.0"));
     // No driver is bound to it, and a name that is no address is passed over.
     sysfs.pci("0000:04:00.0", "PCI_CLASS=20000\nPCI_ID=1AF4:1041\n", 0);
     fs::create_dir(sysfs.path().join("bus/pci/devices/odd")).expect("a directory");

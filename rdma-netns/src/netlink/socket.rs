@@ -240,7 +240,10 @@ pub(crate) fn read_datagram(
     answers: &mut Vec<Answer>,
 ) -> Result<Read, NetlinkError> {
     let mut read = Read::default();
-    while let Ok(part) = NetlinkBuffer::new_checked(rest) {
+    // the refusal of nothing is a sentence, which is made for each datagram
+    while !rest.is_empty()
+        && let Ok(part) = NetlinkBuffer::new_checked(rest)
+    {
         let length = part.length() as usize;
         let body = rest.get(HEADER..length).unwrap_or_default();
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
