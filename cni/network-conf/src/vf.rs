@@ -175,12 +175,25 @@ fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
 
 const ONE_ADDRESS: &str = "must be the hardware address of one netdev, as 02:00:00:00:00:01";
 
-/// Of a netdev of Ethernet: of no group, and not all zeros.
+/// Of a netdev of Ethernet: of no group, and not all zeros. Written as Go's `net.ParseMAC` reads it, and so sriov-cni:
+/// with colons, with hyphens, or with two bytes between dots.
 fn one_address(text: &str) -> Option<HardwareAddress> {
+    let pairs: Vec<&str> = text.split('.').collect();
+    let with_colons = match &pairs[..] {
+        [first, second, third] => {
+            let halves = [first, second, third].map(|it| it.split_at_checked(2));
+            let [Some((a, b)), Some((c, d)), Some((e, f))] = halves else {
+                return None;
+            };
+            [a, b, c, d, e, f].join(":")
+        }
+        _ if text.contains(':') => text.to_owned(),
+        _ => text.replace('-', ":"),
+    };
     let is_one = |it: &HardwareAddress| {
         it.0.len() == 6 && it.0[0] & 1 == 0 && it.0.iter().any(|byte| *byte != 0)
     };
-    text.parse().ok().filter(is_one)
+    with_colons.parse().ok().filter(is_one)
 }
 
 fn rates(file: &Field<'_>) -> Result<Option<VfRates>, Wrong> {

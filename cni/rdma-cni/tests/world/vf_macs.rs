@@ -71,6 +71,31 @@ fn a_pod_asks_for_its_hardware_address_by_the_arguments() {
     }
 }
 
+/// As Go's `net.ParseMAC` reads it, by which sriov-cni does.
+#[test]
+fn an_address_may_be_written_with_hyphens_and_with_dots() {
+    for text in ["02-00-00-00-00-0A", "0200.0000.000a"] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let (pod, config) = (
+            node.pod("a"),
+            with(&node.one_rail(), json!({ "mac": text })),
+        );
+        let result = node.add(&pod, &config).must_succeed();
+        assert_eq!(result["interfaces"][0]["mac"], "02:00:00:00:00:0a");
+    }
+    for text in [
+        "02-00:00-00-00-0a",
+        "0200.0000.00a",
+        "0200.0000",
+        "020.00000.000a",
+        "\u{e9}0.0000.0000",
+    ] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let config = with(&node.one_rail(), json!({ "mac": text }));
+        node.add(&node.pod("a"), &config).must_fail(7);
+    }
+}
+
 /// All plugins of a list get the same `CNI_ARGS`: the address is the interface's that the first one makes.
 #[test]
 fn behind_another_plugin_the_arguments_are_that_ones() {
