@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Network namespaces: opened by path, told apart, and entered.
 //!
-//! [`Netns::run`] gives the work to a thread that enters, works and ends. [`Netns::visit`] has the calling thread go there
+//! [`Netns::run`] gives the work to a thread that enters, works and ends. `Netns::visit` has the calling thread go there
 //! for a moment. Neither an early return nor a panic can leave the caller in the wrong place: should the way back from a
 //! visit be refused, the process ends.
 
