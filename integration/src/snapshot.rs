@@ -68,8 +68,10 @@ impl Snapshot {
     pub fn of(netns: &Netns) -> Self {
         let mut ipv6 = [vec![], vec![]];
         wait::until("no IPv6 address is tentative", || {
-            let lines = ["address show tentative", ROUTES, RULES];
-            let [links, routes, rules] = netns.show_each(6, lines);
+            // an address is not tentative any more before it has its route; who asks for one link waits for the worker
+            // that gives both (RTNL; addrconf_dad_work(), net/ipv6/addrconf.c)
+            let lines = ["address show tentative", "link show dev lo", ROUTES, RULES];
+            let [links, _, routes, rules] = netns.show_each(6, lines);
             ipv6 = [routes, rules];
             links
                 .iter()
