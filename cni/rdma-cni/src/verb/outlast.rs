@@ -6,7 +6,7 @@ use super::{
     teardown::{self, Home},
 };
 use crate::apply::Incomplete;
-use attachments::{Attachment, Phase};
+use attachments::{Attachment, Phase, Smc};
 use rdma_netns::Kernel;
 use std::time::Duration;
 
@@ -20,14 +20,15 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// From look to look.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Says in the record that an attachment with SMC-R is restored, as long as the node's lock is held: another one that
-/// ends would leave to it what both have shared. Where managers are waited for, that is said after it.
+/// Says in the record that an attachment that had something of the node's for SMC-R is restored, as long as the node's lock
+/// is held: another one that ends would leave to it what both have had. Where managers are waited for, that is said after it.
 pub(super) fn leave_to_nobody<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
     restored: &Home,
 ) {
-    if attachment.smc.is_some() && !restored.has_to_outlast {
+    let has_nodes = attachment.smc.as_ref().is_some_and(Smc::has_nodes);
+    if has_nodes && !restored.has_to_outlast {
         teardown::mark(node, attachment, Phase::Restored);
     }
 }
