@@ -228,11 +228,16 @@ fn where_nobody_can_be_asked_nobody_waits() {
     with_pod(|world| {
         let asked = questions("wire0", &[FREE, TAKEN].concat());
         let unasked = |expected: Unasked| {
-            let begin = Instant::now();
-            let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");
-            assert!(begin.elapsed() < PROBE_TIME);
-            assert_eq!(probed.conflicts, []);
-            assert_eq!(probed.unasked, [(interface("wire0"), expected)]);
+            // who waits takes that time whenever it is asked, a busy machine only now and then
+            let at_once = (0..100).any(|_| {
+                let begin = Instant::now();
+                let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");
+                let took = begin.elapsed();
+                assert_eq!(probed.conflicts, []);
+                assert_eq!(probed.unasked, [(interface("wire0"), expected)]);
+                took < PROBE_TIME
+            });
+            assert!(at_once, "{expected:?}");
         };
         world.pod_ip("link set wire0 arp off");
         unasked(Unasked::NoNeighbours);

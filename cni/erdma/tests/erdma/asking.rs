@@ -2,7 +2,7 @@
 //! What settling makes of a node whose addresses are asked for, and of a service that fails.
 
 use crate::{
-    metadata::PACE,
+    metadata::{IMPATIENT, PACE},
     node::{CIDR, GATEWAY, NICS, Node, asked, changes, metrics, service, words},
 };
 use erdma::bring_up::Outcome;
@@ -162,7 +162,7 @@ fn a_service_that_is_slow_is_waited_for() {
     let (node, service) = (Node::new(), service());
     let before = node.link("eth1");
     service.behave(|it| it.delay = Duration::from_secs(3600));
-    let mut process = node.process(asked(&service.base()));
+    let mut process = node.process_of(asked(&service.base()), IMPATIENT);
     let outcomes = process.settle(&node.nics());
     let words = outcomes[0].to_string();
     assert!(
@@ -200,9 +200,11 @@ fn a_nic_that_the_cloud_does_not_know_yet_is_waited_for() {
 fn a_service_that_is_not_there_is_asked_once_for_all() {
     let node = Node::new();
     let hole = integration::metadata::BlackHole::new();
+    let mut process = node.process_of(asked(&hole.base()), IMPATIENT);
     let asked_at = Instant::now();
-    let outcomes = node.settle(asked(&hole.base()));
-    assert!(asked_at.elapsed() < Duration::from_millis(900));
+    let outcomes = process.settle(&node.nics());
+    // each of both NICs would take all attempts
+    assert!(asked_at.elapsed() < 2 * IMPATIENT.attempts * IMPATIENT.connect);
     for outcome in &outcomes {
         assert!(
             outcome.to_string().contains("cannot be reached"),

@@ -7,15 +7,22 @@ use std::time::{Duration, Instant};
 
 const MAC: &str = "02:00:00:00:00:07";
 
-/// Patience of a test: as the daemon's, in small.
+/// A test's own: pauses are short, but what answers may be slow, as the machine may be busy.
 pub(crate) const PACE: Pace = Pace {
-    connect: Duration::from_millis(150),
-    whole: Duration::from_millis(300),
+    connect: Duration::from_secs(30),
+    whole: Duration::from_secs(60),
     attempts: 3,
     pause: Duration::from_millis(10),
     again: Duration::from_millis(400),
     longest: Duration::from_secs(1),
     quiet: Duration::from_millis(300),
+};
+
+/// Of a test in which nobody answers.
+pub(crate) const IMPATIENT: Pace = Pace {
+    connect: Duration::from_millis(500),
+    whole: Duration::from_secs(1),
+    ..PACE
 };
 
 fn service() -> MetadataService {
@@ -25,8 +32,12 @@ fn service() -> MetadataService {
 }
 
 fn client(base: &str) -> Metadata {
+    client_of(base, PACE)
+}
+
+fn client_of(base: &str, pace: Pace) -> Metadata {
     let base: Base = base.parse().expect("an address");
-    Metadata::with_pace(base, PACE)
+    Metadata::with_pace(base, pace)
 }
 
 async fn nic(client: &mut Metadata) -> Result<String, MetadataError> {
@@ -129,7 +140,7 @@ async fn a_network_may_have_no_gateway() {
 #[tokio::test]
 async fn silence_ends_in_time() {
     let service = service();
-    service.behave(|behaviour| behaviour.delay = Duration::from_secs(60));
+    service.behave(|behaviour| behaviour.delay = Duration::from_secs(3600));
     let hole = BlackHole::new();
     let refusing = {
         let gone = MetadataService::new();
@@ -137,15 +148,17 @@ async fn silence_ends_in_time() {
     };
     for (base, told) in [
         (service.base(), "not answered"),
-        (hole.base(), "no connection within 150ms"),
+        (hole.base(), "no connection within 500ms"),
         (refusing, "refused"),
     ] {
         let asked = Instant::now();
-        let error = nic(&mut client(&base)).await.expect_err("silence");
+        let mut client = client_of(&base, IMPATIENT);
+        let error = nic(&mut client).await.expect_err("silence");
         assert!(error.is_of_the_service(), "{error}");
         assert!(error.to_string().contains(told), "{error}");
+        // many times what it takes; the kernel gives a connection up after two minutes
         let took = asked.elapsed();
-        assert!(took < Duration::from_millis(1500), "{took:?}: {error}");
+        assert!(took < Duration::from_secs(60), "{took:?}: {error}");
     }
 }
 

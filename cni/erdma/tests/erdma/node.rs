@@ -6,6 +6,7 @@ use erdma::{
     Nic,
     bring_up::{BringUp, Outcome, Released, State, release},
     conf::{self, NicAddress},
+    metadata::Pace,
 };
 use fake_kernel::{Died, FakeKernel, Nic as Hardware, Snapshot, Verdict, World};
 use integration::MetadataService;
@@ -163,12 +164,16 @@ impl Node {
 
     /// A new process.
     pub(crate) fn process(&self, conf: conf::BringUp) -> Process {
+        self.process_of(conf, crate::metadata::PACE)
+    }
+
+    /// A new process with that patience.
+    pub(crate) fn process_of(&self, conf: conf::BringUp, pace: Pace) -> Process {
         self.kernel.begin();
         let kernel = Arc::new(self.kernel.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
-        let pace = crate::metadata::PACE;
         let bring_up = BringUp::with_pace(conf, self.state.path(), kernel, pace);
         Process {
             runtime: runtime.expect("a runtime"),
