@@ -52,12 +52,10 @@ pub const SYSCTLS: [&str; 35] = [
 ];
 
 impl Sysctls {
-    /// Settings that come in the order of their names, each once, as far as the kernel tells them so.
-    pub(crate) fn as_told(settings: Vec<(Cow<'static, str>, i32)>) -> Self {
-        match settings.is_sorted_by(|(a, _), (b, _)| a < b) {
-            true => Self(settings),
-            false => settings.into_iter().collect(),
-        }
+    /// Settings that come in the order of their names, each once.
+    pub(crate) fn in_order(settings: Vec<(Cow<'static, str>, i32)>) -> Self {
+        debug_assert!(settings.is_sorted_by(|(a, _), (b, _)| a < b));
+        Self(settings)
     }
 
     /// The value of `name`.

@@ -2,7 +2,10 @@
 //! The settings below `/proc/sys/net/ipv{4,6}/conf/NETDEV`: read for all netdevs at once
 //! from `IFLA_AF_SPEC`, written through `/proc`.
 
-use crate::{link::Sysctls, netlink::attributes};
+use crate::{
+    link::{SYSCTLS, Sysctls},
+    netlink::attributes,
+};
 use nix::libc;
 use std::{borrow::Cow, fs, io};
 
@@ -57,33 +60,31 @@ const IPV6: [(&str, usize); 16] = [
 /// What `IFLA_AF_SPEC` says. A protocol that the netdev does not have (IPv6 on an MTU
 /// below 1280) has no settings.
 pub(super) fn parse(families: &[u8]) -> Sysctls {
-    let mut found = Vec::with_capacity(IPV4.len() + IPV6.len());
+    let (mut ipv4, mut ipv6): (&[[u8; 4]], &[[u8; 4]]) = (&[], &[]);
     for (family, list) in attributes(families) {
-        let (wanted, table, first) = match i32::from(family) {
-            libc::AF_INET => (IFLA_INET_CONF, &IPV4[..], 1),
-            libc::AF_INET6 => (IFLA_INET6_CONF, &IPV6[..], 0),
+        let (values, wanted) = match i32::from(family) {
+            libc::AF_INET => (&mut ipv4, IFLA_INET_CONF),
+            libc::AF_INET6 => (&mut ipv6, IFLA_INET6_CONF),
             _ => continue,
         };
-        let Some((_, values)) = attributes(list).find(|(kind, _)| *kind == wanted) else {
-            continue;
-        };
-        let (values, _) = values.as_chunks::<4>();
-        for (key, index) in table {
-            if let Some(value) = values.get(index - first) {
-                found.push((Cow::Borrowed(*key), i32::from_ne_bytes(*value)));
-            }
+        if let Some((_, told)) = attributes(list).find(|(kind, _)| *kind == wanted) {
+            (*values, _) = told.as_chunks();
         }
     }
-    Sysctls::as_told(found)
+    let mut settings = Vec::with_capacity(SYSCTLS.len());
+    for (table, values, first) in [(&IPV4[..], ipv4, 1), (&IPV6[..], ipv6, 0)] {
+        settings.extend(table.iter().filter_map(|(key, index)| {
+            let value = values.get(index - first)?;
+            Some((Cow::Borrowed(*key), i32::from_ne_bytes(*value)))
+        }));
+    }
+    Sysctls::in_order(settings)
 }
 
 /// Writes a setting of a netdev of the calling thread's namespace: what is below
 /// `/proc/sys/net` follows the thread (`net_ctl_header_lookup()` in `net/sysctl_net.c`).
 pub(super) fn write(link: &str, key: &str, value: i32) -> io::Result<()> {
-    let Some((family, key)) = key
-        .split_once('/')
-        .filter(|_| crate::link::SYSCTLS.contains(&key))
-    else {
+    let Some((family, key)) = key.split_once('/').filter(|_| SYSCTLS.contains(&key)) else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "not a setting that is kept",
@@ -98,7 +99,6 @@ pub(super) fn write(link: &str, key: &str, value: i32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::SYSCTLS;
 
     #[test]
     fn every_setting_has_an_index() {
