@@ -16,7 +16,7 @@ use crate::{
     open_connections, partition, probe, rails, vf,
 };
 use attachments::{Attachment, DesiredLink, Key, Phase, Shared, given_up, store::Lock};
-use cni_protocol::{lock::UNDO_LIMIT, result};
+use cni_protocol::{lock::UNDO_LIMIT, memory::populate, result};
 use network_conf::{Dad, SmcRequirement};
 use plan::{
     self,
@@ -68,6 +68,7 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
         log::info!("{key}: an earlier entry of the chain has attached it; the result is passed on");
         return Ok(Outcome::NothingToDo(result));
     }
+    populate();
     let mut budget = probe::Budget::default();
     loop {
         match attempt(node, (&choice, wish), &key, &pod, &mut budget) {
