@@ -22,6 +22,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Says in the record that an attachment that had something of the node's for SMC-R is restored, as long as the node's lock
 /// is held: another one that ends would leave to it what both have had. Where managers are waited for, that is said after it.
+/// Should this be killed before IPAM was asked, the addresses are given back by DEL, or some minutes later by another ADD.
 pub(super) fn leave_to_nobody<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -88,7 +89,7 @@ fn leave_smc<K: Kernel>(
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
 ) -> Result<(), Incomplete> {
-    if attachment.smc.is_none() {
+    if !attachment.smc.as_ref().is_some_and(Smc::has_nodes) {
         return Ok(());
     }
     let moves = node.store.lock_node();

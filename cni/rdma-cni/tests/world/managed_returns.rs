@@ -4,12 +4,12 @@
 use crate::addresses::{add_address, add_route};
 use crate::managed::{network_manager, networkd, node, one_rail};
 use crate::node::{address, name};
-use crate::smc::{one_rail_with_smc, seen};
+use crate::smc::{ask, one_rail_with_smc, seen};
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{Kernel, NetnsSide, Op, Route};
 use serde_json::Value;
-use std::time::Duration;
+use std::{fs::File, time::Duration};
 
 const AT: NetnsSide = NetnsSide::Host;
 
@@ -284,6 +284,25 @@ fn smc_is_taken_away_by_the_last_of_two_that_wait() {
         .manage(move |_| drop(std::fs::remove_file(&others)));
     node.del(&pod, &config).must_succeed();
     assert!(seen(&node, None).ueids.is_empty());
+}
+
+/// It has nothing of the node's: somebody else takes the node's lock while managers are waited for, and keeps it.
+#[test]
+fn a_pod_that_goes_without_smc_does_not_ask_for_the_lock_again() {
+    let node = node(network_manager());
+    node.kernel.with(|world| world.smc = None);
+    let pod = node.pod("a");
+    let mut config = one_rail(&node);
+    ask(&mut config);
+    node.add(&pod, &config).must_succeed();
+    let lock = node.state.path().join("state/lock");
+    let lock = File::options().write(true).open(lock).unwrap();
+    // where the verb itself has it, it is not to be had
+    node.kernel.manage(move |_| drop(lock.try_lock()));
+    let verb = rdma_cni::verb::del::del;
+    let ended = node.within(Duration::ZERO, "DEL", Some(&pod), &config, verb);
+    ended.unwrap_or_else(|error| panic!("{error}"));
+    assert!(!node.record_of(&pod).exists());
 }
 
 /// Nobody waits where there is no manager.

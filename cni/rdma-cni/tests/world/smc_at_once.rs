@@ -3,18 +3,18 @@
 
 use crate::{
     node::{Node, Pod},
-    smc::{one_rail_with_smc, seen},
+    smc::{one_rail_that_asks, one_rail_with_smc, seen},
 };
 use cni_protocol::lock::{self, Held};
-use fake_kernel::world::HOST;
+use fake_kernel::{Verdict, world::HOST};
+use integration::wait;
 use nix::errno::Errno;
-use rdma_netns::RdmaMode;
+use rdma_netns::{NetnsSide, Op, RdmaMode};
 use serde_json::Value;
 use std::{
     fs, io,
     sync::mpsc::{self, Sender},
     thread,
-    time::Duration,
 };
 
 /// One rail each, and one user EID on the node for both.
@@ -47,14 +47,16 @@ impl Two {
 
     /// Waits until the netdev is on the host again, and the node's lock was free since.
     fn await_return(&self, netdev: &str) {
-        let is_there = || {
+        wait::until(&format!("{netdev} is on the host"), || {
             self.node
                 .kernel
                 .with(|world| world.link(HOST, netdev).is_some_and(|link| link.up))
-        };
-        while !is_there() {
-            thread::sleep(Duration::from_millis(1));
-        }
+        });
+        self.await_lock();
+    }
+
+    /// Waits until the node's lock was free.
+    fn await_lock(&self) {
         let path = self.node.state.path().join("state/lock");
         drop(lock::hold(&path, || lock::open(&path)).unwrap());
     }
@@ -103,6 +105,37 @@ fn of_an_add_that_is_undone_and_a_del_one_takes_the_user_eid_away() {
         two.node.run_into("ADD", Some(pod), config, &mut full);
     });
     two.node.must_be(&before, "after both");
+}
+
+/// The kernel refuses the first one something of its own, so that it goes without SMC-R.
+#[test]
+fn what_an_add_has_given_up_is_not_left_to_it() {
+    let two = Two::new();
+    let node = &two.node;
+    let before = node.snapshot();
+    let (pod, config) = &two.second;
+    node.add(pod, config).must_succeed();
+    let asks = one_rail_that_asks(node);
+    let (sender, receiver) = mpsc::channel();
+    node.kernel.begin();
+    node.kernel.intercept(move |_, step| match step.op {
+        Op::AddPnet { at, .. } if *at == NetnsSide::Pod => {
+            let _ = sender.send(());
+            Verdict::Refuse(Errno::EEXIST)
+        }
+        _ => Verdict::Proceed,
+    });
+    thread::scope(|scope| {
+        let held = two.hold_files();
+        scope.spawn(|| node.add(&two.first.0, &asks).must_succeed());
+        receiver.recv().unwrap();
+        two.await_lock();
+        scope.spawn(|| node.del(pod, config).must_succeed());
+        two.await_return("eth3");
+        drop(held);
+    });
+    node.del(&two.first.0, &asks).must_succeed();
+    node.must_be(&before, "after both");
 }
 
 /// A DEL that was killed when its record said already that all is restored: there is no IPAM to wait for.

@@ -105,6 +105,8 @@ pub fn set_up<K: Kernel>(
         Err(error) => {
             let without = off(&attachment.key, &error);
             give_up(node, pod, attachment, without);
+            // nobody may leave to it, as soon as the lock is free, what it does not have any more
+            node.store.update(attachment)?;
         }
     }
     Ok(())
