@@ -226,16 +226,23 @@ fn leases(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
     }
 }
 
-/// Entries of the host that no record has.
+/// Entries of the host that no record has. What an attachment had that is restored, or was of another boot, is not its.
 fn smc(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
     let Some(smc) = &facts.smc else {
         return;
     };
+    let observed = facts.observed.as_ref();
+    let is_of_boot =
+        |attachment: &&Attachment| observed.is_none_or(|it| it.boot_id == attachment.boot_id);
     let records = || {
-        facts.records.iter().filter_map(|record| match record {
-            Record::Good { attachment, .. } => attachment.smc.as_ref(),
+        let good = facts.records.iter().filter_map(|record| match record {
+            Record::Good { attachment, .. } => Some(&**attachment),
             _ => None,
-        })
+        });
+        let held = good
+            .filter(|it| it.phase != Phase::Restored)
+            .filter(is_of_boot);
+        held.filter_map(|it| it.smc.as_ref())
     };
     let others = smc
         .host
