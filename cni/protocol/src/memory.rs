@@ -82,14 +82,18 @@ pub fn populate() {
 
 /// All whole pages from `start` on.
 fn have_pages(start: *const u8, length: usize) {
-    let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-    let page = page.and_then(|it| usize::try_from(it).ok()).unwrap_or(4096);
+    let page = page_size();
     let before = start.addr().next_multiple_of(page) - start.addr();
     let length = length.saturating_sub(before) / page * page;
     if let Some(start) = NonNull::new(start.wrapping_add(before).cast_mut()) {
         // SAFETY: not a byte of what is there is changed. What cannot be had is had later, when it is needed.
         let _ = unsafe { madvise(start.cast(), length, MmapAdvise::MADV_POPULATE_WRITE) };
     }
+}
+
+fn page_size() -> usize {
+    let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    size.and_then(|it| usize::try_from(it).ok()).unwrap_or(4096)
 }
 
 #[cfg(test)]
@@ -104,7 +108,7 @@ mod tests {
             usage.minor_page_faults()
         };
         let touched = |populated: bool| {
-            let mut pages = Vec::<u8>::with_capacity(1 << 20);
+            let mut pages = Vec::<u8>::with_capacity(100 * page_size());
             if populated {
                 have_pages(pages.as_ptr(), pages.capacity());
             }
@@ -114,6 +118,6 @@ mod tests {
         };
         // the first and the last page are had in part only
         assert!(touched(true) <= 8, "{}", touched(true));
-        assert!(touched(false) > 100, "{}", touched(false));
+        assert!(touched(false) >= 50, "{}", touched(false));
     }
 }
