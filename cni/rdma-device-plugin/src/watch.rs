@@ -5,12 +5,15 @@
 
 use inotify::{EventStream, Inotify, WatchMask};
 use std::{
+    future::poll_fn,
     io,
     path::{Path, PathBuf},
+    pin::Pin,
+    task::Poll,
     time::Duration,
 };
 use tokio::sync::watch;
-use tokio_stream::StreamExt;
+use tokio_stream::{Stream, StreamExt};
 
 /// Room for some dozen events; more of them are read in turn.
 const BUFFER: usize = 4096;
@@ -39,13 +42,13 @@ impl Watch {
         watch
     }
 
-    /// Waits until something happened in one of them. Several events may count as one; an event
-    /// need not mean a difference.
+    /// Waits until something happened in one of them. What has happened by then is one change; it need not mean a
+    /// difference.
     pub async fn changed(&mut self) {
         let heard = async {
             if let Some(events) = &mut self.events {
                 match events.next().await {
-                    Some(Ok(_)) => return,
+                    Some(Ok(_)) => return drain(events).await,
                     Some(Err(error)) => log::warn!("cannot read inotify events: {error}"),
                     None => {}
                 }
@@ -93,6 +96,15 @@ impl Watch {
         let armed: Vec<_> = self.paths.iter().map(|path| arm(events, path)).collect();
         armed.into_iter().collect()
     }
+}
+
+/// Takes what has come besides, for which there would be a look each, long after it.
+async fn drain(events: &mut EventStream<[u8; BUFFER]>) {
+    poll_fn(|context| {
+        while let Poll::Ready(Some(Ok(_))) = Pin::new(&mut *events).poll_next(context) {}
+        Poll::Ready(())
+    })
+    .await;
 }
 
 /// Adds `path`, or what is there of the way to it.
@@ -167,6 +179,24 @@ mod tests {
                 .is_ok()
             {}
         }
+    }
+
+    /// As while somebody writes a directory's files again and again.
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_has_come_together_is_one_change() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut watch = Watch::new(vec![directory.path().to_owned()]);
+        for number in 0..500 {
+            fs::write(directory.path().join(number.to_string()), "").expect("written");
+        }
+        let mut changes = 0;
+        while tokio::time::timeout(Duration::from_millis(200), watch.changed())
+            .await
+            .is_ok()
+        {
+            changes += 1;
+        }
+        assert!((1..10).contains(&changes), "{changes} of a thousand events");
     }
 
     #[tokio::test(flavor = "current_thread")]
