@@ -33,7 +33,7 @@ impl Store {
     /// The directory cannot be read.
     pub fn of_boot(&self, boot_id: &str) -> Result<Vec<Attachment>, StoreError> {
         let mut records = self.good()?;
-        records.retain(|it| it.boot_id == boot_id && it.phase != Phase::Restored);
+        records.retain(|it| it.is_away(boot_id));
         Ok(records)
     }
 
@@ -90,8 +90,7 @@ impl Store {
 
     /// Whether an ADD or DEL of it is under way, and has not restored its devices.
     fn is_busy(&self, attachment: &Attachment, boot_id: &str) -> bool {
-        let is_away = attachment.boot_id == boot_id && attachment.phase != Phase::Restored;
-        is_away && self.is_at_work(&attachment.key)
+        attachment.is_away(boot_id) && self.is_at_work(&attachment.key)
     }
 }
 
@@ -133,6 +132,12 @@ fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -
 }
 
 impl Attachment {
+    /// Whether its devices, and what it has of the node's settings, are not restored yet in the boot `boot_id`: a boot
+    /// restores all of them.
+    pub fn is_away(&self, boot_id: &str) -> bool {
+        self.boot_id == boot_id && self.phase != Phase::Restored
+    }
+
     /// Whether its ADD has answered, and its pod lives.
     pub fn is_settled<K: Kernel>(&self, kernel: &K, boot_id: &str) -> bool {
         settled(kernel, boot_id, &[self]) == [true]

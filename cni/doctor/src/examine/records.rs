@@ -226,23 +226,21 @@ fn leases(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
     }
 }
 
-/// Entries of the host that no record has. What an attachment had that is restored, or was of another boot, is not its.
+/// Entries of the host that no record has whose attachment is not restored yet.
 fn smc(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
     let Some(smc) = &facts.smc else {
         return;
     };
     let observed = facts.observed.as_ref();
-    let is_of_boot =
-        |attachment: &&Attachment| observed.is_none_or(|it| it.boot_id == attachment.boot_id);
+    // where the boot is not known, it is the record's
+    let is_away = |attachment: &Attachment| {
+        attachment.is_away(observed.map_or(&attachment.boot_id, |it| &it.boot_id))
+    };
     let records = || {
-        let good = facts.records.iter().filter_map(|record| match record {
-            Record::Good { attachment, .. } => Some(&**attachment),
+        facts.records.iter().filter_map(|record| match record {
+            Record::Good { attachment, .. } if is_away(attachment) => attachment.smc.as_ref(),
             _ => None,
-        });
-        let held = good
-            .filter(|it| it.phase != Phase::Restored)
-            .filter(is_of_boot);
-        held.filter_map(|it| it.smc.as_ref())
+        })
     };
     let others = smc
         .host

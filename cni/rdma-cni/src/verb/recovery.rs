@@ -189,7 +189,7 @@ fn restore_devices<K: Kernel>(
     attachment: &mut Attachment,
     boot_id: &str,
 ) -> Result<(), Error> {
-    if attachment.boot_id == boot_id && attachment.phase != Phase::Restored {
+    if attachment.is_away(boot_id) {
         let pod = teardown::pod_of(node, attachment)?;
         let tried_before = attachment.tried;
         teardown::restore_devices(node, attachment, pod.as_ref(), tried_before)?;
