@@ -112,13 +112,13 @@ fn stale(facts: &Facts, attachment: &Attachment, lives: bool, age: u64, told: &m
         ));
         return;
     }
-    if attachment.phase == Phase::Restored && attachment.ipam.is_none() {
-        told.note(format!(
-            "{whose}: its devices are restored, and its DEL was killed; the next ADD takes the record away"
-        ));
-        return;
-    }
     if attachment.phase == Phase::Restored {
+        if attachment.ipam.is_none() {
+            told.note(format!(
+                "{whose}: its devices are restored, and its DEL was killed; the next ADD takes the record away"
+            ));
+            return;
+        }
         let what = format!("{whose}: its addresses are not given back yet");
         match age > PATIENCE {
             true => told.warning(
