@@ -229,12 +229,10 @@ impl World {
         netdev.lose_ipv6();
         let fresh = settings(&defaults, &netdev.link);
         let sysctls = &mut netdev.link.sysctls;
-        let kept = sysctls.iter().filter(|(key, _)| key.starts_with("ipv4/"));
-        let fresh = fresh.iter().filter(|(key, _)| key.starts_with("ipv6/"));
-        let both = kept.chain(fresh);
-        *sysctls = both
-            .map(|(key, value)| (key.to_owned().into(), value))
-            .collect();
+        sysctls.retain(|key| key.starts_with("ipv4/"));
+        for (key, value) in fresh.iter().filter(|(key, _)| key.starts_with("ipv6/")) {
+            sysctls.insert(key.to_owned().into(), value);
+        }
         self.tell_children(id);
         self.start_addresses(netns, link)
     }
