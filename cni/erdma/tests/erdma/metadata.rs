@@ -156,9 +156,10 @@ async fn silence_ends_in_time() {
         let error = nic(&mut client).await.expect_err("silence");
         assert!(error.is_of_the_service(), "{error}");
         assert!(error.to_string().contains(told), "{error}");
-        // many times what it takes; the kernel gives a connection up after two minutes
+        // several times what it may take; the kernel gives a connection up after two minutes
         let took = asked.elapsed();
-        assert!(took < Duration::from_secs(60), "{took:?}: {error}");
+        let limit = 5 * IMPATIENT.attempts * IMPATIENT.whole;
+        assert!(took < limit, "{took:?}: {error}");
     }
 }
 
