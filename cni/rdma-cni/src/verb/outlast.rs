@@ -89,7 +89,7 @@ fn leave_smc<K: Kernel>(
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
 ) -> Result<(), Incomplete> {
-    if !attachment.smc.as_ref().is_some_and(Smc::has_nodes) {
+    if !attachment.smc.as_ref().is_some_and(Smc::is_set) {
         return Ok(());
     }
     let moves = node.store.lock_node();
