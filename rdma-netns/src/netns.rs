@@ -16,8 +16,11 @@ use std::{
     fs::{File, OpenOptions},
     io,
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd},
-        unix::fs::{MetadataExt, OpenOptionsExt},
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::{
+            fs::{MetadataExt, OpenOptionsExt},
+            net::UnixDatagram,
+        },
     },
     panic::resume_unwind,
     path::{Path, PathBuf},
@@ -41,6 +44,9 @@ const NSFS: FsType = FsType(0x6e73_6673);
 
 /// `SO_NETNS_COOKIE` (`include/uapi/asm-generic/socket.h`)
 const SO_NETNS_COOKIE: libc::c_int = 71;
+
+/// `SIOCGSKNS` (`include/uapi/linux/sockios.h`)
+const SIOCGSKNS: libc::c_int = 0x894c;
 
 /// The calling thread's namespace.
 const CURRENT: &str = "/proc/thread-self/ns/net";
@@ -77,7 +83,8 @@ impl Netns {
     /// Opens the namespace at `path`: a bind mount below `/run/netns`, or
     /// `/proc/PID/ns/net`.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let cookie = |netns: &Self| Ok((netns.run(own_cookie).flatten()?, ()));
+        let own = || cookie_of(&UnixDatagram::unbound()?);
+        let cookie = |netns: &Self| Ok((netns.run(own).flatten()?, ()));
         let (netns, ()) = Self::open_by(path, cookie)?;
         Ok(netns)
     }
@@ -109,10 +116,15 @@ impl Netns {
 
     /// The namespace that the calling thread is in.
     pub fn current() -> io::Result<Self> {
-        let netns = Self::identify(File::open(CURRENT)?, Path::new(CURRENT))?;
+        Self::by_socket(&UnixDatagram::unbound()?)
+    }
+
+    /// The same, by a socket that the calling thread has made there.
+    pub(crate) fn by_socket(socket: &impl AsFd) -> io::Result<Self> {
+        let netns = Self::identify(here(socket)?, Path::new(CURRENT))?;
         Ok(Self {
             id: NetnsId {
-                cookie: own_cookie()?,
+                cookie: cookie_of(socket)?,
                 ..netns.id
             },
             ..netns
@@ -177,7 +189,7 @@ impl WayBack {
     /// To where the calling thread is. There is none for a program in a user namespace of its own that leaves its parent's
     /// network namespace for one that was made there (`netns_install()`, `net/core/net_namespace.c`).
     fn from_here() -> io::Result<Self> {
-        let here = File::open(CURRENT)?;
+        let here = here(&UnixDatagram::unbound()?)?;
         setns(&here, CloneFlags::CLONE_NEWNET)?;
         Ok(Self(here))
     }
@@ -201,7 +213,7 @@ pub(crate) fn ids_at(paths: &[&Path], home: &Netns) -> io::Result<Vec<Result<Net
     let id = |path: &&Path| {
         let cookie = |netns: &Netns| {
             netns.enter()?;
-            Ok((own_cookie()?, ()))
+            Ok((cookie_of(&UnixDatagram::unbound()?)?, ()))
         };
         let (netns, ()) = Netns::open_by(path, cookie)?;
         Ok(netns.id)
@@ -240,17 +252,29 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The cookie of the calling thread's namespace; 0 where the kernel has none, which is before 5.14. What cannot be
-/// asked is no 0: that would be another namespace, whose pod nobody would restore.
-pub(crate) fn own_cookie() -> io::Result<u64> {
-    let socket = std::os::unix::net::UnixDatagram::unbound()?;
+/// The calling thread's namespace, by a `socket` that it has made there: what is below `/proc` the kernel makes anew for
+/// each process, which takes many times as long.
+fn here(socket: &impl AsFd) -> io::Result<File> {
+    // SAFETY: this request takes no argument; the descriptor is open.
+    let file = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS as _) };
+    match Errno::result(file) {
+        // SAFETY: it was made just now, for whoever asked.
+        Ok(file) => Ok(File::from(unsafe { OwnedFd::from_raw_fd(file) })),
+        // without CAP_NET_ADMIN in the user namespace that has it, and where QEMU emulates a process
+        Err(_) => File::open(CURRENT),
+    }
+}
+
+/// The cookie of the namespace that `socket` was made in; 0 where the kernel has none, which is before 5.14. What cannot
+/// be asked is no 0: that would be another namespace, whose pod nobody would restore.
+pub(crate) fn cookie_of(socket: &impl AsFd) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length = size_of_val(&cookie) as libc::socklen_t;
     // SAFETY: the option writes at most `length` bytes, the size of what is pointed to;
     // the descriptor is open.
     let outcome = unsafe {
         libc::getsockopt(
-            socket.as_raw_fd(),
+            socket.as_fd().as_raw_fd(),
             libc::SOL_SOCKET,
             SO_NETNS_COOKIE,
             (&raw mut cookie).cast(),
@@ -324,5 +348,13 @@ mod tests {
         let current = Netns::current().expect("current");
         let opened = Netns::open(Path::new("/proc/self/ns/net")).expect("own");
         assert_eq!(current.id(), opened.id());
+        // of what is no socket no namespace is told, as where the request is not allowed
+        let directory = File::open("/").expect("a directory");
+        let other_way = Netns::identify(here(&directory).expect("own"), Path::new(CURRENT));
+        let other_way = other_way.expect("own").id();
+        assert_eq!(
+            (other_way.device, other_way.inode),
+            (opened.id().device, opened.id().inode)
+        );
     }
 }

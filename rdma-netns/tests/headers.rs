@@ -31,6 +31,7 @@ const HEADERS: &[&str] = &[
     "linux/smc.h",
     "linux/smc_diag.h",
     "linux/sock_diag.h",
+    "linux/sockios.h",
     "rdma/ib_user_verbs.h",
     "rdma/rdma_netlink.h",
 ];

@@ -5,7 +5,7 @@ use super::{announce, nldev::Nldev};
 use crate::{
     NetnsId,
     netlink::{NetlinkError, Socket},
-    netns::{Netns, OpenError, own_cookie},
+    netns::{Netns, OpenError, cookie_of},
     smc::PnetTable,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -32,10 +32,10 @@ pub struct Space {
 impl Space {
     /// The namespace of the calling thread.
     pub(super) fn own() -> io::Result<Self> {
-        let route = Mutex::new(Socket::open(NETLINK_ROUTE)?);
+        let route = Socket::open(NETLINK_ROUTE)?;
         Ok(Self {
-            netns: Netns::current()?,
-            route,
+            netns: Netns::by_socket(&route)?,
+            route: Mutex::new(route),
             packet: OnceLock::new(),
             groups: Mutex::default(),
             own: true,
@@ -45,7 +45,10 @@ impl Space {
     /// The namespace at `path`.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let (netns, route) = Netns::open_by(path, |netns| {
-            let ask = || Ok((own_cookie()?, Socket::open(NETLINK_ROUTE)?));
+            let ask = || {
+                let route = Socket::open(NETLINK_ROUTE)?;
+                Ok((cookie_of(&route)?, route))
+            };
             netns.visit(ask).flatten()
         })?;
         Ok(Self {
