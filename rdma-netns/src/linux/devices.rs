@@ -7,11 +7,13 @@
 
 use super::Linux;
 use crate::{Device, DeviceAddress, LinkType};
+use nix::{dir::Dir, errno::Errno, fcntl::OFlag, sys::stat::Mode};
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs::{self, File},
     io::{self, Read},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::PoisonError,
 };
@@ -48,13 +50,43 @@ pub(super) fn verbs(sysfs: &Path) -> io::Result<Vec<Verbs>> {
     Ok(found)
 }
 
-/// What does not change of PCI functions while they are there, as it was read before. None: one whose driver makes no
-/// netdev and no RDMA device of it.
+/// What one look leaves to the next.
 #[derive(Debug, Default)]
-pub(super) struct Known(BTreeMap<DeviceAddress, Option<PciFunction>>);
+pub(super) struct Known {
+    /// The directory of all PCI functions, which is open.
+    bus: Option<Dir>,
+    /// What does not change of them while they are there, as it was read before. None: one whose driver makes no netdev
+    /// and no RDMA device of it.
+    functions: BTreeMap<DeviceAddress, Option<PciFunction>>,
+}
+
+impl Known {
+    /// The names of all that are in the `directory` of PCI functions now.
+    fn names(&mut self, directory: &Path) -> io::Result<Vec<OsString>> {
+        let bus = match &mut self.bus {
+            Some(bus) => bus,
+            none => {
+                let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+                match Dir::open(directory, flags, Mode::empty()) {
+                    Ok(opened) => none.insert(opened),
+                    Err(Errno::ENOENT) => return Ok(vec![]),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        let names = bus.iter().map(|entry| {
+            let entry = entry?;
+            Ok(OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())
+        });
+        names.collect()
+    }
+}
 
 #[derive(Clone, Debug)]
 struct PciFunction {
+    /// Its directory below `/sys/devices`, if that can be told: with no link on the way there, which sysfs makes text of
+    /// anew each time.
+    directory: PathBuf,
     numa_node: Option<u32>,
     physical_function: Option<DeviceAddress>,
     /// Whether it can have virtual functions: then it has a file that says how many there are
@@ -82,10 +114,12 @@ impl Linux {
 pub(super) fn scan(sysfs: &Path, verbs: &[Verbs], known: &mut Known) -> io::Result<Vec<Device>> {
     let pci = sysfs.join("bus/pci/devices");
     let mut devices = Vec::new();
-    for name in names(&pci)? {
-        let name = name.to_str().unwrap_or_default();
-        if !matches!(known.0.get(name), Some(None)) {
-            devices.extend(pci_function(&pci.join(name), verbs, known));
+    for name in known.names(&pci)? {
+        let Some(address) = address_of(Path::new(&name)) else {
+            continue;
+        };
+        if !matches!(known.functions.get(&address), Some(None)) {
+            devices.extend(pci_function(&pci, address, verbs, known));
         }
     }
     for directory in entries(&sysfs.join("bus/auxiliary/devices"))? {
@@ -134,31 +168,43 @@ pub(super) fn link_layer(port: &Path) -> Option<LinkType> {
     })
 }
 
-fn pci_function(directory: &Path, verbs: &[Verbs], Known(known): &mut Known) -> Option<Device> {
-    let address = address_of(directory)?;
-    let uevent = Uevent::read(directory)?;
+/// The PCI function of `address` in the directory `bus` of all of them, if it matters.
+fn pci_function(
+    bus: &Path,
+    address: DeviceAddress,
+    verbs: &[Verbs],
+    Known { functions, .. }: &mut Known,
+) -> Option<Device> {
+    let known = functions.get(&address).and_then(Option::as_ref);
+    let mut directory = known.map_or_else(|| bus.join(&*address), |it| it.directory.clone());
+    let uevent = Uevent::read(&directory)?;
     let rdma = rdma_of(&address, verbs);
-    if !known.contains_key(&address) {
+    if known.is_none() {
         let is_relevant =
-            uevent.is_nic() || !uevent.is_bridge() && (!rdma.is_empty() || has_netdev(directory));
+            uevent.is_nic() || !uevent.is_bridge() && (!rdma.is_empty() || has_netdev(&directory));
+        if is_relevant {
+            directory = place(bus, &directory);
+        }
         let function = is_relevant.then(|| PciFunction {
-            numa_node: numa_node(directory),
-            physical_function: link_name(directory, "physfn").and_then(|name| name.try_into().ok()),
+            directory: directory.clone(),
+            numa_node: numa_node(&directory),
+            physical_function: link_name(&directory, "physfn")
+                .and_then(|name| name.try_into().ok()),
             can_have_functions: directory.join("sriov_numvfs").exists(),
             virtio_netdevs: None,
         });
         // a driver that comes may make a NIC of it
         if is_relevant || uevent.driver.is_some() || uevent.is_bridge() {
-            known.insert(address.clone(), function);
+            functions.insert(address.clone(), function);
         }
     }
-    let function = known.get_mut(&address)?.as_mut()?;
+    let function = functions.get_mut(&address)?.as_mut()?;
     let virtual_functions = function
         .can_have_functions
-        .then(|| read(directory, "sriov_numvfs")?.parse().ok());
+        .then(|| read(&directory, "sriov_numvfs")?.parse().ok());
     let has_netdev = match uevent.driver.as_deref() {
-        Some("virtio-pci") => has_virtio_netdev(directory, &mut function.virtio_netdevs),
-        _ => has_netdev(directory),
+        Some("virtio-pci") => has_virtio_netdev(&directory, &mut function.virtio_netdevs),
+        _ => has_netdev(&directory),
     };
     Some(Device {
         address,
@@ -172,6 +218,19 @@ fn pci_function(directory: &Path, verbs: &[Verbs], Known(known): &mut Known) -> 
         rdma,
         manages_nvlink: false,
     })
+}
+
+/// Where the device is that has the link `link` in the directory `bus`, which is one of `/sys/bus/BUS/devices`.
+fn place(bus: &Path, link: &Path) -> PathBuf {
+    let sysfs = bus.ancestors().nth(3);
+    let target = fs::read_link(link).ok();
+    let place = target
+        .as_deref()
+        .and_then(|it| it.strip_prefix("../../..").ok());
+    match (sysfs, place) {
+        (Some(sysfs), Some(place)) => sysfs.join(place),
+        _ => link.to_owned(),
+    }
 }
 
 /// A sub-function, or what else has a netdev or an RDMA device on the auxiliary bus.

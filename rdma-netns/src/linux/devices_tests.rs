@@ -198,9 +198,11 @@ fn another_look_sees_what_changes_and_reads_nothing_else() {
         "PCI_CLASS=20000\nPCI_ID=15B3:101E\n",
     );
     sysfs.file(&format!("{vf}/numa_node"), "0\n");
+    // one is plugged in
+    sysfs.pci("0000:3d:00.0", VF, 1);
     let after = sysfs.scan_again(&mut known);
     let found: Vec<&str> = after.iter().map(|it| &*it.address).collect();
-    assert_eq!(found, ["0000:3b:00.2", "0000:3c:00.0"]);
+    assert_eq!(found, ["0000:3b:00.2", "0000:3c:00.0", "0000:3d:00.0"]);
     let expected = Device {
         driver: None,
         has_netdev: true,
