@@ -2,7 +2,7 @@
 //! Messages of the kernel's and packets of neighbours', which are read one attribute at a time.
 
 use crate::assert_comes_back;
-use rdma_netns::{Address, GeneralRule, Link, Route, Rule, Vf, linux::offline, netlink::Answer};
+use rdma_netns::{Address, GeneralRule, Link, Route, Rule, Vf, linux::offline, netlink::Answers};
 use std::path::Path;
 
 /// One datagram, with the answers to request 1.
@@ -10,9 +10,9 @@ use std::path::Path;
 /// # Panics
 /// An answer has more than came.
 pub fn datagram(input: &[u8]) {
-    let mut answers: Vec<Answer> = vec![];
+    let mut answers = Answers::default();
     let _ = offline::datagram(input, 1, &mut answers);
-    let bytes: usize = answers.iter().map(|it| it.body.len() + 16).sum();
+    let bytes: usize = answers.bodies().map(|it| it.len() + 16).sum();
     assert!(bytes <= input.len());
 }
 
@@ -68,12 +68,8 @@ pub fn rtnetlink(input: &[u8]) {
         }
         6 => {
             // messages of equal length, one after the other
-            let bodies = body.chunks(24).map(|body| Answer {
-                kind: 104,
-                body: body.to_vec(),
-            });
-            let bodies: Vec<_> = bodies.collect();
-            assert!(offline::nexthop(&bodies, 1).len() <= body.len());
+            let answers: Answers = body.chunks(24).collect();
+            assert!(offline::nexthop(&answers, 1).len() <= body.len());
         }
         _ => {
             let number = offline::namespace_number(body);

@@ -5,7 +5,7 @@ use super::ip_of;
 use crate::{
     Address, Link,
     link::{FOR_EVER, GIVEN_FLAGS},
-    netlink::{Answer, attributes, text, u32_of},
+    netlink::{Answers, attributes, text, u32_of},
 };
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -50,11 +50,8 @@ pub(super) struct Seen {
 }
 
 /// Gives every address of a dump to its netdev among `links`.
-pub(super) fn distribute(answers: &[Answer], links: &mut [Link]) {
-    let seen: Vec<Seen> = answers
-        .iter()
-        .filter_map(|answer| parse(&answer.body))
-        .collect();
+pub(super) fn distribute(answers: &Answers, links: &mut [Link]) {
+    let seen: Vec<Seen> = answers.bodies().filter_map(parse).collect();
     // Before Linux 5.18 no address tells who made it; since, those of `lo` always do.
     let tells = seen.iter().any(|seen| seen.protocol.is_some());
     for Seen {

@@ -250,8 +250,7 @@ impl<'a> Namespaces<'a> {
         let mut socket = space.route();
         let index = index_of(&mut socket, link)?;
         let answers = socket.request(&links::by_index(index), 0)?;
-        let mut answers = answers.iter();
-        let Some(mac) = answers.find_map(|answer| links::neighbours_find(&answer.body)) else {
+        let Some(mac) = answers.bodies().find_map(links::neighbours_find) else {
             return Ok(());
         };
         drop(socket);
@@ -312,9 +311,7 @@ pub(super) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<
 /// What comes while it is read may be higher; where containers come without a pause, no dump would be whole.
 fn highest_index(socket: &mut Socket) -> Result<u32, NetlinkError> {
     let answers = socket.dump_once(&links::dump())?;
-    let indices = answers
-        .iter()
-        .filter_map(|answer| links::index(&answer.body));
+    let indices = answers.bodies().filter_map(links::index);
     Ok(indices.max().unwrap_or_default())
 }
 
@@ -323,6 +320,6 @@ fn index_of(socket: &mut Socket, name: &InterfaceName) -> Result<u32, NetlinkErr
         return Ok(index);
     }
     let answers = socket.request(&links::find(name), 0)?;
-    let index = answers.iter().find_map(|answer| links::index(&answer.body));
+    let index = answers.bodies().find_map(links::index);
     Ok(index.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?)
 }

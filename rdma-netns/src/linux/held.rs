@@ -20,7 +20,7 @@ impl Linux {
             .map_err(|error| cannot_read(what, error.into()))?;
         let answers = host.route().dump(&addresses::dump());
         let answers = answers.map_err(|error| cannot_read(what, error))?;
-        Ok(answers.iter().filter_map(|it| parse(&it.body)).collect())
+        Ok(answers.bodies().filter_map(parse).collect())
     }
 }
 

@@ -76,7 +76,7 @@ pub use space::Space;
 use crate::{
     DeviceAddress, GidTable, Kernel, Link, Namespace, NetnsId, ObserveError, Observed, Op, OpError,
     OpenPodError, Pkey, RdmaMode, Route, Vf,
-    netlink::{Answer, NetlinkError},
+    netlink::{Answers, NetlinkError},
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
 };
@@ -176,14 +176,17 @@ impl Linux {
         }
     }
 
-    /// RDMA netlink as `space` sees it. The directory is there as soon as ib_core is;
-    /// asking without it would have the kernel look for a module each time.
+    /// RDMA netlink as `space` sees it, if there is any.
     fn nldev(&self, space: &Space) -> io::Result<Option<Nldev>> {
-        if self.sysfs.join("class/infiniband").exists() {
-            space.nldev()
-        } else {
-            Ok(None)
+        match self.has_nldev() {
+            true => space.nldev(),
+            false => Ok(None),
         }
+    }
+
+    /// The directory is there as soon as ib_core is; asking without it would have the kernel look for a module each time.
+    fn has_nldev(&self) -> bool {
+        self.sysfs.join("class/infiniband").exists()
     }
 }
 
@@ -223,11 +226,13 @@ impl Kernel for Linux {
             .devices(&verbs)
             .map_err(|error| cannot_read("the devices in sysfs", error.into()))?;
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_nldev = self.has_nldev();
         let mut rdma_mode = None;
         let mut namespace = |space: &Space, whose: &str| {
-            let mut nldev = self
-                .nldev(space)
-                .map_err(|error| cannot_read(&format!("RDMA netlink of {whose}"), error.into()))?;
+            let nldev = has_nldev.then(|| space.nldev()).transpose();
+            let mut nldev = nldev
+                .map_err(|error| cannot_read(&format!("RDMA netlink of {whose}"), error.into()))?
+                .flatten();
             let rdma = match &mut nldev {
                 None => Vec::new(),
                 Some(nldev) => {
@@ -365,17 +370,15 @@ struct Links {
 /// All netdevs of a namespace with their addresses and routes.
 fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveError> {
     let mut socket = space.route();
-    let mut dump =
-        |what: &str, request: RouteNetlinkMessage| -> Result<Vec<Answer>, ObserveError> {
-            socket
-                .dump(&request)
-                .map_err(|error| cannot_read(&format!("the {what} of {whose}"), error))
-        };
-    let answers = dump("links", links::dump())?;
+    let mut dump = |what: &str, request: RouteNetlinkMessage| -> Result<Answers, ObserveError> {
+        socket
+            .dump(&request)
+            .map_err(|error| cannot_read(&format!("the {what} of {whose}"), error))
+    };
     let mut links: Vec<Link> = Vec::new();
     // places in `links`
     let mut without_hardware: Vec<usize> = Vec::new();
-    for Answer { body, .. } in &answers {
+    for body in dump("links", links::dump())?.bodies() {
         let link = match space.is_own() {
             true => links::parse_own(body, sysfs),
             false => links::parse(body, sysfs),
@@ -409,8 +412,8 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveEr
     let mut unkept_routes = Vec::new();
     let mut by_object = Vec::new();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-        for answer in dump("routes", routes::dump(family))? {
-            let parsed = routes::parse(&answer.body).unwrap_or_default();
+        for body in dump("routes", routes::dump(family))?.bodies() {
+            let parsed = routes::parse(body).unwrap_or_default();
             if !parsed.kept {
                 unkept_routes.extend(parsed.hops);
                 by_object.extend(parsed.by_object);
@@ -463,14 +466,13 @@ fn routing_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Namespace, Obs
     } = links_of(space, whose, sysfs)?;
     let answers = space.route().dump(&rules::dump());
     let answers = answers.map_err(|error| cannot_read(&format!("the rules of {whose}"), error))?;
-    let bodies = || answers.iter().map(|answer| answer.body.as_slice());
     Ok(Namespace {
         id: space.netns().id(),
         links,
         unkept_routes,
         rdma: Vec::new(),
-        rules: bodies().filter_map(rules::parse).collect(),
-        general_rules: bodies().filter_map(rules::parse_general).collect(),
+        rules: answers.bodies().filter_map(rules::parse).collect(),
+        general_rules: answers.bodies().filter_map(rules::parse_general).collect(),
     })
 }
 

@@ -24,7 +24,7 @@ impl Linux {
         let question = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
         let answers = host.route().dump(&question);
         let answers = answers.map_err(|error| cannot_read(what, error))?;
-        Ok(answers.iter().filter_map(|it| parse(&it.body)).collect())
+        Ok(answers.bodies().filter_map(parse).collect())
     }
 }
 

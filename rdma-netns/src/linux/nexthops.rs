@@ -2,7 +2,7 @@
 //! Nexthop objects in rtnetlink's words (`RTM_*NEXTHOP`, `include/uapi/linux/nexthop.h`; Linux 5.3): what
 //! routes go by that name one.
 
-use crate::netlink::{Answer, attributes, u32_of};
+use crate::netlink::{Answers, attributes, u32_of};
 use netlink_packet_core::NetlinkSerializable;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,8 +45,8 @@ pub(super) struct Nexthops(BTreeMap<u32, Object>);
 
 impl Nexthops {
     /// What a dump tells.
-    pub(super) fn of(answers: &[Answer]) -> Self {
-        Self(answers.iter().filter_map(|it| parse(&it.body)).collect())
+    pub(super) fn of(answers: &Answers) -> Self {
+        Self(answers.bodies().filter_map(parse).collect())
     }
 
     /// The netdevs by which the object `id` leads; none: it is a black hole, or gone.

@@ -8,7 +8,7 @@
 
 use crate::{
     RdmaMode,
-    netlink::{Answer, NetlinkError, Socket, attributes, text, u32_of, u64_of},
+    netlink::{NetlinkError, Socket, attributes, text, u32_of, u64_of},
 };
 use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
 use nix::libc;
@@ -153,7 +153,7 @@ impl Nldev {
     /// `rdma system show`; a kernel that has no modes (before 5.2) shares.
     pub fn mode(&mut self) -> Result<RdmaMode, NetlinkError> {
         let answers = self.0.request(&Request::new(command::SYS_GET), 0)?;
-        let mode = answers.iter().find_map(|answer| parse_mode(&answer.body));
+        let mode = answers.bodies().find_map(parse_mode);
         Ok(mode.unwrap_or(RdmaMode::Shared))
     }
 
@@ -170,21 +170,21 @@ impl Nldev {
     /// `rdma dev show`
     pub fn devices(&mut self) -> Result<Vec<DeviceInfo>, NetlinkError> {
         let answers = self.0.dump(&Request::new(command::GET))?;
-        Ok(bodies(&answers).filter_map(parse_device).collect())
+        Ok(answers.bodies().filter_map(parse_device).collect())
     }
 
     /// `rdma link show DEVICE`
     pub fn ports(&mut self, device: u32) -> Result<Vec<PortInfo>, NetlinkError> {
         let request = Request::new(command::PORT_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.dump(&request)?;
-        Ok(bodies(&answers).filter_map(parse_port).collect())
+        Ok(answers.bodies().filter_map(parse_port).collect())
     }
 
     /// `rdma resource show DEVICE`: how many objects of each kind (`pd`, `qp`, `ctx`) there are.
     pub fn resources(&mut self, device: u32) -> Result<Vec<(String, u64)>, NetlinkError> {
         let request = Request::new(command::RES_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.request(&request, 0)?;
-        Ok(bodies(&answers).flat_map(parse_resources).collect())
+        Ok(answers.bodies().flat_map(parse_resources).collect())
     }
 
     /// The kernel modules that have a connection by a device, or wait for one at an address of it
@@ -198,7 +198,7 @@ impl Nldev {
     pub fn kernel_users(&mut self, device: u32) -> Result<Vec<String>, NetlinkError> {
         let request = Request::new(command::RES_CM_ID_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.dump(&request)?;
-        let mut users: Vec<String> = bodies(&answers).flat_map(parse_kernel_users).collect();
+        let mut users: Vec<String> = answers.bodies().flat_map(parse_kernel_users).collect();
         users.sort();
         users.dedup();
         Ok(users)
@@ -220,7 +220,7 @@ impl Nldev {
             request = request.number(attr::PORT_INDEX, port);
         }
         match self.0.request(&request, 0) {
-            Ok(answers) => Ok(bodies(&answers).find_map(parse_char_device)),
+            Ok(answers) => Ok(answers.bodies().find_map(parse_char_device)),
             // The client has nothing for this device or port.
             Err(error)
                 if matches!(
@@ -246,10 +246,6 @@ impl Nldev {
             .with(attr::NET_NS_FD, target.as_raw_fd().to_ne_bytes().to_vec());
         self.0.request(&request, 0).map(drop)
     }
-}
-
-fn bodies(answers: &[Answer]) -> impl Iterator<Item = &[u8]> {
-    answers.iter().map(|answer| &*answer.body)
 }
 
 fn find(body: &[u8], wanted: u16) -> Option<&[u8]> {

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Address, GeneralRule, GidTable, HardwareAddress, Inventory, Link, Neighbour, RdmaMode, Route,
     Rule, Vf,
-    netlink::{Answer, NetlinkError},
+    netlink::{Answers, NetlinkError},
     probe::Unasked,
     smc::{self, Connection, LinkGroup, PnetEntry, SmcPort},
 };
@@ -67,7 +67,7 @@ pub fn neighbour(body: &[u8]) -> Option<Neighbour> {
 }
 
 /// The netdevs by which the nexthop object `id` leads, of what a dump of `RTM_NEWNEXTHOP` tells.
-pub fn nexthop(answers: &[Answer], id: u32) -> BTreeSet<u32> {
+pub fn nexthop(answers: &Answers, id: u32) -> BTreeSet<u32> {
     nexthops::Nexthops::of(answers).netdevs(id)
 }
 
@@ -106,17 +106,13 @@ pub fn is_heard_of(table: &str) -> bool {
     listeners::has_one(table)
 }
 
-/// The messages of one datagram that answer the request `sequence`, in order, up to the one that ends the exchange.
+/// Adds the messages of one datagram that answer the request `sequence`, in order, up to the one that ends the exchange.
 /// Whether there was one.
 ///
 /// # Errors
 /// It is a refusal.
-pub fn datagram(
-    bytes: &[u8],
-    sequence: u32,
-    answers: &mut Vec<Answer>,
-) -> Result<bool, NetlinkError> {
-    crate::netlink::read_datagram(bytes, sequence, answers).map(|read| read.is_end)
+pub fn datagram(bytes: &[u8], sequence: u32, answers: &mut Answers) -> Result<bool, NetlinkError> {
+    answers.add(bytes, sequence).map(|read| read.is_end)
 }
 
 /// What RDMA netlink tells in one message, read as an answer to each of its questions.

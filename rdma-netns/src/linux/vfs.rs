@@ -64,10 +64,10 @@ pub(super) fn read(
         .collect();
     netdevs.sort_unstable();
     for index in netdevs {
-        for answer in socket.request(&links::with_functions(index), 0)? {
+        for body in socket.request(&links::with_functions(index), 0)?.bodies() {
             // in switchdev mode those that stand for its functions are the physical one's, too
-            let own = links::parse(&answer.body, sysfs).filter(|it| !it.is_representor());
-            let found = own.and_then(|link| of(&answer.body, link, number));
+            let own = links::parse(body, sysfs).filter(|it| !it.is_representor());
+            let found = own.and_then(|link| of(body, link, number));
             if found.is_some() {
                 return Ok(found);
             }

@@ -8,8 +8,7 @@
 mod ext_ack;
 mod socket;
 
-pub(crate) use socket::read_datagram;
-pub use socket::{Answer, Socket};
+pub use socket::{Answers, Socket};
 
 use netlink_packet_core::{NLA_HEADER_SIZE, NLA_TYPE_MASK};
 use std::{fmt, io};

@@ -17,6 +17,7 @@ use nix::{
 };
 use std::{
     io,
+    ops::Range,
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -35,6 +36,9 @@ const ANSWER_SECONDS: i64 = 30;
 /// virtual ones is longer.
 const DATAGRAM: usize = 32 << 10;
 
+/// Room for all of most answers, and for [`DATAGRAM`] besides: they need not be moved to more.
+const ANSWER: usize = DATAGRAM + (16 << 10);
+
 /// A netlink socket. It asks about the namespace of the thread that opened it, from
 /// whatever thread it is used later. (Moving an RDMA device is the exception: there the
 /// kernel looks at the thread that sends.)
@@ -42,16 +46,16 @@ const DATAGRAM: usize = 32 << 10;
 pub struct Socket {
     socket: netlink_sys::Socket,
     sequence: u32,
-    buffer: Vec<u8>,
+    /// For one datagram, bytes: [`DATAGRAM`], or what a longer one has had.
+    room: usize,
 }
 
-/// One message of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// `nlmsg_type`
-    pub kind: u16,
-    /// What follows the header.
-    pub body: Vec<u8>,
+/// The messages of an answer, as they were received, in one piece of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answers {
+    datagrams: Vec<u8>,
+    /// The places of the bodies in them.
+    bodies: Vec<Range<usize>>,
 }
 
 /// How an exchange ended when the kernel did not refuse it.
@@ -92,16 +96,16 @@ impl Socket {
         Ok(Self {
             socket,
             sequence: 0,
-            buffer: Vec::with_capacity(DATAGRAM),
+            room: DATAGRAM,
         })
     }
 
     /// Asks for one thing, or makes one change. `flags` besides `NLM_F_REQUEST|NLM_F_ACK`.
-    pub fn request<M>(&mut self, message: &M, flags: u16) -> Result<Vec<Answer>, NetlinkError>
+    pub fn request<M>(&mut self, message: &M, flags: u16) -> Result<Answers, NetlinkError>
     where
         M: NetlinkSerializable,
     {
-        let mut answers = Vec::new();
+        let mut answers = Answers::default();
         for _ in 0..DUMP_ATTEMPTS {
             answers.clear();
             match self.exchange(message, flags | NLM_F_ACK, &mut answers)? {
@@ -115,11 +119,11 @@ impl Socket {
     }
 
     /// Asks for all there is, again if it changed while it was read.
-    pub fn dump<M>(&mut self, message: &M) -> Result<Vec<Answer>, NetlinkError>
+    pub fn dump<M>(&mut self, message: &M) -> Result<Answers, NetlinkError>
     where
         M: NetlinkSerializable,
     {
-        let mut answers = Vec::new();
+        let mut answers = Answers::default();
         for _ in 0..DUMP_ATTEMPTS {
             answers.clear();
             match self.exchange(message, NLM_F_DUMP, &mut answers)? {
@@ -131,13 +135,19 @@ impl Socket {
         Err(io::Error::from_raw_os_error(libc::EINTR).into())
     }
 
-    /// Asks for all there is, once: of what changed while it was read, some may be missing.
-    pub fn dump_once<M>(&mut self, message: &M) -> Result<Vec<Answer>, NetlinkError>
+    /// Asks for all there is, once more only for want of room: of what changed while it was read, some may be missing.
+    pub fn dump_once<M>(&mut self, message: &M) -> Result<Answers, NetlinkError>
     where
         M: NetlinkSerializable,
     {
-        let mut answers = Vec::new();
-        self.exchange(message, NLM_F_DUMP, &mut answers)?;
+        let mut answers = Answers::default();
+        for _ in 0..DUMP_ATTEMPTS {
+            answers.clear();
+            match self.exchange(message, NLM_F_DUMP, &mut answers)? {
+                Ending::Complete | Ending::Interrupted => break,
+                Ending::Cut => {}
+            }
+        }
         Ok(answers)
     }
 
@@ -145,18 +155,20 @@ impl Socket {
         &mut self,
         message: &M,
         flags: u16,
-        answers: &mut Vec<Answer>,
+        answers: &mut Answers,
     ) -> Result<Ending, NetlinkError>
     where
         M: NetlinkSerializable,
     {
+        answers.datagrams.reserve(ANSWER);
         self.sequence = self.sequence.wrapping_add(1);
         let datagram = frame(message, flags | NLM_F_REQUEST, self.sequence);
         let kernel = SocketAddr::new(0, 0);
         retry(|| self.socket.send_to(&datagram, &kernel, 0))?;
         let mut ending = Ending::Complete;
         loop {
-            match self.receive() {
+            let received = answers.datagrams.len();
+            match self.receive(&mut answers.datagrams) {
                 Ok(Received::Whole) => {}
                 Ok(Received::Cut) => return self.drain().map(|()| Ending::Cut),
                 Ok(Received::Others) => continue,
@@ -174,7 +186,7 @@ impl Socket {
                 }
                 Err(error) => return Err(error.into()),
             }
-            let read = read_datagram(&self.buffer, self.sequence, answers)?;
+            let read = answers.read(received, self.sequence)?;
             if read.is_interrupted {
                 ending = Ending::Interrupted;
             }
@@ -197,28 +209,30 @@ impl Socket {
         }
     }
 
-    /// Reads one datagram. To ask first how long it is would double the calls.
-    fn receive(&mut self) -> io::Result<Received> {
-        self.buffer.clear();
-        let (length, sender) = retry(|| self.socket.recv_from(&mut self.buffer, libc::MSG_TRUNC))?;
+    /// Adds one datagram to `datagrams`. To ask first how long it is would double the calls.
+    fn receive(&mut self, datagrams: &mut Vec<u8>) -> io::Result<Received> {
+        let before = datagrams.len();
+        datagrams.reserve(self.room);
+        let (length, sender) = retry(|| self.socket.recv_from(datagrams, libc::MSG_TRUNC))?;
         if sender.port_number() != 0 {
+            datagrams.truncate(before);
             return Ok(Received::Others);
         }
-        if length > self.buffer.len() {
-            self.buffer.reserve(length);
+        if length > datagrams.len() - before {
+            self.room = length;
             return Ok(Received::Cut);
         }
         Ok(Received::Whole)
     }
 }
 
-/// A datagram in a socket's buffer.
+/// What was added to the datagrams of an answer.
 enum Received {
     /// All of it.
     Whole,
     /// Its beginning. There is room for all of it the next time.
     Cut,
-    /// It is not the kernel's.
+    /// Nothing, as it was not the kernel's.
     Others,
 }
 
@@ -230,20 +244,65 @@ pub(crate) struct Read {
     is_interrupted: bool,
 }
 
-/// Adds the messages of one datagram that answer the request `sequence` to `answers`.
+impl Answers {
+    /// What follows the header of each message, in their order.
+    pub fn bodies(&self) -> impl Iterator<Item = &[u8]> {
+        self.bodies.iter().map(|it| &self.datagrams[it.clone()])
+    }
+
+    /// Adds the messages of `datagram` that answer the request `sequence`.
+    ///
+    /// # Errors
+    /// The kernel refuses the request.
+    pub(crate) fn add(&mut self, datagram: &[u8], sequence: u32) -> Result<Read, NetlinkError> {
+        let received = self.datagrams.len();
+        self.datagrams.extend_from_slice(datagram);
+        self.read(received, sequence)
+    }
+
+    /// The same of the datagram that begins at `received` and has been added.
+    fn read(&mut self, received: usize, sequence: u32) -> Result<Read, NetlinkError> {
+        read_datagram(&self.datagrams[received..], sequence, |start, body| {
+            let start = received + start;
+            self.bodies.push(start..start + body);
+        })
+    }
+
+    fn clear(&mut self) {
+        self.datagrams.clear();
+        self.bodies.clear();
+    }
+}
+
+/// What answers consist of, for tests of those who read them.
+impl<'a> FromIterator<&'a [u8]> for Answers {
+    fn from_iter<T: IntoIterator<Item = &'a [u8]>>(bodies: T) -> Self {
+        let mut answers = Self::default();
+        for body in bodies {
+            let start = answers.datagrams.len();
+            answers.datagrams.extend_from_slice(body);
+            answers.bodies.push(start..start + body.len());
+        }
+        answers
+    }
+}
+
+/// Tells where the body of each message of one datagram begins that answers the request `sequence`, and its length.
 ///
 /// # Errors
 /// The kernel refuses the request.
-pub(crate) fn read_datagram(
-    mut rest: &[u8],
+fn read_datagram(
+    datagram: &[u8],
     sequence: u32,
-    answers: &mut Vec<Answer>,
+    mut answer: impl FnMut(usize, usize),
 ) -> Result<Read, NetlinkError> {
     let mut read = Read::default();
+    let mut rest = datagram;
     // the refusal of nothing is a sentence, which is made for each datagram
     while !rest.is_empty()
         && let Ok(part) = NetlinkBuffer::new_checked(rest)
     {
+        let start = datagram.len() - rest.len() + HEADER;
         let length = part.length() as usize;
         let body = rest.get(HEADER..length).unwrap_or_default();
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -259,11 +318,8 @@ pub(crate) fn read_datagram(
                 read.is_interrupted = true;
                 continue;
             }
-            kind => {
-                answers.push(Answer {
-                    kind,
-                    body: body.to_vec(),
-                });
+            _ => {
+                answer(start, body.len());
                 continue;
             }
         }

@@ -45,10 +45,7 @@ pub struct SmcPort {
 /// All ports, wherever their devices are. Empty where the kernel does not tell (before Linux 5.11).
 pub fn ports() -> Result<Vec<SmcPort>, NetlinkError> {
     let answers = dump_if_known(FAMILY, GET_DEV_SMCR)?;
-    Ok(answers
-        .iter()
-        .flat_map(|answer| parse(&answer.body))
-        .collect())
+    Ok(answers.bodies().flat_map(parse).collect())
 }
 
 pub(super) fn parse(body: &[u8]) -> Vec<SmcPort> {

@@ -173,10 +173,7 @@ impl NetlinkSerializable for Request {
 pub fn connections() -> Result<Vec<Connection>, NetlinkError> {
     let mut socket = Socket::open(NETLINK_SOCK_DIAG)?;
     let answers = socket.dump(&Request)?;
-    Ok(answers
-        .iter()
-        .filter_map(|answer| parse(&answer.body))
-        .collect())
+    Ok(answers.bodies().filter_map(parse).collect())
 }
 
 pub(super) fn parse(body: &[u8]) -> Option<Connection> {

@@ -4,7 +4,7 @@
 //! (`include/uapi/linux/smc.h`).
 
 use super::genl::{self, Family};
-use crate::netlink::{Answer, NetlinkError, text};
+use crate::netlink::{Answers, NetlinkError, text};
 use nix::libc;
 use std::io;
 
@@ -71,9 +71,8 @@ pub fn user_eids() -> Result<Vec<String>, NetlinkError> {
     Ok(ueids(&genl::dump_if_known(FAMILY, DUMP_UEID)?))
 }
 
-fn ueids(answers: &[Answer]) -> Vec<String> {
-    let bodies = answers.iter().map(|answer| &answer.body);
-    bodies.filter_map(|body| parse(body)).collect()
+fn ueids(answers: &Answers) -> Vec<String> {
+    answers.bodies().filter_map(parse).collect()
 }
 
 pub(super) fn parse(body: &[u8]) -> Option<String> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A generic netlink family: its number is asked for once, then requests go to it.
 
-use crate::netlink::{Answer, NetlinkError, Socket, attributes};
+use crate::netlink::{Answers, NetlinkError, Socket, attributes};
 use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
 use netlink_sys::protocols::NETLINK_GENERIC;
 use nix::libc;
@@ -52,16 +52,16 @@ impl NetlinkSerializable for Request {
 
 /// The answers of a kernel that knows `command` of the family called `name`. One that does not has
 /// nothing to tell: it has no SMC, or one of before the command.
-pub(super) fn dump_if_known(name: &str, command: u8) -> Result<Vec<Answer>, NetlinkError> {
+pub(super) fn dump_if_known(name: &str, command: u8) -> Result<Answers, NetlinkError> {
     if_known(Family::open(name).and_then(|mut family| family.dump(command)))
 }
 
 /// ENOENT: no such family; EOPNOTSUPP: no such command (`genl_rcv_msg()`,
 /// `net/netlink/genetlink.c`).
-fn if_known(answers: Result<Vec<Answer>, NetlinkError>) -> Result<Vec<Answer>, NetlinkError> {
+fn if_known(answers: Result<Answers, NetlinkError>) -> Result<Answers, NetlinkError> {
     match answers {
         Err(error) if [Some(libc::ENOENT), Some(libc::EOPNOTSUPP)].contains(&error.errno()) => {
-            Ok(vec![])
+            Ok(Answers::default())
         }
         answers => answers,
     }
@@ -78,7 +78,7 @@ impl Family {
             attributes: vec![text(CTRL_ATTR_FAMILY_NAME, name)],
         };
         let answers = socket.request(&question, 0)?;
-        let id = answers.iter().find_map(|answer| parse_id(&answer.body));
+        let id = answers.bodies().find_map(parse_id);
         let missing = || io::Error::from_raw_os_error(libc::ENOENT);
         Ok(Self {
             id: id.ok_or_else(missing)?,
@@ -97,7 +97,7 @@ impl Family {
     }
 
     /// Asks for all that `command` tells.
-    pub(super) fn dump(&mut self, command: u8) -> Result<Vec<Answer>, NetlinkError> {
+    pub(super) fn dump(&mut self, command: u8) -> Result<Answers, NetlinkError> {
         let request = self.request(command, vec![]);
         self.socket.dump(&request)
     }
@@ -157,18 +157,15 @@ mod tests {
             }))
         };
         for errno in [libc::ENOENT, libc::EOPNOTSUPP] {
-            assert_eq!(refused(errno).expect("nothing to tell"), []);
+            assert_eq!(refused(errno).expect("nothing to tell"), Answers::default());
         }
         assert_eq!(
             refused(libc::EPERM).expect_err("refused").errno(),
             Some(libc::EPERM)
         );
-        let answer = Answer {
-            kind: 33,
-            body: vec![1],
-        };
-        let answers = if_known(Ok(vec![answer.clone()])).expect("answers");
-        assert_eq!(answers, [answer]);
+        let told = Answers::from_iter([&[1_u8][..]]);
+        let answers = if_known(Ok(told.clone())).expect("answers");
+        assert_eq!(answers, told);
     }
 
     #[test]

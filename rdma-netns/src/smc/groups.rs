@@ -119,7 +119,7 @@ impl Serialize for LinkState {
 /// (before Linux 5.11).
 pub fn link_groups() -> Result<Vec<LinkGroup>, NetlinkError> {
     let answers = dump_if_known(FAMILY, GET_LINK_SMCR)?;
-    Ok(parse(answers.iter().map(|answer| answer.body.as_slice())))
+    Ok(parse(answers.bodies()))
 }
 
 pub(super) fn parse<'a>(bodies: impl Iterator<Item = &'a [u8]>) -> Vec<LinkGroup> {

@@ -202,10 +202,7 @@ impl PnetTable {
     /// `smc_pnet -s`: netdevs and RDMA ports, each in an entry of its own.
     pub fn entries(&mut self) -> Result<Vec<PnetEntry>, NetlinkError> {
         let answers = self.family.dump(GET)?;
-        Ok(answers
-            .iter()
-            .filter_map(|answer| parse_entry(&answer.body))
-            .collect())
+        Ok(answers.bodies().filter_map(parse_entry).collect())
     }
 }
 

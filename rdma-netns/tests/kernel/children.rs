@@ -38,8 +38,9 @@ fn cutoff(world: &World, name: &str) -> Option<i32> {
         message.header.index = index;
         let mut socket = Socket::open(NETLINK_ROUTE).expect("a socket");
         let answers = socket.request(&RouteNetlinkMessage::GetLink(message), 0);
-        let body = answers.expect("the netdev").remove(0).body;
-        let link = LinkMessage::parse(&body).expect("a netdev");
+        let answers = answers.expect("the netdev");
+        let body = answers.bodies().next().expect("the netdev");
+        let link = LinkMessage::parse(body).expect("a netdev");
         let infos = link.attributes.into_iter().filter_map(|it| match it {
             LinkAttribute::LinkInfo(infos) => Some(infos),
             _ => None,

@@ -9,6 +9,7 @@ mod children;
 mod examples;
 mod inside;
 mod monitor;
+mod netlink;
 mod observe;
 mod pods;
 mod probe;

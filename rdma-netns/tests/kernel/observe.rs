@@ -2,7 +2,12 @@
 //! What is seen of links, and that looking is quick and changes nothing.
 
 use crate::world::{interface, with_node};
-use rdma_netns::{Kernel, LinkType, NetnsSide, Observed, Op, RdmaMode};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{LinkAttribute, LinkExtentMask, LinkMessage},
+};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use rdma_netns::{Kernel, LinkType, NetnsSide, Observed, Op, RdmaMode, netlink::Socket};
 
 #[test]
 fn links_as_they_are() {
@@ -56,7 +61,7 @@ fn looking_changes_nothing_and_is_kept_as_text() {
 #[test]
 fn a_netdev_of_which_much_is_told_is_read_whole() {
     with_node(|world| {
-        let names: Vec<String> = (0..300).map(|it| format!("{it:0>120}")).collect();
+        let names: Vec<String> = (0..450).map(|it| format!("{it:0>120}")).collect();
         for some in names.chunks(6) {
             let some: Vec<String> = some.iter().map(|it| format!("altname {it}")).collect();
             world.ip(&format!("link property add dev nic0 {}", some.join(" ")));
@@ -69,6 +74,14 @@ fn a_netdev_of_which_much_is_told_is_read_whole() {
         });
         let after = world.host_link("nic0");
         assert_eq!((after.mtu, after.alt_names), (4000, names));
+        // a socket that has read nothing so long before
+        let mut socket = Socket::open(NETLINK_ROUTE).expect("a socket");
+        let mut question = LinkMessage::default();
+        let mask = LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]);
+        question.attributes.push(mask);
+        let question = RouteNetlinkMessage::GetLink(question);
+        let answers = socket.dump_once(&question).expect("all netdevs");
+        assert_eq!(answers.bodies().count(), world.observe().host.links.len());
     });
 }
 

@@ -254,7 +254,7 @@ impl Monitor {
             None => links::parse_own(body, &self.sysfs),
             Some(_) => links::parse(body, &self.sysfs),
         };
-        Ok(answers.iter().filter_map(|it| parse(&it.body)).collect())
+        Ok(answers.bodies().filter_map(parse).collect())
     }
 
     /// Whether the last [`events`](Self::events) may not have been all.

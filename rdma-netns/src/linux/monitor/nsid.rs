@@ -69,7 +69,7 @@ pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, 
 fn ask(socket: &mut Socket, file: &File) -> Result<Option<Nsid>, NetlinkError> {
     let request = RouteNetlinkMessage::GetNsId(message(vec![descriptor(file)]));
     let answers = socket.request(&request, 0)?;
-    Ok(answers.iter().find_map(|answer| parse(&answer.body)))
+    Ok(answers.bodies().find_map(parse))
 }
 
 fn descriptor(file: &File) -> NsidAttribute {

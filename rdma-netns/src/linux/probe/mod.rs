@@ -162,9 +162,9 @@ fn sort<'a>(pod: &Space, questions: &'a [Question]) -> io::Result<Sorted<'a>> {
     for question in questions {
         let answers = socket.request(&links::find(&question.link), 0);
         let answers = answers.map_err(|NetlinkError { source, .. }| source)?;
-        let found = answers.iter().find_map(|answer| {
-            let index = links::index(&answer.body)?;
-            Some((index, links::can_ask(&answer.body)))
+        let found = answers.bodies().find_map(|body| {
+            let index = links::index(body)?;
+            Some((index, links::can_ask(body)))
         });
         match found {
             Some((index, Ok(mac))) => asked.push(Asked {
