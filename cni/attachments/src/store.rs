@@ -124,9 +124,8 @@ impl Store {
     /// Waits for the node's lock: no two moves at a time, as two could swap the numbers of
     /// their character devices.
     pub fn lock_node(&self) -> Result<Lock, StoreError> {
-        fs::create_dir_all(&self.root).map_err(failed("create", &self.root))?;
         let path = self.root.join("lock");
-        let file = open_lock(&path)?;
+        let file = open_first_lock(&path)?;
         let held = self.patience.wait(file).map_err(failed("lock", &path))?;
         Ok(Lock { _held: held, path })
     }
@@ -134,10 +133,8 @@ impl Store {
     /// Waits for the lock of one attachment.
     pub fn lock(&self, key: &Key) -> Result<Lock, StoreError> {
         let path = self.path(key, "lock");
-        let directory = self.directory(&key.network);
-        fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
         loop {
-            let file = open_lock(&path)?;
+            let file = open_first_lock(&path)?;
             let held = self.patience.wait(file).map_err(failed("lock", &path))?;
             if lock::is_still(&held, &path) {
                 return Ok(Lock { _held: held, path });
@@ -372,6 +369,17 @@ pub fn decode(text: &[u8], key: &Key) -> Record {
 
 fn open_lock(path: &Path) -> Result<File, StoreError> {
     lock::open(path).map_err(failed("open", path))
+}
+
+/// The same, in a directory that is made for it if need be.
+fn open_first_lock(path: &Path) -> Result<File, StoreError> {
+    match (open_lock(path), path.parent()) {
+        (Err(error), Some(directory)) if is_absent(&error.source) => {
+            fs::create_dir_all(directory).map_err(failed("create", directory))?;
+            open_lock(path)
+        }
+        (opened, _) => opened,
+    }
 }
 
 /// What follows a record's name while it is written.

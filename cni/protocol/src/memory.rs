@@ -17,7 +17,7 @@ use std::{
 const GRANULARITY: usize = 512 << 10;
 
 /// What an ADD of one rail uses of the heap, bytes.
-const HEAP: usize = 176 << 10;
+const HEAP: usize = 144 << 10;
 
 /// And of the stack.
 const STACK: usize = 44 << 10;

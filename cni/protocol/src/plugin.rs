@@ -146,6 +146,9 @@ impl Plugin {
     }
 }
 
+/// Room for what most configurations have, bytes: they are read at once then.
+const INPUT: usize = 4096;
+
 fn serve(
     environment: BTreeMap<String, String>,
     by_hand: Option<Command>,
@@ -155,7 +158,7 @@ fn serve(
     version: &mut String,
 ) -> Result<(), Failure> {
     let environment = Environment::parse(environment, by_hand)?;
-    let mut text = vec![];
+    let mut text = Vec::with_capacity(INPUT);
     stdin
         .read_to_end(&mut text)
         .map_err(|error| ConfError::NotJson(error.to_string()))?;

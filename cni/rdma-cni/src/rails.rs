@@ -52,8 +52,13 @@ pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result
     }
     let (key, pod) = (&attachment.key, attachment.pod.as_deref());
     let write = || {
-        fs::create_dir_all(root)?;
-        let root = Directory::open(root)?.ok_or(io::ErrorKind::NotFound)?;
+        let root = match Directory::open(root)? {
+            Some(root) => root,
+            None => {
+                fs::create_dir_all(root)?;
+                Directory::open(root)?.ok_or(io::ErrorKind::NotFound)?
+            }
+        };
         let all = root.make("rails")?;
         let _lock = all.lock("lock", patience)?;
         let network = all.make(&key.network)?;

@@ -131,7 +131,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     let header = LinkHeader::parse(body).ok()?;
     let mut link = Link {
         index: header.index,
-        name: InterfaceName::of_index(header.index), // until IFLA_IFNAME is met
+        name: name_of(body, header.index),
         mac: HardwareAddress::default(),
         permanent_mac: None,
         mtu: 0,
@@ -168,12 +168,6 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     for (kind, value) in attributes(body.get(HEADER..)?) {
         let owned = || text(value).map(str::to_owned);
         match kind {
-            IFLA_IFNAME => {
-                if let Some(name) = text(value).and_then(|name| InterfaceName::try_from(name).ok())
-                {
-                    link.name = name;
-                }
-            }
             IFLA_PHYS_PORT_NAME => link.port_name = owned(),
             IFLA_ADDRESS => link.mac = HardwareAddress(value.to_vec()),
             IFLA_PERM_ADDRESS => link.permanent_mac = Some(HardwareAddress(value.to_vec())),
@@ -221,6 +215,14 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     let parent = parent.zip(bus);
     link.parent = parent.and_then(|(name, bus)| devices::hardware(sysfs, bus, &name));
     Some(link)
+}
+
+/// The name of the netdev `index` of an `RTM_NEWLINK`.
+fn name_of(body: &[u8], index: u32) -> InterfaceName {
+    let mut attributes = attributes(body.get(HEADER..).unwrap_or_default());
+    let name = attributes.find(|(kind, _)| *kind == IFLA_IFNAME);
+    let name = name.and_then(|(_, value)| text(value)?.try_into().ok());
+    name.unwrap_or_else(|| InterfaceName::of_index(index))
 }
 
 /// Whether the netdev of an `RTM_NEWLINK` can have hardware of which nothing is said: Linux does so
