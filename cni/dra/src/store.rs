@@ -18,7 +18,8 @@ use std::{
 /// What a look at the claims found.
 #[derive(Debug, Default)]
 pub struct Check {
-    /// Those whose NICs were renumbered, went or came back, as they are recorded now.
+    /// Those whose NICs were renumbered, went or came back, as they are recorded now, and those whose specification was
+    /// missing.
     pub changed: Vec<Record>,
     /// Those that could not be looked at.
     pub failed: Vec<FileError>,
@@ -252,10 +253,15 @@ impl Claims {
         if file::replace(&self.path(uid), record, 0o600)? {
             self.settle()?;
         }
-        if record.is_final() {
-            file::replace(&specification, &cdi::specification(record), 0o644)?;
+        if !record.is_final() {
+            return Ok(());
         }
-        Ok(())
+        let written = file::replace(&specification, &cdi::specification(record), 0o644);
+        if written.is_err() {
+            // its numbers may be those of another claim's devices by now
+            let _ = remove(&specification);
+        }
+        written.map(drop)
     }
 
     /// Names are on the disk as well as what is in the files.
@@ -273,14 +279,21 @@ impl Claims {
     }
 }
 
-/// `record` of the boot `boot_id`, if it is another one by what `inventory` says.
+/// `record` of the boot `boot_id` as `inventory` has its NICs, if something is to be written.
 fn followed(record: Record, boot_id: &str, inventory: &Inventory) -> Option<Record> {
     if record.boot_id != boot_id || !record.is_begun() {
         return None;
     }
     let mut followed = record.clone();
     followed.follow(|nic| present(nic, inventory));
-    (followed != record).then_some(followed)
+    (followed != record || !has_specification(&followed)).then_some(followed)
+}
+
+/// Whether the claim of `record` has a specification, or none where it is to have none. What it says is not looked at: that
+/// of a daemon of another version, which is ending, is good enough.
+fn has_specification(record: &Record) -> bool {
+    let path = cdi::path(&record.cdi_dir, &record.claim.uid);
+    fs::symlink_metadata(path).is_ok() == record.is_final()
 }
 
 fn remove(path: &Path) -> Result<(), FileError> {

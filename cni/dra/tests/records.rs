@@ -303,6 +303,42 @@ fn numbers_are_looked_at_as_long_as_a_claim_is_held() {
     assert_eq!((own.len(), failed.len()), (0, 1));
 }
 
+/// The disk of the specifications is another one than that of the records.
+#[test]
+fn a_specification_that_cannot_be_written_is_written_later() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let claims = Claims::new(directory.path());
+    claims
+        .prepare(&record(directory.path(), false))
+        .expect("prepared");
+    let node = || given(directory.path()).map(|it| it[format!("{UID}-one")]["nodes"][0].clone());
+    assert_eq!(node(), Some(json!("uverbs1 231:193")));
+    let check = || {
+        let look = || Ok::<_, FileError>(inventory(&[(1, 9), (2, 7), (3, 2)]));
+        let check = claims.check("boot-1", look).expect("a look");
+        (check.changed.len(), check.failed.len())
+    };
+    let unfinished = format!("cdi/rdma-device-plugin-claim-{UID}.new");
+    let unfinished = directory.path().join(unfinished);
+    fs::create_dir(&unfinished).expect("a directory is in the way");
+    for _ in 0..2 {
+        assert_eq!(check(), (0, 1));
+        assert_eq!(
+            node(),
+            None,
+            "nobody is given a number that another one has"
+        );
+    }
+    fs::remove_dir(&unfinished).expect("it is gone");
+    assert_eq!(check(), (1, 0));
+    assert_eq!(node(), Some(json!("uverbs9 231:201")));
+    assert_eq!(check(), (0, 0));
+    // whoever tidies up below /var/run takes it away
+    fs::remove_dir_all(directory.path().join("cdi")).expect("removed");
+    assert_eq!(check(), (1, 0));
+    assert_eq!(node(), Some(json!("uverbs9 231:201")));
+}
+
 #[test]
 fn another_boot_has_other_numbers_and_no_networks() {
     let directory = tempfile::tempdir().expect("a directory");
