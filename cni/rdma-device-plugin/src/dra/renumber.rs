@@ -17,6 +17,10 @@ use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 /// A look that failed is tried again after that.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// How long nothing that happens to the claims is heard after a look that failed. It had their lock, whose end is heard
+/// itself.
+const DEAF: Duration = Duration::from_secs(1);
+
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -52,10 +56,17 @@ pub async fn follow(mut node: watch::Receiver<Arc<Node>>, hardware: Hardware, st
                 return;
             },
             // a device may have gone just before containers could have it
-            () = records.changed() => {}
+            () = heard(&mut records, !told.is_empty()) => {}
             () = sleep(AGAIN), if !told.is_empty() => {}
         }
     }
+}
+
+async fn heard(records: &mut Watch, has_failed: bool) {
+    if has_failed {
+        sleep(DEAF).await;
+    }
+    records.changed().await;
 }
 
 fn check(claims: &Claims, hardware: &Hardware) -> Result<Check, Failure> {
@@ -82,4 +93,111 @@ fn tell(record: &Record) {
 /// `mlx5_0 (0000:3b:00.0)`
 fn named(nic: &GrantedDevice) -> String {
     format!("{} ({})", nic.rdma, nic.address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{conf::Conf, erdma::Side};
+    use integration::{Machine, machine::Nic};
+    use rdma_resources::CharNode;
+    use serde_json::json;
+    use std::{fs, path::Path, time::Instant};
+
+    const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
+    const NIC: Nic<'_> = Nic {
+        address: "0000:3b:00.0",
+        rdma: "mlx5_0",
+        netdev: "ens1f0",
+        numa_node: 0,
+        number: 0,
+    };
+
+    fn node() -> Arc<Node> {
+        let inventory = serde_json::from_value(json!({"functions": []})).expect("an inventory");
+        Arc::new(Node {
+            conf: Arc::new(
+                Conf::parse("mode: hca", Path::new("f"))
+                    .expect("a configuration")
+                    .conf,
+            ),
+            inventory: Arc::new(inventory),
+            unhealthy: Default::default(),
+            offers: vec![],
+            gone: Default::default(),
+            erdma: Side::default(),
+        })
+    }
+
+    /// A claim that gives `NIC`, which has another number by now.
+    fn claim(machine: &Machine) -> Record {
+        let numbers = vec![CharNode {
+            name: "uverbs7".into(),
+            major: 231,
+            minor: 199,
+        }];
+        let nic = GrantedDevice {
+            address: NIC.address.to_owned().try_into().expect("an address"),
+            rdma: NIC.rdma.into(),
+            parent: None,
+            char_devices: numbers,
+        };
+        let device = json!({
+            "request": "nic", "pool": "n", "device": "d", "resource": "rdma/hca", "sharing": "shared", "nics": [nic],
+        });
+        let record = json!({
+            "format": dra::record::FORMAT,
+            "driver": "hca.rdma",
+            "claim": {"namespace": "default", "name": "a", "uid": UID},
+            "bootId": Linux::default().boot_id().expect("a boot id"),
+            "cdiDir": machine.path("cdi"),
+            "pods": [],
+            "awaitsNetwork": false,
+            "networks": [],
+            "devices": [device],
+            "requests": [{"name": "nic"}],
+        });
+        serde_json::from_value(record).expect("a record")
+    }
+
+    /// Each try has the claims' lock, which whoever watches their directory hears of.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_failure_does_not_wake_itself() {
+        let machine = Machine::with(&[NIC]);
+        let (state, hardware) = (
+            machine.path("state"),
+            Hardware::new(&machine.path("sys"), &machine.path("dev")),
+        );
+        let claims = Claims::new(&state);
+        claims.prepare(&claim(&machine)).expect("prepared");
+        let is_written = || {
+            claims
+                .read(UID)
+                .expect("read")
+                .expect("a record")
+                .nics()
+                .all(|it| it.char_devices[0].minor == 192)
+        };
+        // where it is written before it is whole
+        let in_the_way = claims.directory().join(format!("{UID}.new"));
+        fs::create_dir(&in_the_way).expect("a directory");
+        let (counter, tries) = watch::channel(0);
+        let heard = Watch::new(vec![claims.directory().to_owned()]);
+        let counting = tokio::spawn(heard.count(counter));
+        let (_node, receiver) = watch::channel(node());
+        let begun = Instant::now();
+        let follower = tokio::spawn(follow(receiver, hardware, state.clone()));
+        sleep(DEAF * 2).await;
+        let seconds = begun.elapsed().as_secs() + 1;
+        let count = *tries.borrow();
+        assert!((1..=1 + seconds).contains(&count), "{count} in {seconds} s");
+        assert!(!is_written());
+        fs::remove_dir(&in_the_way).expect("removed");
+        while !is_written() {
+            assert!(begun.elapsed() < AGAIN * 6, "it is not tried again");
+            sleep(DEAF / 10).await;
+        }
+        follower.abort();
+        counting.abort();
+    }
 }
