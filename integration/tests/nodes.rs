@@ -2,13 +2,14 @@
 //! Machines on one network that know nothing of each other's leases: no address is used twice.
 
 use integration::{Netns, Node};
-use rdma_netns::{InterfaceName, Kernel, Linux, Question};
+use rdma_netns::{InterfaceName, Kernel, Linux, Question, probe::PROBE_TIME};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,
     net::IpAddr,
     sync::atomic::{AtomicBool, Ordering},
     thread,
+    time::Duration,
 };
 
 /// A node whose `eth1` is on the network 10.9.0.0/24 and fd00:9::/64.
@@ -171,6 +172,9 @@ fn a_child_of_the_same_netdev_is_asked_too() {
     node.del(&configuration, "a", &pod);
 }
 
+/// How many threads of the other machine probe.
+const PROBERS: u32 = 4;
+
 #[test]
 fn an_address_that_another_machine_probes_for_is_left_to_nobody() {
     let node = node();
@@ -193,14 +197,19 @@ fn an_address_that_another_machine_probes_for_is_left_to_nobody() {
         .collect();
     let ended = AtomicBool::new(false);
     let pod = node.pod("a");
+    let probe = &|late: Duration| {
+        let kernel = Linux::new();
+        let other = kernel.open_pod(other.path()).expect("the other machine");
+        thread::sleep(late);
+        while !ended.load(Ordering::Relaxed) {
+            kernel.probe(&other, &questions).expect("a probe");
+        }
+    };
     let (ips, said) = thread::scope(|scope| {
-        scope.spawn(|| {
-            let kernel = Linux::new();
-            let other = kernel.open_pod(other.path()).expect("the other machine");
-            while !ended.load(Ordering::Relaxed) {
-                kernel.probe(&other, &questions).expect("a probe");
-            }
-        });
+        // each asks once in that time, for which ADD listens: on a busy machine one alone comes too late for it
+        for part in 0..PROBERS {
+            scope.spawn(move || probe(PROBE_TIME / PROBERS * part));
+        }
         let started = start(&node, &configuration, "a", &pod);
         ended.store(true, Ordering::Relaxed);
         started
