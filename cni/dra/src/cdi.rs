@@ -6,6 +6,7 @@ use crate::record::Record;
 use rdma_resources::{
     CharNode,
     cdi::{VERSION, device_node},
+    file,
 };
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -40,6 +41,26 @@ pub(crate) fn path(directory: &Path, uid: &str) -> PathBuf {
 
 /// The variable with the rails of the pod, whichever of its requests a container uses.
 const RAILS: &str = "RDMA_RAILS";
+
+/// Whether the file at `path` gives containers the character devices of `record`. Whatever else it says is not looked at:
+/// that of another version of this program, which runs for a moment beside this one, may say it in its way.
+pub(crate) fn gives(path: &Path, record: &Record) -> bool {
+    let there: Option<Value> = file::read(path).ok().flatten();
+    there.is_some_and(|it| given(&it) == given(&specification(record)))
+}
+
+/// The name of each device of a specification, with path and numbers of its character devices.
+fn given(specification: &Value) -> Vec<(&Value, Vec<[&Value; 3]>)> {
+    fn list(value: &Value) -> impl Iterator<Item = &Value> {
+        value.as_array().into_iter().flatten()
+    }
+    let devices = list(&specification["devices"]).map(|device| {
+        let nodes = list(&device["containerEdits"]["deviceNodes"]);
+        let nodes = nodes.map(|it| ["path", "major", "minor"].map(|key| &it[key]));
+        (&device["name"], nodes.collect())
+    });
+    devices.collect()
+}
 
 /// What the file says.
 pub fn specification(record: &Record) -> Value {

@@ -19,9 +19,9 @@ use std::{
 #[derive(Debug, Default)]
 pub struct Check {
     /// Those whose NICs were renumbered, went or came back, as they are recorded now, and those whose specification was
-    /// missing.
+    /// not as the record has it.
     pub changed: Vec<Record>,
-    /// Those that could not be looked at.
+    /// Those that could not be looked at, or not be written.
     pub failed: Vec<FileError>,
 }
 
@@ -247,21 +247,17 @@ impl Claims {
     fn put(&self, record: &Record) -> Result<(), FileError> {
         let uid = &record.claim.uid;
         let specification = cdi::path(&record.cdi_dir, uid);
-        if !record.is_final() {
+        // first: wherever this ends, nobody is given a number that may be another device's by now
+        if !record.is_final() || !cdi::gives(&specification, record) {
             remove(&specification)?;
         }
         if file::replace(&self.path(uid), record, 0o600)? {
             self.settle()?;
         }
-        if !record.is_final() {
-            return Ok(());
+        if record.is_final() {
+            file::replace(&specification, &cdi::specification(record), 0o644)?;
         }
-        let written = file::replace(&specification, &cdi::specification(record), 0o644);
-        if written.is_err() {
-            // its numbers may be those of another claim's devices by now
-            let _ = remove(&specification);
-        }
-        written.map(drop)
+        Ok(())
     }
 
     /// Names are on the disk as well as what is in the files.
@@ -289,11 +285,13 @@ fn followed(record: Record, boot_id: &str, inventory: &Inventory) -> Option<Reco
     (followed != record || !has_specification(&followed)).then_some(followed)
 }
 
-/// Whether the claim of `record` has a specification, or none where it is to have none. What it says is not looked at: that
-/// of a daemon of another version, which is ending, is good enough.
+/// Whether the claim of `record` has a specification that gives what it is to give, or none where it is to have none.
 fn has_specification(record: &Record) -> bool {
     let path = cdi::path(&record.cdi_dir, &record.claim.uid);
-    fs::symlink_metadata(path).is_ok() == record.is_final()
+    match record.is_final() {
+        true => cdi::gives(&path, record),
+        false => fs::symlink_metadata(path).is_err(),
+    }
 }
 
 fn remove(path: &Path) -> Result<(), FileError> {

@@ -333,10 +333,26 @@ fn a_specification_that_cannot_be_written_is_written_later() {
     assert_eq!(check(), (1, 0));
     assert_eq!(node(), Some(json!("uverbs9 231:201")));
     assert_eq!(check(), (0, 0));
+    // a writer that was killed, or an earlier version, left the one of before
+    let path = directory
+        .path()
+        .join(format!("cdi/rdma-device-plugin-claim-{UID}.json"));
+    let text = fs::read_to_string(&path).expect("text");
+    fs::write(&path, text.replace("201", "193")).expect("written");
+    assert_eq!(check(), (1, 0));
+    assert_eq!(node(), Some(json!("uverbs9 231:201")));
+    // what another version says besides is its own
+    fs::write(&path, text.replace("\"env\"", "\"of-later\"")).expect("written");
+    assert_eq!(check(), (0, 0));
     // whoever tidies up below /var/run takes it away
     fs::remove_dir_all(directory.path().join("cdi")).expect("removed");
     assert_eq!(check(), (1, 0));
     assert_eq!(node(), Some(json!("uverbs9 231:201")));
+    // the disk of the records is full when they are renumbered
+    claims.again(UID, "boot-1", moved(0)).expect("again");
+    fs::create_dir(directory.path().join(format!("claims/{UID}.new"))).expect("in the way");
+    assert_eq!(check(), (0, 1));
+    assert_eq!(node(), None);
 }
 
 #[test]
