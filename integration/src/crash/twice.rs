@@ -45,28 +45,28 @@ pub fn two_kills(
     }
     tally.all = pairs.len();
     for ((first, at), (second, then)) in extent.of(pairs) {
-        let mut report = pair(&mut tally, of, (first, at), (second, then));
-        let made = report.changes().count();
+        let mut reports = pair(&mut tally, of, (first, at), (second, then));
+        let made = reports[1].changes().count();
         // it had less to do than after a first one that was whole
-        if report.hit.is_none() && made > 0 {
-            report = pair(&mut tally, of, (first, at), (second, (then - 1) % made + 1));
+        if reports[1].hit.is_none() && made > 0 {
+            reports = pair(&mut tally, of, (first, at), (second, (then - 1) % made + 1));
         }
         tally.killed += 1;
-        tally.unmet += usize::from(report.hit.is_none());
+        tally.unmet += usize::from(reports.iter().any(|it| it.hit.is_none()));
     }
     tally.tell();
     tally
 }
 
-/// One pair, each verb with the number of the change that it is killed before; what the second one did.
+/// One pair, each verb with the number of the change that it is killed before; what they did.
 #[track_caller]
 fn pair(
     tally: &mut Tally,
     of: &mut Attachments,
     (first, at): (Verb, usize),
     (second, then): (Verb, usize),
-) -> Report {
-    of.traced(of.first(first), [Fault::Kill(at)]);
+) -> [Report; 2] {
+    let (_, begun) = of.traced(of.first(first), [Fault::Kill(at)]);
     let (_, report) = of.traced(after(of, second), [Fault::Kill(then)]);
     let mut left = must_succeed("DEL", &of.call("DEL", 0).run());
     if second == Verb::Add {
@@ -75,7 +75,7 @@ fn pair(
     left.extend(of.differences(&[0, 1]));
     let what = format!("{first:?} killed before change {at}, {second:?} before {then}");
     note(tally, of, &what, left);
-    report
+    [begun, report]
 }
 
 /// Makes calls of `verb` fail, and kills it before one of the changes that it makes after that; `extent` says at how
