@@ -206,7 +206,7 @@ fn an_address_that_another_machine_probes_for_is_left_to_nobody() {
         }
     };
     let (ips, said) = thread::scope(|scope| {
-        // each asks once in that time, for which ADD listens: on a busy machine one alone comes too late for it
+        // each asks for that time, for which ADD listens: on a busy machine one alone comes too late for it
         for part in 0..PROBERS {
             scope.spawn(move || probe(PROBE_TIME / PROBERS * part));
         }

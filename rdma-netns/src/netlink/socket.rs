@@ -135,7 +135,7 @@ impl Socket {
         Err(io::Error::from_raw_os_error(libc::EINTR).into())
     }
 
-    /// Asks for all there is, once more only for want of room: of what changed while it was read, some may be missing.
+    /// Asks for all there is, again only for want of room: of what changed while it was read, some may be missing.
     pub fn dump_once<M>(&mut self, message: &M) -> Result<Answers, NetlinkError>
     where
         M: NetlinkSerializable,
@@ -144,11 +144,11 @@ impl Socket {
         for _ in 0..DUMP_ATTEMPTS {
             answers.clear();
             match self.exchange(message, NLM_F_DUMP, &mut answers)? {
-                Ending::Complete | Ending::Interrupted => break,
+                Ending::Complete | Ending::Interrupted => return Ok(answers),
                 Ending::Cut => {}
             }
         }
-        Ok(answers)
+        Err(io::Error::from_raw_os_error(libc::ENOBUFS).into())
     }
 
     fn exchange<M>(
