@@ -39,6 +39,11 @@ struct World {
 
 impl World {
     fn new(name: &'static str) -> Self {
+        // what is made goes with it, also if the rest cannot be made
+        let world = Self {
+            kernel: Linux::new(),
+            name,
+        };
         run("ip link add nic0 type veth peer name nic1");
         for number in 0..2 {
             run(&format!("ip link set nic{number} up"));
@@ -48,10 +53,7 @@ impl World {
         }
         run(&format!("ip netns add {name}"));
         run(&format!("ip -n {name} link set lo up"));
-        Self {
-            kernel: Linux::new(),
-            name,
-        }
+        world
     }
 
     fn pod(&self) -> Space {
@@ -60,11 +62,26 @@ impl World {
     }
 }
 
+/// Devices first, wherever they are: the kernel removes the device of a netdev that goes, and the netdevs of a
+/// namespace that goes, some time after the request, and `ENFILE` is the answer to a name that is there still
+/// (`assign_name()`, `drivers/infiniband/core/device.c`).
 impl Drop for World {
     fn drop(&mut self) {
-        for command in [vec!["netns", "del", self.name], vec!["link", "del", "nic0"]] {
-            let _ = Command::new("ip").args(command).output();
+        let quietly = |program: &str, words: &[&str]| {
+            let _ = Command::new(program).args(words).output();
+        };
+        for device in ["rxe0", "rxe1"] {
+            quietly("rdma", &["link", "del", device]);
+            quietly(
+                "ip",
+                &["netns", "exec", self.name, "rdma", "link", "del", device],
+            );
         }
+        // one of the pair takes the other with it
+        for netdev in ["nic0", "nic1"] {
+            quietly("ip", &["link", "del", netdev]);
+        }
+        quietly("ip", &["netns", "del", self.name]);
     }
 }
 
