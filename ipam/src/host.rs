@@ -6,8 +6,10 @@ use crate::{
     parent::{GatewayRoute, Parent},
 };
 use ipnetwork::IpNetwork;
-use rdma_netns::{HardwareAddress, Kernel, Linux, ObserveError, Route, link::MAIN_TABLE};
-use std::net::IpAddr;
+use rdma_netns::{
+    HardwareAddress, Kernel, Linux, Namespace, ObserveError, Route, link::MAIN_TABLE,
+};
+use std::{collections::BTreeSet, net::IpAddr};
 
 /// The addresses that this host has, on any netdev.
 pub fn addresses(linux: &Linux) -> Result<Vec<IpAddr>, ObserveError> {
@@ -17,7 +19,7 @@ pub fn addresses(linux: &Linux) -> Result<Vec<IpAddr>, ObserveError> {
 /// The netdev called `name`, if this host has it: its addresses that name a network, and its
 /// routes by a gateway in the main table.
 pub fn parent(linux: &Linux, name: &str) -> Result<Option<Parent>, ObserveError> {
-    let host = linux.observe(None)?.host;
+    let host = state(linux)?;
     let Some(link) = host.link(name) else {
         return Ok(None);
     };
@@ -39,9 +41,15 @@ pub fn parent(linux: &Linux, name: &str) -> Result<Option<Parent>, ObserveError>
     }))
 }
 
+/// Its netdevs, addresses and routes. Nobody asks for hardware.
+fn state(linux: &Linux) -> Result<Namespace, ObserveError> {
+    linux.ask_only(Some(BTreeSet::new()));
+    Ok(linux.observe(None)?.host)
+}
+
 /// The machines on the network of the netdev called `name` that this host knows.
 pub fn neighbours(linux: &Linux, name: &str) -> Result<Vec<IpAddr>, ObserveError> {
-    let host = linux.observe(None)?.host;
+    let host = state(linux)?;
     let Some(link) = host.link(name) else {
         return Ok(vec![]);
     };

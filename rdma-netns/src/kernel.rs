@@ -42,6 +42,9 @@ pub trait Kernel {
     /// asked for their ports, and the others are observed without any; `None`: all are asked, as at
     /// first. A port is asked of the device's firmware (`ib_query_port()`,
     /// `drivers/infiniband/core/device.c`), and a sick one answers after a minute.
+    ///
+    /// Of [`Observed::devices`] there are, besides these, those of the RDMA devices of all namespaces, and of the netdevs of
+    /// the two that are observed: a node has hundreds of PCI functions that nobody asks for.
     fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>);
 
     /// Whether the PCI function at `address` is no network, but manages NVLink's switches. Its vital product data

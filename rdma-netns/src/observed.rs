@@ -21,7 +21,7 @@ pub struct Observed {
     /// None: the kernel has no RDMA subsystem (`ib_core` is not loaded).
     pub rdma_mode: Option<RdmaMode>,
     /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA
-    /// device, whatever namespace these are in.
+    /// device, whatever namespace these are in: all, or [those that matter](crate::Kernel::ask_only).
     #[serde(default)]
     pub devices: Vec<Device>,
     /// How virtual functions are set up, of those that were asked for, wherever their netdevs are

@@ -227,6 +227,17 @@ impl Kernel for FakeKernel {
                 }
             }
         }
+        if let Some(asked) = &state.asked {
+            let namespaces = observed.pod.iter().chain([&observed.host]);
+            let parents =
+                namespaces.flat_map(|it| it.links.iter().filter_map(|link| link.parent.clone()));
+            let parents: BTreeSet<_> = parents.collect();
+            let of_netdevs =
+                |device: &DeviceAddress| parents.contains(device) || asked.contains(device);
+            observed
+                .devices
+                .retain(|it| !it.rdma.is_empty() || of_netdevs(&it.address));
+        }
         state.world.pass_time();
         Ok(observed)
     }

@@ -2,18 +2,18 @@
 //! PCI functions and auxiliary devices from sysfs, whatever namespace their netdevs and
 //! RDMA devices are in.
 //!
-//! This is read for every pod, so one file (`uevent`) is read of each PCI function, and
-//! more only of those that matter. A run of a plugin looks several times, and reads of most functions only once.
+//! This is read for every pod. A node has hundreds of PCI functions, and to read one file takes as long as to ask for a
+//! netdev's addresses: so only those are looked at whose netdevs and RDMA devices are seen, or which are asked for. Where
+//! all are, one file (`uevent`) is read of each, and more only of those that matter. A run of a plugin looks several times,
+//! and reads of most functions only once.
 
 use super::Linux;
-use crate::{Device, DeviceAddress, LinkType};
-use nix::{dir::Dir, errno::Errno, fcntl::OFlag, sys::stat::Mode};
+use crate::{Device, DeviceAddress, Link, LinkType};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
     fs::{self, File},
     io::{self, Read},
-    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::PoisonError,
 };
@@ -50,40 +50,13 @@ pub(super) fn verbs(sysfs: &Path) -> io::Result<Vec<Verbs>> {
     Ok(found)
 }
 
-/// What one look leaves to the next.
-#[derive(Debug, Default)]
-pub(super) struct Known {
-    /// The directory of all PCI functions, which is open.
-    bus: Option<Dir>,
-    /// What does not change of them while they are there, as it was read before. None: one whose driver makes no netdev
-    /// and no RDMA device of it.
-    functions: BTreeMap<DeviceAddress, Option<PciFunction>>,
-}
+/// What one look leaves to the next: what does not change of the PCI functions while they are there, as it was read
+/// before. None: one whose driver makes no netdev and no RDMA device of it.
+pub(super) type Known = BTreeMap<DeviceAddress, Option<PciFunction>>;
 
-impl Known {
-    /// The names of all that are in the `directory` of PCI functions now.
-    fn names(&mut self, directory: &Path) -> io::Result<Vec<OsString>> {
-        let bus = match &mut self.bus {
-            Some(bus) => bus,
-            none => {
-                let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-                match Dir::open(directory, flags, Mode::empty()) {
-                    Ok(opened) => none.insert(opened),
-                    Err(Errno::ENOENT) => return Ok(vec![]),
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        };
-        let names = bus.iter().map(|entry| {
-            let entry = entry?;
-            Ok(OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())
-        });
-        names.collect()
-    }
-}
-
+/// See [`Known`].
 #[derive(Clone, Debug)]
-struct PciFunction {
+pub(super) struct PciFunction {
     /// Its directory below `/sys/devices`, if that can be told: with no link on the way there, which sysfs makes text of
     /// anew each time.
     directory: PathBuf,
@@ -97,14 +70,26 @@ struct PciFunction {
 }
 
 impl Linux {
-    /// All that [`scan`] finds now.
-    pub(super) fn devices(&self, verbs: &[Verbs]) -> io::Result<Vec<Device>> {
+    /// Those that are `asked` for, and those of `links` and of `verbs`; all, if none are asked for.
+    pub(super) fn devices<'a>(
+        &self,
+        asked: Option<&'a BTreeSet<DeviceAddress>>,
+        links: impl Iterator<Item = &'a Link>,
+        verbs: &'a [Verbs],
+    ) -> io::Result<Vec<Device>> {
+        let read = |known: &mut Known| {
+            let Some(asked) = asked else {
+                return scan(&self.sysfs, verbs, known);
+            };
+            let of_links = links.filter_map(|link| link.parent.as_ref());
+            let of_rdma = verbs.iter().filter_map(|it| it.parent.as_ref());
+            let all = asked.iter().chain(of_links).chain(of_rdma);
+            let addresses = all.cloned().collect();
+            Ok(those(&self.sysfs, &addresses, verbs, known))
+        };
         match &self.known {
-            Some(known) => {
-                let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-                scan(&self.sysfs, verbs, &mut known)
-            }
-            None => scan(&self.sysfs, verbs, &mut Known::default()),
+            Some(known) => read(&mut known.lock().unwrap_or_else(PoisonError::into_inner)),
+            None => read(&mut Known::default()),
         }
     }
 }
@@ -112,21 +97,31 @@ impl Linux {
 /// The PCI functions and auxiliary devices that have, or can have, netdevs or RDMA
 /// devices, by address. What is `known` is not read again.
 pub(super) fn scan(sysfs: &Path, verbs: &[Verbs], known: &mut Known) -> io::Result<Vec<Device>> {
+    let mut addresses = BTreeSet::new();
+    for bus in ["pci", "auxiliary"] {
+        let names = names(&sysfs.join("bus").join(bus).join("devices"))?;
+        addresses.extend(names.iter().filter_map(|it| address_of(Path::new(it))));
+    }
+    Ok(those(sysfs, &addresses, verbs, known))
+}
+
+/// The same of those at `addresses`, as far as they are there.
+fn those(
+    sysfs: &Path,
+    addresses: &BTreeSet<DeviceAddress>,
+    verbs: &[Verbs],
+    known: &mut Known,
+) -> Vec<Device> {
     let pci = sysfs.join("bus/pci/devices");
-    let mut devices = Vec::new();
-    for name in known.names(&pci)? {
-        let Some(address) = address_of(Path::new(&name)) else {
-            continue;
-        };
-        if !matches!(known.functions.get(&address), Some(None)) {
-            devices.extend(pci_function(&pci, address, verbs, known));
+    let device = |address: &DeviceAddress| match address.bus() {
+        "auxiliary" => {
+            let directory = sysfs.join("bus/auxiliary/devices").join(&**address);
+            auxiliary(&directory, &pci, verbs)
         }
-    }
-    for directory in entries(&sysfs.join("bus/auxiliary/devices"))? {
-        devices.extend(auxiliary(&directory, &pci, verbs));
-    }
-    devices.sort_by(|a, b| a.address.cmp(&b.address));
-    Ok(devices)
+        _ if matches!(known.get(address), Some(None)) => None,
+        _ => pci_function(&pci, address.clone(), verbs, known),
+    };
+    addresses.iter().filter_map(device).collect()
 }
 
 /// The PCI function or auxiliary device behind the netdev's parent `name` on `bus`. The
@@ -173,7 +168,7 @@ fn pci_function(
     bus: &Path,
     address: DeviceAddress,
     verbs: &[Verbs],
-    Known { functions, .. }: &mut Known,
+    functions: &mut Known,
 ) -> Option<Device> {
     let known = functions.get(&address).and_then(Option::as_ref);
     let mut directory = known.map_or_else(|| bus.join(&*address), |it| it.directory.clone());

@@ -3,6 +3,7 @@
 //! sub-function.
 
 use super::*;
+use crate::Kernel;
 use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 
@@ -323,4 +324,33 @@ fn a_virtio_nic_has_a_netdev_one_level_further_down() {
     assert!(!sysfs.scan()[0].has_netdev);
     fs::create_dir_all(sysfs.path().join(&nic).join("virtio3/net")).expect("a directory");
     assert!(sysfs.scan()[0].has_netdev);
+}
+
+#[test]
+fn a_look_finds_what_is_asked_for_and_what_is_seen() {
+    let sysfs = Sysfs::new();
+    for address in ["0000:3b:00.0", "0000:3b:00.1", "0000:3b:00.2"] {
+        sysfs.pci(address, PF, 1);
+    }
+    sysfs.auxiliary("0000:3b:00.0", "mlx5_core.sf.4");
+    sysfs.uverbs(0, "mlx5_0", Some("0000:3b:00.0"));
+    fs::create_dir(sysfs.path().join("class/infiniband")).expect("a directory");
+    let linux = Linux::with_roots(sysfs.path(), "/dev");
+    let seen = |asked: Option<&[&str]>| -> Vec<String> {
+        let asked = asked.map(|it| it.iter().map(|it| address(it)).collect());
+        linux.ask_only(asked);
+        let observed = linux.observe(None).expect("a state");
+        let devices = observed.devices.into_iter();
+        devices.map(|it| it.address.to_string()).collect()
+    };
+    let all = [
+        "0000:3b:00.0",
+        "0000:3b:00.1",
+        "0000:3b:00.2",
+        "mlx5_core.sf.4",
+    ];
+    assert_eq!(seen(None), all);
+    assert_eq!(seen(Some(&[])), all[..1]);
+    assert_eq!(seen(Some(&all[2..3])), [all[0], all[2]]);
+    assert_eq!(seen(Some(&["0000:99:00.0", all[3]])), [all[0], all[3]]);
 }

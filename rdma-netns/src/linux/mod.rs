@@ -220,13 +220,13 @@ impl Kernel for Linux {
             .map_err(|error| cannot_read("the host's namespace", error.into()))?;
         let boot_id = self.boot_id()?;
         let at = seconds_since_boot();
-        let verbs = devices::verbs(&self.sysfs)
-            .map_err(|error| cannot_read("the RDMA devices in sysfs", error.into()))?;
-        let devices = self
-            .devices(&verbs)
-            .map_err(|error| cannot_read("the devices in sysfs", error.into()))?;
-        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let has_nldev = self.has_nldev();
+        // ib_uverbs comes after ib_core
+        let verbs = has_nldev.then(|| devices::verbs(&self.sysfs)).transpose();
+        let verbs = verbs
+            .map_err(|error| cannot_read("the RDMA devices in sysfs", error.into()))?
+            .unwrap_or_default();
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rdma_mode = None;
         let mut namespace = |space: &Space, whose: &str| {
             let nldev = has_nldev.then(|| space.nldev()).transpose();
@@ -258,6 +258,10 @@ impl Kernel for Linux {
         };
         let host = namespace(host, HOST)?;
         let pod = pod.map(|pod| namespace(pod, "the pod")).transpose()?;
+        let links = pod.iter().chain([&host]).flat_map(|it| &it.links);
+        let devices = self
+            .devices(asked.as_ref(), links, &verbs)
+            .map_err(|error| cannot_read("the devices in sysfs", error.into()))?;
         Ok(Observed {
             vfs: BTreeMap::new(),
             boot_id,
@@ -375,10 +379,11 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveEr
             .dump(&request)
             .map_err(|error| cannot_read(&format!("the {what} of {whose}"), error))
     };
-    let mut links: Vec<Link> = Vec::new();
+    let answers = dump("links", links::dump())?;
+    let mut links: Vec<Link> = Vec::with_capacity(answers.bodies().count());
     // places in `links`
     let mut without_hardware: Vec<usize> = Vec::new();
-    for body in dump("links", links::dump())?.bodies() {
+    for body in answers.bodies() {
         let link = match space.is_own() {
             true => links::parse_own(body, sysfs),
             false => links::parse(body, sysfs),
