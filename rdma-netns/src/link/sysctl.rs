@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A netdev's settings under `/proc/sys/net`, by name.
 //!
-//! A node has a netdev for each pod, and each look reads the 35 settings of all of them: a tree for each was a seventh of
-//! what an ADD computes. They are pairs in the names' order, which is the order in which the kernel's answer is read.
+//! A node has a netdev for each pod, and each look reads the 35 settings of all of them: so these are numbers in the order of
+//! their names, with no memory of their own. A record of a later version may have others besides.
 
 use serde::{Deserialize, Serialize, Serializer};
 use std::{borrow::Cow, collections::BTreeMap, ops::Index};
 
-/// Settings by name. The names of those that were read are [`SYSCTLS`]' own.
+/// Settings by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "BTreeMap<Cow<'static, str>, i32>")]
-pub struct Sysctls(Vec<(Cow<'static, str>, i32)>);
+pub struct Sysctls {
+    /// Those in [`SYSCTLS`], in that order; 0 where there is none.
+    values: Values,
+    /// Which of them there are, a bit each.
+    present: u64,
+    /// All others.
+    others: BTreeMap<Cow<'static, str>, i32>,
+}
 
 /// The per-netdev settings that are kept over a move and back.
 pub const SYSCTLS: [&str; 35] = [
@@ -51,42 +58,68 @@ pub const SYSCTLS: [&str; 35] = [
     "ipv6/use_tempaddr",
 ];
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Values([i32; SYSCTLS.len()]);
+
+impl Default for Values {
+    fn default() -> Self {
+        Self([0; SYSCTLS.len()])
+    }
+}
+
 impl Sysctls {
-    /// Settings that come in the order of their names, each once.
-    pub(crate) fn in_order(settings: Vec<(Cow<'static, str>, i32)>) -> Self {
-        debug_assert!(settings.is_sorted_by(|(a, _), (b, _)| a < b));
-        Self(settings)
+    /// Sets the one at `place` in [`SYSCTLS`].
+    pub(crate) fn set(&mut self, place: usize, value: i32) {
+        self.values.0[place] = value;
+        self.present |= 1 << place;
+    }
+
+    fn has(&self, place: usize) -> bool {
+        self.present & (1 << place) != 0
     }
 
     /// The value of `name`.
     pub fn get(&self, name: &str) -> Option<&i32> {
-        self.place(name).ok().map(|at| &self.0[at].1)
+        match place(name) {
+            Some(place) => self.has(place).then(|| &self.values.0[place]),
+            None => self.others.get(name),
+        }
     }
 
     /// The value of `name`, to be changed.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut i32> {
-        self.place(name).ok().map(|at| &mut self.0[at].1)
+        match place(name) {
+            Some(place) => self.has(place).then(|| &mut self.values.0[place]),
+            None => self.others.get_mut(name),
+        }
     }
 
     /// Whether there is one called `name`.
     pub fn contains_key(&self, name: &str) -> bool {
-        self.place(name).is_ok()
+        self.get(name).is_some()
     }
 
     /// Puts `value` in; the value before, if there was one.
     pub fn insert(&mut self, name: Cow<'static, str>, value: i32) -> Option<i32> {
-        match self.place(&name) {
-            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
-            Err(at) => {
-                self.0.insert(at, (name, value));
-                None
-            }
-        }
+        let Some(place) = place(&name) else {
+            return self.others.insert(name, value);
+        };
+        let before = self.get(&name).copied();
+        self.set(place, value);
+        before
     }
 
     /// All of them, in the names' order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, i32)> {
-        self.0.iter().map(|(name, value)| (&**name, *value))
+        let known = { 0..SYSCTLS.len() }.filter(|place| self.has(*place));
+        let mut known = known.map(|it| (SYSCTLS[it], self.values.0[it])).peekable();
+        let others = self.others.iter();
+        let mut others = others.map(|(name, value)| (&**name, *value)).peekable();
+        std::iter::from_fn(move || match (known.peek(), others.peek()) {
+            (Some(one), Some(other)) if other < one => others.next(),
+            (Some(_), _) => known.next(),
+            (None, _) => others.next(),
+        })
     }
 
     /// Their names, in order.
@@ -96,23 +129,26 @@ impl Sysctls {
 
     /// Keeps those whose names are `wanted`.
     pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
-        self.0.retain(|(name, _)| wanted(name));
+        let kept = self.iter().filter(|(name, _)| wanted(name));
+        *self = kept
+            .map(|(name, value)| (Cow::from(name.to_owned()), value))
+            .collect();
     }
 
     /// Forgets all of them.
     pub fn clear(&mut self) {
-        self.0.clear();
+        *self = Self::default();
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.present == 0 && self.others.is_empty()
     }
+}
 
-    fn place(&self, name: &str) -> Result<usize, usize> {
-        self.0
-            .binary_search_by(|(present, _)| (**present).cmp(name))
-    }
+/// Where `name` is in [`SYSCTLS`].
+fn place(name: &str) -> Option<usize> {
+    SYSCTLS.binary_search(&name).ok()
 }
 
 /// That of a name that is there.
@@ -127,14 +163,18 @@ impl Index<&str> for Sysctls {
 
 impl From<BTreeMap<Cow<'static, str>, i32>> for Sysctls {
     fn from(settings: BTreeMap<Cow<'static, str>, i32>) -> Self {
-        Self(settings.into_iter().collect())
+        settings.into_iter().collect()
     }
 }
 
 /// Of one that is given twice the last counts.
 impl FromIterator<(Cow<'static, str>, i32)> for Sysctls {
     fn from_iter<T: IntoIterator<Item = (Cow<'static, str>, i32)>>(settings: T) -> Self {
-        BTreeMap::from_iter(settings).into()
+        let mut all = Self::default();
+        for (name, value) in settings {
+            all.insert(name, value);
+        }
+        all
     }
 }
 
@@ -151,16 +191,18 @@ mod tests {
 
     #[test]
     fn a_record_has_a_map_in_any_order() {
-        let text = r#"{"ipv6/accept_ra":2,"ipv4/rp_filter":1,"of/tomorrow":-3}"#;
+        let text = r#"{"ipv6/accept_ra":2,"ipv4/rp_filter":1,"of/tomorrow":-3,"ipv4/tomorrow":0}"#;
         let mut settings: Sysctls = serde_json::from_str(text).expect("settings");
-        assert!(settings.keys().is_sorted());
+        assert!(SYSCTLS.is_sorted() && settings.keys().is_sorted());
+        assert_eq!(settings.iter().count(), 4);
         assert_eq!(settings["ipv6/accept_ra"], 2);
         assert_eq!(settings.get("ipv6/autoconf"), None);
         assert_eq!(settings.insert("ipv6/autoconf".into(), 1), None);
         assert_eq!(settings.insert("ipv4/rp_filter".into(), 0), Some(1));
         settings.retain(|name| name != "ipv6/accept_ra");
         let text = serde_json::to_string(&settings).expect("JSON");
-        let expected = r#"{"ipv4/rp_filter":0,"ipv6/autoconf":1,"of/tomorrow":-3}"#;
+        let expected =
+            r#"{"ipv4/rp_filter":0,"ipv4/tomorrow":0,"ipv6/autoconf":1,"of/tomorrow":-3}"#;
         assert_eq!(text, expected);
         let none = serde_json::to_string(&Sysctls::default()).expect("JSON");
         assert_eq!(none, "{}");

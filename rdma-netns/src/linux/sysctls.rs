@@ -7,14 +7,14 @@ use crate::{
     netlink::attributes,
 };
 use nix::libc;
-use std::{borrow::Cow, fs, io};
+use std::{fs, io};
 
 /// `IFLA_INET_CONF` in `AF_INET`'s part.
 const IFLA_INET_CONF: u16 = 1;
 /// `IFLA_INET6_CONF` in `AF_INET6`'s part.
 const IFLA_INET6_CONF: u16 = 2;
 
-/// `IPV4_DEVCONF_*` (`include/uapi/linux/ip.h`), which count from 1; in the order of the names, which is a map's.
+/// `IPV4_DEVCONF_*` (`include/uapi/linux/ip.h`), which count from 1; in the order of [`SYSCTLS`].
 const IPV4: [(&str, usize); 19] = [
     ("ipv4/accept_local", 23),
     ("ipv4/accept_redirects", 4),
@@ -37,7 +37,7 @@ const IPV4: [(&str, usize); 19] = [
     ("ipv4/src_valid_mark", 24),
 ];
 
-/// `DEVCONF_*` (`include/uapi/linux/ipv6.h`), which count from 0; in the same order.
+/// `DEVCONF_*` (`include/uapi/linux/ipv6.h`), which count from 0; what follows there.
 const IPV6: [(&str, usize); 16] = [
     ("ipv6/accept_dad", 27),
     ("ipv6/accept_ra", 3),
@@ -71,14 +71,15 @@ pub(super) fn parse(families: &[u8]) -> Sysctls {
             (*values, _) = told.as_chunks();
         }
     }
-    let mut settings = Vec::with_capacity(SYSCTLS.len());
-    for (table, values, first) in [(&IPV4[..], ipv4, 1), (&IPV6[..], ipv6, 0)] {
-        settings.extend(table.iter().filter_map(|(key, index)| {
-            let value = values.get(index - first)?;
-            Some((Cow::Borrowed(*key), i32::from_ne_bytes(*value)))
-        }));
+    let mut settings = Sysctls::default();
+    let ipv4 = IPV4.iter().map(|(_, index)| ipv4.get(index - 1));
+    let ipv6 = IPV6.iter().map(|(_, index)| ipv6.get(*index));
+    for (place, value) in ipv4.chain(ipv6).enumerate() {
+        if let Some(value) = value {
+            settings.set(place, i32::from_ne_bytes(*value));
+        }
     }
-    Sysctls::in_order(settings)
+    settings
 }
 
 /// Writes a setting of a netdev of the calling thread's namespace: what is below
