@@ -4,13 +4,14 @@
 use crate::Wrong;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// A value of a configuration, or the place where one could be.
 #[derive(Clone, Debug)]
 pub struct Field<'a> {
     pub(crate) value: Option<&'a Value>,
     pub(crate) object: Option<&'a Map<String, Value>>,
-    pub(crate) place: String,
+    pub(crate) place: Cow<'a, str>,
     pub(crate) any_case: bool,
 }
 
@@ -20,7 +21,7 @@ impl<'a> Field<'a> {
         Self {
             value: None,
             object: Some(object),
-            place: String::new(),
+            place: "".into(),
             any_case: false,
         }
     }
@@ -70,7 +71,7 @@ impl<'a> Field<'a> {
     }
 
     /// What is called `name` in this object.
-    pub fn at(&self, name: &str) -> Self {
+    pub fn at(&self, name: &'a str) -> Self {
         let found = self.object.and_then(|object| {
             let folded = || object.iter().find(|(key, _)| self.is(key, name));
             let value = object
@@ -78,9 +79,9 @@ impl<'a> Field<'a> {
                 .or_else(|| folded().map(|(_, value)| value));
             value.filter(|value| !value.is_null())
         });
-        let place = match self.place.as_str() {
-            "" => name.to_owned(),
-            place => format!("{place}.{name}"),
+        let place = match &*self.place {
+            "" => name.into(),
+            place => format!("{place}.{name}").into(),
         };
         self.child(found, place)
     }
@@ -88,10 +89,10 @@ impl<'a> Field<'a> {
     /// Element `index` of this list.
     pub fn element(&self, index: usize) -> Self {
         let element = self.value.and_then(|value| value.get(index));
-        self.child(element, format!("{}[{index}]", self.place))
+        self.child(element, format!("{}[{index}]", self.place).into())
     }
 
-    fn child(&self, value: Option<&'a Value>, place: String) -> Self {
+    fn child(&self, value: Option<&'a Value>, place: Cow<'a, str>) -> Self {
         Self {
             value,
             object: value.and_then(Value::as_object),
@@ -101,7 +102,7 @@ impl<'a> Field<'a> {
     }
 
     /// The object called `name`, or the place where it could be. An error: it is something else.
-    pub fn object(&self, name: &str) -> Result<Self, Wrong> {
+    pub fn object(&self, name: &'a str) -> Result<Self, Wrong> {
         let field = self.at(name);
         match field.is_there() && !field.is_object() {
             true => Err(field.wrong("must be an object")),
@@ -120,7 +121,7 @@ impl<'a> Field<'a> {
 
     /// The objects of the list called `name`; none, where it is not there. An error: it is something
     /// else.
-    pub fn objects(&self, name: &str) -> Result<Vec<Self>, Wrong> {
+    pub fn objects(&self, name: &'a str) -> Result<Vec<Self>, Wrong> {
         let elements = self.at(name).list()?;
         match elements.iter().find(|element| !element.is_object()) {
             None => Ok(elements),
@@ -134,12 +135,16 @@ impl<'a> Field<'a> {
     }
 
     /// Reads what is called `name`; none: it is not there.
-    pub fn get<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Wrong> {
+    pub fn get<T: DeserializeOwned>(&self, name: &'a str) -> Result<Option<T>, Wrong> {
         self.at(name).read()
     }
 
     /// What the word called `name` stands for, which has to be one of `choices`; none: it is not there.
-    pub fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<Option<T>, Wrong> {
+    pub fn choice<T: Copy>(
+        &self,
+        name: &'a str,
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>, Wrong> {
         let Some(text) = self.get::<String>(name)? else {
             return Ok(None);
         };
@@ -189,7 +194,7 @@ impl<'a> Field<'a> {
         match wrong.place.is_empty() {
             false => wrong,
             true => Wrong {
-                place: self.place.clone(),
+                place: self.place.to_string(),
                 value: self.json(),
                 ..wrong
             },

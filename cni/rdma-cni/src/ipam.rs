@@ -159,15 +159,7 @@ impl<'a> Ipam<'a> {
         environment: &'a Environment,
         config: &'a Map<String, Value>,
     ) -> Result<Self, IpamError> {
-        let program = environment
-            .path
-            .iter()
-            .map(|directory| directory.join(name))
-            .find(|path| path.is_file())
-            .ok_or_else(|| IpamError::NotFound {
-                name: name.to_owned(),
-                path: environment.all.get("CNI_PATH").cloned().unwrap_or_default(),
-            })?;
+        let program = program(name, environment)?;
         Ok(Self {
             name,
             built_in: BuiltIn::of(name, &program),
@@ -298,6 +290,23 @@ impl<'a> Ipam<'a> {
             &without,
         ))
     }
+}
+
+/// The program of the plugin `name`: the first in `CNI_PATH`.
+///
+/// # Errors
+/// There is none.
+pub fn program(name: &str, environment: &Environment) -> Result<PathBuf, IpamError> {
+    let mut places = environment
+        .path
+        .iter()
+        .map(|directory| directory.join(name));
+    places
+        .find(|path| path.is_file())
+        .ok_or_else(|| IpamError::NotFound {
+            name: name.to_owned(),
+            path: environment.all.get("CNI_PATH").cloned().unwrap_or_default(),
+        })
 }
 
 impl IpamError {

@@ -37,7 +37,7 @@ const ANSWER_SECONDS: i64 = 30;
 const DATAGRAM: usize = 32 << 10;
 
 /// Room for all of most answers, and for [`DATAGRAM`] besides: they need not be moved to more.
-const ANSWER: usize = DATAGRAM + (16 << 10);
+const ANSWER: usize = 2 * DATAGRAM;
 
 /// A netlink socket. It asks about the namespace of the thread that opened it, from
 /// whatever thread it is used later. (Moving an RDMA device is the exception: there the

@@ -12,7 +12,7 @@ use crate::{
     char_devices, claims,
     error::{Cause, Error},
     gids,
-    ipam::{Answer, Ipam, Known},
+    ipam::{self, Answer, Known},
     open_connections, partition, probe, rails, vf,
 };
 use attachments::{Attachment, DesiredLink, Key, Phase, Shared, given_up, store::Lock};
@@ -215,7 +215,7 @@ fn start<K: Kernel>(
     };
     partition::remove_nobodys(node, &observed)?;
     if let Some(name) = &attachment.ipam {
-        Ipam::find(name, node.environment, &node.conf.raw)?;
+        ipam::program(name, node.environment)?;
     }
     let desired = desired(&attachment, &observed);
     // a plan that cannot be made is found here, before anything is written or changed
