@@ -8,11 +8,7 @@
 //! gets the netdev, as it is then, or brings it back whole. An attachment that gets it once more, as the
 //! second try of an ADD does, is no other pod.
 
-use crate::{
-    attribute::Attribute,
-    record::Attachment,
-    store::{self, StoreError},
-};
+use crate::{attribute::Attribute, record::Attachment, store::StoreError};
 use cni_protocol::state_file;
 use rdma_netns::{InterfaceName, Link};
 use serde::{Deserialize, Serialize};
@@ -103,7 +99,7 @@ pub fn write(root: &Path, note: &Note) -> Result<(), StoreError> {
     let path = path(root, &note.host_link.name);
     let write = || {
         fs::create_dir_all(directory(root))?;
-        store::replace(&path, &serde_json::to_vec_pretty(note)?, false)
+        state_file::replace(&path, &serde_json::to_vec_pretty(note)?, false)
     };
     write().map_err(|source| StoreError::new("write", &path, source))
 }

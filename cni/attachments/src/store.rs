@@ -21,7 +21,7 @@ use serde::Deserialize;
 use std::{
     collections::BTreeSet,
     fs::{self, File, TryLockError},
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -180,7 +180,7 @@ impl Store {
         let path = self.path(&attachment.key, "json");
         let text = serde_json::to_vec_pretty(attachment)
             .map_err(|error| failed("write", &path)(error.into()))?;
-        replace(&path, &text, at_once).map_err(failed("write", &path))
+        state_file::replace(&path, &text, at_once).map_err(failed("write", &path))
     }
 
     /// Reads the record of `key`.
@@ -223,12 +223,12 @@ impl Store {
 
     /// Takes away what processes that were killed have left of records, of one network's attachments
     /// or of all: a text that no living process writes, and a lock that nobody holds and no record
-    /// needs. Whatever cannot be taken away is left to the next verb. The attachments that have a record, as
-    /// [`Store::keys`] tells them.
-    pub fn sweep(&self, network: Option<&str>) -> Result<Vec<Key>, StoreError> {
+    /// needs. Whatever cannot be taken away is left to the next verb; `own` is the caller's, who has its lock. The
+    /// attachments that have a record, as [`Store::keys`] tells them.
+    pub fn sweep(&self, network: Option<&str>, own: Option<&Key>) -> Result<Vec<Key>, StoreError> {
         let Files { records, killed } = self.files(network)?;
         for key in killed {
-            if self.tidy(&key) {
+            if Some(&key) != own && self.tidy(&key) {
                 log::info!(
                     "{key}: a verb was killed while it wrote the record: what it left is removed"
                 );
@@ -384,30 +384,6 @@ fn open_first_lock(path: &Path) -> Result<File, StoreError> {
 
 /// What follows a record's name while it is written.
 const UNFINISHED: &str = "json.new";
-
-/// Puts `text` at `path`, a record's, such that a reader finds the old one or the new one, whole, and
-/// so does a machine that loses power. If it is to be there `at_once`, it is the new one when this returns.
-///
-/// # Errors
-/// The system refuses it; what was there is there still.
-pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
-    let temporary = path.with_added_extension("new");
-    let write = || {
-        let mut file = state_file::renew(&temporary, 0o600)?;
-        file.set_len(0)?;
-        file.write_all(text)?;
-        // else a machine that loses power can come back with an empty file of the record's name
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        match path.parent() {
-            Some(directory) if at_once => File::open(directory)?.sync_all(),
-            _ => Ok(()),
-        }
-    };
-    write().inspect_err(|_| {
-        let _ = fs::remove_file(&temporary);
-    })
-}
 
 fn is_absent(error: &io::Error) -> bool {
     matches!(

@@ -5,7 +5,7 @@
 use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, makedev};
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Read},
+    io::{self, Read, Write},
     os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::Path,
 };
@@ -83,6 +83,33 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
         }
         made => made,
     }
+}
+
+/// Puts `text` at `path` such that a reader finds the old one or the new one, whole, and
+/// so does a machine that loses power. If it is to be there `at_once`, it is the new one when this returns.
+///
+/// # Errors
+/// The system refuses it; what was there is there still.
+pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
+    let temporary = path.with_added_extension("new");
+    let write = || {
+        let mut file = renew(&temporary, 0o600)?;
+        // what a killed process has written
+        if file.metadata()?.len() > 0 {
+            file.set_len(0)?;
+        }
+        file.write_all(text)?;
+        // else a machine that loses power can come back with an empty file of the record's name
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        match path.parent() {
+            Some(directory) if at_once => File::open(directory)?.sync_all(),
+            _ => Ok(()),
+        }
+    };
+    write().inspect_err(|_| {
+        let _ = fs::remove_file(&temporary);
+    })
 }
 
 /// Whether what is in the place of a file is none of ours, by the error of one of these functions.

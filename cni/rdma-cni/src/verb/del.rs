@@ -24,7 +24,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         Some(path) => node.pod_if_there(path)?,
         None => None,
     };
-    if let Err(error) = node.store.sweep(None) {
+    if let Err(error) = node.store.sweep(None, None) {
         log::warn!("{error}");
     }
     let lock = node.store.lock(&key)?;

@@ -27,7 +27,7 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
              }| { *container == key.container && *interface == *key.interface },
         )
     };
-    let keys = node.store.sweep(Some(&node.conf.network.name))?;
+    let keys = node.store.sweep(Some(&node.conf.network.name), None)?;
     let mut errors = vec![];
     // each attachment has time of its own, as with a DEL; who has kept a lock all that time keeps it
     let mut time = LIMIT;

@@ -33,7 +33,7 @@ pub struct Recovery {
 /// The node's lock and that of `own` are held by the caller.
 pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Result<Recovery, Error> {
     let mut recovery = Recovery::default();
-    let records = node.store.sweep(None)?;
+    let records = node.store.sweep(None, Some(own))?;
     let others = others(node, records.iter().filter(|key| *key != own));
     let settled = attachments::settled(node.kernel, boot_id, &others);
     for (attachment, is_settled) in others.into_iter().zip(settled) {

@@ -3,7 +3,6 @@
 //! changed, so that whatever a killed run left can be found.
 
 use super::file;
-use attachments::store;
 use cni_protocol::{
     lock::{self, Held},
     state_file,
@@ -238,7 +237,7 @@ impl Record {
                 return Ok(());
             }
             fs::create_dir_all(state_dir)?;
-            store::replace(&path, &text, true)
+            state_file::replace(&path, &text, true)
         };
         write().map_err(system("write", &path))
     }
