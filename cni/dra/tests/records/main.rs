@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A claim's life, in files: prepared, joined by pods, left, prepared again, in another boot.
 
+mod numbers;
+
 use dra::{
     ClaimName, Claims, Prepared, Record, cdi,
     record::{FORMAT, JoinedRail, Request},
 };
-use rdma_netns::Inventory;
+use numbers::inventory;
 use rdma_resources::{CharNode, FileError, Sharing, grant::GrantedDevice};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
@@ -191,118 +193,6 @@ fn there_is_nothing_to_give_without_a_network() {
     );
 }
 
-/// An inventory with the RDMA devices of NICs, by their numbers and those of their character devices.
-fn inventory(nics: &[(u32, u32)]) -> Inventory {
-    let function = |(number, uverbs): &(u32, u32)| {
-        let node = json!({"name": format!("uverbs{uverbs}"), "major": 231, "minor": 192 + uverbs});
-        json!({
-            "address": format!("0000:3b:00.{number}"),
-            "hcas": [{"name": format!("mlx5_{number}"), "char_devices": [node]}],
-        })
-    };
-    let functions: Vec<Value> = nics.iter().map(function).collect();
-    serde_json::from_value(json!({"functions": functions})).expect("an inventory")
-}
-
-/// A container that starts again gets what its devices are then, or is not made.
-#[test]
-fn numbers_are_looked_at_as_long_as_a_claim_is_held() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let claims = Claims::new(directory.path());
-    let check = |boot: &str, nics: &[(u32, u32)]| -> Vec<Vec<String>> {
-        let look = || Ok::<_, FileError>(inventory(nics));
-        let check = claims.check(boot, look).expect("a look");
-        assert!(check.failed.is_empty());
-        let lost = |record: &Record| record.lost().map(|nic| nic.rdma.clone()).collect();
-        check.changed.iter().map(lost).collect()
-    };
-    let nodes = || given(directory.path()).map(|it| it[format!("{UID}-two")]["nodes"].clone());
-    let nothing = Vec::<Vec<String>>::new();
-
-    // nobody looks at the hardware for nothing
-    let no_look = || -> Result<Inventory, FileError> { panic!("there is no claim") };
-    assert!(
-        claims
-            .check("boot-1", no_look)
-            .expect("nothing")
-            .changed
-            .is_empty()
-    );
-    claims
-        .prepare(&record(directory.path(), true))
-        .expect("prepared");
-    assert_eq!(check("boot-1", &[]), nothing, "its ADD is to come");
-    claims
-        .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(0))
-        .expect("joined");
-    assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), nothing);
-    assert_eq!(check("boot-2", &[]), nothing, "kubelet prepares it anew");
-
-    // a driver that was loaded anew: first there is nothing, then it has other numbers
-    let none: [&[&str]; 1] = [&["mlx5_1", "mlx5_2", "mlx5_3"]];
-    assert_eq!(check("boot-1", &[]), none);
-    assert_eq!(nodes(), None);
-    assert_eq!(check("boot-1", &[]), nothing, "told already");
-    assert_eq!(check("boot-1", &[(1, 9), (2, 7)]), [["mlx5_3"]]);
-    assert_eq!(nodes(), None);
-    claims.again(UID, "boot-1", |_| None).expect("again");
-    assert_eq!(nodes(), None, "kubelet started");
-    assert_eq!(check("boot-1", &[(1, 9), (2, 7), (3, 2)]), [[""; 0]]);
-    let expected = json!(["uverbs7 231:199", "uverbs2 231:194", "rdma_cm 10:120"]);
-    assert_eq!(nodes(), Some(expected));
-
-    // a sandbox that is made anew has what is there then
-    check("boot-1", &[(1, 9), (2, 7)]);
-    claims.left("sandbox-1").expect("left");
-    claims
-        .joined(UID, "boot-1", ("sandbox-2", vec![]), moved(0))
-        .expect("joined");
-    let expected = json!(["uverbs2 231:194", "uverbs3 231:195", "rdma_cm 10:120"]);
-    assert_eq!(nodes(), Some(expected));
-
-    // one kind of device comes after the other
-    let umad = CharNode {
-        name: "umad0".into(),
-        major: 231,
-        minor: 0,
-    };
-    let mut both = record(directory.path(), false);
-    both.devices[0].nics[0].char_devices.push(umad);
-    claims.prepare(&both).expect("prepared");
-    assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), [["mlx5_1"]]);
-    assert_eq!(given(directory.path()), None);
-    let again = claims.again(UID, "boot-1", moved(0)).expect("again");
-    let again = again.expect("prepared");
-    assert!(again.is_final());
-    assert_eq!(again.devices[0].nics[0].char_devices.len(), 2);
-
-    // a NIC that goes before its pod has its network
-    claims
-        .prepare(&record(directory.path(), true))
-        .expect("prepared");
-    claims
-        .joined(UID, "boot-1", ("sandbox-1", vec![]), |_| None)
-        .expect("joined");
-    assert_eq!(given(directory.path()), None);
-    assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), [[""; 0]]);
-    assert!(given(directory.path()).is_some());
-    assert_eq!(check("boot-1", &[]), none);
-    claims.left("sandbox-1").expect("left");
-    let left = claims.read(UID).expect("read").expect("a record");
-    assert_eq!(left.lost().count(), 0, "nobody has it");
-
-    // one that cannot be read does not keep others
-    claims
-        .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(0))
-        .expect("joined");
-    fs::write(directory.path().join("claims/other.json"), "{").expect("written");
-    let look = || Ok::<_, FileError>(inventory(&[]));
-    let found = claims.check("boot-1", look).expect("a look");
-    assert_eq!((found.changed.len(), found.failed.len()), (1, 1));
-    let (own, failed) = claims.of_pod("p-1");
-    assert_eq!((own.len(), failed.len()), (0, 1));
-}
-
 /// The disk of the specifications is another one than that of the records.
 #[test]
 fn a_specification_that_cannot_be_written_is_written_later() {
@@ -443,7 +333,7 @@ fn a_record_is_a_promise_to_other_versions() {
     record.pods.insert("p-1".into());
     record.parameters.mtu = Some(4200);
     record.absent.insert(nic(1).address);
-    let text = include_str!("records/one-vf.json");
+    let text = include_str!("one-vf.json");
     let expected: Value = serde_json::from_str(text).expect("JSON");
     let written = serde_json::to_value(&record).expect("JSON");
     assert_eq!(written, expected, "{written:#}");
@@ -475,26 +365,6 @@ fn a_record_is_a_promise_to_other_versions() {
     }
     // one that cannot be read keeps no pod from its end, and is told
     assert!(claims.left("sandbox-1").is_err());
-}
-
-#[test]
-fn after_a_boot_numbers_that_no_network_corrects_are_looked_up_first() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let late = |nic: &GrantedDevice| match nic.rdma.as_str() {
-        "mlx5_2" => None,
-        "mlx5_3" => Some(vec![]),
-        _ => Some(vec![uverbs(0)]),
-    };
-    for (awaits_network, boot, missing) in [
-        (false, "boot-1", None),
-        (false, "boot-2", Some("mlx5_2")),
-        (true, "boot-2", None),
-    ] {
-        let record = record(directory.path(), awaits_network);
-        let found = record.missing(boot, late).map(|nic| nic.rdma.as_str());
-        assert_eq!(found, missing, "{awaits_network}, {boot}");
-        assert!(record.missing(boot, moved(1)).is_none());
-    }
 }
 
 #[test]
