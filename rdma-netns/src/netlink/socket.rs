@@ -24,7 +24,7 @@ use std::{
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// How often a dump is begun again when its subject changed meanwhile.
+/// How often a dump is begun again when its subject changed meanwhile, and an exchange when there was no room.
 const DUMP_ATTEMPTS: usize = 10;
 
 /// A request is carried out before its send returns, so an answer that is not there by
@@ -105,17 +105,10 @@ impl Socket {
     where
         M: NetlinkSerializable,
     {
-        let mut answers = Answers::default();
-        for _ in 0..DUMP_ATTEMPTS {
-            answers.clear();
-            match self.exchange(message, flags | NLM_F_ACK, &mut answers)? {
-                Ending::Complete => return Ok(answers),
-                // only a question has an answer of that length: to ask twice changes nothing
-                Ending::Cut => {}
-                Ending::Interrupted => break,
-            }
+        match self.whole(message, flags | NLM_F_ACK)? {
+            (answers, Ending::Complete) => Ok(answers),
+            _ => Err(io::Error::from_raw_os_error(libc::ENOBUFS).into()),
         }
-        Err(io::Error::from_raw_os_error(libc::ENOBUFS).into())
     }
 
     /// Asks for all there is, again if it changed while it was read.
@@ -123,29 +116,35 @@ impl Socket {
     where
         M: NetlinkSerializable,
     {
-        let mut answers = Answers::default();
         for _ in 0..DUMP_ATTEMPTS {
-            answers.clear();
-            match self.exchange(message, NLM_F_DUMP, &mut answers)? {
-                Ending::Complete => return Ok(answers),
-                Ending::Cut => {}
-                Ending::Interrupted => log::debug!("netlink dump interrupted"),
+            if let (answers, Ending::Complete) = self.whole(message, NLM_F_DUMP)? {
+                return Ok(answers);
             }
+            log::debug!("netlink dump interrupted");
         }
         Err(io::Error::from_raw_os_error(libc::EINTR).into())
     }
 
-    /// Asks for all there is, again only for want of room: of what changed while it was read, some may be missing.
+    /// Asks for all there is, once: of what changed while it was read, some may be missing.
     pub fn dump_once<M>(&mut self, message: &M) -> Result<Answers, NetlinkError>
+    where
+        M: NetlinkSerializable,
+    {
+        let (answers, _) = self.whole(message, NLM_F_DUMP)?;
+        Ok(answers)
+    }
+
+    /// An exchange, again for want of room: only what was asked has an answer of that length, and to ask twice changes
+    /// nothing.
+    fn whole<M>(&mut self, message: &M, flags: u16) -> Result<(Answers, Ending), NetlinkError>
     where
         M: NetlinkSerializable,
     {
         let mut answers = Answers::default();
         for _ in 0..DUMP_ATTEMPTS {
-            answers.clear();
-            match self.exchange(message, NLM_F_DUMP, &mut answers)? {
-                Ending::Complete | Ending::Interrupted => return Ok(answers),
-                Ending::Cut => {}
+            match self.exchange(message, flags, &mut answers)? {
+                Ending::Cut => answers.clear(),
+                ending => return Ok((answers, ending)),
             }
         }
         Err(io::Error::from_raw_os_error(libc::ENOBUFS).into())
