@@ -96,22 +96,49 @@ static int ask(int socket, struct request *request)
 	}
 }
 
-static void dump(int socket, int type, int family, size_t size)
+static void dump(int socket, int type, size_t size)
 {
 	struct request request;
-	char *body = header(&request, type, NLM_F_DUMP, size);
 
-	*body = family;
+	header(&request, type, NLM_F_DUMP, size);
+	ask(socket, &request);
+}
+
+/* Netdevs without their counters. */
+static void without_counters(struct request *request)
+{
+	unsigned int mask = RTEXT_FILTER_SKIP_STATS;
+
+	add(request, IFLA_EXT_MASK, &mask, sizeof(mask));
+}
+
+static void dump_links(int socket)
+{
+	struct request request;
+
+	header(&request, RTM_GETLINK, NLM_F_DUMP, sizeof(struct ifinfomsg));
+	without_counters(&request);
+	ask(socket, &request);
+}
+
+/* Neither local nor multicast ones. */
+static void dump_routes(int socket, int family)
+{
+	struct request request;
+	struct rtmsg *route = header(&request, RTM_GETROUTE, NLM_F_DUMP, sizeof(*route));
+
+	route->rtm_family = family;
+	route->rtm_type = RTN_UNICAST;
 	ask(socket, &request);
 }
 
 static void look(int socket)
 {
-	dump(socket, RTM_GETLINK, AF_UNSPEC, sizeof(struct ifinfomsg));
-	dump(socket, RTM_GETADDR, AF_UNSPEC, sizeof(struct ifaddrmsg));
-	dump(socket, RTM_GETROUTE, AF_INET, sizeof(struct rtmsg));
-	dump(socket, RTM_GETROUTE, AF_INET6, sizeof(struct rtmsg));
-	dump(socket, RTM_GETRULE, AF_UNSPEC, sizeof(struct rtmsg));
+	dump_links(socket);
+	dump(socket, RTM_GETADDR, sizeof(struct ifaddrmsg));
+	dump_routes(socket, AF_INET);
+	dump_routes(socket, AF_INET6);
+	dump(socket, RTM_GETRULE, sizeof(struct rtmsg));
 }
 
 static int find(int socket, const char *name)
@@ -120,6 +147,7 @@ static int find(int socket, const char *name)
 
 	header(&request, RTM_GETLINK, NLM_F_ACK, sizeof(struct ifinfomsg));
 	add(&request, IFLA_IFNAME, name, strlen(name) + 1);
+	without_counters(&request);
 	return ask(socket, &request);
 }
 
@@ -197,7 +225,7 @@ int main(void)
 		look(host);
 		look(inside);
 	}
-	dump(host, RTM_GETNEIGH, AF_UNSPEC, sizeof(struct ndmsg));
+	dump(host, RTM_GETNEIGH, sizeof(struct ndmsg));
 	make_child(host, pod, parent, name);
 	set(name, "accept_ra", "0\n");
 	set(name, "accept_dad", "0\n");
@@ -208,7 +236,7 @@ int main(void)
 	ask(inside, &request);
 	look(host);
 	look(inside);
-	dump(host, RTM_GETADDR, AF_UNSPEC, sizeof(*address));
+	dump(host, RTM_GETADDR, sizeof(*address));
 	index = find(inside, name);
 	address = header(&request, RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, sizeof(*address));
 	address->ifa_family = AF_INET6;
