@@ -7,9 +7,9 @@ use crate::{
 };
 use ipnetwork::IpNetwork;
 use rdma_netns::{
-    HardwareAddress, Kernel, Linux, Namespace, ObserveError, Route, link::MAIN_TABLE,
+    Asked, HardwareAddress, Kernel, Linux, Namespace, ObserveError, Route, link::MAIN_TABLE,
 };
-use std::{collections::BTreeSet, net::IpAddr};
+use std::net::IpAddr;
 
 /// The addresses that this host has, on any netdev.
 pub fn addresses(linux: &Linux) -> Result<Vec<IpAddr>, ObserveError> {
@@ -43,7 +43,7 @@ pub fn parent(linux: &Linux, name: &str) -> Result<Option<Parent>, ObserveError>
 
 /// Its netdevs, addresses and routes. Nobody asks for hardware.
 fn state(linux: &Linux) -> Result<Namespace, ObserveError> {
-    linux.ask_only(Some(BTreeSet::new()));
+    linux.ask_only(Some(Asked::default()));
     Ok(linux.observe(None)?.host)
 }
 

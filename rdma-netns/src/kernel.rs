@@ -15,6 +15,26 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// What of a node's hardware is asked for. A node has hundreds of PCI functions that nobody asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// PCI functions and auxiliary devices whose RDMA devices are asked for their ports; others that have such hardware
+    /// are observed without any. A port is asked of the device's firmware (`ib_query_port()`,
+    /// `drivers/infiniband/core/device.c`), and a sick one answers after a minute.
+    pub ports: BTreeSet<DeviceAddress>,
+    /// Those that are looked at besides, and whose firmware is not asked.
+    pub besides: BTreeSet<DeviceAddress>,
+}
+
+impl From<BTreeSet<DeviceAddress>> for Asked {
+    fn from(ports: BTreeSet<DeviceAddress>) -> Self {
+        Self {
+            ports,
+            ..Self::default()
+        }
+    }
+}
+
 /// A kernel: shows its state, and makes one change at a time.
 pub trait Kernel {
     /// A pod's network namespace, held open.
@@ -38,14 +58,10 @@ pub trait Kernel {
     /// Reads the state of the host's namespace and, if given, the pod's. Changes nothing.
     fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError>;
 
-    /// From now on only these of the RDMA devices that have a PCI function or auxiliary device are
-    /// asked for their ports, and the others are observed without any; `None`: all are asked, as at
-    /// first. A port is asked of the device's firmware (`ib_query_port()`,
-    /// `drivers/infiniband/core/device.c`), and a sick one answers after a minute.
-    ///
-    /// Of [`Observed::devices`] there are, besides these, those of the RDMA devices of all namespaces, and of the netdevs of
-    /// the two that are observed: a node has hundreds of PCI functions that nobody asks for.
-    fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>);
+    /// From now on only what is `asked` for is looked at of the node's hardware, and what is seen of it without being
+    /// asked for: [`Observed::devices`] has those of the netdevs of the two namespaces, and of the RDMA devices of all.
+    /// `None`: all of it, as at first.
+    fn ask_only(&self, asked: Option<Asked>);
 
     /// Whether the PCI function at `address` is no network, but manages NVLink's switches. Its vital product data
     /// is read for that, which takes the device some milliseconds.

@@ -55,7 +55,7 @@ pub use inventory::{
     Accelerator, ErdmaModule, Function, Hca, HcaPort, Inventory, Netdev, PciPath, Vlan,
 };
 pub use ipoib::{Ipoib, IpoibMode, Pkey};
-pub use kernel::{Kernel, ObserveError, OpError, OpenPodError, Pod};
+pub use kernel::{Asked, Kernel, ObserveError, OpError, OpenPodError, Pod};
 pub use link::{Address, Link, LinkFlag, LinkSetting, LinkType, Route};
 pub use linux::{Linux, accelerator_names};
 pub use name::InterfaceName;

@@ -237,7 +237,7 @@ fn is_number(text: &str) -> bool {
 }
 
 /// The devices that `meanings` are about, each once for each netdev that the pod is attached to: in the order of the
-/// resources, then by address, so that rails are numbered the same each time. `devices` are the node's.
+/// resources, then by address, so that rails are numbered the same each time. `devices` are the node's, with all that have an RDMA device.
 pub fn devices(
     meanings: &[Meaning],
     devices: &[Device],

@@ -99,7 +99,7 @@ pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
             file.set_len(0)?;
         }
         file.write_all(text)?;
-        // else a machine that loses power can come back with an empty file of the record's name
+        // else a machine that loses power can come back with an empty file of that name
         file.sync_all()?;
         fs::rename(&temporary, path)?;
         match path.parent() {

@@ -7,8 +7,8 @@ use crate::{
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    Conflict, DeviceAddress, GidTable, Kernel, Neighbour, NetnsId, ObserveError, Observed, Op,
-    OpError, OpenPodError, Pkey, Pod, ProbeError, Probed, Question, Vf, smc::SmcState,
+    Asked, Conflict, DeviceAddress, GidTable, Kernel, Neighbour, NetnsId, ObserveError, Observed,
+    Op, OpError, OpenPodError, Pkey, Pod, ProbeError, Probed, Question, Vf, smc::SmcState,
 };
 use std::{
     collections::BTreeSet,
@@ -59,7 +59,7 @@ struct State {
     manager: Option<Manager>,
     journal: Vec<Op>,
     observations: usize,
-    asked: Option<BTreeSet<DeviceAddress>>,
+    asked: Option<Asked>,
     answered: BTreeSet<String>,
     paused: Duration,
     dead: bool,
@@ -218,7 +218,7 @@ impl Kernel for FakeKernel {
         for namespace in [Some(&mut observed.host), observed.pod.as_mut()] {
             for rdma in namespace.into_iter().flat_map(|it| &mut it.rdma) {
                 let is_asked = match (&state.asked, &rdma.parent) {
-                    (Some(asked), Some(parent)) => asked.contains(parent),
+                    (Some(asked), Some(parent)) => asked.ports.contains(parent),
                     _ => true,
                 };
                 match is_asked {
@@ -232,18 +232,18 @@ impl Kernel for FakeKernel {
             let parents =
                 namespaces.flat_map(|it| it.links.iter().filter_map(|link| link.parent.clone()));
             let parents: BTreeSet<_> = parents.collect();
-            let of_netdevs =
-                |device: &DeviceAddress| parents.contains(device) || asked.contains(device);
-            observed
-                .devices
-                .retain(|it| !it.rdma.is_empty() || of_netdevs(&it.address));
+            let is_asked =
+                |it: &DeviceAddress| asked.ports.contains(it) || asked.besides.contains(it);
+            observed.devices.retain(|it| {
+                !it.rdma.is_empty() || parents.contains(&it.address) || is_asked(&it.address)
+            });
         }
         state.world.pass_time();
         Ok(observed)
     }
 
-    fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>) {
-        self.alive().asked = devices;
+    fn ask_only(&self, asked: Option<Asked>) {
+        self.alive().asked = asked;
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {

@@ -12,10 +12,10 @@ use nix::{
     unistd::Pid,
 };
 use rdma_netns::{
-    Conflict, DeviceAddress, GidTable, Kernel, Linux, Neighbour, ObserveError, Observed, Op,
+    Asked, Conflict, DeviceAddress, GidTable, Kernel, Linux, Neighbour, ObserveError, Observed, Op,
     OpError, OpenPodError, Pkey, ProbeError, Probed, Question, Vf, smc::SmcState,
 };
-use std::{cell::Cell, collections::BTreeSet, path::Path, process::ExitCode};
+use std::{cell::Cell, path::Path, process::ExitCode};
 
 struct Killed {
     linux: Linux,
@@ -67,8 +67,8 @@ impl Kernel for Killed {
         self.linux.observe(pod)
     }
 
-    fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>) {
-        self.linux.ask_only(devices);
+    fn ask_only(&self, asked: Option<Asked>) {
+        self.linux.ask_only(asked);
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {

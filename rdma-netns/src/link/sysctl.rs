@@ -15,8 +15,8 @@ pub struct Sysctls {
     values: Values,
     /// Which of them there are, a bit each.
     present: u64,
-    /// All others.
-    others: BTreeMap<Cow<'static, str>, i32>,
+    /// All others, as they came.
+    others: Vec<(Cow<'static, str>, i32)>,
 }
 
 /// The per-netdev settings that are kept over a move and back.
@@ -82,7 +82,10 @@ impl Sysctls {
     pub fn get(&self, name: &str) -> Option<&i32> {
         match place(name) {
             Some(place) => self.has(place).then(|| &self.values.0[place]),
-            None => self.others.get(name),
+            None => {
+                let mut others = self.others.iter();
+                others.find(|(it, _)| it == name).map(|(_, value)| value)
+            }
         }
     }
 
@@ -90,7 +93,10 @@ impl Sysctls {
     pub fn get_mut(&mut self, name: &str) -> Option<&mut i32> {
         match place(name) {
             Some(place) => self.has(place).then(|| &mut self.values.0[place]),
-            None => self.others.get_mut(name),
+            None => {
+                let mut others = self.others.iter_mut();
+                others.find(|(it, _)| it == name).map(|(_, value)| value)
+            }
         }
     }
 
@@ -101,28 +107,25 @@ impl Sysctls {
 
     /// Puts `value` in; the value before, if there was one.
     pub fn insert(&mut self, name: Cow<'static, str>, value: i32) -> Option<i32> {
-        let Some(place) = place(&name) else {
-            return self.others.insert(name, value);
-        };
-        let before = self.get(&name).copied();
-        self.set(place, value);
-        before
+        if let Some(present) = self.get_mut(&name) {
+            return Some(std::mem::replace(present, value));
+        }
+        match place(&name) {
+            Some(place) => self.set(place, value),
+            None => self.others.push((name, value)),
+        }
+        None
     }
 
-    /// All of them, in the names' order.
+    /// All of them: those in [`SYSCTLS`] in that order, and then all others.
     pub fn iter(&self) -> impl Iterator<Item = (&str, i32)> {
         let known = { 0..SYSCTLS.len() }.filter(|place| self.has(*place));
-        let mut known = known.map(|it| (SYSCTLS[it], self.values.0[it])).peekable();
+        let known = known.map(|place| (SYSCTLS[place], self.values.0[place]));
         let others = self.others.iter();
-        let mut others = others.map(|(name, value)| (&**name, *value)).peekable();
-        std::iter::from_fn(move || match (known.peek(), others.peek()) {
-            (Some(one), Some(other)) if other < one => others.next(),
-            (Some(_), _) => known.next(),
-            (None, _) => others.next(),
-        })
+        known.chain(others.map(|(name, value)| (&**name, *value)))
     }
 
-    /// Their names, in order.
+    /// Their names.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.iter().map(|(name, _)| name)
     }
@@ -193,7 +196,7 @@ mod tests {
     fn a_record_has_a_map_in_any_order() {
         let text = r#"{"ipv6/accept_ra":2,"ipv4/rp_filter":1,"of/tomorrow":-3,"ipv4/tomorrow":0}"#;
         let mut settings: Sysctls = serde_json::from_str(text).expect("settings");
-        assert!(SYSCTLS.is_sorted() && settings.keys().is_sorted());
+        assert!(SYSCTLS.is_sorted());
         assert_eq!(settings.iter().count(), 4);
         assert_eq!(settings["ipv6/accept_ra"], 2);
         assert_eq!(settings.get("ipv6/autoconf"), None);
@@ -202,7 +205,7 @@ mod tests {
         settings.retain(|name| name != "ipv6/accept_ra");
         let text = serde_json::to_string(&settings).expect("JSON");
         let expected =
-            r#"{"ipv4/rp_filter":0,"ipv4/tomorrow":0,"ipv6/autoconf":1,"of/tomorrow":-3}"#;
+            r#"{"ipv4/rp_filter":0,"ipv6/autoconf":1,"ipv4/tomorrow":0,"of/tomorrow":-3}"#;
         assert_eq!(text, expected);
         let none = serde_json::to_string(&Sysctls::default()).expect("JSON");
         assert_eq!(none, "{}");

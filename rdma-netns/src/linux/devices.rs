@@ -8,7 +8,7 @@
 //! and reads of most functions only once.
 
 use super::Linux;
-use crate::{Device, DeviceAddress, Link, LinkType};
+use crate::{Asked, Device, DeviceAddress, Link, LinkType};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
@@ -70,27 +70,29 @@ pub(super) struct PciFunction {
 }
 
 impl Linux {
-    /// Those that are `asked` for, and those of `links` and of `verbs`; all, if none are asked for.
+    /// Those that are `asked` for, and those of `links` and of `verbs`; all, if it is not said what is asked for.
     pub(super) fn devices<'a>(
         &self,
-        asked: Option<&'a BTreeSet<DeviceAddress>>,
+        asked: Option<&'a Asked>,
         links: impl Iterator<Item = &'a Link>,
         verbs: &'a [Verbs],
     ) -> io::Result<Vec<Device>> {
-        let read = |known: &mut Known| {
-            let Some(asked) = asked else {
-                return scan(&self.sysfs, verbs, known);
-            };
-            let of_links = links.filter_map(|link| link.parent.as_ref());
-            let of_rdma = verbs.iter().filter_map(|it| it.parent.as_ref());
-            let all = asked.iter().chain(of_links).chain(of_rdma);
-            let addresses = all.cloned().collect();
-            Ok(those(&self.sysfs, &addresses, verbs, known))
+        let (mut remembered, mut nothing) = (None, Known::default());
+        let known = match &self.known {
+            Some(known) => {
+                let known = known.lock().unwrap_or_else(PoisonError::into_inner);
+                &mut **remembered.insert(known)
+            }
+            None => &mut nothing,
         };
-        match &self.known {
-            Some(known) => read(&mut known.lock().unwrap_or_else(PoisonError::into_inner)),
-            None => read(&mut Known::default()),
-        }
+        let Some(asked) = asked else {
+            return scan(&self.sysfs, verbs, known);
+        };
+        let of_links = links.filter_map(|link| link.parent.as_ref());
+        let of_rdma = verbs.iter().filter_map(|it| it.parent.as_ref());
+        let all = asked.ports.iter().chain(&asked.besides);
+        let all = all.chain(of_links).chain(of_rdma);
+        Ok(those(&self.sysfs, &all.cloned().collect(), verbs, known))
     }
 }
 

@@ -3,7 +3,7 @@
 //! sub-function.
 
 use super::*;
-use crate::Kernel;
+use serde_json::json;
 use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 
@@ -329,28 +329,39 @@ fn a_virtio_nic_has_a_netdev_one_level_further_down() {
 #[test]
 fn a_look_finds_what_is_asked_for_and_what_is_seen() {
     let sysfs = Sysfs::new();
-    for address in ["0000:3b:00.0", "0000:3b:00.1", "0000:3b:00.2"] {
-        sysfs.pci(address, PF, 1);
+    for number in 0..4 {
+        sysfs.pci(&format!("0000:3b:00.{number}"), PF, 1);
     }
     sysfs.auxiliary("0000:3b:00.0", "mlx5_core.sf.4");
     sysfs.uverbs(0, "mlx5_0", Some("0000:3b:00.0"));
-    fs::create_dir(sysfs.path().join("class/infiniband")).expect("a directory");
     let linux = Linux::with_roots(sysfs.path(), "/dev");
-    let seen = |asked: Option<&[&str]>| -> Vec<String> {
-        let asked = asked.map(|it| it.iter().map(|it| address(it)).collect());
-        linux.ask_only(asked);
-        let observed = linux.observe(None).expect("a state");
-        let devices = observed.devices.into_iter();
+    let verbs = verbs(sysfs.path()).expect("verbs");
+    let link = |parent: &str| -> Link {
+        let link = json!({"index": 2, "name": "eth0", "mac": "", "mtu": 1500, "up": true, "parent": parent});
+        serde_json::from_value(link).expect("a netdev")
+    };
+    let found = |asked: Option<Asked>, parents: &[&str]| -> Vec<String> {
+        let links: Vec<Link> = parents.iter().map(|it| link(it)).collect();
+        let devices = linux.devices(asked.as_ref(), links.iter(), &verbs);
+        let devices = devices.expect("devices").into_iter();
         devices.map(|it| it.address.to_string()).collect()
     };
-    let all = [
+    let of = |addresses: &[&str]| addresses.iter().map(|it| address(it)).collect();
+    let [verbs, link, ports, besides, sub_function] = [
         "0000:3b:00.0",
         "0000:3b:00.1",
         "0000:3b:00.2",
+        "0000:3b:00.3",
         "mlx5_core.sf.4",
     ];
-    assert_eq!(seen(None), all);
-    assert_eq!(seen(Some(&[])), all[..1]);
-    assert_eq!(seen(Some(&all[2..3])), [all[0], all[2]]);
-    assert_eq!(seen(Some(&["0000:99:00.0", all[3]])), [all[0], all[3]]);
+    let all = [verbs, link, ports, besides, sub_function];
+    assert_eq!(found(None, &[]), all);
+    assert_eq!(found(Some(Asked::default()), &[]), [verbs]);
+    assert_eq!(found(Some(Asked::default()), &[link]), [verbs, link]);
+    let asked = Asked {
+        ports: of(&[ports, "0000:99:00.0"]),
+        besides: of(&[besides, sub_function]),
+    };
+    let expected = [verbs, ports, besides, sub_function];
+    assert_eq!(found(Some(asked), &[]), expected);
 }

@@ -74,8 +74,8 @@ pub use accelerators::accelerator_names;
 pub use space::Space;
 
 use crate::{
-    DeviceAddress, GidTable, Kernel, Link, Namespace, NetnsId, ObserveError, Observed, Op, OpError,
-    OpenPodError, Pkey, RdmaMode, Route, Vf,
+    Asked, DeviceAddress, GidTable, Kernel, Link, Namespace, NetnsId, ObserveError, Observed, Op,
+    OpError, OpenPodError, Pkey, RdmaMode, Route, Vf,
     netlink::{Answers, NetlinkError},
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
@@ -86,7 +86,7 @@ use nexthops::Nexthops;
 use nldev::Nldev;
 use rdma::DeviceContext;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
@@ -111,7 +111,7 @@ pub struct Linux {
     known: Option<Mutex<devices::Known>>,
     /// And of kubelet's configuration.
     api_servers: OnceLock<Vec<IpAddr>>,
-    asked: Mutex<Option<BTreeSet<DeviceAddress>>>,
+    asked: Mutex<Option<Asked>>,
 }
 
 impl Default for Linux {
@@ -246,7 +246,7 @@ impl Kernel for Linux {
                         dev: &self.dev,
                         verbs: &verbs,
                         is_host: whose == HOST,
-                        asked: asked.as_ref(),
+                        asked: asked.as_ref().map(|it| &it.ports),
                     };
                     rdma::read(nldev, &context).map_err(failed("the RDMA devices"))?
                 }
@@ -274,8 +274,8 @@ impl Kernel for Linux {
         })
     }
 
-    fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>) {
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = devices;
+    fn ask_only(&self, asked: Option<Asked>) {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = asked;
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {

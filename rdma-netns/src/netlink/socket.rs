@@ -105,7 +105,7 @@ impl Socket {
     where
         M: NetlinkSerializable,
     {
-        match self.whole(message, flags | NLM_F_ACK)? {
+        match self.whole(frame(message, flags | NLM_F_ACK))? {
             (answers, Ending::Complete) => Ok(answers),
             _ => Err(io::Error::from_raw_os_error(libc::ENOBUFS).into()),
         }
@@ -117,7 +117,7 @@ impl Socket {
         M: NetlinkSerializable,
     {
         for _ in 0..DUMP_ATTEMPTS {
-            if let (answers, Ending::Complete) = self.whole(message, NLM_F_DUMP)? {
+            if let (answers, Ending::Complete) = self.whole(frame(message, NLM_F_DUMP))? {
                 return Ok(answers);
             }
             log::debug!("netlink dump interrupted");
@@ -130,19 +130,16 @@ impl Socket {
     where
         M: NetlinkSerializable,
     {
-        let (answers, _) = self.whole(message, NLM_F_DUMP)?;
+        let (answers, _) = self.whole(frame(message, NLM_F_DUMP))?;
         Ok(answers)
     }
 
-    /// An exchange, again for want of room: only what was asked has an answer of that length, and to ask twice changes
+    /// An exchange, again for want of room: only a question has an answer of that length, and to ask twice changes
     /// nothing.
-    fn whole<M>(&mut self, message: &M, flags: u16) -> Result<(Answers, Ending), NetlinkError>
-    where
-        M: NetlinkSerializable,
-    {
+    fn whole(&mut self, mut request: Vec<u8>) -> Result<(Answers, Ending), NetlinkError> {
         let mut answers = Answers::default();
         for _ in 0..DUMP_ATTEMPTS {
-            match self.exchange(message, flags, &mut answers)? {
+            match self.exchange(&mut request, &mut answers)? {
                 Ending::Cut => answers.clear(),
                 ending => return Ok((answers, ending)),
             }
@@ -150,20 +147,18 @@ impl Socket {
         Err(io::Error::from_raw_os_error(libc::ENOBUFS).into())
     }
 
-    fn exchange<M>(
+    fn exchange(
         &mut self,
-        message: &M,
-        flags: u16,
+        request: &mut [u8],
         answers: &mut Answers,
-    ) -> Result<Ending, NetlinkError>
-    where
-        M: NetlinkSerializable,
-    {
+    ) -> Result<Ending, NetlinkError> {
         answers.datagrams.reserve(ANSWER);
         self.sequence = self.sequence.wrapping_add(1);
-        let datagram = frame(message, flags | NLM_F_REQUEST, self.sequence);
+        let mut header = NetlinkBuffer::new(&mut *request);
+        header.set_sequence_number(self.sequence);
+        let is_dump = header.flags() & NLM_F_DUMP == NLM_F_DUMP;
         let kernel = SocketAddr::new(0, 0);
-        retry(|| self.socket.send_to(&datagram, &kernel, 0))?;
+        retry(|| self.socket.send_to(request, &kernel, 0))?;
         let mut ending = Ending::Complete;
         loop {
             let received = answers.datagrams.len();
@@ -174,7 +169,7 @@ impl Socket {
                 // Something was dropped. A dump still comes to its end; an answer that
                 // was dropped does not.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    if flags & NLM_F_DUMP != NLM_F_DUMP {
+                    if !is_dump {
                         return Err(error.into());
                     }
                     ending = Ending::Interrupted;
@@ -338,14 +333,14 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-fn frame<M: NetlinkSerializable>(message: &M, flags: u16, sequence: u32) -> Vec<u8> {
+/// A request, whose number is still to be set. `flags` besides `NLM_F_REQUEST`.
+fn frame<M: NetlinkSerializable>(message: &M, flags: u16) -> Vec<u8> {
     let length = HEADER + message.buffer_len();
     let mut datagram = vec![0; length];
     message.serialize(&mut datagram[HEADER..]);
     let mut header = NetlinkBuffer::new(&mut datagram[..]);
     header.set_length(length as u32);
     header.set_message_type(message.message_type());
-    header.set_flags(flags);
-    header.set_sequence_number(sequence);
+    header.set_flags(flags | NLM_F_REQUEST);
     datagram
 }

@@ -40,7 +40,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             "CNI_NETNS is not the namespace that the devices were put into ({was})"
         )]));
     }
-    node.kernel.ask_only(Some(attachment.devices()));
+    node.kernel.ask_only(Some(attachment.devices().into()));
     let observed = node.kernel.observe_vfs(Some(&pod), &attachment.vfs())?;
     let (mut drift, mut left) = (vec![], vec![]);
     // each rail for itself, so that one drift does not hide another

@@ -151,7 +151,7 @@ pub fn restore<K: Kernel>(
     tried_before: bool,
 ) -> Result<Home, Incomplete> {
     // others wait for the node's lock
-    node.kernel.ask_only(Some(attachment.devices()));
+    node.kernel.ask_only(Some(attachment.devices().into()));
     let left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let mut others = node.store.on_this_boot(attachment).unwrap_or_else(|error| {

@@ -88,6 +88,30 @@ fn a_refusal_asks_no_other_device() {
     assert_eq!(node.kernel.answered(), ["mlx5_2"; 0]);
 }
 
+/// Of a NIC in another pod that has no RDMA device nothing is seen on the host: its driver is that of the function which
+/// the record names.
+#[test]
+fn what_another_pod_holds_is_known_by_its_driver() {
+    let mut world = World::new(Some(RdmaMode::Exclusive));
+    for (address, link) in [("0000:3b:00.0", "eth0"), ("0000:3b:00.1", "eth1")] {
+        world.plug(Nic::physical(address, link, "none").without_rdma());
+    }
+    let node = Node::with(world);
+    let of = |selector: Value| node.config(json!({ "devices": [selector], "requireRdma": false }));
+    let (held, patterns) = (
+        of(json!({ "netdev": "eth0" })),
+        [
+            json!({ "driver": "mlx5_core" }),
+            json!({ "vendor": "15b3" }),
+        ],
+    );
+    node.add(&node.pod("a"), &held).must_succeed();
+    for pattern in patterns {
+        let message = node.add(&node.pod("b"), &of(pattern)).must_fail(101);
+        assert!(message.contains("eth0"), "{message}");
+    }
+}
+
 /// On B200 nodes there are ten RDMA devices of InfiniBand for eight rails.
 #[test]
 fn what_manages_nvlinks_switches_is_no_rail_of_a_pattern() {

@@ -6,12 +6,11 @@ use crate::node::{Answer, Node, Pod};
 use fake_kernel::{FakeKernel, FakePod};
 use nix::errno::Errno;
 use rdma_netns::{
-    Conflict, DeviceAddress, GidTable, Kernel, Neighbour, ObserveError, Observed, Op, OpError,
-    OpenPodError, Pkey, ProbeError, Probed, Question, Vf, smc::SmcState,
+    Asked, Conflict, DeviceAddress, GidTable, Kernel, Neighbour, ObserveError, Observed, Op,
+    OpError, OpenPodError, Pkey, ProbeError, Probed, Question, Vf, smc::SmcState,
 };
 use serde_json::Value;
 use std::{
-    collections::BTreeSet,
     fs::File,
     io,
     path::{Path, PathBuf},
@@ -79,9 +78,9 @@ impl Kernel for Wrapped<'_> {
         self.kernel.open_pod(path)
     }
 
-    fn ask_only(&self, devices: Option<BTreeSet<DeviceAddress>>) {
-        self.asks_all.store(devices.is_none(), Ordering::Relaxed);
-        self.kernel.ask_only(devices);
+    fn ask_only(&self, asked: Option<Asked>) {
+        self.asks_all.store(asked.is_none(), Ordering::Relaxed);
+        self.kernel.ask_only(asked);
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {

@@ -5,7 +5,7 @@ use super::draft;
 use crate::{error::Error, verb::Node, vf};
 use attachments::{Attachment, Key};
 use plan::select::{self, Choice};
-use rdma_netns::{DeviceAddress, Kernel, Neighbour, Observed};
+use rdma_netns::{Asked, DeviceAddress, Kernel, Neighbour, Observed};
 use std::collections::BTreeSet;
 
 /// The present state, and the record of the attachment. Other pods wait for the node's lock: a device
@@ -26,7 +26,7 @@ pub(super) fn present<K: Kernel>(
         return Ok(None);
     };
     loop {
-        node.kernel.ask_only(Some(known.clone()));
+        ask_only(node, choice, known.clone(), holders);
         let mut observed = node.observe(choice, Some(pod))?;
         match draft(node, choice, key, pod, &observed, holders) {
             Ok(attachment) if attachment.devices().is_subset(&known) => {
@@ -50,7 +50,7 @@ fn without_ports<K: Kernel>(
     holders: &[Attachment],
 ) -> Result<Option<BTreeSet<DeviceAddress>>, Error> {
     let observe = || {
-        node.kernel.ask_only(Some(BTreeSet::new()));
+        ask_only(node, choice, BTreeSet::new(), holders);
         node.observe(choice, Some(pod))
     };
     Ok(match choice {
@@ -62,6 +62,23 @@ fn without_ports<K: Kernel>(
         }
         choice => select::named(choice),
     })
+}
+
+/// Has the kernel look at what `choice` can mean, and ask the RDMA devices of `ports` alone. What others hold is seen in no
+/// namespace that is looked at: a selector may mean it all the same, by its driver.
+fn ask_only<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    ports: BTreeSet<DeviceAddress>,
+    holders: &[Attachment],
+) {
+    let rails = holders.iter().flat_map(|it| &it.rails);
+    let held = rails.filter_map(|rail| rail.host_link.as_ref()?.parent.clone());
+    let besides = match choice {
+        Choice::Selectors(_) => held.collect(),
+        Choice::Address(_) | Choice::Allocated(_) => BTreeSet::new(),
+    };
+    node.kernel.ask_only(Some(Asked { ports, besides }));
 }
 
 /// The devices that are meant, by the ports of all. The node's lock is not held by the caller: a sick one
