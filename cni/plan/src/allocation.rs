@@ -237,7 +237,8 @@ fn is_number(text: &str) -> bool {
 }
 
 /// The devices that `meanings` are about, each once for each netdev that the pod is attached to: in the order of the
-/// resources, then by address, so that rails are numbered the same each time. `devices` are the node's, with all that have an RDMA device.
+/// resources, then by address, so that rails are numbered the same each time. `devices` are the node's, with all that have
+/// an RDMA device.
 pub fn devices(
     meanings: &[Meaning],
     devices: &[Device],
