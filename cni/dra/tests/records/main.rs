@@ -76,6 +76,14 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
     }
 }
 
+/// The claims in `directory`, with the one of [`record`].
+fn prepared(directory: &Path, awaits_network: bool) -> Claims {
+    let claims = Claims::new(directory);
+    let record = record(directory, awaits_network);
+    claims.prepare(&record).expect("prepared");
+    claims
+}
+
 /// What a runtime would give: the paths and variables of each device.
 fn given(directory: &Path) -> Option<Value> {
     let file = directory.join(format!("cdi/rdma-device-plugin-claim-{UID}.json"));
@@ -115,10 +123,7 @@ fn moved(by: u32) -> impl Fn(&GrantedDevice) -> Option<Vec<CharNode>> {
 #[test]
 fn a_specification_has_a_device_for_each_request() {
     let directory = tempfile::tempdir().expect("a directory");
-    let claims = Claims::new(directory.path());
-    claims
-        .prepare(&record(directory.path(), false))
-        .expect("prepared");
+    prepared(directory.path(), false);
     let expected = json!({
         format!("{UID}-one"): {
             "nodes": ["uverbs1 231:193", "rdma_cm 10:120"],
@@ -149,10 +154,7 @@ fn a_specification_has_a_device_for_each_request() {
 #[test]
 fn there_is_nothing_to_give_without_a_network() {
     let directory = tempfile::tempdir().expect("a directory");
-    let claims = Claims::new(directory.path());
-    claims
-        .prepare(&record(directory.path(), true))
-        .expect("prepared");
+    let claims = prepared(directory.path(), true);
     assert_eq!(given(directory.path()), None);
 
     assert!(
@@ -197,10 +199,7 @@ fn there_is_nothing_to_give_without_a_network() {
 #[test]
 fn a_specification_that_cannot_be_written_is_written_later() {
     let directory = tempfile::tempdir().expect("a directory");
-    let claims = Claims::new(directory.path());
-    claims
-        .prepare(&record(directory.path(), false))
-        .expect("prepared");
+    let claims = prepared(directory.path(), false);
     let node = || given(directory.path()).map(|it| it[format!("{UID}-one")]["nodes"][0].clone());
     assert_eq!(node(), Some(json!("uverbs1 231:193")));
     let check = || {
@@ -275,10 +274,7 @@ fn another_boot_has_other_numbers_and_no_networks() {
 #[test]
 fn containers_are_told_of_the_rails_of_their_one_pod() {
     let directory = tempfile::tempdir().expect("a directory");
-    let claims = Claims::new(directory.path());
-    claims
-        .prepare(&record(directory.path(), true))
-        .expect("prepared");
+    let claims = prepared(directory.path(), true);
     let rail = |interface: &str, device: Option<&str>| JoinedRail {
         device: device.map(str::to_owned),
         hardware_address: None,
@@ -370,10 +366,7 @@ fn a_record_is_a_promise_to_other_versions() {
 #[test]
 fn what_a_killed_writer_left_goes_with_the_claim() {
     let directory = tempfile::tempdir().expect("a directory");
-    let claims = Claims::new(directory.path());
-    claims
-        .prepare(&record(directory.path(), false))
-        .expect("prepared");
+    let claims = prepared(directory.path(), false);
     let files = ["claims", "cdi"].map(|it| directory.path().join(it));
     for (directory, name) in files
         .iter()
