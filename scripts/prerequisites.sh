@@ -86,11 +86,12 @@ arm64_environment() {
 	export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 }
 
-# What tests arm64's programs on amd64: the emulator of one process, which needs no binfmt_misc of the kernel; the
-# kernel's headers for arm64; and what a runtime reads images by.
+# What tests arm64's programs on amd64: the emulator of one process, which needs no binfmt_misc of the kernel; what a
+# runtime reads images by; and the compiler, whose headers include the kernel's.
 arm64_tools() {
 	local package missing=()
-	for package in qemu-user linux-libc-dev-arm64-cross libc6-dev-arm64-cross skopeo; do
+	arm64_compiler
+	for package in qemu-user skopeo; do
 		[[ -e /var/lib/dpkg/info/$package.list ]] || missing+=("$package")
 	done
 	((${#missing[@]} == 0)) || apt_install "${missing[@]}"
