@@ -93,15 +93,8 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
 pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     let temporary = path.with_added_extension("new");
     let write = || {
-        let mut file = renew(&temporary, 0o600)?;
-        // what a killed process has written
-        if file.metadata()?.len() > 0 {
-            file.set_len(0)?;
-        }
-        file.write_all(text)?;
-        // else a machine that loses power can come back with an empty file of that name
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
+        let file = renew(&temporary, 0o600)?;
+        finish(&file, &temporary, text, path)?;
         match path.parent() {
             Some(directory) if at_once => File::open(directory)?.sync_all(),
             _ => Ok(()),
@@ -110,6 +103,21 @@ pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     write().inspect_err(|_| {
         let _ = fs::remove_file(&temporary);
     })
+}
+
+/// Has `file`, which is at `unfinished`, say `text` and nothing else, and puts it at `path` in the place of what is there.
+///
+/// # Errors
+/// The system refuses it; what was at `path` is there still, and `unfinished` may be.
+pub fn finish(mut file: &File, unfinished: &Path, text: &[u8], path: &Path) -> io::Result<()> {
+    // what a killed process has written
+    if file.metadata()?.len() > 0 {
+        file.set_len(0)?;
+    }
+    file.write_all(text)?;
+    // else a machine that loses power can come back with an empty file of that name
+    file.sync_all()?;
+    fs::rename(unfinished, path)
 }
 
 /// Whether what is in the place of a file is none of ours, by the error of one of these functions.

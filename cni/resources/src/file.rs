@@ -8,7 +8,7 @@ use cni_protocol::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs::{self, Permissions},
-    io::{self, Write},
+    io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
@@ -76,14 +76,7 @@ pub fn replace_text(path: &Path, text: &[u8], mode: u32) -> Result<bool, FileErr
     let temporary = unfinished(path);
     fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
     let file = own(&temporary, mode).map_err(failed)?;
-    let write = || {
-        file.set_len(0)?;
-        (&*file).write_all(text)?;
-        // else a machine that loses power now can come back with an empty file of the new name
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|error| {
+    state_file::finish(&file, &temporary, text, path).map_err(|error| {
         let _ = fs::remove_file(&temporary);
         failed(error)
     })?;
