@@ -71,8 +71,8 @@ rust_target() {
 	rustup target list --installed | grep -qx "$1" || rustup target add "$1"
 }
 
-# What builds for arm64 beside Rust: the compiler of ring's C and assembler, which take the headers of a C library and call
-# nothing of it. Rust's own linker links, and its own musl is linked in.
+# What builds for arm64 beside Rust: the compiler of ring's C and assembler, and the headers of a C library, which they
+# include. Rust's own linker links, and its own musl is linked in.
 arm64_compiler() {
 	aarch64-linux-gnu-gcc -fsyntax-only -x c - <<<'#include <stdint.h>' 2>/dev/null || {
 		require_root

@@ -89,7 +89,7 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
 /// so does a machine that loses power. If it is to be there `at_once`, it is the new one when this returns.
 ///
 /// # Errors
-/// The system refuses it; what was there is there still.
+/// The system refuses it. What was there is there still, but for where the directory alone could not be synced.
 pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     let temporary = path.with_added_extension("new");
     let write = || {
@@ -105,7 +105,8 @@ pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     })
 }
 
-/// Has `file`, which is at `unfinished`, say `text` and nothing else, and puts it at `path` in the place of what is there.
+/// Has `file`, which was just opened for writing at `unfinished`, say `text` and nothing else, and puts it at `path` in the
+/// place of what is there. The directory is not synced: after a loss of power the old one can be there.
 ///
 /// # Errors
 /// The system refuses it; what was at `path` is there still, and `unfinished` may be.

@@ -122,8 +122,8 @@ fn input_in(input: &Path, directory: &Path, probe: &str) -> PathBuf {
     })
 }
 
-/// The C program, static, with the C library that rdma-cni has. glibc asks 43 times what the CPU is before `main`,
-/// which takes longer than the program on a virtual machine, where each `cpuid` is the hypervisor's.
+/// The C program, static, with musl, as rdma-cni is. glibc asks 43 times what the CPU is before `main`: on a virtual
+/// machine, where the hypervisor answers each `cpuid`, that was a quarter of the floor.
 fn build(directory: &Path) -> PathBuf {
     let program = directory.join("floor");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/bench/floor.c");
