@@ -11,9 +11,9 @@ mod writer;
 pub use labels::{Labels, is_valid};
 pub use writer::Writer;
 
+use cni_protocol::state_file;
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -41,11 +41,8 @@ fn write(directory: &Path, labels: &Labels) -> Result<bool, NodeFeaturesError> {
     }
     let write = || {
         fs::create_dir_all(directory)?;
-        let mut new = fs::File::create(&unfinished)?;
-        new.write_all(text.as_bytes())?;
-        // else a machine that loses power now can come back with an empty file, and without labels
-        new.sync_all()?;
-        fs::rename(&unfinished, &file)
+        let new = fs::File::create(&unfinished)?;
+        state_file::finish(&new, &unfinished, text.as_bytes(), &file)
     };
     write().map_err(|source| {
         let _ = fs::remove_file(&unfinished);
