@@ -7,9 +7,10 @@
 PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap
 	e2fsprogs network-manager openssl strace xfsprogs)
 
-missing_packages() {
+# not_installed PACKAGE...: those of them that are not installed
+not_installed() {
 	local package
-	for package in "${PACKAGES[@]}"; do
+	for package; do
 		[[ -e /var/lib/dpkg/info/$package.list || -e /var/lib/dpkg/info/$package:amd64.list ]] ||
 			echo "$package"
 	done
@@ -32,7 +33,7 @@ apt_install() {
 
 debian_packages() {
 	local missing
-	mapfile -t missing < <(missing_packages)
+	mapfile -t missing < <(not_installed "${PACKAGES[@]}")
 	((${#missing[@]})) || return 0
 	keep_network_manager_idle
 	apt_install "${missing[@]}"
@@ -89,11 +90,9 @@ arm64_environment() {
 # What tests arm64's programs on amd64: the emulator of one process, which needs no binfmt_misc of the kernel; what a
 # runtime reads images by; and the compiler, whose headers include the kernel's.
 arm64_tools() {
-	local package missing=()
+	local missing
 	arm64_compiler
-	for package in qemu-user skopeo; do
-		[[ -e /var/lib/dpkg/info/$package.list ]] || missing+=("$package")
-	done
+	mapfile -t missing < <(not_installed qemu-user skopeo)
 	((${#missing[@]} == 0)) || apt_install "${missing[@]}"
 }
 
