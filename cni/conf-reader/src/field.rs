@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A value of a configuration, at its place.
 
-use crate::Wrong;
+use crate::{Wrong, line::escaped};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -49,10 +49,13 @@ impl<'a> Field<'a> {
         self.value
     }
 
-    /// It as JSON; none: it is not there.
+    /// It as JSON, for people too ([`json`](crate::json)); none: it is not there.
     pub fn json(&self) -> Option<String> {
         let object = || serde_json::to_string(self.object?).ok();
-        self.value.map(Value::to_string).or_else(object)
+        self.value
+            .map(Value::to_string)
+            .or_else(object)
+            .map(escaped)
     }
 
     /// Whether it is a list.

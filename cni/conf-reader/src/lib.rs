@@ -27,5 +27,5 @@ pub mod wrong;
 
 pub use field::Field;
 pub use kinds::{AbsolutePath, Number, Texts, optional, parsed, range};
-pub use line::one_line;
+pub use line::{json, one_line, steers};
 pub use wrong::Wrong;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Text for people: others wrote a part of it.
 
+use serde_json::Value;
 use std::{borrow::Cow, fmt::Write as _};
 
 /// `text` as one line that steers no terminal and no viewer of logs: control characters, separators of lines and of
@@ -20,8 +21,30 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     line.into()
 }
 
-/// Whether one character does more than to be shown.
-fn steers(character: char) -> bool {
+/// `value` as JSON in one line that steers nothing either: JSON itself escapes the control characters before the space
+/// alone (RFC 8259, section 7). It is the same value when it is read again.
+pub fn json(value: &Value) -> String {
+    escaped(value.to_string())
+}
+
+/// The same of `text`, which is JSON.
+pub(crate) fn escaped(text: String) -> String {
+    if !text.contains(steers) {
+        return text;
+    }
+    let mut line = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        // all of them have four digits, and are in texts: JSON has none between them
+        let _ = match steers(character) {
+            true => write!(line, "\\u{:04x}", u32::from(character)),
+            false => line.write_char(character),
+        };
+    }
+    line
+}
+
+/// Whether one character does more than to be shown: [`one_line`] escapes it.
+pub fn steers(character: char) -> bool {
     character.is_control()
         || matches!(
             character,
@@ -50,5 +73,15 @@ mod tests {
         for (text, line) in cases {
             assert_eq!(one_line(text), line);
         }
+    }
+
+    #[test]
+    fn json_that_steers_nothing_is_the_same_value() {
+        let hostile = "a\n\u{1b}[2J\u{7f}\u{9b}\u{61c}\u{200e}\u{2028}\u{202e}\u{2069} \"ä\" \\";
+        let value = serde_json::json!({hostile: [hostile, 7]});
+        let line = json(&value);
+        assert!(!line.contains(steers), "{line:?}");
+        assert!(line.contains("\\u007f\\u009b\\u061c"), "{line:?}");
+        assert_eq!(serde_json::from_str::<Value>(&line).expect("JSON"), value);
     }
 }

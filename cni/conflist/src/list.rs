@@ -323,7 +323,7 @@ impl<'a> List<'a> {
             (None, versions) if versions.iter().any(|it| SpecVersion::parse(it).is_some()) => {
                 return Ok(());
             }
-            (Some(version), _) => format!("is {version}"),
+            (Some(version), _) => format!("is {}", version.escape_debug()),
             (None, _) => "is missing, which means 0.1.0".to_owned(),
         };
         Err(Refused::Version { version })

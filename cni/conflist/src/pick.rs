@@ -97,7 +97,7 @@ impl fmt::Display for Skip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Broken(broken) => broken.fmt(f),
-            Self::OtherNetwork(name) => write!(f, "it is of network {name}"),
+            Self::OtherNetwork(name) => write!(f, "it is of network {}", name.escape_debug()),
             Self::Later => f.write_str("another file comes before it"),
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::{Conf, smc::ANNOTATIONS};
 use cni_protocol::ConfError;
-use conf_reader::{Field, Wrong, range};
+use conf_reader::{Field, Wrong, json, range};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ impl Choice {
     }
 
     fn wrong(self, value: &Value, expected: &str) -> ConfError {
-        let mut shown = value.to_string();
+        let mut shown = json(value);
         if let Some((end, _)) = shown.char_indices().nth(SHOWN) {
             shown.truncate(end);
             shown.push('…');

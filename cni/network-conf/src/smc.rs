@@ -3,7 +3,7 @@
 //! pod itself says to that.
 
 use cni_protocol::ConfError;
-use conf_reader::{Field, Wrong};
+use conf_reader::{Field, Wrong, json};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -96,7 +96,7 @@ impl Smc {
             (_, Annotation::Wrong(value)) => {
                 return Err(ConfError::Value {
                     field: format!("the pod's annotation {ANNOTATION}"),
-                    value: value.to_string(),
+                    value: json(value),
                     expected: "must be \"true\" or \"false\"".to_owned(),
                 });
             }
@@ -113,7 +113,7 @@ impl Smc {
         match &self.wrong_ueid {
             Some(value) if self.smcr != Smcr::Off => Err(ConfError::Value {
                 field: "smcUeid".to_owned(),
-                value: value.to_string(),
+                value: json(value),
                 expected:
                     "must be 1 to 32 characters A-Z, 0-9, \".\" and \"-\", the first a letter \
                            or digit, without \"..\""

@@ -6,7 +6,7 @@ use crate::{
     environment::{MAX_IDENTIFIER, is_identifier},
     version::SUPPORTED,
 };
-use conf_reader::{AbsolutePath, Field, Wrong, one_line};
+use conf_reader::{AbsolutePath, Field, Wrong, json, one_line};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -110,7 +110,7 @@ fn versions() -> String {
 pub fn decode(stdin: &[u8]) -> Result<Map<String, Value>, ConfError> {
     match serde_json::from_slice(stdin) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(other) => Err(ConfError::NotJson(format!("it is {other:.60}"))),
+        Ok(other) => Err(ConfError::NotJson(format!("it is {:.60}", json(&other)))),
         Err(error) if stdin.is_empty() => Err(ConfError::NotJson(format!("it is empty ({error})"))),
         Err(error) => Err(ConfError::NotJson(error.to_string())),
     }

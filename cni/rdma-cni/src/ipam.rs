@@ -10,6 +10,7 @@ pub use master::{Known, Master};
 
 use attachments::DesiredLink;
 use cni_protocol::{Command, Environment, ValidAttachment, code, run};
+use conf_reader::steers;
 use rdma_ipam::store::{Deferred, StoreError};
 use rdma_netns::{Address, Route, link::SCOPE_LINK};
 use serde_json::{Map, Value, json};
@@ -405,7 +406,7 @@ fn shown(words: &str) -> String {
     let mut line = String::new();
     let mut left = SHOWN;
     for character in words.chars() {
-        let told = match character.is_control() {
+        let told = match steers(character) {
             true => character.escape_default().collect(),
             false => String::from(character),
         };
@@ -477,7 +478,7 @@ mod tests {
             error("panic:\n\u{1b}[31mgoroutine 1\n"),
             "IPAM plugin \"theirs\" answered with an invalid result: panic:\\n\\u{1b}[31mgoroutine 1"
         );
-        for character in ["x", "\0", "\u{9f}"] {
+        for character in ["x", "\0", "\u{9f}", "\u{2028}", "\u{202e}"] {
             let told = error(&character.repeat(1 << 20));
             assert!(told.len() < 500 && told.ends_with('…'), "{told}");
         }

@@ -85,7 +85,7 @@ fn read(raw: &Map<String, Value>) {
 /// Standard input of `rdma-ipam`.
 ///
 /// # Panics
-/// A message has several lines; an address of a range is not in its subnet.
+/// A message has several lines; DEL or GC refuses what ADD takes; an address of a range is not in its subnet.
 pub fn ipam(input: &[u8]) {
     let raw = match conf::decode(input) {
         Ok(raw) => raw,
@@ -101,10 +101,18 @@ pub fn ipam(input: &[u8]) {
     ];
     let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let environment = Environment::parse(variables.into(), None).expect("an environment");
-    for command in [Command::Add, Command::Del, Command::Gc] {
+    let added = Place::parse(&raw, &mut Mistakes::of(Command::Add));
+    for command in [Command::Del, Command::Gc, Command::Check] {
         if let Err(error) = Place::parse(&raw, &mut Mistakes::of(command)) {
             assert_one_line(&error);
+            assert!(
+                added.is_err(),
+                "{command:?} refuses what ADD takes: {error}"
+            );
         }
+    }
+    if let Err(error) = added {
+        assert_one_line(&error);
     }
     if let Err(error) = conflicts(&raw) {
         assert_one_line(&error);

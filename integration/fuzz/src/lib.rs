@@ -96,9 +96,8 @@ pub fn find(name: &str) -> Option<Target> {
 #[track_caller]
 pub(crate) fn assert_one_line(message: &dyn std::fmt::Display) {
     let message = message.to_string();
-    // JSON leaves DEL (0x7f) as it is
-    let control = message.chars().find(|it| *it < ' ');
-    assert!(control.is_none(), "{control:?} in {message:?}");
+    let steers = message.chars().find(|it| conf_reader::steers(*it));
+    assert!(steers.is_none(), "{steers:?} in {message:?}");
 }
 
 /// What was read comes back as it was when it is written and read again.

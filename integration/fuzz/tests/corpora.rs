@@ -45,6 +45,52 @@ fn every_input_that_was_found_is_read_as_it_has_to_be() {
     }
 }
 
+/// What steers a terminal or turns a line around, and no fuzzer finds soon: of each kind that is escaped, one.
+const STEERS: &str = "\u{7f}\u{85}\u{9b}2J\u{61c}\u{2028}\u{202e}\u{2066}";
+
+/// `input` with [`STEERS`] at the beginning of its texts in quotation marks, behind its equals signs and at the beginning
+/// of its lines, each for itself, `most` of them.
+fn steering(input: &[u8], most: usize) -> Vec<Vec<u8>> {
+    let mut is_inside = false;
+    let mut places = vec![0];
+    for (place, byte) in input.iter().enumerate() {
+        is_inside ^= *byte == b'"';
+        if matches!(byte, b'"' if is_inside) || matches!(byte, b'=' | b'\n' if !is_inside) {
+            places.push(place + 1);
+        }
+    }
+    let step = places.len().div_ceil(most).max(1);
+    let put = |place: &usize| {
+        let (before, after) = input.split_at(*place);
+        [before, STEERS.as_bytes(), after].concat()
+    };
+    places.iter().step_by(step).map(put).collect()
+}
+
+#[test]
+fn what_steers_a_terminal_is_in_no_message() {
+    let mut run = 0;
+    for target in TARGETS {
+        for input in files(&corpus(&target)) {
+            let bytes = fs::read(&input).expect("an input");
+            for steering in steering(&bytes, 12) {
+                eprintln!("{}: {} with {STEERS:?}", target.name, input.display());
+                (target.run)(&steering);
+                run += 1;
+            }
+        }
+    }
+    for (name, text) in own_texts() {
+        let target = find(name).expect("a target");
+        for steering in steering(&text, 50) {
+            eprintln!("{name}: {:?}", String::from_utf8_lossy(&steering));
+            (target.run)(&steering);
+            run += 1;
+        }
+    }
+    assert!(run > 20_000, "{run} inputs");
+}
+
 #[test]
 fn every_corpus_is_a_targets() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora");

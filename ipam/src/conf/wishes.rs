@@ -4,7 +4,7 @@
 use super::list;
 use crate::address::{cidr, plain};
 use cni_protocol::{ConfError, Environment};
-use conf_reader::{Field, Number, Wrong};
+use conf_reader::{Field, Number, Wrong, json};
 use serde_json::Value;
 use std::net::IpAddr;
 
@@ -52,7 +52,7 @@ pub(super) fn requested(
     if let Some(text) = environment.args.get("IP").filter(|text| !text.is_empty()) {
         requested.push(address(text).ok_or_else(|| ConfError::Value {
             field: "CNI_ARGS: IP".to_owned(),
-            value: Value::from(text.as_str()).to_string(),
+            value: json(&Value::from(text.as_str())),
             expected: "must be an address, perhaps with a prefix length".to_owned(),
         })?);
     }

@@ -12,7 +12,7 @@ use super::{
     Conf, Erdma, Parsed, ResourceConf, ResourceName, chain, dra, errors, name_at,
     selector::{self, Text},
 };
-use conf_reader::{Field, Texts, Wrong};
+use conf_reader::{Field, Texts, Wrong, one_line};
 use rdma_netns::LinkType;
 
 /// What a file of such a format comes to.
@@ -85,6 +85,6 @@ fn link_types(selectors: &Field<'_>) -> Result<Vec<LinkType>, Wrong> {
 fn passed_over(field: &Field<'_>, known: &[&str]) -> Vec<String> {
     let places = field.unknown(known).into_iter().map(|name| field.at(name));
     places
-        .map(|unknown| format!("{}: not known, passed over", unknown.place()))
+        .map(|unknown| format!("{}: not known, passed over", one_line(unknown.place())))
         .collect()
 }
