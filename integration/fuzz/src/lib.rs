@@ -16,6 +16,7 @@
 //! | [`netlink`] | netlink's datagrams, rtnetlink, RDMA netlink, SMC's families, packets and uevents |
 //! | [`node`] | a pod's `rails.json`, vital product data, texts of the kernel, systemd, udev, modprobe |
 //! | [`sysfs`] | trees of files in the place of `/sys` and `/proc` |
+//! | [`verbs`] | `prevResult`, by the verbs of both plugins that read it |
 //!
 //! A target panics where something does not hold. That it ends, and how much memory it takes, libFuzzer watches.
 
@@ -31,6 +32,7 @@ pub mod protocol;
 pub mod records;
 pub mod resources;
 pub mod sysfs;
+pub mod verbs;
 
 /// A parser, or several of the same input, with what has to hold.
 #[derive(Clone, Copy, Debug)]
@@ -42,13 +44,14 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 35] = [
+pub const TARGETS: [Target; 36] = [
     target("annotations", configurations::annotations),
     target("api-objects", cluster::objects),
     target("api-server", cluster::api_server),
     target("attachment-record", records::attachment),
     target("cdi", resources::cdi),
     target("chain-record", records::chain),
+    target("checked-result", verbs::checked_result),
     target("claim", cluster::claim),
     target("claim-record", records::claim),
     target("cni-cache", records::cni_cache),

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `prevResult`, as the verbs of both plugins read it that do no more than to look: every plugin of the chain has had a
+//! part in it.
+
+use cni_protocol::{Input, lock::Patience};
+use fake_kernel::{FakeKernel, Nic, Snapshot, World};
+use rdma_ipam::store::RealDisk;
+use rdma_netns::{Linux, RdmaMode};
+use serde_json::{Map, Value, json};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// A node whose pod `a` has a NIC and an address, and whose pod `b` has nothing.
+struct Node {
+    kernel: FakeKernel,
+    state: TempDir,
+    linux: Linux,
+    /// With the pod's NIC in it.
+    attached: Snapshot,
+}
+
+thread_local! {
+    /// Nothing of it changes.
+    static NODE: Node = Node::new();
+}
+
+impl Node {
+    fn new() -> Self {
+        let mut world = World::new(Some(RdmaMode::Exclusive));
+        world.plug(Nic::physical("0000:3b:00.0", "eth2", "mlx5_2"));
+        for pod in ["a", "b"] {
+            world.create_namespace(Path::new("/run/netns").join(pod));
+        }
+        let kernel = FakeKernel::new(world);
+        // records are synced to the disk: memory is quicker
+        let memory = Path::new("/dev/shm");
+        let state = match memory.is_dir() {
+            true => tempfile::tempdir_in(memory),
+            false => tempfile::tempdir(),
+        };
+        let mut node = Self {
+            attached: kernel.snapshot(),
+            kernel,
+            state: state.expect("a directory"),
+            linux: Linux::new(),
+        };
+        node.rdma_cni("ADD", "a", None).expect("attached");
+        node.rdma_ipam("ADD", None).expect("an address");
+        node.attached = node.kernel.snapshot();
+        node
+    }
+
+    /// What `rdma-cni` says.
+    fn rdma_cni(&self, command: &str, pod: &str, previous: Option<&Value>) -> Result<Value, Value> {
+        let mut conf = json!({
+            "cniVersion": "1.1.0", "name": "net", "type": "rdma-cni", "log": {"level": "off"},
+            "stateDir": self.state.path().join("state"), "deviceID": "0000:3b:00.0", "interfaceName": "rdma%d",
+        });
+        if let Some(previous) = previous {
+            conf["prevResult"] = previous.clone();
+        }
+        let input = Input {
+            arguments: vec![],
+            environment: environment(command, pod),
+        };
+        let mut output = vec![];
+        self.kernel.begin();
+        let text = conf.to_string();
+        let _ = rdma_cni::run(input, &mut text.as_bytes(), &mut output, &self.kernel);
+        let said: Value = serde_json::from_slice(&output).unwrap_or_default();
+        match said.get("code") {
+            None => Ok(said),
+            Some(_) => Err(said),
+        }
+    }
+
+    /// What `rdma-ipam` says of the pod `a`.
+    fn rdma_ipam(&self, command: &str, previous: Option<&Value>) -> Result<Value, Value> {
+        let mut conf = json!({
+            "cniVersion": "1.1.0", "name": "net", "log": {"level": "off"},
+            "ipam": {"type": "rdma-ipam", "dataDir": self.state.path().join("leases"), "subnet": "10.7.0.0/24"},
+        });
+        if let Some(previous) = previous {
+            conf["prevResult"] = previous.clone();
+        }
+        let patience = Patience::until(Instant::now() + Duration::from_secs(5));
+        let said = rdma_ipam::call(
+            environment(command, "a"),
+            conf.to_string().as_bytes(),
+            (&RealDisk, &self.linux),
+            patience,
+        );
+        let read = |text: Vec<u8>| serde_json::from_slice(&text).unwrap_or_default();
+        said.map(read).map_err(read)
+    }
+}
+
+fn environment(command: &str, pod: &str) -> BTreeMap<String, String> {
+    let variables = [
+        ("CNI_COMMAND", command),
+        ("CNI_CONTAINERID", pod),
+        ("CNI_NETNS", &format!("/run/netns/{pod}")),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_PATH", "/nonexistent"),
+    ];
+    variables
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+}
+
+/// The result of a chain, as CHECK and DEL of both plugins get it.
+///
+/// # Panics
+/// CHECK fails otherwise than by telling what drifted, DEL of a pod without devices fails, or something is changed.
+pub fn checked_result(input: &[u8]) {
+    let Ok(previous) = serde_json::from_slice::<Map<String, Value>>(input) else {
+        return;
+    };
+    let previous = Value::Object(previous);
+    NODE.with(|node| {
+        for (program, said) in [
+            ("rdma-cni", node.rdma_cni("CHECK", "a", Some(&previous))),
+            ("rdma-ipam", node.rdma_ipam("CHECK", Some(&previous))),
+        ] {
+            if let Err(error) = said {
+                let told = error["msg"].as_str().expect("a sentence");
+                assert!(is_drift(&error), "{program}: {error}");
+                assert!(!told.contains(conf_reader::steers), "{told:?}");
+            }
+        }
+        if let Err(error) = node.rdma_cni("DEL", "b", Some(&previous)) {
+            panic!("DEL of a pod without devices: {error}");
+        }
+        let differences = node.attached.differences(&node.kernel.snapshot());
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
+    });
+}
+
+/// Whether it is what CHECK found: no other error of a verb that looks has this code.
+fn is_drift(error: &Value) -> bool {
+    error["code"] == cni_protocol::code::INTERNAL
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else nothing of it would be looked at.
+    #[test]
+    fn what_the_result_says_is_compared() {
+        let result = |mac: &str, ip: &str| {
+            json!({
+                "interfaces": [{"name": "eth0", "mac": mac, "sandbox": "/run/netns/a"}],
+                "ips": [{"address": ip, "interface": 0}],
+            })
+        };
+        NODE.with(|node| {
+            let mac = node.kernel.with(|world| {
+                let pod = world.namespace_at(Path::new("/run/netns/a")).expect("it");
+                world
+                    .observe(Some(pod))
+                    .pod
+                    .expect("a pod")
+                    .links
+                    .iter()
+                    .find(|it| &*it.name == "rdma0")
+                    .expect("its NIC")
+                    .mac
+                    .to_string()
+            });
+            println!("{mac}");
+            for (mac, ip, is_so) in [
+                (&*mac, "10.7.0.2/24", true),
+                ("02:66:66:66:66:66", "10.7.0.3/24", false),
+            ] {
+                let mut previous = result(mac, ip);
+                let ipam = node.rdma_ipam("CHECK", Some(&previous));
+                assert_eq!(ipam.is_ok(), is_so, "{ipam:?}");
+                previous["interfaces"][0]["name"] = "rdma0".into();
+                let cni = node.rdma_cni("CHECK", "a", Some(&previous));
+                assert_eq!(cni.is_ok(), is_so, "{cni:?}");
+                for said in [ipam, cni] {
+                    assert!(said.as_ref().err().is_none_or(is_drift), "{said:?}");
+                }
+            }
+        });
+    }
+}
