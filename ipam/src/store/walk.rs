@@ -3,7 +3,7 @@
 
 use super::{
     AVOIDED, Change, Disk, Lease, Locked, OWN, Owner, POINTER, Store, StoreError, failed,
-    is_within, note,
+    is_within, make, note,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -88,7 +88,7 @@ impl<D: Disk> Locked<'_, D> {
 
     /// Takes away every lease that `is_stale`, every note of an attachment whose lease would
     /// be, marks that do not count any more, and what a killed ADD left. Goes on after an
-    /// error, and tells all.
+    /// error, and tells all. It is gone for good after [`Store::sync_swept`].
     pub fn sweep(
         &self,
         contents: &Contents,
@@ -123,12 +123,6 @@ impl<D: Disk> Locked<'_, D> {
         }
         let is_stale_draft = |owner: &Owner| is_stale(&Lease::Of(owner.clone()));
         errors.extend(self.store.forget_drafts(is_stale_draft).err());
-        if !swept.is_empty() {
-            // leases and notes
-            for directory in [attachments, self.store.directory.clone()] {
-                errors.extend(self.make(Change::Sync(directory)).err());
-            }
-        }
         (swept, errors)
     }
 
@@ -145,6 +139,15 @@ impl<D: Disk> Locked<'_, D> {
 }
 
 impl<D: Disk> Store<'_, D> {
+    /// What any sweep has taken away, leases and notes, is gone from the disk when this returns, where there is no error:
+    /// also by one that was killed, or could not sync, and has left nothing to see. Two directories in which nothing
+    /// is new cost little.
+    pub fn sync_swept(&self) -> Vec<StoreError> {
+        let directories = [self.attachments(), self.directory.clone()].into_iter();
+        let synced = directories.map(|directory| make(self.disk, Change::Sync(directory)));
+        synced.filter_map(Result::err).collect()
+    }
+
     /// A warning for each file that neither host-local nor this plugin made, by their names:
     /// no lease is read.
     pub fn foreign(&self) -> Result<Vec<String>, StoreError> {

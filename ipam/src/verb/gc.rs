@@ -28,12 +28,15 @@ pub fn gc<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     for warning in contents.warnings() {
         log::warn!("{warning}");
     }
-    let (swept, errors) = locked.sweep(&contents, |lease| match lease {
+    let (swept, mut errors) = locked.sweep(&contents, |lease| match lease {
         Lease::Of(owner) => !owners.contains(owner),
         Lease::OfContainer(container) => !containers.contains(&**container),
         Lease::Empty => true,
         Lease::Foreign => false,
     });
+    // others need not wait for the disk
+    drop(locked);
+    errors.extend(node.store.sync_swept());
     if !swept.is_empty() {
         log::info!(
             "{} given back: the runtime has none of their attachments",

@@ -7,6 +7,7 @@ mod check;
 mod cost;
 mod examples;
 mod gc_status;
+mod gc_sync;
 mod host_local;
 mod killed;
 mod messages;

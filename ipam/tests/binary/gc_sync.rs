@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A GC that succeeds has on the disk what it, or one before it, took away.
+
+use super::node::{Node, call};
+use cni_protocol::Input;
+use rdma_ipam::store::{Change, Disk, RealDisk};
+use rdma_netns::Linux;
+use serde_json::{Value, json};
+use std::{cell::RefCell, fs, io, path::PathBuf, process::ExitCode};
+
+/// Cannot sync, or tells what was synced.
+struct Syncs {
+    fails: bool,
+    made: RefCell<Vec<PathBuf>>,
+}
+
+impl Disk for Syncs {
+    fn make(&self, change: &Change) -> io::Result<()> {
+        if let Change::Sync(path) = change {
+            if self.fails {
+                return Err(io::Error::from_raw_os_error(nix::libc::EIO));
+            }
+            self.made.borrow_mut().push(path.clone());
+        }
+        RealDisk.make(change)
+    }
+}
+
+/// GC in this process: its answer, null if it succeeds, and the directories that were synced.
+fn gc(conf: &Value, fails: bool) -> (Value, Vec<PathBuf>) {
+    let environment = [("CNI_COMMAND", "GC"), ("CNI_PATH", "/x")];
+    let input = Input {
+        arguments: vec![],
+        environment: environment
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+    };
+    let disk = Syncs {
+        fails,
+        made: RefCell::default(),
+    };
+    let mut output = vec![];
+    let text = conf.to_string();
+    let mut stdin = text.as_bytes();
+    let code = rdma_ipam::run(input, &mut stdin, &mut output, &disk, &Linux::new());
+    let answer = serde_json::from_slice(&output).unwrap_or_default();
+    assert_eq!(code == ExitCode::SUCCESS, output.is_empty(), "{answer}");
+    (answer, disk.made.take())
+}
+
+#[test]
+fn a_gc_that_is_repeated_syncs_what_one_before_it_took_away() {
+    let node = Node::new();
+    let mut conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
+    conf["log"] = json!({"level": "off"});
+    call("ADD", "a", &conf).result();
+    conf["cni.dev/valid-attachments"] = json!([]);
+    let (answer, _) = gc(&conf, true);
+    assert_eq!(answer["code"], 5, "{answer}");
+    assert_eq!(node.leases(), [""; 0]);
+    assert_eq!(node.notes(), [""; 0]);
+    // where power is lost now both are there again
+    let (answer, synced) = gc(&conf, false);
+    assert_eq!(answer, Value::Null);
+    let attachments = node.leases_dir().join("rdma-ipam/attachments");
+    assert_eq!(synced, [attachments, node.leases_dir()]);
+}
+
+/// As of a node that has only had host-local.
+#[test]
+fn a_gc_without_directories_of_its_own_succeeds() {
+    let node = Node::new();
+    let mut conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
+    conf["cni.dev/valid-attachments"] = json!([]);
+    node.write("10.77.0.9", "gone\r\neth0");
+    assert_eq!(gc(&conf, false).0, Value::Null);
+    assert_eq!(node.leases(), [""; 0]);
+    fs::remove_dir_all(node.leases_dir().join("rdma-ipam")).unwrap();
+    assert_eq!(gc(&conf, false).0, Value::Null);
+}
+
+#[test]
+fn others_need_not_wait_for_the_disk_of_a_gc() {
+    struct Looks(PathBuf);
+    impl Disk for Looks {
+        fn make(&self, change: &Change) -> io::Result<()> {
+            let is_swept = fs::read_dir(&self.0).is_ok_and(|mut it| {
+                it.all(|entry| entry.is_ok_and(|it| it.file_name() != *"10.77.0.9"))
+            });
+            if is_swept && matches!(change, Change::Sync(_)) {
+                let lock = fs::File::open(self.0.join("lock")).expect("the lock");
+                lock.try_lock().expect("nobody has it");
+            }
+            RealDisk.make(change)
+        }
+    }
+    let node = Node::new();
+    let mut conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
+    conf["cni.dev/valid-attachments"] = json!([]);
+    node.write("10.77.0.9", "gone\r\neth0");
+    let environment = [("CNI_COMMAND", "GC"), ("CNI_PATH", "/x")];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let text = conf.to_string();
+    let patience = cni_protocol::lock::Patience::of_verb();
+    let system = (&Looks(node.leases_dir()), &Linux::new());
+    rdma_ipam::call(environment.into(), text.as_bytes(), system, patience).expect("it succeeds");
+}
