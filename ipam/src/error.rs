@@ -119,9 +119,28 @@ pub enum Error {
     /// GC: what could not be freed.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Sweep(Vec<StoreError>),
-    /// The answer could not be given; the addresses are free again.
-    #[error("cannot write the answer to standard output: {0}; the addresses are given back")]
+    /// The answer could not be given.
+    #[error("cannot write the answer to standard output: {0}")]
     Output(io::Error),
+    /// ADD failed when it had its addresses; they are free again.
+    #[error("{cause}; the addresses are given back")]
+    TakenBack {
+        /// Why.
+        cause: Box<Error>,
+    },
+    /// ADD failed when it had its addresses; they are held, or are so again after a loss of power.
+    #[error(
+        "{cause}; nor could {} be given back, which DEL or GC does: {source}",
+        list(ips)
+    )]
+    StillHeld {
+        /// Why.
+        cause: Box<Error>,
+        /// Which.
+        ips: Vec<IpAddr>,
+        /// Why they are.
+        source: StoreError,
+    },
 }
 
 /// Addresses in words.
@@ -152,6 +171,7 @@ impl Error {
             Self::Drift(_) => code::INTERNAL,
             Self::NotReady(_) => code::NOT_AVAILABLE,
             Self::Output(_) => code::IO,
+            Self::TakenBack { cause } | Self::StillHeld { cause, .. } => cause.code(),
         }
     }
 }

@@ -112,10 +112,8 @@ fn serve<D: Disk>(
     match environment.command {
         Command::Add => {
             let added = verb::add::add(&node)?;
-            plugin::write(output, &added.result).map_err(|error| {
-                added.take_back(&node);
-                Error::Output(error)
-            })
+            plugin::write(output, &added.result)
+                .map_err(|error| added.take_back(&node, Error::Output(error)))
         }
         Command::Del => verb::del::del(&node),
         Command::Check => verb::check::check(&node),

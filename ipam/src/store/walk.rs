@@ -140,8 +140,8 @@ impl<D: Disk> Locked<'_, D> {
 
 impl<D: Disk> Store<'_, D> {
     /// What any sweep has taken away, leases and notes, is gone from the disk when this returns, where there is no error:
-    /// also by one that was killed, or could not sync, and has left nothing to see. Two directories in which nothing
-    /// is new cost little.
+    /// also by one that was killed, or could not sync, and has left nothing to see. That costs a GC with nothing to do
+    /// some milliseconds, for which nobody else waits.
     pub fn sync_swept(&self) -> Vec<StoreError> {
         let directories = [self.attachments(), self.directory.clone()].into_iter();
         let synced = directories.map(|directory| make(self.disk, Change::Sync(directory)));

@@ -45,31 +45,35 @@ pub fn add<D: Disk>(node: &Node<'_, D>) -> Result<Added, Error> {
             return Err(error);
         }
     };
-    if let Err(error) = draft.settle(&node.store) {
-        take_back(node, &owner, &ips);
-        node.store.discard(draft);
-        return Err(error.into());
-    }
-    log::info!("{} given to {owner}", list(&ips));
-    Ok(Added {
+    let settled = draft.settle(&node.store);
+    let added = Added {
         result: answer(node, &offer, &ips, dns),
         owner,
         ips,
-    })
+    };
+    if let Err(error) = settled {
+        let error = added.take_back(node, error.into());
+        node.store.discard(draft);
+        return Err(error);
+    }
+    log::info!("{} given to {}", list(&added.ips), added.owner);
+    Ok(added)
 }
 
 impl Added {
-    /// Gives the addresses back, as nobody was told of them.
-    pub fn take_back<D: Disk>(&self, node: &Node<'_, D>) {
-        take_back(node, &self.owner, &self.ips);
-    }
-}
-
-fn take_back<D: Disk>(node: &Node<'_, D>, owner: &Owner, ips: &[IpAddr]) {
-    let back = node.store.lock();
-    let back = back.and_then(|locked| locked.release(owner, ips));
-    if let Err(error) = back.and_then(|_| node.store.sync()) {
-        log::error!("{error}; DEL gives {} back", list(ips));
+    /// Gives the addresses back, as nobody was told of them because of `cause`. The error tells both.
+    pub fn take_back<D: Disk>(self, node: &Node<'_, D>, cause: Error) -> Error {
+        let cause = Box::new(cause);
+        let back = node.store.lock();
+        let back = back.and_then(|locked| locked.release(&self.owner, &self.ips));
+        match back.and_then(|_| node.store.sync()) {
+            Ok(()) => Error::TakenBack { cause },
+            Err(source) => Error::StillHeld {
+                cause,
+                ips: self.ips,
+                source,
+            },
+        }
     }
 }
 

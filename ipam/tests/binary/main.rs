@@ -18,3 +18,4 @@ mod protocol;
 mod requests;
 mod stable;
 mod stress;
+mod unwritten;

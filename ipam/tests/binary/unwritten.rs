@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An ADD whose answer cannot be written, or whose leases cannot be synced, tells whether the addresses are free again.
+
+use super::node::{Node, call};
+use cni_protocol::Input;
+use rdma_ipam::store::{Change, Disk, RealDisk};
+use rdma_netns::Linux;
+use serde_json::{Value, json};
+use std::{
+    cell::Cell,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+/// What does not work from when the answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broken {
+    Nothing,
+    Removals,
+    Syncs,
+}
+
+/// A node on which something breaks in the middle of ADD.
+struct Breaking {
+    broken: Cell<Broken>,
+    /// Whether a sync fails before the answer is written, and `then` breaks with it.
+    settles: bool,
+    then: Broken,
+}
+
+fn eio() -> io::Error {
+    io::Error::from_raw_os_error(nix::libc::EIO)
+}
+
+impl Disk for Breaking {
+    fn make(&self, change: &Change) -> io::Result<()> {
+        match (change, self.broken.get()) {
+            (Change::Remove(path), Broken::Removals) if path.ends_with("10.77.0.2") => Err(eio()),
+            (Change::Sync(_), Broken::Syncs) => Err(eio()),
+            (Change::Sync(path), _) if path.ends_with("attachments") && !self.settles => {
+                self.broken.set(self.then);
+                Err(eio())
+            }
+            _ => RealDisk.make(change),
+        }
+    }
+}
+
+/// Takes the error, and not the answer.
+struct Output<'a> {
+    disk: &'a Breaking,
+    has_failed: bool,
+    text: Vec<u8>,
+}
+
+impl Write for Output<'_> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if !self.has_failed && self.disk.settles {
+            self.has_failed = true;
+            self.disk.broken.set(self.disk.then);
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        self.text.write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The code and the sentence of an ADD in this process.
+fn add(node: &Node, settles: bool, then: Broken) -> (u64, String) {
+    let mut conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
+    conf["log"] = json!({"level": "off"});
+    let environment = [
+        ("CNI_COMMAND", "ADD"),
+        ("CNI_CONTAINERID", "a"),
+        ("CNI_NETNS", "/x"),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_PATH", "/x"),
+        ("CNI_ARGS", "IP=10.77.0.2"),
+    ];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let input = Input {
+        arguments: vec![],
+        environment: environment.into(),
+    };
+    let disk = Breaking {
+        broken: Cell::new(Broken::Nothing),
+        settles,
+        then,
+    };
+    let mut output = Output {
+        disk: &disk,
+        has_failed: false,
+        text: vec![],
+    };
+    let text = conf.to_string();
+    let mut stdin = text.as_bytes();
+    let code = rdma_ipam::run(input, &mut stdin, &mut output, &disk, &Linux::new());
+    assert_eq!(code, ExitCode::FAILURE);
+    let answer: Value = serde_json::from_slice(&output.text).expect("one JSON object");
+    let message = answer["msg"].as_str().expect("a sentence").to_owned();
+    (answer["code"].as_u64().expect("a number"), message)
+}
+
+#[test]
+fn addresses_are_called_given_back_only_where_they_are() {
+    let node = Node::new();
+    let directory = node.leases_dir();
+    let unwritten = "cannot write the answer to standard output: broken pipe";
+    let unsynced = format!(
+        "cannot sync {:?}: Input/output error (os error 5); ipam.dataDir must be a directory that can be written",
+        directory.join("rdma-ipam/attachments")
+    );
+    let held = "nor could 10.77.0.2 be given back, which DEL or GC does";
+    let remedy =
+        "Input/output error (os error 5); ipam.dataDir must be a directory that can be written";
+    for (settles, cause) in [(true, unwritten), (false, &unsynced)] {
+        for (then, outcome, left) in [
+            (
+                Broken::Nothing,
+                "the addresses are given back".to_owned(),
+                false,
+            ),
+            (
+                Broken::Removals,
+                format!(
+                    "{held}: cannot remove {:?}: {remedy}",
+                    directory.join("10.77.0.2")
+                ),
+                true,
+            ),
+            // they are free, and held again where power is lost now
+            (
+                Broken::Syncs,
+                format!("{held}: cannot sync {directory:?}: {remedy}"),
+                false,
+            ),
+        ] {
+            assert_eq!(
+                add(&node, settles, then),
+                (5, format!("{cause}; {outcome}"))
+            );
+            assert_eq!(!node.leases().is_empty(), left, "{then:?}");
+            call("DEL", "a", &node.conf(json!({}))).ok();
+            assert_eq!(node.leases(), [""; 0]);
+        }
+    }
+}
