@@ -13,13 +13,7 @@ use integration::{
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::{
-    mem,
-    ops::Range,
-    path::{Path, PathBuf},
-    slice, thread,
-    time::Duration,
-};
+use std::{collections::BTreeSet, mem, ops::Range, path::Path, slice, thread, time::Duration};
 
 /// How many pods come and go at the same time with children of the same netdevs. Beside them there is one with a netdev
 /// that moves.
@@ -27,6 +21,43 @@ const SHARING: usize = 3;
 
 /// The kernel's memory that cannot be reclaimed may grow by so much, KiB: other tests run beside this one.
 const KERNEL_MEMORY: usize = 96 << 10;
+
+/// How a pod ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Ending {
+    /// With one DEL.
+    Usual,
+    /// Its runtime never asks for it: another pod's ADD does what DEL would have done.
+    WithoutDel,
+    /// Its namespace ends before DEL.
+    BeforeDel,
+    /// With two, as a runtime does that is not sure.
+    DelTwice,
+}
+
+impl Ending {
+    const ALL: [Self; 4] = [
+        Self::Usual,
+        Self::WithoutDel,
+        Self::BeforeDel,
+        Self::DelTwice,
+    ];
+
+    /// That of a worker's `turn`th pod: one in ten each is none of the usual.
+    fn of(turn: usize, may_die: bool) -> Self {
+        match turn % 10 {
+            3 if may_die => Self::WithoutDel,
+            6 if may_die => Self::BeforeDel,
+            8 => Self::DelTwice,
+            _ => Self::Usual,
+        }
+    }
+
+    /// Whether pods of a network can end so.
+    fn is_possible(self, may_die: bool) -> bool {
+        may_die || matches!(self, Self::Usual | Self::DelTwice)
+    }
+}
 
 /// A network, and how its pods end.
 struct Network<'a> {
@@ -63,8 +94,8 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// ADD, CHECK, DEL: the `number`th pod's.
-    fn cycle(&self, worker: usize, number: usize) {
+    /// ADD, CHECK, and an end: the `number`th pod's.
+    fn cycle(&self, worker: usize, number: usize, ending: Ending) {
         let container = format!("{worker}-{number}");
         let pod = self.node.pod("soak");
         let result = self.node.add(&self.configuration, &container, &pod);
@@ -72,21 +103,18 @@ impl<'a> Network<'a> {
         checked["prevResult"] = result;
         let check = self.node.invoke("CHECK", &container, pod.path());
         check.input(&checked).run().silent();
-        match number % 10 {
-            // its runtime never asks for its end: another pod's ADD does what DEL would have done
-            3 if self.may_die => drop(pod),
-            // its namespace ends first
-            6 if self.may_die => {
+        match ending {
+            Ending::WithoutDel => drop(pod),
+            Ending::BeforeDel => {
                 let netns = pod.path().to_owned();
                 drop(pod);
                 self.del(&container, &netns);
             }
-            // as a runtime does that is not sure
-            8 => {
+            Ending::DelTwice => {
                 self.del(&container, pod.path());
                 self.del(&container, pod.path());
             }
-            _ => self.del(&container, pod.path()),
+            Ending::Usual => self.del(&container, pod.path()),
         }
     }
 
@@ -99,7 +127,8 @@ impl<'a> Network<'a> {
 /// What may grow on a node beside what [`Snapshot`] has.
 #[derive(Debug)]
 struct Traces {
-    files: Vec<PathBuf>,
+    /// With their content: nothing of a pod that has ended is in a file that stays.
+    files: Files,
     /// The groups of multicast that its netdevs are in: netdev, group, how often.
     groups: Vec<String>,
     /// Network namespaces of the machine; none: this kernel does not tell.
@@ -124,7 +153,7 @@ impl Traces {
             .collect();
         groups.sort();
         Self {
-            files: Files::below(&below).paths(),
+            files: Files::below(&below),
             groups,
             namespaces: network_namespaces(),
             memory: unreclaimable_memory(),
@@ -134,7 +163,8 @@ impl Traces {
     /// Nothing has come since `early`, but what tests beside this one may have, after so many cycles.
     #[track_caller]
     fn assert_as(&self, early: &Self, cycles: usize) {
-        assert_eq!(self.files, early.files);
+        let differing = self.files.differences(&early.files, &|_| false);
+        assert!(differing.is_empty(), "{differing:#?}");
         assert_eq!(self.groups, early.groups);
         if let Some(before) = early.namespaces {
             let most = before + (cycles / 2).min(100);
@@ -155,19 +185,37 @@ impl Traces {
     }
 }
 
-/// So many pods come and go, at the same time as many as there are workers.
-fn come_and_go(children: &Network<'_>, moved: &Network<'_>, numbers: &Range<usize>) {
-    thread::scope(|scope| {
-        for worker in 0..=SHARING {
-            scope.spawn(move || {
-                let network = if worker < SHARING { children } else { moved };
-                let own = numbers.clone().skip(worker).step_by(SHARING + 1);
-                own.for_each(|number| network.cycle(worker, number));
-            });
-        }
+/// So many pods come and go, at the same time as many as there are workers; and which worker's have ended how.
+fn come_and_go(
+    children: &Network<'_>,
+    moved: &Network<'_>,
+    numbers: &Range<usize>,
+) -> BTreeSet<(usize, Ending)> {
+    let endings = thread::scope(|scope| {
+        let begun: Vec<_> = (0..=SHARING)
+            .map(|worker| {
+                scope.spawn(move || {
+                    let network = if worker < SHARING { children } else { moved };
+                    let own = numbers.clone().skip(worker).step_by(SHARING + 1);
+                    // each begins elsewhere, so that a few pods have all endings
+                    let turns = own.zip(SHARING * worker..);
+                    let had = turns.map(|(number, turn)| {
+                        let ending = Ending::of(turn, network.may_die);
+                        network.cycle(worker, number, ending);
+                        (worker, ending)
+                    });
+                    had.collect::<BTreeSet<_>>()
+                })
+            })
+            .collect();
+        let had = begun
+            .into_iter()
+            .map(|it| it.join().expect("its pods came and went"));
+        had.flatten().collect()
     });
     // what a pod has left that died without a DEL
-    children.cycle(SHARING + 1, 0);
+    children.cycle(SHARING + 1, 0, Ending::Usual);
+    endings
 }
 
 #[test]
@@ -184,7 +232,14 @@ fn thousands_of_pods_leave_nothing() {
     come_and_go(&children, &moved, &(0..few));
     node.assert_restored(&before);
     let early = Traces::of(&node);
-    come_and_go(&children, &moved, &(few..all));
+    let endings = come_and_go(&children, &moved, &(few..all));
+    for worker in 0..=SHARING {
+        for ending in Ending::ALL {
+            let is_possible = ending.is_possible(worker < SHARING);
+            let has_been = endings.contains(&(worker, ending));
+            assert_eq!(has_been, is_possible, "{ending:?} of worker {worker}");
+        }
+    }
     node.assert_restored(&before);
     Traces::of(&node).assert_as(&early, all - few);
 }
@@ -196,7 +251,7 @@ struct Size {
     threads: usize,
     /// KiB
     memory: u64,
-    files: Vec<PathBuf>,
+    files: Files,
 }
 
 impl Size {
@@ -207,7 +262,7 @@ impl Size {
             descriptors: daemon.descriptors(),
             threads: daemon.threads(),
             memory: daemon.memory(),
-            files: Files::below(&below).paths(),
+            files: Files::below(&below),
         }
     }
 
