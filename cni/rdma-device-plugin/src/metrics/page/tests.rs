@@ -271,6 +271,14 @@ fn names_from_outside_are_text() {
         let page = found.page();
         assert!(!page.contains("<script"), "{page}");
         assert!(page.matches("&lt;script&gt;").count() > 15, "{page}");
+        // what ends an attribute, or begins an entity, is escaped as well, as far as the text goes
+        let end = "&lt;/script&gt;&quot;&#39;&amp;";
+        assert!(page.matches(end).count() > 15, "{page}");
+        for rest in page.split("alert(1)").skip(1) {
+            let cut = rest.split_once('…').map(|(cut, _)| cut);
+            let is_cut = cut.is_some_and(|it| end.starts_with(it));
+            assert!(rest.starts_with(end) || is_cut, "{rest:.80}");
+        }
     }
 }
 

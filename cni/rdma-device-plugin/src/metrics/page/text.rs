@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Text from outside, for HTML and SVG: a name on this page can be anybody's.
 
+use conf_reader::steers;
 use std::{
     fmt::{self, Write},
     time::SystemTime,
@@ -48,9 +49,7 @@ impl fmt::Display for Text<'_> {
 
 /// Control characters, and those that change the direction of what comes after them.
 fn is_hidden(c: char) -> bool {
-    let turns =
-        matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    turns || (c.is_control() && c != '\n' && c != '\t')
+    steers(c) && !matches!(c, '\n' | '\t')
 }
 
 /// A moment, as UTC.
@@ -79,9 +78,9 @@ mod tests {
 
     #[test]
     fn text_from_outside_is_no_markup() {
-        let hostile = "<script>alert(\"1\")</script>&'\u{202e}\u{0}";
+        let hostile = "<script>alert(\"1\")</script>&'\u{202e}\u{61c}\u{0}";
         let expected =
-            "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&amp;&#39;\u{fffd}\u{fffd}";
+            "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&amp;&#39;\u{fffd}\u{fffd}\u{fffd}";
         assert_eq!(text(hostile).to_string(), expected);
         assert_eq!(cut("rdma0", 5).to_string(), "rdma0");
         assert_eq!(cut("rdma01", 5).to_string(), "rdma…");
