@@ -224,6 +224,12 @@ impl Pool {
         })
     }
 
+    /// The name of its round robin where [`Self::pointer`] is another pool's: its first address, which no other pool has.
+    pub fn own_pointer(&self) -> String {
+        let first = self.family().address(self.ranges[0].start);
+        first.to_string()
+    }
+
     /// The address at `offset` from the first one, over all ranges.
     pub fn at(&self, mut offset: u128) -> u128 {
         for range in &self.ranges {

@@ -103,7 +103,12 @@ fn give<D: Disk>(
         }
     }
     let mut ips = vec![];
+    let mut turns = vec![];
     for (pool, request) in offer.pools.iter().zip(requests) {
+        let turn = match plan.strategy {
+            Strategy::Sequential => Some(Turn::of(&locked, pool)),
+            Strategy::Stable => None,
+        };
         let forbidden = Forbidden::of(pool, &offer.own);
         ips.push(match (request, secret) {
             (Some(ip), _) => requested(&locked, &forbidden, ip)?,
@@ -111,19 +116,45 @@ fn give<D: Disk>(
                 let tries = (&node.identity(), secret);
                 again(&locked, &offer.neighbours, pool, &forbidden, tries)?
             }
-            (None, None) => next(&locked, &offer.neighbours, pool, &forbidden)?,
+            (None, None) => {
+                let last = turn.as_ref().and_then(|turn| turn.last);
+                next(&locked, &offer.neighbours, pool, &forbidden, last)?
+            }
         });
+        turns.extend(turn);
     }
     locked.reserve(draft, &ips)?;
-    if plan.strategy == Strategy::Sequential {
-        for (pool, ip) in offer.pools.iter().zip(&ips) {
-            // without it the next address is looked for from the beginning
-            if let Err(error) = locked.set_last(&pool.pointer, *ip) {
-                log::warn!("{error}");
-            }
+    for (turn, ip) in turns.iter().zip(&ips) {
+        // without it the next address is looked for from the beginning
+        if let Err(error) = locked.set_last(&turn.pointer, *ip) {
+            log::warn!("{error}");
         }
     }
     Ok(ips)
+}
+
+/// How far the round robin of a pool got, and where that is written.
+struct Turn {
+    pointer: String,
+    last: Option<IpAddr>,
+}
+
+impl Turn {
+    /// host-local's file, if it is this pool's: another plugin of the list, whose set has the same number and which has
+    /// the same directory, may use that. Two that write to one file begin with the lowest free address each time.
+    fn of<D: Disk>(locked: &Locked<'_, D>, pool: &Pool) -> Self {
+        match locked.last(&pool.pointer) {
+            Some(ip) if pool.range_of(ip).is_none() => {
+                let pointer = pool.own_pointer();
+                let last = locked.last(&pointer);
+                Self { pointer, last }
+            }
+            last => Self {
+                pointer: pool.pointer.clone(),
+                last,
+            },
+        }
+    }
 }
 
 /// For each pool the address that is asked for. Each request has to be one pool's.
@@ -180,8 +211,9 @@ fn next<D: Disk>(
     neighbours: &BTreeSet<IpAddr>,
     pool: &Pool,
     forbidden: &Forbidden,
+    last: Option<IpAddr>,
 ) -> Result<IpAddr, Error> {
-    let last = match locked.last(&pool.pointer) {
+    let last = match last {
         Some(last) if locked.is_avoided(last, AVOIDED)? => {
             let place = pool.at(secret::number()? % pool.size());
             Some(pool.family().address(place))

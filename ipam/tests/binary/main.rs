@@ -13,6 +13,7 @@ mod killed;
 mod messages;
 mod node;
 mod odd_files;
+mod one_directory;
 mod parent;
 mod protocol;
 mod requests;
