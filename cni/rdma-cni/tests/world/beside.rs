@@ -3,13 +3,16 @@
 
 use crate::{
     leases::{bonds, has_link},
-    node::Node,
+    node::{Node, Pod},
 };
 use attachments::Store;
-use cni_protocol::code;
-use rdma_cni::verb::del;
+use cni_protocol::{code, lock};
+use rdma_cni::{
+    reply,
+    verb::{add, del},
+};
 use serde_json::json;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Too short for anybody who would have to wait.
 const SHORT: Duration = Duration::from_millis(50);
@@ -46,4 +49,55 @@ fn what_was_moved_goes_back_alone() {
     drop(moving);
     node.del(&pod, &config).must_succeed();
     node.must_be(&before, "after it");
+}
+
+/// A program that does not let go of the node's lock, or of the attachment's.
+#[test]
+fn every_verb_that_waits_for_a_lock_ends_and_names_its_holder() {
+    let node = Node::with(bonds(2));
+    let [has, wants] = ["a", "b"].map(|name| node.pod(name));
+    let before = node.snapshot();
+    let [own, others] =
+        ["eth8", "bond0"].map(|netdev| node.config(json!({ "devices": [{ "netdev": netdev }] })));
+    node.add(&has, &own).must_succeed();
+    let attached = node.snapshot();
+    let of_node = node.state.path().join("state/lock");
+    let of = |pod: &Pod| node.record_of(pod).with_extension("lock");
+    let holder = format!("process {} (", std::process::id());
+    for (verb, pod, config, lock) in [
+        ("ADD", &wants, &others, of_node.clone()),
+        ("ADD", &wants, &others, of(&wants)),
+        ("DEL", &has, &own, of_node),
+        ("DEL", &has, &own, of(&has)),
+    ] {
+        let held = lock::attempt(lock::open(&lock).expect("a lock"));
+        let held = held.expect("a lock").expect("nobody has it");
+        let began = Instant::now();
+        let error = node.within(SHORT, verb, Some(pod), config, |node| match verb {
+            "ADD" => add::add(node).err().expect("it has no lock"),
+            _ => del::del(node).expect_err("it has no lock"),
+        });
+        // the least that is waited for is a second
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "{verb}, {lock:?}"
+        );
+        let message = error.to_string();
+        assert_eq!(reply::code(&error), code::TRY_LATER, "{verb}: {message}");
+        let path = lock.to_str().expect("text");
+        assert!(
+            message.contains(path) && message.contains(&holder),
+            "{verb}: {message}"
+        );
+        assert_eq!(
+            attached.differences(&node.snapshot()),
+            [""; 0],
+            "{verb}, {lock:?}"
+        );
+        drop(held);
+    }
+    node.add(&wants, &others).must_succeed();
+    node.del(&wants, &others).must_succeed();
+    node.del(&has, &own).must_succeed();
+    node.must_be(&before, "after all");
 }

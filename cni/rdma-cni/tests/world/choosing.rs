@@ -46,39 +46,83 @@ fn a_pod_has_the_rails_and_the_mtu_that_it_chooses() {
     cluster.node.must_be(&before, "after DEL");
 }
 
+/// `furnished` gives both netdevs this one.
+const OWN_MTU: u32 = 4200;
+
 #[test]
 fn what_is_not_allowed_is_not_heard() {
-    let annotations = json!({"hca.rdma/rails": "nonsense", "hca.rdma/mtu": "1400"});
-    let (cluster, config) = cluster(&json!(["mtu"]), &annotations);
-    let pod = cluster.pod("a", &[HCA]);
-    cluster.add(&pod, &config).must_succeed();
-    for rail in ["rdma0", "rdma1"] {
-        assert_eq!(link_of(&cluster.node, &pod, rail).mtu, 1400);
+    let nonsense = json!({"hca.rdma/rails": "nonsense", "hca.rdma/mtu": "nonsense"});
+    let (rail, mtu) = (json!("1"), json!("1400"));
+    let chosen = json!({"hca.rdma/rails": rail, "hca.rdma/mtu": mtu});
+    for (allowed, annotations, rails, mtu) in [
+        (
+            json!(["mtu"]),
+            &json!({"hca.rdma/rails": "nonsense", "hca.rdma/mtu": mtu}),
+            2,
+            1400,
+        ),
+        (json!(["mtu"]), &chosen, 2, 1400),
+        (
+            json!(["rails"]),
+            &json!({"hca.rdma/rails": rail, "hca.rdma/mtu": "nonsense"}),
+            1,
+            OWN_MTU,
+        ),
+        (json!(["rails"]), &chosen, 1, OWN_MTU),
+        (json!([]), &chosen, 2, OWN_MTU),
+        (json!([]), &nonsense, 2, OWN_MTU),
+        // as a configuration without the field
+        (Value::Null, &chosen, 2, OWN_MTU),
+        (Value::Null, &nonsense, 2, OWN_MTU),
+    ] {
+        let (cluster, config) = cluster(&allowed, annotations);
+        let pod = cluster.pod("a", &[HCA]);
+        cluster.add(&pod, &config).must_succeed();
+        for rail in 0..2 {
+            let name = format!("rdma{rail}");
+            let what = format!("{name}, {allowed} of {annotations}");
+            assert_eq!(has_link(&cluster.node, &pod, &name), rail < rails, "{what}");
+            if rail < rails {
+                assert_eq!(link_of(&cluster.node, &pod, &name).mtu, mtu, "{what}");
+            }
+        }
+        cluster.del(&pod, &config).must_succeed();
     }
-    cluster.del(&pod, &config).must_succeed();
 }
 
 #[test]
 fn what_a_pod_cannot_choose_is_told_and_nothing_is_changed() {
-    for (devices, rails, told) in [
+    for (devices, what, value, told) in [
         (
             HCA,
+            "rails",
             "0-2",
             "the pod's annotation hca.rdma/rails names rail 2, and what the pod asks for is 2 shared NICs, rails 0 to 1",
         ),
         (
             HCA,
+            "rails",
             "one",
             "the pod's annotation hca.rdma/rails: \"one\" is not valid: must be",
         ),
         (
             ("rdma/vf", &["1"]),
+            "rails",
             "0",
             "names rail 0, and what the pod asks for is no shared NIC",
         ),
+        (
+            HCA,
+            "mtu",
+            "jumbo",
+            "the pod's annotation hca.rdma/mtu: \"jumbo\" is not valid: must be a whole number from 68 to 65535",
+        ),
+        (HCA, "mtu", "67", "hca.rdma/mtu: \"67\" is not valid"),
+        (HCA, "mtu", "-1400", "hca.rdma/mtu: \"-1400\" is not valid"),
+        (HCA, "mtu", "", "hca.rdma/mtu: \"\" is not valid"),
     ] {
-        let annotations = json!({"hca.rdma/rails": rails});
-        let (cluster, config) = cluster(&json!(["rails"]), &annotations);
+        let annotations = json!({format!("hca.rdma/{what}"): value});
+        let (cluster, config) = cluster(&json!(["rails", "mtu"]), &annotations);
         let pod = cluster.pod("a", &[devices]);
         let before = cluster.node.snapshot();
         let said = cluster.add(&pod, &config).must_fail(7);

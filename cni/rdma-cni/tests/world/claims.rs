@@ -12,7 +12,10 @@ use dra::{
     record::{FORMAT, Request},
 };
 use fake_kernel::{Nic, Verdict};
-use integration::kubelet::pod_resources::{claiming, pod};
+use integration::{
+    OddFile,
+    kubelet::pod_resources::{claiming, pod},
+};
 use network_conf::{ChildConf, Mode, RoutingFields};
 use nix::errno::Errno;
 use rdma_netns::{
@@ -394,6 +397,37 @@ fn there_is_nothing_to_give_after_an_add_that_failed() {
     let kernel = &cluster.node.kernel;
     let (side, host) = kernel.with(|it| (it.place_of_rdma(&rdma), it.observe(None).host.id));
     assert_eq!(side, Some(host));
+}
+
+#[test]
+fn what_is_in_the_place_of_a_claims_specification_is_replaced_and_not_written_to() {
+    for odd in OddFile::ALL {
+        for unfinished in [false, true] {
+            let (cluster, config, pod) = with_a_hole();
+            let elsewhere = tempfile::tempdir().unwrap();
+            let file = specification(&cluster);
+            let path = match unfinished {
+                true => file.with_extension("new"),
+                false => file.clone(),
+            };
+            odd.put(&path, elsewhere.path());
+            let answer = cluster.add(&pod, &config);
+            if odd == OddFile::Directory {
+                let said = answer.must_fail(106);
+                assert!(
+                    said.contains(path.to_str().unwrap()) || said.contains(UID),
+                    "{said}"
+                );
+            } else {
+                answer.must_succeed();
+                assert!(fs::symlink_metadata(&file).unwrap().is_file(), "{odd:?}");
+                assert_eq!(given(&cluster), Some(vec!["uverbs0".to_owned()]), "{odd:?}");
+            }
+            OddFile::assert_left_alone(elsewhere.path());
+            cluster.del(&pod, &config).must_succeed();
+            OddFile::assert_left_alone(elsewhere.path());
+        }
+    }
 }
 
 /// Killed at every change of ADD and of DEL; after whoever comes then, nothing is given.

@@ -36,6 +36,7 @@ mod multus;
 mod namespaces;
 mod node;
 mod nowhere;
+mod odd_files;
 mod old_records;
 mod passed_through;
 mod probing;

@@ -258,6 +258,8 @@ fn where_all_are_in_use_all_is_as_before() {
     let calls = network.calls();
     assert_eq!(calls[calls.len() - 2], "DEL rdma0");
     assert!(calls[calls.len() - 1].starts_with("DEL rdma1 fd00:1::"));
+    let asked = |call: &str| calls.iter().filter(|it| *it == call).count();
+    assert_eq!((asked("ADD rdma0"), asked("ADD rdma1")), (1, 32));
     node.must_be(&before, "undone");
 }
 

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Links, pipes, sockets, directories and a gigabyte in the place of the files that the runtime reads as root, which are
+//! the daemon's too: `rdma-cni` writes nothing where a link leads to, and waits for nobody.
+
+use crate::{
+    kubelet::{Cluster, address, every},
+    node::{Node, Pod, furnished},
+};
+use integration::OddFile;
+use rdma_netns::RdmaMode;
+use rdma_resources::Sharing;
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+const VF: &str = "0000:3b:00.2";
+
+/// A node whose device has another number in the pod than on the host, so that its CDI entry is written.
+fn cluster() -> (Cluster, Value, Pod) {
+    let mut world = furnished(RdmaMode::Exclusive);
+    world.unplug("0000:3b:00.0");
+    let cluster = Cluster::with(world);
+    cluster.publish(&[("rdma/vf", every(&[VF], Sharing::Exclusive))], true);
+    cluster.grant(("rdma/vf", VF), Sharing::Exclusive, true, &[VF]);
+    let pod = cluster.pod("a", &[("rdma/vf", &[VF])]);
+    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+    (cluster, config, pod)
+}
+
+fn file(node: &Node) -> PathBuf {
+    node.state.path().join("cdi/rdma-device-plugin-rdma.json")
+}
+
+/// The device is on the host, whatever its number is there, and nothing is recorded.
+#[track_caller]
+fn is_back(cluster: &Cluster, pod: &Pod) {
+    assert!(!cluster.node.record_of(pod).exists());
+    let rdma = cluster.rdma(&address(VF)).name;
+    let kernel = &cluster.node.kernel;
+    let (place, host) = kernel.with(|it| (it.place_of_rdma(&rdma), it.observe(None).host.id));
+    assert_eq!(place, Some(host));
+}
+
+fn remove(path: &Path) {
+    match path.is_dir() && !path.is_symlink() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    }
+    .unwrap();
+}
+
+#[test]
+fn what_is_in_the_place_of_the_cdi_file_is_named_and_not_written_to() {
+    for odd in OddFile::ALL {
+        let (cluster, config, pod) = cluster();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let path = file(&cluster.node);
+        odd.put(&path, elsewhere.path());
+        let began = Instant::now();
+        let message = cluster.add(&pod, &config).must_fail(106);
+        assert!(began.elapsed() < Duration::from_secs(5), "{odd:?}");
+        assert!(
+            message.contains(path.to_str().unwrap()),
+            "{odd:?}: {message}"
+        );
+        is_back(&cluster, &pod);
+        OddFile::assert_left_alone(elsewhere.path());
+        // of a pod that has the device already
+        remove(&path);
+        cluster.cdi().write(|| cluster.entries()).unwrap();
+        cluster.add(&pod, &config).must_succeed();
+        odd.put(&path, elsewhere.path());
+        cluster.del(&pod, &config).must_succeed();
+        is_back(&cluster, &pod);
+        OddFile::assert_left_alone(elsewhere.path());
+    }
+}
+
+#[test]
+fn what_is_in_the_place_of_an_unfinished_cdi_file_is_not_written_to() {
+    for odd in OddFile::ALL {
+        let (cluster, config, pod) = cluster();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let path = file(&cluster.node);
+        let unfinished = path.with_extension("new");
+        odd.put(&unfinished, elsewhere.path());
+        let answer = cluster.add(&pod, &config);
+        if odd == OddFile::Directory {
+            let message = answer.must_fail(106);
+            assert!(message.contains("it is a directory"), "{message}");
+        } else {
+            answer.must_succeed();
+            let found = fs::symlink_metadata(&path).unwrap();
+            assert!(found.is_file() && found.len() < 1 << 20, "{odd:?}");
+            cluster.entries_must_be_right(&format!("{odd:?}"));
+        }
+        OddFile::assert_left_alone(elsewhere.path());
+    }
+}
+
+#[test]
+fn a_lock_of_the_cdi_file_that_is_no_file_is_named() {
+    for odd in OddFile::ALL {
+        let (cluster, config, pod) = cluster();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let lock = cluster.state_dir().join("cdi.lock");
+        odd.put(&lock, elsewhere.path());
+        let began = Instant::now();
+        let answer = cluster.add(&pod, &config);
+        assert!(began.elapsed() < Duration::from_secs(5), "{odd:?}");
+        if odd == OddFile::Huge {
+            // it can be locked like any other
+            answer.must_succeed();
+            assert_eq!(fs::metadata(&lock).unwrap().len(), 1 << 30);
+        } else {
+            let message = answer.must_fail(106);
+            assert!(
+                message.contains(lock.to_str().unwrap()),
+                "{odd:?}: {message}"
+            );
+        }
+        OddFile::assert_left_alone(elsewhere.path());
+    }
+}
