@@ -23,6 +23,17 @@ impl Files {
         Self(found)
     }
 
+    /// The same with what `change` makes of the content of each file of this name.
+    #[must_use]
+    pub fn with(mut self, name: &str, change: impl Fn(&[u8]) -> Vec<u8>) -> Self {
+        for (path, (.., content)) in &mut self.0 {
+            if path.ends_with(name) {
+                *content = change(content);
+            }
+        }
+        self
+    }
+
     /// All paths, in order.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.0.keys().cloned().collect()

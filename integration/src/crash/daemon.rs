@@ -2,7 +2,7 @@
 //! What `rdma-device-plugin` writes while it runs: the files for `rdma-cni`, CDI, the entry in the network's list, and
 //! what a container was given. After each fault it is started anew, and has to come to the same files.
 
-use super::{End, Story};
+use super::{End, Story, without_times};
 use crate::{
     Daemon, Files, Machine, disk,
     kubelet::DeviceManager,
@@ -17,7 +17,7 @@ use nix::{
 use std::{
     fs::{self, Permissions},
     os::unix::{fs::PermissionsExt, net::UnixListener},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -120,7 +120,7 @@ impl Writes {
 
     fn files(&self) -> Files {
         let paths = WRITTEN.map(|below| self.machine.path(below).display().to_string());
-        Files::below(&paths.each_ref().map(String::as_str))
+        without_times(Files::below(&paths.each_ref().map(String::as_str)))
     }
 
     /// Whether all came that comes: both resources, the entry, and what a container is given; `is_over` says that it
@@ -218,11 +218,9 @@ impl Story for Writes {
             left.push(format!("the next daemon ended with {status}"));
         }
         let files = self.files();
-        // the record of the installation tells when the list was last written
-        let is_lasting = |path: &Path| path.is_dir() || path.ends_with("install.json");
         match &self.reference {
             None => self.reference = Some(files),
-            Some(reference) => left.extend(files.differences(reference, &is_lasting)),
+            Some(reference) => left.extend(files.differences(reference, &|_| false)),
         }
         left
     }

@@ -67,6 +67,20 @@ impl Leases {
             .input(&self.configuration())
     }
 
+    /// An ADD that succeeded has answered with an address of each family, and CHECK finds them.
+    fn check(&self, result: &str) -> Vec<String> {
+        let result: Value = serde_json::from_str(result).unwrap_or_default();
+        let addresses = result["ips"].as_array().map_or(0, Vec::len);
+        let mut configuration = self.configuration();
+        configuration["prevResult"] = result;
+        let call = self.call("CHECK", "a").input(&configuration);
+        let mut left = must_succeed("CHECK after an ADD that succeeded", &call.run());
+        if addresses != 2 {
+            left.push(format!("ADD answered with {addresses} addresses"));
+        }
+        left
+    }
+
     fn gc(&self) -> Invocation<'_> {
         let mut configuration = self.configuration();
         configuration["cni.dev/valid-attachments"] = json!([]);
@@ -127,6 +141,7 @@ impl Story for Leases {
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
         let mut left = vec![];
         match (self.verb, end) {
+            (Verb::Add, End::Done(result)) => left.extend(self.check(result)),
             (Verb::Add, End::Refused(..)) => left.extend(self.left("before DEL")),
             (Verb::Del | Verb::Gc, End::Done(_)) => left.extend(self.left("it succeeded")),
             _ => {}

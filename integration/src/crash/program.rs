@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `install` and `uninstall` of `rdma-device-plugin` on a made-up node, and one of them again after each fault.
 
-use super::{End, Story, must_succeed};
+use super::{End, Story, must_succeed, without_times};
 use crate::{
     Files, Invocation, Machine, Netns,
     machine::Nic,
@@ -63,6 +63,8 @@ pub struct Programs {
     injector: PathBuf,
     netns: Netns,
     before: Files,
+    /// What an `install` without a fault comes to.
+    installed: Option<Files>,
     /// Kubelet's directory, which is nothing of what is installed.
     kubelet: TempDir,
     _kubelet: UnixListener,
@@ -97,6 +99,7 @@ impl Programs {
             injector,
             netns: Netns::own(),
             before,
+            installed: None,
             kubelet,
             _kubelet: socket,
         }
@@ -130,11 +133,20 @@ impl Programs {
         let left = files(&self.machine).differences(&self.before, &|_| false);
         left.into_iter().map(|it| format!("{when}: {it}")).collect()
     }
+
+    /// What is not as the first `install` left it, which had no fault.
+    fn lacking(&mut self, when: &str) -> Vec<String> {
+        let files = files(&self.machine);
+        let installed = self.installed.get_or_insert_with(|| files.clone());
+        let lacking = files.differences(installed, &|_| false);
+        let told = lacking.into_iter();
+        told.map(|it| format!("{when}: {it}")).collect()
+    }
 }
 
 fn files(machine: &Machine) -> Files {
     let paths = SEEN.map(|below| machine.path(below).display().to_string());
-    Files::below(&paths.each_ref().map(String::as_str))
+    without_times(Files::below(&paths.each_ref().map(String::as_str)))
 }
 
 impl Story for Programs {
@@ -149,6 +161,8 @@ impl Story for Programs {
         if self.verb == Verb::Uninstall {
             let outcome = self.call(Verb::Install).run();
             assert!(outcome.status.success(), "{outcome}");
+            let lacking = self.lacking("install before it");
+            assert!(lacking.is_empty(), "{lacking:#?}");
         }
         let report = self.machine.path("report");
         let call = self.call(self.verb);
@@ -159,18 +173,15 @@ impl Story for Programs {
     /// The same again, or the other one, and `uninstall`.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
         let mut left = vec![];
-        if let (Verb::Uninstall, End::Done(_)) = (self.verb, end) {
-            left.extend(self.left("it succeeded"));
+        if let End::Done(_) = end {
+            left.extend(match self.verb {
+                Verb::Install => self.lacking("it succeeded"),
+                Verb::Uninstall => self.left("it succeeded"),
+            });
         }
         if turn % 2 == 1 {
             left.extend(must_succeed("install", &self.call(Verb::Install).run()));
-            let list = self.machine.path("etc/cni/net.d/10-flannel.conflist");
-            let list = fs::read_to_string(list).unwrap_or_default();
-            if list.matches("\"rdma-cni\"").count() != 1 {
-                left.push(format!(
-                    "install did not put rdma-cni into the list: {list}"
-                ));
-            }
+            left.extend(self.lacking("after install"));
         }
         left.extend(must_succeed("uninstall", &self.call(Verb::Uninstall).run()));
         left.extend(self.left("in the end"));

@@ -92,8 +92,11 @@ impl Chain {
                 // else it is being taken out
                 let is_put_in = has_ours(text);
                 if is_put_in {
-                    let before = is_new.then(|| file::stamp(&dir.join(like), from));
-                    record.put(file, entry, before.flatten());
+                    let before = match is_new {
+                        true => file::stamp(&dir.join(like), from)?,
+                        false => None,
+                    };
+                    record.put(file, entry, before);
                     // pods start meanwhile: what the file was like before is written later
                     if !record.is_known(&self.state_dir) {
                         record.write(&self.state_dir)?;

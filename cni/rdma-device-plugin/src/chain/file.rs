@@ -65,14 +65,20 @@ impl Held {
     }
 }
 
-/// What `path` is known by, with `text` in it. None: it cannot be looked at.
-pub(crate) fn stamp(path: &Path, text: &str) -> Option<Stamp> {
-    let modified = fs::metadata(path).ok()?.modified().ok()?;
-    let since = modified.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    Some(Stamp {
+/// What `path` is known by, with `text` in it. None: it has gone, or is of a time that no record has.
+///
+/// # Errors
+/// It cannot be looked at: without this its time could not be given back.
+pub(crate) fn stamp(path: &Path, text: &str) -> Result<Option<Stamp>, FileError> {
+    let modified = match fs::metadata(path).and_then(|it| it.modified()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        modified => modified.map_err(|error| FileError::new("read", path, error))?,
+    };
+    let since = modified.duration_since(SystemTime::UNIX_EPOCH).ok();
+    Ok(since.map(|since| Stamp {
         sha256: hash(text.as_bytes()),
         modified: (since.as_secs(), since.subsec_nanos()),
-    })
+    }))
 }
 
 /// Gives `file` of `dir` the text `new`, and the mode and owner of `like`; `modified` is when it
