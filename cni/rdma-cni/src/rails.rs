@@ -33,6 +33,9 @@ const FILE: &str = "rails.json";
 /// The file as it is written, where no pod has a directory: no name of a network begins so.
 const TEMPORARY: &str = ".rails.json.new";
 
+/// What no two verbs change at a time, beside the networks' directories: no name of a network begins so.
+const LOCK: &str = ".lock";
+
 /// The name of the pod's directory.
 fn directory_name(key: &Key, pod: Option<&str>) -> String {
     pod.map_or_else(|| key.container.clone(), |pod| pod.replace('/', "_"))
@@ -60,7 +63,7 @@ pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result
             }
         };
         let all = root.make("rails")?;
-        let _lock = all.lock("lock", patience)?;
+        let _lock = all.lock(LOCK, patience)?;
         let network = all.make(&key.network)?;
         let pods = pod_directory(&network, &directory_name(key, pod))?;
         let others = others(&pods, key)?.unwrap_or_default();
@@ -108,7 +111,7 @@ pub fn remove(
         let Some(pods) = pods else {
             return Ok(());
         };
-        let _lock = all.lock("lock", patience)?;
+        let _lock = all.lock(LOCK, patience)?;
         // of a process that was killed
         all.remove(TEMPORARY)?;
         match others(&pods, key)? {
@@ -351,6 +354,57 @@ mod tests {
         remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
         assert!(!file.parent().unwrap().exists());
         assert!(elsewhere.join("kept").exists());
+    }
+
+    /// So deep that a recursion would be at the end of its stack, or of its descriptors; and so wide that others would wait.
+    #[test]
+    fn a_planted_directory_without_end_is_told_and_keeps_nobody() {
+        let state = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (root, file) = (state.path(), path(state.path(), &key("a"), POD));
+        let deep = |mut inner: Directory| {
+            for _ in 0..19_000 {
+                inner = inner.make("d").unwrap();
+            }
+        };
+        let wide = |inner: Directory| {
+            for number in 0..5000 {
+                inner.make(&number.to_string()).unwrap();
+            }
+        };
+        let planted: [&dyn Fn(Directory); 2] = [&deep, &wide];
+        for plant in planted {
+            put_one(root, &key("a")).unwrap();
+            fs::remove_file(&file).unwrap();
+            fs::create_dir(&file).unwrap();
+            plant(Directory::open(&file).unwrap().unwrap());
+            let put = put_one(root, &key("a")).unwrap_err().to_string();
+            let removed = remove(root, Patience::of_verb(), &key("a"), POD).unwrap_err();
+            for error in [put, removed.to_string()] {
+                assert!(error.contains("remove it by hand"), "{error}");
+            }
+            let by_hand = std::process::Command::new("rm")
+                .arg("-rf")
+                .arg(&file)
+                .status();
+            assert!(by_hand.unwrap().success());
+        }
+    }
+
+    /// A name of a network that the files beside them could have had.
+    #[test]
+    fn any_name_of_a_network_has_rails() {
+        for network in ["lock", "rails.json.new"] {
+            let state = tempfile::tempdir().unwrap();
+            let key = Key {
+                network: network.into(),
+                ..key("a")
+            };
+            let all = Directory::open(state.path()).unwrap().unwrap();
+            let all = all.make("rails").unwrap();
+            let _lock = all.lock(LOCK, Patience::of_verb()).unwrap();
+            put_one(state.path(), &key).unwrap();
+            assert!(path(state.path(), &key, POD).exists(), "{network}");
+        }
     }
 
     /// What waits for a writer is not waited for.

@@ -11,6 +11,7 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::{self, Read, Write},
     os::fd::{AsFd, AsRawFd, OwnedFd},
@@ -20,6 +21,17 @@ use std::{
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY
     .union(OFlag::O_NOFOLLOW)
     .union(OFlag::O_CLOEXEC);
+
+/// How much of a directory that a pod has put in the place of a file is taken away: what has more entries in all, or more
+/// levels, was made to keep verbs busy, or to have them run out of stack and descriptors.
+const ENTRIES: u32 = 1000;
+const LEVELS: u32 = 32;
+
+fn too_much() -> io::Error {
+    io::Error::other(format!(
+        "a directory is in its place, with more than {ENTRIES} entries or {LEVELS} levels: remove it by hand"
+    ))
+}
 
 /// An open directory.
 #[derive(Debug)]
@@ -97,17 +109,29 @@ impl Directory {
         }
     }
 
-    /// Takes `name` away; a link is taken away itself, a directory with all that is in it.
+    /// Takes `name` away; a link is taken away itself, a directory with what is in it.
+    ///
+    /// # Errors
+    /// It is a directory with more than [`ENTRIES`], or deeper than [`LEVELS`]; or the system refuses it.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
+        self.remove_tree(name.as_ref(), LEVELS, &mut { ENTRIES })
+    }
+
+    /// The same, of a directory with so many `levels` and entries `left` at most.
+    fn remove_tree(&self, name: &OsStr, levels: u32, left: &mut u32) -> io::Result<()> {
         match unlinkat(self.0.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
-            Err(Errno::ENOENT) => Ok(()),
-            // which follows no link on its way down either
-            Err(Errno::EISDIR) => {
-                let own = format!("/proc/self/fd/{}", self.0.as_raw_fd());
-                fs::remove_dir_all(Path::new(&own).join(name))
-            }
-            removed => Ok(removed?),
+            Err(Errno::ENOENT) => return Ok(()),
+            Err(Errno::EISDIR) => {}
+            removed => return Ok(removed?),
         }
+        let levels = levels.checked_sub(1).ok_or_else(too_much)?;
+        let inner = Self(openat(self.0.as_fd(), name, DIRECTORY, Mode::empty())?);
+        let own = format!("/proc/self/fd/{}", inner.0.as_raw_fd());
+        for entry in fs::read_dir(own)? {
+            *left = left.checked_sub(1).ok_or_else(too_much)?;
+            inner.remove_tree(&entry?.file_name(), levels, left)?;
+        }
+        Ok(unlinkat(self.0.as_fd(), name, UnlinkatFlags::RemoveDir)?)
     }
 
     /// Takes the directory `name` away, unless somebody keeps something there, or has it mounted.
