@@ -25,7 +25,7 @@ pub enum InvalidName {
     /// `.` and `..` would be directories in sysfs.
     #[error("interface name {0:?} is reserved")]
     Reserved(String),
-    /// `/`, `:`, `%` or white space.
+    /// `/`, `:`, `%` or white space, or a character with a byte that the kernel takes for white space.
     #[error("interface name {name:?} contains {character:?}")]
     Character {
         /// The whole name.
@@ -48,7 +48,9 @@ impl TryFrom<String> for InterfaceName {
         if name == "." || name == ".." {
             return Err(InvalidName::Reserved(name));
         }
-        let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b';
+        // it looks at bytes, and 0xA0 is Latin-1's no-break space to it (`lib/ctype.c`)
+        let has_space_byte = |c: char| c.encode_utf8(&mut [0; 4]).bytes().any(|it| it == 0xA0);
+        let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b' || has_space_byte(c);
         let forbidden = |c: char| matches!(c, '/' | ':' | '%' | '\0') || is_space(c);
         if let Some(character) = name.chars().find(|c| forbidden(*c)) {
             return Err(InvalidName::Character { name, character });
@@ -117,6 +119,7 @@ mod tests {
             "rdma.100",
             "0123456789abcde",
             "eth0@x",
+            "rå",
         ] {
             assert_eq!(InterfaceName::try_from(good).unwrap().deref(), good);
         }
@@ -129,6 +132,7 @@ mod tests {
             "a%d",
             "a b",
             "a\tb",
+            "rà",
             "0123456789abcdef",
         ] {
             assert!(
