@@ -243,6 +243,24 @@ fn a_state_directory_that_is_a_file_changes_nothing() {
     }
 }
 
+/// As each pod that was allocated nothing: its ADD left no lock. An error of its DEL would keep the plugins before from theirs.
+#[test]
+fn a_pod_that_nothing_is_recorded_of_ends_where_nothing_can_be_recorded() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let mut configuration = node.configuration(&["eth1"]);
+    let state = Tmpfs::of("size=64k,nr_inodes=1", &node.state());
+    node.del(&configuration, "a", &pod);
+    state.make_read_only();
+    node.del(&configuration, "a", &pod);
+    let file = node.directory().join("a-file");
+    fs::write(&file, "").expect("a file");
+    for directory in [file.clone(), file.join("below")] {
+        configuration["stateDir"] = directory.to_str().expect("UTF-8").into();
+        node.del(&configuration, "a", &pod);
+    }
+}
+
 #[test]
 fn an_ipam_plugin_is_not_asked_when_nothing_can_be_recorded() {
     let node = Node::with_rails(1);

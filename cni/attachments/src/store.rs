@@ -77,6 +77,17 @@ impl StoreError {
         self.source.kind() == io::ErrorKind::TimedOut
     }
 
+    /// Whether nothing new can be made there: the disk is full or read-only, or a file is where a directory has to be.
+    pub fn lacks_room(&self) -> bool {
+        matches!(
+            self.source.kind(),
+            io::ErrorKind::StorageFull
+                | io::ErrorKind::QuotaExceeded
+                | io::ErrorKind::ReadOnlyFilesystem
+                | io::ErrorKind::NotADirectory
+        )
+    }
+
     /// `action` on `path` was refused.
     pub fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
         failed(action, path)(source)

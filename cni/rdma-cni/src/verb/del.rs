@@ -27,7 +27,16 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     if let Err(error) = node.store.sweep(None, None) {
         log::warn!("{error}");
     }
-    let lock = node.store.lock(&key)?;
+    let lock = match node.store.lock(&key) {
+        // a pod that was passed through has no lock yet, and needs no room to end
+        Err(error) if error.lacks_room() && matches!(node.store.load(&key), Ok(Record::None)) => {
+            log::warn!("{error}; nothing is recorded of {key}");
+            let released = unrecorded(node, &key);
+            forget_rails(node, &key);
+            return released;
+        }
+        lock => lock?,
+    };
     match node.store.load(&key)? {
         Record::Good(mut attachment) => {
             let pod = given.filter(|pod| pod.id() == attachment.netns_id);
