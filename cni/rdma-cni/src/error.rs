@@ -50,7 +50,7 @@ pub enum Error {
         "{0}; some devices may be back on the host already, others are not, and the record stays: try again"
     )]
     Unfinished(StoreError),
-    /// The record could not be taken away, after all was done.
+    /// The record could not be taken away, or could not say so, after all was done.
     #[error("everything is back on the host, but {0}")]
     Forget(StoreError),
     /// A record of a later version, which is left as it is.
@@ -64,6 +64,9 @@ pub enum Error {
     /// GC met a record that cannot be read.
     #[error("its record cannot be read ({0}): DEL restores its devices to the host")]
     Unreadable(String),
+    /// GC, which does not know what the IPAM plugin has to keep.
+    #[error("{0}; so the IPAM plugin was not asked to drop anything")]
+    Unasked(StoreError),
     /// The kernel's state.
     #[error(transparent)]
     Observe(#[from] ObserveError),
@@ -77,7 +80,7 @@ pub enum Error {
     #[error(transparent)]
     Ipam(#[from] IpamError),
     /// ADD failed on its way.
-    #[error("{cause}; {}", outcome(left, given_up))]
+    #[error("{cause}; {}", outcome(left, given_up, held))]
     Add {
         /// Why.
         cause: Cause,
@@ -85,6 +88,8 @@ pub enum Error {
         left: Option<Box<Incomplete>>,
         /// What is back and not as before, a sentence for each thing.
         given_up: Vec<String>,
+        /// Why addresses are not given back.
+        held: Option<Box<IpamError>>,
     },
     /// Something is not back.
     #[error("restoring is incomplete: {0}")]
@@ -175,14 +180,22 @@ impl From<smcr::apply::Error> for Cause {
     }
 }
 
-fn outcome(left: &Option<Box<Incomplete>>, given_up: &[String]) -> String {
-    match left {
+fn outcome(
+    left: &Option<Box<Incomplete>>,
+    given_up: &[String],
+    held: &Option<Box<IpamError>>,
+) -> String {
+    let devices = match left {
         None if given_up.is_empty() => "the host is as before".into(),
         None => format!(
             "all devices are back on the host, but not as before: {}",
             given_up.join("; ")
         ),
         Some(incomplete) => format!("restoring is incomplete: {incomplete}"),
+    };
+    match held {
+        None => devices,
+        Some(error) => format!("{devices}, but addresses are still held: {error}"),
     }
 }
 

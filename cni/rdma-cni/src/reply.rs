@@ -40,6 +40,7 @@ pub fn code(error: &Error) -> u32 {
         Error::State(_)
         | Error::Unfinished(_)
         | Error::Forget(_)
+        | Error::Unasked(_)
         | Error::Newer { .. }
         | Error::Unreadable(_) => own::STATE,
         Error::Observe(_) | Error::Output(_) | Error::Smc(SmcError::Observe(_)) => code::IO,
@@ -54,9 +55,13 @@ pub fn code(error: &Error) -> u32 {
         Error::Ipam(_) | Error::Release(_) => own::IPAM,
         Error::Add { left: Some(_), .. } | Error::Incomplete(_) => own::INCOMPLETE,
         Error::Add {
-            cause, left: None, ..
+            cause,
+            left: None,
+            held,
+            ..
         } => match cause {
             Cause::Ipam(_) => own::IPAM,
+            _ if held.is_some() => own::INCOMPLETE,
             Cause::State(error) if error.is_held() => code::TRY_LATER,
             Cause::Apply(ApplyError::Op(error)) if cannot_move(error) => own::WRONG_MODE,
             Cause::Apply(_)

@@ -377,44 +377,38 @@ fn undo<K: Kernel>(
         restored.and_then(|it| outlast::managers(node, attachment, Some(pod), false, it));
     teardown::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();
-    let mut lacking = vec![];
+    let (mut lacking, mut held) = (vec![], None);
     let left = match restored {
         Err(incomplete) => Some(incomplete),
         Ok(home) => {
             lacking = home.given_up;
-            give_back(node, attachment, &netns, &conflicts, lock)
+            match teardown::addresses(node, attachment, Some(&netns), &conflicts) {
+                Ok(()) => forget(node, &attachment.key, lock),
+                // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
+                Err(error) => {
+                    log::warn!("{error}");
+                    teardown::mark(node, attachment, Phase::Restored);
+                    held = Some(error);
+                    None
+                }
+            }
         }
     };
     Error::Add {
         cause,
         left: left.map(Box::new),
         given_up: lacking,
+        held: held.map(Box::new),
     }
 }
 
-/// Gives the addresses back of an attachment whose devices are on the host again, and forgets it.
-fn give_back<K: Kernel>(
-    node: &Node<'_, K>,
-    attachment: &Attachment,
-    netns: &str,
-    conflicts: &[IpAddr],
-    lock: Lock,
-) -> Option<Incomplete> {
-    match teardown::addresses(node, attachment, Some(netns), conflicts) {
-        Ok(()) => {
-            let removed = node.store.remove(&attachment.key, lock);
-            removed.err().map(|error| Incomplete {
-                left: vec![error.to_string()],
-                awaited: false,
-            })
-        }
-        // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
-        Err(error) => {
-            log::warn!("{error}");
-            teardown::mark(node, attachment, Phase::Restored);
-            None
-        }
-    }
+/// Takes the record away; what is left if it stays.
+fn forget<K: Kernel>(node: &Node<'_, K>, key: &Key, lock: Lock) -> Option<Incomplete> {
+    let removed = node.store.remove(key, lock);
+    removed.err().map(|error| Incomplete {
+        left: vec![error.to_string()],
+        awaited: false,
+    })
 }
 
 fn log_rails(attachment: &Attachment) {

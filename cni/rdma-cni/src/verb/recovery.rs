@@ -103,7 +103,7 @@ fn recover_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     log::info!("{key}: an earlier ADD was cut short, or its pod is gone: recovering");
     let pod = teardown::pod_of(node, &attachment)?;
     teardown::devices(node, &mut attachment, pod.as_ref())?;
-    teardown::addresses(node, &attachment, None, &[])?;
+    teardown::addresses(node, &attachment, None, &[]).map_err(Error::Release)?;
     teardown::forget_rails(node, &attachment);
     node.store.forget(key).map_err(Error::Forget)
 }
@@ -117,7 +117,9 @@ impl Recovery {
         for (attachment, lock) in self.recovered {
             teardown::forget_rails(node, &attachment);
             let released = teardown::addresses_until(node, &attachment, None, &[], deadline);
-            let forgotten = released.and_then(|()| Ok(node.store.forget(&attachment.key)?));
+            let forgotten = released
+                .map_err(Error::Release)
+                .and_then(|()| node.store.forget(&attachment.key).map_err(Error::Forget));
             match forgotten {
                 Ok(()) => lock.discard(),
                 Err(error) => {
@@ -172,7 +174,7 @@ fn recover_other<K: Kernel>(
     let restored = restore_devices(node, &mut attachment, boot_id).and_then(|()| {
         // from here on its devices can be another pod's
         attachment.phase = Phase::Restored;
-        Ok(node.store.update(&attachment)?)
+        node.store.update(&attachment).map_err(Error::Forget)
     });
     match restored {
         Ok(()) => recovery.recovered.push((attachment, lock)),

@@ -8,7 +8,7 @@ use crate::{
     char_devices, claims,
     error::Error,
     gids, given_up,
-    ipam::{self, Ipam, RailCall, Rails},
+    ipam::{self, Ipam, IpamError, RailCall, Rails},
     rails,
 };
 use attachments::{Attachment, Key, Phase, store::Lock};
@@ -57,7 +57,7 @@ pub fn attachment<K: Kernel>(
         mark(node, attachment, Phase::Restored);
     }
     let netns = pod.map(|pod| pod.path().display().to_string());
-    addresses(node, attachment, netns.as_deref(), &[])?;
+    addresses(node, attachment, netns.as_deref(), &[]).map_err(Error::Release)?;
     node.store
         .remove(&attachment.key, lock)
         .map_err(Error::Forget)
@@ -236,7 +236,7 @@ pub fn addresses<K: Kernel>(
     attachment: &Attachment,
     netns: Option<&str>,
     conflicts: &[IpAddr],
-) -> Result<(), Error> {
+) -> Result<(), IpamError> {
     addresses_until(
         node,
         attachment,
@@ -253,7 +253,7 @@ pub fn addresses_until<K: Kernel>(
     netns: Option<&str>,
     conflicts: &[IpAddr],
     deadline: Instant,
-) -> Result<(), Error> {
+) -> Result<(), IpamError> {
     let Some(name) = &attachment.ipam else {
         return Ok(());
     };
@@ -306,7 +306,7 @@ pub fn addresses_until<K: Kernel>(
         log::warn!("{error}");
         first.get_or_insert(error);
     }
-    first.map_or(Ok(()), |error| Err(Error::Release(error)))
+    first.map_or(Ok(()), Err)
 }
 
 /// The IPAM plugin that the network has now, if its configuration was changed since ADD. Another

@@ -226,6 +226,36 @@ fn addresses_that_are_not_taken_back_hold_no_device() {
     node.must_be(&before, "after both");
 }
 
+/// The last change of ADD is refused, and the IPAM plugin does not take back what it gave: the answer says what is left.
+#[test]
+fn an_add_that_fails_says_that_addresses_are_still_held() {
+    let changes = {
+        let served = Served::new(RdmaMode::Exclusive);
+        let node = &served.node;
+        node.add(&node.pod("a"), &served.config).must_succeed();
+        node.changes()
+    };
+    let served = Served::new(RdmaMode::Exclusive);
+    let (node, config) = (&served.node, &served.config);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    served.refuses("DEL", "rdma0");
+    node.script(move |number| match number == changes {
+        true => Verdict::Refuse(Errno::EIO),
+        false => Verdict::Proceed,
+    });
+    let message = node.add(&pod, config).must_fail(107);
+    for word in ["host is as before", "still held", "the range is exhausted"] {
+        assert!(message.contains(word), "{message}");
+    }
+    assert!(!node.records().is_empty(), "nothing is left to DEL");
+    served.no_longer_refuses("DEL", "rdma0");
+    node.kernel.begin();
+    node.del(&pod, config).must_succeed();
+    node.must_be(&before, "DEL");
+    assert_eq!(node.records(), [""; 0]);
+}
+
 /// The pod that is gone, and not the one that is added, is who IPAM is asked for.
 #[test]
 fn recovery_asks_ipam_with_the_old_pods_arguments() {
