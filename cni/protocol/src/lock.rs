@@ -3,12 +3,14 @@
 
 use crate::state_file;
 use std::{
-    fs::{self, File, Permissions, TryLockError},
+    error::Error,
+    fmt,
+    fs::{self, File, Metadata, Permissions, TryLockError},
     io,
     ops::Deref,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
-    sync::mpsc,
+    sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
@@ -33,6 +35,13 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// How often a lock is asked for where no thread can wait for it.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// When it is first looked at who holds a lock that is waited for. Most are got before, so that nobody looks.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+
+/// How often it is looked at afterwards. Who waits is in a queue, and whoever has let go of the lock behind it: a holder
+/// that is seen at two looks has had the lock all the time in between.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A lock that this process has on a file, until this is dropped.
 ///
@@ -134,30 +143,25 @@ fn takes(file: &File) -> io::Result<bool> {
 /// Waits for the lock of `file`, for `limit` at most.
 ///
 /// # Errors
-/// Of the kind `TimedOut`, naming who holds it, once `limit` is over; else the system's.
+/// Of the kind `TimedOut`, naming who holds it, once `limit` is over ([`is_kept`]); else the system's.
 pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
     if takes(&file)? {
         return Ok(Held(file));
     }
-    let metadata = file.metadata()?;
-    let locked = match in_queue(&file, limit) {
+    let mut watch = Watch::begin(file.metadata()?, limit);
+    let locked = match in_queue(&file, &mut watch) {
         Some(locked) => locked?,
-        None => again_and_again(&file, limit)?,
+        None => again_and_again(&file, &mut watch)?,
     };
-    if locked {
-        return Ok(Held(file));
+    match locked {
+        true => Ok(Held(file)),
+        false => Err(io::Error::new(io::ErrorKind::TimedOut, watch.told(limit))),
     }
-    let seconds = limit.as_secs();
-    let words = format!(
-        "{} has held it for {seconds} s; try again",
-        holder(&metadata)
-    );
-    Err(io::Error::new(io::ErrorKind::TimedOut, words))
 }
 
 /// Whether a thread has got the lock of `file` in the kernel's queue, which is fair, and has no end. None: there can
 /// be no thread.
-fn in_queue(file: &File, limit: Duration) -> Option<io::Result<bool>> {
+fn in_queue(file: &File, watch: &mut Watch) -> Option<io::Result<bool>> {
     let waiting = file.try_clone().ok()?;
     let (sender, receiver) = mpsc::sync_channel(0);
     let wait = move || {
@@ -168,22 +172,120 @@ fn in_queue(file: &File, limit: Duration) -> Option<io::Result<bool>> {
         }
     };
     thread::Builder::new().spawn(wait).ok()?;
-    match receiver.recv_timeout(limit) {
-        Ok(locked) => Some(locked.map(|()| true)),
-        Err(_) => Some(Ok(false)),
+    loop {
+        match receiver.recv_timeout(watch.until_look()) {
+            Ok(locked) => return Some(locked.map(|()| true)),
+            Err(RecvTimeoutError::Disconnected) => return Some(Ok(false)),
+            Err(RecvTimeoutError::Timeout) if watch.look() => return Some(Ok(false)),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
     }
 }
 
 /// The same without a queue.
-fn again_and_again(file: &File, limit: Duration) -> io::Result<bool> {
-    let end = Instant::now() + limit;
+fn again_and_again(file: &File, watch: &mut Watch) -> io::Result<bool> {
     while !takes(file)? {
-        if Instant::now() >= end {
+        if watch.until_look().is_zero() && watch.look() {
             return Ok(false);
         }
         thread::sleep(PAUSE);
     }
     Ok(true)
+}
+
+/// Looks at who holds a lock while it is waited for.
+struct Watch {
+    of: Metadata,
+    end: Instant,
+    next: Instant,
+    /// Whether every look has seen the same process; none: nobody has looked.
+    is_one: Option<bool>,
+    /// The process that was seen last.
+    last: Option<u32>,
+}
+
+impl Watch {
+    /// Of the lock of the file of `of`, which is waited for from now on, for `limit`.
+    fn begin(of: Metadata, limit: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            of,
+            end: now + limit,
+            next: now + FIRST_LOOK.min(limit / 2),
+            is_one: None,
+            last: None,
+        }
+    }
+
+    fn until_look(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
+    }
+
+    /// Looks. Tells whether the time is over.
+    fn look(&mut self) -> bool {
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        let holder = process(&locks, self.of.dev(), self.of.ino());
+        let is_same = self.is_one.is_none() || holder == self.last;
+        self.is_one = Some(holder.is_some() && is_same && self.is_one != Some(false));
+        self.last = holder.or(self.last);
+        let now = Instant::now();
+        self.next = (now + LOOK).min(self.end);
+        now >= self.end
+    }
+
+    /// What is to be told of who holds it.
+    fn told(self, limit: Duration) -> Busy {
+        Busy {
+            by: self.last.map(named),
+            is_one: self.is_one == Some(true),
+            seconds: limit.as_secs(),
+        }
+    }
+}
+
+/// A lock that was waited for in vain.
+#[derive(Debug)]
+struct Busy {
+    /// Who had it last, for people; none: nobody that is seen here.
+    by: Option<String>,
+    /// Whether it was the same process all the time.
+    is_one: bool,
+    seconds: u64,
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.seconds;
+        match (&self.by, self.is_one) {
+            (Some(one), true) => write!(f, "{one} has held it for all of the {seconds} s")?,
+            (Some(last), false) => write!(
+                f,
+                "others have held it in turn for {seconds} s, the last of them {last}"
+            )?,
+            (None, _) => write!(
+                f,
+                "processes that are not seen here have held it for {seconds} s"
+            )?,
+        }
+        f.write_str("; try again")
+    }
+}
+
+impl Error for Busy {}
+
+/// Whether `error` comes from a lock that one process had for all the time that it was waited for: so it keeps it.
+/// Where several had it in turn, who waits once more can get it.
+pub fn is_kept(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let inner = error.downcast_ref().and_then(io::Error::get_ref);
+        let busy = inner.and_then(|it| it.downcast_ref::<Busy>());
+        if busy.is_some_and(|busy| busy.is_one) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// Waits without an end for the lock of the file at `path`, which `open` opens or makes. The file is opened
@@ -211,12 +313,8 @@ pub fn is_still(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Who has the lock of the file of `metadata`, for people.
-fn holder(metadata: &fs::Metadata) -> String {
-    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let Some(process) = process(&locks, metadata.dev(), metadata.ino()) else {
-        return "a process that is not seen here".to_owned();
-    };
+/// `process`, for people.
+fn named(process: u32) -> String {
     match fs::read_to_string(format!("/proc/{process}/comm")) {
         Ok(name) => format!("process {process} ({})", name.trim_end()),
         Err(_) => format!("process {process}"),
@@ -245,15 +343,34 @@ mod tests {
         process::{Command, Stdio},
     };
 
+    /// An error of whoever waits.
+    #[derive(Debug)]
+    struct Above(io::Error);
+
+    impl fmt::Display for Above {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "cannot lock: {}", self.0)
+        }
+    }
+
+    impl Error for Above {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
     #[test]
     fn a_lock_that_is_held_is_waited_for_with_an_end_and_its_holder_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let held = wait(open(&path).unwrap(), LIMIT).unwrap();
-        let error = wait(open(&path).unwrap(), Duration::from_millis(50)).unwrap_err();
+        let error = wait(open(&path).unwrap(), Duration::from_secs(1)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        let own = format!("process {} (", std::process::id());
-        assert!(error.to_string().starts_with(&own), "{error}");
+        let name = fs::read_to_string("/proc/self/comm").unwrap();
+        let own = format!("process {} ({})", std::process::id(), name.trim_end());
+        let words = format!("{own} has held it for all of the 1 s; try again");
+        assert_eq!(error.to_string(), words);
+        assert!(is_kept(&Above(error)));
         // in time
         let waiting = thread::spawn(move || wait(open(&path).unwrap(), LIMIT));
         thread::sleep(Duration::from_millis(50));
@@ -288,6 +405,48 @@ mod tests {
         assert_eq!(waiting.try_wait().unwrap(), None, "it does not wait");
         drop(held);
         assert!(waiting.wait().unwrap().success());
+    }
+
+    /// This process has it, another one waits for it and gets it, and a third one waits in vain.
+    #[test]
+    fn who_had_a_lock_last_is_not_blamed_for_all_the_time() {
+        const PATH: &str = "RDMA_TEST_NEXT";
+        const NAME: &str = "lock::tests::who_had_a_lock_last_is_not_blamed_for_all_the_time";
+        if let Some(path) = std::env::var_os(PATH) {
+            let _held = wait(open(path.as_ref()).unwrap(), LIMIT).unwrap();
+            io::stdin().read_to_end(&mut vec![]).unwrap();
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let held = wait(open(&path).unwrap(), LIMIT).unwrap();
+        let mut next = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME])
+            .env(PATH, &path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let waits = format!("-> FLOCK  ADVISORY  WRITE {} ", next.id());
+        while !fs::read_to_string("/proc/locks").unwrap().contains(&waits) {
+            assert_eq!(next.try_wait().unwrap(), None, "it does not wait");
+            thread::sleep(PAUSE);
+        }
+        let file = open(&path).unwrap();
+        let waiting = thread::spawn(move || wait(file, Duration::from_secs(1)).unwrap_err());
+        thread::sleep(Duration::from_millis(500));
+        drop(held);
+        let error = waiting.join().unwrap();
+        drop(next.stdin.take());
+        assert!(next.wait().unwrap().success());
+        let last = format!(
+            "others have held it in turn for 1 s, the last of them process {} (",
+            next.id()
+        );
+        assert!(error.to_string().starts_with(&last), "{error}");
+        assert!(error.to_string().ends_with("); try again"), "{error}");
+        assert!(!is_kept(&Above(error)));
+        assert!(!is_kept(&io::Error::from(io::ErrorKind::TimedOut)));
     }
 
     #[test]

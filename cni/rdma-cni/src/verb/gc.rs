@@ -4,7 +4,10 @@
 use super::{Node, teardown};
 use crate::{error::Error, ipam::Ipam};
 use attachments::{Key, store::Record};
-use cni_protocol::{SpecVersion, ValidAttachment, lock::LIMIT};
+use cni_protocol::{
+    SpecVersion, ValidAttachment,
+    lock::{self, LIMIT},
+};
 use rdma_netns::{InterfaceName, Kernel};
 use std::time::Duration;
 
@@ -29,12 +32,12 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     };
     let keys = node.store.sweep(Some(&node.conf.network.name), None)?;
     let mut errors = vec![];
-    // each attachment has time of its own, as with a DEL; who has kept a lock all that time keeps it
+    // each attachment has time of its own, as with a DEL; a process that has kept a lock all that time keeps it
     let mut time = LIMIT;
     for key in keys.into_iter().filter(|key| !is_valid(key)) {
         log::info!("{key}: the runtime does not know it any more");
         if let Err(error) = detach(&node.with_patience(time), &key) {
-            if error.is_held() {
+            if is_kept(&error) {
                 time = Duration::ZERO;
             }
             let error = Error::Of {
@@ -58,6 +61,12 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         1 => errors.pop().map_or(Ok(()), Err),
         _ => Err(Error::Several(errors)),
     }
+}
+
+/// Whether one process had a lock for all the time that there was. Where several had it in turn, as pods that start do,
+/// the next attachment is worth its time.
+fn is_kept(error: &Error) -> bool {
+    matches!(error, Error::State(error) | Error::Unfinished(error) if lock::is_kept(error))
 }
 
 /// The attachments as IPAM knows them: a rail's lease is held under the rail's name. What still
@@ -124,6 +133,31 @@ fn detach<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
         Record::Corrupt(reason) => {
             lock.discard();
             Err(Error::Unreadable(reason))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use attachments::store::StoreError;
+
+    #[test]
+    fn a_lock_that_one_process_keeps_is_not_waited_for_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("lock");
+        let open = || lock::open(&path).expect("a lock");
+        let _held = lock::attempt(open())
+            .expect("a lock")
+            .expect("nobody has it");
+        let second = Duration::from_secs(1);
+        for error in [Error::State, Error::Unfinished] {
+            let busy = lock::wait(open(), second).expect_err("it is held");
+            let error = error(StoreError::new("lock", &path, busy));
+            assert!(error.is_held() && is_kept(&error), "{error}");
+            let other = std::io::ErrorKind::TimedOut.into();
+            let error = Error::State(StoreError::new("lock", &path, other));
+            assert!(error.is_held() && !is_kept(&error), "{error}");
         }
     }
 }
