@@ -42,9 +42,11 @@
 //! DEL also removes what drafts of the attachment a killed ADD has left.
 //!
 //! Without any note (a lease of host-local's, or a note lost with the power before step 4
-//! ended), and with one that differs, DEL walks the directory. So no lease is lost, whatever
-//! is. GC looks at leases, not at notes. It syncs both directories when the lock is free, also if it has found nothing:
-//! what a GC that was stopped has taken away is not on the disk yet.
+//! ended), and with one that differs, DEL walks the directory. A note that agrees with its leases is believed: a lease
+//! that host-local gave the same attachment before, without a DEL in between, is found by the next DEL, which has no
+//! note any more, or by GC. So no lease is lost, whatever is. GC looks at leases, not at notes. It syncs both
+//! directories when the lock is free, also if it has found nothing: what a GC that was stopped has taken away is not on
+//! the disk yet.
 //!
 //! The round robin's pointer is renamed into place, not synced: an old one costs a look at an
 //! address that is held.

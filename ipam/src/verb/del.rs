@@ -22,6 +22,9 @@ pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     };
     avoid(&locked, &owner, &conflicts)?;
     let ips = match locked.holding(&owner)? {
+        // All that this plugin gave. host-local may have given it more, if there was no DEL between its ADD and ours,
+        // which CNI forbids. To find that, every DEL or every ADD would have to read all leases of the node: they are
+        // found by their address alone. The note goes with this DEL, so the next one reads them. GC always does.
         Holding::Complete(ips) => ips,
         // unknown here, or not as this plugin left it: host-local had a part in it
         Holding::Partial | Holding::Nothing => locked.leases_of(&owner)?,

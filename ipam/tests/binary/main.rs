@@ -2,6 +2,7 @@
 //! The real binary: every verb, in every version, alone, beside host-local, killed and in a
 //! crowd.
 
+mod added_twice;
 mod bad_input;
 mod check;
 mod cost;

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An attachment that host-local gave an address, and `rdma-ipam` another one, without a DEL in between.
+
+use super::node::{Node, call};
+use serde_json::{Value, json};
+
+/// The node, the configuration, and `c`, which has 10.77.0.2 by host-local and 10.77.0.3 by a note.
+fn twice() -> (Node, Value) {
+    let node = Node::new();
+    let conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
+    assert_eq!(call("ADD", "c", &conf).host_local().address(), "10.77.0.2");
+    assert_eq!(call("ADD", "c", &conf).address(), "10.77.0.3");
+    assert_eq!(node.leases(), ["10.77.0.2", "10.77.0.3"]);
+    (node, conf)
+}
+
+#[test]
+fn del_frees_what_is_noted_and_the_next_one_the_rest() {
+    let (node, conf) = twice();
+    call("DEL", "c", &conf).ok();
+    assert_eq!(node.leases(), ["10.77.0.2"]);
+    assert_eq!(node.notes(), [""; 0]);
+    call("DEL", "c", &conf).ok();
+    assert_eq!(node.leases(), [""; 0]);
+}
+
+/// After the first DEL, or without any.
+#[test]
+fn gc_frees_both() {
+    for has_del in [false, true] {
+        let (node, mut conf) = twice();
+        if has_del {
+            call("DEL", "c", &conf).ok();
+        }
+        conf["cni.dev/valid-attachments"] = json!([]);
+        call("GC", "", &conf).ok();
+        assert_eq!(node.leases(), [""; 0]);
+    }
+}
+
+/// What a migration is: DEL of the new plugin frees what the old one gave, and so does host-local's of both.
+#[test]
+fn a_del_between_the_two_frees_all() {
+    let node = Node::new();
+    let conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
+    call("ADD", "c", &conf).host_local().result();
+    call("DEL", "c", &conf).ok();
+    assert_eq!(call("ADD", "c", &conf).address(), "10.77.0.3");
+    call("DEL", "c", &conf).ok();
+    assert_eq!(node.leases(), [""; 0]);
+    let (node, conf) = twice();
+    assert!(call("DEL", "c", &conf).host_local().run().success);
+    assert_eq!(node.leases(), [""; 0]);
+}
