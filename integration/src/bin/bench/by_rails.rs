@@ -3,7 +3,7 @@
 //! once for each rail.
 
 use super::{
-    counts::{Counts, counts},
+    counts::counts,
     figures,
     peers::{Cost, Peers},
     run::{Run, call, cpu, median, median_of, number, runs},
@@ -13,8 +13,6 @@ use std::path::PathBuf;
 
 /// How often, where nothing is slow.
 pub(super) const RUNS: usize = 15;
-/// Of the peers, which take seconds.
-const PEER_RUNS: usize = 3;
 const VERBS: [&str; 2] = ["ADD", "DEL"];
 
 /// What is compared.
@@ -40,7 +38,6 @@ impl ByRails<'_> {
     /// Prints it, and keeps it as a table for plots of this name.
     pub(super) fn measure(&self, table: &str) {
         let mut times: Vec<Times> = self.inputs.iter().map(|_| Times::default()).collect();
-        let of_peers = runs(PEER_RUNS);
         for round in 0..self.runs {
             for ((rails, input), times) in self.inputs.iter().zip(&mut times) {
                 let pod = Netns::new("bench");
@@ -51,8 +48,8 @@ impl ByRails<'_> {
                 times.ours[0].push(added);
                 times.ours[1].push(call(&rdma_cni(), "DEL", at, input).0);
             }
-            let peers = self.peers.iter().filter(|_| round < of_peers);
-            for peers in peers {
+            let peers = self.peers.iter();
+            for peers in peers.filter(|it| round % self.runs.div_ceil(runs(it.runs)) == 0) {
                 for ((rails, _), times) in self.inputs.iter().zip(&mut times) {
                     let costs = peers.round(*rails);
                     for (all, cost) in times.theirs.iter_mut().zip(costs) {
@@ -68,8 +65,8 @@ impl ByRails<'_> {
     fn tell_times(&self, table: &str, times: &[Times]) {
         println!("\n{}: medians of {} runs, in turn", self.what, self.runs);
         if let Some(Peers { title, .. }) = &self.peers {
-            let runs = runs(PEER_RUNS);
-            println!("the peers are {title}, for each rail: medians of {runs} runs");
+            let runs = times[0].theirs[0].len();
+            println!("the peers are {title}, for each rail: medians of {runs} runs among these");
         }
         println!(
             "\n{:<14} {:>6} {:>8} {:>8} {:>10} {:>6} {:>8} {:>8} {:>10}",
@@ -107,37 +104,45 @@ impl ByRails<'_> {
         figures::keep(table, head, &rows);
     }
 
-    /// What an ADD and a DEL consist of, in numbers: a median, and the counts of one run.
+    /// What an ADD and a DEL consist of, in numbers: a median, and the counts of one run; each beside that of one rail.
     fn tell_counts(&self, times: &[Times]) {
-        println!(
-            "\n{:<14} {:>17} {:>13} {:>7} {:>14} {:>18} {:>18}",
-            "",
+        const COLUMNS: [&str; 6] = [
             "context switches",
             "system calls",
             "syncs",
             "KiB to files",
             "KiB to netlink",
-            "KiB from netlink"
-        );
+            "KiB from netlink",
+        ];
+        let head: String = COLUMNS
+            .iter()
+            .map(|it| format!(" {it:>16} {:>6}", "to 1"))
+            .collect();
+        println!("\n{:<14}{head}", "");
+        let mut one = [None; 2];
         for ((rails, input), times) in self.inputs.iter().zip(times) {
             let pod = Netns::new("bench");
             let at = (pod.path(), self.cni_path);
-            for (verb, runs) in VERBS.iter().zip(&times.ours) {
-                let Counts {
-                    system_calls,
-                    sent_to_netlink,
-                    read_from_netlink,
-                    written,
-                    syncs,
-                    ..
-                } = counts(&rdma_cni(), verb, at, input);
-                let [written, sent, read] =
-                    [written, sent_to_netlink, read_from_netlink].map(|it| f64::from(it) / 1024.0);
-                let switches = median_of(runs.iter().map(|it| number(it.context_switches)));
-                println!(
-                    "{:<14} {switches:>17.0} {system_calls:>13} {syncs:>7} {written:>14.1} {sent:>18.1} {read:>18.1}",
-                    format!("{verb} of {rails}"),
-                );
+            for ((verb, runs), one) in VERBS.iter().zip(&times.ours).zip(&mut one) {
+                let counts = counts(&rdma_cni(), verb, at, input);
+                let kib = |bytes: u32| f64::from(bytes) / 1024.0;
+                let values = [
+                    median_of(runs.iter().map(|it| number(it.context_switches))),
+                    counts.system_calls.into(),
+                    counts.syncs.into(),
+                    kib(counts.written),
+                    kib(counts.sent_to_netlink),
+                    kib(counts.read_from_netlink),
+                ];
+                let one = one.get_or_insert(values);
+                let cells = values.iter().zip(one).enumerate();
+                let line: String = cells
+                    .map(|(column, (value, one))| {
+                        let digits = usize::from(COLUMNS[column].starts_with("KiB"));
+                        format!(" {value:>16.digits$} {:>6.2}", value / *one)
+                    })
+                    .collect();
+                println!("{:<14}{line}", format!("{verb} of {rails}"));
             }
         }
         println!("\nrdma-ipam is in all of them, and the disk's own journal is in none.");

@@ -21,6 +21,11 @@ pub(super) struct Counts {
     pub(super) syncs: u32,
     /// What those have waited: milliseconds.
     pub(super) synced: f64,
+    /// What it has waited for answers on the wire: milliseconds.
+    pub(super) polled: f64,
+    /// What descriptors have waited that were closed: milliseconds.
+    pub(super) closed: f64,
+    closes: u32,
     /// Calls that wait for nothing, and what strace says they took: that is its own.
     idle: u32,
     idled: f64,
@@ -31,18 +36,24 @@ pub(super) fn counts(program: &Path, command: &str, at: (&Path, &str), input: &P
     traced(&["-yy"], program, command, at, input)
 }
 
-/// The same of its syncs alone: it stops at little else, so they wait as they do without strace, whose own time, that of
-/// calls that wait for nothing, is not in it.
-pub(super) fn syncs(program: &Path, command: &str, at: (&Path, &str), input: &Path) -> Counts {
-    let only = ["--seccomp-bpf", "-e", "trace=fsync,fdatasync,getpid"];
+/// The same of what waits alone: it stops at little else, so that waits as it does without strace, whose own time, that of
+/// calls that wait for nothing, is in none of it.
+pub(super) fn waits(program: &Path, command: &str, at: (&Path, &str), input: &Path) -> Counts {
+    let only = [
+        "--seccomp-bpf",
+        "-e",
+        "trace=fsync,fdatasync,poll,close,getpid",
+    ];
     let counts = traced(&only, program, command, at, input);
     assert!(
         counts.idle > 0,
         "each line of the log has the process' number"
     );
-    let strace = counts.idled / f64::from(counts.idle) * f64::from(counts.syncs);
+    let strace = counts.idled / f64::from(counts.idle);
+    let without = |waited: f64, calls: u32| (waited - strace * f64::from(calls)).max(0.0);
     Counts {
-        synced: (counts.synced - strace).max(0.0),
+        synced: without(counts.synced, counts.syncs),
+        closed: without(counts.closed, counts.closes),
         ..counts
     }
 }
@@ -106,6 +117,11 @@ impl Counts {
             "fsync" | "fdatasync" => {
                 self.syncs += 1;
                 self.synced += took.unwrap_or_default() * 1e3;
+            }
+            "poll" => self.polled += took.unwrap_or_default() * 1e3,
+            "close" => {
+                self.closes += 1;
+                self.closed += took.unwrap_or_default() * 1e3;
             }
             "getpid" => {
                 self.idle += 1;

@@ -17,47 +17,31 @@ use std::{
 /// How many pods, and how often: what one of them waits for needs as many figures as there are pods at once.
 const CROWDS: [(usize, usize); 3] = [(1, 16), (16, 4), (100, 2)];
 const RAILS: [u32; 2] = [1, 8];
+const VERBS: [&str; 2] = ["ADD", "DEL"];
 
-/// In the namespace of `node`'s host, which has `eth1`.
+/// In the namespace of `node`'s host, which has `eth1`. State and leases are in memory, and the disk is in none of it.
 pub(super) fn measure(node: &Node) {
-    let inputs = rails::inputs(node, RAILS);
+    let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let inputs = rails::inputs(node, RAILS).map(|it| rails::kept_in(&it, memory.path()));
     println!(
-        "\npods at once: macvlan children, each with an address from its parent's prefix; CPU of one pod\n"
+        "\npods at once: macvlan children, each with an address from its parent's prefix; CPU of one pod; in turn\n"
     );
     println!(
         "{:<18} {:>10} {:>9} {:>12} {:>9} {:>9} {:>9}",
         "", "verb", "a second", "median, ms", "p99, ms", "CPU, ms", "rounds"
     );
-    let mut rows = vec![];
-    for (pods, rounds) in CROWDS {
-        for (count, input) in RAILS.iter().zip(&inputs) {
-            let mut crowds: [Crowd; 2] = Default::default();
-            let rounds = run::runs(rounds);
-            for _ in 0..rounds {
-                let netns: Vec<Netns> = (0..pods).map(|_| Netns::new("crowd")).collect();
-                for (verb, crowd) in ["ADD", "DEL"].iter().zip(&mut crowds) {
-                    crowd.add(at_once(node, verb, &netns, input));
-                }
-            }
-            let name = format!("{pods} of {count} rails");
-            let mut row = vec![];
-            let both = crowds.map(|it| it.figures());
-            for (verb, [rate, median, p99, cpu]) in ["ADD", "DEL"].iter().zip(both) {
-                row.extend([rate, median, p99]);
-                println!(
-                    "{name:<18} {verb:>10} {rate:>9.1} {median:>12.1} {p99:>9.1} {cpu:>9.1} {rounds:>9}"
-                );
-            }
-            let [add, del] = both;
-            let ratios = [0, 1, 2, 3].map(|figure| del[figure] / add[figure]);
-            let [rate, median, p99, cpu] = ratios;
-            println!(
-                "{name:<18} {:>10} {rate:>9.2} {median:>12.2} {p99:>9.2} {cpu:>9.2}",
-                "DEL to ADD"
-            );
-            rows.push((name, row));
+    let of = |(pods, rounds)| {
+        let each = RAILS.iter().zip(&inputs);
+        each.map(move |(rails, input)| Size::new(pods, run::runs(rounds), *rails, input))
+    };
+    let mut sizes: Vec<Size> = CROWDS.into_iter().flat_map(of).collect();
+    let most = sizes.iter().map(|it| it.rounds).max().unwrap_or_default();
+    for round in 0..most {
+        for size in sizes.iter_mut().filter(|it| round < it.rounds) {
+            size.round(node);
         }
     }
+    let rows: Vec<_> = sizes.iter().map(Size::tell).collect();
     let head = [
         "ADD: a second",
         "ADD: median",
@@ -67,6 +51,57 @@ pub(super) fn measure(node: &Node) {
         "DEL: p99",
     ];
     figures::keep("crowd", &head, &rows);
+}
+
+/// So many pods at once, of so many rails.
+struct Size<'a> {
+    pods: usize,
+    rounds: usize,
+    rails: u32,
+    input: &'a Path,
+    /// ADD and DEL.
+    crowds: [Crowd; 2],
+}
+
+impl<'a> Size<'a> {
+    fn new(pods: usize, rounds: usize, rails: u32, input: &'a Path) -> Self {
+        let crowds = Default::default();
+        Self {
+            pods,
+            rounds,
+            rails,
+            input,
+            crowds,
+        }
+    }
+
+    /// All start, and all end.
+    fn round(&mut self, node: &Node) {
+        let netns: Vec<Netns> = (0..self.pods).map(|_| Netns::new("crowd")).collect();
+        for (verb, crowd) in VERBS.iter().zip(&mut self.crowds) {
+            crowd.add(at_once(node, verb, &netns, self.input));
+        }
+    }
+
+    /// Prints its lines, and returns its row for the plots.
+    fn tell(&self) -> (String, Vec<f64>) {
+        let rounds = self.rounds;
+        let name = format!("{} of {} rails", self.pods, self.rails);
+        let mut row = vec![];
+        let [add, del] = [0, 1].map(|verb: usize| self.crowds[verb].figures());
+        for (verb, [rate, median, p99, cpu]) in VERBS.iter().zip([add, del]) {
+            row.extend([rate, median, p99]);
+            println!(
+                "{name:<18} {verb:>10} {rate:>9.1} {median:>12.1} {p99:>9.1} {cpu:>9.1} {rounds:>9}"
+            );
+        }
+        let [rate, median, p99, cpu] = [0, 1, 2, 3].map(|figure: usize| del[figure] / add[figure]);
+        println!(
+            "{name:<18} {:>10} {rate:>9.2} {median:>12.2} {p99:>9.2} {cpu:>9.2}",
+            "DEL to ADD"
+        );
+        (name, row)
+    }
 }
 
 /// All runs of one verb.

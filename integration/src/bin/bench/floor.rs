@@ -4,12 +4,11 @@
 //! each of them stands below, and what it waited for beside it.
 
 use super::{
-    counts::{Counts, syncs},
+    counts::{Counts, waits},
     rails,
     run::{Run, call, cpu, median, median_of, run, runs},
 };
 use integration::{Netns, Node, plugin::rdma_cni};
-use rdma_netns::probe::PROBE_TIME;
 use std::{
     fs::File,
     path::{Path, PathBuf},
@@ -25,10 +24,8 @@ struct Case {
     title: &'static str,
     input: PathBuf,
     times: Vec<Run>,
-    /// How many fsyncs there are, and how long they wait: milliseconds.
-    syncs: Vec<(u32, f64)>,
-    /// Milliseconds that it waits for answers to its probe.
-    probe: f64,
+    /// What it waits for.
+    waits: Vec<Counts>,
 }
 
 /// In the namespace of `node`'s host, which has `eth1`.
@@ -38,18 +35,16 @@ pub(super) fn measure(node: &Node) {
     let disk = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
     let [input] = rails::inputs(node, [1]);
     let floor = build(memory.path());
-    let waits = PROBE_TIME.as_secs_f64() * 1e3;
     let mut cases = [
-        ("in memory, no probe", memory.path(), "off", 0.0),
-        ("same, on the disk", disk.path(), "off", 0.0),
-        ("same, with the probe", memory.path(), "on", waits),
+        ("in memory, no probe", memory.path(), "off"),
+        ("on the disk, no probe", disk.path(), "off"),
+        ("in memory, probed", memory.path(), "on"),
     ]
-    .map(|(title, directory, asks, probe)| Case {
+    .map(|(title, directory, probe)| Case {
         title,
-        input: input_in(&input, directory, asks),
+        input: input_in(&input, directory, probe),
         times: vec![],
-        syncs: vec![],
-        probe,
+        waits: vec![],
     });
     let mut least = vec![];
     for round in 0..runs(RUNS) {
@@ -68,9 +63,8 @@ pub(super) fn measure(node: &Node) {
             case.times.push(call(&rdma_cni(), "ADD", at, &case.input).0);
             call(&rdma_cni(), "DEL", at, &case.input);
             if round < runs(TRACED) {
-                let Counts { syncs, synced, .. } = syncs(&rdma_cni(), "ADD", at, &case.input);
+                case.waits.push(waits(&rdma_cni(), "ADD", at, &case.input));
                 call(&rdma_cni(), "DEL", at, &case.input);
-                case.syncs.push((syncs, synced));
             }
         }
     }
@@ -79,7 +73,7 @@ pub(super) fn measure(node: &Node) {
         runs(RUNS)
     );
     println!(
-        "{:<22} {:>8} {:>9} {:>8} {:>9} {:>7} {:>14} {:>14} {:>9} {:>9}",
+        "{:<22} {:>8} {:>9} {:>8} {:>9} {:>7} {:>14} {:>12} {:>13} {:>9} {:>9}",
         "",
         "ms",
         "to floor",
@@ -87,19 +81,25 @@ pub(super) fn measure(node: &Node) {
         "to floor",
         "fsyncs",
         "they wait, ms",
-        "the probe, ms",
+        "answers, ms",
+        "closing, ms",
         "rest, ms",
         "to floor"
     );
     let [wall, used] = [median(&least), cpu(&least)];
     println!("{:<22} {wall:>8.2} {:>9} {used:>8.2}", "floor", "");
     for case in &cases {
-        let syncs = case.syncs[0].0;
-        let synced = median_of(case.syncs.iter().map(|(_, waited)| *waited));
-        let [ours, cpu, probe] = [median(&case.times), cpu(&case.times), case.probe];
-        let rest = ours - synced - probe;
+        let syncs = case.waits[0].syncs;
+        let waited = |of: fn(&Counts) -> f64| median_of(case.waits.iter().map(of));
+        let [synced, polled, closed] = [
+            waited(|it| it.synced),
+            waited(|it| it.polled),
+            waited(|it| it.closed),
+        ];
+        let [ours, cpu] = [median(&case.times), cpu(&case.times)];
+        let rest = ours - synced - polled - closed;
         println!(
-            "{:<22} {ours:>8.2} {:>9.2} {cpu:>8.2} {:>9.2} {syncs:>7} {synced:>14.2} {probe:>14.0} {rest:>9.2} {:>9.2}",
+            "{:<22} {ours:>8.2} {:>9.2} {cpu:>8.2} {:>9.2} {syncs:>7} {synced:>14.2} {polled:>12.2} {closed:>13.2} {rest:>9.2} {:>9.2}",
             case.title,
             ours / wall,
             cpu / used,
@@ -107,19 +107,16 @@ pub(super) fn measure(node: &Node) {
         );
     }
     println!(
-        "\nrdma-ipam is in the figures of rdma-cni. What the fsyncs wait is a median of {} runs by strace.",
+        "\nrdma-ipam is in the figures of rdma-cni. What is waited for is a median of {} runs by strace.",
         runs(TRACED)
     );
 }
 
 /// The configuration in the file `input`, with all files in `directory`, and with `probe`.
 fn input_in(input: &Path, directory: &Path, probe: &str) -> PathBuf {
+    let kept = rails::kept_in(input, directory);
     let file = directory.join(format!("probe-{probe}.json"));
-    rails::changed(input, file, |configuration| {
-        configuration["probe"] = probe.into();
-        configuration["stateDir"] = directory.join("state").to_str().into();
-        configuration["ipam"]["dataDir"] = directory.join("leases").to_str().into();
-    })
+    rails::changed(&kept, file, |it| it["probe"] = probe.into())
 }
 
 /// The C program, static, with musl, as rdma-cni is. glibc asks 43 times what the CPU is before `main`: on a virtual

@@ -11,39 +11,16 @@ use integration::{
     Node,
     plugin::{debian, rdma_cni},
 };
-use rdma_ipam::store::{Change, Disk, Owner, RealDisk, Store};
+use rdma_ipam::store::{Owner, RealDisk, Store};
 use serde_json::{Value, json};
 use std::{
-    fs, io,
+    fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
 };
 
 const RUNS: usize = 31;
 const HELD: u32 = 50_000;
-
-/// The real disk, without waiting for it: what is filled in here need not survive a crash.
-struct Hasty;
-
-impl Disk for Hasty {
-    fn make(&self, change: &Change) -> io::Result<()> {
-        match change {
-            Change::Sync(_) => Ok(()),
-            Change::Write {
-                path,
-                content,
-                mode,
-                ..
-            } => RealDisk.make(&Change::Write {
-                path: path.clone(),
-                content: content.clone(),
-                mode: *mode,
-                durable: false,
-            }),
-            change => RealDisk.make(change),
-        }
-    }
-}
 
 /// One plugin, one range.
 struct Side {
@@ -52,7 +29,9 @@ struct Side {
     input: PathBuf,
 }
 
-pub(super) fn measure(node: &Node) {
+/// The leases are in memory: `rdma-ipam` waits for a disk, and `host-local` does not.
+pub(super) fn measure(_: &Node) {
+    let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let ours = rdma_cni().with_file_name("rdma-ipam");
     let peer = debian("host-local");
     println!(
@@ -76,13 +55,12 @@ pub(super) fn measure(node: &Node) {
             "fd00:be::1".parse::<Ipv6Addr>().expect("an address").into(),
         ),
     ] {
-        let sides = ["none", "50,000"]
-            .map(|held| [&ours, &peer].map(|program| Side::new(node, program, subnet, held)));
+        let sides = ["none", "50,000"].map(|held| {
+            [&ours, &peer].map(|program| Side::new(memory.path(), program, subnet, held))
+        });
         let [_, [our_full, their_full]] = &sides;
         our_full.fill_ours(start);
         their_full.fill_theirs(start);
-        // what was written in haste is not to be waited for by those that are measured
-        nix::unistd::sync();
         let costs = costs(&sides);
         for (held, costs) in ["none", "50,000"].iter().zip(&costs) {
             for (verb, [ours, theirs]) in ["ADD", "DEL"].iter().zip(costs) {
@@ -96,7 +74,7 @@ pub(super) fn measure(node: &Node) {
     }
     figures::keep("leases", &["rdma-ipam", "host-local"], &rows);
     println!(
-        "\nrdma-ipam waits for the disk (fsync of the leases and their directory), host-local does \
+        "\nIn memory. On a disk rdma-ipam waits for it (fsync of the leases and their directory), host-local does \
          not: a lease of\nhost-local's can be lost with the machine's power. host-local's DEL reads \
          every lease."
     );
@@ -119,11 +97,11 @@ fn costs(sides: &[[Side; 2]; 2]) -> [[[f64; 2]; 2]; 2] {
 }
 
 impl Side {
-    fn new(node: &Node, program: &Path, subnet: &str, held: &str) -> Self {
+    fn new(memory: &Path, program: &Path, subnet: &str, held: &str) -> Self {
         let name = program.file_name().expect("a name").to_string_lossy();
         let label = format!("{name}-{held}-{}", subnet.replace(['/', ':'], "-"));
-        let directory = node.directory().join(&label);
-        let input = node.directory().join(format!("{label}.json"));
+        let directory = memory.join(&label);
+        let input = memory.join(format!("{label}.json"));
         let configuration = json!({
             "cniVersion": "1.0.0", "name": "bench", "type": "bench",
             "ipam": { "type": *name, "dataDir": directory, "ranges": [[{ "subnet": subnet }]] },
@@ -148,7 +126,7 @@ impl Side {
 
     /// As 50,000 pods' ADDs would.
     fn fill_ours(&self, start: IpAddr) {
-        let store = Store::new(&Hasty, &self.directory, "bench", Patience::of_verb());
+        let store = Store::new(&RealDisk, &self.directory, "bench", Patience::of_verb());
         let leases = store.lock().expect("the lock");
         for number in 0..HELD {
             let owner = owner(number);

@@ -21,9 +21,8 @@ pub(super) fn measure(node: &Node) {
         })
     });
     let configuration = |rail: u32| {
-        let address = json!({
-            "address": format!("2001:db8:{rail}::1/64"), "gateway": format!("2001:db8:{rail}::fe"),
-        });
+        // no gateway, as rdma-cni's pod has none: with one, they wait for duplicate address detection
+        let address = json!({"address": format!("2001:db8:{rail}::1/64")});
         json!({
             "device": format!("eth{rail}"),
             "ipam": {"type": "static", "addresses": [address]},
@@ -38,6 +37,7 @@ pub(super) fn measure(node: &Node) {
         plugin: "host-device",
         configuration: &configuration,
         afterwards: &afterwards,
+        runs: RUNS,
         directory: node.directory().into(),
         cni_path,
     };

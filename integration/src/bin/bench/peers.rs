@@ -21,6 +21,8 @@ pub(super) struct Peers<'a> {
     pub(super) configuration: &'a dyn Fn(u32) -> Value,
     /// What has to be done after DEL, and is not theirs.
     pub(super) afterwards: &'a dyn Fn(),
+    /// How often they run at most, over all rounds.
+    pub(super) runs: usize,
     pub(super) directory: PathBuf,
     pub(super) cni_path: &'a str,
 }

@@ -16,6 +16,8 @@ use std::{
 
 /// How many rails a pod has, in this part and in that of moves.
 pub(super) const COUNTS: [u32; 3] = [1, 4, 8];
+/// How often the peers run, which wait seconds for each rail: `host-local` gives every address a gateway.
+const SLOW: usize = 3;
 
 /// In the namespace of `node`'s host, which has `eth1`.
 pub(super) fn measure(node: &Node) {
@@ -36,6 +38,7 @@ pub(super) fn measure(node: &Node) {
         plugin: "macvlan",
         configuration: &configuration,
         afterwards: &|| {},
+        runs: SLOW,
         directory: node.directory().into(),
         cni_path,
     };
@@ -76,6 +79,15 @@ pub(super) fn changed(input: &Path, file: PathBuf, change: impl FnOnce(&mut Valu
     change(&mut configuration);
     fs::write(&file, configuration.to_string()).expect("the configuration");
     file
+}
+
+/// The configuration in the file `input`, with state and leases in `directory`.
+pub(super) fn kept_in(input: &Path, directory: &Path) -> PathBuf {
+    let file = directory.join(input.file_name().expect("a file"));
+    changed(input, file, |configuration| {
+        configuration["stateDir"] = directory.join("state").to_str().into();
+        configuration["ipam"]["dataDir"] = directory.join("leases").to_str().into();
+    })
 }
 
 /// The configuration of a pod with so many rails, in a file.
