@@ -3,7 +3,10 @@
 
 use super::{Node, teardown};
 use crate::{error::Error, ipam::Ipam};
-use attachments::{Key, store::Record};
+use attachments::{
+    Key,
+    store::{Record, StoreError},
+};
 use cni_protocol::{
     SpecVersion, ValidAttachment,
     lock::{self, LIMIT},
@@ -51,10 +54,12 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     if !node.conf.names_are_known {
         log::warn!("IPAM keeps what it has without a record: interfaceName is not known");
     } else if let Some(name) = &node.conf.ipam {
-        let known = known(node, valid)?;
-        let forwarded =
-            Ipam::find(name, node.environment, &node.conf.raw).and_then(|ipam| ipam.gc(&known));
-        errors.extend(forwarded.err().map(Error::from));
+        let known = known(node, valid).map_err(Error::Unasked);
+        let forwarded = known.and_then(|known| {
+            let ipam = Ipam::find(name, node.environment, &node.conf.raw)?;
+            Ok(ipam.gc(&known)?)
+        });
+        errors.extend(forwarded.err());
     }
     match errors.len() {
         0 => Ok(()),
@@ -75,7 +80,7 @@ fn is_kept(error: &Error) -> bool {
 fn known<K: Kernel>(
     node: &Node<'_, K>,
     valid: &[ValidAttachment],
-) -> Result<Vec<ValidAttachment>, Error> {
+) -> Result<Vec<ValidAttachment>, StoreError> {
     let mut known = valid.to_vec();
     let mut add = |container: &str, interface: &InterfaceName| {
         known.push(ValidAttachment {
@@ -140,7 +145,6 @@ fn detach<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attachments::store::StoreError;
 
     #[test]
     fn a_lock_that_one_process_keeps_is_not_waited_for_again() {

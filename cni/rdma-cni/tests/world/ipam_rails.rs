@@ -188,6 +188,34 @@ fn gc_keeps_the_leases_of_what_is_not_restored() {
     assert_eq!(leases.held(), [""; 0]);
 }
 
+/// What is recorded can be read as GC begins, and not any more when the IPAM plugin is to be told what to keep.
+#[test]
+fn gc_that_cannot_read_the_records_any_more_says_all_that_failed() {
+    let leases = Leases::new(1);
+    let node = &leases.node;
+    let config = leases.config(json!({}));
+    let pod = node.pod("a");
+    node.add(&pod, &config).must_succeed();
+    leases.calls();
+    node.kernel.begin();
+    let records = node.record_of(&pod).parent().unwrap().to_owned();
+    node.script(move |number| {
+        if number == 1 {
+            std::fs::remove_dir_all(&records).unwrap();
+            std::os::unix::fs::symlink(&records, &records).unwrap();
+        }
+        fake_kernel::Verdict::Proceed
+    });
+    let message = node.gc(&[], &config).must_fail(105);
+    for word in [
+        "everything is back on the host, but",
+        "so the IPAM plugin was not asked to drop anything",
+    ] {
+        assert!(message.contains(word), "{message}");
+    }
+    assert!(!message.contains("nothing was changed"), "{message}");
+}
+
 #[test]
 fn status_asks_for_every_rail() {
     let leases = with_router();
