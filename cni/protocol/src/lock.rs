@@ -433,14 +433,14 @@ mod tests {
             thread::sleep(PAUSE);
         }
         let file = open(&path).unwrap();
-        let waiting = thread::spawn(move || wait(file, Duration::from_secs(1)).unwrap_err());
-        thread::sleep(Duration::from_millis(500));
+        let waiting = thread::spawn(move || wait(file, Duration::from_secs(2)).unwrap_err());
+        thread::sleep(Duration::from_secs(1));
         drop(held);
         let error = waiting.join().unwrap();
         drop(next.stdin.take());
         assert!(next.wait().unwrap().success());
         let last = format!(
-            "others have held it in turn for 1 s, the last of them process {} (",
+            "others have held it in turn for 2 s, the last of them process {} (",
             next.id()
         );
         assert!(error.to_string().starts_with(&last), "{error}");
