@@ -6,14 +6,16 @@ use nix::{
     sys::statvfs::statvfs,
     unistd::{AccessFlags, access},
 };
-use std::{io, path::Path};
+use std::{fs, io, path::Path};
 
 /// Whether `directory`, or what of its path is there, takes files and has room for them.
 ///
 /// # Errors
 /// Why not, as a write would say.
 pub fn check(directory: &Path) -> io::Result<()> {
-    let there = directory.ancestors().find(|path| path.exists());
+    // a link that leads to nothing is there: no directory can be made in its place
+    let is_there = |path: &&Path| fs::symlink_metadata(path).is_ok();
+    let there = directory.ancestors().find(is_there);
     let there = there.unwrap_or(Path::new("/"));
     if !there.is_dir() {
         return Err(Errno::ENOTDIR.into());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links, pipes, directories and a gigabyte in the place of the data directory's files: nothing is waited for, followed
+//! Links, pipes, sockets, directories and a gigabyte in the place of the data directory's files: nothing is waited for, followed
 //! or read to its end.
 
 use super::node::{Node, Outcome, call};
@@ -7,22 +7,46 @@ use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::{Value, json};
 use std::{
     fs::{self, File},
-    os::unix::fs::{PermissionsExt, symlink},
-    path::Path,
+    os::unix::{
+        fs::{PermissionsExt, symlink},
+        net::UnixListener,
+    },
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 /// Puts one of them at a path.
 type Put = fn(&Path);
 
-const ODD: [(&str, Put); 5] = [
+/// Where links lead to, beside them and in one directory up: it is put there with the link.
+const ELSEWHERE: &str = "elsewhere";
+
+/// What is in it: an owner, as a lease has one, and as many bytes as a secret has.
+const OTHERS: &[u8] = b"somebody else's, of thirty-two b";
+
+fn elsewhere(path: &Path, name: &str) -> PathBuf {
+    path.parent()
+        .expect("a directory")
+        .join(ELSEWHERE)
+        .join(name)
+}
+
+const ODD: [(&str, Put); 6] = [
     ("link", |path| {
-        symlink("/etc/hostname", path).expect("a link")
+        let file = elsewhere(path, "file");
+        fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+        fs::write(&file, OTHERS).expect("a file");
+        symlink(file, path).expect("a link");
     }),
     ("dangling link", |path| {
-        symlink("/nonexistent/file", path).expect("a link");
+        let nothing = elsewhere(path, "nothing");
+        fs::create_dir_all(nothing.parent().expect("a directory")).expect("made");
+        symlink(nothing, path).expect("a link");
     }),
     ("pipe", |path| mkfifo(path, Mode::S_IRWXU).expect("a pipe")),
+    ("socket", |path| {
+        drop(UnixListener::bind(path).expect("a socket"))
+    }),
     ("directory", |path| {
         fs::create_dir_all(path.join("in/it")).expect("a directory");
     }),
@@ -31,6 +55,18 @@ const ODD: [(&str, Put); 5] = [
         file.set_len(1 << 30).expect("a hole");
     }),
 ];
+
+/// Nothing was written where a link at `path` leads to.
+#[track_caller]
+fn assert_left_alone(path: &Path, what: &str) {
+    assert!(
+        !elsewhere(path, "nothing").exists(),
+        "{what}: made through a link"
+    );
+    if let Ok(there) = fs::read(elsewhere(path, "file")) {
+        assert_eq!(there, OTHERS, "{what}: written through a link");
+    }
+}
 
 #[track_caller]
 fn run(command: &str, container: &str, conf: &Value) -> Outcome {
@@ -54,7 +90,8 @@ fn a_lease_that_is_no_file_is_nobodys_and_its_address_is_not_given() {
         let node = Node::new();
         let conf = ranges(&node);
         fs::create_dir_all(node.leases_dir()).expect("made");
-        put(&node.leases_dir().join("10.77.0.2"));
+        let lease = node.leases_dir().join("10.77.0.2");
+        put(&lease);
         assert_eq!(call("ADD", "a", &conf).address(), "10.77.0.3", "{what}");
         let mut gc = conf.clone();
         gc["cni.dev/valid-attachments"] = json!([]);
@@ -63,21 +100,27 @@ fn a_lease_that_is_no_file_is_nobodys_and_its_address_is_not_given() {
             assert!(outcome.success, "{what}, {command}: {outcome:?}");
         }
         assert_eq!(node.leases(), ["10.77.0.2"], "{what}: it is left alone");
+        assert_left_alone(&lease, what);
     }
 }
 
 #[test]
 fn a_lock_that_is_no_file_is_named() {
     for (what, put) in ODD {
-        if what == "huge file" {
-            continue; // it can be locked like any other
-        }
         let node = Node::new();
         let conf = ranges(&node);
         fs::create_dir_all(node.leases_dir()).expect("made");
         let lock = node.leases_dir().join("lock");
         put(&lock);
         let outcome = run("ADD", "a", &conf);
+        assert_left_alone(&lock, what);
+        if what == "huge file" {
+            // it can be locked like any other, and nobody reads it
+            assert!(outcome.success, "{outcome:?}");
+            assert!(run("DEL", "a", &conf).success);
+            assert_eq!(fs::metadata(&lock).expect("the lock").len(), 1 << 30);
+            continue;
+        }
         let names_it = outcome.stdout.contains(lock.to_str().expect("text"));
         assert!(!outcome.success && names_it, "{what}: {outcome:?}");
         assert_eq!(node.leases(), [""; 0]);
@@ -90,8 +133,10 @@ fn a_pointer_that_is_no_file_counts_as_none() {
         let node = Node::new();
         let conf = ranges(&node);
         fs::create_dir_all(node.leases_dir()).expect("made");
-        put(&node.leases_dir().join("last_reserved_ip.0"));
+        let pointer = node.leases_dir().join("last_reserved_ip.0");
+        put(&pointer);
         let outcome = run("ADD", "a", &conf);
+        assert_left_alone(&pointer, what);
         // a pod has its address, whether or not the next one is remembered
         assert!(outcome.success, "{what}: {outcome:?}");
     }
@@ -117,10 +162,41 @@ fn a_secret_and_a_resolv_conf_that_are_no_files_are_named() {
 
         let mut conf = ranges(&node);
         conf["ipam"]["strategy"] = json!("stable");
-        put(&node.data_dir().join(".rdma-ipam.secret"));
+        let secret = node.data_dir().join(".rdma-ipam.secret");
+        put(&secret);
         let outcome = run("ADD", "b", &conf);
         let names_it = outcome.stdout.contains(".rdma-ipam.secret");
         assert!(!outcome.success && names_it, "{what}: {outcome:?}");
+        assert_left_alone(&secret, what);
+    }
+}
+
+#[test]
+fn a_data_directory_that_is_none_is_named_and_not_waited_for() {
+    for (what, put) in ODD {
+        if what == "directory" {
+            continue;
+        }
+        let node = Node::new();
+        let conf = ranges(&node);
+        let path = node.data_dir();
+        put(&path);
+        for command in ["ADD", "STATUS"] {
+            let outcome = run(command, "a", &conf);
+            // one that leads to a directory is followed: of those that lead to none, nothing is made
+            let names_it = outcome.stdout.contains(path.to_str().expect("text"));
+            assert!(
+                !outcome.success && names_it,
+                "{what}, {command}: {outcome:?}"
+            );
+            assert_left_alone(&path, what);
+        }
+        // in time, whatever they say
+        let mut gc = conf.clone();
+        gc["cni.dev/valid-attachments"] = json!([]);
+        run("DEL", "a", &conf);
+        run("GC", "", &gc);
+        assert_left_alone(&path, what);
     }
 }
 
