@@ -102,7 +102,7 @@ fn checked(configuration: &Value, record: &Path) -> Value {
 fn a_lock_that_is_no_file_is_named_and_nothing_is_changed() {
     for odd in OddFile::ALL {
         if odd == OddFile::Huge {
-            continue; // it can be locked like any other
+            continue; // below
         }
         let host = Host::new(1);
         let node = &host.node;
@@ -132,6 +132,60 @@ fn a_lock_that_is_no_file_is_named_and_nothing_is_changed() {
         }
         host.run("ADD", "a", pod.path(), &configuration).result();
         host.run("DEL", "a", pod.path(), &configuration).silent();
+        node.assert_restored(&before);
+    }
+}
+
+/// A lock is never read: one of a gigabyte is locked as it is.
+#[test]
+fn a_gigabyte_in_the_place_of_a_lock_is_locked_like_any_other() {
+    let host = Host::new(1);
+    let node = &host.node;
+    let configuration = node.configuration(&["eth1"]);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let locks = [
+        node.state().join("lock"),
+        node.record("net", "a").with_extension("lock"),
+    ];
+    for lock in &locks {
+        host.put(OddFile::Huge, lock);
+    }
+    host.run("ADD", "a", pod.path(), &configuration).result();
+    for lock in &locks {
+        let found = fs::metadata(lock).expect("a lock");
+        assert_eq!((found.len(), found.mode() & 0o777), (1 << 30, 0o600));
+    }
+    host.run("DEL", "a", pod.path(), &configuration).silent();
+    node.assert_restored(&before);
+}
+
+#[test]
+fn a_state_directory_that_is_none_is_named_and_nothing_is_changed() {
+    for odd in OddFile::ALL {
+        if odd == OddFile::Directory {
+            continue;
+        }
+        let host = Host::new(1);
+        let node = &host.node;
+        let mut configuration = node.configuration(&["eth1"]);
+        let pod = node.pod("pod");
+        let before = Snapshot::of(&node.host);
+        let state = node.directory().join("odd");
+        host.put(odd, &state);
+        configuration["stateDir"] = json!(state);
+        for command in ["ADD", "STATUS"] {
+            let text = host
+                .run(command, "a", pod.path(), &configuration)
+                .failure()
+                .text();
+            let path = state.to_str().expect("text");
+            assert!(text.contains(path), "{odd:?}, {command}: {text}");
+        }
+        // in time, whatever they say
+        host.run("DEL", "a", pod.path(), &configuration);
+        configuration["cni.dev/valid-attachments"] = json!([]);
+        host.run("GC", "", Path::new(""), &configuration);
         node.assert_restored(&before);
     }
 }

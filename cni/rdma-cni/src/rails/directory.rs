@@ -12,9 +12,12 @@ use nix::{
 };
 use std::{
     ffi::OsStr,
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, Read, Write},
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
     path::Path,
 };
 
@@ -38,9 +41,11 @@ fn too_much() -> io::Error {
 pub(super) struct Directory(OwnedFd);
 
 impl Directory {
-    /// The directory at `path`, which is root's alone. None: there is none.
+    /// The directory at `path`, which is root's alone. None: there is none. A pipe in its place is not waited for.
     pub(super) fn open(path: &Path) -> io::Result<Option<Self>> {
-        match File::open(path) {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).custom_flags(OFlag::O_DIRECTORY.bits());
+        match options.open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             opened => Ok(Some(Self(opened?.into()))),
         }
