@@ -281,6 +281,23 @@ mod tests {
         }
     }
 
+    /// Routing tables are of the pod's own namespace.
+    #[test]
+    fn what_concerns_its_pod_alone_a_claim_may_say() {
+        for fields in [
+            json!({"mtu": 1500}),
+            json!({"rails": [0]}),
+            json!({"smcr": false}),
+            json!({"routing": {"metric": 7, "tableBase": 3000}}),
+        ] {
+            let parameters = object(fields);
+            for source in [Source::Class, Source::Claim] {
+                let read = Parameters::read(&parameters, source, Parameters::default());
+                assert_ne!(read.expect("parameters"), Parameters::default());
+            }
+        }
+    }
+
     #[test]
     fn what_is_wrong_is_told_by_its_place() {
         for (parameters, words) in [

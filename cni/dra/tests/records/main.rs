@@ -10,7 +10,11 @@ use dra::{
 use numbers::inventory;
 use rdma_resources::{CharNode, FileError, Sharing, grant::GrantedDevice};
 use serde_json::{Value, json};
-use std::{fs, path::Path};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+};
 
 const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
 
@@ -193,6 +197,33 @@ fn there_is_nothing_to_give_without_a_network() {
             .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(0))
             .expect("none")
     );
+}
+
+/// Root may read them, whatever a restored backup or a hardening script has made of their modes.
+#[test]
+fn a_record_is_roots_alone_and_modes_that_nobody_can_use_keep_no_claim() {
+    for mode in [0o600, 0o000, 0o111, 0o7777] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let claims = prepared(directory.path(), true);
+        let file = directory.path().join(format!("claims/{UID}.json"));
+        let lock = directory.path().join("claims/lock");
+        let mode_of = |path: &Path| fs::metadata(path).expect("a file").mode() & 0o7777;
+        assert_eq!([mode_of(&file), mode_of(&lock)], [0o600; 2]);
+        for path in [&file, &lock, &directory.path().join("claims")] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).expect("set");
+        }
+        let joined = claims.joined(UID, "boot-1", ("sandbox", vec![]), moved(4));
+        assert!(joined.expect("joined"), "{mode:o}");
+        assert!(given(directory.path()).is_some(), "{mode:o}");
+        assert_eq!(mode_of(&file), 0o600, "{mode:o}");
+        // one that nobody but root can open may stay
+        assert_eq!(mode_of(&lock) & 0o177, 0, "{mode:o}");
+        let (all, unreadable) = claims.all();
+        assert_eq!((all.len(), unreadable.len()), (1, 0), "{mode:o}");
+        fs::set_permissions(&file, Permissions::from_mode(mode)).expect("set");
+        claims.left("sandbox").expect("left");
+        assert!(claims.remove(UID).expect("removed"), "{mode:o}");
+    }
 }
 
 /// The disk of the specifications is another one than that of the records.
