@@ -3,7 +3,14 @@
 
 use erdma::metadata::{Base, Metadata, MetadataError, Pace};
 use integration::metadata::{BlackHole, MetadataService, nic_path};
-use std::time::{Duration, Instant};
+use std::{
+    io::{Read, Write},
+    iter,
+    net::{TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
 const MAC: &str = "02:00:00:00:00:07";
 
@@ -225,6 +232,59 @@ async fn answers_that_are_not_http_or_have_no_end_are_errors() {
         service.behave(|behaviour| drop(behaviour.raw.insert(path, raw)));
         let error = nic(&mut client(&service.base())).await.expect_err(told);
         assert!(error.to_string().contains(told), "{told}: {error}");
+    }
+}
+
+/// Each of its bytes comes soon after the one before, so that no connection is ever quiet.
+#[test]
+fn an_answer_that_drips_without_an_end_ends_in_time() {
+    for head in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nx: "] {
+        let (listener, ends) = (
+            TcpListener::bind("127.0.0.1:0").expect("a port"),
+            AtomicBool::new(false),
+        );
+        let address = listener.local_addr().expect("an address");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for stream in listener.incoming() {
+                    if ends.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let (mut stream, ends) = (stream.expect("a client"), &ends);
+                    scope.spawn(move || {
+                        // what was said before the question would be no answer
+                        let asked = stream.read(&mut [0; 4096]);
+                        assert!(asked.is_ok_and(|it| it > 0), "nothing was asked");
+                        let mut text = head.as_bytes().iter().chain(iter::repeat(&b'1'));
+                        // until the client has gone
+                        while !ends.load(Ordering::Relaxed)
+                            && text
+                                .next()
+                                .is_some_and(|it| stream.write_all(&[*it]).is_ok())
+                        {
+                            thread::sleep(Duration::from_millis(5));
+                        }
+                    });
+                }
+            });
+            let asked = Instant::now();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            let mut client = client_of(&format!("http://{address}"), IMPATIENT);
+            let error = runtime.expect("a runtime").block_on(nic(&mut client));
+            let took = asked.elapsed();
+            ends.store(true, Ordering::Relaxed);
+            drop(TcpStream::connect(address));
+            let error = error.expect_err("no answer");
+            assert!(error.is_of_the_service(), "{error}");
+            assert!(error.to_string().contains("not answered"), "{error}");
+            // 4096 bytes of it would take 20 s for each attempt
+            assert!(
+                took < 5 * IMPATIENT.attempts * IMPATIENT.whole,
+                "{took:?}: {error}"
+            );
+        });
     }
 }
 
