@@ -2,8 +2,9 @@
 //! The configuration on standard input.
 
 use crate::untouched_node;
-use integration::{Node, Snapshot};
+use integration::{Invocation, Node, Outcome, Snapshot};
 use serde_json::{Value, json};
+use std::{collections::BTreeSet, fs, path::Path};
 
 #[test]
 fn input_that_is_no_json_object_cannot_be_decoded() {
@@ -18,6 +19,14 @@ fn input_that_is_no_json_object_cannot_be_decoded() {
             assert_eq!(failure.code, 6, "{command} with {input:?}: {outcome}");
         }
     }
+    // what is quoted of it is short, and escaped
+    let long = format!("[\"{}\"]", "\u{202e}\u{9b}".repeat(1 << 16));
+    let outcome = node.invoke("ADD", "a", pod.path()).raw_input(&long).run();
+    let text = outcome.failure().text();
+    assert!(
+        text.len() < 300 && text.contains("\\u202e\\u009b"),
+        "{text}"
+    );
     node.assert_restored(&before);
 }
 
@@ -104,7 +113,71 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
         ("podResourcesSocket", json!(1), "1"),
         ("podResourcesSocket", json!("kubelet.sock"), "kubelet.sock"),
         ("prevResult", json!("text"), "text"),
+        ("probe", json!("yes"), "yes"),
+        ("probe", json!(true), "true"),
+        ("podAnnotations", json!("rails"), "rails"),
+        ("podAnnotations", json!(["vlan"]), "vlan"),
+        ("podAnnotations", json!([7]), "7"),
+        ("detect", json!("yes"), "yes"),
+        ("detect", json!(1), "1"),
     ]
+    .into_iter()
+    .chain(wrong_settings())
+    .collect()
+}
+
+/// The same of what is set of a virtual function.
+fn wrong_settings() -> Vec<(&'static str, Value, &'static str)> {
+    vec![
+        ("vlan", json!(4095), "4095"),
+        ("vlan", json!("100"), "100"),
+        ("vlanQoS", json!(3), "3"),
+        ("vlanProto", json!("802.1q"), "802.1q"),
+        ("mac", json!("01:00:5e:00:00:01"), "01:00:5e:00:00:01"),
+        ("mac", json!(5), "5"),
+        ("runtimeConfig", json!({"mac": "nonsense"}), "nonsense"),
+        ("min_tx_rate", json!("slow"), "slow"),
+        ("max_tx_rate", json!(-1), "-1"),
+        ("spoofchk", json!("yes"), "yes"),
+        ("trust", json!(true), "true"),
+        ("link_state", json!("up"), "up"),
+        ("guid", json!("02:00:00:00:00:01"), "02:00:00:00:00:01"),
+        ("guid", json!(1), "1"),
+        ("runtimeConfig", json!({"infinibandGUID": 5}), "5"),
+        ("ibKubernetesEnabled", json!("yes"), "yes"),
+        ("pkey", json!("8001"), "8001"),
+        ("pkey", json!(32769), "32769"),
+        ("args", json!("text"), "text"),
+    ]
+}
+
+/// Those that the reference's tables of the network configuration have.
+fn documented_fields() -> BTreeSet<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
+    let page = fs::read_to_string(page).expect("the reference");
+    let mut fields = BTreeSet::new();
+    for heading in [
+        "## Network configuration\n",
+        "### Settings of a virtual function\n",
+    ] {
+        let section = page.split_once(heading).expect(heading).1;
+        let section = section.split("\n##").next().expect("a section");
+        for line in section.lines().filter(|it| it.starts_with("| `")) {
+            let cell = line.split('|').nth(1).expect("a cell");
+            let names = cell.split('`').skip(1).step_by(2);
+            fields.extend(names.map(|it| it.split('.').next().expect("a name").to_owned()));
+        }
+    }
+    fields
+}
+
+#[test]
+fn every_field_of_the_reference_has_a_wrong_value_here() {
+    let fields = documented_fields();
+    assert!(fields.len() > 30, "{fields:?}");
+    let wrong: BTreeSet<_> = wrong_values().iter().map(|it| it.0.to_owned()).collect();
+    let missing: Vec<_> = fields.difference(&wrong).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]
@@ -136,6 +209,56 @@ fn a_wrong_value_is_told_with_its_field_before_any_change() {
     node.assert_restored(&before);
 }
 
+/// Runs it with an empty directory in the place of the one that the default state directory is in.
+fn with_an_empty_default(call: Invocation<'_>) -> Outcome {
+    let script = "mount -t tmpfs none /var/lib && exec \"$0\"";
+    let arguments = ["--mount", "sh", "-c", script].map(str::to_owned);
+    call.by(Path::new("/usr/bin/unshare"), arguments.into())
+        .run()
+}
+
+/// DEL cannot know where the records are; what it leaves is not forgotten.
+#[test]
+fn with_a_wrong_state_directory_del_leaves_the_record_to_a_verb_with_the_right_one() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let right = node.configuration(&["eth1"]);
+    node.add(&right, "a", &pod);
+    for (field, value, words) in wrong_values() {
+        if field != "stateDir" {
+            continue;
+        }
+        let mut wrong = right.clone();
+        wrong[field] = value;
+        let call = node.invoke("DEL", "a", pod.path()).input(&wrong);
+        let outcome = with_an_empty_default(call);
+        outcome.silent();
+        let told = ["stateDir", words].map(|it| outcome.stderr.contains(it));
+        assert_eq!(told, [true; 2], "{outcome}");
+        assert!(node.record("net", "a").exists());
+    }
+    node.del(&right, "a", &pod);
+    node.assert_restored(&before);
+}
+
+/// A network's records are found by its name: DEL does not pass over a wrong one.
+#[test]
+fn del_needs_the_networks_name() {
+    let (node, pod, before) = untouched_node();
+    for (field, value, words) in wrong_values() {
+        if field != "name" {
+            continue;
+        }
+        let mut configuration = node.configuration(&["eth1"]);
+        configuration[field] = value;
+        let call = node.invoke("DEL", "a", pod.path()).input(&configuration);
+        let text = call.run().error(7);
+        assert!(text.contains(words), "{text}");
+    }
+    node.assert_restored(&before);
+}
+
 /// One typing error in the list must not keep the node's pods from being deleted: DEL and GC read
 /// what they need. Only without the network's name is it unknown whose records are meant.
 #[test]
@@ -144,7 +267,7 @@ fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
     let right = node.configuration(&["eth1"]);
     let before = Snapshot::of(&node.host);
     let wrong = wrong_values().into_iter();
-    let wrong = wrong.filter(|(field, ..)| !["name", "stateDir", "log"].contains(field));
+    let wrong = wrong.filter(|(field, ..)| !["name", "stateDir"].contains(field));
     let versions = ["0.2.0", "1.2.0"].map(|it| ("cniVersion", json!(it), it));
     let both = json!({"type": "macvlan", "mode": "passthru"});
     let unsupported = ("child", both, "passthru");
