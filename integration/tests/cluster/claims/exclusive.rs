@@ -279,13 +279,30 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, driver: &Driver) {
             "of its own node and driver only",
         ),
     ] {
-        let done = cluster.kubectl_as(&token, line);
-        let said = String::from_utf8(done.stderr).expect("UTF-8");
-        assert!(
-            !done.status.success() && said.contains(words),
-            "{line}: {said}"
-        );
+        is_refused(cluster, &token, line, words);
     }
+    let file = driver.machine.path("slice.json");
+    for name in ["other", "others-driver"] {
+        let mut slice = cluster.get(&format!("resourceslice {name}"))[0].clone();
+        slice["spec"]["pool"]["generation"] = json!(2);
+        let mut another = slice.clone();
+        another["metadata"] = json!({"name": format!("made-{name}")});
+        for (verb, object) in [("replace", slice), ("create", another)] {
+            fs::write(&file, object.to_string()).expect("written");
+            let line = format!("{verb} -f {}", file.display());
+            is_refused(cluster, &token, &line, "of its own node and driver only");
+        }
+    }
+}
+
+#[track_caller]
+fn is_refused(cluster: &ControlPlane, token: &str, line: &str, words: &str) {
+    let done = cluster.kubectl_as(token, line);
+    let said = String::from_utf8(done.stderr).expect("UTF-8");
+    assert!(
+        !done.status.success() && said.contains(words),
+        "{line}: {said}"
+    );
 }
 
 /// A claim of two drivers' devices, which somebody has allocated on a node.
