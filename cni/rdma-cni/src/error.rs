@@ -87,7 +87,7 @@ pub enum Error {
         /// What is not back.
         left: Option<Box<Incomplete>>,
         /// What is back and not as before, a sentence for each thing.
-        given_up: Vec<String>,
+        given_up: Box<[String]>,
         /// Why addresses are not given back.
         held: Option<Box<IpamError>>,
     },

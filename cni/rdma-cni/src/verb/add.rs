@@ -397,7 +397,7 @@ fn undo<K: Kernel>(
     Error::Add {
         cause,
         left: left.map(Box::new),
-        given_up: lacking,
+        given_up: lacking.into(),
         held: held.map(Box::new),
     }
 }
