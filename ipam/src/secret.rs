@@ -4,7 +4,7 @@
 //!
 //! `<dataDir>/.rdma-ipam.secret`, 32 bytes, mode 0600. No network can be called so. It is made
 //! on first use, under the lock of `.rdma-ipam.secret.lock`, and renamed into place: two first
-//! users agree, and a killed one leaves nothing that counts.
+//! users agree, and a killed one leaves nothing that counts. What it leaves goes with the next DEL or GC.
 
 use crate::{
     stable::SECRET,
@@ -18,6 +18,7 @@ use std::{
 };
 
 const NAME: &str = ".rdma-ipam.secret";
+const LOCK: &str = ".rdma-ipam.secret.lock";
 
 /// There is no secret to work with.
 #[derive(Debug, thiserror::Error)]
@@ -53,14 +54,14 @@ pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretE
         make(disk, Change::MakeDirectory(data_dir.to_owned()))?;
     }
     // the directory itself could be opened, and held, by anybody
-    let lock_path = data_dir.join(format!("{NAME}.lock"));
+    let lock_path = data_dir.join(LOCK);
     let file = lock::open(&lock_path).map_err(failed("open", &lock_path))?;
     let _lock = lock::wait(file, lock::LIMIT).map_err(failed("lock", &lock_path))?;
     if let Some(secret) = read(&path)? {
         return Ok(secret);
     }
     let secret = random().map_err(failed("read", Path::new(RANDOM)))?;
-    let new = data_dir.join(format!("{NAME}.new"));
+    let new = draft(data_dir);
     match fs::symlink_metadata(&new) {
         Ok(_) => make(disk, Change::Remove(new.clone()))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -84,6 +85,31 @@ pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretE
     made?;
     make(disk, Change::Sync(data_dir.to_owned()))?;
     Ok(secret)
+}
+
+/// Removes what a maker that was killed has left. One that is at it now has the lock, and removes its own.
+pub fn forget_draft(disk: &impl Disk, data_dir: &Path) {
+    let new = draft(data_dir);
+    if fs::symlink_metadata(&new).is_err() {
+        return;
+    }
+    let lock_path = data_dir.join(LOCK);
+    let remove = || -> Result<(), StoreError> {
+        let lock = lock::open(&lock_path).and_then(lock::attempt);
+        match lock.map_err(failed("lock", &lock_path))? {
+            Some(_lock) if fs::symlink_metadata(&new).is_ok() => {
+                make(disk, Change::Remove(new.clone()))
+            }
+            _ => Ok(()),
+        }
+    };
+    if let Err(error) = remove() {
+        log::warn!("{error}; the next DEL or GC tries again");
+    }
+}
+
+fn draft(data_dir: &Path) -> PathBuf {
+    data_dir.join(format!("{NAME}.new"))
 }
 
 fn read(path: &Path) -> Result<Option<[u8; SECRET]>, SecretError> {
@@ -164,6 +190,23 @@ mod tests {
         fs::write(data_dir.path().join(NAME), [0; 31]).unwrap();
         let error = secret(&RealDisk, data_dir.path()).unwrap_err().to_string();
         assert!(error.contains("has 31 bytes, not 32"), "{error}");
+    }
+
+    #[test]
+    fn what_a_killed_maker_left_goes_and_what_another_makes_stays() {
+        let data_dir = tempfile::tempdir().unwrap();
+        let data_dir = data_dir.path();
+        let new = draft(data_dir);
+        forget_draft(&RealDisk, data_dir);
+        assert_eq!(fs::read_dir(data_dir).unwrap().count(), 0, "no lock either");
+        fs::write(&new, [0; 7]).unwrap();
+        let maker = lock::attempt(lock::open(&data_dir.join(LOCK)).unwrap());
+        let maker = maker.unwrap().expect("nobody has it");
+        forget_draft(&RealDisk, data_dir);
+        assert!(new.exists());
+        drop(maker);
+        forget_draft(&RealDisk, data_dir);
+        assert!(!new.exists());
     }
 
     #[test]

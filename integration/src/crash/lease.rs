@@ -11,10 +11,7 @@ use crate::{
     tracer::{self, Fault, Report},
 };
 use serde_json::{Value, json};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 use tempfile::TempDir;
 
 /// A data directory, and one verb on it.
@@ -92,21 +89,10 @@ impl Leases {
 
     /// Files that should not be there when nobody has an address.
     fn left(&self, when: &str) -> Vec<String> {
-        self.left_but(when, &attachment::is_lasting)
-    }
-
-    /// The same before another ADD: only that needs the secret, and makes it if its maker was killed.
-    fn left_before_add(&self, when: &str) -> Vec<String> {
-        let is_secret = |path: &Path| path.ends_with(".rdma-ipam.secret.new");
-        self.left_but(when, &|path| {
-            is_secret(path) || attachment::is_lasting(path)
-        })
-    }
-
-    fn left_but(&self, when: &str, is_lasting: &dyn Fn(&Path) -> bool) -> Vec<String> {
         let leases = self.leases();
         let directories = [leases.to_str().expect("UTF-8")];
-        let left = Files::below(&directories).differences(&Files::below(&[]), is_lasting);
+        let left = Files::below(&directories);
+        let left = left.differences(&Files::below(&[]), &attachment::is_lasting);
         left.into_iter().map(|it| format!("{when}: {it}")).collect()
     }
 
@@ -150,12 +136,12 @@ impl Story for Leases {
             0 => {}
             1 => {
                 left.extend(must_succeed("GC", &self.gc().run()));
-                left.extend(self.left_before_add("after GC"));
+                left.extend(self.left("after GC"));
             }
             _ => left.extend(self.other()),
         }
         left.extend(must_succeed("DEL", &self.call("DEL", "a").run()));
-        left.extend(self.left_before_add("after DEL"));
+        left.extend(self.left("after DEL"));
         left.extend(self.other());
         left.extend(self.left("in the end"));
         left

@@ -5,6 +5,7 @@ use super::Node;
 use crate::{
     conf,
     error::{Error, list},
+    secret,
     store::{Disk, Holding, Locked, Owner},
 };
 use std::net::IpAddr;
@@ -13,6 +14,7 @@ use std::net::IpAddr;
 /// of the configuration but where the leases are. It is no error if there are none.
 pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     let owner = node.owner()?;
+    secret::forget_draft(node.disk, &node.place.data_dir);
     let conflicts = conf::conflicts(node.raw).unwrap_or_else(|error| {
         log::warn!("{error}; the addresses are given back all the same");
         vec![]

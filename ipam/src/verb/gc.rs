@@ -4,6 +4,7 @@
 use super::Node;
 use crate::{
     error::{Error, list},
+    secret,
     store::{Disk, Lease, Owner},
 };
 use cni_protocol::{SpecVersion, ValidAttachment};
@@ -19,6 +20,7 @@ pub fn gc<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
         log::info!("GC comes without cni.dev/valid-attachments: nothing is given back");
         return Ok(());
     };
+    secret::forget_draft(node.disk, &node.place.data_dir);
     let Some(locked) = node.store.lock_existing()? else {
         return Ok(());
     };
