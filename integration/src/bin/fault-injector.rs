@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fault-injector [--report=FILE] [--kill=N | --kill-after=N | --fail=N=ERRNO]… -- PROGRAM [ARGUMENT…]`: runs a
-//! program with faults at some of its system calls (`integration::tracer`), and ends as the program did. Without
-//! a FILE the points are printed on standard error.
+//! `fault-injector [--report=FILE] [FAULT…] -- PROGRAM [ARGUMENT…]`: runs a program with faults at some of its system
+//! calls (`integration::tracer`), and ends as the program did. Without a FILE the points are printed on standard error.
+//! A FAULT is `--kill=N`, `--kill-after=N`, `--kill-before-send=N` or `--fail=N=ERRNO`.
 
 use integration::tracer::{self, Arguments, Report, Traced};
 use nix::{

@@ -40,6 +40,9 @@ pub enum Fault {
     Kill(usize),
     /// SIGKILL after the `n`th call that changes something.
     KillAfter(usize),
+    /// SIGKILL before the `n`th call that sends something to another process. They are counted by themselves: how often a
+    /// program speaks differs from run to run.
+    KillBeforeSend(usize),
     /// The `n`th call that can have this `errno` is not made, and fails with it. What a run does in another order than
     /// the one before, it meets all the same.
     Fail(usize, i32),
@@ -51,17 +54,17 @@ impl Fault {
         matches!(self, Self::Fail(_, errno) if point.errors.contains(&errno))
     }
 
-    /// Whether it is at a call that changes something, so that the others need not stop the program.
+    /// Whether it is at a call that changes something or can lack room, so that the others need not stop the program.
     fn is_at_a_change(self) -> bool {
-        // nothing else can lack room
         !matches!(self, Self::Fail(_, errno) if errno != ENOSPC)
     }
 
-    /// For a command line: `kill=3`, `kill-after=3`, `fail=3=28`.
+    /// For a command line: `kill=3`, `kill-after=3`, `kill-before-send=3`, `fail=3=28`.
     pub fn argument(self) -> String {
         match self {
             Self::Kill(number) => format!("kill={number}"),
             Self::KillAfter(number) => format!("kill-after={number}"),
+            Self::KillBeforeSend(number) => format!("kill-before-send={number}"),
             Self::Fail(number, errno) => format!("fail={number}={errno}"),
         }
     }
@@ -71,12 +74,15 @@ impl FromStr for Fault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no fault: kill=N, kill-after=N, fail=N=ERRNO");
+        let wrong = || {
+            format!("{text:?} is no fault: kill=N, kill-after=N, kill-before-send=N, fail=N=ERRNO")
+        };
         let number = |text: &str| text.parse().map_err(|_| wrong());
         let (what, rest) = text.split_once('=').ok_or_else(wrong)?;
         match (what, rest.split_once('=')) {
             ("kill", None) => Ok(Self::Kill(number(rest)?)),
             ("kill-after", None) => Ok(Self::KillAfter(number(rest)?)),
+            ("kill-before-send", None) => Ok(Self::KillBeforeSend(number(rest)?)),
             ("fail", Some((at, errno))) => {
                 let errno = errno.parse().map_err(|_| wrong())?;
                 Ok(Self::Fail(number(at)?, errno))

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which system calls are points, what each of them does, and which errors it could have.
 //!
-//! A call *changes* something if what it leaves outlives the process: files, mounts, devices, what is said to others,
-//! and programs that are started. Points without a change are those whose error a program has to live with:
-//! descriptors that cannot be had, threads, reading, and waiting that a signal interrupts. What is written to standard
-//! error is a log, and no point; nor is memory, which no program here goes on without.
+//! A call *changes* something if what it leaves outlives the process: files, mounts, devices, frames, the answer, and
+//! programs that are started. It *sends* something if another process reads it from a Unix socket. Points without
+//! either are those whose error a program has to live with: descriptors that cannot be had, threads, reading, looking
+//! at files, connections, and waiting that a signal interrupts. What is written to standard error is a log, and no
+//! point; nor is memory, which no program here goes on without.
 
 use super::{filter::Stop, memory, netlink};
 use nix::{
     libc::{
-        self, AF_NETLINK, AF_PACKET, AF_UNIX, CLONE_THREAD, EINTR, EIO, EMFILE, ENOMEM, ENOSPC,
-        O_CREAT, O_TRUNC,
+        self, AF_NETLINK, AF_PACKET, AF_UNIX, CLONE_THREAD, ECONNREFUSED, EINTR, EIO, EMFILE,
+        ENOMEM, ENOSPC, EPIPE, O_CREAT, O_TRUNC,
     },
     unistd::Pid,
 };
@@ -25,6 +26,8 @@ pub struct Point {
     pub what: String,
     /// Whether it changes something.
     pub changes: bool,
+    /// Whether it sends something to another process, by a Unix socket.
+    pub sends: bool,
     /// Which errors it could have: `errno`.
     pub errors: Vec<i32>,
 }
@@ -79,12 +82,23 @@ const OTHERS: &[(libc::c_long, &str)] = names![
     inotify_init1 SYS_inotify_init1, socketpair SYS_socketpair, recvfrom SYS_recvfrom,
     recvmsg SYS_recvmsg, flock SYS_flock, ppoll SYS_ppoll, wait4 SYS_wait4, waitid SYS_waitid,
     nanosleep SYS_nanosleep, clock_nanosleep SYS_clock_nanosleep, epoll_pwait SYS_epoll_pwait,
+    accept4 SYS_accept4, connect SYS_connect, fcntl SYS_fcntl, ioctl SYS_ioctl,
+    inotify_add_watch SYS_inotify_add_watch, setsockopt SYS_setsockopt,
+    newfstatat SYS_newfstatat, statx SYS_statx, readlinkat SYS_readlinkat, faccessat SYS_faccessat,
+    faccessat2 SYS_faccessat2,
 ];
+
+/// Those by which a descriptor becomes a socket: what is sent is known by it.
+const SOCKETS: [&str; 4] = ["socket", "socketpair", "accept4", "fcntl"];
+
+/// One that changes nothing, and may lack room as those do that change something.
+const LACKS_ROOM: &str = "inotify_add_watch";
 
 /// Those that later CPUs do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD_OTHERS: &[(libc::c_long, &str)] = names![
     pipe SYS_pipe, poll SYS_poll, select SYS_select, epoll_wait SYS_epoll_wait,
+    stat SYS_stat, lstat SYS_lstat, readlink SYS_readlink, access SYS_access,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_OTHERS: &[(libc::c_long, &str)] = &[];
@@ -97,11 +111,14 @@ pub fn is_sync(call: &str) -> bool {
     SYNCS.contains(&call)
 }
 
+/// `SIOCGSKNS` (`include/uapi/linux/sockios.h`): the namespace of a socket, as a descriptor.
+const NAMESPACE_OF_SOCKET: u64 = 0x894c;
+
 /// Flags of an open that changes something: a file is made, or loses its content.
 const MAKES: u32 = (O_CREAT | O_TRUNC).cast_unsigned();
 
-/// The calls that can be points, or only those that can change something; and the sockets, by which a request is
-/// known.
+/// The calls that can be points; or only those that can change something or lack room, and the sockets, by which a
+/// request is known.
 pub(super) fn stops(only_changes: bool) -> Vec<Stop> {
     let changes = CHANGES.iter().chain(OLD_CHANGES).map(|(number, name)| {
         let flags = match *name {
@@ -113,7 +130,8 @@ pub(super) fn stops(only_changes: bool) -> Vec<Stop> {
         (number, flags.map(|argument| (argument, MAKES)))
     });
     let others = OTHERS.iter().chain(OLD_OTHERS);
-    let others = others.filter(|(_, name)| !only_changes || *name == "socket");
+    let is_needed = |name: &str| SOCKETS.contains(&name) || name == LACKS_ROOM;
+    let others = others.filter(|(_, name)| !only_changes || is_needed(name));
     let all = changes.chain(others.map(|(number, _)| (number, None)));
     all.map(|(number, only)| Stop {
         number: u32::try_from(*number).expect("a system call's number"),
@@ -137,7 +155,10 @@ impl Call<'_> {
     /// The point that this call is. None: it is none.
     pub(super) fn point(&self) -> Option<Point> {
         let name = self.name()?;
-        let (changes, what, errors) = self.effect(name)?;
+        let ((changes, what, errors), sends) = match self.send(name) {
+            Some(what) => ((false, what, [EPIPE].as_slice()), true),
+            None => (self.effect(name)?, false),
+        };
         let mut can_change = CHANGES.iter().chain(OLD_CHANGES);
         // else a fault would miss it
         debug_assert!(!changes || can_change.any(|(_, it)| *it == name), "{name}");
@@ -145,8 +166,16 @@ impl Call<'_> {
             call: name.to_owned(),
             what,
             changes,
+            sends,
             errors: errors.to_vec(),
         })
+    }
+
+    /// What it sends to another process.
+    fn send(&self, name: &str) -> Option<String> {
+        let calls = ["write", "writev", "sendto", "sendmsg", "sendmmsg"];
+        let sends = calls.contains(&name) && self.is_socket_of(AF_UNIX);
+        (sends && self.target(0).starts_with("socket:")).then(|| "a Unix socket".to_owned())
     }
 
     fn effect(&self, name: &str) -> Option<(bool, String, &'static [i32])> {
@@ -163,6 +192,8 @@ impl Call<'_> {
             "read" | "pread64" | "readv" => self.read(),
             "write" | "pwrite64" | "writev" => self.written(),
             "getdents64" => no_change(self.target(0), &[EIO]),
+            "stat" | "lstat" | "readlink" | "access" => self.looked_at(0),
+            "newfstatat" | "statx" | "readlinkat" | "faccessat" | "faccessat2" => self.looked_at(1),
             "ftruncate" | "fallocate" | "fsync" | "fdatasync" | "syncfs" | "sync_file_range" => {
                 change(self.target(0), &DISK)
             }
@@ -183,6 +214,21 @@ impl Call<'_> {
             "umount2" => change(self.path(0), &[ENOMEM]),
             // a socket gets a name in the file system
             "bind" if self.is_socket_of(AF_UNIX) => change(String::new(), &DISK),
+            "bind" if self.is_socket_of(AF_NETLINK) => no_change("netlink".to_owned(), &[ENOMEM]),
+            "setsockopt" if self.is_socket_of(AF_NETLINK) => {
+                no_change("netlink".to_owned(), &[ENOMEM])
+            }
+            // whom it is for is not there just now
+            "connect" if self.is_socket_of(AF_UNIX) => {
+                no_change("a Unix socket".to_owned(), &[ECONNREFUSED])
+            }
+            "accept4" => no_change(String::new(), &[EMFILE]),
+            // the user's limit of watches
+            "inotify_add_watch" => no_change(self.path(1), &[ENOSPC]),
+            "fcntl" if self.duplicates() => no_change("another descriptor".to_owned(), &[EMFILE]),
+            "ioctl" if arguments[1] == NAMESPACE_OF_SOCKET => {
+                no_change("the namespace of a socket".to_owned(), &[EMFILE])
+            }
             "setns" | "unshare" => no_change(String::new(), &[ENOMEM]),
             "socket" | "socketpair" | "pipe" | "pipe2" | "eventfd2" | "epoll_create1"
             | "timerfd_create" | "pidfd_open" | "inotify_init1" => {
@@ -204,10 +250,9 @@ impl Call<'_> {
             "clone3" => self.cloned(memory::word(self.thread, arguments[0])),
             "execve" => change(self.path(0), &[ENOMEM]),
             "kill" => change(format!("signal {}", arguments[1]), &[]),
-            "flock" | "poll" | "ppoll" | "select" | "wait4" | "waitid" | "nanosleep"
-            | "clock_nanosleep" | "epoll_wait" | "epoll_pwait" => {
-                no_change(String::new(), &[EINTR])
-            }
+            "flock" => no_change(self.target(0), &[EINTR]),
+            "poll" | "ppoll" | "select" | "wait4" | "waitid" | "nanosleep" | "clock_nanosleep"
+            | "epoll_wait" | "epoll_pwait" => no_change(String::new(), &[EINTR]),
             _ => None,
         }
     }
@@ -218,6 +263,12 @@ impl Call<'_> {
             0 => (false, path, &[EMFILE]),
             _ => (true, path, &[EMFILE, ENOSPC, EIO]),
         })
+    }
+
+    /// Not what is open already, for which the path is empty.
+    fn looked_at(&self, path: usize) -> Option<(bool, String, &'static [i32])> {
+        let path = self.path(path);
+        (!path.is_empty()).then_some((false, path, &[EIO]))
     }
 
     fn read(&self) -> Option<(bool, String, &'static [i32])> {
@@ -266,6 +317,14 @@ impl Call<'_> {
             0 => (true, "a process".to_owned(), &[ENOMEM]),
             _ => (false, "a thread".to_owned(), &[ENOMEM]),
         })
+    }
+
+    /// Whether a call of fcntl makes another descriptor.
+    pub(super) fn duplicates(&self) -> bool {
+        let makes = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC];
+        makes
+            .iter()
+            .any(|it| u64::try_from(*it) == Ok(self.arguments[1]))
     }
 
     fn is_socket_of(&self, domain: i32) -> bool {

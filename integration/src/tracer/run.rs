@@ -47,6 +47,7 @@ pub fn run(program: Command, faults: &[Fault]) -> io::Result<(Traced, Report)> {
         threads: BTreeMap::from([(root, Thread::of(root))]),
         sockets: BTreeMap::new(),
         changes: 0,
+        sends: 0,
         report: Report::default(),
         ended: None,
         killed: false,
@@ -121,8 +122,10 @@ impl Thread {
 #[derive(Clone, Copy)]
 enum Pending {
     Nothing,
-    /// A descriptor of a socket.
-    Socket(Socket),
+    /// A descriptor of a socket. None: of what is no socket, or not known.
+    Socket(Option<Socket>),
+    /// Two sockets of the program's own, which are to be at this address.
+    Pair(u64),
     /// All is killed.
     Kill,
 }
@@ -136,6 +139,8 @@ struct Tracer {
     sockets: BTreeMap<(Pid, u64), Socket>,
     /// How many of the points changed something.
     changes: usize,
+    /// How many sent something to another process.
+    sends: usize,
     report: Report,
     ended: Option<Traced>,
     /// All that ran were killed.
@@ -238,18 +243,27 @@ impl Tracer {
             Some("socket") => {
                 // domain, type, protocol: each an int
                 let int = |argument: u64| i32::try_from(argument).unwrap_or_default();
-                Pending::Socket((int(arguments[0]), int(arguments[2])))
+                Pending::Socket(Some((int(arguments[0]), int(arguments[2]))))
             }
+            // of the same kind as the one that it comes from
+            Some("accept4") => Pending::Socket(socket(arguments[0])),
+            Some("fcntl") if call.duplicates() => Pending::Socket(socket(arguments[0])),
+            Some("socketpair") => Pending::Pair(arguments[3]),
             _ => Pending::Nothing,
         };
         if let Some(point) = call.point() {
             self.changes += usize::from(point.changes);
+            self.sends += usize::from(point.sends);
             for number in 0..self.faults.len() {
                 let (fault, candidates) = &mut self.faults[number];
                 let can_fail = fault.is_possible_at(&point);
                 *candidates += usize::from(can_fail);
                 match *fault {
                     Fault::Kill(at) if point.changes && at == self.changes => {
+                        registers::refuse(thread, libc::EINTR)?;
+                        self.kill();
+                    }
+                    Fault::KillBeforeSend(at) if point.sends && at == self.sends => {
                         registers::refuse(thread, libc::EINTR)?;
                         self.kill();
                     }
@@ -277,16 +291,34 @@ impl Tracer {
         let Some(state) = self.threads.get_mut(&thread) else {
             return;
         };
+        let process = state.process;
         let pending = std::mem::replace(&mut state.pending, Pending::Nothing);
         match pending {
             Pending::Nothing => {}
             Pending::Socket(socket) => {
                 if let Ok(descriptor) = u64::try_from(result) {
-                    self.sockets.insert((state.process, descriptor), socket);
+                    self.is_now((process, descriptor), socket);
                 }
             }
+            Pending::Pair(at) if result == 0 => {
+                // two ints
+                let pair = memory::word(thread, at).to_ne_bytes();
+                for half in [&pair[..4], &pair[4..]] {
+                    let descriptor = half.try_into().map_or(0, u32::from_ne_bytes);
+                    self.is_now((process, u64::from(descriptor)), None);
+                }
+            }
+            Pending::Pair(_) => {}
             Pending::Kill => self.kill(),
         }
+    }
+
+    /// What a process's descriptor is from now on. What was closed may have had the same number.
+    fn is_now(&mut self, descriptor: (Pid, u64), socket: Option<Socket>) {
+        match socket {
+            Some(socket) => self.sockets.insert(descriptor, socket),
+            None => self.sockets.remove(&descriptor),
+        };
     }
 
     /// SIGKILL to all processes, at once.
