@@ -47,6 +47,14 @@ impl Format {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Ext4, Self::Xfs];
 
+    /// As people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "XFS",
+        }
+    }
+
     fn command(self) -> Command {
         let (program, arguments): (_, &[&str]) = match self {
             Self::Ext4 => ("mkfs.ext4", &["-q", "-F"]),
@@ -61,6 +69,8 @@ impl Format {
 /// A file that is mounted by a loop device; it goes with this value.
 #[derive(Debug)]
 pub struct Disk {
+    /// Its file system.
+    pub format: Format,
     directory: TempDir,
 }
 
@@ -70,6 +80,7 @@ impl Disk {
     #[track_caller]
     pub fn for_temporary_directories(format: Format) -> Self {
         let disk = Self {
+            format,
             directory: TempDir::new_in(env::temp_dir()).expect("a directory"),
         };
         let image = File::create(disk.image()).expect("a file");

@@ -55,8 +55,7 @@ fn devices_that_move_and_smc_r_leave_nothing() {
         let of = &mut of;
         let story = &mut OfVerb { name, verb, of };
         let tally = kills_and_errors(story, Extent::ALL, Extent::spread(1, errors));
-        assert!(tally.left.is_empty(), "{}", tally.left.join("\n"));
-        assert!(tally.killed + tally.failed > tally.unmet, "{tally}");
+        tally.assert_nothing_left(10);
     }
     let ends = [Verb::Del, Verb::Gc];
     let seconds = [Verb::Del, Verb::Gc, Verb::Add];
@@ -75,6 +74,6 @@ fn devices_that_move_and_smc_r_leave_nothing() {
         ),
         error_and_kill("lab: both", &mut of, Verb::Add, Extent::spread(3, 6)),
     ] {
-        assert!(tally.left.is_empty(), "{}", tally.left.join("\n"));
+        tally.assert_nothing_left(10);
     }
 }

@@ -74,7 +74,7 @@ fn what_was_not_synced_is_lost() {
 }
 
 #[test]
-fn leases() {
+fn leases_lose_power() {
     on_each_format(0, |disk| {
         let of = |(name, verb)| {
             let ipam = rdma_cni().with_file_name("rdma-ipam");
@@ -90,7 +90,7 @@ fn leases() {
 }
 
 #[test]
-fn install_and_uninstall() {
+fn install_and_uninstall_lose_power() {
     on_each_format(0, |disk| {
         let of = |verb| {
             let mut story = Programs::new(verb, [rdma_device_plugin(), injector()]);
@@ -103,7 +103,7 @@ fn install_and_uninstall() {
 }
 
 #[test]
-fn what_the_daemon_writes() {
+fn the_daemon_loses_power() {
     // how often it looks, and so writes, differs
     on_each_format(2, |disk| {
         let mut story = Writes::new([rdma_device_plugin(), injector()]);
@@ -112,7 +112,7 @@ fn what_the_daemon_writes() {
 }
 
 #[test]
-fn attachments() {
+fn attachments_lose_power() {
     on_each_format(0, |disk| {
         let of = |(name, mode, verb)| {
             let of = Attachments::of_node(mode, [rdma_cni(), injector()]);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! ADD, DEL and GC of `rdma-cni` for one pod, and DEL, GC or another pod's ADD in turn after each fault.
 
+mod failed_add;
+
 use super::{End, Story, must_succeed};
 use crate::{
     Files, Invocation, Netns, Node, Outcome, Snapshot,
@@ -67,7 +69,8 @@ fn wrapper(program: &Path, directory: &Path) -> PathBuf {
     let place = directory.join("in-front");
     fs::create_dir(&place).expect("a directory");
     let file = place.join(program.file_name().expect("a program has a name"));
-    let script = format!("#!/bin/sh\nexec {} \"$@\"\n", program.display());
+    // dash takes a script that it cannot read for an empty one, which succeeds
+    let script = format!("#!/bin/bash\nexec {} \"$@\"\n", program.display());
     fs::write(&file, script).expect("a program");
     fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("it can be run");
     place
@@ -305,6 +308,13 @@ impl Attachments {
 
     /// What is not as if no pod had ever had a device: on the host, in the pods of these numbers, in the directories.
     pub fn differences(&self, pods: &[usize]) -> Vec<String> {
+        let mut left = self.in_namespaces(pods);
+        left.extend(self.files_but(&is_lasting));
+        left
+    }
+
+    /// What is not as before on the host and in the pods of these numbers.
+    fn in_namespaces(&self, pods: &[usize]) -> Vec<String> {
         let mut left = vec![];
         let mut namespaces = vec![("host", &self.host, &self.host_before)];
         for number in pods {
@@ -323,7 +333,6 @@ impl Attachments {
                 left.push(format!("{name}: {}", before.difference(&now)));
             }
         }
-        left.extend(self.files());
         left
     }
 
@@ -335,14 +344,14 @@ impl Attachments {
         record["phase"] == "attached"
     }
 
-    /// Files that should not be there when no pod has a device.
-    fn files(&self) -> Vec<String> {
+    /// Files that should not be there when no pod has a device, but those that last.
+    fn files_but(&self, is_lasting: &dyn Fn(&Path) -> bool) -> Vec<String> {
         let directories: Vec<&str> = self
             .directories
             .iter()
             .filter_map(|it| it.to_str())
             .collect();
-        Files::below(&directories).differences(&Files::below(&[]), &is_lasting)
+        Files::below(&directories).differences(&Files::below(&[]), is_lasting)
     }
 
     /// ADD of the pod `b` and its DEL. A pod that lives holds its devices until its DEL is through: then the answer
@@ -416,19 +425,7 @@ impl Story for OfVerb<'_> {
         let mut left = vec![];
         let mut holds = self.verb != Verb::Add;
         match (self.verb, end) {
-            // what is left is told
-            (Verb::Add, End::Refused(107, _)) => {}
-            (Verb::Add, End::Refused(code, words)) => {
-                let at_once = self.of.differences(&[0]);
-                let told = at_once.into_iter().map(|it| format!("before DEL: {it}"));
-                left.extend(told);
-                if *code == 0 {
-                    left.push(format!("an error without a code: {words}"));
-                }
-                if !left.is_empty() {
-                    left.push(format!("error {code}: {words}"));
-                }
-            }
+            (Verb::Add, End::Refused(..)) => left.extend(self.of.left_by_error(end)),
             (Verb::Add, End::Killed) => holds = self.of.is_attached(),
             (Verb::Add, End::Done(result)) => {
                 holds = true;

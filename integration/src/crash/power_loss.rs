@@ -16,7 +16,12 @@ use crate::{
 #[track_caller]
 pub fn loses_power(story: &mut dyn Story, disk: &Disk) -> Tally {
     disk::settle();
-    at_syncs(&mut Powerless { story, disk })
+    at_syncs(&mut Powerless { story, disk }, &power_lost(disk))
+}
+
+/// For the table: the stories without a loss of power have the same names.
+fn power_lost(disk: &Disk) -> String {
+    format!("power lost on {}", disk.format.name())
 }
 
 /// A story of files alone: what puts it right is the same as without a loss of power.
@@ -92,5 +97,6 @@ impl Story for Boots<'_> {
 /// Tells it.
 #[track_caller]
 pub fn boots(mut story: Boots<'_>) -> Tally {
-    at_syncs(&mut story)
+    let what = power_lost(story.disk);
+    at_syncs(&mut story, &what)
 }

@@ -10,6 +10,7 @@ use crate::{
 use std::{
     env,
     fs::{self, Permissions},
+    mem,
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::PathBuf,
 };
@@ -65,6 +66,8 @@ pub struct Programs {
     before: Files,
     /// What an `install` without a fault comes to.
     installed: Option<Files>,
+    /// What is not so after the last one, which succeeded.
+    lacking: Vec<String>,
     /// Kubelet's directory, which is nothing of what is installed.
     kubelet: TempDir,
     _kubelet: UnixListener,
@@ -100,6 +103,7 @@ impl Programs {
             netns: Netns::own(),
             before,
             installed: None,
+            lacking: vec![],
             kubelet,
             _kubelet: socket,
         }
@@ -167,17 +171,20 @@ impl Story for Programs {
         let report = self.machine.path("report");
         let call = self.call(self.verb);
         let outcome = tracer::traced(call, &self.injector, fault, &report).run();
-        (End::of(&outcome), tracer::report(&report))
+        let end = End::of(&outcome);
+        // before power is lost: what was not synced is allowed to go then
+        self.lacking = match (self.verb, &end) {
+            (Verb::Install, End::Done(_)) => self.lacking("it succeeded"),
+            _ => vec![],
+        };
+        (end, tracer::report(&report))
     }
 
     /// The same again, or the other one, and `uninstall`.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
-        let mut left = vec![];
-        if let End::Done(_) = end {
-            left.extend(match self.verb {
-                Verb::Install => self.lacking("it succeeded"),
-                Verb::Uninstall => self.left("it succeeded"),
-            });
+        let mut left = mem::take(&mut self.lacking);
+        if let (Verb::Uninstall, End::Done(_)) = (self.verb, end) {
+            left.extend(self.left("it succeeded"));
         }
         if turn % 2 == 1 {
             left.extend(must_succeed("install", &self.call(Verb::Install).run()));

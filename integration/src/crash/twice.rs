@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Two faults in one story: a verb that is killed, and what comes after it killed too; or a verb that meets an error,
-//! and is killed while it undoes what it did. Then what comes next.
+//! and is killed, or meets another one, while it undoes what it did. Then what comes next.
 
 use super::{
     End, Extent, Tally,
@@ -10,8 +10,9 @@ use super::{
 };
 use crate::{
     Invocation,
-    tracer::{Fault, Report},
+    tracer::{Fault, Report, point::Point},
 };
+use nix::libc::EINTR;
 use std::ops::Range;
 
 /// Kills one of `firsts` before its changes, and each time one of `seconds` before one of its own, of which ADD is
@@ -51,8 +52,10 @@ pub fn two_kills(
         if reports[1].hit.is_none() && made > 0 {
             reports = pair(&mut tally, of, (first, at), (second, (then - 1) % made + 1));
         }
-        tally.killed += 1;
-        tally.unmet += usize::from(reports.iter().any(|it| it.hit.is_none()));
+        match reports.iter().all(|it| it.hit.is_some()) {
+            true => tally.killed += 1,
+            false => tally.unmet += 1,
+        }
     }
     tally.tell();
     tally
@@ -84,8 +87,7 @@ fn pair(
 pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Extent) -> Tally {
     let (_, report) = of.traced(of.first(verb), None);
     of.call("DEL", 0).run().silent();
-    let mut errors = faults(&report);
-    errors.retain(|(fault, _)| matches!(fault, Fault::Fail(..)));
+    let errors = errors(&report.points);
     let mut tally = Tally {
         name: name.to_owned(),
         changes: report.changes().count(),
@@ -95,8 +97,12 @@ pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Exte
     };
     for (turn, (error, words)) in extent.of(errors).enumerate() {
         let (end, report) = of.traced(of.first(verb), [error]);
-        tally.failed += 1;
-        tally.tolerated += usize::from(matches!(end, End::Done(_)));
+        if report.hit.is_none() {
+            tally.unmet += 1;
+        } else {
+            tally.failed += 1;
+            tally.tolerated += usize::from(matches!(end, End::Done(_)));
+        }
         let holds = verb != Verb::Add || matches!(end, End::Done(_));
         let kills = changes_after(&report, error);
         // another one after each error
@@ -106,14 +112,94 @@ pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Exte
             continue;
         };
         let (end, report) = of.traced(of.first(verb), [error, Fault::Kill(kill)]);
-        tally.killed += 1;
-        tally.unmet += usize::from(end != End::Killed || report.hits < 2);
+        match end == End::Killed && report.hits == 2 {
+            true => tally.killed += 1,
+            false => tally.unmet += 1,
+        }
         let holds = verb != Verb::Add || of.is_attached();
         let what = format!("{words}, and killed before change {kill}, turn {turn}");
         note(&mut tally, of, &what, of.restore(turn, holds));
     }
     tally.tell();
     tally
+}
+
+/// Makes calls of ADD fail, and another one that it makes after that, as it undoes what it did; `extent` says at how many
+/// of its errors. Then DEL, GC or another pod's ADD, and DEL. `name` is for people.
+#[track_caller]
+pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
+    let (_, report) = of.traced(of.first(Verb::Add), None);
+    of.call("DEL", 0).run().silent();
+    let errors = errors(&report.points);
+    let mut tally = Tally {
+        name: name.to_owned(),
+        changes: report.changes().count(),
+        points: report.points.len(),
+        all: errors.len(),
+        ..Tally::default()
+    };
+    for (turn, (error, words)) in extent.of(errors).enumerate() {
+        // what has no number that any call has lets the program stop where it changes nothing, too
+        let never = Fault::Fail(usize::MAX, EINTR);
+        let (end, report) = of.traced(of.first(Verb::Add), [error, never]);
+        note(
+            &mut tally,
+            of,
+            &words,
+            of.restore(turn, matches!(end, End::Done(_))),
+        );
+        let mut seconds = errors_after(&report, error);
+        // whom the answer does not reach knows no code
+        seconds.retain(|(_, words)| !words.ends_with("(the answer)"));
+        if matches!(end, End::Done(_)) || seconds.is_empty() {
+            continue;
+        }
+        // another one after each error, early and late
+        let (second, then) = &seconds[turn * 7919 % seconds.len()];
+        let (end, report) = of.traced(of.first(Verb::Add), [error, *second]);
+        match report.hits {
+            2 => tally.failed += 1,
+            _ => tally.unmet += 1,
+        }
+        let mut left = of.left_by_two_errors(&end);
+        // whoever comes next leaves what IPAM did not take back alone for a while
+        left.extend(of.restore(turn, true));
+        let what = format!("{words}, and then {then}, turn {turn}");
+        note(&mut tally, of, &what, left);
+    }
+    tally.tell();
+    tally
+}
+
+/// The errors that calls can have, with words.
+fn errors(points: &[Point]) -> Vec<(Fault, String)> {
+    let report = Report {
+        points: points.to_owned(),
+        ..Report::default()
+    };
+    let mut errors = faults(&report);
+    errors.retain(|(fault, _)| matches!(fault, Fault::Fail(..)));
+    errors
+}
+
+/// Those of the calls that a run made after it had met `error`.
+fn errors_after(report: &Report, error: Fault) -> Vec<(Fault, String)> {
+    let Some(at) = position(report, error) else {
+        return vec![];
+    };
+    let before = errors(&report.points[..=at]).len();
+    errors(&report.points).split_off(before)
+}
+
+/// Where in a run's points it met `error`.
+fn position(report: &Report, error: Fault) -> Option<usize> {
+    let Fault::Fail(number, _) = error else {
+        return None;
+    };
+    let points = report.points.iter().enumerate();
+    let mut candidates = points.filter(|(_, it)| error.is_possible_at(it));
+    let hit = candidates.nth(number - 1).filter(|_| report.hit.is_some());
+    hit.map(|(at, _)| at)
 }
 
 fn note(tally: &mut Tally, of: &mut Attachments, what: &str, left: Vec<String>) {
@@ -144,13 +230,7 @@ fn changes(of: &Attachments, verb: Verb) -> usize {
 /// The numbers of the changes that a run made after it had met `error`.
 fn changes_after(report: &Report, error: Fault) -> Range<usize> {
     let all = report.changes().count();
-    let Fault::Fail(number, _) = error else {
-        return 0..0;
-    };
-    let points = report.points.iter().enumerate();
-    let mut candidates = points.filter(|(_, it)| error.is_possible_at(it));
-    let hit = candidates.nth(number - 1).filter(|_| report.hit.is_some());
-    let Some((at, _)) = hit else {
+    let Some(at) = position(report, error) else {
         return 0..0;
     };
     let until = report.points[..=at].iter().filter(|it| it.changes).count();

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an ADD that answered with an error leaves, before its DEL already: nothing, but what error 107 lists.
+
+use super::{Attachments, End, is_lasting};
+use std::{fs, path::Path};
+
+impl Attachments {
+    /// What is left of an ADD of the pod `a` that answered with an error, before its DEL already, but what error 107
+    /// lists.
+    pub(in crate::crash) fn left_by_error(&self, end: &End) -> Vec<String> {
+        self.left_but(end, &is_lasting)
+    }
+
+    /// The same after two errors: the second one may keep the record, and addresses in IPAM, for DEL.
+    pub(in crate::crash) fn left_by_two_errors(&self, end: &End) -> Vec<String> {
+        self.left_but(end, &|path| is_lasting(path) || self.is_of_a(path))
+    }
+
+    fn left_but(&self, end: &End, is_lasting: &dyn Fn(&Path) -> bool) -> Vec<String> {
+        let End::Refused(code, words) = end else {
+            return vec![];
+        };
+        let mut left = self.in_namespaces(&[0]);
+        left.extend(self.files_but(is_lasting));
+        if *code == 107 {
+            left.retain_mut(|it| {
+                *it = untold(it, words);
+                !it.is_empty()
+            });
+        }
+        if *code == 0 {
+            left.push("it has no code".to_owned());
+        }
+        if !left.is_empty() {
+            left.push(format!("before DEL, after error {code}: {words}"));
+        }
+        left
+    }
+
+    /// Whether a file is the record of the pod `a`, the lock of it, or an address that IPAM has given to it.
+    fn is_of_a(&self, path: &Path) -> bool {
+        let name = path.file_name().and_then(|it| it.to_str());
+        let is_named = name.is_some_and(|it| it.starts_with("a@"));
+        let lease = || fs::read_to_string(path).is_ok_and(|it| it.lines().next() == Some("a"));
+        is_named || lease()
+    }
+}
+
+/// The lines of `difference` about things that `words` do not name: netdevs, RDMA devices, files.
+fn untold(difference: &str, words: &str) -> String {
+    let is_name = |it: &&str| {
+        let has = |what: fn(char) -> bool| it.contains(what);
+        has(char::is_alphabetic) && has(|it| it.is_ascii_digit())
+    };
+    let is_untold = |line: &&str| {
+        let file = line
+            .strip_suffix(" is there")
+            .and_then(|it| it.rsplit('/').next());
+        // its lock is a record's
+        let subject = file.map_or(*line, |it| it.split('.').next().unwrap_or(it));
+        let mut names = subject.split(|it: char| !it.is_alphanumeric() && !"_-@".contains(it));
+        !names.any(|it| is_name(&it) && words.contains(it))
+    };
+    let lines: Vec<&str> = difference.lines().filter(is_untold).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::untold;
+
+    #[test]
+    fn what_an_error_does_not_name_is_untold() {
+        let words = "restoring is incomplete: cannot move eth1: Out of memory; cannot remove \"/s/net/a@eth0.json\"";
+        let difference = "host: - link eth1 mtu: 1500\n- link eth2 mtu: 1500";
+        assert_eq!(untold(difference, words), "- link eth2 mtu: 1500");
+        for told in ["/t/net/a@eth0.json is there", "/t/net/a@eth0.lock is there"] {
+            assert_eq!(untold(told, words), "");
+        }
+        let lease = "/t1/leases/10.9.0.2 is there";
+        assert_eq!(untold(lease, words), lease);
+    }
+}
