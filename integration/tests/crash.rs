@@ -224,6 +224,10 @@ fn what_others_once_left() {
     let story = &mut Leases::new("rdma-ipam ADD", Verb::Add, ipam());
     each_leaves_nothing(story, &points);
     let programs = || [rdma_device_plugin(), injector()];
+    // the time of the list's last change among them
+    let points = [["EIO of stat", "10-flannel.conflist)"]];
+    let story = &mut Programs::new(program::Verb::Install, programs());
+    each_leaves_nothing(story, &points);
     let points = [
         ["EIO of unlink", "install.lock)"],
         ["EIO of rmdir", "/state)"],
