@@ -86,6 +86,9 @@ impl Extent {
     }
 }
 
+/// Faults with words for people.
+pub(super) type Faults = Vec<(Fault, String)>;
+
 /// What came of a story.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
@@ -197,7 +200,7 @@ pub fn kills_and_errors(story: &mut dyn Story, kills: Extent, errors: Extent) ->
 }
 
 /// The errors of `faults`, and the kills.
-fn by_kind(faults: Vec<(Fault, String)>) -> (Vec<(Fault, String)>, Vec<(Fault, String)>) {
+fn by_kind(faults: Faults) -> (Faults, Faults) {
     let is_error = |(fault, _): &(Fault, String)| matches!(fault, Fault::Fail(..));
     faults.into_iter().partition(is_error)
 }
@@ -256,7 +259,7 @@ pub fn at_syncs(story: &mut dyn Story, what: &str) -> Tally {
 
 /// All faults of a story, with words, when it was told without one.
 #[track_caller]
-fn without_fault(story: &mut dyn Story) -> (Vec<(Fault, String)>, Tally) {
+fn without_fault(story: &mut dyn Story) -> (Faults, Tally) {
     let (end, report) = story.run(None);
     assert!(matches!(end, End::Done(_)), "{}: {end:?}", story.name());
     let left = story.put_right(&end, 0);
@@ -324,7 +327,7 @@ fn tell(
 
 /// A kill before each call that changes something, one after the last, one before each word to another process, and
 /// each error of each call; with words.
-pub(super) fn faults(report: &Report) -> Vec<(Fault, String)> {
+pub(super) fn faults(report: &Report) -> Faults {
     let mut faults = vec![];
     let mut counts = BTreeMap::<&str, usize>::new();
     let mut candidates = BTreeMap::<i32, usize>::new();
@@ -358,7 +361,7 @@ pub(super) fn faults(report: &Report) -> Vec<(Fault, String)> {
 }
 
 /// Of `faults` whose words are the same but for numbers a few, spread evenly; in their order.
-fn unlike(faults: Vec<(Fault, String)>) -> Vec<(Fault, String)> {
+fn unlike(faults: Faults) -> Faults {
     let mut alike = BTreeMap::<String, Vec<(usize, (Fault, String))>>::new();
     for (at, fault) in faults.into_iter().enumerate() {
         let kind = fault.1.replace(|it: char| it.is_ascii_digit(), "");
