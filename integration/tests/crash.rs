@@ -139,6 +139,20 @@ fn every_way_to_sync_is_a_point() {
     }
 }
 
+/// Its registration and its answers among it: connections that it makes, and that it accepts.
+#[test]
+fn what_the_daemon_says_is_a_point() {
+    let (end, report) = Writes::new([rdma_device_plugin(), injector()]).run(None);
+    assert_eq!(end, End::Done(String::new()));
+    for call in ["connect", "accept4", "fcntl", "inotify_add_watch", "ioctl"] {
+        let is_it = |it: &Point| it.call == call && !it.errors.is_empty();
+        assert!(report.points.iter().any(is_it), "no {call} is a point");
+    }
+    let sends = report.points.iter().filter(|it| it.sends).count();
+    // two registrations, and answers to each
+    assert!(sends >= 4, "{sends} times something is sent");
+}
+
 #[test]
 fn add_of_shares() {
     of_verb(Mode::Share, "share ADD", Verb::Add, 0);
