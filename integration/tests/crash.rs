@@ -300,11 +300,7 @@ fn two_errors_in_one_story() {
         (Mode::Move, "move ADD, two errors"),
     ] {
         let of = &mut Attachments::of_node(mode, [rdma_cni(), injector()]);
-        leaves_nothing(&two_errors(
-            name,
-            of,
-            Extent::spread(0, extent::of(12, 150)),
-        ));
+        leaves_nothing(&two_errors(name, of, Extent::spread(0, extent::of(8, 150))));
     }
 }
 
