@@ -5,7 +5,7 @@
 //! | module | its stories |
 //! |---|---|
 //! | [`attachment`] | ADD, DEL and GC of `rdma-cni` |
-//! | [`twice`] | two of them killed, one after the other, or one that meets an error and is killed |
+//! | [`twice`] | two of them killed, one after the other, or one that meets an error and is killed or meets another one |
 //! | [`lease`] | ADD, DEL and GC of `rdma-ipam` by itself |
 //! | [`program`] | `install` and `uninstall` of `rdma-device-plugin` |
 //! | [`power_loss`] | any of them, and loss of power at each sync |

@@ -95,7 +95,8 @@ impl FromStr for Fault {
 /// What a run had.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// In their order; those until the end, which a kill brings. With a kill or `ENOSPC`, those that change something.
+    /// In their order; those until the end, which a kill brings. With a kill or `ENOSPC`, those that change something,
+    /// send something or can lack room.
     pub points: Vec<Point>,
     /// The one at which the fault was, the last one of several. None: it ended before.
     pub hit: Option<Point>,
