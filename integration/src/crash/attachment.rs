@@ -26,8 +26,10 @@ const TRACED: Duration = Duration::from_secs(240);
 
 /// Files that stay when nobody has a device any more: locks, the secret of stable addresses, and where the round
 /// robin is.
-const LASTING: [&str; 5] = [
+const LASTING: [&str; 6] = [
     "lock",
+    // of the rails' files
+    ".lock",
     ".rdma-ipam.secret",
     ".rdma-ipam.secret.lock",
     "last_reserved_ip.0",
