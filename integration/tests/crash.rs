@@ -203,8 +203,8 @@ fn what_once_left_something() {
     for (name, verb) in [("move DEL", Verb::Del), ("move GC", Verb::Gc)] {
         let points = [
             ["EIO of read", "rails/net/a/rails.json)"],
-            ["EMFILE of openat", "(lock)"],
-            ["EINTR of flock", "state/rails/lock)"],
+            ["EMFILE of openat", "(.lock)"],
+            ["EINTR of flock", "state/rails/.lock)"],
             // what is empty then, and nobody removes any more
             ["EIO of unlinkat", "(a)"],
             ["EIO of unlink", "a@eth0.lock)"],

@@ -41,7 +41,7 @@ impl Two {
     /// As long as this is held, no verb comes to its end: each takes its rails out of the pods' files after its
     /// devices are on the host.
     fn hold_files(&self) -> Held {
-        let path = self.node.state.path().join("state/rails/lock");
+        let path = self.node.state.path().join("state/rails/.lock");
         lock::hold(&path, || lock::open(&path)).unwrap()
     }
 
