@@ -85,16 +85,7 @@ fn pair(
 /// many of its errors. Then DEL, GC or another pod's ADD, and DEL. `name` is for people.
 #[track_caller]
 pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Extent) -> Tally {
-    let (_, report) = of.traced(of.first(verb), None);
-    of.call("DEL", 0).run().silent();
-    let errors = errors(&report.points);
-    let mut tally = Tally {
-        name: name.to_owned(),
-        changes: report.changes().count(),
-        points: report.points.len(),
-        all: errors.len(),
-        ..Tally::default()
-    };
+    let (errors, mut tally) = begin(name, of, verb);
     for (turn, (error, words)) in extent.of(errors).enumerate() {
         let (end, report) = of.traced(of.first(verb), [error]);
         if report.hit.is_none() {
@@ -128,16 +119,7 @@ pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Exte
 /// of its errors. Then DEL, GC or another pod's ADD, and DEL. `name` is for people.
 #[track_caller]
 pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
-    let (_, report) = of.traced(of.first(Verb::Add), None);
-    of.call("DEL", 0).run().silent();
-    let errors = errors(&report.points);
-    let mut tally = Tally {
-        name: name.to_owned(),
-        changes: report.changes().count(),
-        points: report.points.len(),
-        all: errors.len(),
-        ..Tally::default()
-    };
+    let (errors, mut tally) = begin(name, of, Verb::Add);
     for (turn, (error, words)) in extent.of(errors).enumerate() {
         // what has no number that any call has lets the program stop where it changes nothing, too
         let never = Fault::Fail(usize::MAX, EINTR);
@@ -169,6 +151,22 @@ pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
     }
     tally.tell();
     tally
+}
+
+/// The errors that the calls of `verb` can have, by a run without one and its DEL, and the tally of that.
+#[track_caller]
+fn begin(name: &str, of: &Attachments, verb: Verb) -> (Vec<(Fault, String)>, Tally) {
+    let (_, report) = of.traced(of.first(verb), None);
+    of.call("DEL", 0).run().silent();
+    let errors = errors(&report.points);
+    let tally = Tally {
+        name: name.to_owned(),
+        changes: report.changes().count(),
+        points: report.points.len(),
+        all: errors.len(),
+        ..Tally::default()
+    };
+    (errors, tally)
 }
 
 /// The errors that calls can have, with words.
