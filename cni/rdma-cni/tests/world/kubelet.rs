@@ -35,6 +35,20 @@ impl Cluster {
         Self { node, kubelet }
     }
 
+    /// One whose first number is free after Allocate, so that the next move takes it: the device has another number in
+    /// the pod than on the host, and its entry is written where there is `cdi`. And a pod that has the device
+    /// at `vf`, with its configuration.
+    pub(crate) fn with_a_hole(vf: &str, cdi: bool) -> (Self, Value, Pod) {
+        let mut world = furnished(RdmaMode::Exclusive);
+        world.unplug("0000:3b:00.0");
+        let cluster = Self::with(world);
+        cluster.publish(&[("rdma/vf", every(&[vf], Sharing::Exclusive))], cdi);
+        cluster.grant(("rdma/vf", vf), Sharing::Exclusive, cdi, &[vf]);
+        let pod = cluster.pod("a", &[("rdma/vf", &[vf])]);
+        let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+        (cluster, config, pod)
+    }
+
     /// A configuration that leaves it to kubelet, with `fields`.
     pub(crate) fn config(&self, fields: Value) -> Value {
         let mut config = self.node.config(fields);

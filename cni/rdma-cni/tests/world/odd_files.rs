@@ -3,13 +3,10 @@
 //! the daemon's too: `rdma-cni` writes nothing where a link leads to, and waits for nobody.
 
 use crate::{
-    kubelet::{Cluster, address, every},
-    node::{Node, Pod, furnished},
+    kubelet::{Cluster, address},
+    node::{Node, Pod},
 };
 use integration::OddFile;
-use rdma_netns::RdmaMode;
-use rdma_resources::Sharing;
-use serde_json::{Value, json};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -17,18 +14,6 @@ use std::{
 };
 
 const VF: &str = "0000:3b:00.2";
-
-/// A node whose device has another number in the pod than on the host, so that its CDI entry is written.
-fn cluster() -> (Cluster, Value, Pod) {
-    let mut world = furnished(RdmaMode::Exclusive);
-    world.unplug("0000:3b:00.0");
-    let cluster = Cluster::with(world);
-    cluster.publish(&[("rdma/vf", every(&[VF], Sharing::Exclusive))], true);
-    cluster.grant(("rdma/vf", VF), Sharing::Exclusive, true, &[VF]);
-    let pod = cluster.pod("a", &[("rdma/vf", &[VF])]);
-    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
-    (cluster, config, pod)
-}
 
 fn file(node: &Node) -> PathBuf {
     node.state.path().join("cdi/rdma-device-plugin-rdma.json")
@@ -55,7 +40,7 @@ fn remove(path: &Path) {
 #[test]
 fn what_is_in_the_place_of_the_cdi_file_is_named_and_not_written_to() {
     for odd in OddFile::ALL {
-        let (cluster, config, pod) = cluster();
+        let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
         let elsewhere = tempfile::tempdir().unwrap();
         let path = file(&cluster.node);
         odd.put(&path, elsewhere.path());
@@ -82,7 +67,7 @@ fn what_is_in_the_place_of_the_cdi_file_is_named_and_not_written_to() {
 #[test]
 fn what_is_in_the_place_of_an_unfinished_cdi_file_is_not_written_to() {
     for odd in OddFile::ALL {
-        let (cluster, config, pod) = cluster();
+        let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
         let elsewhere = tempfile::tempdir().unwrap();
         let path = file(&cluster.node);
         let unfinished = path.with_extension("new");
@@ -104,7 +89,7 @@ fn what_is_in_the_place_of_an_unfinished_cdi_file_is_not_written_to() {
 #[test]
 fn a_lock_of_the_cdi_file_that_is_no_file_is_named() {
     for odd in OddFile::ALL {
-        let (cluster, config, pod) = cluster();
+        let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
         let elsewhere = tempfile::tempdir().unwrap();
         let lock = cluster.state_dir().join("cdi.lock");
         odd.put(&lock, elsewhere.path());

@@ -4,7 +4,7 @@
 use crate::{
     guids::{FUNCTION, GUID, world},
     kubelet::{Cluster, every, record},
-    node::{Pod, furnished},
+    node::Pod,
 };
 use fake_kernel::Verdict;
 use rdma_netns::{Op, RdmaMode};
@@ -13,18 +13,6 @@ use serde_json::{Value, json};
 use std::fs;
 
 const VF: &str = "0000:3b:00.2";
-
-/// A node whose first number is free after Allocate: the next move takes it.
-fn with_a_hole(cdi: bool) -> (Cluster, Value, Pod) {
-    let mut world = furnished(RdmaMode::Exclusive);
-    world.unplug("0000:3b:00.0");
-    let cluster = Cluster::with(world);
-    cluster.publish(&[("rdma/vf", every(&[VF], Sharing::Exclusive))], cdi);
-    cluster.grant(("rdma/vf", VF), Sharing::Exclusive, cdi, &[VF]);
-    let pod = cluster.pod("a", &[("rdma/vf", &[VF])]);
-    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
-    (cluster, config, pod)
-}
 
 fn uverbs(cluster: &Cluster) -> String {
     cluster.rdma(&crate::kubelet::address(VF)).char_devices[0]
@@ -41,7 +29,7 @@ fn entry(cluster: &Cluster) -> Value {
 
 #[test]
 fn the_cdi_entry_follows_there_and_back() {
-    let (cluster, config, pod) = with_a_hole(true);
+    let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
     assert_eq!(uverbs(&cluster), "uverbs2");
     cluster.add(&pod, &config).must_succeed();
     assert_eq!(uverbs(&cluster), "uverbs0");
@@ -128,7 +116,7 @@ fn a_function_whose_driver_is_bound_anew_is_followed_and_broken_promises_are_tol
 
 #[test]
 fn the_entry_of_a_device_that_was_named_follows_too() {
-    let (cluster, mut config, pod) = with_a_hole(true);
+    let (cluster, mut config, pod) = Cluster::with_a_hole(VF, true);
     config["deviceID"] = VF.into();
     cluster.add(&pod, &config).must_succeed();
     cluster.entries_must_be_right("after ADD");
@@ -138,7 +126,7 @@ fn the_entry_of_a_device_that_was_named_follows_too() {
 
 #[test]
 fn a_dead_pods_device_takes_its_entry_to_the_host() {
-    let (cluster, config, pod) = with_a_hole(true);
+    let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
     cluster.add(&pod, &config).must_succeed();
     cluster.node.kernel.with(|world| world.unmount(&pod.netns));
     let valid: [&Pod; 0] = [];
@@ -171,7 +159,7 @@ fn killed_and_restored(
     restorer: &str,
     what: &str,
 ) -> bool {
-    let (cluster, config, pod) = with_a_hole(true);
+    let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
     let kernel = &cluster.node.kernel;
     if verb == "DEL" {
         cluster.add(&pod, &config).must_succeed();
@@ -195,7 +183,7 @@ fn killed_and_restored(
 
 #[test]
 fn an_entry_that_cannot_be_written_fails_the_pod_that_has_it_by_name() {
-    let (cluster, config, pod) = with_a_hole(true);
+    let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
     let file = cluster
         .node
         .state
@@ -218,7 +206,7 @@ fn an_entry_that_cannot_be_written_fails_the_pod_that_has_it_by_name() {
 
 #[test]
 fn a_path_that_leads_elsewhere_after_the_move_fails_the_pod() {
-    let (cluster, config, pod) = with_a_hole(false);
+    let (cluster, config, pod) = Cluster::with_a_hole(VF, false);
     let message = cluster.add(&pod, &config).must_fail(106);
     for word in ["mlx5_2", "uverbs0", "uverbs2", "rdma/vf", "cdi"] {
         assert!(message.contains(word), "{word}: {message}");
@@ -233,7 +221,7 @@ fn a_path_that_leads_elsewhere_after_the_move_fails_the_pod() {
 
 #[test]
 fn a_path_that_is_another_devices_now_is_told_with_its_name() {
-    let (cluster, config, pod) = with_a_hole(false);
+    let (cluster, config, pod) = Cluster::with_a_hole(VF, false);
     // both return to the host with lower numbers than they had: mlx5_3 has uverbs2 now, as promised to us
     for device in [VF, "0000:d8:00.2"] {
         let mut by_hand = config.clone();

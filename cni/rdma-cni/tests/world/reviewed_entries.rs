@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CDI entries and resources that are not as this program or the daemon left them.
 
-use crate::{
-    kubelet::{Cluster, every},
-    node::{Pod, furnished},
-};
+use crate::kubelet::{Cluster, every};
 use fake_kernel::Verdict;
 use rdma_netns::{Op, RdmaMode};
 use rdma_resources::Sharing;
@@ -13,18 +10,6 @@ use std::{fs, path::PathBuf};
 
 const VF: &str = "0000:3b:00.2";
 const OTHER: &str = "0000:d8:00.2";
-
-/// A node whose first number is free, and a pod with `VF`, by CDI name.
-fn with_a_hole() -> (Cluster, Value, Pod) {
-    let mut world = furnished(RdmaMode::Exclusive);
-    world.unplug("0000:3b:00.0");
-    let cluster = Cluster::with(world);
-    cluster.publish(&[("rdma/vf", every(&[VF], Sharing::Exclusive))], true);
-    cluster.grant(("rdma/vf", VF), Sharing::Exclusive, true, &[VF]);
-    let pod = cluster.pod("a", &[("rdma/vf", &[VF])]);
-    let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
-    (cluster, config, pod)
-}
 
 fn file(cluster: &Cluster) -> PathBuf {
     let state = cluster.node.state.path();
@@ -42,7 +27,7 @@ fn a_file_that_is_no_spec_stops_nobody() {
         "{\"devices\":{}}",
         "{\"devices\":[7]}",
     ] {
-        let (cluster, config, pod) = with_a_hole();
+        let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
         let mut by_hand = config.clone();
         by_hand["deviceID"] = VF.into();
         cluster.add(&pod, &by_hand).must_succeed();
@@ -56,7 +41,7 @@ fn a_file_that_is_no_spec_stops_nobody() {
 /// The daemon looks while a move has taken the device apart, and finds nothing to write of it.
 #[test]
 fn an_entry_that_went_during_the_move_is_there_after_it() {
-    let (cluster, config, pod) = with_a_hole();
+    let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
     let before = cluster.spec();
     let cdi = cluster.cdi();
     let others = cluster.entries();
@@ -110,7 +95,7 @@ fn an_entry_that_is_needed_counts_though_another_failed_first() {
 /// A later version can say it in other words: what is told is that it is one.
 #[test]
 fn a_later_format_is_told_as_one() {
-    let (cluster, config, pod) = with_a_hole();
+    let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
     fs::remove_dir_all(cluster.state_dir().join("granted")).unwrap();
     let text = json!({ "format": 2, "pools": [], "resources": ["rdma/vf"] });
     fs::write(cluster.state_dir().join("resources.json"), text.to_string()).unwrap();
