@@ -112,11 +112,7 @@ impl<D: Disk> Locked<'_, D> {
             self.forget(&attachments, |name, _| is_stale_note(name))
                 .err(),
         );
-        let conflicts = self.store.conflicts();
-        errors.extend(
-            self.forget(&conflicts, |_, seen| !is_within(seen, AVOIDED))
-                .err(),
-        );
+        errors.extend(self.forget_old_conflicts().err());
         // earlier versions wrote lease.new
         for new in ["lease.new", "pointer.new"] {
             errors.extend(self.remove(self.store.own(new)).err());
@@ -124,6 +120,12 @@ impl<D: Disk> Locked<'_, D> {
         let is_stale_draft = |owner: &Owner| is_stale(&Lease::Of(owner.clone()));
         errors.extend(self.store.forget_drafts(is_stale_draft).err());
         (swept, errors)
+    }
+
+    /// Removes the marks of addresses that another machine was found to use too long ago to count.
+    pub fn forget_old_conflicts(&self) -> Result<(), StoreError> {
+        let directory = self.store.conflicts();
+        self.forget(&directory, |_, seen| !is_within(seen, AVOIDED))
     }
 
     /// Removes the notes in `directory` whose name and text are `old`.

@@ -43,12 +43,18 @@ pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Marks those of `conflicts` that `owner` holds as in use by another machine.
+/// Marks those of `conflicts` that `owner` holds as in use by another machine. Old marks go then: they come no faster
+/// than new ones do, and many a runtime never calls GC.
 fn avoid<D: Disk>(
     locked: &Locked<'_, D>,
     owner: &Owner,
     conflicts: &[IpAddr],
 ) -> Result<(), Error> {
+    if !conflicts.is_empty()
+        && let Err(error) = locked.forget_old_conflicts()
+    {
+        log::warn!("{error}; DEL goes on");
+    }
     for ip in conflicts {
         if locked.lease(*ip)?.is_some_and(|lease| lease.is_of(owner)) {
             log::warn!("another machine uses {ip}; it is avoided for an hour");

@@ -3,7 +3,7 @@
 
 use super::node::{Call, Node, call};
 use serde_json::{Value, json};
-use std::{collections::HashSet, fs, os::unix::fs::symlink, process::Child};
+use std::{collections::HashSet, fs, os::unix::fs::symlink, path::PathBuf, process::Child};
 
 fn pod(command: &str, container: &str, name: &str, conf: &Value) -> Call {
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME={name}");
@@ -115,21 +115,43 @@ fn a_conflict_is_avoided_for_an_hour() {
          found"
     );
     asked.fails(11, &said);
-    // an hour later
-    let mark = node.leases_dir().join("rdma-ipam/conflicts").join(&first);
-    let seconds: u64 = fs::read_link(&mark)
-        .unwrap()
-        .to_str()
-        .unwrap()
-        .parse()
-        .unwrap();
-    fs::remove_file(&mark).unwrap();
-    symlink((seconds - 3600).to_string(), &mark).unwrap();
+    let mark = an_hour_later(&node, &first);
     pod("DEL", "c3", "web-0", &conf).ok();
     assert_eq!(pod("ADD", "c5", "web-0", &conf).address(), first);
     conf["cni.dev/valid-attachments"] = json!([]);
     call("GC", "", &conf).ok();
     assert!(fs::symlink_metadata(mark).is_err(), "GC forgets it");
+}
+
+#[test]
+fn old_marks_of_conflicts_go_with_the_next_one() {
+    let node = Node::new();
+    let mut conf = conf(&node);
+    let given = ["c1", "c2", "c3"].map(|id| pod("ADD", id, &format!("web-{id}"), &conf).address());
+    let [first, second, third] = &given;
+    let mut conflict = |id: &str, address: &str| {
+        conf["conflicts"] = json!([address]);
+        pod("DEL", id, &format!("web-{id}"), &conf).ok();
+    };
+    conflict("c1", first);
+    conflict("c2", second);
+    let old = an_hour_later(&node, first);
+    conflict("c3", third);
+    let marks = old.parent().unwrap();
+    assert!(fs::symlink_metadata(&old).is_err(), "it stays for good");
+    for address in [second, third] {
+        fs::read_link(marks.join(address)).unwrap();
+    }
+}
+
+/// Makes the mark of `address`, which another machine was found to use, an hour older. Tells where it is.
+fn an_hour_later(node: &Node, address: &str) -> PathBuf {
+    let mark = node.leases_dir().join("rdma-ipam/conflicts").join(address);
+    let seen = fs::read_link(&mark).unwrap();
+    let seconds: u64 = seen.to_str().unwrap().parse().unwrap();
+    fs::remove_file(&mark).unwrap();
+    symlink((seconds - 3600).to_string(), &mark).unwrap();
+    mark
 }
 
 #[test]
