@@ -76,6 +76,14 @@ pub enum Error {
     /// SMC-R, before anything was changed.
     #[error("{0}; nothing was changed")]
     Smc(#[from] SmcError),
+    /// ADD failed before its first change, and its record could not be taken away.
+    #[error("{error}; but its record stays until DEL: {left}")]
+    Recorded {
+        /// Why ADD failed.
+        error: Box<Error>,
+        /// Why the record is still there.
+        left: StoreError,
+    },
     /// IPAM, where nothing else is at stake.
     #[error(transparent)]
     Ipam(#[from] IpamError),

@@ -74,7 +74,7 @@ pub fn code(error: &Error) -> u32 {
         Error::Drift(_) => code::INTERNAL,
         Error::NotReady { limited: false, .. } => code::NOT_AVAILABLE,
         Error::NotReady { limited: true, .. } => code::LIMITED,
-        Error::Of { source, .. } => self::code(source),
+        Error::Of { source, .. } | Error::Recorded { error: source, .. } => self::code(source),
         Error::Several(errors) => errors
             .iter()
             .map(self::code)

@@ -114,10 +114,13 @@ fn attempt<K: Kernel>(
         Ok(started) => started,
         Err(error) => {
             // nothing was changed, and a record that is whole may be there already
-            if let Err(error) = node.store.remove(key, lock) {
-                log::warn!("{error}");
-            }
-            return Err(error);
+            return Err(match node.store.remove(key, lock) {
+                Ok(()) => error,
+                Err(left) => Error::Recorded {
+                    error: Box::new(error),
+                    left,
+                },
+            });
         }
     };
     let Started {

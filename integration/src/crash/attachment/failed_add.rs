@@ -11,9 +11,15 @@ impl Attachments {
         self.left_but(end, &is_lasting)
     }
 
-    /// The same after two errors: the second one may keep the record, and addresses in IPAM, for DEL.
+    /// The same after two errors: the second one may keep the record, and addresses in IPAM, for DEL. The answer tells
+    /// which of them.
     pub(in crate::crash) fn left_by_two_errors(&self, end: &End) -> Vec<String> {
-        self.left_but(end, &|path| is_lasting(path) || self.is_of_a(path))
+        let words = match end {
+            End::Refused(_, words) => words,
+            _ => "",
+        };
+        let may_stay = |path: &Path| self.is_of_a(path) && is_told(path, words);
+        self.left_but(end, &|path| is_lasting(path) || may_stay(path))
     }
 
     fn left_but(&self, end: &End, is_lasting: &dyn Fn(&Path) -> bool) -> Vec<String> {
@@ -44,6 +50,14 @@ impl Attachments {
         let lease = || fs::read_to_string(path).is_ok_and(|it| it.lines().next() == Some("a"));
         is_named || lease()
     }
+}
+
+/// Whether `words` tell of the record at `path`, or that addresses are held, for which it stays. Other files need no word.
+fn is_told(path: &Path, words: &str) -> bool {
+    let is_record = path.extension().is_some_and(|it| it == "json");
+    let name = path.file_name().and_then(|it| it.to_str());
+    let is_named = || name.is_some_and(|it| words.contains(it));
+    !is_record || is_named() || words.contains("addresses are still held")
 }
 
 /// The lines of `difference` about things that `words` do not name: netdevs, RDMA devices, files.
