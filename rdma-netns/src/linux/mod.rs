@@ -18,14 +18,17 @@
 //! | `reach` | the netdevs without which the node is cut off |
 //! | `api_server` | where kubelet's kubeconfig says that the API server is |
 //! | `held` | all addresses, without anything else |
+//! | `vlans` | the VLANs on a netdev |
 //! | [`nldev`] | RDMA netlink |
 //! | `rdma`, `devices` | RDMA devices and the hardware behind them, sysfs and `/dev` included |
 //! | `gids` | the GID tables in sysfs |
+//! | `erdma` | what is different with eRDMA |
 //! | `inventory` | the hardware that resources are made of |
 //! | `accelerators`, `data_direct`, `sockets` | GPUs, and what tells how near to them a NIC is |
 //! | `nvlink` | RDMA devices that manage NVLink's switches |
 //! | `vpd` | vital product data of PCI functions |
 //! | `smc` | SMC's settings |
+//! | `namespace` | all of a namespace but its RDMA devices |
 //! | [`monitor`] | events: what tells that something changed |
 //! | [`inside`] | what only a thread in a pod's namespace can read |
 //! | [`offline`] | what is read without a kernel |
@@ -52,6 +55,7 @@ mod ipoib;
 mod links;
 mod listeners;
 pub mod monitor;
+mod namespace;
 mod neighbours;
 mod nexthops;
 pub mod nldev;
@@ -74,15 +78,13 @@ pub use accelerators::accelerator_names;
 pub use space::Space;
 
 use crate::{
-    Asked, DeviceAddress, GidTable, Kernel, Link, Namespace, NetnsId, ObserveError, Observed, Op,
-    OpError, OpenPodError, Pkey, RdmaMode, Route, Vf,
-    netlink::{Answers, NetlinkError},
+    Asked, DeviceAddress, GidTable, Kernel, Namespace, NetnsId, ObserveError, Observed, Op,
+    OpError, OpenPodError, Pkey, RdmaMode, Vf,
+    netlink::NetlinkError,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
 };
 use execute::Namespaces;
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use nexthops::Nexthops;
 use nldev::Nldev;
 use rdma::DeviceContext;
 use std::{
@@ -253,7 +255,7 @@ impl Kernel for Linux {
             };
             Ok(Namespace {
                 rdma,
-                ..routing_of(space, whose, &self.sysfs)?
+                ..namespace::read(space, whose, &self.sysfs)?
             })
         };
         let host = namespace(host, HOST)?;
@@ -365,88 +367,6 @@ fn seconds_since_boot() -> Option<u64> {
     u64::try_from(now.tv_sec()).ok()
 }
 
-/// The netdevs of a namespace, and the routes that are nobody's alone.
-struct Links {
-    links: Vec<Link>,
-    unkept_routes: Vec<(u32, Route)>,
-}
-
-/// All netdevs of a namespace with their addresses and routes.
-fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveError> {
-    let mut socket = space.route();
-    let mut dump = |what: &str, request: RouteNetlinkMessage| -> Result<Answers, ObserveError> {
-        socket
-            .dump(&request)
-            .map_err(|error| cannot_read(&format!("the {what} of {whose}"), error))
-    };
-    let answers = dump("links", links::dump())?;
-    let mut links: Vec<Link> = Vec::with_capacity(answers.bodies().count());
-    // places in `links`
-    let mut without_hardware: Vec<usize> = Vec::new();
-    for body in answers.bodies() {
-        let link = match space.is_own() {
-            true => links::parse_own(body, sysfs),
-            false => links::parse(body, sysfs),
-        };
-        let Some(link) = link else {
-            log::warn!("a netdev of {whose} cannot be understood: {body:?}");
-            continue;
-        };
-        if !space.is_own() && links::hides_hardware(body, &link) {
-            without_hardware.push(links.len());
-        }
-        links.push(link);
-    }
-    if !without_hardware.is_empty() {
-        let failed = |error: io::Error| {
-            cannot_read(
-                &format!("the hardware of the netdevs of {whose}"),
-                error.into(),
-            )
-        };
-        let hidden: Vec<(&str, u32)> = without_hardware
-            .iter()
-            .map(|place| (&*links[*place].name, links[*place].index))
-            .collect();
-        let found = inside::hardware(space.netns(), sysfs, &hidden).map_err(failed)?;
-        for (place, parent) in without_hardware.into_iter().zip(found) {
-            links[place].parent = parent;
-        }
-    }
-    addresses::distribute(&dump("addresses", addresses::dump())?, &mut links);
-    let mut unkept_routes = Vec::new();
-    let mut by_object = Vec::new();
-    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-        for body in dump("routes", routes::dump(family))?.bodies() {
-            let parsed = routes::parse(body).unwrap_or_default();
-            if !parsed.kept {
-                unkept_routes.extend(parsed.hops);
-                by_object.extend(parsed.by_object);
-                continue;
-            }
-            for (index, route) in parsed.hops {
-                if let Some(link) = links.iter_mut().find(|link| link.index == index) {
-                    link.routes.push(route);
-                }
-            }
-        }
-    }
-    if !by_object.is_empty() {
-        let answers = socket.dump(&nexthops::Dump);
-        let answers = answers
-            .map_err(|error| cannot_read(&format!("the nexthop objects of {whose}"), error))?;
-        let nexthops = Nexthops::of(&answers);
-        for (object, route) in by_object {
-            let netdevs = nexthops.netdevs(object).into_iter();
-            unkept_routes.extend(netdevs.map(|index| (index, route.clone())));
-        }
-    }
-    Ok(Links {
-        links,
-        unkept_routes,
-    })
-}
-
 impl Linux {
     /// The kernel's users of the RDMA devices of this program's namespace, by the devices' names.
     fn kernel_users(&self) -> BTreeMap<String, Vec<String>> {
@@ -461,24 +381,6 @@ impl Linux {
         });
         users.collect()
     }
-}
-
-/// A namespace without its RDMA devices.
-fn routing_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Namespace, ObserveError> {
-    let Links {
-        links,
-        unkept_routes,
-    } = links_of(space, whose, sysfs)?;
-    let answers = space.route().dump(&rules::dump());
-    let answers = answers.map_err(|error| cannot_read(&format!("the rules of {whose}"), error))?;
-    Ok(Namespace {
-        id: space.netns().id(),
-        links,
-        unkept_routes,
-        rdma: Vec::new(),
-        rules: answers.bodies().filter_map(rules::parse).collect(),
-        general_rules: answers.bodies().filter_map(rules::parse_general).collect(),
-    })
 }
 
 fn cannot_read(what: &str, error: NetlinkError) -> ObserveError {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The netdevs without which the node is cut off.
 
-use super::{HOST, Linux, api_server, cannot_read, routing_of};
+use super::{HOST, Linux, api_server, cannot_read, namespace};
 use crate::{Link, ObserveError};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ impl Linux {
         let host = self
             .host()
             .map_err(|error| cannot_read(HOST, error.into()))?;
-        let namespace = routing_of(host, HOST, &self.sysfs)?;
+        let namespace = namespace::read(host, HOST, &self.sysfs)?;
         let uplinks = namespace.uplinks(&api_server::addresses());
         let uplinks = uplinks
             .keys()
