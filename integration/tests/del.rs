@@ -377,3 +377,29 @@ fn an_mtu_that_the_lower_device_does_not_bear_any_more_keeps_nothing_in_the_pod(
         ),
     );
 }
+
+/// A pod with `CAP_NET_ADMIN` may have as many routes as its memory holds; who reads them needs as much.
+#[test]
+fn a_pods_many_routes_take_no_memory() {
+    /// Bytes: three times what DEL needs, and less than a third of what these routes take.
+    const LIMIT: u32 = 32 << 20;
+    let (node, mut configuration, before) = node_with_ipam();
+    for mode in ["move", "share"] {
+        configuration["mode"] = json!(mode);
+        let pod = node.pod("pod");
+        node.add(&configuration, "a", &pod);
+        pod.ip("link set dev lo up");
+        let places = |count: u32| (0..count).map(|it| [it >> 16, it >> 8 & 255, it & 255]);
+        let ipv4 = places(200_000).map(|[a, b, c]| format!("route add 11.{a}.{b}.{c}/32 dev lo"));
+        let ipv6 = places(50_000)
+            .map(|[_, b, c]| format!("route add 2001:db8:{b:x}:{c:x}::/64 dev lo metric 7"));
+        pod.ip_batch(&ipv4.chain(ipv6).collect::<Vec<_>>());
+        let limit = ["--as", &LIMIT.to_string()].map(str::to_owned);
+        node.invoke("DEL", "a", pod.path())
+            .input(&configuration)
+            .by(Path::new("/usr/bin/prlimit"), vec![limit.join("=")])
+            .run()
+            .silent();
+        node.assert_restored(&before);
+    }
+}

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What of a node's hardware is asked for. A node has hundreds of PCI functions that nobody asks for.
+/// What is asked for. A node has hundreds of PCI functions that nobody asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// PCI functions and auxiliary devices whose RDMA devices are asked for their ports; others that have such hardware
@@ -24,6 +24,9 @@ pub struct Asked {
     pub ports: BTreeSet<DeviceAddress>,
     /// Those that are looked at besides, and whose firmware is not asked.
     pub besides: BTreeSet<DeviceAddress>,
+    /// The pod's routes are left out. A pod with `CAP_NET_ADMIN` has as many as its memory holds, and who gives back what
+    /// a pod had needs none of them: they go with the netdevs.
+    pub no_pod_routes: bool,
 }
 
 impl From<BTreeSet<DeviceAddress>> for Asked {
@@ -58,8 +61,8 @@ pub trait Kernel {
     /// Reads the state of the host's namespace and, if given, the pod's. Changes nothing.
     fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError>;
 
-    /// From now on only what is `asked` for is looked at of the node's hardware, and what is seen of it without being
-    /// asked for: [`Observed::devices`] has those of the netdevs of the two namespaces, and of the RDMA devices of all.
+    /// From now on only what is `asked` for is looked at, and of the node's hardware what is seen without being asked
+    /// for: [`Observed::devices`] has those of the netdevs of the two namespaces, and of the RDMA devices of all.
     /// `None`: all of it, as at first.
     fn ask_only(&self, asked: Option<Asked>);
 

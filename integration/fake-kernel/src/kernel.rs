@@ -228,6 +228,12 @@ impl Kernel for FakeKernel {
             }
         }
         if let Some(asked) = &state.asked {
+            if asked.no_pod_routes
+                && let Some(pod) = &mut observed.pod
+            {
+                pod.links.iter_mut().for_each(|link| link.routes.clear());
+                pod.unkept_routes.clear();
+            }
             let namespaces = observed.pod.iter().chain([&observed.host]);
             let parents =
                 namespaces.flat_map(|it| it.links.iter().filter_map(|link| link.parent.clone()));

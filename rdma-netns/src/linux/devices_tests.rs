@@ -361,6 +361,7 @@ fn a_look_finds_what_is_asked_for_and_what_is_seen() {
     let asked = Asked {
         ports: of(&[ports, "0000:99:00.0"]),
         besides: of(&[besides, sub_function]),
+        ..Asked::default()
     };
     let expected = [verbs, ports, besides, sub_function];
     assert_eq!(found(Some(asked), &[]), expected);

@@ -231,6 +231,7 @@ impl Kernel for Linux {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rdma_mode = None;
         let mut namespace = |space: &Space, whose: &str| {
+            let has_routes = whose == HOST || !asked.as_ref().is_some_and(|it| it.no_pod_routes);
             let nldev = has_nldev.then(|| space.nldev()).transpose();
             let mut nldev = nldev
                 .map_err(|error| cannot_read(&format!("RDMA netlink of {whose}"), error.into()))?
@@ -255,7 +256,7 @@ impl Kernel for Linux {
             };
             Ok(Namespace {
                 rdma,
-                ..namespace::read(space, whose, &self.sysfs)?
+                ..namespace::read(space, whose, &self.sysfs, has_routes)?
             })
         };
         let host = namespace(host, HOST)?;

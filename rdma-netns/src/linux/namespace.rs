@@ -8,14 +8,19 @@ use crate::{Link, Namespace, ObserveError, Route, netlink::Answers};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::{io, path::Path};
 
-/// A namespace without its RDMA devices.
-pub(super) fn read(space: &Space, whose: &str, sysfs: &Path) -> Result<Namespace, ObserveError> {
-    let Links {
-        links,
-        unkept_routes,
-    } = links_of(space, whose, sysfs)?;
-    let answers = space.route().dump(&rules::dump());
-    let answers = answers.map_err(|error| cannot_read(&format!("the rules of {whose}"), error))?;
+/// A namespace without its RDMA devices, and without its routes unless it `has_routes`.
+pub(super) fn read(
+    space: &Space,
+    whose: &str,
+    sysfs: &Path,
+    has_routes: bool,
+) -> Result<Namespace, ObserveError> {
+    let mut links = links_of(space, whose, sysfs)?;
+    let unkept_routes = match has_routes {
+        true => routes_of(space, whose, &mut links)?,
+        false => vec![],
+    };
+    let answers = dump(space, whose, "rules", &rules::dump())?;
     Ok(Namespace {
         id: space.netns().id(),
         links,
@@ -26,21 +31,20 @@ pub(super) fn read(space: &Space, whose: &str, sysfs: &Path) -> Result<Namespace
     })
 }
 
-/// The netdevs of a namespace, and the routes that are nobody's alone.
-struct Links {
-    links: Vec<Link>,
-    unkept_routes: Vec<(u32, Route)>,
+/// What the kernel has of the kind `what`, which `request` asks for.
+fn dump(
+    space: &Space,
+    whose: &str,
+    what: &str,
+    request: &RouteNetlinkMessage,
+) -> Result<Answers, ObserveError> {
+    let answers = space.route().dump(request);
+    answers.map_err(|error| cannot_read(&format!("the {what} of {whose}"), error))
 }
 
-/// All netdevs of a namespace with their addresses and routes.
-fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveError> {
-    let mut socket = space.route();
-    let mut dump = |what: &str, request: RouteNetlinkMessage| -> Result<Answers, ObserveError> {
-        socket
-            .dump(&request)
-            .map_err(|error| cannot_read(&format!("the {what} of {whose}"), error))
-    };
-    let answers = dump("links", links::dump())?;
+/// All netdevs of a namespace with their addresses.
+fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, ObserveError> {
+    let answers = dump(space, whose, "links", &links::dump())?;
     let mut links: Vec<Link> = Vec::with_capacity(answers.bodies().count());
     // places in `links`
     let mut without_hardware: Vec<usize> = Vec::new();
@@ -74,11 +78,21 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveEr
             links[place].parent = parent;
         }
     }
-    addresses::distribute(&dump("addresses", addresses::dump())?, &mut links);
+    let answers = dump(space, whose, "addresses", &addresses::dump())?;
+    addresses::distribute(&answers, &mut links);
+    Ok(links)
+}
+
+/// Gives all netdevs of a namespace their routes. Tells those that are nobody's alone.
+fn routes_of(
+    space: &Space,
+    whose: &str,
+    links: &mut [Link],
+) -> Result<Vec<(u32, Route)>, ObserveError> {
     let mut unkept_routes = Vec::new();
     let mut by_object = Vec::new();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-        for body in dump("routes", routes::dump(family))?.bodies() {
+        for body in dump(space, whose, "routes", &routes::dump(family))?.bodies() {
             let parsed = routes::parse(body).unwrap_or_default();
             if !parsed.kept {
                 unkept_routes.extend(parsed.hops);
@@ -93,7 +107,7 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveEr
         }
     }
     if !by_object.is_empty() {
-        let answers = socket.dump(&nexthops::Dump);
+        let answers = space.route().dump(&nexthops::Dump);
         let answers = answers
             .map_err(|error| cannot_read(&format!("the nexthop objects of {whose}"), error))?;
         let nexthops = Nexthops::of(&answers);
@@ -102,8 +116,5 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Links, ObserveEr
             unkept_routes.extend(netdevs.map(|index| (index, route.clone())));
         }
     }
-    Ok(Links {
-        links,
-        unkept_routes,
-    })
+    Ok(unkept_routes)
 }

@@ -22,7 +22,7 @@ impl Linux {
         let host = self
             .host()
             .map_err(|error| cannot_read(HOST, error.into()))?;
-        let namespace = namespace::read(host, HOST, &self.sysfs)?;
+        let namespace = namespace::read(host, HOST, &self.sysfs, true)?;
         let uplinks = namespace.uplinks(&api_server::addresses());
         let uplinks = uplinks
             .keys()

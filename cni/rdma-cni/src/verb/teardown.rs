@@ -14,7 +14,7 @@ use crate::{
 use attachments::{Attachment, Key, Phase, store::Lock};
 use cni_protocol::Command;
 use network_conf::Conf;
-use rdma_netns::{Kernel, Observed, Pod};
+use rdma_netns::{Asked, Kernel, Observed, Pod};
 use serde_json::{Map, Value};
 use std::{
     net::IpAddr,
@@ -151,7 +151,10 @@ pub fn restore<K: Kernel>(
     tried_before: bool,
 ) -> Result<Home, Incomplete> {
     // others wait for the node's lock
-    node.kernel.ask_only(Some(attachment.devices().into()));
+    node.kernel.ask_only(Some(Asked {
+        no_pod_routes: true,
+        ..attachment.devices().into()
+    }));
     let left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let mut others = node.store.on_this_boot(attachment).unwrap_or_else(|error| {

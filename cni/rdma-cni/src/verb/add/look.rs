@@ -78,7 +78,11 @@ fn ask_only<K: Kernel>(
         Choice::Selectors(_) => held.collect(),
         Choice::Address(_) | Choice::Allocated(_) => BTreeSet::new(),
     };
-    node.kernel.ask_only(Some(Asked { ports, besides }));
+    node.kernel.ask_only(Some(Asked {
+        ports,
+        besides,
+        ..Asked::default()
+    }));
 }
 
 /// The devices that are meant, by the ports of all. The node's lock is not held by the caller: a sick one
