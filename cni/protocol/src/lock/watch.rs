@@ -24,10 +24,10 @@ pub(super) struct Watch {
     of: Metadata,
     end: Instant,
     next: Instant,
-    /// Whether every look has seen the same process; none: nobody has looked.
-    is_one: Option<bool>,
     /// The process that was seen last.
     last: Option<u32>,
+    /// Whether another one was seen before it.
+    is_several: bool,
 }
 
 impl Watch {
@@ -38,8 +38,8 @@ impl Watch {
             of,
             end: now + limit,
             next: now + FIRST_LOOK.min(limit / 2),
-            is_one: None,
             last: None,
+            is_several: false,
         }
     }
 
@@ -50,20 +50,24 @@ impl Watch {
     /// Looks. Tells whether the time is over.
     pub(super) fn look(&mut self) -> bool {
         let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-        let holder = process(&locks, self.of.dev(), self.of.ino());
-        let is_same = self.is_one.is_none() || holder == self.last;
-        self.is_one = Some(holder.is_some() && is_same && self.is_one != Some(false));
-        self.last = holder.or(self.last);
+        self.see(process(&locks, self.of.dev(), self.of.ino()));
         let now = Instant::now();
         self.next = (now + LOOK).min(self.end);
         now >= self.end
+    }
+
+    /// The look has seen that `holder` has it. None says nothing: the kernel tells all locks page by page, and while one
+    /// before goes, a line can be missed.
+    fn see(&mut self, holder: Option<u32>) {
+        self.is_several |= holder.is_some() && self.last.is_some() && holder != self.last;
+        self.last = holder.or(self.last);
     }
 
     /// What is to be told of who holds it.
     pub(super) fn told(self, limit: Duration) -> Busy {
         Busy {
             by: self.last.map(named),
-            is_one: self.is_one == Some(true),
+            is_one: self.last.is_some() && !self.is_several,
             seconds: limit.as_secs(),
         }
     }
@@ -137,6 +141,22 @@ pub fn process(locks: &str, device: u64, inode: u64) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_look_that_sees_nobody_says_nothing() {
+        let of = fs::metadata("/").unwrap();
+        for (looks, is_one) in [
+            (vec![Some(7), None, Some(7)], true),
+            (vec![None, Some(7)], true),
+            (vec![Some(7), None, Some(8)], false),
+            (vec![Some(7), Some(8), Some(7)], false),
+            (vec![None], false),
+        ] {
+            let mut watch = Watch::begin(of.clone(), Duration::ZERO);
+            looks.iter().for_each(|holder| watch.see(*holder));
+            assert_eq!(watch.told(Duration::ZERO).is_one, is_one, "{looks:?}");
+        }
+    }
 
     #[test]
     fn who_waits_is_no_holder() {
