@@ -12,6 +12,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// How many marks of conflicts a DEL that brings one looks at: others wait for the lock meanwhile.
+const MARKS: usize = 64;
+
 /// All that is in a network's directory.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
@@ -109,10 +112,11 @@ impl<D: Disk> Locked<'_, D> {
         };
         let attachments = self.store.attachments();
         errors.extend(
-            self.forget(&attachments, |name, _| is_stale_note(name))
+            names(&attachments)
+                .and_then(|names| self.forget(&attachments, names, |name, _| is_stale_note(name)))
                 .err(),
         );
-        errors.extend(self.forget_old_conflicts().err());
+        errors.extend(self.forget_old_conflicts(None).err());
         // earlier versions wrote lease.new
         for new in ["lease.new", "pointer.new"] {
             errors.extend(self.remove(self.store.own(new)).err());
@@ -122,15 +126,26 @@ impl<D: Disk> Locked<'_, D> {
         (swept, errors)
     }
 
-    /// Removes the marks of addresses that another machine was found to use too long ago to count.
-    pub fn forget_old_conflicts(&self) -> Result<(), StoreError> {
+    /// Removes the marks of addresses that another machine was found to use too long ago to count; of those that come
+    /// after the one of `beside`, in the order of their names, some at a time.
+    pub fn forget_old_conflicts(&self, beside: Option<&IpAddr>) -> Result<(), StoreError> {
         let directory = self.store.conflicts();
-        self.forget(&directory, |_, seen| !is_within(seen, AVOIDED))
+        let all = names(&directory)?;
+        let first = beside.map(IpAddr::to_string).unwrap_or_default();
+        let (before, after): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| *it < first);
+        let limit = beside.map_or(usize::MAX, |_| MARKS);
+        let some = after.into_iter().chain(before).take(limit);
+        self.forget(&directory, some, |_, seen| !is_within(seen, AVOIDED))
     }
 
-    /// Removes the notes in `directory` whose name and text are `old`.
-    fn forget(&self, directory: &Path, old: impl Fn(&str, &str) -> bool) -> Result<(), StoreError> {
-        for name in names(directory)? {
+    /// Removes the notes in `directory` called `names` whose name and text are `old`.
+    fn forget(
+        &self,
+        directory: &Path,
+        names: impl IntoIterator<Item = String>,
+        old: impl Fn(&str, &str) -> bool,
+    ) -> Result<(), StoreError> {
+        for name in names {
             let path = directory.join(&name);
             if note(&path)?.is_some_and(|text| old(&name, &text)) {
                 self.remove(path)?;

@@ -43,15 +43,15 @@ pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Marks those of `conflicts` that `owner` holds as in use by another machine. Old marks go then: they come no faster
-/// than new ones do, and many a runtime never calls GC.
+/// Marks those of `conflicts` that `owner` holds as in use by another machine. Some of those that are old go
+/// then, as many a runtime never calls GC.
 fn avoid<D: Disk>(
     locked: &Locked<'_, D>,
     owner: &Owner,
     conflicts: &[IpAddr],
 ) -> Result<(), Error> {
-    if !conflicts.is_empty()
-        && let Err(error) = locked.forget_old_conflicts()
+    if let Some(first) = conflicts.first()
+        && let Err(error) = locked.forget_old_conflicts(Some(first))
     {
         log::warn!("{error}; DEL goes on");
     }
