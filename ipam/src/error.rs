@@ -12,11 +12,13 @@ use rdma_netns::ObserveError;
 use std::{io, net::IpAddr, path::PathBuf};
 
 /// The plugin's own codes, promised in its documentation.
-mod own {
+pub mod own {
     /// The attachment has addresses already.
-    pub(super) const HOLDS: u32 = 100;
+    pub const HOLDS: u32 = 100;
     /// The parent netdev has no prefix to give addresses from.
-    pub(super) const PARENT: u32 = 101;
+    pub const PARENT: u32 = 101;
+    /// ADD failed, and what it had given may still be held.
+    pub const STILL_HELD: u32 = 102;
 }
 
 /// A verb's failure.
@@ -171,7 +173,8 @@ impl Error {
             Self::Drift(_) => code::INTERNAL,
             Self::NotReady(_) => code::NOT_AVAILABLE,
             Self::Output(_) => code::IO,
-            Self::TakenBack { cause } | Self::StillHeld { cause, .. } => cause.code(),
+            Self::TakenBack { cause } => cause.code(),
+            Self::StillHeld { .. } => own::STILL_HELD,
         }
     }
 }

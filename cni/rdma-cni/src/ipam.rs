@@ -11,7 +11,10 @@ pub use master::{Known, Master};
 use attachments::DesiredLink;
 use cni_protocol::{Command, Environment, ValidAttachment, code, run};
 use conf_reader::steers;
-use rdma_ipam::store::{Deferred, StoreError};
+use rdma_ipam::{
+    error::own,
+    store::{Deferred, StoreError},
+};
 use rdma_netns::{Address, Route, link::SCOPE_LINK};
 use serde_json::{Map, Value, json};
 use std::{
@@ -123,12 +126,16 @@ pub enum IpamError {
 
 impl IpamError {
     /// Whether there is no such plugin, or it answered as CNI wants it: it is known not to have
-    /// done what it was asked for. One that was killed may have.
+    /// done what it was asked for. One that was killed may have; `rdma-ipam` says so itself.
     pub fn is_answer(&self) -> bool {
-        matches!(
-            self,
-            Self::NotFound { .. } | Self::Refused { code: Some(_), .. }
-        )
+        match self {
+            Self::NotFound { .. } => true,
+            Self::Refused { name, code, .. } => {
+                let still_held = u64::from(own::STILL_HELD);
+                code.is_some_and(|it| name != built_in::NAME || it != still_held)
+            }
+            _ => false,
+        }
     }
 
     /// Whether another call may go better: it says so (code 11), took too long, or was killed.
@@ -485,5 +492,15 @@ mod tests {
         }
         let many = serde_json::json!({"ips": {"x": "y\n".repeat(1000)}}).to_string();
         assert!(error(&many).ends_with('…'));
+    }
+
+    #[test]
+    fn who_says_that_addresses_are_held_has_not_refused_them() {
+        let error = |name, code: u32| {
+            let output = serde_json::json!({"code": code, "msg": "no"}).to_string();
+            IpamError::refused(name, "ADD", output.as_bytes(), "").is_answer()
+        };
+        assert!(error(built_in::NAME, 5) && error("theirs", own::STILL_HELD));
+        assert!(!error(built_in::NAME, own::STILL_HELD));
     }
 }

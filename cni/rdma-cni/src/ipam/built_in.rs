@@ -17,6 +17,9 @@ use std::{
     time::Instant,
 };
 
+/// The plugin's name.
+pub(super) const NAME: &str = "rdma-ipam";
+
 /// What a stamp begins with; a SHA-256 in hexadecimal and a line's end follow.
 const STAMP: &[u8] = b"\nrdma-build ";
 
@@ -32,7 +35,7 @@ pub(super) struct BuiltIn {
 impl BuiltIn {
     /// If `program`, which is the plugin called `name`, is `rdma-ipam` of this program's build.
     pub(super) fn of(name: &str, program: &Path) -> Option<Self> {
-        let is_it = name == "rdma-ipam" && {
+        let is_it = name == NAME && {
             static OWN: OnceLock<Option<[u8; LENGTH]>> = OnceLock::new();
             let own = OWN.get_or_init(|| stamp(Path::new("/proc/self/exe")));
             own.is_some() && *own == stamp(program)
