@@ -77,7 +77,8 @@ impl StoreError {
         self.source.kind() == io::ErrorKind::TimedOut
     }
 
-    /// Whether nothing new can be made there: the disk is full or read-only, or a file is where a directory has to be.
+    /// Whether nothing new can be made there: the disk is full or read-only, or a file is in the place of the
+    /// state directory, or above it.
     pub fn lacks_room(&self) -> bool {
         matches!(
             self.source.kind(),

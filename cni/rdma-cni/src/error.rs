@@ -96,14 +96,14 @@ pub enum Error {
         left: Option<Box<Incomplete>>,
         /// What is back and not as before, a sentence for each thing.
         given_up: Box<[String]>,
-        /// Why addresses are not given back.
+        /// Why addresses may not be given back.
         held: Option<Box<IpamError>>,
     },
     /// Something is not back.
     #[error("restoring is incomplete: {0}")]
     Incomplete(#[from] Incomplete),
     /// Devices are restored, addresses are not given back.
-    #[error("devices are back on the host, but addresses are still held: {0}")]
+    #[error("devices are back on the host, but addresses may still be held: {0}")]
     Release(IpamError),
     /// CHECK found differences.
     #[error("{}", .0.join("; "))]
@@ -127,13 +127,6 @@ pub enum Error {
     /// Several attachments, each with its error.
     #[error("{}", each(.0))]
     Several(Vec<Error>),
-}
-
-impl Error {
-    /// Whether a lock was held by somebody else for all the time that there was.
-    pub fn is_held(&self) -> bool {
-        matches!(self, Self::State(error) | Self::Unfinished(error) if error.is_held())
-    }
 }
 
 /// Why ADD failed after its first change.
@@ -203,7 +196,7 @@ fn outcome(
     };
     match held {
         None => devices,
-        Some(error) => format!("{devices}, but addresses are still held: {error}"),
+        Some(error) => format!("{devices}, but addresses may still be held: {error}"),
     }
 }
 
