@@ -11,7 +11,7 @@ use integration::{
         lease::Leases,
         program::{self, Programs},
         sweep,
-        twice::{error_and_kill, two_errors, two_kills},
+        twice::{error_and_kill, these_two_errors, two_errors, two_kills},
     },
     daemon::rdma_device_plugin,
     extent,
@@ -290,6 +290,19 @@ fn an_error_and_a_kill_in_one_story() {
         let extent = Extent::spread(0, extent::of(usual, 40));
         leaves_nothing(&error_and_kill(name, of, verb, extent));
     }
+}
+
+/// Nothing was changed then, but that there is a record.
+#[test]
+fn a_record_that_cannot_be_taken_away_is_told() {
+    let of = &mut Attachments::of_node(Mode::Move, [rdma_cni(), injector()]);
+    let unsynced = ["EIO of fsync", "attachments/net)"];
+    let end = these_two_errors(of, unsynced, ["EIO of unlink", "a@eth0.json)"]);
+    let words = "; nothing was changed; but its record stays until DEL: cannot remove ";
+    assert!(
+        matches!(&end, End::Refused(105, it) if it.contains(words)),
+        "{end:?}"
+    );
 }
 
 /// The second one is met while ADD undoes what it did: what it cannot undo then, it lists.

@@ -153,6 +153,28 @@ pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
     tally
 }
 
+/// As [`two_errors`], at the first call whose words have both of `first`, and at the first one after it whose words have both
+/// of `then`. How ADD ended.
+#[track_caller]
+pub fn these_two_errors(of: &mut Attachments, first: [&str; 2], then: [&str; 2]) -> End {
+    let at = |wanted: [&str; 2], errors: Vec<(Fault, String)>| {
+        let has = |(_, words): &&(Fault, String)| wanted.iter().all(|it| words.contains(it));
+        let found = errors.iter().find(has).map(|(fault, _)| *fault);
+        found.unwrap_or_else(|| panic!("no call can fail with {wanted:?}: {errors:#?}"))
+    };
+    let error = at(first, begin("two errors", of, Verb::Add).0);
+    let never = Fault::Fail(usize::MAX, EINTR);
+    let (_, report) = of.traced(of.first(Verb::Add), [error, never]);
+    assert_eq!(of.restore(0, false), [""; 0]);
+    let second = at(then, errors_after(&report, error));
+    let (end, report) = of.traced(of.first(Verb::Add), [error, second]);
+    assert_eq!(report.hits, 2);
+    let mut left = of.left_by_two_errors(&end);
+    left.extend(of.restore(0, true));
+    assert_eq!(left, [""; 0]);
+    end
+}
+
 /// The errors that the calls of `verb` can have, by a run without one and its DEL, and the tally of that.
 #[track_caller]
 fn begin(name: &str, of: &Attachments, verb: Verb) -> (Vec<(Fault, String)>, Tally) {
