@@ -23,6 +23,7 @@ ARM64_IN_NAMESPACES=(announce::a_link_that_is_not_there
 # Those of integration/protocol that need an ADD.
 ARM64_NEEDS_ADD=(long_and_upper_case_container_ids_are_fine unknown_fields_and_arguments_are_ignored
 	del_and_gc_pass_over_a_wrong_value_that_they_do_not_need
+	with_a_wrong_state_directory_del_leaves_the_record_to_a_verb_with_the_right_one
 	no_line_of_the_log_is_forged_by_what_others_are_called)
 
 # Besides the unit tests of the libraries.
