@@ -27,7 +27,14 @@ use crate::{
 use nix::libc::ENOENT;
 use rdma_netns::smc;
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeMap, fmt::Write, fs, path::Path, process::Command};
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 /// The state of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,20 +69,23 @@ const PASSING_FLAGS: [&str; 6] = [
     "dead",
 ];
 
+/// How long an IPv6 address may have no route to itself. The kernel gives it one from a worker, also to an address that is
+/// not checked (`addrconf_dad_work()`, `net/ipv6/addrconf.c`); somebody can have taken it away.
+const UNROUTED: Duration = Duration::from_secs(1);
+
 impl Snapshot {
-    /// The namespace's present state, once its IPv6 addresses have been checked.
+    /// The namespace's present state, once its IPv6 addresses have been checked, and have their routes.
     #[track_caller]
     pub fn of(netns: &Netns) -> Self {
         let mut ipv6 = [vec![], vec![]];
+        let begin = Instant::now();
         wait::until("no IPv6 address is tentative", || {
-            // an address is not tentative any more before it has its route; who asks for one link waits for the worker
-            // that gives both (RTNL; addrconf_dad_work(), net/ipv6/addrconf.c)
-            let lines = ["address show tentative", "link show dev lo", ROUTES, RULES];
-            let [links, _, routes, rules] = netns.show_each(6, lines);
+            let lines = ["address show tentative", "address show up", ROUTES, RULES];
+            let [tentative, up, routes, rules] = netns.show_each(6, lines);
+            let are_routed = up.iter().all(|link| is_routed(link, &routes));
             ipv6 = [routes, rules];
-            links
-                .iter()
-                .all(|link| link["addr_info"] == Value::Array(vec![]))
+            let is_checked = |link: &Value| link["addr_info"] == Value::Array(vec![]);
+            tentative.iter().all(is_checked) && (are_routed || begin.elapsed() > UNROUTED)
         });
         let ipv4 = netns.show_each(4, [ROUTES, RULES]);
         let mut state = Self(BTreeMap::new());
@@ -272,6 +282,16 @@ fn read_settings(folder: &str, settings: &mut Vec<(String, String)>) {
             }
         }
     }
+}
+
+/// Whether each IPv6 address of `link` has a route to itself.
+fn is_routed(link: &Value, routes: &[Value]) -> bool {
+    let addresses = link["addr_info"].as_array().into_iter().flatten();
+    let is_to = |route: &Value, address: &Value| {
+        route["type"] == "local" && route["dst"] == address["local"]
+    };
+    let mut addresses = addresses.filter(|it| it["dadfailed"] != true);
+    addresses.all(|it| routes.iter().any(|route| is_to(route, it)))
 }
 
 fn text(value: &Value) -> &str {
