@@ -49,7 +49,7 @@ const CHAINED: [(&str, &str); 29] = [
     (claims::OF_ANOTHER_NAME, ANOTHER_NAME),
     (
         "integration/manifests/rendered/crio-and-other-places.yaml",
-        r#"{"child":{"mode":"l2","type":"ipvlan"},"ipam":{"from":"parent","strategy":"stable","type":"rdma-ipam"},"mtu":4200}"#,
+        r#"{"child":{"mode":"l2","type":"ipvlan"},"ipam":{"dataDir":"/var/lib/cni/rails","from":"parent","strategy":"stable","type":"rdma-ipam"},"mtu":4200}"#,
     ),
     ("integration/manifests/rendered/no-chain-said.yaml", PARENT),
     (

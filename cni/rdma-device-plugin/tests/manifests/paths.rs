@@ -89,7 +89,9 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
             need(&chain.conf_dir, &same(&chain.conf_dir), false);
             let cache = &arguments.cni_cache_dir;
             need(cache, &same(cache), true);
-            let leases = Path::new("/var/lib/cni/networks");
+            let ipam = chain.entry.fields().get("ipam");
+            let data_dir = ipam.and_then(|it| it["dataDir"].as_str());
+            let leases = Path::new(data_dir.unwrap_or("/var/lib/cni/networks"));
             need(leases, &same(leases), true);
             let install = installer(&cluster).and_then(|(_, it)| it.command);
             let Some(Command::Install(install)) = install else {
