@@ -11,6 +11,7 @@ use std::{
     fs,
     io::Write,
     net::IpAddr,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -81,6 +82,16 @@ impl Node {
     /// The network's directory.
     pub(crate) fn leases_dir(&self) -> PathBuf {
         self.data_dir().join("net")
+    }
+
+    /// Makes the mark of `address`, which another machine was found to use, older by so many `seconds`. Tells where it is.
+    pub(crate) fn age_conflict(&self, address: &str, seconds: u64) -> PathBuf {
+        let mark = self.leases_dir().join("rdma-ipam/conflicts").join(address);
+        let seen = fs::read_link(&mark).unwrap();
+        let seen: u64 = seen.to_str().unwrap().parse().unwrap();
+        fs::remove_file(&mark).unwrap();
+        symlink((seen - seconds).to_string(), &mark).unwrap();
+        mark
     }
 
     /// A configuration with these fields in `ipam`.

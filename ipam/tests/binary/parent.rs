@@ -3,9 +3,7 @@
 
 use super::node::{Node, apart, call, shell};
 use serde_json::{Value, json};
-use std::{
-    collections::HashSet, fs, io, net::Ipv6Addr, os::unix::fs::symlink, thread, time::Duration,
-};
+use std::{collections::HashSet, fs, io, net::Ipv6Addr, thread, time::Duration};
 
 fn told(node: &Node, ipam: Value, addresses: &[&str]) -> Value {
     let mut conf = node.conf(ipam);
@@ -360,17 +358,6 @@ fn a_conflict_counts_less_as_time_goes_by() {
     call("DEL", "a", &conflict).ok();
     let (code, said) = call("ADD", "e", &conf).error();
     assert_eq!(code, 11, "{said}");
-    let mark = node
-        .leases_dir()
-        .join("rdma-ipam/conflicts")
-        .join(&given[0]);
-    let seen: u64 = fs::read_link(&mark)
-        .unwrap()
-        .to_str()
-        .unwrap()
-        .parse()
-        .unwrap();
-    fs::remove_file(&mark).unwrap();
-    symlink((seen - 61).to_string(), &mark).unwrap();
+    node.age_conflict(&given[0], 61);
     assert_eq!(call("ADD", "e", &conf).address(), given[0]);
 }

@@ -3,7 +3,10 @@
 
 use super::node::{Call, Node, call};
 use serde_json::{Value, json};
-use std::{collections::HashSet, fs, os::unix::fs::symlink, path::PathBuf, process::Child};
+use std::{collections::HashSet, fs, process::Child};
+
+/// How long a conflict is avoided, seconds.
+const HOUR: u64 = 3600;
 
 fn pod(command: &str, container: &str, name: &str, conf: &Value) -> Call {
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME={name}");
@@ -115,7 +118,7 @@ fn a_conflict_is_avoided_for_an_hour() {
          found"
     );
     asked.fails(11, &said);
-    let mark = an_hour_later(&node, &first);
+    let mark = node.age_conflict(&first, HOUR);
     pod("DEL", "c3", "web-0", &conf).ok();
     assert_eq!(pod("ADD", "c5", "web-0", &conf).address(), first);
     conf["cni.dev/valid-attachments"] = json!([]);
@@ -135,23 +138,13 @@ fn old_marks_of_conflicts_go_with_the_next_one() {
     };
     conflict("c1", first);
     conflict("c2", second);
-    let old = an_hour_later(&node, first);
+    let old = node.age_conflict(first, HOUR);
     conflict("c3", third);
     let marks = old.parent().unwrap();
     assert!(fs::symlink_metadata(&old).is_err(), "it stays for good");
     for address in [second, third] {
         fs::read_link(marks.join(address)).unwrap();
     }
-}
-
-/// Makes the mark of `address`, which another machine was found to use, an hour older. Tells where it is.
-fn an_hour_later(node: &Node, address: &str) -> PathBuf {
-    let mark = node.leases_dir().join("rdma-ipam/conflicts").join(address);
-    let seen = fs::read_link(&mark).unwrap();
-    let seconds: u64 = seen.to_str().unwrap().parse().unwrap();
-    fs::remove_file(&mark).unwrap();
-    symlink((seconds - 3600).to_string(), &mark).unwrap();
-    mark
 }
 
 #[test]
