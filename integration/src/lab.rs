@@ -172,20 +172,12 @@ impl Lab {
         let device = Path::new("/sys/class/net").join(name).join("device");
         wait::until("udev has named the NIC", || device.exists());
         self.host.ip(&format!("link set dev {name} up"));
-        let get_drivers = |yes: &str| {
-            let file = device.join("sriov_drivers_autoprobe");
-            fs::write(file, yes).expect("a NIC with functions");
-        };
-        get_drivers("0");
         make(name, functions.len()).expect("functions");
         let address = |number| format!("link set dev {name} vf {number} mac {}", mac(nic, number));
         let lines: Vec<String> = (0..functions.len()).map(address).collect();
         self.host.ip_batch(&lines);
-        get_drivers("1");
         for (number, function) in functions.iter().enumerate() {
-            fs::write("/sys/bus/pci/drivers/igbvf/bind", &function.pci).expect("a driver");
-            let made = named_function(name, number);
-            assert_eq!(made.pci, function.pci, "another place");
+            assert_eq!(driven(name, number).pci, function.pci, "another place");
         }
         bring_up(&self.host, functions);
         add_rdma(&self.host, functions);
@@ -341,13 +333,15 @@ pub fn open_verbs(netns: &Netns, name: &str) {
     );
 }
 
-/// Has the NIC make `count` functions anew.
+/// Has the NIC make `count` functions anew. They have no driver yet, see [`driven`].
 fn make(nic: &str, count: usize) -> io::Result<()> {
-    let number = Path::new("/sys/class/net")
-        .join(nic)
-        .join("device/sriov_numvfs");
-    fs::write(&number, "0")?;
-    fs::write(&number, count.to_string())
+    let device = Path::new("/sys/class/net").join(nic).join("device");
+    let autoprobe = device.join("sriov_drivers_autoprobe");
+    fs::write(device.join("sriov_numvfs"), "0")?;
+    fs::write(&autoprobe, "0")?;
+    let made = fs::write(device.join("sriov_numvfs"), count.to_string());
+    fs::write(&autoprobe, "1")?;
+    made
 }
 
 /// The netdev and the RDMA device of the PCI function `pci`, as they are on this machine.
@@ -376,7 +370,7 @@ fn make_functions(host: &Netns, count: usize) -> [Vec<Function>; 2] {
             .unwrap_or_else(|error| panic!("cannot make {count} VFs of {nic}: {error}"));
     }
     let functions = NICS.map(|nic| {
-        let functions = (0..count).map(|number| named_function(nic, number));
+        let functions = (0..count).map(|number| driven(nic, number));
         functions.collect::<Vec<_>>()
     });
     bring_up(host, &functions.concat());
@@ -401,15 +395,20 @@ fn mac(nic: usize, number: usize) -> String {
     format!("02:00:00:00:{nic:02x}:{number:02x}")
 }
 
-/// The function, as soon as udev has named it. Its RDMA device is yet to be made.
-fn named_function(nic: &str, number: usize) -> Function {
+/// Gives a function its driver, and comes back when udev has named its netdev. Its RDMA device is yet to be made.
+///
+/// igb of Linux 5.10 and 6.1 does not hear its functions before all are made (`igb_enable_sriov`, which listens to their
+/// mailboxes after `pci_enable_sriov`). A function whose driver comes before that ("PF still in reset state") has no
+/// carrier until its watchdog has reset it, some 10 s later.
+fn driven(nic: &str, number: usize) -> Function {
     let link = format!("/sys/class/net/{nic}/device/virtfn{number}");
     let netdev = format!("{nic}v{number}");
+    let target = fs::read_link(&link).expect("a link to the function");
+    let pci = file_name(&target);
+    fs::write("/sys/bus/pci/drivers/igbvf/bind", &pci).expect("a driver");
     wait::until("udev has named the function", || {
         Path::new(&link).join("net").join(&netdev).exists()
     });
-    let target = fs::read_link(&link).expect("a link to the function");
-    let pci = file_name(&target);
     let rdma = format!("r_{netdev}");
     Function { netdev, pci, rdma }
 }
