@@ -15,6 +15,7 @@ use rdma_resources::{FileError, Sharing, file};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -24,6 +25,9 @@ const VERSION: &str = "1.1.0";
 
 /// In the state directory: which files are ours.
 const RECORD: &str = "device-info.json";
+
+/// What the name of each file ends with.
+const ENDING: &str = "-device.json";
 
 /// What is in a file.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -42,9 +46,47 @@ struct Pci {
     pf_pci_address: Option<String>,
 }
 
+/// Which files are the daemon's, with their paths.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
+pub struct Record {
     files: BTreeSet<PathBuf>,
+}
+
+impl Record {
+    /// That of the state directory, without what cannot be the daemon's by its name. Who writes there is not root on the
+    /// node, and `uninstall`, which removes what is recorded, is.
+    fn read(path: &Path) -> Result<Option<Self>, FileError> {
+        let record: Option<Self> = file::read(path)?;
+        Ok(record.map(Self::ours))
+    }
+
+    /// What can be the daemon's by its name: `rdma-nic-0000:3b:00.0-device.json`.
+    #[must_use]
+    pub fn ours(mut self) -> Self {
+        self.files.retain(|path| {
+            let is_ours = is_named_as_ours(path);
+            if !is_ours {
+                log::warn!(
+                    "{RECORD} names {path:?}, which is no file of device information: it stays"
+                );
+            }
+            is_ours
+        });
+        self
+    }
+
+    /// The paths.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(PathBuf::as_path)
+    }
+}
+
+fn is_named_as_ours(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str);
+    let address = name
+        .and_then(|name| name.strip_suffix(ENDING)?.rsplit_once('-'))
+        .and_then(|(_, address)| DeviceAddress::try_from(address.to_owned()).ok());
+    path.is_absolute() && address.is_some_and(|it| it.bus() == "pci")
 }
 
 /// The files that `offers` are to have, by their names. A shared device is no pod's alone, and the specification has no
@@ -63,7 +105,7 @@ pub fn files<'a>(
         let physical = function.and_then(|it| it.device.physical_function.as_ref());
         let address = device.address.to_string();
         // as the working group's own library names it (`pkg/utils` of network-attachment-definition-client)
-        let name = format!("{}-{address}-device.json", offer.name).replace('/', "-");
+        let name = format!("{}-{address}{ENDING}", offer.name).replace('/', "-");
         let pci = Pci {
             pci_address: address,
             rdma_device: device.hca.name.clone(),
@@ -89,7 +131,7 @@ pub fn write(
     state_dir: &Path,
 ) -> Result<bool, FileError> {
     let record = state_dir.join(RECORD);
-    let recorded: Record = file::read(&record)?.unwrap_or_default();
+    let recorded = Record::read(&record)?.unwrap_or_default();
     let wanted: BTreeMap<PathBuf, &DeviceInfo> = wanted
         .iter()
         .map(|(name, info)| (directory.join(name), info))
@@ -115,9 +157,9 @@ pub fn write(
 
 /// Whether a file of ours is there.
 pub fn is_there(state_dir: &Path) -> bool {
-    let record: Result<Option<Record>, _> = file::read(&state_dir.join(RECORD));
-    let files = record.ok().flatten().unwrap_or_default().files;
-    files.iter().any(|path| path.exists())
+    let record = Record::read(&state_dir.join(RECORD));
+    let record = record.ok().flatten().unwrap_or_default();
+    record.files().any(Path::exists)
 }
 
 /// Removes all of ours, and the record of them. How many there were.
@@ -126,7 +168,7 @@ pub fn is_there(state_dir: &Path) -> bool {
 /// One stays, or the record cannot be read.
 pub fn remove(state_dir: &Path) -> Result<usize, FileError> {
     let record = state_dir.join(RECORD);
-    let Some(Record { files }) = file::read(&record)? else {
+    let Some(Record { files }) = Record::read(&record)? else {
         return Ok(0);
     };
     let mut removed = 0;

@@ -165,3 +165,33 @@ fn release_removes_them() {
     assert!(Path::exists(&another));
     assert!(!release().contains("removed"), "it can be repeated");
 }
+
+/// The record lies where the daemon's container can write, and `--release` and `uninstall` are started by the node's root.
+#[test]
+fn what_cannot_be_the_daemons_by_its_name_stays_whatever_the_record_says() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(BOTH);
+    let shadow = machine.path("etc/shadow");
+    let lease = machine.path("etc/rdma-nic-device.json");
+    machine.write("etc/shadow", "root");
+    machine.write("etc/rdma-nic-device.json", "{}");
+    let record = json!({"files": [shadow, lease, "rdma-nic-0000:3b:00.0-device.json"]});
+    let is_all_there = || {
+        assert!(shadow.exists(), "{shadow:?}");
+        assert!(lease.exists(), "{lease:?}");
+    };
+    machine.write("state/device-info.json", &record.to_string());
+    let daemon = start(&machine);
+    are(&machine, &[OF_FIRST, OF_SECOND]);
+    is_all_there();
+    daemon.end(Signal::SIGTERM);
+    machine.write("state/device-info.json", &record.to_string());
+    let done = run(command(&machine).arg("--release"));
+    assert!(done.status.success(), "{done:?}");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        said.contains("which is no file of device information"),
+        "{said}"
+    );
+    is_all_there();
+}
