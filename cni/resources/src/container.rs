@@ -60,7 +60,7 @@ pub struct Containers {
 }
 
 /// The ids of each container that has an entry, all by names.
-type Known = BTreeMap<String, BTreeSet<String>>;
+pub type Known = BTreeMap<String, BTreeSet<String>>;
 
 /// The container that has `id` of `resource`, the least of those that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,28 +146,14 @@ impl Containers {
         rails: &[Value],
         held: &[ContainerId<'_>],
     ) -> Result<(), FileError> {
-        let Some(container) = ContainerId::of(resource, ids) else {
-            return Ok(());
-        };
         // what says nothing any more is written anew
         let content: Value = file::read(&self.path).ok().flatten().unwrap_or_default();
-        let mut known: Known = file::read(&self.known).ok().flatten().unwrap_or_default();
-        let mut entries = content["devices"].as_array().cloned().unwrap_or_default();
-        let own = container.name();
-        let held: BTreeSet<String> = held.iter().map(|it| it.name()).collect();
-        entries.retain(|entry| {
-            let name = entry["name"].as_str().unwrap_or_default();
-            let ids = known.get(name);
-            let is_held = ids.is_some_and(|ids| !ids.is_disjoint(&held));
-            name != own && (has_none(entry) || is_held)
-        });
-        known.retain(|name, _| entries.iter().any(|entry| entry["name"] == **name));
-        let ids = ids.iter().map(|id| ContainerId { resource, id }.name());
-        known.insert(own.clone(), ids.collect());
+        let known: Known = file::read(&self.known).ok().flatten().unwrap_or_default();
+        let Some((specification, known)) = told((&content, known), (resource, ids), rails, held)
+        else {
+            return Ok(());
+        };
         file::replace(&self.known, &known, 0o600)?;
-        let variable = format!("{RAILS}={}", json!(rails));
-        entries.push(json!({"name": own, "containerEdits": {"env": [variable]}}));
-        let specification = json!({"cdiVersion": VERSION, "kind": KIND, "devices": entries});
         file::replace(&self.path, &specification, 0o644).map(drop)
     }
 
@@ -188,6 +174,32 @@ impl Containers {
             .collect();
         file::replace_text(&path, lines.as_bytes(), 0o644).map(drop)
     }
+}
+
+/// What the file of CDI and the ids of its containers, `content` and `known`, become by
+/// [`tell_rails`](Containers::tell_rails). None: the container has no ids.
+pub fn told(
+    (content, mut known): (&Value, Known),
+    (resource, ids): (&str, &[String]),
+    rails: &[Value],
+    held: &[ContainerId<'_>],
+) -> Option<(Value, Known)> {
+    let own = ContainerId::of(resource, ids)?.name();
+    let held: BTreeSet<String> = held.iter().map(|it| it.name()).collect();
+    let mut entries = content["devices"].as_array().cloned().unwrap_or_default();
+    entries.retain(|entry| {
+        let name = entry["name"].as_str().unwrap_or_default();
+        let ids = known.get(name);
+        let is_held = ids.is_some_and(|ids| !ids.is_disjoint(&held));
+        name != own && (has_none(entry) || is_held)
+    });
+    known.retain(|name, _| entries.iter().any(|entry| entry["name"] == **name));
+    let ids = ids.iter().map(|id| ContainerId { resource, id }.name());
+    known.insert(own.clone(), ids.collect());
+    let variable = format!("{RAILS}={}", json!(rails));
+    entries.push(json!({"name": own, "containerEdits": {"env": [variable]}}));
+    let specification = json!({"cdiVersion": VERSION, "kind": KIND, "devices": entries});
+    Some((specification, known))
 }
 
 /// Whether it tells of no rails, as that of a pod with `hostNetwork`: what holds it is in no record.

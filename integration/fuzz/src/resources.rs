@@ -2,14 +2,21 @@
 //! What the daemon writes for `rdma-cni`, and the CDI file that both write.
 
 use crate::assert_comes_back;
+use rdma_device_plugin::device_info::Record;
 use rdma_netns::DeviceAddress;
-use rdma_resources::{CharNode, Grant, Published, cdi::renumbered, grant::GrantedDevice};
+use rdma_resources::{
+    CharNode, Grant, Published,
+    cdi::renumbered,
+    container::{ContainerId, Known, told},
+    grant::GrantedDevice,
+};
 use serde_json::{Value, json};
+use std::path::Path;
 
-/// `resources.json`, a grant.
+/// `resources.json`, a grant; the record of the files of device information; what containers were told of their rails.
 ///
 /// # Panics
-/// It does not come back.
+/// It does not come back; a file would be removed that is none of device information; another container's entry is changed.
 pub fn published(input: &[u8]) {
     if let Ok(published) = serde_json::from_slice::<Published>(input) {
         assert_comes_back(&published);
@@ -27,6 +34,45 @@ pub fn published(input: &[u8]) {
     if let Ok(device) = serde_json::from_slice::<GrantedDevice>(input) {
         assert_comes_back(&device);
     }
+    if let Ok(record) = serde_json::from_slice::<Record>(input) {
+        assert_comes_back(&record);
+        let ours = record.ours();
+        let is_ours =
+            |path: &Path| path.is_absolute() && path.to_string_lossy().ends_with("-device.json");
+        assert!(ours.files().all(is_ours));
+    }
+    if let Ok(before) = serde_json::from_slice::<(Value, Known)>(input) {
+        containers(before);
+    }
+}
+
+/// The CDI file of containers, and the ids that each has, when one more container is told its rails.
+fn containers((content, known): (Value, Known)) {
+    let (resource, ids) = ("rdma/hca", ["17".to_owned(), "18".to_owned()]);
+    let own = ContainerId::of(resource, &ids).expect("ids");
+    let told = |before| told(before, (resource, &ids), &[json!({"gidIndex": 5})], &[own]);
+    let (after, ids_after) = told((&content, known)).expect("ids");
+    let before = content["devices"].as_array().cloned().unwrap_or_default();
+    let (last, others) = after["devices"]
+        .as_array()
+        .and_then(|it| it.split_last())
+        .expect("entries");
+    assert!(
+        own.full_name()
+            .ends_with(last["name"].as_str().expect("a name"))
+    );
+    assert!(
+        others
+            .iter()
+            .all(|it| before.contains(it) && it["name"] != last["name"])
+    );
+    let named = |name: &str| {
+        after["devices"]
+            .as_array()
+            .is_some_and(|it| it.iter().any(|it| it["name"] == name))
+    };
+    assert!(ids_after.keys().all(|it| named(it)));
+    assert_eq!(told((&after, ids_after.clone())), Some((after, ids_after)));
 }
 
 /// The CDI file, in which a device that was moved gets its numbers.
