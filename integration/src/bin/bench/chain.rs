@@ -51,16 +51,23 @@ pub(super) fn measure(node: &Node) {
         3,
     );
 
-    for (gateway, title) in [(None, "no gateway"), (Some("2001:db8::1"), "a gateway")] {
-        println!("\nstatic IPv6 address, {title}");
-        let plugins = [&ours, &unprobed, &peer];
-        let mut times: [Times; 3] = Default::default();
-        plugins.iter().for_each(|plugin| plugin.configure(gateway));
-        for _ in 0..runs(RUNS) {
-            for (plugin, times) in plugins.iter().zip(&mut times) {
+    let cases = [(None, "no gateway"), (Some("2001:db8::1"), "a gateway")];
+    let plugins = [&ours, &unprobed, &peer];
+    let mut times: [[Times; 3]; 2] = Default::default();
+    let (mut there, mut back) = (vec![], vec![]);
+    for _ in 0..runs(RUNS) {
+        for ((gateway, _), times) in cases.iter().zip(&mut times) {
+            for (plugin, times) in plugins.iter().zip(times) {
+                plugin.configure(*gateway);
                 plugin.round(node, times);
             }
         }
+        let (to_pod, to_host) = bare_moves(node);
+        there.push(to_pod);
+        back.push(to_host);
+    }
+    for ((_, title), times) in cases.iter().zip(times) {
+        println!("\nstatic IPv6 address, {title}");
         let [our, quick, their] = times;
         row("ADD, ms", median(&our.add), median(&their.add), 1);
         let name = "ADD, ms, \"probe\": \"off\"";
@@ -78,7 +85,7 @@ pub(super) fn measure(node: &Node) {
         );
         row("peak RSS of ADD, MB", rss(&our.add), rss(&their.add), 1);
     }
-    let (there, back) = bare_moves(node);
+    let (there, back) = (median_of(there.into_iter()), median_of(back.into_iter()));
     println!(
         "\nof both, the kernel's share: {there:.1} ms for the move there, {back:.1} ms for the move back; \
          Debian's static: one\nprocess each. host-device waits for duplicate address detection where \
@@ -88,43 +95,34 @@ pub(super) fn measure(node: &Node) {
     );
 }
 
-/// What the kernel takes to move the netdev, with nothing around it: medians, ms.
+/// What the kernel takes to move the netdev there and back, with nothing around it, ms.
 fn bare_moves(node: &Node) -> (f64, f64) {
     let kernel = Linux::new();
-    let (mut there, mut back) = (vec![], vec![]);
     let name = |text: &str| InterfaceName::try_from(text).expect("a name");
-    for _ in 0..runs(RUNS) {
-        let netns = Netns::new("bench");
-        let pod = kernel.open_pod(netns.path()).expect("the pod's namespace");
-        let timed = |op: Op, times: &mut Vec<f64>| {
-            let start = Instant::now();
-            kernel.execute(&op, Some(&pod)).expect("the move");
-            times.push(milliseconds(start.elapsed()));
-        };
-        let (host, in_pod) = (NetnsSide::Host, NetnsSide::Pod);
-        let (link, moved) = (name("eth1"), name("net1"));
-        timed(
-            Op::MoveLink {
-                link: link.clone(),
-                from: host,
-                to: in_pod,
-                name: moved.clone(),
-            },
-            &mut there,
-        );
-        netns.ip("link set dev net1 up");
-        timed(
-            Op::MoveLink {
-                link: moved,
-                from: in_pod,
-                to: host,
-                name: link,
-            },
-            &mut back,
-        );
-        node.host.ip("link set dev eth1 up");
-    }
-    (median_of(there.into_iter()), median_of(back.into_iter()))
+    let netns = Netns::new("bench");
+    let pod = kernel.open_pod(netns.path()).expect("the pod's namespace");
+    let timed = |op: Op| {
+        let start = Instant::now();
+        kernel.execute(&op, Some(&pod)).expect("the move");
+        milliseconds(start.elapsed())
+    };
+    let (host, in_pod) = (NetnsSide::Host, NetnsSide::Pod);
+    let (link, moved) = (name("eth1"), name("net1"));
+    let there = timed(Op::MoveLink {
+        link: link.clone(),
+        from: host,
+        to: in_pod,
+        name: moved.clone(),
+    });
+    netns.ip("link set dev net1 up");
+    let back = timed(Op::MoveLink {
+        link: moved,
+        from: in_pod,
+        to: host,
+        name: link,
+    });
+    node.host.ip("link set dev eth1 up");
+    (there, back)
 }
 
 #[derive(Default)]

@@ -17,12 +17,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Calls of Allocate.
-const CALLS: usize = 2000;
+/// What is called so often, and what a round has of it: all cases have one round after the other, in turn.
+const ROUNDS: usize = 20;
+/// Calls of Allocate in a round.
+const CALLS: usize = 100;
 /// Of what takes longer.
-const FEW: usize = 300;
-/// How often a device goes and comes.
-const PLUGS: usize = 20;
+const FEW: usize = 15;
 const IDLE: Duration = Duration::from_secs(60);
 
 /// What a kubelet and its daemon are to each other.
@@ -51,12 +51,12 @@ pub(super) fn measure() {
         running.iter().map(|it| count(it.ids.len())).collect(),
     );
     row("start to kubelet's first list, ms", lists);
-    let preferred = running.iter().map(Running::prefer).collect();
-    row("GetPreferredAllocation of all, mean, ms", preferred);
-    let (allocated, slow): (Vec<_>, Vec<_>) = running.iter().map(Running::allocate).unzip();
+    let (preferred, _) = in_turn(&running, Running::prefer);
+    row("GetPreferredAllocation of all, p50, ms", preferred);
+    let (allocated, slow) = in_turn(&running, Running::allocate);
     row("Allocate, p50, ms", allocated);
     row("Allocate, p99, ms", slow);
-    let (checked, slow): (Vec<_>, Vec<_>) = running.iter().map(Running::before_start).unzip();
+    let (checked, slow) = in_turn(&running, Running::before_start);
     row("PreStartContainer, p50, ms", checked);
     row("PreStartContainer, p99, ms", slow);
     let memory = running.iter().map(|it| count(it.daemon.memory()) / 1024.0);
@@ -64,7 +64,20 @@ pub(super) fn measure() {
     let (cpu, sleeps) = idle(&running);
     row("idle for 60 s: CPU, ms", cpu);
     row("idle for 60 s: times it went to sleep", sleeps);
-    let (gone, back): (Vec<_>, Vec<_>) = running.iter().map(Running::plug).unzip();
+    let mut plugged: Vec<_> = running.iter().map(|_| (vec![], vec![])).collect();
+    for _ in 0..ROUNDS {
+        for (running, (gone, back)) in running.iter().zip(&mut plugged) {
+            if let Some((ended, returned)) = running.plug() {
+                gone.push(ended);
+                back.push(returned);
+            }
+        }
+    }
+    let p50 = |times: Vec<Duration>| (!times.is_empty()).then(|| p50_and_p99(times).0);
+    let (gone, back) = plugged
+        .into_iter()
+        .map(|(gone, back)| (p50(gone), p50(back)))
+        .unzip();
     rows.push(("unplugged, SIGHUP: new list, p50, ms", gone));
     rows.push(("plugged in, SIGHUP: new list, p50, ms", back));
 
@@ -90,9 +103,9 @@ pub(super) fn measure() {
         println!("{name:<41}{}", values.iter().map(cell).collect::<String>());
     }
     println!(
-        "\n{CALLS} Allocate calls, each of one id and with a new grant to record, {FEW} \
+        "\n{ROUNDS} rounds in turn: {CALLS} Allocate calls, each of one id and with a new grant to record, {FEW} \
          PreStartContainer and\n{FEW} GetPreferredAllocation, over kubelet's socket, by kubelet's \
-         clock; {PLUGS} times unplugged and plugged in.\nAt idle each has its stream open, and all \
+         clock; once unplugged and plugged in.\nAt idle each has its stream open, and all \
          are idle in the same minute. CPU has a grain of 10 ms."
     );
 }
@@ -120,18 +133,17 @@ impl Running {
         (running, took)
     }
 
-    /// The mean, ms.
-    fn prefer(&self) -> f64 {
-        let at = Instant::now();
-        for _ in 0..FEW {
+    fn prefer(&self) -> Vec<Duration> {
+        let preferred = (0..FEW).map(|_| {
+            let at = Instant::now();
             let preferred = self.kubelet.prefer(self.case.resource, &self.ids, &[], 1);
             assert_eq!(preferred.expect("a preference").len(), 1);
-        }
-        milliseconds(at.elapsed()) / count(FEW)
+            at.elapsed()
+        });
+        preferred.collect()
     }
 
-    /// p50 and p99, ms.
-    fn allocate(&self) -> (f64, f64) {
+    fn allocate(&self) -> Vec<Duration> {
         let mut times = vec![];
         while times.len() < CALLS {
             // an id that has its grant is not recorded again
@@ -146,12 +158,18 @@ impl Running {
                 assert!(given[0].devices.len() > 1, "uverbs and rdma_cm: {given:?}");
             }
         }
-        p50_and_p99(times)
+        times
     }
 
-    /// The same, of the check before a container starts.
-    fn before_start(&self) -> (f64, f64) {
-        let granted = self.ids.iter().take(CALLS).cycle();
+    /// The check before a container starts, of ids that the last round of [`Self::allocate`] gave.
+    fn before_start(&self) -> Vec<Duration> {
+        let granted = CALLS % self.ids.len();
+        let granted = if granted == 0 {
+            self.ids.len()
+        } else {
+            granted
+        };
+        let granted = self.ids.iter().take(granted).cycle();
         let checked = granted.take(FEW).map(|id| {
             let at = Instant::now();
             let may = self
@@ -160,16 +178,12 @@ impl Running {
             may.expect("it may start");
             at.elapsed()
         });
-        p50_and_p99(checked.collect())
+        checked.collect()
     }
 
-    /// Medians of a device's end and its return until kubelet knows, ms; none where no device is
-    /// an id of its own.
-    fn plug(&self) -> (Option<f64>, Option<f64>) {
-        let Some(last) = &self.case.last else {
-            return (None, None);
-        };
-        let (mut gone, mut back) = (vec![], vec![]);
+    /// A device's end and its return until kubelet knows; none where no device is an id of its own.
+    fn plug(&self) -> Option<(Duration, Duration)> {
+        let last = self.case.last.as_ref()?;
         let until = |healthy: usize| {
             let at = Instant::now();
             self.daemon.signal(Signal::SIGHUP);
@@ -178,14 +192,22 @@ impl Running {
             self.kubelet.wait_for(self.case.resource, &what, known);
             at.elapsed()
         };
-        for _ in 0..PLUGS {
-            last.unplug(&self.case.machine);
-            gone.push(until(self.case.ids - 1));
-            last.plug(&self.case.machine);
-            back.push(until(self.case.ids));
-        }
-        (Some(p50_and_p99(gone).0), Some(p50_and_p99(back).0))
+        last.unplug(&self.case.machine);
+        let gone = until(self.case.ids - 1);
+        last.plug(&self.case.machine);
+        Some((gone, until(self.case.ids)))
     }
+}
+
+/// p50 and p99 of each, ms: all have one round of `calls` after the other.
+fn in_turn(all: &[Running], calls: fn(&Running) -> Vec<Duration>) -> (Vec<f64>, Vec<f64>) {
+    let mut times: Vec<_> = all.iter().map(|_| vec![]).collect();
+    for _ in 0..ROUNDS {
+        for (running, times) in all.iter().zip(&mut times) {
+            times.extend(calls(running));
+        }
+    }
+    times.into_iter().map(p50_and_p99).unzip()
 }
 
 /// CPU time in ms, and how often one of its threads went to sleep, of each.
