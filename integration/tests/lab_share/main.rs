@@ -2,6 +2,7 @@
 //! In the lab, pods share bonded NICs: `integration/lab/vm --tier fast --shared`, one test at a
 //! time.
 
+mod crash;
 mod vlans;
 
 use integration::{

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The stories of `crash` where a pod shares a bonded NIC with an RDMA device, and has its addresses of `rdma-ipam`.
+
+use super::{gids_are, nothing_is_left};
+use integration::{
+    Bonded, Netns,
+    crash::{
+        Extent,
+        attachment::{Attachments, OfVerb, Verb},
+        kills_and_errors,
+    },
+    plugin,
+    rails::{BONDS, Side},
+};
+use serde_json::json;
+
+#[test]
+#[ignore = "scripts/test --full: kills are killed_after_any_operation's"]
+fn a_share_with_an_rdma_device_leaves_nothing() {
+    let bonded = Bonded::new();
+    let gids = BONDS.map(|bond| bonded.gids(bond));
+    let mut configuration = bonded.configuration(Side::A);
+    // one rail is as good as two, and quicker
+    configuration["devices"] = json!([{ "netdev": "bond0" }]);
+    configuration["cniVersion"] = "1.1.0".into();
+    configuration["name"] = "net".into();
+    let programs = [
+        plugin::rdma_cni(),
+        env!("CARGO_BIN_EXE_fault-injector").into(),
+    ];
+    let mut of = Attachments::new(
+        Netns::own(),
+        programs,
+        bonded.cni_path(),
+        configuration,
+        vec![bonded.state(Side::A), bonded.leases(Side::A)],
+    );
+    // each takes some seconds here: the program stops where it changes nothing, too
+    for (name, verb, kills, errors) in [
+        ("lab share: ADD", Verb::Add, 16, 12),
+        ("lab share: DEL", Verb::Del, 10, 8),
+        ("lab share: GC", Verb::Gc, 8, 6),
+    ] {
+        let of = &mut of;
+        let story = &mut OfVerb { name, verb, of };
+        let tally = kills_and_errors(story, Extent::spread(1, kills), Extent::spread(1, errors));
+        tally.assert_nothing_left(5);
+        gids_are(&bonded, gids);
+        nothing_is_left(&bonded, Side::A);
+    }
+}
