@@ -4,14 +4,15 @@
 use rdma_device_plugin::node_features::Labels;
 use rdma_ipam::{
     resolv,
-    store::{Lease, Owner},
+    store::{Lease, Owner, REFUSED, note},
 };
 use rdma_netns::linux::offline;
 
-/// A lease, and a note's name.
+/// A lease, and a note: its name, its addresses, and the seconds in a conflict's mark.
 ///
 /// # Panics
-/// Who holds it is another one when it is written again; a name leads elsewhere.
+/// Who holds it is another one when it is written again; a name leads elsewhere; a note tells other addresses when it is
+/// written again; what is no number, or an hour away, marks a conflict of this minute.
 pub fn leases(input: &[u8]) {
     match Lease::parse(input) {
         Lease::Of(owner) => {
@@ -32,6 +33,26 @@ pub fn leases(input: &[u8]) {
     }
     if let Some(owner) = str::from_utf8(input).ok().and_then(Owner::of_file_name) {
         assert_eq!(owner.file_name().as_bytes(), input);
+    }
+    // as the end of a link is read
+    notes(&String::from_utf8_lossy(input));
+}
+
+fn notes(text: &str) {
+    if let Some(ips) = note::addresses(text) {
+        // none is passed over, and each is the name of a lease
+        assert_eq!(ips.len(), text.split(',').count());
+        assert!(ips.iter().all(|ip| !ip.to_string().contains(['/', '\0'])));
+        assert_eq!(note::addresses(&note::text_of(&ips)), Some(ips));
+    }
+    let is_of = |now: u64| note::is_within(text, now, REFUSED);
+    match text.parse::<u64>() {
+        Ok(seen) => {
+            assert!(is_of(seen));
+            let [before, after] = [seen.checked_sub(3600), seen.checked_add(3600)];
+            assert!(![before, after].into_iter().flatten().any(is_of));
+        }
+        Err(_) => assert!(![0, 1 << 31, u64::MAX].into_iter().any(is_of)),
     }
 }
 

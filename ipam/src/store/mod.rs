@@ -54,6 +54,7 @@
 mod change;
 mod draft;
 mod lease;
+pub mod note;
 mod walk;
 
 pub use change::{Change, Deferred, Disk, RealDisk};
@@ -295,8 +296,7 @@ impl<D: Disk> Locked<'_, D> {
     /// The addresses that the note of `owner` tells. None: there is none, or it makes no sense.
     pub fn noted(&self, owner: &Owner) -> Result<Option<Vec<IpAddr>>, StoreError> {
         let text = note(&self.store.note_of(owner))?;
-        let ips = text.map(|text| text.split(',').map(str::parse).collect());
-        Ok(ips.and_then(Result::ok))
+        Ok(text.and_then(|text| note::addresses(&text)))
     }
 
     /// What `owner` has, by its note.
@@ -339,10 +339,9 @@ impl<D: Disk> Locked<'_, D> {
     }
 
     fn try_reserve(&self, draft: &Draft, ips: &[IpAddr]) -> Result<(), StoreError> {
-        let text: Vec<String> = ips.iter().map(ToString::to_string).collect();
         self.make(Change::Note {
             path: self.store.note_of(draft.owner()),
-            text: text.join(","),
+            text: note::text_of(ips),
         })?;
         for ip in ips {
             self.make(Change::Link {
@@ -433,11 +432,9 @@ fn note(path: &Path) -> Result<Option<String>, StoreError> {
     }
 }
 
-/// Whether a conflict that was seen at `seen` is no older than `time`. The clock may have been set:
-/// one in the future counts if it is near.
+/// Whether a conflict that was seen at `seen` is no older than `time`.
 fn is_within(seen: &str, time: Duration) -> bool {
-    seen.parse()
-        .is_ok_and(|seen: u64| seconds().abs_diff(seen) < time.as_secs())
+    note::is_within(seen, seconds(), time)
 }
 
 /// Seconds since 1970.
