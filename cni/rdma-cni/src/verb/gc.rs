@@ -20,6 +20,12 @@ const MOST_RAILS: usize = 64;
 /// Detaches every recorded attachment that is not in `cni.dev/valid-attachments`. Without the list
 /// nothing is known, so that nothing is dropped, here or by IPAM.
 pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
+    gc_within(node, LIMIT)
+}
+
+/// As [`gc`], with `time` for the locks of each attachment, as with a DEL; after a process that has kept a lock all that
+/// time there is but what is left of the verb's.
+pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<(), Error> {
     node.conf.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.conf.network.valid_attachments else {
         log::info!("GC comes without cni.dev/valid-attachments: nothing is dropped");
@@ -35,9 +41,6 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     };
     let keys = node.store.sweep(Some(&node.conf.network.name), None)?;
     let mut errors = vec![];
-    // each attachment has time of its own, as with a DEL; after a process that has kept a lock all that time there is but
-    // what is left of the verb's
-    let mut time = LIMIT;
     for key in keys.into_iter().filter(|key| !is_valid(key)) {
         log::info!("{key}: the runtime does not know it any more");
         if let Err(error) = detach(&node.with_patience(time), &key) {
