@@ -12,7 +12,7 @@
 mod directory;
 
 use attachments::{Attachment, Key, store::StoreError};
-use cni_protocol::lock::Patience;
+use cni_protocol::lock::{Held, Patience};
 use directory::Directory;
 use serde_json::{Value, json};
 use std::{
@@ -54,7 +54,8 @@ pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result
         return Ok(());
     }
     let (key, pod) = (&attachment.key, attachment.pod.as_deref());
-    let write = || {
+    let failed = |source| StoreError::new("write", &path(root, key, pod), source);
+    let make = || {
         let root = match Directory::open(root)? {
             Some(root) => root,
             None => {
@@ -62,14 +63,23 @@ pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result
                 Directory::open(root)?.ok_or(io::ErrorKind::NotFound)?
             }
         };
-        let all = root.make("rails")?;
-        let _lock = all.lock(LOCK, patience)?;
+        root.make("rails")
+    };
+    let all = make().map_err(failed)?;
+    let _lock = lock(root, &all, patience)?;
+    let write = || {
         let network = all.make(&key.network)?;
         let pods = pod_directory(&network, &directory_name(key, pod))?;
         let others = others(&pods, key)?.unwrap_or_default();
         put(&all, &pods, &text(pod, key, others, rails))
     };
-    write().map_err(|source| StoreError::new("write", &path(root, key, pod), source))
+    write().map_err(failed)
+}
+
+/// Waits for what no two verbs change at a time below the state directory `root`.
+fn lock(root: &Path, all: &Directory, patience: Patience) -> Result<Held, StoreError> {
+    let failed = |source| StoreError::new("lock", &root.join("rails").join(LOCK), source);
+    all.lock(LOCK, patience).map_err(failed)
 }
 
 /// The pod's directory. Who has the network's could have put something else there.
@@ -91,27 +101,32 @@ pub fn remove(
     pod: Option<&str>,
 ) -> Result<(), StoreError> {
     let name = directory_name(key, pod);
-    let remove = || {
+    let failed = |source| StoreError::new("remove", &path(root, key, pod), source);
+    let find = || {
         let Some(root) = Directory::open(root)? else {
-            return Ok(());
+            return Ok(None);
         };
         let Some(all) = root.enter("rails")? else {
-            return Ok(());
+            return Ok(None);
         };
         let Some(network) = all.enter(&key.network)? else {
-            return Ok(());
+            return Ok(None);
         };
         let pods = match network.enter(&name) {
             // no directory of ours
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-                return network.remove(&name);
+                network.remove(&name)?;
+                None
             }
             entered => entered?,
         };
-        let Some(pods) = pods else {
-            return Ok(());
-        };
-        let _lock = all.lock(LOCK, patience)?;
+        Ok(pods.map(|pods| (all, network, pods)))
+    };
+    let Some((all, network, pods)) = find().map_err(failed)? else {
+        return Ok(());
+    };
+    let _lock = lock(root, &all, patience)?;
+    let remove = || {
         // of a process that was killed
         all.remove(TEMPORARY)?;
         match others(&pods, key)? {
@@ -128,7 +143,7 @@ pub fn remove(
         }
         network.remove_directory(&name)
     };
-    remove().map_err(|source| StoreError::new("remove", &path(root, key, pod), source))
+    remove().map_err(failed)
 }
 
 /// The rails of the pod's other attachments in the file; none if the file is another pod's.
@@ -249,7 +264,7 @@ mod tests {
         // as it is not ours, no other attachment is in it
         remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
         assert!(!file.exists());
-        assert!(begin.elapsed() < std::time::Duration::from_secs(10));
+        assert!(begin.elapsed() < integration::wait::PATIENCE);
     }
 
     /// Of a file of 200 kB, indented, it would be 20 MB.
@@ -361,32 +376,59 @@ mod tests {
     fn a_planted_directory_without_end_is_told_and_keeps_nobody() {
         let state = tempfile::tempdir_in("/dev/shm").unwrap();
         let (root, file) = (state.path(), path(state.path(), &key("a"), POD));
-        let deep = |mut inner: Directory| {
-            for _ in 0..19_000 {
+        let deep = |levels: usize| {
+            let mut inner = Directory::open(&file).unwrap().unwrap();
+            for _ in 1..levels {
                 inner = inner.make("d").unwrap();
             }
         };
-        let wide = |inner: Directory| {
-            for number in 0..5000 {
+        let wide = |entries: usize| {
+            let inner = Directory::open(&file).unwrap().unwrap();
+            for number in 0..entries {
                 inner.make(&number.to_string()).unwrap();
             }
         };
-        let planted: [&dyn Fn(Directory); 2] = [&deep, &wide];
-        for plant in planted {
+        let planted = |plant: &dyn Fn(usize), much: usize| {
             put_one(root, &key("a")).unwrap();
             fs::remove_file(&file).unwrap();
             fs::create_dir(&file).unwrap();
-            plant(Directory::open(&file).unwrap().unwrap());
-            let put = put_one(root, &key("a")).unwrap_err().to_string();
-            let removed = remove(root, Patience::of_verb(), &key("a"), POD).unwrap_err();
-            for error in [put, removed.to_string()] {
-                assert!(error.contains("remove it by hand"), "{error}");
-            }
-            let by_hand = std::process::Command::new("rm")
+            plant(much);
+        };
+        let is_told = |error: String| assert!(error.contains("remove it by hand"), "{error}");
+        let put = || is_told(put_one(root, &key("a")).unwrap_err().to_string());
+        let removed = || {
+            let removed = remove(root, Patience::of_verb(), &key("a"), POD);
+            is_told(removed.unwrap_err().to_string());
+        };
+        let left = || fs::read_dir(&file).unwrap().count();
+        let by_hand = || {
+            let removed = std::process::Command::new("rm")
                 .arg("-rf")
                 .arg(&file)
                 .status();
-            assert!(by_hand.unwrap().success());
+            assert!(removed.unwrap().success());
+        };
+
+        planted(&wide, 5000);
+        put();
+        assert_eq!(left(), 4000);
+        removed();
+        assert_eq!(left(), 3000);
+        by_hand();
+        planted(&deep, 19_000);
+        put();
+        removed();
+        by_hand();
+        // one level more than is taken away, and no more than that
+        planted(&deep, 33);
+        put();
+        removed();
+        assert_eq!(left(), 1);
+        by_hand();
+        for (plant, most) in [(&deep as &dyn Fn(usize), 32), (&wide, 1000)] {
+            planted(plant, most);
+            put_one(root, &key("a")).unwrap();
+            assert!(file.is_file(), "{most}");
         }
     }
 
