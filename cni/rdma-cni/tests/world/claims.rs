@@ -28,7 +28,7 @@ use std::{fs, path::PathBuf};
 const VF: &str = "0000:3b:00.2";
 const OTHER: &str = "0000:d8:00.2";
 const DRIVER: &str = "hca.rdma";
-const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
+pub(crate) const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
 const POD_UID: &str = "5a1b0f4c-2f0e-4b7e-8f53-b5e0c7d0a001";
 
 /// What the daemon records of a claim of the devices at `addresses`, as they are now.
@@ -96,7 +96,7 @@ fn specification(cluster: &Cluster) -> PathBuf {
 }
 
 /// The names of character devices that a container of the claim would get; none: it could not be made.
-fn given(cluster: &Cluster) -> Option<Vec<String>> {
+pub(crate) fn given(cluster: &Cluster) -> Option<Vec<String>> {
     let text = fs::read(specification(cluster)).ok()?;
     let specification: Value = serde_json::from_slice(&text).unwrap();
     let nodes = specification["devices"][0]["containerEdits"]["deviceNodes"].clone();
@@ -127,7 +127,7 @@ fn pods(cluster: &Cluster, names: &[&str]) -> Vec<Pod> {
 }
 
 /// A node whose first number is free after Prepare: the next move takes it.
-fn with_a_hole() -> (Cluster, Value, Pod) {
+pub(crate) fn with_a_hole() -> (Cluster, Value, Pod) {
     let mut world = furnished(RdmaMode::Exclusive);
     world.unplug("0000:3b:00.0");
     let cluster = Cluster::with(world);

@@ -8,9 +8,13 @@ use attachments::{
     given_up::{self, Lack, Note},
 };
 use fake_kernel::{Nic, Verdict, world::HOST};
+use integration::{OddFile, wait::PATIENCE};
 use nix::errno::Errno;
 use rdma_netns::{LinkFlag, NetnsSide, Op, RdmaMode};
-use std::{fs::File, time::Duration};
+use std::{
+    fs::{self, File},
+    time::{Duration, Instant},
+};
 
 const AT: NetnsSide = NetnsSide::Host;
 
@@ -158,6 +162,51 @@ fn any_one_kind_is_given_up_and_told() {
             node.must_be(&before, what);
             assert_eq!(notes(&node), []);
         }
+    }
+}
+
+/// The note is in the directory of the state, which is the daemon's too.
+#[test]
+fn what_is_in_the_place_of_a_note_is_not_written_to() {
+    for (odd, unfinished) in OddFile::ALL
+        .into_iter()
+        .flat_map(|odd| [(odd, false), (odd, true)])
+    {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = spoilt(&node);
+        let elsewhere = tempfile::tempdir().unwrap();
+        let file = node.state.path().join("state/given-up/eth2.json");
+        let path = match unfinished {
+            true => file.with_added_extension("new"),
+            false => file.clone(),
+        };
+        odd.put(&path, elsewhere.path());
+        node.kernel.begin();
+        node.kernel.intercept(|_, step| match step.op {
+            Op::SetMtu { .. } => Verdict::Refuse(Errno::EPERM),
+            _ => Verdict::Proceed,
+        });
+        let began = Instant::now();
+        node.del(&pod, &node.two_rails()).must_succeed();
+        assert!(began.elapsed() < PATIENCE, "{odd:?}");
+        assert_eq!(node.records(), [""; 0], "{odd:?}");
+        let of_eth2 = notes(&node)
+            .iter()
+            .filter(|it| *it.host_link.name == *"eth2")
+            .count();
+        // a directory stays, and what cannot be noted is in the log
+        assert_eq!(of_eth2, usize::from(odd != OddFile::Directory), "{odd:?}");
+        if odd != OddFile::Directory {
+            let found = fs::symlink_metadata(&file).unwrap();
+            assert!(found.is_file() && found.len() < 1 << 20, "{odd:?}");
+        }
+        OddFile::assert_left_alone(elsewhere.path());
+        // the next pod's ADD forgets what it was
+        odd.put(&file, elsewhere.path());
+        node.kernel.begin();
+        node.add(&node.pod("b"), &node.two_rails()).must_succeed();
+        assert_eq!(file.is_dir(), odd == OddFile::Directory, "{odd:?}");
+        OddFile::assert_left_alone(elsewhere.path());
     }
 }
 

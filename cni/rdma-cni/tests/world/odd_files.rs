@@ -3,14 +3,16 @@
 //! the daemon's too: `rdma-cni` writes nothing where a link leads to, and waits for nobody.
 
 use crate::{
+    claims,
     kubelet::{Cluster, address},
     node::{Node, Pod},
 };
-use integration::OddFile;
+use integration::{OddFile, wait::PATIENCE};
 use std::{
     fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 const VF: &str = "0000:3b:00.2";
@@ -46,7 +48,7 @@ fn what_is_in_the_place_of_the_cdi_file_is_named_and_not_written_to() {
         odd.put(&path, elsewhere.path());
         let began = Instant::now();
         let message = cluster.add(&pod, &config).must_fail(106);
-        assert!(began.elapsed() < Duration::from_secs(5), "{odd:?}");
+        assert!(began.elapsed() < PATIENCE, "{odd:?}");
         assert!(
             message.contains(path.to_str().unwrap()),
             "{odd:?}: {message}"
@@ -95,7 +97,7 @@ fn a_lock_of_the_cdi_file_that_is_no_file_is_named() {
         odd.put(&lock, elsewhere.path());
         let began = Instant::now();
         let answer = cluster.add(&pod, &config);
-        assert!(began.elapsed() < Duration::from_secs(5), "{odd:?}");
+        assert!(began.elapsed() < PATIENCE, "{odd:?}");
         if odd == OddFile::Huge {
             // it can be locked like any other
             answer.must_succeed();
@@ -106,6 +108,122 @@ fn a_lock_of_the_cdi_file_that_is_no_file_is_named() {
                 message.contains(lock.to_str().unwrap()),
                 "{odd:?}: {message}"
             );
+        }
+        OddFile::assert_left_alone(elsewhere.path());
+    }
+}
+
+/// It is below a directory that pods may mount. A pipe that is opened for both directions waits for nobody.
+#[test]
+fn what_is_in_the_place_of_the_rails_lock_is_named_or_locked_like_any_other() {
+    for odd in OddFile::ALL {
+        let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
+        let elsewhere = tempfile::tempdir().unwrap();
+        let lock = cluster.state_dir().join("rails/.lock");
+        odd.put(&lock, elsewhere.path());
+        let began = Instant::now();
+        let answer = cluster.add(&pod, &config);
+        if matches!(odd, OddFile::Pipe | OddFile::Huge) {
+            answer.must_succeed();
+        } else {
+            let message = answer.must_fail(106);
+            assert!(
+                message.contains(lock.to_str().unwrap()),
+                "{odd:?}: {message}"
+            );
+            is_back(&cluster, &pod);
+            remove(&lock);
+            cluster.add(&pod, &config).must_succeed();
+            odd.put(&lock, elsewhere.path());
+        }
+        cluster.del(&pod, &config).must_succeed();
+        is_back(&cluster, &pod);
+        assert!(began.elapsed() < PATIENCE, "{odd:?}");
+        OddFile::assert_left_alone(elsewhere.path());
+    }
+}
+
+#[test]
+fn a_lock_of_the_claims_that_is_no_file_is_named() {
+    for odd in OddFile::ALL {
+        let (cluster, config, pod) = claims::with_a_hole();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let lock = cluster.state_dir().join("claims/lock");
+        odd.put(&lock, elsewhere.path());
+        let began = Instant::now();
+        let answer = cluster.add(&pod, &config);
+        if odd == OddFile::Huge {
+            answer.must_succeed();
+            assert_eq!(fs::metadata(&lock).unwrap().len(), 1 << 30);
+        } else {
+            let message = answer.must_fail(106);
+            assert!(
+                message.contains(lock.to_str().unwrap()),
+                "{odd:?}: {message}"
+            );
+            is_back(&cluster, &pod);
+            assert_eq!(claims::given(&cluster), None, "{odd:?}");
+            remove(&lock);
+            cluster.add(&pod, &config).must_succeed();
+            odd.put(&lock, elsewhere.path());
+        }
+        cluster.del(&pod, &config).must_succeed();
+        is_back(&cluster, &pod);
+        assert!(began.elapsed() < PATIENCE, "{odd:?}");
+        OddFile::assert_left_alone(elsewhere.path());
+    }
+}
+
+/// The record that a link leads to is a good one, so that whoever follows it goes on.
+#[test]
+fn a_link_in_the_place_of_a_claims_record_is_neither_read_nor_written_through() {
+    let (cluster, config, pod) = claims::with_a_hole();
+    let elsewhere = tempfile::tempdir_in(cluster.node.state.path()).unwrap();
+    let record = cluster
+        .state_dir()
+        .join(format!("claims/{}.json", claims::UID));
+    let theirs = elsewhere.path().join("record.json");
+    let plant = || {
+        let text = fs::read(&record).unwrap();
+        fs::rename(&record, &theirs).unwrap();
+        symlink(&theirs, &record).unwrap();
+        text
+    };
+    let text = plant();
+    let message = cluster.add(&pod, &config).message();
+    assert!(message.contains(record.to_str().unwrap()), "{message}");
+    is_back(&cluster, &pod);
+    assert_eq!(claims::given(&cluster), None);
+    assert_eq!(fs::read(&theirs).unwrap(), text);
+    // of a pod that has its network already
+    fs::rename(&theirs, &record).unwrap();
+    cluster.add(&pod, &config).must_succeed();
+    let text = plant();
+    cluster.del(&pod, &config).must_succeed();
+    is_back(&cluster, &pod);
+    assert_eq!(fs::read(&theirs).unwrap(), text);
+    assert!(record.is_symlink());
+}
+
+#[test]
+fn what_is_in_the_place_of_an_unfinished_claims_record_is_not_written_to() {
+    for odd in OddFile::ALL {
+        let (cluster, config, pod) = claims::with_a_hole();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let record = cluster
+            .state_dir()
+            .join(format!("claims/{}.json", claims::UID));
+        odd.put(&record.with_extension("new"), elsewhere.path());
+        let answer = cluster.add(&pod, &config);
+        if odd == OddFile::Directory {
+            let message = answer.must_fail(106);
+            assert!(message.contains("it is a directory"), "{message}");
+            is_back(&cluster, &pod);
+        } else {
+            answer.must_succeed();
+            let found = fs::symlink_metadata(&record).unwrap();
+            assert!(found.is_file() && found.len() < 1 << 20, "{odd:?}");
+            assert!(claims::given(&cluster).is_some(), "{odd:?}");
         }
         OddFile::assert_left_alone(elsewhere.path());
     }
