@@ -8,11 +8,8 @@ use std::{
     fs::{self, Permissions},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Instant,
 };
-
-/// No verb takes longer, whatever is in the place of a file. A lock that is held is waited for, for 30 s and more.
-const SOON: Duration = Duration::from_secs(10);
 
 struct Host {
     node: Node,
@@ -37,7 +34,12 @@ impl Host {
         let at = Instant::now();
         let call = self.node.invoke(command, container, netns);
         let outcome = call.input(configuration).run();
-        assert!(at.elapsed() < SOON, "{command}: {:?}", at.elapsed());
+        // a lock that is held is waited for, for 30 s and more
+        assert!(
+            at.elapsed() < wait::PATIENCE,
+            "{command}: {:?}",
+            at.elapsed()
+        );
         OddFile::assert_left_alone(self.elsewhere.path());
         outcome
     }

@@ -162,7 +162,8 @@ mod tests {
         let held = lock::attempt(lock::open(&path).expect("the lock")).expect("the lock");
         let started = Instant::now();
         let error = call().expect_err("somebody has it");
-        assert!(started.elapsed() < Duration::from_secs(10));
+        // less than a lock is waited for by who has all of a verb's time
+        assert!(started.elapsed() < Duration::from_secs(20));
         let error: Value = serde_json::from_slice(&error).expect("JSON");
         assert_eq!(error["code"], 11, "{error}");
         drop(held);

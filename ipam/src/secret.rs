@@ -180,7 +180,8 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel();
         let path = data_dir.path().to_owned();
         thread::spawn(move || sender.send(secret(&RealDisk, &path).unwrap()));
-        let made = receiver.recv_timeout(std::time::Duration::from_secs(5));
+        // who waits for it does so for ever
+        let made = receiver.recv_timeout(std::time::Duration::from_secs(60));
         assert!(made.is_ok(), "it waits for the directory's lock");
     }
 

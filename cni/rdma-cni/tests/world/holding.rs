@@ -6,6 +6,7 @@ use crate::{
     node::{Node, configure, name, settle},
 };
 use fake_kernel::{Nic, Verdict, World};
+use integration::wait::PATIENCE;
 use rdma_cni::{
     reply,
     verb::{add, gc},
@@ -221,7 +222,7 @@ fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
             Verdict::Proceed
         });
         scope.spawn(move || {
-            receiver.recv_timeout(Duration::from_secs(5)).unwrap();
+            receiver.recv_timeout(PATIENCE).unwrap();
             let file = std::fs::File::options().write(true).open(path).unwrap();
             file.lock().unwrap();
             // longer than the verb waits
@@ -263,14 +264,14 @@ fn an_add_that_fails_late_is_undone_while_other_pods_come_and_go() {
     node.kernel.intercept(move |_, step| match step.op {
         Op::AddAddress { .. } => {
             sender.send(()).unwrap();
-            answered.recv_timeout(Duration::from_secs(5)).unwrap();
+            answered.recv_timeout(PATIENCE).unwrap();
             Verdict::Refuse(nix::errno::Errno::EINVAL)
         }
         _ => Verdict::Proceed,
     });
     let error = thread::scope(|scope| {
         scope.spawn(move || {
-            receiver.recv_timeout(Duration::from_secs(5)).unwrap();
+            receiver.recv_timeout(PATIENCE).unwrap();
             let other = another_moves(node);
             answer.send(()).unwrap();
             other.join().unwrap();

@@ -2,7 +2,10 @@
 //! Pods to which kubelet allocated nothing, and a kubelet that does not say.
 
 use crate::kubelet::{Cluster, Devices};
-use integration::kubelet::pod_resources::{Get, Mood, pod as kubelet_pod};
+use integration::{
+    kubelet::pod_resources::{Get, Mood, pod as kubelet_pod},
+    wait::PATIENCE,
+};
 use rdma_netns::RdmaMode;
 use serde_json::{Value, json};
 use std::{
@@ -194,11 +197,7 @@ fn what_passes_is_code_11_and_comes_soon() {
             "{message}"
         );
         assert!(message.contains("try again"), "{message}");
-        assert!(
-            start.elapsed() < Duration::from_secs(10),
-            "{word}: {:?}",
-            start.elapsed()
-        );
+        assert!(start.elapsed() < PATIENCE, "{word}: {:?}", start.elapsed());
     };
     cluster.kubelet.set_mood(Mood::Silent);
     fails(&cluster, "did not answer within 2s");
