@@ -37,8 +37,13 @@ thread_local! {
 }
 
 /// Nothing that has to be alone runs as long as this is held.
-fn beside_others() -> RwLockReadGuard<'static, ()> {
+pub(crate) fn beside_others() -> RwLockReadGuard<'static, ()> {
     GATE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What this thread runs from now on passes the gate with another thread, which keeps it open as long.
+pub(crate) fn pass_with_another() {
+    RUNS.set(true);
 }
 
 /// A node.

@@ -2,7 +2,7 @@
 //! Pods that end at the same moment, and what they share of SMC-R: none leaves it to one that is done with it.
 
 use crate::{
-    node::{Node, Pod},
+    node::{Node, Pod, beside_others, pass_with_another},
     smc::{one_rail_that_asks, one_rail_with_smc, seen},
 };
 use cni_protocol::lock::{self, Held};
@@ -65,12 +65,20 @@ impl Two {
     /// one's DEL, which begins when the first one's devices are back.
     fn end_at_once(&self, verb: impl FnOnce(Sender<Held>) + Send) {
         let (sender, receiver) = mpsc::channel();
+        // the first one waits for the second one, which would wait at the gate behind who waits for the first one
+        let _beside = beside_others();
         thread::scope(|scope| {
-            scope.spawn(|| verb(sender));
+            scope.spawn(|| {
+                pass_with_another();
+                verb(sender);
+            });
             let held = receiver.recv().unwrap();
             self.await_return("eth2");
             let (pod, config) = &self.second;
-            scope.spawn(|| self.node.del(pod, config).must_succeed());
+            scope.spawn(|| {
+                pass_with_another();
+                self.node.del(pod, config).must_succeed();
+            });
             self.await_return("eth3");
             drop(held);
         });
@@ -125,15 +133,24 @@ fn what_an_add_has_given_up_is_not_left_to_it() {
         }
         _ => Verdict::Proceed,
     });
+    // as in `end_at_once`
+    let beside = beside_others();
     thread::scope(|scope| {
         let held = two.hold_files();
-        scope.spawn(|| node.add(&two.first.0, &asks).must_succeed());
+        scope.spawn(|| {
+            pass_with_another();
+            node.add(&two.first.0, &asks).must_succeed();
+        });
         receiver.recv().unwrap();
         two.await_lock();
-        scope.spawn(|| node.del(pod, config).must_succeed());
+        scope.spawn(|| {
+            pass_with_another();
+            node.del(pod, config).must_succeed();
+        });
         two.await_return("eth3");
         drop(held);
     });
+    drop(beside);
     node.del(&two.first.0, &asks).must_succeed();
     node.must_be(&before, "after both");
 }
