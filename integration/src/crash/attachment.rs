@@ -7,7 +7,7 @@ use super::{End, Story, must_succeed};
 use crate::{
     Files, Invocation, Netns, Node, Outcome, Snapshot,
     tracer::{self, Fault, Report},
-    wait,
+    wait::{self, PATIENCE},
 };
 use serde_json::{Value, json};
 use std::{
@@ -17,9 +17,6 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
-
-/// How long what the kernel makes by itself may take.
-const LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a traced call may take: 15 s were seen in the lab, where each stop is dear, and more if others compute.
 const TRACED: Duration = Duration::from_secs(240);
@@ -310,13 +307,14 @@ impl Attachments {
 
     /// What is not as if no pod had ever had a device: on the host, in the pods of these numbers, in the directories.
     pub fn differences(&self, pods: &[usize]) -> Vec<String> {
-        let mut left = self.in_namespaces(pods);
+        let mut left = self.in_namespaces(pods, &|difference| difference);
         left.extend(self.files_but(&is_lasting));
         left
     }
 
-    /// What is not as before on the host and in the pods of these numbers.
-    fn in_namespaces(&self, pods: &[usize]) -> Vec<String> {
+    /// What is not as before on the host and in the pods of these numbers, as far as `counted` makes words of it: what
+    /// the kernel makes by itself is waited for.
+    fn in_namespaces(&self, pods: &[usize], counted: &dyn Fn(String) -> String) -> Vec<String> {
         let mut left = vec![];
         let mut namespaces = vec![("host", &self.host, &self.host_before)];
         for number in pods {
@@ -324,15 +322,13 @@ impl Attachments {
             namespaces.push((["pod a", "pod b"][*number], pod, bare));
         }
         for (name, netns, before) in namespaces {
-            let mut now = Snapshot::of(netns);
-            wait::within(LIMIT, || {
-                if now != *before {
-                    now = Snapshot::of(netns);
-                }
-                now == *before
+            let mut difference = String::new();
+            let is_right = wait::within(PATIENCE, || {
+                difference = counted(before.difference(&Snapshot::of(netns)));
+                difference.is_empty()
             });
-            if now != *before {
-                left.push(format!("{name}: {}", before.difference(&now)));
+            if !is_right {
+                left.push(format!("{name}: {difference}"));
             }
         }
         left

@@ -26,14 +26,13 @@ impl Attachments {
         let End::Refused(code, words) = end else {
             return vec![];
         };
-        let mut left = self.in_namespaces(&[0]);
-        left.extend(self.files_but(is_lasting));
-        if *code == 107 {
-            left.retain_mut(|it| {
-                *it = untold(it, words);
-                !it.is_empty()
-            });
-        }
+        let counted = |difference: String| match code {
+            107 => untold(&difference, words),
+            _ => difference,
+        };
+        let mut left = self.in_namespaces(&[0], &counted);
+        let files = self.files_but(is_lasting).into_iter().map(counted);
+        left.extend(files.filter(|it| !it.is_empty()));
         if *code == 0 {
             left.push("it has no code".to_owned());
         }
