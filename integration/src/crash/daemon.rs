@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `rdma-device-plugin` writes while it runs: the files for `rdma-cni`, CDI, the entry in the network's list, and
-//! what a container was given. After each fault it is started anew, and has to come to the same files.
+//! What `rdma-device-plugin` writes while it runs: the files for `rdma-cni`, CDI, device information, the entry in the
+//! network's list, what a container was given, and what it is told before its start. After each fault it is started anew,
+//! and has to come to the same files.
 
 use super::{End, Story, without_times};
 use crate::{
     Daemon, Files, Machine, disk,
-    kubelet::DeviceManager,
+    kubelet::{
+        DeviceManager,
+        pod_resources::{PodResourcesServer, pod},
+    },
     machine::Nic,
     tracer::{self, Fault, Report},
     wait::{self, PATIENCE},
@@ -14,10 +18,12 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serde_json::json;
 use std::{
     fs::{self, Permissions},
-    os::unix::{fs::PermissionsExt, net::UnixListener},
-    path::PathBuf,
+    mem,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -44,10 +50,54 @@ const LIST: &str = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"fl
 const LIST_FILE: &str = "net.d/10-flannel.conflist";
 
 /// What the daemon writes, or may.
-const WRITTEN: [&str; 4] = ["state", "cdi", "net.d", "bin"];
+const WRITTEN: [&str; 5] = ["state", "cdi", "device-info", "net.d", "bin"];
+
+/// What a container is told: files of libraries, its pod's rails, and which ids it has.
+const TOLD: [&str; 3] = [
+    "state/containers",
+    "state/containers.json",
+    "cdi/rdma-device-plugin-container.json",
+];
+
+/// What a container has of each resource.
+const GIVEN: [(&str, &str); 2] = [("rdma/hca", "3"), ("rdma/nic", "0000:af:00.0")];
 
 /// How long a daemon that has met an error may take for what it does otherwise.
 const LIMIT: Duration = Duration::from_secs(3);
+
+/// Kubelet, as the daemon sees it.
+struct Kubelet {
+    devices: DeviceManager,
+    _pods: PodResourcesServer,
+}
+
+impl Kubelet {
+    /// One with a container that has what is [`GIVEN`].
+    #[track_caller]
+    fn started(directory: &Path) -> Self {
+        let pods = PodResourcesServer::start(&directory.join("pod-resources/kubelet.sock"));
+        let [hca, nic] = GIVEN.map(|(resource, id)| (resource, [id]));
+        pods.set_pods(&[pod(
+            "default",
+            "trainer",
+            &[&[(hca.0, &hca.1), (nic.0, &nic.1)]],
+        )]);
+        Self {
+            devices: DeviceManager::started(directory),
+            _pods: pods,
+        }
+    }
+
+    /// Has the container allocated, and made ready to start: whether both came to their end.
+    #[track_caller]
+    fn starts_container(&self) -> bool {
+        let ids = GIVEN.map(|(resource, id)| (resource, [id.to_owned()]));
+        let mut given = ids.iter();
+        let mut ready = ids.iter();
+        given.all(|(resource, ids)| self.devices.ask_for(resource, &[ids]).is_ok())
+            && ready.all(|(resource, ids)| self.devices.before_start(resource, ids).is_ok())
+    }
+}
 
 /// A node whose daemon is killed.
 #[derive(Debug)]
@@ -55,8 +105,10 @@ pub struct Writes {
     machine: Machine,
     program: PathBuf,
     injector: PathBuf,
-    /// What a run without a fault came to.
-    reference: Option<Files>,
+    /// What a run without a fault came to: all, and what is [`TOLD`].
+    reference: Option<[Files; 2]>,
+    /// What of that the last one told otherwise, with which a container was ready to start.
+    told_otherwise: Vec<String>,
 }
 
 impl Writes {
@@ -66,7 +118,8 @@ impl Writes {
         let machine = Machine::with(&NICS);
         let configuration = format!(
             r#"{{"cdi":true,"resources":[
-                {{"name":"rdma/hca","kind":"shared","count":8,"devices":[{{"rdma":"mlx5_0"}}]}},
+                {{"name":"rdma/hca","kind":"shared","count":8,"devices":[{{"rdma":"mlx5_0"}}],
+                 "environment":["rails","nccl","ucx"]}},
                 {{"name":"rdma/nic","kind":"exclusive","devices":[{{"rdma":"mlx5_1"}}]}}
             ],"chain":{{"confDir":{:?},"plugin":{{"resources":["rdma/hca"]}}}}}}"#,
             machine.path("net.d")
@@ -77,25 +130,26 @@ impl Writes {
             program,
             injector,
             reference: None,
+            told_otherwise: vec![],
         }
     }
 
-    /// The plugins are installed, and their entry is not in the list: somebody has just written it anew.
+    /// The plugins are installed, and their entry is not in the list: somebody has just written it anew. There is device
+    /// information of a NIC that was taken out.
     #[track_caller]
-    fn prepare(&self) {
+    fn prepare(&self) -> Kubelet {
         let at = |below: &str| self.machine.path(below);
         for directory in WRITTEN.iter().chain(&["kubelet"]) {
             let _ = fs::remove_dir_all(at(directory));
         }
-        for directory in ["net.d", "bin", "cdi", "kubelet/pod-resources"] {
+        for directory in ["net.d", "bin", "cdi", "device-info"] {
             fs::create_dir_all(at(directory)).expect("a directory");
         }
         self.machine.write("bin/flannel", "#!/bin/sh\n");
         let executable = Permissions::from_mode(0o755);
         fs::set_permissions(at("bin/flannel"), executable).expect("a mode");
         self.machine.write(LIST_FILE, LIST);
-        let socket = at("kubelet/pod-resources/kubelet.sock");
-        let _kubelet = UnixListener::bind(socket).expect("a socket");
+        let kubelet = Kubelet::started(&at("kubelet"));
         let mut install = Command::new(&self.program);
         install.env_clear().arg("install");
         for (flag, path) in [
@@ -110,7 +164,21 @@ impl Writes {
         let output = install.output().expect("it runs");
         assert!(output.status.success(), "{output:?}");
         self.machine.write(LIST_FILE, LIST);
+        let gone = "device-info/rdma-nic-0000:5e:00.0-device.json";
+        self.machine.write(gone, "{}\n");
+        let record = json!({"files": [at(gone)]}).to_string();
+        self.machine.write("state/device-info.json", &record);
         disk::settle();
+        kubelet
+    }
+
+    /// The daemon on this node.
+    fn daemon(&self) -> Command {
+        let mut command = self.machine.command(&self.program);
+        let device_info = self.machine.path("device-info");
+        command.arg("--device-info").arg(device_info);
+        command.args(["--metrics-address", "127.0.0.1:0"]);
+        command
     }
 
     fn is_in_list(&self) -> bool {
@@ -118,21 +186,22 @@ impl Writes {
         list.is_ok_and(|it| it.contains("\"rdma-cni\""))
     }
 
-    fn files(&self) -> Files {
-        let paths = WRITTEN.map(|below| self.machine.path(below).display().to_string());
+    fn files<const N: usize>(&self, below: [&str; N]) -> Files {
+        let paths = below.map(|it| self.machine.path(it).display().to_string());
         without_times(Files::below(&paths.each_ref().map(String::as_str)))
     }
 
-    /// Whether all came that comes: both resources, the entry, and what a container is given; `is_over` says that it
-    /// will not.
+    /// Whether all came that comes: both resources, the entry, and what a container is given and told, for which kubelet
+    /// asks once more if need be; `is_over` says that it will not.
     fn has_all(
         &self,
-        kubelet: &DeviceManager,
+        kubelet: &Kubelet,
         limit: Duration,
         is_over: &mut dyn FnMut() -> bool,
     ) -> bool {
         let is_listed = |resource: &str| {
             kubelet
+                .devices
                 .resource(resource)
                 .is_some_and(|it| !it.healthy().is_empty() && it.streams == 1)
         };
@@ -141,11 +210,7 @@ impl Writes {
             over = is_over();
             over || is_listed("rdma/hca") && is_listed("rdma/nic") && self.is_in_list()
         });
-        came && !over
-            && kubelet.ask_for("rdma/hca", &[&["3".to_owned()]]).is_ok()
-            && kubelet
-                .ask_for("rdma/nic", &[&["0000:af:00.0".to_owned()]])
-                .is_ok()
+        came && !over && (kubelet.starts_container() || !is_over() && kubelet.starts_container())
     }
 }
 
@@ -167,15 +232,13 @@ impl Story for Writes {
     }
 
     fn run(&mut self, fault: Option<Fault>) -> (End, Report) {
-        self.prepare();
-        let kubelet = DeviceManager::started(&self.machine.path("kubelet"));
+        let kubelet = self.prepare();
         let report = self.machine.path("report");
-        let of = self.machine.command(&self.program);
+        let of = self.daemon();
         let mut command = Command::new(&self.injector);
         command.arg(format!("--report={}", report.display()));
         command.args(fault.map(|fault| format!("--{}", fault.argument())));
         command.arg("--").arg(of.get_program()).args(of.get_args());
-        command.args(["--metrics-address", "127.0.0.1:0"]);
         command
             .env_clear()
             .stdin(Stdio::null())
@@ -196,6 +259,10 @@ impl Story for Writes {
             tracee(&injector).map(|it| kill(it, Signal::SIGKILL));
         }
         let status = injector.wait().expect("a status");
+        self.told_otherwise = match &self.reference {
+            Some([_, told]) if has_all => self.files(TOLD).differences(told, &|_| false),
+            _ => vec![],
+        };
         let end = match has_all {
             true => End::Done(String::new()),
             false if status.code().is_none() => End::Killed,
@@ -206,10 +273,12 @@ impl Story for Writes {
 
     /// It is started anew, and comes to what it comes to without a fault.
     fn put_right(&mut self, _: &End, _: usize) -> Vec<String> {
-        let kubelet = DeviceManager::started(&self.machine.path("kubelet"));
-        let mut command = self.machine.command(&self.program);
-        let daemon = Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]));
-        let mut left = vec![];
+        let kubelet = Kubelet::started(&self.machine.path("kubelet"));
+        let daemon = Daemon::start(&mut self.daemon());
+        let told = mem::take(&mut self.told_otherwise).into_iter();
+        let mut left: Vec<String> = told
+            .map(|it| format!("a container can start: {it}"))
+            .collect();
         if !self.has_all(&kubelet, PATIENCE, &mut || false) {
             left.push("the next daemon does not come to the same".to_owned());
         }
@@ -217,10 +286,10 @@ impl Story for Writes {
         if !status.success() {
             left.push(format!("the next daemon ended with {status}"));
         }
-        let files = self.files();
+        let files = self.files(WRITTEN);
         match &self.reference {
-            None => self.reference = Some(files),
-            Some(reference) => left.extend(files.differences(reference, &|_| false)),
+            None => self.reference = Some([files, self.files(TOLD)]),
+            Some([reference, _]) => left.extend(files.differences(reference, &|_| false)),
         }
         left
     }
