@@ -9,7 +9,7 @@ use integration::{
         attachment::{Attachments, Mode, OfVerb, Verb},
         daemon::Writes,
         lease::Leases,
-        program::{self, Programs},
+        program::{self, Ended, Programs},
         sweep,
         twice::{error_and_kill, these_two_errors, two_errors, two_kills},
     },
@@ -242,6 +242,10 @@ fn what_others_once_left() {
     let points = [["EIO of stat", "10-flannel.conflist)"]];
     let story = &mut Programs::new(program::Verb::Install, programs());
     each_leaves_nothing(story, &points);
+    // what tells the runtime to read its lists again
+    let points = [["EIO of ", ".rdma-cni-changes)"]];
+    let story = Programs::new(program::Verb::Install, programs());
+    each_leaves_nothing(&mut story.in_directory(), &points);
     let points = [
         ["EIO of unlink", "install.lock)"],
         ["EIO of rmdir", "/state)"],
@@ -360,6 +364,20 @@ fn install_and_uninstall() {
             first,
         );
     }
+}
+
+/// The network's own, into which the entry moves from the list.
+#[test]
+fn install_into_a_directory() {
+    let story = Programs::new(program::Verb::Install, [rdma_device_plugin(), injector()]);
+    leaves_nothing(&sweep(&mut story.in_directory(), Extent::of_slow(0)));
+}
+
+/// It starts `rdma-cni`, which restores what the pod had.
+#[test]
+fn uninstall_after_a_pod_has_ended() {
+    let story = &mut Ended::new([rdma_device_plugin(), injector()]);
+    leaves_nothing(&sweep(story, Extent::of_slow(1)));
 }
 
 #[test]

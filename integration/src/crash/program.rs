@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `install` and `uninstall` of `rdma-device-plugin` on a made-up node, and one of them again after each fault.
 
+mod ended;
+
+pub use ended::Ended;
+
 use super::{End, Story, must_succeed, without_times};
 use crate::{
     Files, Invocation, Machine, Netns,
@@ -12,7 +16,7 @@ use std::{
     fs::{self, Permissions},
     mem,
     os::unix::{fs::PermissionsExt, net::UnixListener},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 use tempfile::TempDir;
 
@@ -59,6 +63,8 @@ pub enum Verb {
 #[derive(Debug)]
 pub struct Programs {
     verb: Verb,
+    /// `--placement`, where it is given.
+    placement: Option<&'static str>,
     machine: Machine,
     program: PathBuf,
     injector: PathBuf,
@@ -68,6 +74,8 @@ pub struct Programs {
     installed: Option<Files>,
     /// What is not so after the last one, which succeeded.
     lacking: Vec<String>,
+    /// Whether a file is nothing of an installation, and may be there.
+    is_others: fn(&Machine, &Path) -> bool,
     /// Kubelet's directory, which is nothing of what is installed.
     kubelet: TempDir,
     _kubelet: UnixListener,
@@ -97,6 +105,7 @@ impl Programs {
         let before = files(&machine);
         Self {
             verb,
+            placement: None,
             machine,
             program,
             injector,
@@ -104,12 +113,24 @@ impl Programs {
             before,
             installed: None,
             lacking: vec![],
+            is_others: |_, _| false,
             kubelet,
             _kubelet: socket,
         }
     }
 
+    /// The same with the entry in the network's own directory, into which `install` moves it from the list.
+    #[must_use]
+    pub fn in_directory(mut self) -> Self {
+        self.placement = Some("directory");
+        self
+    }
+
     fn call(&self, verb: Verb) -> Invocation<'_> {
+        self.call_with(verb, self.placement)
+    }
+
+    fn call_with(&self, verb: Verb, placement: Option<&str>) -> Invocation<'_> {
         let path = |below: &str| self.machine.path(below).display().to_string();
         let mut call = Invocation::new(&self.netns, &self.program);
         let mut arguments = vec![
@@ -124,6 +145,7 @@ impl Programs {
                 arguments.push(["--from".to_owned(), from.display().to_string()]);
                 let kubelet = self.kubelet.path().display().to_string();
                 arguments.push(["--kubelet-dir".to_owned(), kubelet]);
+                arguments.extend(placement.map(|it| ["--placement".to_owned(), it.to_owned()]));
             }
             Verb::Uninstall => call = call.argument("uninstall"),
         }
@@ -133,8 +155,41 @@ impl Programs {
         call
     }
 
+    /// Without a fault.
+    #[track_caller]
+    fn install(&mut self) {
+        let outcome = self.call(Verb::Install).run();
+        assert!(outcome.status.success(), "{outcome}");
+        let lacking = self.lacking("install before it");
+        assert!(lacking.is_empty(), "{lacking:#?}");
+    }
+
+    /// Where the entry is before it moves into the directory.
+    #[track_caller]
+    fn put_into_list(&self) {
+        if self.placement.is_some() {
+            let outcome = self.call_with(Verb::Install, Some("list")).run();
+            assert!(outcome.status.success(), "{outcome}");
+        }
+    }
+
+    #[track_caller]
+    fn traced(&mut self, fault: Option<Fault>) -> (End, Report) {
+        let report = self.machine.path("report");
+        let call = self.call(self.verb);
+        let outcome = tracer::traced(call, &self.injector, fault, &report).run();
+        let end = End::of(&outcome);
+        // before power is lost: what was not synced is allowed to go then
+        self.lacking = match (self.verb, &end) {
+            (Verb::Install, End::Done(_)) => self.lacking("it succeeded"),
+            _ => vec![],
+        };
+        (end, tracer::report(&report))
+    }
+
     fn left(&self, when: &str) -> Vec<String> {
-        let left = files(&self.machine).differences(&self.before, &|_| false);
+        let is_others = |path: &Path| (self.is_others)(&self.machine, path);
+        let left = files(&self.machine).differences(&self.before, &is_others);
         left.into_iter().map(|it| format!("{when}: {it}")).collect()
     }
 
@@ -142,7 +197,8 @@ impl Programs {
     fn lacking(&mut self, when: &str) -> Vec<String> {
         let files = files(&self.machine);
         let installed = self.installed.get_or_insert_with(|| files.clone());
-        let lacking = files.differences(installed, &|_| false);
+        let is_others = |path: &Path| (self.is_others)(&self.machine, path);
+        let lacking = files.differences(installed, &is_others);
         let told = lacking.into_iter();
         told.map(|it| format!("{when}: {it}")).collect()
     }
@@ -155,29 +211,20 @@ fn files(machine: &Machine) -> Files {
 
 impl Story for Programs {
     fn name(&self) -> &'static str {
-        match self.verb {
-            Verb::Install => "install",
-            Verb::Uninstall => "uninstall",
+        match (self.verb, self.placement) {
+            (Verb::Install, None) => "install",
+            (Verb::Install, Some(_)) => "install into a directory",
+            (Verb::Uninstall, None) => "uninstall",
+            (Verb::Uninstall, Some(_)) => "uninstall of a directory",
         }
     }
 
     fn run(&mut self, fault: Option<Fault>) -> (End, Report) {
-        if self.verb == Verb::Uninstall {
-            let outcome = self.call(Verb::Install).run();
-            assert!(outcome.status.success(), "{outcome}");
-            let lacking = self.lacking("install before it");
-            assert!(lacking.is_empty(), "{lacking:#?}");
+        match self.verb {
+            Verb::Install => self.put_into_list(),
+            Verb::Uninstall => self.install(),
         }
-        let report = self.machine.path("report");
-        let call = self.call(self.verb);
-        let outcome = tracer::traced(call, &self.injector, fault, &report).run();
-        let end = End::of(&outcome);
-        // before power is lost: what was not synced is allowed to go then
-        self.lacking = match (self.verb, &end) {
-            (Verb::Install, End::Done(_)) => self.lacking("it succeeded"),
-            _ => vec![],
-        };
-        (end, tracer::report(&report))
+        self.traced(fault)
     }
 
     /// The same again, or the other one, and `uninstall`.

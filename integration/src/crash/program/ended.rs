@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `uninstall` on a node with a pod that ended without `rdma-cni`, which it starts to restore what the pod had.
+
+use super::{Programs, Verb};
+use crate::{
+    Files, Machine, Netns, Node, Snapshot,
+    crash::{End, Story, attachment::is_lasting},
+    tracer::{Fault, Report},
+    wait::{self, PATIENCE},
+};
+use serde_json::json;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What of the state directory is `rdma-cni`'s alone.
+const OF_PODS: [&str; 3] = ["state/attachments", "state/rails", "state/lock"];
+
+/// A node that has two rails, and a pod whose namespace has died.
+#[derive(Debug)]
+pub struct Ended {
+    programs: Programs,
+    node: Node,
+    host_before: Snapshot,
+}
+
+impl Ended {
+    /// `programs` are `rdma-device-plugin`, beside which the plugins are, and the injector.
+    #[track_caller]
+    pub fn new(programs: [PathBuf; 2]) -> Self {
+        let node = Node::furnished();
+        let mut programs = Programs::new(Verb::Uninstall, programs);
+        programs.netns = Netns::existing(node.host.path());
+        programs.is_others = is_of_pods;
+        Self {
+            host_before: Snapshot::of(&node.host),
+            programs,
+            node,
+        }
+    }
+
+    fn leases(&self) -> PathBuf {
+        self.programs.machine.path("leases")
+    }
+
+    /// ADD by the `rdma-cni` that is installed, and the end of the pod's namespace, whose children of the rails go with it.
+    /// Left are the record, the rails' file and the addresses.
+    #[track_caller]
+    fn pod_ends(&self) {
+        let pod = self.node.pod("a");
+        let bin_dir = self.programs.machine.path("opt/cni/bin");
+        let mut configuration = self.node.configuration(&["eth1", "eth2"]);
+        configuration["mode"] = "share".into();
+        configuration["stateDir"] = json!(self.programs.machine.path("state"));
+        configuration["ipam"] = json!({
+            "type": "rdma-ipam", "dataDir": self.leases(),
+            "ranges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd00:9::/64"}]],
+        });
+        let add = self.node.invoke("ADD", "a", pod.path());
+        let add = add.program(&bin_dir.join("rdma-cni"));
+        let add = add.env("CNI_PATH", bin_dir).input(&configuration);
+        add.run().result();
+    }
+
+    /// What the pod has left: on the host, in the state directory, of addresses.
+    fn left_by_pod(&self) -> Vec<String> {
+        let mut difference = String::new();
+        let is_right = wait::within(PATIENCE, || {
+            difference = self.host_before.difference(&Snapshot::of(&self.node.host));
+            difference.is_empty()
+        });
+        let mut left = vec![];
+        if !is_right {
+            left.push(format!("host: {difference}"));
+        }
+        let of_pods = OF_PODS.map(|below| self.programs.machine.path(below));
+        let paths = of_pods.into_iter().chain([self.leases()]);
+        let paths: Vec<String> = paths.map(|it| it.display().to_string()).collect();
+        let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+        let may_stay = |path: &Path| is_lasting(path) || is_lock_alone(path);
+        left.extend(Files::below(&paths).differences(&Files::below(&[]), &may_stay));
+        left
+    }
+}
+
+/// Whether `path` is the lock of an attachment without a record: who was killed as it took that away leaves it to the next
+/// verb of `rdma-cni`, and `uninstall` starts none where there is no record.
+fn is_lock_alone(path: &Path) -> bool {
+    path.extension().is_some_and(|it| it == "lock") && !path.with_extension("json").exists()
+}
+
+/// Whether `path` is of pods, or what has something of theirs.
+fn is_of_pods(machine: &Machine, path: &Path) -> bool {
+    let mut of_pods = OF_PODS.iter().map(|below| machine.path(below));
+    path == machine.path("state") || of_pods.any(|it| path.starts_with(it))
+}
+
+impl Story for Ended {
+    fn name(&self) -> &'static str {
+        "uninstall, a pod has ended"
+    }
+
+    fn run(&mut self, fault: Option<Fault>) -> (End, Report) {
+        for directory in [self.programs.machine.path("state"), self.leases()] {
+            let _ = fs::remove_dir_all(directory);
+        }
+        self.programs.install();
+        self.pod_ends();
+        self.programs.traced(fault)
+    }
+
+    /// As without a pod; and what the pod had is restored.
+    fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
+        let mut left = vec![];
+        if let End::Done(_) = end {
+            let at_once = self.left_by_pod().into_iter();
+            left.extend(at_once.map(|it| format!("it succeeded: {it}")));
+        }
+        left.extend(self.programs.put_right(end, turn));
+        left.extend(self.left_by_pod());
+        left
+    }
+}
