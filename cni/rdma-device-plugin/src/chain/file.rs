@@ -163,8 +163,9 @@ pub(crate) fn announced(dir: &Path) -> Result<(), FileError> {
     let path = dir.join(ANNOUNCEMENT);
     // a directory that nobody can write to need not be written to
     match path.symlink_metadata() {
-        Ok(_) => remove(&path),
-        Err(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // also one that cannot be looked at for a moment
+        _ => remove(&path),
     }
 }
 
