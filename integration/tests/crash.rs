@@ -252,6 +252,15 @@ fn what_others_once_left() {
     ];
     let story = &mut Programs::new(program::Verb::Uninstall, programs());
     each_leaves_nothing(story, &points);
+    // the file is away, and the record has it still
+    let points = [
+        ["ENOSPC of fsync", "state)"],
+        ["killed before write", "install.json.new)"],
+    ];
+    let story = Programs::new(program::Verb::Uninstall, programs());
+    each_leaves_nothing(&mut story.in_directory(), &points);
+    let points = [["killed before unlink", "a@eth0.lock)"]];
+    each_leaves_nothing(&mut Ended::new(programs()), &points);
     let points = [
         ["killed before rename", "daemons/."],
         ["killed before rename", ".rdma-cni-new "],
@@ -366,11 +375,16 @@ fn install_and_uninstall() {
     }
 }
 
-/// The network's own, into which the entry moves from the list.
+/// The network's own, into which the entry moves from the list, and out of which it is taken.
 #[test]
-fn install_into_a_directory() {
-    let story = Programs::new(program::Verb::Install, [rdma_device_plugin(), injector()]);
-    leaves_nothing(&sweep(&mut story.in_directory(), Extent::of_slow(0)));
+fn install_and_uninstall_in_a_directory() {
+    for (first, verb) in [program::Verb::Install, program::Verb::Uninstall]
+        .into_iter()
+        .enumerate()
+    {
+        let story = Programs::new(verb, [rdma_device_plugin(), injector()]);
+        leaves_nothing(&sweep(&mut story.in_directory(), Extent::of_slow(first)));
+    }
 }
 
 /// It starts `rdma-cni`, which restores what the pod had.

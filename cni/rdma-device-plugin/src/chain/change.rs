@@ -8,7 +8,7 @@ use super::{
 };
 use conflist::{Change, Directory, Entry, List, TYPE, placement};
 use rdma_resources::FileError;
-use std::fs;
+use std::{fs, io};
 
 /// Whether it is made in a network's own directory, which runtimes do not watch.
 pub(super) fn is_below(change: &Change) -> bool {
@@ -33,12 +33,29 @@ impl Chain {
         }
     }
 
-    /// Removes the network's own directory that was made for `file`, unless others have something in it by now.
-    pub(super) fn leave(&self, file: &str, placing: &Placing) {
+    /// Removes the network's own directory that was made for `file`, unless others have something in it by now, or
+    /// mounted there.
+    ///
+    /// # Errors
+    /// It is empty, and stays.
+    pub(super) fn leave(&self, file: &str, placing: &Placing) -> Result<(), FileError> {
         let path = self.conf.conf_dir.join(file);
-        if let (true, Some(directory)) = (placing.made_directory, path.parent()) {
-            let _ = fs::remove_file(file::temporary(&path));
-            let _ = fs::remove_dir(directory);
+        let (true, Some(directory)) = (placing.made_directory, path.parent()) else {
+            return Ok(());
+        };
+        let _ = fs::remove_file(file::temporary(&path));
+        match fs::remove_dir(directory) {
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound
+                        | io::ErrorKind::DirectoryNotEmpty
+                        | io::ErrorKind::ResourceBusy
+                ) =>
+            {
+                Err(FileError::new("remove", directory, error))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -70,8 +87,10 @@ impl Chain {
         match change {
             Change::Remove { file } => {
                 file::remove(&dir.join(file))?;
-                if let Some(was) = record.lists.remove(file) {
-                    self.leave(file, &was);
+                // a directory that stays is the record's: who takes all away tries it again
+                let is_left = |was: &Placing| self.leave(file, was).is_ok();
+                if record.lists.get(file).is_some_and(is_left) {
+                    record.lists.remove(file);
                 }
                 record.write(&self.state_dir)?;
                 Ok(Some(None))

@@ -162,11 +162,16 @@ pub(crate) fn announce(dir: &Path) -> Result<(), FileError> {
 pub(crate) fn announced(dir: &Path) -> Result<(), FileError> {
     let path = dir.join(ANNOUNCEMENT);
     // a directory that nobody can write to need not be written to
-    match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // also one that cannot be looked at for a moment
-        _ => remove(&path),
+    match is_absent(&path) {
+        true => Ok(()),
+        false => remove(&path),
     }
+}
+
+/// Whether there is nothing at `path`; one that cannot be looked at for a moment may be there.
+pub(crate) fn is_absent(path: &Path) -> bool {
+    let found = path.symlink_metadata();
+    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Writes a file that is ours alone, at once, and makes its directory if it is not there.

@@ -352,7 +352,8 @@ impl Chain {
     }
 
     /// Whether none of the files that our plugin was put into is in the directory: it may be another
-    /// one, as seen from here.
+    /// one, as seen from here. A file of ours in a network's own directory does not count once it is being taken
+    /// away: it goes before the record says so.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -362,7 +363,9 @@ impl Chain {
             let mut files = directory.all();
             files.any(|file| file.name == *list || is_from(list, &file.name))
         };
-        let mut lists = record.lists_with_entry().peekable();
+        let may_be_gone = |file: &str| record.withdrawn && placement::is_ours(file);
+        let lists = record.lists_with_entry();
+        let mut lists = lists.filter(|file| !may_be_gone(file)).peekable();
         Ok(lists.peek().is_some() && !lists.any(is_there))
     }
 
@@ -391,6 +394,13 @@ impl Chain {
                 files.push(file);
             }
             file::announced(&self.conf.conf_dir)?;
+            // a network's own directory that cannot be read at the moment is passed over
+            let is_passed_over = |file: &String| {
+                placement::is_ours(file)
+                    && directory.file(file).is_none()
+                    && !file::is_absent(&self.conf.conf_dir.join(file))
+            };
+            again |= record.lists.keys().any(is_passed_over);
             if !again {
                 let left = |file: &String| {
                     obstacles.iter().any(|it| match it {
@@ -400,11 +410,11 @@ impl Chain {
                         _ => false,
                     })
                 };
-                record.lists.retain(|file, placing| {
-                    // of a run that was killed before it wrote the file
-                    self.leave(file, placing);
-                    left(file)
-                });
+                // of a run that was killed before it wrote the file, or could not remove the directory
+                for (file, placing) in &record.lists {
+                    self.leave(file, placing)?;
+                }
+                record.lists.retain(|file, _| left(file));
                 record.write(&self.state_dir)?;
                 return Ok((files, obstacles));
             }

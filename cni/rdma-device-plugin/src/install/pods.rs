@@ -99,6 +99,18 @@ pub(super) fn look(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
     Ok(pods)
 }
 
+/// Takes away what verbs of `rdma-cni` that were killed have left below `state_dirs` of pods that have no record any more:
+/// nobody else does, when it is gone.
+///
+/// # Errors
+/// It cannot be told what is there.
+pub(super) fn sweep(state_dirs: &[PathBuf]) -> Result<(), PodsError> {
+    for state_dir in state_dirs {
+        Store::new(state_dir).sweep(None, None)?;
+    }
+    Ok(())
+}
+
 impl Pods {
     /// Lets the `rdma-cni` of the first of `bin_dirs` restore what the pods that ended have left. Those
     /// that it could not be done for, each with the reason.

@@ -218,6 +218,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
             named.join(", ")
         )));
     }
+    pods::sweep(&state_dirs)?;
     let done = binaries::take(&bin_dir, &state_dir, &record)?;
     done.iter().for_each(|line| println!("{line}"));
     evidence::remove(&state_dir).map_err(ChainError::from)?;

@@ -78,16 +78,9 @@ impl Ended {
         let paths = of_pods.into_iter().chain([self.leases()]);
         let paths: Vec<String> = paths.map(|it| it.display().to_string()).collect();
         let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
-        let may_stay = |path: &Path| is_lasting(path) || is_lock_alone(path);
-        left.extend(Files::below(&paths).differences(&Files::below(&[]), &may_stay));
+        left.extend(Files::below(&paths).differences(&Files::below(&[]), &is_lasting));
         left
     }
-}
-
-/// Whether `path` is the lock of an attachment without a record: who was killed as it took that away leaves it to the next
-/// verb of `rdma-cni`, and `uninstall` starts none where there is no record.
-fn is_lock_alone(path: &Path) -> bool {
-    path.extension().is_some_and(|it| it == "lock") && !path.with_extension("json").exists()
 }
 
 /// Whether `path` is of pods, or what has something of theirs.
