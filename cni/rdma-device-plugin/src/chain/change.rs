@@ -33,8 +33,8 @@ impl Chain {
         }
     }
 
-    /// Removes the network's own directory that was made for `file`, unless others have something in it by now, or
-    /// mounted there.
+    /// Removes the network's own directory that was made for `file`, unless others have something in it by now, or in
+    /// its place.
     ///
     /// # Errors
     /// It is empty, and stays.
@@ -44,15 +44,15 @@ impl Chain {
             return Ok(());
         };
         let _ = fs::remove_file(file::temporary(&path));
+        // of the last: something is mounted there
+        let of_others = [
+            io::ErrorKind::NotFound,
+            io::ErrorKind::NotADirectory,
+            io::ErrorKind::DirectoryNotEmpty,
+            io::ErrorKind::ResourceBusy,
+        ];
         match fs::remove_dir(directory) {
-            Err(error)
-                if !matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound
-                        | io::ErrorKind::DirectoryNotEmpty
-                        | io::ErrorKind::ResourceBusy
-                ) =>
-            {
+            Err(error) if !of_others.contains(&error.kind()) => {
                 Err(FileError::new("remove", directory, error))
             }
             _ => Ok(()),

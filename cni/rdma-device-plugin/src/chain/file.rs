@@ -168,10 +168,16 @@ pub(crate) fn announced(dir: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Whether there is nothing at `path`; one that cannot be looked at for a moment may be there.
+/// Whether there is nothing at `path`; what cannot be looked at, if only for a moment, may be there.
 pub(crate) fn is_absent(path: &Path) -> bool {
-    let found = path.symlink_metadata();
-    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    path.symlink_metadata()
+        .is_err_and(|error| says_absent(&error))
+}
+
+/// Whether the system answers that there is nothing, also where a file is in the place of the directory.
+fn says_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
 }
 
 /// Writes a file that is ours alone, at once, and makes its directory if it is not there.
@@ -233,7 +239,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
 /// It cannot be removed.
 pub(crate) fn take_away(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Err(error) if !says_absent(&error) => Err(error),
         _ => Ok(()),
     }
 }

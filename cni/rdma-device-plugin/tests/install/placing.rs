@@ -342,6 +342,31 @@ fn what_others_have_in_the_directory_stays() {
     );
 }
 
+/// A link that leads to itself is what root cannot read.
+#[test]
+fn a_directory_that_cannot_be_read_is_named_and_one_that_is_none_any_more_is_not_missed() {
+    let node = Node::with_list(FLANNEL);
+    let before = node.seen();
+    place(&node, "directory");
+    let (own, aside) = (node.path(OWN), node.path("aside"));
+    fs::rename(&own, &aside).expect("moved");
+    symlink(&own, &own).expect("a link");
+    let error = refused(&node.run("uninstall", &["--force"]));
+    assert!(error.contains(own.to_str().expect("a path")), "{error}");
+    fs::remove_file(&own).expect("removed");
+    fs::rename(&aside, &own).expect("moved back");
+    node.uninstall();
+    assert_eq!(node.seen(), before);
+
+    place(&node, "directory");
+    fs::remove_dir_all(&own).expect("removed");
+    fs::write(&own, "theirs").expect("written");
+    said(&node.run("uninstall", &["--force"]));
+    assert_eq!(fs::read_to_string(&own).expect("the file"), "theirs");
+    fs::remove_file(&own).expect("removed");
+    assert_eq!(node.seen(), before);
+}
+
 /// An entry whose program is gone fails every pod, wherever it is.
 #[test]
 fn the_file_goes_with_the_program_and_comes_back() {
