@@ -8,6 +8,7 @@ use crate::{
     node::{Node, Pod},
 };
 use integration::{OddFile, wait::PATIENCE};
+use serde_json::Value;
 use std::{
     fs,
     os::unix::fs::symlink,
@@ -113,17 +114,22 @@ fn a_lock_of_the_cdi_file_that_is_no_file_is_named() {
     }
 }
 
-/// It is below a directory that pods may mount. A pipe that is opened for both directions waits for nobody.
-#[test]
-fn what_is_in_the_place_of_the_rails_lock_is_named_or_locked_like_any_other() {
+/// Has what is no file in the place of the lock at `below` in the state directory of each node that is made. It is named,
+/// and the pod's ADD is `undone`; or it is locked like any file, if it is one of `locked`. It keeps no DEL from its end.
+fn is_named_or_locked(
+    make: impl Fn() -> (Cluster, Value, Pod),
+    below: &str,
+    locked: &[OddFile],
+    undone: impl Fn(&Cluster),
+) {
     for odd in OddFile::ALL {
-        let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
+        let (cluster, config, pod) = make();
         let elsewhere = tempfile::tempdir().unwrap();
-        let lock = cluster.state_dir().join("rails/.lock");
+        let lock = cluster.state_dir().join(below);
         odd.put(&lock, elsewhere.path());
         let began = Instant::now();
         let answer = cluster.add(&pod, &config);
-        if matches!(odd, OddFile::Pipe | OddFile::Huge) {
+        if locked.contains(&odd) {
             answer.must_succeed();
         } else {
             let message = answer.must_fail(106);
@@ -132,9 +138,13 @@ fn what_is_in_the_place_of_the_rails_lock_is_named_or_locked_like_any_other() {
                 "{odd:?}: {message}"
             );
             is_back(&cluster, &pod);
+            undone(&cluster);
             remove(&lock);
             cluster.add(&pod, &config).must_succeed();
             odd.put(&lock, elsewhere.path());
+        }
+        if odd == OddFile::Huge {
+            assert_eq!(fs::metadata(&lock).unwrap().len(), 1 << 30);
         }
         cluster.del(&pod, &config).must_succeed();
         is_back(&cluster, &pod);
@@ -143,35 +153,18 @@ fn what_is_in_the_place_of_the_rails_lock_is_named_or_locked_like_any_other() {
     }
 }
 
+/// It is below a directory that pods may mount. A pipe that is opened for both directions waits for nobody.
+#[test]
+fn what_is_in_the_place_of_the_rails_lock_is_named_or_locked_like_any_other() {
+    let make = || Cluster::with_a_hole(VF, true);
+    let locked = [OddFile::Pipe, OddFile::Huge];
+    is_named_or_locked(make, "rails/.lock", &locked, |_| {});
+}
+
 #[test]
 fn a_lock_of_the_claims_that_is_no_file_is_named() {
-    for odd in OddFile::ALL {
-        let (cluster, config, pod) = claims::with_a_hole();
-        let elsewhere = tempfile::tempdir().unwrap();
-        let lock = cluster.state_dir().join("claims/lock");
-        odd.put(&lock, elsewhere.path());
-        let began = Instant::now();
-        let answer = cluster.add(&pod, &config);
-        if odd == OddFile::Huge {
-            answer.must_succeed();
-            assert_eq!(fs::metadata(&lock).unwrap().len(), 1 << 30);
-        } else {
-            let message = answer.must_fail(106);
-            assert!(
-                message.contains(lock.to_str().unwrap()),
-                "{odd:?}: {message}"
-            );
-            is_back(&cluster, &pod);
-            assert_eq!(claims::given(&cluster), None, "{odd:?}");
-            remove(&lock);
-            cluster.add(&pod, &config).must_succeed();
-            odd.put(&lock, elsewhere.path());
-        }
-        cluster.del(&pod, &config).must_succeed();
-        is_back(&cluster, &pod);
-        assert!(began.elapsed() < PATIENCE, "{odd:?}");
-        OddFile::assert_left_alone(elsewhere.path());
-    }
+    let undone = |cluster: &Cluster| assert_eq!(claims::given(cluster), None);
+    is_named_or_locked(claims::with_a_hole, "claims/lock", &[OddFile::Huge], undone);
 }
 
 /// The record that a link leads to is a good one, so that whoever follows it goes on.
