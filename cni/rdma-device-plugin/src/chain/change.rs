@@ -43,6 +43,10 @@ impl Chain {
         let (true, Some(directory)) = (placing.made_directory, path.parent()) else {
             return Ok(());
         };
+        // what is not there cannot be removed, either, where nothing can be written
+        if file::is_absent(directory) {
+            return Ok(());
+        }
         let _ = fs::remove_file(file::temporary(&path));
         // of the last: something is mounted there
         let of_others = [
@@ -87,10 +91,9 @@ impl Chain {
         match change {
             Change::Remove { file } => {
                 file::remove(&dir.join(file))?;
-                // a directory that stays is the record's: who takes all away tries it again
-                let is_left = |was: &Placing| self.leave(file, was).is_ok();
-                if record.lists.get(file).is_some_and(is_left) {
-                    record.lists.remove(file);
+                if let Some(was) = record.lists.remove(file) {
+                    // who takes all away tries it again
+                    let _ = self.leave(file, &was);
                 }
                 record.write(&self.state_dir)?;
                 Ok(Some(None))

@@ -174,6 +174,14 @@ pub(crate) fn is_absent(path: &Path) -> bool {
         .is_err_and(|error| says_absent(&error))
 }
 
+/// Whether a file is at `path`, or may be: what is not read at the moment.
+pub(crate) fn may_be_there(path: &Path) -> bool {
+    match path.symlink_metadata() {
+        Ok(found) => found.is_file(),
+        Err(error) => !says_absent(&error),
+    }
+}
+
 /// Whether the system answers that there is nothing, also where a file is in the place of the directory.
 fn says_absent(error: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound};

@@ -28,7 +28,7 @@ pub mod sandbox;
 use crate::conf::Chain as Conf;
 use claim::Claim;
 use conflist::{
-    Change, Directory, File, Obstacle, Position, TYPE, follow, pick, placement,
+    Change, Directory, File, List, Obstacle, Position, TYPE, follow, pick, placement,
     plan::{self, Placed},
     single::is_from,
 };
@@ -352,20 +352,24 @@ impl Chain {
     }
 
     /// Whether none of the files that our plugin was put into is in the directory: it may be another
-    /// one, as seen from here. A file of ours in a network's own directory does not count once it is being taken
-    /// away: it goes before the record says so.
+    /// one, as seen from here. A file of ours in a network's own directory goes before the record says so: a list of
+    /// its network is as good.
     ///
     /// # Errors
     /// The directory cannot be read.
     pub(crate) fn has_none_of(&self, record: &Record) -> Result<bool, FileError> {
         let directory = self.read()?;
+        let is_of_its_network = |list: &str, file: &File| {
+            let text = file.text.as_deref().unwrap_or_default();
+            List::parse(text).is_ok_and(|it| placement::file_of(it.name()) == list)
+        };
         let is_there = |list: &String| {
             let mut files = directory.all();
-            files.any(|file| file.name == *list || is_from(list, &file.name))
+            files.any(|file| {
+                file.name == *list || is_from(list, &file.name) || is_of_its_network(list, file)
+            })
         };
-        let may_be_gone = |file: &str| record.withdrawn && placement::is_ours(file);
-        let lists = record.lists_with_entry();
-        let mut lists = lists.filter(|file| !may_be_gone(file)).peekable();
+        let mut lists = record.lists_with_entry().peekable();
         Ok(lists.peek().is_some() && !lists.any(is_there))
     }
 
@@ -379,6 +383,7 @@ impl Chain {
         record: &mut Record,
     ) -> Result<(Vec<String>, Vec<Obstacle>), ChainError> {
         record.clear_copies(&self.conf.conf_dir)?;
+        let placings = record.lists.clone();
         let mut files = vec![];
         // a file that changes meanwhile is looked at again
         for _ in 0..TRIES {
@@ -398,7 +403,7 @@ impl Chain {
             let is_passed_over = |file: &String| {
                 placement::is_ours(file)
                     && directory.file(file).is_none()
-                    && !file::is_absent(&self.conf.conf_dir.join(file))
+                    && file::may_be_there(&self.conf.conf_dir.join(file))
             };
             again |= record.lists.keys().any(is_passed_over);
             if !again {
@@ -410,9 +415,11 @@ impl Chain {
                         _ => false,
                     })
                 };
-                // of a run that was killed before it wrote the file, or could not remove the directory
-                for (file, placing) in &record.lists {
-                    self.leave(file, placing)?;
+                // also of a run that was killed before it wrote the file
+                for (file, placing) in &placings {
+                    if let Err(error) = self.leave(file, placing) {
+                        log::warn!("{error}: it is empty, and stays");
+                    }
                 }
                 record.lists.retain(|file, _| left(file));
                 record.write(&self.state_dir)?;

@@ -361,9 +361,42 @@ fn a_directory_that_cannot_be_read_is_named_and_one_that_is_none_any_more_is_not
     place(&node, "directory");
     fs::remove_dir_all(&own).expect("removed");
     fs::write(&own, "theirs").expect("written");
-    said(&node.run("uninstall", &["--force"]));
+    node.uninstall();
     assert_eq!(fs::read_to_string(&own).expect("the file"), "theirs");
     fs::remove_file(&own).expect("removed");
+    assert_eq!(node.seen(), before);
+
+    place(&node, "directory");
+    fs::remove_file(node.path(OURS)).expect("removed");
+    fs::create_dir(node.path(OURS)).expect("made");
+    node.uninstall();
+    fs::remove_dir_all(&own).expect("theirs");
+    assert_eq!(node.seen(), before);
+}
+
+/// A run that was killed has said that the entry goes. The next one may see another directory in the place of that of the
+/// lists.
+#[test]
+fn another_directory_is_told_from_one_whose_entry_is_gone() {
+    let node = Node::with_list(FLANNEL);
+    let before = node.seen();
+    place(&node, "directory");
+    let record = node.path("state/install.json");
+    let text = fs::read_to_string(&record).expect("the record");
+    let mut content: Value = serde_json::from_str(&text).expect("JSON");
+    content["withdrawn"] = true.into();
+    node.machine
+        .write("state/install.json", &content.to_string());
+    let (lists, aside) = (node.path("etc/cni/net.d"), node.path("aside"));
+    fs::rename(&lists, &aside).expect("moved");
+    fs::create_dir(&lists).expect("another one");
+    let error = refused(&node.run("uninstall", &[]));
+    assert!(error.contains("nothing of that is in"), "{error}");
+    fs::remove_dir(&lists).expect("removed");
+    fs::rename(&aside, &lists).expect("moved back");
+    // as it is after the entry went
+    fs::remove_dir_all(node.path(OWN)).expect("removed");
+    node.uninstall();
     assert_eq!(node.seen(), before);
 }
 
