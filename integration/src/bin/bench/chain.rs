@@ -87,7 +87,7 @@ pub(super) fn measure(node: &Node) {
     }
     let (there, back) = (median_of(there.into_iter()), median_of(back.into_iter()));
     println!(
-        "\nof both, the kernel's share: {there:.1} ms for the move there, {back:.1} ms for the move back; \
+        "\na move with nothing around it takes {there:.1} ms there and {back:.1} ms back; \
          Debian's static: one\nprocess each. host-device waits for duplicate address detection where \
          the address has a gateway, and\nelse answers with an address that cannot be used yet; \
          rdma-cni's can be used at once, and was asked for on the wire\nbefore: {} ms of its ADD are the wait for an answer.",
