@@ -212,8 +212,8 @@ fn in_turn(all: &[Running], calls: fn(&Running) -> Vec<Duration>) -> (Vec<f64>, 
 
 /// CPU time in ms, and how often one of its threads went to sleep, of each.
 fn idle(all: &[Running]) -> (Vec<f64>, Vec<f64>) {
-    // threads that were needed go
-    thread::sleep(Duration::from_secs(4));
+    // all were called a moment before: threads that were needed go, and what has a due time comes
+    thread::sleep(Duration::from_secs(15));
     let used = |it: &Running| (it.daemon.ticks(), it.daemon.sleeps());
     let before: Vec<_> = all.iter().map(used).collect();
     thread::sleep(IDLE);
