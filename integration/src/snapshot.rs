@@ -113,18 +113,28 @@ impl Snapshot {
     /// differs when patience is over.
     #[track_caller]
     pub fn assert_restored(&self, netns: &Netns) {
-        let mut now = Self::of(netns);
-        wait::within(wait::PATIENCE / 4, || {
-            if now != *self {
-                now = Self::of(netns);
-            }
-            now == *self
-        });
+        let difference =
+            self.difference_within(wait::PATIENCE / 4, netns, &|difference| difference);
         assert!(
-            now == *self,
-            "not as before (- before, + now):\n{}",
-            self.difference(&now)
+            difference.is_empty(),
+            "not as before (- before, + now):\n{difference}"
         );
+    }
+
+    /// What in `netns` is not as it was when this snapshot was taken, as far as `counted` leaves something of it: waits
+    /// for `limit` until that is nothing, as the kernel makes some of it later.
+    pub fn difference_within(
+        &self,
+        limit: Duration,
+        netns: &Netns,
+        counted: &dyn Fn(String) -> String,
+    ) -> String {
+        let mut difference = String::new();
+        wait::within(limit, || {
+            difference = counted(self.difference(&Self::of(netns)));
+            difference.is_empty()
+        });
+        difference
     }
 
     /// The snapshot as text, to be kept.

@@ -7,7 +7,7 @@ use super::{End, Story, must_succeed};
 use crate::{
     Files, Invocation, Netns, Node, Outcome, Snapshot,
     tracer::{self, Fault, Report},
-    wait::{self, PATIENCE},
+    wait::PATIENCE,
 };
 use serde_json::{Value, json};
 use std::{
@@ -322,12 +322,8 @@ impl Attachments {
             namespaces.push((["pod a", "pod b"][*number], pod, bare));
         }
         for (name, netns, before) in namespaces {
-            let mut difference = String::new();
-            let is_right = wait::within(PATIENCE, || {
-                difference = counted(before.difference(&Snapshot::of(netns)));
-                difference.is_empty()
-            });
-            if !is_right {
+            let difference = before.difference_within(PATIENCE, netns, counted);
+            if !difference.is_empty() {
                 left.push(format!("{name}: {difference}"));
             }
         }

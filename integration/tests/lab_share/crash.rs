@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The stories of `crash` where a pod shares a bonded NIC with an RDMA device, and has its addresses of `rdma-ipam`.
 
-use super::{gids_are, nothing_is_left};
+use super::{gids_are, nothing_is_left, of_one_rail};
 use integration::{
     Bonded, Netns,
     crash::{
@@ -12,18 +12,12 @@ use integration::{
     plugin,
     rails::{BONDS, Side},
 };
-use serde_json::json;
 
 #[test]
 #[ignore = "scripts/test --full: kills are killed_after_any_operation's"]
 fn a_share_with_an_rdma_device_leaves_nothing() {
     let bonded = Bonded::new();
     let gids = BONDS.map(|bond| bonded.gids(bond));
-    let mut configuration = bonded.configuration(Side::A);
-    // one rail is as good as two, and quicker
-    configuration["devices"] = json!([{ "netdev": "bond0" }]);
-    configuration["cniVersion"] = "1.1.0".into();
-    configuration["name"] = "net".into();
     let programs = [
         plugin::rdma_cni(),
         env!("CARGO_BIN_EXE_fault-injector").into(),
@@ -32,7 +26,7 @@ fn a_share_with_an_rdma_device_leaves_nothing() {
         Netns::own(),
         programs,
         bonded.cni_path(),
-        configuration,
+        of_one_rail(&bonded),
         vec![bonded.state(Side::A), bonded.leases(Side::A)],
     );
     // each takes some seconds here: the program stops where it changes nothing, too

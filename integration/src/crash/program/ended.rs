@@ -6,7 +6,7 @@ use crate::{
     Files, Machine, Netns, Node, Snapshot,
     crash::{End, Story, attachment::is_lasting},
     tracer::{Fault, Report},
-    wait::{self, PATIENCE},
+    wait::PATIENCE,
 };
 use serde_json::json;
 use std::{
@@ -65,13 +65,11 @@ impl Ended {
 
     /// What the pod has left: on the host, in the state directory, of addresses.
     fn left_by_pod(&self) -> Vec<String> {
-        let mut difference = String::new();
-        let is_right = wait::within(PATIENCE, || {
-            difference = self.host_before.difference(&Snapshot::of(&self.node.host));
-            difference.is_empty()
-        });
+        let host = &self.node.host;
+        let difference =
+            (self.host_before).difference_within(PATIENCE, host, &|difference| difference);
         let mut left = vec![];
-        if !is_right {
+        if !difference.is_empty() {
             left.push(format!("host: {difference}"));
         }
         let of_pods = OF_PODS.map(|below| self.programs.machine.path(below));
