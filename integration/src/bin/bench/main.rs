@@ -17,8 +17,10 @@ mod moves;
 mod passing;
 mod peers;
 mod present;
+mod profile;
 mod rails;
 mod run;
+mod together;
 
 use integration::Node;
 use nix::sched::{CloneFlags, setns};
@@ -27,13 +29,14 @@ use std::{env, fs::File, process};
 /// Prints what it measures on a node.
 type Measure = fn(&Node);
 
-const PARTS: [(&str, Measure); 10] = [
+const PARTS: [(&str, Measure); 11] = [
     ("chain", chain::measure),
     ("rails", rails::measure),
     ("moves", moves::measure),
     ("crowd", crowd::measure),
     ("present", present::measure),
     ("floor", floor::measure),
+    ("profile", profile::measure),
     ("leases", leases::measure),
     ("passing", passing::measure),
     ("daemon", |_| daemon::measure()),

@@ -7,19 +7,15 @@ use super::{
     peers::Peers,
     rails::{self, COUNTS},
     run::runs,
+    together,
 };
 use integration::Node;
 use serde_json::json;
+use std::path::{Path, PathBuf};
 
 /// In the namespace of `node`'s host, which has `eth1`.
 pub(super) fn measure(node: &Node) {
-    let inputs = rails::inputs(node, COUNTS).map(|input| {
-        let file = input.with_extension("moves.json");
-        rails::changed(&input, file, |it| {
-            it["mode"] = "move".into();
-            it.as_object_mut().expect("an object").remove("ipam");
-        })
-    });
+    let inputs = rails::inputs(node, COUNTS).map(|input| moving(&input));
     let configuration = |rail: u32| {
         // no gateway, as rdma-cni's pod has none: with one, they wait for duplicate address detection
         let address = json!({"address": format!("2001:db8:{rail}::1/64")});
@@ -49,4 +45,14 @@ pub(super) fn measure(node: &Node) {
         peers: Some(peers),
     }
     .measure("moves");
+    together::measure(node);
+}
+
+/// The configuration of children in the file `input`, of netdevs that move with their addresses.
+pub(super) fn moving(input: &Path) -> PathBuf {
+    let file = input.with_extension("moves.json");
+    rails::changed(input, file, |it| {
+        it["mode"] = "move".into();
+        it.as_object_mut().expect("an object").remove("ipam");
+    })
 }
