@@ -159,6 +159,18 @@ impl Conf {
         })
     }
 
+    /// Refuses an ADD of a drop-in that no plugin comes before: none has moved the netdev.
+    pub fn check_drop_in(&self) -> Result<(), ConfError> {
+        match self.drop_in && self.network.prev_result.is_none() {
+            true => Err(ConfError::Missing {
+                field: "prevResult",
+                expected: "must be the result of the plugin that moves the netdev: type \"rdma\" comes after it in \
+                           the list",
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// `resultIPs`. The first plugin of a list tells the pod's addresses; behind another one, which
     /// has told them, the rails' are not the pod's own.
     pub fn result_ips(&self) -> ResultIps {

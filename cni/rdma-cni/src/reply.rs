@@ -101,7 +101,8 @@ fn select(error: &SelectError) -> u32 {
         | SelectError::Allocation(_)
         | SelectError::NoParent { .. }
         | SelectError::NoNetdev { .. }
-        | SelectError::NoRdma(_) => own::NO_SUCH_DEVICE,
+        | SelectError::NoRdma(_)
+        | SelectError::NotMoved(_) => own::NO_SUCH_DEVICE,
         SelectError::InUse { .. } | SelectError::Elsewhere(_) => own::DEVICE_IN_USE,
         SelectError::NoSubsystem
         | SelectError::WrongMode(_)

@@ -31,7 +31,7 @@ pub(super) fn choose<'a>(
             shared.nics += 1;
             continue;
         }
-        let found = by_address(mode, &allotment.address, observed, others)?;
+        let found = by_address(conf, &allotment.address, observed, others)?;
         let found = match &allotment.parent {
             Some(parent) => found.attached_to(parent, &allotment, observed)?,
             None => found,

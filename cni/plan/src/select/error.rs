@@ -80,6 +80,12 @@ pub enum SelectError {
         "{0} has no RDMA device on the host; set requireRdma to false to attach it all the same"
     )]
     NoRdma(InterfaceName),
+    /// A drop-in comes after the plugin that moves the netdev.
+    #[error(
+        "{0} is on the host: type \"rdma\" moves its RDMA device after it; put the plugin that moves the netdev before \
+         it in the list, or let type \"rdma-cni\" move both"
+    )]
+    NotMoved(InterfaceName),
     /// The kernel has no RDMA subsystem.
     #[error("this kernel has no RDMA subsystem: load ib_core and the device's RDMA driver")]
     NoSubsystem,

@@ -146,7 +146,7 @@ pub fn rails(
         return Ok(vec![rail]);
     }
     let chosen = match choice {
-        Choice::Address(address) => vec![by_address(conf.mode, address, observed, others)?],
+        Choice::Address(address) => vec![by_address(conf, address, observed, others)?],
         Choice::Selectors(selectors) => {
             let selection = by_selectors(conf, &host_use, selectors, observed, others)?;
             for why in selection.passed_over {
@@ -191,6 +191,9 @@ fn rail(
         return Err(SelectError::NoRdma(link.name.clone()));
     }
     if side == NetnsSide::Pod || conf.drop_in {
+        if side == NetnsSide::Host && observed.pod.is_some() {
+            return Err(SelectError::NotMoved(link.name.clone()));
+        }
         if observed.rdma_mode == Some(RdmaMode::Exclusive) {
             host_use.rdma_movable(naming, conf.mode, rdma)?;
         }
@@ -271,13 +274,18 @@ fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
 }
 
 fn by_address<'a>(
-    mode: Mode,
+    conf: &Conf,
     address: &DeviceAddress,
     observed: &'a Observed,
     others: &[Attachment],
 ) -> Result<Chosen<'a>, SelectError> {
     check_holders(address, others)?;
-    for (side, namespace) in places(observed) {
+    let mut places: Vec<_> = places(observed).collect();
+    if conf.drop_in {
+        // of a function with several netdevs one may have been moved
+        places.reverse();
+    }
+    for (side, namespace) in places {
         let mut links = namespace.links_of(address, &observed.host);
         // a PF in switchdev mode has its representors as well: the port is what RDMA uses
         links.sort_by_key(|link| {
@@ -288,7 +296,7 @@ fn by_address<'a>(
             (link.is_representor(), !is_port, link.index)
         });
         if let Some(link) = links.first() {
-            return Ok(Chosen::at(mode, observed, side, link));
+            return Ok(Chosen::at(conf.mode, observed, side, link));
         }
     }
     Err(bare::refusal(address, observed))

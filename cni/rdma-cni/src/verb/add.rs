@@ -61,6 +61,7 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     };
     let conf = claims::of_pod(node.conf, &choice)?;
     let node = &node.with_conf(&conf);
+    node.conf.check_drop_in()?;
     node.conf.check_ib_kubernetes()?;
     let wish = node.conf.smc.requirement()?;
     let pod = node.pod()?;

@@ -15,6 +15,7 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     };
     let conf = claims::of_pod(node.conf, &choice)?;
     let node = &node.with_conf(&conf);
+    node.conf.check_drop_in()?;
     node.conf.check_ib_kubernetes()?;
     let pod = node.pod()?;
     let mut observed = node.observe(&choice, Some(&pod))?;

@@ -145,9 +145,9 @@ fn a_netdev_that_somebody_else_has_is_in_use() {
         name,
     };
     node.change(Some(&other), &op);
-    let mut config = node.one_rail();
     for of in ["rdma-cni", "rdma"] {
-        config["type"] = of.into();
+        let mut config = behind(&node, &pod, of);
+        config["deviceID"] = "0000:3b:00.2".into();
         let message = node.add(&pod, &config).must_fail(101);
         assert!(message.contains("0000:3b:00.2 is in use"), "{message}");
     }

@@ -86,3 +86,29 @@ fn a_move_that_is_refused_leaves_the_netdev_to_its_plugin() {
     node.add(&pod, &config(&node, &pod)).must_fail(106);
     node.must_be(&before, "undone");
 }
+
+/// The host would have a NIC without RDMA, and the pod an RDMA device without addresses.
+#[test]
+fn the_rdma_device_of_a_netdev_on_the_host_stays_with_it() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    let config = config(&node, &pod);
+    let message = node.add(&pod, &config).must_fail(100);
+    assert!(message.contains("eth2 is on the host"), "{message}");
+    node.must_be(&before, "refused");
+    assert_eq!(node.records(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_drop_in_needs_the_result_of_who_moved_the_netdev() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let pod = node.pod("a");
+    move_netdev(&node, &pod, NetnsSide::Host, NetnsSide::Pod);
+    let before = node.snapshot();
+    let mut config = config(&node, &pod);
+    config.as_object_mut().unwrap().remove("prevResult");
+    let message = node.add(&pod, &config).must_fail(7);
+    assert!(message.contains("prevResult"), "{message}");
+    node.must_be(&before, "refused");
+}
