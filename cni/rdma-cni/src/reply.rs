@@ -38,7 +38,6 @@ pub fn code(error: &Error) -> u32 {
         Error::Exists(_) => own::DEVICE_IN_USE,
         Error::State(error) | Error::Unfinished(error) if error.is_held() => code::TRY_LATER,
         Error::State(_)
-        | Error::Unfinished(_)
         | Error::Forget(_)
         | Error::Unasked(_)
         | Error::Newer { .. }
@@ -53,7 +52,9 @@ pub fn code(error: &Error) -> u32 {
         }
         Error::Obstacle(_) => code::CONFIGURATION,
         Error::Ipam(_) | Error::Release(_) => own::IPAM,
-        Error::Add { left: Some(_), .. } | Error::Incomplete(_) => own::INCOMPLETE,
+        Error::Add { left: Some(_), .. } | Error::Incomplete(_) | Error::Unfinished(_) => {
+            own::INCOMPLETE
+        }
         Error::Add {
             cause,
             left: None,

@@ -3,9 +3,11 @@
 //! mlx5_2; eth3 bears a VLAN; eth4 accelerates the netdev hv0, as on Azure; eth5 and eth6 are rails,
 //! bond0 is one with the VLAN bond0.100, and bond1's API server.
 
-use super::select as code;
-use attachments::Id;
+use super::{own, select as code};
+use crate::error::Error;
+use attachments::{Id, store::StoreError};
 use network_conf::{Conf, Devices};
+use nix::errno::Errno;
 use plan::{
     allocation::{Meaning, Named},
     select::{Choice, rails},
@@ -13,7 +15,7 @@ use plan::{
 use rdma_netns::{DeviceAddress, Observed};
 use rdma_resources::Sharing;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 fn node() -> Observed {
     let link = |index: u32, name: &str, more: Value| {
@@ -212,6 +214,18 @@ fn what_kubelet_allocated_is_shared_or_refused() {
 }
 
 /// `type: rdma` moves the RDMA device alone, after a netdev that is in the pod already, or without one.
+/// 105 says that nothing was changed.
+#[test]
+fn a_restoration_that_has_begun_is_incomplete() {
+    let full = || StoreError::new("lock", Path::new("/state/lock"), Errno::ENOSPC.into());
+    for (error, expected) in [
+        (Error::State(full()), own::STATE),
+        (Error::Unfinished(full()), own::INCOMPLETE),
+    ] {
+        assert_eq!(super::code(&error), expected, "{error}");
+    }
+}
+
 #[test]
 fn a_drop_ins_rdma_device_that_the_host_uses_stays() {
     let taken = |users: &[&str], bare: bool, mode: &str| {
