@@ -279,6 +279,27 @@ fn pods_come_and_go_beside_networkd() {
     assert!(node.records().is_empty(), "{:?}", node.records());
 }
 
+/// Nobody manages the rail: what a router advertises is the kernel's to make an address of, and the pod's kernel takes no
+/// advertisement.
+#[test]
+fn an_address_that_the_kernel_has_made_goes_along() {
+    let node = Node::with_rails(1);
+    let _router = gives_leases(&node);
+    let made = || node.host.addresses("eth1");
+    wait::until("the kernel has an address for the rail", || {
+        made().iter().any(|it| it.starts_with("fd00:9:"))
+    });
+    let before = made();
+    let pod = node.pod("pod");
+    let configuration = of_the_rail(&node);
+    node.add(&configuration, "a", &pod);
+    assert_eq!(pod.addresses("rdma0"), before);
+    assert_eq!(pod.sysctl("ipv6/conf/rdma0/accept_ra"), "0");
+    pod.run("ping -c 1 -w 5 fd00:9::254");
+    node.del(&configuration, "a", &pod);
+    wait::until("the kernel has made it again", || made() == before);
+}
+
 /// Seconds for which `address` is valid yet; none: it is not there.
 fn valid(netns: &Netns, address: &str) -> Option<u64> {
     let link = netns.link("eth1").expect("the rail");

@@ -25,16 +25,18 @@ pub struct DesiredLink {
 }
 
 impl DesiredLink {
-    /// What the netdev had on the host, less what the kernel makes by itself and what needs
-    /// that. In the pod nobody renews a lease: the addresses are its for as long as it lives.
-    pub fn kept(host_link: &Link) -> Self {
-        let addresses = host_link
-            .addresses
-            .iter()
-            .filter(|address| !address.automatic);
+    /// What the netdev had on the host, less what the pod's kernel makes by itself as `ipv6` says, what is
+    /// replaced within days, and what needs one of these. In the pod nobody renews a lease, nor what a router has
+    /// advertised: the addresses are its for as long as it lives.
+    pub fn kept(host_link: &Link, ipv6: Ipv6) -> Self {
+        let lasts = |address: &&Address| {
+            !address.automatic || (!ipv6.accept_ra && address.names_a_network())
+        };
+        let addresses = host_link.addresses.iter().filter(lasts);
         let addresses = addresses.map(|address| Address {
             lifetime: None,
             label: None,
+            automatic: false,
             ..address.clone()
         });
         let addresses: Vec<Address> = addresses.collect();

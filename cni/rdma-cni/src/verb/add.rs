@@ -281,7 +281,7 @@ pub fn draft<K: Kernel>(
 pub fn desired(attachment: &Attachment, observed: &Observed) -> Vec<DesiredLink> {
     let kept = |host_link: &Link| match &attachment.ipam {
         Some(_) => DesiredLink::default(),
-        None => DesiredLink::kept(host_link).with_detection(attachment.ipv6()),
+        None => DesiredLink::kept(host_link, attachment.ipv6()).with_detection(attachment.ipv6()),
     };
     let host_links = attachment.rails.iter().map(|rail| rail.host_link.as_ref());
     let desired = host_links.map(|host_link| host_link.map(kept).unwrap_or_default());
