@@ -132,12 +132,20 @@ pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
             it.mtu = Some(1400);
             it.advmss = Some(1360);
         }),
+        with("10.3.0.0/16", v4, &|it| it.tos = 0x10),
         with("10.4.0.0/16", Some("192.0.2.1"), &|it| it.onlink = true),
         with("0.0.0.0/0", v4, &|it| {
             it.table = 1001;
             it.metric = Some(7);
         }),
         route("10.5.0.0/16", v6),
+        with("10.6.0.0/16", v4, &|it| {
+            it.mtu = Some(1400);
+            // RTAX_LOCK of RTAX_MTU, RTAX_INITCWND, RTAX_RTO_MIN, RTAX_QUICKACK
+            it.metrics = [(1, 1 << 2), (11, 30), (13, 50), (15, 1)].into();
+            it.congestion = Some("reno".to_owned());
+        }),
+        with("224.0.0.0/4", None, &|it| it.scope = SCOPE_LINK),
         route("::/0", v6),
         with("::/0", v6, &|it| it.metric = Some(200)),
         route("fd01::/64", None),
@@ -146,6 +154,10 @@ pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
             it.source = Some(ip("fd00::5"));
             it.mtu = Some(1400);
             it.advmss = Some(1340);
+        }),
+        // RTAX_HOPLIMIT, RTAX_INITRWND
+        with("fd03:1::/64", v6, &|it| {
+            it.metrics = [(10, 7), (14, 20)].into()
         }),
         with("fd04::/64", Some("fd99::1"), &|it| it.onlink = true),
         with("::/0", v6, &|it| it.table = 1001),

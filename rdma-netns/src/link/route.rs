@@ -2,7 +2,7 @@
 //! A route that leaves by one netdev.
 
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 /// A route that leaves by one netdev (`struct rtmsg`, `include/uapi/linux/rtnetlink.h`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -38,12 +38,22 @@ pub struct Route {
     /// TCP maximum segment size advertised, bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advmss: Option<u32>,
+    /// The other numbers that packets by it have, by `RTAX_*` (`include/uapi/linux/rtnetlink.h`) and in the kernel's units:
+    /// `initcwnd`, `hoplimit`, `rto_min`, which of them are locked.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<u16, u32>,
+    /// How TCP controls congestion (`RTAX_CC_ALGO`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<String>,
+    /// The type of service of the packets that it is for (IPv4 only); 0: any.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tos: u8,
     /// Seconds until the kernel takes it away (`RTA_EXPIRES`, IPv6 only); none: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<u32>,
     /// Which of several default routers counts (`RTA_PREF`, RFC 4191, section 2.1, IPv6 only):
     /// 0 medium, 1 high, 3 low.
-    #[serde(default, skip_serializing_if = "is_medium")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub preference: u8,
 }
 
@@ -74,8 +84,8 @@ fn static_protocol() -> u8 {
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes a reference"
 )]
-fn is_medium(preference: &u8) -> bool {
-    *preference == 0
+fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 impl Route {
@@ -93,6 +103,9 @@ impl Route {
             onlink: false,
             mtu: None,
             advmss: None,
+            metrics: BTreeMap::new(),
+            congestion: None,
+            tos: 0,
             expires: None,
             preference: 0,
         }
@@ -108,10 +121,10 @@ impl Route {
             }
     }
 
-    /// Whether `other` leads to the same place, in the same table.
+    /// Whether `other` leads the same packets to the same place, in the same table.
     pub fn same_destination(&self, other: &Self) -> bool {
-        (self.destination, self.prefix, self.table)
-            == (other.destination, other.prefix, other.table)
+        (self.destination, self.prefix, self.table, self.tos)
+            == (other.destination, other.prefix, other.table, other.tos)
     }
 
     /// Whether `ip` is in its destination.

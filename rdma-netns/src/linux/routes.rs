@@ -4,19 +4,19 @@
 //! Only unicast routes by one netdev are shown. IPv6 routes of one destination and metric are
 //! told by the kernel as one with several next hops, but come and go one by one: each is
 //! shown for itself. Not kept, and told in the debug log, are
-//! IPv4 routes with several next hops, and those with a nexthop object, with an encapsulation, by source
-//! prefix or by TOS: a [`Route`] cannot say them, and adding a part of one would be worse
+//! IPv4 routes with several next hops, and those with a nexthop object, with an encapsulation, or by source
+//! prefix: a [`Route`] cannot say them, and adding a part of one would be worse
 //! than leaving it out. By which netdevs they leave is told all the same; of a nexthop object that is asked
 //! for ([`super::nexthops`]), since the kernel need not tell it with the route
-//! (`net.ipv4.nexthop_compat_mode`). Of the metrics, `mtu` and
-//! `advmss` are kept; the kernel tells when an IPv6 route expires, and of an IPv4 one nothing, as
+//! (`net.ipv4.nexthop_compat_mode`). The kernel tells when an IPv6 route expires, and of an IPv4 one nothing, as
 //! those do not.
 
 use super::ip_of;
 use crate::{
     Route,
-    netlink::{attributes, u32_of},
+    netlink::{attributes, text, u32_of},
 };
+use netlink_packet_core::DefaultNla;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     route::{
@@ -45,6 +45,7 @@ const RTA_NH_ID: u16 = 30;
 
 const RTAX_MTU: u16 = 2;
 const RTAX_ADVMSS: u16 = 8;
+const RTAX_CC_ALGO: u16 = 16;
 
 /// Units of `rta_expires` in a second (`USER_HZ`).
 const USER_HZ: i32 = 100;
@@ -88,9 +89,10 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     route.protocol = header.protocol.into();
     route.scope = header.scope.into();
     route.onlink = header.flags.contains(RouteFlags::Onlink);
+    route.tos = header.tos;
     let (mut netdev, mut object) = (None, None);
     let mut hops: &[u8] = &[];
-    let mut beyond = header.source_prefix_length != 0 || header.tos != 0;
+    let mut beyond = header.source_prefix_length != 0;
     for (kind, value) in attributes(body.get(HEADER..)?) {
         match kind {
             RTA_DST => route.destination = ip_of(value)?,
@@ -108,7 +110,8 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
                     match kind {
                         RTAX_MTU => route.mtu = u32_of(value),
                         RTAX_ADVMSS => route.advmss = u32_of(value),
-                        _ => {}
+                        RTAX_CC_ALGO => route.congestion = text(value).map(str::to_owned),
+                        _ => route.metrics.extend(u32_of(value).map(|it| (kind, it))),
                     }
                 }
             }
@@ -127,7 +130,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     route.metric = route
         .metric
         .filter(|metric| *metric != route.default_metric());
-    if route.table == LOCAL_TABLE || route.destination.is_multicast() {
+    if route.table == LOCAL_TABLE {
         return None;
     }
     if beyond {
@@ -231,6 +234,7 @@ fn message(index: u32, route: &Route) -> RouteMessage {
         destination_prefix_length: route.prefix,
         table: u8::try_from(route.table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC),
         protocol: route.protocol.into(),
+        tos: route.tos,
         scope: route.scope.into(),
         kind: RouteType::Unicast,
         flags: if route.onlink {
@@ -270,12 +274,17 @@ fn message(index: u32, route: &Route) -> RouteMessage {
     if let Some(seconds) = route.expires {
         attributes.push(RouteAttribute::Expires(seconds));
     }
+    let others = route.metrics.iter().map(|(kind, value)| {
+        RouteMetric::Other(DefaultNla::new(*kind, value.to_ne_bytes().to_vec()))
+    });
     let metrics: Vec<_> = [
         route.mtu.map(RouteMetric::Mtu),
         route.advmss.map(RouteMetric::Advmss),
+        route.congestion.clone().map(RouteMetric::CcAlgo),
     ]
     .into_iter()
     .flatten()
+    .chain(others)
     .collect();
     if !metrics.is_empty() {
         attributes.push(RouteAttribute::Metrics(metrics));

@@ -56,11 +56,31 @@ pub(super) fn address_words(address: &Address, whole: bool) -> String {
     words
 }
 
+/// [`Route::metrics`] in iproute2's words (`RTAX_*`, `include/uapi/linux/rtnetlink.h`). What is locked is a part of another
+/// word there, and features have words of their own.
+const METRICS: [(u16, &str); 12] = [
+    (3, "window"),
+    (4, "rtt"),
+    (5, "rttvar"),
+    (6, "ssthresh"),
+    (7, "cwnd"),
+    (9, "reordering"),
+    (10, "hoplimit"),
+    (11, "initcwnd"),
+    (13, "rto_min"),
+    (14, "initrwnd"),
+    (15, "quickack"),
+    (17, "fastopen_no_cookie"),
+];
+
 pub(super) fn route_words(route: &Route, link: &str) -> String {
     let mut words = match route.prefix {
         0 => "default".to_owned(),
         prefix => format!("{}/{prefix}", route.destination),
     };
+    if route.tos != 0 {
+        let _ = write!(words, " tos {:#x}", route.tos);
+    }
     if let Some(gateway) = route.gateway {
         let family = match (route.destination, gateway) {
             (IpAddr::V4(_), IpAddr::V6(_)) => "inet6 ",
@@ -87,14 +107,17 @@ pub(super) fn route_words(route: &Route, link: &str) -> String {
     if route.scope != 0 {
         let _ = write!(words, " scope {}", route.scope);
     }
-    for (name, value) in [
-        ("mtu", route.mtu),
-        ("advmss", route.advmss),
-        ("expires", route.expires),
-    ] {
+    let metrics = METRICS
+        .iter()
+        .map(|(kind, name)| (*name, route.metrics.get(kind).copied()));
+    let numbers = [("mtu", route.mtu), ("advmss", route.advmss)].into_iter();
+    for (name, value) in numbers.chain(metrics).chain([("expires", route.expires)]) {
         if let Some(value) = value {
             let _ = write!(words, " {name} {value}");
         }
+    }
+    if let Some(congestion) = &route.congestion {
+        let _ = write!(words, " congctl {congestion}");
     }
     match route.preference {
         1 => words.push_str(" pref high"),

@@ -106,7 +106,6 @@ fn only_unicast_routes_by_one_netdev_are_shown() {
         world.ip("route add 10.7.0.0/16 nhid 7");
         world.ip("route add unreachable 10.6.0.0/16");
         world.ip("-6 route add blackhole fd06::/64 dev nic0");
-        world.ip("route add 10.5.0.0/16 tos 0x10 via 10.0.0.1");
         assert_eq!(seen(world), []);
     });
 }
