@@ -58,6 +58,43 @@ fn route(netns: &Netns, family: u8, table: &str, destination: &str) -> Option<Va
     routes.into_iter().find(|route| route["dst"] == destination)
 }
 
+/// The kernel ends it with the move of one of its netdevs, for all of them.
+#[test]
+fn a_route_by_several_netdevs_is_told_and_given_up() {
+    let node = Node::with_rails(2);
+    let pod = node.pod("pod");
+    for line in [
+        "address add 192.0.2.5/24 dev eth1",
+        "address add 203.0.113.5/24 dev eth2",
+        "route add 10.8.0.0/16 nexthop via 192.0.2.1 dev eth1 nexthop via 203.0.113.1 dev eth2",
+        "nexthop add id 7 via 192.0.2.1 dev eth1",
+        "route add 10.9.0.0/16 nhid 7",
+    ] {
+        node.host.ip(line);
+    }
+    let configuration = node.configuration(&["eth1"]);
+    let added = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run();
+    for destination in ["10.8.0.0/16", "10.9.0.0/16"] {
+        let told = format!("eth1 has a route to {destination} that will not come back");
+        assert!(added.stderr.contains(&told), "{added}");
+    }
+    let deleted = node
+        .invoke("DEL", "a", pod.path())
+        .input(&configuration)
+        .run();
+    assert!(deleted.status.success(), "{deleted}");
+    for destination in ["10.8.0.0/16", "10.9.0.0/16"] {
+        assert!(deleted.stderr.contains(destination), "{deleted}");
+    }
+    let note = node.state().join("given-up/eth1.json");
+    let note = fs::read_to_string(note).expect("a note of what eth1 lacks");
+    let note: Value = serde_json::from_str(&note).expect("JSON");
+    assert_eq!(note["lacks"].as_array().map(Vec::len), Some(2), "{note}");
+}
+
 /// What only the pod's administrator sets; a netdev in dormant mode would carry nothing for the next pod.
 #[test]
 fn numbers_that_a_pod_has_set_do_not_stay() {

@@ -88,6 +88,19 @@ impl Namespace {
         self.links.iter().find(|link| link.index == index)
     }
 
+    /// The routes by the netdev with `index` that cannot be set again as they are.
+    pub fn unkept_by(&self, index: u32) -> impl Iterator<Item = &Route> {
+        let routes = self.unkept_routes.iter();
+        routes
+            .filter(move |(netdev, _)| *netdev == index)
+            .map(|(_, route)| route)
+    }
+
+    /// Whether one of these is `route`, whatever its age.
+    pub fn has_unkept(&self, index: u32, route: &Route) -> bool {
+        self.unkept_by(index).any(|it| it.same_as(route))
+    }
+
     /// The RDMA device whose port `link` is, else the one of the same PCI function or
     /// auxiliary device, else the one whose GUID is made of its address ([`pairing`]). A bond's
     /// is, too, that of one of the bond's ports: the netdev of `mlx5_bond_0` is told as the bond by

@@ -40,6 +40,8 @@ pub enum Attribute {
     Address(IpAddr, u8),
     /// A route, whose gateway can be out of reach by now.
     Route(Box<Route>),
+    /// A route that its record does not say wholly, so that nobody sets it.
+    UnkeptRoute(Box<Route>),
 }
 
 impl Attribute {

@@ -44,6 +44,13 @@ pub struct Lack {
     pub why: String,
 }
 
+impl Lack {
+    /// Whether setting it was tried: of a route that its record does not say wholly, it is not.
+    pub fn was_tried(&self) -> bool {
+        !matches!(self.attribute, Attribute::UnkeptRoute(_))
+    }
+}
+
 /// What an earlier try of `attachment` itself has left of the netdev that was `host_link`.
 pub fn earlier(root: &Path, attachment: &Attachment, host_link: &Link) -> Option<Note> {
     let text = state_file::read(&path(root, &host_link.name)).ok()?;

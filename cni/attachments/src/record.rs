@@ -6,7 +6,7 @@ use crate::{allocated::Allocated, desired::DesiredLink, made_as::made_as, smc::S
 use network_conf::{Conf, Dad, Ipv6, ResultIps, Routing};
 use rdma_netns::{
     Child, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkType, NetnsId, Observed,
-    RdmaDevice, RdmaMode, VfSetting,
+    RdmaDevice, RdmaMode, Route, VfSetting,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -140,6 +140,9 @@ pub struct Rail {
     /// plugin of the chain put it into the pod and restores it to the host.
     #[serde(rename = "home", default, skip_serializing_if = "Option::is_none")]
     pub host_link: Option<Link>,
+    /// Routes by that netdev that cannot be set again: a move ends them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unkept_routes: Vec<Route>,
     /// The netdev that stays on the host, if the pod has a child of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
@@ -383,6 +386,7 @@ impl Rail {
         Self {
             pod_name,
             host_link: None,
+            unkept_routes: vec![],
             shared: None,
             vf: vec![],
             driver: None,

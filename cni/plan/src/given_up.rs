@@ -25,7 +25,12 @@ pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
     let missing = missing_of(&note.host_link.aged(age), link, observed);
     let rebound = keeps_guids(&note.host_link, link, observed).then_some(Attribute::Rebound);
     let missing = missing.iter().filter_map(Attribute::of);
-    missing.chain(rebound).collect()
+    let lacks = note.lacks.iter().map(|it| it.attribute.clone());
+    let unkept = lacks.filter(|it| match it {
+        Attribute::UnkeptRoute(route) => !observed.host.has_unkept(link.index, route),
+        _ => false,
+    });
+    missing.chain(rebound).chain(unkept).collect()
 }
 
 /// Whether the function of `link` has another GUID than it was given back.

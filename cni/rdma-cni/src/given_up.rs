@@ -3,14 +3,18 @@
 
 use crate::apply::{GivenUp, Restored};
 use attachments::{
-    Attachment,
+    Attachment, Attribute, Rail,
     given_up::{Lack, Note, earlier, remove, write},
 };
 use std::path::Path;
 
+/// Why a route is not set again.
+pub const UNKEPT: &str = "it has several next hops, a nexthop object, an encapsulation or a source prefix, and the \
+                          kernel ends it when one of its netdevs moves";
+
 /// Writes down what the netdevs of `attachment` are without, and takes away what was written of
-/// those that are whole. All that they are without, a sentence for each thing.
-pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<String> {
+/// those that are whole. All that they are without.
+pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<Lack> {
     let mut told = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
         let Some(host_link) = &rail.host_link else {
@@ -28,13 +32,26 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<St
             observed_at: attachment.observed_at,
             lacks: vec![],
         });
+        let known = note.lacks.len();
+        for lack in unkept(rail) {
+            if !note.lacks.contains(&lack) {
+                note.lacks.push(lack);
+            }
+        }
         let missing = plan::given_up::missing(&note, &restored.observed);
-        note.lacks.retain(|it| missing.contains(&it.attribute));
+        let is_missing = |it: &Lack| missing.contains(&it.attribute);
+        for Lack { why, .. } in note.lacks[known..].iter().filter(|it| is_missing(it)) {
+            log::warn!(
+                "{} is back on the host, but not as it was: {why}",
+                rail.name()
+            );
+        }
+        note.lacks.retain(is_missing);
         for lack in own {
             note.lacks.retain(|it| it.attribute != lack.attribute);
             note.lacks.push(lack);
         }
-        told.extend(note.lacks.iter().map(|lack| lack.why.clone()));
+        told.extend(note.lacks.iter().cloned());
         let done = match note.lacks.is_empty() {
             true => remove(root, &host_link.name),
             false => write(root, &note),
@@ -44,4 +61,16 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<St
         }
     }
     told
+}
+
+/// The routes of `rail` that a move has ended, if it was moved.
+fn unkept(rail: &Rail) -> impl Iterator<Item = Lack> {
+    let routes = rail.unkept_routes.iter();
+    routes.map(|route| Lack {
+        attribute: Attribute::UnkeptRoute(Box::new(route.clone())),
+        why: format!(
+            "its route to {}/{} is to be set again: {UNKEPT}",
+            route.destination, route.prefix
+        ),
+    })
 }

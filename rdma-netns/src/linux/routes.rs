@@ -3,7 +3,7 @@
 //!
 //! Only unicast routes by one netdev are shown. IPv6 routes of one destination and metric are
 //! told by the kernel as one with several next hops, but come and go one by one: each is
-//! shown for itself. Not kept, and told in the debug log, are
+//! shown for itself. Not kept are
 //! IPv4 routes with several next hops, and those with a nexthop object, with an encapsulation, or by source
 //! prefix: a [`Route`] cannot say them, and adding a part of one would be worse
 //! than leaving it out. By which netdevs they leave is told all the same; of a nexthop object that is asked
@@ -132,13 +132,6 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
         .filter(|metric| *metric != route.default_metric());
     if route.table == LOCAL_TABLE {
         return None;
-    }
-    if beyond {
-        log::debug!(
-            "a route to {}/{} is of no kept kind",
-            route.destination,
-            route.prefix
-        );
     }
     let (hops, by_object) = match (hops, netdev, object) {
         ([], Some(netdev), _) => (vec![(netdev, route)], None),

@@ -272,6 +272,11 @@ pub fn draft<K: Kernel>(
     let mut rails = select::rails(node.conf, choice, observed, others)?;
     vf::record(node.kernel, node.conf, observed, &mut rails)?;
     partition::check(node.kernel, node.conf, &rails)?;
+    for rail in &mut rails {
+        let host_link = rail.host_link.iter();
+        let unkept = host_link.flat_map(|it| observed.host.unkept_by(it.index));
+        rail.unkept_routes = unkept.cloned().collect();
+    }
     let mut attachment = node.record(key, pod, observed, rails);
     attachment.routing.table_base = plan::free_base(&attachment, observed, others)?;
     Ok(attachment)
@@ -385,7 +390,7 @@ fn undo<K: Kernel>(
     let left = match restored {
         Err(incomplete) => Some(incomplete),
         Ok(home) => {
-            lacking = home.given_up;
+            lacking = home.lacks;
             match teardown::addresses(node, attachment, Some(&netns), &conflicts) {
                 Ok(()) => forget(node, &attachment.key, lock),
                 // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
@@ -401,7 +406,7 @@ fn undo<K: Kernel>(
     Error::Add {
         cause,
         left: left.map(Box::new),
-        given_up: lacking.into(),
+        given_up: lacking.into_iter().map(|it| it.why).collect(),
         held: held.map(Box::new),
     }
 }
@@ -426,7 +431,16 @@ fn log_rails(attachment: &Attachment) {
         let name = &rail.pod_name;
         match (&rail.host_link, &rail.shared) {
             (Some(host_link), _) => {
-                log::info!("{} goes to {netns} as {name}, {rdma}", host_link.name)
+                log::info!("{} goes to {netns} as {name}, {rdma}", host_link.name);
+                for route in &rail.unkept_routes {
+                    log::warn!(
+                        "{} has a route to {}/{} that will not come back: {}",
+                        host_link.name,
+                        route.destination,
+                        route.prefix,
+                        crate::given_up::UNKEPT
+                    );
+                }
             }
             (None, Some(shared)) => {
                 let Shared { parent, child, .. } = shared;

@@ -6,7 +6,7 @@ use super::{
     teardown::{self, Home},
 };
 use crate::apply::Incomplete;
-use attachments::{Attachment, Phase, Smc};
+use attachments::{Attachment, Phase, Smc, given_up::Lack};
 use rdma_netns::Kernel;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub(super) fn managers<K: Kernel>(
     let end = node.kernel.now() + LIMIT;
     let mut quiet = node.kernel.now() + QUIET;
     let mut is_taken = false;
-    while restored.given_up.is_empty() && node.kernel.now() < quiet.min(end) {
+    while !restored.lacks.iter().any(Lack::was_tried) && node.kernel.now() < quiet.min(end) {
         node.kernel.pause(PAUSE);
         let now = match node.kernel.observe(None) {
             Ok(now) => now,

@@ -11,7 +11,7 @@ use crate::{
     ipam::{self, Ipam, IpamError, RailCall, Rails},
     rails,
 };
-use attachments::{Attachment, Key, Phase, store::Lock};
+use attachments::{Attachment, Key, Phase, given_up::Lack, store::Lock};
 use cni_protocol::Command;
 use network_conf::Conf;
 use rdma_netns::{Asked, Kernel, Observed, Pod};
@@ -132,8 +132,8 @@ pub fn devices<K: Kernel>(
 /// An attachment's devices, on the host again.
 #[derive(Debug)]
 pub struct Home {
-    /// What the netdevs did not get back, a sentence for each thing.
-    pub given_up: Vec<String>,
+    /// What the netdevs did not get back.
+    pub lacks: Vec<Lack>,
     /// What was seen then.
     pub observed: Observed,
     /// Whether a network manager may take away what was restored.
@@ -170,13 +170,13 @@ pub fn restore<K: Kernel>(
     let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others);
     let restored = restored.map(|restored| {
         char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
-        let given_up = given_up::note(node.store.root(), attachment, &restored);
+        let lacks = given_up::note(node.store.root(), attachment, &restored);
         Home {
             // where something was given up, all is as it is: it would be tried once more each time
-            has_to_outlast: given_up.is_empty()
+            has_to_outlast: !lacks.iter().any(Lack::was_tried)
                 && plan::has_to_outlast(attachment)
                 && node.kernel.is_watched(),
-            given_up,
+            lacks,
             observed: restored.observed,
         }
     });
