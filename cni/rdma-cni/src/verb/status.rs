@@ -27,6 +27,7 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     if let Some(Devices::Resources(_)) = &node.conf.devices {
         return Ok(());
     }
+    node.conf.smc.check_ueid()?;
     let mut reasons = vec![];
     let mut limited = false;
     let mut rails: Vec<Rail> = vec![];

@@ -184,7 +184,7 @@ fn a_wrong_ueid_keeps_no_pod() {
         let is_told = |message: &str| message.contains("smcUeid") && message.contains("rack 1");
         let message = node.add(&other, &config).must_fail(7);
         assert!(is_told(&message), "{message}");
-        let message = node.run("STATUS", None, &config).must_fail(50);
+        let message = node.run("STATUS", None, &config).must_fail(7);
         assert!(is_told(&message), "{message}");
         match verb {
             "DEL" => drop(node.del(&pod, &config).must_succeed()),

@@ -347,12 +347,8 @@ pub fn preview<K: Kernel>(
     Ok(text)
 }
 
-/// What STATUS can tell of it: whether pods that have to have SMC-R could, and whether `smcUeid` is
-/// one.
+/// What STATUS can tell of it: whether pods that have to have SMC-R could.
 pub fn status<K: Kernel>(node: Node<'_, K>) -> Option<String> {
-    if let Err(error) = node.conf.smc.check_ueid() {
-        return Some(error.to_string());
-    }
     if node.conf.smc.smcr != Smcr::On {
         return None;
     }
