@@ -130,9 +130,15 @@ fn is_shared(mode: Mode, allotment: &Allotment, observed: &Observed) -> bool {
 }
 
 /// Whether pods get children of InfiniBand netdevs that they were allocated. By default they do not, as no version before
-/// could make any: programs on InfiniBand need no IP address.
+/// could make any: programs on InfiniBand need no IP address. `"mode": "share"` asks for a child of whatever there is, unless
+/// `child` is one that only Ethernet has.
 fn wants_ipoib(conf: &Conf) -> bool {
-    conf.pkey.is_some() || matches!(conf.child, Some(ChildConf::Ipoib { .. }))
+    let is_asked = match &conf.child {
+        Some(ChildConf::Ipoib { .. }) => true,
+        Some(_) => false,
+        None => conf.mode == Mode::Share,
+    };
+    is_asked || conf.pkey.is_some()
 }
 
 /// The RDMA device of `allotment`, and why there is no netdev to share: its queue pairs need none.
@@ -162,7 +168,7 @@ fn by_verbs_alone<'a>(
         }
         None => "it has no netdev on the host",
         Some(link) if link.link_type == LinkType::Infiniband && !wants_ipoib(conf) => {
-            "its netdev is InfiniBand's, and neither child.type \"ipoib\" nor pkey asks for a child of it"
+            "its netdev is InfiniBand's, and neither mode \"share\", child.type \"ipoib\" nor pkey asks for a child of it"
         }
         Some(_) => return Ok(None),
     };

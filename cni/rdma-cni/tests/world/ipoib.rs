@@ -256,6 +256,11 @@ fn kubelets_shared_devices_have_children_where_they_are_asked_for() {
         (json!({ "child": { "type": "macvlan" } }), false),
         (json!({ "child": { "type": "ipoib" } }), true),
         (json!({ "pkey": "0x8001" }), true),
+        (json!({ "mode": "share" }), true),
+        (
+            json!({ "mode": "share", "child": { "type": "macvlan" } }),
+            false,
+        ),
     ] {
         let config = cluster.config(fields.clone());
         let pod = cluster.pod("a", &[("rdma/hca", &["1"])]);
