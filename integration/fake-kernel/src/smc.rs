@@ -26,6 +26,8 @@ pub struct Smc {
     pub lacks_max_links: bool,
     /// `compat_mode` of the erdma driver; none: it is not loaded.
     pub erdma_compat: Option<bool>,
+    /// RDMA devices that it passes over, as mainline's does with iWARP's (`smc_ib_add_dev()`).
+    pub ignores: Vec<String>,
     /// The user EIDs of the node.
     pub ueids: Vec<String>,
 }
@@ -56,8 +58,14 @@ impl World {
                 .map(|pod| pod.max_links.unwrap_or(MAX_LINKS))
                 .filter(|_| !smc.lacks_max_links),
             erdma_compat: smc.erdma_compat,
+            devices: Some(self.used_by_smc(smc)),
             held: held.unwrap_or_default(),
         })
+    }
+
+    fn used_by_smc(&self, smc: &Smc) -> Vec<String> {
+        let names = self.hcas.iter().map(|it| it.name.clone());
+        names.filter(|it| !smc.ignores.contains(it)).collect()
     }
 
     /// Processes of `netns` have `count` connections over `device` open from now on; 0: they have

@@ -42,6 +42,8 @@ pub(super) fn read(
         ueids: smc::user_eids().map_err(|error| cannot_read("the user EIDs", error))?,
         erdma_compat: erdma_compat(sysfs)
             .map_err(|error| cannot_read("the erdma driver's mode", error.into()))?,
+        devices: smc::used_devices()
+            .map_err(|error| cannot_read("the RDMA devices that SMC uses", error))?,
         ..SmcState::default()
     };
     let Some(pod) = pod else {

@@ -4,9 +4,9 @@
 
 use super::{
     eids::FAMILY,
-    genl::{attributes_of, dump_if_known},
+    genl::{attributes_of, dump_if_known, dump_of_known},
 };
-use crate::netlink::{NetlinkError, attributes, text};
+use crate::netlink::{Answers, NetlinkError, attributes, text};
 use serde::Serialize;
 
 /// `SMC_NETLINK_GET_DEV_SMCR`
@@ -48,13 +48,26 @@ pub fn ports() -> Result<Vec<SmcPort>, NetlinkError> {
     Ok(answers.bodies().flat_map(parse).collect())
 }
 
-pub(super) fn parse(body: &[u8]) -> Vec<SmcPort> {
-    let device = attributes_of(body).find(|(kind, _)| *kind == DEV_SMCR);
-    let Some((_, device)) = device else {
-        return vec![];
+/// The RDMA devices that SMC uses, wherever they are: it passes over others than InfiniBand's and RoCE's on most kernels
+/// (`smc_ib_add_dev()`). None where the kernel does not tell (before Linux 5.11).
+pub fn used_devices() -> Result<Option<Vec<String>>, NetlinkError> {
+    let answers = dump_of_known(FAMILY, GET_DEV_SMCR)?;
+    let names = |answers: Answers| {
+        let devices = answers.bodies().filter_map(device);
+        devices.map(|(name, _)| name.to_owned()).collect()
     };
-    let name = attributes(device).find(|(kind, _)| *kind == IB_NAME);
-    let Some(name) = name.and_then(|(_, name)| text(name)) else {
+    Ok(answers.map(names))
+}
+
+/// Its name, and what else an answer has of a device.
+fn device(body: &[u8]) -> Option<(&str, &[u8])> {
+    let (_, device) = attributes_of(body).find(|(kind, _)| *kind == DEV_SMCR)?;
+    let (_, name) = attributes(device).find(|(kind, _)| *kind == IB_NAME)?;
+    Some((text(name)?, device))
+}
+
+pub(super) fn parse(body: &[u8]) -> Vec<SmcPort> {
+    let Some((name, device)) = device(body) else {
         return vec![];
     };
     let ports = attributes(device).filter_map(|(kind, port)| match kind {
@@ -102,6 +115,7 @@ mod tests {
         };
         let bytes = super::super::recorded(ANSWER);
         assert_eq!(parse(&bytes), [expected]);
+        assert_eq!(device(&bytes).map(|(name, _)| name), Some("rxe0"));
         for end in 0..bytes.len() {
             assert!(parse(&bytes[..end]).len() <= 1);
         }

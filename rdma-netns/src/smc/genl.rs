@@ -53,17 +53,22 @@ impl NetlinkSerializable for Request {
 /// The answers of a kernel that knows `command` of the family called `name`. One that does not has
 /// nothing to tell: it has no SMC, or one of before the command.
 pub(super) fn dump_if_known(name: &str, command: u8) -> Result<Answers, NetlinkError> {
+    dump_of_known(name, command).map(Option::unwrap_or_default)
+}
+
+/// The same; none of a kernel that does not know the command.
+pub(super) fn dump_of_known(name: &str, command: u8) -> Result<Option<Answers>, NetlinkError> {
     if_known(Family::open(name).and_then(|mut family| family.dump(command)))
 }
 
 /// ENOENT: no such family; EOPNOTSUPP: no such command (`genl_rcv_msg()`,
 /// `net/netlink/genetlink.c`).
-fn if_known(answers: Result<Answers, NetlinkError>) -> Result<Answers, NetlinkError> {
+fn if_known(answers: Result<Answers, NetlinkError>) -> Result<Option<Answers>, NetlinkError> {
     match answers {
         Err(error) if [Some(libc::ENOENT), Some(libc::EOPNOTSUPP)].contains(&error.errno()) => {
-            Ok(Answers::default())
+            Ok(None)
         }
-        answers => answers,
+        answers => answers.map(Some),
     }
 }
 
@@ -157,7 +162,7 @@ mod tests {
             }))
         };
         for errno in [libc::ENOENT, libc::EOPNOTSUPP] {
-            assert_eq!(refused(errno).expect("nothing to tell"), Answers::default());
+            assert_eq!(refused(errno).expect("nothing to tell"), None);
         }
         assert_eq!(
             refused(libc::EPERM).expect_err("refused").errno(),
@@ -165,7 +170,7 @@ mod tests {
         );
         let told = Answers::from_iter([&[1_u8][..]]);
         let answers = if_known(Ok(told.clone())).expect("answers");
-        assert_eq!(answers, told);
+        assert_eq!(answers, Some(told));
     }
 
     #[test]

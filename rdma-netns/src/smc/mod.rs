@@ -23,7 +23,7 @@ mod pnet;
 mod reason;
 mod state;
 
-pub use devices::{SmcPort, ports};
+pub use devices::{SmcPort, ports, used_devices};
 pub use diag::{Connection, ConnectionLink, Fallback, Mode, State, connections};
 pub use eids::{UserEids, user_eids};
 pub use groups::{GroupLink, LinkGroup, LinkState, link_groups};

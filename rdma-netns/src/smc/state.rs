@@ -29,6 +29,9 @@ pub struct SmcState {
     /// such parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erdma_compat: Option<bool>,
+    /// The RDMA devices that SMC uses, wherever they are. None: this kernel (before Linux 5.11) does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<Vec<String>>,
     /// The pod's connections that a process holds, or a listener for it; without a pod, the
     /// host's. The kernel would let nobody move their RDMA devices before they are closed, and
     /// wait without an end (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`).

@@ -190,7 +190,18 @@ fn an_annotation_that_is_neither_yes_nor_no_is_refused_by_name() {
 /// What the node has, and what of the sentence tells it.
 type Hindered = (fn(&Node), fn(&mut Value), &'static str);
 
-const HINDERED: [Hindered; 3] = [
+const HINDERED: [Hindered; 4] = [
+    (
+        |node| {
+            let smc = Smc {
+                ignores: vec!["mlx5_2".to_owned()],
+                ..Smc::default()
+            };
+            node.kernel.with(|world| world.smc = Some(smc));
+        },
+        |_| {},
+        "this kernel's SMC does not use mlx5_2",
+    ),
     (
         |node| node.kernel.with(|world| world.smc = None),
         |_| {},

@@ -77,6 +77,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
 fn device_of(blocker: &Blocker) -> String {
     match blocker {
         Blocker::Compat { device }
+        | Blocker::Unused { device }
         | Blocker::NotEthernet { device }
         | Blocker::NotInPod { device }
         | Blocker::OtherPort { device, .. }

@@ -43,6 +43,14 @@ pub enum Blocker {
         /// The RDMA device.
         device: String,
     },
+    /// As mainline's, which takes no iWARP devices (`smc_ib_add_dev()`, `net/smc/smc_ib.c`).
+    #[error(
+        "this kernel's SMC does not use {device}: of eRDMA devices only Alibaba Cloud Linux 3's does"
+    )]
+    Unused {
+        /// The RDMA device.
+        device: String,
+    },
     /// Neither RoCE nor iWARP.
     #[error("{device} has no Ethernet port, which SMC-R needs")]
     NotEthernet {
@@ -165,6 +173,14 @@ fn carrier(
     let device = rdma.name.clone();
     if seen.erdma_compat == Some(true) && is_erdma(rdma, observed) {
         return Err(Blocker::Compat { device });
+    }
+    // where the kernel does not tell, the one that has tcp2smc uses eRDMA
+    let is_used = match &seen.devices {
+        Some(devices) => devices.contains(&device),
+        None => seen.tcp2smc.is_some() || !is_erdma(rdma, observed),
+    };
+    if !is_used {
+        return Err(Blocker::Unused { device });
     }
     let is_it = |other: &RdmaDevice| other.index == rdma.index;
     let is_in_pod = observed.pod.iter().flat_map(|pod| &pod.rdma).any(is_it);
