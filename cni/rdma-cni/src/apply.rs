@@ -196,16 +196,35 @@ pub fn check_char_devices<K: Kernel>(
                 .map(|node| node.name.clone())
                 .collect()
         };
-        if names(before) != names(after) {
-            log::info!(
-                "RDMA device {}: the move changed its character devices from {} to {}",
-                after.name,
-                names(before).join(" "),
-                names(after).join(" "),
-            );
+        if names(before) == names(after) {
+            continue;
+        }
+        let rdma = &after.name;
+        let change = format!(
+            "from {} to {}",
+            names(before).join(" "),
+            names(after).join(" ")
+        );
+        match promises_are_known(attachment, before) {
+            true => {
+                log::info!("RDMA device {rdma}: the move changed its character devices {change}")
+            }
+            false => log::warn!(
+                "RDMA device {rdma}: the move changed its character devices {change}, and who allocated it is not \
+                 rdma-device-plugin: a container that was promised its path does not start, or cannot open it; \
+                 delete the pod then, so that it is allocated anew"
+            ),
         }
     }
     Ok(observed)
+}
+
+/// Whether what containers were promised of the device was written down: then it is put right, or ADD fails.
+fn promises_are_known(attachment: &Attachment, before: &RdmaDevice) -> bool {
+    let mut rails = attachment.rails.iter();
+    let rail = rails.find(|rail| rail.rdma.as_ref() == Some(before));
+    let allocated = rail.and_then(|rail| rail.allocated.as_ref());
+    allocated.is_some_and(|it| it.cdi || !it.by_path.is_empty())
 }
 
 /// A moved RDMA device without the character devices that it is said to have, if there is one.
