@@ -6,11 +6,11 @@ use attachments::{
     Attachment, Attribute, Rail,
     given_up::{Lack, Note, earlier, remove, write},
 };
+use rdma_netns::Route;
 use std::path::Path;
 
-/// Why a route is not set again.
-pub const UNKEPT: &str = "it has several next hops, a nexthop object, an encapsulation or a source prefix, and the \
-                          kernel ends it when one of its netdevs moves";
+/// How many routes are told by their destinations.
+const TOLD: usize = 8;
 
 /// Writes down what the netdevs of `attachment` are without, and takes away what was written of
 /// those that are whole. All that they are without.
@@ -63,14 +63,32 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
     told
 }
 
+/// Routes that a move ends, in words; none: there is none.
+pub fn routes(unkept: &[Route]) -> Option<String> {
+    let mut told: Vec<String> = unkept.iter().take(TOLD).map(destination).collect();
+    if unkept.len() > TOLD {
+        told.push(format!("{} more", unkept.len() - TOLD));
+    }
+    let told = told.join(", ");
+    (!told.is_empty()).then(|| {
+        format!(
+            "routes with several next hops, a nexthop object, an encapsulation or a source prefix ({told})"
+        )
+    })
+}
+
+fn destination(route: &Route) -> String {
+    format!("{}/{}", route.destination, route.prefix)
+}
+
 /// The routes of `rail` that a move has ended, if it was moved.
 fn unkept(rail: &Rail) -> impl Iterator<Item = Lack> {
     let routes = rail.unkept_routes.iter();
     routes.map(|route| Lack {
         attribute: Attribute::UnkeptRoute(Box::new(route.clone())),
         why: format!(
-            "its route to {}/{} is to be set again: {UNKEPT}",
-            route.destination, route.prefix
+            "its route to {} ended with the move, for all netdevs that it has: set it again",
+            destination(route)
         ),
     })
 }

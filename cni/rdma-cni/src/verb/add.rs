@@ -432,14 +432,8 @@ fn log_rails(attachment: &Attachment) {
         match (&rail.host_link, &rail.shared) {
             (Some(host_link), _) => {
                 log::info!("{} goes to {netns} as {name}, {rdma}", host_link.name);
-                for route in &rail.unkept_routes {
-                    log::warn!(
-                        "{} has a route to {}/{} that will not come back: {}",
-                        host_link.name,
-                        route.destination,
-                        route.prefix,
-                        crate::given_up::UNKEPT
-                    );
+                if let Some(routes) = crate::given_up::routes(&rail.unkept_routes) {
+                    log::warn!("{} has {routes}, which will not come back", host_link.name);
                 }
             }
             (None, Some(shared)) => {

@@ -45,7 +45,7 @@ pub enum Blocker {
     },
     /// As mainline's, which takes no iWARP devices (`smc_ib_add_dev()`, `net/smc/smc_ib.c`).
     #[error(
-        "this kernel's SMC does not use {device}: of eRDMA devices only Alibaba Cloud Linux 3's does"
+        "this kernel's SMC does not use {device}: iWARP devices, as eRDMA's are, only that of Alibaba Cloud Linux 3 does"
     )]
     Unused {
         /// The RDMA device.
