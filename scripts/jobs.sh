@@ -4,8 +4,13 @@
 # free. To be sourced. The caller's COUNTED has the output of the jobs that count tests.
 
 JOBS=() # in the order in which they are looked at
-declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE LANE_FREE LANE_SPARE RUNNING_JOBS=()
+declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE JOB_PID JOB_START LANE_FREE LANE_SPARE RUNNING_JOBS=()
 JOB_LOGS=$(mktemp -d)
+HEARTBEAT=30 # seconds without a line, after which one says what still runs
+# A job that has ended writes its name there. "wait -n" of bash 5.2 does not find one that ended while the shell did
+# something else.
+mkfifo "$JOB_LOGS/ended"
+exec {ENDED}<>"$JOB_LOGS/ended"
 TABLE=() # what took how long: "SECONDS CPU-SECONDS NAME"
 FAILED_JOBS=0
 
@@ -37,7 +42,7 @@ job() {
 
 # run_jobs: all of them, to their ends
 run_jobs() {
-	local name pid status
+	local name status
 	while :; do
 		for name in "${JOBS[@]}"; do
 			[[ ${JOB_STATE[$name]} == waiting ]] || continue
@@ -47,24 +52,51 @@ run_jobs() {
 			yes)
 				lane_is_free "${JOB_LANE[$name]}" || continue
 				LANE_FREE[${JOB_LANE[$name]}]=$((LANE_FREE[${JOB_LANE[$name]}] - 1))
-				JOB_STATE[$name]=running
+				JOB_STATE[$name]=running JOB_START[$name]=$SECONDS
 				echo "$(clock) started: $name"
 				set -m # a process group of its own
 				run_job "$name" &
 				set +m
-				RUNNING_JOBS[$!]=$name
+				JOB_PID[$name]=$! RUNNING_JOBS[$!]=$name
 				;;
 			esac
 		done
 		((${#RUNNING_JOBS[@]})) || break
+		wait_for_end
+		name=$JOB_ENDED
 		status=0
-		wait -n -p pid "${!RUNNING_JOBS[@]}" || status=$?
-		name=${RUNNING_JOBS[$pid]}
-		unset "RUNNING_JOBS[$pid]"
+		wait "${JOB_PID[$name]}" || status=$?
+		unset "RUNNING_JOBS[${JOB_PID[$name]}]"
 		LANE_FREE[${JOB_LANE[$name]}]=$((LANE_FREE[${JOB_LANE[$name]}] + 1))
 		end_job "$name" "$status"
 	done
 	JOBS=()
+}
+
+# wait_for_end: until a job has ended, whose name is JOB_ENDED then
+wait_for_end() {
+	local pid
+	while :; do
+		if read -r -t "$HEARTBEAT" -u "$ENDED" JOB_ENDED; then
+			[[ ${JOB_STATE[$JOB_ENDED]} != running ]] || return 0
+			continue
+		fi
+		for pid in "${!RUNNING_JOBS[@]}"; do
+			kill -0 "$pid" 2>/dev/null && continue
+			JOB_ENDED=${RUNNING_JOBS[$pid]} # killed, or about to be told of
+			return 0
+		done
+		still_running
+	done
+}
+
+# still_running: what still runs, and for how long
+still_running() {
+	local name line=''
+	for name in "${JOBS[@]}"; do
+		[[ ${JOB_STATE[$name]} != running ]] || line+=", $name $((SECONDS - JOB_START[$name])) s"
+	done
+	echo "$(clock) still at it: ${line#, }"
 }
 
 # end_jobs: those that still run, and what they have started
@@ -106,6 +138,7 @@ run_job() {
 		cpu=$((cpu + minutes * 60 + ${seconds%%.*}))
 	done < <(sed -n '2s/ /\n/p' "$JOB_LOGS/$name.time")
 	echo "$((SECONDS - start)) $cpu" >"$JOB_LOGS/$name.time"
+	echo "$name" >&"$ENDED"
 	return "$status"
 }
 

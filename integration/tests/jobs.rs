@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `scripts/jobs.sh`, which runs the parts of `scripts/test`, with made-up jobs.
+
+use std::process::Command;
+
+/// What is printed by `jobs`, which are given in two lanes and told of every second, and then by `run_jobs`.
+fn run(jobs: &str) -> String {
+    let script = format!(
+        "set -euo pipefail\n. scripts/jobs.sh\nHEARTBEAT=1\nCOUNTED=$(mktemp)\n\
+         trap 'end_jobs; rm -f \"$COUNTED\"' EXIT\nlane a 2\nlane b 1\n{jobs}\nrun_jobs\n\
+         echo \"failed: $FAILED_JOBS\"\n"
+    );
+    let output = Command::new("bash")
+        .args(["-c", &script])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .output()
+        .expect("bash can be started");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+#[test]
+fn what_still_runs_is_told_with_its_seconds() {
+    let told = run("job a one '' sleep 3\njob b two '' sleep 3");
+    let lines: Vec<_> = told
+        .lines()
+        .filter(|line| line.contains("still at it"))
+        .collect();
+    assert!(!lines.is_empty(), "{told}");
+    for line in lines {
+        let (_, jobs) = line.split_once("still at it: ").expect("a line of it");
+        for job in jobs.split(", ") {
+            let (name, seconds) = job.split_once(' ').expect("a name and seconds");
+            assert!(["one", "two"].contains(&name), "{told}");
+            let seconds: u64 = seconds.trim_end_matches(" s").parse().expect("seconds");
+            assert!((1..10).contains(&seconds), "{told}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_told_of_short_jobs() {
+    assert!(!run("job a one '' true").contains("still at it"));
+}
+
+/// A line about others stands between the outputs of two jobs, and in none of them.
+#[test]
+fn the_output_of_a_job_stays_together_and_its_failure_counts() {
+    let told = run(
+        "talks() { echo first; sleep 2; echo last; false; }\njob a talks '' talks\n\
+         job a 'needs it' talks true\njob b other '' sleep 3",
+    );
+    assert!(told.contains("--- talks\nfirst\nlast\n"), "{told}");
+    assert!(told.contains(" failed: talks, "), "{told}");
+    assert!(told.contains(" failed: needs it, "), "{told}");
+    assert!(told.contains(" done: other, "), "{told}");
+    assert!(told.ends_with("failed: 2\n"), "{told}");
+}
+
+/// Both are counted, whichever is waited for first.
+#[test]
+fn jobs_that_end_at_once_are_all_seen() {
+    let told = run("job a one '' sleep 1\njob a two '' sleep 1\njob b three '' sleep 1");
+    for name in ["one", "two", "three"] {
+        assert!(told.contains(&format!(" done: {name}, ")), "{told}");
+    }
+}
+
+#[test]
+fn a_job_that_is_killed_has_failed() {
+    let told = run("job a killed '' kill -KILL 0\njob b other '' sleep 3");
+    assert!(told.contains(" failed: killed, "), "{told}");
+    assert!(told.contains(" done: other, "), "{told}");
+}
