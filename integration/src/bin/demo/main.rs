@@ -2,12 +2,15 @@
 //! What `scripts/demo` shows: a Kubernetes cluster in the lab; or, on a machine with an RDMA
 //! stack of its own, devices that the chain moves into namespaces.
 //!
-//! `demo cluster`; or `demo PCI PCI PCI PCI`: both rails of the first pod, then both of the second.
+//! `demo cluster`; or `demo PCI PCI PCI PCI`: both rails of the first pod, then both of the second; or `demo host`: four
+//! functions that are free.
 
+mod choice;
 mod cluster;
 mod moved;
 
 use integration::{Attachment, Netns};
+use rdma_netns::{Kernel, Linux};
 use std::{env, process};
 
 const PODS: [&str; 2] = ["pod-a", "pod-b"];
@@ -17,8 +20,28 @@ fn main() {
     match <&[String; 4]>::try_from(&arguments[..]) {
         Ok(functions) => moved::show(functions),
         Err(_) if arguments == ["cluster"] => cluster::show(),
-        Err(_) => stop("say what to show: cluster, or four PCI functions"),
+        Err(_) if arguments == ["host"] => moved::show(&free_functions()),
+        Err(_) => stop("say what to show: cluster, host, or four PCI functions"),
     }
+}
+
+/// Four functions that nothing uses; says which.
+fn free_functions() -> [String; 4] {
+    let observed = Linux::new().observe(None);
+    let observed = observed.unwrap_or_else(|error| stop(&error.to_string()));
+    let chosen = choice::choose(&observed).unwrap_or_else(|why| stop(&why.to_string()));
+    heading("Four free functions of this host");
+    for (index, function) in chosen.iter().enumerate() {
+        println!(
+            "{}, rail {}: {} ({}, {})",
+            PODS[index / 2],
+            index % 2,
+            function.pci,
+            function.netdev,
+            function.rdma
+        );
+    }
+    chosen.map(|function| function.pci.to_string())
 }
 
 /// Ends before anything was changed.
