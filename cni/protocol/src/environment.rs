@@ -109,6 +109,14 @@ pub enum EnvironmentError {
         /// The rule.
         reason: String,
     },
+    /// Several of these.
+    #[error("{}", one_sentence(.0))]
+    Several(Vec<Self>),
+}
+
+fn one_sentence(errors: &[EnvironmentError]) -> String {
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    errors.join("; ")
 }
 
 impl Environment {
@@ -118,52 +126,60 @@ impl Environment {
         by_hand: Option<Command>,
     ) -> Result<Self, EnvironmentError> {
         let get = |name: &str| all.get(name).filter(|value| !value.is_empty());
-        let command = match (by_hand, get("CNI_COMMAND")) {
-            (Some(command), _) => Some(command),
-            (None, Some(text)) => {
-                Some(
-                    Command::parse(text).ok_or_else(|| EnvironmentError::Invalid {
-                        variable: "CNI_COMMAND",
-                        value: text.clone(),
-                        reason: "not one of ADD, DEL, CHECK, GC, STATUS, VERSION".into(),
-                    })?,
-                )
+        let mut errors = vec![];
+        let command = match (by_hand, get("CNI_COMMAND").map(|text| command(text))) {
+            (Some(command), _) | (None, Some(Ok(command))) => Some(command),
+            (None, Some(Err(error))) => {
+                errors.push(error);
+                None
             }
             (None, None) => None,
         };
         let needed = |variable: &str| command.unwrap_or(Command::Add).requires(variable);
-        let mut missing = match command {
-            Some(_) => vec![],
-            None => vec!["CNI_COMMAND"],
-        };
-        missing.extend(
-            ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"]
-                .into_iter()
-                .filter(|variable| needed(variable) && get(variable).is_none()),
-        );
-        let command = match command {
-            Some(command) if missing.is_empty() => command,
-            _ => {
-                return Err(EnvironmentError::Missing {
+        // what an unknown command needs is not known
+        if errors.is_empty() {
+            let mut missing = match command {
+                Some(_) => vec![],
+                None => vec!["CNI_COMMAND"],
+            };
+            missing.extend(
+                ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"]
+                    .into_iter()
+                    .filter(|variable| needed(variable) && get(variable).is_none()),
+            );
+            if !missing.is_empty() {
+                errors.push(EnvironmentError::Missing {
                     command,
                     variables: missing,
                 });
             }
+        }
+        let of_command = |name| get(name).filter(|_| needed(name));
+        let container = kept(
+            of_command("CNI_CONTAINERID").map(|it| container_id(it)),
+            &mut errors,
+        );
+        let interface = kept(
+            of_command("CNI_IFNAME").map(|it| interface_name(it)),
+            &mut errors,
+        );
+        let args = kept(get("CNI_ARGS").map(|it| arguments(it)), &mut errors);
+        let command = match (command, errors.len()) {
+            (Some(command), 0) => command,
+            (_, 1) => return Err(errors.remove(0)),
+            _ => return Err(EnvironmentError::Several(errors)),
         };
-        let target = match (get("CNI_CONTAINERID"), get("CNI_IFNAME")) {
-            (Some(container), Some(interface)) if command.requires("CNI_CONTAINERID") => {
-                Some(Target {
-                    container: container_id(container)?,
-                    interface: interface_name(interface)?,
-                    netns: get("CNI_NETNS").map(PathBuf::from),
-                })
-            }
-            _ => None,
-        };
+        let target = container
+            .zip(interface)
+            .map(|(container, interface)| Target {
+                container,
+                interface,
+                netns: get("CNI_NETNS").map(PathBuf::from),
+            });
+        let args = args.unwrap_or_default();
         let path = get("CNI_PATH")
             .map(|path| std::env::split_paths(path).collect())
             .unwrap_or_default();
-        let args = arguments(get("CNI_ARGS").map_or("", String::as_str))?;
         Ok(Self {
             command,
             target,
@@ -190,6 +206,22 @@ pub fn is_identifier(text: &str) -> bool {
 
 /// As long as a file name can be, less what records add to it.
 pub const MAX_IDENTIFIER: usize = 200;
+
+/// A value, if it is there and valid. What is wrong with it is added to `errors`.
+fn kept<T>(
+    value: Option<Result<T, EnvironmentError>>,
+    errors: &mut Vec<EnvironmentError>,
+) -> Option<T> {
+    value?.map_err(|error| errors.push(error)).ok()
+}
+
+fn command(text: &str) -> Result<Command, EnvironmentError> {
+    Command::parse(text).ok_or_else(|| EnvironmentError::Invalid {
+        variable: "CNI_COMMAND",
+        value: text.to_owned(),
+        reason: "not one of ADD, DEL, CHECK, GC, STATUS, VERSION".into(),
+    })
+}
 
 fn container_id(text: &str) -> Result<String, EnvironmentError> {
     let invalid = |reason: String| EnvironmentError::Invalid {
@@ -256,6 +288,34 @@ mod tests {
             error.to_string(),
             "a CNI plugin needs CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH: \
              not set"
+        );
+    }
+
+    #[test]
+    fn all_that_is_invalid_is_named_beside_what_is_missing() {
+        let error = parse(&[
+            ("CNI_COMMAND", "ADD"),
+            ("CNI_CONTAINERID", "../x"),
+            ("CNI_IFNAME", "a/b"),
+            ("CNI_ARGS", "A=1;B"),
+            ("CNI_PATH", "/opt/cni/bin"),
+        ])
+        .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "ADD needs CNI_NETNS: not set; CNI_CONTAINERID=\"../x\": must start with a letter or digit, and \
+             have only these and _ . - after it; CNI_IFNAME=\"a/b\": interface name \"a/b\" contains '/'; \
+             CNI_ARGS=\"A=1;B\": \"B\" is no KEY=VALUE"
+        );
+    }
+
+    #[test]
+    fn what_an_unknown_command_needs_is_not_guessed() {
+        let error = parse(&[("CNI_COMMAND", "add"), ("CNI_IFNAME", "a/b")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "CNI_COMMAND=\"add\": not one of ADD, DEL, CHECK, GC, STATUS, VERSION; CNI_IFNAME=\"a/b\": interface name \
+             \"a/b\" contains '/'"
         );
     }
 
