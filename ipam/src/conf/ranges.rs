@@ -8,20 +8,20 @@ use crate::{
 };
 use conf_reader::{Field, Wrong};
 use serde_json::Value;
+use std::net::IpAddr;
 
 /// All range sets, checked one by one and against each other. The number of its set is the
 /// name of a pool's round robin, as for host-local.
 pub(super) fn pools(root: &Field<'_>, ipam: &Field<'_>) -> Result<Vec<Pool>, Wrong> {
     let mut sets = range_sets(&root.object("runtimeConfig")?.at("ipRanges"))?;
-    if ipam.at("subnet").is_there() {
+    let has_subnet = ipam.at("subnet").is_there();
+    if has_subnet {
         sets.push((ipam.place().to_owned(), vec![range(ipam)?]));
-    } else {
-        let ends = ["rangeStart", "rangeEnd", "gateway"].map(|name| ipam.at(name));
-        if let Some(field) = ends.iter().find(|field| field.is_there()) {
-            return Err(field.wrong("belongs to a subnet; there is no ipam.subnet"));
-        }
     }
     sets.extend(range_sets(&ipam.at("ranges"))?);
+    if !has_subnet {
+        without_subnet(ipam, sets.is_empty())?;
+    }
     let mut pools: Vec<Pool> = vec![];
     for (index, (place, ranges)) in sets.into_iter().enumerate() {
         let wrong = |error: crate::range::PoolError| Wrong {
@@ -35,6 +35,39 @@ pub(super) fn pools(root: &Field<'_>, ipam: &Field<'_>) -> Result<Vec<Pool>, Wro
         pools.push(pool);
     }
     Ok(pools)
+}
+
+/// The fields of a range that belong to no subnet. Host-local passes over them (`LoadIPAMConfig()`,
+/// `plugins/ipam/host-local/backend/allocator/config.go`); where there is no range at all, they say what is missing.
+fn without_subnet(ipam: &Field<'_>, has_no_range: bool) -> Result<(), Wrong> {
+    for name in ["rangeStart", "rangeEnd", "gateway"] {
+        let field = ipam.at(name);
+        if !field.is_there() {
+            continue;
+        }
+        if has_no_range {
+            return Err(field.wrong("belongs to a subnet; there is no ipam.subnet"));
+        }
+        if address(ipam, name)?.is_some() {
+            log::warn!(
+                "{} is passed over: it belongs to a subnet, and there is no ipam.subnet; put it into \
+                 the range that it is meant for",
+                field.place()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// An address; an empty text is none.
+fn address(range: &Field<'_>, name: &str) -> Result<Option<IpAddr>, Wrong> {
+    match range.get::<String>(name)?.as_deref() {
+        None | Some("") => Ok(None),
+        Some(text) => {
+            let address = plain(text).map(Some);
+            address.ok_or_else(|| range.at(name).wrong("must be an address"))
+        }
+    }
 }
 
 fn subnets(ranges: &[Range]) -> String {
@@ -62,14 +95,7 @@ fn range(field: &Field<'_>) -> Result<Range, Wrong> {
     let subnet: Option<String> = field.get("subnet")?;
     let subnet = subnet.and_then(|text| cidr(&text));
     let subnet = subnet.ok_or_else(|| field.at("subnet").wrong(example))?;
-    let address = |name: &str| match field.get::<String>(name)?.as_deref() {
-        None | Some("") => Ok(None),
-        Some(text) => {
-            let address = plain(text).map(Some);
-            address.ok_or_else(|| field.at(name).wrong("must be an address"))
-        }
-    };
-    let (start, end) = (address("rangeStart")?, address("rangeEnd")?);
-    Range::new(subnet, start, end, address("gateway")?)
+    let (start, end) = (address(field, "rangeStart")?, address(field, "rangeEnd")?);
+    Range::new(subnet, start, end, address(field, "gateway")?)
         .map_err(|error| field.at(error.field()).wrong(error.to_string()))
 }

@@ -78,9 +78,29 @@ fn ranges() {
         "ipam.ranges[0]: [] is not valid: must have at least one range",
     );
     refused(
-        json!({"rangeStart": "10.77.0.5", "ranges": [[{"subnet": "10.77.0.0/24"}]]}),
+        json!({"rangeStart": "10.77.0.5"}),
         "ipam.rangeStart: \"10.77.0.5\" is not valid: belongs to a subnet; there is no ipam.subnet",
     );
+    refused(
+        json!({"rangeStart": "10.77.0", "ranges": [[{"subnet": "10.77.0.0/24"}]]}),
+        "ipam.rangeStart: \"10.77.0\" is not valid: must be an address",
+    );
+}
+
+#[test]
+fn fields_without_their_subnet_are_passed_over_and_told() {
+    let node = Node::new();
+    let ipam = json!({"rangeStart": "10.77.0.5", "rangeEnd": "", "ranges": [[{"subnet": "10.77.0.0/24"}]]});
+    let outcome = call("ADD", "a", &node.conf(ipam)).run();
+    assert!(outcome.success, "{outcome:?}");
+    assert!(
+        outcome.stderr.contains(
+            "warn: ipam.rangeStart is passed over: it belongs to a subnet, and there is no ipam.subnet; put it \
+             into the range that it is meant for"
+        ),
+        "{outcome:?}"
+    );
+    assert!(!outcome.stderr.contains("rangeEnd"), "{outcome:?}");
 }
 
 #[test]

@@ -97,6 +97,15 @@ fn the_same_calls_have_the_same_answers() {
             json!({"subnet": "10.77.0.0/24", "rangeStart": "10.78.0.1"}),
             &many,
         ),
+        // it is ignored: no range of `ranges` begins there
+        (
+            json!({"rangeStart": "10.77.0.100", "gateway": "10.77.0.9", "ranges": [[{"subnet": "10.77.0.0/24"}]]}),
+            &many,
+        ),
+        (
+            json!({"rangeStart": "10.77.0", "ranges": [[{"subnet": "10.77.0.0/24"}]]}),
+            &many[..1],
+        ),
         (
             json!({"ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "10.77.0.0/25"}]]}),
             &many,
