@@ -16,6 +16,7 @@ pub use child::ChildConf;
 use cni_protocol::{ConfError, Mistakes, Network};
 use conf_reader::{AbsolutePath, Field, Number, Wrong};
 pub use ib_kubernetes::{IbKubernetes, IbKubernetesError};
+use log::LevelFilter;
 pub use pod_annotations::PodAnnotations;
 pub use routing::{Routing, RoutingFields};
 pub use smc::{Smc, SmcRequirement, Smcr};
@@ -235,10 +236,13 @@ impl Conf {
         mistakes: &mut Mistakes,
     ) -> Result<Self, ConfError> {
         let file = &Field::root(&raw);
-        let network = Network::parse(&raw, mistakes)?;
+        let mut network = Network::parse(&raw, mistakes)?;
         let is_first = network.prev_result.is_none();
         let plugin: Option<String> = mistakes.or(file.get("type"), None)?;
         let drop_in = plugin.as_deref() == Some("rdma");
+        if drop_in && mistakes.or(debug(file), false)? {
+            network.log.level = LevelFilter::Debug;
+        }
         let mut path = |name: &str, default: &str| -> Result<PathBuf, ConfError> {
             let path = mistakes.or(file.get(name), None)?;
             Ok(path.map_or_else(|| default.into(), |AbsolutePath(path)| path))
@@ -286,6 +290,13 @@ impl Conf {
             raw,
         })
     }
+}
+
+/// Whether k8snetworkplumbingwg's rdma-cni would log at this level, and `log` does not say which one.
+fn debug(file: &Field<'_>) -> Result<bool, Wrong> {
+    let debug: Option<bool> = file.object("args")?.at("cni").get("debug")?;
+    let has_level = file.object("log")?.at("level").is_there();
+    Ok(debug == Some(true) && !has_level)
 }
 
 const ON_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
