@@ -41,7 +41,9 @@ fn what_still_runs_is_told_with_its_seconds() {
 
 #[test]
 fn nothing_is_told_of_short_jobs() {
-    assert!(!run("job a one '' true").contains("still at it"));
+    // on a busy machine, too
+    let told = run("HEARTBEAT=20\njob a one '' true");
+    assert!(!told.contains("still at it"), "{told}");
 }
 
 /// A line about others stands between the outputs of two jobs, and in none of them.
