@@ -228,5 +228,7 @@ fn parsed(entry: &Entry) -> Result<network_conf::Conf, String> {
     let mut whole = entry.fields().clone();
     whole.insert("cniVersion".into(), "1.1.0".into());
     whole.insert("name".into(), TYPE.into());
-    network_conf::Conf::parse(whole).map_err(|error| error.to_string())
+    let conf = network_conf::Conf::parse(whole).map_err(|error| error.to_string())?;
+    conf.smc.check_ueid().map_err(|error| error.to_string())?;
+    Ok(conf)
 }
