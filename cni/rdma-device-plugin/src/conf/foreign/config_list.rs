@@ -2,7 +2,7 @@
 //! k8s-rdma-shared-dev-plugin's format (`pkg/types/types.go`, `ValidateConfigs` in
 //! `pkg/resources/resources_manager.go` there).
 
-use super::{exactly, link_types, name, parsed, passed_over, resources};
+use super::{CDI, exactly, link_types, name, parsed, passed_over, resources};
 use crate::conf::{
     Allocate, Ids, MOST_IDS, Parsed, ResourceConf, chain, dra, errors,
     selector::{Selector, Sort},
@@ -10,9 +10,10 @@ use crate::conf::{
 use conf_reader::{Field, Number, Texts, Wrong};
 use std::collections::BTreeSet;
 
-const KEYS: [&str; 5] = [
+const KEYS: [&str; 6] = [
     "periodicUpdateInterval",
     "configList",
+    CDI,
     chain::FIELD,
     dra::FIELD,
     errors::FIELD,

@@ -15,6 +15,9 @@ use super::{
 use conf_reader::{Field, Texts, Wrong, one_line};
 use rdma_netns::LinkType;
 
+/// Of ours: whether containers get devices by CDI names.
+const CDI: &str = "cdi";
+
 /// What a file of such a format comes to.
 fn parsed(
     resources: Vec<ResourceConf>,
@@ -25,7 +28,7 @@ fn parsed(
     Ok(Parsed {
         conf: Conf {
             resources,
-            cdi: false,
+            cdi: file.get(CDI)?.unwrap_or(false),
             erdma: Erdma::foreign(),
             chain: chain::checked(file.get(chain::FIELD)?, file)?,
             dra,

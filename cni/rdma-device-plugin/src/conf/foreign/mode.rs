@@ -3,7 +3,7 @@
 //! functions' netdevs. Its container gets all of `/dev/infiniband`; ours get the devices'. ACK's add-on, which is made of
 //! it, has a parameter `customResourceName`: it is taken here under that name.
 
-use super::{exactly, parsed, passed_over};
+use super::{CDI, exactly, parsed, passed_over};
 use crate::conf::{
     Allocate, Ids, Parsed, ResourceConf, SHARED_IDS, chain, dra, errors, name_at,
     selector::{Parent, Selector, Sort},
@@ -32,6 +32,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             "mode",
             "pfNetdevices",
             CUSTOM,
+            CDI,
             chain::FIELD,
             dra::FIELD,
             errors::FIELD,

@@ -4,7 +4,7 @@
 //!
 //! Resources without RDMA are left to their owner, with a remark.
 
-use super::{exactly, link_types, name, parsed, passed_over, resources};
+use super::{CDI, exactly, link_types, name, parsed, passed_over, resources};
 use crate::conf::{
     Ids, Parsed, ResourceConf, chain, dra, errors,
     selector::{Parent, Selector, Sort, Text},
@@ -66,7 +66,7 @@ enum DeviceType {
 pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
     let mut remarks = passed_over(
         file,
-        &["resourceList", chain::FIELD, dra::FIELD, errors::FIELD],
+        &["resourceList", CDI, chain::FIELD, dra::FIELD, errors::FIELD],
     );
     let resources = resources(file, "resourceList", &mut remarks, one)?;
     parsed(resources, file, remarks)
