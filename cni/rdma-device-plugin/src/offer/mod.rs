@@ -130,7 +130,13 @@ pub fn offers(
     let mut taken = BTreeMap::new();
     let mut offers = Vec::new();
     for resource in &conf.resources {
-        let mut devices = select::devices(resource, inventory, previous, &mut remarks);
+        let mut devices = select::devices(
+            resource,
+            inventory,
+            previous,
+            conf.chain.is_some(),
+            &mut remarks,
+        );
         devices.retain(|device| {
             let is_hidden = hidden.contains(&device.address);
             if is_hidden {

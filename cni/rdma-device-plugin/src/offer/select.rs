@@ -27,15 +27,18 @@ impl From<bool> for Fit {
     }
 }
 
-/// The devices of `resource`, by address. Remarks tell of those that fit and cannot be had.
+/// The devices of `resource`, by address. Remarks tell of those that fit and cannot be had. `with_netdevs`: pods get netdevs
+/// of them, too.
 pub(super) fn devices(
     resource: &ResourceConf,
     inventory: &Inventory,
     previous: &PreviousOffers,
+    with_netdevs: bool,
     remarks: &mut Vec<String>,
 ) -> Vec<OfferedDevice> {
     let mut found = Vec::new();
     let mut storage = Vec::new();
+    let mut uplinks = Vec::new();
     for function in &inventory.functions {
         let seen = previous.device(resource.name.as_str(), &function.device.address);
         let fit = best(&resource.devices, function, inventory);
@@ -84,8 +87,10 @@ pub(super) fn devices(
             remarks.push(not_named(resource, function, &hca, &why));
             continue;
         }
-        if is_shared
-            && !named
+        let needs_a_name = is_shared && !named;
+        let uplink = unnamed::uplink(function).filter(|_| needs_a_name);
+        if needs_a_name
+            && uplink.is_none()
             && let Some(why) = unnamed::storage(&hca)
         {
             storage.push((
@@ -97,7 +102,7 @@ pub(super) fn devices(
             .netdevs
             .first()
             .map(|netdev| netdev.mac.to_string());
-        found.push(OfferedDevice {
+        let device = OfferedDevice {
             address: function.device.address.clone(),
             hca,
             numa_node: function.device.numa_node,
@@ -106,7 +111,20 @@ pub(super) fn devices(
             mac: mac.or_else(|| seen.and_then(|seen| seen.mac.clone())),
             parent: attached.name().map(str::to_owned),
             fault: attached.fault().map(str::to_owned),
-        });
+        };
+        match uplink {
+            Some(why) => {
+                let remark = not_named(resource, function, &device.hca, &why);
+                uplinks.push((device, remark));
+            }
+            None => found.push(device),
+        }
+    }
+    // a node with nothing else has it for its pods, which are given no netdev of it
+    let (own, left_out): (Vec<_>, Vec<_>) = uplinks.into_iter().unzip();
+    match found.is_empty() && !with_netdevs {
+        true => found = own,
+        false => remarks.extend(left_out),
     }
     // where storage goes over all of them, they are the pods', too
     if storage.len() < found.len() {
@@ -168,9 +186,7 @@ fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) ->
     function.netdevs.iter().find_map(|netdev| {
         let name = &netdev.name;
         match &netdev.master {
-            _ if netdev.default_route => Some(format!(
-                "the node's default route leaves by its netdev {name}"
-            )),
+            _ if netdev.default_route => unnamed::uplink(function),
             Some(bond)
                 if resource.bonds
                     && netdev.taken_by.is_none()

@@ -16,18 +16,21 @@ pub(super) fn has_names(selector: &Selector) -> bool {
 
 /// Why a device is not meant by a resource of all devices, or of all of a kind.
 pub(super) fn why_not_meant(function: &Function, hca: &Hca) -> Option<String> {
-    for netdev in &function.netdevs {
-        let name = &netdev.name;
-        if netdev.default_route {
-            return Some(format!(
-                "the node's default route leaves by its netdev {name}"
-            ));
-        }
-        if let Some(other) = &netdev.taken_by {
-            return Some(format!("its netdev {name} is a port of {other}"));
-        }
-    }
-    hca.soft.then(|| "it is RDMA in software".to_owned())
+    let mut netdevs = function.netdevs.iter();
+    let port = netdevs.find_map(|netdev| {
+        let other = netdev.taken_by.as_ref()?;
+        Some(format!("its netdev {} is a port of {other}", netdev.name))
+    });
+    port.or_else(|| hca.soft.then(|| "it is RDMA in software".to_owned()))
+}
+
+/// The node's own way out by a device.
+pub(super) fn uplink(function: &Function) -> Option<String> {
+    let netdev = function.netdevs.iter().find(|it| it.default_route)?;
+    Some(format!(
+        "the node's default route, or its way to the API server, is by its netdev {}",
+        netdev.name
+    ))
 }
 
 /// The kernel's own use of a device: storage.

@@ -192,7 +192,7 @@ fn parents_name_a_device_as_selectors_do() {
     for function in &mut inventory.functions {
         function.netdevs[0].default_route = true;
     }
-    let all = conf("resources: [{name: rdma/hca, kind: shared}]");
+    let all = conf("resources: [{name: rdma/hca, kind: shared}]\nchain: {}");
     let tenants = conf(TENANTS);
     let none = PreviousOffers::default();
     assert_eq!(of(&all, &inventory, &none).0.len(), 0);

@@ -73,8 +73,32 @@ fn is_left_out(change: impl Fn(&mut rdma_netns::Function), why: &str) {
 fn the_nic_of_the_default_route() {
     is_left_out(
         |function| function.netdevs[0].default_route = true,
-        "the node's default route leaves by its netdev",
+        "the node's default route, or its way to the API server, is by its netdev",
     );
+}
+
+/// A node with one RDMA NIC, by which it has its default route: containers get its files, unless pods got its netdev, too.
+#[test]
+fn the_only_nic_is_the_pods_where_no_netdev_is() {
+    let (mut inventory, address) = eight(|function| function.netdevs[0].default_route = true);
+    let is_it = |function: &rdma_netns::Function| function.device.address.to_string() == address;
+    inventory
+        .functions
+        .retain(|it| it.hcas.is_empty() || is_it(it));
+    let by_vendor = selected("shared", r#"{"vendor":"15b3"}"#);
+    for conf in [ALL, &by_vendor] {
+        let (devices, remarks) = offered(conf, &inventory);
+        assert_eq!(devices, [&*address], "{remarks:?}");
+    }
+    for conf in [
+        r#"{"mode":"hca","chain":{}}"#,
+        &selected("exclusive", r#"{"vendor":"15b3"}"#),
+    ] {
+        let (devices, remarks) = offered(conf, &inventory);
+        assert_eq!(devices, [""; 0], "{conf}");
+        let said = |it: &String| it.contains(&address) && it.contains("way to the API server");
+        assert!(remarks.iter().any(said), "{remarks:?}");
+    }
 }
 
 #[test]
