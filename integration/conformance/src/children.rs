@@ -130,3 +130,20 @@ pub fn it_stays_linked_when_its_parent_moves(node: &Node<'_, impl Kernel>) {
     node.make(to_host("nic0", "nic0"));
     assert_eq!(node.pod("rdma0").lower, Some(node.host("nic0").index));
 }
+
+/// And it works through it, whosever that is. `NETDEV_UNREGISTER` of a move is passed over
+/// (`macvlan_device_event()`, `drivers/net/macvlan.c`).
+pub fn it_stays_when_its_parent_leaves_its_namespace(node: &Node<'_, impl Kernel>) {
+    node.make(add_child("nic0", BRIDGE, "rdma0"));
+    node.make(into_pod("nic0", "nic0"));
+    node.make(up_at(POD, "nic0", true));
+    node.make(up_at(POD, "rdma0", true));
+    let before = node.pod("rdma0");
+    assert!(before.carrier);
+    node.make(to_host("nic0", "nic0"));
+    let child = node.pod("rdma0");
+    assert_eq!((child.index, child.mac), (before.index, before.mac));
+    assert_eq!((child.up, child.carrier), (true, false));
+    node.make(up("nic0", true));
+    assert!(node.pod("rdma0").carrier);
+}

@@ -59,6 +59,7 @@ macro_rules! suite {
                 it_has_its_lowers_mac_and_mtu
                 it_is_up_and_down_with_its_lower
                 a_child_of_it_has_its_carrier_and_ends_with_it
+                it_stays_when_its_lower_leaves_its_namespace
             }
             smc {
                 each_namespace_has_a_table_and_the_host_has_the_ports
@@ -131,6 +132,7 @@ macro_rules! suite {
                 it_ends_by_hand
                 a_group_ends_by_one_deletion
                 it_stays_linked_when_its_parent_moves
+                it_stays_when_its_parent_leaves_its_namespace
             }
             rules {
                 there_once_and_gone_once_in_the_kernels_order

@@ -79,3 +79,22 @@ pub fn a_child_of_it_has_its_carrier_and_ends_with_it(node: &Node<'_, impl Kerne
     assert!(node.pod_has("rdma0").is_none());
     node.pod("rdma1");
 }
+
+/// And it is up and down with it all the same: `NETDEV_UNREGISTER` of a move is passed over, and no event asks for the
+/// namespace (`vlan_device_event()`, `net/8021q/vlan.c`).
+pub fn it_stays_when_its_lower_leaves_its_namespace(node: &Node<'_, impl Kernel>) {
+    (node.add_vlan)("nic0", 7);
+    node.make(up("nic0.7", true));
+    let before = node.host("nic0.7");
+    assert!(before.up);
+    node.make(into_pod("nic0", "nic0"));
+    let vlan = || node.host("nic0.7");
+    assert_eq!((vlan().index, vlan().mac), (before.index, before.mac));
+    assert_eq!((vlan().up, vlan().carrier), (false, false));
+    for lower in [true, false] {
+        node.make(up_at(POD, "nic0", lower));
+        assert_eq!((vlan().up, vlan().carrier), (lower, lower));
+    }
+    node.make(to_host("nic0", "nic0"));
+    assert_eq!(vlan().lower, Some(node.host("nic0").index));
+}

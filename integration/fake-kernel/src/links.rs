@@ -126,6 +126,8 @@ impl World {
         let id = netdev.id;
         self.flush_dead_routes();
         self.tell_children(id);
+        // it was closed: nothing refuses to go down with it
+        let _ = self.take_along(id, false);
     }
 
     /// `dev_change_name()`: EBUSY while up before Linux 6.2, EEXIST where the name is

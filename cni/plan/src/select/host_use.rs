@@ -105,7 +105,8 @@ impl<'a> HostUse<'a> {
         Some(format!("it is a port of {name}"))
     }
 
-    /// A VLAN or the like of the host that lies on it: the kernel takes that away with it.
+    /// A VLAN or the like of the host that lies on it: it stays on the host, and would work through a pod's netdev
+    /// (`vlan_device_event()`, `net/8021q/vlan.c`). An IPoIB child ends when the RDMA device moves.
     fn above(&self, link: &Link) -> Option<String> {
         let mut links = self.host.links.iter();
         let above = links.find(|it| it.lower == Some(link.index) && it.index != link.index)?;
