@@ -11,7 +11,7 @@ pub use address::{
 };
 pub use route::{
     HIGH_PREFERENCE, LOW_PREFERENCE, MAIN_TABLE, PROTOCOL_KERNEL, PROTOCOL_RA, PROTOCOL_STATIC,
-    Route, SCOPE_LINK,
+    Route, RouteMetrics, SCOPE_LINK,
 };
 pub use sysctl::{SYSCTLS, Sysctls};
 

@@ -3,7 +3,10 @@
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
-use rdma_netns::{Kernel, Route, link::SCOPE_LINK};
+use rdma_netns::{
+    Kernel, Route,
+    link::{RouteMetrics, SCOPE_LINK},
+};
 
 /// The routes of `link` that the kernel did not make.
 fn lasting(node: &Node<'_, impl Kernel>, link: &str) -> Vec<Route> {
@@ -113,6 +116,13 @@ pub fn ipv6_routes_of_two_netdevs_are_two(node: &Node<'_, impl Kernel>) {
     assert_eq!((count("nic0"), count("nic1")), (0, 0));
 }
 
+fn metrics(numbers: &[(u16, u32)], congestion: Option<&str>) -> Option<Box<RouteMetrics>> {
+    Some(Box::new(RouteMetrics {
+        numbers: numbers.to_vec(),
+        congestion: congestion.map(str::to_owned),
+    }))
+}
+
 /// The same again, and nothing else goes when one goes.
 pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
     node.addressed();
@@ -142,8 +152,7 @@ pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
         with("10.6.0.0/16", v4, &|it| {
             it.mtu = Some(1400);
             // RTAX_LOCK of RTAX_MTU, RTAX_INITCWND, RTAX_RTO_MIN, RTAX_QUICKACK
-            it.metrics = [(1, 1 << 2), (11, 30), (13, 50), (15, 1)].into();
-            it.congestion = Some("reno".to_owned());
+            it.metrics = metrics(&[(1, 1 << 2), (11, 30), (13, 50), (15, 1)], Some("reno"));
         }),
         with("224.0.0.0/4", None, &|it| it.scope = SCOPE_LINK),
         route("::/0", v6),
@@ -157,7 +166,7 @@ pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
         }),
         // RTAX_HOPLIMIT, RTAX_INITRWND
         with("fd03:1::/64", v6, &|it| {
-            it.metrics = [(10, 7), (14, 20)].into()
+            it.metrics = metrics(&[(10, 7), (14, 20)], None)
         }),
         with("fd04::/64", Some("fd99::1"), &|it| it.onlink = true),
         with("::/0", v6, &|it| it.table = 1001),

@@ -2,7 +2,7 @@
 //! A route that leaves by one netdev.
 
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, net::IpAddr};
+use std::net::IpAddr;
 
 /// A route that leaves by one netdev (`struct rtmsg`, `include/uapi/linux/rtnetlink.h`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -38,13 +38,9 @@ pub struct Route {
     /// TCP maximum segment size advertised, bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advmss: Option<u32>,
-    /// The other numbers that packets by it have, by `RTAX_*` (`include/uapi/linux/rtnetlink.h`) and in the kernel's units:
-    /// `initcwnd`, `hoplimit`, `rto_min`, which of them are locked.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub metrics: BTreeMap<u16, u32>,
-    /// How TCP controls congestion (`RTAX_CC_ALGO`).
+    /// What else packets by it have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub congestion: Option<String>,
+    pub metrics: Option<Box<RouteMetrics>>,
     /// The type of service of the packets that it is for (IPv4 only); 0: any.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tos: u8,
@@ -55,6 +51,18 @@ pub struct Route {
     /// 0 medium, 1 high, 3 low.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub preference: u8,
+}
+
+/// What few routes have (`RTA_METRICS`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RouteMetrics {
+    /// Numbers by `RTAX_*` (`include/uapi/linux/rtnetlink.h`), in the kernel's order and units: `initcwnd`, `hoplimit`, `rto_min`,
+    /// which of them are locked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub numbers: Vec<(u16, u32)>,
+    /// How TCP controls congestion (`RTAX_CC_ALGO`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<String>,
 }
 
 /// `RT_TABLE_MAIN`.
@@ -103,8 +111,7 @@ impl Route {
             onlink: false,
             mtu: None,
             advmss: None,
-            metrics: BTreeMap::new(),
-            congestion: None,
+            metrics: None,
             tos: 0,
             expires: None,
             preference: 0,
@@ -114,11 +121,13 @@ impl Route {
     /// Whether `other` is this very route, whatever its age.
     pub fn same_as(&self, other: &Self) -> bool {
         let expires = self.expires;
-        *self
-            == Self {
-                expires,
-                ..other.clone()
-            }
+        // a host has thousands, and most of them differ there
+        self.same_destination(other)
+            && *self
+                == Self {
+                    expires,
+                    ..other.clone()
+                }
     }
 
     /// Whether `other` leads the same packets to the same place, in the same table.

@@ -14,6 +14,7 @@
 use super::ip_of;
 use crate::{
     Route,
+    link::RouteMetrics,
     netlink::{attributes, text, u32_of},
 };
 use netlink_packet_core::DefaultNla;
@@ -106,14 +107,16 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
             RTA_PREF => route.preference = value.first().copied().unwrap_or(0),
             RTA_CACHEINFO => route.expires = expires(value),
             RTA_METRICS => {
+                let mut others = RouteMetrics::default();
                 for (kind, value) in attributes(value) {
                     match kind {
                         RTAX_MTU => route.mtu = u32_of(value),
                         RTAX_ADVMSS => route.advmss = u32_of(value),
-                        RTAX_CC_ALGO => route.congestion = text(value).map(str::to_owned),
-                        _ => route.metrics.extend(u32_of(value).map(|it| (kind, it))),
+                        RTAX_CC_ALGO => others.congestion = text(value).map(str::to_owned),
+                        _ => others.numbers.extend(u32_of(value).map(|it| (kind, it))),
                     }
                 }
+                route.metrics = (others != RouteMetrics::default()).then(|| Box::new(others));
             }
             RTA_MULTIPATH => {
                 beyond |= header.address_family == AddressFamily::Inet;
@@ -133,6 +136,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     if route.table == LOCAL_TABLE {
         return None;
     }
+    beyond |= next_hops(hops).any(|hop| hop.encapsulated);
     let (hops, by_object) = match (hops, netdev, object) {
         ([], Some(netdev), _) => (vec![(netdev, route)], None),
         ([], None, object) => (vec![], Some((object?, route))),
@@ -162,6 +166,7 @@ struct NextHop {
     netdev: u32,
     gateway: Option<IpAddr>,
     onlink: bool,
+    encapsulated: bool,
 }
 
 impl NextHop {
@@ -171,6 +176,7 @@ impl NextHop {
             netdev,
             gateway,
             onlink,
+            ..
         } = self;
         (
             netdev,
@@ -197,6 +203,7 @@ fn next_hops(mut hops: &[u8]) -> impl Iterator<Item = NextHop> {
             netdev: u32_of(&hop[4..HOP_HEADER])?,
             gateway: gateway.and_then(|(_, value)| ip_of(value)),
             onlink: hop[2] & RTNH_F_ONLINK != 0,
+            encapsulated: attributes(&hop[HOP_HEADER..]).any(|(kind, _)| kind == RTA_ENCAP),
         })
     })
 }
@@ -267,17 +274,20 @@ fn message(index: u32, route: &Route) -> RouteMessage {
     if let Some(seconds) = route.expires {
         attributes.push(RouteAttribute::Expires(seconds));
     }
-    let others = route.metrics.iter().map(|(kind, value)| {
+    let others = route.metrics.as_deref();
+    let numbers = others.map_or(&[][..], |it| &it.numbers);
+    let numbers = numbers.iter().map(|(kind, value)| {
         RouteMetric::Other(DefaultNla::new(*kind, value.to_ne_bytes().to_vec()))
     });
+    let congestion = others.and_then(|it| it.congestion.clone());
     let metrics: Vec<_> = [
         route.mtu.map(RouteMetric::Mtu),
         route.advmss.map(RouteMetric::Advmss),
-        route.congestion.clone().map(RouteMetric::CcAlgo),
+        congestion.map(RouteMetric::CcAlgo),
     ]
     .into_iter()
     .flatten()
-    .chain(others)
+    .chain(numbers)
     .collect();
     if !metrics.is_empty() {
         attributes.push(RouteAttribute::Metrics(metrics));

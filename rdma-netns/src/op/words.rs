@@ -56,7 +56,7 @@ pub(super) fn address_words(address: &Address, whole: bool) -> String {
     words
 }
 
-/// [`Route::metrics`] in iproute2's words (`RTAX_*`, `include/uapi/linux/rtnetlink.h`). What is locked is a part of another
+/// [`link::RouteMetrics::numbers`] in iproute2's words (`RTAX_*`, `include/uapi/linux/rtnetlink.h`). What is locked is a part of another
 /// word there, and features have words of their own.
 const METRICS: [(u16, &str); 12] = [
     (3, "window"),
@@ -107,17 +107,24 @@ pub(super) fn route_words(route: &Route, link: &str) -> String {
     if route.scope != 0 {
         let _ = write!(words, " scope {}", route.scope);
     }
-    let metrics = METRICS
-        .iter()
-        .map(|(kind, name)| (*name, route.metrics.get(kind).copied()));
-    let numbers = [("mtu", route.mtu), ("advmss", route.advmss)].into_iter();
-    for (name, value) in numbers.chain(metrics).chain([("expires", route.expires)]) {
+    for (name, value) in [
+        ("mtu", route.mtu),
+        ("advmss", route.advmss),
+        ("expires", route.expires),
+    ] {
         if let Some(value) = value {
             let _ = write!(words, " {name} {value}");
         }
     }
-    if let Some(congestion) = &route.congestion {
-        let _ = write!(words, " congctl {congestion}");
+    if let Some(metrics) = &route.metrics {
+        for (kind, value) in &metrics.numbers {
+            if let Some((_, name)) = METRICS.iter().find(|(it, _)| it == kind) {
+                let _ = write!(words, " {name} {value}");
+            }
+        }
+        if let Some(congestion) = &metrics.congestion {
+            let _ = write!(words, " congctl {congestion}");
+        }
     }
     match route.preference {
         1 => words.push_str(" pref high"),
