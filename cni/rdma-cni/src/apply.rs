@@ -210,9 +210,9 @@ pub fn check_char_devices<K: Kernel>(
                 log::info!("RDMA device {rdma}: the move changed its character devices {change}")
             }
             false => log::warn!(
-                "RDMA device {rdma}: the move changed its character devices {change}, and who allocated it is not \
-                 rdma-device-plugin: a container that was promised its path does not start, or cannot open it; \
-                 delete the pod then, so that it is allocated anew"
+                "RDMA device {rdma}: the move changed its character devices {change}; a container that another device \
+                 plugin than rdma-device-plugin has promised a path does not start, or cannot open it: delete such a \
+                 pod, so that it is allocated anew"
             ),
         }
     }

@@ -6,11 +6,20 @@ use attachments::{
     Attachment, Attribute, Rail,
     given_up::{Lack, Note, earlier, remove, write},
 };
-use rdma_netns::Route;
+use rdma_netns::{
+    Observed, Route,
+    link::{PROTOCOL_KERNEL, PROTOCOL_STATIC},
+};
 use std::path::Path;
 
 /// How many routes are told by their destinations.
 const TOLD: usize = 8;
+
+/// How many of a netdev are written down.
+const NOTED: usize = 100;
+
+/// `RTPROT_BOOT`: iproute2's, where nothing is said.
+const PROTOCOL_BOOT: u8 = 3;
 
 /// Writes down what the netdevs of `attachment` are without, and takes away what was written of
 /// those that are whole. All that they are without.
@@ -63,6 +72,14 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
     told
 }
 
+/// The routes of a netdev that a move ends and nobody sets again: a routing daemon does that of its own.
+pub fn routes_of(netdev: u32, observed: &Observed) -> Vec<Route> {
+    let by_hand = [PROTOCOL_KERNEL, PROTOCOL_BOOT, PROTOCOL_STATIC];
+    let routes = observed.host.unkept_by(netdev);
+    let routes = routes.filter(|route| by_hand.contains(&route.protocol));
+    routes.take(NOTED).cloned().collect()
+}
+
 /// Routes that a move ends, in words; none: there is none.
 pub fn routes(unkept: &[Route]) -> Option<String> {
     let mut told: Vec<String> = unkept.iter().take(TOLD).map(destination).collect();
@@ -87,7 +104,8 @@ fn unkept(rail: &Rail) -> impl Iterator<Item = Lack> {
     routes.map(|route| Lack {
         attribute: Attribute::UnkeptRoute(Box::new(route.clone())),
         why: format!(
-            "its route to {} ended with the move, for all netdevs that it has: set it again",
+            "its route to {} has several next hops or more than is written down, and is gone or another one now: set \
+             it again",
             destination(route)
         ),
     })

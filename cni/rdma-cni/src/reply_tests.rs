@@ -213,7 +213,6 @@ fn what_kubelet_allocated_is_shared_or_refused() {
     }
 }
 
-/// `type: rdma` moves the RDMA device alone, after a netdev that is in the pod already, or without one.
 /// 105 says that nothing was changed.
 #[test]
 fn a_restoration_that_has_begun_is_incomplete() {
@@ -226,6 +225,7 @@ fn a_restoration_that_has_begun_is_incomplete() {
     }
 }
 
+/// `type: rdma` moves the RDMA device alone, after a netdev that is in the pod already, or without one.
 #[test]
 fn a_drop_ins_rdma_device_that_the_host_uses_stays() {
     let taken = |users: &[&str], bare: bool, mode: &str| {

@@ -273,9 +273,9 @@ pub fn draft<K: Kernel>(
     vf::record(node.kernel, node.conf, observed, &mut rails)?;
     partition::check(node.kernel, node.conf, &rails)?;
     for rail in &mut rails {
-        let host_link = rail.host_link.iter();
-        let unkept = host_link.flat_map(|it| observed.host.unkept_by(it.index));
-        rail.unkept_routes = unkept.cloned().collect();
+        if let Some(host_link) = &rail.host_link {
+            rail.unkept_routes = crate::given_up::routes_of(host_link.index, observed);
+        }
     }
     let mut attachment = node.record(key, pod, observed, rails);
     attachment.routing.table_base = plan::free_base(&attachment, observed, others)?;
