@@ -78,7 +78,7 @@ wait_for_end() {
 	local pid
 	while :; do
 		if read -r -t "$HEARTBEAT" -u "$ENDED" JOB_ENDED; then
-			[[ ${JOB_STATE[$JOB_ENDED]} != running ]] || return 0
+			[[ ${JOB_STATE[$JOB_ENDED]-} != running ]] || return 0
 			continue
 		fi
 		for pid in "${!RUNNING_JOBS[@]}"; do

@@ -104,6 +104,13 @@ fn look_at(device: &Device, observed: &Observed) -> Result<Free, String> {
     let Some(link) = &rail.host_link else {
         return Err("pods share it".to_owned());
     };
+    let mut addresses = link.addresses.iter();
+    if let Some(address) = addresses.find(|it| it.names_a_network()) {
+        return Err(format!(
+            "{} has {}, which may be in use",
+            link.name, address.ip
+        ));
+    }
     match &rail.rdma {
         Some(_) if link.link_type != LinkType::Ether => {
             Err(format!("{} is no Ethernet", link.name))
