@@ -157,6 +157,12 @@ fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(node: &ExclusiveNo
         node.runtime.pod(&spec)
     });
     let netns = [0, 1].map(|pod: usize| pods[pod].netns());
+    // an emulated function's port can come up later than its pod
+    wait::until("the ports with a pnet id are up", || {
+        let ports = shown(&netns[0])["rdmaPorts"].take();
+        let mut ports = ports.as_array().expect("a list").iter();
+        ports.all(|it| it["pnetId"].is_null() || it["active"] == true)
+    });
     // the primary interface is of another network, of which no GID is
     for (address, mode) in [
         (pods[0].addresses()[0].clone(), "tcp"),

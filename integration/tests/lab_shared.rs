@@ -82,7 +82,8 @@ fn the_drop_in_needs_exclusive_mode_and_says_how_to_get_it() {
     let pod = lab.pod("pod");
     let before = Snapshot::of(&lab.host);
     let plugin = json!({"type": "rdma", "deviceID": function.pci, "stateDir": lab.state()});
-    let list = Conflist::new("1.0.0", vec![plugin]);
+    // it comes after another plugin
+    let list = Conflist::new("1.0.0", vec![json!({"type": "loopback"}), plugin]);
     let attachment = Attachment::new("a", pod.path(), "net1");
     let text = lab
         .runtime()
