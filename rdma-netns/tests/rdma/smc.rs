@@ -162,9 +162,10 @@ fn entries_are_added_once_and_a_conflict_is_told() {
     let world = World::new("rdma-pnet-ops");
     let _clean = Clean;
     let pod = Pod(&world, world.pod());
-    // two links a group are the kernel's own setting
+    // two links a group are the kernel's own setting, and SMC uses RoCE's devices
     let bare = SmcState {
         max_links: Some(2),
+        devices: Some(["rxe0", "rxe1"].map(str::to_owned).to_vec()),
         ..SmcState::default()
     };
     assert_eq!(pod.state(), bare);
