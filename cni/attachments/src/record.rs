@@ -320,6 +320,13 @@ impl Attachment {
         }
     }
 
+    /// What kubelet gave the pod's containers of the rail with the RDMA device `rdma`, as it was on the host.
+    pub fn allocated_with(&self, rdma: &RdmaDevice) -> Option<&Allocated> {
+        let mut rails = self.rails.iter();
+        let rail = rails.find(|rail| rail.rdma.as_ref() == Some(rdma))?;
+        rail.allocated.as_ref()
+    }
+
     /// How long before `observed` the rails were seen as they are recorded, seconds; 0 where nobody
     /// tells. Of another boot the clock says nothing, and there is nothing to restore either.
     pub fn age(&self, observed: &Observed) -> u64 {

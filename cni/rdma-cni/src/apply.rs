@@ -221,9 +221,7 @@ pub fn check_char_devices<K: Kernel>(
 
 /// Whether what containers were promised of the device was written down: then it is put right, or ADD fails.
 fn promises_are_known(attachment: &Attachment, before: &RdmaDevice) -> bool {
-    let mut rails = attachment.rails.iter();
-    let rail = rails.find(|rail| rail.rdma.as_ref() == Some(before));
-    let allocated = rail.and_then(|rail| rail.allocated.as_ref());
+    let allocated = attachment.allocated_with(before);
     allocated.is_some_and(|it| it.cdi || !it.by_path.is_empty())
 }
 

@@ -138,9 +138,7 @@ fn follow(
 /// A path that kubelet gave a container, and that is not the moved device's any more.
 fn broken_promise(attachment: &Attachment, observed: &Observed) -> Option<CharDeviceError> {
     apply::moved(attachment, observed).find_map(|(before, after)| {
-        let is_its = |rail: &&Rail| rail.rdma.as_ref() == Some(before);
-        let rail = attachment.rails.iter().find(is_its)?;
-        let allocated = rail.allocated.as_ref()?;
+        let allocated = attachment.allocated_with(before)?;
         // the runtime looks the path up: that its number is another since a boot is no matter
         let kept = |node: &CharNode| after.char_devices.iter().any(|it| it.name == node.name);
         let promised = allocated.by_path.iter().find(|node| !kept(node))?;
