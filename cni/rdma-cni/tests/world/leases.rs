@@ -2,7 +2,10 @@
 //! A node with bonds, and an IPAM plugin that keeps books: what it has given to whom, and what it
 //! was asked with.
 
-use crate::node::{Node, Pod, alone, name, settle};
+use crate::{
+    gate::alone,
+    node::{Node, Pod, name, settle},
+};
 use fake_kernel::{Nic, Snapshot, World};
 use rdma_netns::{Link, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A node with a furnished fake kernel and a state directory, and what its runtime does.
 
+use crate::gate;
 use attachments::Store;
 use cni_protocol::{Command, Environment, Input, Mistakes, lock::Patience};
 use fake_kernel::{FakeKernel, Nic, Snapshot, Verdict, World};
@@ -11,40 +12,13 @@ use rdma_netns::{
 };
 use serde_json::{Value, json};
 use std::{
-    cell::Cell,
     collections::BTreeMap,
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
-    sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
-
-/// Here all processes are threads of one: a child that is being started has the locks of
-/// every other thread open until it is another program, and keeps them taken.
-static GATE: RwLock<()> = RwLock::new(());
-
-/// Nothing else of these tests runs as long as this is held: children can be started.
-pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
-    GATE.write().unwrap_or_else(PoisonError::into_inner)
-}
-
-thread_local! {
-    /// Whether this thread runs the program: one that is run meanwhile passes the gate with it, as it would wait for
-    /// ever behind one that waits to be alone.
-    static RUNS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Nothing that has to be alone runs as long as this is held.
-pub(crate) fn beside_others() -> RwLockReadGuard<'static, ()> {
-    GATE.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What this thread runs from now on passes the gate with another thread, which keeps it open as long.
-pub(crate) fn pass_with_another() {
-    RUNS.set(true);
-}
 
 /// A node.
 pub(crate) struct Node {
@@ -342,12 +316,9 @@ impl Node {
         // a process of its own
         kernel.ask_only(None);
         let starts_ipam = !config["ipam"].is_null();
-        let outermost = !RUNS.replace(true);
-        assert!(outermost || !starts_ipam, "IPAM is started within a run");
-        let _alone = starts_ipam.then(alone);
-        let _beside = (outermost && !starts_ipam).then(beside_others);
-        let _ = rdma_cni::run(input, &mut stdin.as_slice(), output, kernel);
-        RUNS.set(!outermost);
+        gate::pass(starts_ipam, || {
+            let _ = rdma_cni::run(input, &mut stdin.as_slice(), output, kernel);
+        });
     }
 
     pub(crate) fn add(&self, pod: &Pod, config: &Value) -> Answer {
@@ -380,10 +351,7 @@ impl Node {
         let conf = Conf::read(raw, &environment.args, &mut Mistakes::of(Command::Del)).unwrap();
         let mut node = rdma_cni::verb::Node::new(&self.kernel, &environment, &conf);
         node.store = Store::within(&conf.state_dir, Patience::until(Instant::now() + time));
-        let starts_ipam = !config["ipam"].is_null();
-        let _alone = starts_ipam.then(alone);
-        let _beside = (!starts_ipam).then(|| GATE.read().unwrap_or_else(PoisonError::into_inner));
-        run(&node)
+        gate::pass(!config["ipam"].is_null(), || run(&node))
     }
 
     /// The environment that a runtime starts `command` in.

@@ -2,7 +2,8 @@
 //! Pods that end at the same moment, and what they share of SMC-R: none leaves it to one that is done with it.
 
 use crate::{
-    node::{Node, Pod, beside_others, pass_with_another},
+    gate::{beside_others, pass_with_another},
+    node::{Node, Pod},
     smc::{one_rail_that_asks, one_rail_with_smc, seen},
 };
 use cni_protocol::lock::{self, Held};

@@ -2,8 +2,9 @@
 //! Pods side by side: what one pod's record, lease or file is to the verbs of another.
 
 use crate::{
+    gate::alone,
     leases::{Leases, answer, install},
-    node::{Answer, Node, Pod, alone},
+    node::{Answer, Node, Pod},
 };
 use cni_protocol::Input;
 use rdma_netns::RdmaMode;
