@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What fails in a delegation, and what that says of the plugin.
+
+use super::built_in;
+use cni_protocol::code;
+use conf_reader::steers;
+use rdma_ipam::{error::own, store::StoreError};
+use serde_json::Value;
+use std::{io, path::PathBuf, process::ExitStatus};
+
+/// Characters that are told of another program's words: it may have printed anything.
+const SHOWN: usize = 400;
+
+/// Delegation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum IpamError {
+    /// No such program.
+    #[error("IPAM plugin {name:?} is not in CNI_PATH ({path})")]
+    NotFound {
+        /// `ipam.type`
+        name: String,
+        /// Where it was looked for.
+        path: String,
+    },
+    /// It could not be run.
+    #[error("cannot run IPAM plugin {program:?}: {source}")]
+    Run {
+        /// The program.
+        program: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// It answered with an error.
+    #[error("IPAM plugin {name:?}, {command}: {message}")]
+    Refused {
+        /// `ipam.type`
+        name: String,
+        /// `ADD`, `DEL`…
+        command: &'static str,
+        /// Its code.
+        code: Option<u64>,
+        /// Its message and details, or how it ended.
+        message: String,
+    },
+    /// It was ended by a signal.
+    #[error("IPAM plugin {name:?}, {command}: it ended with {status}")]
+    Killed {
+        /// `ipam.type`
+        name: String,
+        /// `ADD`, `DEL`…
+        command: &'static str,
+        /// Which one.
+        status: ExitStatus,
+    },
+    /// What it did is not on the disk.
+    #[error("IPAM: {0}")]
+    Unsettled(StoreError),
+    /// Its answer makes no sense.
+    #[error("IPAM plugin {name:?} answered with an invalid {field}: {value}")]
+    Answer {
+        /// `ipam.type`
+        name: String,
+        /// What is wrong.
+        field: &'static str,
+        /// The wrong value.
+        value: String,
+    },
+}
+
+impl IpamError {
+    /// What the plugin called `name` printed as its `command` failed; `without` an error, if it is none.
+    pub fn refused(name: &str, command: &'static str, output: &[u8], without: &str) -> Self {
+        let error: Value = serde_json::from_slice(output).unwrap_or_default();
+        let words = [&error["msg"], &error["details"]]
+            .into_iter()
+            .filter_map(Value::as_str);
+        let words: Vec<&str> = words.filter(|text| !text.is_empty()).collect();
+        Self::Refused {
+            name: name.to_owned(),
+            command,
+            code: error["code"].as_u64(),
+            message: match words.is_empty() {
+                true => without.to_owned(),
+                false => shown(&words.join(": ")),
+            },
+        }
+    }
+
+    /// Whether there is no such plugin, or it answered as CNI wants it: it is known not to have
+    /// done what it was asked for. One that was killed may have; `rdma-ipam` says so itself.
+    pub fn is_answer(&self) -> bool {
+        match self {
+            Self::NotFound { .. } => true,
+            Self::Refused { name, code, .. } => {
+                let still_held = u64::from(own::STILL_HELD);
+                code.is_some_and(|it| name != built_in::NAME || it != still_held)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether another call may go better: it says so (code 11), took too long, or was killed.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Refused { code, .. } => *code == Some(u64::from(code::TRY_LATER)),
+            Self::Run { source, .. } => source.kind() == io::ErrorKind::TimedOut,
+            Self::Killed { .. } => true,
+            Self::NotFound { .. } | Self::Unsettled(_) | Self::Answer { .. } => false,
+        }
+    }
+
+    /// Whether the plugin says that it cannot do its configuration, now or later.
+    pub fn is_configuration(&self) -> bool {
+        let codes = [
+            code::INCOMPATIBLE_VERSION,
+            code::UNSUPPORTED_FIELD,
+            code::CONFIGURATION,
+        ];
+        let is_one = |it: u64| codes.iter().any(|code| u64::from(*code) == it);
+        matches!(self, Self::Refused { code: Some(it), .. } if is_one(*it))
+    }
+}
+
+/// The words of another program in one line, and not all of them if they are many.
+pub(super) fn shown(words: &str) -> String {
+    let mut line = String::new();
+    let mut left = SHOWN;
+    for character in words.chars() {
+        let told = match steers(character) {
+            true => character.escape_default().collect(),
+            false => String::from(character),
+        };
+        let Some(rest) = left.checked_sub(told.chars().count()) else {
+            line.push('…');
+            break;
+        };
+        line.push_str(&told);
+        left = rest;
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipam::Answer;
+
+    #[test]
+    fn what_an_ipam_plugin_prints_is_told_in_one_line_of_some_length() {
+        let error = |output: &str| {
+            let error = Answer::parse("theirs", output.as_bytes());
+            error.expect_err("no answer").to_string()
+        };
+        assert_eq!(
+            error("panic:\n\u{1b}[31mgoroutine 1\n"),
+            "IPAM plugin \"theirs\" answered with an invalid result: panic:\\n\\u{1b}[31mgoroutine 1"
+        );
+        for character in ["x", "\0", "\u{9f}", "\u{2028}", "\u{202e}"] {
+            // what is at the ends is trimmed, if it is white space
+            let told = error(&format!("<{}>", character.repeat(1 << 20)));
+            assert!(told.len() < 500 && told.ends_with('…'), "{told}");
+        }
+        let many = serde_json::json!({"ips": {"x": "y\n".repeat(1000)}}).to_string();
+        assert!(error(&many).ends_with('…'));
+    }
+
+    #[test]
+    fn who_says_that_addresses_are_held_has_not_refused_them() {
+        let error = |name, code: u32| {
+            let output = serde_json::json!({"code": code, "msg": "no"}).to_string();
+            IpamError::refused(name, "ADD", output.as_bytes(), "").is_answer()
+        };
+        assert!(error(built_in::NAME, 5) && error("theirs", own::STILL_HELD));
+        assert!(!error(built_in::NAME, own::STILL_HELD));
+    }
+}
