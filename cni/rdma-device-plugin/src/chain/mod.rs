@@ -11,6 +11,7 @@
 //! | [`evidence`] | whether the runtime calls what is in a network's own directory |
 //! | [`claim`] | whose configuration of our plugin that is |
 //! | [`reconciler`] | the daemon's part: a turn after each change of the directory |
+//! | `status` | whether the runtime would call our plugin |
 //! | [`sandbox`] | whether a pod's network was made by a list with our plugin in it |
 //!
 //! Turns of all processes go one after the other, by a lock beside the record. Nothing is written
@@ -24,6 +25,9 @@ pub mod programs;
 pub mod reconciler;
 pub mod record;
 pub mod sandbox;
+mod status;
+
+pub use status::ChainStatus;
 
 use crate::conf::Chain as Conf;
 use claim::Claim;
@@ -35,7 +39,7 @@ use conflist::{
 use file::Held;
 use rdma_resources::FileError;
 use record::{Record, RecordError};
-use std::{collections::BTreeSet, fmt, path::PathBuf};
+use std::{collections::BTreeSet, path::PathBuf};
 
 /// The place in the chain, as it is configured.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,29 +53,6 @@ pub struct Chain {
     pub cni_cache: Option<PathBuf>,
     /// Whether our plugin is put in only where it can ask kubelet.
     pub needs_kubelet: bool,
-}
-
-/// Whether the runtime would call our plugin now.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ChainStatus {
-    /// Nobody has looked yet.
-    #[default]
-    Unseen,
-    /// It is not this program's business.
-    Off,
-    /// It would.
-    Called {
-        /// The file's name.
-        file: String,
-        /// The network's name.
-        network: String,
-        /// Whether somebody else put it there.
-        by_others: bool,
-    },
-    /// It would not: why, in a sentence.
-    NotCalled(String),
-    /// It would not, and is not to: why, in a sentence.
-    Withheld(String),
 }
 
 /// What came of a turn.
@@ -104,38 +85,6 @@ pub enum ChainError {
     Record(#[from] RecordError),
 }
 
-impl fmt::Display for ChainStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unseen => write!(
-                f,
-                "it is not known yet whether the runtime calls {TYPE}: nobody has looked so far"
-            ),
-            Self::Off => write!(
-                f,
-                "{TYPE} is not kept in the chain: chain is not configured"
-            ),
-            Self::Called {
-                file,
-                network,
-                by_others,
-            } => {
-                let whose = if *by_others {
-                    ", as somebody else configured it"
-                } else {
-                    ""
-                };
-                write!(
-                    f,
-                    "the runtime calls {TYPE} for network {network} ({file}){whose}"
-                )
-            }
-            Self::NotCalled(why) => write!(f, "the runtime does not call {TYPE}: {why}"),
-            Self::Withheld(why) => write!(f, "{TYPE} is not put into the chain: {why}"),
-        }
-    }
-}
-
 impl Chain {
     /// Whether the runtime would call our plugin now. Nothing is changed. For `blocker` see
     /// [`take`](Self::take).
@@ -148,7 +97,7 @@ impl Chain {
         };
         let status = self.status_in(&directory);
         if let Some(why) = is_first.then(blocker).flatten() {
-            return withheld(status, why);
+            return status.withheld(why);
         }
         let Some(record) = record else {
             return status;
@@ -206,7 +155,7 @@ impl Chain {
         {
             held.clear();
             return Ok(Turn {
-                status: withheld(self.status_in(&directory), why),
+                status: self.status_in(&directory).withheld(why),
                 hindered: true,
                 ..Turn::default()
             });
@@ -489,14 +438,6 @@ const WITHDRAWN: &str = "uninstall has taken it out of the chain, and the binari
 
 /// Times that a file may change between reading and writing.
 const TRIES: usize = 20;
-
-/// How it stands, where our plugin is not put in; somebody else may have done that.
-fn withheld(status: ChainStatus, why: String) -> ChainStatus {
-    match status {
-        called @ ChainStatus::Called { .. } => called,
-        _ => ChainStatus::Withheld(why),
-    }
-}
 
 /// `directory` with other texts.
 fn with(directory: &Directory, texts: &[(String, String)]) -> Directory {

@@ -98,11 +98,10 @@ impl Reconciler {
         loop {
             let conf = self.node.borrow_and_update().conf.chain.clone();
             let Some(conf) = conf else {
-                self.status.send_replace(ChainStatus::Off);
-                if !self.is_other(None).await {
-                    return;
+                match self.off().await {
+                    true => continue,
+                    false => return,
                 }
-                continue;
             };
             let chain = Chain {
                 conf,
@@ -131,6 +130,27 @@ impl Reconciler {
                     () = watch.changed() => tokio::time::sleep(self.pause()).await,
                     () = until(again) => {}
                 }
+            }
+        }
+    }
+
+    /// Keeps nothing, and says what is left of a daemon that did. False: there is no daemon.
+    async fn off(&mut self) -> bool {
+        let mut watch = Watch::new(vec![record::path(&self.state_dir)]);
+        loop {
+            let record = Record::read(&self.state_dir).ok().flatten();
+            let record = record.filter(|it| !it.withdrawn).unwrap_or_default();
+            let left: Vec<_> = record.lists_with_entry().cloned().collect();
+            if left.is_empty() {
+                self.status.send_replace(ChainStatus::Off);
+                return self.is_other(None).await;
+            }
+            let status = ChainStatus::Left(left);
+            self.say(status.to_string());
+            self.status.send_replace(status);
+            tokio::select! {
+                other = self.is_other(None) => return other,
+                () = watch.changed() => tokio::time::sleep(TOGETHER).await,
             }
         }
     }

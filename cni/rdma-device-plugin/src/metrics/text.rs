@@ -65,7 +65,7 @@ fn resources(snapshot: &Snapshot) -> Registry {
         }
     }
     let chained = match snapshot.node.chain {
-        ChainStatus::Unseen | ChainStatus::Off => None,
+        ChainStatus::Unseen | ChainStatus::Off | ChainStatus::Left(_) => None,
         ChainStatus::Called { .. } => Some(1),
         ChainStatus::NotCalled(_) | ChainStatus::Withheld(_) => Some(0),
     };

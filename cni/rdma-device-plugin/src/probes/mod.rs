@@ -123,7 +123,10 @@ impl Probes {
         };
         let is_called = match chain {
             ChainStatus::Unseen | ChainStatus::NotCalled(_) => false,
-            ChainStatus::Off | ChainStatus::Called { .. } | ChainStatus::Withheld(_) => true,
+            ChainStatus::Off
+            | ChainStatus::Left(_)
+            | ChainStatus::Called { .. }
+            | ChainStatus::Withheld(_) => true,
         };
         // while kubelet is away nobody waits for it
         let lists = match self.kubelet.exists() {

@@ -226,3 +226,32 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
     becomes(&daemon, 200, "(10-flannel.conflist)");
     assert_eq!(count_of_ours(&node, "10-flannel.conflist"), 1);
 }
+
+#[test]
+fn what_is_left_of_a_chain_that_was_turned_off_is_said_until_it_is_taken_out() {
+    let node = Node::with_list(FLANNEL);
+    node.install();
+    drop(daemon(&node));
+    assert_eq!(count_of_ours(&node, "10-flannel.conflist"), 1);
+    node.machine.configure(r#"{"mode":"hca"}"#);
+    let mut command = node
+        .machine
+        .command(env!("CARGO_BIN_EXE_rdma-device-plugin").as_ref());
+    command.args(["--metrics-address", "127.0.0.1:0"]);
+    let off = Daemon::start(&mut command);
+    let left = "chain is not configured, and rdma-cni is still in it, where install has put it \
+                (10-flannel.conflist)";
+    off.says(left);
+    becomes(&off, 200, left);
+    // it is none of its business all the same
+    assert_eq!(count_of_ours(&node, "10-flannel.conflist"), 1);
+    assert!(!off.get("/metrics").contains("chained"));
+    becomes_quiet(&off);
+    node.uninstall();
+    assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
+    becomes(
+        &off,
+        200,
+        "rdma-cni is not kept in the chain: chain is not configured",
+    );
+}

@@ -168,6 +168,7 @@ impl Page {
         let (class, word) = match &self.chain {
             ChainStatus::Unseen => ("off", "not known yet"),
             ChainStatus::Off => ("off", "not kept"),
+            ChainStatus::Left(_) => ("bad", "left"),
             ChainStatus::Called { .. } => ("ok", "called"),
             ChainStatus::NotCalled(_) => ("bad", "not called"),
             ChainStatus::Withheld(_) => ("bad", "withheld"),
