@@ -105,6 +105,21 @@ fn a_node_with_two_nics_says_so() {
 }
 
 #[test]
+fn where_an_id_stands_for_one_shared_nic_the_extended_resource_is_each_of_them() {
+    let mut resource = whole(2);
+    resource.name = "aliyun/erdma".into();
+    resource.whole = false;
+    resource.nics[0].fault = Some("port 1 is down".into());
+    let changes = slices::plan(&owner(), &devices(&[resource]), &[]);
+    let [Change::Create(slice)] = &changes[..] else {
+        panic!("{changes:#?}");
+    };
+    let text = include_str!("pools/two-nics-of-one-id-each.json");
+    let expected: Value = serde_json::from_str(text).expect("JSON");
+    assert_eq!(*slice, expected, "{slice:#}");
+}
+
+#[test]
 fn what_is_said_already_is_not_written() {
     let mut resources = [whole(3), exclusive(2)];
     resources[0].nics[1].fault = Some("port 1 is down".into());

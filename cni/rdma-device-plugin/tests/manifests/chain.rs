@@ -26,7 +26,7 @@ pub(crate) const UNINSTALL: [&str; 3] = [
 ];
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 29] = [
+const CHAINED: [(&str, &str); 30] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", VFS),
@@ -56,6 +56,7 @@ const CHAINED: [(&str, &str); 29] = [
         "integration/manifests/rendered/other-nodes.yaml",
         r#"{"ipam":{"type":"rdma-ipam","from":"parent"},"podResourcesSocket":"/var/lib/k0s/kubelet/pod-resources/kubelet.sock"}"#,
     ),
+    (claims::OF_ERDMA, r#"{"smcr":"annotation"}"#),
     (claims::OF_MOVED_VFS, VFS),
     (platforms::GKE, VFS),
     (

@@ -9,6 +9,7 @@ use std::path::Path;
 pub(crate) const SHARED: &str = "integration/manifests/rendered/claims.yaml";
 pub(crate) const OF_ANOTHER_NAME: &str =
     "integration/manifests/rendered/claims-of-another-name.yaml";
+pub(crate) const OF_ERDMA: &str = "integration/manifests/rendered/claims-of-erdma.yaml";
 pub(crate) const OF_VFS: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
 pub(crate) const OF_MOVED_VFS: &str = "integration/manifests/rendered/claims-of-moved-vfs.yaml";
 
@@ -40,6 +41,12 @@ fn the_daemon_serves_what_the_classes_are_of() {
         ),
         (OF_VFS, "nic.example.org", "rdma/vf", &["rdma-vf"]),
         (OF_MOVED_VFS, DRIVER, "rdma/vf", &["rdma-vf"]),
+        (
+            OF_ERDMA,
+            DRIVER,
+            "aliyun/erdma",
+            &["aliyun-erdma", "aliyun-erdma-nic"],
+        ),
         (
             OF_ANOTHER_NAME,
             DRIVER,
@@ -77,8 +84,10 @@ fn the_daemon_serves_what_the_classes_are_of() {
     // an API server of that release passes over it
     let class = &named(&cluster(OF_VFS).others, "DeviceClass", "")[0]["spec"].clone();
     assert_eq!(class["extendedResourceName"], Value::Null);
-    let class = &named(&cluster(SHARED).others, "DeviceClass", "")[0]["spec"].clone();
-    assert_eq!(class["extendedResourceName"], "rdma/hca");
+    for (file, resource) in [(SHARED, "rdma/hca"), (OF_ERDMA, "aliyun/erdma")] {
+        let class = &named(&cluster(file).others, "DeviceClass", "")[0]["spec"].clone();
+        assert_eq!(class["extendedResourceName"], resource);
+    }
 }
 
 #[test]

@@ -229,6 +229,7 @@ fn nothing_may_do_more_than_it_needs() {
             | claims::SHARED
             | claims::OF_VFS
             | report::FILE
+            | claims::OF_ERDMA
             | claims::OF_MOVED_VFS
             | claims::OF_ANOTHER_NAME
             | platforms::OPENSHIFT

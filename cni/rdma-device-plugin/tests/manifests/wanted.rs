@@ -37,7 +37,7 @@ pub(crate) const BONDS: &str = "integration/manifests/rendered/bonds-of-one-pod-
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 37] = [
+pub(crate) const ALL: [Wanted; 38] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -68,6 +68,7 @@ pub(crate) const ALL: [Wanted; 37] = [
     ),
     wanted(BONDS, &["rdma/hca"], &[]),
     wanted(claims::OF_ANOTHER_NAME, &["example.com/hca_8"], &[]),
+    wanted(claims::OF_ERDMA, &["aliyun/erdma"], &[]),
     wanted(claims::OF_MOVED_VFS, &["rdma/vf"], &[]),
     wanted(claims::OF_VFS, &["rdma/vf"], &[]),
     wanted(claims::SHARED, &["rdma/hca"], &[]),
