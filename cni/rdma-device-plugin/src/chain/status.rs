@@ -12,7 +12,7 @@ pub enum ChainStatus {
     Unseen,
     /// It is not this program's business.
     Off,
-    /// The same, and `install` has put it into these files once, where it still is.
+    /// The same, and `install` has put it into these files, where it still may be.
     Left(Vec<String>),
     /// It would.
     Called {
@@ -52,9 +52,9 @@ impl fmt::Display for ChainStatus {
             ),
             Self::Left(files) => write!(
                 f,
-                "chain is not configured, and {TYPE} is still in it, where install has put it ({}): pods without \
-                 hostNetwork get rails as before, until the network writes its list anew; end those that have \
-                 some, and run rdma-device-plugin uninstall",
+                "chain is not configured, but install has put {TYPE} into {}, and uninstall has not taken it out: \
+                 where it still is, pods without hostNetwork get rails as before; end those that have some, and run \
+                 rdma-device-plugin uninstall",
                 files.join(", ")
             ),
             Self::Called {

@@ -239,8 +239,8 @@ fn what_is_left_of_a_chain_that_was_turned_off_is_said_until_it_is_taken_out() {
         .command(env!("CARGO_BIN_EXE_rdma-device-plugin").as_ref());
     command.args(["--metrics-address", "127.0.0.1:0"]);
     let off = Daemon::start(&mut command);
-    let left = "chain is not configured, and rdma-cni is still in it, where install has put it \
-                (10-flannel.conflist)";
+    let left = "chain is not configured, but install has put rdma-cni into 10-flannel.conflist, and uninstall \
+                has not taken it out";
     off.says(left);
     becomes(&off, 200, left);
     // it is none of its business all the same
