@@ -64,9 +64,9 @@ impl Extent {
         Self::of_run(first, extent::of(20, 1))
     }
 
-    /// The same of a story that differs little from another one: one in fifty, and one in four with `--full`.
+    /// The same of a story that differs little from another one: one in fifty.
     pub fn of_variant(first: usize) -> Self {
-        Self::of_run(first, extent::of(50, 4))
+        Self::of_run(first, extent::of(50, 1))
     }
 
     fn of_run(first: usize, usual: usize) -> Self {
