@@ -116,9 +116,18 @@ fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) {
     }
 }
 
-/// Adds the file at `path`, unless it went away since its directory was read.
+/// Adds the file at `path`, unless it went away since its directory was read. A link that leads to nothing is there:
+/// a runtime stops at it, or sees what it leads to, if this is a container that has the directory alone.
 fn add(path: &Path, name: String, files: &mut Vec<File>) {
     match read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
+            let problem =
+                "it is a symbolic link, and what it leads to is not to be seen from here".into();
+            files.push(File {
+                name,
+                text: Err(Broken::Unreadable { problem }),
+            });
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         text => files.push(File {
             name,

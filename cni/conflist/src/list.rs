@@ -7,6 +7,7 @@
 use crate::{
     Entry, TYPE, TYPES,
     members::{Members, span},
+    single::Single,
     style::Style,
 };
 use cni_protocol::{SpecVersion, version::SUPPORTED};
@@ -187,6 +188,23 @@ impl<'a> List<'a> {
     /// The network's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it is a list of `single`'s network that begins with that plugin.
+    pub(crate) fn is_of(&self, single: &Single<'_>) -> bool {
+        let first = self.elements.first().map(|it| object(it.raw));
+        self.name == single.name()
+            && self.version.as_deref() == single.version()
+            && first.as_ref() == Some(single.configuration())
+    }
+
+    /// The version of the specification that the runtime speaks with the plugins: the latest that the list and this
+    /// program know, as libcni's `NetworkConfFromBytes` has it since version 1.2; none: the list has none.
+    pub fn version(&self) -> Option<&str> {
+        let all = self.version.iter().chain(&self.versions);
+        let known = all.filter_map(|it| Some((SpecVersion::parse(it)?, it.as_str())));
+        let latest = known.max_by_key(|(version, _)| *version);
+        latest.map(|(_, text)| text).or(self.version.as_deref())
     }
 
     /// Whether libcni appends the plugins of the network's own directory to it, since version 1.3.

@@ -370,10 +370,18 @@ fn put_beside(
         return Ok((placed_in(file, true), None));
     }
     let single = Single::parse(text).map_err(|why| broken(file, why))?;
-    let text = single.list(entry).map_err(|why| refused(file, why))?;
     let list = single::list_name(file);
-    let present = directory.file(&list).and_then(|it| it.text.as_ref().ok());
-    let change = (present != Some(&text)).then(|| Change::Write {
+    let present = directory.file(&list).and_then(|it| it.text.as_deref().ok());
+    // somebody may have put plugins behind it since: they stay, as in any other list
+    let parsed = present.and_then(|text| List::parse(text).ok());
+    let change = match parsed.filter(|it| it.is_of(&single)) {
+        Some(parsed) => parsed.with(entry, true),
+        None => single
+            .list(entry)
+            .map(|text| (present != Some(&text)).then_some(text)),
+    };
+    let change = change.map_err(|why| refused(file, why))?;
+    let change = change.map(|text| Change::Write {
         file: list.clone(),
         text,
         like: file.clone(),

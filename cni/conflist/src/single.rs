@@ -60,6 +60,11 @@ impl<'a> Single<'a> {
         &self.kind
     }
 
+    /// The version of the specification, if it names one.
+    pub(crate) fn version(&self) -> Option<&str> {
+        self.version.as_deref()
+    }
+
     /// All of it.
     pub(crate) fn configuration(&self) -> &Map<String, Value> {
         &self.configuration

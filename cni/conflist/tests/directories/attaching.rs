@@ -163,6 +163,42 @@ fn a_single_configuration_stays_and_its_list_follows_it() {
 }
 
 #[test]
+fn plugins_that_others_put_into_our_list_stay() {
+    let mut files = vec![("10-terway.conf".to_owned(), TERWAY.to_owned())];
+    let mut placed = BTreeSet::new();
+    carried_out(&mut files, &mut placed).expect("placed");
+    let list = |files: &[(String, String)]| {
+        let is_it = |it: &&(String, String)| it.0 == "10-terway+rdma-cni.conflist";
+        let text = files.iter().find(is_it).map(|it| it.1.clone());
+        text.expect("the list")
+    };
+    let types = |text: &str| {
+        let list: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let plugins = list["plugins"].as_array().expect("a list").iter();
+        let types = plugins.map(|it| it["type"].as_str().expect("a text").to_owned());
+        types.collect::<Vec<_>>()
+    };
+    // as istio-cni does: the first file by name, read and written by Go
+    let mut theirs: serde_json::Value = serde_json::from_str(&list(&files)).expect("JSON");
+    let plugins = theirs["plugins"].as_array_mut().expect("a list");
+    plugins.push(serde_json::json!({"type": "istio-cni", "log_level": "info"}));
+    let at = files.iter().position(|it| it.0.ends_with("conflist"));
+    files[at.expect("it")].1 = theirs.to_string();
+    carried_out(&mut files, &mut placed).expect("placed");
+    assert_eq!(list(&files), theirs.to_string());
+    // without ours it is put in again
+    theirs["plugins"].as_array_mut().expect("a list").remove(1);
+    files[at.expect("it")].1 = theirs.to_string();
+    carried_out(&mut files, &mut placed).expect("placed");
+    assert_eq!(types(&list(&files)), ["terway", "istio-cni", "rdma-cni"]);
+    // the network is another one: who puts itself in sees that
+    let source = files.iter().position(|it| it.0.ends_with(".conf"));
+    files[source.expect("it")].1 = TERWAY.replace("0.4.0", "1.0.0");
+    carried_out(&mut files, &mut placed).expect("placed");
+    assert_eq!(types(&list(&files)), ["terway", "rdma-cni"]);
+}
+
+#[test]
 fn multus_is_followed_to_the_network_that_it_is_told() {
     let multus = |network: &str| {
         format!(
