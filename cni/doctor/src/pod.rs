@@ -6,6 +6,7 @@
 //! any of them for a queue pair, so that a wrong index is not refused: packets leave with another's address, or with
 //! none that is routed.
 
+use crate::gather::netns_below;
 use attachments::{Attachment, Rail, RailGid, Store, store::StoreError};
 use conf_reader::one_line;
 use rdma_netns::{GidKind, GidTable, Kernel};
@@ -58,7 +59,7 @@ pub fn answer<K: Kernel>(
         // a moved device's table is the pod's
         let pod = attachment
             .moves_rdma()
-            .then(|| kernel.open_pod(&below(&attachment.netns)));
+            .then(|| kernel.open_pod(&netns_below(root, attachment)));
         for rail in &attachment.rails {
             let table = |(rdma, port): (&str, u32)| match &pod {
                 Some(Ok(pod)) => kernel

@@ -207,8 +207,10 @@ fn leases(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         })
     };
     let is_idle = |lease: &&Lease| {
-        // of what other plugins attach only the runtime knows whether it lives
-        let can_be_judged = is_rails(lease) || facts.cached.is_some();
+        // of what other plugins attach only the runtime knows whether it lives. It may keep that elsewhere, and an
+        // empty directory is what kubelet makes for a pod that asks for it
+        let is_told = facts.cached.as_ref().is_some_and(|it| !it.is_empty());
+        let can_be_judged = is_rails(lease) || is_told;
         can_be_judged && !known.contains(lease.container.as_str()) && !is_cached(lease)
     };
     let idle = facts.leases.iter().filter(is_idle);

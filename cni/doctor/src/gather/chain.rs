@@ -6,7 +6,7 @@ use super::{
     look::Look,
 };
 use cni_protocol::run;
-use conflist::{Choice, Directory, Pick, Position, pick::Skip};
+use conflist::{Choice, Directory, List, Pick, Position, pick::Skip};
 use network_conf::Conf;
 use serde_json::{Map, Value, json};
 use std::{
@@ -84,7 +84,12 @@ pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Ch
 
 fn picked(conf_dir: &Path, text: &str, found: conflist::Picked) -> Picked {
     let list: Value = serde_json::from_str(text).unwrap_or_default();
-    let version = list["cniVersion"].as_str().unwrap_or_default();
+    let parsed = List::parse(text).ok();
+    let version = match parsed.as_ref().and_then(List::version) {
+        Some(version) => version,
+        // one plugin's file
+        None => list["cniVersion"].as_str().unwrap_or_default(),
+    };
     let place = found.ours.as_ref().map(|ours| ours.place);
     let plugins = list["plugins"].as_array().into_iter().flatten();
     let entries = plugins.filter_map(Value::as_object);
@@ -142,8 +147,12 @@ pub(super) fn binaries(
         .map(|name| {
             let mut paths = bin_dirs.iter().map(|dir| dir.join(name));
             let first = paths.clone().next().unwrap_or_default();
-            let path = paths.find(|path| look.has(path)).unwrap_or(first);
-            let state = state(&look.path(&path), OURS.contains(&name));
+            let path = paths.find(|path| look.has_or_links(path));
+            let path = path.unwrap_or(first);
+            let state = match look.leads_out(&path) {
+                true => BinaryState::There,
+                false => state(&look.path(&path), OURS.contains(&name)),
+            };
             Binary { path, state }
         })
         .collect()
@@ -246,6 +255,29 @@ mod tests {
             (picked.plugins, picked.place),
             (vec!["flannel".to_owned(), "rdma-cni".to_owned()], Some(1))
         );
+    }
+
+    /// libcni takes the latest of both fields, and ours has it in its configuration.
+    #[test]
+    fn the_version_is_the_latest_that_the_list_has() {
+        let root = tempfile::tempdir().expect("a directory");
+        for (versions, expected) in [
+            (r#""cniVersions":["0.4.0","1.0.0"]"#, "1.0.0"),
+            (
+                r#""cniVersion":"0.4.0","cniVersions":["1.1.0","0.3.1","7.0.0"]"#,
+                "1.1.0",
+            ),
+            (r#""cniVersion":"0.4.0""#, "0.4.0"),
+        ] {
+            let list = format!(
+                r#"{{{versions},"name":"cbr0","plugins":[{{"type":"flannel"}},{{"type":"rdma-cni"}}]}}"#
+            );
+            fs::write(root.path().join("10-flannel.conflist"), list).expect("written");
+            let mut look = Look::new(root.path());
+            let picked = read(&mut look, Path::new("/"), &[]).picked.expect("a list");
+            assert_eq!(picked.cni_version, expected, "{versions}");
+            assert_eq!(picked.ours.expect("ours")["cniVersion"], expected);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::{
     arguments::Paths,
     facts::{Part, Unseen},
 };
+use attachments::{Attachment, pods::netns_seen};
 use cni_protocol::state_file;
 use std::{
     collections::BTreeSet,
@@ -13,6 +14,24 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
+
+/// Where the namespace of `attachment`, on the host whose file system is at `root`, is for this program. In a container
+/// `/` is the container's, which has no `/var/run`.
+pub(crate) fn netns_below(root: &Path, attachment: &Attachment) -> PathBuf {
+    match root == Path::new("/") {
+        true => netns_seen(attachment.netns.clone(), attachment.netns_id),
+        false => below(root, &attachment.netns),
+    }
+}
+
+/// The host's `path` below `root`, which is not the host's own. `/var/run` is a link to `/run` on every node, which
+/// would lead out of there.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    match path.strip_prefix("/var/run") {
+        Ok(below) => root.join("run").join(below),
+        Err(_) => root.join(path.strip_prefix("/").unwrap_or(path)),
+    }
+}
 
 /// A look at the node, and what it could not see.
 pub(super) struct Look {
@@ -28,17 +47,18 @@ impl Look {
         }
     }
 
-    /// Where the host's `path` is for this program. `/var/run` is a link to `/run` on every node,
-    /// which below another root would lead out of it.
+    /// Where the host's `path` is for this program.
     pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
-        if self.root == Path::new("/") {
-            return path.to_owned();
+        match self.root == Path::new("/") {
+            true => path.to_owned(),
+            false => below(&self.root, path),
         }
-        match path.strip_prefix("/var/run") {
-            Ok(below) => self.root.join("run").join(below),
-            Err(_) => self.root.join(path.strip_prefix("/").unwrap_or(path)),
-        }
+    }
+
+    /// Where the namespace of `attachment` is for this program.
+    pub(super) fn netns(&self, attachment: &Attachment) -> PathBuf {
+        netns_below(&self.root, attachment)
     }
 
     /// What is found, or else a note that it was not.
@@ -175,6 +195,18 @@ impl Look {
     /// Whether the host has `path`.
     pub(super) fn has(&self, path: impl AsRef<Path>) -> bool {
         self.path(path).exists()
+    }
+
+    /// Whether the host's `path` is a link whose end this program's container does not have: it has of the host what
+    /// was mounted.
+    pub(super) fn leads_out(&self, path: impl AsRef<Path>) -> bool {
+        let path = self.path(path);
+        self.is_contained() && path.is_symlink() && !path.exists()
+    }
+
+    /// Whether the host has `path`, as far as it can be seen from here.
+    pub(super) fn has_or_links(&self, path: impl AsRef<Path>) -> bool {
+        self.has(&path) || self.leads_out(path)
     }
 
     fn there<T>(&mut self, path: &Path, read: io::Result<T>) -> Option<T> {

@@ -21,6 +21,7 @@ use super::{
     facts::{Facts, PortGids},
 };
 use look::Look;
+pub(crate) use look::netns_below;
 use network_conf::{Conf, Devices};
 use plan::select::{self, Choice};
 pub use system::RDMA_DRIVERS;

@@ -50,7 +50,7 @@ pub(super) fn read<K: Kernel>(
             attachments::store::Record::Corrupt(why) => Some(facts::Record::Corrupt { key, why }),
             attachments::store::Record::Newer(format) => Some(facts::Record::Newer { key, format }),
             attachments::store::Record::Good(attachment) => {
-                let netns = look.path(&attachment.netns);
+                let netns = look.netns(&attachment);
                 let lives = boot_id.is_none_or(|boot_id| attachment.lives(kernel, &netns, boot_id));
                 Some(facts::Record::Good {
                     lives,

@@ -362,13 +362,26 @@ fn what_may_not_be_seen_is_told_and_makes_exit_code_2() {
 /// As in the DaemonSet's pod: process 1 is this program, and of the node there is what is mounted.
 #[test]
 fn what_a_container_does_not_have_is_not_said_to_be_missing() {
-    let host = Netns::new("doctor");
+    let (host, pod) = (Netns::new("doctor"), Netns::new("pod"));
     let root = Root::new();
     fs::remove_dir_all(root.path("lib")).expect("removed");
+    // as runtimes call it: of the two, the container has /run/netns alone
+    root.record("web", pod.path(), true);
+    let record = root.path(&format!("{RECORDS}/web@eth0.json"));
+    let text = fs::read_to_string(&record).expect("the record");
+    let text = text.replace("\"/run/netns/", "\"/var/run/netns/");
+    fs::write(&record, text).expect("written");
+    // where the node has it, and the container nothing
+    let bridge = root.path("opt/cni/bin/bridge");
+    fs::remove_file(&bridge).expect("removed");
+    std::os::unix::fs::symlink("/usr/libexec/cni/bridge", bridge).expect("a link");
     fs::remove_dir_all(root.path("proc")).expect("removed");
     // its libraries, as it is not a static binary here
     let libraries = ["lib/x86_64-linux-gnu", "lib64"];
-    for directory in ["proc", "sys", "usr/bin"].iter().chain(&libraries) {
+    for directory in ["proc", "sys", "usr/bin", "run/netns"]
+        .iter()
+        .chain(&libraries)
+    {
         fs::create_dir_all(root.path(directory)).expect("made");
     }
     fs::copy(PROGRAM, root.path("usr/bin/rdma-device-plugin")).expect("copied");
@@ -376,7 +389,8 @@ fn what_a_container_does_not_have_is_not_said_to_be_missing() {
         .map(|it| format!("mount --bind /{it} {it} && "))
         .concat();
     let script = format!(
-        "cd {:?} && {bind} mount --bind /sys sys && mount -t proc proc proc && \
+        "cd {:?} && {bind} mount --bind /sys sys && mount --rbind /run/netns run/netns && \
+         mount -t proc proc proc && \
          exec chroot . /usr/bin/rdma-device-plugin doctor \"$@\"",
         root.0.path()
     );
@@ -397,6 +411,9 @@ fn what_a_container_does_not_have_is_not_said_to_be_missing() {
         "no socket of containerd",
         "after the next boot",
         "another network namespace",
+        "default/web",
+        "its pod is gone",
+        "there is no /opt/cni/bin/bridge",
     ] {
         assert!(!output.contains(wrong), "{output}");
     }

@@ -4,6 +4,7 @@
 use super::arguments::{Arguments, Target};
 use attachments::{
     Attachment, Store,
+    pods::netns_seen,
     store::{Record, StoreError},
 };
 use rdma_netns::netns::{Netns, OpenError};
@@ -58,7 +59,8 @@ fn named(name: &str) -> Result<Netns, TargetError> {
 fn of_pod(pod: &str, state_dir: &Path) -> Result<Netns, TargetError> {
     let mut gone = None;
     for attachment in attachments(pod, &Store::new(state_dir))? {
-        match Netns::open(&attachment.netns) {
+        // in a container it is not where the record says
+        match Netns::open(&netns_seen(attachment.netns.clone(), attachment.netns_id)) {
             Ok(netns) if netns.id() == attachment.netns_id => return Ok(netns),
             Err(OpenError::Io { source, path }) if source.kind() != io::ErrorKind::NotFound => {
                 return Err(OpenError::Io { source, path }.into());
