@@ -3,7 +3,10 @@
 //! and the directories that it works in. Nothing in it is hardware; the kernel tells of none of
 //! its changes.
 
-use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nix::{
+    sys::stat::{Mode, SFlag, makedev, mknod},
+    unistd::mkfifo,
+};
 use std::{
     fs,
     os::unix::fs::symlink,
@@ -293,6 +296,17 @@ impl Machine {
         let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
         fs::remove_dir_all(self.path(&verbs)).expect("removed");
         fs::remove_file(self.path(&format!("dev/infiniband/uverbs{number}"))).expect("removed");
+    }
+
+    /// The firmware of `nic` answers nobody any more: who opens the state of its port waits for a writer.
+    ///
+    /// # Panics
+    /// There is no such NIC.
+    #[track_caller]
+    pub fn silence(&self, nic: &Nic<'_>) {
+        let state = self.path(&format!("sys/class/infiniband/{}/ports/1/state", nic.rdma));
+        fs::remove_file(&state).expect("removed");
+        mkfifo(&state, Mode::S_IRUSR).expect("a FIFO");
     }
 
     /// Takes the NIC out.

@@ -40,8 +40,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
     task::JoinSet,
+    time::{Instant, sleep_until},
 };
 
 /// For a driver that is being loaded anew when the daemon ends.
@@ -49,6 +50,9 @@ const LOADED: Duration = Duration::from_secs(20);
 
 /// Another daemon lets go of what only one may do within this time, or kubelet is served without.
 const TO_LET_GO: Duration = Duration::from_secs(3);
+
+/// What could not be published is tried again after that.
+const PUBLISHED_AGAIN: Duration = Duration::from_secs(5);
 
 /// What is said of a file whose `chain` is not the one in force.
 const OTHER_CHAIN: &str = "chain of the file is another one: it counts when this daemon is started anew, \
@@ -87,6 +91,8 @@ pub struct Daemon {
     node: watch::Sender<Arc<Node>>,
     plugins: BTreeMap<ResourceName, Plugin>,
     publisher: Publisher,
+    /// When what could not be published is tried again.
+    publish_at: Option<Instant>,
     signals: mpsc::Receiver<Signal>,
     watchers: JoinSet<()>,
     /// That this daemon runs; none: others cannot see it, nor it others.
@@ -106,6 +112,8 @@ pub struct Daemon {
     unhealthy: Unhealthy,
     /// How many errors its devices may have.
     errors: watch::Sender<Vec<ErrorThreshold>>,
+    /// Has whoever follows their health look at them: a device's firmware is not waited for here.
+    look: Arc<Notify>,
     /// How it stands with the eRDMA NICs.
     erdma: Arc<Report>,
     remarks: Vec<String>,
@@ -135,8 +143,6 @@ impl Daemon {
         }
         let elected = tokio::time::timeout(TO_LET_GO, self.leader.elected()).await;
         self.take(first.conf.clone(), first.inventory.clone()).await;
-        let (node, chain) = (self.node.subscribe(), self.chain.subscribe());
-        self.progress.serves(self.role.clone(), node, chain);
         if elected.is_ok() {
             self.lead();
         }
@@ -144,6 +150,8 @@ impl Daemon {
         if let Some(serving) = claims.map_err(system("listen for kubelet's claims"))? {
             self.watchers.spawn(serving);
         }
+        let (node, chain) = (self.node.subscribe(), self.chain.subscribe());
+        self.progress.serves(self.role.clone(), node, chain);
         if self.plugins.is_empty() && first.conf.dra.is_none() {
             log::info!("nothing is advertised on this node; waiting for RDMA devices");
         }
@@ -182,6 +190,11 @@ impl Daemon {
                         what: "follow the node's changes any more",
                         source: io::Error::other("a task that watches has ended"),
                     });
+                }
+                () = until(self.publish_at) => {
+                    let node = self.node.borrow().clone();
+                    self.publish(&node).await;
+                    continue;
                 }
                 Some(signal) = self.signals.recv() => signal,
             };
@@ -229,7 +242,9 @@ impl Daemon {
     /// What is not healthy now; later ones come as signals.
     fn follow_health(&mut self, inventory: &Inventory) -> Unhealthy {
         let (watch, deaf) = health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
-        let mut watch = watch.with_errors(self.errors.subscribe());
+        let mut watch = watch
+            .with_errors(self.errors.subscribe())
+            .asked_by(self.look.clone());
         tell(&deaf);
         let now = watch.unhealthy(inventory);
         let hardware = self.hardware.clone();
@@ -262,11 +277,12 @@ impl Daemon {
         match signal {
             Signal::Seen(hardware, health) => (inventory, self.unhealthy) = (hardware, health),
             Signal::Erdma(report) => self.erdma = Arc::new(report),
-            Signal::Hardware => inventory = self.look(inventory).await,
+            // what is seen then comes as a signal of its own
+            Signal::Hardware => return self.look.notify_one(),
             Signal::Configuration => conf = self.reload(conf),
             Signal::Reload => {
                 conf = self.reload(conf);
-                inventory = self.look(inventory).await;
+                self.look.notify_one();
             }
         }
         self.take(conf, inventory).await;
@@ -316,13 +332,11 @@ impl Daemon {
         }
     }
 
-    async fn look(&self, present: Arc<Inventory>) -> Arc<Inventory> {
-        match self.hardware.look_aside().await {
-            Ok(inventory) => Arc::new(inventory),
-            Err(error) => {
-                log::error!("the devices are taken to be as they were: {error}");
-                present
-            }
+    /// Tells the chain and the runtime of `node`, if this daemon is the one that does.
+    async fn publish(&mut self, node: &Arc<Node>) {
+        self.publish_at = None;
+        if self.role.borrow().leads && !self.publisher.publish(node.clone()).await {
+            self.publish_at = Some(Instant::now() + PUBLISHED_AGAIN);
         }
     }
 
@@ -371,9 +385,7 @@ impl Daemon {
         let gone = node.gone.values().flatten();
         let history = self.metrics.history();
         history.follow(&node.inventory, &node.unhealthy, gone, SystemTime::now());
-        if self.role.borrow().leads {
-            self.publisher.publish(node.clone()).await;
-        }
+        self.publish(&node).await;
         let had_some = !self.plugins.is_empty();
         let gone: Vec<_> = self
             .plugins
@@ -401,6 +413,13 @@ impl Daemon {
         if had_some && self.plugins.is_empty() {
             log::info!("nothing is advertised on this node any more; waiting for RDMA devices");
         }
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

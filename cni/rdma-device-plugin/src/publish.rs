@@ -33,8 +33,8 @@ impl Publisher {
         }
     }
 
-    /// Writes what is different. What fails is said, and tried again at the next change.
-    pub async fn publish(&mut self, node: Arc<Node>) {
+    /// Writes what is different. What fails is said. Whether all is written.
+    pub async fn publish(&mut self, node: Arc<Node>) -> bool {
         let here = self.clone();
         // a move of rdma-cni can hold the lock of the CDI file for a moment
         let written = tokio::task::spawn_blocking(move || {
@@ -46,8 +46,15 @@ impl Publisher {
             written.map(Result::err)
         });
         match written.await {
-            Ok(failed) => self.tell(failed),
-            Err(error) => log::error!("publishing did not come to its end: {error}"),
+            Ok(failed) => {
+                let is_written = failed.iter().all(Option::is_none);
+                self.tell(failed);
+                is_written
+            }
+            Err(error) => {
+                log::error!("publishing did not come to its end: {error}");
+                false
+            }
         }
     }
 
@@ -59,6 +66,7 @@ impl Publisher {
             resources: offers
                 .map(|offer| (offer.name.to_string(), offer.published()))
                 .collect(),
+            physical_functions: offer::physical_functions(&node.offers, &node.inventory),
         };
         if published.write(&self.state_dir)? {
             log::info!(
@@ -117,7 +125,7 @@ impl Publisher {
             let failed = failed.map(|error| error.to_string());
             match &failed {
                 Some(error) if *told != failed => {
-                    log::error!("{error}; tried again at the next change");
+                    log::error!("{error}; tried again");
                 }
                 None if told.is_some() => log::info!("published again"),
                 _ => {}

@@ -24,6 +24,9 @@ pub struct Published {
     pub cdi_dir: Option<PathBuf>,
     /// By resource name.
     pub resources: BTreeMap<String, Resource>,
+    /// What those of the devices are functions of that are virtual or sub-functions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub physical_functions: BTreeMap<DeviceAddress, DeviceAddress>,
 }
 
 /// One resource.
@@ -137,6 +140,7 @@ impl Published {
                 format,
                 cdi_dir: content["cdiDir"].as_str().map(PathBuf::from),
                 resources: BTreeMap::new(),
+                physical_functions: BTreeMap::new(),
             }));
         }
         let published = serde_json::from_value(content);
@@ -190,6 +194,7 @@ mod tests {
                 ("aliyun/erdma".to_owned(), erdma),
             ]
             .into(),
+            physical_functions: [(address("0000:3b:00.2"), address("0000:3b:00.0"))].into(),
         };
         assert!(published.write(directory.path()).expect("written"));
         assert!(!published.write(directory.path()).expect("no news"));

@@ -26,7 +26,7 @@ use std::{
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::watch,
+    sync::{Notify, watch},
 };
 
 /// What comes together is looked at together.
@@ -66,6 +66,8 @@ pub struct Watch {
     has_untold: bool,
     /// Whether something was heard since it was last told of.
     heard: bool,
+    /// Somebody wants a look.
+    asked: Arc<Notify>,
 }
 
 /// What matters of a netdev.
@@ -119,6 +121,12 @@ impl Watch {
         self
     }
 
+    /// The same, which looks at once whenever `asked` is notified.
+    pub fn asked_by(mut self, asked: Arc<Notify>) -> Self {
+        self.asked = asked;
+        self
+    }
+
     fn new(sysfs: &Path, state_dir: &Path, monitor: Option<AsyncFd<Monitor>>) -> Self {
         let now = Instant::now();
         Self {
@@ -138,6 +146,7 @@ impl Watch {
             port_states: Vec::new(),
             has_untold: false,
             heard: true,
+            asked: Arc::default(),
         }
     }
 
@@ -160,6 +169,7 @@ impl Watch {
                 () = readable(self.monitor.as_mut()) => self.hear(),
                 () = readable(self.inotify.as_mut()) => self.hear_of_records(),
                 () = self.errors.changed() => self.due = Some(Instant::now()),
+                () = self.asked.notified() => self.due = Some(Instant::now()),
             }
         }
     }

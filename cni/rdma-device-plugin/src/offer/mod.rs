@@ -37,7 +37,7 @@ pub use cdi::cdi_entries;
 pub use environment::Environment;
 pub use granted::{Stale, still_as_granted};
 pub use prefer::Preference;
-pub use previous::{Gone, PreviousOffers};
+pub use previous::{Gone, PreviousOffers, physical_functions};
 pub(crate) use select::selects;
 pub(crate) use table::columns;
 pub use table::table;

@@ -89,9 +89,13 @@ impl PreviousOffers {
                 Devices::Every(all) => all.iter().collect(),
                 Devices::ById(each) => each.values().flatten().collect(),
             };
-            let devices = addresses
-                .into_iter()
-                .map(|address| (address.clone(), Seen::default()));
+            let devices = addresses.into_iter().map(|address| {
+                let seen = Seen {
+                    physical_function: published.physical_functions.get(address).cloned(),
+                    ..Seen::default()
+                };
+                (address.clone(), seen)
+            });
             (name.clone(), devices.collect())
         });
         Self {
@@ -102,6 +106,23 @@ impl PreviousOffers {
     pub(super) fn device(&self, resource: &str, address: &DeviceAddress) -> Option<&Seen> {
         self.resources.get(resource)?.get(address)
     }
+}
+
+/// What the devices of `offers` are functions of that are virtual or sub-functions. Their addresses alone do not
+/// say it.
+pub fn physical_functions(
+    offers: &[Offer],
+    inventory: &Inventory,
+) -> BTreeMap<DeviceAddress, DeviceAddress> {
+    let devices = offers.iter().flat_map(|offer| &offer.devices);
+    let physical = devices.filter_map(|device| {
+        let function = inventory.function(&device.address)?;
+        Some((
+            device.address.clone(),
+            function.device.physical_function.clone()?,
+        ))
+    });
+    physical.collect()
 }
 
 impl Seen {

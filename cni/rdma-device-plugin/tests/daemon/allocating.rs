@@ -88,11 +88,7 @@ fn firmware_that_does_not_answer_holds_up_no_other_devices_pods() {
     let node = Running::with(TWO)
         .listed("rdma/hca", 8)
         .listed("rdma/nic", 1);
-    // who opens it waits for a writer
-    let state = format!("sys/class/infiniband/{}/ports/1/state", FIRST.rdma);
-    let state = node.machine.path(&state);
-    std::fs::remove_file(&state).expect("removed");
-    nix::unistd::mkfifo(&state, nix::sys::stat::Mode::S_IRUSR).expect("a FIFO");
+    node.machine.silence(&FIRST);
     integration::wait::until("somebody asks", || node.daemon.threads() > 1);
     let nic = ids(&[SECOND.address]);
     let at = std::time::Instant::now();

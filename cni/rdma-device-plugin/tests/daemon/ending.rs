@@ -41,6 +41,20 @@ fn a_signal_ends_it_and_its_sockets_go() {
 }
 
 #[test]
+fn it_ends_while_firmware_does_not_answer() {
+    let node = Running::with(TWO)
+        .listed("rdma/hca", 8)
+        .listed("rdma/nic", 1);
+    node.machine.silence(&FIRST);
+    node.daemon.signal(Signal::SIGHUP);
+    node.daemon.says("SIGHUP");
+    integration::wait::until("somebody asks", || node.daemon.threads() > 1);
+    let (status, took) = node.daemon.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0));
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
 fn it_ends_while_kubelet_hangs() {
     let machine = Machine::with(&[FIRST]);
     machine.configure(TWO);

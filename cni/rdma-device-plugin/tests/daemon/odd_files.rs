@@ -64,6 +64,24 @@ fn a_published_file_that_is_no_file_is_replaced() {
     }
 }
 
+/// Nothing else changes on the node.
+#[test]
+fn what_could_not_be_published_is_tried_again() {
+    let machine = Machine::with(&[FIRST]);
+    machine.configure(r#"{"mode":"hca","cdi":true}"#);
+    let cdi = machine.path("cdi");
+    let _ = fs::remove_dir_all(&cdi);
+    fs::write(&cdi, "no directory").expect("written");
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = program::start(&machine);
+    daemon.says("; tried again");
+    kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
+    fs::remove_file(&cdi).expect("removed");
+    fs::create_dir(&cdi).expect("a directory");
+    daemon.says("published again");
+    assert!(cdi.join("rdma-device-plugin-rdma.json").exists());
+}
+
 /// Root may read them, whatever a restored backup or a hardening script has made of their modes.
 #[test]
 fn modes_that_nobody_can_use_keep_no_container_from_its_devices() {

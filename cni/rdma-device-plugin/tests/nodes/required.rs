@@ -4,9 +4,10 @@
 use crate::node;
 use rdma_device_plugin::{
     conf::Conf,
-    offer::{Gone, Offer, PreviousOffers, Unhealthy, offers},
+    offer::{Gone, Offer, PreviousOffers, Unhealthy, offers, physical_functions},
 };
 use rdma_netns::Inventory;
+use rdma_resources::{Published, published};
 use std::{collections::BTreeSet, path::Path};
 
 fn conf(require: &str, kind: &str) -> Conf {
@@ -148,6 +149,14 @@ fn a_virtual_function_that_was_taken_away_is_not_missed() {
     let taken = offer.devices[3].address.clone();
     fewer.functions.retain(|it| it.device.address != taken);
     assert_eq!(previous.gone("rdma/vf", &fewer), []);
+    // nor after a restart of the daemon, which has the addresses of a file
+    let restarted = PreviousOffers::of_published(&Published {
+        format: published::FORMAT,
+        cdi_dir: None,
+        resources: [("rdma/vf".to_owned(), offer.published())].into(),
+        physical_functions: physical_functions(std::slice::from_ref(&offer), &before),
+    });
+    assert_eq!(restarted.gone("rdma/vf", &fewer), []);
     // with its physical function it fell
     let physical = before
         .function(&taken)
@@ -156,6 +165,7 @@ fn a_virtual_function_that_was_taken_away_is_not_missed() {
         .functions
         .retain(|it| Some(&it.device.address) != physical.as_ref());
     assert_eq!(previous.gone("rdma/vf", &fewer).len(), 1);
+    assert_eq!(restarted.gone("rdma/vf", &fewer).len(), 1);
 }
 
 #[test]

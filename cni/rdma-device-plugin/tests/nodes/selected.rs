@@ -9,7 +9,10 @@ use rdma_device_plugin::{
 };
 use rdma_netns::{Inventory, LinkType, RdmaMode};
 use rdma_resources::{Published, published};
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 fn conf(text: &str) -> Conf {
     let parsed = Conf::parse(text, Path::new("config"));
@@ -155,6 +158,7 @@ fn a_device_in_a_pod_stays_offered() {
         format: published::FORMAT,
         cdi_dir: None,
         resources: [("rdma/vf".to_owned(), before[0].published())].into(),
+        physical_functions: BTreeMap::new(),
     };
     let (restarted, _) = of(&conf, &inside, &PreviousOffers::of_published(&published));
     assert_eq!(addresses(&restarted[0]), VFS);
