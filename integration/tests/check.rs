@@ -86,7 +86,7 @@ fn what_later_plugins_added_is_no_drift() {
     ] {
         pod.ip(line);
     }
-    // Like Debian's tuning, which puts the new MTU and MAC into the result.
+    // a plugin that says what it did; the reference `tuning` says its MAC alone
     pod.ip("link set dev rdma0 mtu 1350");
     pod.ip("link set dev rdma0 address 02:00:00:00:77:77");
     configuration["prevResult"]["interfaces"][0]["mtu"] = 1350.into();

@@ -60,6 +60,8 @@ pub struct AllocationResult {
     pub device: String,
     /// Which of several allocations of the device.
     pub share: Option<String>,
+    /// Whether it is for a look at a device that others may have (`adminAccess`): nobody counts it.
+    pub is_admins: bool,
     /// What the claim and its class say of it.
     pub parameters: Parameters,
 }
@@ -194,6 +196,7 @@ impl AllocationResult {
             pool: text("pool")?,
             device: text("device")?,
             share: text("shareID"),
+            is_admins: result["adminAccess"] == true,
             parameters: Parameters::default(),
         })
     }
@@ -281,6 +284,7 @@ mod tests {
             pool: "n".into(),
             device: "d".into(),
             share: Some("s".into()),
+            is_admins: false,
             parameters: Parameters::default(),
         };
         assert_eq!(claim.results, [expected]);

@@ -73,7 +73,7 @@ pub fn serve(
     let served = server::Served::start(&paths, service, health)?;
     Ok(Some(async move {
         tokio::select! {
-            () = served.ended() => {}
+            () = served.keep() => {}
             () = renumbered => {}
             () = former_ids.follow() => {}
         }

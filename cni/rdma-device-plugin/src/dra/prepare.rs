@@ -44,6 +44,10 @@ const OTHERS_HAVE_IT: &str = "its class says mode move, which would take the NIC
 const NO_FUNCTIONS: &str = "its class says vf, how virtual functions are set up, and its devices are shared, of which pods \
                             get children: use the class for a resource of exclusive virtual functions";
 
+/// Why a claim with `adminAccess` is for pods with `hostNetwork`.
+const ADMINS: &str = "it asks for adminAccess, and rdma-cni would take the devices into its pod's network, away from the \
+                      pods that they are allocated to: give the pod hostNetwork";
+
 /// The hardware is looked at so often meanwhile.
 const LOOKS: Duration = Duration::from_secs(1);
 
@@ -147,7 +151,9 @@ impl Preparer {
         // the same of all
         let parameters = allocated.results[0].parameters.attachment.clone();
         let is_shared = devices.iter().any(|it| it.sharing == Sharing::Shared);
-        let problem = if !awaits_network && !parameters.is_empty() {
+        let problem = if awaits_network && allocated.results.iter().any(|it| it.is_admins) {
+            Some(ADMINS)
+        } else if !awaits_network && !parameters.is_empty() {
             Some(NOT_ATTACHED)
         } else if is_shared && parameters.mode == Some(Mode::Move) {
             Some(OTHERS_HAVE_IT)
@@ -256,8 +262,8 @@ impl Preparer {
         let mut node = self.node.clone();
         loop {
             let known = node.borrow_and_update().clone();
-            let inventory = self.hardware.look_aside().await;
-            let why = match inventory {
+            // no device's firmware is waited for: it may be another claim's
+            let why = match self.hardware.presence_aside().await {
                 Ok(inventory) => match prepared(allocated, &known, &inventory) {
                     Ok(prepared) => return Ok(prepared),
                     Err(why) => why,

@@ -12,13 +12,16 @@ use ::dra::slices::{self, API, Change, Owner};
 use kubernetes_api::{Method, RequestError, Watch};
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 /// The API server ends a watch after that.
 const WATCHED: Duration = Duration::from_secs(1800);
 
 /// How long is waited after a failure: at first, and at most.
 const AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(30)];
+
+/// A watch that ends sooner ends for another reason than its time.
+const SHORT: Duration = Duration::from_secs(10);
 
 /// An API server that cannot have the slices is asked again after that.
 const MUCH_LATER: Duration = Duration::from_secs(600);
@@ -110,8 +113,21 @@ impl Publisher {
     async fn keep(&mut self) {
         let mut wait = AGAIN[0];
         loop {
+            let begun = Instant::now();
             let failure = match self.follow().await {
-                Ok(true) | Err(Failure::WithoutTaints) => continue,
+                // whoever ends watches at once is not to be asked all the time
+                Ok(true) if begun.elapsed() < SHORT => {
+                    if !is_followed_for(&mut self.node, wait).await {
+                        return;
+                    }
+                    wait = (wait * 2).min(AGAIN[1]);
+                    continue;
+                }
+                Ok(true) => {
+                    wait = AGAIN[0];
+                    continue;
+                }
+                Err(Failure::WithoutTaints) => continue,
                 Ok(false) => return,
                 Err(failure) => failure,
             };

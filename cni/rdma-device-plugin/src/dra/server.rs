@@ -6,19 +6,29 @@ use super::{
     health::Health,
     service::{Registration, Service},
 };
-use crate::kubelet::socket::{self, BoundSocket, Connection, accept, bind};
+use crate::{
+    kubelet::socket::{self, BoundSocket, Connection, SocketState, accept, bind},
+    watch::Watch,
+};
 use kubelet_api::{
     dra::dra_plugin_server::DraPluginServer,
     dra_health::dra_resource_health_server::DraResourceHealthServer,
     plugin_registration::registration_server::RegistrationServer,
 };
 use std::{
-    io,
+    fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Server, server::Router};
+
+/// What comes together is looked at together.
+const TOGETHER: Duration = Duration::from_millis(50);
+
+/// A socket that could not be made again is tried again after that.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Where sockets of a node's drivers are.
 #[derive(Clone, Debug)]
@@ -67,9 +77,18 @@ impl Paths {
 #[derive(Debug)]
 pub struct Served {
     // the registration goes first: nobody dials what is about to end
-    _registration: BoundSocket,
-    _driver: BoundSocket,
+    registration: Socket,
+    driver: Socket,
     tasks: JoinSet<()>,
+}
+
+/// A socket of the driver, and who takes its connections.
+#[derive(Debug)]
+struct Socket {
+    path: PathBuf,
+    bound: BoundSocket,
+    connections: mpsc::Sender<Connection>,
+    accepting: JoinSet<()>,
 }
 
 impl Served {
@@ -78,40 +97,87 @@ impl Served {
     /// # Errors
     /// A socket cannot be made.
     pub fn start(paths: &Paths, service: Service, health: Health) -> io::Result<Self> {
-        for directory in [&paths.registry, &paths.plugin] {
-            std::fs::create_dir_all(directory)?;
-        }
-        let registered = service.registered();
-        let registration = Registration::new(service.driver(), &paths.driver(), registered);
+        let registration = Registration::new(&service, &paths.driver());
         let mut tasks = JoinSet::new();
         let driver = Server::builder()
             .add_service(DraPluginServer::new(service))
             .add_service(DraResourceHealthServer::new(health));
-        let driver = serve(&paths.driver(), driver, &mut tasks)?;
+        let driver = Socket::serve(paths.driver(), driver, &mut tasks)?;
         let registrar = Server::builder().add_service(RegistrationServer::new(registration));
-        let registration = serve(&paths.registration(), registrar, &mut tasks)?;
+        let registration = Socket::serve(paths.registration(), registrar, &mut tasks)?;
         Ok(Self {
-            _registration: registration,
-            _driver: driver,
+            registration,
+            driver,
             tasks,
         })
     }
 
-    /// Comes back when it serves no more, which it does not do by itself.
-    pub async fn ended(mut self) {
-        self.tasks.join_next().await;
+    /// Keeps the sockets where they are: without one, kubelet has no driver. Comes back when it serves no more,
+    /// which it does not do by itself.
+    pub async fn keep(mut self) {
+        let directories = [&self.driver, &self.registration].map(|it| it.directory().to_owned());
+        let mut watch = Watch::new(directories.into());
+        loop {
+            let are_there = [&mut self.driver, &mut self.registration].map(Socket::keep);
+            tokio::select! {
+                _ = self.tasks.join_next() => return,
+                () = watch.changed() => sleep(TOGETHER).await,
+                () = sleep(AGAIN), if are_there.contains(&false) => {}
+            }
+        }
     }
 }
 
-fn serve(path: &Path, router: Router, tasks: &mut JoinSet<()>) -> io::Result<BoundSocket> {
-    let (socket, listener) = bind(path)?;
-    let (connections, incoming) = mpsc::channel::<Connection>(1);
-    tasks.spawn(accept(listener, connections));
-    tasks.spawn(async move {
-        let served = router.serve_with_incoming(ReceiverStream::new(incoming));
-        if let Err(error) = served.await {
-            log::error!("the DRA driver's server ended: {error}");
+impl Socket {
+    fn serve(path: PathBuf, router: Router, tasks: &mut JoinSet<()>) -> io::Result<Self> {
+        let (connections, incoming) = mpsc::channel(1);
+        let (bound, accepting) = listen(&path, &connections)?;
+        tasks.spawn(async move {
+            let served = router.serve_with_incoming(ReceiverStream::new(incoming));
+            if let Err(error) = served.await {
+                log::error!("the DRA driver's server ended: {error}");
+            }
+        });
+        Ok(Self {
+            path,
+            bound,
+            connections,
+            accepting,
+        })
+    }
+
+    fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// Makes it again if somebody has removed it. Whether it is there now.
+    fn keep(&mut self) -> bool {
+        if self.bound.state() != SocketState::Empty {
+            return true;
         }
-    });
-    Ok(socket)
+        match listen(&self.path, &self.connections) {
+            Ok((bound, accepting)) => {
+                log::info!("{:?} was removed; made again", self.path);
+                (self.bound, self.accepting) = (bound, accepting);
+                true
+            }
+            Err(error) => {
+                log::warn!("{:?} was removed, and cannot be made: {error}", self.path);
+                false
+            }
+        }
+    }
+}
+
+fn listen(
+    path: &Path,
+    connections: &mpsc::Sender<Connection>,
+) -> io::Result<(BoundSocket, JoinSet<()>)> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let (bound, listener) = bind(path)?;
+    let mut accepting = JoinSet::new();
+    accepting.spawn(accept(listener, connections.clone()));
+    Ok((bound, accepting))
 }

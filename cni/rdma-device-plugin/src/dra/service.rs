@@ -5,7 +5,7 @@ use super::{
     former_ids::FormerIds,
     prepare::{PATIENCE, Preparer},
 };
-use crate::metrics::Metrics;
+use crate::metrics::{Known, Metrics};
 use ::dra::{ClaimName, Record, cdi};
 use kubelet_api::{
     dra::{
@@ -38,16 +38,6 @@ impl Service {
             former_ids,
             metrics,
         }
-    }
-
-    /// The driver's name.
-    pub(super) fn driver(&self) -> &str {
-        self.preparer.driver()
-    }
-
-    /// Is told of registrations.
-    pub(super) fn registered(&self) -> Arc<Notify> {
-        self.former_ids.registered()
     }
 
     async fn prepare(&self, claims: &[Claim]) -> NodePrepareResourcesResponse {
@@ -143,16 +133,21 @@ impl api::dra_plugin_server::DraPlugin for Service {
 }
 
 /// Who the driver is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Registration {
     info: PluginInfo,
     registered: Arc<Notify>,
+    metrics: Metrics,
 }
 
 impl Registration {
-    /// `driver` at `endpoint`; `registered` is told when kubelet has it.
-    pub fn new(driver: &str, endpoint: &Path, registered: Arc<Notify>) -> Self {
+    /// That of `service` at `endpoint`, which kubelet does not have yet.
+    pub fn new(service: &Service, endpoint: &Path) -> Self {
+        let driver = service.preparer.driver();
+        service.metrics.driver(driver, Known::NotYet);
         Self {
+            registered: service.former_ids.registered(),
+            metrics: service.metrics.clone(),
             info: PluginInfo {
                 r#type: DRA_PLUGIN.to_owned(),
                 name: driver.to_owned(),
@@ -161,7 +156,6 @@ impl Registration {
                     .map(str::to_owned)
                     .into(),
             },
-            registered,
         }
     }
 }
@@ -183,10 +177,12 @@ impl plugin_registration::registration_server::Registration for Registration {
                 ..
             } => {
                 log::info!("kubelet has registered the DRA driver {driver}");
+                self.metrics.driver(driver, Known::Yes);
                 self.registered.notify_one();
             }
             RegistrationStatus { error, .. } => {
                 log::error!("kubelet refuses the DRA driver {driver}: {error}");
+                self.metrics.driver(driver, Known::Refused(error.clone()));
             }
         }
         Ok(Response::new(RegistrationStatusResponse {}))

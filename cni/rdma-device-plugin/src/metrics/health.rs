@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether the daemon does its work.
 
-use super::{Metrics, Offered, Registered};
+use super::{Driver, Known, Metrics, Offered, Registered};
 use std::time::{Duration, Instant};
 
 /// How long a resource may be unknown to a kubelet that is there.
@@ -65,6 +65,21 @@ impl Metrics {
                 "kubelet does not have the list of {} yet\n",
                 missing.join(", ")
             )),
+        }
+    }
+
+    /// Whether kubelet has the DRA driver of this daemon, if it has one; if not, in words.
+    pub(crate) fn driver_is_known(&self) -> Result<(), String> {
+        let driver = self.driver_now();
+        let Some(Driver { name, known }) = &*driver else {
+            return Ok(());
+        };
+        match known {
+            Known::Yes => Ok(()),
+            Known::NotYet => Err(format!(
+                "kubelet has not registered the DRA driver {name} yet\n"
+            )),
+            Known::Refused(why) => Err(format!("kubelet refuses the DRA driver {name}: {why}\n")),
         }
     }
 }

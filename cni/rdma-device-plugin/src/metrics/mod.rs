@@ -92,6 +92,7 @@ struct Figures {
     reloads: Family<Labels, Counter>,
     refused_pods: Family<Labels, Counter>,
     registrations_now: Mutex<BTreeMap<String, Registered>>,
+    driver: Mutex<Option<Driver>>,
     since: Instant,
     history: History,
 }
@@ -105,6 +106,24 @@ struct Registered {
     listed: bool,
     /// Another daemon that has it as well may end.
     settled: bool,
+}
+
+/// Whether kubelet knows a DRA driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It has not said so.
+    NotYet,
+    /// It has said so.
+    Yes,
+    /// It does not want it, and why.
+    Refused(String),
+}
+
+/// The DRA driver of this daemon.
+#[derive(Debug)]
+struct Driver {
+    name: String,
+    known: Known,
 }
 
 impl Registered {
@@ -189,6 +208,7 @@ impl Metrics {
             reloads,
             refused_pods,
             registrations_now: Mutex::default(),
+            driver: Mutex::default(),
             since: Instant::now(),
             history: History::default(),
         }))
@@ -249,6 +269,12 @@ impl Metrics {
         }
     }
 
+    /// Whether kubelet knows the DRA driver `name` of this daemon.
+    pub fn driver(&self, name: &str, known: Known) {
+        let name = name.to_owned();
+        *self.driver_now() = Some(Driver { name, known });
+    }
+
     /// A device list of `resource` was sent to kubelet.
     pub fn listed(&self, resource: &str) {
         self.0.lists.get_or_create(&of(resource)).inc();
@@ -299,6 +325,11 @@ impl Metrics {
     fn now(&self) -> MutexGuard<'_, BTreeMap<String, Registered>> {
         let now = self.0.registrations_now.lock();
         now.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn driver_now(&self) -> MutexGuard<'_, Option<Driver>> {
+        let driver = self.0.driver.lock();
+        driver.unwrap_or_else(PoisonError::into_inner)
     }
 }
 

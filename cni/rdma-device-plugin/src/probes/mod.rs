@@ -109,7 +109,7 @@ impl Probes {
         }
     }
 
-    /// Whether kubelet has its lists, and the runtime would call our plugin where it is to. One that a
+    /// Whether kubelet has its lists and its DRA driver, and the runtime would call our plugin where it is to. One that a
     /// newer daemon took over from is ready: it answers what kubelet asks it still, and takes over again
     /// when the newer one goes. Kubernetes deletes an old pod that is not ready whatever the new one is.
     ///
@@ -129,13 +129,19 @@ impl Probes {
             | ChainStatus::Withheld(_) => true,
         };
         // while kubelet is away nobody waits for it
-        let lists = match self.kubelet.exists() {
-            true => self.metrics.lists_are_out(&offers),
-            false => Ok(()),
+        let missing: Vec<String> = match self.kubelet.exists() {
+            true => [
+                self.metrics.lists_are_out(&offers),
+                self.metrics.driver_is_known(),
+            ]
+            .into_iter()
+            .filter_map(Result::err)
+            .collect(),
+            false => vec![],
         };
-        match lists {
-            Ok(()) if is_called => Ok(format!("{chain}\n")),
-            lists => Err(format!("{}{chain}\n", lists.err().unwrap_or_default())),
+        match is_called && missing.is_empty() {
+            true => Ok(format!("{chain}\n")),
+            false => Err(format!("{}{chain}\n", missing.concat())),
         }
     }
 }

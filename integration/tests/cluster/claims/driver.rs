@@ -4,7 +4,7 @@
 use crate::{manifests, text};
 use integration::{
     ControlPlane, Daemon, Machine,
-    kubelet::{ClaimManager, pod_resources::PodResourcesServer},
+    kubelet::{ClaimManager, DeviceManager, pod_resources::PodResourcesServer},
     machine::Nic,
     wait,
 };
@@ -45,6 +45,8 @@ pub(super) struct Driver {
     pub(super) daemon: Daemon,
     pub(super) kubelet: ClaimManager,
     pub(super) pods: PodResourcesServer,
+    /// The other half of kubelet, of which there is nothing to be had.
+    _devices: DeviceManager,
     pub(super) machine: Machine,
     pub(super) name: &'static str,
 }
@@ -61,6 +63,15 @@ pub(super) fn token(cluster: &mut ControlPlane, file: &str) -> String {
         "{account} --bound-object-kind Pod --bound-object-name {name}"
     ));
     token.trim().to_owned()
+}
+
+/// What the daemon answers at its address, at `path`.
+pub(super) fn ask(cluster: &ControlPlane, path: &str) -> String {
+    let ask = "import http.client, sys; it = http.client.HTTPConnection('127.0.0.1', 9102); \
+               it.request('GET', sys.argv[1]); print(it.getresponse().read().decode())";
+    let mut command = cluster.command(Path::new("python3"));
+    let output = command.args(["-c", ask, path]).output().expect("python3");
+    String::from_utf8(output.stdout).expect("text")
 }
 
 #[track_caller]
@@ -97,8 +108,17 @@ impl Driver {
         machine.write("account/token", &token(cluster, file));
         configure(&machine, (resource, kind, name), Value::Null);
         let pods = PodResourcesServer::start(&machine.path("kubelet/pod-resources/kubelet.sock"));
+        let devices = DeviceManager::started(&machine.path("kubelet"));
         let daemon = start(cluster, &machine);
+        let unknown = format!("kubelet has not registered the DRA driver {name} yet");
+        wait::until("the daemon is not ready without it", || {
+            ask(cluster, "/readyz").contains(&unknown)
+        });
         let kubelet = ClaimManager::register(&machine.path("kubelet"));
+        wait::until("nothing of it keeps the daemon from being ready", || {
+            let answer = ask(cluster, "/readyz");
+            answer.contains("rdma-cni") && !answer.contains(&unknown)
+        });
         assert_eq!(kubelet.info.name, name);
         let services = ["v1.DRAPlugin", "v1.DRAResourceHealth"];
         assert_eq!(kubelet.info.supported_versions, services);
@@ -107,9 +127,28 @@ impl Driver {
             daemon,
             kubelet,
             pods,
+            _devices: devices,
             machine,
             name,
         }
+    }
+
+    /// Somebody removes the driver's sockets, and kubelet finds it again.
+    #[track_caller]
+    pub(super) fn sockets_are_made_again(&mut self) {
+        let registry = self.machine.path("kubelet/plugins_registry");
+        let own = self.machine.path("kubelet/plugins").join(self.name);
+        let sockets = [registry, own].map(|directory| {
+            let mut entries = fs::read_dir(directory).expect("a directory");
+            entries.next().expect("a socket").expect("an entry").path()
+        });
+        for socket in &sockets {
+            fs::remove_file(socket).expect("removed");
+        }
+        for socket in &sockets {
+            wait::until("it is made again", || socket.exists());
+        }
+        self.kubelet = ClaimManager::register(&self.machine.path("kubelet"));
     }
 
     /// The same after a SIGKILL, and a start.
@@ -117,6 +156,7 @@ impl Driver {
     pub(super) fn killed(self, cluster: &ControlPlane) -> Self {
         let Self {
             pods,
+            _devices,
             machine,
             name,
             ..
@@ -129,6 +169,7 @@ impl Driver {
             daemon,
             kubelet,
             pods,
+            _devices,
             machine,
             name,
         }
@@ -146,14 +187,6 @@ impl Driver {
             thread::sleep(Duration::from_millis(500));
             self.daemon.sleeps() == before
         });
-    }
-
-    /// What the daemon's metrics are.
-    pub(super) fn figures(&self, cluster: &ControlPlane) -> String {
-        let read = "import urllib.request as it; print(it.urlopen('http://127.0.0.1:9102/metrics').read().decode())";
-        let mut command = cluster.command(Path::new("python3"));
-        let output = command.args(["-c", read]).output().expect("python3");
-        String::from_utf8(output.stdout).expect("text")
     }
 
     /// From now on pods' networks are made with `rdma-cni`.

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Virtual functions, by claims alone: their life, their numbers, their parameters, and what the token is for.
 
-use super::driver::{Driver, NICS, NODE, claim, ends, nodes, pod, release, slices, template};
+use super::{
+    driver::{Driver, NICS, NODE, ask, claim, ends, nodes, pod, release, slices, template},
+    parameters,
+};
 use crate::{manifests, text};
 use dra::{Claims, record::JoinedRail};
 use integration::{ControlPlane, kill_at, machine::Nic, wait};
 use kubelet_api::dra::NodePrepareResourceResponse;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 const EXCLUSIVE: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
 
@@ -64,11 +70,11 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     assert_eq!(given[0]["env"], json!([env]));
     numbers_are_followed(&driver, &prepared, &NICS[number]);
     assert_eq!(driver.kubelet.unprepare(&first), "");
-    let driver = is_killed_at_every_change(cluster, driver, &first, &prepared);
+    let mut driver = is_killed_at_every_change(cluster, driver, &first, &prepared);
     assert_eq!(driver.kubelet.prepare(&first), prepared);
 
     driver.is_at_rest();
-    let figures = driver.figures(cluster);
+    let figures = ask(cluster, "/metrics");
     for line in [
         "rdma_device_plugin_slices_kept{} 1",
         "rdma_device_plugin_claims{resource=\"rdma/vf\"} 1",
@@ -76,6 +82,9 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     ] {
         assert!(figures.lines().any(|it| it == line), "{line}: {figures}");
     }
+
+    driver.sockets_are_made_again();
+    assert_eq!(driver.kubelet.prepare(&first), prepared);
 
     driver.is_chained();
     cluster.apply(
@@ -107,12 +116,17 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
         &pod("host", json!({}), host).to_string(),
     );
     let third = claim(cluster, "host");
+    // the firmware of the other one, which `b` has, answers nobody
+    driver.machine.silence(&NICS[1 - number]);
+    let asked = Instant::now();
     let prepared = driver.kubelet.prepare(&third);
+    assert!(asked.elapsed() < Duration::from_secs(10), "{asked:?}");
     assert_eq!(prepared.error, "");
     let given = driver.given(&prepared).expect("no network is waited for");
     assert_eq!(nodes(&given[0]), [&format!("uverbs{number}"), "rdma_cm"]);
 
-    parameters_are_read(cluster, &driver);
+    parameters::are_read(cluster, &driver);
+    parameters::an_admins_claim_takes_nothing_away(cluster, &driver);
 
     // nonsense
     let mut another = third.clone();
@@ -406,76 +420,4 @@ fn foreign_slices(driver: &str) -> String {
         slice("others-driver", NODE, "gpu.example.org"),
     ];
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
-}
-
-/// A claim whose parameters are wrong, and one whose are right.
-fn parameters_are_read(cluster: &mut ControlPlane, driver: &Driver) {
-    ends(cluster, &["b"]);
-    let parameters = |fields: Value| {
-        let mut parameters =
-            json!({"apiVersion": "hca.rdma/v1alpha1", "kind": "AttachmentParameters"});
-        for (name, value) in fields.as_object().expect("an object") {
-            parameters[name] = value.clone();
-        }
-        parameters
-    };
-    for (on_host, fields, words) in [
-        (
-            false,
-            json!({"mtu": "9000"}),
-            "mtu: must be a whole number from 68 to 65535",
-        ),
-        (
-            false,
-            json!({"vlan": 7}),
-            "vlan: not known; the fields here are",
-        ),
-        (
-            false,
-            json!({"mode": "share"}),
-            "mode: is for a DeviceClass to say",
-        ),
-        (
-            false,
-            json!({"rails": [7]}),
-            "its parameters name rail 7, and device",
-        ),
-        (
-            true,
-            json!({"mtu": 1400}),
-            "rdma-cni attaches none here: it has hostNetwork",
-        ),
-        (false, json!({"mtu": 1400}), ""),
-    ] {
-        let request = json!({"name": "nic", "exactly": {"deviceClassName": "rdma-vf"}});
-        let opaque = json!({"driver": driver.name, "parameters": parameters(fields.clone())});
-        let devices = json!({"requests": [request], "config": [{"opaque": opaque}]});
-        let object = json!({
-            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-            "metadata": {"name": "with-parameters"}, "spec": {"devices": devices},
-        });
-        cluster.apply("apply -n default -f -", &object.to_string());
-        let used = json!([{"name": "nic", "resourceClaimName": "with-parameters"}]);
-        let more = json!({"resourceClaims": used, "hostNetwork": on_host});
-        let pod = pod("with-parameters", json!({}), more);
-        cluster.apply("apply -n default -f -", &pod.to_string());
-        let claim = claim(cluster, "with-parameters");
-        let prepared = driver.kubelet.prepare(&claim);
-        if words.is_empty() {
-            assert_eq!(prepared.error, "");
-            let record = fs::read(driver.record(&claim)).expect("a record");
-            let record: Value = serde_json::from_slice(&record).expect("JSON");
-            assert_eq!(record["parameters"], json!({"mtu": 1400}));
-            assert_eq!(driver.kubelet.unprepare(&claim), "");
-        } else {
-            assert!(
-                prepared.error.contains(words),
-                "{fields}: {}",
-                prepared.error
-            );
-            assert!(!driver.record(&claim).exists());
-        }
-        ends(cluster, &["with-parameters"]);
-        cluster.kubectl("-n default delete resourceclaim with-parameters");
-    }
 }

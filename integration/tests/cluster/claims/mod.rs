@@ -5,6 +5,7 @@
 
 mod driver;
 mod exclusive;
+mod parameters;
 mod shared;
 
 use driver::{NODE, release};
