@@ -3,11 +3,13 @@
 //! says which file keeps it from that.
 
 use super::{FIRST, HCA, SECOND, ids, program};
-use integration::{Machine, OddFile, kubelet::DeviceManager};
+use integration::{Machine, OddFile, kubelet::DeviceManager, wait};
 use rdma_resources::Grants;
 use std::{
     fs::{self, Permissions},
     os::unix::fs::{MetadataExt, PermissionsExt},
+    thread,
+    time::Duration,
 };
 
 #[test]
@@ -76,6 +78,11 @@ fn what_could_not_be_published_is_tried_again() {
     let daemon = program::start(&machine);
     daemon.says("; tried again");
     kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
+    wait::until("it is at rest", || {
+        let before = daemon.sleeps();
+        thread::sleep(Duration::from_secs(1));
+        daemon.sleeps() == before
+    });
     fs::remove_file(&cdi).expect("removed");
     fs::create_dir(&cdi).expect("a directory");
     daemon.says("published again");
