@@ -2,7 +2,7 @@
 //! Whether and how the runtime calls this plugin, and the programs for it.
 
 use super::{
-    super::facts::{BinaryState, Facts, ModuleState, Part, Picked},
+    super::facts::{BinaryState, Facts, ModuleState, Part, Picked, Skipped},
     Severity, Told, some,
 };
 use network_conf::{Conf, Smcr};
@@ -32,15 +32,21 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
             skipped.why
         ));
     }
-    if let Some(blocked) = &chain.blocked {
-        told.error(
-            format!(
-                "the runtime stops at {}, and gives no pod a network: {}",
-                blocked.file.display(),
-                blocked.why
+    if let Some(Skipped { file, why }) = &chain.blocked {
+        let (file, remedy) = (file.display(), "put the file right, or take it away");
+        match facts.hidden.contains(&Part::Runtimes) {
+            true => told.warning(
+                format!(
+                    "{file} cannot be used ({why}): containerd gives no pod a network then, CRI-O passes it \
+                     over, and which of them is here cannot be seen from this container"
+                ),
+                remedy,
             ),
-            "put the file right, or take it away",
-        );
+            false => told.error(
+                format!("the runtime stops at {file}, and gives no pod a network: {why}"),
+                remedy,
+            ),
+        }
         return None;
     }
     let Some(picked) = &chain.picked else {
