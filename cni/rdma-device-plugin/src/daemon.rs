@@ -31,6 +31,7 @@ use crate::{
     probes::Progress,
     publish::Publisher,
     signals::{Signals, Told},
+    watch::until,
 };
 use rdma_netns::Inventory;
 use std::{
@@ -42,7 +43,7 @@ use std::{
 use tokio::{
     sync::{Notify, mpsc, watch},
     task::JoinSet,
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 
 /// For a driver that is being loaded anew when the daemon ends.
@@ -413,13 +414,6 @@ impl Daemon {
         if had_some && self.plugins.is_empty() {
             log::info!("nothing is advertised on this node any more; waiting for RDMA devices");
         }
-    }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

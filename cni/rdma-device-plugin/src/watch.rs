@@ -12,7 +12,10 @@ use std::{
     task::Poll,
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 use tokio_stream::{Stream, StreamExt};
 
 /// Room for some dozen events; more of them are read in turn.
@@ -95,6 +98,14 @@ impl Watch {
         let events = self.events.insert(events);
         let armed: Vec<_> = self.paths.iter().map(|path| arm(events, path)).collect();
         armed.into_iter().collect()
+    }
+}
+
+/// Waits until then; for ever, if there is no such time.
+pub(crate) async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

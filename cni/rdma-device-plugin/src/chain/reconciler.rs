@@ -13,7 +13,12 @@ use super::{
     file::Held,
     record::{self, Record},
 };
-use crate::{conf::Chain as Conf, ipv6_prerequisite, node::Node, watch::Watch};
+use crate::{
+    conf::Chain as Conf,
+    ipv6_prerequisite,
+    node::Node,
+    watch::{Watch, until},
+};
 use conflist::{Obstacle, TYPE};
 use std::{
     collections::VecDeque,
@@ -128,7 +133,7 @@ impl Reconciler {
                         false => return,
                     },
                     () = watch.changed() => tokio::time::sleep(self.pause()).await,
-                    () = until(again) => {}
+                    () = until(again.map(|it| tokio::time::Instant::now() + it)) => {}
                 }
             }
         }
@@ -342,12 +347,5 @@ impl Reconciler {
         TOGETHER
             .saturating_mul(2_u32.saturating_pow(doubled))
             .min(SLOWEST)
-    }
-}
-
-async fn until(again: Option<Duration>) {
-    match again {
-        Some(again) => tokio::time::sleep(again).await,
-        None => std::future::pending().await,
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     conf::{self, Origin},
     node::{Node, Signal},
     offer::{Offer, OfferedId},
+    watch::until,
 };
 use ::erdma::{
     bring_up::BringUp,
@@ -96,7 +97,7 @@ impl Reconciler {
                 changed = self.context.node.changed() => if changed.is_err() {
                     return;
                 },
-                () = until(again) => {}
+                () = until(again.map(|it| tokio::time::Instant::now() + it)) => {}
             }
         }
     }
@@ -366,13 +367,6 @@ fn devices(inventory: &Inventory) -> Vec<WatchedDevice> {
 pub fn is_the_kernels(sysfs: &Path) -> bool {
     use nix::sys::statfs::{SYSFS_MAGIC, statfs};
     statfs(sysfs).is_ok_and(|found| found.filesystem_type() == SYSFS_MAGIC)
-}
-
-async fn until(after: Option<Duration>) {
-    match after {
-        Some(after) => tokio::time::sleep(after).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// What would be done about the driver, without doing it.

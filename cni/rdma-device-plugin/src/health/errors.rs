@@ -4,9 +4,8 @@
 use super::{
     error_files::{self, Devices, Readings},
     error_rates::ErrorRates,
-    watch::until,
 };
-use crate::conf::ErrorThreshold;
+use crate::{conf::ErrorThreshold, watch::until};
 use rdma_netns::Inventory;
 use std::{
     path::{Path, PathBuf},
@@ -77,7 +76,7 @@ impl Errors {
                         return;
                     }
                 }
-                () = until(next) => self.read(),
+                () = until(next.map(Into::into)) => self.read(),
             }
         }
     }

@@ -8,7 +8,7 @@ use super::{
     ports,
     records::{listen, listen_to_networks},
 };
-use crate::{conf::ErrorThreshold, offer::Unhealthy};
+use crate::{conf::ErrorThreshold, offer::Unhealthy, watch::until};
 use attachments::pods;
 use inotify::{EventMask, Inotify};
 use rdma_netns::{
@@ -157,7 +157,7 @@ impl Watch {
             let at = self.next_look();
             tokio::select! {
                 biased;
-                () = until(at) => {
+                () = until(at.map(Into::into)) => {
                     let states = match self.beats() && self.beat <= Instant::now() {
                         true => ports::untold_aside(&self.sysfs).await,
                         false => None,
@@ -461,14 +461,6 @@ impl From<&Link> for Told {
             master: link.master,
             mac: link.mac.clone(),
         }
-    }
-}
-
-/// Waits until then; for ever, if there is no such time.
-pub(super) async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
     }
 }
 
