@@ -12,7 +12,7 @@ HEARTBEAT=30 # seconds without a line, after which one says what still runs
 mkfifo "$JOB_LOGS/ended"
 exec {ENDED}<>"$JOB_LOGS/ended"
 TABLE=() # what took how long: "SECONDS CPU-SECONDS NAME"
-FAILED_JOBS=0
+FAILED_JOBS=0 FAILURES=''
 
 # lane NAME NUMBER [ALONE]: so many jobs of this lane at a time; ALONE when no job of another lane runs, or is to.
 # What is in the lane called idle takes only what others leave, and does not count there.
@@ -154,10 +154,23 @@ end_job() {
 	if ((status != 0)); then
 		JOB_STATE[$name]=failed
 		FAILED_JOBS=$((FAILED_JOBS + 1))
+		FAILURES+="$(why_it_failed "$name")"$'\n'
 	fi
 	echo "$(clock) ${JOB_STATE[$name]}: $name, $real s"
 	TABLE+=("$real $cpu $name$([[ $status == 0 ]] || echo ', failed')")
 }
+
+# why_it_failed NAME: of its output what its failed tests printed, and the end
+why_it_failed() {
+	local tests
+	echo "--- $1, failed:"
+	tests=$(sed -n '/^failures:$/,/^test result:/p' "$JOB_LOGS/$1")
+	[[ -z $tests ]] || head -n 60 <<<"$tests"
+	tail -n "$([[ -z $tests ]] && echo 40 || echo 10)" "$JOB_LOGS/$1"
+}
+
+# print_failures: once more why jobs failed, as they are far up in the output of a long run
+print_failures() { [[ -z $FAILURES ]] || printf '\n%s' "$FAILURES"; }
 
 # print_table: what took how long
 print_table() {

@@ -75,3 +75,31 @@ fn a_job_that_is_killed_has_failed() {
     assert!(told.contains(" failed: killed, "), "{told}");
     assert!(told.contains(" done: other, "), "{told}");
 }
+
+/// Who sees the end of a long run alone learns why it failed: what tests printed, and the last lines.
+#[test]
+fn why_a_job_failed_is_told_again_at_the_end() {
+    let told = run(
+        "tests() { printf '%s\\n' 'test one ... ok' failures: '---- two stdout ----' 'it is 3' \
+         'test result: FAILED. 1 passed'; seq 30; false; }\njob a tests '' tests\n\
+         breaks() { seq 100; echo 'it ended early'; false; }\njob a breaks '' breaks\n\
+         job b other '' echo all is well\nrun_jobs\necho END\nprint_failures",
+    );
+    let (_, end) = told.split_once("END\n").expect("all of it");
+    assert!(
+        end.contains("--- tests, failed:\nfailures:\n---- two stdout ----\nit is 3\n"),
+        "{end}"
+    );
+    assert!(end.contains("\n29\n30\n"), "{end}");
+    assert!(end.contains("--- breaks, failed:\n62\n"), "{end}");
+    assert!(end.contains("\n100\nit ended early\n"), "{end}");
+    for left_out in ["test one", "all is well", "\n20\n"] {
+        assert!(!end.contains(left_out), "{end}");
+    }
+}
+
+#[test]
+fn nothing_is_told_again_if_nothing_failed() {
+    let told = run("job a one '' true\nrun_jobs\necho END\nprint_failures");
+    assert!(told.ends_with("END\nfailed: 0\n"), "{told}");
+}
