@@ -9,7 +9,7 @@
 use crate::gather::netns_below;
 use attachments::{Attachment, Rail, RailGid, Store, store::StoreError};
 use conf_reader::one_line;
-use rdma_netns::{GidKind, GidTable, Kernel};
+use rdma_netns::{GidKind, GidTable, Kernel, Pod as _};
 use rdma_resources::nccl::{Choice, Family};
 use std::{fmt::Write as _, net::IpAddr, path::Path};
 
@@ -59,13 +59,13 @@ pub fn answer<K: Kernel>(
         // a moved device's table is the pod's
         let pod = attachment
             .moves_rdma()
-            .then(|| kernel.open_pod(&netns_below(root, attachment)));
+            .then(|| opened(kernel, root, attachment));
         for rail in &attachment.rails {
             let table = |(rdma, port): (&str, u32)| match &pod {
                 Some(Ok(pod)) => kernel
                     .gids(Some(pod), rdma, port)
                     .map_err(|it| it.to_string()),
-                Some(Err(error)) => Err(error.to_string()),
+                Some(Err(error)) => Err(error.clone()),
                 None => kernel.gids(None, rdma, port).map_err(|it| it.to_string()),
             };
             text.push_str(&of_rail(rail, question.index, &owners(&all), table));
@@ -77,6 +77,16 @@ pub fn answer<K: Kernel>(
             state_dir.display().to_string(),
         )),
         false => Ok(text),
+    }
+}
+
+/// The pod's namespace, if it is still that one.
+fn opened<K: Kernel>(kernel: &K, root: &Path, attachment: &Attachment) -> Result<K::Pod, String> {
+    let pod = kernel.open_pod(&netns_below(root, attachment));
+    let pod = pod.map_err(|error| error.to_string())?;
+    match pod.id() == attachment.netns_id {
+        true => Ok(pod),
+        false => Err("its network namespace is gone".to_owned()),
     }
 }
 

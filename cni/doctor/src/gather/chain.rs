@@ -2,7 +2,7 @@
 //! The network configuration that the runtime uses, and the programs that it names.
 
 use super::{
-    super::facts::{Binary, BinaryState, Chain, Picked, Runtime, Skipped},
+    super::facts::{Binary, BinaryState, Chain, Picked, Runtime, Skipped, Unseen},
     look::Look,
 };
 use cni_protocol::run;
@@ -23,8 +23,8 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// What this project installs, and tells its version.
 const OURS: [&str; 3] = ["rdma-cni", "rdma-ipam", "rdma"];
 
-/// What the runtime makes of the directory.
-pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Chain {
+/// What the runtime makes of the directory; none: it comes to a link of which only the runtime sees what is behind it.
+pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Option<Chain> {
     let read = Directory::read(&look.path(conf_dir));
     let read = look.keep(&conf_dir.display().to_string(), read);
     let directory = read.flatten().unwrap_or_default();
@@ -45,14 +45,25 @@ pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Ch
             .collect(),
         ..Chain::default()
     };
+    if let Choice::Blocked { file, why } = &choice {
+        chain.blocked = Some(Skipped {
+            file: conf_dir.join(file),
+            why: why.to_string(),
+        });
+    }
+    let mut unusable = chain.skipped.iter().chain(&chain.blocked);
+    if let Some(link) = unusable.find(|it| look.leads_out(&it.file)) {
+        look.unseen.push(Unseen {
+            what: "the network configuration".to_owned(),
+            why: format!(
+                "{} is a symbolic link, and what it leads to is not visible from here",
+                link.file.display()
+            ),
+        });
+        return None;
+    }
     match choice {
-        Choice::None => {}
-        Choice::Blocked { file, why } => {
-            chain.blocked = Some(Skipped {
-                file: conf_dir.join(file),
-                why: why.to_string(),
-            });
-        }
+        Choice::None | Choice::Blocked { .. } => {}
         Choice::Picked(found) => {
             // as the installer does
             let found = conflist::follow(&directory, found);
@@ -79,7 +90,7 @@ pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Ch
             });
         }
     }
-    chain
+    Some(chain)
 }
 
 fn picked(conf_dir: &Path, text: &str, found: conflist::Picked) -> Picked {
@@ -200,7 +211,8 @@ fn version(path: &Path) -> BinaryState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
+    use crate::facts::{Memlock, Socket};
+    use std::{os::unix::fs::symlink, path::PathBuf};
 
     fn program(directory: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
         let path = directory.join(name);
@@ -232,7 +244,7 @@ mod tests {
         let found = || {
             let mut look = Look::new(root.path());
             read(&mut look, Path::new("/net.d"), &[])
-                .picked
+                .and_then(|it| it.picked)
                 .expect("a list")
         };
         for (text, is_called) in [
@@ -257,6 +269,33 @@ mod tests {
         );
     }
 
+    /// The runtime sees what is behind it, and takes that.
+    #[test]
+    fn a_link_that_leads_out_of_another_root_is_not_judged() {
+        let root = tempfile::tempdir().expect("a directory");
+        let list = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
+        fs::write(root.path().join("10-flannel.conflist"), list).expect("written");
+        let link = root.path().join("05-net.conflist");
+        let crio = Runtime {
+            name: "CRI-O".to_owned(),
+            socket: Socket {
+                path: "/run/crio/crio.sock".into(),
+                silent: None,
+            },
+            memlock: Memlock::default(),
+        };
+        for (target, is_seen) in [("/opt/net/05-net.conflist", false), ("05-gone", true)] {
+            symlink(target, &link).expect("a link");
+            for runtimes in [vec![], vec![crio.clone()]] {
+                let mut look = Look::new(root.path());
+                let found = read(&mut look, Path::new("/"), &runtimes);
+                assert_eq!(found.is_some(), is_seen, "{target}");
+                assert_eq!(look.unseen.is_empty(), is_seen, "{:?}", look.unseen);
+            }
+            fs::remove_file(&link).expect("removed");
+        }
+    }
+
     /// libcni takes the latest of both fields, and ours has it in its configuration.
     #[test]
     fn the_version_is_the_latest_that_the_list_has() {
@@ -274,7 +313,9 @@ mod tests {
             );
             fs::write(root.path().join("10-flannel.conflist"), list).expect("written");
             let mut look = Look::new(root.path());
-            let picked = read(&mut look, Path::new("/"), &[]).picked.expect("a list");
+            let picked = read(&mut look, Path::new("/"), &[])
+                .and_then(|it| it.picked)
+                .expect("a list");
             assert_eq!(picked.cni_version, expected, "{versions}");
             assert_eq!(picked.ours.expect("ours")["cniVersion"], expected);
         }
@@ -287,7 +328,9 @@ mod tests {
             {"type":"rdma-cni"},{"type":"tuning"},{"type":"rdma","deviceID":"0000:3b:00.2"}]}"#;
         fs::write(root.path().join("10-flannel.conflist"), list).expect("written");
         let mut look = Look::new(root.path());
-        let picked = read(&mut look, Path::new("/"), &[]).picked.expect("a list");
+        let picked = read(&mut look, Path::new("/"), &[])
+            .and_then(|it| it.picked)
+            .expect("a list");
         let expected = json!({
             "type": "rdma", "deviceID": "0000:3b:00.2", "name": "cbr0", "cniVersion": "1.0.0",
         });

@@ -7,6 +7,7 @@ use crate::{
 };
 use attachments::{Attachment, pods::netns_seen};
 use cni_protocol::state_file;
+use nix::unistd::geteuid;
 use std::{
     collections::BTreeSet,
     fmt::Display,
@@ -140,14 +141,26 @@ impl Look {
         hidden
     }
 
-    /// Whether this program is in a container of its own, as that of the DaemonSet is: process 1 is this
-    /// program too.
+    /// Whether this program is in a container of its own, as that of the DaemonSet is: process 1 is this program too,
+    /// or, where the container sees the node's processes (`hostPID`), has another root, or is not to be looked at,
+    /// which root is allowed on the node itself.
     fn is_contained(&self) -> bool {
-        let file = |process: &str| {
-            let found = fs::metadata(format!("/proc/{process}/exe")).ok();
-            found.map(|it| (it.dev(), it.ino()))
-        };
-        self.root == Path::new("/") && file("1").is_some_and(|it| file("self") == Some(it))
+        let file = |path: &str| fs::metadata(path).map(|it| (it.dev(), it.ino()));
+        let own = |name: &str| file(&format!("/proc/self/{name}")).ok();
+        self.root == Path::new("/")
+            && match (file("/proc/1/exe"), file("/proc/1/root/")) {
+                (Ok(program), Ok(root)) => {
+                    own("exe") == Some(program) || own("root/") != Some(root)
+                }
+                (Err(error), _) | (_, Err(error)) => {
+                    error.kind() == io::ErrorKind::PermissionDenied && geteuid().is_root()
+                }
+            }
+    }
+
+    /// Whether the node may have more than can be seen from here.
+    pub(super) fn is_partial(&self) -> bool {
+        self.root != Path::new("/") || self.is_contained()
     }
 
     /// Notes if this program is not in the host's network namespace, which is that of process 1.
@@ -197,11 +210,15 @@ impl Look {
         self.path(path).exists()
     }
 
-    /// Whether the host's `path` is a link whose end this program's container does not have: it has of the host what
-    /// was mounted.
+    /// Whether the host's `path` is a link whose end cannot be seen from here: this program's container has of the
+    /// host what was mounted, and below another root an absolute path leads out of it.
     pub(super) fn leads_out(&self, path: impl AsRef<Path>) -> bool {
         let path = self.path(path);
-        self.is_contained() && path.is_symlink() && !path.exists()
+        let leads_out = || match self.root == Path::new("/") {
+            true => self.is_contained(),
+            false => fs::read_link(&path).is_ok_and(|target| target.is_absolute()),
+        };
+        path.is_symlink() && !path.exists() && leads_out()
     }
 
     /// Whether the host has `path`, as far as it can be seen from here.

@@ -18,7 +18,7 @@ mod system;
 
 use super::{
     arguments::Paths,
-    facts::{Facts, PortGids},
+    facts::{Chain, Facts, Part, PortGids},
 };
 use look::Look;
 pub(crate) use look::netns_below;
@@ -32,7 +32,7 @@ use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
 /// All that can be known of the node.
 pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     let mut look = Look::new(&paths.root);
-    let hidden = look.hidden(paths);
+    let mut hidden = look.hidden(paths);
     look.namespace();
     let mut observed = look.keep(
         "netdevs and RDMA devices",
@@ -45,7 +45,10 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         false => None,
     };
     let runtimes = services::runtimes(&mut look);
-    let chain = chain::read(&mut look, &paths.conf_dir, &runtimes);
+    let chain = chain::read(&mut look, &paths.conf_dir, &runtimes).unwrap_or_else(|| {
+        hidden.insert(Part::Chain);
+        Chain::default()
+    });
     let ours = chain.picked.as_ref().and_then(|picked| picked.ours.clone());
     let conf = ours.and_then(|ours| Conf::parse(ours).ok());
     let devices = conf.as_ref().and_then(|conf| conf.devices.as_ref());

@@ -2,13 +2,13 @@
 //! Records of attachments, whether their pods live, and leases of addresses.
 
 use super::{
-    super::facts::{self, Lease},
+    super::facts::{self, Lease, Unseen},
     look::Look,
 };
 use network_conf::Conf;
 
 use attachments::{
-    Store,
+    Attachment, Store,
     given_up::{self, Note},
 };
 use rdma_netns::Kernel;
@@ -51,7 +51,10 @@ pub(super) fn read<K: Kernel>(
             attachments::store::Record::Newer(format) => Some(facts::Record::Newer { key, format }),
             attachments::store::Record::Good(attachment) => {
                 let netns = look.netns(&attachment);
-                let lives = boot_id.is_none_or(|boot_id| attachment.lives(kernel, &netns, boot_id));
+                let lives = boot_id.is_none_or(|boot_id| {
+                    attachment.lives(kernel, &netns, boot_id)
+                        || attachment.boot_id == boot_id && is_hidden(look, &attachment, &netns)
+                });
                 Some(facts::Record::Good {
                     lives,
                     busy: store.is_at_work(&key),
@@ -67,6 +70,23 @@ pub(super) fn read<K: Kernel>(
         Err(_) => path,
     };
     (records, aside.into_iter().map(strip).collect())
+}
+
+/// Whether the namespace of `attachment` would be in a directory that is not to be seen from here, which is noted.
+fn is_hidden(look: &mut Look, attachment: &Attachment, netns: &Path) -> bool {
+    let directory = netns.parent().unwrap_or(netns);
+    if directory.is_dir() || !look.is_partial() {
+        return false;
+    }
+    let place = attachment.netns.parent().unwrap_or(&attachment.netns);
+    let note = Unseen {
+        what: "whether pods live".to_owned(),
+        why: format!("not visible from here: {}", place.display()),
+    };
+    if !look.unseen.contains(&note) {
+        look.unseen.push(note);
+    }
+    true
 }
 
 /// What netdevs came back without, as written down below `state_dir`.

@@ -2,6 +2,7 @@
 //! The whole program on made-up nodes: the files are below a directory of the test's own, the
 //! netdevs in a namespace of its own. RDMA devices there are a fake kernel's.
 
+mod container;
 mod odd_files;
 
 use doctor::{
@@ -41,6 +42,7 @@ impl Root {
         let built_in = modules.map(|name| format!("kernel/drivers/infiniband/{name}.ko\n"));
         root.write("lib/modules/6.6.30/modules.builtin", &built_in.concat());
         root.write("lib/modules/6.6.30/modules.dep", "");
+        fs::create_dir_all(root.path("run/netns")).expect("made");
         root.chain(json!({"type": "rdma-cni", "devices": [{"netdev": "bond*"}]}));
         for (name, said) in [
             ("bridge", "CNI bridge plugin"),
@@ -357,80 +359,6 @@ fn what_may_not_be_seen_is_told_and_makes_exit_code_2() {
     assert_eq!(code, 0, "{output}");
     let (code, output, _) = run(told_in(&host, &root, &["--strict"]));
     assert_eq!(code, 1, "no RDMA device is a warning: {output}");
-}
-
-/// As in the DaemonSet's pod: process 1 is this program, and of the node there is what is mounted.
-#[test]
-fn what_a_container_does_not_have_is_not_said_to_be_missing() {
-    let (host, pod) = (Netns::new("doctor"), Netns::new("pod"));
-    let root = Root::new();
-    fs::remove_dir_all(root.path("lib")).expect("removed");
-    // as runtimes call it: of the two, the container has /run/netns alone
-    root.record("web", pod.path(), true);
-    let record = root.path(&format!("{RECORDS}/web@eth0.json"));
-    let text = fs::read_to_string(&record).expect("the record");
-    let text = text.replace("\"/run/netns/", "\"/var/run/netns/");
-    fs::write(&record, text).expect("written");
-    // where the node has it, and the container nothing
-    let bridge = root.path("opt/cni/bin/bridge");
-    fs::remove_file(&bridge).expect("removed");
-    std::os::unix::fs::symlink("/usr/libexec/cni/bridge", bridge).expect("a link");
-    fs::remove_dir_all(root.path("proc")).expect("removed");
-    // its libraries, as it is not a static binary here
-    let libraries = ["lib/x86_64-linux-gnu", "lib64"];
-    for directory in ["proc", "sys", "usr/bin", "run/netns"]
-        .iter()
-        .chain(&libraries)
-    {
-        fs::create_dir_all(root.path(directory)).expect("made");
-    }
-    fs::copy(PROGRAM, root.path("usr/bin/rdma-device-plugin")).expect("copied");
-    let bind = libraries
-        .map(|it| format!("mount --bind /{it} {it} && "))
-        .concat();
-    let script = format!(
-        "cd {:?} && {bind} mount --bind /sys sys && mount --rbind /run/netns run/netns && \
-         mount -t proc proc proc && \
-         exec chroot . /usr/bin/rdma-device-plugin doctor \"$@\"",
-        root.0.path()
-    );
-    let contained = |words: &[&str]| {
-        let mut command = host.command("unshare");
-        command.args(["--mount", "--pid", "--fork", "sh", "-c", &script, "sh"]);
-        command.args(words);
-        run(command)
-    };
-    let (_, output, errors) = contained(&[]);
-    assert_eq!(errors, "", "{output}");
-    let output = joined(&output);
-    assert!(
-        output.contains("10-pods.conflist (network pods) calls rdma-cni"),
-        "{output}"
-    );
-    for wrong in [
-        "no socket of containerd",
-        "after the next boot",
-        "another network namespace",
-        "default/web",
-        "its pod is gone",
-        "there is no /opt/cni/bin/bridge",
-    ] {
-        assert!(!output.contains(wrong), "{output}");
-    }
-    let (_, facts, _) = contained(&["--facts"]);
-    let facts: Facts = serde_json::from_str(&facts).expect("facts");
-    let why = |what: &str| {
-        let unseen = facts.unseen.iter().find(|it| it.what.contains(what));
-        unseen.map(|it| it.why.as_str()).unwrap_or_default()
-    };
-    for what in ["modules", "at boot", "udev", "leases", "container runtimes"] {
-        assert!(
-            why(what).starts_with("not visible from here: "),
-            "{:?}",
-            facts.unseen
-        );
-    }
-    assert_eq!(why("network configuration"), "");
 }
 
 #[test]

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The program in a container, which has of the node what was mounted.
+
+use super::{PROGRAM, RECORDS, Root, joined, run};
+use doctor::facts::{Facts, Unseen};
+use integration::Netns;
+use std::{fs, os::unix::fs::symlink};
+
+/// Of the machine, as the program is not a static binary here.
+const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "lib64"];
+
+/// What the DaemonSet's pod sees of a node, and its program in it.
+struct Container<'a> {
+    host: &'a Netns,
+    root: &'a Root,
+    own_processes: bool,
+}
+
+impl<'a> Container<'a> {
+    fn of(host: &'a Netns, root: &'a Root, own_processes: bool) -> Self {
+        for hidden in ["lib", "proc"] {
+            fs::remove_dir_all(root.path(hidden)).expect("removed");
+        }
+        for directory in ["proc", "sys", "usr/bin", "run/netns"]
+            .iter()
+            .chain(&LIBRARIES)
+        {
+            fs::create_dir_all(root.path(directory)).expect("made");
+        }
+        fs::copy(PROGRAM, root.path("usr/bin/rdma-device-plugin")).expect("copied");
+        Self {
+            host,
+            root,
+            own_processes,
+        }
+    }
+
+    fn doctor(&self, words: &[&str]) -> (i32, String, String) {
+        let bind = LIBRARIES
+            .map(|it| format!("mount --bind /{it} {it} && "))
+            .concat();
+        let script = format!(
+            "cd {:?} && {bind} mount --bind /sys sys && mount --rbind /run/netns run/netns && \
+             mount -t proc proc proc && \
+             exec chroot . /usr/bin/rdma-device-plugin doctor \"$@\"",
+            self.root.0.path()
+        );
+        let mut command = self.host.command("unshare");
+        command.arg("--mount");
+        if self.own_processes {
+            command.args(["--pid", "--fork"]);
+        }
+        command.args(["sh", "-c", &script, "sh"]).args(words);
+        run(command)
+    }
+
+    fn unseen(&self) -> Vec<Unseen> {
+        let (_, facts, _) = self.doctor(&["--facts"]);
+        let facts: Facts = serde_json::from_str(&facts).expect("facts");
+        facts.unseen
+    }
+}
+
+/// As in the DaemonSet's pod: of the node there is what is mounted, and process 1 is this program, or the node's.
+#[test]
+fn what_a_container_does_not_have_is_not_said_to_be_missing() {
+    for own_processes in [true, false] {
+        let (host, pods) = (Netns::new("doctor"), ["pod", "other"].map(Netns::new));
+        let root = Root::new();
+        root.record("web", pods[0].path(), true);
+        root.record("db", pods[1].path(), true);
+        // as runtimes call it, of which the container has /run/netns alone; and where a runtime has its own place
+        for (id, place) in [("web", "/var/run/netns/"), ("db", "/run/runtime/netns/")] {
+            let record = root.path(&format!("{RECORDS}/{id}@eth0.json"));
+            let text = fs::read_to_string(&record).expect("the record");
+            let moved = text.replace("\"/run/netns/", &format!("\"{place}"));
+            assert_ne!(moved, text);
+            fs::write(&record, moved).expect("written");
+        }
+        // where the node has it, and the container nothing
+        let bridge = root.path("opt/cni/bin/bridge");
+        fs::remove_file(&bridge).expect("removed");
+        symlink("/usr/libexec/cni/bridge", bridge).expect("a link");
+        let container = Container::of(&host, &root, own_processes);
+        let (_, output, errors) = container.doctor(&[]);
+        assert_eq!(errors, "", "{output}");
+        let output = joined(&output);
+        for right in [
+            "10-pods.conflist (network pods) calls rdma-cni",
+            "2 attachments",
+        ] {
+            assert!(output.contains(right), "{output}");
+        }
+        for wrong in [
+            "no socket of containerd",
+            "after the next boot",
+            "another network namespace",
+            "default/web",
+            "default/db",
+            "its pod is gone",
+            "there is no /opt/cni/bin/bridge",
+        ] {
+            assert!(!output.contains(wrong), "{output}");
+        }
+        let unseen = container.unseen();
+        let why = |what: &str| {
+            let unseen = unseen.iter().find(|it| it.what.contains(what));
+            unseen.map(|it| it.why.as_str()).unwrap_or_default()
+        };
+        for what in ["modules", "at boot", "udev", "leases", "container runtimes"] {
+            assert!(
+                why(what).starts_with("not visible from here: "),
+                "{unseen:?}"
+            );
+        }
+        assert_eq!(why("network configuration"), "");
+        assert_eq!(
+            why("whether pods live"),
+            "not visible from here: /run/runtime/netns"
+        );
+    }
+}
+
+/// The runtime sees what is behind the link: nobody is told to take it away.
+#[test]
+fn a_network_file_that_leads_out_of_the_container_is_not_judged() {
+    let host = Netns::new("doctor");
+    let root = Root::new();
+    let link = root.path("etc/cni/net.d/05-net.conflist");
+    symlink("/opt/net/05-net.conflist", link).expect("a link");
+    let container = Container::of(&host, &root, true);
+    let (_, output, _) = container.doctor(&[]);
+    assert!(!output.contains("take it away"), "{output}");
+    let unseen = container.unseen();
+    let is_it = |it: &Unseen| it.what == "the network configuration" && it.why.contains("05-net");
+    assert!(unseen.iter().any(is_it), "{unseen:?}");
+}
