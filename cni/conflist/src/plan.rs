@@ -372,19 +372,21 @@ fn put_beside(
     let single = Single::parse(text).map_err(|why| broken(file, why))?;
     let list = single::list_name(file);
     let present = directory.file(&list).and_then(|it| it.text.as_deref().ok());
-    // somebody may have put plugins behind it since: they stay, as in any other list
+    // somebody may have put plugins behind it since: they stay, as in any other list, unless they call ours twice
     let parsed = present.and_then(|text| List::parse(text).ok());
-    let change = match parsed.filter(|it| it.is_of(&single)) {
-        Some(parsed) => parsed.with(entry, true),
-        None => single
-            .list(entry)
-            .map(|text| (present != Some(&text)).then_some(text)),
+    let parsed = parsed.filter(|it| it.is_of(&single) && !it.is_called_otherwise());
+    let (like, change) = match parsed {
+        Some(parsed) => (&list, parsed.with(entry, true)),
+        None => {
+            let text = single.list(entry);
+            (file, text.map(|it| (present != Some(&it)).then_some(it)))
+        }
     };
-    let change = change.map_err(|why| refused(file, why))?;
+    let change = change.map_err(|why| refused(like, why))?;
     let change = change.map(|text| Change::Write {
         file: list.clone(),
         text,
-        like: file.clone(),
+        like: like.clone(),
     });
     Ok((placed_in(&list, false), change))
 }

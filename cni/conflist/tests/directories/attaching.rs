@@ -4,7 +4,7 @@
 use crate::{FLANNEL, TERWAY, crio, directory, present, set};
 use conflist::{
     Change, Choice, Entry, Obstacle, Placement, Position, Runtime, pick,
-    plan::{self, Placed},
+    plan::{self, Placed, Plan},
 };
 use std::collections::BTreeSet;
 
@@ -12,24 +12,25 @@ const OURS: &str = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"fl
 
 const ALL: [&str; 5] = ["flannel", "terway", "multus", "multus-shim", "rdma-cni"];
 
+/// What `attach` makes of `files` with containerd.
+fn planned(files: &[(String, String)], placed: &BTreeSet<String>) -> Plan {
+    let now = files.iter().map(|(a, b)| (a.as_str(), b.as_str()));
+    plan::attach(
+        &directory(&now.collect::<Vec<_>>()),
+        &Runtime::Containerd,
+        (&Entry::default(), &Placement::List),
+        placed,
+        &present(&ALL),
+    )
+}
+
 /// `attach` until it has nothing more to do, as somebody would who carries it out.
 fn carried_out(
     files: &mut Vec<(String, String)>,
     placed: &mut BTreeSet<String>,
 ) -> Result<Placed, Obstacle> {
     for _ in 0..3 {
-        let now: Vec<_> = files
-            .iter()
-            .map(|(a, b)| (a.as_str(), b.as_str()))
-            .collect();
-        let now = directory(&now);
-        let plan = plan::attach(
-            &now,
-            &Runtime::Containerd,
-            (&Entry::default(), &Placement::List),
-            placed,
-            &present(&ALL),
-        );
+        let plan = planned(files, placed);
         if plan.changes.is_empty() {
             return plan.place;
         }
@@ -189,8 +190,26 @@ fn plugins_that_others_put_into_our_list_stay() {
     // without ours it is put in again
     theirs["plugins"].as_array_mut().expect("a list").remove(1);
     files[at.expect("it")].1 = theirs.to_string();
+    // only if it is still what was read, as they may be writing
+    let changes = planned(&files, &placed).changes;
+    let compared = changes.iter().map(|change| match change {
+        Change::Write { like, .. } => like,
+        Change::Remove { file } => file,
+    });
+    assert_eq!(
+        compared.collect::<Vec<_>>(),
+        ["10-terway+rdma-cni.conflist"]
+    );
     carried_out(&mut files, &mut placed).expect("placed");
     assert_eq!(types(&list(&files)), ["terway", "istio-cni", "rdma-cni"]);
+    // it is called once, whoever else puts it there
+    let mut twice = theirs.clone();
+    let plugins = twice["plugins"].as_array_mut().expect("a list");
+    plugins.push(serde_json::json!({"type": "rdma"}));
+    let at = files.iter().position(|it| it.0.ends_with("conflist"));
+    files[at.expect("it")].1 = twice.to_string();
+    carried_out(&mut files, &mut placed).expect("placed");
+    assert_eq!(types(&list(&files)), ["terway", "rdma-cni"]);
     // the network is another one: who puts itself in sees that
     let source = files.iter().position(|it| it.0.ends_with(".conf"));
     files[source.expect("it")].1 = TERWAY.replace("0.4.0", "1.0.0");

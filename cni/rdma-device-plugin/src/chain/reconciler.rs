@@ -143,15 +143,21 @@ impl Reconciler {
     async fn off(&mut self) -> bool {
         let mut watch = Watch::new(vec![record::path(&self.state_dir)]);
         loop {
-            let record = Record::read(&self.state_dir).ok().flatten();
+            let record = Record::read(&self.state_dir).unwrap_or_else(|error| {
+                self.say(format!(
+                    "it is not known whether lists have an entry of ours: {error}"
+                ));
+                None
+            });
             let record = record.filter(|it| !it.withdrawn).unwrap_or_default();
             let left: Vec<_> = record.lists_with_entry().cloned().collect();
-            if left.is_empty() {
-                self.status.send_replace(ChainStatus::Off);
-                return self.is_other(None).await;
+            let status = match left.is_empty() {
+                true => ChainStatus::Off,
+                false => ChainStatus::Left(left),
+            };
+            if matches!(status, ChainStatus::Left(_)) {
+                self.say(status.to_string());
             }
-            let status = ChainStatus::Left(left);
-            self.say(status.to_string());
             self.status.send_replace(status);
             tokio::select! {
                 other = self.is_other(None) => return other,

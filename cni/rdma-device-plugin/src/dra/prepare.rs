@@ -44,7 +44,7 @@ const OTHERS_HAVE_IT: &str = "its class says mode move, which would take the NIC
 const NO_FUNCTIONS: &str = "its class says vf, how virtual functions are set up, and its devices are shared, of which pods \
                             get children: use the class for a resource of exclusive virtual functions";
 
-/// Why a claim with `adminAccess` is for pods with `hostNetwork`.
+/// Why a claim with `adminAccess` on exclusive devices is for pods with `hostNetwork`.
 const ADMINS: &str = "it asks for adminAccess, and rdma-cni would take the devices into its pod's network, away from the \
                       pods that they are allocated to: give the pod hostNetwork";
 
@@ -151,7 +151,8 @@ impl Preparer {
         // the same of all
         let parameters = allocated.results[0].parameters.attachment.clone();
         let is_shared = devices.iter().any(|it| it.sharing == Sharing::Shared);
-        let problem = if awaits_network && allocated.results.iter().any(|it| it.is_admins) {
+        let moves = awaits_network && devices.iter().any(|it| it.sharing == Sharing::Exclusive);
+        let problem = if moves && allocated.results.iter().any(|it| it.is_admins) {
             Some(ADMINS)
         } else if !awaits_network && !parameters.is_empty() {
             Some(NOT_ATTACHED)

@@ -12,7 +12,10 @@ use ::dra::slices::{self, API, Change, Owner};
 use kubernetes_api::{Method, RequestError, Watch};
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 /// The API server ends a watch after that.
 const WATCHED: Duration = Duration::from_secs(1800);
@@ -115,12 +118,15 @@ impl Publisher {
         loop {
             let begun = Instant::now();
             let failure = match self.follow().await {
-                // whoever ends watches at once is not to be asked all the time
+                // whoever ends watches at once is not to be asked all the time; what changes here is written
                 Ok(true) if begun.elapsed() < SHORT => {
-                    if !is_followed_for(&mut self.node, wait).await {
-                        return;
+                    tokio::select! {
+                        () = sleep(wait) => wait = (wait * 2).min(AGAIN[1]),
+                        changed = self.node.changed() => match changed {
+                            Ok(()) => {}
+                            Err(_) => return,
+                        },
                     }
-                    wait = (wait * 2).min(AGAIN[1]);
                     continue;
                 }
                 Ok(true) => {

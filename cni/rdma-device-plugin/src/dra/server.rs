@@ -80,6 +80,7 @@ pub struct Served {
     registration: Socket,
     driver: Socket,
     tasks: JoinSet<()>,
+    registrar: Registration,
 }
 
 /// A socket of the driver, and who takes its connections.
@@ -89,6 +90,8 @@ struct Socket {
     bound: BoundSocket,
     connections: mpsc::Sender<Connection>,
     accepting: JoinSet<()>,
+    /// Why it cannot be made again, as it was told.
+    told: Option<String>,
 }
 
 impl Served {
@@ -103,26 +106,34 @@ impl Served {
             .add_service(DraPluginServer::new(service))
             .add_service(DraResourceHealthServer::new(health));
         let driver = Socket::serve(paths.driver(), driver, &mut tasks)?;
-        let registrar = Server::builder().add_service(RegistrationServer::new(registration));
-        let registration = Socket::serve(paths.registration(), registrar, &mut tasks)?;
+        let registrar = registration.clone();
+        let registration = Server::builder().add_service(RegistrationServer::new(registration));
+        let registration = Socket::serve(paths.registration(), registration, &mut tasks)?;
         Ok(Self {
             registration,
             driver,
             tasks,
+            registrar,
         })
     }
 
-    /// Keeps the sockets where they are: without one, kubelet has no driver. Comes back when it serves no more,
-    /// which it does not do by itself.
+    /// Keeps the sockets where they are: without one, kubelet has no driver; where the registration's was removed, it
+    /// takes the driver out, until it finds the new one. Comes back when it serves no more, which it does not do by
+    /// itself.
     pub async fn keep(mut self) {
         let directories = [&self.driver, &self.registration].map(|it| it.directory().to_owned());
         let mut watch = Watch::new(directories.into());
         loop {
+            if self.registration.is_gone() {
+                self.registrar.is_taken_out();
+            }
             let are_there = [&mut self.driver, &mut self.registration].map(Socket::keep);
+            let is_whole = !are_there.contains(&false);
             tokio::select! {
                 _ = self.tasks.join_next() => return,
-                () = watch.changed() => sleep(TOGETHER).await,
-                () = sleep(AGAIN), if are_there.contains(&false) => {}
+                // a try that fails changes the directories, too
+                () = watch.changed(), if is_whole => sleep(TOGETHER).await,
+                () = sleep(AGAIN), if !is_whole => {}
             }
         }
     }
@@ -143,6 +154,7 @@ impl Socket {
             bound,
             connections,
             accepting,
+            told: None,
         })
     }
 
@@ -150,19 +162,28 @@ impl Socket {
         self.path.parent().unwrap_or(Path::new("/"))
     }
 
+    /// Whether somebody has removed it.
+    fn is_gone(&self) -> bool {
+        self.bound.state() == SocketState::Empty
+    }
+
     /// Makes it again if somebody has removed it. Whether it is there now.
     fn keep(&mut self) -> bool {
-        if self.bound.state() != SocketState::Empty {
+        if !self.is_gone() {
             return true;
         }
         match listen(&self.path, &self.connections) {
             Ok((bound, accepting)) => {
                 log::info!("{:?} was removed; made again", self.path);
-                (self.bound, self.accepting) = (bound, accepting);
+                (self.bound, self.accepting, self.told) = (bound, accepting, None);
                 true
             }
             Err(error) => {
-                log::warn!("{:?} was removed, and cannot be made: {error}", self.path);
+                let line = format!("{:?} was removed, and cannot be made: {error}", self.path);
+                if self.told.as_ref() != Some(&line) {
+                    log::warn!("{line}");
+                    self.told = Some(line);
+                }
                 false
             }
         }

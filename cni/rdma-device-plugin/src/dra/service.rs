@@ -98,6 +98,8 @@ impl api::dra_plugin_server::DraPlugin for Service {
         &self,
         request: Request<NodePrepareResourcesRequest>,
     ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
+        // whatever became of its word on the registration
+        self.metrics.driver(self.preparer.driver(), Known::Yes);
         // kubelet comes again only for claims that are not prepared, so this is the last moment before the container
         let (response, dropped) = tokio::join!(
             self.prepare(&request.get_ref().claims),
@@ -133,7 +135,7 @@ impl api::dra_plugin_server::DraPlugin for Service {
 }
 
 /// Who the driver is.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Registration {
     info: PluginInfo,
     registered: Arc<Notify>,
@@ -141,6 +143,11 @@ pub struct Registration {
 }
 
 impl Registration {
+    /// Kubelet has taken the driver out, or is about to.
+    pub(super) fn is_taken_out(&self) {
+        self.metrics.driver(&self.info.name, Known::NotYet);
+    }
+
     /// That of `service` at `endpoint`, which kubelet does not have yet.
     pub fn new(service: &Service, endpoint: &Path) -> Self {
         let driver = service.preparer.driver();

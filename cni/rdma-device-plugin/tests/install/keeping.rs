@@ -252,6 +252,8 @@ fn what_is_left_of_a_chain_that_was_turned_off_is_said_until_it_is_taken_out() {
     becomes(
         &off,
         200,
-        "rdma-cni is not kept in the chain: chain is not configured",
+        "rdma-cni is not kept in the chain: chain is not configured\n",
     );
+    node.install();
+    becomes(&off, 200, left);
 }

@@ -93,6 +93,17 @@ pub(super) fn configure(
     machine.configure(&configuration.to_string());
 }
 
+/// Waits until it keeps the daemon from being ready, or does not any more, that kubelet has not registered `driver`.
+#[track_caller]
+fn is_known(cluster: &ControlPlane, driver: &str, is_known: bool) {
+    let unknown = format!("kubelet has not registered the DRA driver {driver} yet");
+    wait::until("the daemon says whether kubelet knows its driver", || {
+        let answer = ask(cluster, "/readyz");
+        // it answers at all
+        answer.contains("rdma-cni") && answer.contains(&unknown) != is_known
+    });
+}
+
 impl Driver {
     /// One of `resource`, which is of `kind`, with a chain that attaches what is allocated of it.
     #[track_caller]
@@ -110,15 +121,9 @@ impl Driver {
         let pods = PodResourcesServer::start(&machine.path("kubelet/pod-resources/kubelet.sock"));
         let devices = DeviceManager::started(&machine.path("kubelet"));
         let daemon = start(cluster, &machine);
-        let unknown = format!("kubelet has not registered the DRA driver {name} yet");
-        wait::until("the daemon is not ready without it", || {
-            ask(cluster, "/readyz").contains(&unknown)
-        });
+        is_known(cluster, name, false);
         let kubelet = ClaimManager::register(&machine.path("kubelet"));
-        wait::until("nothing of it keeps the daemon from being ready", || {
-            let answer = ask(cluster, "/readyz");
-            answer.contains("rdma-cni") && !answer.contains(&unknown)
-        });
+        is_known(cluster, name, true);
         assert_eq!(kubelet.info.name, name);
         let services = ["v1.DRAPlugin", "v1.DRAResourceHealth"];
         assert_eq!(kubelet.info.supported_versions, services);
@@ -133,9 +138,10 @@ impl Driver {
         }
     }
 
-    /// Somebody removes the driver's sockets, and kubelet finds it again.
+    /// Somebody removes the driver's sockets, and kubelet finds it again. The daemon is not ready until then, or until
+    /// kubelet has `claim` prepared, by a connection that it still has.
     #[track_caller]
-    pub(super) fn sockets_are_made_again(&mut self) {
+    pub(super) fn sockets_are_made_again(&mut self, cluster: &ControlPlane, claim: &Value) {
         let registry = self.machine.path("kubelet/plugins_registry");
         let own = self.machine.path("kubelet/plugins").join(self.name);
         let sockets = [registry, own].map(|directory| {
@@ -148,6 +154,9 @@ impl Driver {
         for socket in &sockets {
             wait::until("it is made again", || socket.exists());
         }
+        is_known(cluster, self.name, false);
+        assert_eq!(self.kubelet.prepare(claim).error, "");
+        is_known(cluster, self.name, true);
         self.kubelet = ClaimManager::register(&self.machine.path("kubelet"));
     }
 

@@ -83,7 +83,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
         assert!(figures.lines().any(|it| it == line), "{line}: {figures}");
     }
 
-    driver.sockets_are_made_again();
+    driver.sockets_are_made_again(cluster, &first);
     assert_eq!(driver.kubelet.prepare(&first), prepared);
 
     driver.is_chained();
