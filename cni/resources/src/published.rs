@@ -227,6 +227,7 @@ mod tests {
                     },
                 },
             },
+            "physicalFunctions": { "0000:3b:00.2": "0000:3b:00.0" },
         });
         let published: Published = serde_json::from_value(text.clone()).expect("understood");
         let tenant = &published.resources["rdma/tenant-b"];
