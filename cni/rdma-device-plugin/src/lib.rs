@@ -43,5 +43,6 @@ pub mod publish;
 pub mod refused;
 pub mod release;
 pub mod report;
+mod said;
 pub mod signals;
 pub mod watch;

@@ -17,6 +17,7 @@ use crate::{
     conf::Chain as Conf,
     ipv6_prerequisite,
     node::Node,
+    said::Said,
     watch::{Watch, until},
 };
 use conflist::{Obstacle, TYPE};
@@ -67,7 +68,7 @@ pub struct Reconciler {
     /// Since when the program is gone.
     gone: Option<Instant>,
     /// An error or obstacle that is said once.
-    said: Option<String>,
+    said: Said,
     /// The same of what hinders nothing.
     remarked: Option<String>,
 }
@@ -93,7 +94,7 @@ impl Reconciler {
             told: None,
             broken: None,
             gone: None,
-            said: None,
+            said: Said::default(),
             remarked: None,
         }
     }
@@ -151,11 +152,9 @@ impl Reconciler {
             });
             let record = record.filter(|it| !it.withdrawn).unwrap_or_default();
             let left: Vec<_> = record.lists_with_entry().cloned().collect();
-            let status = match left.is_empty() {
-                true => ChainStatus::Off,
-                false => ChainStatus::Left(left),
-            };
-            if matches!(status, ChainStatus::Left(_)) {
+            let mut status = ChainStatus::Off;
+            if !left.is_empty() {
+                status = ChainStatus::Left(left);
                 self.say(status.to_string());
             }
             self.status.send_replace(status);
@@ -311,10 +310,10 @@ impl Reconciler {
                 self.say(status.to_string());
             }
             status => {
-                if *self.status.borrow() != *status || self.said.is_some() {
+                if *self.status.borrow() != *status || self.said.is_something() {
                     log::info!("{status}");
                 }
-                self.said = None;
+                self.said.ends();
             }
         }
         let remarked = std::mem::replace(&mut self.remarked, turn.remark.clone());
@@ -341,9 +340,8 @@ impl Reconciler {
 
     /// Says a sentence, unless it was the last one already.
     fn say(&mut self, sentence: String) {
-        if self.said.as_ref() != Some(&sentence) {
+        if self.said.is_news(&sentence) {
             log::warn!("{sentence}");
-            self.said = Some(sentence);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::{
     api::{Api, ApiError, is_followed_for},
     metrics::Metrics,
     node::Node,
+    said::Said,
 };
 use ::dra::slices::{self, API, Change, Owner};
 use kubernetes_api::{Method, RequestError, Watch};
@@ -43,7 +44,7 @@ pub struct Publisher {
     /// The API server passes over taints: what is not healthy is left out instead.
     without_taints: bool,
     /// What went wrong last: it is said once.
-    told: Option<String>,
+    told: Said,
     /// The slices were as they are to be since the last failure: the next one is another.
     was_kept: bool,
 }
@@ -102,7 +103,7 @@ impl Publisher {
             metrics,
             netdevs: Netdevs::default(),
             without_taints: false,
-            told: None,
+            told: Said::default(),
             was_kept: false,
         }
     }
@@ -145,9 +146,8 @@ impl Publisher {
             // as a rule the next list shows what happened
             let is_usual = was_kept && matches!(failure, Failure::Stale(_));
             self.metrics.slices(Some(is_usual));
-            if !is_usual && self.told.as_ref() != Some(&line) {
+            if !is_usual && self.told.is_news(&line) {
                 log::error!("the node's ResourceSlices are not kept: {line}");
-                self.told = Some(line);
             }
             if let Failure::Dropped { .. } = failure {
                 wait = MUCH_LATER;
@@ -189,7 +189,7 @@ impl Publisher {
             self.settle(&api, &owner, &node, &mut slices).await?;
             self.was_kept = true;
             self.metrics.slices(Some(true));
-            if self.told.take().is_some() {
+            if self.told.ends() {
                 log::info!("the node's ResourceSlices are kept again");
             }
             tokio::select! {

@@ -5,6 +5,7 @@
 use crate::{
     api::{Api, ApiError, is_followed_for},
     node::Node,
+    said::Said,
     watch::Watch,
 };
 use ::dra::{
@@ -45,7 +46,7 @@ pub struct Reporter {
     /// Whether all claims were looked at since this daemon leads.
     has_looked: bool,
     /// What went wrong last: it is said once.
-    told: Option<String>,
+    told: Said,
 }
 
 impl Reporter {
@@ -57,7 +58,7 @@ impl Reporter {
             claims: Claims::new(state_dir),
             said: BTreeMap::new(),
             has_looked: false,
-            told: None,
+            told: Said::default(),
         }
     }
 
@@ -69,14 +70,13 @@ impl Reporter {
             let pause = match self.report().await {
                 Ok(()) => {
                     wait = AGAIN[0];
-                    self.told = None;
+                    self.told.ends();
                     REST
                 }
                 Err(error) => {
                     let line = error.to_string();
-                    if self.told.as_ref() != Some(&line) {
+                    if self.told.is_news(&line) {
                         log::warn!("the claims' status does not tell of their networks: {line}");
-                        self.told = Some(line);
                     }
                     let now = wait;
                     wait = (wait * 2).min(AGAIN[1]);

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     kubelet::socket::{self, BoundSocket, Connection, SocketState, accept, bind},
+    said::Said,
     watch::Watch,
 };
 use kubelet_api::{
@@ -91,7 +92,7 @@ struct Socket {
     connections: mpsc::Sender<Connection>,
     accepting: JoinSet<()>,
     /// Why it cannot be made again, as it was told.
-    told: Option<String>,
+    told: Said,
 }
 
 impl Served {
@@ -154,7 +155,7 @@ impl Socket {
             bound,
             connections,
             accepting,
-            told: None,
+            told: Said::default(),
         })
     }
 
@@ -175,14 +176,14 @@ impl Socket {
         match listen(&self.path, &self.connections) {
             Ok((bound, accepting)) => {
                 log::info!("{:?} was removed; made again", self.path);
-                (self.bound, self.accepting, self.told) = (bound, accepting, None);
+                (self.bound, self.accepting) = (bound, accepting);
+                self.told.ends();
                 true
             }
             Err(error) => {
                 let line = format!("{:?} was removed, and cannot be made: {error}", self.path);
-                if self.told.as_ref() != Some(&line) {
+                if self.told.is_news(&line) {
                     log::warn!("{line}");
-                    self.told = Some(line);
                 }
                 false
             }

@@ -9,7 +9,7 @@ use super::{
     streams::{Count, End, Streams},
     takeover,
 };
-use crate::{conf::ResourceName, peers::Role};
+use crate::{conf::ResourceName, peers::Role, said::Said};
 use kubelet_api::device_plugin::device_plugin_server::DevicePluginServer;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
@@ -61,7 +61,7 @@ impl Plugin {
             attach_at: None,
             failures: 0,
             tried: None,
-            told: None,
+            told: Said::default(),
         };
         Self {
             end,
@@ -129,7 +129,7 @@ struct Task {
     /// The kubelet that they are about.
     tried: Option<Identity>,
     /// What was last said: nothing is said twice in a row.
-    told: Option<String>,
+    told: Said,
 }
 
 impl Task {
@@ -221,9 +221,8 @@ impl Task {
     }
 
     fn say(&mut self, level: log::Level, line: String) {
-        if self.told.as_ref() != Some(&line) {
+        if self.told.is_news(&line) {
             log::log!(level, "{}: {line}", self.resource);
-            self.told = Some(line);
         }
     }
 

@@ -2,7 +2,7 @@
 //! Keeps the file as the node is.
 
 use super::{Labels, read, write};
-use crate::{dra::pool::Netdevs, node::Node};
+use crate::{dra::pool::Netdevs, node::Node, said::Said};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
@@ -18,7 +18,7 @@ pub struct Writer {
     /// What the file has; none: it was not written yet.
     written: Option<Labels>,
     /// What went wrong the last time: it is said once.
-    told: Option<String>,
+    told: Said,
 }
 
 impl Writer {
@@ -29,7 +29,7 @@ impl Writer {
             node,
             netdevs: Netdevs::default(),
             written: None,
-            told: None,
+            told: Said::default(),
         }
     }
 
@@ -70,15 +70,14 @@ impl Writer {
                     );
                 }
                 self.written = Some(labels);
-                self.told = None;
+                self.told.ends();
                 return true;
             }
             Ok(Err(error)) => error.to_string(),
             Err(error) => format!("writing labels did not come to its end: {error}"),
         };
-        if self.told.as_ref() != Some(&failed) {
+        if self.told.is_news(&failed) {
             log::error!("{failed}; tried again every {AGAIN:?}");
-            self.told = Some(failed);
         }
         false
     }

@@ -13,6 +13,7 @@ use crate::{
     api::{AGENT, LIMIT},
     metrics::Metrics,
     report::event::Event,
+    said::Said,
 };
 use kubernetes_api::{Access, AccessError, Client, Method, RequestError, client::Refusal};
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ pub struct Deleter {
     history: History,
     metrics: Metrics,
     /// What went wrong last: it is said once.
-    told: Option<String>,
+    told: Said,
 }
 
 /// It cannot be done now.
@@ -60,7 +61,7 @@ impl Deleter {
             client: access.map(|access| Client::new(access, AGENT, LIMIT)),
             history: History::default(),
             metrics,
-            told: None,
+            told: Said::default(),
         }
     }
 
@@ -93,13 +94,14 @@ impl Deleter {
             Step::Delete { pod, event } => self.delete(ids, name, pod, event, why).await,
         };
         match done {
-            Ok(()) => self.told = None,
+            Ok(()) => {
+                self.told.ends();
+            }
             Err(failure) => {
                 self.metrics.refused_pod(&ids.resource, "failed");
                 let line = failure.to_string();
-                if self.told.as_ref() != Some(&line) {
+                if self.told.is_news(&line) {
                     log::error!("{name} cannot start, and cannot be deleted either: {line}");
-                    self.told = Some(line);
                 }
             }
         }

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     api::{Api, ApiError, is_followed_for},
     node::Node,
+    said::Said,
 };
 use kubernetes_api::Method;
 use serde_json::{Value, json};
@@ -30,7 +31,7 @@ pub struct ConditionWriter {
     /// What the API server has; none: that is not known yet.
     written: Option<Written>,
     /// What went wrong last: it is said once.
-    told: Option<String>,
+    told: Said,
 }
 
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl ConditionWriter {
             node,
             account,
             written: None,
-            told: None,
+            told: Said::default(),
         }
     }
 
@@ -61,7 +62,7 @@ impl ConditionWriter {
             match self.keep(&condition).await {
                 Ok(pause) => {
                     wait = AGAIN[0];
-                    if self.told.take().is_some() {
+                    if self.told.ends() {
                         log::info!("the node's condition {} is written again", condition::TYPE);
                     }
                     if matches!(timeout(pause, self.node.changed()).await, Ok(Err(_))) {
@@ -70,12 +71,11 @@ impl ConditionWriter {
                 }
                 Err(error) => {
                     let line = error.to_string();
-                    if self.told.as_ref() != Some(&line) {
+                    if self.told.is_news(&line) {
                         log::error!(
                             "the node's condition {} is not written: {line}",
                             condition::TYPE
                         );
-                        self.told = Some(line);
                     }
                     if !is_followed_for(&mut self.node, wait).await {
                         return;
