@@ -165,6 +165,12 @@ pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
     given
 }
 
+/// Whether the namespace that is not at `netns` may be there all the same: this is a container without the directory of
+/// the namespaces.
+pub fn is_out_of_sight(netns: &Path) -> bool {
+    !netns.parent().is_some_and(Path::is_dir)
+}
+
 fn record(file: &Path) -> io::Result<Record> {
     Ok(serde_json::from_slice(&state_file::read(file)?)?)
 }

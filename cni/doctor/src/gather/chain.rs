@@ -62,33 +62,30 @@ pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Op
         });
         return None;
     }
-    match choice {
-        Choice::None | Choice::Blocked { .. } => {}
-        Choice::Picked(found) => {
-            // as the installer does
-            let found = conflist::follow(&directory, found);
-            let mut in_directory = conflist::placement::in_directory(&directory, &found)
-                .filter(|_| found.ours.is_none())
-                .map(|it| (it.file, it.configuration))
-                .collect::<Vec<_>>()
-                .into_iter();
-            let text = directory.file(&found.file).map(|file| file.text.clone());
-            let text = text.and_then(Result::ok).unwrap_or_default();
-            let found = picked(conf_dir, &text, found);
-            let handed = |ours| injected(ours, &found.network, &found.cni_version);
-            chain.picked = Some(match in_directory.next() {
-                None => found,
-                Some((file, ours)) => Picked {
-                    file: conf_dir.join(file),
-                    place: Some(found.plugins.len()),
-                    plugins: [found.plugins, vec!["rdma-cni".to_owned()]].concat(),
-                    in_directory: true,
-                    ours: Some(handed(ours)),
-                    again: in_directory.map(|(_, ours)| handed(ours)).collect(),
-                    ..found
-                },
-            });
-        }
+    if let Choice::Picked(found) = choice {
+        // as the installer does
+        let found = conflist::follow(&directory, found);
+        let mut in_directory = conflist::placement::in_directory(&directory, &found)
+            .filter(|_| found.ours.is_none())
+            .map(|it| (it.file, it.configuration))
+            .collect::<Vec<_>>()
+            .into_iter();
+        let text = directory.file(&found.file).map(|file| file.text.clone());
+        let text = text.and_then(Result::ok).unwrap_or_default();
+        let found = picked(conf_dir, &text, found);
+        let handed = |ours| injected(ours, &found.network, &found.cni_version);
+        chain.picked = Some(match in_directory.next() {
+            None => found,
+            Some((file, ours)) => Picked {
+                file: conf_dir.join(file),
+                place: Some(found.plugins.len()),
+                plugins: [found.plugins, vec!["rdma-cni".to_owned()]].concat(),
+                in_directory: true,
+                ours: Some(handed(ours)),
+                again: in_directory.map(|(_, ours)| handed(ours)).collect(),
+                ..found
+            },
+        });
     }
     Some(chain)
 }

@@ -10,6 +10,7 @@ use network_conf::Conf;
 use attachments::{
     Attachment, Store,
     given_up::{self, Note},
+    pods::is_out_of_sight,
 };
 use rdma_netns::Kernel;
 use serde_json::Value;
@@ -74,8 +75,7 @@ pub(super) fn read<K: Kernel>(
 
 /// Whether the namespace of `attachment` would be in a directory that is not to be seen from here, which is noted.
 fn is_hidden(look: &mut Look, attachment: &Attachment, netns: &Path) -> bool {
-    let directory = netns.parent().unwrap_or(netns);
-    if directory.is_dir() || !look.is_partial() {
+    if !is_out_of_sight(netns) || !look.is_partial() {
         return false;
     }
     let place = attachment.netns.parent().unwrap_or(&attachment.netns);

@@ -3,7 +3,7 @@
 //! namespaces are there still.
 
 use crate::chain::programs::is_mounted;
-use attachments::pods::netns_seen;
+use attachments::pods::{is_out_of_sight, netns_seen};
 use attachments::{
     Attachment, Store,
     store::{Record, StoreError},
@@ -173,8 +173,7 @@ fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
     let netns = netns_seen(attachment.netns.clone(), attachment.netns_id);
     match kernel.open_pod(&netns) {
         Ok(pod) => pod.id() == attachment.netns_id,
-        // a container without the directory of the namespaces
-        Err(OpenPodError::Missing(_)) => !netns.parent().is_some_and(Path::is_dir),
+        Err(OpenPodError::Missing(_)) => is_out_of_sight(&netns),
         Err(OpenPodError::NotNamespace(_) | OpenPodError::HostNamespace(_)) => false,
         Err(OpenPodError::Io { .. }) => true,
     }
