@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fuzz targets: each parser that reads what others wrote, fed with any bytes, and what has to hold of all that it
-//! reads. `scripts/fuzz` runs them under libFuzzer; `tests/corpora.rs` runs what that has found, in every test run.
+//! reads. `scripts/fuzz` runs them under libFuzzer. Every test run feeds them the inputs that libFuzzer found
+//! (`tests/corpora.rs`).
 //!
 //! | module | reads |
 //! |---|---|
@@ -37,7 +38,7 @@ pub mod verbs;
 /// A parser, or several of the same input, with what has to hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// As `scripts/fuzz` takes it; that of its directory in `corpora/`.
+    /// The name that `scripts/fuzz` takes. The corpus is `corpora/NAME.tar.gz`.
     pub name: &'static str,
     /// Reads one input.
     pub run: fn(&[u8]),

@@ -1,26 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What fuzzing has found to be worth a look is looked at in every run: `corpora/TARGET/`, and the repository's own
-//! configurations, lists and messages.
+//! Every run feeds each target with its corpus (`corpora/TARGET.tar.gz`), and with the repository's own configurations,
+//! lists and messages.
 //!
-//! `UPDATE_CORPORA=1 cargo test -p fuzz --test corpora` writes the latter into the corpora, where fuzzing begins with
-//! them; `scripts/fuzz --merge` leaves what says something new.
+//! `OWN_TEXTS=DIRECTORY cargo test -p fuzz --test corpora` writes the latter to `DIRECTORY/TARGET/`.
+//! `scripts/fuzz --merge` does so, and adds to the corpora those that reach new code.
 
 use fuzz::{TARGETS, Target, find};
 use std::{
-    env,
-    fs::{self, File},
-    io::Write,
+    env, fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn corpus(target: &Target) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("corpora")
-        .join(target.name)
+fn corpora() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora")
+}
+
+/// The inputs of `target`'s corpus, by name.
+fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
+    let archive = corpora().join(format!("{}.tar.gz", target.name));
+    let directory = tempfile::tempdir().expect("a directory");
+    let status = Command::new("tar")
+        .arg("-xzf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(directory.path())
+        .status()
+        .expect("tar starts");
+    assert!(status.success(), "{archive:?} cannot be unpacked: {status}");
+    let inputs = files(directory.path()).into_iter();
+    let inputs = inputs.map(|path| {
+        let name = path.file_name().expect("a name").to_string_lossy();
+        (name.into_owned(), fs::read(&path).expect("an input"))
+    });
+    inputs.collect()
 }
 
 fn files(directory: &Path) -> Vec<PathBuf> {
@@ -34,13 +51,12 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 #[test]
 fn every_input_that_was_found_is_read_as_it_has_to_be() {
     for target in TARGETS {
-        let inputs = files(&corpus(&target));
+        let inputs = corpus(&target);
         assert!(!inputs.is_empty(), "{} has no corpus", target.name);
-        for input in inputs {
-            let bytes = fs::read(&input).expect("an input");
-            // what panics says of which
-            eprintln!("{}: {}", target.name, input.display());
-            (target.run)(&bytes);
+        for (name, input) in inputs {
+            // names the input of a panic
+            eprintln!("{}: {name}", target.name);
+            (target.run)(&input);
         }
     }
 }
@@ -71,10 +87,9 @@ fn steering(input: &[u8], most: usize) -> Vec<Vec<u8>> {
 fn what_steers_a_terminal_is_in_no_message() {
     let mut run = 0;
     for target in TARGETS {
-        for input in files(&corpus(&target)) {
-            let bytes = fs::read(&input).expect("an input");
-            for steering in steering(&bytes, 4) {
-                eprintln!("{}: {} with {STEERS:?}", target.name, input.display());
+        for (name, input) in corpus(&target) {
+            for steering in steering(&input, 4) {
+                eprintln!("{}: {name} with {STEERS:?}", target.name);
                 (target.run)(&steering);
                 run += 1;
             }
@@ -93,11 +108,13 @@ fn what_steers_a_terminal_is_in_no_message() {
 
 #[test]
 fn every_corpus_is_a_targets() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora");
-    for entry in fs::read_dir(directory).expect("the corpora") {
-        let name = entry.expect("a corpus").file_name();
-        let name = name.to_str().expect("a text");
-        assert!(find(name).is_some(), "corpora/{name} is no target's");
+    for entry in fs::read_dir(corpora()).expect("the corpora") {
+        let file = entry.expect("a corpus").file_name();
+        let name = file.to_str().and_then(|it| it.strip_suffix(".tar.gz"));
+        assert!(
+            name.and_then(find).is_some(),
+            "corpora/{file:?} belongs to no target"
+        );
     }
 }
 
@@ -156,11 +173,10 @@ fn the_repositorys_own_texts_are_read_as_they_have_to_be() {
     for (number, (name, text)) in texts.into_iter().enumerate() {
         let target = find(name).unwrap_or_else(|| panic!("{name} is no target"));
         (target.run)(&text);
-        if env::var_os("UPDATE_CORPORA").is_some() {
-            fs::create_dir_all(corpus(&target)).expect("made");
-            let file = corpus(&target).join(format!("own-{number:04}"));
-            let mut file = File::create(file).expect("a file");
-            file.write_all(&text).expect("written");
+        if let Some(directory) = env::var_os("OWN_TEXTS") {
+            let directory = Path::new(&directory).join(name);
+            fs::create_dir_all(&directory).expect("made");
+            fs::write(directory.join(format!("own-{number:04}")), text).expect("written");
         }
     }
 }
